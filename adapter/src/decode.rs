@@ -76,9 +76,9 @@ impl<'a> Excerpt<'a> {
     /// The bytes from the offset `at` on, up to the end of the part or of what was captured. `None` for an offset that was not captured.
     pub fn bytes_from(&self, at: u64) -> Option<&'a [u8]> {
         let tail_start = self.length.checked_sub(self.tail.len() as u64)?;
-        let offset_in_head = usize::try_from(at).ok();
-        if let Some(bytes) = offset_in_head.and_then(|offset| self.head.get(offset..))
-            // An offset at the end of the head may be in the tail.
+        let in_head = usize::try_from(at).ok().and_then(|offset| self.head.get(offset..));
+        // An offset at the end of the head may be in the tail.
+        if let Some(bytes) = in_head
             && !bytes.is_empty()
         {
             return Some(bytes);
@@ -183,22 +183,36 @@ pub struct ChunkSeconds {
 impl EngineSeconds {
     /// The times of the request `rid`, whose message was sent at `sent_at` on the same machine.
     fn check_times(self, rid: &str, sent_at: MonoNs) -> RequestTimes<'_> {
-        let mut latest = sent_at;
-        let mut impossible = 0;
-        // From the last step to the first: none can be later than the step that followed it.
-        let steps = [self.prefill_finished, self.batch_entered, self.queued];
-        let [prefill_finished, batch_entered, queued] = steps.map(|seconds| {
-            if seconds == 0.0 {
-                return None;
-            }
-            let time = MonoNs::from_seconds(seconds).filter(|time| *time <= latest);
-            match time {
-                Some(time) => latest = time,
-                None => impossible += 1,
-            }
-            time
-        });
-        RequestTimes { rid, times: EngineTimes { queued, batch_entered, prefill_finished }, impossible }
+        let mut checker = StepChecker { next_step_at: sent_at, impossible: 0 };
+        // From the last step to the first.
+        let prefill_finished = checker.check_step(self.prefill_finished);
+        let batch_entered = checker.check_step(self.batch_entered);
+        let queued = checker.check_step(self.queued);
+        let times = EngineTimes { queued, batch_entered, prefill_finished };
+        RequestTimes { rid, times, impossible: checker.impossible }
+    }
+}
+
+/// Checks the steps of a request from the last to the first: none can be later than the step that followed it.
+struct StepChecker {
+    /// Time of the step that followed, as far as it is known.
+    next_step_at: MonoNs,
+    /// Number of times that cannot be true.
+    impossible: u8,
+}
+
+impl StepChecker {
+    /// Time of the step before; `None` if the engine did not set it, or it cannot be true.
+    fn check_step(&mut self, seconds: f64) -> Option<MonoNs> {
+        if seconds == 0.0 {
+            return None;
+        }
+        let time = MonoNs::from_seconds(seconds).filter(|time| *time <= self.next_step_at);
+        match time {
+            Some(time) => self.next_step_at = time,
+            None => self.impossible += 1,
+        }
+        time
     }
 }
 
@@ -326,9 +340,9 @@ impl Decoders {
 
     /// Decodes all parts of one message of a socket. The first format that recognises and decodes a batch is kept as that of the socket.
     pub fn decode<'a>(&'a mut self, format: &mut SocketFormat, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
-        let recognised = || self.decoders.iter().position(|decoder| decoder.recognises(parts));
-        let Some(index) = format.decoder_index.or_else(recognised) else {
-            return Err(Refused::unknown_format(parts));
+        let index = match format.decoder_index {
+            Some(known) => known,
+            None => self.find_decoder(parts)?,
         };
         let decoded = self.decoders[index].decode(parts)?;
         // Other formats may have control messages of the same form.
@@ -336,5 +350,10 @@ impl Decoders {
             format.decoder_index = Some(index);
         }
         Ok(decoded)
+    }
+
+    fn find_decoder(&self, parts: &[&[u8]]) -> Result<usize, Refused> {
+        let recognising = self.decoders.iter().position(|decoder| decoder.recognises(parts));
+        recognising.ok_or_else(|| Refused::unknown_format(parts))
     }
 }

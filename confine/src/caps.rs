@@ -34,28 +34,9 @@ pub(crate) fn drop_capabilities(plan: &Plan) -> Result<DroppedRights> {
     if permitted.is_empty() {
         return Ok(DroppedRights { kept: permitted, user_change: None });
     }
-    let mut keep = plan.keep & permitted;
-    if plan.unprivileged {
-        // Other processes open its files, see `Plan::unprivileged`.
-    } else if plan.account.is_some() {
-        keep -= BYPASS_PERMISSIONS;
-        if !plan.read.is_empty() {
-            keep |= READ_ALL & permitted;
-        }
-    } else if permitted.contains(BYPASS_PERMISSIONS) && !files_accessible_without_capabilities(plan)? {
-        keep |= BYPASS_PERMISSIONS;
-    }
-    // The bounding set comes first, since changing it needs CAP_SETPCAP. Without that capability `no_new_privs` still prevents any
-    // program from gaining capabilities.
-    for bit in 0..CAPABILITY_BITS {
-        let capability = CapabilitySet::from_bits_retain(1 << bit);
-        if !keep.contains(capability) && capability_is_in_bounding_set(capability).unwrap_or(false) {
-            match remove_capability_from_bounding_set(capability) {
-                Ok(()) | Err(Errno::PERM) => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
+    let keep = capabilities_to_keep(plan, permitted)?;
+    // The bounding set comes first, since changing it needs CAP_SETPCAP.
+    reduce_bounding_set(keep)?;
     match clear_ambient_capability_set() {
         // Linux before 4.3 has none.
         Ok(()) | Err(Errno::INVAL) => {}
@@ -68,6 +49,39 @@ pub(crate) fn drop_capabilities(plan: &Plan) -> Result<DroppedRights> {
     };
     set_capabilities(None, CapabilitySets { effective: keep, permitted: keep, inheritable: Capabilities::empty() })?;
     Ok(DroppedRights { kept: keep, user_change })
+}
+
+/// Removes all capabilities but these from the bounding set.
+fn reduce_bounding_set(keep: Capabilities) -> Result<()> {
+    for bit in 0..CAPABILITY_BITS {
+        let capability = CapabilitySet::from_bits_retain(1 << bit);
+        if keep.contains(capability) || !capability_is_in_bounding_set(capability).unwrap_or(false) {
+            continue;
+        }
+        match remove_capability_from_bounding_set(capability) {
+            // Without CAP_SETPCAP, `no_new_privs` still prevents any program from gaining capabilities.
+            Ok(()) | Err(Errno::PERM) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The `permitted` capabilities that the plan keeps or its files need.
+fn capabilities_to_keep(plan: &Plan, permitted: Capabilities) -> Result<Capabilities> {
+    let planned = plan.keep & permitted;
+    if plan.unprivileged {
+        // Other processes open its files, see `Plan::unprivileged`.
+        return Ok(planned);
+    }
+    if plan.account.is_some() {
+        let needed_to_read = if plan.read.is_empty() { Capabilities::empty() } else { READ_ALL & permitted };
+        return Ok((planned - BYPASS_PERMISSIONS) | needed_to_read);
+    }
+    if permitted.contains(BYPASS_PERMISSIONS) && !files_accessible_without_capabilities(plan)? {
+        return Ok(planned | BYPASS_PERMISSIONS);
+    }
+    Ok(planned)
 }
 
 /// Whether this process is not refused the access to a file.

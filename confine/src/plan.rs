@@ -33,6 +33,7 @@ pub enum Work {
 }
 
 impl Work {
+    /// Whether it reads of other processes in `/proc`, or attaches programs to them.
     pub(crate) const fn observes_processes(self) -> bool {
         matches!(self, Self::Observe | Self::Attach | Self::Open | Self::Memory | Self::Move)
     }
@@ -94,8 +95,9 @@ impl Plan {
 
     /// Permits creating or replacing `path`, by permitting writes in its folder.
     pub fn permit_creation(&mut self, path: &Path) {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = folder.unwrap_or(Path::new("."));
+        // The parent of a bare file name is the empty path.
+        let parent = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = parent.unwrap_or(Path::new("."));
         // A device, pipe or terminal is written to directly. A socket left by a killed process is replaced.
         let is_written_directly = path.metadata().is_ok_and(|metadata| {
             let kind = metadata.file_type();

@@ -60,7 +60,7 @@ const PERF_IOCTLS: [u64; 3] = [0x2400, 0x2401, 0x4004_2408];
 /// Kind of namespace that `setns` may enter.
 const NETWORK: u64 = libc::CLONE_NEWNET as u64;
 
-/// Installs both filters on all threads.
+/// Installs both filters on all threads of this process.
 pub(crate) fn install_filters(work: Work) -> Result<(), String> {
     let refused = match work {
         // Such a command makes no forbidden call, unless the content of a file has taken it over.
@@ -69,8 +69,10 @@ pub(crate) fn install_filters(work: Work) -> Result<(), String> {
         _ => SeccompAction::Errno(libc::EPERM as u32),
     };
     let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
-    let forbidden = compile_filter(forbidden_rules(work), SeccompAction::Allow, refused)?;
-    let permitted = compile_filter(permitted_rules(work), unknown, SeccompAction::Allow)?;
+    let forbidden_calls = forbidden_rules(work).map_err(|error| error.to_string())?;
+    let permitted_calls = permitted_rules(work).map_err(|error| error.to_string())?;
+    let forbidden = compile_filter(forbidden_calls, SeccompAction::Allow, refused)?;
+    let permitted = compile_filter(permitted_calls, unknown, SeccompAction::Allow)?;
     // The second filter forbids installing filters, so it comes last.
     for program in [forbidden, permitted] {
         apply_filter_all_threads(&program).map_err(|error| error.to_string())?;
@@ -79,14 +81,10 @@ pub(crate) fn install_filters(work: Work) -> Result<(), String> {
 }
 
 /// Compiles a filter with the results for calls that match none of the rules, and for calls that match one.
-fn compile_filter(
-    rules: BuildResult<SeccompRules>,
-    otherwise: SeccompAction,
-    matched: SeccompAction,
-) -> Result<BpfProgram, String> {
+fn compile_filter(rules: SeccompRules, otherwise: SeccompAction, matched: SeccompAction) -> Result<BpfProgram, String> {
     let arch = TargetArch::try_from(ARCH).map_err(|error| error.to_string())?;
-    let filter = rules.and_then(|rules| SeccompFilter::new(rules, otherwise, matched, arch));
-    filter.and_then(BpfProgram::try_from).map_err(|error| error.to_string())
+    let filter = SeccompFilter::new(rules, otherwise, matched, arch).map_err(|error| error.to_string())?;
+    BpfProgram::try_from(filter).map_err(|error| error.to_string())
 }
 
 /// Commands of `bpf` on maps whose descriptor the process holds.
@@ -106,9 +104,9 @@ const LINK_COMMANDS: [u64; 2] = [
 /// Installs a further filter on all threads. It refuses further filters, and `bpf` other than for own maps and loaded programs: loading
 /// programs, which could write to the memory of other processes, and opening programs and maps of others.
 pub(crate) fn install_final_filter() -> Result<(), String> {
-    let other_commands = bpf_other_than(&[MAP_COMMANDS.as_slice(), &LINK_COMMANDS].concat());
-    let rules =
-        other_commands.map(|other| SeccompRules::from([(libc::SYS_bpf, vec![other]), (libc::SYS_seccomp, Vec::new())]));
+    let permitted_commands = [MAP_COMMANDS.as_slice(), &LINK_COMMANDS].concat();
+    let other_command = bpf_other_than(&permitted_commands).map_err(|error| error.to_string())?;
+    let rules = SeccompRules::from([(libc::SYS_bpf, vec![other_command]), (libc::SYS_seccomp, Vec::new())]);
     let program = compile_filter(rules, SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32))?;
     apply_filter_all_threads(&program).map_err(|error| error.to_string())
 }
@@ -120,36 +118,36 @@ fn bpf_other_than(permitted: &[u64]) -> BuildResult<SeccompRule> {
     SeccompRule::new(differs_from_each.collect::<BuildResult<_>>()?)
 }
 
-/// `SeccompRules` of the forbidden calls.
+/// Rules for the forbidden calls. One without conditions is forbidden whatever its arguments.
 fn forbidden_rules(work: Work) -> BuildResult<SeccompRules> {
-    let mut all: Vec<&[c_long]> = vec![FORBIDDEN, FORBIDDEN_LEGACY];
+    let mut lists: Vec<&[c_long]> = vec![FORBIDDEN, FORBIDDEN_LEGACY];
     if matches!(work, Work::Files | Work::Open | Work::Memory) {
-        all.push(FORBIDDEN_FOR_FILES);
+        lists.push(FORBIDDEN_FOR_FILES);
     }
     if !work.observes_processes() {
-        all.push(FORBIDDEN_UNLESS_OBSERVER);
+        lists.push(FORBIDDEN_UNLESS_OBSERVER);
     }
     if !work.attaches_programs() {
-        all.push(FORBIDDEN_UNLESS_ATTACHER);
+        lists.push(FORBIDDEN_UNLESS_ATTACHER);
     }
     if work == Work::Attach {
-        all.push(FORBIDDEN_FOR_ATTACHER);
+        lists.push(FORBIDDEN_FOR_ATTACHER);
     }
     if work == Work::Observe {
-        all.push(MEMORY_OF_OTHERS);
+        lists.push(MEMORY_OF_OTHERS);
     }
     if matches!(work, Work::Open | Work::Memory) {
-        all.push(FORBIDDEN_FOR_READERS);
+        lists.push(FORBIDDEN_FOR_READERS);
     }
     if work == Work::Open {
-        all.push(MEMORY_OF_OTHERS);
+        lists.push(MEMORY_OF_OTHERS);
     } else {
-        all.push(FORBIDDEN_UNLESS_OPENER);
+        lists.push(FORBIDDEN_UNLESS_OPENER);
     }
     if work != Work::Move {
-        all.push(FORBIDDEN_UNLESS_MOVE);
+        lists.push(FORBIDDEN_UNLESS_MOVE);
     }
-    let mut rules: SeccompRules = all.concat().into_iter().map(|call| (call, Vec::new())).collect();
+    let mut rules: SeccompRules = lists.concat().into_iter().map(|call| (call, Vec::new())).collect();
     // Connections are queried in the network namespace of a target. No other kind of namespace is entered.
     let mut other_namespaces = Vec::new();
     if work.attaches_programs() {
@@ -157,9 +155,9 @@ fn forbidden_rules(work: Work) -> BuildResult<SeccompRules> {
     }
     rules.insert(libc::SYS_setns, other_namespaces);
     // New processes, and executable memory.
-    rules.insert(libc::SYS_clone, vec![argument_has_flag(0, libc::CLONE_THREAD as u64, false)?]);
+    rules.insert(libc::SYS_clone, vec![argument_lacks_flag(0, libc::CLONE_THREAD as u64)?]);
     for call in [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_pkey_mprotect] {
-        rules.insert(call, vec![argument_has_flag(2, libc::PROT_EXEC as u64, true)?]);
+        rules.insert(call, vec![argument_has_flag(2, libc::PROT_EXEC as u64)?]);
     }
     let requests = INPUT_IOCTLS.iter().chain(&OWNER_IOCTLS).map(|&request| argument_equals(1, request));
     rules.insert(libc::SYS_ioctl, requests.collect::<BuildResult<_>>()?);
@@ -168,24 +166,24 @@ fn forbidden_rules(work: Work) -> BuildResult<SeccompRules> {
     Ok(rules)
 }
 
-/// `SeccompRules` of the permitted calls.
+/// Rules for the permitted calls. One without conditions is permitted whatever its arguments.
 fn permitted_rules(work: Work) -> BuildResult<SeccompRules> {
-    let mut all: Vec<&[c_long]> = ALWAYS.to_vec();
+    let mut lists: Vec<&[c_long]> = ALWAYS.to_vec();
     let has_sockets = !matches!(work, Work::Files | Work::Attach | Work::Open | Work::Memory);
     if has_sockets {
-        all.push(SOCKETS);
+        lists.push(SOCKETS);
     }
     if work == Work::Move {
-        all.push(MOVES);
+        lists.push(MOVES);
     }
     match work {
-        Work::Observe | Work::Attach => all.push(PROCESSES),
-        Work::Move => all.extend([PROCESSES, MEMORY_OF_OTHERS]),
-        Work::Memory => all.push(MEMORY_OF_OTHERS),
-        Work::Open => all.push(FORBIDDEN_UNLESS_OPENER),
+        Work::Observe | Work::Attach => lists.push(PROCESSES),
+        Work::Move => lists.extend([PROCESSES, MEMORY_OF_OTHERS]),
+        Work::Memory => lists.push(MEMORY_OF_OTHERS),
+        Work::Open => lists.push(FORBIDDEN_UNLESS_OPENER),
         Work::Files | Work::Network => {}
     }
-    let mut rules: SeccompRules = all.concat().into_iter().map(|call| (call, Vec::new())).collect();
+    let mut rules: SeccompRules = lists.concat().into_iter().map(|call| (call, Vec::new())).collect();
     let mut requests = IOCTLS.to_vec();
     if work != Work::Files {
         requests.extend(INTERFACE_IOCTLS);
@@ -231,8 +229,12 @@ fn argument_equals(index: u8, value: u64) -> BuildResult<SeccompRule> {
     SeccompRule::new(vec![SeccompCondition::new(index, Dword, Eq, value)?])
 }
 
-/// Rule that argument `index` has `flag` set or unset.
-fn argument_has_flag(index: u8, flag: u64, is_set: bool) -> BuildResult<SeccompRule> {
-    let value = if is_set { flag } else { 0 };
-    SeccompRule::new(vec![SeccompCondition::new(index, Dword, MaskedEq(flag), value)?])
+/// Rule that argument `index` has `flag` set.
+fn argument_has_flag(index: u8, flag: u64) -> BuildResult<SeccompRule> {
+    SeccompRule::new(vec![SeccompCondition::new(index, Dword, MaskedEq(flag), flag)?])
+}
+
+/// Rule that argument `index` does not have `flag` set.
+fn argument_lacks_flag(index: u8, flag: u64) -> BuildResult<SeccompRule> {
+    SeccompRule::new(vec![SeccompCondition::new(index, Dword, MaskedEq(flag), 0)?])
 }

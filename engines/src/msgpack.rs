@@ -2,6 +2,8 @@
 
 pub(crate) mod runs;
 
+use std::ops::Range;
+
 use adapter::decode::Excerpt;
 
 use runs::{count_equal_words, count_repeats};
@@ -130,9 +132,10 @@ pub(crate) fn utf8(bytes: &[u8]) -> Option<&str> {
     str::from_utf8(bytes).ok()
 }
 
-/// Reads a big-endian length of 1, 2 or 4 bytes (`width` 0, 1, 2).
-fn read_length(bytes: &[u8], at: usize, width: u8) -> Option<(usize, usize)> {
-    Some(match width {
+/// Reads the big-endian length at `at`, which has 1, 2 or 4 bytes for a `size_code` of 0, 1 or 2: the type bytes of each kind of value are in
+/// this order. Returns it with the offset after it.
+fn read_length(bytes: &[u8], at: usize, size_code: u8) -> Option<(usize, usize)> {
+    Some(match size_code {
         0 => (usize::from(*bytes.get(at)?), at + 1),
         1 => (usize::from(u16::from_be_bytes(be_bytes(bytes, at)?)), at + 2),
         _ => (u32::from_be_bytes(be_bytes(bytes, at)?) as usize, at + 4),
@@ -191,8 +194,8 @@ pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64, count: u32) -> Opt
         }
         values_left -= 1;
         // By its length, since the payload may not have been captured.
-        if let Some((_, end)) = payload_span(bytes) {
-            at += end;
+        if let Some(payload) = payload_range(bytes) {
+            at += payload.end;
             continue;
         }
         let (head, payload) = read_head(bytes, 0)?;
@@ -206,27 +209,29 @@ pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64, count: u32) -> Opt
     (at <= part.length).then_some(at)
 }
 
-/// Start and end of the payload of the string, bytes or extension at the beginning of `bytes`, which may lie behind the end of `bytes`. `None` for
-/// another value.
-pub(crate) fn payload_span(bytes: &[u8]) -> Option<(u64, u64)> {
+/// Where the payload of the string, bytes or extension at the beginning of `bytes` is: it may end behind the end of `bytes`. `None` for another
+/// value.
+pub(crate) fn payload_range(bytes: &[u8]) -> Option<Range<u64>> {
     let first = *bytes.first()?;
     let (length, start) = match first {
         0xa0..=0xbf => (usize::from(first & 0x1f), 1),
         0xc4..=0xc6 => read_length(bytes, 1, first - 0xc4)?,
         0xd9..=0xdb => read_length(bytes, 1, first - 0xd9)?,
         0xc7..=0xc9 => {
-            let (length, start) = read_length(bytes, 1, first - 0xc7)?;
-            (length, start + 1)
+            let (length, kind_at) = read_length(bytes, 1, first - 0xc7)?;
+            (length, kind_at + 1)
         }
+        // Extensions of 1, 2, 4, 8 and 16 bytes.
         0xd4..=0xd8 => (1 << (first - 0xd4), 2),
         _ => return None,
     };
-    Some((start as u64, start as u64 + length as u64))
+    Some(start as u64..start as u64 + length as u64)
 }
 
-/// End of the value at `at` in a message that has been validated.
+/// End of the value at `at` in a message that has been validated, so that the end is within the message.
 pub(crate) fn skip_validated(bytes: &[u8], at: usize) -> Option<usize> {
     match *bytes.get(at..)? {
+        // An extension: its head has three bytes.
         [0xc7, len, ..] => Some(at + 3 + usize::from(len)),
         [first, ..] if LENGTH[usize::from(first)] > 0 => Some(at + usize::from(LENGTH[usize::from(first)])),
         _ => skip_value(bytes, at).ok(),
@@ -241,9 +246,9 @@ pub(crate) fn skip_value(data: &[u8], mut at: usize) -> Result<usize, InvalidMsg
         let rest = data.get(at..).unwrap_or_default();
         match *rest {
             [first, ..] if LENGTH[usize::from(first)] == 1 => {
-                let run = fixint_run(rest, left);
-                at += 1 + run;
-                left -= run as u64;
+                let following = count_one_byte_values(rest, left);
+                at += 1 + following;
+                left -= following as u64;
                 continue;
             }
             [first, ..] if LENGTH[usize::from(first)] > 0 => {
@@ -282,19 +287,21 @@ pub(crate) fn skip_value(data: &[u8], mut at: usize) -> Result<usize, InvalidMsg
     if at <= data.len() { Ok(at) } else { Err(InvalidMsgpack::Truncated { at: data.len() }) }
 }
 
-/// Number of further one-byte values, at most `left`, that follow the first value in `bytes`. A small integer is followed by any small
-/// integers, another value by identical ones.
-fn fixint_run(bytes: &[u8], left: u64) -> usize {
-    // The first value itself counts too.
-    let max = usize::try_from(left).map_or(bytes.len(), |left| bytes.len().min(left + 1));
-    let bytes = bytes.get(..max).unwrap_or_default();
+/// Number of one-byte values, at most `limit`, that follow the one-byte value at the beginning of `bytes`. After a small integer, any small
+/// integers are counted; after another value, identical ones.
+fn count_one_byte_values(bytes: &[u8], limit: u64) -> usize {
+    // With the first value itself.
+    let max_bytes = usize::try_from(limit).map_or(bytes.len(), |limit| bytes.len().min(limit + 1));
+    let bytes = bytes.get(..max_bytes).unwrap_or_default();
     // Small integers are the only values whose one byte may differ from the next one.
     if !matches!(bytes, [0x00..=0x7f, ..]) {
         return count_repeats::<1>(bytes, 0);
     }
     // Eight at a time: none has its upper bit set.
-    let aligned = 8 * count_equal_words(bytes, 0, 0x8080_8080_8080_8080, 0);
-    aligned + bytes[aligned..].iter().take_while(|first| **first < 0x80).count() - 1
+    let in_words = 8 * count_equal_words(bytes, 0, 0x8080_8080_8080_8080, 0);
+    let small_integers = in_words + bytes[in_words..].iter().take_while(|first| **first < 0x80).count();
+    // Without the first one, which the caller counts.
+    small_integers - 1
 }
 
 /// Why there is no value at `at`.

@@ -110,6 +110,7 @@ impl From<Undecoded> for Refused {
 }
 
 impl From<InvalidMsgpack> for Undecoded {
+    /// The same error, in the words for all messages.
     fn from(why: InvalidMsgpack) -> Self {
         match why {
             InvalidMsgpack::Truncated { at } => Self::Truncated { at },

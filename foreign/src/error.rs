@@ -43,11 +43,14 @@ fn serialize_errno<S: Serializer>(errno: &Errno, serializer: S) -> Result<S::Ok,
     serializer.serialize_i32(errno.raw_os_error())
 }
 
+/// Reads an error's number, and refuses one that the kernel cannot return.
 fn deserialize_errno<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Errno, D::Error> {
     let number = i32::deserialize(deserializer)?;
     // The kernel's numbers have 12 bits.
-    let is_possible = (1..4096).contains(&number);
-    is_possible.then(|| Errno::from_raw_os_error(number)).ok_or_else(|| serde::de::Error::custom("no error's number"))
+    if !(1..4096).contains(&number) {
+        return Err(serde::de::Error::custom("no error's number"));
+    }
+    Ok(Errno::from_raw_os_error(number))
 }
 
 impl From<Errno> for ReadError {

@@ -40,7 +40,7 @@ impl ForeignRoot {
 
     /// Opens the regular file at an absolute path of the process.
     pub fn open_regular(&self, path: impl Arg, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
-        RegularFile::open_located(&self.resolve(path, OFlags::PATH)?, expected)
+        RegularFile::open_located(&self.open_path(path, OFlags::PATH)?, expected)
     }
 
     /// Reads a regular file of at most `limit` bytes.
@@ -50,13 +50,13 @@ impl ForeignRoot {
 
     /// Reads the content of a file of sysfs in this root, of at most `limit` bytes.
     pub fn read_sysfs(&self, path: impl Arg, limit: usize) -> Result<Vec<u8>, ReadError> {
-        let located = self.resolve(path, OFlags::PATH)?;
+        let located = self.open_path(path, OFlags::PATH)?;
         RegularFile::open_located_on(&located, ExpectedFile::ANY, |file_system| file_system == SYSFS)?.read(limit)
     }
 
     /// Names in a directory, at most `limit`.
     pub fn list_names(&self, path: &Path, limit: usize) -> Result<Vec<OsString>, ReadError> {
-        let dir = Dir::new(self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY)?)?;
+        let dir = Dir::new(self.open_path(path, OFlags::RDONLY | OFlags::DIRECTORY)?)?;
         let mut names = Vec::new();
         for entry in dir.take(limit) {
             names.push(OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned());
@@ -64,8 +64,8 @@ impl ForeignRoot {
         Ok(names)
     }
 
-    /// Resolves a path in this root.
-    fn resolve(&self, path: impl Arg, flags: OFlags) -> Result<OwnedFd, ReadError> {
+    /// Opens the file or folder at a path in this root, with these flags.
+    fn open_path(&self, path: impl Arg, flags: OFlags) -> Result<OwnedFd, ReadError> {
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         path.into_with_c_str(|path| {
             for _ in 0..MAX_ATTEMPTS {

@@ -94,17 +94,17 @@ impl RegularFile {
         Self::open_located_on(located, expected, |file_system| !KERNEL_FILE_SYSTEMS.contains(&file_system))
     }
 
-    /// Opens a located file if it is regular, expected, and on an accepted file system.
+    /// Opens a located file if it is regular, expected, and on a file system whose type is accepted.
     pub(crate) fn open_located_on(
         located: &OwnedFd,
         expected: ExpectedFile,
-        is_accepted: impl FnOnce(u32) -> bool,
+        accepts_file_system: impl FnOnce(u32) -> bool,
     ) -> Result<Self, ReadError> {
         let found = fstat(located)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
             return Err(ReadError::NotRegular);
         }
-        if !is_accepted(fstatfs(located)?.f_type as u32) {
+        if !accepts_file_system(fstatfs(located)?.f_type as u32) {
             return Err(ReadError::UnexpectedFileSystem);
         }
         if !expected.accepts(&found) {

@@ -14,23 +14,29 @@ struct RoomHalves {
 }
 
 impl RoomHalves {
-    /// Rid of the half's server.
-    fn rid_of(&mut self, half: &RequestHalf<'_>) -> &mut Option<Box<str>> {
+    /// The place of the rid that the half's server has given the request.
+    fn rid_slot(&mut self, half: &RequestHalf<'_>) -> &mut Option<Box<str>> {
         if half.is_decode { &mut self.decode } else { &mut self.prefill }
     }
 }
 
+/// The rooms of a log, and the pairs of rids that follow from them.
 #[derive(Debug, Default)]
 pub(super) struct BootstrapRooms {
+    /// Halves by room.
     halves: HashMap<u64, RoomHalves>,
+    /// Rooms in `halves`, the oldest first.
     order: VecDeque<u64>,
     /// Rid of the prefill server, by that of the decode server.
     prefill_rids: HashMap<Box<str>, Box<str>>,
+    /// Rids of the decode server in `prefill_rids`, the oldest first.
     decode_order: VecDeque<Box<str>>,
+    /// Limit of rooms, and of pairs of rids.
     limit: usize,
 }
 
 impl BootstrapRooms {
+    /// Creates an empty set of at most `limit` rooms, and as many pairs of rids.
     pub(super) fn new(limit: usize) -> Self {
         Self { limit, ..Self::default() }
     }
@@ -45,11 +51,12 @@ impl BootstrapRooms {
             self.order.push_back(half.room);
         }
         let halves = self.halves.entry(half.room).or_default();
-        let has_other_rid = halves.rid_of(half).as_ref().is_some_and(|known| **known != *half.rid);
+        // The room's number was given again, so what is known of it is another request's.
+        let has_other_rid = halves.rid_slot(half).as_ref().is_some_and(|known| **known != *half.rid);
         if has_other_rid {
             *halves = RoomHalves::default();
         }
-        *halves.rid_of(half) = Some(half.rid.into());
+        *halves.rid_slot(half) = Some(half.rid.into());
         let RoomHalves { prefill: Some(prefill), decode: Some(decode) } = halves else { return };
         // A client may give both halves the same rid, which then needs no translation.
         if prefill == decode || self.prefill_rids.contains_key(decode) {
@@ -57,7 +64,7 @@ impl BootstrapRooms {
         }
         let prefill = prefill.clone();
         let decode = decode.clone();
-        self.add_rids(prefill, decode);
+        self.pair_rids(prefill, decode);
     }
 
     /// Removes the oldest room if there are as many as the limit.
@@ -69,8 +76,8 @@ impl BootstrapRooms {
         }
     }
 
-    /// Adds the two rids of a request. At the limit, those of the oldest request are removed first.
-    fn add_rids(&mut self, prefill: Box<str>, decode: Box<str>) {
+    /// Remembers that these two rids are of one request. At the limit, those of the oldest request are removed first.
+    fn pair_rids(&mut self, prefill: Box<str>, decode: Box<str>) {
         if self.decode_order.len() >= self.limit
             && let Some(oldest) = self.decode_order.pop_front()
         {

@@ -28,7 +28,9 @@ const MAX_OFFSET_SEARCH_BYTES: u64 = 256 * 1024;
 
 /// Reads timestamps without a zone at the offset that each file shows. A file that shows none gets the offset of the others, if they agree.
 fn derive_offsets(sources: &mut [LogSource], engines: &'static [&'static dyn LogLines], options: &ImportOptions) {
-    let mut reader = LogRecordReader::new(engines, ImportStats::default(), 0, false);
+    // Only timestamps are of interest.
+    let probing = ImportOptions { max_rids: 0, max_held_lines: 0, ..ImportOptions::default() };
+    let mut reader = LogRecordReader::new(engines, ImportStats::default(), &probing, false);
     let mut offsets = BTreeSet::new();
     for source in &mut *sources {
         derive_offset(source, &mut reader, options);
@@ -38,13 +40,13 @@ fn derive_offsets(sources: &mut [LogSource], engines: &'static [&'static dyn Log
     if options.zone.is_some() || offsets.len() != 1 {
         return;
     }
-    let Some(only_s) = offsets.first() else { return };
+    let Some(only_offset_s) = offsets.first() else { return };
     for source in sources.iter_mut().filter(|source| source.parser.derived_offset_s().is_none()) {
-        source.parser.set_offset_s(*only_s);
+        source.parser.set_offset_s(*only_offset_s);
     }
 }
 
-/// Reads lines of a file until one shows the offset of its timestamps.
+/// Reads lines of a file until one shows the offset of its timestamps, which the file's parser then knows. Reads no pipe.
 fn derive_offset(source: &mut LogSource, reader: &mut LogRecordReader, options: &ImportOptions) {
     if !source.is_regular() {
         return;
@@ -52,6 +54,7 @@ fn derive_offset(source: &mut LogSource, reader: &mut LogRecordReader, options: 
     // The import itself reports errors.
     let Ok(lines) = source.open_uncounted(options) else { return };
     source.lines = Some(lines);
+    // The statements themselves are read again by the import.
     let mut unused = StatementQueue::new(options.window_ns);
     loop {
         let has_more = reader.read_lines(source, PROBED_LINES, &mut unused);
@@ -66,7 +69,7 @@ fn derive_offset(source: &mut LogSource, reader: &mut LogRecordReader, options: 
     source.writers.clear();
 }
 
-/// How much of an import\'s files was read.
+/// How much of an import's files was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImportProgress {
     /// Bytes read from the disk.
@@ -81,9 +84,12 @@ pub struct Import {
     reader: LogRecordReader,
     /// Files not opened yet, the earliest last.
     waiting: Vec<LogSource>,
+    /// Files that are open.
     active: Vec<LogSource>,
     queue: StatementQueue,
+    /// Time of the latest event that was passed on.
     passed_ns: u64,
+    /// Size of all files on the disk.
     total_bytes: u64,
     read_bytes: Arc<AtomicU64>,
 }
@@ -97,7 +103,7 @@ impl Import {
     ) -> Result<Self, ImportError> {
         let mut stats = ImportStats::default();
         let files = log_files::find_log_files(paths, &options, &mut stats)?;
-        let total_bytes = files.iter().map(|f| f.bytes).sum();
+        let total_bytes = files.iter().map(|file| file.bytes).sum();
         // There is a first file: finding none is an error.
         let first_label = &files[0].label;
         let has_several_logs = files.iter().any(|file| file.label != *first_label);
@@ -111,9 +117,12 @@ impl Import {
             }
         }
         // The latest first: files are opened from the end of the list.
-        waiting.sort_by(|a, b| (b.first_ns, &b.file.path).cmp(&(a.first_ns, &a.file.path)));
+        waiting.sort_by(|one, other| {
+            // By path among files of equal times, so that an import is reproducible.
+            other.first_ns.cmp(&one.first_ns).then_with(|| other.file.path.cmp(&one.file.path))
+        });
         Ok(Self {
-            reader: LogRecordReader::new(engines, stats, options.max_rids, has_several_logs),
+            reader: LogRecordReader::new(engines, stats, &options, has_several_logs),
             queue: StatementQueue::new(options.window_ns),
             options,
             waiting,
@@ -124,13 +133,14 @@ impl Import {
         })
     }
 
-    /// Reads some lines and passes on the events that are due. Returns `false` at the end.
+    /// Reads some lines and passes the events that are due to `sink`. Returns `false` at the end.
     pub fn read_some(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
         self.open_due_files();
         // The file that is furthest behind goes first, so that few events wait for it.
         let lagging = (0..self.active.len()).min_by_key(|&index| self.active[index].frontier_ns);
         let Some(lagging_index) = lagging else {
             self.pass_events_before(u64::MAX, sink);
+            self.reader.emit_rejections(sink);
             return false;
         };
         let source = &mut self.active[lagging_index];
@@ -140,16 +150,14 @@ impl Import {
         self.pass_events_before(self.horizon_ns(), sink);
         // The earliest go first. A line that is read later may belong before them.
         while self.queue.len() > self.options.max_held_lines {
-            let Some(early) = self.queue.pop_slot_before(u64::MAX) else {
-                break;
-            };
+            let Some(early) = self.queue.pop_slot_before(u64::MAX) else { break };
             self.reader.stats.passed_early += early.len() as u64;
             self.pass_slot(early, sink);
         }
         true
     }
 
-    /// Time before which no more lines are expected: lines may be out of order by the length of the window.
+    /// Time before which no more lines are expected: lines may be out of order by the length of the window. Without any file, no time is.
     fn horizon_ns(&self) -> u64 {
         let next_file_ns = self.waiting.last().map(|source| source.first_ns);
         let earliest_ns = self.active.iter().map(|source| source.frontier_ns).chain(next_file_ns).min();
@@ -182,7 +190,7 @@ impl Import {
         }
     }
 
-    /// Passes all statements from before this time, in order.
+    /// Passes all statements from before this time to `sink`, in order.
     fn pass_events_before(&mut self, horizon_ns: u64, sink: &mut dyn FnMut(&Event<'_>)) {
         while let Some(due) = self.queue.pop_slot_before(horizon_ns) {
             self.pass_slot(due, sink);
@@ -211,41 +219,32 @@ impl Import {
         ImportProgress { read_bytes, total_bytes: self.total_bytes }
     }
 
-    /// Checks the result at the end: an error if no line was recognised.
+    /// Checks the result at the end: an error, which says what the lines are instead, if no line was recognised.
     pub fn check_any_recognised(&self) -> Result<(), ImportError> {
         let stats = self.stats();
         if stats.events > 0 {
             return Ok(());
         }
-        let undated = match stats.undated {
-            0 => String::new(),
-            n => format!("; {} of a known form without a time", plural(n, "line")),
-        };
-        let mut kinds = String::new();
-        for kind in self.describe_unread_kinds() {
-            kinds.push_str(&kind);
-            kinds.push_str("; ");
+        let mut parts = self.describe_unread_kinds();
+        let has_unread_kinds = !parts.is_empty();
+        let lines = plural(stats.lines, "line");
+        let files = plural(stats.files, "file");
+        parts.push(format!("{lines} in {files} and none of a known form ({})", self.known_forms()));
+        if stats.undated > 0 {
+            parts.push(format!("{} of a known form without a time", plural(stats.undated, "line")));
         }
-        let first = match &stats.first_unknown {
-            // Lines of a known kind of file need no example.
-            Some(shape) if kinds.is_empty() => {
-                format!("; the first unknown line, with possible prompt text removed: {shape}")
-            }
-            _ => String::new(),
-        };
-        let mut skipped = String::new();
-        for why in &stats.skipped {
-            skipped.push_str("; skipped ");
-            skipped.push_str(why);
+        // Lines of a known kind of file need no example.
+        if !has_unread_kinds && let Some(shape) = &stats.first_unknown {
+            parts.push(format!("the first unknown line, with possible prompt text removed: {shape}"));
         }
+        parts.extend(stats.skipped.iter().map(|why| format!("skipped {why}")));
+        Err(ImportError::NothingRecognised(parts.join("; ")))
+    }
+
+    /// The forms that the engines' readers know, in words.
+    fn known_forms(&self) -> String {
         let summaries = self.reader.recogniser.engines.iter().map(|engine| engine.forms_summary());
-        let known: Vec<_> = summaries.filter(|summary| !summary.is_empty()).collect();
-        Err(ImportError::NothingRecognised(format!(
-            "{kinds}{} in {} and none of a known form ({}){undated}{first}{skipped}",
-            plural(stats.lines, "line"),
-            plural(stats.files, "file"),
-            known.join("; ")
-        )))
+        summaries.filter(|summary| !summary.is_empty()).collect::<Vec<_>>().join("; ")
     }
 
     /// What the unknown lines are, if they are of a known kind: one sentence for each kind.

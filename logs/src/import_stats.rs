@@ -63,6 +63,12 @@ pub struct ImportStats {
     pub rids_incomplete: u64,
     /// Complete rids evicted at the limit.
     pub rids_evicted: u64,
+    /// Access lines of requests that were answered with an error status.
+    pub rejected: u64,
+    /// Such lines that are not counted, because it is not known that one engine wrote them all.
+    pub rejected_uncounted: u64,
+    /// Why that is not known.
+    pub rejected_uncounted_why: Option<&'static str>,
     /// First line of unknown form, without possible prompt text.
     #[serde(skip)]
     pub first_unknown: Option<String>,

@@ -8,6 +8,7 @@ use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use smallvec::SmallVec;
 
+/// Names of fields that hold the time of a record.
 const TIMESTAMP_FIELDS: [&str; 4] = ["time", "ts", "timestamp", "@timestamp"];
 
 /// Use of a field of a JSON object.
@@ -24,12 +25,28 @@ pub enum FieldUse {
 /// Fields of a line's JSON object that its readers need. All others, prompts and outputs among them, are skipped.
 #[derive(Debug, Default)]
 pub struct JsonRecord<'l> {
-    /// Each with its value as JSON.
-    fields: SmallVec<[(JsonString<'l>, &'l str); 16]>,
+    fields: SmallVec<[RecordField<'l>; 16]>,
 }
 
+/// A field that was read.
+#[derive(Debug)]
+struct RecordField<'l> {
+    name: Cow<'l, str>,
+    /// Its value as JSON.
+    json: &'l str,
+}
+
+/// A string, which is copied only if it has escapes.
 #[derive(Debug, Deserialize)]
 pub(super) struct JsonString<'l>(#[serde(borrow)] pub(super) Cow<'l, str>);
+
+impl<'l> JsonString<'l> {
+    /// The text without quotes and escapes.
+    fn into_text(self) -> Cow<'l, str> {
+        let Self(text) = self;
+        text
+    }
+}
 
 impl<'l> JsonRecord<'l> {
     /// Parses an object; `use_of` decides about its fields. `None` if the message is something else.
@@ -55,12 +72,12 @@ impl<'l> JsonRecord<'l> {
         self.json_of(field).is_some()
     }
 
-    /// Value of a field that is a string.
+    /// Value of a field that is a string. `None` for any other value.
     pub fn text_of(&self, field: &str) -> Option<Cow<'l, str>> {
         parse_string(self.json_of(field)?)
     }
 
-    /// Values of a field that is a string or a list of strings.
+    /// Values of a field that is a string or a list of strings. Empty for any other value.
     pub fn texts_of(&self, field: &str) -> Vec<Cow<'l, str>> {
         let Some(json) = self.json_of(field) else { return Vec::new() };
         if let Some(text) = parse_string(json) {
@@ -68,32 +85,34 @@ impl<'l> JsonRecord<'l> {
         }
         // Another value has no texts.
         let texts: Vec<JsonString<'l>> = serde_json::from_str(json).unwrap_or_default();
-        texts.into_iter().map(|text| text.0).collect()
+        texts.into_iter().map(JsonString::into_text).collect()
     }
 
-    /// Value of a field that is true or false.
+    /// Value of a field that is true or false. `None` for any other value.
     pub fn flag_of(&self, field: &str) -> Option<bool> {
         self.json_of(field)?.parse().ok()
     }
 
-    /// Value of a field that is a number.
+    /// Value of a field that is a number. `None` for any other value.
     pub fn number_of(&self, field: &str) -> Option<f64> {
         self.json_of(field)?.parse().ok()
     }
 
+    /// Value of a field as JSON. `None` if the record lacks it.
     fn json_of(&self, field: &str) -> Option<&'l str> {
-        self.fields.iter().find(|known| known.0.0 == field).map(|known| known.1)
+        self.fields.iter().find(|known| known.name == field).map(|known| known.json)
     }
 
-    /// The timestamp as text.
+    /// The first field that holds a time, as text without quotes.
     pub(super) fn timestamp_text(&self) -> Option<&'l str> {
-        let time = self.fields.iter().find(|known| TIMESTAMP_FIELDS.contains(&&*known.0.0));
-        time.map(|known| known.1.trim_matches('"'))
+        let time = self.fields.iter().find(|known| TIMESTAMP_FIELDS.contains(&&*known.name));
+        time.map(|known| known.json.trim_matches('"'))
     }
 }
 
+/// The text of a JSON string. `None` for any other value.
 fn parse_string(json: &str) -> Option<Cow<'_, str>> {
-    serde_json::from_str::<JsonString<'_>>(json).ok().map(|text| text.0)
+    serde_json::from_str(json).ok().map(JsonString::into_text)
 }
 
 /// Fills a record from an object.
@@ -111,11 +130,16 @@ impl<'l> Visitor<'l> for FieldReader<'_, 'l> {
 
     fn visit_map<A: MapAccess<'l>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<JsonString<'l>>()? {
-            let field = &*key.0;
-            let field_use = if TIMESTAMP_FIELDS.contains(&field) { FieldUse::Value } else { (self.use_of)(field) };
+            let name = key.into_text();
+            let is_time = TIMESTAMP_FIELDS.contains(&&*name);
+            let field_use = if is_time { FieldUse::Value } else { (self.use_of)(&name) };
             match field_use {
+                // The parser must go past the value all the same.
                 FieldUse::Skipped => drop(map.next_value::<IgnoredAny>()?),
-                FieldUse::Value => self.record.fields.push((key, map.next_value::<&RawValue>()?.get())),
+                FieldUse::Value => {
+                    let json = map.next_value::<&RawValue>()?.get();
+                    self.record.fields.push(RecordField { name, json });
+                }
                 // Any other value has no fields, which is no error.
                 FieldUse::Object => drop(self.record.read_fields(map.next_value::<&RawValue>()?.get(), self.use_of)),
             }

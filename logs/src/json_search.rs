@@ -23,6 +23,7 @@ pub(super) struct FoundRecord<'l> {
     pub(super) stamp: Option<LogTimestamp>,
 }
 
+/// What was found.
 #[derive(Debug)]
 pub(super) enum RecordContent<'l> {
     /// A string that holds a known line.
@@ -35,10 +36,11 @@ pub(super) enum RecordContent<'l> {
 pub(super) struct JsonSearch<'s, 'l> {
     pub(super) recogniser: &'s Recogniser,
     pub(super) parser: &'s mut TimestampParser,
+    /// Records found so far.
     pub(super) found: Vec<FoundRecord<'l>>,
 }
 
-/// A time in an object. The one of the lowest rank counts.
+/// A time in an object. The one of the lowest rank is the time of the records in it.
 struct TimeCandidate {
     rank: TimeRank,
     stamp: LogTimestamp,
@@ -54,6 +56,7 @@ struct TimeRank {
     wall_ns: u64,
 }
 
+/// What the key of a value says about it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum KeyKind {
     /// `timestamp`, `eventTime`, `ts`.
@@ -62,7 +65,7 @@ enum KeyKind {
     Other,
 }
 
-/// Start of the JSON in a line whose first mark is at `mark`.
+/// Index of the start of the JSON in a line whose first mark is at index `mark`. `None` if the line has none.
 pub(super) fn find_json_start(line: &str, mark: usize) -> Option<usize> {
     let indent = line.len() - line.trim_start().len();
     if line[indent..].starts_with(['{', '[']) && is_json_start(&line[indent..]) {
@@ -80,7 +83,7 @@ fn is_json_start(text: &str) -> bool {
 }
 
 impl<'l> JsonSearch<'_, 'l> {
-    /// Searches a value. Skips values without a mark: they are prompts, outputs and labels.
+    /// Searches a value, which lies inside `depth` others. Skips values without a mark: they are prompts, outputs and labels.
     pub(super) fn search_value(&mut self, json: &'l str, depth: usize) {
         if depth > MAX_DEPTH || self.recogniser.find_mark(json.as_bytes()).is_none() {
             return;
@@ -104,41 +107,42 @@ impl<'l> JsonSearch<'_, 'l> {
             self.found.push(FoundRecord { content, stamp: None });
             return;
         }
-        let first = self.found.len();
+        let found_before = self.found.len();
         let mut times = TimesOfObject::default();
         let visitor = MemberVisitor { search: self, times: &mut times, depth };
         // The value is known to be valid.
         let _ = serde_json::Deserializer::from_str(json).deserialize_map(visitor);
-        self.set_missing_times(first, &times);
+        self.set_missing_times(found_before, &times);
     }
 
     /// Searches the elements of an array for records.
     fn search_array(&mut self, json: &'l str, depth: usize) {
-        let first = self.found.len();
+        let found_before = self.found.len();
         let mut times = TimesOfObject::default();
         let visitor = MemberVisitor { search: self, times: &mut times, depth };
         // The value is known to be valid.
         let _ = serde_json::Deserializer::from_str(json).deserialize_seq(visitor);
-        self.set_missing_times(first, &times);
+        self.set_missing_times(found_before, &times);
     }
 
-    /// Gives the time of an object to the records found in it since `first` that have none.
-    fn set_missing_times(&mut self, first: usize, times: &TimesOfObject) {
+    /// Gives the time of an object to the records found in it that have none: those after the first `found_before`.
+    fn set_missing_times(&mut self, found_before: usize, times: &TimesOfObject) {
         let Some(best) = &times.best else { return };
-        for found in &mut self.found[first..] {
+        for found in &mut self.found[found_before..] {
             // A time that is nearer to the record has been set already.
             found.stamp = found.stamp.or(Some(best.stamp));
         }
     }
 }
 
+/// The times among the members of an object or array.
 #[derive(Default)]
 struct TimesOfObject {
     best: Option<TimeCandidate>,
 }
 
 impl TimesOfObject {
-    /// Keeps the time of a member if it is better than the best so far.
+    /// Keeps the time of a member if the value `json` is one, and better than the best so far.
     fn offer_time(&mut self, kind: KeyKind, json: &str, parser: &mut TimestampParser) {
         let Some(stamp) = parse_whole_time(json, kind, parser) else { return };
         // The earliest of equal rank: the line was written before anything that collected it.
@@ -155,27 +159,28 @@ fn parse_whole_time(json: &str, kind: KeyKind, parser: &mut TimestampParser) -> 
         return None;
     }
     let text = json.trim_matches('"').trim();
-    let is_date = text.as_bytes().iter().any(|byte| matches!(byte, b'-' | b'/' | b' '));
-    if !is_date && kind == KeyKind::Other {
+    // A number alone may be anything.
+    let may_be_date = text.as_bytes().iter().any(|byte| matches!(byte, b'-' | b'/' | b' '));
+    if !may_be_date && kind == KeyKind::Other {
         return None;
     }
     let (stamp, rest) = parser.parse_start(text.as_bytes())?;
     rest.is_empty().then_some(stamp)
 }
 
-/// [`KeyKind::Time`] if the key names the time of a record: `@timestamp`, `eventTime`, `timeUnixNano`.
+/// Kind of a key: [`KeyKind::Time`] if it names the time of a record, as `@timestamp`, `eventTime` and `timeUnixNano` do.
 fn kind_of_key(key: &str) -> KeyKind {
-    const NAMES: [&str; 8] = ["time", "timestamp", "ts", "t", "date", "datetime", "asctime", "stamp"];
+    const TIME_WORDS: [&str; 8] = ["time", "timestamp", "ts", "t", "date", "datetime", "asctime", "stamp"];
     /// Words of times that are not the record's.
-    const OTHERS: [&str; 9] =
+    const OTHER_TIMES: [&str; 9] =
         ["start", "started", "created", "creation", "monotonic", "boot", "modified", "expires", "end"];
     let mut names_time = false;
     for word in words_of_key(key) {
         let word = word.to_ascii_lowercase();
-        if OTHERS.contains(&word.as_str()) {
+        if OTHER_TIMES.contains(&word.as_str()) {
             return KeyKind::Other;
         }
-        names_time |= NAMES.contains(&word.as_str());
+        names_time |= TIME_WORDS.contains(&word.as_str());
     }
     if names_time { KeyKind::Time } else { KeyKind::Other }
 }
@@ -193,8 +198,8 @@ fn split_before_capitals(text: &str) -> impl Iterator<Item = &str> {
             return None;
         }
         let mut neighbours = rest.as_bytes().windows(2);
-        let last = neighbours.position(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase());
-        let word_bytes = last.map_or(rest.len(), |last| last + 1);
+        let last_index = neighbours.position(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase());
+        let word_bytes = last_index.map_or(rest.len(), |last_index| last_index + 1);
         let (word, behind) = rest.split_at(word_bytes);
         rest = behind;
         Some(word)
@@ -249,7 +254,7 @@ pub(super) fn time_of_record(
     parser: &mut TimestampParser,
 ) -> Option<LogTimestamp> {
     let own = record.timestamp_text().and_then(|time| parser.parse_start(time.as_bytes()));
-    more_precise(outer, own.map(|(stamp, _)| stamp))
+    more_precise(outer, own.map(|(stamp, _rest)| stamp))
 }
 
 #[cfg(test)]

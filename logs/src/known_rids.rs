@@ -15,32 +15,36 @@ pub(super) struct KnownRids {
     /// The rids by their texts. Its entries are small, because a large table is slow to search and to enlarge.
     by_text: HashTable<NumberedRid>,
     hasher: DefaultHashBuilder,
+    /// The rids, the oldest first.
     order: VecDeque<Rc<str>>,
     /// Number of the oldest rid in `order`.
     oldest_number: u32,
     /// The rid that was added last.
     last: Option<Rc<str>>,
-    /// Built when the first rid must be completed, since most logs truncate none.
+    /// The rids in the order of their texts. Built when the first rid must be completed, since most logs truncate none.
     sorted: Option<BTreeSet<Rc<str>>>,
+    /// Limit of rids.
     limit: usize,
 }
 
+/// A rid in the table, without its text.
 #[derive(Clone, Copy, Debug)]
 struct NumberedRid {
     /// How many rids were added before it, modulo 2^32.
     number: u32,
-    /// Enlarging the table reads no texts.
+    /// Hash of its text, so that enlarging the table reads no texts.
     text_hash: u32,
 }
 
 impl NumberedRid {
-    /// Hash for a table, which uses the lowest and the highest bits.
+    /// The hash of a text for the table, which uses the lowest and the highest of 64 bits.
     fn table_hash(text_hash: u32) -> u64 {
-        u64::from(text_hash) << 32 | u64::from(text_hash)
+        (u64::from(text_hash) << 32) | u64::from(text_hash)
     }
 }
 
 impl KnownRids {
+    /// Creates an empty set of at most `limit` rids.
     pub(super) fn new(limit: usize) -> Self {
         Self { limit, ..Self::default() }
     }
@@ -67,6 +71,7 @@ impl KnownRids {
         rid
     }
 
+    /// The text of a rid in the table.
     fn text_of(&self, known: NumberedRid) -> &Rc<str> {
         // Both numbers wrap, so their difference is the index.
         &self.order[known.number.wrapping_sub(self.oldest_number) as usize]
@@ -106,6 +111,7 @@ impl KnownRids {
         }
     }
 
+    /// Hash of a rid's text.
     fn hash_text(&self, rid: &str) -> u32 {
         self.hasher.hash_one(rid) as u32
     }

@@ -14,6 +14,7 @@ mod line_reader;
 mod line_shape;
 mod log_files;
 mod log_source;
+mod logged_rejections;
 mod recogniser;
 mod record_reader;
 mod split_lines;

@@ -21,6 +21,7 @@ const REMEMBERED_BYTES: usize = 256;
 /// Timestamp and tag before a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LinePrefix<'l> {
+    /// The line's own timestamp, or that of a collector. `None` if neither is found.
     pub(super) stamp: Option<LogTimestamp>,
     /// `DP0 TP0`: tag that the engine's logger writes after its timestamp; empty if none.
     pub(super) rank: &'l str,
@@ -31,15 +32,16 @@ pub(super) struct LinePrefix<'l> {
 pub(super) struct LinePrefixMemo {
     text: String,
     stamp: Option<LogTimestamp>,
-    /// Where the tag is in the text.
+    /// Index of the tag in the text.
     rank_at: usize,
+    /// Length of the tag.
     rank_bytes: usize,
     /// Offset of the file's timestamps at that time.
     offset_s: Option<i32>,
 }
 
 impl LinePrefixMemo {
-    /// Like [`parse_prefix`].
+    /// Like [`parse_prefix`], whose last result is used again for the same text.
     pub(super) fn read_prefix<'l>(&mut self, before: &'l str, parser: &mut TimestampParser) -> LinePrefix<'l> {
         // The same text is another time after a line has shown the file's offset.
         if self.text == before && !before.is_empty() && self.offset_s == parser.derived_offset_s() {
@@ -76,12 +78,13 @@ pub(super) fn first_timestamp(text: &str, parser: &mut TimestampParser) -> Optio
 /// A date in the text before a record.
 struct DateInText<'l> {
     stamp: LogTimestamp,
-    /// Start of the date, or of the bracket around it.
+    /// Index of the start of the date, or of the bracket around it.
     at: usize,
+    /// Tag that follows the date in its bracket; empty if none.
     rank: &'l str,
 }
 
-/// Finds the last timestamp that starts with a year.
+/// Finds the last timestamp that starts with a year, and the tag behind it. `None` if there is none.
 fn find_last_date<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<DateInText<'l>> {
     let bytes = text.as_bytes();
     // The logger's own date stands close to the record.
@@ -92,15 +95,16 @@ fn find_last_date<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<Dat
         if may_be_date(bytes, at)
             && let Some((stamp, rest)) = parser.parse_start(&bytes[at..])
         {
+            let end = bytes.len() - rest.len();
             let is_bracketed = at > 0 && bytes[at - 1] == b'[';
-            let after = &text[text.len() - rest.len()..];
+            let after = &text[end..];
             // Only inside the brackets of the date does a rank follow it.
             let rank = if is_bracketed { rank_before_bracket(after) } else { "" };
             last = Some(DateInText { stamp, at: at - usize::from(is_bracketed), rank });
-            at = bytes.len() - rest.len();
+            at = end;
         } else {
-            let digits = bytes[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-            at += digits;
+            // Past the whole number, since no date begins inside one.
+            at += bytes[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
         }
     }
     last
@@ -112,7 +116,7 @@ fn may_be_date(bytes: &[u8], at: usize) -> bool {
     is_word_start && matches!(bytes.get(at + 4), Some(b'-' | b'/'))
 }
 
-/// Whether a timestamp may follow the byte.
+/// Whether a word, and so a timestamp, may begin behind this byte.
 fn begins_word(byte: u8) -> bool {
     matches!(byte, b' ' | b'[' | b'=' | b'"' | b'(' | b'\t' | b':' | b',' | b'|' | b'>')
 }
@@ -123,7 +127,7 @@ struct LeadingTimestamp<'l> {
     rest: &'l str,
 }
 
-/// Timestamp of a line of any form: its logger's, or that of the collector in front of it.
+/// Timestamp of a line of any form: its logger's, or that of the collector in front of it. `None` without either.
 pub(super) fn timestamp_of_line(line: &str, parser: &mut TimestampParser) -> Option<LogTimestamp> {
     let mut rest = line.trim_start();
     if rest.starts_with("[pod/")
@@ -136,11 +140,9 @@ pub(super) fn timestamp_of_line(line: &str, parser: &mut TimestampParser) -> Opt
     more_precise(Some(outer.stamp), own)
 }
 
-/// Selects the more precise timestamp: the line's own, unless it is imprecise and the outer one is not.
+/// Selects the more precise of the timestamp in front of a line and the line's own. `None` if there is neither.
 pub(super) fn more_precise(outer: Option<LogTimestamp>, own: Option<LogTimestamp>) -> Option<LogTimestamp> {
-    let (Some(outer), Some(own)) = (outer, own) else {
-        return own.or(outer);
-    };
+    let (Some(outer), Some(own)) = (outer, own) else { return own.or(outer) };
     if outer.zone == ZoneSource::Assumed {
         return Some(own);
     }
@@ -151,22 +153,24 @@ pub(super) fn more_precise(outer: Option<LogTimestamp>, own: Option<LogTimestamp
     // Another process may have passed on an old line: the outer time is that of the line only if it is close to the line's own.
     let earliest_ns = own.wall_ns.saturating_sub(CLOCK_TOLERANCE_NS);
     let latest_ns = own.wall_ns.saturating_add(LONGEST_RUNTIME_DELAY_NS);
-    let is_same_time = (earliest_ns..=latest_ns).contains(&outer.wall_ns);
-    Some(if own.is_whole_second && is_same_time { outer } else { own })
+    let may_be_same_time = (earliest_ns..=latest_ns).contains(&outer.wall_ns);
+    // A collector's time is finer than whole seconds.
+    Some(if own.is_whole_second && may_be_same_time { outer } else { own })
 }
 
 /// Texts that begin a message, so that times behind them are not the line's.
 const MESSAGE_STARTS: [&[u8]; 2] = [b"rid=", b"obj="];
 
-/// Finds a timestamp near the beginning, after `[`, a level or a key.
+/// Finds a timestamp near the beginning, after `[`, a level or a key. `None` if there is none before the message.
 fn find_leading_timestamp<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<LeadingTimestamp<'l>> {
     let bytes = text.as_bytes();
     let mut is_word_start = true;
     let mut words = 0;
     for (at, &byte) in bytes.iter().enumerate().take(LEADING_BYTES) {
-        // These characters start the message, so the prefix has ended.
         words += usize::from(byte == b' ');
-        if words > PREFIX_WORDS || byte == b'{' || MESSAGE_STARTS.iter().any(|begin| bytes[at..].starts_with(begin)) {
+        // Times inside the message are not the line's.
+        let begins_message = byte == b'{' || MESSAGE_STARTS.iter().any(|start| bytes[at..].starts_with(start));
+        if words > PREFIX_WORDS || begins_message {
             return None;
         }
         let may_begin = byte.is_ascii_digit() || byte.is_ascii_uppercase();
@@ -182,7 +186,7 @@ fn find_leading_timestamp<'l>(text: &'l str, parser: &mut TimestampParser) -> Op
     None
 }
 
-/// Removes `stdout F `, which container runtimes write.
+/// Removes `stdout F `, which container runtimes write between their timestamp and the line.
 fn strip_runtime_tag(text: &str) -> &str {
     let Some(tagged) = text.strip_prefix("stdout ").or_else(|| text.strip_prefix("stderr ")) else {
         return text;

@@ -13,14 +13,18 @@ use memchr::{memchr, memchr_iter, memrchr};
 use super::recogniser::{MarkMatch, Recogniser};
 use super::split_lines::{JoinResult, SHORTEST_FIRST_PART_BYTES, SplitLineJoiner};
 
+/// Size of the buffer that lines are read into.
 const BUFFER_BYTES: usize = 128 * 1024;
 /// Memory of a longer line is freed before the next one, because there may be many open files.
 const KEPT_COPY_BYTES: usize = 128 * 1024;
 /// Maximum window of a zstd frame: 2^27 bytes, as `zstd` itself accepts without `--long`.
 const ZSTD_WINDOW_LOG: u32 = 27;
+/// The longer of the two line ends.
+const LONGEST_LINE_END: &[u8] = b"\r\n";
 /// Number of bytes that show how a file is compressed.
 const MAGIC_BYTES: usize = 4;
 
+/// A line of a file.
 pub(super) struct LogLine<'b> {
     /// Text without the line end.
     pub(super) text: &'b [u8],
@@ -30,6 +34,7 @@ pub(super) struct LogLine<'b> {
     pub(super) mark: Option<MarkMatch>,
 }
 
+/// Reader of the lines of one file.
 pub(super) struct LineReader {
     file: BufferedLines,
     joiner: SplitLineJoiner,
@@ -42,27 +47,29 @@ pub(super) struct LineReader {
 struct BufferedLines {
     source: Box<dyn Read>,
     buffer: Box<[u8]>,
-    /// The current line in the buffer, with its end. Empty if it was copied.
+    /// The current line in the buffer, with its line end. Empty if it was copied.
     line: Range<usize>,
-    /// End of the bytes read.
+    /// Number of bytes in the buffer.
     filled: usize,
-    /// End of the last complete line in the buffer.
+    /// Number of bytes in the buffer up to the end of the last complete line.
     complete: usize,
     /// Result of the last search for a mark. All complete lines are searched at once.
     next_mark: Option<NextMark>,
+    /// The source has no more bytes.
     is_at_end: bool,
+    /// The current line, if it is longer than the buffer.
     copied: Vec<u8>,
 }
 
 /// First mark in the rest of the buffer's complete lines.
 #[derive(Clone, Copy)]
 struct NextMark {
-    /// Its place in the buffer; the end of the complete lines if there is none.
+    /// Its index in the buffer; the end of the complete lines if there is none.
     at: usize,
     mark: Option<MarkMatch>,
 }
 
-/// Counts bytes read from the disk.
+/// A file that counts the bytes read from the disk.
 struct CountingFile {
     file: File,
     read_bytes: Arc<AtomicU64>,
@@ -70,9 +77,9 @@ struct CountingFile {
 
 impl Read for CountingFile {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let n = self.file.read(into)?;
-        self.read_bytes.fetch_add(n as u64, Ordering::Relaxed);
-        Ok(n)
+        let count = self.file.read(into)?;
+        self.read_bytes.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
     }
 }
 
@@ -118,8 +125,7 @@ impl LineReader {
     /// Returns the next line, with its first mark if there is a recogniser; `None` at the end.
     pub(super) fn next_line(&mut self, recogniser: Option<&Recogniser>) -> io::Result<Option<LogLine<'_>>> {
         loop {
-            // A line of the maximum length, with its end, which may be `\r\n`.
-            let line_bytes = self.file.advance_line(self.max_line_bytes + 2)?;
+            let line_bytes = self.file.advance_line(self.max_line_bytes + LONGEST_LINE_END.len())?;
             if line_bytes == 0 {
                 // The file may end before the last part of a line.
                 return Ok(self.joiner.take_unfinished().map(|stream| self.joined_line(stream, recogniser)));
@@ -163,21 +169,24 @@ impl LineReader {
 }
 
 impl BufferedLines {
-    /// Goes to the next line and returns its length with its end; 0 after the last line. Of a line longer than the buffer, keeps `limit` bytes.
-    fn advance_line(&mut self, limit: usize) -> io::Result<u64> {
+    /// Goes to the next line and returns its length in bytes with its line end; 0 after the last line. Of a line longer than the buffer, keeps
+    /// `max_kept_bytes`.
+    fn advance_line(&mut self, max_kept_bytes: usize) -> io::Result<u64> {
         self.copied.clear();
         self.copied.shrink_to(KEPT_COPY_BYTES);
         let start = self.line.end;
         if start == self.complete {
-            return self.advance_to_next_block(limit);
+            return self.advance_to_next_block(max_kept_bytes);
         }
         let end = memchr(b'\n', &self.buffer[start..self.complete]).map_or(self.complete, |at| start + at + 1);
         self.line = start..end;
         Ok((end - start) as u64)
     }
 
-    /// Reads on until there is a complete line, and goes to it. Copies a line that is longer than the buffer.
-    fn advance_to_next_block(&mut self, limit: usize) -> io::Result<u64> {
+    /// Reads on until there is a complete line, and goes to it. Copies a line that is longer than the buffer. Returns what
+    /// [`Self::advance_line`] does.
+    fn advance_to_next_block(&mut self, max_kept_bytes: usize) -> io::Result<u64> {
+        // The beginning of a line moves to the front, so that the rest fits behind it.
         self.buffer.copy_within(self.line.end..self.filled, 0);
         self.filled -= self.line.end;
         self.line = 0..0;
@@ -187,7 +196,7 @@ impl BufferedLines {
         while self.complete == 0 && !self.is_at_end {
             // The line is longer than the buffer.
             if self.filled == self.buffer.len() {
-                copied_bytes += self.copy_up_to(self.filled, limit);
+                copied_bytes += self.move_to_copy(self.filled, max_kept_bytes);
             }
             let read_from = self.filled;
             self.fill_buffer()?;
@@ -204,17 +213,17 @@ impl BufferedLines {
             self.line = 0..end;
             return Ok(end as u64);
         }
-        copied_bytes += self.copy_up_to(end, limit);
+        copied_bytes += self.move_to_copy(end, max_kept_bytes);
         Ok(copied_bytes)
     }
 
-    /// Reads bytes behind those in the buffer.
+    /// Reads bytes behind those in the buffer, or finds that the source has ended.
     fn fill_buffer(&mut self) -> io::Result<()> {
         loop {
             match self.source.read(&mut self.buffer[self.filled..]) {
-                Ok(n) => {
-                    self.is_at_end = n == 0;
-                    self.filled += n;
+                Ok(count) => {
+                    self.is_at_end = count == 0;
+                    self.filled += count;
                     return Ok(());
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -223,9 +232,10 @@ impl BufferedLines {
         }
     }
 
-    /// Moves the start of the buffer up to `end` to the copied line, of which `limit` bytes are kept. Returns the number of bytes.
-    fn copy_up_to(&mut self, end: usize, limit: usize) -> u64 {
-        let kept = end.min(limit.saturating_sub(self.copied.len()));
+    /// Moves the first `end` bytes of the buffer to the copied line, of which `max_kept_bytes` are kept. Returns `end`: the bytes of the line,
+    /// kept or not.
+    fn move_to_copy(&mut self, end: usize, max_kept_bytes: usize) -> u64 {
+        let kept = end.min(max_kept_bytes.saturating_sub(self.copied.len()));
         self.copied.extend_from_slice(&self.buffer[..kept]);
         self.buffer.copy_within(end..self.filled, 0);
         self.filled -= end;
@@ -236,10 +246,11 @@ impl BufferedLines {
     /// The current line without its end.
     fn current_line(&self) -> &[u8] {
         let is_copied = self.line.is_empty();
-        strip_line_end(if is_copied { &self.copied } else { &self.buffer[self.line.clone()] })
+        let line_with_end = if is_copied { &self.copied } else { &self.buffer[self.line.clone()] };
+        strip_line_end(line_with_end)
     }
 
-    /// First mark in the current line. No mark contains a line end, so that the complete lines in the buffer are searched at once.
+    /// First mark in the current line, if it has one. No mark contains a line end, so that the complete lines in the buffer are searched at once.
     fn find_mark(&mut self, recogniser: &Recogniser) -> Option<MarkMatch> {
         if self.line.is_empty() {
             return recogniser.find_mark(self.current_line());
@@ -279,11 +290,13 @@ impl BufferedLines {
     }
 }
 
+/// The line without its line end, if it has one.
 fn strip_line_end(line: &[u8]) -> &[u8] {
     let text = line.strip_suffix(b"\n").unwrap_or(line);
     text.strip_suffix(b"\r").unwrap_or(text)
 }
 
+/// The line `text`, cut to the limit. A mark beyond the limit is dropped.
 fn limit_line(text: &[u8], mark: Option<MarkMatch>, max_line_bytes: usize) -> LogLine<'_> {
     let kept = &text[..text.len().min(max_line_bytes)];
     LogLine { text: kept, is_truncated: text.len() > max_line_bytes, mark: mark.filter(|mark| mark.end <= kept.len()) }

@@ -8,23 +8,26 @@ const MAX_LETTERS: usize = 40;
 /// Maximum length of a key that is shown; a longer word may be a prompt.
 const MAX_KEY_BYTES: usize = 24;
 
+/// Levels of loggers, which hold no prompt.
 const LEVELS: [&str; 7] = ["TRACE", "DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL"];
 
-/// Removes all words that are not clearly technical from the line. Timestamps, numbers, levels, `[tags]`, keys and rids remain.
+/// Removes all words that are not clearly technical from the start of the line. Timestamps, numbers, levels, `[tags]`, keys and rids remain.
 pub(super) fn describe_shape(line: &str) -> String {
-    let mut out: Vec<String> = Vec::new();
+    let mut shown: Vec<String> = Vec::new();
     let mut words = line.split_whitespace();
     for word in words.by_ref().take(MAX_WORDS) {
-        out.push(visible_part(word).unwrap_or_else(|| String::from("…")));
+        shown.push(visible_part(word).unwrap_or_else(|| String::from("…")));
     }
     if words.next().is_some() {
-        out.push(String::from("…"));
+        shown.push(String::from("…"));
     }
-    out.dedup_by(|a, b| *a == "…" && *b == "…");
-    out.join(" ")
+    // One ellipsis stands for any number of words.
+    shown.dedup_by(|a, b| *a == "…" && *b == "…");
+    shown.join(" ")
 }
 
-/// The word if it holds no text of a prompt, with other values replaced by an ellipsis.
+/// The word if it cannot be text of a prompt: `key=value`, a level or a number. The value is shown only if it is a rid or a number. `None` if
+/// nothing of the word may be shown.
 fn visible_part(word: &str) -> Option<String> {
     if let Some((key, value)) = word.split_once('=') {
         let is_key = (1..=MAX_KEY_BYTES).contains(&key.len()) && key.bytes().all(is_key_byte);
@@ -41,18 +44,22 @@ fn visible_part(word: &str) -> Option<String> {
     if is_technical { Some(shorten_word(word)) } else { None }
 }
 
+/// The first characters of a word.
 fn shorten_word(text: &str) -> String {
     text.chars().take(MAX_LETTERS).collect()
 }
 
+/// Whether the byte occurs in rids, of which several may be listed.
 fn is_rid_byte(byte: u8) -> bool {
     byte.is_ascii_hexdigit() || matches!(byte, b'-' | b'.' | b',')
 }
 
+/// Whether the byte occurs in keys.
 fn is_key_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
+/// Whether the byte occurs in numbers, timestamps and measurements.
 fn is_number_byte(byte: u8) -> bool {
     byte.is_ascii_digit() || matches!(byte, b'-' | b':' | b'.' | b',' | b'T' | b'Z' | b'+' | b'/' | b'%')
 }

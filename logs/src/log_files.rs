@@ -14,6 +14,7 @@ const SUFFIXES_WITHOUT_LOG: [&str; 9] =
 /// Maximum depth of nested directories.
 const MAX_DEPTH: usize = 32;
 
+/// A file to import.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LogFile {
     pub(super) path: PathBuf,
@@ -31,11 +32,13 @@ struct SearchedFolder {
     depth: usize,
 }
 
+/// Error of reading `path`.
 fn path_error(path: &Path, source: io::Error) -> ImportError {
     ImportError::Path { path: path.to_owned(), source }
 }
 
-/// Finds all files under `paths`. Symbolic links inside directories are not followed.
+/// Finds the files to import under `paths`, sorted by path. Counts those that are no logs as skipped. Symbolic links inside directories are
+/// not followed.
 pub(super) fn find_log_files(
     paths: &[PathBuf],
     options: &ImportOptions,
@@ -60,6 +63,7 @@ pub(super) fn find_log_files(
         for entry in entries.flatten() {
             let path = entry.path();
             // Metadata of the entry itself, not of a link's target.
+            // It fails for a file that was removed in the meantime, which is then none to read.
             let Ok(metadata) = entry.metadata() else { continue };
             if metadata.is_dir() && depth < MAX_DEPTH {
                 folders.push(SearchedFolder { path, root: root.clone(), depth: depth + 1 });
@@ -79,18 +83,21 @@ pub(super) fn find_log_files(
     Ok(found.into_values().collect())
 }
 
+/// The paths as an error lists them.
 fn join_paths(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
+/// The file at `path`, of `bytes`, whose label is relative to `root`.
 fn log_file(path: &Path, root: &Path, bytes: u64) -> LogFile {
     let inside = path.strip_prefix(root).unwrap_or(path).display().to_string();
     LogFile { path: path.to_owned(), label: label_of_rotated_set(&inside).into(), bytes }
 }
 
+/// Whether the file is no log, judged by its name.
 fn holds_no_log(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-    SUFFIXES_WITHOUT_LOG.iter().any(|end| name.ends_with(end))
+    SUFFIXES_WITHOUT_LOG.iter().any(|suffix| name.ends_with(suffix))
 }
 
 /// Removes suffixes of compression and rotation from a name: `decode.log.2.gz`, `decode.log-20260118`,
@@ -98,9 +105,7 @@ fn holds_no_log(path: &Path) -> bool {
 fn label_of_rotated_set(name: &str) -> &str {
     let mut name = name;
     loop {
-        let Some((stem, end)) = name.rsplit_once(['.', '-']) else {
-            return name;
-        };
+        let Some((stem, end)) = name.rsplit_once(['.', '-']) else { return name };
         let is_compression = matches!(end, "gz" | "zst" | "zstd");
         let is_digits = end.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_');
         let is_number_or_date = (1..=10).contains(&end.len()) && is_digits;

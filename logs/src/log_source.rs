@@ -19,6 +19,8 @@ use super::timestamp::TimestampParser;
 pub(super) const PROBED_LINES: usize = 200;
 /// First line of a recording.
 const RECORDING_MAGIC: &[u8] = b"\x89TGAP";
+/// First byte of a Python pickle.
+const PICKLE_MAGIC: &[u8] = b"\x80";
 /// Byte order marks of UTF-16, which PowerShell writes when it redirects to a file.
 const UTF_16_MARKS: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
 
@@ -31,6 +33,7 @@ pub(super) struct LogWriter {
     pub(super) index: u16,
 }
 
+/// A file of the import, and what is known of it so far.
 pub(super) struct LogSource {
     pub(super) file: LogFile,
     /// First timestamp; 0 if none was found.
@@ -39,12 +42,14 @@ pub(super) struct LogSource {
     pub(super) frontier_ns: u64,
     pub(super) parser: TimestampParser,
     pub(super) prefix_memo: LinePrefixMemo,
+    /// The open file.
     pub(super) lines: Option<LineReader>,
     /// Processes that wrote lines of the file.
     pub(super) writers: Vec<LogWriter>,
 }
 
 impl LogSource {
+    /// Creates the source of a file that is not opened yet.
     pub(super) fn new(file: LogFile, options: &ImportOptions) -> Self {
         let parser = timestamp_parser(&file, options);
         Self {
@@ -60,18 +65,22 @@ impl LogSource {
 
     /// Whether the file may be read ahead: reading would consume data from a pipe.
     pub(super) fn is_regular(&self) -> bool {
-        fs::metadata(&self.file.path).is_ok_and(|m| m.is_file())
+        fs::metadata(&self.file.path).is_ok_and(|metadata| metadata.is_file())
     }
 
+    /// Opens the file to read ahead, which does not count as progress of the import.
     pub(super) fn open_uncounted(&self, options: &ImportOptions) -> io::Result<LineReader> {
-        LineReader::open(&self.file.path, options.max_line_bytes, Arc::new(AtomicU64::new(0)))
+        let unused_counter = Arc::new(AtomicU64::new(0));
+        LineReader::open(&self.file.path, options.max_line_bytes, unused_counter)
     }
 
+    /// Why the file is skipped, as a message about it.
     fn refusal(&self, why: &str) -> String {
         format!("{}: {why}", self.file.path.display())
     }
 
-    /// Reads a file's first lines. Returns the reason if it is not text.
+    /// Reads a file's first lines up to one with a timestamp, which becomes the time of the file. Returns the reason if it is not text. Does
+    /// nothing with a pipe.
     pub(super) fn probe_first_lines(&mut self, options: &ImportOptions) -> Result<(), String> {
         if !self.is_regular() {
             return Ok(());
@@ -86,8 +95,7 @@ impl LogSource {
             if UTF_16_MARKS.iter().any(|mark| line.text.starts_with(mark)) {
                 return Err(self.refusal("UTF-16 text: convert it with `iconv -f UTF-16 -t UTF-8`"));
             }
-            // 0x80 begins a pickle.
-            if line.text.contains(&0) || line.text.starts_with(&[0x80]) {
+            if line.text.contains(&0) || line.text.starts_with(PICKLE_MAGIC) {
                 return Err(self.refusal("no text"));
             }
             if let Some(stamp) = line_prefix::timestamp_of_line(&plain_text(line.text), &mut self.parser) {
@@ -108,8 +116,8 @@ fn timestamp_parser(file: &LogFile, options: &ImportOptions) -> TimestampParser 
         return TimestampParser::new(zone, year, DECEMBER);
     }
     let modified = fs::metadata(&file.path).and_then(|metadata| metadata.modified()).ok();
-    let modified = modified.and_then(|time| Timestamp::try_from(time).ok());
+    let last_written = modified.and_then(|time| Timestamp::try_from(time).ok());
     // A pipe has no time of modification: its lines are written now.
-    let latest = modified.unwrap_or_else(Timestamp::now).to_zoned(zone.clone());
+    let latest = last_written.unwrap_or_else(Timestamp::now).to_zoned(zone.clone());
     TimestampParser::new(zone, latest.year(), latest.month())
 }

@@ -98,6 +98,13 @@ pub enum StatementKind<'l> {
     MergedChunks(Merged<'l>),
     /// The line belongs to one half of a request that a prefill and a decode server share.
     RequestHalf(RequestHalf<'l>),
+    /// A request was answered with this error status. The line names neither the request nor the engine.
+    Rejected {
+        /// HTTP status from 400 on.
+        status: u16,
+    },
+    /// The process serves this address.
+    ServerAddress(&'l str),
     /// The line has durations that cannot be: they are unknown.
     ImpossibleDurations,
 }
@@ -128,7 +135,7 @@ const LONGEST_RID_BYTES: usize = 256;
 const MIN_PLAIN_BYTES: usize = 5;
 
 impl<'l> LoggedRid<'l> {
-    /// Parses a rid: bare, quoted, or truncated with `...`.
+    /// Parses a rid: bare, quoted, or truncated with `...`. `None` if the word is empty, too long, or `None`.
     pub fn parse(word: &'l str) -> Option<Self> {
         // Almost all rids are like this. A check of all bytes without an early exit is vectorised.
         let is_plain =
@@ -138,9 +145,9 @@ impl<'l> LoggedRid<'l> {
         }
         let word = trim_ascii_matches(word, |byte| matches!(byte, b'\'' | b'"' | b',' | b';' | b')' | b']' | b'['));
         let text = word.trim_end_matches(['.', '…']);
-        let end = &word[text.len()..];
+        let dots = &word[text.len()..];
         // A single dot may end the sentence.
-        let is_truncated = end.contains('…') || end.len() >= 2;
+        let is_truncated = dots.contains('…') || dots.len() >= 2;
         let is_rid = !text.is_empty()
             && text.len() <= LONGEST_RID_BYTES
             && text != "None"
@@ -149,14 +156,24 @@ impl<'l> LoggedRid<'l> {
     }
 }
 
-/// Engine and form of a line.
-pub(super) type RecordResult = Result<(&'static str, &'static str), MalformedLine>;
+/// Engine and form of a record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RecordForm {
+    pub(super) engine: &'static str,
+    pub(super) form: &'static str,
+}
+
+/// Form of a record that was read, or that it has no usable content.
+pub(super) type RecordResult = Result<RecordForm, MalformedLine>;
 
 /// A mark in a line.
 #[derive(Clone, Copy)]
 pub(super) struct MarkMatch {
+    /// Index of its first byte.
     pub(super) start: usize,
+    /// Index behind its last byte.
     pub(super) end: usize,
+    /// Name of the engine whose mark it is.
     pub(super) engine: &'static str,
     /// Form of the line; `None` for a mark of JSON records.
     pub(super) form: Option<LineForm>,
@@ -169,19 +186,24 @@ pub(super) struct MarkMatch {
 /// A mark of an engine.
 struct EngineMark {
     engine: &'static dyn LogLines,
+    /// As in [`MarkMatch`].
     form: Option<LineForm>,
     has_free_text: bool,
 }
 
-/// Finds and reads messages.
+/// Finds the records of all engines, and reads those in JSON.
 pub(super) struct Recogniser {
     pub(super) engines: &'static [&'static dyn LogLines],
+    /// Searcher for all marks.
     marks: AhoCorasick,
+    /// What each of `marks` means, in the same order.
     engine_marks: Vec<EngineMark>,
+    /// Searcher for the marks of JSON records.
     record_marks: AhoCorasick,
 }
 
 impl Recogniser {
+    /// Prepares the search for the marks of these engines.
     pub(super) fn new(engines: &'static [&'static dyn LogLines]) -> Self {
         let mut marks = Vec::new();
         let mut record_marks = Vec::new();
@@ -221,7 +243,7 @@ impl Recogniser {
         if self.read_record(&record, &mut |_| {}).is_some() { Some(record) } else { None }
     }
 
-    /// First mark in a text.
+    /// First mark in a text, if any.
     pub(super) fn find_mark(&self, text: &[u8]) -> Option<MarkMatch> {
         let found = self.marks.find(text)?;
         let engine_mark = &self.engine_marks[found.pattern().as_usize()];
@@ -235,7 +257,7 @@ impl Recogniser {
         })
     }
 
-    /// Passes the content of an engine's own JSON record to `sink`. `None` if it is none.
+    /// Passes the statements of an engine's own JSON record to `sink` and returns its form. `None` if it is of no engine.
     pub(super) fn read_record(
         &self,
         record: &JsonRecord<'_>,
@@ -243,7 +265,7 @@ impl Recogniser {
     ) -> Option<RecordResult> {
         self.engines.iter().find_map(|engine| {
             let found = engine.read_record(record, sink)?;
-            Some(found.map(|form| (engine.engine_name(), form)))
+            Some(found.map(|form| RecordForm { engine: engine.engine_name(), form }))
         })
     }
 }

@@ -5,8 +5,9 @@ use std::rc::Rc;
 
 use serde_json::value::RawValue;
 use trace::clock::MonoNs;
-use trace::event::{Engine, Event, LoggedState, Merged, Stage, What};
+use trace::event::{Engine, Event, LoggedState, Merged, Rejection, Stage, What};
 
+use super::ImportOptions;
 use super::bootstrap_rooms::BootstrapRooms;
 use super::import_stats::ImportStats;
 use super::json_search::{JsonSearch, RecordContent, find_json_start, time_of_record};
@@ -15,7 +16,8 @@ use super::line_prefix::{first_timestamp, more_precise};
 use super::line_reader::LogLine;
 use super::line_shape::describe_shape;
 use super::log_source::{LogSource, LogWriter};
-use super::recogniser::{LogLines, MarkMatch, Recogniser, RecordResult, Statement, StatementKind};
+use super::logged_rejections::{LoggedRejection, LoggedRejections};
+use super::recogniser::{LogLines, MarkMatch, Recogniser, RecordForm, RecordResult, Statement, StatementKind};
 use super::statement_queue::{QueuedKind, QueuedStatement, StatementQueue};
 use super::text::plain_text;
 use super::timestamp::{LogTimestamp, ZoneSource};
@@ -23,14 +25,16 @@ use super::unread_lines::UnreadLineCounter;
 
 /// Maximum number of words kept per kind; further ones become [`OTHER`].
 const MAX_WORDS: usize = 512;
+/// Stands for all further words.
 const OTHER: &str = "other";
 /// Maximum depth of JSON texts inside strings of others.
 const MAX_JSON_IN_JSON: usize = 4;
 /// Maximum length of the bracket with a record's own timestamp, in bytes.
 const MAX_BRACKET_BYTES: usize = 64;
-/// Rooms are kept only until both halves of a request are known.
-const ROOMS_PER_RID: usize = 4;
+/// One room is kept for so many rids, since it is needed only until both halves of its request are known.
+const RIDS_PER_ROOM: usize = 4;
 
+/// Reader of the records of all files, with what it keeps between them.
 pub(super) struct LogRecordReader {
     pub(super) stats: ImportStats,
     pub(super) recogniser: Rc<Recogniser>,
@@ -43,22 +47,28 @@ pub(super) struct LogRecordReader {
     form_counts: Vec<FormCount>,
     rids: KnownRids,
     rooms: BootstrapRooms,
+    rejections: LoggedRejections,
+    /// Names that queued statements refer to by index.
     stage_names: Vec<Box<str>>,
+    /// Names of the processes, which queued statements refer to by index.
     writers: Vec<Box<str>>,
     /// Whether there are several logs. If so, source names include the log's name.
     has_several_logs: bool,
-    /// Engine of the first known line, and whether an event names it.
+    /// Engine of the first known line.
     engine: Option<&'static str>,
+    /// An event has named the engine.
     is_engine_named: bool,
 }
 
 impl LogRecordReader {
+    /// Creates a reader that adds to `stats` and keeps at most `max_rids` complete rids.
     pub(super) fn new(
         engines: &'static [&'static dyn LogLines],
         stats: ImportStats,
-        rids: usize,
+        options: &ImportOptions,
         has_several_logs: bool,
     ) -> Self {
+        let max_rids = options.max_rids;
         Self {
             stats,
             recogniser: Rc::new(Recogniser::new(engines)),
@@ -66,8 +76,9 @@ impl LogRecordReader {
             counted_offset_s: None,
             records: 0,
             form_counts: Vec::new(),
-            rids: KnownRids::new(rids),
-            rooms: BootstrapRooms::new(rids / ROOMS_PER_RID),
+            rids: KnownRids::new(max_rids),
+            rooms: BootstrapRooms::new(max_rids / RIDS_PER_ROOM),
+            rejections: LoggedRejections::new(options.max_held_lines, has_several_logs),
             stage_names: Vec::new(),
             writers: Vec::new(),
             has_several_logs,
@@ -76,8 +87,9 @@ impl LogRecordReader {
         }
     }
 
-    /// Reads up to `limit` lines. Returns `false` at the end of the file.
-    pub(super) fn read_lines(&mut self, source: &mut LogSource, limit: usize, queue: &mut StatementQueue) -> bool {
+    /// Reads up to `max_lines` of the file and queues their statements. Returns `false` at the end of the file, or if the rest cannot be read.
+    pub(super) fn read_lines(&mut self, source: &mut LogSource, max_lines: usize, queue: &mut StatementQueue) -> bool {
+        // Taken out, so that the reader can change the rest of the source; put back at the end.
         let Some(mut lines) = source.lines.take() else {
             return false;
         };
@@ -85,13 +97,13 @@ impl LogRecordReader {
         let recogniser = Rc::clone(&self.recogniser);
         let mut has_more = true;
         let mut lines_read = 0;
-        while has_more && lines_read < limit {
+        while has_more && lines_read < max_lines {
             // Further unknown lines are only counted, which a search for the engines' marks does without parsing.
             if self.has_enough_unknown_lines() {
-                let skipped = lines.skip_unmarked_lines(&recogniser, limit - lines_read);
+                let skipped = lines.skip_unmarked_lines(&recogniser, max_lines - lines_read);
                 self.stats.unknown += skipped as u64;
                 lines_read += skipped;
-                if lines_read == limit {
+                if lines_read == max_lines {
                     break;
                 }
             }
@@ -136,7 +148,8 @@ impl LogRecordReader {
         }
     }
 
-    /// Reads the records of a text. `outer` is the timestamp that a collector added.
+    /// Reads the records of a text whose first mark is `mark`. `outer` is the timestamp that a collector added. `json_depth`: how many levels
+    /// of JSON in strings are read.
     fn read_text(
         &mut self,
         text: &str,
@@ -191,7 +204,8 @@ impl LogRecordReader {
         }
     }
 
-    /// Reads the records in a text that is no JSON, from the first mark on. Several processes that write to one pipe join lines.
+    /// Reads the records in a text that is no JSON, from the first mark on. There may be several, since processes that write to one pipe join
+    /// their lines.
     fn read_records_of_line(
         &mut self,
         text: &str,
@@ -212,11 +226,12 @@ impl LogRecordReader {
             // A mark in free text may be quoted, so it begins no record.
             let is_last_record = mark.is_last || mark.has_free_text;
             let next_mark = if is_last_record { None } else { recogniser.find_mark(body.as_bytes()) };
+            // The next record begins with its timestamp, before its mark.
             let end = next_mark.as_ref().map_or(body.len(), |mark| find_record_start(body, mark.start));
             let mut sink = RecordSink::new(self, target, stamp, prefix.rank);
             let parsed =
                 (form.parse)(&body[..end], stamp.map(|stamp| stamp.wall_ns), &mut |item| sink.take_statement(item));
-            sink.count_record(parsed.map(|()| (mark.engine, form.name)));
+            sink.count_record(parsed.map(|()| RecordForm { engine: mark.engine, form: form.name }));
             rest = &body[end..];
             // Offsets of the mark count from the start of its own record.
             next = next_mark.map(|mark| MarkMatch { start: mark.start - end, end: mark.end - end, ..mark });
@@ -271,13 +286,23 @@ impl LogRecordReader {
         };
         sink(&Event::new(at, what));
     }
+
+    /// Passes on the rejected requests of all lines that were read, if they are of one engine. Only the end of the last file shows that, so these
+    /// events are later than their times.
+    pub(super) fn emit_rejections(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
+        for LoggedRejection { at_ns, status } in self.rejections.take_counted(self.is_engine_named, &mut self.stats) {
+            self.stats.events += 1;
+            sink(&Event::new(MonoNs(at_ns), What::Rejected(Rejection { status })));
+        }
+    }
 }
 
-/// Start of the record in a text whose mark is at `mark`, with the bracket of its timestamp: `[2026-01-18 07:55:00 TP0] `.
+/// Index of the start of the record in a text whose mark is at index `mark`, with the bracket of its timestamp: `[2026-01-18 07:55:00 TP0] `.
 fn find_record_start(text: &str, mark: usize) -> usize {
-    let Some(at) = text[..mark].rfind('[') else { return mark };
-    let is_stamp = mark - at <= MAX_BRACKET_BYTES && text[at + 1..].starts_with(|c: char| c.is_ascii_digit());
-    if is_stamp { at } else { mark }
+    let Some(bracket) = text[..mark].rfind('[') else { return mark };
+    let begins_with_digit = text[bracket + 1..].starts_with(|c: char| c.is_ascii_digit());
+    let is_timestamp = begins_with_digit && mark - bracket <= MAX_BRACKET_BYTES;
+    if is_timestamp { bracket } else { mark }
 }
 
 /// Number of records of a form.
@@ -296,7 +321,9 @@ struct ReadTarget<'t> {
 struct RecordSink<'s, 't> {
     reader: &'s mut LogRecordReader,
     target: &'s mut ReadTarget<'t>,
+    /// Timestamp of the line.
     stamp: Option<LogTimestamp>,
+    /// Tag of the process in the line; empty if none.
     rank: &'s str,
     /// Whether any statement has a time.
     is_dated: bool,
@@ -305,6 +332,7 @@ struct RecordSink<'s, 't> {
 }
 
 impl<'s, 't> RecordSink<'s, 't> {
+    /// Prepares for the statements of one record.
     fn new(
         reader: &'s mut LogRecordReader,
         target: &'s mut ReadTarget<'t>,
@@ -314,11 +342,20 @@ impl<'s, 't> RecordSink<'s, 't> {
         Self { reader, target, stamp, rank, is_dated: false, last_stated_ns: 0 }
     }
 
-    /// Queues the statement of a record, or counts it.
+    /// Queues a statement of the record. What needs no time is taken over at once.
     fn take_statement(&mut self, statement: &Statement<'_>) {
         match statement.kind {
             StatementKind::RequestHalf(half) => self.reader.rooms.add_half(&half),
             StatementKind::ImpossibleDurations => self.reader.stats.impossible += 1,
+            StatementKind::ServerAddress(address) => {
+                self.is_dated = true;
+                self.reader.rejections.add_address(address);
+            }
+            StatementKind::Rejected { status } => {
+                let Some(at_ns) = self.stamp.map(|stamp| stamp.wall_ns) else { return };
+                self.is_dated = true;
+                self.reader.rejections.add_rejection(LoggedRejection { at_ns, status });
+            }
             StatementKind::Stage(stage) => {
                 let name = word_index(&mut self.reader.stage_names, stage.name);
                 let Stage { tokens, pending, gap_ns, .. } = stage;
@@ -353,21 +390,21 @@ impl<'s, 't> RecordSink<'s, 't> {
         let reader = &mut *self.reader;
         let is_rid_truncated = statement.is_rid_truncated && !rid.is_empty();
         // A truncated rid must not complete others.
-        let rid =
-            if rid.is_empty() || is_rid_truncated { rid.into() } else { reader.rids.add_rid(rid, &mut reader.stats) };
+        let is_complete = !rid.is_empty() && !is_rid_truncated;
+        let rid = if is_complete { reader.rids.add_rid(rid, &mut reader.stats) } else { rid.into() };
         let source = &mut *self.target.source;
         // The line's own timestamp advances the file; for records without one, the time of their event does.
         let line_ns = self.stamp.map_or(at_ns, |stamp| stamp.wall_ns);
         source.frontier_ns = source.frontier_ns.max(line_ns);
         let writer = writer_index(&mut reader.writers, source, role, self.rank, reader.has_several_logs);
-        self.target.queue.push(QueuedStatement { at_ns, writer, is_rid_truncated, rid, kind });
+        self.target.queue.push_statement(QueuedStatement { at_ns, writer, is_rid_truncated, rid, kind });
     }
 
-    /// Counts the record.
+    /// Counts the record, after all its statements were taken.
     fn count_record(self, found: RecordResult) {
         self.reader.records += 1;
         let stats = &mut self.reader.stats;
-        let Ok((engine, form)) = found else {
+        let Ok(RecordForm { engine, form }) = found else {
             stats.malformed += 1;
             return;
         };
@@ -404,7 +441,7 @@ impl<'s, 't> RecordSink<'s, 't> {
     }
 }
 
-/// Index of the process that wrote a line, named `tokenizer`, `scheduler TP0`, `tokenizer (decode.log)`.
+/// Index of the process that wrote a line, which is added if it is new: `tokenizer`, `scheduler TP0`, `tokenizer (decode.log)`.
 fn writer_index(
     writers: &mut Vec<Box<str>>,
     source: &mut LogSource,
@@ -435,19 +472,19 @@ fn writer_index(
 
 /// Index of a word, which is added if it is new. Stage names and ranks come from the log, so their number must be bounded.
 fn word_index(words: &mut Vec<Box<str>>, word: &str) -> u16 {
-    if let Some(known) = words.iter().position(|w| **w == *word) {
+    if let Some(known) = words.iter().position(|known| **known == *word) {
         return known as u16;
     }
     if words.len() >= MAX_WORDS {
-        return words.iter().position(|w| &**w == OTHER).unwrap_or(MAX_WORDS - 1) as u16;
+        return words.iter().position(|known| &**known == OTHER).unwrap_or(MAX_WORDS - 1) as u16;
     }
     // The last place stands for all further words.
-    let word = if words.len() == MAX_WORDS - 1 { OTHER } else { word };
-    words.push(word.into());
+    let added = if words.len() == MAX_WORDS - 1 { OTHER } else { word };
+    words.push(added.into());
     (words.len() - 1) as u16
 }
 
-/// The whole rid of a statement, or the truncated one followed by `...`.
+/// The whole rid of a statement, or the truncated one followed by `...` if it cannot be completed, which `stats` count.
 fn complete_rid<'r>(queued: &'r QueuedStatement, rids: &'r mut KnownRids, stats: &mut ImportStats) -> Cow<'r, str> {
     if !queued.is_rid_truncated {
         return Cow::Borrowed(&queued.rid);

@@ -6,6 +6,7 @@ use memchr::memmem;
 pub(super) const SHORTEST_FIRST_PART_BYTES: usize = 1024;
 /// Docker's buffer: a part that is not the last has exactly this length.
 const DOCKER_PART_BYTES: usize = 16 * 1024;
+/// Texts around the text of a line in Docker's records.
 const DOCKER_BEGIN: &[u8] = b"{\"log\":\"";
 const DOCKER_STREAM: &[u8] = b"\",\"stream\":\"std";
 
@@ -17,7 +18,9 @@ struct LinePart<'l> {
     /// What the runtime wrote before the process's text.
     prefix: &'l [u8],
     text: &'l [u8],
+    /// What the runtime wrote behind it.
     suffix: &'l [u8],
+    /// The line ends with this part.
     is_last: bool,
 }
 
@@ -36,12 +39,12 @@ pub(super) enum JoinResult {
 #[derive(Debug, Default)]
 pub(super) struct SplitLineJoiner {
     lines: [Vec<u8>; 2],
-    /// Whether the line in [`lines`](Self::lines) was passed on.
+    /// Stream whose line was passed on, and is freed by the next call.
     passed_stream: Option<usize>,
 }
 
 impl SplitLineJoiner {
-    /// Joins the parts of a line that a container runtime has split.
+    /// Adds the next line of the file, and says whether it is a line of its own or a part of one that a container runtime has split.
     pub(super) fn add_line(&mut self, line: &[u8], max_line_bytes: usize) -> JoinResult {
         self.free_passed_line();
         if self.is_idle() && line.len() < SHORTEST_FIRST_PART_BYTES {
@@ -78,6 +81,7 @@ impl SplitLineJoiner {
         self.passed_stream
     }
 
+    /// The line of this stream, as far as it was joined.
     pub(super) fn joined_line(&self, stream: usize) -> &[u8] {
         &self.lines[stream]
     }
@@ -90,24 +94,25 @@ impl SplitLineJoiner {
     }
 }
 
-/// Parses `2026-11-21T07:35:22.000Z stderr P text`.
+/// Parses a line of a CRI runtime, `2026-11-21T07:35:22.000Z stderr P text`. `None` for any other line.
 fn parse_cri_part(line: &[u8]) -> Option<LinePart<'_>> {
     const LONGEST_STAMP: usize = 40;
-    let blank = line.iter().take(LONGEST_STAMP).position(|&byte| byte == b' ')?;
-    let rest = &line[blank + 1..];
+    let stamp_bytes = line.iter().take(LONGEST_STAMP).position(|&byte| byte == b' ')?;
+    let rest = &line[stamp_bytes + 1..];
     let stream = stream_index(rest)?;
     let tags = rest[b"stdout".len()..].strip_prefix(b" ")?;
-    let end = tags.iter().take(LONGEST_STAMP).position(|&byte| byte == b' ')?;
-    let is_last = match tags[..end].split(|&byte| byte == b':').next()? {
+    let tags_bytes = tags.iter().take(LONGEST_STAMP).position(|&byte| byte == b' ')?;
+    // The first of several tags, which colons separate.
+    let is_last = match tags[..tags_bytes].split(|&byte| byte == b':').next()? {
         b"F" => true,
         b"P" => false,
         _ => return None,
     };
-    let text = &tags[end + 1..];
+    let text = &tags[tags_bytes + 1..];
     Some(LinePart { stream, prefix: &line[..line.len() - text.len()], text, suffix: b"", is_last })
 }
 
-/// Parses `{"log":"text","stream":"stderr","time":".."}`.
+/// Parses a record of Docker, `{"log":"text","stream":"stderr","time":".."}`. `None` for any other line.
 fn parse_docker_part(line: &[u8]) -> Option<LinePart<'_>> {
     let log = line.strip_prefix(DOCKER_BEGIN)?;
     // The last one, because the text may quote such a record.
@@ -119,6 +124,7 @@ fn parse_docker_part(line: &[u8]) -> Option<LinePart<'_>> {
     Some(LinePart { stream, prefix: DOCKER_BEGIN, text, suffix, is_last })
 }
 
+/// Index of the stream whose name is at the start of `text`. `None` without one.
 fn stream_index(text: &[u8]) -> Option<usize> {
     [&b"stdout"[..], b"stderr"].iter().position(|name| text.starts_with(name))
 }
@@ -126,10 +132,12 @@ fn stream_index(text: &[u8]) -> Option<usize> {
 /// Whether a JSON string ends in an escaped line end.
 fn ends_with_escaped_newline(json: &[u8]) -> bool {
     let Some(rest) = json.strip_suffix(b"n") else { return false };
-    rest.iter().rev().take_while(|&&byte| byte == b'\\').count() % 2 == 1
+    let backslashes = rest.iter().rev().take_while(|&&byte| byte == b'\\').count();
+    // Two of them stand for a backslash in the text, so that only an odd one escapes the `n`.
+    backslashes % 2 == 1
 }
 
-/// Bytes that Docker read for this JSON string, which has a replacement character for each byte that was not UTF-8.
+/// Number of bytes that Docker read for this JSON string, which has a replacement character for each byte that was not UTF-8.
 fn decoded_bytes(json: &[u8]) -> usize {
     let mut decoded = 0;
     let mut at = 0;

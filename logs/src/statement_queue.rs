@@ -10,8 +10,9 @@ use trace::event::LoggedState;
 const SLOTS: u64 = 64;
 /// Minimum length of a slot, in nanoseconds.
 const SHORTEST_SLOT_NS: u64 = 1_000_000;
-/// Maximum number of passed slots whose memory is kept for later ones, and of statements in such a slot.
+/// Maximum number of passed slots whose memory is kept for later ones.
 const SPARE_SLOTS: usize = 8;
+/// Maximum number of statements that such a slot has room for.
 const SPARE_ENTRIES: usize = 16_384;
 
 /// A statement with its time and source. Its texts are kept outside of it.
@@ -37,13 +38,18 @@ pub(super) enum QueuedKind {
     MergedChunks { chunks: u32 },
 }
 
+/// Statements that wait for their time.
 #[derive(Debug)]
 pub(super) struct StatementQueue {
+    /// Length of a slot.
     slot_ns: u64,
+    /// Slots that are not empty, by their start in units of their length.
     slots: BTreeMap<u64, Vec<QueuedStatement>>,
+    /// Number of statements in all slots.
     len: usize,
     /// Empty memory of passed slots. A slot that grows from nothing copies its statements several times.
     spare_slots: Vec<Vec<QueuedStatement>>,
+    /// Empty memory for the order of the next slot that is due.
     spare_order: Vec<u128>,
 }
 
@@ -57,26 +63,32 @@ pub(super) struct DueSlot {
 }
 
 impl DueSlot {
-    /// Sorts statements by time; those of one time keep their order.
+    /// Sorts statements by time; those of one time keep their order. `order` is empty memory to use.
     fn from_entries(entries: Vec<QueuedStatement>, mut order: Vec<u128>) -> Self {
         let times = entries.iter().map(|queued| u128::from(queued.at_ns));
         // Time and index in one number, so that sorting moves 16 bytes and no statement.
-        order.extend(times.zip(0..).map(|(at_ns, index)| at_ns << 32 | index));
+        order.extend(times.zip(0..).map(|(at_ns, index)| (at_ns << 32) | index));
         order.sort_unstable();
         Self { entries, order }
     }
 
+    /// Number of statements in the slot.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
     /// The statements by time. Those with equal times keep their reading order.
     pub(super) fn statements_by_time(&self) -> impl Iterator<Item = &QueuedStatement> {
-        self.order.iter().map(|&at_and_index| &self.entries[at_and_index as u32 as usize])
+        self.order.iter().map(|&at_and_index| {
+            // The index is in the lower 32 bits.
+            let index = at_and_index as u32;
+            &self.entries[index as usize]
+        })
     }
 }
 
 impl StatementQueue {
+    /// Creates an empty queue for statements that are sorted over this span of time.
     pub(super) fn new(window_ns: u64) -> Self {
         Self {
             slot_ns: (window_ns / SLOTS).max(SHORTEST_SLOT_NS),
@@ -87,12 +99,13 @@ impl StatementQueue {
         }
     }
 
+    /// Number of statements in the queue.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
     /// Adds a statement to the slot of its time.
-    pub(super) fn push(&mut self, queued: QueuedStatement) {
+    pub(super) fn push_statement(&mut self, queued: QueuedStatement) {
         self.len += 1;
         let slot = self.slots.entry(queued.at_ns / self.slot_ns);
         slot.or_insert_with(|| self.spare_slots.pop().unwrap_or_default()).push(queued);
@@ -101,7 +114,8 @@ impl StatementQueue {
     /// Removes and returns the earliest slot, if it ends by `horizon_ns`.
     pub(super) fn pop_slot_before(&mut self, horizon_ns: u64) -> Option<DueSlot> {
         let first = self.slots.first_entry()?;
-        if (first.key() + 1).saturating_mul(self.slot_ns) > horizon_ns {
+        let slot_end_ns = (first.key() + 1).saturating_mul(self.slot_ns);
+        if slot_end_ns > horizon_ns {
             return None;
         }
         let due = DueSlot::from_entries(first.remove(), std::mem::take(&mut self.spare_order));

@@ -4,28 +4,31 @@ use std::borrow::Cow;
 
 use memchr::{memchr, memchr_iter, memmem};
 
-/// Removes colour codes and replaces invalid UTF-8.
+/// First byte of a colour code.
+const ESCAPE: u8 = 0x1b;
+
+/// The text of a line without colour codes, and with replacement characters for invalid UTF-8.
 pub(super) fn plain_text(line: &[u8]) -> Cow<'_, str> {
-    if memchr(0x1b, line).is_none() {
+    if memchr(ESCAPE, line).is_none() {
         // Checks several bytes at a time, unlike the lossy conversion.
         return str::from_utf8(line).map_or_else(|_| String::from_utf8_lossy(line), Cow::Borrowed);
     }
     let mut plain = Vec::with_capacity(line.len());
     let mut rest = line;
-    while let Some(escape) = rest.iter().position(|&byte| byte == 0x1b) {
+    while let Some(escape) = rest.iter().position(|&byte| byte == ESCAPE) {
         plain.extend_from_slice(&rest[..escape]);
         rest = &rest[escape + 1..];
         if let Some(sequence) = rest.strip_prefix(b"[") {
-            // An escape sequence: parameters, then one letter.
-            let final_letter = sequence.iter().position(|byte| (0x40..=0x7e).contains(byte));
-            rest = final_letter.map_or(&[], |letter| &sequence[letter + 1..]);
+            // Parameters, then one character from this range. Without it, the line was cut within the sequence.
+            let final_byte = sequence.iter().position(|byte| (b'@'..=b'~').contains(byte));
+            rest = final_byte.map_or(&[], |index| &sequence[index + 1..]);
         }
     }
     plain.extend_from_slice(rest);
     Cow::Owned(String::from_utf8_lossy(&plain).into_owned())
 }
 
-/// Removes ASCII characters that match from both ends.
+/// The text without the ASCII characters at both ends for which `is_match` is true.
 pub(crate) fn trim_ascii_matches(text: &str, is_match: impl Fn(u8) -> bool) -> &str {
     let bytes = text.as_bytes();
     let is_kept = |&byte: &u8| !byte.is_ascii() || !is_match(byte);
@@ -34,7 +37,7 @@ pub(crate) fn trim_ascii_matches(text: &str, is_match: impl Fn(u8) -> bool) -> &
     &text[start..end]
 }
 
-/// Like [`str::split_once`], which prepares a search for longer than it takes in a short text.
+/// Like [`str::split_once`], but faster in a short text: the standard function prepares its search for longer than this one takes.
 pub fn split_once<'l>(text: &'l str, separator: &str) -> Option<(&'l str, &'l str)> {
     let (first, others) = separator.as_bytes().split_first()?;
     let mut starts = memchr_iter(*first, text.as_bytes());
@@ -42,42 +45,48 @@ pub fn split_once<'l>(text: &'l str, separator: &str) -> Option<(&'l str, &'l st
     Some((&text[..at], &text[at + separator.len()..]))
 }
 
-/// Value of `key` (which ends in `=` or `: `) as one word. The key must not be the end of a longer word.
+/// Value of `key` (which ends in `=` or `: `) as one word. The key must not be the end of a longer word. `None` if the text lacks the key, or
+/// its value is empty.
 pub fn value_of_key<'l>(text: &'l str, key: &str) -> Option<&'l str> {
-    let mut from = 0;
+    let rest = text_behind_key(text, key)?;
+    let end = rest.find(|c: char| c.is_whitespace() || matches!(c, ',' | ';' | ')' | '}'));
+    let word = &rest[..end.unwrap_or(rest.len())];
+    // A quote behind the value belongs to the field of a CSV file that holds the line.
+    let value = if word.starts_with('"') { word } else { word.trim_end_matches('"') };
+    if value.is_empty() { None } else { Some(value) }
+}
+
+/// The text behind the first `key` that is not the end of a longer word. `None` without such a key.
+fn text_behind_key<'l>(text: &'l str, key: &str) -> Option<&'l str> {
+    let mut search_start = 0;
     loop {
-        let at = from + memmem::find(&text.as_bytes()[from..], key.as_bytes())?;
-        from = at + key.len();
-        let is_end_of_word = text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
-        if is_end_of_word {
-            continue;
+        let at = search_start + memmem::find(&text.as_bytes()[search_start..], key.as_bytes())?;
+        search_start = at + key.len();
+        let ends_longer_word = text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        if !ends_longer_word {
+            return Some(&text[search_start..]);
         }
-        let rest = &text[from..];
-        let end = rest.find(|c: char| c.is_whitespace() || matches!(c, ',' | ';' | ')' | '}'));
-        let value = &rest[..end.unwrap_or(rest.len())];
-        // A quote behind the value belongs to the field of a CSV file that holds the line.
-        let value = if value.starts_with('"') { value } else { value.trim_end_matches('"') };
-        return if value.is_empty() { None } else { Some(value) };
     }
 }
 
-/// Value of `key` as a count.
+/// Value of `key` as a count. `None` if it is missing or no whole number.
 pub fn count_of_key(text: &str, key: &str) -> Option<u32> {
     value_of_key(text, key)?.trim_end_matches(['.', ',']).parse().ok()
 }
 
-/// Value of `key` as a finite, non-negative number.
+/// Value of `key` as a finite, non-negative number, without a unit `ms` or `%`. `None` if it is anything else.
 pub fn number_of_key(text: &str, key: &str) -> Option<f64> {
     let value = value_of_key(text, key)?;
-    let value = value.strip_suffix("ms").or_else(|| value.strip_suffix('%')).unwrap_or(value);
-    value.parse().ok().filter(|n: &f64| n.is_finite() && *n >= 0.0)
+    let digits = value.strip_suffix("ms").or_else(|| value.strip_suffix('%')).unwrap_or(value);
+    digits.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0)
 }
 
-/// Like [`str::parse`], which takes several times as long for a number of a few digits.
+/// The number that [`str::parse`] returns, or `None` where it fails. It takes several times as long for a number of a few digits.
 pub fn parse_decimal(text: &str) -> Option<f64> {
     /// Without the point, such a number and its divisor are exact. Their quotient is rounded once, like a parsed number.
     const MAX_BYTES: usize = 16;
     let mut mantissa = 0_u64;
+    // 10 for each digit behind the point; `None` before it.
     let mut divisor = None;
     for byte in text.bytes() {
         match byte {
@@ -97,16 +106,21 @@ pub fn parse_decimal(text: &str) -> Option<f64> {
     Some(mantissa as f64 / divisor.unwrap_or(1.0))
 }
 
-/// Value of `key` in milliseconds, converted to nanoseconds.
+/// Value of `key` in milliseconds, converted to nanoseconds. `None` if it is no duration.
 pub fn duration_ns_of_key(text: &str, key: &str) -> Option<u64> {
-    Some((number_of_key(text, key)?.min(1e12) * 1e6).round() as u64)
+    /// Longer durations are cut to this one, whose nanoseconds fit into 64 bits.
+    const MAX_MS: f64 = 1e12;
+    const NS_PER_MS: f64 = 1e6;
+    let duration_ms = number_of_key(text, key)?.min(MAX_MS);
+    Some((duration_ms * NS_PER_MS).round() as u64)
 }
 
-/// Parses at most `limit` leading digits; returns the number and the rest. `None` without a digit or with too many.
-pub(super) fn leading_digits(text: &[u8], limit: usize) -> Option<(u64, &[u8])> {
+/// Parses the digits at the start of `text`; returns the number and the text behind it. `None` without a digit, or with more than
+/// `max_digits`.
+pub(super) fn leading_digits(text: &[u8], max_digits: usize) -> Option<(u64, &[u8])> {
     let count = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     // A number of 19 digits fits into 64 bits.
-    if count == 0 || count > limit.min(19) {
+    if count == 0 || count > max_digits.min(19) {
         return None;
     }
     let (digits, rest) = text.split_at(count);
@@ -114,15 +128,16 @@ pub(super) fn leading_digits(text: &[u8], limit: usize) -> Option<(u64, &[u8])> 
     Some((number, rest))
 }
 
-/// Parses exactly `count` digits.
+/// Parses exactly `count` digits at the start of `text`; returns the number and the text behind it. `None` if there are more or fewer.
 pub(super) fn exact_digits(text: &[u8], count: usize) -> Option<(u64, &[u8])> {
     let (number, rest) = leading_digits(text, count)?;
     (text.len() - rest.len() == count).then_some((number, rest))
 }
 
-/// Parses the digits after a decimal point to nanoseconds; digits beyond the ninth are dropped.
+/// Parses the digits after a decimal point to nanoseconds; returns them and the text behind them. Digits beyond the ninth are dropped. `None`
+/// without a digit.
 pub(super) fn fraction_ns(text: &[u8]) -> Option<(u64, &[u8])> {
-    let count = text.iter().take_while(|b| b.is_ascii_digit()).count();
+    let count = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     if count == 0 {
         return None;
     }
@@ -135,9 +150,14 @@ pub(super) fn fraction_ns(text: &[u8]) -> Option<(u64, &[u8])> {
     Some((ns, rest))
 }
 
-/// Converts seconds since the epoch to nanoseconds. `None` outside 2001 to 2096, which excludes other clocks such as uptime.
+/// Converts seconds since the epoch to nanoseconds, exact to a microsecond. `None` outside 2001 to 2096, which excludes other clocks such as uptime.
 pub fn epoch_seconds_to_ns(seconds: f64) -> Option<u64> {
-    (1e9..4e9).contains(&seconds).then(|| (seconds * 1e6).round() as u64 * 1_000)
+    if !(1e9..4e9).contains(&seconds) {
+        return None;
+    }
+    // A float of that size is exact to less than a microsecond, and to no nanosecond.
+    let epoch_us = (seconds * 1e6).round() as u64;
+    Some(epoch_us * 1_000)
 }
 
 #[cfg(test)]

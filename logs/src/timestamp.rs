@@ -32,6 +32,7 @@ pub(super) struct LogTimestamp {
     pub(super) wall_ns: u64,
     /// The timestamp has whole seconds only.
     pub(super) is_whole_second: bool,
+    /// Where its time zone comes from.
     pub(super) zone: ZoneSource,
     /// The timestamp has no year.
     pub(super) is_year_assumed: bool,
@@ -40,6 +41,7 @@ pub(super) struct LogTimestamp {
 /// Parser of timestamps.
 #[derive(Debug)]
 pub(super) struct TimestampParser {
+    /// Zone of timestamps without one.
     zone: TimeZone,
     /// Seconds east of UTC that the file's own lines show.
     derived_offset_s: Option<i32>,
@@ -76,7 +78,8 @@ struct StartedMinute {
 }
 
 impl TimestampParser {
-    /// `latest_year` and `latest_month` are those of the latest possible date of a timestamp without a year.
+    /// Creates a parser that reads timestamps without a zone in `zone`. `latest_year` and `latest_month` are those of the latest possible date of
+    /// a timestamp without a year.
     pub(super) fn new(zone: TimeZone, latest_year: i16, latest_month: i8) -> Self {
         Self { zone, derived_offset_s: None, latest_year, latest_month, last_minute: None }
     }
@@ -103,14 +106,16 @@ impl TimestampParser {
             return;
         }
         let Ok(written) = Timestamp::from_second((stamp.wall_ns / SECOND_NS) as i64) else { return };
-        let Some(ahead_s) = whole_seconds_between(event_ns, stamp.wall_ns) else { return };
+        // Positive if the zone in use is too far west, so that the line seems to be written long after its event.
+        let Some(lag_s) = whole_seconds_between(event_ns, stamp.wall_ns) else { return };
         let used_s = self.zone.to_offset(written).seconds();
-        let Some(shown_s) = used_s.checked_add(ahead_s) else { return };
+        let Some(shown_s) = used_s.checked_add(lag_s) else { return };
         // Clocks are set to whole quarters of an hour, of which this is the nearest.
         let offset_s = (shown_s + QUARTER_S / 2).div_euclid(QUARTER_S) * QUARTER_S;
-        // A line is written within minutes after its event. Anything else shows no offset.
-        let is_written_after = (-1..=WRITTEN_WITHIN_S).contains(&(shown_s - offset_s));
-        if !is_written_after || !is_zone_offset(offset_s) {
+        // A line is written within minutes after its event. Anything else shows no offset. The line may have whole seconds only, so that it
+        // seems to precede its event by up to one.
+        let is_written_soon_after = (-1..=WRITTEN_WITHIN_S).contains(&(shown_s - offset_s));
+        if !is_written_soon_after || !is_zone_offset(offset_s) {
             return;
         }
         if offset_s == used_s {
@@ -121,7 +126,7 @@ impl TimestampParser {
         }
     }
 
-    /// Parses a timestamp at the start of `text`; returns it with the rest.
+    /// Parses a timestamp at the start of `text`; returns it with the text behind it. `None` if none is there.
     pub(super) fn parse_start<'l>(&mut self, text: &'l [u8]) -> Option<(LogTimestamp, &'l [u8])> {
         match text.first()? {
             b'0'..=b'9' => {
@@ -173,7 +178,7 @@ impl TimestampParser {
         Some((LogTimestamp { is_year_assumed: true, ..stamp }, rest))
     }
 
-    /// The timestamp of a local time. Without an offset, that of the file is assumed.
+    /// The timestamp of a local time. Without an offset, that of the parser's zone is taken. `None` if no such time exists.
     fn timestamp_at(&mut self, day: CalendarDay, time: &TimeOfDay, offset_s: Option<i32>) -> Option<LogTimestamp> {
         let minute = CalendarMinute { day, hour: time.hour, minute: time.minute, offset_s };
         let wall_ns = self.minute_start_ns(minute)?.checked_add(time.second * SECOND_NS + time.fraction_ns)?;
@@ -189,7 +194,7 @@ impl TimestampParser {
         })
     }
 
-    /// Start of the minute, since the epoch.
+    /// Start of the minute, since the epoch. `None` if the calendar has no such minute, or it precedes the epoch.
     fn minute_start_ns(&mut self, minute: CalendarMinute) -> Option<u64> {
         if let Some(last) = self.last_minute.filter(|last| last.minute == minute) {
             return Some(last.start_ns);
@@ -218,22 +223,24 @@ fn whole_seconds_between(from_ns: u64, to_ns: u64) -> Option<i32> {
     }
 }
 
-/// Parses the English abbreviation of a month to its number.
+/// Parses the English abbreviation of a month at the start of `text`; returns its number, from 1, and the text behind it.
 fn parse_month(text: &[u8]) -> Option<(u64, &[u8])> {
-    const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
+    const MONTHS: [&[u8]; 12] =
+        [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
     let (name, rest) = text.split_at_checked(3)?;
-    let before = MONTHS.chunks(3).position(|month| month == name)?;
-    Some((before as u64 + 1, rest))
+    let months_before = MONTHS.iter().position(|month| *month == name)?;
+    Some((months_before as u64 + 1, rest))
 }
 
 /// Whether clocks somewhere are set to this offset, in seconds east of UTC.
 fn is_zone_offset(seconds: i32) -> bool {
-    /// Those that are no whole hours, in minutes.
-    const PARTIAL: [i32; 13] = [-570, -210, -150, 210, 270, 330, 345, 390, 525, 570, 630, 765, 825];
-    let whole = seconds % 3_600 == 0 && (-12..=14).contains(&(seconds / 3_600));
-    whole || PARTIAL.contains(&(seconds / 60))
+    /// Those that are no whole hours.
+    const PARTIAL_MINUTES: [i32; 13] = [-570, -210, -150, 210, 270, 330, 345, 390, 525, 570, 630, 765, 825];
+    let is_whole_hour = seconds % 3_600 == 0 && (-12..=14).contains(&(seconds / 3_600));
+    is_whole_hour || PARTIAL_MINUTES.contains(&(seconds / 60))
 }
 
+/// A time of day, as a timestamp states it.
 struct TimeOfDay {
     hour: u64,
     minute: u64,
@@ -242,7 +249,8 @@ struct TimeOfDay {
     is_whole_second: bool,
 }
 
-/// Parses `07:55:00`, `07:55:00.330146`, `07:55:00,330`. A leap second counts as the second before it.
+/// Parses `07:55:00`, `07:55:00.330146`, `07:55:00,330` at the start of `text`; returns it with the text behind it. A leap second counts as
+/// the second before it.
 fn parse_time_of_day(text: &[u8]) -> Option<(TimeOfDay, &[u8])> {
     let (hour, rest) = exact_digits(text, 2)?;
     let (minute, rest) = exact_digits(rest.strip_prefix(b":")?, 2)?;
@@ -260,7 +268,8 @@ fn parse_time_of_day(text: &[u8]) -> Option<(TimeOfDay, &[u8])> {
     Some((TimeOfDay { fraction_ns, is_whole_second: false, ..whole }, rest))
 }
 
-/// Parses `Z`, ` UTC`, `+01:00`, `+0100`, `-08` to seconds east of UTC.
+/// Parses `Z`, ` UTC`, `+01:00`, `+0100`, `-08` to seconds east of UTC; returns them with the text behind it. Without a zone, returns `None` and
+/// the whole text.
 fn parse_zone(text: &[u8]) -> (Option<i32>, &[u8]) {
     let trimmed = text.strip_prefix(b" ").unwrap_or(text);
     let named = trimmed.strip_prefix(b"UTC").or_else(|| trimmed.strip_prefix(b"GMT"));
@@ -273,7 +282,7 @@ fn parse_zone(text: &[u8]) -> (Option<i32>, &[u8]) {
     }
 }
 
-/// Parses `+01:00`, `+0100` or `-08` into seconds. `None` for anything else.
+/// Parses `+01:00`, `+0100` or `-08` into seconds east of UTC; returns them with the text behind it. `None` for anything else.
 fn parse_signed_offset(text: &[u8]) -> Option<(i32, &[u8])> {
     let sign = match text.first()? {
         b'+' => 1,
@@ -290,34 +299,37 @@ fn parse_signed_offset(text: &[u8]) -> Option<(i32, &[u8])> {
     Some((sign * (hours * 3_600 + minutes * 60) as i32, rest))
 }
 
-/// Parses two digits, followed by anything.
+/// Parses two digits, followed by anything, which is returned with them.
 fn two_digits(text: &[u8]) -> Option<(u64, &[u8])> {
-    let (two, rest) = text.split_at_checked(2)?;
-    Some((exact_digits(two, 2)?.0, rest))
+    let (digits, rest) = text.split_at_checked(2)?;
+    let (number, _) = exact_digits(digits, 2)?;
+    Some((number, rest))
 }
 
 /// From 2001 to 2096: other numbers of as many digits are no times.
 const EPOCH_TIMES_NS: Range<u64> = SECOND_NS * 1_000_000_000..SECOND_NS * 4_000_000_000;
 
-/// Parses `1768722900.330146`, and integer milli-, micro- and nanoseconds since the epoch.
+/// Parses `1768722900.330146`, and integer milli-, micro- and nanoseconds since the epoch; returns the time with the text behind it.
 fn parse_epoch(text: &[u8]) -> Option<(LogTimestamp, &[u8])> {
     let (number, rest) = leading_digits(text, 19)?;
-    let unit = match text.len() - rest.len() {
+    let digits = text.len() - rest.len();
+    // In these centuries, the number of digits shows the unit.
+    let unit_ns = match digits {
         10 => SECOND_NS,
         13 => 1_000_000,
         16 => 1_000,
         19 => 1,
         _ => return None,
     };
-    let has_fraction = unit == SECOND_NS && rest.starts_with(b".");
+    let has_fraction = unit_ns == SECOND_NS && rest.starts_with(b".");
     let fraction = if has_fraction { fraction_ns(&rest[1..]) } else { None };
-    let (nanos, rest) = fraction.unwrap_or((0, rest));
-    let wall_ns = number.checked_mul(unit)?.checked_add(nanos)?;
+    let (added_ns, rest) = fraction.unwrap_or((0, rest));
+    let wall_ns = number.checked_mul(unit_ns)?.checked_add(added_ns)?;
     let is_in_word = rest.first().is_some_and(u8::is_ascii_alphanumeric);
     if !EPOCH_TIMES_NS.contains(&wall_ns) || is_in_word {
         return None;
     }
-    let is_whole_second = unit == SECOND_NS && fraction.is_none();
+    let is_whole_second = unit_ns == SECOND_NS && fraction.is_none();
     let stamp = LogTimestamp { wall_ns, is_whole_second, zone: ZoneSource::Timestamp, is_year_assumed: false };
     Some((stamp, rest))
 }

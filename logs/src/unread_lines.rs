@@ -42,6 +42,7 @@ const METRICS: UnreadFileKind = UnreadFileKind {
 /// Kinds of the unknown lines.
 #[derive(Debug)]
 pub(super) struct UnreadLineCounter {
+    /// Searcher for the marks of `kinds`, in the same order.
     marks: AhoCorasick,
     kinds: Vec<UnreadFileKind>,
     /// Number of compared lines.
@@ -58,6 +59,7 @@ struct FoundKind {
 }
 
 impl UnreadLineCounter {
+    /// Prepares the search for the kinds of these engines, and those that any engine's user may pass.
     pub(super) fn new(engines: &[&dyn LogLines]) -> Self {
         let of_engines = engines.iter().flat_map(|engine| engine.unread_file_kinds());
         let kinds: Vec<UnreadFileKind> = of_engines.chain(&COMMON).copied().collect();
@@ -72,7 +74,7 @@ impl UnreadLineCounter {
         self.compared >= MAX_COMPARED_LINES
     }
 
-    /// Compares an unknown line.
+    /// Counts an unknown line for the kind whose mark it has, if any.
     pub(super) fn compare_line(&mut self, line: &[u8]) {
         if self.has_compared_enough() {
             return;
@@ -86,7 +88,8 @@ impl UnreadLineCounter {
     /// One sentence for each kind, that of the most lines first.
     pub(super) fn describe_kinds(&self) -> Vec<String> {
         let mut kinds: Vec<_> = self.found.iter().collect();
-        kinds.sort_by_key(|(_, kind)| std::cmp::Reverse(kind.lines));
+        kinds.sort_by_key(|(_name, kind)| std::cmp::Reverse(kind.lines));
+        // Lines beyond the limit were not compared.
         let at_least = if self.has_compared_enough() { "at least " } else { "" };
         kinds
             .into_iter()

@@ -2,6 +2,9 @@
 //!
 //! This crate opens no file and no socket. It writes to what its caller opened.
 
+#[macro_use]
+mod append;
+
 pub mod diff;
 pub mod export;
 pub mod metrics;

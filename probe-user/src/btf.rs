@@ -23,8 +23,13 @@ const RECORD_BYTES: usize = 12;
 const POINTER: u32 = 2;
 const STRUCT: u32 = 4;
 const UNION: u32 = 5;
+const TYPEDEF: u32 = 8;
+const VOLATILE: u32 = 9;
+const CONST: u32 = 10;
+const RESTRICT: u32 = 11;
 const FUNC: u32 = 12;
 const FUNC_PROTO: u32 = 13;
+const TYPE_TAG: u32 = 18;
 
 /// Maximum nesting of anonymous members; kernels have 3 or 4 levels.
 const MAX_NESTING: u32 = 16;
@@ -72,15 +77,13 @@ struct Member {
 impl Btf {
     /// Reads the BTF of the running kernel. Takes about 5 ms, and 6 MB until dropped.
     pub fn read_running_kernel() -> Result<Self, BtfError> {
-        match foreign::kernel::read(VMLINUX, MAX_BTF_BYTES) {
-            Ok(data) => Self::parse(data),
-            Err(error) => {
-                // In a root without /sys, fall back to the root of PID 1. The first error says more if that fails, too.
-                let root = ForeignRoot::of_process(1);
-                let data = root.and_then(|root| root.read_sysfs(VMLINUX, MAX_BTF_BYTES));
-                Self::parse(data.map_err(|_| BtfError::Read(error))?)
-            }
-        }
+        let error = match foreign::kernel::read(VMLINUX, MAX_BTF_BYTES) {
+            Ok(data) => return Self::parse(data),
+            Err(error) => error,
+        };
+        // In a root without /sys, fall back to the root of PID 1. The first error says more if that fails, too.
+        let data = ForeignRoot::of_process(1).and_then(|root| root.read_sysfs(VMLINUX, MAX_BTF_BYTES));
+        Self::parse(data.map_err(|_| BtfError::Read(error))?)
     }
 
     /// Parses BTF in the kernel's export format.
@@ -89,8 +92,8 @@ impl Btf {
         if btf.data.get(..2) != Some(&MAGIC.to_ne_bytes()) {
             return Err(BtfError::Malformed("wrong magic or byte order"));
         }
+        // `struct btf_header`: its length, then offset and length of the types, then those of the strings.
         let header_bytes = btf.header_word(4)?;
-        // Sections are positioned from the end of the header.
         let types = section_range(header_bytes, btf.header_word(8)?, btf.header_word(12)?);
         btf.strings = section_range(header_bytes, btf.header_word(16)?, btf.header_word(20)?);
         if header_bytes < HEADER_BYTES || types.end > btf.data.len() || btf.strings.end > btf.data.len() {
@@ -102,8 +105,9 @@ impl Btf {
             let id = btf.types.len() as u32;
             btf.types.push(position);
             if info.kind == STRUCT {
+                // A record begins with the offset of its name.
                 let name = btf.string_at(btf.word_at(position).unwrap_or(0)).to_vec();
-                // The name is the first word. Of several types with one name, the first is taken.
+                // Of several types with one name, the first is taken.
                 btf.structs.entry(name).or_insert(id);
             }
             position += RECORD_BYTES + trailer_bytes(info).ok_or(BtfError::Malformed("unknown kind of type"))?;
@@ -111,7 +115,7 @@ impl Btf {
         Ok(btf)
     }
 
-    /// Byte offset of `path` (members joined by dots) in `struct name`.
+    /// Byte offset of `path` (members joined by dots) in a struct; `None` if the kernel lacks it, or it is a bit field.
     pub(crate) fn field_offset(&self, struct_name: &str, path: &str) -> Option<u32> {
         let mut type_id = *self.structs.get(struct_name.as_bytes())?;
         let mut bit_offset = 0_u32;
@@ -151,20 +155,26 @@ impl Btf {
         const PARAMETER_BYTES: usize = 8;
         // The first type, with id 0, is `void`.
         let record = *self.types.iter().skip(1).find(|position| self.is_function(**position, function))?;
-        let prototype = self.skip_aliases(self.word_at(record + 8)?)?;
+        let prototype = self.skip_aliases(self.referenced_type(record)?)?;
         let info = self.type_info(prototype)?;
         if info.kind != FUNC_PROTO || index >= info.member_count {
             return None;
         }
         let parameter = prototype + RECORD_BYTES + index * PARAMETER_BYTES;
+        // The words of a parameter are the offset of its name and the id of its type.
         let pointer = self.skip_aliases(self.word_at(parameter + 4)?)?;
         if self.type_info(pointer)?.kind != POINTER {
             return None;
         }
-        // The third word of a pointer's record is the type it points to.
-        self.word_at(pointer + 8)
+        self.referenced_type(pointer)
     }
 
+    /// Id of the type that a function, pointer, typedef or qualifier refers to: the third word of its record.
+    fn referenced_type(&self, position: usize) -> Option<u32> {
+        self.word_at(position + 8)
+    }
+
+    /// Whether the record at `position` is a function of this name.
     fn is_function(&self, position: usize, name: &str) -> bool {
         self.type_info(position).is_some_and(|info| info.kind == FUNC)
             && self.word_at(position).is_some_and(|name_offset| self.string_at(name_offset) == name.as_bytes())
@@ -196,7 +206,7 @@ impl Btf {
         tail.split(|byte| *byte == 0).next().unwrap_or_default()
     }
 
-    /// Position of the type that typedefs and qualifiers lead to.
+    /// Position of the type that typedefs and qualifiers lead to; `None` for `void` and after [`MAX_ALIASES`].
     fn skip_aliases(&self, mut type_id: u32) -> Option<usize> {
         for _ in 0..MAX_ALIASES {
             // Id 0 is void, which has no record.
@@ -205,8 +215,7 @@ impl Btf {
             }
             let position = *self.types.get(type_id as usize)?;
             match self.type_info(position)?.kind {
-                // TYPEDEF VOLATILE CONST RESTRICT TYPE_TAG
-                8..=11 | 18 => type_id = self.word_at(position + 8)?,
+                TYPEDEF | VOLATILE | CONST | RESTRICT | TYPE_TAG => type_id = self.referenced_type(position)?,
                 _ => return Some(position),
             }
         }
@@ -223,6 +232,7 @@ impl Btf {
         }
         for index in 0..info.member_count {
             let record = position + RECORD_BYTES + index * MEMBER_BYTES;
+            // The words of a member: the offset of its name, the id of its type, its position in bits.
             let member_name = self.string_at(self.word_at(record)?);
             let member_type = self.word_at(record + 4)?;
             let offset = self.word_at(record + 8)?;

@@ -284,7 +284,7 @@ impl Permissions {
     pub fn missing_for(&self, feature: Feature) -> Vec<Capability> {
         // Perf events need the same capabilities as in the last version without multi-uprobe links.
         let kernel = if self.uses_perf_events { self.kernel.min(KernelVersion::new(6, 5)) } else { self.kernel };
-        feature.required_capabilities(kernel).iter().copied().filter(|c| !self.has(*c)).collect()
+        feature.required_capabilities(kernel).iter().copied().filter(|capability| !self.has(*capability)).collect()
     }
 }
 

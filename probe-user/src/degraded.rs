@@ -46,7 +46,7 @@ pub enum Missing {
 
 impl Degraded {
     /// Determines why `feature` failed with `error`: checks the known requirements first, then uses the error text.
-    pub(crate) fn explain(
+    pub(crate) fn from_failure(
         feature: Feature,
         pid: Option<u32>,
         permissions: Permissions,
@@ -232,7 +232,7 @@ mod tests {
     fn an_unexplained_refusal_keeps_the_system_error() {
         let here = Permissions::current();
         for feature in Feature::ALL {
-            let degraded = Degraded::explain(feature, None, here, "Operation not permitted (os error 1)");
+            let degraded = Degraded::from_failure(feature, None, here, "Operation not permitted (os error 1)");
             match &degraded.missing {
                 Missing::Capabilities(lacking) => assert_eq!(*lacking, here.missing_for(feature)),
                 Missing::Refused(words) => assert!(words.contains("os error 1")),

@@ -13,7 +13,7 @@ use crate::library;
 use crate::load::{self, LoadSettings};
 use crate::probe::batches::{message_batches, poll_batches};
 use crate::probe_points::{ProbePointCache, ProbePoints, ProbePointsError, Sought};
-use crate::programs::{Batch, MessagePoints};
+use crate::programs::{Batch, MessagePoints, Points};
 
 /// Name of a program that returns immediately.
 const NOTHING: &str = "nothing";
@@ -76,15 +76,15 @@ fn batches_of_traps(
     if traps == Traps::ProbePoints
         && let Some(received) = probe_points.received
     {
-        return Ok(vec![empty_batch(false, [send, received.at])]);
+        return Ok(vec![Batch::at_entries(NOTHING, points_at([send, received.at]))]);
     }
     // Without a probe point inside the function, its return is probed, which costs more.
-    Ok(vec![empty_batch(false, [send, recv]), empty_batch(true, [recv])])
+    Ok(vec![Batch::at_entries(NOTHING, points_at([send, recv])), Batch::at_returns(NOTHING, points_at([recv]))])
 }
 
-/// Empty probes at these offsets.
-fn empty_batch<const N: usize>(is_at_returns: bool, offsets: [u64; N]) -> Batch {
-    Batch { program: NOTHING, is_at_returns, points: offsets.map(|offset| (offset, Cookie(0))).to_vec() }
+/// Probe points at these offsets, with the cookie that an empty program ignores.
+fn points_at<const N: usize>(offsets: [u64; N]) -> Points {
+    offsets.map(|offset| (offset, Cookie(0))).to_vec()
 }
 
 /// The same probe points with the program that returns immediately.
@@ -95,7 +95,7 @@ fn with_empty_program(batch: Batch) -> Batch {
 /// Sets and removes a uprobe on a function of this program. Returns whether a multi-uprobe link was used (Linux 6.6 and later), instead of
 /// a perf event.
 pub fn probe_self_with_multi_uprobe() -> Result<bool, Degraded> {
-    attach_to_self().map_err(|error| Degraded::explain(Feature::Messages, None, Permissions::current(), error))
+    attach_to_self().map_err(|error| Degraded::from_failure(Feature::Messages, None, Permissions::current(), error))
 }
 
 /// Sets a uprobe on this function. Returns whether one link can have several points.
@@ -106,7 +106,8 @@ fn attach_to_self() -> Result<bool, Box<dyn std::error::Error>> {
     let address = attach_to_self as *const () as u64;
     let offset = file_offset_of_code(&maps, address).ok_or("/proc/self/maps does not show this program")?;
     let id = NonZeroU32::new(std::process::id()).ok_or("this process has no id")?;
-    method.attach_batch(&mut ebpf, &empty_batch(false, [offset]), Path::new("/proc/self/exe"), id)?;
+    let probe = Batch::at_entries(NOTHING, points_at([offset]));
+    method.attach_batch(&mut ebpf, &probe, Path::new("/proc/self/exe"), id)?;
     Ok(matches!(method, AttachMethod::MultiUprobes(_)))
 }
 

@@ -147,15 +147,13 @@ impl RunEnvironment {
 fn own_program() -> String {
     const FOUND_BY_SHELL: &str = "$(command -v tokengap)";
     let path = std::env::current_exe().ok().and_then(|path| path.into_os_string().into_string().ok());
-    let Some(path) = path else {
-        return FOUND_BY_SHELL.to_owned();
-    };
+    let Some(path) = path else { return FOUND_BY_SHELL.to_owned() };
     // Such a path could change the line that the user copies.
     if path.contains(char::is_control) {
         return FOUND_BY_SHELL.to_owned();
     }
     // Anything else is quoted, so that a shell takes it as one word.
-    let is_plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+@".contains(c));
+    let is_plain = path.chars().all(|character| character.is_ascii_alphanumeric() || "/._-+@".contains(character));
     if is_plain { path } else { format!("'{}'", path.replace('\'', r"'\''")) }
 }
 

@@ -10,7 +10,7 @@ use aya_log::EbpfLogger;
 use probe_ebpf::Offsets;
 use probe_ebpf::egress::Places;
 
-use crate::attach::{self, AttachMethod, Link};
+use crate::attach::{self, AttachError, AttachMethod, Link};
 use crate::btf::{Btf, VMLINUX};
 use crate::egress::find_egress_offsets;
 use crate::load::{self, KernelLog, LoadSettings};
@@ -44,6 +44,7 @@ struct KernelTypes {
 }
 
 impl KernelTypes {
+    /// Reads the types of the running kernel. Without them, the reason is kept.
     fn read() -> Self {
         match Btf::read_running_kernel() {
             Ok(btf) => Self {
@@ -82,9 +83,12 @@ impl KernelSide {
         } else {
             AttachMethod::choose(&ebpf, programs)
         };
-        // An object may be built without a log.
-        let kernel_log =
-            load::shows_kernel_log().then(|| EbpfLogger::init_with_logger(&mut ebpf, KernelLog).ok()).flatten();
+        let kernel_log = if load::shows_kernel_log() {
+            // An object may be built without a log.
+            EbpfLogger::init_with_logger(&mut ebpf, KernelLog).ok()
+        } else {
+            None
+        };
         Ok(Self {
             ebpf,
             attach_method,
@@ -174,40 +178,42 @@ impl KernelSide {
         if self.groups.contains_key(&group) {
             return Ok(());
         }
-        if let Some(what) = self.missing_types_for(group) {
-            return Err(Refusal::Types(what));
+        if let Some(types) = self.missing_types_for(group) {
+            return Err(Refusal::Types(types));
         }
-        let ebpf = &mut self.ebpf;
-        let attached =
-            match group {
-                Group::KernelPolls => attach::attach_kernel_polls(ebpf).map_err(|error| Refusal::from_error(&error)),
-                Group::Scheduler => {
-                    attach::attach_tracepoints(ebpf, &attach::SCHEDULER).map_err(|error| Refusal::from_error(&error))
-                }
-                Group::Writes => attach::attach_client_writes(ebpf, self.options.every_call)
-                    .map_err(|error| Refusal::from_error(&error)),
-                Group::ClientReads => attach::attach_tracepoints(ebpf, &[attach::CLIENT_READS])
-                    .map_err(|error| Refusal::from_error(&error)),
-                Group::ZmtpReads => {
-                    attach::attach_tracepoints(ebpf, &[attach::ZMTP_READS]).map_err(|error| Refusal::from_error(&error))
-                }
-                Group::Arrivals => {
-                    attach::attach_tracepoints(ebpf, &attach::ARRIVALS).map_err(|error| Refusal::from_error(&error))
-                }
-            };
-        self.groups.insert(group, attached?);
+        let links = self.attach_programs_of(group).map_err(|error| Refusal::from_error(&error))?;
+        self.groups.insert(group, links);
         Ok(())
+    }
+
+    /// Attaches the programs of a group and returns their links.
+    fn attach_programs_of(&mut self, group: Group) -> Result<Vec<Link>, AttachError> {
+        let ebpf = &mut self.ebpf;
+        let links = match group {
+            Group::KernelPolls => attach::attach_kernel_polls(ebpf)?,
+            Group::Scheduler => attach::attach_tracepoints(ebpf, &attach::SCHEDULER)?,
+            Group::Writes => attach::attach_client_writes(ebpf, self.options.every_call)?,
+            Group::ClientReads => attach::attach_tracepoints(ebpf, &[attach::CLIENT_READS])?,
+            Group::ZmtpReads => attach::attach_tracepoints(ebpf, &[attach::ZMTP_READS])?,
+            Group::Arrivals => attach::attach_tracepoints(ebpf, &attach::ARRIVALS)?,
+        };
+        Ok(links)
     }
 
     /// The types or fields that the programs of a group read and the kernel does not describe. `None` if it describes all.
     fn missing_types_for(&self, group: Group) -> Option<String> {
         match group {
-            Group::Scheduler if self.types.offsets.sched() => None,
-            Group::Scheduler => Some(
-                self.types.missing_btf.clone().unwrap_or_else(|| format!("{VMLINUX} lacks a field of task_struct")),
-            ),
-            Group::KernelPolls if self.types.has_poll_timeouts => None,
-            Group::KernelPolls => Some(String::from("the kernel's poll functions have other parameters")),
+            Group::Scheduler => {
+                if self.types.offsets.sched() {
+                    return None;
+                }
+                let missing_btf = self.types.missing_btf.clone();
+                Some(missing_btf.unwrap_or_else(|| format!("{VMLINUX} lacks a field of task_struct")))
+            }
+            Group::KernelPolls => {
+                let has_parameters = self.types.has_poll_timeouts;
+                (!has_parameters).then(|| String::from("the kernel's poll functions have other parameters"))
+            }
             Group::Writes | Group::ClientReads | Group::ZmtpReads | Group::Arrivals => {
                 self.types.egress_offsets.as_ref().err().cloned()
             }

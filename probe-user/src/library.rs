@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use adapter::discover::{EngineKind, InnerServer};
 use foreign::RegularFile;
 use memchr::memmem;
+use trace::engine::Version;
 
 use crate::discover::LibZmq;
 use crate::discover::libzmq;
@@ -111,13 +112,15 @@ fn open_library(process: &ProcDir, file: &MappedFile) -> Result<Library, ReadErr
     Ok(Library { file: process.open_library(file)?, path: file.path.clone(), may_use_buffers: false })
 }
 
-/// Whether only pyzmq uses this file: it is in the wheel's `pyzmq.libs`, or linked into its module, and the module is loaded.
-fn is_used_by_pyzmq_only(file: &MappedFile, files: &[MappedFile]) -> bool {
+/// Whether only pyzmq uses this file: it is pyzmq's module with libzmq linked in, or it is in the wheel's `pyzmq.libs` and the module is
+/// among the `mapped_files`.
+fn is_used_by_pyzmq_only(file: &MappedFile, mapped_files: &[MappedFile]) -> bool {
     const MODULE: &str = "/zmq/backend/";
     if path_contains(file, MODULE) {
         return true;
     }
-    path_contains(file, "/pyzmq.libs/") && files.iter().any(|file| path_contains(file, MODULE))
+    let is_in_wheel = path_contains(file, "/pyzmq.libs/");
+    is_in_wheel && mapped_files.iter().any(|mapped| path_contains(mapped, MODULE))
 }
 
 fn path_contains(file: &MappedFile, part: &str) -> bool {
@@ -183,13 +186,13 @@ fn read_and_analyse(pid: u32, library: &Library, set: PointSet) -> Result<(), St
     // Only so that it is in the page cache.
     read_library(&library.file).map_err(|error| error.to_string())?;
     if let Some(helper) = helper::connected_helper() {
-        helper.analyse(pid, set, library.file.as_fd()).map_err(|error| error.to_string())?;
+        helper.analyse_library(pid, set, library.file.as_fd()).map_err(|error| error.to_string())?;
     }
     Ok(())
 }
 
 /// Releases of libzmq with the message layout that the kernel side reads.
-const KNOWN_LAYOUT_RELEASES: RangeInclusive<[u16; 3]> = [4, 2, 5]..=[4, 3, 5];
+const KNOWN_LAYOUT_RELEASES: RangeInclusive<Version> = Version::new(4, 2, 5)..=Version::new(4, 3, 5);
 
 /// How the probe can attach to a libzmq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,7 +217,7 @@ pub fn analyse_libzmq(pid: u32, libzmq: &LibZmq) -> Result<CodeSupport, String> 
     }
     Ok(CodeSupport {
         has_single_points: probe_points.received.is_some() && probe_points.refused.is_some(),
-        has_known_layout: libzmq.release.map(|release| KNOWN_LAYOUT_RELEASES.contains(&release.number)),
+        has_known_layout: libzmq.release.map(|release| KNOWN_LAYOUT_RELEASES.contains(&release)),
     })
 }
 

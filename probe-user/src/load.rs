@@ -72,7 +72,7 @@ struct AlignedObject {
 /// in programs that call functions.
 fn object_without_tail_calls() -> Box<AlignedObject> {
     let mut bytes: [u8; OBJECT.len()] = std::array::from_fn(|index| OBJECT[index]);
-    for range in uprobe_code() {
+    for range in uprobe_code_ranges() {
         // An eBPF instruction has eight bytes.
         let (instructions, _) = bytes[range].as_chunks_mut();
         for instruction in instructions {
@@ -84,8 +84,8 @@ fn object_without_tail_calls() -> Box<AlignedObject> {
     Box::new(AlignedObject { bytes })
 }
 
-/// Places of the uprobe programs in the object.
-fn uprobe_code() -> Vec<Range<usize>> {
+/// Byte ranges of the uprobe programs in the object.
+fn uprobe_code_ranges() -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     let Ok(file) = object::File::parse(OBJECT) else { return ranges };
     for section in file.sections() {
@@ -151,7 +151,7 @@ mod tests {
     fn each_uprobe_program_with_a_stack_frame_has_a_tail_call_that_can_be_removed() {
         let without = object_without_tail_calls();
         let count = |bytes: &[u8]| {
-            let code = uprobe_code().into_iter().map(|range| &bytes[range]);
+            let code = uprobe_code_ranges().into_iter().map(|range| &bytes[range]);
             code.flat_map(|code| code.as_chunks().0.to_vec()).filter(|instruction| *instruction == TAIL_CALL).count()
         };
         // All but the empty one.

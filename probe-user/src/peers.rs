@@ -73,9 +73,7 @@ impl Peers {
 /// Processes that hold these sockets; after a fork, several may hold one. Omits processes that may not be inspected.
 pub fn find_holders(inodes: &[u64]) -> HashMap<u64, Vec<Holder>> {
     let mut holders: HashMap<u64, Vec<Holder>> = HashMap::new();
-    let Ok(pids) = list_pids(MAX_ENTRIES) else {
-        return holders;
-    };
+    let Ok(pids) = list_pids(MAX_ENTRIES) else { return holders };
     for pid in pids.items {
         let Ok(sockets) = ProcDir::open(pid).and_then(|process| process.list_sockets(MAX_ENTRIES)) else {
             continue;

@@ -6,7 +6,7 @@ use trace::clock::{Anchor, MonoNs};
 use trace::event::{Event, Missed, MissedCause};
 
 use super::Record;
-use super::codec::{BlockColumns, DecodeBuffers, Encoder};
+use super::codec::{BlockColumns, DecodeBuffers, EncodedBlock, Encoder};
 use super::header::RecordedPayload;
 use super::section::{SECTION_HEADER_BYTES, Section, kind};
 use super::stream::StreamError;
@@ -48,7 +48,7 @@ impl BlockWriter {
         }
     }
 
-    /// Returns whether the block must be closed now.
+    /// Whether the block is so large that it must be closed now.
     pub fn is_full(&self) -> bool {
         self.encoder.is_full(MAX_BLOCK_BYTES)
     }
@@ -58,7 +58,7 @@ impl BlockWriter {
         if self.encoder.content.records == 0 {
             return None;
         }
-        let (columns, content) = self.encoder.close_block(BlockColumns::default());
+        let EncodedBlock { columns, content } = self.encoder.close_block(BlockColumns::default());
         let first_record = self.records_in_closed_blocks;
         self.records_in_closed_blocks += u64::from(content.records);
         Some(OpenBlock { columns, content, first_record, anchor: Anchor::now() })
@@ -72,16 +72,16 @@ pub struct BlockReader {
     /// Number of the next record; `None` before the first.
     next_record: Option<u64>,
     first_record: Option<u64>,
-    lost: u64,
-    unknown: u64,
+    lost_records: u64,
+    unknown_records: u64,
 }
 
 impl BlockReader {
-    /// Continues at this record. Returns the number of records skipped.
+    /// Continues at the record with this number, and counts those in between as lost. Returns their number.
     fn continue_at(&mut self, record: u64) -> u64 {
         let skipped = self.next_record.map_or(0, |next| record.saturating_sub(next));
         self.next_record = Some(record);
-        self.lost += skipped;
+        self.lost_records += skipped;
         skipped
     }
 
@@ -90,21 +90,21 @@ impl BlockReader {
         self.first_record
     }
 
-    /// Number of missing records.
+    /// Number of missing records so far.
     pub fn lost(&self) -> u64 {
-        self.lost
+        self.lost_records
     }
 
-    /// Number of records of unknown kinds.
+    /// Number of records of unknown kinds so far, which were skipped.
     pub fn unknown(&self) -> u64 {
-        self.unknown
+        self.unknown_records
     }
 
-    /// Passes on the records of a block. If records are missing before it, a [`What::Missed`] comes first and the standing data is repeated.
-    /// A block that was already read yields nothing.
+    /// Reads a block, and calls `visit` for each of its records. If records are missing before it, a [`What::Missed`] comes first and the
+    /// standing data is repeated. A block that was already read yields nothing.
     ///
     /// [`What::Missed`]: trace::event::What::Missed
-    pub fn read(&mut self, bytes: &[u8], give: &mut dyn FnMut(Record<'_>)) -> Result<(), StreamError> {
+    pub fn read(&mut self, bytes: &[u8], visit: &mut dyn FnMut(Record<'_>)) -> Result<(), StreamError> {
         let Some((head, packed)) = bytes.split_first_chunk::<SECTION_HEADER_BYTES>() else {
             return Err(damaged_block("it is truncated"));
         };
@@ -117,7 +117,7 @@ impl BlockReader {
         if self.next_record.is_some_and(|next| section.first_record < next) {
             return Ok(());
         }
-        self.buffers.decompress(packed, section.raw_bytes).map_err(damaged_block)?;
+        self.buffers.decompress_columns(packed, section.raw_bytes).map_err(damaged_block)?;
         let starts_late = self.next_record.is_none() && section.first_record > 0;
         self.first_record.get_or_insert(section.first_record);
         let skipped_records = self.continue_at(section.first_record);
@@ -128,16 +128,17 @@ impl BlockReader {
         let mut block = self.buffers.decode_block(&section.content, wants_standing, missed).map_err(damaged_block)?;
         while block.advance().map_err(damaged_block)? {
             if let Some(record) = block.last_record() {
-                give(record);
+                visit(record);
             }
         }
-        self.unknown += block.unknown_records;
+        self.unknown_records += block.unknown_records;
         // Only now: the records of a block that cannot be decoded are missed.
         self.next_record = Some(section.first_record.saturating_add(section.content.records.into()));
         Ok(())
     }
 }
 
+/// Error of a block that cannot be read.
 fn damaged_block(why: impl Display) -> StreamError {
     StreamError::Damaged(format!("a block: {why}"))
 }

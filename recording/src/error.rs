@@ -61,10 +61,12 @@ impl RecordError {
 }
 
 impl OpenError {
+    /// An error of a system call on the file.
     pub(super) fn io(path: &Path, error: io::Error) -> Self {
         Self::Io { path: path.to_owned(), error }
     }
 
+    /// The file has no valid header in its first bytes, of which there should be so many.
     pub(super) fn no_header(path: &Path, bytes: u64) -> Self {
         Self::NoHeader { path: path.to_owned(), bytes }
     }

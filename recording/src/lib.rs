@@ -22,7 +22,7 @@ pub use read::{BlockInfo, MissingParts, RecordReader, Recording, analyse, read_r
 pub use stream::{StreamError, StreamPacker, StreamSection, StreamSplitter};
 pub use write::{
     BlockPacker, OpenBlock, PendingSummary, RecordOptions, Recorder, RecordingStatus, RecordingSummary, is_part_of,
-    path_of_run, run_of_path,
+    path_of_run, run_name_of_path,
 };
 
 use trace::ReportInput;

@@ -29,6 +29,7 @@ pub(super) struct Preamble {
 }
 
 impl Preamble {
+    /// Preamble of this version.
     pub(super) fn new(is_ring: bool) -> Self {
         Self { major: MAJOR, minor: MINOR, is_ring }
     }
@@ -64,7 +65,7 @@ impl Preamble {
     }
 }
 
-/// Removes a number of this size from the front of `fields`.
+/// Removes and returns a little-endian number of so many bytes, of which `fields` must have enough.
 fn split_number(fields: &mut &[u8], bytes: usize) -> u64 {
     let (number, rest) = fields.split_at(bytes);
     *fields = rest;
@@ -87,6 +88,7 @@ pub(super) mod kind {
     pub(crate) const STATUS: u8 = 5;
 }
 
+/// Header of a section.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Section {
     pub(super) kind: u8,
@@ -181,7 +183,7 @@ const TRAILER_MAGIC: [u8; 8] = *b"TGAPEND\n";
 pub(super) const TRAILER_BYTES: usize = 20;
 
 /// Last bytes of a closed file, with the offset of the index.
-pub(super) fn write_trailer(index_offset: u64) -> [u8; TRAILER_BYTES] {
+pub(super) fn trailer_bytes(index_offset: u64) -> [u8; TRAILER_BYTES] {
     let mut bytes = [0; TRAILER_BYTES];
     bytes[..8].copy_from_slice(&index_offset.to_le_bytes());
     let crc = crc32fast::hash(&bytes[..8]);

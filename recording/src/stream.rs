@@ -36,24 +36,24 @@ impl StreamPacker {
         Ok(start)
     }
 
-    /// Compresses a block.
+    /// Compresses the next block of the stream. Returns its section: the header and the compressed block.
     pub fn pack_block(&mut self, block: &OpenBlock) -> io::Result<&[u8]> {
-        let (_, sealed) = self.packer.pack_section(block, self.run, self.seq)?;
+        let sealed = self.packer.pack_section(block, self.run, self.seq)?;
         self.seq += 1;
-        Ok(sealed)
+        Ok(sealed.bytes)
     }
 
-    /// The source's own state, for reports of the run so far.
+    /// Encodes the source's own state, for reports of the run so far.
     pub fn pack_status(&self, status: &ReportInput) -> io::Result<Vec<u8>> {
         self.pack_json(kind::STATUS, status)
     }
 
-    /// The end of the run.
+    /// Encodes the end of the run.
     pub fn pack_end(&self, closing: &ReportInput) -> io::Result<Vec<u8>> {
         self.pack_json(kind::END, &EndSection { why: EndReason::Finished, dropped: 0, closing: Some(closing.clone()) })
     }
 
-    /// A section with this content as JSON.
+    /// Encodes a section with this content as JSON.
     fn pack_json(&self, kind: u8, content: &impl Serialize) -> io::Result<Vec<u8>> {
         let json = serde_json::to_vec(content)?;
         // Takes no number: a gap between the numbers of blocks means a missing block.
@@ -139,9 +139,7 @@ impl StreamSplitter {
             if section.kind != kind::BLOCK && section.packed_bytes > MAX_JSON_BYTES {
                 return Err(damaged_stream("a section is too long"));
             }
-            let Some(payload) = rest.get(..section.packed_bytes as usize) else {
-                return Ok(None);
-            };
+            let Some(payload) = rest.get(..section.packed_bytes as usize) else { return Ok(None) };
             if crc32fast::hash(payload) != section.crc {
                 return Err(damaged_stream("a checksum does not match"));
             }
@@ -161,9 +159,7 @@ impl StreamSplitter {
         if !self.bytes.is_empty() && !Preamble::has_magic(&self.bytes) {
             return Err(StreamError::NotARecording);
         }
-        let Some(bytes) = self.bytes.first_chunk::<PREAMBLE_BYTES>() else {
-            return Ok(false);
-        };
+        let Some(bytes) = self.bytes.first_chunk::<PREAMBLE_BYTES>() else { return Ok(false) };
         let Preamble { major, minor, .. } = Preamble::parse(bytes).ok_or(StreamError::NotARecording)?;
         if major != MAJOR {
             return Err(StreamError::OtherFormat { major, minor });
@@ -199,10 +195,12 @@ fn parse_section(
     })
 }
 
+/// Error of a stream that cannot be read any further.
 fn damaged_stream(why: &str) -> StreamError {
     StreamError::Damaged(why.to_owned())
 }
 
+/// Content of a JSON section.
 fn from_json<T: DeserializeOwned>(payload: &[u8]) -> Result<T, StreamError> {
     serde_json::from_slice(payload).map_err(|error| StreamError::Damaged(error.to_string()))
 }

@@ -58,15 +58,17 @@ impl ContentParser {
 }
 
 impl BodyParser {
-    /// Parses the next piece.
+    /// Parses the next piece of the body, and emits the elements that it completes. JSON is only collected until the body ends.
     pub(super) fn parse(&mut self, piece: &[u8], limits: &Limits, emit: &mut Emit<'_>) {
         match self {
             Self::Events(events) => {
-                events.parse(piece, limits.event_bytes, |data| match data.map(parse_event) {
-                    Some(Some(element)) => emit(element),
-                    // An event of another application.
-                    Some(None) => {}
-                    None => emit(ResponseElement::Undecoded),
+                events.parse(piece, limits.event_bytes, |data| {
+                    // An event without data was too long to be kept.
+                    let Some(data) = data else { return emit(ResponseElement::Undecoded) };
+                    // Events of other applications have no element.
+                    if let Some(element) = parse_event(data) {
+                        emit(element);
+                    }
                 });
             }
             Self::Json(json) => {
@@ -81,7 +83,7 @@ impl BodyParser {
         }
     }
 
-    /// Processes the end of the body.
+    /// Ends the body: parses collected JSON, and emits the last elements.
     pub(super) fn end_body(self, limits: &Limits, emit: &mut Emit<'_>) {
         match self {
             Self::UnkeptJson => emit(ResponseElement::Undecoded),

@@ -23,7 +23,7 @@ struct MemoryBudget {
 pub(super) struct Full;
 
 impl MemoryBudget {
-    /// Adds to the memory of all buffers together. An error above the limit, with nothing added.
+    /// Counts `bytes` as used. An error if more than `limit` bytes would then be in use; nothing is counted in that case.
     fn reserve(&self, bytes: usize, limit: usize) -> Result<(), Full> {
         // Added before the test, because other threads reserve at the same time.
         let used_before = self.used_bytes.fetch_add(bytes, Ordering::Relaxed);

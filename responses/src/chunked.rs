@@ -12,8 +12,10 @@ const LONGEST_TRAILER: usize = 16 << 10;
 #[derive(Clone, Debug, Default)]
 pub(super) struct ChunkedDecoder {
     state: ChunkedState,
+    /// An incomplete line between data.
     line: Vec<u8>,
-    trailer: usize,
+    /// Number of bytes of the trailers so far.
+    trailer_bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,10 +42,11 @@ impl ChunkedDecoder {
             }
             let is_line_complete = self.read_line(input);
             if !is_line_complete {
+                // The input ends within the line. A line without an end must not be collected forever.
                 let limit = if self.state == ChunkedState::Trailer { LONGEST_TRAILER } else { LONGEST_LINE };
                 return if self.line.len() > limit { Err(Unreadable::Chunks) } else { Ok(false) };
             }
-            let ends_body = self.end_line()?;
+            let ends_body = self.interpret_line()?;
             if ends_body {
                 return Ok(true);
             }
@@ -51,7 +54,7 @@ impl ChunkedDecoder {
         Ok(false)
     }
 
-    /// Moves bytes up to a line end into `line`. Returns false if the line end is missing.
+    /// Moves bytes of `input` into `line`, up to and including the next line end. Returns false if the input has no line end.
     fn read_line(&mut self, input: &mut &[u8]) -> bool {
         let line_end = memchr::memchr(b'\n', input);
         let (part_of_line, rest) = input.split_at(line_end.map_or(input.len(), |newline| newline + 1));
@@ -62,8 +65,8 @@ impl ChunkedDecoder {
         line_end.is_some()
     }
 
-    /// Processes a complete line between data. Returns whether it ends the body.
-    fn end_line(&mut self) -> Result<bool, Unreadable> {
+    /// Interprets the complete line in `line`, which is a size, the end of a chunk, or a trailer. Returns whether it ends the body.
+    fn interpret_line(&mut self) -> Result<bool, Unreadable> {
         let line = self.line.trim_ascii_end();
         match self.state {
             ChunkedState::Size => {
@@ -71,9 +74,11 @@ impl ChunkedDecoder {
                 self.state = if size == 0 { ChunkedState::Trailer } else { ChunkedState::Data(size) };
             }
             ChunkedState::AfterData if line.is_empty() => self.state = ChunkedState::Size,
+            // A blank line ends the trailers and the body.
             ChunkedState::Trailer if line.is_empty() => return Ok(true),
-            ChunkedState::Trailer if self.trailer + self.line.len() <= LONGEST_TRAILER => {
-                self.trailer += self.line.len();
+            // Trailers are of no interest, only their size is limited.
+            ChunkedState::Trailer if self.trailer_bytes + self.line.len() <= LONGEST_TRAILER => {
+                self.trailer_bytes += self.line.len();
             }
             ChunkedState::Trailer | ChunkedState::AfterData | ChunkedState::Data(_) => return Err(Unreadable::Chunks),
         }
@@ -92,7 +97,7 @@ fn parse_size_line(line: &[u8]) -> Option<u64> {
     parse_hex(digits.trim_ascii())
 }
 
-/// Parses up to 15 hexadecimal digits, upper or lower case.
+/// Parses 1 to 15 hexadecimal digits, upper or lower case. `None` for anything else.
 pub(super) fn parse_hex(digits: &[u8]) -> Option<u64> {
     // 15 digits fit into 64 bits.
     if digits.is_empty() || digits.len() > 15 {
@@ -101,7 +106,7 @@ pub(super) fn parse_hex(digits: &[u8]) -> Option<u64> {
     let mut number = 0;
     for digit in digits {
         let value = char::from(*digit).to_digit(16)?;
-        number = number << 4 | u64::from(value);
+        number = (number << 4) | u64::from(value);
     }
     Some(number)
 }

@@ -23,9 +23,12 @@ const MAX_MARKS: usize = 4 << 20;
 /// Outputs that no stream has been matched to yet, and the results of matching.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContentMatcher {
+    /// Key of the hashes; `None` while matching is off.
     key: Option<u64>,
+    /// Output of requests that no stream has been matched to, by their ids.
     sent: Recent<SentTokens>,
-    marks: usize,
+    /// Number of marks kept for all requests.
+    kept_marks: usize,
     /// Number of streams matched to a request.
     pub joined: u64,
     /// Number of streams that fit several requests.
@@ -42,8 +45,8 @@ pub struct ContentMatcher {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct SentTokens {
     marks: Vec<u32>,
-    /// A part was missed, or a limit was reached.
-    incomplete: bool,
+    /// Whether a part was missed, or a limit was reached. Its tokens are then not kept.
+    is_incomplete: bool,
 }
 
 /// Chunks of one stream.
@@ -52,14 +55,15 @@ pub(super) struct StreamTokens {
     marks: Vec<u32>,
     /// End index of each chunk in `marks`.
     ends: Vec<usize>,
-    incomplete: bool,
+    /// Whether the stream has more tokens than are kept.
+    is_incomplete: bool,
 }
 
 impl SentTokens {
     /// The ids of a chunk that are behind the kept tokens, if the request has `count` tokens with this chunk. `None` if the tokens of the
     /// request cannot be kept.
     fn new_ids<'c>(&self, ids: &'c [i64], count: usize) -> Option<&'c [i64]> {
-        if self.incomplete || count > MAX_TOKENS {
+        if self.is_incomplete || count > MAX_TOKENS {
             return None;
         }
         let new_tokens = count.checked_sub(self.marks.len())?;
@@ -70,7 +74,7 @@ impl SentTokens {
 }
 
 impl ContentMatcher {
-    /// Turns matching on.
+    /// Turns matching on, with a random key. A key in use stays, because hashes of two keys cannot be compared.
     pub fn enable(&mut self) {
         self.key.get_or_insert_with(|| RandomState::new().hash_one(0));
     }
@@ -90,14 +94,15 @@ impl ContentMatcher {
         }
         let Some(sent) = self.sent.values.get_mut(rid) else { return };
         let Some(new_ids) = sent.new_ids(ids, count as usize) else {
-            sent.incomplete = true;
-            self.marks -= sent.marks.len();
+            sent.is_incomplete = true;
+            self.kept_marks -= sent.marks.len();
+            // Not just cleared, which would keep the memory.
             sent.marks = Vec::new();
             return;
         };
         sent.marks.extend(new_ids.iter().map(|&id| token_mark(key, id as u32)));
-        self.marks += new_ids.len();
-        while self.marks > MAX_MARKS && self.sent.values.len() > 1 {
+        self.kept_marks += new_ids.len();
+        while self.kept_marks > MAX_MARKS && self.sent.values.len() > 1 {
             let evicted = self.sent.remove_oldest();
             self.count_evicted(evicted);
         }
@@ -107,32 +112,32 @@ impl ContentMatcher {
     fn count_evicted(&mut self, evicted: Option<SentTokens>) {
         if let Some(sent) = evicted {
             self.evicted += 1;
-            self.marks -= sent.marks.len();
+            self.kept_marks -= sent.marks.len();
         }
     }
 
-    /// Records a chunk of a stream.
-    pub(super) fn record_received(&self, received: &mut StreamTokens, ids: &[u32]) {
+    /// Adds the token ids of a stream's next chunk to `stream`. Without all of its tokens, a stream cannot be matched.
+    pub(super) fn add_stream_chunk(&self, stream: &mut StreamTokens, ids: &[u32]) {
         let Some(key) = self.key else { return };
-        if received.marks.len() + ids.len() > MAX_TOKENS {
-            received.incomplete = true;
+        if stream.marks.len() + ids.len() > MAX_TOKENS {
+            stream.is_incomplete = true;
         }
-        if received.incomplete || ids.is_empty() {
+        if stream.is_incomplete || ids.is_empty() {
             return;
         }
-        received.marks.extend(ids.iter().map(|&id| token_mark(key, id)));
-        received.ends.push(received.marks.len());
+        stream.marks.extend(ids.iter().map(|&id| token_mark(key, id)));
+        stream.ends.push(stream.marks.len());
     }
 
     /// Matches a finished stream, whose response states `token_count` tokens. Returns the id of the engine's request with these tokens if there
-    /// is exactly one.
-    pub(super) fn match_stream(&mut self, received: &StreamTokens, token_count: u32) -> Option<String> {
-        if !self.is_enabled() || received.marks.is_empty() || received.incomplete {
+    /// is exactly one, which is then forgotten. Counts the result.
+    pub(super) fn match_stream(&mut self, stream: &StreamTokens, token_count: u32) -> Option<String> {
+        if !self.is_enabled() || stream.marks.is_empty() || stream.is_incomplete {
             return None;
         }
         let mut matching = Vec::new();
         for (rid, sent) in &self.sent.values {
-            if sent.marks.len() == token_count as usize && received.occurs_in(&sent.marks) {
+            if sent.marks.len() == token_count as usize && stream.occurs_in(&sent.marks) {
                 matching.push(rid);
             }
         }
@@ -157,10 +162,10 @@ impl ContentMatcher {
 
     /// Forgets a request that has been matched to its stream.
     pub(super) fn forget_request(&mut self, rid: &str) {
-        self.marks -= self.sent.remove(rid).map_or(0, |sent| sent.marks.len());
+        self.kept_marks -= self.sent.remove(rid).map_or(0, |sent| sent.marks.len());
     }
 
-    /// Keeps a pair of ids for reporting.
+    /// Keeps the frontend's id of a request, `context`, and the engine's, for reporting. Beyond the limit, the oldest pair is forgotten.
     pub(super) fn remember_pair(&mut self, context: &str, rid: &str) {
         if self.pairs.len() == MAX_PAIRS {
             self.pairs.pop_front();
@@ -187,7 +192,7 @@ impl StreamTokens {
     }
 }
 
-/// Hash of a token id.
+/// Hash of a token id with the key of this run.
 fn token_mark(key: u64, id: u32) -> u32 {
     // The constants of SplitMix64 spread each bit of the id over the whole number.
     let mixed = (u64::from(id) ^ key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -218,7 +223,7 @@ mod tests {
     fn received(content: &ContentMatcher, chunks: &[&[u32]]) -> StreamTokens {
         let mut received = StreamTokens::default();
         for chunk in chunks {
-            content.record_received(&mut received, chunk);
+            content.add_stream_chunk(&mut received, chunk);
         }
         received
     }
@@ -230,7 +235,7 @@ mod tests {
         assert_eq!(content.match_stream(&whole, 4).as_deref(), Some("b"));
         let lossy = received(&content, &[&[2], &[4]]);
         assert_eq!(content.match_stream(&lossy, 4).as_deref(), Some("a"));
-        assert_eq!((content.joined, content.marks, content.sent.values.len()), (2, 0, 0));
+        assert_eq!((content.joined, content.kept_marks, content.sent.values.len()), (2, 0, 0));
     }
 
     #[test]
@@ -270,6 +275,6 @@ mod tests {
         for n in 0..=MAX_REQUESTS {
             content.record_chunk(&sent(&n.to_string(), &[1], 1));
         }
-        assert_eq!((content.evicted, content.sent.values.len(), content.marks), (1, MAX_REQUESTS, MAX_REQUESTS));
+        assert_eq!((content.evicted, content.sent.values.len(), content.kept_marks), (1, MAX_REQUESTS, MAX_REQUESTS));
     }
 }

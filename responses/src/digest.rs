@@ -40,7 +40,8 @@ impl Digest {
     }
 
     /// Digest of this text followed by `next`.
-    pub(super) fn then(self, next: Self) -> Self {
+    pub(super) fn followed_by(self, next: Self) -> Self {
+        // Each byte of `next` multiplies the hash of the bytes before it by the base.
         let shifted_hash = mul_modulo(self.hash, power_of_base(next.len));
         Self { len: self.len + next.len, hash: add_modulo(shifted_hash, next.hash) }
     }
@@ -91,9 +92,9 @@ mod tests {
     proptest! {
         #[test]
         fn the_digest_of_two_texts_is_the_one_of_both_in_a_row(first in ".*", second in ".*") {
-            let both = Digest::of_text(&first).then(Digest::of_text(&second));
+            let both = Digest::of_text(&first).followed_by(Digest::of_text(&second));
             prop_assert_eq!(both, Digest::of_text(&format!("{first}{second}")));
-            let swapped = Digest::of_text(&second).then(Digest::of_text(&first));
+            let swapped = Digest::of_text(&second).followed_by(Digest::of_text(&first));
             prop_assert_eq!(both == swapped, format!("{first}{second}") == format!("{second}{first}"));
         }
     }

@@ -164,21 +164,26 @@ struct CompletionUsage {
 }
 
 impl<'a> ResponseJson<'a> {
-    /// The event as a completion. `None` if it names no request, or is none of a completion.
+    /// The event as a completion. `None` if it names no request, or is not about a completion.
     fn into_completion(self) -> Option<Completion<'a>> {
         let completion = match (self.meta_info, self.choices) {
-            (Some(meta), _) => Completion {
-                rid: meta.id?.0,
-                // The name depends on the engine.
-                tokens: self.output_ids.or(self.token_ids).as_deref().map(count_items),
-                stated_tokens: meta.completion_tokens,
-                finished: meta.finish_reason.is_some(),
-                finish: meta.finish_reason.map(|reason| reason.0),
-                ..Completion::default()
-            },
+            (Some(meta), _) => {
+                let BorrowedText(rid) = meta.id?;
+                // The name of the list depends on the release.
+                let listed_ids = self.output_ids.or(self.token_ids);
+                Completion {
+                    rid,
+                    tokens: listed_ids.as_deref().map(count_items),
+                    stated_tokens: meta.completion_tokens,
+                    finished: meta.finish_reason.is_some(),
+                    finish: meta.finish_reason.map(|FinishReason(finish)| finish),
+                    ..Completion::default()
+                }
+            }
             (None, Some(choices)) => {
+                let BorrowedText(rid) = self.id?;
                 let stated_tokens = self.usage.and_then(|usage| usage.completion_tokens);
-                choices_completion(self.id?.0, choices, stated_tokens, self.prompt_token_ids.is_some())
+                choices_completion(rid, choices, stated_tokens, self.prompt_token_ids.is_some())
             }
             (None, None) => return None,
         };

@@ -22,7 +22,7 @@ pub(super) fn count_items(items: &[IgnoredAny]) -> u32 {
     items.len() as u32
 }
 
-/// Folds the items of a list, of which none is kept.
+/// Reads a list item by item, of which none is kept: `add` combines the result so far, at first `first`, with the next item.
 pub(super) fn fold_list<'de, D: Deserializer<'de>, T: Deserialize<'de>, A>(
     list: D,
     first: A,
@@ -110,7 +110,7 @@ impl<'de> Deserialize<'de> for FinishReason {
     }
 }
 
-/// The reason of two choices; different ones have none of their own.
+/// The finish reason of two choices together: their common one, `Other` if they differ, `None` if neither has one.
 pub(super) fn common_finish(known: Option<AnswerFinish>, next: Option<AnswerFinish>) -> Option<AnswerFinish> {
     match (known, next) {
         (Some(known), Some(next)) if known != next => Some(AnswerFinish::Other),
@@ -157,7 +157,7 @@ struct Choice<'a> {
 impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         fold_list(deserializer, Self::default(), |choices, choice: Choice<'a>| Self {
-            finish: common_finish(choices.finish, choice.finish_reason.map(|reason| reason.0)),
+            finish: common_finish(choices.finish, choice.finish_reason.map(|FinishReason(finish)| finish)),
             len: choices.len.saturating_add(1),
             index: choice.index,
             // The values are those of the last choice; with several, they are not used.
@@ -210,8 +210,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for ChatMessage<'a> {
                     if name == "tool_calls" {
                         let json = fields.next_value::<&RawValue>()?.get();
                         // An event without calls may still list none.
-                        let blank = json == "null" || json.trim_matches(['[', ']', ' ', '\n', '\r', '\t']).is_empty();
-                        message.tool_calls = if blank { "" } else { json };
+                        let lists_no_call =
+                            json == "null" || json.trim_matches(['[', ']', ' ', '\n', '\r', '\t']).is_empty();
+                        message.tool_calls = if lists_no_call { "" } else { json };
                         continue;
                     }
                     let value = fields.next_value::<Outline>()?;
@@ -256,6 +257,7 @@ impl Outline {
     }
 }
 
+/// Visitors of values that are neither text nor blank, of which nothing else is kept.
 macro_rules! filled {
     ($($visit:ident: $type:ty),*) => {
         $(fn $visit<E>(self, _: $type) -> Result<Outline, E> {

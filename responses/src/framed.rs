@@ -7,9 +7,10 @@ use super::buffer::BoundedBuffer;
 #[derive(Debug, Default)]
 pub struct Framed<const N: usize> {
     buffer: BoundedBuffer,
-    /// The message in `buffer` was returned.
-    returned: bool,
-    skip: u64,
+    /// Whether the message in `buffer` was returned, so that the buffer can be cleared.
+    is_returned: bool,
+    /// Number of bytes left of a message that is skipped.
+    left_to_skip: u64,
 }
 
 /// The next message of a connection.
@@ -39,23 +40,24 @@ impl<'a, const N: usize> NextMessage<'a, N> {
 
 impl<const N: usize> Framed<N> {
     /// Removes the next message from `input`. A message that is complete within `input` is not copied. One of more than `limit` bytes behind
-    /// its prefix, or without space in memory, is skipped. `length`: number of these bytes.
+    /// its prefix, or without space in memory, is skipped. `read_length`: reads from a prefix the number of bytes behind it.
     pub fn next_message<'a, 'i: 'a>(
         &'a mut self,
         input: &mut &'i [u8],
         limit: usize,
-        length: impl Fn(&[u8; N]) -> Result<u64, Unreadable>,
+        read_length: impl Fn(&[u8; N]) -> Result<u64, Unreadable>,
     ) -> Result<NextMessage<'a, N>, Unreadable> {
-        take_bytes(input, &mut self.skip);
+        // The rest of a skipped message is of no interest.
+        _ = take_bytes(input, &mut self.left_to_skip);
         // The last message was borrowed from the buffer until now.
-        if std::mem::take(&mut self.returned) {
+        if std::mem::take(&mut self.is_returned) {
             self.buffer.clear();
         }
         loop {
-            let known = if self.buffer.is_empty() { *input } else { &self.buffer };
-            let stated = known.first_chunk().map(&length).transpose()?;
+            let start_of_message = if self.buffer.is_empty() { *input } else { &self.buffer };
+            let stated_length = start_of_message.first_chunk().map(&read_length).transpose()?;
             // The prefix first, and then as many bytes as it states.
-            let needed = match stated {
+            let needed = match stated_length {
                 None => N,
                 Some(length) if length <= limit as u64 => N + length as usize,
                 Some(length) => {
@@ -77,18 +79,18 @@ impl<const N: usize> Framed<N> {
             }
             let (piece, rest) = input.split_at(input.len().min(needed - self.buffer.len()));
             if self.buffer.extend(piece).is_err() {
-                self.skip_message(stated.ok_or(Unreadable::Frames)?);
+                self.skip_message(stated_length.ok_or(Unreadable::Frames)?);
                 return Ok(NextMessage::Skipped);
             }
             *input = rest;
         }
-        self.returned = true;
+        self.is_returned = true;
         Ok(NextMessage::from_bytes(&self.buffer))
     }
 
-    /// Skips the message behind the prefix in the buffer or the input, which states this length.
+    /// Drops what the buffer has of the current message, and skips its other bytes. `length`: number of bytes behind its prefix.
     fn skip_message(&mut self, length: u64) {
-        self.skip = N as u64 + length - self.buffer.len() as u64;
+        self.left_to_skip = N as u64 + length - self.buffer.len() as u64;
         self.buffer.clear();
     }
 }

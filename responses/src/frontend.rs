@@ -62,47 +62,48 @@ fn ns_between(from: Option<MonoNs>, to: Option<MonoNs>) -> Option<u64> {
 #[expect(clippy::struct_excessive_bools, reason = "independent facts about the response")]
 pub(super) struct Writes {
     /// Time of the first write with a part of the output.
-    first: Option<MonoNs>,
+    first_part_at: Option<MonoNs>,
     /// Time of the write with the finish reason.
-    last: Option<MonoNs>,
+    finished_at: Option<MonoNs>,
     /// Number of chunks or events with a part of the output.
     parts: u32,
     /// Whether any part may have tokens. A prefill server writes an empty list.
-    tokens: bool,
+    may_have_tokens: bool,
     /// Whether all of it was observed.
     pub(super) are_all_observed: bool,
-    several_choices: bool,
+    has_several_choices: bool,
     /// Whether the socket did not accept a write in full at any time.
-    short_write: bool,
-    /// Whether it did not before the first part.
-    short_write_before_first: bool,
+    has_short_write: bool,
+    /// Whether that happened before the first part.
+    has_short_write_before_first: bool,
 }
 
 impl Writes {
+    /// No write yet, of a response whose beginning is observed.
     pub(super) fn observed_from_start() -> Self {
         Self { are_all_observed: true, ..Self::default() }
     }
 
-    /// Records a chunk or an event.
+    /// Records the write of a chunk or an event at the time `at`.
     pub(super) fn record_event(&mut self, at: MonoNs, completion: &Completion<'_>) {
         // The usage alone is not a part of the output.
         if completion.tokens == Some(0) && !completion.finished {
             return;
         }
-        self.first.get_or_insert(at);
+        self.first_part_at.get_or_insert(at);
         if completion.finished {
-            self.last = Some(at);
+            self.finished_at = Some(at);
         }
         self.parts = self.parts.saturating_add(1);
-        self.tokens |= completion.tokens != Some(0);
+        self.may_have_tokens |= completion.tokens != Some(0);
         let is_other_choice = completion.form == ResponseForm::WorkerStream && completion.rid.contains('#');
-        self.several_choices |= completion.choice > 0 || completion.text.elsewhere || is_other_choice;
+        self.has_several_choices |= completion.choice > 0 || completion.text.elsewhere || is_other_choice;
     }
 
     /// Records that the socket did not accept a write in full.
     pub(super) fn record_short_write(&mut self) {
-        self.short_write = true;
-        self.short_write_before_first |= self.first.is_none();
+        self.has_short_write = true;
+        self.has_short_write_before_first |= self.first_part_at.is_none();
     }
 }
 
@@ -112,13 +113,15 @@ pub(super) struct TimedResponse {
     /// The request's id without the endpoint's prefix; empty until an event shows it.
     id: String,
     pub(super) writes: Writes,
-    begun: bool,
+    /// Whether the head of the response was written.
+    has_begun: bool,
     /// Whether the connection carries several responses at once.
-    multiplexed: bool,
+    is_multiplexed: bool,
 }
 
 impl TimedResponse {
-    /// Times the next element of the connection.
+    /// Records the time of the connection's next element, on this HTTP/2 stream (0 for other protocols). At the end of the response, passes
+    /// its times to `waits`.
     pub(super) fn time_element(
         &mut self,
         stream: u32,
@@ -126,18 +129,18 @@ impl TimedResponse {
         waits: &mut Frontends,
         sink: &mut EventSink<'_>,
     ) {
-        if self.multiplexed {
+        if self.is_multiplexed {
             return;
         }
-        // Counted once for the connection.
+        // HTTP/2 is counted once for the connection.
         if stream > 0 {
-            self.multiplexed = true;
+            self.is_multiplexed = true;
             return waits.count_unknown(UnknownWait::Http2);
         }
         match element {
             ResponseElement::Began => self.begin_response(),
             ResponseElement::Completion(completion) if completion.form == ResponseForm::OpenAi => {
-                let id = without_prefix(&completion.rid);
+                let id = strip_endpoint_prefix(&completion.rid);
                 // All events of a response have the same id.
                 if self.id.is_empty() && id.len() <= LONGEST_ID {
                     self.id.push_str(id);
@@ -155,12 +158,13 @@ impl TimedResponse {
 
     /// Begins a response. A short write between responses may be the beginning of this one, and so counts for it.
     fn begin_response(&mut self) {
-        let writes_before = if self.begun { Writes::default() } else { self.writes };
+        // The writes so far belong to the previous response if it has begun and not ended.
+        let writes_before = if self.has_begun { Writes::default() } else { self.writes };
         self.id.clear();
-        self.begun = true;
+        self.has_begun = true;
         self.writes = Writes {
-            short_write: writes_before.short_write,
-            short_write_before_first: writes_before.short_write_before_first,
+            has_short_write: writes_before.has_short_write,
+            has_short_write_before_first: writes_before.has_short_write_before_first,
             ..Writes::observed_from_start()
         };
     }
@@ -168,16 +172,16 @@ impl TimedResponse {
     /// Ends the response, if one is in progress.
     pub(super) fn end_response(&mut self, waits: &mut Frontends, sink: &mut EventSink<'_>) {
         if !self.id.is_empty() {
-            waits.frontend_ended(&self.id, self.writes, sink);
+            waits.record_frontend_end(&self.id, self.writes, sink);
         }
         self.id.clear();
         self.writes = Writes::default();
-        self.begun = false;
+        self.has_begun = false;
     }
 }
 
 /// The frontend's id of a request: a response's id without the prefix of its endpoint.
-fn without_prefix(id: &str) -> &str {
+fn strip_endpoint_prefix(id: &str) -> &str {
     let stripped = id.strip_prefix("chatcmpl-").or_else(|| id.strip_prefix("cmpl-"));
     stripped.unwrap_or(id)
 }
@@ -190,20 +194,26 @@ const OVERDUE_NS: u64 = 10_000_000_000;
 pub struct Frontends {
     /// Whether responses of any frontend are observed.
     pub observed: bool,
-    waiting: HashMap<String, (MonoNs, Ended)>,
+    waiting: HashMap<String, EndedSide>,
     /// The latest ids, oldest first.
     order: VecDeque<String>,
     /// Number of response streams that ended.
     pub streams: u64,
     /// Time of the latest end of a stream.
-    latest: MonoNs,
+    last_stream_end: MonoNs,
     /// Number of unknown waits by reason; each reason has one entry.
     unknown: Vec<(UnknownWait, u64)>,
 }
 
-/// The side that has ended.
+/// The side of a response that ended first.
 #[derive(Clone, Debug)]
-enum Ended {
+struct EndedSide {
+    ended_at: MonoNs,
+    side: ResponseSide,
+}
+
+#[derive(Clone, Debug)]
+enum ResponseSide {
     Worker {
         rid: String,
         writes: Writes,
@@ -215,65 +225,74 @@ enum Ended {
 
 impl Frontends {
     /// Records the end of a worker's stream. `id` is the frontend's id of the request, `rid` the engine's.
-    pub(super) fn worker_ended(&mut self, id: Option<&str>, rid: &str, writes: Writes, sink: &mut EventSink<'_>) {
+    pub(super) fn record_worker_end(&mut self, id: Option<&str>, rid: &str, writes: Writes, sink: &mut EventSink<'_>) {
         self.streams += 1;
-        self.latest = self.latest.max(sink.at);
+        self.last_stream_end = self.last_stream_end.max(sink.at);
         if !self.observed {
             return;
         }
         let Some(id) = id.filter(|id| id.len() <= LONGEST_ID) else {
             return self.count_unknown(UnknownWait::Unnamed);
         };
-        match self.waiting.remove(id).map(|(_, ended)| ended) {
-            Some(Ended::Frontend(frontend)) => self.join_sides(rid, &writes, &frontend, sink),
+        match self.waiting.remove(id).map(|ended| ended.side) {
+            Some(ResponseSide::Frontend(frontend)) => self.join_sides(rid, &writes, &frontend, sink),
             // With two streams of one id, it is unknown whose tokens the response has.
-            Some(Ended::Worker { .. } | Ended::Workers) => self.keep_ended(sink.at, id, Ended::Workers),
+            Some(ResponseSide::Worker { .. } | ResponseSide::Workers) => {
+                self.keep_ended(sink.at, id, ResponseSide::Workers)
+            }
             None => {
                 let rid = rid.to_owned();
-                self.keep_ended(sink.at, id, Ended::Worker { rid, writes });
+                self.keep_ended(sink.at, id, ResponseSide::Worker { rid, writes });
             }
         }
     }
 
     /// Records that a response of the frontend has ended, and joins it with that of the worker if it ended before.
-    fn frontend_ended(&mut self, id: &str, writes: Writes, sink: &mut EventSink<'_>) {
-        match self.waiting.remove(id).map(|(_, ended)| ended) {
-            Some(Ended::Worker { rid, writes: worker }) => self.join_sides(&rid, &worker, &writes, sink),
-            Some(Ended::Workers) => self.count_unknown(UnknownWait::OtherWorker),
-            Some(Ended::Frontend(_)) | None => self.keep_ended(sink.at, id, Ended::Frontend(writes)),
+    fn record_frontend_end(&mut self, id: &str, writes: Writes, sink: &mut EventSink<'_>) {
+        match self.waiting.remove(id).map(|ended| ended.side) {
+            Some(ResponseSide::Worker { rid, writes: worker }) => self.join_sides(&rid, &worker, &writes, sink),
+            Some(ResponseSide::Workers) => self.count_unknown(UnknownWait::OtherWorker),
+            Some(ResponseSide::Frontend(_)) | None => self.keep_ended(sink.at, id, ResponseSide::Frontend(writes)),
         }
     }
 
     /// Keeps the side that ended first until the other one has ended. Beyond the limit, the oldest one is forgotten.
-    fn keep_ended(&mut self, at: MonoNs, id: &str, ended: Ended) {
-        if self.order.len() == MAX_WAITING
-            && let Some(oldest) = self.order.pop_front()
-            // The responses of other workers are not expected here.
-            && let Some((_, Ended::Worker { .. } | Ended::Workers)) = self.waiting.remove(&oldest)
-        {
+    fn keep_ended(&mut self, ended_at: MonoNs, id: &str, side: ResponseSide) {
+        if self.order.len() == MAX_WAITING {
+            self.forget_oldest();
+        }
+        self.waiting.insert(id.to_owned(), EndedSide { ended_at, side });
+        self.order.push_back(id.to_owned());
+    }
+
+    /// Forgets the oldest side. Counts the wait of a worker's stream as unknown.
+    fn forget_oldest(&mut self) {
+        let Some(oldest) = self.order.pop_front() else { return };
+        // `None` if both sides have ended, and so were joined.
+        let side = self.waiting.remove(&oldest).map(|ended| ended.side);
+        // A frontend also writes responses of workers that are not observed, so a missing stream is nothing unknown.
+        if let Some(ResponseSide::Worker { .. } | ResponseSide::Workers) = side {
             self.count_unknown(UnknownWait::NoResponse);
         }
-        self.waiting.insert(id.to_owned(), (at, ended));
-        self.order.push_back(id.to_owned());
     }
 
     /// Reports how long the frontend held the first and the last token back. Responses that are not comparable are counted with the reason.
     fn join_sides(&mut self, rid: &str, worker: &Writes, frontend: &Writes, sink: &mut EventSink<'_>) {
-        if let Some(why) = why_unusable(worker, frontend) {
+        if let Some(why) = why_not_comparable(worker, frontend) {
             return self.count_unknown(why);
         }
         let has_same_parts = frontend.parts == worker.parts;
         // With other parts, the first ones of both sides may hold different tokens. After a short write, the client held the token back.
         let mut first_token_ns = None;
-        if has_same_parts && !frontend.short_write_before_first {
-            first_token_ns = ns_between(worker.first, frontend.first);
+        if has_same_parts && !frontend.has_short_write_before_first {
+            first_token_ns = ns_between(worker.first_part_at, frontend.first_part_at);
         }
         let mut last_token_ns = None;
-        if !frontend.short_write {
-            last_token_ns = ns_between(worker.last, frontend.last);
+        if !frontend.has_short_write {
+            last_token_ns = ns_between(worker.finished_at, frontend.finished_at);
         }
         // One reason for each response, the most certain one.
-        if frontend.short_write {
+        if frontend.has_short_write {
             self.count_unknown(UnknownWait::SlowClient);
         } else if last_token_ns.is_none() {
             self.count_unknown(UnknownWait::EndedEarly);
@@ -285,6 +304,7 @@ impl Frontends {
         }
     }
 
+    /// Counts a response whose wait is unknown.
     fn count_unknown(&mut self, why: UnknownWait) {
         add_to_count(&mut self.unknown, why, 1);
     }
@@ -293,10 +313,10 @@ impl Frontends {
     pub fn degraded(&self) -> Vec<String> {
         let mut unknown = self.unknown.clone();
         let mut overdue = 0;
-        for (ended_at, ended_side) in self.waiting.values() {
-            let lacks_response = !matches!(ended_side, Ended::Frontend(_));
+        for EndedSide { ended_at, side } in self.waiting.values() {
+            let lacks_response = !matches!(side, ResponseSide::Frontend(_));
             // A younger response may still be written.
-            if lacks_response && self.latest.since(*ended_at) >= OVERDUE_NS {
+            if lacks_response && self.last_stream_end.since(*ended_at) >= OVERDUE_NS {
                 overdue += 1;
             }
         }
@@ -310,13 +330,14 @@ impl Frontends {
     }
 }
 
-/// Reason why the two sides do not belong together.
-fn why_unusable(worker: &Writes, frontend: &Writes) -> Option<UnknownWait> {
+/// Why the times of the two sides cannot be compared; `None` if they can.
+fn why_not_comparable(worker: &Writes, frontend: &Writes) -> Option<UnknownWait> {
     if !(worker.are_all_observed && frontend.are_all_observed) {
         Some(UnknownWait::Partial)
-    } else if worker.several_choices || frontend.several_choices {
+    } else if worker.has_several_choices || frontend.has_several_choices {
         Some(UnknownWait::SeveralChoices)
-    } else if !worker.tokens || frontend.parts > worker.parts {
+    // A frontend writes no more events than its worker has sent chunks.
+    } else if !worker.may_have_tokens || frontend.parts > worker.parts {
         Some(UnknownWait::OtherWorker)
     } else {
         None

@@ -17,8 +17,8 @@ const MAX_HEADERS: usize = 64;
 pub(super) struct HttpParser {
     limits: Limits,
     state: HttpState,
-    /// An incomplete head.
-    partial: Vec<u8>,
+    /// The beginning of an incomplete head.
+    partial_head: Vec<u8>,
     body: BodyParser,
 }
 
@@ -38,7 +38,7 @@ enum HttpState {
 impl HttpParser {
     /// Starts at the first byte of a connection.
     pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, state: HttpState::Head, partial: Vec::new(), body: BodyParser::Other }
+        Self { limits, state: HttpState::Head, partial_head: Vec::new(), body: BodyParser::Other }
     }
 
     /// Starts inside an event stream, at the beginning of a chunk.
@@ -88,26 +88,29 @@ impl HttpParser {
         Ok(())
     }
 
+    /// Ends the body; the head of the next response follows.
     fn end_body(&mut self, emit: &mut Emit<'_>) {
         self.state = HttpState::Head;
         std::mem::take(&mut self.body).end_body(&self.limits, emit);
     }
 
-    /// Parses the head of a response, which may be incomplete. Emits the facts about the body that it states.
+    /// Parses the next bytes of a head, and begins the response once the head is complete.
     fn parse_head(&mut self, input: &mut &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
-        let earlier_bytes = self.partial.len();
+        let earlier_bytes = self.partial_head.len();
         let space = self.limits.head_bytes.saturating_sub(earlier_bytes);
-        self.partial.extend_from_slice(&input[..input.len().min(space)]);
+        self.partial_head.extend_from_slice(&input[..input.len().min(space)]);
         // Line ends between two responses belong to neither of them.
-        let line_ends = self.partial.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+        let line_ends = self.partial_head.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut response = httparse::Response::new(&mut headers);
-        let head_bytes = match response.parse(&self.partial[line_ends..]) {
+        let head_bytes = match response.parse(&self.partial_head[line_ends..]) {
             Ok(httparse::Status::Complete(length)) => line_ends + length,
-            Ok(httparse::Status::Partial) if self.partial.len() < self.limits.head_bytes => {
+            // The head goes on in the next bytes.
+            Ok(httparse::Status::Partial) if self.partial_head.len() < self.limits.head_bytes => {
                 *input = &[];
                 return Ok(());
             }
+            // Invalid, or longer than the limit.
             _ => return Err(Unreadable::Head),
         };
         let status = response.code;
@@ -121,7 +124,7 @@ impl HttpParser {
             _ => Some(declared_body(&response)),
         };
         *input = &input[head_bytes - earlier_bytes..];
-        self.partial.clear();
+        self.partial_head.clear();
         if let Some(body) = body {
             self.begin_response(status, body, emit);
         }
@@ -157,6 +160,7 @@ struct DeclaredBody {
 }
 
 impl DeclaredBody {
+    /// No body at all.
     fn empty() -> Self {
         Self { state: HttpState::Length { left: 0, begun: false }, content: ContentParser::ignoring() }
     }

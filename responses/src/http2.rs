@@ -15,7 +15,7 @@ use super::sse::EventParser;
 use super::{EVENT_START, Limits, Recognition, Unreadable};
 
 /// Size of a frame's header: RFC 9113, section 4.1.
-const HEAD: usize = 9;
+const HEAD_BYTES: usize = 9;
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -44,21 +44,21 @@ type EmitOnStream<'e> = dyn FnMut(u32, ResponseElement<'_>) + 'e;
 pub(super) struct Http2Parser {
     limits: Limits,
     /// The first `head_length` bytes of an incomplete header.
-    head: [u8; HEAD],
+    head: [u8; HEAD_BYTES],
     head_length: usize,
     /// The current frame.
     frame: Option<FrameHead>,
     /// Number of padding bytes at the end of the current frame; `None` before it is known.
     padding: Option<u32>,
     /// Number of bytes left of the current frame's payload.
-    left: u32,
+    payload_left: u32,
     fields: FieldDecoder,
     /// An incomplete block of fields.
     block: FieldBlock,
     /// Open responses by stream. The oldest is evicted: its client may have cancelled it, which is not visible here.
     streams: BTreeMap<u32, StreamBody>,
-    /// No byte of the current frame's payload was processed.
-    is_frame_fresh: bool,
+    /// Whether no byte of the current frame's payload was processed yet.
+    is_at_payload_start: bool,
 }
 
 #[derive(Debug)]
@@ -120,7 +120,7 @@ struct FieldBlock {
 
 impl FieldBlock {
     /// Begins the block of a frame `HEADERS` or `PUSH_PROMISE`.
-    fn begin(&mut self, head: FrameHead) {
+    fn begin_block(&mut self, head: FrameHead) {
         self.stream = head.stream;
         self.bytes.clear();
         self.is_open = true;
@@ -156,7 +156,7 @@ enum BodyStart {
 /// Recognises the content by its first bytes: of the whole body, or of a frame in the middle of it, whose length is then `frame_length`.
 fn recognise_body(start: &[u8], frame_length: Option<u32>) -> BodyStart {
     // This includes no bytes at all.
-    match Recognition::by_start(start, EVENT_START) {
+    match Recognition::begins_with(start, EVENT_START) {
         Recognition::Yes => return BodyStart::Recognised(BodyParser::Events(EventParser::default())),
         Recognition::TooShort => return BodyStart::TooShort,
         Recognition::No => {}
@@ -187,7 +187,7 @@ struct FrameHead {
 impl FrameHead {
     /// Parses a frame head. `None` if it is incomplete.
     fn parse(bytes: &[u8]) -> Option<Self> {
-        let [length_high, length_middle, length_low, kind, flags, stream @ ..] = bytes.first_chunk::<HEAD>()?;
+        let [length_high, length_middle, length_low, kind, flags, stream @ ..] = bytes.first_chunk::<HEAD_BYTES>()?;
         Some(Self {
             length: u32::from_be_bytes([0, *length_high, *length_middle, *length_low]),
             kind: *kind,
@@ -197,6 +197,7 @@ impl FrameHead {
         })
     }
 
+    /// Whether the frame has a flag of its kind, such as `END_STREAM`.
     fn has_flag(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
@@ -215,7 +216,7 @@ impl FrameHead {
 }
 
 /// Head of the frame that begins a server's connection: `SETTINGS` that acknowledge nothing. Their length is below 64 KiB, and may be any.
-const CONNECTION_HEAD: [Option<u8>; HEAD] =
+const CONNECTION_HEAD: [Option<u8>; HEAD_BYTES] =
     [Some(0), None, None, Some(SETTINGS), Some(0), Some(0), Some(0), Some(0), Some(0)];
 
 /// Whether the connection of a server begins with these bytes.
@@ -240,13 +241,11 @@ pub(super) fn begins_with_response(bytes: &[u8]) -> Recognition {
     if !is_short_frame || !may_be_response {
         return Recognition::No;
     }
-    let Some(head) = FrameHead::parse(bytes) else {
-        return Recognition::TooShort;
-    };
+    let Some(head) = FrameHead::parse(bytes) else { return Recognition::TooShort };
     if !head.is_valid() {
         return Recognition::No;
     }
-    let payload = &bytes[HEAD..];
+    let payload = &bytes[HEAD_BYTES..];
     if head.kind == DATA { is_response_data(head, payload) } else { are_response_fields(head, payload) }
 }
 
@@ -256,7 +255,7 @@ fn is_response_data(head: FrameHead, payload: &[u8]) -> Recognition {
     if has_other_flags || (head.length as usize) < EVENT_START.len() {
         return Recognition::No;
     }
-    match Recognition::by_start(payload, EVENT_START) {
+    match Recognition::begins_with(payload, EVENT_START) {
         Recognition::No => grpc::begins_with_message(payload, Some(head.length)),
         recognised => recognised,
     }
@@ -289,15 +288,15 @@ impl Http2Parser {
     pub(super) fn parse(&mut self, mut input: &[u8], emit: &mut EmitOnStream<'_>) -> Result<(), Unreadable> {
         loop {
             let Some(head) = self.take_frame_head(&mut input)? else { return Ok(()) };
-            if self.left > 0 {
+            if self.payload_left > 0 {
                 if input.is_empty() {
                     return Ok(());
                 }
-                let (piece, rest) = input.split_at(input.len().min(self.left as usize));
+                let (piece, rest) = input.split_at(input.len().min(self.payload_left as usize));
                 input = rest;
                 self.parse_payload(head, piece, emit)?;
             }
-            if self.left == 0 {
+            if self.payload_left == 0 {
                 self.end_frame(head, emit)?;
             }
         }
@@ -309,7 +308,7 @@ impl Http2Parser {
             return Ok(self.frame);
         }
         // The head may arrive in several pieces.
-        let (piece, rest) = input.split_at(input.len().min(HEAD - self.head_length));
+        let (piece, rest) = input.split_at(input.len().min(HEAD_BYTES - self.head_length));
         self.head[self.head_length..][..piece.len()].copy_from_slice(piece);
         self.head_length += piece.len();
         *input = rest;
@@ -327,12 +326,12 @@ impl Http2Parser {
         }
         self.frame = Some(head);
         self.head_length = 0;
-        self.left = head.length;
-        self.is_frame_fresh = true;
+        self.payload_left = head.length;
+        self.is_at_payload_start = true;
         let has_padding = matches!(head.kind, DATA | HEADERS | PUSH_PROMISE) && head.has_flag(PADDED);
         self.padding = if has_padding { None } else { Some(0) };
         if matches!(head.kind, HEADERS | PUSH_PROMISE) {
-            self.block.begin(head);
+            self.block.begin_block(head);
         }
         Ok(())
     }
@@ -349,8 +348,8 @@ impl Http2Parser {
             None => self.take_padding_length(&mut piece)?,
         };
         // The padding is at the end of the payload.
-        let content_bytes = self.left.saturating_sub(padding);
-        self.left -= piece.len() as u32;
+        let content_bytes = self.payload_left.saturating_sub(padding);
+        self.payload_left -= piece.len() as u32;
         let content = &piece[..piece.len().min(content_bytes as usize)];
         match head.kind {
             DATA => self.parse_data(head, content, emit),
@@ -364,9 +363,9 @@ impl Http2Parser {
     fn take_padding_length(&mut self, piece: &mut &[u8]) -> Result<u32, Unreadable> {
         let (length, rest) = piece.split_first().ok_or(Unreadable::Frames)?;
         *piece = rest;
-        self.left -= 1;
+        self.payload_left -= 1;
         let padding = u32::from(*length);
-        if padding > self.left {
+        if padding > self.payload_left {
             return Err(Unreadable::Frames);
         }
         self.padding = Some(padding);
@@ -422,7 +421,7 @@ impl Http2Parser {
         }
     }
 
-    /// Decodes the block of fields, and updates the table of earlier fields.
+    /// Decodes the complete block of fields, which also updates the table of earlier fields.
     fn decode_block(&mut self) -> ResponseHead {
         if self.block.bytes.len() > self.limits.head_bytes {
             // A block that is not decoded leaves the sender's table unknown.
@@ -458,33 +457,30 @@ impl Http2Parser {
     /// Passes a piece of a stream's data to the reader of its content, which is recognised by its first bytes if no head was seen.
     fn parse_data(&mut self, head: FrameHead, piece: &[u8], emit: &mut EmitOnStream<'_>) {
         let stream = head.stream;
-        let is_start_of_frame = std::mem::take(&mut self.is_frame_fresh);
+        let is_start_of_frame = std::mem::take(&mut self.is_at_payload_start);
         if !self.streams.contains_key(&stream) {
             self.open_stream(stream, StreamBody::Unknown(UnknownBody::joined_late()));
         }
         let Some(body) = self.streams.get_mut(&stream) else { return };
-        let unknown = match body {
-            StreamBody::Known(parser) => {
-                return parser.parse(piece, &self.limits, &mut |element| emit(stream, element));
-            }
-            StreamBody::Unknown(unknown) => unknown,
-        };
-        match unknown.add_piece(piece, head.length, is_start_of_frame) {
-            BodyStart::TooShort => {}
-            BodyStart::Recognised(mut parser) => {
-                parser.parse(&unknown.start, &self.limits, &mut |element| emit(stream, element));
-                *body = StreamBody::Known(parser);
-            }
-            BodyStart::Other if unknown.is_complete => {
-                emit(stream, ResponseElement::Unreadable(Unreadable::Fields));
-                *body = StreamBody::Known(BodyParser::Other);
-            }
-            // A later frame may be recognised.
-            BodyStart::Other => unknown.start.clear(),
+        match body {
+            StreamBody::Known(parser) => parser.parse(piece, &self.limits, &mut |element| emit(stream, element)),
+            StreamBody::Unknown(unknown) => match unknown.add_piece(piece, head.length, is_start_of_frame) {
+                BodyStart::TooShort => {}
+                BodyStart::Recognised(mut parser) => {
+                    parser.parse(&unknown.start, &self.limits, &mut |element| emit(stream, element));
+                    *body = StreamBody::Known(parser);
+                }
+                BodyStart::Other if unknown.is_complete => {
+                    emit(stream, ResponseElement::Unreadable(Unreadable::Fields));
+                    *body = StreamBody::Known(BodyParser::Other);
+                }
+                // A later frame may be recognised.
+                BodyStart::Other => unknown.start.clear(),
+            },
         }
     }
 
-    /// Ends the response of a stream.
+    /// Ends the response of a stream, of which nothing may have been observed.
     fn end_stream(&mut self, stream: u32, emit: &mut EmitOnStream<'_>) {
         match self.streams.remove(&stream) {
             Some(StreamBody::Known(body)) => body.end_body(&self.limits, &mut |element| emit(stream, element)),
@@ -523,6 +519,7 @@ struct FieldValues {
 }
 
 impl FieldValues {
+    /// Keeps the value of a field that decides how the body is read.
     fn record_field(&mut self, name: &[u8], value: Cow<'_, [u8]>) {
         match name {
             b":status" => self.status = parse_decimal(&value),
@@ -555,16 +552,14 @@ impl FieldDecoder {
         Self { decoder: Some(decoder) }
     }
 
-    /// Records that a field block was not observed completely.
+    /// Records that a field block was not decoded. All later blocks may refer to its fields.
     fn forget_table(&mut self) {
         self.decoder = None;
     }
 
     /// Decompresses a block of fields.
     fn decode_block(&mut self, block: &[u8]) -> ResponseHead {
-        let Some(decoder) = &mut self.decoder else {
-            return ResponseHead::Unknown;
-        };
+        let Some(decoder) = &mut self.decoder else { return ResponseHead::Unknown };
         let mut values = FieldValues::default();
         let decoded = decoder.decode_with_cb(block, |name, value| values.record_field(&name, value));
         // The sender's table of fields has changed with this block, so later blocks cannot be read either.

@@ -118,7 +118,7 @@ pub enum Recognition {
 
 impl Recognition {
     /// Whether `bytes` begin with `start`.
-    pub fn by_start(bytes: &[u8], start: &[u8]) -> Self {
+    pub fn begins_with(bytes: &[u8], start: &[u8]) -> Self {
         if bytes.starts_with(start) {
             Self::Yes
         } else if start.starts_with(bytes) {

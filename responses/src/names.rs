@@ -10,9 +10,10 @@ use adapter::decode::ReadResponseId;
 /// Maximum number of requests whose response has not begun, by each kind of id.
 pub(super) const MAX_WAITING: usize = 16_384;
 
-/// The request of a stream.
+/// A response stream of which a request plane has announced the request.
 #[derive(Clone, Debug)]
-pub(super) struct Named {
+pub(super) struct AnnouncedStream {
+    /// The stream's name.
     pub(super) subject: String,
     /// The frontend's id.
     pub(super) context: String,
@@ -20,16 +21,16 @@ pub(super) struct Named {
     pub(super) rid: Option<String>,
 }
 
-impl Named {
+impl AnnouncedStream {
     /// Request id of an event whose `name` is that of the stream, followed by `#` and the index of a choice other than the first. `None` if it is of
     /// another stream.
-    pub(super) fn request_id(&self, name: &str) -> Option<Cow<'_, str>> {
-        let choice = name.strip_prefix(self.subject.as_str())?;
+    pub(super) fn request_id_of(&self, name: &str) -> Option<Cow<'_, str>> {
+        let choice_suffix = name.strip_prefix(self.subject.as_str())?;
         let id = self.rid.as_ref().unwrap_or(&self.context);
-        if choice.is_empty() {
+        if choice_suffix.is_empty() {
             return Some(Cow::Borrowed(id));
         }
-        Some(Cow::Owned(format!("{id}{choice}")))
+        Some(Cow::Owned(format!("{id}{choice_suffix}")))
     }
 }
 
@@ -48,7 +49,7 @@ struct ChoiceRequest {
 }
 
 impl ResponseIds {
-    /// Records the requests of a frame.
+    /// Records the requests of a frame. `response_id`: reads from a request's id that of its response, and the index of its choice.
     pub(super) fn record_requests(&mut self, response_id: ReadResponseId, chunks: &[Chunk<'_>]) {
         for chunk in chunks {
             if let Some((id, index)) = response_id(chunk.rid) {
@@ -67,13 +68,13 @@ impl ResponseIds {
             choices.push(ChoiceRequest { index, rid: Some(rid.to_owned()) });
             return;
         };
-        // Better no request than the wrong one.
+        // Two requests claim the choice. Better no request than the wrong one.
         if choice.rid.as_deref() != Some(rid) {
             choice.rid = None;
         }
     }
 
-    /// Request whose output the choice `index` of response `id` carries.
+    /// Id of the request whose output the choice `index` of response `id` carries; `None` if it is unknown.
     pub(super) fn find_request(&self, id: &str, index: u32) -> Option<&str> {
         let choices = self.choices.values.get(id)?;
         choices.iter().find(|choice| choice.index == index)?.rid.as_deref()

@@ -10,11 +10,11 @@ use super::fields::fold_list;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ObservedCalls {
     /// Index of the first call; `None` without any.
-    first: Option<u32>,
+    first_index: Option<u32>,
     /// Highest index of a call.
-    last: u32,
+    highest_index: u32,
     /// Number of events with a part of the first call.
-    events: u32,
+    events_of_first: u32,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -50,23 +50,24 @@ impl ObservedCalls {
         let list = &mut Deserializer::from_str(json);
         let listed = fold_list(list, ListedCalls::default(), ListedCalls::with_call).unwrap_or_default();
         let first_index = listed.first_index.unwrap_or(0);
-        self.last = self.last.max(listed.highest_index);
-        let is_of_first_call = *self.first.get_or_insert(first_index) == first_index;
+        self.highest_index = self.highest_index.max(listed.highest_index);
+        let is_of_first_call = *self.first_index.get_or_insert(first_index) == first_index;
         if is_of_first_call {
-            self.events = self.events.saturating_add(1);
+            self.events_of_first = self.events_of_first.saturating_add(1);
         }
     }
 
-    /// Describes the calls as unjudged. `None` without any.
+    /// Describes the calls as unjudged, for this reason. `None` if the response has none.
     pub(super) fn as_unjudged(self, reason: UnjudgedReason) -> Option<ToolCalls> {
         Some(ToolCalls {
-            call: self.first?.saturating_add(1),
-            calls: self.last.saturating_add(1),
+            // Calls are numbered from 1.
+            call: self.first_index?.saturating_add(1),
+            calls: self.highest_index.saturating_add(1),
             absent: 0,
             outcome: ToolCallOutcome::Unjudged,
             reason: Some(reason),
             finish: None,
-            events: self.events,
+            events: self.events_of_first,
             part: None,
         })
     }

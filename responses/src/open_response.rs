@@ -11,10 +11,13 @@ use super::content::StreamTokens;
 use super::event::{Completion, EventSink, ResponseElement, ResponseForm};
 use super::fields::common_finish;
 use super::frontend::Writes;
-use super::names::{Named, ResponseIds};
+use super::names::{AnnouncedStream, ResponseIds};
 use super::observed_calls::ObservedCalls;
 use super::server::{delivery_of_text, delivery_of_tokens};
 use super::{Limits, Server};
+
+/// HTTP status of a stream. It is written before the engine accepts the request, so a refusal is an event.
+const STATUS_OF_STREAM: u16 = 200;
 
 /// A response in progress.
 #[derive(Clone, Debug, Default)]
@@ -30,7 +33,7 @@ pub(super) struct OpenResponse {
     pub(super) trace_parent: Option<TraceParent>,
     short_writes: u32,
     /// The request of a stream, if a request plane announced it.
-    name: Option<Named>,
+    announced: Option<AnnouncedStream>,
     /// Whether this is a worker's stream to a frontend.
     is_worker_stream: bool,
     /// Its writes, for the wait in a frontend.
@@ -41,6 +44,8 @@ pub(super) struct OpenResponse {
     is_done: bool,
     /// It is one body.
     is_body: bool,
+    /// Its HTTP status is an error.
+    is_rejected: bool,
     /// How the response ended, if that is known before its connection ends.
     end: Option<AnswerEnd>,
 }
@@ -67,8 +72,9 @@ struct RequestPart {
 }
 
 impl RequestPart {
-    /// Counts an event of an HTTP response for its content. `tokens_before`: number of the request's tokens up to the previous event.
-    fn count_event(&mut self, completion: &Completion<'_>, tokens_before: Option<u32>) {
+    /// Counts an event of an HTTP response in the description of its content. `tokens_before`: number of the request's tokens up to the previous
+    /// event, if known.
+    fn count_event_for_content(&mut self, completion: &Completion<'_>, tokens_before: Option<u32>) {
         let form = match completion.form {
             ResponseForm::OpenAi => AnswerForm::OpenAi,
             ResponseForm::Generate => AnswerForm::Generate,
@@ -102,11 +108,11 @@ impl OpenResponse {
     /// The frontend's id of the request, before the first event of a stream whose request at the engine is not known. Later it is of no use:
     /// the events keep the id of the first.
     pub(super) fn context_without_rid(&self) -> Option<&str> {
-        let name = self.name.as_ref().filter(|name| name.rid.is_none())?;
-        self.parts.is_empty().then_some(&name.context)
+        let announced = self.announced.as_ref().filter(|announced| announced.rid.is_none())?;
+        self.parts.is_empty().then_some(&announced.context)
     }
 
-    /// Records that the client has cancelled.
+    /// Records that the client has cancelled, unless the response has ended in another way before.
     pub(super) fn record_cancel(&mut self) {
         self.end.get_or_insert(AnswerEnd::ClientLeft);
     }
@@ -142,6 +148,7 @@ impl OpenResponse {
                 self.says_end = false;
                 self.is_done = false;
                 self.is_body = false;
+                self.is_rejected = false;
                 self.parts.clear();
             }
             ResponseElement::StreamNamed(name) => {
@@ -149,11 +156,14 @@ impl OpenResponse {
                 self.is_fully_observed = true;
                 self.is_worker_stream = true;
                 self.parts.clear();
-                self.name = server.streams.remove(name);
+                self.announced = server.streams.remove(name);
                 self.writes = Writes::observed_from_start();
             }
             ResponseElement::Completion(completion) => self.record_completion(completion, limits, server, sink),
-            ResponseElement::Rejected(status) => sink.emit(What::Rejected(Rejection { status })),
+            ResponseElement::Rejected(status) => {
+                self.is_rejected = true;
+                sink.emit(What::Rejected(Rejection { status }));
+            }
             ResponseElement::Failed => self.end = Some(AnswerEnd::Failed),
             // An error that was written before says more.
             ResponseElement::CutShort => _ = self.end.get_or_insert(AnswerEnd::ServerLeft),
@@ -190,42 +200,42 @@ impl OpenResponse {
         if self.is_worker_stream {
             self.writes.record_event(sink.at, &completion);
         }
-        let mut name = self.name.take();
+        let mut announced = self.announced.take();
         // Events reported earlier under another id keep that id.
         let is_first_event = self.parts.is_empty();
-        if let Some(name) = &mut name
-            && name.rid.is_none()
+        if let Some(announced) = &mut announced
+            && announced.rid.is_none()
             && is_first_event
         {
-            name.rid = server.resolve_rid(&name.context);
+            announced.rid = server.resolve_rid(&announced.context);
         }
         // Both leave their owners meanwhile, because the event borrows its request's id from one of them.
         let ids = std::mem::take(&mut server.response_ids);
-        self.report_deliveries(completion, name.as_ref(), &ids, limits, server, sink);
+        self.report_deliveries(completion, announced.as_ref(), &ids, limits, server, sink);
         server.response_ids = ids;
-        self.name = name;
+        self.announced = announced;
     }
 
-    /// Reports the deliveries of an event, under the id that its request has on the hops. `name` is the stream's, if a request plane announced
+    /// Reports the deliveries of an event, under the id that its request has on the hops. `announced`: the stream, if a request plane announced
     /// it.
     fn report_deliveries<'c>(
         &mut self,
         mut completion: Completion<'c>,
-        name: Option<&'c Named>,
+        announced: Option<&'c AnnouncedStream>,
         ids: &'c ResponseIds,
         limits: &Limits,
         server: &mut Server,
         sink: &mut EventSink<'_>,
     ) {
-        let rid = match name {
-            Some(name) => name.request_id(&completion.rid),
+        let rid = match announced {
+            Some(announced) => announced.request_id_of(&completion.rid),
             None if completion.form == ResponseForm::OpenAi => {
                 ids.find_request(&completion.rid, completion.choice).map(Cow::Borrowed)
             }
             None => None,
         };
         let shown_id = rid.map(|rid| std::mem::replace(&mut completion.rid, rid));
-        if let (None, Some(shown_id)) = (name, &shown_id) {
+        if let (None, Some(shown_id)) = (announced, &shown_id) {
             // Events before the first frame were reported under the id that the response shows.
             if self.find_part(&completion.rid).is_none() && self.find_part(shown_id).is_some() {
                 self.mark_incomplete();
@@ -233,7 +243,7 @@ impl OpenResponse {
             let is_compared = server.texts.is_compared(&completion.rid);
             completion.tokens = self.count_tokens(&completion, limits, is_compared, sink);
         }
-        let is_joined_by_name = name.is_some_and(|name| name.rid.is_some());
+        let is_joined_by_name = announced.is_some_and(|announced| announced.rid.is_some());
         let tokens_by_text = self.count_by_text(&completion, server);
         completion.tokens = tokens_by_text.or(completion.tokens);
         let part = self.find_part(&completion.rid);
@@ -262,12 +272,12 @@ impl OpenResponse {
         if let Some(delivery) = delivery {
             sink.emit(What::Delivered(delivery));
         }
-        server.report_by_text(&completion.rid, completion.finished, completion.is_whole_body, sink);
-        if let Some(part) = self.add_event(&completion, shown_id.as_deref(), limits)
+        server.report_deliveries_by_text(&completion.rid, completion.finished, completion.is_whole_body, sink);
+        if let Some(part) = self.add_event_to_part(&completion, shown_id.as_deref(), limits)
             && completion.form == ResponseForm::WorkerStream
             && !is_joined_by_name
         {
-            server.content.record_received(&mut part.stream_tokens, completion.ids);
+            server.content.add_stream_chunk(&mut part.stream_tokens, completion.ids);
         }
     }
 
@@ -307,7 +317,8 @@ impl OpenResponse {
         if has_no_token && !is_compared { Some(listed.unwrap_or(0)) } else { listed }
     }
 
-    /// Tokens of an event that counts none, by its text. `None` if they are unknown.
+    /// Tokens of an event that counts none, by its text. `None` if they are unknown. The comparison of the text ends with an event of another
+    /// form.
     fn count_by_text(&self, completion: &Completion<'_>, server: &mut Server) -> Option<u32> {
         let rid = &*completion.rid;
         match completion.form {
@@ -330,7 +341,7 @@ impl OpenResponse {
             if completion.text.completion {
                 server.texts.stop_comparison(rid);
             } else {
-                server.texts.collect_unmatched(rid, &completion.text);
+                server.texts.defer_comparison(rid, &completion.text);
             }
             return None;
         }
@@ -346,9 +357,9 @@ impl OpenResponse {
         self.parts.iter().find(|part| part.rid == rid)
     }
 
-    /// Adds an event to its request and returns the request, or `None` above the limit of requests. `shown_id`: id that the response shows, if
-    /// it was replaced by that of the hops.
-    fn add_event(
+    /// Adds an event to its request's part and returns the part, or `None` above the limit of requests. `shown_id`: id that the response shows,
+    /// if it was replaced by that of the hops.
+    fn add_event_to_part(
         &mut self,
         completion: &Completion<'_>,
         shown_id: Option<&str>,
@@ -379,7 +390,7 @@ impl OpenResponse {
         } else {
             part.tokens.saturating_add(listed_tokens)
         };
-        part.count_event(completion, part.tokens_so_far);
+        part.count_event_for_content(completion, part.tokens_so_far);
         let has_continuous_usage = completion.tokens_so_far.is_some();
         part.may_lack_tokens |= completion.logprobs.is_some() && !has_continuous_usage && !completion.text.completion;
         part.tokens_so_far =
@@ -425,6 +436,9 @@ impl OpenResponse {
         sink: &mut EventSink<'_>,
     ) {
         let end = self.settle_end(end, unacknowledged);
+        if end == AnswerEnd::Failed && self.is_refused_stream() {
+            sink.emit(What::Rejected(Rejection { status: STATUS_OF_STREAM }));
+        }
         let lacks_end = self.is_fully_observed && end == AnswerEnd::Whole && !self.says_end;
         let done = (self.is_fully_observed && !self.is_body).then_some(self.is_done);
         // Recorded once for the whole response.
@@ -432,6 +446,7 @@ impl OpenResponse {
         for part in &self.parts {
             // The events before the first frame named the response by the id that it shows. Its answer has the request's id.
             if !part.rid.is_empty() && self.parts.iter().any(|other| other.shown_id == part.rid) {
+                // Only frees the text kept under this id.
                 _ = server.texts.forget_request(&part.rid, false);
                 continue;
             }
@@ -443,7 +458,7 @@ impl OpenResponse {
             if let Some(rid) = &matched_rid {
                 // A matched stream is still remembered under its own name, so that both ids are reported together.
                 server.content.remember_pair(&part.rid, rid);
-            } else if self.is_named() {
+            } else if self.has_announced_rid() {
                 server.content.forget_request(&part.rid);
             }
             let rid = matched_rid.as_deref().unwrap_or(&part.rid);
@@ -464,15 +479,20 @@ impl OpenResponse {
                 tool_calls: ended.tool_calls,
             }));
             if let Some(writes) = writes.take() {
-                let context = self.name.as_ref().map(|name| &*name.context);
-                server.frontends.worker_ended(context, rid, writes, sink);
+                let context = self.announced.as_ref().map(|announced| &*announced.context);
+                server.frontends.record_worker_end(context, rid, writes, sink);
             }
         }
     }
 
+    /// Whether no event of the response names a request, and its status does not say that it has an error.
+    fn is_refused_stream(&self) -> bool {
+        self.parts.is_empty() && self.is_fully_observed && !self.is_rejected
+    }
+
     /// Whether a request plane announced its request with the engine's id.
-    fn is_named(&self) -> bool {
-        self.name.as_ref().is_some_and(|name| name.rid.is_some())
+    fn has_announced_rid(&self) -> bool {
+        self.announced.as_ref().is_some_and(|announced| announced.rid.is_some())
     }
 
     /// Id of the engine's request whose tokens a worker's stream carried. `None` if the request plane named the request, or no single request
@@ -481,7 +501,7 @@ impl OpenResponse {
         if !self.is_worker_stream {
             return None;
         }
-        if self.is_named() {
+        if self.has_announced_rid() {
             server.named += 1;
             return None;
         }
@@ -507,7 +527,7 @@ impl OpenResponse {
         if part.is_counted && is_complete {
             last_tokens = server.texts.compare_end(&part.rid, part.tokens_so_far.is_some()).unwrap_or(0);
         }
-        server.report_by_text(&part.rid, true, false, sink);
+        server.report_deliveries_by_text(&part.rid, true, false, sink);
         let compared = server.texts.forget_request(&part.rid, self.is_fully_observed && is_complete);
         let tool_calls = match compared.tool_calls {
             Ok(calls) => calls,

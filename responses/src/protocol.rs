@@ -47,7 +47,7 @@ pub(super) enum Detected {
 /// Detects the protocol from the first bytes of a connection or of a write.
 pub(super) fn detect_protocol(bytes: &[u8], protocols: &[StreamProtocol]) -> Detected {
     const REQUESTS: [&[u8]; 6] = [b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"PRI * HTTP/2"];
-    match Recognition::by_start(bytes, b"HTTP/1.") {
+    match Recognition::begins_with(bytes, b"HTTP/1.") {
         Recognition::Yes => return Detected::Http,
         // Also without any byte.
         Recognition::TooShort => return Detected::Short,
@@ -100,14 +100,14 @@ fn detect_chunk_with_event(bytes: &[u8]) -> Detected {
         let may_be_size_line = bytes.len() < DETECT_BYTES && bytes.iter().all(u8::is_ascii_hexdigit);
         return if may_be_size_line { Detected::Short } else { Detected::Unknown };
     };
-    match Recognition::by_start(chunk_data, EVENT_START) {
+    match Recognition::begins_with(chunk_data, EVENT_START) {
         Recognition::Yes => Detected::Events,
         Recognition::TooShort => Detected::Short,
         Recognition::No => Detected::Unknown,
     }
 }
 
-/// The bytes behind a chunk's size line.
+/// The bytes behind a chunk's size line; `None` if `bytes` do not begin with a complete one.
 fn behind_size_line(bytes: &[u8]) -> Option<&[u8]> {
     let digits = bytes.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let (size, rest) = bytes.split_at(digits);
@@ -115,7 +115,7 @@ fn behind_size_line(bytes: &[u8]) -> Option<&[u8]> {
     rest.strip_prefix(b"\r\n")
 }
 
-/// Offset of the first chunk of a chunked body whose data begins with an event.
+/// Offset of the first chunk of a chunked body whose data begins with an event; `None` if there is none.
 pub(super) fn find_chunk_with_event(bytes: &[u8]) -> Option<usize> {
     for end_of_size_line in memmem::find_iter(bytes, b"\r\ndata:") {
         // The size line is read backwards from its end.

@@ -67,6 +67,7 @@ impl ResponseReader {
 
     /// Starts again, for another connection of the same kind.
     pub fn restart(&mut self) {
+        // Whether the connection is of a frontend, and whether arrivals are observed, stays.
         let frontend = self.responses.frontend.as_ref().map(|_| TimedResponse::default());
         let next_arrival = self.responses.next_arrival.map(|_| Err(UnknownArrival::Missed));
         let responses = ConnectionResponses { next_arrival, frontend, ..Default::default() };
@@ -148,12 +149,12 @@ impl ResponseReader {
         self.responses.mark_incomplete(&mut EventSink { at, events });
     }
 
-    /// Reads bytes that the kernel has accepted. `begins` marks the start of a write.
+    /// Reads bytes that the kernel has accepted. `is_start_of_write`: the bytes are the first of a write.
     pub fn read_bytes(
         &mut self,
         at: MonoNs,
         bytes: &[u8],
-        begins: bool,
+        is_start_of_write: bool,
         server: &mut Server,
         events: &mut dyn FnMut(&Event<'_>),
     ) {
@@ -163,7 +164,7 @@ impl ResponseReader {
         };
         let kept = std::mem::take(kept);
         if kept.is_empty() {
-            self.seek_protocol(bytes, begins, server, sink);
+            self.seek_protocol(bytes, is_start_of_write, server, sink);
         } else {
             // Bytes are kept only from the start of a write or of the connection.
             self.seek_protocol(&[&kept[..], bytes].concat(), true, server, sink);
@@ -215,21 +216,10 @@ impl ResponseReader {
             }
         }
         self.skipped_bytes += offset as u64;
-        let limits = self.limits;
-        self.parser = match detected {
-            Detected::Short => Parser::Seeking(bytes.to_vec()),
-            Detected::Unknown if self.skipped_bytes > limits.seek_bytes => {
-                return self.stop_reading(Unreadable::Unknown, server, sink);
-            }
-            Detected::Unknown => Parser::default(),
-            Detected::Unreadable(why) => return self.stop_reading(why, server, sink),
-            Detected::Http => Parser::Http(Box::new(HttpParser::new(limits))),
-            Detected::Http2 { is_first } => {
-                Parser::Http2(Box::new(Http2Parser::new(limits, is_first && self.skipped_bytes == 0)))
-            }
-            Detected::Events => Parser::Http(Box::new(HttpParser::within_events(limits))),
-            Detected::Stream(protocol) => Parser::Stream((protocol.parser)(limits)),
-        };
+        match self.parser_from(&detected, bytes) {
+            Ok(parser) => self.parser = parser,
+            Err(why) => return self.stop_reading(why, server, sink),
+        }
         if let Parser::Seeking(_) = self.parser {
             return;
         }
@@ -238,6 +228,25 @@ impl ResponseReader {
             self.responses.mark_incomplete(sink);
         }
         self.parse_bytes(&bytes[offset..], server, sink);
+    }
+
+    /// Parser of the connection from the position that `detected` describes. It seeks further while `bytes` do not show a position. An error if
+    /// the connection cannot be read.
+    fn parser_from(&self, detected: &Detected, bytes: &[u8]) -> Result<Parser, Unreadable> {
+        let limits = self.limits;
+        let is_from_start = self.skipped_bytes == 0;
+        Ok(match *detected {
+            Detected::Short => Parser::Seeking(bytes.to_vec()),
+            Detected::Unknown if self.skipped_bytes > limits.seek_bytes => return Err(Unreadable::Unknown),
+            Detected::Unknown => Parser::default(),
+            Detected::Unreadable(why) => return Err(why),
+            Detected::Http => Parser::Http(Box::new(HttpParser::new(limits))),
+            Detected::Http2 { is_first } => {
+                Parser::Http2(Box::new(Http2Parser::new(limits, is_first && is_from_start)))
+            }
+            Detected::Events => Parser::Http(Box::new(HttpParser::within_events(limits))),
+            Detected::Stream(protocol) => Parser::Stream((protocol.parser)(limits)),
+        })
     }
 
     /// Parses the next bytes of the connection, and records their elements in the responses of its streams.
@@ -296,10 +305,8 @@ impl ConnectionResponses {
             }
             return;
         }
-        if open.len() >= limits.streams
-            && !open.contains_key(&stream)
-            && let Some((_, oldest)) = open.pop_first()
-        {
+        let has_no_space = open.len() >= limits.streams && !open.contains_key(&stream);
+        if has_no_space && let Some((_, oldest)) = open.pop_first() {
             oldest.end_response(AnswerEnd::Unknown, None, server, sink);
         }
         let begins = matches!(element, ResponseElement::Began | ResponseElement::StreamNamed(_));
@@ -307,6 +314,7 @@ impl ConnectionResponses {
         response.apply_element(element, limits, server, sink);
         if begins {
             response.arrival = take_arrival(next_arrival, other_protocol);
+            // The span is that of the arrival, so it is dropped with it.
             response.trace_parent = trace_parent.take().filter(|_| response.arrival.is_some_and(|times| times.is_ok()));
         }
     }

@@ -7,7 +7,7 @@ use trace::event::{Delivery, Frame, Kind, Response, What};
 use super::content::ContentMatcher;
 use super::event::{Completion, EventSink, ResponseForm};
 use super::frontend::Frontends;
-use super::names::{MAX_WAITING, Named, ResponseIds};
+use super::names::{AnnouncedStream, MAX_WAITING, ResponseIds};
 use super::recent::Recent;
 use super::text::Texts;
 use super::{Unreadable, add_to_count};
@@ -36,7 +36,7 @@ pub struct Server {
     /// Number of response streams whose engine request id is unknown.
     pub unnamed: u64,
     /// Requests of streams that were announced and have not begun, by the names of the streams.
-    pub(super) streams: Recent<Named>,
+    pub(super) streams: Recent<AnnouncedStream>,
     /// The engine's request ids by the frontends' ids, from the worker's log.
     pub(super) logged_rids: Recent<String>,
     /// Matching of response streams to requests by their tokens.
@@ -99,8 +99,9 @@ impl Server {
 
     /// Records a request announced on a request plane: the frontend's id and, if known, the engine's.
     pub fn record_announced_stream(&mut self, subject: &str, context: &str, rid: Option<&str>) {
-        let named = Named { subject: subject.to_owned(), context: context.to_owned(), rid: rid.map(str::to_owned) };
-        self.streams.insert(subject, named, MAX_WAITING);
+        let announced =
+            AnnouncedStream { subject: subject.to_owned(), context: context.to_owned(), rid: rid.map(str::to_owned) };
+        self.streams.insert(subject, announced, MAX_WAITING);
     }
 
     /// Records the engine's id of the request `context`, from the worker's log. Call this before the request's first token.
@@ -139,7 +140,7 @@ impl Server {
         }
         let stated = completion.stated_tokens;
         // Up to 0.4.10 an event has either ids or the whole text so far. Whole text always includes earlier tokens.
-        let (tokens, mode_of_event) = match completion.tokens {
+        let (listed_tokens, mode_of_event) = match completion.tokens {
             Some(tokens) => (tokens, stated.and_then(|count| mode_shown_by(tokens, count, stated_before))),
             None => (stated?, Some(Mode::Cumulative)),
         };
@@ -149,7 +150,7 @@ impl Server {
             self.observed_mode = mode_of_event.or(self.observed_mode);
         }
         self.deliveries += 1;
-        let mut tokens = tokens;
+        let mut tokens = listed_tokens;
         // From 0.5.11 on a cumulative event refers to the engine's own list, which may grow before the event is written.
         if mode == Mode::Cumulative
             && let Some(count) = stated
@@ -168,10 +169,16 @@ impl Server {
         mode_of_event.or(self.mode).or(self.observed_mode).unwrap_or(Mode::Cumulative)
     }
 
-    /// Reports deliveries that were counted by their text. `finished`: the last of them finishes the request.
+    /// Reports the deliveries of a request that [`Texts`] has counted by their text. `finished`: the last of them finishes the request.
     /// `is_whole_body`: the response does not stream.
-    pub(super) fn report_by_text(&mut self, rid: &str, finished: bool, is_whole_body: bool, sink: &mut EventSink<'_>) {
-        let mut ready = self.texts.take_ready();
+    pub(super) fn report_deliveries_by_text(
+        &mut self,
+        rid: &str,
+        finished: bool,
+        is_whole_body: bool,
+        sink: &mut EventSink<'_>,
+    ) {
+        let mut ready = self.texts.take_ready_deliveries();
         while let Some(carried) = ready.next() {
             let is_last = ready.as_slice().is_empty();
             let delivery = Delivery {
@@ -193,17 +200,17 @@ impl Server {
         self.deliveries > 0 || !has_hidden_responses
     }
 
-    /// Describes the traffic that was not observable, with counts.
+    /// Describes the traffic that was not observable, with counts: one line for each cause.
     pub fn degraded(&self) -> Vec<String> {
         let mut degraded = Vec::new();
         for (why, times) in self.unreadable.iter().filter(|(why, _)| why.hides_responses()) {
-            let more = match why {
+            let hint = match why {
                 Unreadable::Tls => "; run with --tls".to_owned(),
                 Unreadable::Grpc => format!(" ({} messages)", self.grpc_messages),
                 _ => String::new(),
             };
             degraded
-                .push(format!("egress: cannot read the deliveries of {times} connections or responses: {why}{more}"));
+                .push(format!("egress: cannot read the deliveries of {times} connections or responses: {why}{hint}"));
         }
         if let Some(hidden) = self.tls.map(Tls::hidden_connections).filter(|hidden| *hidden > 0) {
             degraded.push(format!(

@@ -90,13 +90,9 @@ impl EventParser {
     /// Emits the data of an event. Several lines are joined, as the specification says.
     fn parse_block(&mut self, block: &[u8], emit: &mut impl FnMut(Option<&[u8]>)) {
         let mut lines = block.split(|byte| *byte == b'\n').filter_map(data_value);
-        let Some(first) = lines.next() else {
-            return;
-        };
+        let Some(first) = lines.next() else { return };
         // Nearly every event has one line of data, which needs no copy.
-        let Some(second) = lines.next() else {
-            return emit(Some(first));
-        };
+        let Some(second) = lines.next() else { return emit(Some(first)) };
         self.joined.clear();
         self.joined.extend_from_slice(first);
         for line in std::iter::once(second).chain(lines) {
@@ -107,10 +103,11 @@ impl EventParser {
     }
 }
 
-/// The value of a `data:` line.
+/// The value of a `data:` line. `None` for any other line.
 fn data_value(line: &[u8]) -> Option<&[u8]> {
-    let value = line.strip_prefix(b"data:")?;
-    let value = value.strip_prefix(b" ").unwrap_or(value);
+    let behind_colon = line.strip_prefix(b"data:")?;
+    // One space belongs to the notation, and further ones to the value.
+    let value = behind_colon.strip_prefix(b" ").unwrap_or(behind_colon);
     Some(value.strip_suffix(b"\r").unwrap_or(value))
 }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use trace::HopId;
 use trace::event::{Chunk, Frame, Kind, ToolCalls, UnjudgedReason};
 
-use self::sent_text::{CarriedChunks, Difference, SentText, most_tokens};
+use self::sent_text::{CarriedChunks, Difference, SentText, max_tokens_of_chunk};
 pub use self::sent_text::{Detokenize, TokenStream};
 use self::tool_calls::ResponseCalls;
 use super::digest::Digest;
@@ -25,7 +25,7 @@ const MAX_REQUESTS: usize = 16_384;
 const MAX_BYTES: usize = 64 << 20;
 /// Number of events after missing text during which the text may still come, out of order. A server that turns ids into text may hold it back
 /// longer, for a stop string, so only the end of such a response shows which text is missing.
-const HELD: usize = 8;
+const MAX_HELD: usize = 8;
 
 /// Text of one choice in one event, by the fields that carry it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +53,7 @@ impl ChoiceText<'_> {
         self.elsewhere || !self.tool_calls.is_empty()
     }
 
+    /// Digests of reasoning and content, without empty ones.
     fn non_empty_pieces(self) -> impl Iterator<Item = Digest> {
         // A model reasons first, so an event with both has them in this order.
         [self.reasoning, self.content].into_iter().filter(|piece| !piece.is_empty())
@@ -71,6 +72,7 @@ pub struct Texts {
     pub detokenizer: Option<Arc<dyn Detokenize>>,
     /// Number of requests evicted because a limit was reached.
     pub evicted: u64,
+    /// Whether the text of any request was ever known.
     has_text: bool,
     /// Responses whose text is not the text that was sent.
     pub(super) differences: Differences,
@@ -81,27 +83,35 @@ pub struct Texts {
 /// Numbers of responses by their first difference from the text that was sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Differences {
-    /// Numbers by [`Difference`].
+    /// Number of each [`Difference`], in the order of its variants.
     counts: [u64; 4],
-    /// The first of them that is not [`Difference::Elsewhere`]: its request, and the number of tokens before the difference.
-    first: Option<(String, u32)>,
+    /// The first of them that is not [`Difference::Elsewhere`].
+    first: Option<FirstDifference>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FirstDifference {
+    rid: String,
+    /// Number of the request's tokens before the difference.
+    tokens_before: u32,
 }
 
 impl Differences {
-    /// Counts a difference, and keeps the place of the first one.
-    fn count_difference(&mut self, difference: Difference, rid: &str, tokens: u32) {
+    /// Counts a difference of the response to request `rid` behind `tokens_before` tokens, and keeps the place of the first one.
+    fn count_difference(&mut self, difference: Difference, rid: &str, tokens_before: u32) {
         self.counts[difference as usize] += 1;
         if difference != Difference::Elsewhere && self.first.is_none() {
-            self.first = Some((rid.to_owned(), tokens));
+            self.first = Some(FirstDifference { rid: rid.to_owned(), tokens_before });
         }
     }
 
+    /// Describes the responses whose text differs, with counts.
     pub(super) fn degraded(&self) -> Vec<String> {
         let [missing, repeated, changed, elsewhere] = self.counts;
         let mut degraded = Vec::new();
-        if let Some((rid, tokens)) = &self.first {
+        if let Some(FirstDifference { rid, tokens_before }) = &self.first {
             degraded.push(format!(
-                "egress: the text of {} responses is not the text that was sent: missing in {missing}, repeated in {repeated}, changed in {changed}; their later tokens are not judged; first: request {rid} after token {tokens}",
+                "egress: the text of {} responses is not the text that was sent: missing in {missing}, repeated in {repeated}, changed in {changed}; their later tokens are not judged; first: request {rid} after token {tokens_before}",
                 missing + repeated + changed
             ));
         }
@@ -168,7 +178,7 @@ impl ComparedRequest {
     }
 
     /// Text that is compared event by event; `None` after the first difference.
-    fn by_event(&self) -> Option<&SentText> {
+    fn text_compared_by_event(&self) -> Option<&SentText> {
         if self.unmatched.is_some() {
             return None;
         }
@@ -191,7 +201,7 @@ impl Texts {
     /// Records that frames were missed. Requests whose chunks have no counts may lack some from here on.
     pub fn record_missed_frames(&mut self) {
         for request in self.requests.values.values_mut() {
-            if request.sent.as_ref().is_some_and(|sent| !sent.counted) {
+            if request.sent.as_ref().is_some_and(|sent| !sent.states_counts) {
                 self.bytes -= request.kept_bytes();
                 request.stop_comparison();
             }
@@ -203,7 +213,7 @@ impl Texts {
         let rid = chunk.rid;
         let detokenizer = self.detokenizer.as_deref();
         // The first chunk of a request states only its own tokens.
-        let may_be_first = chunk.completion_tokens.is_none_or(|count| count <= most_tokens(chunk));
+        let may_be_first = chunk.completion_tokens.is_none_or(|count| count <= max_tokens_of_chunk(chunk));
         if let Some(request) = self.requests.values.get_mut(rid) {
             let Some(sent) = &mut request.sent else { return };
             // A router forwards the same text on another hop.
@@ -239,7 +249,7 @@ impl Texts {
 
     /// Whether the text of this request is compared.
     pub(super) fn is_compared(&self, rid: &str) -> bool {
-        self.requests.values.get(rid).is_some_and(|request| request.by_event().is_some())
+        self.requests.values.get(rid).is_some_and(|request| request.text_compared_by_event().is_some())
     }
 
     /// Compares an event of a response. Returns its number of tokens, or `None` if it is unknown. Text that is missing before an event is lost
@@ -257,13 +267,13 @@ impl Texts {
             return None;
         }
         let sent = request.sent.as_mut()?;
-        if !all_observed && !sent.begins {
+        if !all_observed && !sent.has_first_chunk {
             // Neither its first chunk nor the first event is known.
             self.stop_comparison(rid);
             return None;
         }
         // The parser of a chat may remove text, which is then not lost.
-        let may_skip = all_observed && sent.begins && (self.exact || text.completion);
+        let may_skip = all_observed && sent.has_first_chunk && (self.exact || text.completion);
         let bytes_before = sent.kept_bytes();
         let tokens_before = sent.carried.tokens;
         let compared = sent.compare_event(text, finished, may_skip);
@@ -274,7 +284,7 @@ impl Texts {
             Err(difference) => {
                 request.differs = true;
                 self.differences.count_difference(difference, rid, completion_tokens);
-                self.collect_unmatched(rid, text);
+                self.defer_comparison(rid, text);
                 return None;
             }
         };
@@ -283,7 +293,7 @@ impl Texts {
             let deliveries = if follows_missing_text { &mut request.held } else { &mut self.ready };
             deliveries.push(CarriedTokens { tokens, completion_tokens, without_text });
             // The missing text did not come later, so it is lost.
-            let is_text_overdue = sent.counted && request.held.len() > HELD;
+            let is_text_overdue = sent.states_counts && request.held.len() > MAX_HELD;
             if finished || is_text_overdue {
                 self.ready.append(&mut request.held);
             }
@@ -291,24 +301,27 @@ impl Texts {
         Some(tokens)
     }
 
-    /// Takes the deliveries that can be reported.
-    pub(super) fn take_ready(&mut self) -> std::vec::Drain<'_, CarriedTokens> {
+    /// Removes and returns the deliveries that can be reported.
+    pub(super) fn take_ready_deliveries(&mut self) -> std::vec::Drain<'_, CarriedTokens> {
         self.ready.drain(..)
     }
 
-    /// Ends the comparison of a response that ended without an event that finishes it. Returns the number of its last tokens.
+    /// Ends the comparison of a response that ended without an event that finishes it. Returns the number of its last tokens, if it has any
+    /// whose text no event carried.
     pub(super) fn compare_end(&mut self, rid: &str, all_observed: bool) -> Option<u32> {
         let request = self.requests.values.get(rid)?;
-        let has_carried_all = request.by_event()?.pending.is_empty();
+        let has_carried_all = request.text_compared_by_event()?.pending.is_empty();
         let is_all_compared = has_carried_all && request.held.is_empty();
         if is_all_compared {
             return None;
         }
+        // As if an event without text had finished it.
         self.compare_event(rid, &ChoiceText::default(), true, all_observed)
     }
 
-    /// Stops the comparison by event for a request. Its tool calls are compared with the rest of its text when the response ends.
-    pub(super) fn collect_unmatched(&mut self, rid: &str, text: &ChoiceText<'_>) {
+    /// Stops the comparison by event for a request. From this event on, its tool calls are collected, and compared with the rest of the sent
+    /// text when the response ends.
+    pub(super) fn defer_comparison(&mut self, rid: &str, text: &ChoiceText<'_>) {
         let Some(request) = self.requests.values.get_mut(rid) else { return };
         request.held.clear();
         if request.sent.is_none() {
@@ -341,7 +354,7 @@ impl Texts {
         let differs = request.differs;
         if let (Some(mut sent), Some(unmatched)) = (request.sent, request.unmatched)
             && is_whole
-            && sent.begins
+            && sent.has_first_chunk
         {
             return ComparisonResult { differs, tool_calls: sent.compare_calls(&unmatched.calls, unmatched.carried) };
         }

@@ -6,7 +6,6 @@ mod about;
 mod observer;
 pub mod own;
 pub mod playback;
-pub mod remote;
 mod run;
 mod session;
 mod signals;
@@ -18,7 +17,7 @@ pub mod units;
 
 pub use about::{About, EngineIdentity, OwnUsage};
 pub use observer::{NoObserver, Notice, Observer, Run, RunStage, ScreenCommand};
-pub use run::{CompareRuns, RunHooks, RunOptions, Running, SHORT_SLEEP, run};
+pub use run::{CompareRuns, RunHooks, RunOptions, Running, SHORT_SLEEP, run_sessions};
 pub use session::Session;
 pub use signals::Signals;
 pub use source::{Flow, LiveSource, Source};

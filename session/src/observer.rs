@@ -68,18 +68,19 @@ pub enum ScreenCommand {
 /// An observer of a run.
 pub trait Observer {
     /// Called after the analysis has processed an event.
-    fn event(&mut self, _: &Event<'_>) {}
+    fn observe_event(&mut self, _: &Event<'_>) {}
 
     /// Called after the analysis has processed a tick.
-    fn tick(&mut self, _: &Analysis) {}
+    fn observe_tick(&mut self, _: &Analysis) {}
 
     /// Called when the run restarts from its beginning with an empty state.
-    fn restart(&mut self) {}
+    fn observe_restart(&mut self) {}
 
-    /// Called every few milliseconds by the run loop. Must be quick, because the source is not polled meanwhile.
-    fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand>;
+    /// Shows the run as it is now, and returns what the user asks of it. Called every few milliseconds by the run loop. Must be quick, because
+    /// the source is not polled meanwhile.
+    fn show_run(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand>;
 
-    /// Called when the source is idle: sleeps for `time`, or until the next turn has something to do.
+    /// Called when the source is idle: sleeps for `time`, or until `show_run` has something to do.
     fn sleep(&mut self, time: Duration) {
         thread::sleep(time);
     }
@@ -89,7 +90,7 @@ pub trait Observer {
 pub struct NoObserver;
 
 impl Observer for NoObserver {
-    fn turn(&mut self, _: &Run<'_>) -> anyhow::Result<ScreenCommand> {
+    fn show_run(&mut self, _: &Run<'_>) -> anyhow::Result<ScreenCommand> {
         Ok(ScreenCommand::None)
     }
 }

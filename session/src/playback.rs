@@ -104,15 +104,18 @@ impl Position {
         Some(candidates.into_iter().flatten().collect())
     }
 
-    /// Parses `2026-11-27 14:59:08`, in UTC unless it has an offset. Before the run, the largest number, which no run covers.
+    /// Parses `2026-11-27 14:59:08` into nanoseconds from the start, in UTC unless it has an offset. Before the run, the largest number, which
+    /// no run covers. `None` if the text is no date, or the wall clock is unknown.
     fn parse_date(&self, text: &str) -> Option<u64> {
         let at = text.parse::<jiff::Timestamp>().ok().or_else(|| parse_date_in_utc(text))?;
-        let start_ns = i128::from(self.start_wall_ns()?);
+        let from_start_ns = at.as_nanosecond() - i128::from(self.start_wall_ns()?);
+        let names_second = text.split(':').count() > 2;
+        let precision_ns = if names_second { SECOND_NS } else { 60 * SECOND_NS };
         // The second or minute in which the run begins is part of it.
-        let precision_ns = if text.split(':').count() > 2 { SECOND_NS } else { 60 * SECOND_NS };
-        let ahead_ns = at.as_nanosecond() - start_ns;
-        let is_in_first_unit = ahead_ns < 0 && ahead_ns > -i128::from(precision_ns);
-        Some(if is_in_first_unit { 0 } else { u64::try_from(ahead_ns).unwrap_or(u64::MAX) })
+        if from_start_ns < 0 && from_start_ns > -i128::from(precision_ns) {
+            return Some(0);
+        }
+        Some(u64::try_from(from_start_ns).unwrap_or(u64::MAX))
     }
 
     /// Time of day, if it is known, and time from the start: `14:59:08Z, 0:05`.

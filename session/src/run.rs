@@ -56,7 +56,7 @@ pub struct RunOptions<'a, S> {
 }
 
 /// Polls the sources until all have ended, `options.duration` is over, an observer ends the run or a signal arrives.
-pub fn run<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, options: RunOptions<'_, S>) {
+pub fn run_sessions<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, options: RunOptions<'_, S>) {
     signals.set_reload_on_hangup(options.reload.is_some());
     notify_service_manager(&[NotifyState::Ready]);
     run_loop(runs, signals, options);
@@ -78,6 +78,7 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
         for run in &mut *runs {
             run.poll_source(is_tick_due, options.alarm);
         }
+        // No run joins the others while they drain.
         if is_tick_due && drain_deadline.is_none() {
             runs.extend(options.hooks.join.as_mut().and_then(|join| join()));
             compare_runs(runs, &mut options);
@@ -101,7 +102,7 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
         let mut is_kept_open = false;
         for run in &mut *runs {
             if is_dump_requested {
-                run.session.dump("SIGUSR1", &run.source);
+                run.session.dump_ring("SIGUSR1", &run.source);
             }
             match run.run_observer(drain_deadline.is_some()) {
                 ScreenCommand::None => {}
@@ -109,7 +110,7 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
                 _ => is_kept_open = true,
             }
         }
-        let end_requests = signals.seen() + end_commands;
+        let end_requests = signals.end_request_count() + end_commands;
         let is_duration_over = options.duration.is_some_and(|duration| now - start >= duration);
         let must_end = is_duration_over || end_requests > 0 || runs.iter().all(Running::is_pointless);
         if drain_deadline.is_none() && must_end {
@@ -118,6 +119,7 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
             }
             drain_deadline = Some(now + DRAIN_TIMEOUT);
         }
+        // A screen keeps runs open after their end, until the user ends them.
         let have_all_ended = runs.iter().all(|run| run.flow == Flow::Ended);
         if have_all_ended && (drain_deadline.is_some() || !is_kept_open) {
             return;
@@ -171,7 +173,7 @@ impl<S: Source> Running<S> {
                 *flow = source.poll(session);
             }
             if is_tick_due && source.is_live() {
-                session.tick(source.observed_until(), source);
+                session.process_tick(source.observed_until(), source);
             }
         }));
         if polled.is_err() && !session.has_failed() {
@@ -195,7 +197,7 @@ impl<S: Source> Running<S> {
         } else {
             RunStage::Running
         };
-        let command = self.session.turn(&self.source, stage);
+        let command = self.session.show_run(&self.source, stage);
         if let ScreenCommand::Play(play) = command {
             self.source.play(play, self.session.analysis());
         }
@@ -215,6 +217,7 @@ struct IdleTimer {
 }
 
 impl IdleTimer {
+    /// The next sleep is short again.
     fn end_idle_period(&mut self) {
         self.idle_since = None;
     }
@@ -350,7 +353,7 @@ mod tests {
             comparisons += 1;
             assert_ne!(runs.len(), 2, "a defect");
         };
-        run(
+        run_sessions(
             &mut runs,
             &Signals::none(),
             RunOptions {
@@ -374,7 +377,7 @@ mod tests {
             let mut runs = vec![Running::new(source, session)];
             let duration = Duration::from_millis(if in_the_path { 200 } else { 60_000 });
             let (alarms, start) = (RefCell::new(Vec::new()), Instant::now());
-            run(
+            run_sessions(
                 &mut runs,
                 &Signals::none(),
                 RunOptions {

@@ -67,33 +67,35 @@ impl Session {
     }
 
     /// Processes an event.
-    pub fn event(&mut self, event: &Event<'_>) {
+    pub fn process_event(&mut self, event: &Event<'_>) {
         if self.has_failed {
             return;
         }
         self.analysis.apply(event);
-        self.sink.event(event);
-        self.telemetry.event(event, &self.analysis);
-        self.observer.event(event);
+        // The others read the state of the analysis after the event.
+        self.sink.write_event(event);
+        self.telemetry.process_event(event, &self.analysis);
+        self.observer.observe_event(event);
     }
 
     /// Processes a tick.
-    pub fn tick(&mut self, now: MonoNs, about: &dyn About) {
+    pub fn process_tick(&mut self, now: MonoNs, about: &dyn About) {
         if self.has_failed {
             return;
         }
         self.analysis.tick(now);
         let output_problems = self.output_problems();
+        // Fields instead of `self`, because the outputs are borrowed beside the closure.
         let degraded = &self.degraded;
         let slowest = self.slowest;
         // Made only when an output needs it, which is rarer than ticks.
         let input = || report_input(about, all_degraded(about, &output_problems, degraded), slowest);
-        self.sink.tick(now, &self.analysis, &input);
-        self.telemetry.tick(now, &self.analysis, &input, &|| about.engine());
+        self.sink.write_tick(now, &self.analysis, &input);
+        self.telemetry.process_tick(now, &self.analysis, &input, &|| about.engine());
         for message in [self.sink.take_message(), self.telemetry.take_message()].into_iter().flatten() {
             self.notify(message);
         }
-        self.observer.tick(&self.analysis);
+        self.observer.observe_tick(&self.analysis);
     }
 
     /// Restarts the run with an empty state and `config`; the known engines and what a screen keeps stay.
@@ -103,7 +105,7 @@ impl Session {
         if self.telemetry.pushes_requests() {
             self.analysis.keep_timelines();
         }
-        self.observer.restart();
+        self.observer.observe_restart();
     }
 
     /// Whether the run is served, or its metrics are pushed.
@@ -123,8 +125,8 @@ impl Session {
     }
 
     /// Closes the outputs of the run and returns messages about them.
-    pub fn close(&mut self, input: &ReportInput) -> Vec<String> {
-        self.sink.finish(input)
+    pub fn close_files(&mut self, input: &ReportInput) -> Vec<String> {
+        self.sink.close_files(input)
     }
 
     /// Applies the flags that can change during a run.
@@ -165,14 +167,14 @@ impl Session {
     }
 
     /// Dumps the hindsight ring.
-    pub(crate) fn dump(&mut self, why: &str, about: &dyn About) {
+    pub(crate) fn dump_ring(&mut self, why: &str, about: &dyn About) {
         let input = self.report_input(about);
-        let message = self.sink.dump(why, &input);
+        let message = self.sink.dump_ring(why, &input);
         self.notify(message);
     }
 
     /// Lets the observer draw and read keys. Executes its commands about outputs, and returns any other command.
-    pub fn turn(&mut self, about: &dyn About, stage: RunStage) -> ScreenCommand {
+    pub fn show_run(&mut self, about: &dyn About, stage: RunStage) -> ScreenCommand {
         if self.has_failed {
             return ScreenCommand::None;
         }
@@ -184,12 +186,12 @@ impl Session {
         telemetry.answer_requests(analysis, &input, about.is_attached());
         // A defect of the screen must not end the run.
         let command = catch_unwind(AssertUnwindSafe(|| {
-            observer.turn(&Run {
+            observer.show_run(&Run {
                 analysis,
                 about,
                 stage,
                 notice,
-                writing: &|| OutputStatus { endpoint: telemetry.endpoint_status(), ..sink.writing() },
+                writing: &|| OutputStatus { endpoint: telemetry.endpoint_status(), ..sink.output_status() },
                 degraded: &list_degraded,
                 report: &|| Report::of(analysis, &input()),
             })
@@ -202,7 +204,7 @@ impl Session {
                 ScreenCommand::Stay
             }
             Ok(Ok(ScreenCommand::Dump)) => {
-                self.dump("requested on the screen", about);
+                self.dump_ring("requested on the screen", about);
                 ScreenCommand::Stay
             }
             Ok(Ok(command)) => command,
@@ -232,7 +234,7 @@ impl Session {
         }
         self.remove_observer();
         let input = self.report_input(about);
-        for message in self.close(&input) {
+        for message in self.close_files(&input) {
             show(&message);
         }
         if self.telemetry.has_push() {

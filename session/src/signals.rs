@@ -49,7 +49,7 @@ impl Signals {
     }
 
     /// Number of requests to end the run.
-    pub fn seen(&self) -> usize {
+    pub fn end_request_count(&self) -> usize {
         self.counts.end_requests.load(Ordering::Relaxed)
     }
 

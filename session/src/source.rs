@@ -63,7 +63,7 @@ pub trait LiveSource: About {
 
 impl<T: LiveSource> Source for T {
     fn poll(&mut self, session: &mut Session) -> Flow {
-        LiveSource::poll(self, &mut |event| session.event(event))
+        LiveSource::poll(self, &mut |event| session.process_event(event))
     }
 
     fn stop(&mut self) {

@@ -23,17 +23,22 @@ impl TimeOfDay {
         let afternoon = clock.strip_suffix("pm");
         let half_day = afternoon.or_else(|| clock.strip_suffix("am"));
         let mut parts = half_day.unwrap_or(clock).trim_end().split(':');
-        let hours = parse_number_below(parts.next()?, 24)?;
+        let shown_hours = parse_number_below(parts.next()?, 24)?;
         let minutes = parse_number_below(parts.next()?, 60)?;
         let seconds = parts.next();
         let has_further_parts = parts.next().is_some();
-        let is_valid_hour = half_day.is_none() || (1..=12).contains(&hours);
+        let is_valid_hour = half_day.is_none() || (1..=12).contains(&shown_hours);
         if has_further_parts || !is_valid_hour {
             return None;
         }
         // 12 am is midnight, 12 pm is noon.
-        let hours = if half_day.is_some() { hours % 12 } else { hours };
-        let hours = if afternoon.is_some() { hours + 12 } else { hours };
+        let hours = if afternoon.is_some() {
+            shown_hours % 12 + 12
+        } else if half_day.is_some() {
+            shown_hours % 12
+        } else {
+            shown_hours
+        };
         let minute_ns = (hours * 60 + minutes) * MINUTE_NS;
         let Some(seconds) = seconds else { return Some(Self { ns: minute_ns, precision_ns: MINUTE_NS }) };
         let decimals = seconds.split_once('.').map_or(0, |(_, decimals)| decimals.len().min(9));
@@ -51,23 +56,24 @@ impl TimeOfDay {
 
     /// Time from the start of a run at which a clock on the wall first shows it; 0 if the run begins in the second or minute that it names.
     pub fn first_in_run(self, start_wall_ns: u64) -> u64 {
-        self.begin_since_unit(start_wall_ns).saturating_sub(self.start_in_unit(start_wall_ns))
+        let unit_start_ns = self.unit_start_ns(start_wall_ns);
+        self.ns_after(unit_start_ns).saturating_sub(start_wall_ns - unit_start_ns)
     }
 
     /// The last nanosecond of the second or minute that it names, from the start of the run.
     pub fn last_in_run(self, start_wall_ns: u64) -> u64 {
-        self.begin_since_unit(start_wall_ns) + self.precision_ns - 1 - self.start_in_unit(start_wall_ns)
+        let unit_start_ns = self.unit_start_ns(start_wall_ns);
+        self.ns_after(unit_start_ns) + self.precision_ns - 1 - (start_wall_ns - unit_start_ns)
     }
 
-    /// Its begin after that of the second or minute in which the run begins: users type whole seconds or minutes, so that this one is part of
-    /// the run.
-    fn begin_since_unit(self, start_wall_ns: u64) -> u64 {
-        let unit_ns = start_wall_ns - self.start_in_unit(start_wall_ns);
-        (self.ns + DAY_NS - unit_ns % DAY_NS) % DAY_NS
+    /// Start of the second or minute in which the run begins. Users type whole ones, so the whole of this one is part of the run.
+    fn unit_start_ns(self, start_wall_ns: u64) -> u64 {
+        start_wall_ns - start_wall_ns % self.precision_ns
     }
 
-    fn start_in_unit(self, start_wall_ns: u64) -> u64 {
-        start_wall_ns % self.precision_ns
+    /// Nanoseconds from `wall_ns` until a clock on the wall shows it next: less than a day.
+    fn ns_after(self, wall_ns: u64) -> u64 {
+        (self.ns + DAY_NS - wall_ns % DAY_NS) % DAY_NS
     }
 }
 

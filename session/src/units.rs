@@ -9,6 +9,7 @@ pub fn format_duration(ns: u64) -> String {
         0..1_000 => format!("{ns} ns"),
         1_000..999_500 => with_three_digits(ns as f64 / 1e3, " us"),
         999_500..999_500_000 => with_three_digits(ns as f64 / 1e6, " ms"),
+        // From 59.95 s on, the rounded value would be a minute.
         999_500_000..MINUTE_NS => with_three_digits((ns as f64 / 1e9).min(59.9), " s"),
         _ => long_duration(ns),
     }
@@ -29,7 +30,7 @@ pub(crate) fn parse_decimal(text: &str) -> Option<f64> {
     if is_decimal { text.parse().ok() } else { None }
 }
 
-/// Parses a time typed by a user into nanoseconds: `1:23`, `1:02:03.5`, `83`, `3.9s`, `2m`.
+/// Parses a time typed by a user into nanoseconds: `1:23`, `1:02:03.5`, `83`, `3.9s`, `2m`. `None` if it is no time, or too long.
 pub fn parse_moment(text: &str) -> Option<u64> {
     const LONGEST_S: u64 = u64::MAX / 1_000_000_000 - 1;
     let text = text.trim();

@@ -71,9 +71,11 @@ impl Guard {
 }
 
 impl Drop for Guard {
+    /// Ends the guard, which then leaves the sockets alone.
     fn drop(&mut self) {
         // Without this message, the guard would treat the end of the pipe as a kill.
         if let Some(mut pipe) = self.pipe.take() {
+            // A guard that has exited already needs no message.
             let _ = pipe.write_all(b"done\n");
         }
         // It ends at the message, and is reaped here.

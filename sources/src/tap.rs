@@ -33,7 +33,7 @@ pub struct TapHop {
     /// Index of the receiver in a worker group.
     pub worker: Option<u16>,
     /// Additional capabilities of other observers of the same hop: receives, deliveries.
-    pub also: Capabilities,
+    pub further_capabilities: Capabilities,
     /// Whether the hop is the first on the path, as far as known.
     pub origin: bool,
     /// Whether the hop is the last on the path, so that its receiver is the tokenizer.
@@ -51,7 +51,7 @@ impl TapHop {
             pair,
             ends: None,
             worker: None,
-            also: Capabilities::default(),
+            further_capabilities: Capabilities::default(),
             origin: false,
             last: false,
             carries_requests: false,
@@ -87,7 +87,7 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Binds every listener and starts to relay. [`Tap::add`] adds further hops.
+    /// Binds every listener and starts to relay. [`Tap::add_hop`] adds further hops.
     pub fn start(hops: Vec<TapHop>, options: RelayOptions) -> Result<Self, RelayError> {
         let formats = options.formats;
         let longest = usize::try_from(options.max_frame_bytes).unwrap_or(usize::MAX);
@@ -117,9 +117,9 @@ impl Tap {
     }
 
     /// Adds a hop whose listener is already bound. Its connections wait for `gate` before the relay connects them to the upstream.
-    pub fn add(&mut self, hop: TapHop, sockets: PairSockets, gate: Signal) -> Result<(), RelayError> {
+    pub fn add_hop(&mut self, hop: TapHop, sockets: PairSockets, gate: Signal) -> Result<(), RelayError> {
         let relay = self.relay.as_mut().ok_or(RelayError::Stopped)?;
-        relay.add(hop.pair.clone(), sockets, gate)?;
+        relay.add_bound_pair(hop.pair.clone(), sockets, gate)?;
         self.push_hop(hop);
         Ok(())
     }
@@ -128,7 +128,7 @@ impl Tap {
     fn push_hop(&mut self, hop: TapHop) {
         let served = hop.pair.listen.speaks_http().then(Served::new);
         if let Some(Served { clients, .. }) = &served {
-            self.hops.delivers = true;
+            self.hops.are_deliveries_visible = true;
             self.translator.prepare_comparison(clients);
         }
         self.served.push(served);
@@ -175,7 +175,7 @@ impl Tap {
             Observed::Lost { direction, count, cause } => {
                 let hop = hop_id(pair, direction);
                 let at = MonoNs::now();
-                self.hops.announce(hop, at, sink);
+                self.hops.announce_hop(hop, at, sink);
                 let has_output = !self.hops.tapped[usize::from(hop.0)].hop.carries_requests;
                 let served = self.served.iter_mut().flatten().filter(|_| has_output);
                 let missed = Missed { hop: Some(hop), count, cause };
@@ -183,7 +183,7 @@ impl Tap {
             }
             Observed::Opened(at) => {
                 if self.hops.tapped[usize::from(forward.0)].hop.ends.is_some() {
-                    self.hops.announce(forward, at, sink);
+                    self.hops.announce_hop(forward, at, sink);
                 }
             }
             Observed::Rejected(direction) => {
@@ -223,7 +223,7 @@ impl Tap {
         }
     }
 
-    /// Decodes a message and emits it as a frame.
+    /// Decodes a message and emits it: as requests, if its hop carries those, or else as a frame of output.
     fn translate_frame(&mut self, frame: RelayedFrame, payload: &Payload, sink: &mut dyn FnMut(&Event<'_>)) {
         let RelayedFrame { id, read_at: at, written_at, bytes } = frame;
         // Declared here, because `parts` borrows from one of them. A single part needs no allocation.
@@ -240,26 +240,38 @@ impl Tap {
             }
             Payload::NotKept(_) => Err("not-kept"),
         };
-        if self.hops.tapped[usize::from(id.hop.0)].hop.carries_requests {
-            self.hops.announce(id.hop, at, sink);
-            let mut requests = Vec::new();
-            let content = match parts {
-                Ok(parts) => {
-                    let parts: Vec<_> = parts.iter().map(|part| Excerpt::whole(part)).collect();
-                    self.translator.read_requests(&parts, &mut requests)
-                }
-                Err(reason) => Err(Refused { reason: "not-kept", detail: reason.to_owned() }),
-            };
-            return DispatchedMessage { id, at, bytes, requests: &requests }.emit(content, sink);
+        let hop = &self.hops.tapped[usize::from(id.hop.0)].hop;
+        if hop.carries_requests {
+            return self.emit_requests(frame, parts, sink);
         }
         // Clocks of two machines are not comparable.
-        let by = match self.hops.tapped[usize::from(id.hop.0)].hop.pair.listen {
+        let by = match hop.pair.listen {
             Endpoint::Path(_) | Endpoint::Abstract(_) => ObservedBy::LocalSend,
             Endpoint::Tcp { .. } => ObservedBy::RemoteSend,
         };
         let message = ObservedMessage { source: id, at, forwarded: Some(written_at), bytes, parts, by };
         let clients = self.served.iter_mut().flatten().map(|served| &mut served.clients);
         self.translator.translate_message(message, &mut self.hops, clients, sink);
+    }
+
+    /// Emits the requests in a message to the scheduler. `parts`: its parts, or why they were not kept.
+    fn emit_requests(
+        &mut self,
+        frame: RelayedFrame,
+        parts: Result<&[&[u8]], &'static str>,
+        sink: &mut dyn FnMut(&Event<'_>),
+    ) {
+        let RelayedFrame { id, read_at: at, bytes, .. } = frame;
+        self.hops.announce_hop(id.hop, at, sink);
+        let mut requests = Vec::new();
+        let content = match parts {
+            Ok(parts) => {
+                let parts: Vec<_> = parts.iter().map(|part| Excerpt::whole(part)).collect();
+                self.translator.read_requests(&parts, &mut requests)
+            }
+            Err(reason) => Err(Refused { reason: "not-kept", detail: reason.to_owned() }),
+        };
+        DispatchedMessage { id, at, bytes, requests: &requests }.emit(content, sink);
     }
 
     /// Sets the ends of the hop that listens at `listen`, replacing those derived from its messages, and announces the change immediately.

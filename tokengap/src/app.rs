@@ -90,8 +90,8 @@ impl RunOutputs {
         Ok(Self { config, sink, telemetry })
     }
 
-    /// Outputs of a further run with these files. Its telemetry is that of the first.
-    pub(crate) fn open_further(
+    /// Opens the outputs of a run that joins another one, whose telemetry it shares.
+    pub(crate) fn open_for_further_run(
         args: &LiveArgs,
         kind: &str,
         files: &OutputFiles,
@@ -169,14 +169,14 @@ pub(crate) fn run_live<S: Source>(
         reload: reload.as_mut().map(|reload| reload as &mut dyn FnMut(&mut Session)),
         alarm: &print_message,
     };
-    session::run(runs, signals, options);
+    session::run_sessions(runs, signals, options);
     Ok(())
 }
 
 /// Keeps the final state served for as long as asked for, or until a signal.
 pub(crate) fn keep_serving(args: &LiveArgs, signals: &Signals) {
-    let before = signals.seen();
-    args.telemetry.keep_serving(|| signals.seen() > before);
+    let before = signals.end_request_count();
+    args.telemetry.keep_serving(|| signals.end_request_count() > before);
 }
 
 /// Prints the reports and returns the exit code for `--fail-on` over all of them.
@@ -185,9 +185,9 @@ pub(crate) fn print_reports(runs: &[RunReport], outcome: OutcomeArgs) -> anyhow:
     if runs.len() == 1 {
         return print_report(&worst.report, outcome);
     }
-    let mut out = output::stdout(form(outcome.json));
+    let mut out = output::stdout(escape_form(outcome.json));
     if outcome.json {
-        serde_json::to_writer(&mut out, &RunsReport::of(runs)).map_err(std::io::Error::from)?;
+        serde_json::to_writer(&mut out, &RunsReport::of_runs(runs)).map_err(std::io::Error::from)?;
         writeln!(out)?;
     } else {
         writeln!(out, "worst of {}: {}: {}\n", runs.len(), worst.title(), worst.report.verdict)?;
@@ -209,7 +209,7 @@ pub(crate) fn print_message(message: &str) {
 
 /// Prints the report and returns the exit code for `--fail-on`.
 pub(crate) fn print_report(report: &Report, outcome: OutcomeArgs) -> anyhow::Result<ExitCode> {
-    output::write_result(None, &report_text(report, outcome.json)?, form(outcome.json), false)?;
+    output::write_result(None, &report_text(report, outcome.json)?, escape_form(outcome.json), false)?;
     Ok(exit_code(report.severity, outcome.fail_on))
 }
 
@@ -230,7 +230,7 @@ fn apply_reloaded_config(session: &mut Session, configured: &mut Configured) {
 }
 
 /// How a result with or without `--json` is escaped.
-pub(crate) fn form(json: bool) -> EscapeForm {
+pub(crate) fn escape_form(json: bool) -> EscapeForm {
     if json { EscapeForm::Json } else { EscapeForm::Text }
 }
 

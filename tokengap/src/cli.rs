@@ -73,18 +73,19 @@ pub(crate) fn with_similar_flag(mut error: clap::Error, command: &clap::Command,
     error
 }
 
-/// Defines the commands, in the order of the help, by the modules with their flags and their execution.
+/// Defines the commands, in the order of the help, by the modules with their flags and the functions that execute them.
 macro_rules! commands {
-    ($($(#[$system:meta])? $command:ident($($module:ident)::+),)+) => {
+    ($($(#[$system:meta])? $command:ident($($module:ident)::+, $function:ident),)+) => {
         #[derive(Subcommand)]
         enum Command {
             $($(#[$system])? $command($($module)::+::Args),)+
         }
 
         impl Cli {
-            pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+            /// Runs the command of the command line.
+            pub(crate) fn run_command(self) -> anyhow::Result<ExitCode> {
                 match self.command {
-                    $($(#[$system])? Command::$command(args) => $($module)::+::run(&args),)+
+                    $($(#[$system])? Command::$command(args) => $($module)::+::$function(&args),)+
                 }
             }
         }
@@ -93,37 +94,37 @@ macro_rules! commands {
 
 commands! {
     #[cfg(target_os = "linux")]
-    Attach(cmd::attach),
+    Attach(cmd::attach, run_attach),
     #[cfg(target_os = "linux")]
-    Demo(cmd::demo),
-    Replay(cmd::replay),
-    Decode(cmd::decode),
-    Export(cmd::export),
-    Diff(cmd::diff),
+    Demo(cmd::demo, run_demo),
+    Replay(cmd::replay, run_replay),
+    Decode(cmd::decode, run_decode),
+    Export(cmd::export, run_export),
+    Diff(cmd::diff, run_diff),
     #[cfg(target_os = "linux")]
-    Doctor(cmd::doctor),
-    Report(cmd::report),
-    Import(cmd::import),
+    Doctor(cmd::doctor, run_doctor),
+    Report(cmd::report, run_report),
+    Import(cmd::import, run_import),
     #[cfg(target_os = "linux")]
-    Tap(cmd::tap),
-    Watch(cmd::watch),
+    Tap(cmd::tap, run_tap),
+    Watch(cmd::watch, run_watch),
     #[cfg(target_os = "linux")]
-    Run(cmd::run),
+    Run(cmd::run, run_child_command),
     #[cfg(target_os = "linux")]
-    Splice(cmd::splice),
+    Splice(cmd::splice, run_splice),
     #[cfg(target_os = "linux")]
-    Guard(cmd::guard),
+    Guard(cmd::guard, run_guard),
     #[cfg(target_os = "linux")]
-    Broker(cmd::broker),
+    Broker(cmd::broker, run_broker),
     #[cfg(all(target_os = "linux", feature = "python-stacks"))]
-    Stacks(cmd::stacks),
+    Stacks(cmd::stacks, run_stacks),
     #[cfg(target_os = "linux")]
-    Prober(cmd::prober),
+    Prober(cmd::prober, run_prober),
     #[cfg(target_os = "linux")]
-    Locator(cmd::locator),
+    Locator(cmd::locator, run_locator),
     #[cfg(target_os = "linux")]
-    Opener(cmd::opener),
-    Generate(cmd::generate),
+    Opener(cmd::opener, run_opener),
+    Generate(cmd::generate, run_generate),
 }
 
 /// Colour theme requested by the user.

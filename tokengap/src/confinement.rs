@@ -43,7 +43,7 @@ pub(crate) fn confine_to_files(inputs: &[&Path], results: &[Option<&Path>]) {
     for path in results.iter().flatten().filter(|path| **path != standard) {
         plan.permit_creation(path);
     }
-    apply(&plan);
+    apply_plan(&plan);
 }
 
 /// Confines `tokengap watch`: it connects to `ports` and creates the files `results`.
@@ -53,7 +53,7 @@ pub(crate) fn confine_watch(ports: impl Iterator<Item = u16>, results: &[Option<
     for path in results.iter().flatten() {
         plan.permit_creation(path);
     }
-    apply(&plan);
+    apply_plan(&plan);
 }
 
 /// Access that every live run with `args` needs: its files, its endpoint and the working folder of the screen.
@@ -133,7 +133,7 @@ pub(crate) fn confine_as(account: Account, mut plan: Plan, args: &LiveArgs) -> a
     if !is_root {
         allow_results(&mut plan, &results);
     } else if !results.is_empty() {
-        broker::start(&results)?;
+        broker::start_broker(&results)?;
     }
     change_account(account, plan)
 }
@@ -159,7 +159,7 @@ pub(crate) fn change_account(account: Account, mut plan: Plan) -> anyhow::Result
         }
     }
     plan.account = Some(account);
-    apply(&plan);
+    apply_plan(&plan);
     // The user belongs to a thread, and only this one has changed.
     let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
     let has_user = rustix::process::geteuid().as_raw() == account.user;
@@ -202,7 +202,7 @@ pub(crate) fn confine_attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow
     if let Some(why) = why_still_root {
         tracing::info!("confinement: still running as root: {why}");
     }
-    apply(&plan);
+    apply_plan(&plan);
     Ok(())
 }
 
@@ -212,7 +212,7 @@ fn give_up_root(plan: &mut Plan, results: &ResultFiles) -> anyhow::Result<Option
         // It is not root.
         Ok(false) => Ok(None),
         Ok(true) => {
-            let broker_start = if results.is_empty() { Ok(()) } else { broker::start(results) };
+            let broker_start = if results.is_empty() { Ok(()) } else { broker::start_broker(results) };
             // Without the other process, only root could create the results.
             plan.unprivileged = broker_start.is_ok();
             Ok(broker_start.err().map(|error| format!("{error:#}")))
@@ -220,7 +220,7 @@ fn give_up_root(plan: &mut Plan, results: &ResultFiles) -> anyhow::Result<Option
         Err(lacking) => {
             // Results reached through another process need a right that does not remain here.
             if results.file.iter().chain(&results.folder).any(|path| path.starts_with("/proc")) {
-                broker::start(results)?;
+                broker::start_broker(results)?;
             }
             Ok(Some(format!("it lacks CAP_{lacking}")))
         }
@@ -230,7 +230,7 @@ fn give_up_root(plan: &mut Plan, results: &ResultFiles) -> anyhow::Result<Option
 /// Starts the process that attaches probes for this one ([`probe_user::prober`]). Returns the socket for requests.
 fn start_prober(args: &LiveArgs, prober_arguments: &[String]) -> anyhow::Result<OwnedFd> {
     let mut command = Command::new("/proc/self/exe");
-    show_log(&mut command, args);
+    pass_log_level(&mut command, args);
     command.arg("prober").args(prober_arguments);
     spawn_with_socket(command, "the process that attaches probes")
 }
@@ -258,13 +258,13 @@ pub(crate) fn keep_rights_to_analyse() {
 pub(crate) fn confine_analysis() {
     let mut plan = Plan::new(Work::Files);
     plan.unprivileged = confine::can_drop_root() == Ok(true);
-    apply(&plan);
+    apply_plan(&plan);
 }
 
 /// Starts the process that opens files of other processes for this one ([`probe_user::opener`]).
 fn start_opener(args: &LiveArgs, helpers: &HelperOptions) -> anyhow::Result<()> {
     let mut command = Command::new("/proc/self/exe");
-    show_log(&mut command, args);
+    pass_log_level(&mut command, args);
     command.arg("opener").args(helpers.named_pids.iter().map(|pid| format!("--pid={pid}")));
     for file in &helpers.named_files {
         command.arg("--file").arg(file);
@@ -274,8 +274,8 @@ fn start_opener(args: &LiveArgs, helpers: &HelperOptions) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Shows the log of a process that is to be started, if this one shows its own and has no screen.
-fn show_log(command: &mut Command, args: &LiveArgs) {
+/// Makes a process that is to be started write a log, if this one does and has no screen.
+fn pass_log_level(command: &mut Command, args: &LiveArgs) {
     if args.outcome.is_headless() && tracing::enabled!(tracing::Level::DEBUG) {
         command.arg("-vv");
     }
@@ -293,7 +293,7 @@ pub(crate) fn confine_opener() {
     // Files that a process chose are opened with the rights of its user.
     plan.keep |= Capabilities::SETUID | Capabilities::SETGID;
     plan.unprivileged = confine::can_drop_root() == Ok(true);
-    apply(&plan);
+    apply_plan(&plan);
 }
 
 /// Confines the process that attaches probes. It must be able to load programs until [`refuse_programs`].
@@ -301,7 +301,7 @@ pub(crate) fn confine_prober() {
     let mut plan = Plan::new(Work::Attach);
     plan.keep = probe_capabilities() | Capabilities::DAC_READ_SEARCH;
     plan.unprivileged = confine::can_drop_root() == Ok(true);
-    apply(&plan);
+    apply_plan(&plan);
 }
 
 /// Confines the process that reads Python stacks: it reads the memory of other processes, and nothing else.
@@ -314,7 +314,7 @@ pub(crate) fn confine_stacks() {
         plan.keep |= Capabilities::from_bits_retain(1 << need.bit());
     }
     plan.unprivileged = confine::can_drop_root() == Ok(true);
-    apply(&plan);
+    apply_plan(&plan);
 }
 
 /// Refuses to load further eBPF programs, once those of the probe are loaded.
@@ -361,11 +361,12 @@ fn allow_listening(plan: &mut Plan, port: u16) {
 }
 
 /// Drops everything that `plan` does not keep.
-pub(crate) fn apply(plan: &Plan) {
+pub(crate) fn apply_plan(plan: &Plan) {
     if IS_DISABLED.load(Ordering::Relaxed) {
         return;
     }
     let outcome = plan.apply();
+    // What the kernel does not offer is missing. The rest holds nevertheless.
     for missing in &outcome.missing {
         tracing::warn!("{missing}");
     }

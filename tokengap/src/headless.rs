@@ -16,9 +16,7 @@ fn missing_terminal_reason() -> Option<String> {
     if !output::is_terminal() {
         return Some(String::from("standard output is not a terminal"));
     }
-    let Some(term) = std::env::var_os("TERM") else {
-        return Some(String::from("TERM is not set"));
-    };
+    let Some(term) = std::env::var_os("TERM") else { return Some(String::from("TERM is not set")) };
     if term.is_empty() || term == "dumb" {
         return Some(format!("TERM={} does not support one", term.display()));
     }
@@ -40,7 +38,8 @@ pub(crate) struct Progress {
 }
 
 impl Observer for Progress {
-    fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
+    /// Prints a new notice, and what the end of the run waits for, once a second.
+    fn show_run(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
         if run.notice.number != self.notice {
             self.notice = run.notice.number;
             errln!("tokengap: {}", run.notice.text);

@@ -49,9 +49,10 @@ mod confinement {
     pub(crate) fn confine_watch(_: impl Iterator<Item = u16>, _: Option<&Path>, _: &[Option<&Path>]) {}
 }
 
+/// Runs the command line. An error is printed with its causes and advice; exit code 2.
 fn main() -> ExitCode {
     session::own::start();
-    match run() {
+    match run_command_line() {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -62,28 +63,24 @@ fn main() -> ExitCode {
 }
 
 /// Parses the command line and runs its command.
-fn run() -> anyhow::Result<ExitCode> {
+fn run_command_line() -> anyhow::Result<ExitCode> {
     // With SIGXFSZ caught, a file size limit causes a write error that is reported. The process survives, since traffic may pass through
     // it.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).context("cannot listen for signals")?;
-    let Some(cli) = parse_command_line()? else {
-        return Ok(ExitCode::SUCCESS);
-    };
+    let Some(cli) = parse_command_line()? else { return Ok(ExitCode::SUCCESS) };
     log::init(cli.verbose);
     tui::theme::set_palette(cli.theme.palette());
     if cli.no_confine {
         confinement::disable();
     }
-    cli.run()
+    cli.run_command()
 }
 
 /// Parses the command line. An empty one on a terminal opens the picker.
 fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
     #[cfg(target_os = "linux")]
     if std::env::args_os().len() == 1 && headless::has_terminal() && std::io::stdin().is_terminal() {
-        let Some(line) = cmd::pick::run()? else {
-            return Ok(None);
-        };
+        let Some(line) = cmd::pick::pick_arguments()? else { return Ok(None) };
         errln!("tokengap {}", line.join(" "));
         let line = std::iter::once("tokengap".to_owned()).chain(line);
         return Ok(Some(cli::Cli::parse_from(line)));

@@ -91,15 +91,15 @@ impl<'a> ResultFile<'a> {
         Ok(Self { path, force, kind })
     }
 
-    /// Checks that `path` can be written later. Does not open a pipe, because its reader would see end of file.
-    pub(crate) fn check(path: &'a Path, force: bool) -> anyhow::Result<()> {
+    /// Fails if `path` cannot be written later. Does not open a pipe, because its reader would see end of file.
+    pub(crate) fn check_writable(path: &'a Path, force: bool) -> anyhow::Result<()> {
         match path.symlink_metadata() {
             Ok(metadata) if !metadata.is_file() => Ok(()),
             _ => Self::open(path, force).map(drop),
         }
     }
 
-    /// Where to write the result.
+    /// The file to write the result to: a temporary one, if the result replaces a file in `finish`.
     pub(crate) fn writer(&mut self) -> &mut dyn Write {
         match &mut self.kind {
             ResultFileKind::Replacement(file) => file,
@@ -109,9 +109,7 @@ impl<'a> ResultFile<'a> {
 
     /// Moves the finished file into place.
     pub(crate) fn finish(self) -> anyhow::Result<()> {
-        let ResultFileKind::Replacement(file) = self.kind else {
-            return Ok(());
-        };
+        let ResultFileKind::Replacement(file) = self.kind else { return Ok(()) };
         let placed = if self.force { file.persist(self.path) } else { file.persist_noclobber(self.path) };
         placed.with_context(|| format!("cannot write {}", self.path.display()))?;
         Ok(())

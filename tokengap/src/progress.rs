@@ -51,6 +51,7 @@ pub(crate) fn analyse_recording(recording: &Recording) -> Result<(Analysis, Repo
 }
 
 impl Drop for Progress {
+    /// Clears the line of the progress.
     fn drop(&mut self) {
         if self.drawn_at.is_some() {
             let _ = write!(stderr(), "\r\x1b[K");

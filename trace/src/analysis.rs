@@ -56,11 +56,12 @@ impl Analysis {
 
     /// Applies an event. This is the hot path: a chunk of a known request allocates nothing.
     pub fn apply(&mut self, event: &Event<'_>) {
-        fault::here("ledger");
+        fault::inject_at("ledger");
         // Before the event, which belongs to the next slot if the last one has ended.
         self.time_series.advance_to(event.at, &mut self.ledger);
         let is_late = self.time_series.expect_event(event.at, &self.ledger);
         self.ledger.apply(event);
+        // Its slot is over, so its counts are moved there.
         if is_late {
             self.time_series.count_late_event(event.at, &self.ledger);
         }
@@ -72,8 +73,8 @@ impl Analysis {
         self.ledger.tick(now);
         if self.checked_at.is_none_or(|at| now.since(at) >= CHECK_EVERY_NS) {
             self.checked_at = Some(now);
-            fault::here("detectors");
-            self.findings.update(&DetectContext::new(&self.ledger, now));
+            fault::inject_at("detectors");
+            self.findings.run_detectors(&DetectContext::new(&self.ledger, now));
         }
     }
 
@@ -101,7 +102,7 @@ impl Analysis {
     /// with the ledger's current numbers.
     pub fn findings_now(&self) -> Findings {
         let mut findings = self.findings.clone();
-        findings.update(&DetectContext::new(&self.ledger, self.ledger.now()));
+        findings.run_detectors(&DetectContext::new(&self.ledger, self.ledger.now()));
         findings
     }
 }

@@ -53,7 +53,7 @@ impl Anchor {
 
 /// Nanoseconds since the Unix epoch. Anchors a capture to the timestamps of log lines.
 pub fn wall_now_ns() -> u64 {
-    crate::fault::wall(read_clock(rustix::time::ClockId::Realtime))
+    crate::fault::apply_clock_fault(read_clock(rustix::time::ClockId::Realtime))
 }
 
 fn read_clock(clock: rustix::time::ClockId) -> u64 {

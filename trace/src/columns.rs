@@ -53,12 +53,12 @@ pub enum Emphasis {
     Problem,
 }
 
-const fn count(name: &'static str, of: Number) -> Column {
+const fn count_column(name: &'static str, of: Number) -> Column {
     Column { name: Some(name), on_screen: None, is_duration: false, of }
 }
 
-const fn duration(name: &'static str, of: Number) -> Column {
-    Column { is_duration: true, ..count(name, of) }
+const fn duration_column(name: &'static str, of: Number) -> Column {
+    Column { is_duration: true, ..count_column(name, of) }
 }
 
 /// Defines the list of columns; those on the screen with head, width, need, emphasis and explanation.
@@ -75,46 +75,46 @@ macro_rules! columns {
 }
 
 columns! {
-    Column { name: None, ..duration("", |n| Some(n.last_at.since(n.first_at))) }
+    Column { name: None, ..duration_column("", |n| Some(n.last_at.since(n.first_at))) }
         => "age" 7 9 None "time since it was first observed, or until it ended";
-    duration("gap_ns", |n| n.gap_ns)
+    duration_column("gap_ns", |n| n.gap_ns)
         => "gap" 7 2 Strong "first-token gap: received by the tokenizer minus sent by the scheduler; still growing while it waits";
-    duration("ttft_ns", |n| TtftPath::new(n).ttft_ns())
+    duration_column("ttft_ns", |n| TtftPath::new(n).ttft_ns())
         => "ttft" 7 8 Strong "time to first token: from the first observed moment of the request to the first token's delivery";
-    duration("ttft_socket_ns", |n| TtftPath::new(n).leg_from(TtftMoment::Arrived));
-    duration("ttft_preparation_ns", |n| TtftPath::new(n).leg_from(TtftMoment::Read));
-    duration("ttft_dispatch_ns", |n| TtftPath::new(n).leg_from(TtftMoment::Dispatched));
-    duration("ttft_intake_ns", |n| TtftPath::new(n).leg_from(TtftMoment::SchedulerReceived));
-    duration("ttft_queue_ns", |n| TtftPath::new(n).leg_from(TtftMoment::Queued));
-    duration("ttft_prefill_ns", |n| TtftPath::new(n).leg_from(TtftMoment::BatchEntered));
-    duration("ttft_output_ns", |n| TtftPath::new(n).leg_from(TtftMoment::FirstSent));
-    duration("ttft_processing_ns", |n| TtftPath::new(n).leg_from(TtftMoment::FirstReceived));
-    duration("ttft_delivery_ns", |n| TtftPath::new(n).leg_from(TtftMoment::Processed));
-    duration("longest_silence_ns", |n| n.silence_ns)
+    duration_column("ttft_socket_ns", |n| TtftPath::new(n).leg_from(TtftMoment::Arrived));
+    duration_column("ttft_preparation_ns", |n| TtftPath::new(n).leg_from(TtftMoment::Read));
+    duration_column("ttft_dispatch_ns", |n| TtftPath::new(n).leg_from(TtftMoment::Dispatched));
+    duration_column("ttft_intake_ns", |n| TtftPath::new(n).leg_from(TtftMoment::SchedulerReceived));
+    duration_column("ttft_queue_ns", |n| TtftPath::new(n).leg_from(TtftMoment::Queued));
+    duration_column("ttft_prefill_ns", |n| TtftPath::new(n).leg_from(TtftMoment::BatchEntered));
+    duration_column("ttft_output_ns", |n| TtftPath::new(n).leg_from(TtftMoment::FirstSent));
+    duration_column("ttft_processing_ns", |n| TtftPath::new(n).leg_from(TtftMoment::FirstReceived));
+    duration_column("ttft_delivery_ns", |n| TtftPath::new(n).leg_from(TtftMoment::Processed));
+    duration_column("longest_silence_ns", |n| n.silence_ns)
         => "silence" 7 11 None "longest time between two chunks sent by the scheduler";
-    count("tokens_sent", |n| Some(n.tokens_sent.into())) => "sent" 6 7 None "tokens that the scheduler sent";
-    count("tokens_received", |n| n.tokens_received.map(u64::from))
+    count_column("tokens_sent", |n| Some(n.tokens_sent.into())) => "sent" 6 7 None "tokens that the scheduler sent";
+    count_column("tokens_received", |n| n.tokens_received.map(u64::from))
         => "recv" 6 10 None "tokens received by the tokenizer";
-    count("tokens_delivered", |n| n.tokens_delivered.map(u64::from))
+    count_column("tokens_delivered", |n| n.tokens_delivered.map(u64::from))
         => "deliv" 6 8 None "tokens delivered to the client";
-    count("chunks_sent", |n| Some(n.chunks_sent.into())) => "chunks" 6 12 None "chunks that the scheduler sent";
-    count("chunks_delivered", |n| n.delivered.map(u64::from));
-    count("chunks_merged", |n| n.merged.map(u64::from))
+    count_column("chunks_sent", |n| Some(n.chunks_sent.into())) => "chunks" 6 12 None "chunks that the scheduler sent";
+    count_column("chunks_delivered", |n| n.delivered.map(u64::from));
+    count_column("chunks_merged", |n| n.merged.map(u64::from))
         => "merged" 6 6 None "chunks delivered merged with a later one";
-    count("chunks_dropped", |n| n.dropped.map(u64::from))
+    count_column("chunks_dropped", |n| n.dropped.map(u64::from))
         => "drop" 5 4 Problem "chunks dropped: later ones were delivered, these were not";
-    count("chunks_unjudged", |n| n.unjudged.map(u64::from));
-    count("tokens_lost", |n| n.tokens_lost.map(u64::from))
+    count_column("chunks_unjudged", |n| n.unjudged.map(u64::from));
+    count_column("tokens_lost", |n| n.tokens_lost.map(u64::from))
         => "lost" 5 5 Problem "lost tokens: those of dropped chunks";
-    count("worker", |n| n.worker.map(u64::from)) => "worker" 7 13 None "tokenizer worker of the request";
-    count("prompt_tokens", |n| n.prompt_tokens.map(u64::from)) => "prompt" 0 0xff None "";
-    count("retractions", |n| Some(n.retractions.into())) => "retract" 0 0xff None "";
-    count("cached_tokens", |n| n.cached_tokens.map(u64::from));
-    count("tokens_missing_on_wire", |n| Some(n.wire_missing.into()));
-    duration("itl_client_p50_ns", |n| n.itl.delivered.map(|itl| itl.p50));
-    duration("itl_client_p90_ns", |n| n.itl.delivered.map(|itl| itl.p90));
-    duration("itl_client_p99_ns", |n| n.itl.delivered.map(|itl| itl.p99));
-    duration("itl_sent_p50_ns", |n| n.itl.sent.map(|itl| itl.p50));
-    duration("itl_sent_p90_ns", |n| n.itl.sent.map(|itl| itl.p90));
-    duration("itl_sent_p99_ns", |n| n.itl.sent.map(|itl| itl.p99));
+    count_column("worker", |n| n.worker.map(u64::from)) => "worker" 7 13 None "tokenizer worker of the request";
+    count_column("prompt_tokens", |n| n.prompt_tokens.map(u64::from)) => "prompt" 0 0xff None "";
+    count_column("retractions", |n| Some(n.retractions.into())) => "retract" 0 0xff None "";
+    count_column("cached_tokens", |n| n.cached_tokens.map(u64::from));
+    count_column("tokens_missing_on_wire", |n| Some(n.wire_missing.into()));
+    duration_column("itl_client_p50_ns", |n| n.itl.delivered.map(|itl| itl.p50));
+    duration_column("itl_client_p90_ns", |n| n.itl.delivered.map(|itl| itl.p90));
+    duration_column("itl_client_p99_ns", |n| n.itl.delivered.map(|itl| itl.p99));
+    duration_column("itl_sent_p50_ns", |n| n.itl.sent.map(|itl| itl.p50));
+    duration_column("itl_sent_p90_ns", |n| n.itl.sent.map(|itl| itl.p90));
+    duration_column("itl_sent_p99_ns", |n| n.itl.sent.map(|itl| itl.p99));
 }

@@ -386,7 +386,7 @@ pub enum AnswerFinish {
 }
 
 impl AnswerFinish {
-    /// The reason with this name on an endpoint.
+    /// The finish reason that an endpoint calls by this name.
     pub fn from_name(name: &str) -> Self {
         match name {
             "stop" => Self::Stop,
@@ -434,10 +434,10 @@ pub enum AnswerEnd {
     Unknown,
 }
 
-/// A request that was rejected: its response has an error status and need not name the request.
+/// A request that was rejected: its response has an error status, or only an error event, and need not name the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Rejection {
-    /// HTTP status from 400 on.
+    /// HTTP status: from 400 on, or 200 of a stream with only an error event.
     pub status: u16,
 }
 

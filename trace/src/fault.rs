@@ -3,20 +3,21 @@
 //!
 //! `TOKENGAP_FAULT` selects one: `PLACE=panic@N` and `PLACE=block:SECONDS@N` at the Nth pass of a place, or `clock=jump`.
 
-/// Hook where a fault can be injected: `ledger`, `detectors`, `decoder`, `recorder`, `writer`.
+/// Injects the fault that the environment requests for this place, if this build has the feature: `ledger`, `detectors`, `decoder`, `recorder`
+/// or `writer`.
 #[inline]
-pub fn here(place: &str) {
+pub fn inject_at(place: &str) {
     #[cfg(feature = "fault-injection")]
-    injected::here(place);
+    injected::inject_at(place);
     #[cfg(not(feature = "fault-injection"))]
     let _ = place;
 }
 
 /// Returns a reading of the wall clock, changed by the fault `clock=jump`.
 #[inline]
-pub(crate) fn wall(ns: u64) -> u64 {
+pub(crate) fn apply_clock_fault(ns: u64) -> u64 {
     #[cfg(feature = "fault-injection")]
-    return injected::wall(ns);
+    return injected::apply_clock_fault(ns);
     #[cfg(not(feature = "fault-injection"))]
     ns
 }
@@ -33,36 +34,38 @@ mod injected {
         place: String,
         /// `None` means panic.
         block: Option<Duration>,
-        at: u64,
+        at_pass: u64,
         passed: AtomicU64,
     }
 
     static FAULT: OnceLock<Option<Fault>> = OnceLock::new();
     static READINGS: AtomicU64 = AtomicU64::new(0);
 
-    fn requested() -> Option<String> {
+    fn fault_setting() -> Option<String> {
         std::env::var("TOKENGAP_FAULT").ok()
     }
 
     /// The fault that the environment requests: `PLACE=panic@N` or `PLACE=block:SECONDS@N`.
     fn parse_requested_fault() -> Option<Fault> {
-        let requested = requested()?;
-        let (place, rest) = requested.split_once('=')?;
-        let (what, at) = rest.split_once('@')?;
-        let block = match what.strip_prefix("block:") {
+        let setting = fault_setting()?;
+        let (place, rest) = setting.split_once('=')?;
+        let (action, pass) = rest.split_once('@')?;
+        // Any other action panics.
+        let block = match action.strip_prefix("block:") {
             Some(seconds) => Some(Duration::from_secs(seconds.parse().ok()?)),
             None => None,
         };
-        Some(Fault { place: place.into(), block, at: at.parse().ok()?, passed: AtomicU64::new(0) })
+        Some(Fault { place: place.into(), block, at_pass: pass.parse().ok()?, passed: AtomicU64::new(0) })
     }
 
     /// Blocks or panics if the requested fault is due at this pass of this place.
-    pub(super) fn here(place: &str) {
+    pub(super) fn inject_at(place: &str) {
         let Some(fault) = FAULT.get_or_init(parse_requested_fault) else { return };
         if fault.place != place {
             return;
         }
-        if fault.passed.fetch_add(1, Ordering::Relaxed) + 1 != fault.at {
+        let pass = fault.passed.fetch_add(1, Ordering::Relaxed) + 1;
+        if pass != fault.at_pass {
             return;
         }
         match fault.block {
@@ -72,8 +75,8 @@ mod injected {
     }
 
     /// Readings cycle through three values: correct, one day back, ten years ahead.
-    pub(super) fn wall(ns: u64) -> u64 {
-        if requested().as_deref() != Some("clock=jump") {
+    pub(super) fn apply_clock_fault(ns: u64) -> u64 {
+        if fault_setting().as_deref() != Some("clock=jump") {
             return ns;
         }
         match READINGS.fetch_add(1, Ordering::Relaxed) % 3 {

@@ -70,7 +70,7 @@ impl<S: AsRef<str>> fmt::Display for Ends<S> {
     }
 }
 
-/// Number of hops on the longest path to `role`.
+/// Number of hops on the longest path from any role to `role`.
 pub fn depth<S: AsRef<str>>(hops: &[Ends<S>], role: &str) -> usize {
     // A path in a circle has no end.
     let max_depth = MAX_DEPTH.min(hops.len());

@@ -123,6 +123,7 @@ impl SeriesSlot for SlotValues {
         self.passed = self.passed.combine_with(next.passed, u64::saturating_add);
         self.live = self.live.max(next.live);
         self.gap.add(&next.gap);
+        // The joined slot has values if one of the two has.
         self.receives_ended &= next.receives_ended;
         self.deliveries_ended &= next.deliveries_ended;
         if self.hops.len() < next.hops.len() {
@@ -177,7 +178,7 @@ impl SlotStart {
         }
     }
 
-    /// The same of the group of hops with this index.
+    /// Values of the group of hops with this index in the slot that began with this reading and ends now.
     fn hop_values_since(&self, ledger: &Ledger, group_index: usize) -> HopSlot {
         let group = &ledger.groups()[group_index];
         // A group first observed in the slot began with nothing.
@@ -197,7 +198,7 @@ impl SlotStart {
         observation_end.is_some_and(|end| end <= self.at)
     }
 
-    /// Reads the counters for a slot that begins at `from`.
+    /// Reads the ledger's counters at `from`, where a slot begins.
     fn start_slot(&mut self, ledger: &Ledger, from: MonoNs) {
         let groups = 0..ledger.groups().len().min(MAX_HOPS);
         self.at = from;
@@ -409,18 +410,19 @@ struct LateCounts {
 }
 
 impl LateCounts {
-    /// Reads the counters. Allocates nothing once all hops are known.
-    fn read(&mut self, ledger: &Ledger) {
+    /// Reads the ledger's counters before an event. Allocates nothing once all hops are known.
+    fn read_counters(&mut self, ledger: &Ledger) {
         self.passed = counts_so_far(ledger);
         self.hops.clear();
-        self.hops.extend((0..ledger.groups().len().min(MAX_HOPS)).map(|place| hop_counts_so_far(ledger, place)));
+        let groups = 0..ledger.groups().len().min(MAX_HOPS);
+        self.hops.extend(groups.map(|group_index| hop_counts_so_far(ledger, group_index)));
     }
 
     /// Replaces the counters by their growth since they were read.
     fn subtract_from_present(&mut self, ledger: &Ledger) {
         self.passed = counts_so_far(ledger).combine_with(self.passed, u64::saturating_sub);
-        for (place, before) in self.hops.iter_mut().enumerate() {
-            *before = hop_counts_so_far(ledger, place).combine_with(*before, u64::saturating_sub);
+        for (group_index, before) in self.hops.iter_mut().enumerate() {
+            *before = hop_counts_so_far(ledger, group_index).combine_with(*before, u64::saturating_sub);
         }
     }
 
@@ -505,7 +507,7 @@ impl TimeSeries {
     pub(crate) fn expect_event(&mut self, at: MonoNs, ledger: &Ledger) -> bool {
         let is_late = at < self.slot_start.at;
         if is_late {
-            self.late.read(ledger);
+            self.late.read_counters(ledger);
         }
         is_late
     }
@@ -522,6 +524,7 @@ impl TimeSeries {
         if let Some(second) = self.recent_seconds.second_at(at) {
             late.add_to_slot(second);
         }
+        // The current slot is what was counted since its start: with a later start, it lacks these.
         let start = &mut self.slot_start;
         start.passed = start.passed.combine_with(late.passed, u64::saturating_add);
         if start.hops.len() < late.hops.len() {
@@ -549,9 +552,7 @@ impl TimeSeries {
 
     /// All slots, oldest first; the last is the current, unfinished one.
     pub fn all_slots(&self, ledger: &Ledger) -> Vec<SlotValues> {
-        let Some(series) = &self.series else {
-            return Vec::new();
-        };
+        let Some(series) = &self.series else { return Vec::new() };
         series.slots_with(self.current_slot(ledger).as_ref())
     }
 

@@ -92,6 +92,11 @@ pub fn percent(share: f64) -> String {
     format!("{:.0} %", 100.0 * share)
 }
 
+/// Formats a share from 0 to 1 in percent with one decimal: `97.4 %`.
+pub fn decimal_percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
 /// Formats a count with its noun: `1 request`, `12 requests`.
 pub fn plural(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })

@@ -48,6 +48,7 @@ pub(crate) const IN_FINDINGS: KeyContext = KeyContext::On(&[Tab::Findings], "Fin
 pub(crate) const IN_REQUEST: KeyContext = KeyContext::On(&[Tab::Request], "Request");
 const WITH_RID: KeyContext = KeyContext::On(&[Tab::Requests, Tab::Request], "Requests, Request");
 
+/// A binding of `keys`, which the help calls `shown_keys`, with a `hint` for the last row of the screen; empty for none.
 const fn bind(
     context: KeyContext,
     keys: &'static [(KeyCode, KeyModifiers)],
@@ -121,7 +122,7 @@ pub(crate) const BINDINGS: &[Binding] = &[
 ];
 
 impl Binding {
-    /// Returns whether it applies in the current state.
+    /// Returns whether the key has this action in the current state.
     pub(crate) fn is_active(&self, ui: &Ui) -> bool {
         match self.context {
             KeyContext::Everywhere => true,
@@ -229,7 +230,7 @@ pub(crate) fn palette_entries(words: &str, ui: &Ui) -> Vec<PaletteEntry> {
         let text = format!("{} {}", entry.shown_keys, entry.description).to_lowercase();
         lowercase.split_whitespace().all(|word| text.contains(word))
     });
-    // `:q` is the action of the key q.
+    // `:q` is the action of the key q, so an entry with that key comes first: `false` sorts before `true`.
     entries.sort_by_key(|entry| !entry.shown_keys.split(' ').any(|key| key == words));
     entries
 }
@@ -280,10 +281,9 @@ fn action_while_typing(key: &KeyEvent) -> Option<Action> {
 }
 
 #[cfg(test)]
-mod journeys;
-
-#[cfg(test)]
 mod tests {
+    mod journeys;
+
     use super::*;
 
     #[test]

@@ -11,7 +11,8 @@ mod view;
 
 pub use screen::{RunView, Screen};
 pub use state::refresh::FINISHED_SHOWN;
-pub use state::ui::{SavedFilter, ScreenOptions};
+pub use state::saved_filter::SavedFilter;
+pub use state::ui::ScreenOptions;
 
 /// The picker of a source.
 pub mod pick {

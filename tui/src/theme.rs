@@ -85,7 +85,7 @@ impl Theme {
         Self { palette: chosen.unwrap_or(detected), is_ascii_only }
     }
 
-    /// A foreground colour: an index of 256 on a dark and on a light background, and one of 16.
+    /// Style with a foreground colour: `dark` and `light` are indices of 256 colours for backgrounds of that kind, `sixteen` is one of 16 colours.
     fn foreground(self, dark: u8, light: u8, sixteen: Color) -> Style {
         match self.palette {
             Palette::Dark => Style::new().fg(Color::Indexed(dark)),

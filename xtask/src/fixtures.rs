@@ -42,7 +42,7 @@ pub(crate) struct FixtureOptions {
 }
 
 /// Runs `cargo xtask fixtures`.
-pub(crate) fn run(args: &FixtureOptions) -> Result<()> {
+pub(crate) fn record_fixtures(args: &FixtureOptions) -> Result<()> {
     if args.check {
         return check_sample();
     }
@@ -55,8 +55,10 @@ pub(crate) fn run(args: &FixtureOptions) -> Result<()> {
     for release in &args.releases {
         recordings.extend([(release.clone(), "all"), (format!("{release}-msgpack"), "all")]);
     }
-    for (extent, names) in RECORDINGS.iter().filter(|_| args.releases.is_empty()) {
-        recordings.extend(names.split(' ').map(|name| (name.to_owned(), *extent)));
+    if args.releases.is_empty() {
+        for (extent, names) in RECORDINGS {
+            recordings.extend(names.split(' ').map(|name| (name.to_owned(), extent)));
+        }
     }
     for (name, extent) in recordings {
         record_messages(&name, extent, &out)?;

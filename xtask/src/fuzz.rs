@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use recording::{BlockPacker, BlockWriter, Record, RecordedPayload, Recording};
+use recording::{BlockPacker, BlockWriter, OpenBlock, Record, RecordedPayload, Recording};
 
 use crate::script::{self, project_root};
 
@@ -28,19 +28,21 @@ pub(crate) struct FuzzOptions {
     no_run: bool,
 }
 
-pub(crate) fn run(options: &FuzzOptions) -> Result<()> {
+/// Runs `cargo xtask fuzz`.
+pub(crate) fn fuzz_parsers(options: &FuzzOptions) -> Result<()> {
     if options.no_run {
         return script::run_script("../../fuzz/run.py", ["build"]);
     }
     let root = project_root();
-    let wanted = |target: &str| options.target.is_empty() || options.target.iter().any(|name| name == target);
-    if wanted("block") {
+    let is_block_wanted = options.target.is_empty() || options.target.iter().any(|name| name == "block");
+    if is_block_wanted {
         write_seeds(root, "block", &block_seeds(root)?)?;
     }
     let numbers = [options.time, options.jobs as u64, u64::from(options.seed)].map(|number| number.to_string());
     script::run_script("../../fuzz/run.py", numbers.iter().chain(&options.target))
 }
 
+/// Writes the seeds of a target, one file each.
 fn write_seeds(root: &Path, target: &str, seeds: &[Vec<u8>]) -> Result<()> {
     let dir = root.join("target/fuzz/seeds").join(target);
     fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
@@ -69,27 +71,34 @@ fn for_each_record(root: &Path, mut each: impl FnMut(&Record<'_>) -> Result<()>)
 /// Columns of small blocks, prefixed with their record and chunk counts.
 fn block_seeds(root: &Path) -> Result<Vec<Vec<u8>>> {
     const RECORDS: usize = 40;
-    let (mut writer, mut packer) = (BlockWriter::new(RecordedPayload::Tokens), BlockPacker::new()?);
-    let (mut seeds, mut count) = (Vec::new(), 0);
+    let mut writer = BlockWriter::new(RecordedPayload::Tokens);
+    let mut packer = BlockPacker::new()?;
+    let mut seeds = Vec::new();
+    let mut record_count = 0;
     for_each_record(root, |record| {
         match record {
             Record::Event(event) => writer.event(event),
             Record::Tick(now) => writer.tick(*now),
             _ => {}
         }
-        count += 1;
-        if count % RECORDS == 0
+        record_count += 1;
+        if record_count % RECORDS == 0
             && let Some(block) = writer.close()
         {
-            let numbers = [block.records() as u16, block.chunks() as u16];
-            let packed = packer.pack(&block)?;
-            // docs/internals/RECORDING.md specifies the header's layout and length.
-            let length = packed.get(16..20).context("a block has a header")?;
-            let length = u32::from_le_bytes(length.try_into()?) as usize;
-            let columns = zstd::bulk::decompress(packed.get(88..).context("a block has columns")?, length)?;
-            seeds.push([numbers.map(u16::to_le_bytes).as_flattened(), &columns].concat());
+            seeds.push(seed_of_block(&mut packer, &block)?);
         }
         Ok(())
     })?;
     Ok(seeds)
+}
+
+/// The block's columns, uncompressed, behind the numbers of its records and chunks.
+fn seed_of_block(packer: &mut BlockPacker, block: &OpenBlock) -> Result<Vec<u8>> {
+    let numbers = [block.records() as u16, block.chunks() as u16];
+    let packed = packer.pack(block)?;
+    // docs/internals/RECORDING.md specifies the header's layout and length.
+    let length = packed.get(16..20).context("a block has a header")?;
+    let length = u32::from_le_bytes(length.try_into()?) as usize;
+    let columns = zstd::bulk::decompress(packed.get(88..).context("a block has columns")?, length)?;
+    Ok([numbers.map(u16::to_le_bytes).as_flattened(), &columns].concat())
 }

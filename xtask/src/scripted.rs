@@ -32,7 +32,7 @@ impl Tested {
 
 /// `cargo xtask telemetry`: a real Prometheus scrapes the demo, and a real collector receives its pushes. Both must match the report
 /// (docs/reference/metrics.md). Alerting rules and dashboard are evaluated against that Prometheus.
-pub(crate) fn telemetry(tested: &Tested) -> Result<()> {
+pub(crate) fn check_telemetry(tested: &Tested) -> Result<()> {
     run_script("telemetry/check.py", [tested.program()?])
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Docs {
 
 /// `cargo xtask docs`: runs every command in the documentation, in a folder per page, unless the page gives a reason not to.
 /// `tokengap/src/documents` checks that their flags exist.
-pub(crate) fn docs(options: &Docs) -> Result<()> {
+pub(crate) fn run_documented_commands(options: &Docs) -> Result<()> {
     check_documents()?;
     let mut check = python_script("docs/check.py")?;
     check.arg("run").arg(options.tested.program()?).arg(RELEASE).args(&options.only);
@@ -83,7 +83,7 @@ pub(crate) struct Pages {
 }
 
 /// `cargo xtask pages`: opens the HTML report of demo runs in headless Chromium: light, dark, narrow and on paper.
-pub(crate) fn pages(options: &Pages) -> Result<()> {
+pub(crate) fn check_pages(options: &Pages) -> Result<()> {
     run_script("pages/check.py", [&options.tested.program()?, &options.output, &options.browser])
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Screens {
 }
 
 /// `cargo xtask screens`: captures demo screens in tmux for docs/screens.md and other pages.
-pub(crate) fn screens(options: &Screens) -> Result<()> {
+pub(crate) fn take_screens(options: &Screens) -> Result<()> {
     let mut take = python_script("screens/take.py")?;
     run_to_success(take.arg(options.tested.program()?).args(options.only_picture.then_some("picture")))
 }
@@ -117,7 +117,7 @@ pub(crate) struct Validate {
 }
 
 /// `cargo xtask validate`: reads the output of `tokengap export` with third-party programs (docs/reference/exports.md).
-pub(crate) fn validate(options: &Validate) -> Result<()> {
+pub(crate) fn validate_exports(options: &Validate) -> Result<()> {
     ensure!(
         options.parquet || command_output(Command::new("node").arg("--version")).is_ok(),
         "Perfetto's trace processor needs Node: install nodejs (Debian: apt-get install nodejs)"
@@ -152,7 +152,7 @@ fn parse_duration(text: &str) -> Result<Duration> {
 }
 
 /// `cargo xtask soak`: runs all features at once for an hour (`testbed/e2e/soak.py`).
-pub(crate) fn soak(options: &Soak) -> Result<()> {
+pub(crate) fn run_soak(options: &Soak) -> Result<()> {
     prepare_sglang(&[RELEASE])?;
     let table = tempfile::NamedTempFile::new()?;
     let mut soak = harness_module("testbed.e2e.soak");
@@ -174,7 +174,7 @@ pub(crate) struct Install {
 
 /// `cargo xtask install`: installs the release in every documented way, in a minimal Debian without Rust and in clean
 /// Python environments.
-pub(crate) fn install(options: &Install) -> Result<()> {
+pub(crate) fn install_release(options: &Install) -> Result<()> {
     ensure!(rustix::process::geteuid().is_root(), "containers need root");
     let shipped = std::fs::canonicalize(&options.shipped);
     let shipped =
@@ -191,7 +191,7 @@ pub(crate) struct Released {
 
 /// `cargo xtask pod`: runs the release binary alone in a root folder, and in containers next to a running engine at every privilege
 /// level of a pod. Prints the table of docs/install.md.
-pub(crate) fn pod(options: &Released) -> Result<()> {
+pub(crate) fn run_in_pod(options: &Released) -> Result<()> {
     let program = dist::released_program(options.program.as_deref())?;
     ensure!(rustix::process::geteuid().is_root(), "containers need root");
     prepare_sglang(&[RELEASE])?;
@@ -202,7 +202,7 @@ pub(crate) fn pod(options: &Released) -> Result<()> {
 
 /// `cargo xtask unit`: a real systemd, as PID 1 of its own namespaces, runs the systemd unit next to a real engine. The unit is started
 /// before the engine, reloaded, killed and stopped, and the engine restarts.
-pub(crate) fn unit(options: &Released) -> Result<()> {
+pub(crate) fn run_unit(options: &Released) -> Result<()> {
     let program = dist::released_program(options.program.as_deref())?;
     ensure!(rustix::process::geteuid().is_root(), "namespaces and mounts need root");
     ensure!(Path::new(SYSTEMD).exists(), "cannot find {SYSTEMD}");
@@ -240,7 +240,7 @@ pub(crate) struct Kernels {
 const LOSSY_RELEASE: &str = "0.5.9";
 
 /// `cargo xtask kernels`: boots kernels of Debian packages in QEMU and compares tokengap's reports there with the engine's own counts.
-pub(crate) fn kernels(options: &Kernels) -> Result<()> {
+pub(crate) fn boot_kernels(options: &Kernels) -> Result<()> {
     ensure!(rustix::process::geteuid().is_root(), "the machines share this one's files, which needs root");
     prepare_sglang(&[LOSSY_RELEASE])?;
     let arm64 = options.arm64.as_deref().map(|file| dist::released_program(Some(file))).transpose()?;
@@ -270,7 +270,7 @@ pub(crate) struct Schemas {
 }
 
 /// `cargo xtask schemas`: updates the tables of message layouts from released wheels.
-pub(crate) fn schemas(options: &Schemas) -> Result<()> {
+pub(crate) fn update_schemas(options: &Schemas) -> Result<()> {
     for (script, table) in [("schemas.py", "sglang/wire/schemas.txt"), ("layouts.py", "vllm/layouts.txt")] {
         let mut update = python_script(script)?;
         update.arg(project_root().join("engines/src").join(table));
@@ -291,7 +291,7 @@ pub(crate) struct Ebpf {
 
 /// `cargo xtask ebpf`: builds the kernel side of the probe. The objects are in the repository, so that other builds do not need the BPF
 /// toolchain.
-pub(crate) fn ebpf(options: &Ebpf) -> Result<()> {
+pub(crate) fn build_ebpf(options: &Ebpf) -> Result<()> {
     let mut build = Command::new(project_root().join("xtask/src/ebpf/build.sh"));
     run_to_success(build.args(options.check.then_some("--check")).arg(&options.out))
 }

@@ -39,6 +39,9 @@ pub struct HeldFile {
 /// Flags of an open that reads nothing.
 const LOCATE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
+/// Attempts to resolve a path below a root. Bounded, because any process may rename files all the time.
+const MAX_ATTEMPTS: usize = 32;
+
 impl Folder {
     /// Opens `path`. Errors and reports show it as `shown_path`.
     pub fn open(path: &Path, shown_path: &Path) -> io::Result<Self> {
@@ -51,8 +54,14 @@ impl Folder {
         let root = openat(CWD, root, LOCATE | OFlags::DIRECTORY, Mode::empty())?;
         // Links such as those in `/proc/PID/fd` lead out of any root.
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let fd = openat2(root, path, LOCATE | OFlags::DIRECTORY, Mode::empty(), resolve)?;
-        Ok(Self { fd: Arc::new(fd), shown_path: path.to_owned() })
+        for _ in 0..MAX_ATTEMPTS {
+            match openat2(&root, path, LOCATE | OFlags::DIRECTORY, Mode::empty(), resolve) {
+                // Something on this machine was renamed or mounted while the kernel resolved a `..`.
+                Err(Errno::AGAIN) => {}
+                result => return Ok(Self { fd: Arc::new(result?), shown_path: path.to_owned() }),
+            }
+        }
+        Err(Errno::AGAIN.into())
     }
 
     /// Path of the file `name`: short enough for a socket address, and valid in this process only.
@@ -108,10 +117,11 @@ impl Folder {
         Ok(renameat_with(&self.fd, one, &self.fd, other, RenameFlags::EXCHANGE)?)
     }
 
-    /// Removes the name `name` if it still leads to `expected`.
+    /// Removes the name `name` if it still leads to the file `expected`. Does nothing, and succeeds, if it does not.
     pub fn remove_file(&self, name: impl AsRef<OsStr>, expected: &Metadata) -> io::Result<()> {
         match self.find_file(name.as_ref())? {
-            Some(found) if found.is_same(expected) => Ok(unlinkat(&self.fd, name.as_ref(), AtFlags::empty())?),
+            Some(found) if found.is_same_file(expected) => Ok(unlinkat(&self.fd, name.as_ref(), AtFlags::empty())?),
+            // Nothing has the name, or another file, which is not ours to remove.
             _ => Ok(()),
         }
     }
@@ -126,6 +136,7 @@ impl FolderEntry {
         Ok(Self { folder: Folder::open(parent, parent)?, name: name.to_owned() })
     }
 
+    /// Opens the file itself, without following a link. `None` if no such file exists.
     pub(crate) fn find_file(&self) -> io::Result<Option<HeldFile>> {
         self.folder.find_file(&self.name)
     }
@@ -149,9 +160,9 @@ impl HeldFile {
         self.metadata.file_type().is_socket()
     }
 
-    /// Whether `metadata` is of this file.
-    pub(crate) fn is_same(&self, metadata: &Metadata) -> bool {
-        (self.metadata.dev(), self.metadata.ino()) == (metadata.dev(), metadata.ino())
+    /// Whether `metadata` is of this file, which its device and inode identify while it is held open.
+    pub(crate) fn is_same_file(&self, metadata: &Metadata) -> bool {
+        self.metadata.dev() == metadata.dev() && self.metadata.ino() == metadata.ino()
     }
 
     /// User that owns it.
@@ -175,9 +186,11 @@ impl HeldFile {
         Ok(openat(CWD, self.path(), flags, Mode::empty())?.into())
     }
 
+    /// Sets the permission bits of the file to those of `mode`.
     pub(crate) fn set_mode(&self, mode: u32) -> io::Result<()> {
+        let permission_bits = mode & 0o7777;
         // chmod by the descriptor alone needs Linux 6.6.
-        fs::set_permissions(self.path(), Permissions::from_mode(mode & 0o7777))
+        fs::set_permissions(self.path(), Permissions::from_mode(permission_bits))
     }
 
     /// Gives the file to this user and group.

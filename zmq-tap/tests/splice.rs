@@ -222,7 +222,7 @@ fn spliced_relay(opened: &Folder, gate: &Signal) -> (Relay, HeldPath) {
     let mut relay = Relay::start(Vec::new(), options).expect("started");
     let pair = Pair { listen: Endpoint::Path(place.shown()), upstream: Endpoint::Path(place.aside()) };
     let sockets = place.pair_sockets(listener).expect("open");
-    relay.add(pair, sockets, gate.clone()).expect("added");
+    relay.add_bound_pair(pair, sockets, gate.clone()).expect("added");
     (relay, place)
 }
 

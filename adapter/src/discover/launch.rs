@@ -46,7 +46,9 @@ impl FlagName {
 
 /// Flags found in a command line, each with its value, or with the argument as written for a switch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Flags(Vec<(&'static str, String)>);
+pub struct Flags {
+    found: Vec<(&'static str, String)>,
+}
 
 /// The program that a Python interpreter runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,15 +71,21 @@ pub fn program(argv: &[String]) -> Option<Program<'_>> {
             return Some(Program::Script(argument));
         };
         // Single-letter options may be combined, up to one that takes the rest or the next argument: `-um race`.
-        match letters.trim_start_matches(|c| "bBdEiIOPqsSuvVx".contains(c)) {
-            "m" => return arguments.next().map(|module| Program::Module(module)),
-            "c" => return None,
-            "X" | "W" | "-check-hash-based-pycs" => drop(arguments.next()),
-            joined => match joined.strip_prefix('m') {
-                Some(module) => return Some(Program::Module(module)),
-                None if letters.is_empty() || joined.starts_with('c') => return None,
-                None => {}
-            },
+        let last_option = letters.trim_start_matches(|letter| "bBdEiIOPqsSuvVx".contains(letter));
+        let is_program_elsewhere = letters.is_empty() || last_option.starts_with('c');
+        // On standard input, or in the argument itself.
+        if is_program_elsewhere {
+            return None;
+        }
+        if last_option == "m" {
+            return arguments.next().map(|module| Program::Module(module));
+        }
+        if let Some(module) = last_option.strip_prefix('m') {
+            return Some(Program::Module(module));
+        }
+        let takes_next_argument = matches!(last_option, "X" | "W" | "-check-hash-based-pycs");
+        if takes_next_argument {
+            arguments.next();
         }
     }
     None
@@ -86,13 +94,14 @@ pub fn program(argv: &[String]) -> Option<Program<'_>> {
 impl Flags {
     /// Finds the flags `names` in a command line.
     pub fn parse<'a>(argv: &[String], names: impl IntoIterator<Item = &'a FlagName>) -> Self {
-        Self(names.into_iter().filter_map(|name| Some((name.name, name.find_in_command(argv)?))).collect())
+        let found = names.into_iter().filter_map(|name| Some((name.name, name.find_in_command(argv)?)));
+        Self { found: found.collect() }
     }
 
     /// Value of a flag, or the argument as written for a switch; `None` if it is absent.
     pub fn get(&self, name: &str) -> Option<&str> {
-        let found = self.0.iter().find(|(known, _)| *known == name);
-        found.map(|(_, argument)| argument.as_str())
+        let (_, argument) = self.found.iter().find(|(known, _)| *known == name)?;
+        Some(argument)
     }
 }
 

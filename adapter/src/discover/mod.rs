@@ -5,7 +5,6 @@ mod hop;
 mod launch;
 mod python_version;
 mod recognise;
-mod release;
 mod role;
 mod setting;
 
@@ -17,6 +16,5 @@ pub use recognise::{
     Codec, Disaggregation, Edge, EngineKind, Engines, Evidence, InnerServer, Launcher, Node, Package, PackageRelease,
     Reading, Recognise, RoleWithSource, Settings, Wire, role_among, role_words,
 };
-pub use release::{Release, ReleaseStage};
 pub use role::{Function, Rank, Role, RoleSource};
 pub use setting::{Origin, Setting};

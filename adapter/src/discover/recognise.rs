@@ -4,13 +4,12 @@ use std::fmt;
 use std::ops::Deref;
 use std::path::Path;
 
-use trace::engine::{Mode, Waiter};
+use trace::engine::{Mode, Version, Waiter};
 use trace::event::Kind;
 
 use super::hop::{Carries, Confidence, HopSeen};
 use super::launch::{FlagName, Flags};
 use super::python_version::PythonVersion;
-use super::release::Release;
 use super::role::{Rank, Role, RoleSource};
 use super::setting::{Origin, Setting};
 use crate::requests::ParseRequests;
@@ -107,7 +106,7 @@ pub trait Recognise: fmt::Debug + Send + Sync {
     }
 
     /// Infers missing roles from parents and connections.
-    fn infer(&self, _nodes: &[Node], _edges: &[Edge], _roles: &mut [Option<RoleWithSource>]) {}
+    fn infer_roles(&self, _nodes: &[Node], _edges: &[Edge], _roles: &mut [Option<RoleWithSource>]) {}
 
     /// Content and direction of each wire; `None` for one that is no hop of the output or request path. Unless the engine says otherwise,
     /// its roles send output over each connection to a role that receives it.
@@ -154,12 +153,14 @@ pub struct InnerServer {
 
 /// A known engine; two are equal if they have the same name.
 #[derive(Clone, Copy)]
-pub struct EngineKind(&'static dyn Recognise);
+pub struct EngineKind {
+    engine: &'static dyn Recognise,
+}
 
 impl EngineKind {
     /// Makes an entry of a registry.
     pub const fn new(engine: &'static dyn Recognise) -> Self {
-        Self(engine)
+        Self { engine }
     }
 }
 
@@ -167,7 +168,7 @@ impl Deref for EngineKind {
     type Target = dyn Recognise;
 
     fn deref(&self) -> &Self::Target {
-        self.0
+        self.engine
     }
 }
 
@@ -322,9 +323,9 @@ impl Evidence<'_> {
     }
 
     /// Release of an engine's package.
-    pub fn release(&self, engine: &dyn Recognise) -> Option<Release> {
+    pub fn release(&self, engine: &dyn Recognise) -> Option<Version> {
         let installed = self.releases.iter().find(|known| known.engine.name() == engine.name());
-        installed.and_then(|known| known.release.value.parse().ok())
+        installed.and_then(|known| Version::of_package(&known.release.value))
     }
 
     /// Value of an environment variable.

@@ -6,11 +6,11 @@ mod response_plane;
 use std::path::Path;
 
 use adapter::discover::{
-    EngineKind, Evidence, FlagName, Origin, Package, Program, Recognise, Release, Role, Setting, Settings, program,
+    EngineKind, Evidence, FlagName, Origin, Package, Program, Recognise, Role, Setting, Settings, program,
 };
 use adapter::requests::ParseRequests;
 use logs::UnreadFileKind;
-use trace::engine::Mode;
+use trace::engine::{Mode, Version};
 
 use crate::EngineSupport;
 use crate::sglang::discover::SKIP_TOKENIZER_INIT;
@@ -128,12 +128,10 @@ fn is_module(argv: &[String], package: &str, folder: &str) -> bool {
 
 /// Settings that Dynamo's worker decides where SGLang's flags leave them open; all unknown without Dynamo's release.
 fn defaults_of_worker(evidence: &Evidence<'_>) -> LauncherDefaults {
-    let Some(release) = evidence.release(&Dynamo) else {
-        return LauncherDefaults::default();
-    };
+    let Some(release) = evidence.release(&Dynamo) else { return LauncherDefaults::default() };
     let by_release = Origin::Release(format!("Dynamo {release}"));
     // The detokenizer is skipped before 1.1.0; later releases leave the choice to the user.
-    let skips_tokenizer_init = if release >= Release::new(1, 1, 0).rc(0) {
+    let skips_tokenizer_init = if release >= Version::new(1, 1, 0).rc(0) {
         setting_without_argument(evidence, SKIP_TOKENIZER_INIT, false)
     } else if let Some(argument) = evidence.flags.get(USE_TOKENIZER) {
         Some(Setting::new(false, evidence.argument(argument)))
@@ -141,7 +139,7 @@ fn defaults_of_worker(evidence: &Evidence<'_>) -> LauncherDefaults {
         Some(Setting::new(true, by_release.clone()))
     };
     // Output is incremental from 0.9.0 on. In earlier releases it is cumulative, and their handler slices the list.
-    let mode = if release >= Release::new(0, 9, 0).rc(0) { Mode::Incremental } else { Mode::Cumulative };
+    let mode = if release >= Version::new(0, 9, 0).rc(0) { Mode::Incremental } else { Mode::Cumulative };
     LauncherDefaults { skips_tokenizer_init, mode: Some(Setting::new(mode, by_release)) }
 }
 

@@ -16,12 +16,12 @@ const TCP: &str = "tcp_server";
 /// Parser of one connection from a frontend.
 #[derive(Clone, Debug, Default)]
 pub struct RequestPlaneParser {
-    /// The incomplete message, up to its ids.
-    partial: Vec<u8>,
-    /// Remaining bytes of the current message's body.
-    skip: u64,
+    /// The head of an incomplete message, as far as it was read.
+    kept_head: Vec<u8>,
+    /// Remaining bytes of the current message's body, which is skipped.
+    body_bytes_left: u64,
     /// The position of the next message is unknown.
-    out_of_sync: bool,
+    is_out_of_sync: bool,
     /// Number of bytes skipped because they were not messages or the position was lost.
     unread: u64,
 }
@@ -77,29 +77,32 @@ impl ParseRequests for RequestPlaneParser {
         self.unread > MAX_HEADER_BYTES
     }
 
+    /// Notes that `bytes` bytes of the connection were not observed. Parsing then waits for a beginning, unless they were of a body.
     fn missed(&mut self, bytes: u64) {
-        // The missed bytes are of a body, which would not be read anyway.
-        if self.skip >= bytes && self.skip > 0 {
-            self.skip -= bytes;
+        // All missed bytes are of a body, which would not be read anyway.
+        if self.body_bytes_left >= bytes && self.body_bytes_left > 0 {
+            self.body_bytes_left -= bytes;
         } else {
-            self.partial.clear();
-            self.skip = 0;
-            self.out_of_sync = true;
+            self.kept_head.clear();
+            self.body_bytes_left = 0;
+            self.is_out_of_sync = true;
         }
     }
 
+    /// Passes the ids of each request whose head ends in `input` to `emit`. `begins`: whether `input` is the start of a read, where a message may
+    /// begin.
     fn parse(&mut self, mut input: &[u8], begins: bool, emit: &mut dyn FnMut(RequestIds<'_>)) {
-        if self.out_of_sync && !begins {
+        if self.is_out_of_sync && !begins {
             self.unread += input.len() as u64;
             return;
         }
-        self.out_of_sync = false;
+        self.is_out_of_sync = false;
         while !input.is_empty() {
-            if self.skip > 0 {
-                take_bytes(&mut input, &mut self.skip);
+            if self.body_bytes_left > 0 {
+                take_bytes(&mut input, &mut self.body_bytes_left);
                 continue;
             }
-            let mut kept = std::mem::take(&mut self.partial);
+            let mut kept = std::mem::take(&mut self.kept_head);
             let kept_length = kept.len();
             // Without copying, if the message begins in this input.
             let bytes = if kept.is_empty() {
@@ -114,15 +117,15 @@ impl ParseRequests for RequestPlaneParser {
                     let used_of_input = message.head_bytes.saturating_sub(kept_length);
                     input = &input[used_of_input.min(input.len())..];
                     // The body holds the prompt, which is not read.
-                    self.skip = message.body_bytes;
+                    self.body_bytes_left = message.body_bytes;
                 }
                 Ok(None) => {
-                    self.partial = bytes.to_vec();
+                    self.kept_head = bytes.to_vec();
                     return;
                 }
                 Err(Invalid) => {
                     self.unread += bytes.len() as u64;
-                    self.out_of_sync = true;
+                    self.is_out_of_sync = true;
                     return;
                 }
             }
@@ -165,11 +168,9 @@ fn split_part(bytes: &[u8], may_begin: impl Fn(&[u8]) -> bool) -> Result<Option<
     Ok(rest.split_at_checked(length).map(|(bytes, rest)| MessagePart { bytes, rest }))
 }
 
-/// Passes the ids in the headers of a request. A control message of another kind has none.
+/// Passes the ids in the headers of a request to `emit`. A control message of another kind has none.
 fn emit_ids(path: &[u8], headers: &Headers<'_>, control: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) {
-    let Ok(Control { id, connection_info }) = serde_json::from_slice(control) else {
-        return;
-    };
+    let Ok(Control { id, connection_info }) = serde_json::from_slice(control) else { return };
     // JSON within a JSON string.
     let info: Option<Info<'_>> = serde_json::from_str(&connection_info.info.0).ok();
     let subject = info.and_then(|info| info.subject);

@@ -27,7 +27,7 @@ struct ResponseFrames {
     /// Name of the connection.
     subject: String,
     /// The final marker has arrived.
-    ended: bool,
+    has_ended: bool,
 }
 
 #[derive(Deserialize)]
@@ -85,7 +85,7 @@ fn begins_stream(bytes: &[u8]) -> Recognition {
             return Recognition::No;
         }
     }
-    Recognition::by_start(header, START)
+    Recognition::begins_with(header, START)
 }
 
 /// Length of the frame after this prefix.
@@ -96,10 +96,11 @@ fn frame_length(prefix: &[u8; PREFIX]) -> Result<u64, Unreadable> {
 }
 
 impl ParseStream for ResponseFrames {
+    /// Passes the elements of all frames that end in `input` to `emit`.
     fn parse(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
         // Out of `self`, which `parse_frame` needs while a frame still borrows from it.
         let mut framed = std::mem::take(&mut self.framed);
-        while !self.ended {
+        while !self.has_ended {
             match framed.next_message(&mut input, self.limits.event_bytes, frame_length)? {
                 NextMessage::Incomplete => break,
                 NextMessage::Complete { prefix, message } => self.parse_frame(prefix, message, emit),
@@ -113,7 +114,7 @@ impl ParseStream for ResponseFrames {
 
 impl ResponseFrames {
     fn new(limits: Limits) -> Self {
-        Self { limits, framed: Framed::default(), subject: String::new(), ended: false }
+        Self { limits, framed: Framed::default(), subject: String::new(), has_ended: false }
     }
 
     /// Parses a frame: a header, which names the stream at its beginning, and a chunk of the response.
@@ -139,7 +140,7 @@ impl ResponseFrames {
         let Some(outer) = outer else { return emit(ResponseElement::Undecoded) };
         // The worker's final marker: everything was written.
         if outer.complete_final {
-            self.ended = true;
+            self.has_ended = true;
             return emit(ResponseElement::Ended);
         }
         let Some(Annotated { data, event }) = outer.data else { return emit(ResponseElement::Undecoded) };
@@ -163,6 +164,7 @@ pub(super) struct FrameLengths {
 }
 
 impl FrameLengths {
+    /// Lengths of header and body, in the big-endian prefix of a frame.
     pub(super) fn parse(prefix: &[u8; PREFIX]) -> Self {
         // The third number is a checksum.
         let [header, body, _checksum] = *prefix.as_chunks::<8>().0 else { return Self { header: 0, body: 0 } };

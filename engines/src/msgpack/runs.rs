@@ -1,6 +1,7 @@
 //! Lengths of repeated byte patterns, compared many bytes at a time.
 
-/// Number of 8-byte words from `at` on that equal `pattern` under `mask`. Long runs of one short value make up most of a frame.
+/// Number of consecutive 8-byte words from `at` on that equal `pattern` in the bits of `mask`. Long runs of one short value make up most of a
+/// frame.
 pub(crate) fn count_equal_words(bytes: &[u8], at: usize, mask: u64, pattern: u64) -> usize {
     let words: &[[u8; 8]] = bytes[at..].as_chunks().0;
     // Four at a time without a branch for each: their differences are collected in one word, which stays 0 if all are equal.
@@ -17,8 +18,9 @@ fn differing_bits(word: [u8; 8], mask: u64, pattern: u64) -> u64 {
     (u64::from_le_bytes(word) ^ pattern) & mask
 }
 
-/// Number of immediate repetitions of the `N` bytes at `at`: as long as each byte equals the one `N` further on.
+/// How many times the `N` bytes at `at` follow again directly behind themselves. The first time does not count.
 pub(crate) fn count_repeats<const N: usize>(bytes: &[u8], at: usize) -> usize {
+    // As long as each byte equals the one `N` further on, the bytes repeat: of L such bytes, L / N times completely.
     match (bytes.get(at..), bytes.get(at + N..)) {
         (Some(left), Some(right)) => common_prefix_len(left, right) / N,
         _ => 0,

@@ -55,6 +55,7 @@ impl BatchDecoder {
 }
 
 impl Decode for BatchDecoder {
+    /// Whether the message is an array of columns, of which the first is a list of request ids.
     fn recognises(&self, parts: &[&[u8]]) -> bool {
         let &[message] = parts else { return false };
         if let Some((columns, at)) = read_array_head(message, 0)
@@ -69,6 +70,7 @@ impl Decode for BatchDecoder {
     /// Does nothing: the ids are not part of the message.
     fn keep_ids(&mut self) {}
 
+    /// Decodes the message, with the memory of the chunks of the message before.
     fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
         let message = *parts.first().unwrap_or(&&[][..]);
         let mut chunks: Vec<Chunk<'a>> = recycle(std::mem::take(&mut self.chunks));
@@ -124,7 +126,7 @@ fn read_batch<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a>>) -> Result<u32,
     }
     at = read_column_head(message, at, count)?;
     for chunk in &mut *chunks {
-        (chunk.finish, at) = read_finish(message, at)?;
+        (chunk.finish, at) = read_finish_reason(message, at)?;
     }
     // Every batch repeats the prompt's length, which in `IdColumn::Uncounted` would mark the first chunk of a stream.
     at = skip_value(message, at)?;
@@ -162,8 +164,8 @@ fn read_column_head(message: &[u8], at: usize, count: u32) -> Result<usize, Unde
     }
 }
 
-/// Finish reason: nil, or a map with a `type`. Returns it with the offset behind it.
-fn read_finish(message: &[u8], at: usize) -> Result<(Option<Finish>, usize), Undecoded> {
+/// Reads the finish reason at `at`: nil, or a map with a `type`. Returns it with the offset behind it.
+fn read_finish_reason(message: &[u8], at: usize) -> Result<(Option<Finish>, usize), Undecoded> {
     let end = skip_value(message, at)?;
     match read_head(message, at) {
         Some((Head::Nil, _)) => Ok((None, end)),
@@ -204,7 +206,7 @@ fn is_server_suffix(suffix: &str) -> bool {
     suffix.len() == RID_SUFFIX_BYTES && suffix.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Id of the response to a request, and the index of its choice: `cmpl-X-1` gives choice 1 of `cmpl-X`.
+/// Id of the response to a request, and the index of its choice: `cmpl-X-1` gives choice 1 of `cmpl-X`. `None` if the index is no number.
 fn response_of_rid(rid: &str) -> Option<(&str, u32)> {
     // Other endpoints have one choice, and no index in the id.
     let Some(name) = rid.strip_prefix("cmpl-") else { return Some((rid, 0)) };

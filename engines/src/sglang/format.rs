@@ -63,10 +63,9 @@ impl Decode for Decoder {
         self.keep_text();
     }
 
+    /// Decodes a message, which has one part.
     fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
-        let &[message] = parts else {
-            return Err(refuse_multipart(parts.len()));
-        };
+        let &[message] = parts else { return Err(refuse_multipart(parts.len())) };
         Ok(self.decode(message)?.generic())
     }
 }
@@ -87,6 +86,7 @@ fn check_opening(message: &[u8], length: u64) -> Opening {
 /// Checks the header of a pickle, whose frame must fit into the message.
 fn check_pickle_opening(body: &[u8], length: u64) -> Opening {
     let frame_length = match *body {
+        // PROTO with its version, then FRAME with its length, which may not have arrived yet.
         [0x80, 4 | 5, 0x95, ref rest @ ..] => rest.first_chunk::<8>(),
         [0x80] | [0x80, 4 | 5] => None,
         _ => return Opening::No,

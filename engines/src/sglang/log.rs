@@ -3,6 +3,7 @@
 //! `[TRACE ..]` and `[TOK ..]` lines are in no release. They come from a patch whose output is public in the report
 //! "Tokenizer Backpressure Bug (Decode TTFT)". All other forms come from the releases' own code (see docs/reference/import.md).
 
+mod access;
 mod health;
 mod python;
 mod request;
@@ -18,8 +19,23 @@ use trace::event::{LoggedState, Merged, Stage};
 #[derive(Debug)]
 pub struct Log;
 
+/// Lines of requests and processes, then those of the HTTP server.
+const FORMS: &[LineForm] = &{
+    let mut forms = [access::ADDRESS; OWN_FORMS.len() + access::FORMS.len() + 1];
+    let mut index = 0;
+    while index < OWN_FORMS.len() {
+        forms[index] = OWN_FORMS[index];
+        index += 1;
+    }
+    while index < OWN_FORMS.len() + access::FORMS.len() {
+        forms[index] = access::FORMS[index - OWN_FORMS.len()];
+        index += 1;
+    }
+    forms
+};
+
 /// `[TOK recv]` precedes the other `[TOK ..]` lines, because the first mark that fits decides.
-const FORMS: &[LineForm] = &[
+const OWN_FORMS: &[LineForm] = &[
     LineForm { mark: "[TRACE ", name: "trace", parse: read_trace },
     LineForm { mark: "[TOK recv]", name: "tok-recv", parse: read_tokenizer_state },
     LineForm { mark: "[TOK ", name: "tok-other", parse: read_tokenizer_state },
@@ -89,7 +105,7 @@ impl LogLines for Log {
         request::field_use(name)
     }
 
-    /// Parses a line of the request logger or of the request metrics.
+    /// Parses a line of the request logger or of the request metrics, and returns the name of its form.
     fn read_record(
         &self,
         record: &JsonRecord<'_>,
@@ -105,7 +121,7 @@ fn stage_statement<'l>(rid: LoggedRid<'l>, stage: Stage<'l>) -> Statement<'l> {
 }
 
 /// Parses `disagg] rid=20cba755... first_output_stream stage=stream_output_generation ...`.
-fn read_trace(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
+fn read_trace(rest: &str, _line_ns: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
     let (area, body) = rest.split_once(']').ok_or(MalformedLine)?;
     // Names as in the public report. Another area is used as the role.
     let by = match area {
@@ -150,7 +166,11 @@ fn is_name(word: &str) -> bool {
 
 /// Parses ` type=BatchTokenIDOutput rids=15 states=850 recv_wait_ms=0.2 more=True`, `cpu_high] proc=225.0 sys=7.1 states=1024`.
 /// `sys` is ignored, because its meaning (kernel time of the process or of the machine) is undocumented.
-fn read_tokenizer_state(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
+fn read_tokenizer_state(
+    rest: &str,
+    _line_ns: Option<u64>,
+    sink: &mut dyn FnMut(&Statement<'_>),
+) -> Result<(), MalformedLine> {
     let unknown = LoggedState { by: "tokenizer", ..LoggedState::default() };
     let state = LoggedState {
         states: count_of_key(rest, "states="),
@@ -173,7 +193,7 @@ fn read_tokenizer_state(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statem
 
 /// Parses `4f1c.., coalescing 27 queued chunks into one. ..` (0.5.10 and later) and `4f1c.., draining 2 queued chunks. ..` (nightly builds
 /// before 0.5.10).
-fn read_backlog(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
+fn read_backlog(rest: &str, _line_ns: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
     let (rid, tail) =
         split_once(rest, ", coalescing ").or_else(|| split_once(rest, ", draining ")).ok_or(MalformedLine)?;
     let rid = LoggedRid::parse(rid).ok_or(MalformedLine)?;
@@ -185,7 +205,11 @@ fn read_backlog(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)
 }
 
 /// Parses `'4f1c..' but the state was deleted in TokenizerManager.`.
-fn read_deleted_state(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
+fn read_deleted_state(
+    rest: &str,
+    _line_ns: Option<u64>,
+    sink: &mut dyn FnMut(&Statement<'_>),
+) -> Result<(), MalformedLine> {
     let (rid, _) = split_once(rest, " but the state was deleted").ok_or(MalformedLine)?;
     let rid = LoggedRid::parse(rid).ok_or(MalformedLine)?;
     sink(&stage_statement(rid, Stage::new(rid.text, "output_after_state_deleted", "tokenizer")));

@@ -27,7 +27,8 @@ pub(super) const MAX_RID_BYTES: usize = 4096;
 #[derive(Debug)]
 pub struct Decoder {
     longest: usize,
-    ids_wanted: bool,
+    /// Token ids are collected, and not only counted.
+    keeps_ids: bool,
     ids: Vec<i64>,
     chunks: Vec<Chunk<'static>>,
     times: Vec<ChunkSeconds>,
@@ -46,12 +47,12 @@ impl Decoder {
     pub fn new(longest: usize) -> Self {
         // So that the first message does not wait for it.
         LazyLock::force(&TABLE);
-        Self { longest, ids_wanted: false, ids: Vec::new(), chunks: Vec::new(), times: Vec::new(), last_layout: None }
+        Self { longest, keeps_ids: false, ids: Vec::new(), chunks: Vec::new(), times: Vec::new(), last_layout: None }
     }
 
     /// Fills [`Chunk::ids`] from the next message on.
     pub fn keep_ids(&mut self) {
-        self.ids_wanted = true;
+        self.keeps_ids = true;
     }
 
     /// Decodes all parts of one message. On error no part of the message is used.
@@ -79,27 +80,16 @@ impl Decoder {
         let OutputList { first_output, count } = read_outputs_head(message, first, envelope)?;
         self.ids.clear();
         let mut chunks: Vec<Chunk<'a>> = recycle(std::mem::take(&mut self.chunks));
-        let ids = self.ids_wanted.then_some(&mut self.ids);
+        let ids = self.keeps_ids.then_some(&mut self.ids);
         self.times.clear();
         let mut rows = OutputReader { message, chunks: &mut chunks, times: &mut self.times, ids };
-        let found = rows.read_outputs(envelope, self.last_layout, first_output, count);
-        let whole = found.and_then(|ReadOutputs { layout, pooled, end }| {
-            let mut made_at = None;
-            // A message that fits the layout also ends where its last field does.
-            let behind = (envelope.outputs + 1..len).try_fold(end, |at, field| {
-                if envelope.timestamp == Some(field) {
-                    made_at = read_timestamp(message, at);
-                }
-                skip_value(message, at)
-            })?;
-            if behind == message.len() {
-                Ok((layout, pooled, made_at))
-            } else {
-                Err(Undecoded::Malformed { at: behind, what: "bytes after the end of the message" })
-            }
+        let outputs = rows.read_outputs(envelope, self.last_layout, first_output, count);
+        let read = outputs.and_then(|outputs| {
+            let made_at = read_fields_after_outputs(message, outputs.end, envelope)?;
+            Ok((outputs, made_at))
         });
-        let (layout, pooled, made_at) = match whole {
-            Ok(found) => found,
+        let (ReadOutputs { layout, are_pooled, .. }, made_at) = match read {
+            Ok(read) => read,
             Err(why) => {
                 self.chunks = recycle(chunks);
                 return Err(why);
@@ -108,12 +98,12 @@ impl Decoder {
         let shape = match layout {
             Some(layout) => {
                 self.last_layout = Some(UsedLayout { envelope, output: layout });
-                let kind = if pooled { Kind::Embedding } else { Kind::TokenIds };
+                let kind = if are_pooled { Kind::Embedding } else { Kind::TokenIds };
                 shape_of(CLASS, layout.releases, layout.waiter, kind)
             }
             None => shape_of(CLASS, envelope.releases, None, Kind::Control),
         };
-        if self.ids_wanted {
+        if self.keeps_ids {
             // The ids of all chunks are in one list, in order.
             let mut ids = self.ids.as_slice();
             for chunk in &mut chunks {
@@ -131,6 +121,22 @@ impl Decoder {
 fn shape_of(class: &'static str, releases: &'static str, waiter: Option<Waiter>, kind: Kind) -> Shape {
     let ids = if kind == Kind::TokenIds { IdColumn::Uncounted } else { IdColumn::Absent };
     Shape { engine: NAME, class, codec: "msgpack", schema: releases, kind, ids, waiter }
+}
+
+/// Reads the fields from `at` on, behind the outputs, and returns when the outputs were made, if they have that. An error unless the message ends
+/// where its last field does, as one that fits the layout does.
+fn read_fields_after_outputs(message: &[u8], mut at: usize, envelope: &Envelope) -> Result<Option<MonoNs>, Undecoded> {
+    let mut made_at = None;
+    for field in envelope.outputs + 1..envelope.len {
+        if envelope.timestamp == Some(field) {
+            made_at = read_timestamp(message, at);
+        }
+        at = skip_value(message, at)?;
+    }
+    if at != message.len() {
+        return Err(Undecoded::Malformed { at, what: "bytes after the end of the message" });
+    }
+    Ok(made_at)
 }
 
 /// Time at which the engine made the outputs: seconds of the machine's monotonic clock. `None` for a value that cannot be one.
@@ -193,9 +199,7 @@ fn is_wave(message: &[u8]) -> bool {
 
 /// Number and heads of the fields, if the whole message is an array of up to three.
 fn read_tuple_heads(message: &[u8]) -> Option<(u32, [Head; 3])> {
-    let (Head::Array { len }, mut at) = read_head(message, 0)? else {
-        return None;
-    };
+    let (Head::Array { len }, mut at) = read_head(message, 0)? else { return None };
     let mut heads = [Head::Nil; 3];
     for head in heads.get_mut(..len as usize)? {
         *head = read_head(message, at)?.0;
@@ -241,7 +245,8 @@ struct OutputTail {
     finish: Option<Finish>,
     prompt: Option<u32>,
     cached: Option<u32>,
-    pooled: bool,
+    /// Whether it is a pooling result.
+    is_pooled: bool,
     times: Option<EngineSeconds>,
 }
 
@@ -250,7 +255,7 @@ struct ReadOutputs {
     /// Layout of the outputs; `None` without outputs.
     layout: Option<&'static OutputLayout>,
     /// Whether all of them are pooling results.
-    pooled: bool,
+    are_pooled: bool,
     /// End of the list.
     end: usize,
 }
@@ -265,7 +270,7 @@ impl OutputReader<'_, '_> {
         count: u32,
     ) -> Result<ReadOutputs, Undecoded> {
         if count == 0 {
-            return Ok(ReadOutputs { layout: None, pooled: false, end: at });
+            return Ok(ReadOutputs { layout: None, are_pooled: false, end: at });
         }
         let fields = match read_head(self.message, at) {
             Some((Head::Array { len }, _)) => len,
@@ -281,32 +286,32 @@ impl OutputReader<'_, '_> {
         // Replaced by the error of the last layout that was tried.
         let mut refused = Undecoded::Layout { class: OUTPUT, fields: fields as usize, what: UNLISTED };
         for layout in last_layout.into_iter().chain(others).filter(|layout| layout.len == fields) {
-            // An attempt with another layout may have left some.
+            // An attempt with another layout may have left some rows.
             self.chunks.clear();
             self.times.clear();
             if let Some(ids) = &mut self.ids {
                 ids.clear();
             }
             match self.read_outputs_as(layout, at, count) {
-                Ok((pooled, end)) => return Ok(ReadOutputs { layout: Some(layout), pooled, end }),
+                Ok(outputs) => return Ok(outputs),
                 Err(why) => refused = why,
             }
         }
         Err(refused)
     }
 
-    /// Reads `count` outputs in this layout. Returns whether all are pooling results, and the end of the list.
+    /// Reads the `count` outputs from `at` on in this layout.
     fn read_outputs_as(
         &mut self,
-        layout: &OutputLayout,
+        layout: &'static OutputLayout,
         mut at: usize,
         count: u32,
-    ) -> Result<(bool, usize), Undecoded> {
+    ) -> Result<ReadOutputs, Undecoded> {
         let message = self.message;
         // The previous output's bytes after its ids, and the values read from them.
         let mut tail_bytes: &[u8] = &[];
         let mut tail = OutputTail::default();
-        let mut pooled = true;
+        let mut are_pooled = true;
         let mut listed = 0;
         // The first bytes of every output.
         let header = &message[at..read_output_head(message, at, layout.len)?];
@@ -316,49 +321,48 @@ impl OutputReader<'_, '_> {
             } else {
                 read_output_head(message, at, layout.len)?
             };
-            let (rid, next) =
+            let (rid, ids_at) =
                 read_string(message, at).ok_or_else(|| column_error(message, at, "request_id", row, "not a string"))?;
             if rid.len() > MAX_RID_BYTES {
                 return Err(Undecoded::Limit { limit: "text", value: MAX_RID_BYTES });
             }
             let rid = utf8(rid).ok_or_else(|| column_error(message, at, "request_id", row, "not UTF-8"))?;
             // Where ids are not kept, the length of the list is enough.
-            let (new, end) = match one_id_len(&message[next..]).filter(|_| self.ids.is_none()) {
-                Some(length) => (1, next + length),
-                None => self.read_new_ids(next, row)?,
+            let length_of_one = if self.ids.is_none() { single_id_list_len(&message[ids_at..]) } else { None };
+            let (id_count, ids_end) = match length_of_one {
+                Some(length) => (1, ids_at + length),
+                None => self.read_new_ids(ids_at, row)?,
             };
-            listed += new as usize;
+            listed += id_count as usize;
             if listed > MAX_ITEMS {
                 return Err(Undecoded::Limit { limit: "items", value: MAX_ITEMS });
             }
-            at = if !tail_bytes.is_empty() && message[end..].starts_with(tail_bytes) {
-                end + tail_bytes.len()
+            if !tail_bytes.is_empty() && message[ids_end..].starts_with(tail_bytes) {
+                at = ids_end + tail_bytes.len();
             } else {
-                let next;
-                (next, tail) = read_tail(message, end, row, layout)?;
-                tail_bytes = &message[end..next];
-                next
-            };
-            pooled &= tail.pooled;
+                (at, tail) = read_output_tail(message, ids_end, row, layout)?;
+                tail_bytes = &message[ids_end..at];
+            }
+            are_pooled &= tail.is_pooled;
             if let Some(seconds) = tail.times {
                 self.times.push(ChunkSeconds { chunk: row, seconds });
             }
             self.chunks.push(Chunk {
-                listed: Some(new),
+                listed: Some(id_count),
                 prompt_tokens: tail.prompt,
                 cached_tokens: tail.cached,
                 finish: tail.finish,
                 ..Chunk::new(rid)
             });
         }
-        if pooled {
+        if are_pooled {
             // A pooling result has no tokens.
             self.chunks.iter_mut().for_each(|chunk| chunk.listed = None);
         }
-        Ok((pooled, at))
+        Ok(ReadOutputs { layout: Some(layout), are_pooled, end: at })
     }
 
-    /// Number of the new ids at `at`, and their end.
+    /// Reads the list of new ids at `at`. Returns their number, and the end of the list.
     fn read_new_ids(&mut self, at: usize, row: usize) -> Result<(u32, usize), Undecoded> {
         let message = self.message;
         let Some((Head::Array { len }, mut at)) = read_head(message, at) else {
@@ -389,9 +393,9 @@ fn read_output_head(bytes: &[u8], at: usize, fields: u32) -> Result<usize, Undec
     }
 }
 
-/// Length of a list of one id, which most outputs have; `None` for other lists.
+/// Length in bytes of a list of one id, which most outputs have; `None` for other lists.
 #[inline]
-fn one_id_len(bytes: &[u8]) -> Option<usize> {
+fn single_id_list_len(bytes: &[u8]) -> Option<usize> {
     match bytes {
         // An array of one (0x91), then an unsigned integer of 7, 8, 16 or 32 bits.
         [0x91, 0x00..=0x7f, ..] => Some(2),
@@ -402,11 +406,16 @@ fn one_id_len(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// Reads the fields after the ids; returns their end.
-fn read_tail(bytes: &[u8], mut at: usize, row: usize, layout: &OutputLayout) -> Result<(usize, OutputTail), Undecoded> {
+/// Reads the fields of an output after its ids, of which the first is at `at`. Returns them with their end.
+fn read_output_tail(
+    bytes: &[u8],
+    mut at: usize,
+    row: usize,
+    layout: &OutputLayout,
+) -> Result<(usize, OutputTail), Undecoded> {
     let OutputColumns { finish, finished, cached, prefill, pooling, events } = layout.columns;
     let mut tail = OutputTail::default();
-    let mut ended = false;
+    let mut has_ended = false;
     for field in 2..layout.len {
         let next = skip_value(bytes, at)?;
         let (value, first) = read_head(bytes, at).ok_or(Undecoded::Truncated { at })?;
@@ -418,7 +427,7 @@ fn read_tail(bytes: &[u8], mut at: usize, row: usize, layout: &OutputLayout) -> 
             let Head::Bool(value) = value else {
                 return Err(column_error(bytes, at, "finished", row, "not a boolean"));
             };
-            ended = value;
+            has_ended = value;
         } else if column == cached {
             tail.cached = match value {
                 Head::Int(count) => u32::try_from(count).ok(),
@@ -435,7 +444,7 @@ fn read_tail(bytes: &[u8], mut at: usize, row: usize, layout: &OutputLayout) -> 
                 _ => return Err(column_error(bytes, at, "prefill_stats", row, "not a map")),
             }
         } else if column == pooling {
-            tail.pooled = value != Head::Nil;
+            tail.is_pooled = value != Head::Nil;
         } else if column == events
             && let Head::Array { len } = value
         {
@@ -444,7 +453,7 @@ fn read_tail(bytes: &[u8], mut at: usize, row: usize, layout: &OutputLayout) -> 
         at = next;
     }
     // Releases with this flag state no reason.
-    if ended && tail.finish.is_none() {
+    if has_ended && tail.finish.is_none() {
         tail.finish = Some(Finish::Other);
     }
     Ok((at, tail))

@@ -47,6 +47,7 @@ impl Recognise for VllmServer {
         ROLES
     }
 
+    /// Role by another name of it in `--pid PID=ROLE`.
     fn alias(&self, word: &str) -> Option<Role> {
         match word {
             "engine" | "enginecore" => Some(ENGINE_CORE),
@@ -60,6 +61,7 @@ impl Recognise for VllmServer {
         role_of_title(title)
     }
 
+    /// Role of a process with this command line, and what it was recognised by.
     fn recognise_command_line(&self, argv: &[String]) -> Option<(Role, &'static str)> {
         if is_rust_frontend(argv) {
             return Some((API_SERVER, "vllm-rs frontend"));
@@ -70,6 +72,7 @@ impl Recognise for VllmServer {
         is_server(argv).then_some((API_SERVER, "vllm serve"))
     }
 
+    /// Port that a server's command line names, or the default one; `None` for another command.
     fn served_port(&self, argv: &[String]) -> Option<u16> {
         if !is_server(argv) && !is_rust_frontend(argv) {
             return None;
@@ -77,6 +80,7 @@ impl Recognise for VllmServer {
         port_of_command(argv, DEFAULT_PORT)
     }
 
+    /// Model that a server's or a worker's command line names.
     fn model<'a>(&self, argv: &'a [String]) -> Option<&'a str> {
         if !is_server(argv) && !is_worker(argv) {
             return None;
@@ -88,7 +92,7 @@ impl Recognise for VllmServer {
         tokenizer_of_command(argv)
     }
 
-    fn infer(&self, nodes: &[Node], edges: &[Edge], roles: &mut [Option<RoleWithSource>]) {
+    fn infer_roles(&self, nodes: &[Node], edges: &[Edge], roles: &mut [Option<RoleWithSource>]) {
         mark_launchers(nodes, roles);
         infer_untitled_engines(nodes, edges, roles);
     }
@@ -99,6 +103,7 @@ impl Recognise for VllmServer {
         wires.iter().map(|wire| read_wire(wire, roles)).collect()
     }
 
+    /// Settings of an engine, all of which follow from its release; unknown without one.
     fn settings(&self, evidence: &Evidence<'_>) -> Settings {
         let Some(installed) = evidence.releases.iter().find(|known| known.engine.name() == NAME) else {
             return Settings::default();

@@ -104,6 +104,7 @@ impl Facts for Vllm {
         "its main thread takes requests between its steps: a smaller --max-num-batched-tokens shortens them"
     }
 
+    /// Flags that relieve a busy process of this role.
     fn relief(&self, role: &str, _runs_several: bool) -> &'static str {
         match role {
             "api-server" | "API server" => {

@@ -32,13 +32,12 @@ pub const FORMAT: Format = Format {
 const TESTED: usize = 8;
 
 impl Decode for Decoder {
+    /// Whether the message begins like one with outputs, or is another one of an engine.
     fn recognises(&self, parts: &[&[u8]]) -> bool {
         if classify_other_message(parts).is_some() {
             return true;
         }
-        let Some(first_part) = parts.first() else {
-            return false;
-        };
+        let Some(first_part) = parts.first() else { return false };
         // A msgpack array that begins with the list of outputs; from 0.8.3 on the engine's index comes first.
         matches!(
             **first_part,
@@ -58,39 +57,39 @@ impl Decode for Decoder {
 /// Tests whether a message with outputs begins with these bytes. The error is a certain answer, or that more bytes are needed.
 fn check_opening(body: &[u8]) -> Result<(), Opening> {
     let mut rest = body;
-    let first = next_byte(&mut rest)?;
+    let first = take_byte(&mut rest)?;
     let fields = if first & 0xf0 == 0x90 { u32::from(first & 0x0f) } else { return Err(Opening::No) };
     let envelope = envelope_with_fields(fields).ok_or(Opening::No)?;
     // From 0.8.3 on the engine's index comes before the list of outputs.
     if envelope.outputs == 1 {
-        refuse_unless(next_byte(&mut rest)? < 0x80)?;
+        refuse_unless(take_byte(&mut rest)? < 0x80)?;
     }
-    match next_byte(&mut rest)? {
+    match take_byte(&mut rest)? {
         0x91..=0x9f => {}
-        0xdc => refuse_unless((next_byte(&mut rest)?, next_byte(&mut rest)?) != (0, 0))?,
+        0xdc => refuse_unless((take_byte(&mut rest)?, take_byte(&mut rest)?) != (0, 0))?,
         _ => return Err(Opening::No),
     }
-    let fields = match next_byte(&mut rest)? {
+    let fields = match take_byte(&mut rest)? {
         short @ 0x90..=0x9f => u32::from(short & 0x0f),
-        0xdc => u32::from(next_byte(&mut rest)?) << 8 | u32::from(next_byte(&mut rest)?),
+        0xdc => u32::from(take_byte(&mut rest)?) << 8 | u32::from(take_byte(&mut rest)?),
         _ => return Err(Opening::No),
     };
     refuse_unless(envelope.layouts.iter().any(|layout| layout.len == fields))?;
-    let length = match next_byte(&mut rest)? {
+    let length = match take_byte(&mut rest)? {
         short @ 0xa0..=0xbf => usize::from(short & 0x1f),
-        0xd9 => usize::from(next_byte(&mut rest)?),
+        0xd9 => usize::from(take_byte(&mut rest)?),
         _ => return Err(Opening::No),
     };
     refuse_unless(length >= TESTED)?;
     for _ in 0..TESTED {
-        let character = next_byte(&mut rest)?;
+        let character = take_byte(&mut rest)?;
         refuse_unless(character.is_ascii_alphanumeric() || matches!(character, b'-' | b'_' | b'.' | b':'))?;
     }
     Ok(())
 }
 
 /// Removes and returns the first byte. Without one, more bytes are needed.
-fn next_byte(rest: &mut &[u8]) -> Result<u8, Opening> {
+fn take_byte(rest: &mut &[u8]) -> Result<u8, Opening> {
     let (first, after) = rest.split_first().ok_or(Opening::More)?;
     *rest = after;
     Ok(*first)

@@ -68,6 +68,7 @@ pub(super) struct RequestLayout {
 pub(super) struct LayoutTable {
     pub(super) envelopes: Vec<Envelope>,
     pub(super) requests: Vec<RequestLayout>,
+    /// All releases in the table, for display.
     pub(super) all: &'static str,
     /// The releases that send `ENGINE_CORE_DEAD`.
     pub(super) dead: &'static str,
@@ -131,9 +132,9 @@ fn parse_table(text: &'static str) -> ParsedTable {
         // Behind the class come the kind, `array`, and the releases.
         let label = words.nth(1).unwrap_or_default();
         let (first, last) = label.split_once("..").unwrap_or((label, label));
-        let first = releases.iter().position(|release| *release == first);
-        let last = releases.iter().position(|release| *release == last);
-        if let (Some(first), Some(last)) = (first, last) {
+        let first_index = releases.iter().position(|release| *release == first);
+        let last_index = releases.iter().position(|release| *release == last);
+        if let (Some(first), Some(last)) = (first_index, last_index) {
             lines.push(LayoutLine { class, span: ReleaseSpan { first, last }, fields: words.collect() });
         }
     }
@@ -159,6 +160,7 @@ fn build_table(table: &ParsedTable) -> LayoutTable {
 fn build_envelope(message: &LayoutLine, table: &ParsedTable) -> Option<Envelope> {
     let outputs = table.lines.iter().filter(|line| line.class == "EngineCoreOutput");
     let layouts = outputs.filter_map(|output| {
+        // Only layouts of releases that have both can occur together.
         let span = message.span.common_with(output.span)?;
         Some(build_output_layout(output, span.label(&table.releases)))
     });

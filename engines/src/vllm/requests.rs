@@ -79,7 +79,7 @@ fn read_request(payload: Excerpt<'_>) -> Result<DispatchedRequest<'_>, Undecoded
     Ok(request)
 }
 
-/// The request id at `at`.
+/// The request id at `at`. `row`: the request's position in the message, for the error.
 fn read_request_id(payload: Excerpt<'_>, at: usize, row: usize) -> Result<&str, Undecoded> {
     if let Some((id, _)) = read_string(payload.head, at)
         && id.len() <= MAX_RID_BYTES
@@ -104,7 +104,7 @@ fn last_bytes(payload: Excerpt<'_>) -> &[u8] {
     &end[end.len().saturating_sub(ARRIVAL_BYTES)..]
 }
 
-/// Time of arrival in the last bytes of a pickled request.
+/// Time of arrival, in nanoseconds of the wall clock, in the last bytes of a pickled request.
 fn find_pickled_arrival(payload: Excerpt<'_>) -> Option<u64> {
     let end = last_bytes(payload);
     let at = memchr::memmem::rfind(end, PICKLED_ARRIVAL)? + PICKLED_ARRIVAL.len();

@@ -9,9 +9,7 @@ pub(super) fn response_id(rid: &str) -> Option<(&str, u32)> {
         _ => id,
     };
     // The Rust frontend has no index of the prompt.
-    let Some((id, prompt)) = split_prompt(id) else {
-        return Some((id, sample.unwrap_or(0)));
-    };
+    let Some((id, prompt)) = split_prompt(id) else { return Some((id, sample.unwrap_or(0))) };
     match sample {
         // With several prompts, the number of samples of each is needed too.
         Some(_) if prompt > 0 => None,

@@ -126,7 +126,7 @@ fn after_a_hole_frames_are_searched_again() {
     for (from, to, next) in [(starts[1] + 5, starts[2] + 60, 4), (starts[1] + 5, starts[3], 3)] {
         let (mut reader, mut seen) = (FrameReader::new(engines::FORMATS), Seen::default());
         read(&mut reader, &mut seen, &bytes[..from], 500, &messages);
-        reader.missed(&mut |element| enter(&mut seen, element, &messages));
+        reader.record_hole(&mut |element| enter(&mut seen, element, &messages));
         assert_eq!(reader.framing(), Framing::Searched);
         read(&mut reader, &mut seen, &bytes[to..], 500, &messages);
         assert_eq!((seen.lost, seen.found, reader.framing()), (1, 1, Framing::Proven));
@@ -168,7 +168,7 @@ fn a_search_without_success_ends() {
         read(&mut reader, &mut seen, &noise, noise.len(), &[]);
     }
     assert_eq!(reader.framing(), Framing::Unreadable(Opaque::Unframed));
-    reader.missed(&mut |element| enter(&mut seen, element, &[]));
+    reader.record_hole(&mut |element| enter(&mut seen, element, &[]));
     assert_eq!(reader.framing(), Framing::Unreadable(Opaque::Unframed));
     assert_eq!((seen.frames.len(), seen.lost), (0, 1));
 }
@@ -179,7 +179,7 @@ proptest! {
         let (mut reader, mut seen) = (FrameReader::new(engines::FORMATS), Seen::default());
         for (is_hole, bytes) in &pieces {
             if *is_hole {
-                reader.missed(&mut |element| enter(&mut seen, element, &[]));
+                reader.record_hole(&mut |element| enter(&mut seen, element, &[]));
             }
             read(&mut reader, &mut seen, bytes, 100, &[]);
         }

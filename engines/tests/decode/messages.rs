@@ -1,9 +1,10 @@
 //! Compares every recorded message with its sidecar, both written by a real release (`cargo xtask fixtures`).
 
 use crate::common::{messages, root};
+use engines::sglang::SgLang;
 use engines::sglang::wire::{Batch, Decoder, Limits, Value};
 use serde_json::{Map, Value as Json, json};
-use trace::engine::{Version, VersionRange};
+use trace::engine::{Facts as _, SentTime, SentTimes, Version, VersionRange};
 use trace::event::{EngineTimes, Finish, IdColumn, Kind};
 
 #[test]
@@ -30,6 +31,27 @@ fn every_recorded_message_decodes_to_its_sidecar() {
     // One of each layout from 0.5.5 on.
     assert!(with_times >= 20, "{with_times} messages with times");
     println!("{} messages", messages.len());
+}
+
+/// The columns of 0.5.5 to 0.5.9 have the end of the prefill by the wall clock or not at all: `prefill_launch_latency` ends when the kernels are
+/// launched.
+#[test]
+fn columns_of_times_have_no_end_of_the_prefill() {
+    let mut decoder = Decoder::new(Limits::default());
+    for release in ["0.5.5", "0.5.6", "0.5.7", "0.5.8", "0.5.9"] {
+        let message = std::fs::read(root().join(release).join("skip_engine_times_2rid.pkl")).unwrap();
+        let has_column = |name: &str| message.windows(name.len()).any(|bytes| bytes == name.as_bytes());
+        assert!(has_column("prefill_delay") || has_column("prefill_launch_delay"), "{release}");
+        assert_eq!(has_column("prefill_finished_ts"), release >= "0.5.7", "{release}");
+        let batch = decoder.decode(&message).unwrap();
+        let EngineTimes { queued, batch_entered, prefill_finished } = batch.engine_times(0);
+        assert!(queued.is_some() && queued < batch_entered, "{release}: {queued:?}, {batch_entered:?}");
+        assert_eq!(prefill_finished, None, "{release}");
+        let SentTimes { entries, prefill_end } = SgLang.sent_times(Some(release));
+        let SentTime::Never(reason) = prefill_end else { panic!("{release}: {prefill_end:?}") };
+        assert_eq!(entries, SentTime::Always, "{release}");
+        assert!(reason.contains("from 0.5.10 on") && reason.contains("--enable-metrics"), "{release}: {reason}");
+    }
 }
 
 fn differences(batch: &Batch<'_>, expected: &Json) -> Vec<String> {

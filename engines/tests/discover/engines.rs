@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::process::Command;
 
-use adapter::discover::{Carries, Codec, Confidence, HopSeen, Launcher, Origin, PackageRelease, Release, RoleSource};
+use adapter::discover::{Carries, Codec, Confidence, HopSeen, Launcher, Origin, PackageRelease, RoleSource};
 use engines::sglang::discover::role::{DETOKENIZER, ROUTER, SCHEDULER, TOKENIZER, WORKER};
 use probe_user::discover::{Engine, Process};
 use probe_user::library::analyse_libzmq;
-use trace::engine::{Mode, Waiter};
+use trace::engine::{Mode, Version, Waiter};
 use trace::path::Ends;
 
 use crate::peers::{Peer, SCRIPT, python, until, watcher};
@@ -33,7 +33,7 @@ fn assert_holds_its_sockets(hop: &HopSeen) {
 
 fn assert_has_the_wheels_libzmq(process: &Process) {
     let lib = process.libzmq.as_ref().expect("libzmq is mapped");
-    assert_eq!(lib.release, Some(Release::new(4, 3, 5)));
+    assert_eq!(lib.release, Some(Version::new(4, 3, 5)));
     assert!(lib.path.to_string_lossy().contains("/pyzmq.libs/libzmq-"), "{}", lib.path.display());
     assert!(analyse_libzmq(process.id.pid, lib).is_ok());
     assert_eq!(process.io_threads.len(), 2, "Context(2)");
@@ -76,9 +76,7 @@ fn ordinary_engine(peer: &Peer, tokenizer: &str, scheduler: &str, detokenizer: &
 fn a_custom_launcher_over_ipc() {
     let folder = tempfile::tempdir().unwrap();
     let base = base(folder.path());
-    let Some(peer) = Peer::start(&["main", &base]) else {
-        return;
-    };
+    let Some(peer) = Peer::start(&["main", &base]) else { return };
     ordinary_engine(&peer, &format!("{base}tokenizer"), &format!("{base}scheduler"), &format!("{base}detokenizer"));
 }
 
@@ -86,21 +84,15 @@ fn a_custom_launcher_over_ipc() {
 fn a_custom_launcher_over_tcp() {
     let port = ports();
     let at = |number| format!("tcp://127.0.0.1:{}", port + number);
-    let Some(peer) = Peer::start(&["main", &at(0)]) else {
-        return;
-    };
+    let Some(peer) = Peer::start(&["main", &at(0)]) else { return };
     ordinary_engine(&peer, &at(0), &at(1), &at(2));
 }
 
 #[test]
 fn two_engines_are_discovered_separately() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let Some(first) = Peer::start(&["main", &base(one.path())]) else {
-        return;
-    };
-    let Some(second) = Peer::start(&["main", &base(two.path())]) else {
-        return;
-    };
+    let Some(first) = Peer::start(&["main", &base(one.path())]) else { return };
+    let Some(second) = Peer::start(&["main", &base(two.path())]) else { return };
     for peer in [&first, &second] {
         let engine = engine(peer, 4);
         let mut pids: Vec<u32> = engine.processes.iter().map(|p| p.id.pid).collect();
@@ -114,9 +106,7 @@ fn two_engines_are_discovered_separately() {
 #[test]
 fn tokenizer_workers_behind_a_router() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(peer) = Peer::start(&["main", &base(folder.path()), "--workers", "2"]) else {
-        return;
-    };
+    let Some(peer) = Peer::start(&["main", &base(folder.path()), "--workers", "2"]) else { return };
     let engine = engine(&peer, 8);
     let router = engine.with_role(ROUTER).map(|p| p.id.pid).collect::<Vec<_>>();
     assert_eq!(router, [peer.pid()]);
@@ -171,9 +161,7 @@ fn a_server_that_loses_tokens_is_recognised_by_release_and_flags() {
     let folder = tempfile::tempdir().unwrap();
     let arguments = ["--skip-tokenizer-init", "--stream-output"];
     let peer = ["main", &base(folder.path()), "--skip"];
-    let Some(server) = server("0.5.9", folder.path(), &[], &arguments, &peer) else {
-        return;
-    };
+    let Some(server) = server("0.5.9", folder.path(), &[], &arguments, &peer) else { return };
     let engine = engine(&server, 4);
     let pid = server.pid();
     assert_eq!(engine.launcher.as_ref().map(Launcher::word), Some("sglang"));

@@ -15,12 +15,8 @@ fn roles(engine: &Engine) -> Vec<(u32, Role, RoleSource)> {
 fn a_pair_is_a_scheduler_and_a_tokenizer() {
     let folder = tempfile::tempdir().unwrap();
     for endpoint in [format!("{}one", base(folder.path())), format!("tcp://127.0.0.1:{}", ports())] {
-        let Some(pull) = Peer::start(&["pull", &endpoint]) else {
-            return;
-        };
-        let Some(push) = Peer::start(&["push", &endpoint]) else {
-            return;
-        };
+        let Some(pull) = Peer::start(&["pull", &endpoint]) else { return };
+        let Some(push) = Peer::start(&["push", &endpoint]) else { return };
         let engine = until(&mut watcher(&[]), |t| t.engine_of(push.pid()).cloned());
         let expected = [(push.pid(), SCHEDULER, RoleSource::Sockets), (pull.pid(), TOKENIZER, RoleSource::Sockets)];
         assert_eq!(roles(&engine), expected);
@@ -37,12 +33,8 @@ fn a_pair_is_a_scheduler_and_a_tokenizer() {
 fn three_senders_and_a_detokenizer_in_between() {
     let folder = tempfile::tempdir().unwrap();
     let (detokenizer, tokenizer) = (format!("{}detok", base(folder.path())), format!("{}tok", base(folder.path())));
-    let Some(last) = Peer::start(&["pull", &tokenizer]) else {
-        return;
-    };
-    let Some(middle) = Peer::start(&["relay", &detokenizer, &tokenizer]) else {
-        return;
-    };
+    let Some(last) = Peer::start(&["pull", &tokenizer]) else { return };
+    let Some(middle) = Peer::start(&["relay", &detokenizer, &tokenizer]) else { return };
     let senders: Vec<Peer> = (0..3).filter_map(|_| Peer::start(&["push", &detokenizer])).collect();
     let complete = |e: &&Engine| e.hops.len() == 4;
     let engine = until(&mut watcher(&[]), |t| t.engine_of(last.pid()).filter(complete).cloned());
@@ -56,12 +48,8 @@ fn three_senders_and_a_detokenizer_in_between() {
 #[test]
 fn a_role_set_by_hand_wins_and_determines_its_neighbour() {
     let endpoint = format!("tcp://127.0.0.1:{}", ports());
-    let Some(pull) = Peer::start(&["pull", &endpoint]) else {
-        return;
-    };
-    let Some(push) = Peer::start(&["push", &endpoint]) else {
-        return;
-    };
+    let Some(pull) = Peer::start(&["pull", &endpoint]) else { return };
+    let Some(push) = Peer::start(&["push", &endpoint]) else { return };
     let mut watcher = watcher(&[format!("{}=detokenizer", push.pid())]);
     let complete = |e: &&Engine| !e.hops.is_empty();
     let engine = until(&mut watcher, |t| t.engine_of(push.pid()).filter(complete).cloned());

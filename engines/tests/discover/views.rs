@@ -60,16 +60,12 @@ fn another_user_sees_titles_and_the_missing_capabilities() {
     if !root_with("setpriv") {
         return;
     }
-    let Some(peer) = Peer::start(&["main", &base(folder.path())]) else {
-        return;
-    };
+    let Some(peer) = Peer::start(&["main", &base(folder.path())]) else { return };
     let Some(_unnamed) = Peer::start(&["pull", &format!("{}alone", base(folder.path()))]) else {
         return;
     };
     let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"];
-    let Some(text) = seen_by("setpriv", &nobody) else {
-        return;
-    };
+    let Some(text) = seen_by("setpriv", &nobody) else { return };
     let line = |pid: u32| text.lines().find(|l| l.trim_start().starts_with(&pid.to_string())).unwrap_or_default();
     assert!(line(peer.child("scheduler")).contains("title (sglang::scheduler_DP0_TP0)"), "{text}");
     assert!(line(peer.pid()).contains("its children (python peer.py)"), "{text}");
@@ -84,9 +80,7 @@ fn two_capabilities_are_sufficient() {
     if !root_with("setpriv") {
         return;
     }
-    let Some(peer) = Peer::start(&["main", &base(folder.path())]) else {
-        return;
-    };
+    let Some(peer) = Peer::start(&["main", &base(folder.path())]) else { return };
     until(&mut watcher(&[]), |t| t.engine_of(peer.pid()).filter(|e| e.hops.len() == 4).map(drop));
     let hops_seen_with = |capabilities: &str| {
         let set = |which: &str| format!("--{which}=-all,{capabilities}");
@@ -97,13 +91,9 @@ fn two_capabilities_are_sufficient() {
         let hops = text.lines().filter(|l| l.contains(folder.path().to_str().unwrap())).count();
         Some((hops, text))
     };
-    let Some((hops, text)) = hops_seen_with("+sys_ptrace,+dac_read_search") else {
-        return;
-    };
+    let Some((hops, text)) = hops_seen_with("+sys_ptrace,+dac_read_search") else { return };
     assert_eq!(hops, 4, "{text}");
-    let Some((hops, text)) = hops_seen_with("+sys_ptrace") else {
-        return;
-    };
+    let Some((hops, text)) = hops_seen_with("+sys_ptrace") else { return };
     assert_eq!(hops, 0, "{text}");
     assert_eq!(closed(&text), BTreeSet::from(["fd", "environ"]), "{text}");
     assert!(names(&text, &["DAC_READ_SEARCH"]), "{text}");
@@ -114,9 +104,7 @@ fn a_separate_container_sees_nothing_and_explains_how_to_join() {
     if !root_with("unshare") {
         return;
     }
-    let Some(text) = seen_by("unshare", &["--pid", "--fork", "--mount-proc"]) else {
-        return;
-    };
+    let Some(text) = seen_by("unshare", &["--pid", "--fork", "--mount-proc"]) else { return };
     assert!(text.contains("no engine found"), "{text}");
     assert!(text.contains(probe_user::RunEnvironment::current().pid_namespace_remedy()), "{text}");
 }
@@ -124,9 +112,7 @@ fn a_separate_container_sees_nothing_and_explains_how_to_join() {
 #[test]
 fn an_engine_in_a_container_is_seen_from_the_host() {
     let folder = tempfile::tempdir().unwrap();
-    let (true, Some(python)) = (root_with("unshare"), python()) else {
-        return;
-    };
+    let (true, Some(python)) = (root_with("unshare"), python()) else { return };
     let mut unshare = Command::new("unshare");
     unshare.args(["--pid", "--net", "--fork", "--kill-child", "--mount-proc"]).arg(python);
     unshare.args([SCRIPT, "main", &base(folder.path())]);
@@ -163,9 +149,7 @@ fn without_permission_to_enter_a_network_namespace_peers_are_unknown() {
 #[test]
 fn no_feature_is_missing_with_all_permissions() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(peer) = Peer::start(&["main", &base(folder.path())]) else {
-        return;
-    };
+    let Some(peer) = Peer::start(&["main", &base(folder.path())]) else { return };
     let mut watcher = watcher(&[]);
     until(&mut watcher, |t| t.engine_of(peer.pid()).filter(|e| e.hops.len() == 4).map(drop));
     let affects_peer = |pids: &[u32]| pids.contains(&peer.pid());

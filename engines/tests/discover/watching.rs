@@ -16,15 +16,11 @@ fn role(topology: &Topology, pid: u32) -> Option<Role> {
 fn processes_join_leave_and_return() {
     let folder = tempfile::tempdir().unwrap();
     let endpoint = format!("{}tok", base(folder.path()));
-    let Some(pull) = Peer::start(&["pull", &endpoint]) else {
-        return;
-    };
+    let Some(pull) = Peer::start(&["pull", &endpoint]) else { return };
     let mut watcher = watcher(&[]);
     assert!(watcher.topology().engine_of(pull.pid()).is_none(), "a single process is not an engine");
 
-    let Some(push) = Peer::start(&["push", &endpoint]) else {
-        return;
-    };
+    let Some(push) = Peer::start(&["push", &endpoint]) else { return };
     let pid = push.pid();
     assert_eq!(until(&mut watcher, |t| role(t, pid)), SCHEDULER);
 
@@ -33,9 +29,7 @@ fn processes_join_leave_and_return() {
     let engine = watcher.topology().engine_of(pull.pid()).expect("its role outlives the exit of its neighbour");
     assert_eq!(engine.process_with_pid(pull.pid()).unwrap().role, TOKENIZER);
 
-    let Some(again) = Peer::start(&["push", &endpoint]) else {
-        return;
-    };
+    let Some(again) = Peer::start(&["push", &endpoint]) else { return };
     assert_eq!(until(&mut watcher, |t| role(t, again.pid())), SCHEDULER);
 }
 
@@ -43,12 +37,8 @@ fn processes_join_leave_and_return() {
 fn a_worker_that_sets_its_title_late_is_recognised() {
     let folder = tempfile::tempdir().unwrap();
     let endpoint = format!("{}tok", base(folder.path()));
-    let Some(_pull) = Peer::start(&["pull", &endpoint]) else {
-        return;
-    };
-    let Some(mut late) = Peer::start(&["late", "sglang::scheduler_TP0", &endpoint]) else {
-        return;
-    };
+    let Some(_pull) = Peer::start(&["pull", &endpoint]) else { return };
+    let Some(mut late) = Peer::start(&["late", "sglang::scheduler_TP0", &endpoint]) else { return };
     let mut watcher = watcher(&[]);
     assert!(watcher.topology().engine_of(late.pid()).is_none());
     late.send_go();
@@ -62,19 +52,13 @@ fn a_worker_that_sets_its_title_late_is_recognised() {
 fn a_reconnection_is_noticed() {
     let folder = tempfile::tempdir().unwrap();
     let endpoint = format!("{}tok", base(folder.path()));
-    let Some(pull) = Peer::start(&["pull", &endpoint]) else {
-        return;
-    };
-    let Some(push) = Peer::start(&["push", &endpoint]) else {
-        return;
-    };
+    let Some(pull) = Peer::start(&["pull", &endpoint]) else { return };
+    let Some(push) = Peer::start(&["push", &endpoint]) else { return };
     let mut watcher = watcher(&[]);
     let inode = |t: &Topology| t.engine_of(push.pid())?.hops.first()?.from.map(|end| end.inode);
     let first = until(&mut watcher, inode);
     pull.kill();
-    let Some(_pull) = Peer::start(&["pull", &endpoint]) else {
-        return;
-    };
+    let Some(_pull) = Peer::start(&["pull", &endpoint]) else { return };
     let second = until(&mut watcher, |t| inode(t).filter(|inode| *inode != first));
     assert_ne!(first, second);
 }

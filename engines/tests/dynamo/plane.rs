@@ -22,9 +22,7 @@ fn truth(name: &str) -> Option<(u32, Option<u32>, bool)> {
 fn the_last_chunk_of_a_stream_has_the_total_count() {
     let mut checked = 0;
     for (name, bytes) in recorded("dynamo/responses") {
-        let Some((tokens, stated, done)) = truth(&name) else {
-            continue;
-        };
+        let Some((tokens, stated, done)) = truth(&name) else { continue };
         let mut connection = Connection::new(None);
         connection.feed(&bytes, true);
         connection.closed(false);

@@ -49,11 +49,12 @@ pub(super) fn find_patterns(
 }
 
 impl ChangePattern {
+    /// A pattern that explains no problem yet.
     fn new(kind: &str, title: impl Into<String>, summary: impl Into<String>) -> Self {
         Self { kind: kind.to_owned(), title: title.into(), summary: summary.into(), explains: Vec::new() }
     }
 
-    /// Names the problems that it explains.
+    /// The pattern as cause of these problems.
     fn explaining(mut self, problems: Vec<String>) -> Self {
         self.explains = problems;
         self
@@ -65,25 +66,30 @@ const WAITS: [&str; 2] = ["first-token gap", "inter-token latency"];
 /// Problems with queued chunks, which a change of their handling explains.
 const QUEUED_CHUNKS: [&str; 2] = ["lost tokens", "merged chunks"];
 
-/// Those of `problems` that changed.
-fn changed_problems(outcomes: &[ProblemOutcome], problems: &[&str]) -> Vec<String> {
-    problems_in(outcomes, problems, ProblemState::is_change)
+/// Those of the problems `names` that changed.
+fn changed_problems(outcomes: &[ProblemOutcome], names: &[&str]) -> Vec<String> {
+    problems_in_state(outcomes, names, ProblemState::is_change)
 }
 
 /// Names of the problems about waits that changed in the direction of this leg.
 fn problems_following(outcomes: &[ProblemOutcome], change: LegChange) -> Vec<String> {
-    problems_in(outcomes, &WAITS, |state| match change {
+    problems_in_state(outcomes, &WAITS, |state| match change {
         LegChange::Longer => state == ProblemState::Regressed,
         LegChange::Shorter => matches!(state, ProblemState::Fixed | ProblemState::Improved),
     })
 }
 
-fn problems_in(outcomes: &[ProblemOutcome], names: &[&str], has_state: impl Fn(ProblemState) -> bool) -> Vec<String> {
+/// Those of the problems `names` whose state fulfils the condition.
+fn problems_in_state(
+    outcomes: &[ProblemOutcome],
+    names: &[&str],
+    has_state: impl Fn(ProblemState) -> bool,
+) -> Vec<String> {
     let found = outcomes.iter().filter(|outcome| names.contains(&outcome.name.as_str()) && has_state(outcome.state));
     found.map(|outcome| outcome.name.clone()).collect()
 }
 
-/// Whether the tokenizer yields other chunks in the second run.
+/// A change of the tokenizer's output mode; `None` if the mode stayed or is unknown.
 fn compare_modes(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<ChangePattern> {
     let before = a.source.mode?;
     let after = b.source.mode?;
@@ -105,7 +111,7 @@ fn compare_modes(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<
     Some(pattern.explaining(changed_problems(outcomes, &[WAITS, QUEUED_CHUNKS].concat())))
 }
 
-/// Whether the release of the second run handles queued chunks in another way.
+/// A change of the way in which the release handles queued chunks; `None` if it stayed or is unknown.
 fn compare_releases(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<ChangePattern> {
     let before = a.source.waiter?;
     let after = b.source.waiter?;
@@ -117,6 +123,7 @@ fn compare_releases(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Opti
     Some(ChangePattern::new("release", title, summary).explaining(changed_problems(outcomes, &QUEUED_CHUNKS)))
 }
 
+/// Release of the run's engine, for a title.
 fn release_of(report: &Report) -> &str {
     report.source.engine_version.as_deref().unwrap_or("of unknown release")
 }
@@ -130,7 +137,7 @@ fn describe_waiter(waiter: Waiter) -> &'static str {
     }
 }
 
-/// Which hops only one of the runs has.
+/// Hops that only one of the runs has; `None` without any.
 fn compare_paths(a: &Report, b: &Report) -> Option<ChangePattern> {
     let removed = hops_only_in(a, b);
     let new = hops_only_in(b, a);
@@ -144,7 +151,7 @@ fn compare_paths(a: &Report, b: &Report) -> Option<ChangePattern> {
     if sentences.is_empty() { None } else { Some(ChangePattern::new("path", "another path", sentences.join(" "))) }
 }
 
-/// Names of the hops that the other run does not have.
+/// Names of the hops that the other run does not have; empty without any.
 fn hops_only_in(report: &Report, other: &Report) -> String {
     let names = report.hops.iter().map(|hop| hop.name.as_str());
     let only_here: Vec<&str> = names.filter(|name| other.hops.iter().all(|hop| hop.name != *name)).collect();
@@ -163,7 +170,7 @@ fn compare_workers(a: &Report, b: &Report, outcomes: &[ProblemOutcome], legs: &[
         }
         let expected = if after > before { LegChange::Shorter } else { LegChange::Longer };
         let wait = legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == *name);
-        if wait.and_then(LegShift::change) == Some(expected) {
+        if wait.and_then(LegShift::leg_change) == Some(expected) {
             let title = format!("{before} workers became {after} on {name}");
             let summary = format!(
                 "{name} had {before} receivers or senders and has {after}: the load is distributed differently."
@@ -175,15 +182,16 @@ fn compare_workers(a: &Report, b: &Report, outcomes: &[ProblemOutcome], legs: &[
     patterns
 }
 
-/// A queue follows the time that its receiver needs for a chunk. Of several, the queue whose wait changed most shows the cause.
+/// A receiver that needs another time for a chunk, which the wait of its queue follows. Of several queues, the one whose wait changed most
+/// shows the cause. `None` if none changed, or for another reason.
 fn compare_processing(outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<ChangePattern> {
-    let changed_waits = legs.iter().filter(|leg| leg.kind == LegKind::Wait && leg.change().is_some());
+    let changed_waits = legs.iter().filter(|leg| leg.kind == LegKind::Wait && leg.leg_change().is_some());
     let wait = changed_waits.max_by_key(|leg| leg.a_ns.unwrap_or(0).abs_diff(leg.b_ns.unwrap_or(0)))?;
     let receiver = Ends::from(&*wait.name).to;
     let processing = legs.iter().find(|leg| leg.kind == LegKind::Inside && leg.name == receiver)?;
-    let change = processing.change()?;
+    let change = processing.leg_change()?;
     // Otherwise the wait has another cause.
-    if wait.change() != Some(change) {
+    if wait.leg_change() != Some(change) {
         return None;
     }
     let before = duration(processing.a_ns?);
@@ -193,7 +201,7 @@ fn compare_processing(outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<
     Some(ChangePattern::new("processing", title, summary).explaining(problems_following(outcomes, change)))
 }
 
-/// A receiver that only the second run has, and for which chunks wait.
+/// A busy receiver that only the second run has, and for which chunks wait long; `None` if there is none.
 fn find_slow_new_receiver(b: &Report, outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<ChangePattern> {
     let new_waits = legs.iter().filter(|leg| leg.kind == LegKind::Wait && leg.a_ns.is_none());
     let longest_wait = new_waits.max_by_key(|leg| leg.b_ns)?;
@@ -218,13 +226,14 @@ fn count_workers(report: &Report, hop_name: &str) -> Option<usize> {
     Some(hop.workers.as_ref().map_or(1, Vec::len))
 }
 
-fn find_finding<'a>(report: &'a Report, kind: &str) -> Option<&'a FindingLine> {
+/// The first finding of this kind.
+fn first_finding_of_kind<'a>(report: &'a Report, kind: &str) -> Option<&'a FindingLine> {
     report.findings.iter().find(|finding| finding.kind == kind)
 }
 
-/// Whether token counts are inflated in one run only.
+/// Token counts that are inflated in one run only; `None` if the runs do not differ in that.
 fn compare_inflation(a: &Report, b: &Report) -> Option<ChangePattern> {
-    match (find_finding(a, "inflation"), find_finding(b, "inflation")) {
+    match (first_finding_of_kind(a, "inflation"), first_finding_of_kind(b, "inflation")) {
         (None, Some(found)) => {
             Some(ChangePattern::new("inflation", "token counts became inflated", found.summary.clone()))
         }
@@ -252,7 +261,7 @@ impl<'r> BusiestReceiver<'r> {
     }
 }
 
-/// Whether a receiver is CPU-bound in the second run only.
+/// A receiver that is CPU-bound in the second run only; `None` if there is none, or threads were not sampled.
 fn find_cpu_bound_receiver(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<ChangePattern> {
     let before = BusiestReceiver::of_report(a)?;
     let after = BusiestReceiver::of_report(b)?;

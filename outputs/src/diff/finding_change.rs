@@ -102,7 +102,7 @@ impl FindingChange {
         self.a.iter().chain(&self.b).map(|side| side.severity).max().unwrap_or_default()
     }
 
-    /// `backlog on a->b`.
+    /// Kind and hop: `backlog on a->b`.
     pub(super) fn name(&self) -> String {
         self.hop.as_ref().map_or_else(|| self.kind.clone(), |hop| format!("{} on {hop}", self.kind))
     }
@@ -115,15 +115,15 @@ pub(super) fn compare_findings(a: &Report, b: &Report) -> Vec<FindingChange> {
     for after in &b.findings {
         if let Some(before) = find_counterpart(after, a) {
             paired_findings.push(before);
-            changes.push(FindingChange::of_both(before, after, SizeChange::between(before, a, after, b)));
+            changes.push(FindingChange::of_pair(before, after, SizeChange::of_pair(before, a, after, b)));
         } else {
-            changes.push(FindingChange::of_second(after, a));
+            changes.push(FindingChange::only_in_second(after, a));
         }
     }
     for before in &a.findings {
         // A pair is listed once, with the second run's finding.
         if !paired_findings.iter().any(|paired| std::ptr::eq(*paired, before)) {
-            changes.push(FindingChange::of_first(before, b));
+            changes.push(FindingChange::only_in_first(before, b));
         }
     }
     changes.sort_by_key(|change| {
@@ -147,8 +147,8 @@ fn find_counterpart<'r>(finding: &FindingLine, other: &'r Report) -> Option<&'r 
 }
 
 impl FindingChange {
-    /// A finding with this name and state, and nothing else.
-    fn named(finding: &FindingLine, state: FindingState) -> Self {
+    /// A change of this state to the finding's kind and hop, without the data of either run.
+    fn without_sides(finding: &FindingLine, state: FindingState) -> Self {
         Self {
             kind: finding.kind.clone(),
             hop: finding.hop.clone(),
@@ -161,29 +161,29 @@ impl FindingChange {
     }
 
     /// A finding that both runs have.
-    fn of_both(before: &FindingLine, after: &FindingLine, sizes: Option<SizeChange>) -> Self {
+    fn of_pair(before: &FindingLine, after: &FindingLine, sizes: Option<SizeChange>) -> Self {
         Self {
             a: Some(FindingSide::of_finding(before)),
             b: Some(FindingSide::of_finding(after)),
-            numbers: sizes.map_or_else(String::new, SizeChange::text),
-            ..Self::named(after, state_of_pair(before, after, sizes))
+            numbers: sizes.map_or_else(String::new, SizeChange::describe),
+            ..Self::without_sides(after, state_of_pair(before, after, sizes))
         }
     }
 
     /// A finding that only the second run has. It is a fact even if the first run could not show it.
-    fn of_second(after: &FindingLine, a: &Report) -> Self {
+    fn only_in_second(after: &FindingLine, a: &Report) -> Self {
         Self {
             b: Some(FindingSide::of_finding(after)),
             note: unobserved_reason(&after.kind, a).map(|why| format!("first run: {why}")),
-            ..Self::named(after, FindingState::New)
+            ..Self::without_sides(after, FindingState::New)
         }
     }
 
     /// A finding that only the first run has. If the second run could not show it, its absence is no fact.
-    fn of_first(before: &FindingLine, b: &Report) -> Self {
+    fn only_in_first(before: &FindingLine, b: &Report) -> Self {
         let note = unobserved_reason(&before.kind, b).map(|why| format!("second run: {why}"));
         let state = if note.is_some() { FindingState::NotComparable } else { FindingState::Gone };
-        Self { a: Some(FindingSide::of_finding(before)), note, ..Self::named(before, state) }
+        Self { a: Some(FindingSide::of_finding(before)), note, ..Self::without_sides(before, state) }
     }
 }
 
@@ -196,10 +196,10 @@ fn state_of_pair(before: &FindingLine, after: &FindingLine, sizes: Option<SizeCh
         Ordering::Less => return FindingState::Better,
         Ordering::Equal => {}
     }
-    let Some(SizeChange { before, after }) = sizes else { return FindingState::Unchanged };
-    if after.rate >= LEAST_FACTOR * before.rate {
+    let Some(sizes) = sizes else { return FindingState::Unchanged };
+    if sizes.after.rate >= LEAST_FACTOR * sizes.before.rate {
         FindingState::Worse
-    } else if before.rate >= LEAST_FACTOR * after.rate {
+    } else if sizes.before.rate >= LEAST_FACTOR * sizes.after.rate {
         FindingState::Better
     } else {
         FindingState::Unchanged
@@ -208,7 +208,7 @@ fn state_of_pair(before: &FindingLine, after: &FindingLine, sizes: Option<SizeCh
 
 /// Size of a finding.
 #[derive(Clone, Copy)]
-struct Size {
+struct FindingSize {
     number: u64,
     /// The number, or its ratio to the traffic of its run.
     rate: f64,
@@ -216,17 +216,19 @@ struct Size {
     key: &'static str,
 }
 
-impl Size {
+impl FindingSize {
+    /// Whether the number counts nanoseconds.
     fn is_duration(self) -> bool {
         self.key.ends_with("_ns")
     }
 
-    fn text(self) -> String {
+    /// The number for people.
+    fn format_number(self) -> String {
         if self.is_duration() { duration(self.number) } else { count(self.number) }
     }
 
-    /// ` requests`; empty for a duration.
-    fn unit(self) -> String {
+    /// The unit behind a space, ` requests`; empty for a duration, which has its own.
+    fn unit_suffix(self) -> String {
         let units = ["requests", "responses", "chunks", "tokens", "frames", "outputs"];
         let unit = units.iter().find(|unit| !self.is_duration() && self.key.contains(*unit));
         unit.map_or_else(String::new, |unit| format!(" {unit}"))
@@ -236,19 +238,19 @@ impl Size {
 /// Sizes of a finding in both runs.
 #[derive(Clone, Copy)]
 struct SizeChange {
-    before: Size,
-    after: Size,
+    before: FindingSize,
+    after: FindingSize,
 }
 
 impl SizeChange {
     /// Sizes of a finding of run `a` and of its counterpart in run `b`; `None` if findings of this kind have no size.
-    fn between(before: &FindingLine, a: &Report, after: &FindingLine, b: &Report) -> Option<Self> {
+    fn of_pair(before: &FindingLine, a: &Report, after: &FindingLine, b: &Report) -> Option<Self> {
         Some(Self { before: size_in(before, a)?, after: size_in(after, b)? })
     }
 
     /// `12 -> 20 requests`.
-    fn text(self) -> String {
-        format!("{} -> {}{}", self.before.text(), self.after.text(), self.after.unit())
+    fn describe(self) -> String {
+        format!("{} -> {}{}", self.before.format_number(), self.after.format_number(), self.after.unit_suffix())
     }
 }
 
@@ -261,61 +263,73 @@ enum GrowsWith {
     Chunks,
 }
 
-/// Evidence that is the size of a finding. Other kinds are compared by severity alone.
-const SIZES: [(&str, &str, GrowsWith); 41] = [
-    ("dropped-chunks", "chunks_dropped", GrowsWith::Chunks),
-    ("dropped-chunks-predicted", "chunks_dropped_predicted", GrowsWith::Chunks),
-    ("merged-chunks", "chunks", GrowsWith::Chunks),
-    ("would-drop", "chunks", GrowsWith::Chunks),
-    ("out-of-order", "chunks", GrowsWith::Chunks),
-    ("wire-loss", "tokens_missing", GrowsWith::Chunks),
-    ("abandoned-requests", "outputs", GrowsWith::Chunks),
-    ("short-answers", "responses", GrowsWith::Requests),
-    ("repeated-ids", "responses", GrowsWith::Requests),
-    ("unfinished-responses", "responses", GrowsWith::Requests),
-    ("damaged-tool-calls", "responses", GrowsWith::Requests),
-    ("inflation", "requests", GrowsWith::Requests),
-    ("summed-counts", "requests", GrowsWith::Requests),
-    ("rid-changed-worker", "requests", GrowsWith::Requests),
-    ("stalled-stream", "requests", GrowsWith::Requests),
-    ("unanswered-requests", "requests", GrowsWith::Requests),
-    ("aborted-retries", "requests", GrowsWith::Requests),
-    ("late-read", "requests_late", GrowsWith::Requests),
-    ("late-dispatch", "requests_late", GrowsWith::Requests),
-    ("late-receive", "requests_late", GrowsWith::Requests),
-    ("late-intake", "requests_late", GrowsWith::Requests),
-    ("queued", "requests_late", GrowsWith::Requests),
-    ("slow-prefill", "requests_late", GrowsWith::Requests),
-    ("slow-first-token", "requests_late", GrowsWith::Requests),
-    ("late-delivery", "requests_late", GrowsWith::Requests),
-    ("late-frontend", "responses_late", GrowsWith::Requests),
-    ("first-token-gap", "max_ns", GrowsWith::Nothing),
-    ("engine-silent", "silence_ns", GrowsWith::Nothing),
-    ("health-check-failed", "silent_ns", GrowsWith::Nothing),
-    ("late-send", "send_wait_max_ns", GrowsWith::Nothing),
-    ("late-frames", "wait_max_ns", GrowsWith::Nothing),
-    ("consumer-stopped", "oldest_waiting_ns", GrowsWith::Nothing),
-    ("consumer-frozen", "oldest_waiting_ns", GrowsWith::Nothing),
-    ("consumer-blocked", "oldest_waiting_ns", GrowsWith::Nothing),
-    ("consumer-asleep", "oldest_waiting_ns", GrowsWith::Nothing),
-    ("consumer-cpu-bound", "oldest_waiting_ns", GrowsWith::Nothing),
-    ("consumer-throttled", "oldest_waiting_ns", GrowsWith::Nothing),
-    ("consumer-starved", "oldest_waiting_ns", GrowsWith::Nothing),
-    ("io-thread-starved", "oldest_waiting_ns", GrowsWith::Nothing),
-    ("backlog", "backlog_frames", GrowsWith::Nothing),
-    ("burst", "frames_max", GrowsWith::Nothing),
+/// Evidence that is the size of a kind of findings.
+struct SizeEvidence {
+    kind: &'static str,
+    /// Name of the evidence.
+    key: &'static str,
+    grows_with: GrowsWith,
+}
+
+const fn size(kind: &'static str, key: &'static str, grows_with: GrowsWith) -> SizeEvidence {
+    SizeEvidence { kind, key, grows_with }
+}
+
+/// Kinds of findings that have a size. Others are compared by severity alone.
+const SIZES: [SizeEvidence; 41] = [
+    size("dropped-chunks", "chunks_dropped", GrowsWith::Chunks),
+    size("dropped-chunks-predicted", "chunks_dropped_predicted", GrowsWith::Chunks),
+    size("merged-chunks", "chunks", GrowsWith::Chunks),
+    size("would-drop", "chunks", GrowsWith::Chunks),
+    size("out-of-order", "chunks", GrowsWith::Chunks),
+    size("wire-loss", "tokens_missing", GrowsWith::Chunks),
+    size("abandoned-requests", "outputs", GrowsWith::Chunks),
+    size("short-answers", "responses", GrowsWith::Requests),
+    size("repeated-ids", "responses", GrowsWith::Requests),
+    size("unfinished-responses", "responses", GrowsWith::Requests),
+    size("damaged-tool-calls", "responses", GrowsWith::Requests),
+    size("inflation", "requests", GrowsWith::Requests),
+    size("summed-counts", "requests", GrowsWith::Requests),
+    size("rid-changed-worker", "requests", GrowsWith::Requests),
+    size("stalled-stream", "requests", GrowsWith::Requests),
+    size("unanswered-requests", "requests", GrowsWith::Requests),
+    size("aborted-retries", "requests", GrowsWith::Requests),
+    size("late-read", "requests_late", GrowsWith::Requests),
+    size("late-dispatch", "requests_late", GrowsWith::Requests),
+    size("late-receive", "requests_late", GrowsWith::Requests),
+    size("late-intake", "requests_late", GrowsWith::Requests),
+    size("queued", "requests_late", GrowsWith::Requests),
+    size("slow-prefill", "requests_late", GrowsWith::Requests),
+    size("slow-first-token", "requests_late", GrowsWith::Requests),
+    size("late-delivery", "requests_late", GrowsWith::Requests),
+    size("late-frontend", "responses_late", GrowsWith::Requests),
+    size("first-token-gap", "max_ns", GrowsWith::Nothing),
+    size("engine-silent", "silence_ns", GrowsWith::Nothing),
+    size("health-check-failed", "silent_ns", GrowsWith::Nothing),
+    size("late-send", "send_wait_max_ns", GrowsWith::Nothing),
+    size("late-frames", "wait_max_ns", GrowsWith::Nothing),
+    size("consumer-stopped", "oldest_waiting_ns", GrowsWith::Nothing),
+    size("consumer-frozen", "oldest_waiting_ns", GrowsWith::Nothing),
+    size("consumer-blocked", "oldest_waiting_ns", GrowsWith::Nothing),
+    size("consumer-asleep", "oldest_waiting_ns", GrowsWith::Nothing),
+    size("consumer-cpu-bound", "oldest_waiting_ns", GrowsWith::Nothing),
+    size("consumer-throttled", "oldest_waiting_ns", GrowsWith::Nothing),
+    size("consumer-starved", "oldest_waiting_ns", GrowsWith::Nothing),
+    size("io-thread-starved", "oldest_waiting_ns", GrowsWith::Nothing),
+    size("backlog", "backlog_frames", GrowsWith::Nothing),
+    size("burst", "frames_max", GrowsWith::Nothing),
 ];
 
 /// Size of a finding, in relation to the traffic of its run; `None` if its kind has no size.
-fn size_in(finding: &FindingLine, report: &Report) -> Option<Size> {
-    let (_, key, grows_with) = *SIZES.iter().find(|(kind, ..)| *kind == finding.kind)?;
+fn size_in(finding: &FindingLine, report: &Report) -> Option<FindingSize> {
+    let SizeEvidence { key, grows_with, .. } = *SIZES.iter().find(|size| size.kind == finding.kind)?;
     let number = finding.evidence.get(key)?.as_u64()?;
     let traffic = match grows_with {
         GrowsWith::Nothing => 1,
         GrowsWith::Requests => report.requests.seen,
         GrowsWith::Chunks => report.chunks.sent,
     };
-    Some(Size { number, rate: number as f64 / traffic.max(1) as f64, key })
+    Some(FindingSize { number, rate: number as f64 / traffic.max(1) as f64, key })
 }
 
 /// Why a run could not have had a finding of this kind; `None` if it could.
@@ -324,6 +338,7 @@ fn unobserved_reason(kind: &str, report: &Report) -> Option<String> {
     if kind == "dropped-chunks" && report.chunks.dropped_confirmed.is_none() {
         return Some(String::from("deliveries are not observed"));
     }
+    // A run with a prediction, of losses or of none, could have had the finding.
     if kind == "dropped-chunks-predicted" && report.chunks.dropped_predicted.is_some() {
         return None;
     }
@@ -366,7 +381,7 @@ mod tests {
     }
 
     fn compare(a: &Report, b: &Report) -> Diff {
-        Diff::of(NamedRun { name: "a", report: a }, NamedRun { name: "b", report: b }, &DiffOptions::default())
+        Diff::of_runs(NamedRun { name: "a", report: a }, NamedRun { name: "b", report: b }, &DiffOptions::default())
     }
 
     #[test]
@@ -410,9 +425,9 @@ mod tests {
 
     #[test]
     fn kinds_with_a_size_exist_and_have_one_size() {
-        for (index, (kind, ..)) in SIZES.iter().enumerate() {
+        for (index, SizeEvidence { kind, .. }) in SIZES.iter().enumerate() {
             assert!(trace::detect::ALL.iter().any(|detector| detector.kind == *kind), "{kind}");
-            assert!(!SIZES[..index].iter().any(|(other, ..)| other == kind), "{kind} twice");
+            assert!(!SIZES[..index].iter().any(|other| other.kind == *kind), "{kind} twice");
         }
     }
 }

@@ -1,7 +1,5 @@
 //! Changes in the order of their weight, and the sentence about them.
 
-use std::fmt::Write as _;
-
 use trace::detect::Severity;
 
 use super::finding_change::Direction;
@@ -29,22 +27,24 @@ struct ShownChanges<'c> {
 impl<'c> ShownChanges<'c> {
     /// The first changes. If the first one is not for the worse, the next that may be is the second.
     fn of_ranked(ranked: &'c [RankedChange]) -> Self {
-        let mut others: Vec<&RankedChange> = ranked.iter().collect();
-        let first_worse = others.iter().position(|change| change.may_be_worse);
+        let mut changes: Vec<&RankedChange> = ranked.iter().collect();
+        let first_worse = changes.iter().position(|change| change.may_be_worse);
+        // It takes the last place of the sentence, so that no sentence hides that something became worse.
         if let Some(first_worse) = first_worse.filter(|index| *index >= MAX_CHANGES) {
-            let worse = others.remove(first_worse);
-            others.insert(MAX_CHANGES - 1, worse);
+            let worse = changes.remove(first_worse);
+            changes.insert(MAX_CHANGES - 1, worse);
         }
-        let shown = others.drain(..others.len().min(MAX_CHANGES)).collect();
-        Self { shown, others }
+        let others = changes.split_off(changes.len().min(MAX_CHANGES));
+        Self { shown: changes, others }
     }
 
     /// `; and 3 more`; empty if all are shown.
-    fn more(&self) -> String {
+    fn count_of_others(&self) -> String {
         if self.others.is_empty() { String::new() } else { format!("; and {} more", self.others.len()) }
     }
 }
 
+/// Whether the finding is critical in the second run, and new or worse there.
 fn became_critical(change: &FindingChange) -> bool {
     change.state.is_worse() && change.b.as_ref().is_some_and(|side| side.severity == Severity::Critical)
 }
@@ -137,7 +137,7 @@ fn describe_finding_change(change: &FindingChange) -> RankedChange {
         _ => format!("{} {}", change.name(), change.numbers).trim_end().to_owned(),
     };
     if let Some(note) = &change.note {
-        let _ = write!(text, " ({note})");
+        append!(text, " ({note})");
     }
     // A new one with a note may have been there before.
     let is_uncertain = change.note.is_some() && !became_critical(change);
@@ -159,7 +159,7 @@ fn describe_state(change: &FindingChange) -> String {
     format!("{state} {severity}")
 }
 
-/// The clauses of a summary up to the first without a number, which explains and can be read below.
+/// The clauses of a summary, which colons separate, up to the first without a number: that one explains, and can be read below.
 fn numbers_of_summary(summary: &str) -> String {
     let clauses = summary.split(": ").enumerate();
     let with_numbers =
@@ -167,7 +167,7 @@ fn numbers_of_summary(summary: &str) -> String {
     with_numbers.map(|(_, clause)| clause).collect::<Vec<_>>().join(": ")
 }
 
-/// [`numbers_of_summary`], of which a long one loses what follows its first semicolons.
+/// [`numbers_of_summary`], cut at a semicolon if it is long.
 fn short_numbers(summary: &str) -> String {
     const MAX_LENGTH: usize = 110;
     let mut text = String::new();
@@ -176,20 +176,20 @@ fn short_numbers(summary: &str) -> String {
             break;
         }
         let separator = if text.is_empty() { "" } else { "; " };
-        let _ = write!(text, "{separator}{part}");
+        append!(text, "{separator}{part}");
     }
     text
 }
 
 /// One sentence for an incident: what changed, and the cause.
-pub(super) fn summarise(
+pub(super) fn summarise_changes(
     ranked: &[RankedChange],
     outcomes: &[ProblemOutcome],
     measures: &[ComparedMeasure],
     patterns: &[ChangePattern],
 ) -> String {
     let changes = ShownChanges::of_ranked(ranked);
-    let stated = join_by_state(&changes.shown) + &changes.more();
+    let stated = join_by_state(&changes.shown) + &changes.count_of_others();
     let has_changes = ranked.iter().any(|change| change.direction != Direction::Same);
     if has_changes {
         let causes = describe_causes(&stated, outcomes, patterns);
@@ -215,7 +215,7 @@ fn join_by_state(changes: &[&RankedChange]) -> String {
             text += ", ";
         } else {
             let separator = if text.is_empty() { "" } else { "; " };
-            let _ = write!(text, "{separator}{}: ", change.state);
+            append!(text, "{separator}{}: ", change.state);
         }
         text += &change.text;
         last_state = &change.state;
@@ -240,7 +240,7 @@ fn describe_causes(stated: &str, outcomes: &[ProblemOutcome], patterns: &[Change
         if last_explained.as_ref() == Some(&explained) {
             text += ", ";
         } else {
-            let _ = write!(text, "; cause{explained}: ");
+            append!(text, "; cause{explained}: ");
         }
         text += &pattern.title;
         last_explained = Some(explained);
@@ -253,7 +253,7 @@ fn name_with_numbers(outcome: &ProblemOutcome) -> String {
     format!("{} {}", outcome.name, outcome.numbers).trim_end().to_owned()
 }
 
-/// Problems that did not change, by state: `unchanged: lost tokens 0 -> 0; not observed: merged chunks`. Those of the verdict are not repeated.
+/// Problems that did not change, by state: `unchanged: lost tokens 0 in both runs; not observed: merged chunks`. Those of the verdict are not repeated.
 pub(super) fn describe_unchanged(outcomes: &[ProblemOutcome], verdict: &str) -> String {
     let mut parts = Vec::new();
     for state in [ProblemState::Unchanged, ProblemState::NotEnoughData, ProblemState::NotObserved] {
@@ -274,6 +274,19 @@ fn is_data_lacking(outcomes: &[ProblemOutcome]) -> bool {
     lacks_data || !is_any_known
 }
 
+/// State of a comparison in which neither a problem nor a finding changed. A measure that became worse outweighs those that became better.
+fn state_of_measures(outcomes: &[ProblemOutcome], measures: &[ComparedMeasure]) -> ProblemState {
+    if measures.iter().any(|measure| measure.verdict == ChangeVerdict::Worse) {
+        ProblemState::Regressed
+    } else if measures.iter().any(|measure| measure.verdict == ChangeVerdict::Better) {
+        ProblemState::Improved
+    } else if is_data_lacking(outcomes) {
+        ProblemState::NotEnoughData
+    } else {
+        ProblemState::Unchanged
+    }
+}
+
 /// State of a comparison in which neither a problem nor a finding changed, by its measures, with the first few that changed. Empty if `stated`
 /// has all that did not change.
 fn describe_measures(stated: &str, outcomes: &[ProblemOutcome], measures: &[ComparedMeasure]) -> String {
@@ -281,20 +294,12 @@ fn describe_measures(stated: &str, outcomes: &[ProblemOutcome], measures: &[Comp
     if judged.all(|verdict| matches!(verdict, ChangeVerdict::NotComparable | ChangeVerdict::NotEnoughData)) {
         return String::from("NOT ENOUGH DATA: no measure has enough slots under load in both runs");
     }
-    let worse: Vec<_> = measures.iter().filter(|measure| measure.verdict == ChangeVerdict::Worse).collect();
-    let better: Vec<_> = measures.iter().filter(|measure| measure.verdict == ChangeVerdict::Better).collect();
-    let state = if !worse.is_empty() {
-        ProblemState::Regressed
-    } else if !better.is_empty() {
-        ProblemState::Improved
-    } else if is_data_lacking(outcomes) {
-        ProblemState::NotEnoughData
-    } else {
-        ProblemState::Unchanged
-    };
+    let state = state_of_measures(outcomes, measures);
+    let worse = measures.iter().filter(|measure| measure.verdict == ChangeVerdict::Worse);
+    let better = measures.iter().filter(|measure| measure.verdict == ChangeVerdict::Better);
     let mut parts = Vec::new();
     let mut is_any_stated = false;
-    for measure in worse.into_iter().chain(better) {
+    for measure in worse.chain(better) {
         parts.push(format!("{} {} ({})", measure.name, measure.verdict.as_str(), measure.change_text()));
     }
     for outcome in outcomes.iter().filter(|outcome| outcome.state == state) {
@@ -314,6 +319,6 @@ fn describe_measures(stated: &str, outcomes: &[ProblemOutcome], measures: &[Comp
     }
     let others = parts.len().saturating_sub(MAX_CHANGES);
     parts.truncate(MAX_CHANGES);
-    let more = if others > 0 { format!(" and {others} more") } else { String::new() };
-    format!("{}: {}{more}", state.as_str(), parts.join(", "))
+    let rest = if others > 0 { format!(" and {others} more") } else { String::new() };
+    format!("{}: {}{rest}", state.as_str(), parts.join(", "))
 }

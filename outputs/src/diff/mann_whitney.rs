@@ -10,31 +10,34 @@ pub(super) struct MannWhitney {
 }
 
 impl MannWhitney {
-    /// Compares each value of one sample with each of the other.
+    /// Prepares the test whether `b` differs from `a`: compares each value of one sample with each of the other.
     pub(super) fn of_samples(a: &[f64], b: &[f64]) -> Self {
         // U counts the positive ones, and the median of all estimates the shift.
-        let mut differences: Vec<f64> = a.iter().flat_map(|a| b.iter().map(move |b| b - a)).collect();
+        let mut differences: Vec<f64> =
+            a.iter().flat_map(|value_a| b.iter().map(move |value_b| value_b - value_a)).collect();
         differences.sort_by(f64::total_cmp);
-        let na = a.len() as f64;
-        let nb = b.len() as f64;
-        let n = na + nb;
-        let variance = na * nb / 12.0 * (n + 1.0 - tie_correction(a, b) / (n * (n - 1.0)).max(1.0));
-        // Consecutive slots correlate, for example while a backlog grows.
-        let share = (effective_share(a) * na + effective_share(b) * nb) / n;
-        Self { differences, deviation: (variance.max(0.0) / share).sqrt() }
+        let count_a = a.len() as f64;
+        let count_b = b.len() as f64;
+        let count = count_a + count_b;
+        // Variance of U with ties, by the normal approximation.
+        let ties = tie_correction(a, b) / (count * (count - 1.0)).max(1.0);
+        let variance = count_a * count_b / 12.0 * (count + 1.0 - ties);
+        // Consecutive slots correlate, for example while a backlog grows. Fewer independent slots have a larger variance.
+        let share_of_both = (effective_share(a) * count_a + effective_share(b) * count_b) / count;
+        Self { differences, deviation: (variance.max(0.0) / share_of_both).sqrt() }
     }
 
     /// Two-sided p-value, corrected for ties, that both samples have the same distribution; 1 if either is empty or all values are equal.
     pub(super) fn p_value(&self) -> f64 {
         // Half the difference of both counts is the distance of U from its mean.
-        let below = self.differences.partition_point(|d| *d < 0.0);
-        let above = self.differences.len() - self.differences.partition_point(|d| *d <= 0.0);
+        let below = self.differences.partition_point(|difference| *difference < 0.0);
+        let above = self.differences.len() - self.differences.partition_point(|difference| *difference <= 0.0);
         // Continuity correction, since U is discrete.
         let distance = (below.abs_diff(above) as f64 / 2.0 - 0.5).max(0.0);
         if self.deviation > 0.0 { two_sided_tail(distance / self.deviation) } else { 1.0 }
     }
 
-    /// Shifts from `a` to `b` that the test does not reject at `level`; `None` if the samples are too small to reject any.
+    /// Smallest and largest shift from `a` to `b` that the test does not reject at `level`; `None` if the samples are too small to reject any.
     pub(super) fn shift_interval(&self, level: f64) -> Option<[f64; 2]> {
         // Number of the sorted differences that the interval leaves out at each end.
         let left_out = (self.differences.len() as f64 - 1.0) / 2.0 - quantile_beyond(level) * self.deviation;
@@ -58,20 +61,21 @@ fn tie_correction(a: &[f64], b: &[f64]) -> f64 {
 
 /// Number of independent slots with as much evidence, as share of all: correlated neighbours repeat each other.
 fn effective_share(values: &[f64]) -> f64 {
-    // Drift in one direction overstates the correlation, so the share is at least a third.
+    // Of a series whose neighbours correlate by rho, this share is independent (AR(1)). Drift in one direction overstates the correlation, so
+    // the share is at least a third.
     let rho = correlation_of_neighbours(values).clamp(0.0, 0.5);
     (1.0 - rho) / (1.0 + rho)
 }
 
 /// Correlation between neighbouring values, from -1 to 1.
 fn correlation_of_neighbours(values: &[f64]) -> f64 {
-    let n = values.len() as f64;
-    let mean = values.iter().sum::<f64>() / n;
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
     let variance: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
     let neighbours = values.iter().zip(values.iter().skip(1));
     let joint: f64 = neighbours.map(|(value, next)| (value - mean) * (next - mean)).sum();
     // Small samples underestimate the correlation by about 1/n.
-    if variance > 0.0 { joint / variance + 1.0 / n } else { 0.0 }
+    if variance > 0.0 { joint / variance + 1.0 / count } else { 0.0 }
 }
 
 /// Two-sided tail probability of the normal distribution beyond `z` (Abramowitz and Stegun 7.1.26, error below 1.5e-7).
@@ -86,7 +90,7 @@ fn two_sided_tail(z: f64) -> f64 {
     (polynomial * (-x * x).exp()).clamp(0.0, 1.0)
 }
 
-/// Inverse of [`two_sided_tail`], by bisection.
+/// The `z` beyond which the two-sided tail probability is `p`: inverse of [`two_sided_tail`], by bisection.
 fn quantile_beyond(p: f64) -> f64 {
     let mut low = 0.0;
     let mut high = 10.0;
@@ -98,7 +102,7 @@ fn quantile_beyond(p: f64) -> f64 {
     high
 }
 
-/// Largest p-value of a change (Benjamini-Hochberg). If nothing changed, `alpha` is the probability that any measure has such a p-value.
+/// Largest p-value that counts as a change (Benjamini-Hochberg). If nothing changed, `alpha` is the probability that any measure has such a p-value.
 pub(super) fn significance_level(mut p_values: Vec<f64>, alpha: f64) -> f64 {
     p_values.sort_by(f64::total_cmp);
     let count = p_values.len().max(1) as f64;

@@ -1,42 +1,12 @@
-//! The measures: their value in each slot, and how to judge a change.
+//! How to judge the change of a measure.
 
 use trace::words::count;
 
 use super::mann_whitney::{self, MannWhitney};
+use super::measure_list::{ExactTotals, GoodDirection, Measure, list_measures, live_requests, loaded_slots};
 use super::problem_outcome::{self, DROPPED_CONFIRMED, DROPPED_PREDICTED, MERGED};
 use super::{ChangeVerdict, ComparedMeasure, DiffOptions, MeasureUnit};
-use crate::report::{HopSeries, Report, Series, SpreadSeries, ThreadSeries};
-
-/// Direction of improvement.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum GoodDirection {
-    /// More, unless as much more load explains it; less is worse unless as much less load explains it.
-    MoreAtEqualLoad,
-    Less,
-    Neither,
-}
-
-/// Samples of one measure, one for each slot; `None` if a run does not observe it.
-struct Measure {
-    name: String,
-    unit: MeasureUnit,
-    good: GoodDirection,
-    a: Option<Vec<f64>>,
-    b: Option<Vec<f64>>,
-    /// Shares of all chunks of both runs, shown instead of the mean of slots.
-    whole_runs: Option<[Option<f64>; 2]>,
-    /// Exact totals of both runs, if a count is conclusive: none against some needs no test for noise.
-    exact: Option<ExactTotals>,
-    /// Smallest difference that matters, in the measure's unit.
-    least_distance: f64,
-}
-
-/// Totals of a whole run, before and after.
-#[derive(Clone, Copy)]
-struct ExactTotals {
-    a: u64,
-    b: u64,
-}
+use crate::report::{Report, Series};
 
 /// What all measures of a comparison have in common.
 struct Criteria<'o> {
@@ -71,10 +41,6 @@ impl LoadChange {
     }
 }
 
-fn live_requests(series: &Series) -> Vec<f64> {
-    per_slot(series, |slot| Some(*series.requests.live.get(slot)? as f64))
-}
-
 /// Verdict on a measure, and its reason if it needs one.
 struct Judged {
     verdict: ChangeVerdict,
@@ -83,9 +49,7 @@ struct Judged {
 
 /// Compares all measures of both runs, slot by slot. Empty if one of the runs has no slots.
 pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) -> Vec<ComparedMeasure> {
-    let (Some(series_a), Some(series_b)) = (&a.series, &b.series) else {
-        return Vec::new();
-    };
+    let (Some(series_a), Some(series_b)) = (&a.series, &b.series) else { return Vec::new() };
     let mut measures = list_measures(series_a, series_b);
     set_whole_runs(&mut measures, a, b);
     let tests: Vec<Option<MannWhitney>> = measures.iter().map(|measure| test_measure(measure, options)).collect();
@@ -184,7 +148,7 @@ fn judge_by_test(
     if criteria.fewest_slots < needed {
         return Judged {
             verdict: ChangeVerdict::NotEnoughData,
-            note: Some(slots_needed(criteria.fewest_slots, needed)),
+            note: Some(describe_needed_slots(criteria.fewest_slots, needed)),
         };
     }
     within_noise
@@ -192,16 +156,21 @@ fn judge_by_test(
 
 /// Verdict on a measure that changed beyond noise.
 fn verdict_on_change(good: GoodDirection, is_rise: bool, load: LoadChange) -> ChangeVerdict {
-    let follows_load = load == if is_rise { LoadChange::Higher } else { LoadChange::Lower };
-    let is_better = match good {
-        GoodDirection::Neither => return ChangeVerdict::Changed,
-        GoodDirection::MoreAtEqualLoad if follows_load => return ChangeVerdict::Changed,
-        GoodDirection::MoreAtEqualLoad => is_rise,
-        GoodDirection::Less => !is_rise,
-    };
+    let same_change_of_load = if is_rise { LoadChange::Higher } else { LoadChange::Lower };
+    let follows_load = load == same_change_of_load;
+    match good {
+        GoodDirection::Neither => ChangeVerdict::Changed,
+        GoodDirection::MoreAtEqualLoad if follows_load => ChangeVerdict::Changed,
+        GoodDirection::MoreAtEqualLoad => better_or_worse(is_rise),
+        GoodDirection::Less => better_or_worse(!is_rise),
+    }
+}
+
+fn better_or_worse(is_better: bool) -> ChangeVerdict {
     if is_better { ChangeVerdict::Better } else { ChangeVerdict::Worse }
 }
 
+/// Mean; `None` without values.
 fn mean_of_slots(values: Option<&[f64]>) -> Option<f64> {
     let values = values.filter(|values| !values.is_empty())?;
     Some(values.iter().sum::<f64>() / values.len() as f64)
@@ -235,33 +204,33 @@ fn is_shifted_as_far(unit: MeasureUnit, a: f64, b: f64, shift_interval: [f64; 2]
 
 /// Why there is no test: a run does not observe the measure, or has too few slots of it.
 fn explain_missing_test(measure: &Measure, criteria: &Criteria<'_>) -> Judged {
-    let min = criteria.options.least_slots;
-    let fewest = criteria.fewest_slots;
     let unobserved = match (&measure.a, &measure.b) {
-        (None, None) => "neither run observes it",
-        (None, Some(_)) => "the first run does not observe it",
-        (Some(_), None) => "the second run does not observe it",
-        (Some(_), Some(_)) => {
-            let why = if fewest < min {
-                slots_needed(fewest, criteria.options.least_slots_for_noise)
-            } else {
-                format!("it has a value in fewer than {min} slots of a run")
-            };
-            return Judged { verdict: ChangeVerdict::NotEnoughData, note: Some(why) };
-        }
+        (None, None) => Some("neither run observes it"),
+        (None, Some(_)) => Some("the first run does not observe it"),
+        (Some(_), None) => Some("the second run does not observe it"),
+        (Some(_), Some(_)) => None,
     };
-    Judged { verdict: ChangeVerdict::NotComparable, note: Some(unobserved.to_owned()) }
+    if let Some(unobserved) = unobserved {
+        return Judged { verdict: ChangeVerdict::NotComparable, note: Some(unobserved.to_owned()) };
+    }
+    let least_slots = criteria.options.least_slots;
+    let why = if criteria.fewest_slots < least_slots {
+        describe_needed_slots(criteria.fewest_slots, criteria.options.least_slots_for_noise)
+    } else {
+        format!("it has a value in fewer than {least_slots} slots of a run")
+    };
+    Judged { verdict: ChangeVerdict::NotEnoughData, note: Some(why) }
 }
 
 /// `short runs: ...`; `None` if both runs have enough slots to call a difference noise.
 pub(super) fn describe_short_runs(a: &Report, b: &Report, options: &DiffOptions) -> Option<String> {
     let fewest = loaded_slots(a.series.as_ref()?).len().min(loaded_slots(b.series.as_ref()?).len());
     let needed = options.least_slots_for_noise;
-    (fewest < needed).then(|| slots_needed(fewest, needed))
+    (fewest < needed).then(|| describe_needed_slots(fewest, needed))
 }
 
-/// The same words for every measure, so that a text can print them once.
-fn slots_needed(fewest: usize, needed: usize) -> String {
+/// Why slots cannot confirm a change: in the same words for every measure, so that a text can print them once.
+fn describe_needed_slots(fewest: usize, needed: usize) -> String {
     format!(
         "short runs: only {fewest} slots under load, {needed} are needed to tell changes from noise: record for longer"
     )
@@ -286,135 +255,7 @@ fn is_large_enough(unit: MeasureUnit, a: f64, b: f64, options: &DiffOptions) -> 
     }
 }
 
-/// Change of the mean backlog below which nobody waits longer: a few frames are always on their way.
-const LEAST_BACKLOG: f64 = 10.0;
-
-/// The measures of two runs, in the order of the path.
-struct MeasureList<'s> {
-    a: &'s Series,
-    b: &'s Series,
-    measures: Vec<Measure>,
-}
-
-impl MeasureList<'_> {
-    /// Adds a measure that `samples_of` takes from a run. Skips measures that neither run observes.
-    fn add(
-        &mut self,
-        name: &str,
-        unit: MeasureUnit,
-        good: GoodDirection,
-        samples_of: impl Fn(&Series) -> Option<Vec<f64>>,
-    ) {
-        let a = samples_of(self.a);
-        let b = samples_of(self.b);
-        if a.is_some() || b.is_some() {
-            let name = name.to_owned();
-            self.measures.push(Measure { name, unit, good, a, b, whole_runs: None, exact: None, least_distance: 0.0 });
-        }
-    }
-
-    /// Adds the measures of all hops together.
-    fn add_traffic(&mut self) {
-        use GoodDirection::{Less, MoreAtEqualLoad, Neither};
-        use MeasureUnit::{Ns, Number, PerSecond};
-        self.add("tokens sent", PerSecond, MoreAtEqualLoad, |s| Some(per_second(s, &s.tokens.sent)));
-        self.add("tokens received", PerSecond, MoreAtEqualLoad, |s| Some(per_second(s, s.tokens.received.as_ref()?)));
-        self.add("tokens delivered", PerSecond, MoreAtEqualLoad, |s| Some(per_second(s, s.tokens.delivered.as_ref()?)));
-        self.add("requests live", Number, Neither, |s| Some(live_requests(s)));
-        self.add("tokens a chunk", Number, Neither, |s| Some(ratio_per_slot(s, &s.tokens.sent, &s.chunks.sent)));
-        self.add("gap, median", Ns, Less, |s| quantile_per_slot(s, s.gap_ns.as_ref(), |gap| &gap.p50));
-        self.add("gap, p99", Ns, Less, |s| quantile_per_slot(s, s.gap_ns.as_ref(), |gap| &gap.p99));
-    }
-
-    /// Adds the measures of a hop.
-    fn add_hop(&mut self, name: &str) {
-        use GoodDirection::{Less, Neither};
-        use MeasureUnit::{Ns, Number};
-        self.add(&format!("chunks a frame on {name}"), Number, Neither, |s| {
-            let hop = hop_named(s, name)?;
-            Some(match &hop.frames_sent {
-                Some(sent) => ratio_per_slot(s, &hop.chunks, sent),
-                None => ratio_per_slot(s, &hop.chunks, hop.frames_received.as_ref()?),
-            })
-        });
-        self.add(&format!("queue wait, median on {name}"), Ns, Less, |s| {
-            quantile_per_slot(s, hop_named(s, name)?.queue_wait_ns.as_ref(), |wait| &wait.p50)
-        });
-        self.add(&format!("queue wait, p99 on {name}"), Ns, Less, |s| {
-            quantile_per_slot(s, hop_named(s, name)?.queue_wait_ns.as_ref(), |wait| &wait.p99)
-        });
-        let backlog_name = format!("backlog, frames on {name}");
-        self.add(&backlog_name, Number, Less, |s| {
-            let backlog = hop_named(s, name)?.backlog_max_frames.as_ref()?;
-            Some(per_slot(s, |slot| Some(backlog.count_in(slot)? as f64)))
-        });
-        if let Some(backlog) = self.measures.last_mut().filter(|measure| measure.name == backlog_name) {
-            backlog.least_distance = LEAST_BACKLOG;
-        }
-        self.add(&format!("frames a wakeup on {name}"), Number, Neither, |s| {
-            let hop = hop_named(s, name)?;
-            // A receiver that never catches up completes no wakeup.
-            let received = hop.frames_received.as_ref()?;
-            Some(hop.wakeups.as_ref().map_or_else(Vec::new, |wakeups| ratio_per_slot(s, received, wakeups)))
-        });
-    }
-
-    /// Adds the measures of the threads of a receiving role.
-    fn add_receivers(&mut self, role: &str) {
-        use GoodDirection::{Less, Neither};
-        use MeasureUnit::{Ns, Share};
-        self.add(&format!("CPU of the {role} a token"), Ns, Less, |s| {
-            has_receiver(s, role).then(|| cpu_per_token(s, role))
-        });
-        self.add(&format!("{role} on a CPU"), Share, Neither, |s| {
-            has_receiver(s, role).then(|| highest_share(s, role, |thread| Some(&thread.on_cpu)))
-        });
-        // Not every source observes these.
-        self.add(&format!("{role} waiting for a CPU"), Share, Less, |s| {
-            none_if_empty(highest_share(s, role, |thread| thread.run_wait.as_ref()))
-        });
-        self.add(&format!("{role} throttled"), Share, Less, |s| {
-            none_if_empty(highest_share(s, role, |thread| thread.throttled.as_ref()))
-        });
-    }
-
-    /// Adds the shares of merged and dropped chunks.
-    fn add_outcomes_of_chunks(&mut self) {
-        use GoodDirection::Less;
-        use MeasureUnit::Share;
-        self.add(MERGED, Share, Less, |s| Some(ratio_per_slot(s, s.chunks.merged.as_ref()?, &s.chunks.sent)));
-        self.add(DROPPED_PREDICTED, Share, Less, |s| {
-            Some(ratio_per_slot(s, s.chunks.dropped_predicted.as_ref()?, &s.chunks.sent))
-        });
-        self.add(DROPPED_CONFIRMED, Share, Less, |s| {
-            Some(ratio_per_slot(s, s.chunks.dropped_confirmed.as_ref()?, &s.chunks.sent))
-        });
-    }
-}
-
-/// All measures that one of the runs observes.
-fn list_measures(a: &Series, b: &Series) -> Vec<Measure> {
-    let mut list = MeasureList { a, b, measures: Vec::new() };
-    list.add_traffic();
-    let hops = distinct_names(a.hops.iter().chain(&b.hops).map(|hop| &hop.name));
-    if let Some(origin) = hops.first() {
-        // Tokens are counted where they are sent, so they go with the frames of the first hop only.
-        list.add(&format!("tokens a frame on {origin}"), MeasureUnit::Number, GoodDirection::Neither, |s| {
-            Some(ratio_per_slot(s, &s.tokens.sent, hop_named(s, origin)?.frames_sent.as_ref()?))
-        });
-    }
-    for name in hops {
-        list.add_hop(name);
-    }
-    let receivers = a.threads.iter().chain(&b.threads).filter(|thread| thread.receives);
-    for role in distinct_names(receivers.map(|thread| &thread.role)) {
-        list.add_receivers(role);
-    }
-    list.add_outcomes_of_chunks();
-    list.measures
-}
-
-/// Sets the shares of all chunks in the measures of their outcomes, and their totals if a count is conclusive and both runs have it.
+/// Sets the shares of all chunks in the measures of dropped and merged chunks, and their totals if a count is conclusive and both runs have it.
 fn set_whole_runs(measures: &mut [Measure], a: &Report, b: &Report) {
     for name in [DROPPED_CONFIRMED, DROPPED_PREDICTED, MERGED] {
         let Some(measure) = measures.iter_mut().find(|measure| measure.name == name) else { continue };
@@ -454,125 +295,4 @@ fn are_none_or_many(merged: u64, run: &Report) -> bool {
     /// Smallest share of the chunks of a run that counts as many.
     const MANY_MERGED: f64 = 0.02;
     merged == 0 || share_of_chunks(Some(merged), run) >= Some(MANY_MERGED)
-}
-
-/// The values; `None` if a run has none.
-fn none_if_empty(values: Vec<f64>) -> Option<Vec<f64>> {
-    if values.is_empty() { None } else { Some(values) }
-}
-
-/// Names in the order in which they first occur.
-fn distinct_names<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
-    let mut seen = Vec::new();
-    for name in names {
-        if !seen.contains(&name) {
-            seen.push(name);
-        }
-    }
-    seen
-}
-
-/// Slots to compare: those with tokens or live requests, from the first to the last with traffic, as long as new requests arrive. The first
-/// and last of these are left out because load ramps up and down in them.
-pub(super) fn loaded_slots(series: &Series) -> Vec<usize> {
-    let begun = &series.requests.begun;
-    let sent = &series.tokens.sent;
-    let slots = 0..series.len();
-    let first = slots.clone().find(|&slot| sent.get(slot).is_some_and(|&tokens| tokens > 0) || begun[slot] > 0);
-    // After the last new request the remaining ones drain, and the load is no longer comparable.
-    let last_with_new_request = slots.clone().rfind(|&slot| begun[slot] > 0);
-    let last_with_tokens = slots.clone().rfind(|&slot| sent.get(slot).is_some_and(|&tokens| tokens > 0));
-    let (Some(first), Some(last)) = (first, last_with_new_request.or(last_with_tokens)) else {
-        return Vec::new();
-    };
-    // Between them, at least two slots must be left.
-    if first + 2 >= last {
-        return Vec::new();
-    }
-    (first + 1..last).filter(|slot| is_under_load(series, *slot)).collect()
-}
-
-/// Whether a request is live in the slot, or a token sent. A pause between two tests is no load.
-fn is_under_load(series: &Series, slot: usize) -> bool {
-    let requests = &series.requests;
-    [&series.tokens.sent, &requests.live, &requests.begun].iter().any(|column| column.count_in(slot) > Some(0))
-}
-
-/// A column of counts, some of which may be unobserved.
-trait CountColumn {
-    /// Value of the slot, if it is known.
-    fn count_in(&self, slot: usize) -> Option<u64>;
-}
-
-impl CountColumn for Vec<u64> {
-    fn count_in(&self, slot: usize) -> Option<u64> {
-        self.get(slot).copied()
-    }
-}
-
-impl CountColumn for Vec<Option<u64>> {
-    fn count_in(&self, slot: usize) -> Option<u64> {
-        self.get(slot).copied().flatten()
-    }
-}
-
-/// Values of the loaded slots that have one.
-fn per_slot(series: &Series, value: impl Fn(usize) -> Option<f64>) -> Vec<f64> {
-    loaded_slots(series).into_iter().filter_map(value).filter(|v| v.is_finite()).collect()
-}
-
-/// Rate of `column` per second.
-fn per_second(series: &Series, column: &impl CountColumn) -> Vec<f64> {
-    per_slot(series, |slot| Some(column.count_in(slot)? as f64 / series.seconds(slot)))
-}
-
-/// Ratio of `part` to `whole` in each loaded slot where `whole` is not 0.
-fn ratio_per_slot(series: &Series, part: &impl CountColumn, whole: &impl CountColumn) -> Vec<f64> {
-    per_slot(series, |slot| {
-        let whole = whole.count_in(slot)?;
-        (whole > 0).then_some(part.count_in(slot)? as f64 / whole as f64)
-    })
-}
-
-fn has_receiver(series: &Series, role: &str) -> bool {
-    receiving_threads(series, role).next().is_some()
-}
-
-fn receiving_threads<'s>(series: &'s Series, role: &'s str) -> impl Iterator<Item = &'s ThreadSeries> {
-    series.threads.iter().filter(move |thread| thread.receives && thread.role == role)
-}
-
-/// CPU nanoseconds of all receiving threads of `role` per token sent; empty if unknown.
-fn cpu_per_token(series: &Series, role: &str) -> Vec<f64> {
-    per_slot(series, |slot| {
-        let tokens = *series.tokens.sent.get(slot)?;
-        let cpu_shares: Vec<f64> =
-            receiving_threads(series, role).filter_map(|thread| *thread.on_cpu.get(slot)?).collect();
-        if tokens == 0 || cpu_shares.is_empty() {
-            return None;
-        }
-        let cpu_ns = cpu_shares.iter().sum::<f64>() * series.seconds(slot) * 1e9;
-        Some(cpu_ns / tokens as f64)
-    })
-}
-
-/// Share of time of the thread of `role` with the highest share.
-fn highest_share(series: &Series, role: &str, column_of: fn(&ThreadSeries) -> Option<&Vec<Option<f64>>>) -> Vec<f64> {
-    per_slot(series, |slot| {
-        receiving_threads(series, role).filter_map(|thread| *column_of(thread)?.get(slot)?).reduce(f64::max)
-    })
-}
-
-fn hop_named<'a>(series: &'a Series, name: &str) -> Option<&'a HopSeries> {
-    series.hops.iter().find(|hop| hop.name == name)
-}
-
-/// A quantile of `spread`, in slots that have one; `None` if it was not observed.
-fn quantile_per_slot(
-    series: &Series,
-    spread: Option<&SpreadSeries>,
-    column_of: fn(&SpreadSeries) -> &Vec<Option<u64>>,
-) -> Option<Vec<f64>> {
-    let column = column_of(spread?);
-    Some(per_slot(series, |slot| column.get(slot)?.map(|ns| ns as f64)))
 }

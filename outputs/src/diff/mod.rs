@@ -9,8 +9,10 @@ mod finding_change;
 mod headline;
 mod mann_whitney;
 mod measure;
+mod measure_list;
 mod problem_outcome;
 mod text;
+mod ttft_shift;
 mod wait_shift;
 
 use serde::{Deserialize, Serialize};
@@ -19,7 +21,8 @@ use self::finding_change::Direction;
 pub use change_pattern::ChangePattern;
 pub use finding_change::{FindingChange, FindingSide, FindingState};
 pub use problem_outcome::{ProblemOutcome, ProblemState};
-use trace::words::{count, duration, names};
+use trace::words::{count, decimal_percent, duration, names};
+pub use ttft_shift::{TtftLegShift, TtftShift};
 pub use wait_shift::{LegShift, WaitShift};
 
 use crate::report::{Report, hostile};
@@ -89,6 +92,8 @@ pub struct Diff {
     pub patterns: Vec<ChangePattern>,
     /// Wait of a chunk in both runs; `null` if one of them did not observe it.
     pub wait: Option<WaitShift>,
+    /// Legs of the time to first token in both runs; `null` unless both observed them of most requests.
+    pub ttft: Option<TtftShift>,
     /// Measures in the order of the path.
     pub measures: Vec<ComparedMeasure>,
 }
@@ -116,11 +121,11 @@ impl RunSummary {
         let series = run.report.series.as_ref();
         Self {
             name: hostile::plain(run.name),
-            what: format!("{} of {}", run.report.source.kind, crate::report::brief::engine(run.report)),
+            what: format!("{} of {}", run.report.source.kind, crate::report::brief::describe_engine(run.report)),
             verdict: run.report.verdict.clone(),
             window_ns: run.report.capture_length_ns(),
             slot_ns: series.map(|series| series.slot_ns),
-            slots: series.map_or(0, |series| measure::loaded_slots(series).len()),
+            slots: series.map_or(0, |series| measure_list::loaded_slots(series).len()),
         }
     }
 }
@@ -183,7 +188,7 @@ impl MeasureUnit {
             Self::PerSecond => format!("{}/s", count(value.round() as u64)),
             // A duration has no sign.
             Self::Ns => duration(value.max(0.0).round() as u64),
-            Self::Share => format!("{:.1} %", 100.0 * value),
+            Self::Share => decimal_percent(value),
             // Decimals of large numbers are noise.
             Self::Number if value >= 100.0 => count(value.round() as u64),
             Self::Number => format!("{value:.2}"),
@@ -237,11 +242,11 @@ impl ComparedMeasure {
 
 impl Diff {
     /// Compares run `a` with run `b`.
-    pub fn of(a: NamedRun<'_>, b: NamedRun<'_>, options: &DiffOptions) -> Self {
+    pub fn of_runs(a: NamedRun<'_>, b: NamedRun<'_>, options: &DiffOptions) -> Self {
         let measures = measure::compare_measures(a.report, b.report, options);
         let outcomes = problem_outcome::judge_problems(a.report, b.report, &measures);
         let findings = finding_change::compare_findings(a.report, b.report);
-        let wait = WaitShift::between(a.report, b.report);
+        let wait = WaitShift::of_runs(a.report, b.report);
         let patterns = change_pattern::find_patterns(a.report, b.report, &outcomes, wait.as_ref());
         let ranked = headline::rank_changes(&outcomes, &findings);
         let mut summary_a = RunSummary::of_run(&a);
@@ -253,7 +258,7 @@ impl Diff {
         }
         Self {
             schema: SCHEMA.to_owned(),
-            verdict: headline::summarise(&ranked, &outcomes, &measures, &patterns),
+            verdict: headline::summarise_changes(&ranked, &outcomes, &measures, &patterns),
             outcomes,
             findings,
             short_runs: measure::describe_short_runs(a.report, b.report, options),
@@ -263,6 +268,7 @@ impl Diff {
             b: summary_b,
             patterns,
             wait,
+            ttft: TtftShift::between(a.report, b.report),
             measures,
         }
     }

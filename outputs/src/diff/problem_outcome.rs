@@ -55,7 +55,7 @@ impl ProblemState {
         matches!(self, Self::Fixed | Self::Improved | Self::Regressed)
     }
 
-    /// Calls an improvement a fix if the second run does not have the problem.
+    /// The state, of which an improvement is a fix if the second run does not have the problem (`is_resolved`).
     fn fixed_if(self, is_resolved: bool) -> Self {
         if self == Self::Improved && is_resolved { Self::Fixed } else { self }
     }
@@ -93,7 +93,7 @@ pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure
         ProblemOutcome {
             name: String::from("merged chunks"),
             state: state_by_measures(measures, &[MERGED]).fixed_if(b.chunks.merged == Some(0)),
-            numbers: before_and_after(merged_share(a), merged_share(b), |share| share),
+            numbers: merged_before_and_after(a, b),
         },
     ];
     if deciding_measure(measures, &TTFT_MEASURES).is_some() {
@@ -105,7 +105,7 @@ pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure
     problems
 }
 
-/// An unchanged gap below the limit of the finding is no problem in either run, whatever its numbers.
+/// Outcome of the first-token gap. An unchanged gap below the limit of the finding is no problem in either run, whatever its numbers.
 fn judge_first_token_gap(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemOutcome {
     let [has_finding_before, has_finding_after] =
         [a, b].map(|run| run.findings.iter().any(|finding| finding.kind == "first-token-gap"));
@@ -127,7 +127,7 @@ fn judge_first_token_gap(a: &Report, b: &Report, measures: &[ComparedMeasure]) -
     ProblemOutcome { name: String::from("first-token gap"), state, numbers }
 }
 
-/// Proven losses count if both runs have them, else the predicted ones, if both runs observed enough to predict them.
+/// Outcome of lost tokens. Proven losses count if both runs observed them, else predicted ones, if both runs observed enough to predict them.
 fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemOutcome {
     let name = String::from("lost tokens");
     let is_a_confirmed = a.chunks.dropped_confirmed.is_some();
@@ -159,10 +159,16 @@ fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Pr
     }
 }
 
+/// What is said of two counts of nothing, whose shares would say no more.
+const NONE_IN_BOTH: &str = "0 in both runs";
+
 /// `12 -> 0`; of runs with different numbers of tokens their shares, too: `4.7 % -> 3.7 % (4,069 -> 1,876)`.
 fn lost_before_and_after(a: &Report, b: &Report) -> String {
     /// Smallest factor between the numbers of tokens of two runs whose losses cannot be compared.
     const LEAST_FACTOR: f64 = 1.1;
+    if a.chunks.tokens_lost == Some(0) && b.chunks.tokens_lost == Some(0) {
+        return String::from(NONE_IN_BOTH);
+    }
     let counts = before_and_after(a.chunks.tokens_lost, b.chunks.tokens_lost, count);
     let [tokens_a, tokens_b] = [a.tokens.sent, b.tokens.sent];
     let is_of_other_length = tokens_a.max(tokens_b) as f64 >= LEAST_FACTOR * tokens_a.min(tokens_b) as f64;
@@ -183,6 +189,15 @@ fn judges_lost_tokens(run: &Report) -> bool {
     run.judged.iter().all(|judgement| judgement.fault != FaultKind::LostTokens || judgement.judged)
 }
 
+/// Share of merged chunks before and after: `0.0 % -> 30.0 %`.
+fn merged_before_and_after(a: &Report, b: &Report) -> String {
+    if a.chunks.merged == Some(0) && b.chunks.merged == Some(0) {
+        return String::from(NONE_IN_BOTH);
+    }
+    before_and_after(merged_share(a), merged_share(b), |share| share)
+}
+
+/// Share of merged chunks in those that were sent.
 fn merged_share(report: &Report) -> Option<String> {
     Some(share(report.chunks.merged?, report.chunks.sent))
 }
@@ -284,7 +299,8 @@ impl RequestTimes {
     }
 }
 
-/// The highest quantile that both runs have and for which both have enough requests, because the worst waits matter.
+/// A quantile of the times of all requests: the highest one that both runs have and for which both have enough requests, because the worst
+/// waits matter. `None` without such a one.
 fn highest_quantile(quantity: &str, a: &RequestTimes, b: &RequestTimes) -> Option<ComparedQuantile> {
     // Each needs so many requests that ten lie beyond it.
     let descending = [
@@ -312,19 +328,19 @@ fn highest_quantile(quantity: &str, a: &RequestTimes, b: &RequestTimes) -> Optio
 
 /// Time to first token of all requests; `None` if the runs measured it between other points, or of too few requests.
 fn quantile_of_ttft(a: &Report, b: &Report) -> Option<ComparedQuantile> {
-    let a = a.ttft.as_ref()?.main_group()?;
-    let b = b.ttft.as_ref()?.main_group()?;
-    if a.from != b.from || a.to != b.to {
+    let ttft_a = a.ttft.as_ref()?.main_group()?;
+    let ttft_b = b.ttft.as_ref()?.main_group()?;
+    if ttft_a.from != ttft_b.from || ttft_a.to != ttft_b.to {
         return None;
     }
-    highest_quantile("TTFT", &RequestTimes::of_spread(&a.ns), &RequestTimes::of_spread(&b.ns))
+    highest_quantile("TTFT", &RequestTimes::of_spread(&ttft_a.ns), &RequestTimes::of_spread(&ttft_b.ns))
 }
 
-/// First-token gap of all requests.
+/// First-token gap of all requests; `None` if a run did not observe it, or too few requests have one.
 fn quantile_of_gap(a: &Report, b: &Report) -> Option<ComparedQuantile> {
-    let a = a.gap_ns.as_ref()?;
-    let b = b.gap_ns.as_ref()?;
-    highest_quantile("gap", &RequestTimes::of_gap(a), &RequestTimes::of_gap(b))
+    let gap_a = a.gap_ns.as_ref()?;
+    let gap_b = b.gap_ns.as_ref()?;
+    highest_quantile("gap", &RequestTimes::of_gap(gap_a), &RequestTimes::of_gap(gap_b))
 }
 
 /// Waits of all frames on a hop that both runs have.

@@ -1,17 +1,15 @@
 //! The comparison for a terminal, and as Markdown for an issue.
 
-use std::fmt::Write as _;
-
 use trace::detect::Severity;
 use trace::words::{duration, known_or_dash, plural};
 
 use super::wait_shift::LegCells;
-use super::{ComparedMeasure, Diff, FindingChange, FindingState, RunSummary, WaitShift, headline};
+use super::{ComparedMeasure, Diff, FindingChange, FindingState, LegShift, RunSummary, TtftLegShift, headline};
 use crate::report::hostile::{lines, markdown as escaped};
-use crate::report::markdown::table;
-use crate::report::table::Kind::{Number, Text};
+use crate::report::markdown::write_table;
+use crate::report::table::CellKind::{Number, Text};
 use crate::report::table::Table;
-use crate::report::wrap;
+use crate::report::write_wrapped;
 
 /// Width of the name column.
 const NAME_WIDTH: usize = 44;
@@ -19,44 +17,50 @@ const NAME_WIDTH: usize = 44;
 /// The comparison as text for a terminal.
 pub(super) fn render_text(diff: &Diff) -> String {
     let mut out = String::new();
-    wrap(&mut out, &diff.verdict, "", "  ");
+    write_wrapped(&mut out, &diff.verdict, "", "  ");
     for (letter, side) in [("A", &diff.a), ("B", &diff.b)] {
-        wrap(&mut out, &describe_run(side), &format!("{letter}  "), "   ");
-        wrap(&mut out, &side.verdict, "   ", "     ");
+        write_wrapped(&mut out, &describe_run(side), &format!("{letter}  "), "   ");
+        write_wrapped(&mut out, &side.verdict, "   ", "     ");
     }
     if let Some(short_runs) = &diff.short_runs {
-        wrap(&mut out, short_runs, "", "   ");
+        write_wrapped(&mut out, short_runs, "", "   ");
     }
     let others = headline::describe_others(&diff.outcomes, &diff.findings);
     if !others.is_empty() {
-        wrap(&mut out, &others, "more: ", "   ");
+        write_wrapped(&mut out, &others, "more: ", "   ");
     }
     let unchanged = headline::describe_unchanged(&diff.outcomes, &diff.verdict);
     if !unchanged.is_empty() {
-        wrap(&mut out, &unchanged, "", "   ");
+        write_wrapped(&mut out, &unchanged, "", "   ");
     }
-    let _ = writeln!(out);
+    append_line!(out);
     for pattern in &diff.patterns {
-        wrap(&mut out, &format!("{}: {}", pattern.title, pattern.summary), "=> ", "   ");
+        write_wrapped(&mut out, &format!("{}: {}", pattern.title, pattern.summary), "=> ", "   ");
     }
     if let Some(wait) = &diff.wait {
-        wrap(&mut out, &wait.summary, "=> ", "   ");
+        write_wrapped(&mut out, &wait.summary, "=> ", "   ");
     }
-    if !diff.patterns.is_empty() || diff.wait.is_some() {
-        let _ = writeln!(out);
+    if let Some(ttft) = &diff.ttft {
+        write_wrapped(&mut out, &ttft.summary, "=> ", "   ");
+    }
+    if !diff.patterns.is_empty() || diff.wait.is_some() || diff.ttft.is_some() {
+        append_line!(out);
     }
     write_findings(&mut out, diff);
+    if let Some(ttft) = &diff.ttft {
+        write_legs(&mut out, "WHERE TTFT GOES, MEAN", ttft.legs.iter().map(TtftLegShift::table_cells));
+    }
     if let Some(wait) = &diff.wait {
-        write_legs(&mut out, wait);
+        write_legs(&mut out, "WHERE A CHUNK'S TIME GOES, MEAN", wait.legs.iter().map(LegShift::table_cells));
     }
     if !diff.measures.is_empty() {
-        let _ = writeln!(out, "{:NAME_WIDTH$} {:>11} {:>11} {:>8}  VERDICT", "MEASURE", "A", "B", "CHANGE");
+        append_line!(out, "{:NAME_WIDTH$} {:>11} {:>11} {:>8}  VERDICT", "MEASURE", "A", "B", "CHANGE");
     }
     for measure in &diff.measures {
         write_measure(&mut out, measure, diff);
     }
-    let _ = writeln!(out);
-    wrap(&mut out, &diff.method, "how  ", "     ");
+    append_line!(out);
+    write_wrapped(&mut out, &diff.method, "how  ", "     ");
     lines(&out)
 }
 
@@ -69,15 +73,15 @@ fn listed_findings(diff: &Diff) -> impl Iterator<Item = &FindingChange> {
 fn write_findings(out: &mut String, diff: &Diff) {
     for change in listed_findings(diff) {
         let severity = change.severity().as_str();
-        wrap(out, &format!("{} {severity} {}", change.state.as_str(), describe_finding(change)), "", "      ");
+        write_wrapped(out, &format!("{} {severity} {}", change.state.as_str(), describe_finding(change)), "", "      ");
         for (letter, side) in [("A", &change.a), ("B", &change.b)] {
             if let Some(side) = side {
-                wrap(out, &side.summary, &format!("   {letter}  "), "      ");
+                write_wrapped(out, &side.summary, &format!("   {letter}  "), "      ");
             }
         }
     }
     if listed_findings(diff).next().is_some() {
-        let _ = writeln!(out);
+        append_line!(out);
     }
 }
 
@@ -89,19 +93,14 @@ fn describe_finding(change: &FindingChange) -> String {
     format!("{}{separator}{details}", change.name())
 }
 
-/// Writes the table of the path's legs.
-fn write_legs(out: &mut String, wait: &WaitShift) {
-    let _ = writeln!(
-        out,
-        "{:NAME_WIDTH$} {:>11} {:>8} {:>11} {:>8}",
-        "WHERE A CHUNK'S TIME GOES, MEAN", "A", "SHARE", "B", "SHARE"
-    );
-    for leg in &wait.legs {
-        let LegCells { place, a_time, a_share, b_time, b_share } = leg.cells();
+/// Writes a table of legs.
+fn write_legs(out: &mut String, heading: &str, legs: impl Iterator<Item = LegCells>) {
+    append_line!(out, "{heading:NAME_WIDTH$} {:>11} {:>8} {:>11} {:>8}", "A", "SHARE", "B", "SHARE");
+    for LegCells { place, a_time, a_share, b_time, b_share } in legs {
         let name = name_cell(&place);
-        let _ = writeln!(out, "{name} {a_time:>11} {a_share:>8} {b_time:>11} {b_share:>8}");
+        append_line!(out, "{name} {a_time:>11} {a_share:>8} {b_time:>11} {b_share:>8}");
     }
-    let _ = writeln!(out);
+    append_line!(out);
 }
 
 /// Name, source, length and slots of a run.
@@ -124,7 +123,7 @@ fn name_cell(name: &str) -> String {
 /// Writes the row of a measure, with its note or its interval.
 fn write_measure(out: &mut String, measure: &ComparedMeasure, diff: &Diff) {
     let name = name_cell(&measure.name);
-    let _ = write!(
+    append!(
         out,
         "{name} {:>11} {:>11} {:>8}  {}",
         measure.unit.format_value(measure.a),
@@ -133,15 +132,15 @@ fn write_measure(out: &mut String, measure: &ComparedMeasure, diff: &Diff) {
         measure.verdict.as_str()
     );
     if let Some(note) = own_note(measure, diff) {
-        let _ = write!(out, "\n      {note}");
+        append!(out, "\n      {note}");
     } else if measure.verdict.is_change()
         && let Some([low, high]) = measure.interval
     {
         let low = measure.unit.format_signed(low);
         let high = measure.unit.format_signed(high);
-        let _ = write!(out, "\n      B - A lies between {low} and {high} ({})", diff.options.confidence_text());
+        append!(out, "\n      B - A lies between {low} and {high} ({})", diff.options.confidence_text());
     }
-    let _ = writeln!(out);
+    append_line!(out);
 }
 
 /// The note of a measure, unless it is the one about short runs, which the comparison has once.
@@ -153,21 +152,21 @@ fn own_note<'m>(measure: &'m ComparedMeasure, diff: &Diff) -> Option<&'m str> {
 pub(super) fn render_markdown(diff: &Diff) -> String {
     let mut out = format!("## {}\n\n", escaped(&diff.verdict));
     for (letter, side) in [("A", &diff.a), ("B", &diff.b)] {
-        let _ = writeln!(out, "- **{letter}** {}: {}", escaped(&describe_run(side)), escaped(&side.verdict));
+        append_line!(out, "- **{letter}** {}: {}", escaped(&describe_run(side)), escaped(&side.verdict));
     }
     if let Some(short_runs) = &diff.short_runs {
-        let _ = writeln!(out, "- {}", escaped(short_runs));
+        append_line!(out, "- {}", escaped(short_runs));
     }
     let others = headline::describe_others(&diff.outcomes, &diff.findings);
     if !others.is_empty() {
-        let _ = writeln!(out, "- more: {}", escaped(&others));
+        append_line!(out, "- more: {}", escaped(&others));
     }
     let unchanged = headline::describe_unchanged(&diff.outcomes, &diff.verdict);
     if !unchanged.is_empty() {
-        let _ = writeln!(out, "- {}", escaped(&unchanged));
+        append_line!(out, "- {}", escaped(&unchanged));
     }
     for pattern in &diff.patterns {
-        let _ = writeln!(out, "- **{}** {}", escaped(&pattern.title), escaped(&pattern.summary));
+        append_line!(out, "- **{}** {}", escaped(&pattern.title), escaped(&pattern.summary));
     }
     for change in listed_findings(diff) {
         // The second run first: it is the present state.
@@ -175,31 +174,40 @@ pub(super) fn render_markdown(diff: &Diff) -> String {
         let summaries = summaries.join("; before: ");
         let state = change.state.as_str();
         let severity = change.severity().as_str();
-        let _ = writeln!(out, "- **{state} {severity}** {}: {summaries}", escaped(&describe_finding(change)));
+        append_line!(out, "- **{state} {severity}** {}: {summaries}", escaped(&describe_finding(change)));
+    }
+    for summary in diff.wait.iter().map(|wait| &wait.summary).chain(diff.ttft.iter().map(|ttft| &ttft.summary)) {
+        append_line!(out, "- **{}**", escaped(summary));
+    }
+    if let Some(ttft) = &diff.ttft {
+        write_legs_as_markdown(&mut out, "where TTFT goes, mean", ttft.legs.iter().map(TtftLegShift::table_cells));
     }
     if let Some(wait) = &diff.wait {
-        let _ = writeln!(out, "- **{}**", escaped(&wait.summary));
-        out.push('\n');
-        write_legs_as_markdown(&mut out, wait);
+        write_legs_as_markdown(
+            &mut out,
+            "where a chunk's time goes, mean",
+            wait.legs.iter().map(LegShift::table_cells),
+        );
     }
     write_measures_as_markdown(&mut out, diff);
-    let _ = writeln!(out, "\n{}", escaped(&diff.method));
+    append_line!(out, "\n{}", escaped(&diff.method));
     out
 }
 
-/// Writes the table of the path's legs.
-fn write_legs_as_markdown(out: &mut String, wait: &WaitShift) {
+/// Writes a table of legs.
+fn write_legs_as_markdown(out: &mut String, heading: &str, legs: impl Iterator<Item = LegCells>) {
     let legs = Table::new(
-        &wait.legs,
+        &legs.collect::<Vec<_>>(),
         [
-            ("where a chunk's time goes, mean", Text, &|leg| escaped(&leg.cells().place)),
-            ("A", Number, &|leg| escaped(&leg.cells().a_time)),
-            ("share", Number, &|leg| escaped(&leg.cells().a_share)),
-            ("B", Number, &|leg| escaped(&leg.cells().b_time)),
-            ("share", Number, &|leg| escaped(&leg.cells().b_share)),
+            (heading, Text, &|leg| escaped(&leg.place)),
+            ("A", Number, &|leg| escaped(&leg.a_time)),
+            ("share", Number, &|leg| escaped(&leg.a_share)),
+            ("B", Number, &|leg| escaped(&leg.b_time)),
+            ("share", Number, &|leg| escaped(&leg.b_share)),
         ],
     );
-    table(out, &legs);
+    out.push('\n');
+    write_table(out, &legs);
 }
 
 /// Writes the table of all measures.
@@ -208,20 +216,20 @@ fn write_measures_as_markdown(out: &mut String, diff: &Diff) {
     let measures = Table::new(
         &diff.measures,
         [
-            ("measure", Text, &|m| escaped(&m.name)),
-            ("A", Number, &|m| m.unit.format_value(m.a)),
-            ("B", Number, &|m| m.unit.format_value(m.b)),
-            ("change", Number, &|m| m.change_text()),
-            (&heading, Number, &|m| {
-                known_or_dash(m.interval, |[low, high]| {
-                    format!("{} to {}", m.unit.format_signed(low), m.unit.format_signed(high))
+            ("measure", Text, &|measure| escaped(&measure.name)),
+            ("A", Number, &|measure| measure.unit.format_value(measure.a)),
+            ("B", Number, &|measure| measure.unit.format_value(measure.b)),
+            ("change", Number, &|measure| measure.change_text()),
+            (&heading, Number, &|measure| {
+                known_or_dash(measure.interval, |[low, high]| {
+                    format!("{} to {}", measure.unit.format_signed(low), measure.unit.format_signed(high))
                 })
             }),
-            ("verdict", Text, &|m| verdict_cell(m, diff)),
+            ("verdict", Text, &|measure| verdict_cell(measure, diff)),
         ],
     );
     out.push('\n');
-    table(out, &measures);
+    write_table(out, &measures);
 }
 
 /// Verdict of a measure, with its note.

@@ -62,7 +62,7 @@ pub(super) struct LegCells {
 
 impl LegShift {
     /// Its row of a table: place, then time and share of both runs.
-    pub(super) fn cells(&self) -> LegCells {
+    pub(super) fn table_cells(&self) -> LegCells {
         LegCells {
             place: describe_leg(&self.name, self.kind),
             a_time: known_or_dash(self.a_ns, duration),
@@ -73,7 +73,7 @@ impl LegShift {
     }
 
     /// Whether the time at least halved or doubled. `None` if it did neither, is unknown, or a wait changed by less than users notice.
-    pub(super) fn change(&self) -> Option<LegChange> {
+    pub(super) fn leg_change(&self) -> Option<LegChange> {
         let before_ns = self.a_ns?;
         let after_ns = self.b_ns?;
         if self.kind == LegKind::Wait && before_ns.abs_diff(after_ns) < CHANGED_NS {
@@ -88,19 +88,20 @@ impl LegShift {
         }
     }
 
-    fn is_of(&self, leg: &LegLine) -> bool {
+    /// Whether this is the shift of the leg.
+    fn is_shift_of(&self, leg: &LegLine) -> bool {
         self.name == leg.name && self.kind == leg.kind
     }
 }
 
 impl WaitShift {
     /// Compares the legs; `None` unless both runs observed some.
-    pub(super) fn between(a: &Report, b: &Report) -> Option<Self> {
+    pub(super) fn of_runs(a: &Report, b: &Report) -> Option<Self> {
         let from = LongestLeg::of_path(&a.path)?;
         let to = LongestLeg::of_path(&b.path)?;
         let legs = legs_of_both(&a.path, &b.path);
         // A leg that the second run does not have takes none of its time.
-        let left_share = legs.iter().find(|leg| leg.is_of(from.leg)).and_then(|leg| leg.b_share).unwrap_or(0.0);
+        let left_share = legs.iter().find(|leg| leg.is_shift_of(from.leg)).and_then(|leg| leg.b_share).unwrap_or(0.0);
         Some(Self {
             from: from.leg.name.clone(),
             to: to.leg.name.clone(),
@@ -117,6 +118,7 @@ struct LongestLeg<'p> {
 }
 
 impl<'p> LongestLeg<'p> {
+    /// `None` for a path without legs.
     fn of_path(path: &'p [LegLine]) -> Option<Self> {
         let leg = path.iter().max_by_key(|leg| leg.mean_ns)?;
         Some(Self { leg, path_ns: path.iter().fold(0, |sum, leg| sum.saturating_add(leg.mean_ns)) })
@@ -132,7 +134,7 @@ impl<'p> LongestLeg<'p> {
     }
 }
 
-/// Says whether the longest wait has grown, moved or gone. `left_share`: share of the first run's longest leg in the second run.
+/// Says whether the longest wait has grown, moved, shrunk or gone, or stays. `left_share`: share of the first run's longest leg in the second run.
 fn summarise_shift(from: &LongestLeg<'_>, to: &LongestLeg<'_>, left_share: f64) -> String {
     let before_ns = from.path_ns;
     let after_ns = to.path_ns;
@@ -183,16 +185,16 @@ fn describe_leg(name: &str, kind: LegKind) -> String {
 fn legs_of_both(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
     let mut legs: Vec<LegShift> = Vec::new();
     for leg in a.iter().chain(b) {
-        if !legs.iter().any(|known| known.is_of(leg)) {
-            let a = find_same_leg(a, leg);
-            let b = find_same_leg(b, leg);
+        if !legs.iter().any(|known| known.is_shift_of(leg)) {
+            let leg_a = find_same_leg(a, leg);
+            let leg_b = find_same_leg(b, leg);
             legs.push(LegShift {
                 name: leg.name.clone(),
                 kind: leg.kind,
-                a_ns: a.map(|leg| leg.mean_ns),
-                b_ns: b.map(|leg| leg.mean_ns),
-                a_share: a.map(|leg| leg.share),
-                b_share: b.map(|leg| leg.share),
+                a_ns: leg_a.map(|leg| leg.mean_ns),
+                b_ns: leg_b.map(|leg| leg.mean_ns),
+                a_share: leg_a.map(|leg| leg.share),
+                b_share: leg_b.map(|leg| leg.share),
             });
         }
     }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::io;
 
-use super::request_row::{Cell, cells, columns};
+use super::request_row::{Cell, cells_of_request, columns};
 use super::{ExportContext, ExportedRequest, Exporter};
 use crate::report::Report;
 use crate::report::hostile::is_unprintable;
@@ -24,7 +24,7 @@ impl<'w> Csv<'w> {
 impl Exporter for Csv<'_> {
     fn write_request(&mut self, request: &ExportedRequest<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         let mut number = itoa::Buffer::new();
-        for cell in cells(request, context) {
+        for cell in cells_of_request(request, context) {
             match cell {
                 None => self.out.write_field(""),
                 Some(Cell::Text(text)) => self.out.write_field(&*spreadsheet_cell(&text)),

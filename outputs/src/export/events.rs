@@ -22,12 +22,12 @@ pub(super) struct Events<'w> {
 impl<'w> Events<'w> {
     /// Writes the first line, which describes the capture.
     pub(super) fn new(out: Box<dyn io::Write + 'w>, opening: &Opening, options: &Options) -> Self {
-        let mut out = ObjectStream::lines(out);
+        let mut out = ObjectStream::as_lines(out);
         let clock = opening.clock();
-        out.object(|o| {
-            o.put("type", "capture").put("at_ns", 0_u64);
-            o.put("wall_ns", clock.wall_ns(clock.start)).put("schema", SCHEMA);
-            fields!(o, opening, source, tokengap);
+        out.write_object(|object| {
+            object.put("type", "capture").put("at_ns", 0_u64);
+            object.put("wall_ns", clock.wall_ns(clock.start)).put("schema", SCHEMA);
+            fields!(object, opening, source, tokengap);
         });
         Self { out, tokens: options.tokens }
     }
@@ -40,10 +40,10 @@ impl<'w> Events<'w> {
         context: &ExportContext<'_>,
         fill: impl FnOnce(&mut Object<'_>),
     ) {
-        self.out.object(|o| {
-            o.put("type", kind);
-            o.put("at_ns", context.clock.since_start_ns(at)).put("wall_ns", context.clock.wall_ns(at));
-            fill(o);
+        self.out.write_object(|object| {
+            object.put("type", kind);
+            object.put("at_ns", context.clock.since_start_ns(at)).put("wall_ns", context.clock.wall_ns(at));
+            fill(object);
         });
     }
 
@@ -54,11 +54,11 @@ impl<'w> Events<'w> {
                 ChunkOutcome::Unjudged(cause) => Some(cause),
                 ChunkOutcome::Delivered | ChunkOutcome::Merged | ChunkOutcome::Dropped => None,
             };
-            self.write_line("judged", at, context, |o| {
-                put_hop(o, chunks.hop, context);
-                o.put("rid", rid).put("chunk", chunks.first).put("chunks", chunks.count);
-                o.put("outcome", chunks.outcome.name()).put("unjudged_because", unjudged_because);
-                fields!(o, chunks, merged_into, tokens_lost);
+            self.write_line("judged", at, context, |object| {
+                put_hop(object, chunks.hop, context);
+                object.put("rid", rid).put("chunk", chunks.first).put("chunks", chunks.count);
+                object.put("outcome", chunks.outcome.name()).put("unjudged_because", unjudged_because);
+                fields!(object, chunks, merged_into, tokens_lost);
             });
         }
     }
@@ -67,13 +67,23 @@ impl<'w> Events<'w> {
     fn write_chunks(&mut self, seen_as: &'static str, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) {
         let has_ids = self.tokens;
         for chunk in frame.chunks.iter().filter(|chunk| context.options.wants_rid(chunk.rid)) {
-            self.write_line("chunk", at, context, |o| {
-                o.put("seen_as", seen_as);
-                put_frame_id(o, frame.id, context);
-                fields!(o, chunk, rid, listed, completion_tokens, prompt_tokens, cached_tokens, finish, retractions);
-                o.put("http_worker_ipc", chunk.worker);
+            self.write_line("chunk", at, context, |object| {
+                object.put("seen_as", seen_as);
+                put_frame_id(object, frame.id, context);
+                fields!(
+                    object,
+                    chunk,
+                    rid,
+                    listed,
+                    completion_tokens,
+                    prompt_tokens,
+                    cached_tokens,
+                    finish,
+                    retractions
+                );
+                object.put("http_worker_ipc", chunk.worker);
                 if has_ids {
-                    o.put("ids", chunk.ids);
+                    object.put("ids", chunk.ids);
                 }
             });
         }
@@ -84,49 +94,52 @@ impl Exporter for Events<'_> {
     fn write_event(&mut self, event: &Event<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         let at = event.at;
         match &event.what {
-            What::Engine(engine) => self.write_line("engine", at, context, |o| {
-                fields!(o, engine, name, version, mode, waiter, turnaround);
+            What::Engine(engine) => self.write_line("engine", at, context, |object| {
+                fields!(object, engine, name, version, mode, waiter, turnaround);
             }),
-            What::Hop(hop) => self.write_line("hop", at, context, |o| {
-                put_hop(o, hop.id, context);
-                fields!(o, hop, endpoint, worker, origin, last, carries_requests);
+            What::Hop(hop) => self.write_line("hop", at, context, |object| {
+                put_hop(object, hop.id, context);
+                fields!(object, hop, endpoint, worker, origin, last, carries_requests);
                 let Capabilities { sent, forwarded, received, processed, delivered } = hop.capabilities;
-                o.put("observes_sent", sent).put("observes_forwarded", forwarded).put("observes_received", received);
-                o.put("observes_processed", processed).put("observes_delivered", delivered);
+                object
+                    .put("observes_sent", sent)
+                    .put("observes_forwarded", forwarded)
+                    .put("observes_received", received);
+                object.put("observes_processed", processed).put("observes_delivered", delivered);
             }),
             What::Sent(sent) => {
-                self.write_line("sent", at, context, |o| {
-                    put_frame_id(o, sent.id, context);
-                    put_frame_content(o, sent);
-                    o.put("forwarded_at_ns", sent.forwarded.map(|at| context.clock.since_start_ns(at)));
+                self.write_line("sent", at, context, |object| {
+                    put_frame_id(object, sent.id, context);
+                    put_frame_content(object, sent);
+                    object.put("forwarded_at_ns", sent.forwarded.map(|at| context.clock.since_start_ns(at)));
                 });
                 self.write_chunks("sent", at, sent, context);
             }
             What::Dispatched(dispatch)
                 if dispatch.request.is_none_or(|request| context.options.wants_rid(request.rid)) =>
             {
-                self.write_line("dispatched", at, context, |o| {
-                    put_frame_id(o, dispatch.id, context);
-                    fields!(o, dispatch, bytes, kind, index);
-                    o.put("rid", dispatch.request.map(|request| request.rid));
-                    o.put("prompt_tokens", dispatch.request.and_then(|request| request.prompt_tokens));
-                    o.put("room", dispatch.request.and_then(|request| request.room).map(|room| room.to_string()));
-                    o.put("arrived_unix_ns", dispatch.request.and_then(|request| request.arrived_unix_ns));
+                self.write_line("dispatched", at, context, |object| {
+                    put_frame_id(object, dispatch.id, context);
+                    fields!(object, dispatch, bytes, kind, index);
+                    object.put("rid", dispatch.request.map(|request| request.rid));
+                    object.put("prompt_tokens", dispatch.request.and_then(|request| request.prompt_tokens));
+                    object.put("room", dispatch.request.and_then(|request| request.room).map(|room| room.to_string()));
+                    object.put("arrived_unix_ns", dispatch.request.and_then(|request| request.arrived_unix_ns));
                 });
             }
             What::PairMessage(message) => {
-                self.write_line("pair_message", at, context, |o| {
-                    o.put("room", message.room.to_string());
-                    fields!(o, message, kind);
+                self.write_line("pair_message", at, context, |object| {
+                    object.put("room", message.room.to_string());
+                    fields!(object, message, kind);
                 });
             }
-            What::SendWait(wait) => self.write_line("send_wait", at, context, |o| {
-                put_hop(o, wait.hop, context);
-                o.put("ns", wait.ns);
+            What::SendWait(wait) => self.write_line("send_wait", at, context, |object| {
+                put_hop(object, wait.hop, context);
+                object.put("ns", wait.ns);
             }),
             What::RequestTimes(found) if context.options.wants_rid(found.rid) => {
-                self.write_line("request_times", at, context, |o| {
-                    o.put("rid", found.rid);
+                self.write_line("request_times", at, context, |object| {
+                    object.put("rid", found.rid);
                     let EngineTimes { queued, batch_entered, prefill_finished } = found.times;
                     // The engine may have stamped a request before the capture began.
                     for (name, at) in [
@@ -134,104 +147,114 @@ impl Exporter for Events<'_> {
                         ("batch_entered_ns", batch_entered),
                         ("prefill_finished_ns", prefill_finished),
                     ] {
-                        o.put(name, at.and_then(|at| at.checked_since(context.clock.start)));
+                        object.put(name, at.and_then(|at| at.checked_since(context.clock.start)));
                     }
-                    o.put("impossible", found.impossible);
+                    object.put("impossible", found.impossible);
                 });
             }
             What::Received(received) => {
-                self.write_line("received", at, context, |o| {
-                    put_frame_id(o, received.id, context);
-                    o.put("wakeup", received.wakeup);
-                    o.put("pid", received.by.map(|by| by.pid)).put("tid", received.by.map(|by| by.tid));
+                self.write_line("received", at, context, |object| {
+                    put_frame_id(object, received.id, context);
+                    object.put("wakeup", received.wakeup);
+                    object.put("pid", received.by.map(|by| by.pid)).put("tid", received.by.map(|by| by.tid));
                     if let Some(unsent) = &received.frame {
-                        put_frame_content(o, unsent);
+                        put_frame_content(object, unsent);
                     }
                 });
                 if let Some(frame) = &received.frame {
                     self.write_chunks("received", at, frame, context);
                 }
             }
-            What::Processed(id) => self.write_line("processed", at, context, |o| put_frame_id(o, *id, context)),
+            What::Processed(id) => {
+                self.write_line("processed", at, context, |object| put_frame_id(object, *id, context))
+            }
             What::Arrived(arrival) if context.options.wants_rid(arrival.rid) => {
-                self.write_line("arrived", at, context, |o| {
+                self.write_line("arrived", at, context, |object| {
                     let times = arrival.times.ok();
                     let connection = times.and_then(|times| times.connection);
-                    o.put("rid", arrival.rid).put("unknown", arrival.times.err());
+                    object.put("rid", arrival.rid).put("unknown", arrival.times.err());
                     for (name, at) in [
                         ("arrived_at_ns", times.map(|times| times.arrived)),
                         ("read_at_ns", times.map(|times| times.read)),
                         ("opened_at_ns", connection.map(|connection| connection.opened)),
                         ("accepted_at_ns", connection.and_then(|connection| connection.accepted)),
                     ] {
-                        o.put(name, at.map(|at| context.clock.since_start_ns(at)));
+                        object.put(name, at.map(|at| context.clock.since_start_ns(at)));
                     }
                 });
             }
             What::Traced(traced) if context.options.wants_rid(traced.rid) => {
-                self.write_line("traced", at, context, |o| {
-                    o.put("rid", traced.rid).put("trace_id", traced.parent.trace_id());
-                    o.put("parent_span_id", traced.parent.span_id()).put("sampled", traced.parent.is_sampled);
+                self.write_line("traced", at, context, |object| {
+                    object.put("rid", traced.rid).put("trace_id", traced.parent.trace_id());
+                    object.put("parent_span_id", traced.parent.span_id()).put("sampled", traced.parent.is_sampled);
                 });
             }
             What::Delivered(delivery) if !delivery.is_uncounted() && context.options.wants_rid(delivery.rid) => {
                 // The event was applied already, so its time is here if it is the first.
                 let received = context.ledger.request_of_chunk(0).and_then(|timed| timed.request.delivered_first);
-                self.write_line("delivered", at, context, |o| {
-                    fields!(o, delivery, rid, tokens, mode, completion_tokens, finished);
-                    o.put("first_token_received", received == Some(at));
+                self.write_line("delivered", at, context, |object| {
+                    fields!(object, delivery, rid, tokens, mode, completion_tokens, finished);
+                    object.put("first_token_received", received == Some(at));
                 });
             }
             What::Answered(answer) if context.options.wants_rid(answer.rid) => {
-                self.write_line("answered", at, context, |o| {
-                    fields!(o, answer, rid, tokens, completion_tokens, end, short_writes);
-                    o.put("finish", answer.content.and_then(|content| content.finish));
-                    o.put("done", answer.content.and_then(|content| content.done));
-                    o.put("unacknowledged_bytes", answer.unacknowledged);
-                    o.put("tool_calls", answer.tool_calls.map(|calls| calls.outcome));
+                self.write_line("answered", at, context, |object| {
+                    fields!(object, answer, rid, tokens, completion_tokens, end, short_writes);
+                    object.put("finish", answer.content.and_then(|content| content.finish));
+                    object.put("done", answer.content.and_then(|content| content.done));
+                    object.put("unacknowledged_bytes", answer.unacknowledged);
+                    object.put("tool_calls", answer.tool_calls.map(|calls| calls.outcome));
                 });
             }
             What::FrontendWait(wait) if context.options.wants_rid(wait.rid) => {
-                self.write_line("frontend_wait", at, context, |o| fields!(o, wait, rid, first_token_ns, last_token_ns));
+                self.write_line("frontend_wait", at, context, |object| {
+                    fields!(object, wait, rid, first_token_ns, last_token_ns)
+                });
             }
-            What::Rejected(rejection) => self.write_line("rejected", at, context, |o| fields!(o, rejection, status)),
-            What::Undecoded(undecoded) => self.write_line("undecoded", at, context, |o| {
-                put_frame_id(o, undecoded.id, context);
-                fields!(o, undecoded, bytes, reason);
-                o.put("forwarded_at_ns", undecoded.forwarded.map(|at| context.clock.since_start_ns(at)));
+            What::Rejected(rejection) => {
+                self.write_line("rejected", at, context, |object| fields!(object, rejection, status))
+            }
+            What::Undecoded(undecoded) => self.write_line("undecoded", at, context, |object| {
+                put_frame_id(object, undecoded.id, context);
+                fields!(object, undecoded, bytes, reason);
+                object.put("forwarded_at_ns", undecoded.forwarded.map(|at| context.clock.since_start_ns(at)));
             }),
-            What::Cpu(sample) => self.write_line("cpu", at, context, |o| {
-                fields!(o, sample.thread, pid, tid);
-                o.put("role", sample.role).put("thread", sample.name);
-                fields!(o, sample, part, interval_ns, on_ns, wait_ns, throttled_ns);
-                o.put("poll_interval_ns", sample.poll.map(|p| p.interval_ns));
-                o.put("polled_ns", sample.poll.map(|p| p.polled_ns));
-                o.put("poll_wakeups", sample.poll.map(|p| p.wakeups));
+            What::Cpu(sample) => self.write_line("cpu", at, context, |object| {
+                fields!(object, sample.thread, pid, tid);
+                object.put("role", sample.role).put("thread", sample.name);
+                fields!(object, sample, part, interval_ns, on_ns, wait_ns, throttled_ns);
+                object.put("poll_interval_ns", sample.poll.map(|poll| poll.interval_ns));
+                object.put("polled_ns", sample.poll.map(|poll| poll.polled_ns));
+                object.put("poll_wakeups", sample.poll.map(|poll| poll.wakeups));
                 if let Some(away) = sample.away {
-                    o.put("away", away.state).put("away_in", away.place);
+                    object.put("away", away.state).put("away_in", away.place);
                 }
             }),
             What::Queue(sample) => {
-                self.write_line("queue", at, context, |o| fields!(o, sample, hop, receive_bytes, send_bytes));
+                self.write_line("queue", at, context, |object| fields!(object, sample, hop, receive_bytes, send_bytes));
             }
-            What::Stack(sample) => self.write_line("stack", at, context, |o| {
-                fields!(o, sample.thread, pid, tid);
-                fields!(o, sample, role, function, file, interval_ns, samples, total, own, gil);
+            What::Stack(sample) => self.write_line("stack", at, context, |object| {
+                fields!(object, sample.thread, pid, tid);
+                fields!(object, sample, role, function, file, interval_ns, samples, total, own, gil);
             }),
-            What::Stage(stage) if context.options.wants_rid(stage.rid) => self.write_line("stage", at, context, |o| {
-                o.put("rid", stage.rid).put("stage", stage.name);
-                fields!(o, stage, by, tokens, pending, gap_ns);
-            }),
-            What::LoggedState(state) => self.write_line("logged_state", at, context, |o| {
-                fields!(o, state, by, states, rids, recv_wait_ns, more, cpu, cpu_system);
-                o.put("unanswered_since_ns", state.unanswered_since.map(|at| context.clock.since_start_ns(at)));
+            What::Stage(stage) if context.options.wants_rid(stage.rid) => {
+                self.write_line("stage", at, context, |object| {
+                    object.put("rid", stage.rid).put("stage", stage.name);
+                    fields!(object, stage, by, tokens, pending, gap_ns);
+                })
+            }
+            What::LoggedState(state) => self.write_line("logged_state", at, context, |object| {
+                fields!(object, state, by, states, rids, recv_wait_ns, more, cpu, cpu_system);
+                object.put("unanswered_since_ns", state.unanswered_since.map(|at| context.clock.since_start_ns(at)));
             }),
             What::Merged(merged) if context.options.wants_rid(merged.rid) => {
-                self.write_line("merged", at, context, |o| fields!(o, merged, rid, chunks, by));
+                self.write_line("merged", at, context, |object| fields!(object, merged, rid, chunks, by));
             }
-            What::Missed(lost) => self.write_line("missed", at, context, |o| {
-                o.put("hop", lost.hop.map(|id| context.ledger.hop_name(id))).put("hop_id", lost.hop.map(|id| id.0));
-                fields!(o, lost, count, cause);
+            What::Missed(lost) => self.write_line("missed", at, context, |object| {
+                object
+                    .put("hop", lost.hop.map(|id| context.ledger.hop_name(id)))
+                    .put("hop_id", lost.hop.map(|id| id.0));
+                fields!(object, lost, count, cause);
             }),
             What::Dispatched(_)
             | What::Arrived(_)
@@ -244,7 +267,7 @@ impl Exporter for Events<'_> {
             | What::Merged(_) => {}
         }
         self.write_judged_chunks(at, context);
-        self.out.written()
+        self.out.take_write_result()
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -255,38 +278,38 @@ impl Exporter for Events<'_> {
         let start = report.capture_start();
         for finding in &report.findings {
             let at = MonoNs(start.0.saturating_add(finding.at_ns));
-            self.write_line("finding", at, context, |o| {
-                o.put("finding", &finding.kind).put("severity", finding.severity);
-                o.put("rid", Some(&finding.rid).filter(|rid| !rid.is_empty()));
-                fields!(o, finding, hop, last_at_ns, ended_at_ns, duration_ns, summary, evidence, advice);
+            self.write_line("finding", at, context, |object| {
+                object.put("finding", &finding.kind).put("severity", finding.severity);
+                object.put("rid", Some(&finding.rid).filter(|rid| !rid.is_empty()));
+                fields!(object, finding, hop, last_at_ns, ended_at_ns, duration_ns, summary, evidence, advice);
             });
         }
-        self.write_line("end", MonoNs(report.window_mono_ns[1]), context, |o| {
+        self.write_line("end", report.capture_end(), context, |object| {
             let Report { requests, tokens, chunks, .. } = report;
-            o.put("requests_seen", requests.seen).put("requests_finished", requests.finished);
-            o.put("requests_aborted", requests.aborted).put("tokens_sent", tokens.sent);
-            o.put("tokens_received", tokens.received).put("tokens_delivered", tokens.delivered);
-            o.put("tokens_lost", chunks.tokens_lost);
-            o.put("chunks_sent", chunks.sent).put("chunks_received", chunks.received);
-            o.put("chunks_delivered", chunks.delivered).put("chunks_merged", chunks.merged);
-            o.put("chunks_dropped_predicted", chunks.dropped_predicted);
-            o.put("chunks_dropped_confirmed", chunks.dropped_confirmed);
-            fields!(o, report.own, events, events_missed);
+            object.put("requests_seen", requests.seen).put("requests_finished", requests.finished);
+            object.put("requests_aborted", requests.aborted).put("tokens_sent", tokens.sent);
+            object.put("tokens_received", tokens.received).put("tokens_delivered", tokens.delivered);
+            object.put("tokens_lost", chunks.tokens_lost);
+            object.put("chunks_sent", chunks.sent).put("chunks_received", chunks.received);
+            object.put("chunks_delivered", chunks.delivered).put("chunks_merged", chunks.merged);
+            object.put("chunks_dropped_predicted", chunks.dropped_predicted);
+            object.put("chunks_dropped_confirmed", chunks.dropped_confirmed);
+            fields!(object, report.own, events, events_missed);
         });
         self.out.finish()
     }
 }
 
-fn put_hop(o: &mut Object<'_>, hop: HopId, context: &ExportContext<'_>) {
-    o.put("hop", context.ledger.hop_name(hop)).put("hop_id", hop.0);
+fn put_hop(object: &mut Object<'_>, hop: HopId, context: &ExportContext<'_>) {
+    object.put("hop", context.ledger.hop_name(hop)).put("hop_id", hop.0);
 }
 
-fn put_frame_id(o: &mut Object<'_>, id: FrameId, context: &ExportContext<'_>) {
-    put_hop(o, id.hop, context);
-    fields!(o, id, lane, seq);
+fn put_frame_id(object: &mut Object<'_>, id: FrameId, context: &ExportContext<'_>) {
+    put_hop(object, id.hop, context);
+    fields!(object, id, lane, seq);
 }
 
-fn put_frame_content(o: &mut Object<'_>, frame: &Frame<'_>) {
-    fields!(o, frame, bytes, kind);
-    o.put("chunks", frame.chunks.len() as u64);
+fn put_frame_content(object: &mut Object<'_>, frame: &Frame<'_>) {
+    fields!(object, frame, bytes, kind);
+    object.put("chunks", frame.chunks.len() as u64);
 }

@@ -17,6 +17,7 @@ use trace::ledger::UnjudgedCause;
 
 /// A value of a field.
 pub(super) trait Json {
+    /// Appends the value to `buf`.
     fn write(&self, buf: &mut Vec<u8>);
 }
 
@@ -41,10 +42,10 @@ fn push_text(buf: &mut Vec<u8>, text: &str) {
     }
 }
 
+/// Implements [`Json`] for types whose values `$push` appends.
 macro_rules! values {
     ($buf:ident, $value:ident: $push:expr; $($type:ty),+) => {$(
         impl Json for $type {
-            /// Appends an object; `fill` adds its fields.
             #[inline]
             fn write(&self, $buf: &mut Vec<u8>) {
                 let $value = self;
@@ -103,15 +104,15 @@ impl<'a> Object<'a> {
         buf.push(b'}');
     }
 
-    /// Encodes fields of an object for [`Self::append`].
-    pub(super) fn fields(fill: impl FnOnce(&mut Object<'_>)) -> Vec<u8> {
+    /// Encodes fields of an object for [`Self::append_fields`].
+    pub(super) fn encode_fields(fill: impl FnOnce(&mut Object<'_>)) -> Vec<u8> {
         let mut buf = Vec::new();
         fill(&mut Object { json: &mut buf });
         buf
     }
 
-    /// Adds fields encoded by [`Self::fields`].
-    pub(super) fn append(&mut self, fields: &[u8]) -> &mut Self {
+    /// Adds fields encoded by [`Self::encode_fields`].
+    pub(super) fn append_fields(&mut self, fields: &[u8]) -> &mut Self {
         if !fields.is_empty() {
             push_separator(self.json);
             self.json.extend_from_slice(fields);
@@ -119,9 +120,9 @@ impl<'a> Object<'a> {
         self
     }
 
-    /// Appends the name of a field, after a comma if it is not the first.
+    /// Appends the name of a field and a colon, after a comma if it is not the first.
     #[inline]
-    fn key(&mut self, name: &str) {
+    fn push_name(&mut self, name: &str) {
         // Reserve space for most values as well.
         self.json.reserve(name.len() + 32);
         push_separator(self.json);
@@ -133,13 +134,13 @@ impl<'a> Object<'a> {
     /// Adds a field; `null` for `None`.
     #[inline]
     pub(super) fn put(&mut self, name: &str, value: impl Json) -> &mut Self {
-        self.key(name);
+        self.push_name(name);
         value.write(self.json);
         self
     }
 
     /// Adds a field that is absent for `None`.
-    pub(super) fn known(&mut self, name: &str, value: Option<impl Json>) -> &mut Self {
+    pub(super) fn put_known(&mut self, name: &str, value: Option<impl Json>) -> &mut Self {
         if let Some(value) = value {
             self.put(name, value);
         }
@@ -147,32 +148,33 @@ impl<'a> Object<'a> {
     }
 
     /// Adds an integer as a string, as OTLP/JSON requires for 64 bits.
-    pub(super) fn int_text(&mut self, name: &str, value: u64) -> &mut Self {
+    pub(super) fn put_int_text(&mut self, name: &str, value: u64) -> &mut Self {
         self.put(name, itoa::Buffer::new().format(value))
     }
 
     /// Adds nanoseconds as microseconds with up to three decimals.
-    pub(super) fn micros(&mut self, name: &str, ns: u64) -> &mut Self {
+    pub(super) fn put_micros(&mut self, name: &str, ns: u64) -> &mut Self {
         self.put(name, ns / 1_000);
-        let rest = ns % 1_000;
-        if rest > 0 {
+        let rest_ns = ns % 1_000;
+        if rest_ns > 0 {
             // A float of many microseconds would lose these digits.
-            let digits = [b'.', b'0' + (rest / 100) as u8, b'0' + (rest / 10 % 10) as u8, b'0' + (rest % 10) as u8];
+            let digits =
+                [b'.', b'0' + (rest_ns / 100) as u8, b'0' + (rest_ns / 10 % 10) as u8, b'0' + (rest_ns % 10) as u8];
             self.json.extend_from_slice(&digits);
         }
         self
     }
 
     /// Adds a number as a hex string, as in `"0x1f"`.
-    pub(super) fn hex(&mut self, name: &str, value: u64) -> &mut Self {
-        self.key(name);
+    pub(super) fn put_hex(&mut self, name: &str, value: u64) -> &mut Self {
+        self.push_name(name);
         // Writing to a vector cannot fail.
         let _ = write!(self.json, "\"{value:#x}\"");
         self
     }
 
     /// Adds a value with a name that may need escaping.
-    pub(super) fn named(&mut self, name: &str, value: &Value) {
+    pub(super) fn put_escaped(&mut self, name: &str, value: &Value) {
         push_separator(self.json);
         push_value(self.json, name);
         self.json.push(b':');
@@ -180,15 +182,15 @@ impl<'a> Object<'a> {
     }
 
     /// Adds a field with an object, to which `fill` adds the fields.
-    pub(super) fn object(&mut self, name: &str, fill: impl FnOnce(&mut Object<'_>)) -> &mut Self {
-        self.key(name);
+    pub(super) fn put_object(&mut self, name: &str, fill: impl FnOnce(&mut Object<'_>)) -> &mut Self {
+        self.push_name(name);
         Object::write(self.json, fill);
         self
     }
 
     /// Appends a field with an array.
-    pub(super) fn array(&mut self, name: &str, fill: impl FnOnce(&mut Array<'_>)) -> &mut Self {
-        self.key(name);
+    pub(super) fn put_array(&mut self, name: &str, fill: impl FnOnce(&mut Array<'_>)) -> &mut Self {
+        self.push_name(name);
         self.json.push(b'[');
         fill(&mut Array { json: self.json });
         self.json.push(b']');
@@ -196,25 +198,26 @@ impl<'a> Object<'a> {
     }
 }
 
+/// An array under construction.
 pub(super) struct Array<'a> {
     json: &'a mut Vec<u8>,
 }
 
 impl Array<'_> {
     /// Adds an object, to which `fill` adds the fields.
-    pub(super) fn object(&mut self, fill: impl FnOnce(&mut Object<'_>)) -> &mut Self {
+    pub(super) fn add_object(&mut self, fill: impl FnOnce(&mut Object<'_>)) -> &mut Self {
         push_separator(self.json);
         Object::write(self.json, fill);
         self
     }
 
-    /// Adds elements to those written to `buf` by earlier calls.
-    pub(super) fn append<T>(buf: &mut Vec<u8>, fill: impl FnOnce(&mut Array<'_>) -> T) -> T {
+    /// Encodes elements, behind those that earlier calls have written to `buf`, for [`Self::add_encoded`]. Returns what `fill` returns.
+    pub(super) fn encode_elements<T>(buf: &mut Vec<u8>, fill: impl FnOnce(&mut Array<'_>) -> T) -> T {
         fill(&mut Array { json: buf })
     }
 
-    /// Adds elements encoded by [`Self::append`].
-    pub(super) fn encoded(&mut self, elements: &[u8]) {
+    /// Adds elements encoded by [`Self::encode_elements`].
+    pub(super) fn add_encoded(&mut self, elements: &[u8]) {
         if !elements.is_empty() {
             push_separator(self.json);
             self.json.extend_from_slice(elements);
@@ -222,54 +225,56 @@ impl Array<'_> {
     }
 }
 
-/// Buffer size at which data is written out, in bytes.
-const FLUSH: usize = 64 * 1024;
+/// Size of the buffer, in bytes, from which on data is written out.
+const FLUSH_BYTES: usize = 64 * 1024;
 
 /// Sequence of objects: JSON Lines, or the elements of one array.
 pub(super) struct ObjectStream<'w> {
     out: Box<dyn Write + 'w>,
     buf: Vec<u8>,
+    /// Number of objects so far.
     objects: u64,
-    array: bool,
+    is_array: bool,
+    /// First failure that the caller has not seen.
     written: io::Result<()>,
 }
 
 impl<'w> ObjectStream<'w> {
     /// Writes one object per line.
-    pub(super) fn lines(out: Box<dyn Write + 'w>) -> Self {
-        Self { out, buf: Vec::with_capacity(2 * FLUSH), objects: 0, array: false, written: Ok(()) }
+    pub(super) fn as_lines(out: Box<dyn Write + 'w>) -> Self {
+        Self { out, buf: Vec::with_capacity(2 * FLUSH_BYTES), objects: 0, is_array: false, written: Ok(()) }
     }
 
     /// Writes one array with an element per line.
-    pub(super) fn array(out: Box<dyn Write + 'w>) -> Self {
-        Self { array: true, ..Self::lines(out) }
+    pub(super) fn as_array(out: Box<dyn Write + 'w>) -> Self {
+        Self { is_array: true, ..Self::as_lines(out) }
     }
 
-    /// Writes an object. A failure is returned by the next [`Self::written`].
-    pub(super) fn object(&mut self, fill: impl FnOnce(&mut Object<'_>)) {
-        if self.array {
+    /// Writes an object. A failure is returned by the next [`Self::take_write_result`].
+    pub(super) fn write_object(&mut self, fill: impl FnOnce(&mut Object<'_>)) {
+        if self.is_array {
             self.buf.extend_from_slice(if self.objects == 0 { b"[\n" } else { b",\n" });
         }
         Object::write(&mut self.buf, fill);
-        if !self.array {
+        if !self.is_array {
             self.buf.push(b'\n');
         }
         self.objects += 1;
         // After a failure, nothing more is written until the caller has seen it.
-        if self.buf.len() >= FLUSH && self.written.is_ok() {
+        if self.buf.len() >= FLUSH_BYTES && self.written.is_ok() {
             self.written = self.out.write_all(&self.buf);
             self.buf.clear();
         }
     }
 
-    /// First failure since the last call.
-    pub(super) fn written(&mut self) -> io::Result<()> {
+    /// Returns the first failure since the last call.
+    pub(super) fn take_write_result(&mut self) -> io::Result<()> {
         std::mem::replace(&mut self.written, Ok(()))
     }
 
     /// Closes the array and writes out all data.
     pub(super) fn finish(&mut self) -> io::Result<()> {
-        if self.array {
+        if self.is_array {
             self.buf.extend_from_slice(if self.objects == 0 { b"[]\n" } else { b"\n]\n" });
         }
         self.flush()
@@ -277,7 +282,7 @@ impl<'w> ObjectStream<'w> {
 
     /// Writes out all data.
     pub(super) fn flush(&mut self) -> io::Result<()> {
-        self.written()?;
+        self.take_write_result()?;
         self.out.write_all(&self.buf)?;
         self.buf.clear();
         self.out.flush()
@@ -300,17 +305,17 @@ mod tests {
     fn fields_keep_their_order_and_none_is_null() {
         let line = written(|o| {
             o.put("rid", "a\"b\n").put("n", 7_u32).put("none", None::<u64>);
-            o.micros("ts", 12_345_006).micros("whole", 5_000).int_text("wall", 18);
-            o.object("args", |a| {
+            o.put_micros("ts", 12_345_006).put_micros("whole", 5_000).put_int_text("wall", 18);
+            o.put_object("args", |a| {
                 a.put("on", true).put("share", 0.5);
             });
-            o.array("list", |l| {
-                l.object(|_| {}).object(|_| {});
+            o.put_array("list", |l| {
+                l.add_object(|_| {}).add_object(|_| {});
             });
-            let more = Object::fields(|o| {
+            let more = Object::encode_fields(|o| {
                 o.put("a", 1_u32).put("b", 2_u32);
             });
-            o.append(&more).append(&[]);
+            o.append_fields(&more).append_fields(&[]);
         });
         assert_eq!(
             line,
@@ -322,7 +327,7 @@ mod tests {
     #[test]
     fn an_array_is_valid_when_closed_even_empty() {
         let mut out = Vec::new();
-        ObjectStream::array(Box::new(&mut out)).finish().expect("a vector");
+        ObjectStream::as_array(Box::new(&mut out)).finish().expect("a vector");
         assert_eq!(serde_json::from_slice::<Value>(&out).expect("JSON"), serde_json::json!([]));
     }
 
@@ -330,8 +335,8 @@ mod tests {
         #[test]
         fn any_text_and_number_round_trips(text: String, name: String, n: u64, ns in 0_u64..1 << 60) {
             let line = written(|o| {
-                o.put("text", &text).put("n", n).micros("us", ns).hex("hex", n);
-                o.named(&name, &Value::Null);
+                o.put("text", &text).put("n", n).put_micros("us", ns).put_hex("hex", n);
+                o.put_escaped(&name, &Value::Null);
             });
             let read: serde_json::Map<String, Value> = serde_json::from_str(&line).expect("JSON");
             prop_assert!(read.contains_key(&name));

@@ -20,7 +20,7 @@ use std::io;
 use std::ops::RangeInclusive;
 
 pub use self::opening::Opening;
-pub use self::otlp::{LiveSpans, Resource, metrics_data};
+pub use self::otlp::{EncodedItems, LiveSpans, MetricsWindow, Resource, encode_metrics};
 
 use recording::{ReadError, Record, Recording};
 use trace::ReportInput;
@@ -99,12 +99,13 @@ pub struct Options {
 }
 
 impl Options {
+    /// Whether the options select the request with this id, as far as the id decides.
     fn wants_rid(&self, rid: &str) -> bool {
         self.rids.is_empty() || self.rids.iter().any(|wanted| wanted == rid)
     }
 
     /// Whether the options select the request: by its id, and because it is slow or loses tokens.
-    fn wants(&self, summary: &RequestSummary) -> bool {
+    fn wants_request(&self, summary: &RequestSummary) -> bool {
         if !self.wants_rid(&summary.rid) {
             return false;
         }
@@ -115,6 +116,7 @@ impl Options {
     }
 }
 
+/// What all writers of one format need beside an event.
 #[derive(Clone, Copy)]
 struct ExportContext<'a> {
     clock: &'a CaptureClock,
@@ -126,8 +128,8 @@ struct ExportContext<'a> {
 struct ExportedRequest<'a> {
     summary: &'a RequestSummary,
     timeline: &'a RequestTimeline,
-    /// The capture ended before the request did.
-    open: bool,
+    /// Whether the capture ended before the request did.
+    is_open: bool,
 }
 
 impl ExportedRequest<'_> {
@@ -135,7 +137,7 @@ impl ExportedRequest<'_> {
     fn state(&self) -> &'static str {
         if self.summary.finish.is_some() {
             "finished"
-        } else if self.open {
+        } else if self.is_open {
             "open"
         } else {
             "orphaned"
@@ -279,7 +281,7 @@ fn read_opening(recording: &Recording) -> io::Result<Opening> {
     loop {
         match reader.next() {
             Ok(Some(Record::Event(event))) => {
-                let needs_more = opening.learn(&event);
+                let needs_more = opening.read_ahead(&event);
                 if !needs_more {
                     return Ok(opening);
                 }

@@ -24,17 +24,23 @@ pub struct Opening {
     anchor: Anchor,
     start: Option<MonoNs>,
     /// Main threads by role.
-    by_role: BTreeMap<Box<str>, Vec<ThreadId>>,
+    main_threads: BTreeMap<Box<str>, Vec<ThreadId>>,
 }
 
 impl Opening {
     /// Opening of a recording of `source` (`demo`, `attach`, ...) by version `tokengap`.
     pub fn new(source: &str, tokengap: &str, anchor: Anchor) -> Self {
-        Self { source: source.to_owned(), tokengap: tokengap.to_owned(), anchor, start: None, by_role: BTreeMap::new() }
+        Self {
+            source: source.to_owned(),
+            tokengap: tokengap.to_owned(),
+            anchor,
+            start: None,
+            main_threads: BTreeMap::new(),
+        }
     }
 
-    /// Takes the start of the capture and the processes from an event that is read in advance. Returns `false` when enough was read.
-    pub fn learn(&mut self, event: &Event<'_>) -> bool {
+    /// Takes the start of the capture and the processes from an event that is read ahead of the export. Returns `false` when enough was read.
+    pub fn read_ahead(&mut self, event: &Event<'_>) -> bool {
         let start = *self.start.get_or_insert(event.at);
         if event.at.since(start) > AHEAD_NS {
             return false;
@@ -44,7 +50,7 @@ impl Opening {
         if let What::Cpu(sample) = &event.what
             && sample.part == ThreadPart::Main
         {
-            let threads = self.by_role.entry(sample.role.into()).or_default();
+            let threads = self.main_threads.entry(sample.role.into()).or_default();
             if !threads.contains(&sample.thread) && threads.len() < PROCESSES {
                 threads.push(sample.thread);
             }
@@ -59,7 +65,7 @@ impl Opening {
 
     /// Main thread of the only process with a role; `None` if there are several or none.
     pub(super) fn only_thread_of(&self, role: &str) -> Option<ThreadId> {
-        match self.by_role.get(role)?.as_slice() {
+        match self.main_threads.get(role)?.as_slice() {
             [thread] => Some(*thread),
             _ => None,
         }

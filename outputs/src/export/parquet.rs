@@ -12,7 +12,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::Type;
 
-use super::request_row::{Cell, ColumnKind, cells, columns};
+use super::request_row::{Cell, ColumnKind, cells_of_request, columns};
 use super::{ExportContext, ExportedRequest, Exporter, Opening, Options};
 use crate::report::Report;
 
@@ -32,6 +32,7 @@ pub(super) struct Parquet<'w> {
 }
 
 impl<'w> Parquet<'w> {
+    /// Writes the start of the file to `out`.
     pub(super) fn new(out: Box<dyn Write + 'w>, opening: &Opening, options: &Options) -> io::Result<Self> {
         let columns: Vec<_> = RECORDING.into_iter().chain(columns()).collect();
         let clock = opening.clock();
@@ -67,7 +68,7 @@ impl Exporter for Parquet<'_> {
         // In the order of `RECORDING`: two cells that all rows of the recording have in common.
         let recording = self.recording.as_deref().map(|name| Cell::Text(name.into()));
         let common_cells = [recording, Some(Cell::Moment(self.start_ns))].into_iter();
-        for (column, cell) in self.columns.iter_mut().zip(common_cells.chain(cells(request, context))) {
+        for (column, cell) in self.columns.iter_mut().zip(common_cells.chain(cells_of_request(request, context))) {
             column.push(cell);
         }
         self.rows += 1;
@@ -98,6 +99,7 @@ enum Values {
 }
 
 impl ParquetColumn {
+    /// Creates an empty column of this kind.
     fn new(kind: ColumnKind) -> Self {
         let values = match kind {
             ColumnKind::Text => Values::Text(Vec::new()),

@@ -10,7 +10,7 @@ use trace::ledger::{Request, RequestSummary, TtftPath};
 
 use super::request_stage::{self, last_gap_ns};
 use super::{ExportContext, ExportedRequest};
-use crate::report::places;
+use crate::report::list_places;
 
 /// Type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,125 +43,137 @@ struct ExportColumn {
 
 /// Columns that only exports have, before those of [`COLUMNS`].
 static EXPORT_COLUMNS: [ExportColumn; 25] = [
-    ExportColumn { name: "rid", kind: ColumnKind::Text, cell_of: |r, _| Some(text_cell(&*r.summary.rid)) },
+    ExportColumn { name: "rid", kind: ColumnKind::Text, cell_of: |request, _| Some(text_cell(&*request.summary.rid)) },
     ExportColumn {
         name: "first_seen",
         kind: ColumnKind::Moment,
-        cell_of: |r, c| Some(Moment(c.clock.wall_ns(request_stage::span_of_request(r).0))),
+        cell_of: |request, context| Some(Moment(context.clock.wall_ns(request_stage::span_of_request(request).from))),
     },
     ExportColumn {
         name: "first_seen_ns",
         kind: ColumnKind::Number,
-        cell_of: |r, c| time_cell(c, Some(request_stage::span_of_request(r).0)),
+        cell_of: |request, context| time_cell(context, Some(request_stage::span_of_request(request).from)),
     },
     ExportColumn {
         name: "last_seen_ns",
         kind: ColumnKind::Number,
-        cell_of: |r, c| time_cell(c, Some(request_stage::span_of_request(r).1)),
+        cell_of: |request, context| time_cell(context, Some(request_stage::span_of_request(request).to)),
     },
-    ExportColumn { name: "state", kind: ColumnKind::Text, cell_of: |r, _| Some(text_cell(r.state())) },
+    ExportColumn { name: "state", kind: ColumnKind::Text, cell_of: |request, _| Some(text_cell(request.state())) },
     ExportColumn {
         name: "finish",
         kind: ColumnKind::Text,
-        cell_of: |r, _| Some(text_cell(r.summary.finish?.as_str())),
+        cell_of: |request, _| Some(text_cell(request.summary.finish?.as_str())),
     },
     ExportColumn {
         name: "response_end",
         kind: ColumnKind::Text,
-        cell_of: |r, _| Some(text_cell(r.summary.response_end?.end.as_str())),
+        cell_of: |request, _| Some(text_cell(request.summary.response_end?.end.as_str())),
     },
     ExportColumn {
         name: "response_finish",
         kind: ColumnKind::Text,
-        cell_of: |r, _| Some(text_cell(r.summary.response_end?.finish?.as_str())),
+        cell_of: |request, _| Some(text_cell(request.summary.response_end?.finish?.as_str())),
     },
     ExportColumn {
         name: "response_done",
         kind: ColumnKind::Flag,
-        cell_of: |r, _| Some(Flag(r.summary.response_end?.done?)),
+        cell_of: |request, _| Some(Flag(request.summary.response_end?.done?)),
     },
     ExportColumn {
         name: "response_tokens",
         kind: ColumnKind::Number,
-        cell_of: |r, _| Some(Number(r.summary.response_end?.carried_tokens?.into())),
+        cell_of: |request, _| Some(Number(request.summary.response_end?.carried_tokens?.into())),
     },
     ExportColumn {
         name: "response_tokens_claimed",
         kind: ColumnKind::Number,
-        cell_of: |r, _| Some(Number(r.summary.response_end?.claimed_tokens?.into())),
+        cell_of: |request, _| Some(Number(request.summary.response_end?.claimed_tokens?.into())),
     },
     ExportColumn {
         name: "dispatched_ns",
         kind: ColumnKind::Number,
-        cell_of: |r, c| time_cell(c, r.summary.dispatch.map(|dispatch| dispatch.sent)),
+        cell_of: |request, context| time_cell(context, request.summary.dispatch.map(|dispatch| dispatch.sent)),
     },
     ExportColumn {
         name: "scheduler_received_ns",
         kind: ColumnKind::Number,
-        cell_of: |r, c| time_cell(c, r.summary.dispatch.and_then(|dispatch| dispatch.received)),
+        cell_of: |request, context| time_cell(context, request.summary.dispatch.and_then(|dispatch| dispatch.received)),
     },
     ExportColumn {
         name: "sent_first_ns",
         kind: ColumnKind::Number,
-        cell_of: |r, c| time_cell(c, r.summary.sent_first),
+        cell_of: |request, context| time_cell(context, request.summary.sent_first),
     },
     ExportColumn {
         name: "received_first_ns",
         kind: ColumnKind::Number,
-        cell_of: |r, c| time_cell(c, r.summary.received_first),
+        cell_of: |request, context| time_cell(context, request.summary.received_first),
     },
     ExportColumn {
         name: "processed_first_ns",
         kind: ColumnKind::Number,
-        cell_of: |r, c| time_cell(c, r.summary.processed_first),
+        cell_of: |request, context| time_cell(context, request.summary.processed_first),
     },
     ExportColumn {
         name: "delivered_first_ns",
         kind: ColumnKind::Number,
-        cell_of: |r, c| time_cell(c, r.summary.delivered_first),
+        cell_of: |request, context| time_cell(context, request.summary.delivered_first),
     },
     ExportColumn {
         name: "delivered_last_ns",
         kind: ColumnKind::Number,
-        cell_of: |r, c| time_cell(c, r.timeline.last_delivered),
+        cell_of: |request, context| time_cell(context, request.timeline.last_delivered),
     },
-    ExportColumn { name: "ttft_legs", kind: ColumnKind::Text, cell_of: |r, _| Some(text_cell(ttft_legs(r.summary)?)) },
+    ExportColumn {
+        name: "ttft_legs",
+        kind: ColumnKind::Text,
+        cell_of: |request, _| Some(text_cell(describe_ttft_legs(request.summary)?)),
+    },
     ExportColumn {
         name: "last_gap_ns",
         kind: ColumnKind::Number,
-        cell_of: |r, c| last_gap_ns(r.timeline, c.ledger).map(Number),
+        cell_of: |request, context| last_gap_ns(request.timeline, context.ledger).map(Number),
     },
     ExportColumn {
         name: "lost_places",
         kind: ColumnKind::Text,
-        cell_of: |r, c| Some(text_cell(lost_places(r.summary, r.summary.tokens_lost?, c))),
+        cell_of: |request, context| {
+            Some(text_cell(describe_lost_places(request.summary, request.summary.tokens_lost?, context)))
+        },
     },
-    ExportColumn { name: "inflated", kind: ColumnKind::Flag, cell_of: |r, _| Some(Flag(r.summary.inflated)) },
-    ExportColumn { name: "bursts", kind: ColumnKind::Flag, cell_of: |r, _| Some(Flag(r.summary.bursts)) },
+    ExportColumn {
+        name: "inflated",
+        kind: ColumnKind::Flag,
+        cell_of: |request, _| Some(Flag(request.summary.inflated)),
+    },
+    ExportColumn { name: "bursts", kind: ColumnKind::Flag, cell_of: |request, _| Some(Flag(request.summary.bursts)) },
     ExportColumn {
         name: "slowest_hop",
         kind: ColumnKind::Text,
-        cell_of: |r, c| Some(text_cell(slowest_hop(r, c)?.name)),
+        cell_of: |request, context| Some(text_cell(slowest_hop(request, context)?.name)),
     },
     ExportColumn {
         name: "slowest_hop_wait_ns",
         kind: ColumnKind::Number,
-        cell_of: |r, c| Some(Number(slowest_hop(r, c)?.wait_ns)),
+        cell_of: |request, context| Some(Number(slowest_hop(request, context)?.wait_ns)),
     },
 ];
 
+/// Names and kinds of all columns, in order.
 pub(super) fn columns() -> impl Iterator<Item = (&'static str, ColumnKind)> {
     let numbers = COLUMNS.iter().filter_map(|column| Some((column.name?, ColumnKind::Number)));
     EXPORT_COLUMNS.iter().map(|column| (column.name, column.kind)).chain(numbers)
 }
 
 /// Values of a request in the order of [`columns`]; `None` for unobserved ones.
-pub(super) fn cells<'a>(
+pub(super) fn cells_of_request<'a>(
     request: &'a ExportedRequest<'a>,
     context: &'a ExportContext<'a>,
 ) -> impl Iterator<Item = Option<Cell<'a>>> {
-    let numbers = COLUMNS.iter().filter(|column| column.name.is_some());
-    let numbers = numbers.map(|column| (column.of)(&request.summary.numbers).map(Number));
+    // Without a name, a column is only on the screen.
+    let named = COLUMNS.iter().filter(|column| column.name.is_some());
+    let numbers = named.map(|column| (column.of)(&request.summary.numbers).map(Number));
     EXPORT_COLUMNS.iter().map(|column| (column.cell_of)(request, context)).chain(numbers)
 }
 
@@ -169,16 +181,18 @@ fn text_cell<'a>(text: impl Into<Cow<'a, str>>) -> Cell<'a> {
     Cell::Text(text.into())
 }
 
-/// Time since the start of the capture.
+/// Nanoseconds from the start of the capture to this time, as a cell.
 fn time_cell<'a>(context: &ExportContext<'_>, time: Option<MonoNs>) -> Option<Cell<'a>> {
     time.map(|time| Number(context.clock.since_start_ns(time)))
 }
 
 /// The legs of the time to first token with their lengths, also those that are made of several: `intake+queue+prefill=270`. `None` without
 /// that time.
-fn ttft_legs(summary: &RequestSummary) -> Option<String> {
+fn describe_ttft_legs(summary: &RequestSummary) -> Option<String> {
     let path = TtftPath::new(summary);
-    path.ttft_ns()?;
+    if path.ttft_ns().is_none() {
+        return None;
+    }
     let legs: Vec<String> = path.legs().map(|timed| format!("{}={}", timed.leg, timed.ns)).collect();
     Some(legs.join(" "))
 }
@@ -189,7 +203,7 @@ struct SlowestHop<'a> {
     wait_ns: u64,
 }
 
-/// The hop on which the first token waited longest.
+/// The hop on which the first chunk waited longest. `None` if no wait was observed.
 fn slowest_hop<'a>(request: &ExportedRequest<'_>, context: &ExportContext<'a>) -> Option<SlowestHop<'a>> {
     let waits = request.timeline.hops.iter().filter_map(|hop| {
         let (sent, received) = hop.first.sent.zip(hop.first.received)?;
@@ -199,7 +213,7 @@ fn slowest_hop<'a>(request: &ExportedRequest<'_>, context: &ExportContext<'a>) -
 }
 
 /// Positions of lost tokens; empty without losses. Ends with `...` if the ledger has no more ranges.
-fn lost_places(summary: &RequestSummary, lost: u32, context: &ExportContext<'_>) -> String {
+fn describe_lost_places(summary: &RequestSummary, lost: u32, context: &ExportContext<'_>) -> String {
     if lost == 0 {
         return String::new();
     }
@@ -210,6 +224,7 @@ fn lost_places(summary: &RequestSummary, lost: u32, context: &ExportContext<'_>)
     let Some(losses) = closed.or_else(|| context.ledger.request(&summary.rid).and_then(Request::losses)) else {
         return String::from("...");
     };
+    // A cell has no limit on ranges of its own.
     let ranges = losses.ranges.iter().map(|range| range.tokens);
-    places(ranges, usize::MAX, losses.unlisted)
+    list_places(ranges, usize::MAX, losses.unlisted)
 }

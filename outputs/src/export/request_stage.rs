@@ -11,13 +11,19 @@ use trace::ledger::{
 
 use super::ExportedRequest;
 
+/// Begin and end of a request, a stage or a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TimeSpan {
+    pub(super) from: MonoNs,
+    pub(super) to: MonoNs,
+}
+
 /// One stage. Lists have parents before their children, and siblings in time order. Children lie within their
 /// parents and siblings do not overlap, regardless of clock skew between observers.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RequestStage<'a> {
     pub(super) name: Cow<'a, str>,
-    pub(super) from: MonoNs,
-    pub(super) to: MonoNs,
+    pub(super) span: TimeSpan,
     /// Nesting depth; 0 is directly below the request.
     pub(super) depth: usize,
     /// Frame of the stage, for hops and for processing by the receiver.
@@ -46,7 +52,7 @@ pub(super) enum StageKind {
 }
 
 /// First and last known moment of a request.
-pub(super) fn span_of_request(request: &ExportedRequest<'_>) -> (MonoNs, MonoNs) {
+pub(super) fn span_of_request(request: &ExportedRequest<'_>) -> TimeSpan {
     let ExportedRequest { summary, timeline, .. } = request;
     // A request begins with its first known moment, such as its arrival, which may precede its first frame.
     let mut from = summary.first_at;
@@ -58,16 +64,17 @@ pub(super) fn span_of_request(request: &ExportedRequest<'_>) -> (MonoNs, MonoNs)
     }
     let to = timeline.last_time().map_or(summary.last_at, |at| at.max(summary.last_at));
     // Clocks of observers differ slightly, and a span must not end before it begins.
-    (from, to.max(summary.first_at).max(from))
+    TimeSpan { from, to: to.max(summary.first_at).max(from) }
 }
 
+/// Times of a request's frames on the last hop, whose receiver is the tokenizer; `None` if none was observed.
 pub(super) fn times_on_last_hop<'l>(timeline: &'l RequestTimeline, ledger: &Ledger) -> Option<&'l HopTimes> {
-    timeline.hops.iter().find(|h| ledger.hop(h.hop).is_some_and(|h| h.last))
+    timeline.hops.iter().find(|times| ledger.hop(times.hop).is_some_and(|hop| hop.last))
 }
 
-/// From the send of the finishing chunk by the scheduler to its receive by the tokenizer, in nanoseconds.
+/// From the send of the finishing chunk by the scheduler to its receive by the tokenizer, in nanoseconds. `None` if either was not observed.
 pub(super) fn last_gap_ns(timeline: &RequestTimeline, ledger: &Ledger) -> Option<u64> {
-    let sent = timeline.hops.iter().find(|h| ledger.is_origin(h.hop))?.last?.sent?;
+    let sent = timeline.hops.iter().find(|times| ledger.is_origin(times.hop))?.last?.sent?;
     let received = times_on_last_hop(timeline, ledger)?.last?.received?;
     Some(received.since(sent))
 }
@@ -79,31 +86,38 @@ pub(super) fn first_delivery_ns(summary: &RequestSummary) -> Option<u64> {
 
 /// Stages of a request in the order of a tree: each is followed by those within it.
 pub(super) fn stages_of_request<'a>(request: &ExportedRequest<'_>, ledger: &'a Ledger) -> Vec<RequestStage<'a>> {
-    let (begin, end) = span_of_request(request);
+    let whole = span_of_request(request);
     let ExportedRequest { summary, timeline, .. } = *request;
     let path = HopPath::new(timeline, ledger);
-    let legs = first_token_legs(summary, &path.crossings());
-    let mut list = StageList { list: Vec::new(), depth: 0, now: begin, end };
+    let legs = first_token_legs(summary, &path.first_crossings());
+    let mut list = StageList { stages: Vec::new(), depth: 0, next_from: whole.from, end: whole.to };
     for leg in legs.iter().filter(|leg| leg.is_before_way()) {
-        list.add(path.name_of(leg), (leg.from, leg.to), None, StageKind::Request, |_| {});
+        list.add_stage(path.name_of_leg(leg), span_of_leg(leg), None, StageKind::Request, |_| {});
     }
     let way: Vec<&FirstTokenLeg> = legs.iter().filter(|leg| !leg.is_before_way() && !leg.is_behind_way()).collect();
-    if let Some(gap) = summary.sent_first.zip(summary.received_first) {
-        list.add("first token gap".into(), gap, None, StageKind::Gap, |list| list.add_way(&way, &path));
+    if let (Some(from), Some(to)) = (summary.sent_first, summary.received_first) {
+        let gap = TimeSpan { from, to };
+        list.add_stage("first token gap".into(), gap, None, StageKind::Gap, |list| list.add_way(&way, &path));
     } else {
         list.add_way(&way, &path);
     }
     let arrival = times_on_last_hop(timeline, ledger);
     for (number, leg) in legs.iter().filter(|leg| leg.is_behind_way()).enumerate() {
         let kind = if number == 0 { StageKind::Processing } else { StageKind::Delivery };
-        list.add(path.name_of(leg), (leg.from, leg.to), arrival.map(|on| on.first.frame), kind, |_| {});
+        let frame = arrival.map(|on| on.first.frame);
+        list.add_stage(path.name_of_leg(leg), span_of_leg(leg), frame, kind, |_| {});
     }
     let last_received = arrival.and_then(|on| on.last?.received);
     // `None` is less than any time.
     if let Some(last) = timeline.last_delivered.max(last_received) {
-        list.add("streaming".into(), (list.now, last), None, StageKind::Streaming, |_| {});
+        let streaming = TimeSpan { from: list.next_from, to: last };
+        list.add_stage("streaming".into(), streaming, None, StageKind::Streaming, |_| {});
     }
-    list.list
+    list.stages
+}
+
+fn span_of_leg(leg: &FirstTokenLeg) -> TimeSpan {
+    TimeSpan { from: leg.from, to: leg.to }
 }
 
 /// The hops that the first chunk crossed, in the order of time.
@@ -113,6 +127,7 @@ struct HopPath<'t, 'a> {
 }
 
 impl<'t, 'a> HopPath<'t, 'a> {
+    /// The hops of this request's first chunk.
     fn new(timeline: &'t RequestTimeline, ledger: &'a Ledger) -> Self {
         let mut hops: Vec<&HopTimes> = timeline.hops.iter().collect();
         hops.sort_by_key(|on| on.first.first_time());
@@ -130,7 +145,7 @@ impl<'t, 'a> HopPath<'t, 'a> {
     }
 
     /// How the first chunk crossed each of the hops.
-    fn crossings(&self) -> Vec<FirstCrossing> {
+    fn first_crossings(&self) -> Vec<FirstCrossing> {
         let crossings = self.hops.iter().map(|on| FirstCrossing {
             sent: on.first.sent,
             received: on.first.received,
@@ -139,61 +154,64 @@ impl<'t, 'a> HopPath<'t, 'a> {
         crossings.collect()
     }
 
-    fn group(&self, index: usize) -> Option<&'a HopGroup> {
+    /// Group of the hop with this index on the path.
+    fn group_of_hop(&self, index: usize) -> Option<&'a HopGroup> {
         let hop = self.ledger.hop(self.hops.get(index)?.hop)?;
         Some(&self.ledger.groups()[hop.group])
     }
 
-    /// Names of the hops and processes on the way, and of legs of the time to first token; several are joined by `+`.
-    fn name_of(&self, leg: &FirstTokenLeg) -> Cow<'a, str> {
+    /// Name of a leg: a leg of the time to first token, or the hops and processes on the way, several of which are joined by `+`.
+    fn name_of_leg(&self, leg: &FirstTokenLeg) -> Cow<'a, str> {
         let parts = match leg.place {
             FirstTokenPlace::Ttft(leg) => return leg.to_string().into(),
             FirstTokenPlace::Way(parts) => parts,
         };
         let names = parts.iter().filter_map(|part| match part {
-            WayPart::OnHop(index) => Some(&*self.group(index)?.name),
-            WayPart::Behind(index) => Some(&*self.group(index)?.ends.to),
+            WayPart::OnHop(index) => Some(&*self.group_of_hop(index)?.name),
+            WayPart::Behind(index) => Some(&*self.group_of_hop(index)?.ends.to),
         });
         names.collect::<Vec<&str>>().join("+").into()
     }
 }
 
-/// Stages so far, and the interval and depth of the next one.
+/// Stages so far, and the limits of the next one.
 struct StageList<'a> {
-    list: Vec<RequestStage<'a>>,
+    stages: Vec<RequestStage<'a>>,
     depth: usize,
-    now: MonoNs,
+    /// End of the previous sibling, or begin of the parent.
+    next_from: MonoNs,
+    /// End of the parent.
     end: MonoNs,
 }
 
 impl<'a> StageList<'a> {
-    /// Adds a stage, clipped to the interval, with those that `inside` adds within it. Returns `false` if nothing is left of it.
-    fn add(
+    /// Adds a stage, clipped to the limits, with those that `add_inside` adds within it. Returns `false` if nothing is left of it; then
+    /// `add_inside` is not called.
+    fn add_stage(
         &mut self,
         name: Cow<'a, str>,
-        span: (MonoNs, MonoNs),
+        span: TimeSpan,
         frame: Option<FrameId>,
         kind: StageKind,
-        inside: impl FnOnce(&mut Self),
+        add_inside: impl FnOnce(&mut Self),
     ) -> bool {
-        let (from, to) = span;
         // Clocks of observers differ slightly: a stage starts where its sibling ended and ends within its parent.
-        let from = from.max(self.now);
-        let to = to.min(self.end);
+        let from = span.from.max(self.next_from);
+        let to = span.to.min(self.end);
         if to < from {
             return false;
         }
         let outer_depth = self.depth;
         let outer_end = self.end;
-        self.list.push(RequestStage { name, from, to, depth: outer_depth, frame, kind });
+        self.stages.push(RequestStage { name, span: TimeSpan { from, to }, depth: outer_depth, frame, kind });
         // Stages inside lie within this one, one level deeper.
         self.depth = outer_depth + 1;
-        self.now = from;
+        self.next_from = from;
         self.end = to;
-        inside(self);
+        add_inside(self);
         // The next sibling starts where this one ends.
         self.depth = outer_depth;
-        self.now = to;
+        self.next_from = to;
         self.end = outer_end;
         true
     }
@@ -210,8 +228,9 @@ impl<'a> StageList<'a> {
             let kind = if frame.is_some() { StageKind::Hop } else { StageKind::Between };
             next_hop = next_hop.max(crossed.end);
             let relays = path.hops.get(crossed).unwrap_or_default();
-            let span = (leg.from, leg.to);
-            let is_added = self.add(path.name_of(leg), span, frame, kind, |list| list.add_relays(relays));
+            let is_added =
+                self.add_stage(path.name_of_leg(leg), span_of_leg(leg), frame, kind, |list| list.add_relays(relays));
+            // A leg without length, by clocks that differ, may still have passed relays.
             if !is_added {
                 self.add_relays(relays);
             }
@@ -229,8 +248,8 @@ impl<'a> StageList<'a> {
 
     /// Adds the time of a frame inside the relay.
     fn add_relay(&mut self, times: &FrameTimes) {
-        if let Some(span) = times.sent.zip(times.forwarded) {
-            self.add("relay".into(), span, Some(times.frame), StageKind::Relay, |_| {});
+        if let (Some(from), Some(to)) = (times.sent, times.forwarded) {
+            self.add_stage("relay".into(), TimeSpan { from, to }, Some(times.frame), StageKind::Relay, |_| {});
         }
     }
 }

@@ -21,7 +21,7 @@ impl Selection {
         Self { clock, options }
     }
 
-    /// Processes an event that `analysis` has already applied.
+    /// Passes an event that `analysis` has already applied to the exporter if it is selected, and the requests that it closed.
     pub(super) fn pass_event(
         &mut self,
         event: &Event<'_>,
@@ -36,7 +36,7 @@ impl Selection {
         self.pass_closed_requests(analysis, exporter)
     }
 
-    /// Processes a tick that `analysis` has already applied.
+    /// Passes a tick that `analysis` has already applied to the exporter, and the requests that it closed.
     pub(super) fn pass_tick(
         &mut self,
         now: MonoNs,
@@ -49,7 +49,7 @@ impl Selection {
         self.pass_closed_requests(analysis, exporter)
     }
 
-    /// Writes the requests in flight and the end of the output.
+    /// Passes the requests in flight, and then the end of the output, to the exporter.
     pub(super) fn pass_end(
         &mut self,
         analysis: &Analysis,
@@ -61,7 +61,7 @@ impl Selection {
         for TimedRequest { request, timeline } in ledger.timed_requests() {
             let summary = RequestSummary { rid: request.rid.clone(), numbers: ledger.numbers(request) };
             let timeline = timeline.unwrap_or(&none);
-            let request = ExportedRequest { summary: &summary, timeline, open: summary.finish.is_none() };
+            let request = ExportedRequest { summary: &summary, timeline, is_open: summary.finish.is_none() };
             self.pass_request(&request, analysis, exporter)?;
         }
         exporter.write_end(report, &self.context(analysis))
@@ -70,7 +70,7 @@ impl Selection {
     /// Passes the requests that the last event has closed.
     fn pass_closed_requests(&self, analysis: &Analysis, exporter: &mut dyn Exporter) -> io::Result<()> {
         for ClosedRequest { summary, timeline } in analysis.ledger().closed_requests() {
-            self.pass_request(&ExportedRequest { summary, timeline, open: false }, analysis, exporter)?;
+            self.pass_request(&ExportedRequest { summary, timeline, is_open: false }, analysis, exporter)?;
         }
         Ok(())
     }
@@ -82,8 +82,8 @@ impl Selection {
         analysis: &Analysis,
         exporter: &mut dyn Exporter,
     ) -> io::Result<()> {
-        let (from, to) = request_stage::span_of_request(request);
-        if self.options.wants(request.summary) && self.overlaps_range(from, to) {
+        let span = request_stage::span_of_request(request);
+        if self.options.wants_request(request.summary) && self.overlaps_range(span.from, span.to) {
             exporter.write_request(request, &self.context(analysis))?;
         }
         Ok(())
@@ -91,12 +91,11 @@ impl Selection {
 
     /// Whether the time from `from` to `to` overlaps the exported range.
     fn overlaps_range(&self, from: MonoNs, to: MonoNs) -> bool {
-        let Some(range) = &self.options.range_ns else {
-            return true;
-        };
+        let Some(range) = &self.options.range_ns else { return true };
         self.clock.since_start_ns(from) <= *range.end() && *range.start() <= self.clock.since_start_ns(to)
     }
 
+    /// What the exporter needs beside an event.
     fn context<'a>(&'a self, analysis: &'a Analysis) -> ExportContext<'a> {
         ExportContext { clock: &self.clock, ledger: analysis.ledger(), options: &self.options }
     }

@@ -28,15 +28,15 @@ impl TraceId {
         if is_uuid && !is_zero {
             return Self { hex, from: "rid" };
         }
-        Self::hashed(rid, first_wall_ns)
+        Self::of_hash(rid, first_wall_ns)
     }
 
     pub(super) fn of_capture(source: &str, began_wall_ns: u64) -> Self {
-        Self::hashed(source, began_wall_ns)
+        Self::of_hash(source, began_wall_ns)
     }
 
     /// A trace id for this name at this time.
-    fn hashed(name: &str, time: u64) -> Self {
+    fn of_hash(name: &str, time: u64) -> Self {
         let high = mix_bits(hash_bytes(name.as_bytes(), time));
         // The other half must not be a copy of the first.
         let low = mix_bits(high ^ 0x9e37_79b9_7f4a_7c15);

@@ -6,11 +6,11 @@ use trace::detect::attribution::{Attribution, HopReceiver};
 use trace::detect::{ALL as DETECTORS, Findings};
 use trace::engine::{Mode, Waiter};
 use trace::event::ThreadPart;
-use trace::ledger::{Hop, HopGroup, Ledger, Thread, TimeUse};
+use trace::ledger::{Hop, HopGroup, Ledger, QueuedLoad, Thread, TimeUse};
 use trace::stats::{Distribution, RecentWindow};
 use trace::{Analysis, MonoNs, ReportInput};
 
-use super::definition as n;
+use super::definition as metric;
 use super::family::Families;
 use super::{Family, HOPS, Histogram, ROLES, Value};
 use crate::report::{Chunks, FindingLine, Requests, Tokens};
@@ -71,12 +71,13 @@ pub fn collect(analysis: &Analysis, input: &Input<'_>) -> Vec<Family> {
     add_hop_groups(&mut families, ledger);
     add_threads(&mut families, ledger);
     add_findings(&mut families, &analysis.findings_now(), input.pair_findings);
-    add_own_state(&mut families, ledger, input);
-    families.filled()
+    add_own_metrics(&mut families, ledger, input);
+    families.into_non_empty()
 }
 
-fn add_left_out(families: &mut Families, label: &str, names: usize) {
-    families.put_int(&n::SELF_LABELS_LEFT_OUT, [label], names as u64);
+/// Adds the number of values that a label left out because of its limit.
+fn add_left_out(families: &mut Families, label: &str, left_out: usize) {
+    families.put_int(&metric::SELF_LABELS_LEFT_OUT, [label], left_out as u64);
 }
 
 /// Adds the hops, up to the limit of their number.
@@ -103,8 +104,8 @@ fn add_hop_groups(families: &mut Families, ledger: &Ledger) {
 /// Adds the facts about the run and its engine.
 fn add_run(families: &mut Families, ledger: &Ledger, input: &Input<'_>) {
     let engine = ledger.engine();
-    families.put_int(&n::BUILD, [input.version], 1);
-    families.put_int(&n::SOURCE, [&input.report.kind], 1);
+    families.put_int(&metric::BUILD, [input.version], 1);
+    families.put_int(&metric::SOURCE, [&input.report.kind], 1);
     let side = input.report.wire.as_ref().and_then(|wire| wire.pointer("/disaggregation/mode"));
     let labels = [
         engine.facts().name(),
@@ -113,97 +114,97 @@ fn add_run(families: &mut Families, ledger: &Ledger, input: &Input<'_>) {
         engine.waiter.map(Waiter::as_str).unwrap_or_default(),
         side.and_then(serde_json::Value::as_str).unwrap_or_default(),
     ];
-    families.put_int(&n::ENGINE, labels, 1);
-    families.put_int(&n::ENGINE_ENDED, [], ledger.totals().engine_ends);
+    families.put_int(&metric::ENGINE, labels, 1);
+    families.put_int(&metric::ENGINE_ENDED, [], ledger.totals().engine_ends);
     let window = ledger.started().map(|from| ledger.now().since(from));
-    families.put_seconds(&n::WINDOW, [], window);
+    families.put_seconds(&metric::WINDOW, [], window);
 }
 
 /// Adds the counts of requests.
 fn add_requests(families: &mut Families, ledger: &Ledger) {
-    let requests = Requests::of(ledger);
-    families.put_int(&n::REQUESTS_SEEN, [], requests.seen);
-    families.put_int(&n::REQUESTS_FINISHED, [], requests.finished);
-    families.put_int(&n::REQUESTS_ABORTED, [], requests.aborted);
-    families.put_int(&n::REQUESTS_JOINED_LATE, [], requests.joined_late);
-    families.put_int(&n::REQUESTS_OVERWRITTEN, [], requests.overwritten);
-    families.put_int(&n::REQUESTS_ORPHANED, [], requests.orphaned);
+    let requests = Requests::of_ledger(ledger);
+    families.put_int(&metric::REQUESTS_SEEN, [], requests.seen);
+    families.put_int(&metric::REQUESTS_FINISHED, [], requests.finished);
+    families.put_int(&metric::REQUESTS_ABORTED, [], requests.aborted);
+    families.put_int(&metric::REQUESTS_JOINED_LATE, [], requests.joined_late);
+    families.put_int(&metric::REQUESTS_OVERWRITTEN, [], requests.overwritten);
+    families.put_int(&metric::REQUESTS_ORPHANED, [], requests.orphaned);
     // Without a message to the scheduler or a delivery, 0 would be a claim.
     let observes_requests = ledger.groups().iter().any(|group| group.carries_requests);
     if observes_requests {
-        families.put_int(&n::REQUESTS_UNANSWERED, [], ledger.unanswered_requests().count() as u64);
+        families.put_int(&metric::REQUESTS_UNANSWERED, [], ledger.unanswered_requests().count() as u64);
     }
     let abandoned = ledger.abandoned_requests();
     if observes_requests || ledger.observes_deliveries() {
-        families.put_int(&n::REQUESTS_ABANDONED, [], abandoned.requests);
+        families.put_int(&metric::REQUESTS_ABANDONED, [], abandoned.requests);
         // A log does not count the tokens.
         let are_tokens_known = abandoned.requests == 0 || !abandoned.is_logged();
         if are_tokens_known {
-            families.put_int(&n::TOKENS_ABANDONED, [], abandoned.tokens.unwrap_or(0));
+            families.put_int(&metric::TOKENS_ABANDONED, [], abandoned.tokens.unwrap_or(0));
         }
     }
-    families.put_int(&n::REQUESTS_LIVE, [], requests.live);
-    families.put_int(&n::HEALTH_CHECKS, [], requests.health_checks);
+    families.put_int(&metric::REQUESTS_LIVE, [], requests.live);
+    families.put_int(&metric::HEALTH_CHECKS, [], requests.health_checks);
 }
 
-/// Times to first token, and their legs, over all groups of requests.
+/// Adds the times to first token, and their legs, over all groups of requests.
 fn add_ttft(families: &mut Families, ledger: &Ledger) {
-    let mut wholes: BTreeMap<(&str, &str), Histogram> = BTreeMap::new();
-    let mut legs: BTreeMap<String, Histogram> = BTreeMap::new();
+    let mut whole_times: BTreeMap<(&str, &str), Histogram> = BTreeMap::new();
+    let mut leg_times: BTreeMap<String, Histogram> = BTreeMap::new();
     for group in ledger.ttft().groups() {
         let ends = (group.whole().from.as_str(), group.whole().to.as_str());
-        wholes.entry(ends).or_default().add(&Histogram::seconds(group.times()));
+        whole_times.entry(ends).or_default().add_histogram(&Histogram::of_durations(group.times()));
         for lengths in group.legs() {
-            legs.entry(lengths.leg.to_string()).or_default().add(&Histogram::of_leg(lengths));
+            leg_times.entry(lengths.leg.to_string()).or_default().add_histogram(&Histogram::of_leg(lengths));
         }
     }
-    for ((from, to), times) in wholes {
-        families.put_histogram(&n::TTFT, [from, to], times);
+    for ((from, to), times) in whole_times {
+        families.put_histogram(&metric::TTFT, [from, to], times);
     }
-    for (leg, lengths) in &legs {
-        families.put_histogram(&n::TTFT_LEG, [leg], lengths.clone());
+    for (leg, lengths) in leg_times {
+        families.put_histogram(&metric::TTFT_LEG, [&leg], lengths);
     }
 }
 
 /// Adds tokens and chunks, and the times of tokens.
 fn add_tokens(families: &mut Families, ledger: &Ledger) {
-    let tokens = Tokens::of(ledger);
-    let chunks = Chunks::of(ledger);
-    families.put_int(&n::TOKENS_SENT, [], tokens.sent);
-    families.put_int(&n::TOKENS_RECEIVED, [], tokens.received);
-    families.put_int(&n::TOKENS_DELIVERED, [], tokens.delivered);
-    families.put_int(&n::TOKENS_LOST, [], chunks.tokens_lost);
-    families.put_int(&n::TOKENS_MISSING_ON_WIRE, [], tokens.missing_on_wire);
-    families.put_int(&n::CHUNKS_SENT, [], chunks.sent);
-    families.put_int(&n::CHUNKS_RECEIVED, [], chunks.received);
-    families.put_int(&n::CHUNKS_DELIVERED, [], chunks.delivered);
-    families.put_int(&n::CHUNKS_MERGED, [], chunks.merged);
-    families.put_int(&n::CHUNKS_PREDICTED_DROPPED, [], chunks.dropped_predicted);
-    families.put_int(&n::CHUNKS_DROPPED, [], chunks.dropped_confirmed);
-    families.put_int(&n::CHUNKS_UNJUDGED, [], chunks.unjudged);
-    families.put_int(&n::CHUNKS_IN_FLIGHT, [], chunks.in_flight);
+    let tokens = Tokens::of_ledger(ledger);
+    let chunks = Chunks::of_ledger(ledger);
+    families.put_int(&metric::TOKENS_SENT, [], tokens.sent);
+    families.put_int(&metric::TOKENS_RECEIVED, [], tokens.received);
+    families.put_int(&metric::TOKENS_DELIVERED, [], tokens.delivered);
+    families.put_int(&metric::TOKENS_LOST, [], chunks.tokens_lost);
+    families.put_int(&metric::TOKENS_MISSING_ON_WIRE, [], tokens.missing_on_wire);
+    families.put_int(&metric::CHUNKS_SENT, [], chunks.sent);
+    families.put_int(&metric::CHUNKS_RECEIVED, [], chunks.received);
+    families.put_int(&metric::CHUNKS_DELIVERED, [], chunks.delivered);
+    families.put_int(&metric::CHUNKS_MERGED, [], chunks.merged);
+    families.put_int(&metric::CHUNKS_PREDICTED_DROPPED, [], chunks.dropped_predicted);
+    families.put_int(&metric::CHUNKS_DROPPED, [], chunks.dropped_confirmed);
+    families.put_int(&metric::CHUNKS_UNJUDGED, [], chunks.unjudged);
+    families.put_int(&metric::CHUNKS_IN_FLIGHT, [], chunks.in_flight);
     if ledger.observes_gaps() {
-        families.put_histogram(&n::GAP, [], Histogram::seconds(ledger.gap()));
+        families.put_histogram(&metric::GAP, [], Histogram::of_durations(ledger.gap()));
     }
     add_ttft(families, ledger);
     let accept_waits = &ledger.new_connections().accept_waits;
     if accept_waits.count() > 0 {
-        families.put_histogram(&n::ACCEPT_WAIT, [], Histogram::seconds(accept_waits));
+        families.put_histogram(&metric::ACCEPT_WAIT, [], Histogram::of_durations(accept_waits));
     }
     // A distribution without values is left out, because 0 would be a latency.
     if ledger.itl_sent().count() > 0 {
-        families.put_histogram(&n::ITL_SENT, [], Histogram::seconds(ledger.itl_sent()));
-        families.put_histogram(&n::ITL_SENT_BY_TOKEN, [], Histogram::seconds(ledger.itl_sent_by_token()));
+        families.put_histogram(&metric::ITL_SENT, [], Histogram::of_durations(ledger.itl_sent()));
+        families.put_histogram(&metric::ITL_SENT_BY_TOKEN, [], Histogram::of_durations(ledger.itl_sent_by_token()));
     }
     if ledger.observes_deliveries() {
-        families.put_histogram(&n::ITL_DELIVERED, [], Histogram::seconds(ledger.itl_delivered()));
-        let by_token = Histogram::seconds(ledger.itl_delivered_by_token());
-        families.put_histogram(&n::ITL_DELIVERED_BY_TOKEN, [], by_token);
+        families.put_histogram(&metric::ITL_DELIVERED, [], Histogram::of_durations(ledger.itl_delivered()));
+        let by_token = Histogram::of_durations(ledger.itl_delivered_by_token());
+        families.put_histogram(&metric::ITL_DELIVERED_BY_TOKEN, [], by_token);
     }
     let frontend = ledger.frontend();
     for (of, waits) in [("first_token", &frontend.first_token), ("last_token", &frontend.last_token)] {
         if waits.count() > 0 {
-            families.put_histogram(&n::FRONTEND_WAIT, [of], Histogram::seconds(waits));
+            families.put_histogram(&metric::FRONTEND_WAIT, [of], Histogram::of_durations(waits));
         }
     }
 }
@@ -212,24 +213,25 @@ fn add_tokens(families: &mut Families, ledger: &Ledger) {
 fn add_answers(families: &mut Families, ledger: &Ledger) {
     let answers = &ledger.totals().answers;
     for (status, responses) in &answers.rejected {
-        families.put_int(&n::ANSWERS_REJECTED, [status.to_string().as_str()], *responses);
+        families.put_int(&metric::ANSWERS_REJECTED, [status.to_string().as_str()], *responses);
     }
     // Until a response ends, it is unknown whether responses are observed.
     if answers.seen == 0 {
         return;
     }
     let ended_early = answers.client_left + answers.server_left + answers.failed;
-    families.put_int(&n::ANSWERS, ["whole"], answers.seen.saturating_sub(ended_early));
-    families.put_int(&n::ANSWERS, ["client_left"], answers.client_left);
-    families.put_int(&n::ANSWERS, ["server_left"], answers.server_left);
-    families.put_int(&n::ANSWERS, ["failed"], answers.failed);
-    families.put_int(&n::ANSWERS_SHORT_WRITES, [], answers.short_writes);
-    families.put_int(&n::ANSWERS_UNCOUNTED, [], answers.uncounted);
-    families.put_int(&n::ANSWERS_TOKENS_LOST, [], answers.judged_alone_tokens_lost);
+    families.put_int(&metric::ANSWERS, ["whole"], answers.seen.saturating_sub(ended_early));
+    families.put_int(&metric::ANSWERS, ["client_left"], answers.client_left);
+    families.put_int(&metric::ANSWERS, ["server_left"], answers.server_left);
+    families.put_int(&metric::ANSWERS, ["failed"], answers.failed);
+    families.put_int(&metric::ANSWERS_SHORT_WRITES, [], answers.short_writes);
+    families.put_int(&metric::ANSWERS_UNCOUNTED, [], answers.uncounted);
+    families.put_int(&metric::ANSWERS_TOKENS_LOST, [], answers.judged_alone_tokens_lost);
 }
 
-fn sum_over(hops: &[&Hop], count: fn(&Hop) -> u64) -> u64 {
-    hops.iter().map(|hop| count(hop)).sum()
+/// Sum of a count of these hops.
+fn sum_over_hops(hops: &[&Hop], count_of: fn(&Hop) -> u64) -> u64 {
+    hops.iter().map(|hop| count_of(hop)).sum()
 }
 
 /// Adds the hops of a group: sums over `members`, and times of all of them.
@@ -239,38 +241,42 @@ fn add_hop_group(families: &mut Families, group: &HopGroup, members: &[&Hop], no
     let observes_forwards = members.iter().any(|hop| hop.capabilities().forwarded);
     let observes_receives = members.iter().any(|hop| hop.capabilities().received);
     if observes_sends {
-        families.put_int(&n::HOP_FRAMES_SENT, name, sum_over(members, |hop| hop.counts.frames_sent));
+        families.put_int(&metric::HOP_FRAMES_SENT, name, sum_over_hops(members, |hop| hop.counts.frames_sent));
     }
     if observes_forwards {
-        families.put_int(&n::HOP_FRAMES_FORWARDED, name, sum_over(members, |hop| hop.counts.frames_forwarded));
+        families.put_int(
+            &metric::HOP_FRAMES_FORWARDED,
+            name,
+            sum_over_hops(members, |hop| hop.counts.frames_forwarded),
+        );
     }
     if observes_receives {
-        families.put_int(&n::HOP_FRAMES_RECEIVED, name, sum_over(members, |hop| hop.counts.frames_received));
+        families.put_int(&metric::HOP_FRAMES_RECEIVED, name, sum_over_hops(members, |hop| hop.counts.frames_received));
     }
-    families.put_int(&n::HOP_FRAMES_UNDECODED, name, sum_over(members, |hop| hop.counts.undecoded));
+    families.put_int(&metric::HOP_FRAMES_UNDECODED, name, sum_over_hops(members, |hop| hop.counts.undecoded));
     // Requests have no chunks.
     if !group.carries_requests {
-        families.put_int(&n::HOP_CHUNKS, name, sum_over(members, |hop| hop.counts.chunks));
+        families.put_int(&metric::HOP_CHUNKS, name, sum_over_hops(members, |hop| hop.counts.chunks));
     }
-    families.put_int(&n::HOP_BYTES, name, sum_over(members, |hop| hop.counts.bytes));
+    families.put_int(&metric::HOP_BYTES, name, sum_over_hops(members, |hop| hop.counts.bytes));
     // A backlog is that of now, and known as long as its receivers are watched.
     if observes_sends && members.iter().any(|hop| hop.shows.received) {
         add_backlog(families, group, members, now);
     }
-    families.put_int(&n::HOP_KERNEL_RECEIVE, name, group.kernel.bytes);
-    families.put_int(&n::HOP_KERNEL_SEND, name, group.kernel.send_bytes);
+    families.put_int(&metric::HOP_KERNEL_RECEIVE, name, group.kernel.bytes);
+    families.put_int(&metric::HOP_KERNEL_SEND, name, group.kernel.send_bytes);
     let times: [(&'static super::Definition, &Distribution); 5] = [
-        (&n::HOP_QUEUE_WAIT, &group.queue_wait),
-        (&n::HOP_SEND_WAIT, group.send_wait.whole()),
-        (&n::HOP_RELAY, &group.relay),
-        (&n::HOP_PROCESSING, &group.processing),
-        (&n::HOP_RECV_WAIT, &group.recv_wait),
+        (&metric::HOP_QUEUE_WAIT, &group.queue_wait),
+        (&metric::HOP_SEND_WAIT, group.send_wait.whole()),
+        (&metric::HOP_RELAY, &group.relay),
+        (&metric::HOP_PROCESSING, &group.processing),
+        (&metric::HOP_RECV_WAIT, &group.recv_wait),
     ];
     for (definition, times) in times.into_iter().filter(|(_, times)| times.count() > 0) {
-        families.put_histogram(definition, name, Histogram::seconds(times));
+        families.put_histogram(definition, name, Histogram::of_durations(times));
     }
     if group.wakeups.count() > 0 {
-        families.put_histogram(&n::HOP_WAKEUP, name, Histogram::counts(&group.wakeups));
+        families.put_histogram(&metric::HOP_WAKEUP, name, Histogram::of_counts(&group.wakeups));
     }
 }
 
@@ -282,7 +288,7 @@ fn add_hop_receiver(families: &mut Families, ledger: &Ledger, hop: &str, members
     }
     for (state, ns) in ns_by_cpu_state(&spent) {
         if let Some(ns) = ns {
-            families.put(&n::HOP_RECEIVER, [hop, state], Value::Float(spent.share(ns)));
+            families.put_value(&metric::HOP_RECEIVER, [hop, state], Value::Float(spent.share(ns)));
         }
     }
 }
@@ -290,32 +296,32 @@ fn add_hop_receiver(families: &mut Families, ledger: &Ledger, hop: &str, members
 /// Adds the frames of a group that were sent and not yet received.
 fn add_backlog(families: &mut Families, group: &HopGroup, members: &[&Hop], now: MonoNs) {
     let name = [group.name.as_str()];
-    families.put_int(&n::HOP_BACKLOG_FRAMES, name, group.backlog);
+    families.put_int(&metric::HOP_BACKLOG_FRAMES, name, group.backlog);
     // If the load of one hop is unknown, the sum is.
-    let loads: Option<Vec<(u64, u64)>> = members.iter().map(|hop| hop.waiting_load()).collect();
+    let loads: Option<Vec<QueuedLoad>> = members.iter().map(|hop| hop.queued_load()).collect();
     if let Some(loads) = loads {
         if !group.carries_requests {
-            families.put_int(&n::HOP_BACKLOG_CHUNKS, name, loads.iter().map(|(chunks, _)| chunks).sum::<u64>());
+            families.put_int(&metric::HOP_BACKLOG_CHUNKS, name, loads.iter().map(|load| load.chunks).sum::<u64>());
         }
-        families.put_int(&n::HOP_BACKLOG_BYTES, name, loads.iter().map(|(_, bytes)| bytes).sum::<u64>());
+        families.put_int(&metric::HOP_BACKLOG_BYTES, name, loads.iter().map(|load| load.bytes).sum::<u64>());
     }
-    families.put_int(&n::HOP_BACKLOG_MAX, name, group.backlog_max);
+    families.put_int(&metric::HOP_BACKLOG_MAX, name, group.backlog_max);
     let oldest = members.iter().filter_map(|hop| hop.oldest_waiting()).min();
-    families.put_seconds(&n::HOP_OLDEST, name, oldest.map_or(0, |since| now.since(since)));
+    families.put_seconds(&metric::HOP_OLDEST, name, oldest.map_or(0, |since| now.since(since)));
 }
 
-/// Shares of the path's legs. A leg without first tokens has no share of them.
+/// Adds the shares of the path's legs. A leg without first tokens has no share of them.
 fn add_attribution(families: &mut Families, attribution: &Attribution<'_>) {
     for leg in attribution.legs.iter().take(HOPS) {
         for (of, time) in [("first_token", leg.first_token[0]), ("chunk", leg.chunk[0])] {
             if time.sum.count > 0 {
-                families.put(&n::PATH_SHARE, [leg.name, leg.kind.as_str(), of], Value::Float(time.share));
+                families.put_value(&metric::PATH_SHARE, [leg.name, leg.kind.as_str(), of], Value::Float(time.share));
             }
         }
     }
 }
 
-/// Thread states with their times; `None` if not observable.
+/// Names of the thread states, each with the time spent in it; `None` if not observable.
 fn ns_by_cpu_state(spent: &TimeUse) -> [(&'static str, Option<u64>); 4] {
     [
         ("on_cpu", Some(spent.on_ns)),
@@ -352,9 +358,9 @@ fn add_time_use(families: &mut Families, role: &str, threads: &[&Thread]) {
         let Some(spent) = of_part.filter_map(|thread| thread.total()).reduce(TimeUse::plus) else {
             continue;
         };
-        families.put_seconds(&n::CPU_OBSERVED, [role, part.as_str()], spent.interval_ns);
+        families.put_seconds(&metric::CPU_OBSERVED, [role, part.as_str()], spent.interval_ns);
         for (state, ns) in ns_by_cpu_state(&spent) {
-            families.put_seconds(&n::CPU_STATE, [role, part.as_str(), state], ns);
+            families.put_seconds(&metric::CPU_STATE, [role, part.as_str(), state], ns);
         }
     }
 }
@@ -367,8 +373,8 @@ fn add_polls(families: &mut Families, role: &str, receivers: &[&Thread]) {
     }
     let observed_ns: u64 = polls.iter().map(|poll| poll.interval_ns).sum();
     let polled_ns: u64 = polls.iter().map(|poll| poll.polled_ns).sum();
-    families.put_seconds(&n::POLL_OBSERVED, [role], observed_ns);
-    families.put_seconds(&n::POLL_AWAY, [role], observed_ns.saturating_sub(polled_ns));
+    families.put_seconds(&metric::POLL_OBSERVED, [role], observed_ns);
+    families.put_seconds(&metric::POLL_AWAY, [role], observed_ns.saturating_sub(polled_ns));
 }
 
 /// Adds how the busiest receiver of a role spent the window of current figures.
@@ -376,12 +382,12 @@ fn add_receivers(families: &mut Families, role: &str, receivers: &[&Thread], win
     // A thread without a sample in the window has no share.
     let recent = receivers
         .iter()
-        .filter_map(|thread| thread.between(window.from, window.to))
+        .filter_map(|thread| thread.use_between(window.from, window.to))
         .filter(|spent| spent.interval_ns > 0);
     if let Some(spent) = recent.max_by(|a, b| a.share(a.on_ns).total_cmp(&b.share(b.on_ns))) {
         for (state, ns) in ns_by_cpu_state(&spent) {
             if let Some(ns) = ns {
-                families.put(&n::CONSUMER_CPU, [role, state], Value::Float(spent.share(ns)));
+                families.put_value(&metric::CONSUMER_CPU, [role, state], Value::Float(spent.share(ns)));
             }
         }
     }
@@ -394,7 +400,7 @@ fn add_findings(families: &mut Families, findings: &Findings, pair_findings: &[F
     for detector in DETECTORS {
         let kind = detector.kind;
         let of_kind = all.iter().filter(|finding| finding.kind == kind);
-        families.put_int(&n::FINDINGS, [kind], of_kind.count() as u64);
+        families.put_int(&metric::FINDINGS, [kind], of_kind.count() as u64);
     }
     let mut active: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     for finding in all {
@@ -406,40 +412,40 @@ fn add_findings(families: &mut Families, findings: &Findings, pair_findings: &[F
         *active.entry((&finding.kind, finding.severity.as_str())).or_default() += u64::from(is_active);
     }
     for ((kind, severity), count) in active {
-        families.put_int(&n::FINDINGS_ACTIVE, [kind, severity], count);
+        families.put_int(&metric::FINDINGS_ACTIVE, [kind, severity], count);
     }
 }
 
 /// Adds tokengap's own missed observations, dropped data and costs.
-fn add_own_state(families: &mut Families, ledger: &Ledger, input: &Input<'_>) {
+fn add_own_metrics(families: &mut Families, ledger: &Ledger, input: &Input<'_>) {
     let totals = ledger.totals();
-    families.put_int(&n::SELF_EVENTS, [], totals.events);
+    families.put_int(&metric::SELF_EVENTS, [], totals.events);
     for (cause, lost) in totals.missed.by_cause() {
-        families.put_int(&n::SELF_EVENTS_LOST, [cause], lost);
+        families.put_int(&metric::SELF_EVENTS_LOST, [cause], lost);
     }
-    families.put_int(&n::SELF_FRAMES_UNANNOUNCED, [], totals.missed.unannounced);
-    families.put_int(&n::SELF_FRAMES_UNDECODED, [], totals.undecoded);
+    families.put_int(&metric::SELF_FRAMES_UNANNOUNCED, [], totals.missed.unannounced);
+    families.put_int(&metric::SELF_FRAMES_UNDECODED, [], totals.undecoded);
     for limit in ledger.limits() {
-        families.put_int(&n::SELF_LIMIT_REACHED, [limit.name], limit.times);
+        families.put_int(&metric::SELF_LIMIT_REACHED, [limit.name], limit.times);
     }
-    families.put_int(&n::SELF_DEGRADED, [], input.report.degraded.len() as u64);
-    families.put_seconds(&n::SELF_CPU, [], input.report.cpu_ns);
-    families.put_int(&n::SELF_MEMORY, [], input.report.rss_bytes);
+    families.put_int(&metric::SELF_DEGRADED, [], input.report.degraded.len() as u64);
+    families.put_seconds(&metric::SELF_CPU, [], input.report.cpu_ns);
+    families.put_int(&metric::SELF_MEMORY, [], input.report.rss_bytes);
     if let Some(pushed) = input.pushed {
         for (signal, items) in [("spans", pushed.spans), ("points", pushed.points)] {
-            families.put_int(&n::SELF_PUSHED, [signal], items.accepted);
-            families.put_int(&n::SELF_PUSH_DROPPED, [signal], items.dropped);
+            families.put_int(&metric::SELF_PUSHED, [signal], items.accepted);
+            families.put_int(&metric::SELF_PUSH_DROPPED, [signal], items.dropped);
         }
     }
     if let Some(endpoint) = input.endpoint {
         for (path, clients) in endpoint.clients {
-            families.put_int(&n::SELF_STREAM_CLIENTS, [path], clients);
+            families.put_int(&metric::SELF_STREAM_CLIENTS, [path], clients);
         }
         for (path, dropped) in endpoint.dropped {
-            families.put_int(&n::SELF_STREAM_DROPPED, [path], dropped);
+            families.put_int(&metric::SELF_STREAM_DROPPED, [path], dropped);
         }
         for (reason, refused) in endpoint.refused {
-            families.put_int(&n::SELF_REFUSED, [reason], refused);
+            families.put_int(&metric::SELF_REFUSED, [reason], refused);
         }
     }
 }

@@ -30,7 +30,7 @@ pub enum Unit {
 
 impl Unit {
     /// Unit in OTLP (UCUM).
-    pub(crate) fn ucum(self) -> &'static str {
+    pub(crate) fn ucum_unit(self) -> &'static str {
         match self {
             Self::Seconds => "s",
             Self::Bytes => "By",
@@ -41,7 +41,7 @@ impl Unit {
     }
 
     /// Suffix of Prometheus names for this unit; empty for counts.
-    pub(crate) fn suffix(self) -> &'static str {
+    pub(crate) fn unit_suffix(self) -> &'static str {
         match self {
             Self::Seconds => "seconds",
             Self::Bytes => "bytes",
@@ -80,10 +80,10 @@ impl Definition {
     }
 
     /// Prometheus name, equal to the collectors' translation of [`Self::name`].
-    pub fn prometheus(&self) -> String {
+    pub fn prometheus_name(&self) -> String {
         let mut name = self.stem();
         let total = if self.kind == MetricKind::Counter { "total" } else { "" };
-        for part in [self.unit.suffix(), total] {
+        for part in [self.unit.unit_suffix(), total] {
             if !part.is_empty() {
                 name.push('_');
                 name.push_str(part);
@@ -284,7 +284,7 @@ mod tests {
     fn metric_names_follow_the_conventions() {
         let mut known = BTreeSet::new();
         for metric in ALL {
-            let name = metric.prometheus();
+            let name = metric.prometheus_name();
             assert!(
                 name.starts_with("tokengap_")
                     && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'),
@@ -305,7 +305,7 @@ mod tests {
         let line = |metric: &&Definition| {
             let kind = format!("{:?}", metric.kind).to_lowercase();
             let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
-            format!("| `{}` | {kind} | {} | {} |", metric.prometheus(), labels.join(", "), metric.help)
+            format!("| `{}` | {kind} | {} | {} |", metric.prometheus_name(), labels.join(", "), metric.help)
         };
         let expected: Vec<String> = ALL.iter().map(line).collect();
         let found: Vec<&str> = table.lines().collect();

@@ -35,17 +35,26 @@ pub struct Family {
 }
 
 /// Families under construction, in the order of [`ALL`].
-pub(super) struct Families(Vec<Family>);
+pub(super) struct Families {
+    families: Vec<Family>,
+}
 
 impl Families {
+    /// All families, without points.
     pub(super) fn new() -> Self {
-        Self(ALL.iter().map(|definition| Family { definition, points: Vec::new() }).collect())
+        let families = ALL.iter().map(|definition| Family { definition, points: Vec::new() });
+        Self { families: families.collect() }
     }
 
-    /// Adds a point of a metric, if its value is known.
-    pub(super) fn put<const N: usize>(&mut self, definition: &'static Definition, labels: [&str; N], value: Value) {
+    /// Adds a point of a metric with the values of its labels.
+    pub(super) fn put_value<const N: usize>(
+        &mut self,
+        definition: &'static Definition,
+        labels: [&str; N],
+        value: Value,
+    ) {
         debug_assert_eq!(definition.labels.len(), N, "{}", definition.name);
-        let family = self.0.iter_mut().find(|family| family.definition.name == definition.name);
+        let family = self.families.iter_mut().find(|family| family.definition.name == definition.name);
         debug_assert!(family.is_some(), "{} is not listed", definition.name);
         if let Some(family) = family {
             let labels = labels.map(str::to_owned).into();
@@ -61,7 +70,7 @@ impl Families {
         value: impl Into<Option<u64>>,
     ) {
         if let Some(value) = value.into() {
-            self.put(definition, labels, Value::Int(value));
+            self.put_value(definition, labels, Value::Int(value));
         }
     }
 
@@ -73,7 +82,7 @@ impl Families {
         ns: impl Into<Option<u64>>,
     ) {
         if let Some(ns) = ns.into() {
-            self.put(definition, labels, Value::Float(ns as f64 / 1e9));
+            self.put_value(definition, labels, Value::Float(ns as f64 / 1e9));
         }
     }
 
@@ -84,12 +93,12 @@ impl Families {
         labels: [&str; N],
         value: Histogram,
     ) {
-        self.put(definition, labels, Value::Histogram(value));
+        self.put_value(definition, labels, Value::Histogram(value));
     }
 
     /// The families that have points.
-    pub(super) fn filled(self) -> Vec<Family> {
-        self.0.into_iter().filter(|family| !family.points.is_empty()).collect()
+    pub(super) fn into_non_empty(self) -> Vec<Family> {
+        self.families.into_iter().filter(|family| !family.points.is_empty()).collect()
     }
 }
 
@@ -140,15 +149,15 @@ pub struct Bucket {
 }
 
 /// Buckets with these upper bounds, converted to `unit`, and cumulative counts.
-fn buckets(bounds: &[u64], unit: f64, counts: impl IntoIterator<Item = u64>) -> Vec<Bucket> {
+fn cumulative_buckets(bounds: &[u64], unit: f64, counts: impl IntoIterator<Item = u64>) -> Vec<Bucket> {
     let bounds = bounds.iter().map(|&bound| bound as f64 / unit);
     bounds.zip(counts).map(|(bound, values)| Bucket { bound, values }).collect()
 }
 
 impl Histogram {
     /// Histogram of durations, in seconds.
-    pub(super) fn seconds(of: &Distribution) -> Self {
-        Self::new(of, &DURATIONS_NS, 1e9)
+    pub(super) fn of_durations(distribution: &Distribution) -> Self {
+        Self::of_distribution(distribution, &DURATIONS_NS, 1e9)
     }
 
     /// Histogram of the lengths of a leg, in seconds. A value within an eighth of a bound may count on either side.
@@ -157,12 +166,12 @@ impl Histogram {
         Self {
             count: lengths.sum().count,
             sum: lengths.sum().ns as f64 / 1e9,
-            at_most: buckets(&DURATIONS_NS, 1e9, below),
+            at_most: cumulative_buckets(&DURATIONS_NS, 1e9, below),
         }
     }
 
     /// Adds the values of a histogram with the same buckets.
-    pub(super) fn add(&mut self, other: &Self) {
+    pub(super) fn add_histogram(&mut self, other: &Self) {
         self.count += other.count;
         self.sum += other.sum;
         // The first values of a default histogram, which has no buckets yet.
@@ -176,17 +185,22 @@ impl Histogram {
     }
 
     /// Histogram of counts.
-    pub(super) fn counts(of: &Distribution) -> Self {
-        Self::new(of, &COUNTS, 1.0)
+    pub(super) fn of_counts(distribution: &Distribution) -> Self {
+        Self::of_distribution(distribution, &COUNTS, 1.0)
     }
 
-    fn new(of: &Distribution, bounds: &[u64], unit: f64) -> Self {
-        let below = of.cumulative_counts(bounds);
-        Self { count: of.count(), sum: of.sum() as f64 / unit, at_most: buckets(bounds, unit, below) }
+    /// Histogram with buckets up to these bounds, its values divided by `unit`.
+    fn of_distribution(distribution: &Distribution, bounds: &[u64], unit: f64) -> Self {
+        let below = distribution.cumulative_counts(bounds);
+        Self {
+            count: distribution.count(),
+            sum: distribution.sum() as f64 / unit,
+            at_most: cumulative_buckets(bounds, unit, below),
+        }
     }
 
     /// Non-cumulative count of each bucket; the last one has no upper bound.
-    pub fn classes(&self) -> impl Iterator<Item = u64> + '_ {
+    pub fn counts_by_bucket(&self) -> impl Iterator<Item = u64> + '_ {
         let ends = self.at_most.iter().map(|bucket| bucket.values).chain([self.count]);
         let begins = [0].into_iter().chain(self.at_most.iter().map(|bucket| bucket.values));
         ends.zip(begins).map(|(end, begin)| end.saturating_sub(begin))
@@ -204,11 +218,11 @@ mod tests {
         for ms in [0, 1, 3, 40, 40, 700, 200_000] {
             d.record(ms * 1_000_000);
         }
-        let h = Histogram::seconds(&d);
-        assert_eq!((h.count, h.classes().sum::<u64>()), (7, 7));
+        let h = Histogram::of_durations(&d);
+        assert_eq!((h.count, h.counts_by_bucket().sum::<u64>()), (7, 7));
         assert!((h.sum - 200.784).abs() < 1e-9, "{}", h.sum);
         assert_eq!(h.at_most[7], Bucket { bound: 0.025, values: 3 });
         assert_eq!(h.at_most[8], Bucket { bound: 0.05, values: 5 });
-        assert_eq!(h.classes().last(), Some(1), "200 s have no bound");
+        assert_eq!(h.counts_by_bucket().last(), Some(1), "200 s have no bound");
     }
 }

@@ -5,7 +5,7 @@ use trace::clock::MonoNs;
 use trace::ledger::{AbandonedRequest, Ledger};
 use trace::words::{count, duration, plural};
 
-use super::brief::{row, wrap};
+use super::brief::{write_named_row, write_wrapped};
 use super::{Clock, Report};
 
 /// Requests that continued after their client left.
@@ -40,7 +40,6 @@ pub struct AbandonedRow {
     /// Number of tokens in them; `null` if the engine's log shows them.
     pub tokens: Option<u64>,
     /// The abort that the scheduler was sent; `null` if none was observed.
-    #[serde(default)]
     pub abort: Option<AbortRow>,
 }
 
@@ -72,7 +71,7 @@ impl AbandonedRow {
         }
     }
 
-    /// What happened to its abort, after what is said about the request; empty if aborts were not observed.
+    /// What happened to its abort, to be appended to a sentence about the request; empty if aborts were not observed.
     fn describe_abort(&self, are_aborts_observed: bool) -> &'static str {
         match &self.abort {
             Some(AbortRow { ignored: true, .. }) => "; its abort was received and ignored",
@@ -85,7 +84,7 @@ impl AbandonedRow {
 }
 
 /// The abandoned requests of the run; `None` without any.
-pub(super) fn abandoned(ledger: &Ledger, capture_start: MonoNs) -> Option<AbandonedReport> {
+pub(super) fn abandoned_report(ledger: &Ledger, capture_start: MonoNs) -> Option<AbandonedReport> {
     let abandoned = ledger.abandoned_requests();
     if abandoned.requests == 0 {
         return None;
@@ -102,26 +101,30 @@ pub(super) fn abandoned(ledger: &Ledger, capture_start: MonoNs) -> Option<Abando
 }
 
 /// Writes the number of requests and one line for each of the longest.
-pub(super) fn render(out: &mut String, report: &Report, clock: &Clock) {
+pub(super) fn write_abandoned(out: &mut String, report: &Report, clock: &Clock) {
     let Some(abandoned) = &report.abandoned else { return };
-    let amount = thrown_away(abandoned.outputs, abandoned.tokens);
-    row(out, "abandoned", &format!("{}, {amount}, by {}", plural(abandoned.requests, "request"), abandoned.by));
+    let amount = describe_thrown_away(abandoned.outputs, abandoned.tokens);
+    write_named_row(
+        out,
+        "abandoned",
+        &format!("{}, {amount}, by {}", plural(abandoned.requests, "request"), abandoned.by),
+    );
     for request in &abandoned.longest {
-        let since = clock.moment(request.since_ns);
+        let since = clock.describe_moment(request.since_ns);
         let length = duration(request.length_ns);
-        let amount = thrown_away(request.outputs, request.tokens);
+        let amount = describe_thrown_away(request.outputs, request.tokens);
         let abort = request.describe_abort(abandoned.aborts_observed);
-        wrap(out, &format!("{} since {since}, for {length}, {amount}{abort}", request.rid), "  ", "    ");
+        write_wrapped(out, &format!("{} since {since}, for {length}, {amount}{abort}", request.rid), "  ", "    ");
     }
-    let more = abandoned.requests.saturating_sub(abandoned.longest.len() as u64);
-    if more > 0 {
-        wrap(out, &format!("{} more", count(more)), "  ", "    ");
+    let not_listed = abandoned.requests.saturating_sub(abandoned.longest.len() as u64);
+    if not_listed > 0 {
+        write_wrapped(out, &format!("{} more", count(not_listed)), "  ", "    ");
     }
     out.push('\n');
 }
 
 /// `12 tokens thrown away`, or the number of outputs if their tokens are unknown.
-fn thrown_away(outputs: u64, tokens: Option<u64>) -> String {
+fn describe_thrown_away(outputs: u64, tokens: Option<u64>) -> String {
     let amount = match tokens {
         Some(tokens) => plural(tokens, "token"),
         None => plural(outputs, "output"),

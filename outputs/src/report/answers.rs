@@ -1,7 +1,5 @@
 //! Responses to clients by their end, and what they show about themselves.
 
-use std::fmt::Write as _;
-
 use serde::{Deserialize, Serialize};
 use trace::ledger::Ledger;
 use trace::words::{count, plural};
@@ -50,15 +48,13 @@ pub struct AnswerCounts {
     #[serde(default)]
     pub tokens_claimed: u64,
     /// Events with text or tokens, of HTTP responses; `null` without any.
-    #[serde(default)]
     pub events: Option<u64>,
     /// Maximum number of tokens in one event; `null` if no event shows its tokens.
-    #[serde(default)]
     pub event_tokens_max: Option<u32>,
 }
 
 /// Responses by their end; `None` if the end of none was observed.
-pub(super) fn answers(ledger: &Ledger) -> Option<AnswerCounts> {
+pub(super) fn answer_counts(ledger: &Ledger) -> Option<AnswerCounts> {
     let answers = &ledger.totals().answers;
     if answers.seen == 0 {
         return None;
@@ -88,7 +84,7 @@ pub(super) fn answers(ledger: &Ledger) -> Option<AnswerCounts> {
 /// Finished responses, and what they show about themselves.
 pub(super) fn describe_responses(answers: &AnswerCounts) -> String {
     let mut line = format!("{} ended", count(answers.seen));
-    for (n, what) in [
+    for (responses, how) in [
         (answers.client_left, "by their clients"),
         (answers.server_left, "early by the server"),
         (answers.failed, "with an error"),
@@ -97,23 +93,23 @@ pub(super) fn describe_responses(answers: &AnswerCounts) -> String {
         (answers.done_without_finish, "with [DONE] but without a finish reason"),
         (answers.finish_contradicted, "with another finish reason than the engine's"),
     ] {
-        if n > 0 {
-            let _ = write!(line, ", {} {what}", count(n));
+        if responses > 0 {
+            append!(line, ", {} {how}", count(responses));
         }
     }
     if answers.claiming > 0 {
-        let _ = write!(line, "; {} claim {}", count(answers.claiming), plural(answers.tokens_claimed, "token"));
+        append!(line, "; {} claim {}", count(answers.claiming), plural(answers.tokens_claimed, "token"));
     }
     if answers.judged_alone > 0 {
         let listed = plural(answers.judged_alone_tokens, "token");
-        let _ = write!(line, "; {} judged by their own count carry {listed}", count(answers.judged_alone));
+        append!(line, "; {} judged by their own count carry {listed}", count(answers.judged_alone));
     }
     if let Some(events) = answers.events {
         let events = if events == 0 { String::from("no event") } else { plural(events, "event") };
-        let _ = write!(line, "; {events} with content");
+        append!(line, "; {events} with content");
     }
     if let Some(max) = answers.event_tokens_max {
-        let _ = write!(line, ", up to {} in one", plural(max.into(), "token"));
+        append!(line, ", up to {} in one", plural(max.into(), "token"));
     }
     line
 }

@@ -20,7 +20,7 @@ pub struct Segment {
 }
 
 /// Legs of the first tokens' time, or of the chunks' time if no first token was observed; empty without either.
-pub fn segments(path: &[LegLine]) -> Vec<Segment> {
+pub fn path_segments(path: &[LegLine]) -> Vec<Segment> {
     let has_first_tokens = path.iter().any(|leg| leg.first_token_share.is_some_and(|share| share > 0.0));
     merge_small_segments(path.iter().map(|leg| Segment {
         name: leg.words(),
@@ -47,8 +47,8 @@ pub fn merge_small_segments(parts: impl Iterator<Item = Segment>) -> Vec<Segment
     segments
 }
 
-/// Number of cells of each segment out of `width`; at least one each.
-pub fn cells(segments: &[Segment], width: usize) -> Vec<usize> {
+/// Number of a bar's `width` cells that each segment takes, at least one.
+pub fn cells_of_segments(segments: &[Segment], width: usize) -> Vec<usize> {
     let mut cells: Vec<usize> =
         segments.iter().map(|segment| ((segment.share * width as f64).round() as usize).max(1)).collect();
     // The largest segment absorbs the rounding error.
@@ -59,26 +59,26 @@ pub fn cells(segments: &[Segment], width: usize) -> Vec<usize> {
     cells
 }
 
-/// Symbol of a segment.
-fn sign(index: usize) -> char {
+/// Symbol of the segment with this index.
+fn symbol_of_segment(index: usize) -> char {
     char::from(SIGNS[index.min(SIGNS.len() - 1)])
 }
 
 /// A bar with its legend: `[####=-] # 94 % waiting on a->b, = 5 % inside the b`. `None` without a leg.
-pub(super) fn line(path: &[LegLine], width: usize) -> Option<String> {
-    let segments = segments(path);
+pub(super) fn describe_bar(path: &[LegLine], width: usize) -> Option<String> {
+    let segments = path_segments(path);
     if segments.is_empty() {
         return None;
     }
-    let bar: String = cells(&segments, width)
+    let bar: String = cells_of_segments(&segments, width)
         .into_iter()
         .enumerate()
-        .flat_map(|(index, cells)| std::iter::repeat_n(sign(index), cells))
+        .flat_map(|(index, cells)| std::iter::repeat_n(symbol_of_segment(index), cells))
         .collect();
     let labels: Vec<String> = segments
         .iter()
         .enumerate()
-        .map(|(index, segment)| format!("{} {} {}", sign(index), percent(segment.share), segment.name))
+        .map(|(index, segment)| format!("{} {} {}", symbol_of_segment(index), percent(segment.share), segment.name))
         .collect();
     Some(format!("[{bar}] {}", labels.join(", ")))
 }
@@ -92,7 +92,7 @@ mod tests {
         let segment = |share| Segment { name: String::new(), share };
         for shares in [vec![0.94, 0.03, 0.03], vec![1.0], vec![0.5, 0.5], vec![0.335, 0.335, 0.33]] {
             let segments: Vec<Segment> = shares.into_iter().map(segment).collect();
-            let cells = cells(&segments, 20);
+            let cells = cells_of_segments(&segments, 20);
             assert_eq!(cells.iter().sum::<usize>(), 20, "{cells:?}");
             assert!(cells.iter().all(|&n| n > 0));
         }

@@ -1,8 +1,6 @@
 //! Text shared by all forms of the report: sentences, lines of limited width, and times of the capture: relative to its start and, if the
 //! wall clock is known, absolute.
 
-use std::fmt::Write as _;
-
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use trace::engine::{Mode, Waiter};
@@ -12,7 +10,7 @@ use trace::words::{self, MINUTE_NS, count, duration, known_or_dash, plural};
 use super::{FindingLine, Gap, HopLine, LimitLine, Report, Requests, TtftGroupLine};
 
 /// The engine: `NAME 0.5.9, incremental`. Unknown until a request or a release was seen.
-pub(crate) fn engine(report: &Report) -> String {
+pub(crate) fn describe_engine(report: &Report) -> String {
     let source = &report.source;
     // Until then, the engine's name is only a default.
     if source.engine_version.is_none() && report.requests.seen == 0 {
@@ -33,26 +31,26 @@ pub const NO_THROTTLING: &str = "no CPU quota, or not read";
 pub const NO_WAITS: &str = "kernel without CONFIG_SCHED_INFO";
 
 /// Text for a value that no source observed.
-pub(super) fn unknown() -> String {
+pub(super) fn unobserved_text() -> String {
     String::from("not observed")
 }
 
 /// A number with its noun, or that no source observed it: `12 finished`, `finished: not observed`.
-pub(super) fn observed<T>(value: Option<T>, format: impl FnOnce(T) -> String, noun: &str) -> String {
+pub(super) fn describe_observed<T>(value: Option<T>, format: impl FnOnce(T) -> String, noun: &str) -> String {
     match value {
         Some(value) => format!("{} {noun}", format(value)),
-        None => format!("{noun}: {}", unknown()),
+        None => format!("{noun}: {}", unobserved_text()),
     }
 }
 
 /// Numbers of requests: `12: 9 finished, 1 aborted, 2 live`.
-pub(super) fn requests(requests: &Requests) -> String {
-    format!("{}: {}", count(requests.seen), outcomes(requests))
+pub(super) fn summarise_requests(requests: &Requests) -> String {
+    format!("{}: {}", count(requests.seen), describe_outcomes(requests))
 }
 
 /// Requests by outcome, each counted once: `9 finished, 1 aborted, 2 live`. Of the live ones, says how many were sent to their end.
-pub(super) fn outcomes(requests: &Requests) -> String {
-    let finished = observed(requests.completed, count, "finished");
+pub(super) fn describe_outcomes(requests: &Requests) -> String {
+    let finished = describe_observed(requests.completed, count, "finished");
     let in_transit = match requests.ends_in_transit {
         0 => String::new(),
         ends => format!(" ({} of them sent to the end, but not received)", count(ends)),
@@ -65,14 +63,14 @@ pub fn is_identifier(name: &str) -> bool {
     name.rsplit('_').next().is_some_and(|last| ["pid", "tid", "port", "inode", "fd"].contains(&last))
 }
 
-/// The gap's quantiles.
-pub(super) fn quantiles(gap: &Gap) -> String {
+/// Quantiles of the first-token gap; `-` for one that is unknown.
+pub(super) fn describe_gap(gap: &Gap) -> String {
     let [p50, p90, p99, max] = [gap.p50, gap.p90, gap.p99, gap.max].map(|ns| known_or_dash(ns, duration));
     format!("median {p50}, p90 {p90}, p99 {p99}, max {max}")
 }
 
 /// Time to first token: `TTFT of 12 requests: median 1.2 s, p90 ..`.
-pub(super) fn ttft(group: &TtftGroupLine) -> String {
+pub(super) fn describe_ttft(group: &TtftGroupLine) -> String {
     let ns = &group.ns;
     let [p50, p90, p99, max] = [ns.p50, ns.p90, ns.p99, ns.max].map(duration);
     format!("TTFT of {}: median {p50}, p90 {p90}, p99 {p99}, max {max}", plural(ns.count, "request"))
@@ -122,7 +120,7 @@ fn describe_dropping_release(report: &Report) -> String {
 }
 
 /// Lists the stages that were not observed, each with the numbers that need it: the reason for each `-`.
-pub(super) fn not_observed(report: &Report) -> Vec<String> {
+pub(super) fn list_unobserved(report: &Report) -> Vec<String> {
     let mut missing = Vec::new();
     if report.is_log_only() {
         missing.push(String::from("any frame: all times come from the engine's log"));
@@ -175,8 +173,8 @@ fn hops_without(report: &Report, is_missing: fn(&HopLine) -> bool) -> Option<Str
     Some(if is_on_all { String::new() } else { format!(" on {}", names.join(", ")) })
 }
 
-/// The targets that could not be attached and the disabled features, in words.
-pub(crate) fn degraded(report: &Report) -> impl Iterator<Item = String> + '_ {
+/// Describes the targets that could not be attached and the disabled features.
+pub(crate) fn describe_degraded(report: &Report) -> impl Iterator<Item = String> + '_ {
     report.own.degraded.iter().map(words::json_text)
 }
 
@@ -188,19 +186,19 @@ pub(crate) fn limits_reached(report: &Report) -> impl Iterator<Item = (&String, 
 /// Maximum line width.
 const WIDTH: usize = 100;
 
-/// Writes a row with its name in the first column.
-pub(super) fn row(out: &mut String, name: &str, text: &str) {
-    wrap(out, text, &format!("{name:<14}"), &" ".repeat(14));
+/// Writes a text with its name in the first column.
+pub(super) fn write_named_row(out: &mut String, name: &str, text: &str) {
+    write_wrapped(out, text, &format!("{name:<14}"), &" ".repeat(14));
 }
 
 /// Writes the text in lines of at most [`WIDTH`], the first behind `first_indent` and the others behind `indent`. Lines break at spaces; a
 /// longer word stays whole.
-pub(crate) fn wrap(out: &mut String, text: &str, first_indent: &str, indent: &str) {
-    wrap_within(out, text, first_indent, indent, WIDTH);
+pub(crate) fn write_wrapped(out: &mut String, text: &str, first_indent: &str, indent: &str) {
+    write_wrapped_within(out, text, first_indent, indent, WIDTH);
 }
 
-/// As [`wrap`], with lines of at most `width`.
-pub(super) fn wrap_within(out: &mut String, text: &str, first_indent: &str, indent: &str, width: usize) {
+/// As [`write_wrapped`], with lines of at most `width`.
+pub(super) fn write_wrapped_within(out: &mut String, text: &str, first_indent: &str, indent: &str, width: usize) {
     let mut column = first_indent.chars().count();
     out.push_str(first_indent);
     let mut is_line_empty = true;
@@ -210,7 +208,7 @@ pub(super) fn wrap_within(out: &mut String, text: &str, first_indent: &str, inde
         let unit = words.next_if(|next| matches!(*next, "ns" | "us" | "ms" | "s" | "%"));
         let length = word.chars().count() + unit.map_or(0, |unit| " ".len() + unit.len());
         if !is_line_empty && column + " ".len() + length > width {
-            let _ = write!(out, "\n{indent}");
+            append!(out, "\n{indent}");
             column = indent.chars().count();
             is_line_empty = true;
         }
@@ -229,24 +227,24 @@ pub(super) fn wrap_within(out: &mut String, text: &str, first_indent: &str, inde
     out.push('\n');
 }
 
-/// Start, end and duration of a finding: `since 07:20:03.120, ended 07:20:05.320 (after 2.200 s)`, and its episodes if it has several.
-pub(super) fn span_of(finding: &FindingLine, clock: &Clock) -> String {
-    let since = clock.moment(finding.at_ns);
+/// Describes start, end and duration of a finding: `since 07:20:03.120, ended 07:20:05.320 (after 2.200 s)`, and its episodes if it has several.
+pub(super) fn describe_span(finding: &FindingLine, clock: &Clock) -> String {
+    let since = clock.describe_moment(finding.at_ns);
     let length = duration(finding.duration_ns);
-    let is_at_end = finding.ended_at_ns.is_none() && clock.is_end(finding.last_at_ns);
+    let is_at_end = finding.ended_at_ns.is_none() && clock.is_at_end(finding.last_at_ns);
     let span = if finding.duration_ns == 0 {
         let end = if is_at_end { ", the end of the capture" } else { "" };
         format!("at {since}{end}")
     } else if is_at_end {
         format!("since {since}, to the end of the capture (for {length})")
     } else if let Some(end) = finding.ended_at_ns {
-        format!("since {since}, ended {} (after {length})", clock.moment(end))
+        format!("since {since}, ended {} (after {length})", clock.describe_moment(end))
     } else {
         // It occurred too late in the capture to be over.
-        format!("since {since}, last at {} (after {length})", clock.moment(finding.last_at_ns))
+        format!("since {since}, last at {} (after {length})", clock.describe_moment(finding.last_at_ns))
     };
     let episodes =
-        finding.episodes.iter().map(|episode| [episode.at_ns, episode.last_at_ns].map(|at| clock.moment(at)));
+        finding.episodes.iter().map(|episode| [episode.at_ns, episode.last_at_ns].map(|at| clock.describe_moment(at)));
     span + &describe_episodes(episodes, finding.episodes_joined)
 }
 
@@ -298,26 +296,26 @@ impl Clock {
     }
 
     /// Whether this time is at the end of the capture: not before the last tick, at which a state is found.
-    fn is_end(&self, at_ns: u64) -> bool {
+    fn is_at_end(&self, at_ns: u64) -> bool {
         const TICK_NS: u64 = 100_000_000;
         self.capture_length_ns.saturating_sub(at_ns) < TICK_NS
     }
 
     /// Length, date and zone of a capture: `2.012 s from 2026-11-21 07:20:03.120 UTC`. They apply to all its moments.
-    pub(super) fn capture(&self, capture_length_ns: u64) -> String {
+    pub(super) fn describe_capture(&self, capture_length_ns: u64) -> String {
         let length = duration(capture_length_ns);
-        match self.format(0, "%Y-%m-%d %H:%M:%S%.3f %Z") {
+        match self.format_time(0, "%Y-%m-%d %H:%M:%S%.3f %Z") {
             Some(start) => format!("{length} from {start}"),
             None => format!("{length}; the wall clock is unknown, so times count from the start of the capture"),
         }
     }
 
     /// `07:20:03.120`, on a later day than the start `11-22 07:20:03`; without the wall clock, the time since the start: `12.300 s`.
-    pub(super) fn moment(&self, at_ns: u64) -> String {
+    pub(super) fn describe_moment(&self, at_ns: u64) -> String {
         const DATE: &str = "%m-%d";
-        let is_first_day = self.format(at_ns, DATE) == self.format(0, DATE);
+        let is_first_day = self.format_time(at_ns, DATE) == self.format_time(0, DATE);
         let format = if is_first_day { "%H:%M:%S%.3f" } else { "%m-%d %H:%M:%S" };
-        if let Some(time_of_day) = self.format(at_ns, format) {
+        if let Some(time_of_day) = self.format_time(at_ns, format) {
             time_of_day
         } else if at_ns < MINUTE_NS {
             duration(at_ns)
@@ -329,21 +327,21 @@ impl Clock {
 
     /// Hours, minutes and seconds.
     pub(crate) fn time_of_day(&self, at_ns: u64) -> Option<String> {
-        self.format(at_ns, "%H:%M:%S")
+        self.format_time(at_ns, "%H:%M:%S")
     }
 
     /// Time of day with its zone: `14:59:38Z`, as on the screen, or `15:59:38 CET`.
     pub(super) fn time_of_day_in_zone(&self, at_ns: u64) -> Option<String> {
-        self.format(at_ns, if self.zone == TimeZone::UTC { "%H:%M:%SZ" } else { "%H:%M:%S %Z" })
+        self.format_time(at_ns, if self.zone == TimeZone::UTC { "%H:%M:%SZ" } else { "%H:%M:%S %Z" })
     }
 
-    /// The same; without the wall clock, `12.300 s into the capture`.
-    pub(super) fn moment_in_zone(&self, at_ns: u64) -> String {
+    /// As [`Self::time_of_day_in_zone`]; without the wall clock, `12.300 s into the capture`.
+    pub(super) fn describe_moment_in_zone(&self, at_ns: u64) -> String {
         self.time_of_day_in_zone(at_ns).unwrap_or_else(|| format!("{} into the capture", duration(at_ns)))
     }
 
     /// A time of the capture in the clock's zone; `None` if the wall clock is unknown.
-    fn format(&self, at_ns: u64, format: &str) -> Option<String> {
+    fn format_time(&self, at_ns: u64, format: &str) -> Option<String> {
         let unix_ns = self.start?.as_nanosecond().checked_add(at_ns.into())?;
         let time = Timestamp::from_nanosecond(unix_ns).ok()?.to_zoned(self.zone.clone());
         Some(time.strftime(format).to_string())
@@ -386,14 +384,14 @@ mod tests {
             (2 * SECOND_NS, Some(2 * SECOND_NS), "at 2.000 s"),
             (2 * SECOND_NS, None, "at 2.000 s"),
         ] {
-            assert_eq!(span_of(&finding(last_at_ns, ended_at_ns), &clock), expected);
+            assert_eq!(describe_span(&finding(last_at_ns, ended_at_ns), &clock), expected);
         }
         let mut twice = finding(5 * SECOND_NS, Some(5 * SECOND_NS));
         twice.episodes = [[2, 3], [5, 5]]
             .map(|[first, last]| EpisodeLine { at_ns: first * SECOND_NS, last_at_ns: last * SECOND_NS })
             .into();
         assert_eq!(
-            span_of(&twice, &clock),
+            describe_span(&twice, &clock),
             "since 2.000 s, ended 5.000 s (after 3.000 s), in 2 episodes: 2.000 s to 3.000 s, at 5.000 s"
         );
     }
@@ -409,22 +407,25 @@ mod tests {
         const HOUR_NS: u64 = 3_600_000_000_000;
         let start = Timestamp::from_nanosecond(1_763_712_000_120_000_000).ok();
         let clock = Clock { start, capture_length_ns: 0, zone: TimeZone::fixed(jiff::tz::offset(1)) };
-        assert_eq!(clock.capture(1_500_000_000), "1.500 s from 2025-11-21 09:00:00.120 +01");
-        assert_eq!((clock.moment(0), clock.moment(2 * HOUR_NS)), ("09:00:00.120".into(), "11:00:00.120".into()));
-        assert_eq!(clock.moment(15 * HOUR_NS), "11-22 00:00:00");
+        assert_eq!(clock.describe_capture(1_500_000_000), "1.500 s from 2025-11-21 09:00:00.120 +01");
+        assert_eq!(
+            (clock.describe_moment(0), clock.describe_moment(2 * HOUR_NS)),
+            ("09:00:00.120".into(), "11:00:00.120".into())
+        );
+        assert_eq!(clock.describe_moment(15 * HOUR_NS), "11-22 00:00:00");
         assert_eq!(clock.time_of_day_in_zone(HOUR_NS).as_deref(), Some("10:00:00 +01"));
         let utc = Clock { zone: TimeZone::UTC, ..clock.clone() };
         assert_eq!(utc.time_of_day_in_zone(HOUR_NS).as_deref(), Some("09:00:00Z"));
         let unknown = Clock { start: None, ..clock };
-        assert_eq!(unknown.moment(1_500_000_000), "1.500 s");
-        assert_eq!(unknown.moment(76_804_000_000), "76.804 s");
-        assert!(unknown.capture(0).contains("the wall clock is unknown"));
+        assert_eq!(unknown.describe_moment(1_500_000_000), "1.500 s");
+        assert_eq!(unknown.describe_moment(76_804_000_000), "76.804 s");
+        assert!(unknown.describe_capture(0).contains("the wall clock is unknown"));
     }
 
     #[test]
     fn lines_wrap_at_spaces_and_keep_their_indent() {
         let mut out = String::new();
-        wrap(&mut out, &"word ".repeat(40), "name  ", "      ");
+        write_wrapped(&mut out, &"word ".repeat(40), "name  ", "      ");
         assert!(out.lines().count() > 1 && out.lines().all(|l| l.len() <= WIDTH));
         assert!(out.lines().skip(1).all(|l| l.starts_with("      word")));
     }

@@ -2,22 +2,22 @@
 
 use serde_json::Value;
 use trace::clock::MonoNs;
-use trace::detect::attribution::{HopReceiver, busy};
+use trace::detect::attribution::{HopReceiver, busy_share};
 use trace::detect::imbalance;
 use trace::event::ThreadPart;
 use trace::ledger::{Hop, HopGroup, Ledger, Thread};
 use trace::stats::Spread;
 use trace::{Analysis, ReportInput};
 
-use super::abandoned::abandoned;
-use super::answers::answers;
+use super::abandoned::abandoned_report;
+use super::answers::answer_counts;
 use super::finding::finding_lines;
-use super::frontend::frontend;
+use super::frontend::frontend_counts;
 use super::judged::{describe_observation_ends, headline, judgements};
-use super::losses::losses;
-use super::series::series;
-use super::slowest::slowest;
-use super::tool_calls::tool_calls;
+use super::losses::collect_losses;
+use super::series::build_series;
+use super::slowest::slowest_lines;
+use super::tool_calls::tool_call_counts;
 use super::ttft::TtftReport;
 use super::{
     Chunks, Clock, CpuLine, Dispatched, EngineTimesCounts, Gap, HopLine, Itl, LaneLine, LegLine, LimitLine,
@@ -32,9 +32,11 @@ const LANES: usize = 64;
 /// Maximum number of unanswered requests listed, oldest first.
 const UNANSWERED: usize = 16;
 
-pub(super) fn build(analysis: &Analysis, input: &ReportInput) -> Report {
+/// Builds the report of the run so far.
+pub(super) fn build_report(analysis: &Analysis, input: &ReportInput) -> Report {
     let ledger = analysis.ledger();
     ledger.debug_check();
+    // Without a window of the source, the capture reaches from the first event to the last.
     let (from, to) = input.window.unwrap_or((ledger.started().unwrap_or(ledger.now()), ledger.now()));
     let engine = ledger.engine();
     let findings = analysis.findings_now();
@@ -47,7 +49,7 @@ pub(super) fn build(analysis: &Analysis, input: &ReportInput) -> Report {
             kind: input.kind.clone(),
             engine: engine.facts().name().to_owned(),
             engine_version: engine.version.as_deref().map(str::to_owned),
-            mode: engine.mode.or(modes::delivered(ledger)),
+            mode: engine.mode.or(modes::delivered_mode(ledger)),
             waiter: engine.waiter,
             wire: input.wire.clone(),
             drops_fixed_in: engine.facts().drops().map(|drops| drops.fixed_in.to_owned()),
@@ -55,49 +57,49 @@ pub(super) fn build(analysis: &Analysis, input: &ReportInput) -> Report {
         window_ns: [0, to.since(from)],
         window_mono_ns: [from.0, to.0],
         window_wall_ns: input.wall.map(|wall| [from, to].map(|at| wall.wall_ns_at(at))),
-        requests: Requests::of(ledger),
-        dispatched: Dispatched::of(ledger, from),
+        requests: Requests::of_ledger(ledger),
+        dispatched: Dispatched::of_ledger(ledger, from),
         ttft: TtftReport::new(ledger),
-        new_connections: NewConnectionsReport::of(ledger),
+        new_connections: NewConnectionsReport::of_ledger(ledger),
         pair: None,
-        engine_times: EngineTimesCounts::of(ledger),
-        tokens: Tokens::of(ledger),
-        gap_ns: ledger.observes_gaps().then(|| gap(ledger)),
-        slowest: slowest(ledger, input.slowest, [from, to]),
-        chunks: Chunks::of(ledger),
-        losses: losses(ledger, from),
-        answers: answers(ledger),
+        engine_times: EngineTimesCounts::of_ledger(ledger),
+        tokens: Tokens::of_ledger(ledger),
+        gap_ns: ledger.observes_gaps().then(|| first_token_gap(ledger)),
+        slowest: slowest_lines(ledger, input.slowest, from, to),
+        chunks: Chunks::of_ledger(ledger),
+        losses: collect_losses(ledger, from),
+        answers: answer_counts(ledger),
         rejected: ledger.totals().answers.rejected.clone(),
-        tool_calls: tool_calls(ledger, from),
-        abandoned: abandoned(ledger, from),
-        frontend: frontend(ledger),
-        itl_ns: Itl::of(ledger),
-        modes: modes::modes(ledger),
-        hops: (0..ledger.groups().len()).filter_map(|index| hop(ledger, index, to.since(from))).collect(),
-        path: LegLine::all(&analysis.attribution()),
-        cpu: cpu(ledger),
-        stages: stages::stages(ledger, input.slowest, from),
-        stacks: StackLine::all(ledger),
-        series: series(ledger, analysis.time_series(), [from, to]),
+        tool_calls: tool_call_counts(ledger, from),
+        abandoned: abandoned_report(ledger, from),
+        frontend: frontend_counts(ledger),
+        itl_ns: Itl::of_ledger(ledger),
+        modes: modes::mode_report(ledger),
+        hops: (0..ledger.groups().len()).filter_map(|index| hop_line(ledger, index, to.since(from))).collect(),
+        path: LegLine::all_legs(&analysis.attribution()),
+        cpu: cpu_lines(ledger),
+        stages: stages::stage_report(ledger, input.slowest, from),
+        stacks: StackLine::all_roles(ledger),
+        series: build_series(ledger, analysis.time_series(), from, to),
         findings: finding_lines(&findings, from),
-        own: own(ledger, input),
+        own: observation_cost(ledger, input),
         limits: ledger
             .limits()
             .iter()
-            .map(|l| (l.name.to_owned(), LimitLine { limit: l.limit as u64, reached: l.times }))
+            .map(|limit| (limit.name.to_owned(), LimitLine { limit: limit.limit as u64, reached: limit.times }))
             .collect(),
         demo: input.demo.clone(),
     };
     let clock = Clock::of(&report, None);
     report.verdict = headline(&report, &clock);
-    let ends = describe_observation_ends(ledger, |at| clock.moment_in_zone(at.since(from)));
+    let ends = describe_observation_ends(ledger, |at| clock.describe_moment_in_zone(at.since(from)));
     report.own.degraded.extend(ends.into_iter().map(Value::String));
     report
 }
 
 impl Requests {
     /// Requests so far.
-    pub fn of(ledger: &Ledger) -> Self {
+    pub fn of_ledger(ledger: &Ledger) -> Self {
         let counts = ledger.totals().requests;
         Self {
             seen: counts.seen,
@@ -117,7 +119,7 @@ impl Requests {
 
 impl Dispatched {
     /// Requests to the scheduler so far; `None` if no message to it was observed.
-    pub fn of(ledger: &Ledger, from: MonoNs) -> Option<Self> {
+    pub fn of_ledger(ledger: &Ledger, capture_start: MonoNs) -> Option<Self> {
         let is_observed = ledger.groups().iter().any(|group| group.carries_requests);
         let counts = ledger.totals().dispatched;
         is_observed.then(|| Self {
@@ -130,8 +132,8 @@ impl Dispatched {
             unanswered_longest: (ledger.unanswered_requests().take(UNANSWERED))
                 .map(|one| UnansweredRow {
                     rid: one.rid.to_owned(),
-                    since_ns: one.dispatch.sent.since(from),
-                    scheduler_received_ns: one.dispatch.received.map(|received| received.since(from)),
+                    since_ns: one.dispatch.sent.since(capture_start),
+                    scheduler_received_ns: one.dispatch.received.map(|received| received.since(capture_start)),
                     prompt_tokens: one.dispatch.prompt_tokens,
                     answered_since: one.answered_since,
                 })
@@ -142,7 +144,7 @@ impl Dispatched {
 
 impl EngineTimesCounts {
     /// The engine's times so far; `None` if none of its output was observed.
-    pub fn of(ledger: &Ledger) -> Option<Self> {
+    pub fn of_ledger(ledger: &Ledger) -> Option<Self> {
         // Without the engine's output, the absence of its times says nothing about the engine.
         ledger.output_groups().next()?;
         let counts = ledger.totals().engine_times;
@@ -158,7 +160,7 @@ impl EngineTimesCounts {
 
 impl Tokens {
     /// Tokens so far.
-    pub fn of(ledger: &Ledger) -> Self {
+    pub fn of_ledger(ledger: &Ledger) -> Self {
         let totals = ledger.totals();
         Self {
             sent: totals.tokens.sent,
@@ -173,7 +175,7 @@ impl Tokens {
 
 impl Itl {
     /// Inter-token latency so far.
-    pub fn of(ledger: &Ledger) -> Self {
+    pub fn of_ledger(ledger: &Ledger) -> Self {
         let mut itl = Self {
             sent: Spread::of_distribution(ledger.itl_sent()),
             delivered: None,
@@ -189,7 +191,7 @@ impl Itl {
 }
 
 /// First-token gaps so far.
-fn gap(ledger: &Ledger) -> Gap {
+fn first_token_gap(ledger: &Ledger) -> Gap {
     let gap = ledger.gap();
     Gap {
         count: gap.count(),
@@ -209,59 +211,60 @@ impl Chunks {
     }
 
     /// Chunks so far.
-    pub fn of(ledger: &Ledger) -> Self {
+    pub fn of_ledger(ledger: &Ledger) -> Self {
         let totals = ledger.totals();
         let counts = totals.chunks;
         let outcomes = counts.outcomes;
         // Without deliveries, what became of a chunk is unknown, not 0.
-        let delivered = ledger.observes_deliveries();
+        let observes_deliveries = ledger.observes_deliveries();
         let is_none_judged = outcomes.unjudged > 0 && outcomes.unjudged == outcomes.chunks();
-        let judged = delivered && !is_none_judged;
+        let are_judged = observes_deliveries && !is_none_judged;
         Self {
             sent: counts.sent,
             received: ledger.observes_receives().then_some(counts.received),
-            delivered: delivered.then_some(outcomes.delivered),
-            merged: judged.then_some(outcomes.merged),
+            delivered: observes_deliveries.then_some(outcomes.delivered),
+            merged: are_judged.then_some(outcomes.merged),
             dropped_predicted: ledger.dropped_predicted(),
-            dropped_confirmed: judged.then_some(outcomes.dropped),
-            tokens_lost: judged.then_some(outcomes.tokens_lost),
-            in_flight: delivered.then(|| ledger.undelivered_chunks()),
-            unjudged: delivered.then_some(outcomes.unjudged),
+            dropped_confirmed: are_judged.then_some(outcomes.dropped),
+            tokens_lost: are_judged.then_some(outcomes.tokens_lost),
+            in_flight: observes_deliveries.then(|| ledger.undelivered_chunks()),
+            unjudged: observes_deliveries.then_some(outcomes.unjudged),
         }
     }
 }
 
-fn hop(ledger: &Ledger, index: usize, window_ns: u64) -> Option<HopLine> {
-    let group: &HopGroup = &ledger.groups()[index];
-    let members: Vec<&Hop> = ledger.hops_of_group(index).collect();
+/// Traffic of a group of hops, over a window of this length; `None` if the group has no hops.
+fn hop_line(ledger: &Ledger, group_index: usize, window_ns: u64) -> Option<HopLine> {
+    let group: &HopGroup = &ledger.groups()[group_index];
+    let members: Vec<&Hop> = ledger.hops_of_group(group_index).collect();
     // Renaming a hop can leave its old line without hops.
     if members.is_empty() {
         return None;
     }
-    let sent = members.iter().any(|hop| hop.capabilities().sent);
-    let forwarded = members.iter().any(|hop| hop.capabilities().forwarded);
-    let received = members.iter().any(|hop| hop.capabilities().received);
-    let chunks = sum(&members, |h| h.counts.chunks);
+    let observes_sends = members.iter().any(|hop| hop.capabilities().sent);
+    let observes_forwards = members.iter().any(|hop| hop.capabilities().forwarded);
+    let observes_receives = members.iter().any(|hop| hop.capabilities().received);
+    let chunks = sum_over_hops(&members, |hop| hop.counts.chunks);
     // A hop that observes one end only has zero frames at the other.
-    let frames = sum(&members, |h| h.counts.frames_sent.max(h.counts.frames_received));
-    let wakeups = members.iter().map(|h| h.counts.wakeup_frames_max).max().filter(|&n| n > 0);
-    let busy = busy(ledger, members.iter().copied(), window_ns);
+    let frames = sum_over_hops(&members, |hop| hop.counts.frames_sent.max(hop.counts.frames_received));
+    let wakeups = members.iter().map(|hop| hop.counts.wakeup_frames_max).max().filter(|&frames| frames > 0);
+    let busy = busy_share(ledger, members.iter().copied(), window_ns);
     let receiver = HopReceiver::of_hops(ledger, &members, busy, window_ns);
     // Without a sample of the thread, its shares are unknown.
     let spent = Some(receiver.spent).filter(|spent| spent.interval_ns > 0);
     Some(HopLine {
         name: group.name.clone(),
         carries_requests: group.carries_requests,
-        frames_sent: sent.then(|| sum(&members, |h| h.counts.frames_sent)),
-        frames_forwarded: forwarded.then(|| sum(&members, |h| h.counts.frames_forwarded)),
-        frames_received: received.then(|| sum(&members, |h| h.counts.frames_received)),
+        frames_sent: observes_sends.then(|| sum_over_hops(&members, |hop| hop.counts.frames_sent)),
+        frames_forwarded: observes_forwards.then(|| sum_over_hops(&members, |hop| hop.counts.frames_forwarded)),
+        frames_received: observes_receives.then(|| sum_over_hops(&members, |hop| hop.counts.frames_received)),
         chunks,
-        tokens: sum(&members, |h| h.counts.tokens),
-        bytes: sum(&members, |h| h.counts.bytes),
-        frames_per_s: per_second(frames, window_ns),
-        chunks_per_s: per_second(chunks, window_ns),
-        backlog_frames: (sent && received).then_some(group.backlog),
-        backlog_max_frames: (sent && received).then_some(group.backlog_max),
+        tokens: sum_over_hops(&members, |hop| hop.counts.tokens),
+        bytes: sum_over_hops(&members, |hop| hop.counts.bytes),
+        frames_per_s: rate_per_second(frames, window_ns),
+        chunks_per_s: rate_per_second(chunks, window_ns),
+        backlog_frames: (observes_sends && observes_receives).then_some(group.backlog),
+        backlog_max_frames: (observes_sends && observes_receives).then_some(group.backlog_max),
         queue_wait_ns: Spread::of_distribution(&group.queue_wait),
         queue_wait_mean_ns: group.queue_wait.sum().checked_div(group.queue_wait.count().into()).map(|ns| ns as u64),
         queue_wait_classes: group.queue_wait.bucket_counts(),
@@ -274,7 +277,7 @@ fn hop(ledger: &Ledger, index: usize, window_ns: u64) -> Option<HopLine> {
         kernel_bytes_max: group.kernel.bytes_max,
         inbox_max_frames: group.kernel.inbox_max,
         undecoded: ledger
-            .undecoded_by_reason(index)
+            .undecoded_by_reason(group_index)
             .into_iter()
             .map(|(reason, count)| (reason.to_owned(), count))
             .collect(),
@@ -285,26 +288,29 @@ fn hop(ledger: &Ledger, index: usize, window_ns: u64) -> Option<HopLine> {
         imbalance: imbalance(&members),
         rids_moved: group.moved.rids,
         out_of_order: group.out_of_order.rids,
-        workers: (members.len() > 1).then(|| members.iter().map(|h| worker(ledger, h, chunks, window_ns)).collect()),
-        lanes: lanes(&members, chunks),
+        workers: (members.len() > 1)
+            .then(|| members.iter().map(|hop| worker_line(ledger, hop, chunks, window_ns)).collect()),
+        lanes: lane_lines(&members, chunks),
     })
 }
 
-fn sum(hops: &[&Hop], value: fn(&Hop) -> u64) -> u64 {
-    hops.iter().map(|hop| value(hop)).sum()
+/// Sum of a count of these hops.
+fn sum_over_hops(hops: &[&Hop], count_of: fn(&Hop) -> u64) -> u64 {
+    hops.iter().map(|hop| count_of(hop)).sum()
 }
 
-/// Zero before any time has passed.
-fn per_second(n: u64, window_ns: u64) -> f64 {
-    if window_ns > 0 { n as f64 / (window_ns as f64 / 1e9) } else { 0.0 }
+/// Rate of so many things in this time; zero before any time has passed.
+fn rate_per_second(count: u64, window_ns: u64) -> f64 {
+    if window_ns > 0 { count as f64 / (window_ns as f64 / 1e9) } else { 0.0 }
 }
 
-fn share(part: u64, whole: u64) -> Option<f64> {
+/// Share of `part` in `whole`; `None` if that is nothing.
+fn share_of_whole(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// The connections, if there are more connections than receivers, which means several senders.
-fn lanes(members: &[&Hop], chunks: u64) -> Option<Vec<LaneLine>> {
+/// The connections of a group's hops, which carry `chunks` together; `None` if no receiver has several senders.
+fn lane_lines(members: &[&Hop], chunks: u64) -> Option<Vec<LaneLine>> {
     let mut lanes: Vec<LaneLine> = members
         .iter()
         .flat_map(|hop| {
@@ -314,27 +320,28 @@ fn lanes(members: &[&Hop], chunks: u64) -> Option<Vec<LaneLine>> {
                 frames: counts.frames,
                 chunks: counts.chunks,
                 tokens: counts.tokens,
-                share: share(counts.chunks, chunks),
+                share: share_of_whole(counts.chunks, chunks),
             })
         })
         .filter(|lane| lane.chunks > 0)
         .collect();
     lanes.sort_by_key(|lane| (std::cmp::Reverse(lane.chunks), lane.worker, lane.lane));
     let receivers = members.iter().filter(|hop| hop.counts.chunks > 0).count();
+    // More connections than receivers mean several senders.
     let has_several_senders = lanes.len() > receivers;
     lanes.truncate(LANES);
     if has_several_senders { Some(lanes) } else { None }
 }
 
-/// Load and queue of one of the hops of a line.
-fn worker(ledger: &Ledger, hop: &Hop, chunks: u64, window_ns: u64) -> WorkerLine {
+/// Load and queue of one of the hops of a group, which carry `chunks` together.
+fn worker_line(ledger: &Ledger, hop: &Hop, chunks: u64, window_ns: u64) -> WorkerLine {
     let counts = hop.counts;
     let capabilities = hop.capabilities();
     WorkerLine {
         tokens: counts.tokens,
-        share: share(counts.chunks, chunks),
+        share: share_of_whole(counts.chunks, chunks),
         queue_wait_ns: Spread::of_tally(&hop.queue_wait()),
-        busy: busy(ledger, std::iter::once(hop), window_ns),
+        busy: busy_share(ledger, std::iter::once(hop), window_ns),
         worker: hop.worker,
         endpoint: hop.endpoint.to_string(),
         frames_sent: capabilities.sent.then_some(counts.frames_sent),
@@ -347,7 +354,7 @@ fn worker(ledger: &Ledger, hop: &Hop, chunks: u64, window_ns: u64) -> WorkerLine
 }
 
 /// Cost of the observation, and what it missed.
-fn own(ledger: &Ledger, input: &ReportInput) -> Own {
+fn observation_cost(ledger: &Ledger, input: &ReportInput) -> Own {
     let totals = ledger.totals();
     Own {
         cpu_ns: input.cpu_ns,
@@ -362,10 +369,10 @@ fn own(ledger: &Ledger, input: &ReportInput) -> Own {
     }
 }
 
-/// Processes in the order first observed, main threads first; `None` without samples.
-fn cpu(ledger: &Ledger) -> Option<Vec<CpuLine>> {
-    let sampled: Vec<&Thread> = ledger.threads().iter().filter(|t| t.total().is_some()).collect();
-    let mut relevant: Vec<&Thread> = sampled.iter().copied().filter(|t| is_relevant(t)).collect();
+/// Time use of threads: by process in the order first observed, main threads first; `None` without samples.
+fn cpu_lines(ledger: &Ledger) -> Option<Vec<CpuLine>> {
+    let sampled: Vec<&Thread> = ledger.threads().iter().filter(|thread| thread.total().is_some()).collect();
+    let mut relevant: Vec<&Thread> = sampled.iter().copied().filter(|thread| is_listed(thread)).collect();
     relevant.sort_by_key(|thread| {
         let process_index = sampled.iter().position(|sampled| sampled.id.pid == thread.id.pid);
         // `false` sorts before `true`.
@@ -374,9 +381,10 @@ fn cpu(ledger: &Ledger) -> Option<Vec<CpuLine>> {
     if sampled.is_empty() { None } else { Some(relevant.into_iter().filter_map(cpu_line).collect()) }
 }
 
-fn is_relevant(thread: &Thread) -> bool {
-    let busy = thread.total().is_some_and(|spent| spent.share(spent.wanted_ns()) >= MIN_SHARE);
-    busy || thread.is_receiver() || thread.part == Some(ThreadPart::Main)
+/// Whether the thread is busy, receives frames, or is a main thread.
+fn is_listed(thread: &Thread) -> bool {
+    let is_busy = thread.total().is_some_and(|spent| spent.share(spent.wanted_ns()) >= MIN_SHARE);
+    is_busy || thread.is_receiver() || thread.part == Some(ThreadPart::Main)
 }
 
 /// Time use of a thread; `None` without a sample.

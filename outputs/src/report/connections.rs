@@ -19,7 +19,7 @@ pub struct NewConnectionsReport {
 
 impl NewConnectionsReport {
     /// Connections so far; `None` if none was observed to open.
-    pub fn of(ledger: &Ledger) -> Option<Self> {
+    pub fn of_ledger(ledger: &Ledger) -> Option<Self> {
         let connections = ledger.new_connections();
         let waits = &connections.accept_waits;
         (connections.opened > 0).then(|| Self {
@@ -29,13 +29,13 @@ impl NewConnectionsReport {
         })
     }
 
-    /// Describes the waits, if any was long.
+    /// Describes the waits for an accept; `None` if none was long.
     pub(super) fn describe_late(&self) -> Option<String> {
         let late = self.accepted_late.filter(|late| *late > 0)?;
         let Spread { p50, p99, max, .. } = self.accept_wait_ns?;
         let [p50, p99, max] = [p50, p99, max].map(duration);
-        let of = format!("{} of {}", count(late), plural(self.opened, "new connection"));
+        let late_of_all = format!("{} of {}", count(late), plural(self.opened, "new connection"));
         let waited = format!("waited {} or longer to be accepted", duration(LATE_NS));
-        Some(format!("{of} {waited} (median {p50}, p99 {p99}, max {max})"))
+        Some(format!("{late_of_all} {waited} (median {p50}, p99 {p99}, max {max})"))
     }
 }

@@ -41,20 +41,21 @@ const LABELS: [(&str, &str); 6] = [
 ];
 
 impl EvidenceNumber {
-    /// Reads a number of the evidence with this name.
-    pub fn read(name: &str, number: &Number) -> Self {
+    /// The number of the evidence with this name, whose unit the name implies.
+    pub fn of_evidence(name: &str, number: &Number) -> Self {
         match number.as_u64() {
             Some(ns) if name.ends_with("_ns") => Self::Duration(ns),
             Some(bytes) if name.split('_').any(|word| word == "bytes") => Self::Bytes(bytes),
             Some(id) if is_identifier(name) => Self::Identifier(id),
             Some(count) => Self::Count(count),
-            None => Self::read_decimal(name, number.as_f64().unwrap_or(0.0)),
+            None => Self::of_decimal(name, number.as_f64().unwrap_or(0.0)),
         }
     }
 
-    fn read_decimal(name: &str, number: f64) -> Self {
-        let other = OTHER_UNITS.iter().find(|(known, _)| *known == name);
-        match other {
+    /// A number with decimals: of a known unit, else a share if it can be one.
+    fn of_decimal(name: &str, number: f64) -> Self {
+        let named_unit = OTHER_UNITS.iter().find(|(known, _)| *known == name);
+        match named_unit {
             Some((_, unit)) => Self::Other { number, unit },
             None if (0.0..=1.0).contains(&number) => Self::Share(number),
             None => Self::Other { number, unit: "" },

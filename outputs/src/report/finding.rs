@@ -25,7 +25,6 @@ pub struct FindingLine {
     #[serde(default)]
     pub last_at_ns: u64,
     /// End of the problem; `null` if it lasts at the end of the capture.
-    #[serde(default)]
     pub ended_at_ns: Option<u64>,
     /// Time from the start to the last occurrence.
     #[serde(default)]
@@ -34,7 +33,7 @@ pub struct FindingLine {
     #[serde(default)]
     pub episodes: Vec<EpisodeLine>,
     /// Time that it explains: time to first token of all requests, or at least the longest wait. `null` if it explains none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub explained_ns: Option<u64>,
     /// Number of further episodes, each part of the one before it in the list.
     #[serde(default)]
@@ -58,7 +57,7 @@ pub struct EpisodeLine {
 
 impl EpisodeLine {
     /// The same episode on a clock that is ahead by `ahead_ns`.
-    pub(super) fn shifted(self, ahead_ns: i64) -> Self {
+    pub(super) fn shifted_by(self, ahead_ns: i64) -> Self {
         Self {
             at_ns: self.at_ns.saturating_add_signed(ahead_ns),
             last_at_ns: self.last_at_ns.saturating_add_signed(ahead_ns),
@@ -82,6 +81,7 @@ pub(super) fn finding_lines(findings: &Findings, from: MonoNs) -> Vec<FindingLin
     findings.sorted().into_iter().map(|finding| finding_line(findings, finding, from)).collect()
 }
 
+/// A finding, with times since the start of the capture, `from`.
 fn finding_line(findings: &Findings, finding: &Finding, from: MonoNs) -> FindingLine {
     let verdict = &finding.verdict;
     FindingLine {

@@ -6,7 +6,7 @@ use trace::stats::Spread;
 use trace::words::{duration, plural};
 
 use super::Report;
-use super::brief::row;
+use super::brief::write_named_row;
 use super::hostile::plain;
 
 /// Waits of responses in a frontend.
@@ -23,7 +23,7 @@ pub struct FrontendCounts {
 }
 
 /// Summary of the ledger's waits. `None` without any.
-pub(super) fn frontend(ledger: &Ledger) -> Option<FrontendCounts> {
+pub(super) fn frontend_counts(ledger: &Ledger) -> Option<FrontendCounts> {
     let waits = ledger.frontend();
     if waits.responses == 0 {
         return None;
@@ -37,8 +37,8 @@ pub(super) fn frontend(ledger: &Ledger) -> Option<FrontendCounts> {
 }
 
 impl FrontendCounts {
-    /// One sentence for each kind of token.
-    pub(super) fn lines(&self) -> Vec<String> {
+    /// One sentence for each kind of token, first and last, whose waits are known.
+    pub(super) fn describe_waits(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for (which, waits) in [("first", self.first_token_ns), ("last", self.last_token_ns)] {
             let Some(Spread { count, p50, p90, p99, max }) = waits else { continue };
@@ -51,10 +51,10 @@ impl FrontendCounts {
 }
 
 /// Writes the waits in a frontend, if any is known.
-pub(super) fn rows(out: &mut String, report: &Report) {
+pub(super) fn write_frontend_rows(out: &mut String, report: &Report) {
     let Some(waits) = &report.frontend else { return };
-    for (index, line) in waits.lines().iter().enumerate() {
-        row(out, if index == 0 { "frontend" } else { "" }, line);
+    for (index, line) in waits.describe_waits().iter().enumerate() {
+        write_named_row(out, if index == 0 { "frontend" } else { "" }, line);
     }
-    row(out, "", &format!("worst: {}", plain(&waits.worst_rid)));
+    write_named_row(out, "", &format!("worst: {}", plain(&waits.worst_rid)));
 }

@@ -4,7 +4,6 @@
 //! forgotten string cannot control a terminal.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 use std::io::{self, Write};
 
 /// Longer names are truncated visibly.
@@ -31,7 +30,7 @@ pub fn is_unprintable(c: char) -> bool {
     c.is_control() || is_invisible || matches!(c, '\u{2028}' | '\u{2029}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// Same for text of several lines, of any length.
+/// Like [`line`] for text of several lines: line ends stay.
 pub fn lines(text: &str) -> String {
     text.chars().map(|c| if is_unprintable(c) && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
@@ -83,10 +82,7 @@ pub fn output(text: &str, form: EscapeForm) -> Cow<'_, str> {
         }
         match form {
             EscapeForm::Text => out.push('\u{fffd}'),
-            EscapeForm::Json => {
-                // Writing to a string cannot fail.
-                let _ = write!(out, "\\u{:04x}", u32::from(c));
-            }
+            EscapeForm::Json => append!(out, "\\u{:04x}", u32::from(c)),
         }
     }
     out.into()
@@ -113,13 +109,14 @@ impl<W: Write> Write for EscapingWriter<W> {
         if self.partial.is_empty() && is_plain_text(bytes) {
             return self.out.write(bytes);
         }
+        // The character that the last write cut continues here.
         let mut whole = std::mem::take(&mut self.partial);
         whole.extend_from_slice(bytes);
         let mut text = String::with_capacity(whole.len());
         let mut chunks = whole.utf8_chunks().peekable();
         while let Some(chunk) = chunks.next() {
             text.push_str(chunk.valid());
-            if chunks.peek().is_none() && is_beginning(chunk.invalid()) {
+            if chunks.peek().is_none() && is_start_of_character(chunk.invalid()) {
                 self.partial = chunk.invalid().to_vec();
             } else if !chunk.invalid().is_empty() {
                 text.push('\u{fffd}');
@@ -135,19 +132,19 @@ impl<W: Write> Write for EscapingWriter<W> {
 }
 
 /// Whether more bytes can complete these to a character.
-fn is_beginning(bytes: &[u8]) -> bool {
+fn is_start_of_character(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
 }
 
 /// Escapes text or a cell of a Markdown page: no markup, no link, no mention of a user. Text of any length stays whole.
 pub(crate) fn markdown(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    let mut letters = text.chars().map(|c| if is_unprintable(c) { '\u{fffd}' } else { c }).peekable();
+    let mut chars = text.chars().map(|c| if is_unprintable(c) { '\u{fffd}' } else { c }).peekable();
     let mut in_word = false;
-    while let Some(c) = letters.next() {
+    while let Some(c) = chars.next() {
         match c {
             // Inside a word it is not markup.
-            '_' if in_word && letters.peek().is_some_and(|next| next.is_alphanumeric()) => out.push(c),
+            '_' if in_word && chars.peek().is_some_and(|next| next.is_alphanumeric()) => out.push(c),
             '<' => out.push_str("&lt;"),
             '\\' | '`' | '*' | '_' | '[' | ']' | '|' | '~' | '&' | '#' | '$' => out.extend(['\\', c]),
             // Chats notify users mentioned by name. A word joiner breaks the mention without changing the look.

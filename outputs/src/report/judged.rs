@@ -9,7 +9,8 @@ use trace::ledger::{Hop, Ledger, ObservationEnd};
 use trace::path::UNKNOWN;
 use trace::words::{duration, names, plural};
 
-use super::{Clock, FindingLine, Report, Requests};
+use super::ttft::UNKNOWN_BOTTLENECK;
+use super::{Clock, FindingLine, Report, Requests, describe_bottleneck};
 
 /// Share of chunks with a known outcome below which losses count as not judged.
 pub(super) const JUDGED_SHARE: f64 = 0.9;
@@ -68,11 +69,11 @@ pub struct Judgement {
 
 /// Judgements of all kinds of faults, in the order of [`FaultKind::ALL`].
 pub fn judgements(ledger: &Ledger) -> Vec<Judgement> {
-    FaultKind::ALL.iter().map(|&fault| judgement(ledger, fault)).collect()
+    FaultKind::ALL.iter().map(|&fault| judge_fault(ledger, fault)).collect()
 }
 
 /// Whether the run could have shown this kind of fault, or why not.
-fn judgement(ledger: &Ledger, fault: FaultKind) -> Judgement {
+fn judge_fault(ledger: &Ledger, fault: FaultKind) -> Judgement {
     let reason = match fault {
         FaultKind::FirstTokenGap => unjudged_gap(ledger),
         FaultKind::LostTokens => unjudged_loss(ledger),
@@ -86,7 +87,7 @@ fn judgement(ledger: &Ledger, fault: FaultKind) -> Judgement {
     Judgement { fault, judged: reason.is_none(), reason }
 }
 
-/// Why a kind of fault was judged for a part of the run only.
+/// Why a kind of fault was judged for a part of the run only. `None` if it was judged for the whole run.
 fn explain_observation_end(ledger: &Ledger, fault: FaultKind) -> Option<String> {
     match fault {
         FaultKind::FirstTokenGap | FaultKind::Queues => explain_end(ledger, "receives", ledger.receives_end()),
@@ -97,7 +98,7 @@ fn explain_observation_end(ledger: &Ledger, fault: FaultKind) -> Option<String> 
     }
 }
 
-/// Says that frames were sent after the end of an observation. Without such frames, nothing was missed.
+/// Says that frames were sent after the end of an observation. `None` without such frames, since nothing was missed.
 fn explain_end(ledger: &Ledger, stages: &str, end: Option<MonoNs>) -> Option<String> {
     let end = end.filter(|end| ledger.was_sent_after(*end))?;
     let after_ns = end.since(ledger.started().unwrap_or_default());
@@ -309,12 +310,14 @@ pub fn headline_of_finding<'f>(
 pub struct SeenTraffic<'a> {
     /// Its requests.
     pub requests: &'a Requests,
-    /// Its responses without an error status.
+    /// Its responses.
     pub responses: u64,
-    /// Its responses with an error status.
-    pub rejected: u64,
+    /// Those with an error status, or in which the server wrote an error.
+    pub errors: u64,
     /// Kind of its source.
     pub source: &'a str,
+    /// Where most of their time to first token goes, as [`super::describe_bottleneck`] says.
+    pub bottleneck: &'a str,
 }
 
 impl SeenTraffic<'_> {
@@ -333,26 +336,32 @@ impl SeenTraffic<'_> {
 /// Headline of a run without a warning, over its requests or, if only those were observed, its responses. A run that could not have shown a
 /// fault is not called healthy.
 pub fn headline_without_warning(judged: &[Judgement], traffic: SeenTraffic<'_>, has_findings: bool) -> String {
-    let SeenTraffic { requests: &Requests { seen: requests, .. }, rejected, .. } = traffic;
-    let responses = traffic.responses + rejected;
+    let SeenTraffic { requests: &Requests { seen: requests, .. }, responses, errors, bottleneck, .. } = traffic;
     if requests == 0 && responses == 0 {
         return format!("NOTHING OBSERVED: {}", traffic.describe_absence());
     }
     let found = if has_findings { "no warnings" } else { "no findings" };
     // The server may be right to refuse them, but their clients were not served.
-    let refused = match rejected {
+    let refused = match errors {
         0 => String::new(),
-        rejected => format!("; {} with an error status", plural(rejected, "response")),
+        errors => format!("; {} with an error", plural(errors, "response")),
     };
     let seen = if requests == 0 { plural(responses, "response") } else { plural(requests, "request") };
     let Some(unjudged) = describe_unjudged(judged) else {
-        return format!("HEALTHY: {found}{refused}");
+        return format!("HEALTHY: {found}{refused}; {bottleneck}");
     };
     let is_any_judged = judged.iter().any(|judgement| judgement.judged);
-    if is_any_judged {
-        format!("{} in {seen}{refused}; not judged: {unjudged}", found.to_uppercase())
+    let unjudged = if is_any_judged { format!("not judged: {unjudged}") } else { unjudged };
+    // A narrow screen cuts the end, which an unknown bottleneck can spare best.
+    let details = if bottleneck.starts_with(UNKNOWN_BOTTLENECK) {
+        format!("{unjudged}; {bottleneck}")
     } else {
-        format!("NOT JUDGED: {seen}, {found}; {unjudged}")
+        format!("{bottleneck}; {unjudged}")
+    };
+    if is_any_judged {
+        format!("{} in {seen}{refused}; {details}", found.to_uppercase())
+    } else {
+        format!("NOT JUDGED: {seen}, {found}{refused}; {details}")
     }
 }
 
@@ -361,14 +370,21 @@ pub(super) fn headline(report: &Report, clock: &Clock) -> String {
     if let Some(worst) = report.worst_finding() {
         let severity = worst.severity.as_str().to_uppercase();
         let all = report.findings.iter().map(FindingSpan::from);
-        let text = headline_of_finding(worst.into(), all, &worst.summary, |at_ns| clock.moment_in_zone(at_ns));
+        let text = headline_of_finding(worst.into(), all, &worst.summary, |at_ns| clock.describe_moment_in_zone(at_ns));
         return format!("{severity}: {text}");
     }
+    let rejected: u64 = report.rejected.values().sum();
+    // The legs of a pair are those on both servers.
+    let bottleneck = match &report.pair {
+        Some(pair) => pair.headline.clone(),
+        None => describe_bottleneck(report.ttft.as_ref()),
+    };
     let traffic = SeenTraffic {
         requests: &report.requests,
-        responses: report.answers.map_or(0, |answers| answers.seen),
-        rejected: report.rejected.values().sum(),
+        responses: report.answers.map_or(0, |answers| answers.seen) + rejected,
+        errors: report.answers.map_or(0, |answers| answers.failed) + rejected,
         source: &report.source.kind,
+        bottleneck: &bottleneck,
     };
     headline_without_warning(&report.judged, traffic, !report.findings.is_empty())
 }

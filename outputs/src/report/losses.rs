@@ -44,16 +44,12 @@ pub struct LossLine {
     /// Chunks lost.
     pub chunks: u64,
     /// First loss; `null` if only chunks without tokens are lost.
-    #[serde(default)]
     pub at_ns: Option<u64>,
     /// Last loss.
-    #[serde(default)]
     pub last_at_ns: Option<u64>,
     /// End of the losses; `null` while the request is unfinished and may lose more.
-    #[serde(default)]
     pub ended_at_ns: Option<u64>,
     /// Time from the first loss to the last.
-    #[serde(default)]
     pub duration_ns: Option<u64>,
     /// Missing positions in the output.
     pub ranges: Vec<LostRange>,
@@ -63,22 +59,25 @@ pub struct LossLine {
     pub finish: Option<String>,
 }
 
-/// Converts the losses kept by the ledger.
-pub(super) fn losses(ledger: &Ledger, capture_start: MonoNs) -> Losses {
+/// The losses kept by the ledger, in both lists.
+pub(super) fn collect_losses(ledger: &Ledger, capture_start: MonoNs) -> Losses {
     let totals = ledger.totals();
     let mut losses = Losses::default();
     if ledger.observes_deliveries() {
-        let live = ledger.requests().filter_map(|request| Some(LossyRequest::live(ledger, request, request.losses()?)));
-        let closed =
-            ledger.lossy_requests().filter_map(|lossy| Some(LossyRequest::closed(lossy, lossy.confirmed.as_deref()?)));
+        let live =
+            ledger.requests().filter_map(|request| Some(LossyRequest::of_live(ledger, request, request.losses()?)));
+        let closed = ledger
+            .lossy_requests()
+            .filter_map(|lossy| Some(LossyRequest::of_closed(lossy, lossy.confirmed.as_deref()?)));
         let lines = worst_lines(live.chain(closed).collect(), capture_start);
         losses.confirmed = Some(LossList { requests: totals.drops.rids, lines });
     }
     if ledger.dropped_predicted().is_some() {
         let live =
-            ledger.requests().filter_map(|request| Some(LossyRequest::live(ledger, request, request.predicted()?)));
-        let closed =
-            ledger.lossy_requests().filter_map(|lossy| Some(LossyRequest::closed(lossy, lossy.predicted.as_deref()?)));
+            ledger.requests().filter_map(|request| Some(LossyRequest::of_live(ledger, request, request.predicted()?)));
+        let closed = ledger
+            .lossy_requests()
+            .filter_map(|lossy| Some(LossyRequest::of_closed(lossy, lossy.predicted.as_deref()?)));
         let lines = worst_lines(live.chain(closed).collect(), capture_start);
         losses.predicted = Some(LossList { requests: totals.predicted_drops.rids, lines });
     }
@@ -98,7 +97,7 @@ struct LossyRequest<'l> {
 
 impl<'l> LossyRequest<'l> {
     /// A request of the ledger's table.
-    fn live(ledger: &Ledger, request: &'l Request, losses: &'l ledger::Losses) -> Self {
+    fn of_live(ledger: &Ledger, request: &'l Request, losses: &'l ledger::Losses) -> Self {
         Self {
             losses,
             rid: &request.rid,
@@ -110,7 +109,7 @@ impl<'l> LossyRequest<'l> {
     }
 
     /// A request that is kept for its losses only.
-    fn closed(lossy: &'l ledger::Lossy, losses: &'l ledger::Losses) -> Self {
+    fn of_closed(lossy: &'l ledger::Lossy, losses: &'l ledger::Losses) -> Self {
         Self {
             losses,
             rid: &lossy.rid,
@@ -152,44 +151,45 @@ impl LossLine {
     }
 
     /// Times of the first and the last loss, and whether more can follow: `07:20:03.120 to 07:20:05.320 (2.200 s), then the request ended`.
-    pub(super) fn span(&self, clock: &Clock) -> String {
+    pub(super) fn describe_span(&self, clock: &Clock) -> String {
         let Some((first_ns, last_ns)) = self.at_ns.zip(self.last_at_ns) else { return String::from("-") };
-        let first = clock.moment(first_ns);
+        let first = clock.describe_moment(first_ns);
         let span = if first_ns == last_ns {
             first
         } else {
             let length = duration(last_ns.saturating_sub(first_ns));
-            format!("{first} to {} ({length})", clock.moment(last_ns))
+            format!("{first} to {} ({length})", clock.describe_moment(last_ns))
         };
         let outlook = if self.ended_at_ns.is_some() { "then the request ended" } else { "more may follow" };
         format!("{span}, {outlook}")
     }
 
     /// Formats the positions as `3, 7-9`, with at most `limit` ranges.
-    pub fn places(&self, limit: usize) -> String {
+    pub fn list_places(&self, limit: usize) -> String {
         let ranges = self.ranges.iter().map(|range| range.tokens);
-        places(ranges, limit, self.tokens_unlisted)
+        list_places(ranges, limit, self.tokens_unlisted)
     }
 
     /// Ids of the first `limit` lost tokens; empty if unknown.
-    pub fn ids(&self, limit: usize) -> String {
-        ids(self.ranges.iter().flat_map(|range| &range.ids), limit)
+    pub fn list_ids(&self, limit: usize) -> String {
+        list_ids(self.ranges.iter().flat_map(|range| &range.ids), limit)
     }
 }
 
-/// Formats positions, with at most `limit` ranges: `3, 7-9, ...`.
-pub fn places(ranges: impl ExactSizeIterator<Item = [u32; 2]>, limit: usize, unlisted: u64) -> String {
-    let more = if ranges.len() > limit || unlisted > 0 { ", ..." } else { "" };
-    let shown: Vec<String> = ranges.take(limit).map(range).collect();
-    shown.join(", ") + more
+/// Formats ranges of positions, at most `limit`: `3, 7-9, ...`. `unlisted`: number of positions in none of the ranges.
+pub fn list_places(ranges: impl ExactSizeIterator<Item = [u32; 2]>, limit: usize, unlisted: u64) -> String {
+    let ellipsis = if ranges.len() > limit || unlisted > 0 { ", ..." } else { "" };
+    let shown: Vec<String> = ranges.take(limit).map(format_range).collect();
+    shown.join(", ") + ellipsis
 }
 
-fn range([first, last]: [u32; 2]) -> String {
+/// Formats the positions from the first to the last: `7-9`, or `3` for a single one.
+fn format_range([first, last]: [u32; 2]) -> String {
     if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
 /// Formats ids, at most `limit`: `13, 14, ...`.
-pub fn ids<'i>(ids: impl Iterator<Item = &'i i64>, limit: usize) -> String {
+pub fn list_ids<'i>(ids: impl Iterator<Item = &'i i64>, limit: usize) -> String {
     let mut ids = ids.peekable();
     let shown: Vec<String> = ids.by_ref().take(limit).map(i64::to_string).collect();
     shown.join(", ") + if ids.peek().is_some() { ", ..." } else { "" }
@@ -217,21 +217,21 @@ mod tests {
             tokens_unlisted: 0,
             finish: None,
         };
-        assert_eq!(line.span(&clock), "2.000 s to 5.000 s (3.000 s), more may follow");
+        assert_eq!(line.describe_span(&clock), "2.000 s to 5.000 s (3.000 s), more may follow");
         line.ended_at_ns = line.last_at_ns;
-        assert_eq!(line.span(&clock), "2.000 s to 5.000 s (3.000 s), then the request ended");
+        assert_eq!(line.describe_span(&clock), "2.000 s to 5.000 s (3.000 s), then the request ended");
         line.at_ns = line.last_at_ns;
-        assert_eq!(line.span(&clock), "5.000 s, then the request ended");
+        assert_eq!(line.describe_span(&clock), "5.000 s, then the request ended");
         line.at_ns = None;
-        assert_eq!(line.span(&clock), "-");
+        assert_eq!(line.describe_span(&clock), "-");
     }
 
     #[test]
     fn long_lists_of_positions_and_ids_end_with_an_ellipsis() {
         let ranges = [[1, 1], [3, 5], [7, 7]];
-        assert_eq!(places(ranges.into_iter(), 9, 0), "1, 3-5, 7");
-        assert_eq!(places(ranges.into_iter(), 2, 0), "1, 3-5, ...");
-        assert_eq!(places(ranges.into_iter(), 9, 4), "1, 3-5, 7, ...");
-        assert_eq!((ids([9, 8].iter(), 2), ids([9, 8].iter(), 1)), ("9, 8".into(), "9, ...".into()));
+        assert_eq!(list_places(ranges.into_iter(), 9, 0), "1, 3-5, 7");
+        assert_eq!(list_places(ranges.into_iter(), 2, 0), "1, 3-5, ...");
+        assert_eq!(list_places(ranges.into_iter(), 9, 4), "1, 3-5, 7, ...");
+        assert_eq!((list_ids([9, 8].iter(), 2), list_ids([9, 8].iter(), 1)), ("9, 8".into(), "9, ...".into()));
     }
 }

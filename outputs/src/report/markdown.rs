@@ -1,13 +1,12 @@
 //! The report as Markdown for an incident channel or an issue: a short summary, then details.
 
-use std::fmt::Write as _;
-
 use trace::words::{count, duration, known_or_dash, plural, share};
 
 use super::hostile::{markdown, markdown_code};
 use super::judged::headline;
-use super::table::Kind::{Hop, Number, Rid, Text};
+use super::table::CellKind::{Hop, Number, Rid, Text};
 use super::table::{self, Table};
+use super::tool_calls::ExplainedCalls;
 use super::{Chunks, Clock, FrontendCounts, Report, TtftReport, bar, brief};
 
 /// Maximum number of requests and functions listed.
@@ -16,7 +15,7 @@ const LIMIT: usize = 10;
 const BAR: usize = 40;
 
 /// The report as Markdown.
-pub(super) fn render(report: &Report, clock: &Clock) -> String {
+pub(super) fn render_markdown(report: &Report, clock: &Clock) -> String {
     let mut out = String::new();
     write_head(&mut out, report, clock);
     write_findings(&mut out, report, clock);
@@ -26,30 +25,30 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     write_pair(&mut out, report, clock);
     write_ttft(&mut out, report);
     write_path(&mut out, report);
-    if let Some(hops) = table::hops(report) {
+    if let Some(hops) = table::hop_table(report) {
         write_section(&mut out, "Hops", hops);
     }
-    if let Some(cpu) = table::cpu(report) {
+    if let Some(cpu) = table::cpu_table(report) {
         write_section(&mut out, "CPU", cpu);
     }
     for role in report.stacks.iter().flatten() {
         let heading = format!("Python functions of {}", markdown(&role.role));
-        write_section(&mut out, &heading, table::functions(role, LIMIT));
+        write_section(&mut out, &heading, table::function_table(role, LIMIT));
     }
     if let Some(worst) = report.stages.as_ref().and_then(|log| log.slowest.first()) {
         let heading = format!("Worst request by the engine's log: {}", markdown_code(&worst.rid));
-        write_section(&mut out, &heading, table::stages(worst, clock));
+        write_section(&mut out, &heading, table::stage_table(worst, clock));
     }
     write_own_costs(&mut out, report);
     out
 }
 
 /// Writes a table of cells that are escaped already. Columns are aligned by their kind.
-pub(crate) fn table<const N: usize>(out: &mut String, Table { columns, rows }: &Table<'_, N>) {
-    let _ = writeln!(out, "| {} |", columns.map(|(name, _)| name).join(" | "));
-    let _ = writeln!(out, "|{}|", columns.map(|(_, kind)| if kind == Number { "--:" } else { "---" }).join("|"));
+pub(crate) fn write_table<const N: usize>(out: &mut String, Table { columns, rows }: &Table<'_, N>) {
+    append_line!(out, "| {} |", columns.map(|(name, _)| name).join(" | "));
+    append_line!(out, "|{}|", columns.map(|(_, kind)| if kind == Number { "--:" } else { "---" }).join("|"));
     for row in rows {
-        let _ = writeln!(out, "| {} |", row.join(" | "));
+        append_line!(out, "| {} |", row.join(" | "));
     }
 }
 
@@ -64,36 +63,36 @@ fn write_section<const N: usize>(out: &mut String, heading: &str, mut section: T
             }
         }
     }
-    let _ = writeln!(out, "### {heading}\n");
-    table(out, &section);
+    append_line!(out, "### {heading}\n");
+    write_table(out, &section);
     out.push('\n');
 }
 
 /// Writes the verdict as heading, then the main numbers as a list.
 fn write_head(out: &mut String, report: &Report, clock: &Clock) {
-    let _ = writeln!(out, "## {}\n", markdown(&headline(report, clock)));
+    append_line!(out, "## {}\n", markdown(&headline(report, clock)));
     if let Some(worst) = report.worst_finding() {
-        let _ = writeln!(out, "- **when** {}", brief::span_of(worst, clock));
+        append_line!(out, "- **when** {}", brief::describe_span(worst, clock));
     }
-    let _ = writeln!(out, "- **capture** {}", clock.capture(report.capture_length_ns()));
-    let _ = writeln!(out, "- **requests** {}", brief::requests(&report.requests));
-    let gap = report.gap_ns.as_ref().map_or_else(brief::unknown, brief::quantiles);
-    let _ = writeln!(out, "- **gap** {gap}");
-    let _ = writeln!(out, "- **lost** {}", describe_lost(&report.chunks));
+    append_line!(out, "- **capture** {}", clock.describe_capture(report.capture_length_ns()));
+    append_line!(out, "- **requests** {}", brief::summarise_requests(&report.requests));
+    let gap = report.gap_ns.as_ref().map_or_else(brief::unobserved_text, brief::describe_gap);
+    append_line!(out, "- **gap** {gap}");
+    append_line!(out, "- **lost** {}", describe_lost(&report.chunks));
     let itl = &report.itl_ns;
     if let (Some(client), Some(sent)) = (itl.delivered_by_token, itl.sent_by_token) {
         let [p50, p90, p99] = [client.p50, client.p90, client.p99].map(duration);
         let sent = [sent.p50, sent.p90, sent.p99].map(duration).join(", ");
         let at_client = format!("p50 {p50}, p90 {p90}, p99 {p99} at the client");
-        let _ = writeln!(out, "- **inter-token latency** {at_client}; {sent} as the engine sent");
+        append_line!(out, "- **inter-token latency** {at_client}; {sent} as the engine sent");
     }
-    for line in report.frontend.iter().flat_map(FrontendCounts::lines) {
-        let _ = writeln!(out, "- **frontend** {line}");
+    for line in report.frontend.iter().flat_map(FrontendCounts::describe_waits) {
+        append_line!(out, "- **frontend** {line}");
     }
-    let _ = writeln!(
+    append_line!(
         out,
         "- **engine** {}: {}\n",
-        markdown(&brief::engine(report)),
+        markdown(&brief::describe_engine(report)),
         markdown(&brief::describe_known_losses(report))
     );
 }
@@ -107,7 +106,7 @@ fn describe_lost(chunks: &Chunks) -> String {
     } else if let Some(dropped) = chunks.shown_prediction() {
         format!("{} chunks predicted; deliveries were not observed", count(dropped))
     } else {
-        brief::unknown()
+        brief::unobserved_text()
     }
 }
 
@@ -115,17 +114,17 @@ fn describe_lost(chunks: &Chunks) -> String {
 fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
     for (finding, number) in report.findings.iter().zip(1..) {
         let severity = finding.severity.as_str();
-        let _ = writeln!(out, "{number}. **{severity}** {}: {}", markdown(&finding.kind), markdown(&finding.summary));
-        let mut since = format!("   {}", brief::span_of(finding, clock));
+        append_line!(out, "{number}. **{severity}** {}: {}", markdown(&finding.kind), markdown(&finding.summary));
+        let mut since = format!("   {}", brief::describe_span(finding, clock));
         if let Some(place) = &finding.hop {
-            let _ = write!(since, ", {}", markdown(&brief::describe_place(place)));
+            append!(since, ", {}", markdown(&brief::describe_place(place)));
         }
         if !finding.rid.is_empty() {
-            let _ = write!(since, ", worst {}", markdown_code(&finding.rid));
+            append!(since, ", worst {}", markdown_code(&finding.rid));
         }
-        let _ = writeln!(out, "{since}");
+        append_line!(out, "{since}");
         if let Some(advice) = &finding.advice {
-            let _ = writeln!(out, "   **do** {}", markdown(advice));
+            append_line!(out, "   **do** {}", markdown(advice));
         }
     }
     if !report.findings.is_empty() {
@@ -136,9 +135,9 @@ fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
 /// Writes the outcomes of tool calls, and an explanation of the first few that are not complete.
 fn write_tool_calls(out: &mut String, report: &Report) {
     let Some(calls) = &report.tool_calls else { return };
-    let _ = writeln!(out, "### Tool calls of responses: {}\n", calls.summary());
-    for (rid, explanation) in calls.notable() {
-        let _ = writeln!(out, "- {}: {explanation}", markdown_code(&rid));
+    append_line!(out, "### Tool calls of responses: {}\n", calls.summarise_calls());
+    for ExplainedCalls { rid, explanation } in calls.explain_incomplete() {
+        append_line!(out, "- {}: {explanation}", markdown_code(&rid));
     }
     out.push('\n');
 }
@@ -149,7 +148,7 @@ fn write_losses(out: &mut String, report: &Report, clock: &Clock) {
         && !list.lines.is_empty()
     {
         let heading = format!("Lost tokens, confirmed: {}", plural(list.requests, "request"));
-        write_section(out, &heading, table::losses(list, clock, LIMIT, LIMIT));
+        write_section(out, &heading, table::loss_table(list, clock, LIMIT, LIMIT));
     }
 }
 
@@ -162,9 +161,9 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
         report.slowest.iter().take(LIMIT),
         [
             ("Request", Rid, &|line| line.rid.clone()),
-            ("First sent", Number, &|line| known_or_dash(line.first_sent_ns, |ns| clock.moment(ns))),
+            ("First sent", Number, &|line| known_or_dash(line.first_sent_ns, |ns| clock.describe_moment(ns))),
             ("Gap", Number, &|line| line.gap_text(report.capture_length_ns())),
-            ("First received", Number, &|line| known_or_dash(line.first_received_ns, |ns| clock.moment(ns))),
+            ("First received", Number, &|line| known_or_dash(line.first_received_ns, |ns| clock.describe_moment(ns))),
             ("Tokens sent", Number, &|line| count(line.tokens_sent)),
             ("Lost", Number, &|line| known_or_dash(line.tokens_lost, count)),
             ("Finish", Text, &|line| line.finish.as_deref().unwrap_or("-").to_owned()),
@@ -177,11 +176,15 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
 fn write_pair(out: &mut String, report: &Report, clock: &Clock) {
     if let Some(pair) = &report.pair {
         let mut lines = vec![pair.headline.clone()];
-        lines.extend(pair.paragraphs());
+        lines.extend(pair.describe_in_paragraphs());
         let heading = format!("Where TTFT goes on both servers\n\n{}", markdown(&lines.join("; ")));
-        write_section(out, &heading, table::pair(&pair.legs));
+        write_section(out, &heading, table::pair_table(&pair.legs));
         if !pair.slowest.is_empty() {
-            write_section(out, "Slowest requests on both servers", table::pair_requests(&pair.slowest, clock, LIMIT));
+            write_section(
+                out,
+                "Slowest requests on both servers",
+                table::pair_request_table(&pair.slowest, clock, LIMIT),
+            );
         }
     }
 }
@@ -190,32 +193,32 @@ fn write_pair(out: &mut String, report: &Report, clock: &Clock) {
 fn write_ttft(out: &mut String, report: &Report) {
     let Some(main) = report.ttft.as_ref().and_then(TtftReport::main_group) else { return };
     // The heading is its first line; a paragraph follows.
-    let mut heading = format!("Where TTFT goes\n\n{}", brief::ttft(main));
+    let mut heading = format!("Where TTFT goes\n\n{}", brief::describe_ttft(main));
     for line in brief::ttft_caveats(report) {
-        let _ = write!(heading, "; {line}");
+        append!(heading, "; {line}");
     }
-    write_section(out, &heading, table::ttft(main));
+    write_section(out, &heading, table::ttft_table(main));
 }
 
 /// Writes where a chunk's time goes, with the bar of the first tokens.
 fn write_path(out: &mut String, report: &Report) {
-    if let Some(bar) = bar::line(&report.path, BAR) {
+    if let Some(bar) = bar::describe_bar(&report.path, BAR) {
         let heading = format!("Where the time goes\n\n{}", markdown_code(&bar));
-        write_section(out, &heading, table::path(report));
+        write_section(out, &heading, table::path_table(report));
     }
 }
 
 /// Writes what was not observed, and what the observation missed.
 fn write_own_costs(out: &mut String, report: &Report) {
-    let _ = writeln!(out, "### Not observed, and missed observations\n");
-    for what in brief::not_observed(report) {
-        let _ = writeln!(out, "- not observed (shown as -): {what}");
+    append_line!(out, "### Not observed, and missed observations\n");
+    for what in brief::list_unobserved(report) {
+        append_line!(out, "- not observed (shown as -): {what}");
     }
-    for failure in brief::degraded(report) {
-        let _ = writeln!(out, "- unavailable or failed: {}", markdown(&failure));
+    for failure in brief::describe_degraded(report) {
+        append_line!(out, "- unavailable or failed: {}", markdown(&failure));
     }
     for (name, line) in brief::limits_reached(report) {
-        let _ = writeln!(
+        append_line!(
             out,
             "- the limit {} of {} was reached {} times",
             markdown_code(name),
@@ -224,7 +227,7 @@ fn write_own_costs(out: &mut String, report: &Report) {
         );
     }
     let own = &report.own;
-    let _ = writeln!(
+    append_line!(
         out,
         "- tokengap observed {} events, missed {}; {} frames could not be read",
         count(own.events),

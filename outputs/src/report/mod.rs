@@ -43,7 +43,7 @@ use trace::{Analysis, MonoNs, ReportInput, SamplingCost};
 
 pub use abandoned::{AbandonedReport, AbandonedRow, AbortRow};
 pub use answers::AnswerCounts;
-pub(crate) use brief::wrap;
+pub(crate) use brief::write_wrapped;
 pub use brief::{Clock, NO_THROTTLING, NO_WAITS, describe_episodes, describe_place, is_identifier};
 pub use connections::NewConnectionsReport;
 pub use evidence::{EvidenceNumber, evidence_label};
@@ -53,7 +53,7 @@ pub use judged::{
     FaultKind, FindingSpan, Judgement, SeenTraffic, describe_observation_ends, headline_of_finding,
     headline_without_warning, judgements,
 };
-pub use losses::{LossLine, LossList, Losses, ids, places};
+pub use losses::{LossLine, LossList, Losses, list_ids, list_places};
 pub use modes::{ModeLine, Modes};
 pub use pair::{AbsentMomentLine, PairLegLine, PairReport, PrefillName, PrefillServerLine};
 pub use pair_request::PairRequestLine;
@@ -63,7 +63,7 @@ pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, Th
 pub use slowest::SlowLine;
 pub use stacks::{StackFunctionLine, StackLine, StackShare};
 pub use tool_calls::{ToolCallCounts, ToolCallLine, explain_tool_calls};
-pub use ttft::{RequestLegLine, TtftGroupLine, TtftLegLine, TtftReport, UnobservedMomentLine};
+pub use ttft::{RequestLegLine, TtftGroupLine, TtftLegLine, TtftReport, UnobservedMomentLine, describe_bottleneck};
 
 /// Name of the schema in reports.
 pub const SCHEMA: &str = "tokengap.report/2";
@@ -90,19 +90,16 @@ pub struct Report {
     /// Requests by outcome.
     pub requests: Requests,
     /// Requests on their way to their first token; `null` if no message to the scheduler was observed.
-    #[serde(default)]
     pub dispatched: Option<Dispatched>,
     /// Where the time to first token goes; `null` if no message to the scheduler was observed.
-    #[serde(default)]
     pub ttft: Option<TtftReport>,
     /// Connections that clients opened; absent if none was observed to open.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub new_connections: Option<NewConnectionsReport>,
     /// The part of its prefill servers in a decode server's requests; absent unless both were observed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pair: Option<Box<PairReport>>,
     /// Times of requests that the engine itself sends; `null` if none of its output was observed.
-    #[serde(default)]
     pub engine_times: Option<EngineTimesCounts>,
     /// Tokens by the last stage they reached.
     pub tokens: Tokens,
@@ -124,7 +121,7 @@ pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<ToolCallCounts>,
     /// Requests that continued after their client left; absent without any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub abandoned: Option<AbandonedReport>,
     /// Waits of responses in a frontend; absent if none is known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -162,7 +159,7 @@ pub struct Report {
 impl Report {
     /// Report of the run so far, after a final detector run.
     pub fn of(analysis: &Analysis, input: &ReportInput) -> Self {
-        build::build(analysis, input)
+        build::build_report(analysis, input)
     }
 
     /// Renders one JSON document.
@@ -174,7 +171,7 @@ impl Report {
 
     /// Renders text of at most 100 columns.
     pub fn to_text(&self, clock: &Clock) -> String {
-        text::render(self, clock)
+        text::render_text(self, clock)
     }
 
     /// Whether all data comes from the engine's own log. Then no frame was observed, and counts of 0 frames, chunks or tokens mean nothing.
@@ -184,22 +181,30 @@ impl Report {
 
     /// Renders Markdown, short enough for an issue.
     pub fn to_markdown(&self, clock: &Clock) -> String {
-        markdown::render(self, clock)
+        markdown::render_markdown(self, clock)
     }
 
     /// Renders one HTML page without scripts or external resources.
     pub fn to_html(&self, clock: &Clock) -> String {
-        html::render(self, clock)
+        html::render_page(self, clock)
     }
 
     /// Length of the capture. All times of the report count from its start.
     pub fn capture_length_ns(&self) -> u64 {
-        self.window_ns[1]
+        let [_start_ns, end_ns] = self.window_ns;
+        end_ns
     }
 
     /// Start of the capture on the observed machine's clock.
     pub fn capture_start(&self) -> MonoNs {
-        MonoNs(self.window_mono_ns[0])
+        let [start_ns, _end_ns] = self.window_mono_ns;
+        MonoNs(start_ns)
+    }
+
+    /// End of the capture on the observed machine's clock.
+    pub fn capture_end(&self) -> MonoNs {
+        let [_start_ns, end_ns] = self.window_mono_ns;
+        MonoNs(end_ns)
     }
 
     /// The finding of the headline, which is above `info`.
@@ -235,7 +240,6 @@ pub struct Requests {
     /// Requests with a finish reason, of any kind, in a frame.
     pub finished: u64,
     /// Requests that finished otherwise than by an abort, and whose end has reached the tokenizer; `null` in reports of older versions.
-    #[serde(default)]
     pub completed: Option<u64>,
     /// Requests that ended with an abort: in such a frame, or by an `AbortReq` alone.
     pub aborted: u64,
@@ -406,7 +410,6 @@ pub struct HopLine {
     /// Queue wait: received minus sent.
     pub queue_wait_ns: Option<Spread>,
     /// Its mean over frames.
-    #[serde(default)]
     pub queue_wait_mean_ns: Option<u64>,
     /// Non-empty buckets of the queue wait: start, end (exclusive), number of frames.
     pub queue_wait_classes: Vec<[u64; 3]>,
@@ -431,13 +434,10 @@ pub struct HopLine {
     /// Share of the window in which a receiver was processing a frame, mean over receivers; `null` if not observed.
     pub busy: Option<f64>,
     /// State of the receiving thread while frames waited; `null` if it was not sampled in such a time.
-    #[serde(default)]
     pub thread: Option<ThreadState>,
     /// Share of that time in which it ran; `null` likewise.
-    #[serde(default)]
     pub on_cpu: Option<f64>,
     /// Share of that time in which it waited for a CPU.
-    #[serde(default)]
     pub run_wait: Option<f64>,
     /// Ratio of the busiest receiver's chunks to their mean: 1 is even; `null` with a single receiver.
     pub imbalance: Option<f64>,

@@ -49,7 +49,8 @@ pub struct ModeLine {
 }
 
 impl ModeLine {
-    fn of(name: &str, bytes: Option<u64>, counts: IdCounts) -> Option<Self> {
+    /// Ids and bytes on the hop with this name; `None` if no ids crossed it.
+    fn of_counts(name: &str, bytes: Option<u64>, counts: IdCounts) -> Option<Self> {
         let IdCounts { tokens, listed, .. } = counts;
         if listed == 0 || tokens == 0 {
             return None;
@@ -75,14 +76,14 @@ impl ModeLine {
 
 /// Estimated bytes of frames with `ids` ids instead of the `listed` ones.
 fn bytes_with_ids(bytes: u64, listed: u64, ids: u64) -> u64 {
-    let more = ids.saturating_sub(listed);
-    let less = listed.saturating_sub(ids);
+    let added = ids.saturating_sub(listed);
+    let removed = listed.saturating_sub(ids);
     // Ids may take less than the assumed size, so the repeated ones may seem larger than the frames.
-    (bytes + more * BYTES_PER_ID).saturating_sub(less * BYTES_PER_ID)
+    (bytes + added * BYTES_PER_ID).saturating_sub(removed * BYTES_PER_ID)
 }
 
 /// Mode observed in deliveries; `None` if they are inconclusive or contradictory.
-pub(super) fn delivered(ledger: &Ledger) -> Option<Mode> {
+pub(super) fn delivered_mode(ledger: &Ledger) -> Option<Mode> {
     let ModeCounts { incremental, cumulative } = ledger.totals().deliveries;
     match (incremental > 0, cumulative > 0) {
         (true, false) => Some(Mode::Incremental),
@@ -92,14 +93,17 @@ pub(super) fn delivered(ledger: &Ledger) -> Option<Mode> {
 }
 
 /// Ids and bytes of each hop and of deliveries, and the observed mode.
-pub(super) fn modes(ledger: &Ledger) -> Modes {
+pub(super) fn mode_report(ledger: &Ledger) -> Modes {
     let hops = ledger.groups().iter().enumerate().filter_map(|(index, group)| {
         let bytes = ledger.hops_of_group(index).map(|hop| hop.counts.bytes).sum();
-        ModeLine::of(&group.name, Some(bytes), group.ids)
+        ModeLine::of_counts(&group.name, Some(bytes), group.ids)
     });
-    let client =
-        if ledger.observes_deliveries() { ModeLine::of("client", None, ledger.totals().delivered_ids) } else { None };
-    Modes { delivered: delivered(ledger), hops: hops.collect(), client, bytes_per_id: BYTES_PER_ID }
+    let client = if ledger.observes_deliveries() {
+        ModeLine::of_counts("client", None, ledger.totals().delivered_ids)
+    } else {
+        None
+    };
+    Modes { delivered: delivered_mode(ledger), hops: hops.collect(), client, bytes_per_id: BYTES_PER_ID }
 }
 
 #[cfg(test)]
@@ -110,15 +114,15 @@ mod tests {
     fn the_other_modes_bytes_are_estimated_from_ids() {
         // Ten tokens, one per chunk.
         let counts = |listed| IdCounts { tokens: 10, listed, cumulative: 55, listed_without_count: 0 };
-        let new = ModeLine::of("a->b", Some(1_000), counts(10)).unwrap();
+        let new = ModeLine::of_counts("a->b", Some(1_000), counts(10)).unwrap();
         assert_eq!((new.ids_repeated, new.bytes_per_token), (0, Some(100.0)));
         assert_eq!(new.bytes_if_cumulative_estimate, Some(1_000 + 45 * 5));
-        let all = ModeLine::of("a->b", Some(1_225), counts(55)).unwrap();
+        let all = ModeLine::of_counts("a->b", Some(1_225), counts(55)).unwrap();
         assert_eq!((all.ids_repeated, all.bytes_repeated_estimate), (45, 225));
         assert_eq!(all.bytes_if_incremental_estimate, Some(1_000));
-        assert_eq!(ModeLine::of("a->b", Some(9), IdCounts::default()), None);
+        assert_eq!(ModeLine::of_counts("a->b", Some(9), IdCounts::default()), None);
         let joined_late = IdCounts { listed_without_count: 1, ..counts(10) };
-        let unknown = ModeLine::of("a->b", Some(1_000), joined_late).unwrap();
+        let unknown = ModeLine::of_counts("a->b", Some(1_000), joined_late).unwrap();
         assert_eq!((unknown.ids_if_cumulative, unknown.bytes_if_cumulative_estimate), (None, None));
     }
 }

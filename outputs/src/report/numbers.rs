@@ -1,61 +1,60 @@
 //! Numbers of requests, tokens, chunks and responses, in the text form of the report.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use trace::words::{bytes, count, duration, plural};
 
 use super::answers::describe_responses;
-use super::brief::{self, row};
+use super::brief::{self, write_named_row};
 use super::hostile::plain;
 use super::{Chunks, Dispatched, ModeLine, NewConnectionsReport, Report, Requests, Tokens};
 
 /// Requests by outcome, with those of which a part was not observed.
 fn describe_requests(requests: &Requests) -> String {
-    let mut line = brief::requests(requests);
-    for (number, what) in
+    let mut line = brief::summarise_requests(requests);
+    for (number, how) in
         [(requests.joined_late, "joined late"), (requests.overwritten, "overwritten"), (requests.orphaned, "orphaned")]
     {
         if number > 0 {
-            let _ = write!(line, ", {} {what}", count(number));
+            append!(line, ", {} {how}", count(number));
         }
     }
     if requests.health_checks > 0 {
-        let _ = write!(line, ", {}", plural(requests.health_checks, "health check"));
+        append!(line, ", {}", plural(requests.health_checks, "health check"));
     }
     line
 }
 
 /// Numbers of tokens by the last stage they reached.
 fn describe_tokens(tokens: &Tokens) -> String {
-    let received = brief::observed(tokens.received, count, "received");
-    let delivered = brief::observed(tokens.delivered, count, "delivered");
+    let received = brief::describe_observed(tokens.received, count, "received");
+    let delivered = brief::describe_observed(tokens.delivered, count, "delivered");
     let mut line = format!("{} sent, {received}, {delivered}", count(tokens.sent));
     // These tokens are not among the delivered ones.
     if let Some(uncounted) = tokens.uncounted
         && uncounted > 0
     {
-        let _ = write!(line, ", {} sent as text only", count(uncounted));
+        append!(line, ", {} sent as text only", count(uncounted));
     }
     line
 }
 
 /// Writes the numbers of requests, tokens, chunks and responses, and the main times.
 pub(super) fn write_numbers(out: &mut String, report: &Report) {
-    row(out, "requests", &describe_requests(&report.requests));
+    write_named_row(out, "requests", &describe_requests(&report.requests));
     if let Some(dispatched) = &report.dispatched {
-        row(out, "to scheduler", &describe_dispatched(report, dispatched));
+        write_named_row(out, "to scheduler", &describe_dispatched(report, dispatched));
     }
     if let Some(late) = report.new_connections.as_ref().and_then(NewConnectionsReport::describe_late) {
-        row(out, "connections", &late);
+        write_named_row(out, "connections", &late);
     }
     if let Some(pair) = &report.pair {
-        row(out, "pair", &pair.headline);
+        write_named_row(out, "pair", &pair.headline);
     }
     // A log has no frames, so it counts no tokens and chunks.
     if !report.is_log_only() {
-        row(out, "tokens", &describe_tokens(&report.tokens));
-        row(out, "chunks", &describe_chunks(&report.chunks));
+        write_named_row(out, "tokens", &describe_tokens(&report.tokens));
+        write_named_row(out, "chunks", &describe_chunks(&report.chunks));
         // Cost of each mode: one line per hop, and one for clients; none if no ids crossed.
         let mut modes: Vec<String> = report.modes.hops.iter().map(describe_hop_mode).collect();
         modes.extend(report.modes.client.as_ref().map(describe_client_mode));
@@ -66,9 +65,9 @@ pub(super) fn write_numbers(out: &mut String, report: &Report) {
     responses.extend(describe_rejected(&report.rejected));
     write_rows(out, "responses", &responses);
     if let Some(gap) = &report.gap_ns {
-        row(out, "gap", &format!("{} over {} requests", brief::quantiles(gap), count(gap.count)));
+        write_named_row(out, "gap", &format!("{} over {} requests", brief::describe_gap(gap), count(gap.count)));
         if !gap.max_rid.is_empty() {
-            row(out, "", &format!("worst: {}", gap.max_rid));
+            write_named_row(out, "", &format!("worst: {}", gap.max_rid));
         }
     }
     let itl = &report.itl_ns;
@@ -79,11 +78,11 @@ pub(super) fn write_numbers(out: &mut String, report: &Report) {
             let [p50, p90, p99] = [itl.p50, itl.p90, itl.p99].map(duration);
             let between = duration(by_chunk.map_or(itl.max, |chunks| chunks.max));
             let line = format!("median {p50}, p90 {p90}, p99 {p99} by token; up to {between} between chunks");
-            row(out, name, &line);
+            write_named_row(out, name, &line);
         }
     }
-    super::frontend::rows(out, report);
-    let _ = writeln!(out);
+    super::frontend::write_frontend_rows(out, report);
+    append_line!(out);
 }
 
 /// Requests on their way to their first token.
@@ -91,26 +90,27 @@ fn describe_dispatched(report: &Report, dispatched: &Dispatched) -> String {
     let Dispatched { requests, aborts, waiting, waiting_longest_ns, unanswered, unanswered_total, .. } = *dispatched;
     let mut line = plural(requests, "request");
     if aborts > 0 {
-        let _ = write!(line, ", {}", plural(aborts, "abort"));
+        append!(line, ", {}", plural(aborts, "abort"));
     }
     if let Some(longest) = waiting_longest_ns {
-        let _ = write!(line, ", {} without a token (longest {})", count(waiting), duration(longest));
+        append!(line, ", {} without a token (longest {})", count(waiting), duration(longest));
     }
     if unanswered_total > 0 {
         let at_end =
             if unanswered == unanswered_total { String::new() } else { format!(" ({} at the end)", count(unanswered)) };
-        let _ = write!(line, ", {} not answered while later ones were{at_end}", count(unanswered_total));
+        append!(line, ", {} not answered while later ones were{at_end}", count(unanswered_total));
     }
     for wait in report.hops.iter().filter(|hop| hop.carries_requests).filter_map(|hop| hop.queue_wait_ns) {
         let [p50, p99, max] = [wait.p50, wait.p99, wait.max].map(duration);
-        let _ = write!(line, "; received after {p50} (p99 {p99}, max {max})");
+        append!(line, "; received after {p50} (p99 {p99}, max {max})");
     }
     line
 }
 
 /// Numbers of chunks by outcome. A prediction of drops does not need deliveries, the others do.
 fn describe_chunks(chunks: &Chunks) -> String {
-    let mut line = format!("{} sent, {}", count(chunks.sent), brief::observed(chunks.received, count, "received"));
+    let mut line =
+        format!("{} sent, {}", count(chunks.sent), brief::describe_observed(chunks.received, count, "received"));
     if chunks.merged.is_none() {
         line.push_str(", merged and dropped (confirmed): not observed");
     }
@@ -121,7 +121,7 @@ fn describe_chunks(chunks: &Chunks) -> String {
         (chunks.tokens_lost, "tokens lost"),
     ] {
         if let Some(number) = number {
-            let _ = write!(line, ", {} {what}", count(number));
+            append!(line, ", {} {what}", count(number));
         }
     }
     line
@@ -142,16 +142,16 @@ fn describe_rejected(by_status: &BTreeMap<u16, u64>) -> Option<String> {
 fn describe_hop_mode(line: &ModeLine) -> String {
     let mut text = format!("{}: ", plain(&line.name));
     if let Some(bytes_per_token) = line.bytes_per_token {
-        let _ = write!(text, "{bytes_per_token:.0} bytes a token, ");
+        append!(text, "{bytes_per_token:.0} bytes a token, ");
     }
-    let _ = write!(text, "{} of {} ids are repeats", count(line.ids_repeated), count(line.ids));
+    append!(text, "{} of {} ids are repeats", count(line.ids_repeated), count(line.ids));
     // Only cumulative mode repeats ids.
     let is_cumulative = line.ids_repeated > 0;
     if is_cumulative && let Some(less) = line.bytes_if_incremental_estimate {
-        let _ = write!(text, "; in incremental mode: about {} in total", bytes(less));
+        append!(text, "; in incremental mode: about {} in total", bytes(less));
     }
     if !is_cumulative && let Some(more) = line.bytes_if_cumulative_estimate {
-        let _ = write!(text, "; in cumulative mode: about {} in total", bytes(more));
+        append!(text, "; in cumulative mode: about {} in total", bytes(more));
     }
     text
 }
@@ -171,6 +171,6 @@ fn describe_client_mode(line: &ModeLine) -> String {
 /// Writes rows, with the name in front of the first.
 fn write_rows(out: &mut String, name: &str, rows: &[String]) {
     for (index, text) in rows.iter().enumerate() {
-        row(out, if index == 0 { name } else { "" }, text);
+        write_named_row(out, if index == 0 { name } else { "" }, text);
     }
 }

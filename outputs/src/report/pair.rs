@@ -29,7 +29,6 @@ pub struct PairReport {
     /// Requests of the decode server that are in none of these numbers, because they are no longer kept.
     pub requests_evicted: u64,
     /// Number of finished requests of each server that were read, the newest; `null` if all were.
-    #[serde(default)]
     pub newest_finished: Option<u64>,
     /// Requests of the decode server that were not found; `null` if not all requests of a prefill server were read.
     pub decode_only: Option<u64>,
@@ -183,6 +182,7 @@ impl PairReport {
 }
 
 impl PairLegLine {
+    /// The line of a leg with these lengths.
     fn new(pair: &Pair<'_>, lengths: &PairLegLengths) -> Self {
         let leg = lengths.leg;
         Self {
@@ -192,7 +192,7 @@ impl PairLegLine {
             to: leg.to.as_str().to_owned(),
             ns: lengths.spread(),
             mean_ns: lengths.mean_ns(),
-            share: pair.share(lengths),
+            share: pair.share_of_leg(lengths),
         }
     }
 }
@@ -293,7 +293,7 @@ impl FindingLine {
             at_ns: self.at_ns.saturating_add_signed(shift_ns),
             last_at_ns: self.last_at_ns.saturating_add_signed(shift_ns),
             ended_at_ns: self.ended_at_ns.map(|at_ns| at_ns.saturating_add_signed(shift_ns)),
-            episodes: self.episodes.iter().map(|episode| episode.shifted(shift_ns)).collect(),
+            episodes: self.episodes.iter().map(|episode| episode.shifted_by(shift_ns)).collect(),
             // The decode server has a hop of the same name.
             hop: self.hop.map(|hop| format!("{name}: {hop}")),
             ..self
@@ -379,13 +379,11 @@ fn problem_severity(findings: &[FindingLine], kind: &str) -> Option<Severity> {
 
 /// One sentence about the leg that takes most of the time to first token, or why it is unknown.
 fn describe_worst_leg(pair: &Pair<'_>) -> String {
-    let Some(worst) = pair.worst_leg() else {
-        return describe_unknown_leg(pair);
-    };
+    let Some(worst) = pair.worst_leg() else { return describe_unknown_leg(pair) };
     format!(
         "most of TTFT: {}, {} of it (mean {} of {} over {})",
         worst.leg.describe(),
-        percent(pair.share(worst)),
+        percent(pair.share_of_leg(worst)),
         duration(worst.mean_ns()),
         duration(pair.ttft_mean_ns().unwrap_or_default()),
         plural(pair.ttft().map_or(0, |ttft| ttft.count), "request"),
@@ -408,7 +406,7 @@ fn absent_moments(pair: &Pair<'_>) -> Vec<AbsentMomentLine> {
     let mut requests_by_cause: BTreeMap<(PairMoment, &str), u64> = BTreeMap::new();
     for row in pair.joined() {
         for moment in PairMoment::ALL {
-            if let Some(reason) = pair.absence(row, *moment) {
+            if let Some(reason) = pair.reason_unknown(row, *moment) {
                 *requests_by_cause.entry((*moment, reason)).or_default() += 1;
             }
         }

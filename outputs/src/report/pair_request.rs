@@ -42,7 +42,7 @@ impl PairRequestLine {
             (moment.as_str().to_owned(), at_ns)
         });
         let absent = PairMoment::ALL.iter().filter_map(|moment| {
-            let reason = pair.absence(row, *moment)?;
+            let reason = pair.reason_unknown(row, *moment)?;
             Some((moment.as_str().to_owned(), reason.to_owned()))
         });
         Some(Self {
@@ -80,7 +80,7 @@ impl PairRequestLine {
         let first_moments = [PairMoment::DecodeArrived, PairMoment::DecodeRead, PairMoment::DecodeRequest];
         let began_ns = first_moments.iter().find_map(|moment| self.moments.get(moment.as_str()).copied().flatten());
         let began_ns = began_ns.and_then(|ns| u64::try_from(ns).ok());
-        began_ns.map_or_else(|| "-".to_owned(), |ns| clock.moment(ns))
+        began_ns.map_or_else(|| "-".to_owned(), |ns| clock.describe_moment(ns))
     }
 }
 

@@ -1,7 +1,5 @@
 //! A pair in words: its servers, and the requests that only one of them has.
 
-use std::fmt::Write as _;
-
 use trace::words::{count, duration, plural};
 
 use super::hostile::plain;
@@ -9,7 +7,7 @@ use super::pair::{AbsentMomentLine, PairReport, PrefillServerLine};
 
 impl PairReport {
     /// Its servers and their requests, as one paragraph each.
-    pub(super) fn paragraphs(&self) -> Vec<String> {
+    pub(super) fn describe_in_paragraphs(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for server in &self.prefill {
             let result =
@@ -80,7 +78,7 @@ impl PrefillServerLine {
         };
         if self.clock_contradictions > 0 {
             let times = plural(self.clock_contradictions, "pair");
-            let _ = write!(words, ", without {times} of messages in an order that no such clock allows");
+            append!(words, ", without {times} of messages in an order that no such clock allows");
         }
         words
     }
@@ -92,7 +90,7 @@ impl PrefillServerLine {
         };
         let mut words = format!("times of two hosts, exact to {}", duration(error_ns));
         if let Some(difference_ns) = self.wall_clock_error_ns {
-            let _ = write!(words, " (their wall clocks differ by {} or more)", duration(difference_ns));
+            append!(words, " (their wall clocks differ by {} or more)", duration(difference_ns));
         }
         words
     }

@@ -35,19 +35,17 @@ pub struct LegLine {
     /// State of the receiving thread while frames waited for it; `null` for a process.
     pub thread: Option<ThreadState>,
     /// Share of that time in which it ran; `null` if it was not sampled.
-    #[serde(default)]
     pub on_cpu: Option<f64>,
     /// Share of that time in which it waited for a CPU.
-    #[serde(default)]
     pub run_wait: Option<f64>,
     /// Receiver with most of the wait, if one stands out.
     pub worker: Option<String>,
 }
 
 impl LegLine {
-    /// The legs of the path.
-    pub fn all(attribution: &Attribution<'_>) -> Vec<Self> {
-        attribution.legs.iter().map(line).collect()
+    /// The legs of the path, in order.
+    pub fn all_legs(attribution: &Attribution<'_>) -> Vec<Self> {
+        attribution.legs.iter().map(leg_line).collect()
     }
 
     /// Describes the leg: `waiting on scheduler->tokenizer`.
@@ -56,7 +54,7 @@ impl LegLine {
     }
 
     /// State of the receiving thread while frames waited for it.
-    fn thread_text(&self) -> String {
+    fn describe_receiver(&self) -> String {
         match self.thread {
             Some(state) => describe_thread(state, self.on_cpu),
             // Inside a process, no frame waits for it.
@@ -66,11 +64,11 @@ impl LegLine {
     }
 }
 
-/// State of a thread. `running`: its share of the time on a CPU.
-fn describe_thread(state: ThreadState, running: Option<f64>) -> String {
-    match running {
+/// State of a thread. `on_cpu`: its share of the time on a CPU.
+fn describe_thread(state: ThreadState, on_cpu: Option<f64>) -> String {
+    match on_cpu {
         // No state has most of the time, so the share says more.
-        Some(running) if state == ThreadState::PartlyRunning => format!("runs {}", percent(running)),
+        Some(share) if state == ThreadState::PartlyRunning => format!("runs {}", percent(share)),
         _ => state.as_str().to_owned(),
     }
 }
@@ -90,11 +88,12 @@ pub(super) struct PathRow {
 
 impl PathRow {
     /// The hops of requests whose receives were observed, then the legs of the path.
-    pub(super) fn all(report: &Report) -> Vec<Self> {
+    pub(super) fn all_rows(report: &Report) -> Vec<Self> {
         let requests = report.hops.iter().filter(|hop| hop.carries_requests && hop.queue_wait_ns.is_some());
-        requests.map(Self::of_requests).chain(report.path.iter().map(Self::of_leg)).collect()
+        requests.map(Self::of_request_hop).chain(report.path.iter().map(Self::of_leg)).collect()
     }
 
+    /// The row of a leg of the path.
     fn of_leg(leg: &LegLine) -> Self {
         Self {
             kind: leg.kind,
@@ -105,11 +104,12 @@ impl PathRow {
             share: Some(leg.share),
             first_token_share: leg.first_token_share,
             busy: leg.busy,
-            thread: leg.thread_text(),
+            thread: leg.describe_receiver(),
         }
     }
 
-    fn of_requests(hop: &HopLine) -> Self {
+    /// The row of a hop that carries requests.
+    fn of_request_hop(hop: &HopLine) -> Self {
         Self {
             kind: LegKind::Wait,
             name: hop.name.clone(),
@@ -130,11 +130,13 @@ impl PathRow {
     }
 }
 
+/// Share of a leg; `None` if no chunk was on it.
 fn observed_share(time: LegTime) -> Option<f64> {
     (time.sum.count > 0).then_some(time.share)
 }
 
-fn line(leg: &Leg<'_>) -> LegLine {
+/// A leg with its times and the state of its receiver.
+fn leg_line(leg: &Leg<'_>) -> LegLine {
     // Without a sample of the thread, its shares are unknown.
     let sampled = if leg.spent.interval_ns > 0 { Some(&leg.spent) } else { None };
     let [chunk, recent_chunk] = leg.chunk;

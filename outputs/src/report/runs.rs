@@ -1,7 +1,5 @@
 //! Reports of several runs in one document: those of the engines of a machine, or of watched pods.
 
-use std::fmt::Write as _;
-
 use serde::Serialize;
 use trace::detect::order::FindingRank;
 use trace::words::{count, duration, known_or_dash, percent};
@@ -43,16 +41,16 @@ impl RunReport {
         self.report.ttft.as_ref()?.main_group()
     }
 
-    /// Part of the time to first token with the largest share.
+    /// Part of the time to first token with the largest share: `62 % prefill`; `None` without that time.
     fn longest_part(&self) -> Option<String> {
-        let longest = self.ttft()?.legs.iter().max_by(|a, b| a.share.total_cmp(&b.share))?;
+        let longest = self.ttft()?.longest_leg()?;
         Some(format!("{} {}", percent(longest.share), longest.name))
     }
 
     /// Name of the run, with the side of a pair or the address.
     pub fn title(&self) -> String {
-        let more = self.side.map(str::to_owned).or_else(|| self.endpoint.clone());
-        more.map_or_else(|| self.name.clone(), |more| format!("{} ({more})", self.name))
+        let addition = self.side.map(str::to_owned).or_else(|| self.endpoint.clone());
+        addition.map_or_else(|| self.name.clone(), |addition| format!("{} ({addition})", self.name))
     }
 }
 
@@ -76,7 +74,7 @@ struct WorstRun<'a> {
 
 impl<'a> RunsReport<'a> {
     /// Document with these reports; `None` if there are none.
-    pub fn of(runs: &'a [RunReport]) -> Option<Self> {
+    pub fn of_runs(runs: &'a [RunReport]) -> Option<Self> {
         let worst = worst_run(runs)?;
         let worst = WorstRun { name: &worst.name, verdict: &worst.report.verdict };
         Some(Self { schema: SCHEMA, worst, runs, no_answer: Vec::new() })
@@ -126,22 +124,23 @@ pub fn list_runs(runs: &[RunReport]) -> String {
         for (index, cell) in row.iter().enumerate() {
             // A column is as wide as its widest cell.
             let width = rows.iter().map(|row| row[index].chars().count()).max().unwrap_or(0);
-            let _ = write!(line, "{cell:width$}  ");
+            append!(line, "{cell:width$}  ");
         }
-        let _ = writeln!(out, "{}", line.trim_end());
+        append_line!(out, "{}", line.trim_end());
     }
     out
 }
 
 /// The run with the finding of the highest rank. Without findings, one that observed nothing is worse than one without problems.
 pub fn worst_run(runs: &[RunReport]) -> Option<&RunReport> {
+    // Of equal ones, `max_by_key` has the last, which is the first of the reversed list.
     runs.iter().rev().max_by_key(|run| (run.report.severity, run.report.worst_rank(), run.report.saw_nothing()))
 }
 
 impl Report {
     /// Highest rank of its findings, of which the first need not explain most; `None` without any.
     fn worst_rank(&self) -> Option<FindingRank> {
-        self.findings.iter().map(|finding| finding.rank(self.window_ns[1])).max()
+        self.findings.iter().map(|finding| finding.rank(self.capture_length_ns())).max()
     }
 
     /// Whether no traffic was observed.

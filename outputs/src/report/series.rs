@@ -32,7 +32,7 @@ pub struct Series {
     /// Observations missed by tokengap.
     pub events_missed: Vec<u64>,
     /// The last hour in slots of a second, as on the screen; absent unless `slot_ns` is longer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub by_second: Option<Box<Self>>,
 }
 
@@ -57,9 +57,9 @@ impl Series {
         lengths.extend([&tokens.received, &tokens.delivered, &tokens.lost].into_iter().flatten().map(Vec::len));
         let outcomes = [&chunks.merged, &chunks.dropped_predicted, &chunks.dropped_confirmed];
         lengths.extend(outcomes.into_iter().flatten().map(Vec::len));
-        lengths.extend(gap_ns.iter().flat_map(SpreadSeries::lengths));
-        lengths.extend(hops.iter().flat_map(HopSeries::lengths));
-        lengths.extend(threads.iter().flat_map(ThreadSeries::lengths));
+        lengths.extend(gap_ns.iter().flat_map(SpreadSeries::column_lengths));
+        lengths.extend(hops.iter().flat_map(HopSeries::column_lengths));
+        lengths.extend(threads.iter().flat_map(ThreadSeries::column_lengths));
         lengths.iter().all(|length| *length == self.len())
             && self.by_second.as_ref().is_none_or(|by_second| by_second.has_equal_columns())
     }
@@ -127,7 +127,8 @@ pub struct SpreadSeries {
 }
 
 impl SpreadSeries {
-    fn lengths(&self) -> impl Iterator<Item = usize> + use<> {
+    /// Length of each of its columns.
+    fn column_lengths(&self) -> impl Iterator<Item = usize> + use<> {
         [self.count.len(), self.p50.len(), self.p99.len(), self.max.len()].into_iter()
     }
 }
@@ -156,11 +157,12 @@ pub struct HopSeries {
 }
 
 impl HopSeries {
-    fn lengths(&self) -> impl Iterator<Item = usize> {
+    /// Length of each of its columns.
+    fn column_lengths(&self) -> impl Iterator<Item = usize> {
         let counts = [&self.chunks, &self.bytes].into_iter().chain(&self.frames_sent).map(Vec::len);
         let optional = [&self.frames_received, &self.wakeups, &self.backlog_max_frames, &self.kernel_bytes_max];
         let optional = optional.into_iter().flatten().map(Vec::len);
-        counts.chain(optional).chain(self.queue_wait_ns.iter().flat_map(SpreadSeries::lengths))
+        counts.chain(optional).chain(self.queue_wait_ns.iter().flat_map(SpreadSeries::column_lengths))
     }
 }
 
@@ -186,88 +188,99 @@ pub struct ThreadSeries {
 }
 
 impl ThreadSeries {
-    fn lengths(&self) -> impl Iterator<Item = usize> {
+    /// Length of each of its columns.
+    fn column_lengths(&self) -> impl Iterator<Item = usize> {
         [Some(&self.on_cpu), self.run_wait.as_ref(), self.throttled.as_ref()].into_iter().flatten().map(Vec::len)
     }
 }
 
 /// Time series of a run; `None` before the first event.
-pub(super) fn series(ledger: &Ledger, time_series: &TimeSeries, [from, to]: [MonoNs; 2]) -> Option<Series> {
+pub(super) fn build_series(
+    ledger: &Ledger,
+    time_series: &TimeSeries,
+    capture_start: MonoNs,
+    capture_end: MonoNs,
+) -> Option<Series> {
     let slots = time_series.all_slots(ledger);
     let slots: Vec<&SlotValues> = slots.iter().collect();
-    let span = SeriesSpan { slot: time_series.slot_ns(), from: time_series.begun()?.since(from), to: to.since(from) };
-    let mut series = columns(ledger, time_series, &slots, span);
+    let span = SeriesSpan {
+        slot_ns: time_series.slot_ns(),
+        from_ns: time_series.begun()?.since(capture_start),
+        to_ns: capture_end.since(capture_start),
+    };
+    let mut series = build_columns(ledger, time_series, &slots, span);
     if time_series.are_slots_joined() {
         let recent = time_series.recent_seconds(ledger);
         let seconds: Vec<&SlotValues> = recent.kept().collect();
         series.by_second = recent.first_kept_at().map(|first| {
-            let span = SeriesSpan { slot: RecentSeconds::SLOT_NS, from: first.since(from), ..span };
-            Box::new(columns(ledger, time_series, &seconds, span))
+            let span = SeriesSpan { slot_ns: RecentSeconds::SLOT_NS, from_ns: first.since(capture_start), ..span };
+            Box::new(build_columns(ledger, time_series, &seconds, span))
         });
     }
     Some(series)
 }
 
-/// Length of the slots of a series, and its limits since the start of the capture, in nanoseconds.
+/// Length of the slots of a series, and its begin and end since the start of the capture.
 #[derive(Clone, Copy)]
 struct SeriesSpan {
-    slot: u64,
-    from: u64,
-    to: u64,
+    slot_ns: u64,
+    from_ns: u64,
+    to_ns: u64,
 }
 
 /// Columns with the values of these slots.
-fn columns(ledger: &Ledger, time_series: &TimeSeries, moments: &[&SlotValues], span: SeriesSpan) -> Series {
-    let received = ledger.observes_receives();
-    let delivered = ledger.observes_deliveries();
-    let names = ledger.groups().iter().enumerate();
+fn build_columns(ledger: &Ledger, time_series: &TimeSeries, slots: &[&SlotValues], span: SeriesSpan) -> Series {
+    let observes_receives = ledger.observes_receives();
+    let observes_deliveries = ledger.observes_deliveries();
+    let groups = ledger.groups().iter().enumerate();
     Series {
-        slot_ns: span.slot,
-        from_ns: span.from,
-        to_ns: span.to,
+        slot_ns: span.slot_ns,
+        from_ns: span.from_ns,
+        to_ns: span.to_ns,
         requests: RequestSeries {
-            begun: count_column(moments, |p| p.begun),
-            finished: count_column(moments, |p| p.finished),
-            live: moments.iter().map(|m| m.live).collect(),
+            begun: count_column(slots, |counts| counts.begun),
+            finished: count_column(slots, |counts| counts.finished),
+            live: slots.iter().map(|slot| slot.live).collect(),
         },
         tokens: TokenSeries {
-            sent: count_column(moments, |p| p.tokens_sent),
-            received: received.then(|| receive_column(moments, |p| p.tokens_received)),
-            delivered: delivered.then(|| delivery_column(moments, |p| p.tokens_delivered)),
-            lost: delivered.then(|| delivery_column(moments, |p| p.tokens_lost)),
+            sent: count_column(slots, |counts| counts.tokens_sent),
+            received: observes_receives.then(|| receive_column(slots, |counts| counts.tokens_received)),
+            delivered: observes_deliveries.then(|| delivery_column(slots, |counts| counts.tokens_delivered)),
+            lost: observes_deliveries.then(|| delivery_column(slots, |counts| counts.tokens_lost)),
         },
         chunks: ChunkSeries {
-            sent: count_column(moments, |p| p.chunks_sent),
-            merged: delivered.then(|| delivery_column(moments, |p| p.chunks_merged)),
-            dropped_predicted: ledger.dropped_predicted().map(|_| receive_column(moments, |p| p.dropped_predicted)),
-            dropped_confirmed: delivered.then(|| delivery_column(moments, |p| p.chunks_dropped)),
+            sent: count_column(slots, |counts| counts.chunks_sent),
+            merged: observes_deliveries.then(|| delivery_column(slots, |counts| counts.chunks_merged)),
+            dropped_predicted: ledger
+                .dropped_predicted()
+                .map(|_| receive_column(slots, |counts| counts.dropped_predicted)),
+            dropped_confirmed: observes_deliveries.then(|| delivery_column(slots, |counts| counts.chunks_dropped)),
         },
         gap_ns: ledger.observes_gaps().then(|| {
-            spread(
-                moments
-                    .iter()
-                    .map(|moment| SlotTally { tally: Some(&moment.gap), is_observed: !moment.receives_ended }),
-            )
+            let tallies =
+                slots.iter().map(|slot| SlotTally { tally: Some(&slot.gap), is_observed: !slot.receives_ended });
+            spread_series(tallies)
         }),
-        hops: names.filter_map(|(index, group)| hop(ledger, index, &group.name, moments)).collect(),
-        threads: time_series.threads(ledger).filter_map(|(index, of)| thread(of, index, moments)).collect(),
-        events_missed: count_column(moments, |p| p.events_missed),
+        hops: groups.filter_map(|(index, group)| hop_series(ledger, index, &group.name, slots)).collect(),
+        threads: time_series.threads(ledger).filter_map(|(index, of)| thread_series(of, index, slots)).collect(),
+        events_missed: count_column(slots, |counts| counts.events_missed),
         by_second: None,
     }
 }
 
-fn count_column(moments: &[&SlotValues], count: fn(&SlotCounts) -> u64) -> Vec<u64> {
-    moments.iter().map(|moment| count(&moment.passed)).collect()
+/// A count of each slot.
+fn count_column(slots: &[&SlotValues], count_of: fn(&SlotCounts) -> u64) -> Vec<u64> {
+    slots.iter().map(|slot| count_of(&slot.passed)).collect()
 }
 
 /// Counts of receives, as long as those were observed.
-fn receive_column(moments: &[&SlotValues], count: fn(&SlotCounts) -> u64) -> Vec<Option<u64>> {
-    moments.iter().map(|moment| (!moment.receives_ended).then(|| count(&moment.passed))).collect()
+fn receive_column(slots: &[&SlotValues], count_of: fn(&SlotCounts) -> u64) -> Vec<Option<u64>> {
+    slots.iter().map(|slot| (!slot.receives_ended).then(|| count_of(&slot.passed))).collect()
 }
 
 /// Counts of outcomes, as long as deliveries were observed.
-fn delivery_column(moments: &[&SlotValues], count: fn(&SlotCounts) -> u64) -> Vec<Option<u64>> {
-    moments.iter().map(|moment| (!moment.deliveries_ended).then(|| count(&moment.passed))).collect()
+fn delivery_column(slots: &[&SlotValues], count_of: fn(&SlotCounts) -> u64) -> Vec<Option<u64>> {
+    slots.iter().map(|slot| (!slot.deliveries_ended).then(|| count_of(&slot.passed))).collect()
 }
 
 /// Durations of one slot.
@@ -285,7 +298,7 @@ impl<'a> SlotTally<'a> {
 }
 
 /// Number and quantiles of the values in each slot, as long as they were observed.
-fn spread<'a>(tallies: impl Iterator<Item = SlotTally<'a>>) -> SpreadSeries {
+fn spread_series<'a>(tallies: impl Iterator<Item = SlotTally<'a>>) -> SpreadSeries {
     let mut spread = SpreadSeries::default();
     for SlotTally { tally, is_observed } in tallies {
         let tally = tally.filter(|_| is_observed);
@@ -298,40 +311,43 @@ fn spread<'a>(tallies: impl Iterator<Item = SlotTally<'a>>) -> SpreadSeries {
 }
 
 /// Series of the hops of one name. `None` if no slot has values of them: hops beyond the limit have no series.
-fn hop(ledger: &Ledger, index: usize, name: &str, moments: &[&SlotValues]) -> Option<HopSeries> {
+fn hop_series(ledger: &Ledger, group_index: usize, name: &str, slots: &[&SlotValues]) -> Option<HopSeries> {
     // Renaming a hop can leave its old name without hops.
-    ledger.hops_of_group(index).next()?;
-    moments.iter().find(|moment| moment.hops.len() > index)?;
-    let sent = ledger.hops_of_group(index).any(|hop| hop.capabilities().sent);
-    let received = ledger.hops_of_group(index).any(|hop| hop.capabilities().received);
-    let slots: Vec<Option<&HopSlot>> = moments.iter().map(|m| m.hops.get(index)).collect();
-    let kernel: Vec<Option<u64>> = slots.iter().map(|s| (*s)?.kernel_bytes_max).collect();
-    let wakeups = hop_receive_column(&slots, |h| h.passed.wakeups);
+    ledger.hops_of_group(group_index).next()?;
+    slots.iter().find(|slot| slot.hops.len() > group_index)?;
+    let observes_sends = ledger.hops_of_group(group_index).any(|hop| hop.capabilities().sent);
+    let observes_receives = ledger.hops_of_group(group_index).any(|hop| hop.capabilities().received);
+    let observes_both_ends = observes_sends && observes_receives;
+    let slots: Vec<Option<&HopSlot>> = slots.iter().map(|slot| slot.hops.get(group_index)).collect();
+    let kernel_bytes: Vec<Option<u64>> = slots.iter().map(|slot| (*slot)?.kernel_bytes_max).collect();
+    let wakeups = hop_receive_column(&slots, |slot| slot.passed.wakeups);
     Some(HopSeries {
         name: name.to_owned(),
-        frames_sent: sent.then(|| hop_column(&slots, |h| h.passed.frames_sent)),
-        frames_received: received.then(|| hop_receive_column(&slots, |h| h.passed.frames_received)),
-        chunks: hop_column(&slots, |h| h.passed.chunks),
-        bytes: hop_column(&slots, |h| h.passed.bytes),
-        wakeups: wakeups.iter().flatten().any(|&n| n > 0).then_some(wakeups),
-        backlog_max_frames: (sent && received).then(|| hop_receive_column(&slots, |h| h.backlog_max)),
-        kernel_bytes_max: kernel.iter().any(Option::is_some).then_some(kernel),
-        queue_wait_ns: (sent && received).then(|| spread(slots.iter().map(|slot| SlotTally::of_queue_wait(*slot)))),
+        frames_sent: observes_sends.then(|| hop_column(&slots, |slot| slot.passed.frames_sent)),
+        frames_received: observes_receives.then(|| hop_receive_column(&slots, |slot| slot.passed.frames_received)),
+        chunks: hop_column(&slots, |slot| slot.passed.chunks),
+        bytes: hop_column(&slots, |slot| slot.passed.bytes),
+        wakeups: wakeups.iter().flatten().any(|&count| count > 0).then_some(wakeups),
+        backlog_max_frames: observes_both_ends.then(|| hop_receive_column(&slots, |slot| slot.backlog_max)),
+        kernel_bytes_max: kernel_bytes.iter().any(Option::is_some).then_some(kernel_bytes),
+        queue_wait_ns: observes_both_ends
+            .then(|| spread_series(slots.iter().map(|slot| SlotTally::of_queue_wait(*slot)))),
     })
 }
 
-fn hop_column(slots: &[Option<&HopSlot>], value: fn(&HopSlot) -> u64) -> Vec<u64> {
-    slots.iter().map(|slot| slot.map_or(0, value)).collect()
+/// A count of each slot; 0 in those before the hop's first one.
+fn hop_column(slots: &[Option<&HopSlot>], value_of: fn(&HopSlot) -> u64) -> Vec<u64> {
+    slots.iter().map(|slot| slot.map_or(0, value_of)).collect()
 }
 
 /// Values that need the hop's receives, as long as those were observed.
-fn hop_receive_column(slots: &[Option<&HopSlot>], value: fn(&HopSlot) -> u64) -> Vec<Option<u64>> {
-    slots.iter().map(|slot| slot.map_or(Some(0), |slot| (!slot.receives_ended).then(|| value(slot)))).collect()
+fn hop_receive_column(slots: &[Option<&HopSlot>], value_of: fn(&HopSlot) -> u64) -> Vec<Option<u64>> {
+    slots.iter().map(|slot| slot.map_or(Some(0), |slot| (!slot.receives_ended).then(|| value_of(slot)))).collect()
 }
 
 /// Series of a thread; `None` if no slot has a sample of it.
-fn thread(of: &Thread, index: usize, moments: &[&SlotValues]) -> Option<ThreadSeries> {
-    let spent: Vec<Option<TimeUse>> = moments.iter().map(|m| m.threads.get(index).copied().flatten()).collect();
+fn thread_series(of: &Thread, index: usize, slots: &[&SlotValues]) -> Option<ThreadSeries> {
+    let spent: Vec<Option<TimeUse>> = slots.iter().map(|slot| slot.threads.get(index).copied().flatten()).collect();
     spent.iter().find(|slot| slot.is_some())?;
     let run_wait = share_column(&spent, TimeUse::starved_ns);
     let throttled = share_column(&spent, TimeUse::throttled_ns);
@@ -341,18 +357,19 @@ fn thread(of: &Thread, index: usize, moments: &[&SlotValues]) -> Option<ThreadSe
         tid: of.id.tid,
         name: of.name.to_string(),
         receives: of.is_receiver(),
-        on_cpu: share_column(&spent, |s| Some(s.on_ns)),
+        on_cpu: share_column(&spent, |spent| Some(spent.on_ns)),
         // Without a known value the whole column is not observable.
         run_wait: run_wait.iter().any(Option::is_some).then_some(run_wait),
         throttled: throttled.iter().any(Option::is_some).then_some(throttled),
     })
 }
 
+/// Share of each slot that a part of it takes; `None` in slots without a sample.
 fn share_column(spent: &[Option<TimeUse>], part_ns: fn(&TimeUse) -> Option<u64>) -> Vec<Option<f64>> {
-    spent.iter().map(|slot| share(slot.as_ref()?, part_ns)).collect()
+    spent.iter().map(|slot| rounded_share(slot.as_ref()?, part_ns)).collect()
 }
 
-fn share(spent: &TimeUse, part_ns: fn(&TimeUse) -> Option<u64>) -> Option<f64> {
+fn rounded_share(spent: &TimeUse, part_ns: fn(&TimeUse) -> Option<u64>) -> Option<f64> {
     // Samples justify no more than four digits.
     Some((spent.share(part_ns(spent)?) * 1e4).round() / 1e4)
 }

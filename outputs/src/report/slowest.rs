@@ -18,38 +18,28 @@ pub struct SlowLine {
     /// First receive at the tokenizer minus first send by the scheduler; `null` until both are observed.
     pub gap_ns: Option<u64>,
     /// Time when its first bytes were in the server's socket; `null` if unknown.
-    #[serde(default)]
     pub arrived_ns: Option<u64>,
     /// Time when the server had read its first bytes; `null` if unknown.
-    #[serde(default)]
     pub read_ns: Option<u64>,
     /// Why the time of its arrival is unknown; `null` if it is known.
-    #[serde(default)]
     pub arrival_unknown: Option<String>,
     /// Trace of its caller: 32 hexadecimal digits; `null` if its head names none or was not observed.
-    #[serde(default)]
     pub trace_id: Option<String>,
     /// Time when it was sent to the scheduler; `null` if not observed.
-    #[serde(default)]
     pub dispatched_ns: Option<u64>,
     /// Time when the scheduler received it; `null` if not observed.
-    #[serde(default)]
     pub scheduler_received_ns: Option<u64>,
     /// Time when it entered the scheduler's queue, by the engine; `null` if unknown (`engine_times.absent`), or before the capture.
-    #[serde(default)]
     pub queued_ns: Option<u64>,
     /// Time when it first entered a batch, by the engine; `null` likewise.
-    #[serde(default)]
     pub batch_entered_ns: Option<u64>,
     /// Time when its prefill ended, by the engine; `null` if unknown (`engine_times.prefill_absent`), or before the capture.
-    #[serde(default)]
     pub prefill_finished_ns: Option<u64>,
     /// Time when the scheduler sent its first chunk.
     pub first_sent_ns: Option<u64>,
     /// Time when the tokenizer received its first chunk.
     pub first_received_ns: Option<u64>,
     /// From the first observed moment to its first token's delivery or receive; `null` unless a moment before its first send was observed.
-    #[serde(default)]
     pub ttft_ns: Option<u64>,
     /// Parts of `ttft_ns`, in order. They sum to it.
     #[serde(default)]
@@ -74,33 +64,32 @@ pub struct SlowLine {
     pub finish: Option<String>,
     /// How its response ended: `whole`, `client-left`, `server-left`, `failed` or `unknown`; `null` before that, and where responses are not
     /// observed.
-    #[serde(default)]
     pub response_end: Option<String>,
     /// Whether its response was written to its end with neither a finish reason nor `[DONE]`; `null` if its events were not read.
-    #[serde(default)]
     pub response_lacks_finish: Option<bool>,
     /// Finish reason of its response: `stop`, `length`, `tool_calls`, `abort` or `other`; `null` if it has none, or was observed in part.
-    #[serde(default)]
     pub response_finish: Option<String>,
     /// Whether its response wrote `[DONE]`; `null` for a body, and if it was observed in part.
-    #[serde(default)]
     pub response_done: Option<bool>,
     /// Tokens in its response; `null` if it carries text only, or was observed in part.
-    #[serde(default)]
     pub response_tokens: Option<u32>,
     /// Tokens that the last event of its response claims; `null` if it claims none.
-    #[serde(default)]
     pub response_tokens_claimed: Option<u32>,
 }
 
-/// The `limit` slowest requests kept by the ledger, worst gap first. A request whose first token still waits ranks by its wait until `to`.
+/// The `limit` slowest requests kept by the ledger, worst gap first. A request whose first token still waits ranks by its wait so far.
 /// Requests of unknown gap come last.
-pub(super) fn slowest(ledger: &Ledger, limit: usize, [from, to]: [MonoNs; 2]) -> Vec<SlowLine> {
+pub(super) fn slowest_lines(
+    ledger: &Ledger,
+    limit: usize,
+    capture_start: MonoNs,
+    capture_end: MonoNs,
+) -> Vec<SlowLine> {
     if limit == 0 {
         return Vec::new();
     }
     let live = ledger.requests().map(|request| Ranked {
-        wait_ns: request.gap_ns.or_else(|| Some(to.since(request.waiting_since()?))),
+        wait_ns: request.gap_ns.or_else(|| Some(capture_end.since(request.waiting_since()?))),
         rid: &request.rid,
         record: RequestRecord::Live(request),
     });
@@ -117,8 +106,8 @@ pub(super) fn slowest(ledger: &Ledger, limit: usize, [from, to]: [MonoNs; 2]) ->
     }
     ranked.sort_unstable_by(Ranked::worst_first);
     let lines = ranked.into_iter().map(|Ranked { rid, record, .. }| match record {
-        RequestRecord::Live(request) => SlowLine::new(rid, &ledger.numbers(request), from),
-        RequestRecord::Over(summary) => SlowLine::new(rid, summary, from),
+        RequestRecord::Live(request) => SlowLine::new(rid, &ledger.numbers(request), capture_start),
+        RequestRecord::Over(summary) => SlowLine::new(rid, summary, capture_start),
     });
     lines.collect()
 }
@@ -137,13 +126,14 @@ impl Ranked<'_> {
     }
 }
 
+/// Where the ledger has a request.
 enum RequestRecord<'l> {
     Live(&'l Request),
     Over(&'l RequestSummary),
 }
 
 impl SlowLine {
-    /// Gap, or the wait so far of a first token that has not been received.
+    /// Gap, or the wait so far of a first token that has not been received: `over 1.200 s`; `-` if neither is known.
     pub(super) fn gap_text(&self, capture_length_ns: u64) -> String {
         if let Some(gap_ns) = self.gap_ns {
             return duration(gap_ns);
@@ -155,29 +145,30 @@ impl SlowLine {
         }
     }
 
-    fn new(rid: &str, numbers: &RequestNumbers, from: MonoNs) -> Self {
+    /// A request, with times since the start of the capture.
+    fn new(rid: &str, numbers: &RequestNumbers, capture_start: MonoNs) -> Self {
         let path = TtftPath::new(numbers);
         let arrival = numbers.arrival.and_then(Result::ok);
         let by_engine = numbers.engine_times.unwrap_or_default();
         Self {
             rid: rid.to_owned(),
             gap_ns: numbers.gap_ns,
-            arrived_ns: arrival.map(|times| times.arrived.since(from)),
-            read_ns: arrival.map(|times| times.read.since(from)),
+            arrived_ns: arrival.map(|times| times.arrived.since(capture_start)),
+            read_ns: arrival.map(|times| times.read.since(capture_start)),
             arrival_unknown: match numbers.arrival {
                 Some(Ok(_)) => None,
                 Some(Err(why)) => Some(why.as_str().to_owned()),
                 None => Some(String::from("not-observed")),
             },
             trace_id: numbers.trace_parent.map(|parent| parent.trace_id()),
-            dispatched_ns: numbers.dispatch.map(|dispatch| dispatch.sent.since(from)),
-            scheduler_received_ns: numbers.dispatch.and_then(|dispatch| Some(dispatch.received?.since(from))),
+            dispatched_ns: numbers.dispatch.map(|dispatch| dispatch.sent.since(capture_start)),
+            scheduler_received_ns: numbers.dispatch.and_then(|dispatch| Some(dispatch.received?.since(capture_start))),
             // The engine may have written a time before the capture began.
-            queued_ns: by_engine.queued.and_then(|at| at.checked_since(from)),
-            batch_entered_ns: by_engine.batch_entered.and_then(|at| at.checked_since(from)),
-            prefill_finished_ns: by_engine.prefill_finished.and_then(|at| at.checked_since(from)),
-            first_sent_ns: numbers.sent_first.map(|at| at.since(from)),
-            first_received_ns: numbers.received_first.map(|at| at.since(from)),
+            queued_ns: by_engine.queued.and_then(|at| at.checked_since(capture_start)),
+            batch_entered_ns: by_engine.batch_entered.and_then(|at| at.checked_since(capture_start)),
+            prefill_finished_ns: by_engine.prefill_finished.and_then(|at| at.checked_since(capture_start)),
+            first_sent_ns: numbers.sent_first.map(|at| at.since(capture_start)),
+            first_received_ns: numbers.received_first.map(|at| at.since(capture_start)),
             ttft_ns: path.ttft_ns(),
             // Without the whole time, its parts would not add up to it.
             ttft_legs: if path.ttft_ns().is_some() {
@@ -188,7 +179,7 @@ impl SlowLine {
             tokens_sent: numbers.tokens_sent.into(),
             tokens_received: numbers.tokens_received.map(u64::from),
             chunks_sent: numbers.chunks_sent.into(),
-            first_delivered_ns: numbers.delivered_first.map(|at| at.since(from)),
+            first_delivered_ns: numbers.delivered_first.map(|at| at.since(capture_start)),
             tokens_delivered: numbers.tokens_delivered.map(u64::from),
             itl_ns: numbers.itl,
             dropped: numbers.dropped.map(u64::from),

@@ -1,7 +1,5 @@
 //! Python functions of the engine by role: the profile that explains the gap.
 
-use std::fmt::Write as _;
-
 use serde::{Deserialize, Serialize};
 
 use trace::SamplingCost;
@@ -60,14 +58,14 @@ pub struct StackShare {
 
 impl StackLine {
     /// Profile of each role; `None` if no stack was read.
-    pub fn all(ledger: &Ledger) -> Option<Vec<Self>> {
+    pub fn all_roles(ledger: &Ledger) -> Option<Vec<Self>> {
         let roles = ledger.stacks();
-        if roles.is_empty() { None } else { Some(roles.iter().map(line).collect()) }
+        if roles.is_empty() { None } else { Some(roles.iter().map(stack_line).collect()) }
     }
 }
 
 /// Profile of a role, with its most frequent functions.
-fn line(role: &StackRole) -> StackLine {
+fn stack_line(role: &StackRole) -> StackLine {
     StackLine {
         role: role.role.to_string(),
         stacks: role.all.samples,
@@ -75,31 +73,31 @@ fn line(role: &StackRole) -> StackLine {
         gil: role.gil_observed.then_some(role.all.gil),
         growing_running: role.receives.then_some(role.growing.running),
         left_out: role.left_out,
-        functions: role.functions().into_iter().take(LIMIT).map(|f| function(role, f)).collect(),
+        functions: role.functions().into_iter().take(LIMIT).map(|function| function_line(role, function)).collect(),
     }
 }
 
 /// Shares of a function in the running stacks of its role, and in those of them that were read while frames piled up.
-fn function(role: &StackRole, function: &StackFunction) -> StackFunctionLine {
+fn function_line(role: &StackRole, function: &StackFunction) -> StackFunctionLine {
     StackFunctionLine {
         function: function.function.to_string(),
         file: function.file.to_string(),
-        all: share(function.all, role.all, role.gil_observed),
-        growing: (role.growing.running > 0).then(|| share(function.growing, role.growing, role.gil_observed)),
+        all: stack_share(function.all, role.all, role.gil_observed),
+        growing: (role.growing.running > 0).then(|| stack_share(function.growing, role.growing, role.gil_observed)),
     }
 }
 
-/// Share of `n` in `whole`, at most 1.
-fn part(n: u64, whole: u64) -> f64 {
-    (n as f64 / whole.max(1) as f64).min(1.0)
+/// Share of `count` in `whole`, at most 1.
+fn share_of_count(count: u64, whole: u64) -> f64 {
+    (count as f64 / whole.max(1) as f64).min(1.0)
 }
 
-/// Shares of the stacks with a function in all stacks.
-fn share(hits: StackHits, of: StackCounts, gil_observed: bool) -> StackShare {
+/// Shares of the stacks with a function, `hits`, in the stacks `of` its role.
+fn stack_share(hits: StackHits, of: StackCounts, gil_observed: bool) -> StackShare {
     StackShare {
-        own: part(hits.own, of.running),
-        total: part(hits.total, of.running),
-        gil: gil_observed.then(|| part(hits.gil, of.gil)),
+        own: share_of_count(hits.own, of.running),
+        total: share_of_count(hits.total, of.running),
+        gil: gil_observed.then(|| share_of_count(hits.gil, of.gil)),
     }
 }
 
@@ -107,11 +105,11 @@ fn share(hits: StackHits, of: StackCounts, gil_observed: bool) -> StackShare {
 pub(super) fn write_tables(out: &mut String, lines: &[StackLine], cost: Option<&SamplingCost>) {
     for line in lines {
         let head = format!("PYTHON FUNCTIONS OF THE {}", line.role.to_uppercase());
-        write_row(out, &head, ["OWN", "TOTAL", "GIL", "PILED:", "TOTAL", "GIL"]);
+        write_columns(out, &head, ["OWN", "TOTAL", "GIL", "PILED:", "TOTAL", "GIL"]);
         for function in line.functions.iter().take(MOST_IN_TEXT) {
             write_function(out, function);
         }
-        let _ = writeln!(
+        append_line!(
             out,
             "  of {} running stacks in {}, {} of them while frames piled up",
             count(line.running),
@@ -120,7 +118,7 @@ pub(super) fn write_tables(out: &mut String, lines: &[StackLine], cost: Option<&
         );
     }
     if let Some(cost) = cost {
-        let _ = writeln!(
+        append_line!(
             out,
             "  {} samples at {} per second, {} failed, {} skipped, using {} of CPU",
             count(cost.readings),
@@ -147,15 +145,15 @@ fn write_function(out: &mut String, function: &StackFunctionLine) {
         growing.and_then(|share| share.gil),
     ];
     let words = shares.map(|share| known_or_dash(share, percent));
-    write_row(out, &name, words.each_ref().map(String::as_str));
+    write_columns(out, &name, words.each_ref().map(String::as_str));
 }
 
 /// Writes a row: the shares in all stacks, then those while frames piled up.
-fn write_row(out: &mut String, name: &str, columns: [&str; 6]) {
+fn write_columns(out: &mut String, name: &str, columns: [&str; 6]) {
     let name: String = name.chars().take(NAME).collect();
     let [own, total, gil, piled_own, piled_total, piled_gil] = columns;
-    let _ = write!(out, "{name:NAME$} {own:>6} {total:>6} {gil:>6}  ");
-    let _ = writeln!(out, " {piled_own:>6} {piled_total:>6} {piled_gil:>6}");
+    append!(out, "{name:NAME$} {own:>6} {total:>6} {gil:>6}  ");
+    append_line!(out, " {piled_own:>6} {piled_total:>6} {piled_gil:>6}");
 }
 
 #[cfg(test)]
@@ -170,7 +168,7 @@ mod tests {
     #[test]
     fn shares_are_of_running_stacks_and_unobserved_values_are_null() {
         let mut ledger = Ledger::new(Limits::default());
-        assert_eq!(StackLine::all(&ledger), None);
+        assert_eq!(StackLine::all_roles(&ledger), None);
         for (function, own, total) in
             [("TokenizerManager._handle_batch_output", 30, 30), ("TokenizerManager.handle_loop", 10, 40)]
         {
@@ -187,7 +185,7 @@ mod tests {
             };
             ledger.apply(&Event::new(MonoNs(500_000_000), What::Stack(sample)));
         }
-        let lines = StackLine::all(&ledger).unwrap();
+        let lines = StackLine::all_roles(&ledger).unwrap();
         let line = &lines[0];
         assert_eq!((line.stacks, line.running, line.gil, line.growing_running), (50, 40, None, None));
         let stacks = &line.functions[0];

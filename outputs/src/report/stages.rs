@@ -1,7 +1,5 @@
 //! Data from the engine's own log: stages of requests, state of its processes, merged chunks. None of it was observed on a socket.
 
-use std::fmt::Write as _;
-
 use serde::{Deserialize, Serialize};
 use trace::clock::MonoNs;
 use trace::engine::StageNames;
@@ -10,7 +8,7 @@ use trace::ledger::{Ledger, Stages};
 use trace::stats::Spread;
 use trace::words::{count, duration, percent, plural};
 
-use super::brief::{row, wrap};
+use super::brief::{write_named_row, write_wrapped};
 use super::{Clock, Report};
 
 /// Data from the engine's log.
@@ -133,7 +131,7 @@ pub struct MergedLine {
 }
 
 /// What the engine's log shows, with the stages of the `slowest` slowest requests; `None` if it logged nothing.
-pub(super) fn stages(ledger: &Ledger, slowest: usize, from: MonoNs) -> Option<StageReport> {
+pub(super) fn stage_report(ledger: &Ledger, slowest: usize, from: MonoNs) -> Option<StageReport> {
     let log = ledger.stages();
     let names = ledger.engine().facts().stages();
     let merged = &log.merged;
@@ -146,6 +144,7 @@ pub(super) fn stages(ledger: &Ledger, slowest: usize, from: MonoNs) -> Option<St
             Some(Between { from: from.to_owned(), to: to.to_owned(), ns: Spread::of_distribution(durations)? })
         })
         .collect();
+    // The most frequent first.
     between.sort_by(|a, b| b.ns.count.cmp(&a.ns.count).then_with(|| (&a.from, &a.to).cmp(&(&b.from, &b.to))));
     Some(StageReport {
         logged: log.counts.logged,
@@ -153,14 +152,14 @@ pub(super) fn stages(ledger: &Ledger, slowest: usize, from: MonoNs) -> Option<St
         repeats: log.counts.repeats,
         late: log.counts.late,
         left_out: log.counts.left_out,
-        gap_with_states: log.correlation().map(|c| Correlated {
-            spearman: (c.rho * 1e4).round() / 1e4,
-            n: c.of,
-            sampled: c.sampled,
+        gap_with_states: log.correlation().map(|correlation| Correlated {
+            spearman: (correlation.rho * 1e4).round() / 1e4,
+            n: correlation.of,
+            sampled: correlation.sampled,
         }),
         slowest: log.slowest().iter().take(slowest).map(|slow| stage_table(log, names, slow, from)).collect(),
         between,
-        processes: log.processes().iter().map(|logged| process(logged, from)).collect(),
+        processes: log.processes().iter().map(|logged| process_line(logged, from)).collect(),
         merged: (merged.times > 0).then(|| MergedLine {
             times: merged.times,
             chunks: merged.chunks,
@@ -174,11 +173,12 @@ pub(super) fn stages(ledger: &Ledger, slowest: usize, from: MonoNs) -> Option<St
 fn stage_table(log: &Stages, names: &StageNames, slow: &SlowRequest, from: MonoNs) -> StageTable {
     let mut stages = Vec::new();
     let mut before: Option<&StageMark> = None;
-    let mut furthest = 0;
+    // Place in the engine's order of the latest stage so far.
+    let mut furthest_place = 0;
     for mark in slow.marks.list() {
         let name = log.name_of(mark);
-        // A stage that the engine's release does not have has no place in the order.
-        let order = names.index_of(name);
+        // A stage that the engine's release does not have has no place in the engine's order.
+        let place = names.index_of(name);
         stages.push(StageRow {
             stage: name.to_owned(),
             at_ns: mark.at.since(from),
@@ -187,16 +187,16 @@ fn stage_table(log: &Stages, names: &StageNames, slow: &SlowRequest, from: MonoN
             tokens: mark.tokens,
             pending: mark.pending,
             states: mark.states,
-            out_of_order: order.is_some_and(|order| order < furthest),
+            out_of_order: place.is_some_and(|place| place < furthest_place),
         });
         before = Some(mark);
-        furthest = furthest.max(order.unwrap_or(0));
+        furthest_place = furthest_place.max(place.unwrap_or(0));
     }
     StageTable { rid: slow.rid.to_string(), gap_ns: slow.gap_ns, stages }
 }
 
 /// What a process logged about itself.
-fn process(logged: &LoggedProcess, from: MonoNs) -> ProcessLine {
+fn process_line(logged: &LoggedProcess, from: MonoNs) -> ProcessLine {
     ProcessLine {
         by: logged.by.to_string(),
         messages: logged.messages,
@@ -218,9 +218,9 @@ const TABLES: usize = 3;
 const PAIRS: usize = 12;
 
 /// Writes what the engine's own log shows, if one was read.
-pub(super) fn render(out: &mut String, report: &Report, clock: &Clock) {
+pub(super) fn write_stage_report(out: &mut String, report: &Report, clock: &Clock) {
     let Some(log) = &report.stages else { return };
-    row(
+    write_named_row(
         out,
         "engine's log",
         &format!("{} of {}, by the engine's log", plural(log.logged, "stage"), plural(log.requests, "request")),
@@ -241,7 +241,7 @@ pub(super) fn render(out: &mut String, report: &Report, clock: &Clock) {
         if let Some(more) = process.more_ready {
             parts.push(format!("more were ready behind {}", percent(more)));
         }
-        wrap(out, &format!("{}: {}", process.by, parts.join(", ")), "  ", "    ");
+        write_wrapped(out, &format!("{}: {}", process.by, parts.join(", ")), "  ", "    ");
     }
     if let Some(merged) = &log.merged {
         let line = format!(
@@ -251,12 +251,12 @@ pub(super) fn render(out: &mut String, report: &Report, clock: &Clock) {
             merged.max,
             merged.most_rid
         );
-        wrap(out, &line, "  ", "    ");
+        write_wrapped(out, &line, "  ", "    ");
     }
     if let Some(correlation) = &log.gap_with_states {
-        wrap(out, &correlated(correlation), "  ", "    ");
+        write_wrapped(out, &describe_correlation(correlation), "  ", "    ");
     }
-    let _ = writeln!(out);
+    append_line!(out);
     for slow in log.slowest.iter().take(TABLES) {
         write_stages(out, slow, clock);
     }
@@ -264,7 +264,7 @@ pub(super) fn render(out: &mut String, report: &Report, clock: &Clock) {
 }
 
 /// Whether gaps depend on the number of request states, in words.
-fn correlated(correlation: &Correlated) -> String {
+fn describe_correlation(correlation: &Correlated) -> String {
     let Correlated { spearman, n, sampled } = *correlation;
     let words = if spearman >= 0.7 {
         "gaps increase with states"
@@ -281,17 +281,17 @@ fn correlated(correlation: &Correlated) -> String {
 
 /// Writes the stages of a slow request.
 fn write_stages(out: &mut String, slow: &StageTable, clock: &Clock) {
-    let widest = slow.stages.iter().map(|s| s.stage.chars().count()).max().unwrap_or(0).clamp(5, 32);
-    wrap(out, &format!("{}: {} from first send to first receive", slow.rid, duration(slow.gap_ns)), "", "  ");
-    let _ = writeln!(out, "  {:widest$}  {:<14}  {:>12}  BY", "STAGE", "TIME", "DELTA");
+    let widest = slow.stages.iter().map(|row| row.stage.chars().count()).max().unwrap_or(0).clamp(5, 32);
+    write_wrapped(out, &format!("{}: {} from first send to first receive", slow.rid, duration(slow.gap_ns)), "", "  ");
+    append_line!(out, "  {:widest$}  {:<14}  {:>12}  BY", "STAGE", "TIME", "DELTA");
     for row in &slow.stages {
-        let time = clock.moment(row.at_ns);
+        let time = clock.describe_moment(row.at_ns);
         let delta = row.delta_ns.map_or_else(String::new, |ns| format!("+{:.6} s", ns as f64 / 1e9));
         let details = row.describe_details();
         let stage: String = row.stage.chars().take(widest).collect();
-        let _ = writeln!(out, "  {stage:widest$}  {time:<14}  {delta:>12}  {details}");
+        append_line!(out, "  {stage:widest$}  {time:<14}  {delta:>12}  {details}");
     }
-    let _ = writeln!(out);
+    append_line!(out);
 }
 
 impl StageRow {
@@ -314,7 +314,8 @@ impl StageRow {
 }
 
 impl Between {
-    fn stages(&self) -> String {
+    /// Both stages: `queued -> first_token`.
+    fn describe_stages(&self) -> String {
         format!("{} -> {}", self.from, self.to)
     }
 }
@@ -325,13 +326,12 @@ fn write_times_between(out: &mut String, log: &StageReport) {
         return;
     }
     let shown = &log.between[..log.between.len().min(PAIRS)];
-    let widest = shown.iter().map(|between| between.stages().chars().count()).max().unwrap_or(0).min(58);
-    let _ =
-        writeln!(out, "{:widest$}  {:>9} {:>10} {:>10} {:>10}", "BETWEEN STAGES", "REQUESTS", "MEDIAN", "P99", "MAX");
+    let widest = shown.iter().map(|between| between.describe_stages().chars().count()).max().unwrap_or(0).min(58);
+    append_line!(out, "{:widest$}  {:>9} {:>10} {:>10} {:>10}", "BETWEEN STAGES", "REQUESTS", "MEDIAN", "P99", "MAX");
     for between in shown {
-        let name: String = between.stages().chars().take(widest).collect();
+        let name: String = between.describe_stages().chars().take(widest).collect();
         let ns = &between.ns;
-        let _ = writeln!(
+        append_line!(
             out,
             "{name:widest$}  {:>9} {:>10} {:>10} {:>10}",
             count(ns.count),
@@ -341,7 +341,7 @@ fn write_times_between(out: &mut String, log: &StageReport) {
         );
     }
     if log.between.len() > PAIRS {
-        let _ = writeln!(out, "  {} more in the JSON report", log.between.len() - PAIRS);
+        append_line!(out, "  {} more in the JSON report", log.between.len() - PAIRS);
     }
-    let _ = writeln!(out);
+    append_line!(out);
 }

@@ -1,6 +1,6 @@
 //! Tables of the report that Markdown and HTML have in common.
 
-use trace::words::{bytes, count, duration, known_or_dash, percent};
+use trace::words::{bytes, count, decimal_percent, duration, known_or_dash, percent};
 
 use super::hostile::plain;
 use super::path::PathRow;
@@ -9,7 +9,7 @@ use super::{Clock, HopLine, LossList, PairLegLine, PairRequestLine, Report, Stac
 
 /// Content of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum CellKind {
     Text,
     /// Aligned to the right.
     Number,
@@ -18,18 +18,19 @@ pub(crate) enum Kind {
     Hop,
 }
 
-use Kind::{Hop, Number, Rid, Text};
+use CellKind::{Hop, Number, Rid, Text};
 
 /// A table of unescaped cells.
 pub(crate) struct Table<'a, const N: usize, C = String> {
-    pub(super) columns: [(&'a str, Kind); N],
+    pub(super) columns: [(&'a str, CellKind); N],
     pub(super) rows: Vec<[C; N]>,
 }
 
-/// Head, kind and cells of a column.
-type Column<'a, 'c, T, C> = (&'a str, Kind, &'c dyn Fn(T) -> C);
+/// Head and kind of a column, and the cell of an item in it.
+type Column<'a, 'c, T, C> = (&'a str, CellKind, &'c dyn Fn(T) -> C);
 
 impl<'a, const N: usize, C> Table<'a, N, C> {
+    /// A table with a row for each item.
     pub(crate) fn new<T: Copy>(items: impl IntoIterator<Item = T>, columns: [Column<'a, '_, T, C>; N]) -> Self {
         let rows = items.into_iter().map(|item| columns.map(|(_, _, cell)| cell(item))).collect();
         Self { columns: columns.map(|(head, kind, _)| (head, kind)), rows }
@@ -37,7 +38,7 @@ impl<'a, const N: usize, C> Table<'a, N, C> {
 }
 
 /// The `limit` worst requests that lost tokens, each with as many `places`.
-pub(super) fn losses(list: &LossList, clock: &Clock, limit: usize, places: usize) -> Table<'static, 7> {
+pub(super) fn loss_table(list: &LossList, clock: &Clock, limit: usize, places: usize) -> Table<'static, 7> {
     Table::new(
         list.lines.iter().take(limit),
         [
@@ -46,17 +47,17 @@ pub(super) fn losses(list: &LossList, clock: &Clock, limit: usize, places: usize
             ("Delivered", Number, &|line| known_or_dash(line.tokens_delivered, count)),
             ("Lost", Number, &|line| count(line.tokens)),
             ("Chunks", Number, &|line| count(line.chunks)),
-            ("First and last loss", Number, &|line| line.span(clock)),
+            ("First and last loss", Number, &|line| line.describe_span(clock)),
             ("Positions in the output, from 1", Text, &|line| {
-                let ids = line.ids(places);
-                line.places(places) + &if ids.is_empty() { String::new() } else { format!(" (ids {ids})") }
+                let ids = line.list_ids(places);
+                line.list_places(places) + &if ids.is_empty() { String::new() } else { format!(" (ids {ids})") }
             }),
         ],
     )
 }
 
 /// Where the time to first token of most requests goes.
-pub(super) fn ttft(group: &TtftGroupLine) -> Table<'static, 7> {
+pub(super) fn ttft_table(group: &TtftGroupLine) -> Table<'static, 7> {
     Table::new(
         &group.legs,
         [
@@ -72,7 +73,7 @@ pub(super) fn ttft(group: &TtftGroupLine) -> Table<'static, 7> {
 }
 
 /// Where the time to first token of a pair goes.
-pub(super) fn pair(legs: &[PairLegLine]) -> Table<'static, 6> {
+pub(super) fn pair_table(legs: &[PairLegLine]) -> Table<'static, 6> {
     Table::new(
         legs,
         [
@@ -87,7 +88,7 @@ pub(super) fn pair(legs: &[PairLegLine]) -> Table<'static, 6> {
 }
 
 /// The `limit` slowest requests of a pair, each with its legs on both servers.
-pub(super) fn pair_requests(slowest: &[PairRequestLine], clock: &Clock, limit: usize) -> Table<'static, 5> {
+pub(super) fn pair_request_table(slowest: &[PairRequestLine], clock: &Clock, limit: usize) -> Table<'static, 5> {
     Table::new(
         slowest.iter().take(limit),
         [
@@ -101,9 +102,9 @@ pub(super) fn pair_requests(slowest: &[PairRequestLine], clock: &Clock, limit: u
 }
 
 /// Where a chunk's time goes, by leg, below the hops of requests.
-pub(super) fn path(report: &Report) -> Table<'static, 6> {
+pub(super) fn path_table(report: &Report) -> Table<'static, 6> {
     Table::new(
-        &PathRow::all(report),
+        &PathRow::all_rows(report),
         [
             ("Leg", Text, &|row| row.words()),
             ("First tokens", Number, &|row| known_or_dash(row.first_token_share, percent)),
@@ -116,7 +117,7 @@ pub(super) fn path(report: &Report) -> Table<'static, 6> {
 }
 
 /// The hops; `None` if there are none.
-pub(super) fn hops(report: &Report) -> Option<Table<'static, 12>> {
+pub(super) fn hop_table(report: &Report) -> Option<Table<'static, 12>> {
     let table = Table::new(
         &report.hops,
         [
@@ -140,28 +141,24 @@ pub(super) fn hops(report: &Report) -> Option<Table<'static, 12>> {
     if report.hops.is_empty() { None } else { Some(table) }
 }
 
-fn share_or_dash(share: Option<f64>) -> String {
-    known_or_dash(share, |share| format!("{:.1} %", 100.0 * share))
-}
-
 /// Time use of the engine's threads; `None` if none was sampled.
-pub(super) fn cpu(report: &Report) -> Option<Table<'static, 6>> {
+pub(super) fn cpu_table(report: &Report) -> Option<Table<'static, 6>> {
     let lines = report.cpu.as_ref().filter(|lines| !lines.is_empty())?;
     Some(Table::new(
         lines,
         [
             ("Thread", Text, &|line| format!("{} {}/{} {}", line.role, line.pid, line.tid, plain(&line.name))),
-            ("On a CPU", Number, &|line| share_or_dash(line.on_cpu)),
-            ("Waiting for a CPU", Number, &|line| share_or_dash(line.run_wait)),
-            ("Throttled", Number, &|line| share_or_dash(line.throttled)),
-            ("Away from its poll", Number, &|line| share_or_dash(line.away_from_poll)),
+            ("On a CPU", Number, &|line| known_or_dash(line.on_cpu, decimal_percent)),
+            ("Waiting for a CPU", Number, &|line| known_or_dash(line.run_wait, decimal_percent)),
+            ("Throttled", Number, &|line| known_or_dash(line.throttled, decimal_percent)),
+            ("Away from its poll", Number, &|line| known_or_dash(line.away_from_poll, decimal_percent)),
             ("Receives frames", Text, &|line| String::from(if line.receives { "yes" } else { "no" })),
         ],
     ))
 }
 
 /// The `limit` Python functions in which a role's threads ran most.
-pub(super) fn functions(role: &StackLine, limit: usize) -> Table<'static, 5> {
+pub(super) fn function_table(role: &StackLine, limit: usize) -> Table<'static, 5> {
     Table::new(
         role.functions.iter().take(limit),
         [
@@ -170,20 +167,20 @@ pub(super) fn functions(role: &StackLine, limit: usize) -> Table<'static, 5> {
             ("Innermost", Number, &|function| percent(function.all.own)),
             ("Anywhere", Number, &|function| percent(function.all.total)),
             ("Innermost while frames piled up", Number, &|function| {
-                known_or_dash(function.growing, |s| percent(s.own))
+                known_or_dash(function.growing, |share| percent(share.own))
             }),
         ],
     )
 }
 
 /// Stages of a request, by the engine's log.
-pub(super) fn stages(request: &StageTable, clock: &Clock) -> Table<'static, 7> {
+pub(super) fn stage_table(request: &StageTable, clock: &Clock) -> Table<'static, 7> {
     Table::new(
         &request.stages,
         [
             ("Stage", Rid, &|row| format!("{}{}", row.stage, if row.out_of_order { " (out of order)" } else { "" })),
             ("By", Text, &|row| row.by.clone()),
-            ("At", Number, &|row| clock.moment(row.at_ns)),
+            ("At", Number, &|row| clock.describe_moment(row.at_ns)),
             ("Since the previous", Number, &|row| known_or_dash(row.delta_ns, duration)),
             ("Tokens", Number, &|row| known_or_dash(row.tokens.map(u64::from), count)),
             ("Pending", Number, &|row| known_or_dash(row.pending.map(u64::from), count)),

@@ -1,14 +1,13 @@
 //! The report as text: verdict, numbers, advice, then unobserved stages.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 
 use serde_json::Value;
 use trace::detect::Severity;
 use trace::stats::Spread;
-use trace::words::{bytes, count, duration, known_or_dash, percent, plural};
+use trace::words::{bytes, count, decimal_percent, duration, known_or_dash, percent, plural};
 
-use super::brief::{describe_place, row, wrap};
+use super::brief::{describe_place, write_named_row, write_wrapped};
 use super::hostile::{lines, plain};
 use super::judged::headline;
 use super::path::PathRow;
@@ -31,16 +30,16 @@ const LEG: usize = 38;
 const BAR: usize = 40;
 
 /// The report as text for a terminal.
-pub(super) fn render(report: &Report, clock: &Clock) -> String {
+pub(super) fn render_text(report: &Report, clock: &Clock) -> String {
     let mut out = String::new();
     write_head(&mut out, report, clock);
     numbers::write_numbers(&mut out, report);
     write_demo_truth(&mut out, report);
     write_losses(&mut out, report, clock);
-    super::tool_calls::render(&mut out, report);
-    abandoned::render(&mut out, report, clock);
+    super::tool_calls::write_tool_calls(&mut out, report);
+    abandoned::write_abandoned(&mut out, report, clock);
     write_slowest(&mut out, report, clock);
-    stages::render(&mut out, report, clock);
+    stages::write_stage_report(&mut out, report, clock);
     write_hops(&mut out, report);
     write_pair(&mut out, report, clock);
     write_ttft(&mut out, report);
@@ -56,31 +55,29 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     lines(&out)
 }
 
-/// Ground truth of the demo, for comparison with the findings.
+/// Writes the ground truth of the demo, for comparison with the findings.
 fn write_demo_truth(out: &mut String, report: &Report) {
-    let Some(truth) = report.demo.as_ref().and_then(|demo| demo.get("truth")) else {
-        return;
-    };
+    let Some(truth) = report.demo.as_ref().and_then(|demo| demo.get("truth")) else { return };
     let names = ["requests", "chunks", "tokens", "chunks_merged", "chunks_dropped", "tokens_lost"];
     let numbers = names.map(|name| count(truth.get(name).and_then(Value::as_u64).unwrap_or_default()));
     let [requests, chunks, tokens, merged, dropped, lost] = numbers;
     let line = format!(
         "{requests} requests, {chunks} chunks and {tokens} tokens sent, {merged} merged, {dropped} dropped, {lost} tokens lost"
     );
-    wrap(out, &line, "demo's truth  ", "              ");
+    write_wrapped(out, &line, "demo's truth  ", "              ");
     out.push('\n');
 }
 
 /// Writes the verdict, the source, the engine and the length of the capture.
 fn write_head(out: &mut String, report: &Report, clock: &Clock) {
-    wrap(out, &headline(report, clock), "", "  ");
-    let engine = brief::engine(report);
-    let capture = clock.capture(report.capture_length_ns());
-    wrap(out, &format!("{} of {engine}, {capture}", report.source.kind), "", "  ");
-    let _ = writeln!(out);
+    write_wrapped(out, &headline(report, clock), "", "  ");
+    let engine = brief::describe_engine(report);
+    let capture = clock.describe_capture(report.capture_length_ns());
+    write_wrapped(out, &format!("{} of {engine}, {capture}", report.source.kind), "", "  ");
+    append_line!(out);
 }
 
-/// Requests that lost tokens: the worst few, with their missing positions.
+/// Writes the requests that lost tokens: the worst few, with their missing positions.
 fn write_losses(out: &mut String, report: &Report, clock: &Clock) {
     // If deliveries are observed, they decide. The prediction only matters for judging its accuracy.
     if let Some(confirmed) = &report.losses.confirmed {
@@ -95,16 +92,16 @@ fn write_loss_list(out: &mut String, list: &LossList, heading: &str, clock: &Clo
     if list.lines.is_empty() {
         return;
     }
-    let _ = writeln!(out, "{heading}: {}", plural(list.requests, "request"));
+    append_line!(out, "{heading}: {}", plural(list.requests, "request"));
     for line in list.lines.iter().take(LOSSY) {
-        wrap(out, &describe_loss(line, clock), "  ", "    ");
+        write_wrapped(out, &describe_loss(line, clock), "  ", "    ");
     }
     let shown = LOSSY.min(list.lines.len()) as u64;
-    let more = list.requests.saturating_sub(shown);
-    if more > 0 {
-        let _ = writeln!(out, "  and {} more; the JSON lists {}", count(more), count(list.lines.len() as u64));
+    let not_shown = list.requests.saturating_sub(shown);
+    if not_shown > 0 {
+        append_line!(out, "  and {} more; the JSON lists {}", count(not_shown), count(list.lines.len() as u64));
     }
-    let _ = writeln!(out);
+    append_line!(out);
 }
 
 /// Lost tokens of a request, with their times, positions and ids.
@@ -116,15 +113,15 @@ fn describe_loss(line: &LossLine, clock: &Clock) -> String {
         count(line.tokens),
         count(line.tokens_sent),
         plural(line.chunks, "chunk"),
-        line.span(clock)
+        line.describe_span(clock)
     );
-    let places = line.places(RANGES);
+    let places = line.list_places(RANGES);
     if !places.is_empty() {
-        let _ = write!(text, ", positions {places}");
+        append!(text, ", positions {places}");
     }
-    let ids = line.ids(RANGES);
+    let ids = line.list_ids(RANGES);
     if !ids.is_empty() {
-        let _ = write!(text, " (ids {ids})");
+        append!(text, " (ids {ids})");
     }
     text
 }
@@ -136,17 +133,22 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
         return;
     }
     let widest = 36;
-    let _ = writeln!(
+    append_line!(
         out,
         "{:widest$}  {:>12} {:>12} {:>8} {:>8} {:>8}  FINISH",
-        "SLOWEST", "SENT AT", "GAP", "SENT", "RECEIVED", "LOST"
+        "SLOWEST",
+        "SENT AT",
+        "GAP",
+        "SENT",
+        "RECEIVED",
+        "LOST"
     );
     for line in &report.slowest {
         let rid: String = plain(&line.rid).chars().take(widest).collect();
-        let _ = writeln!(
+        append_line!(
             out,
             "{rid:widest$}  {:>12} {:>12} {:>8} {:>8} {:>8}  {}",
-            known_or_dash(line.first_sent_ns, |ns| clock.moment(ns)),
+            known_or_dash(line.first_sent_ns, |ns| clock.describe_moment(ns)),
             line.gap_text(report.capture_length_ns()),
             count(line.tokens_sent),
             known_or_dash(line.tokens_received, count),
@@ -154,7 +156,7 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
             plain(line.finish.as_deref().unwrap_or("-")),
         );
     }
-    let _ = writeln!(out);
+    append_line!(out);
 }
 
 /// Writes the table of hops, with the details of each below its row.
@@ -162,15 +164,22 @@ fn write_hops(out: &mut String, report: &Report) {
     if report.hops.is_empty() {
         return;
     }
-    let widest = report.hops.iter().map(|h| h.name.chars().count()).max().unwrap_or(0).clamp(12, 31);
-    let _ = writeln!(
+    let widest = report.hops.iter().map(|hop| hop.name.chars().count()).max().unwrap_or(0).clamp(12, 31);
+    append_line!(
         out,
         "{:widest$}  {:>9} {:>9} {:>10} {:>6} {:>11} {:>9} {:>9}",
-        "HOP", "SENT", "RECEIVED", "CHUNKS", "BYTES", "MAX BACKLOG", "WAIT P50", "WAIT MAX"
+        "HOP",
+        "SENT",
+        "RECEIVED",
+        "CHUNKS",
+        "BYTES",
+        "MAX BACKLOG",
+        "WAIT P50",
+        "WAIT MAX"
     );
     for hop in &report.hops {
         let name: String = plain(&hop.name).chars().take(widest).collect();
-        let _ = writeln!(
+        append_line!(
             out,
             "{name:widest$}  {:>9} {:>9} {:>10} {:>9} {:>8} {:>9} {:>9}",
             known_or_dash(hop.frames_sent, count),
@@ -183,7 +192,7 @@ fn write_hops(out: &mut String, report: &Report) {
         );
         write_hop_details(out, hop);
     }
-    let _ = writeln!(out);
+    append_line!(out);
 }
 
 /// Writes what the row of a hop has no column for, as far as it was observed.
@@ -220,7 +229,7 @@ fn write_hop_details(out: &mut String, hop: &HopLine) {
         parts.push(format!("{} connections", lanes.len()));
     }
     if !parts.is_empty() {
-        wrap(out, &parts.join(", "), "  ", "  ");
+        write_wrapped(out, &parts.join(", "), "  ", "  ");
     }
     write_workers_and_lanes(out, hop);
 }
@@ -228,10 +237,16 @@ fn write_hop_details(out: &mut String, hop: &HopLine) {
 /// Writes where the time to first token of most requests goes.
 fn write_ttft(out: &mut String, report: &Report) {
     let Some(main) = report.ttft.as_ref().and_then(TtftReport::main_group) else { return };
-    let _ = writeln!(
+    append_line!(
         out,
         "{:LEG$}  {:>9} {:>9} {:>9} {:>9} {:>8} {:>9}",
-        "WHERE TTFT GOES", "MEAN", "P50", "P99", "MAX", "SHARE", "LAST 10 S"
+        "WHERE TTFT GOES",
+        "MEAN",
+        "P50",
+        "P99",
+        "MAX",
+        "SHARE",
+        "LAST 10 S"
     );
     for leg in &main.legs {
         let shares = format!("{:>8} {:>9}", percent(leg.share), known_or_dash(leg.recent_share, percent));
@@ -239,18 +254,23 @@ fn write_ttft(out: &mut String, report: &Report) {
     }
     write_ttft_row(out, &format!("in total, {}", plural(main.ns.count, "request")), main.mean_ns, &main.ns, "");
     for line in brief::ttft_caveats(report) {
-        wrap(out, &line, "  ", "  ");
+        write_wrapped(out, &line, "  ", "  ");
     }
-    let _ = writeln!(out);
+    append_line!(out);
 }
 
-/// Where the time to first token goes on both servers of a pair.
+/// Writes where the time to first token goes on both servers of a pair.
 fn write_pair(out: &mut String, report: &Report, clock: &Clock) {
     let Some(pair) = &report.pair else { return };
-    let _ = writeln!(
+    append_line!(
         out,
         "{:LEG$}  {:>9} {:>9} {:>9} {:>9} {:>8}",
-        "WHERE TTFT GOES ON BOTH SERVERS", "MEAN", "P50", "P99", "MAX", "SHARE"
+        "WHERE TTFT GOES ON BOTH SERVERS",
+        "MEAN",
+        "P50",
+        "P99",
+        "MAX",
+        "SHARE"
     );
     for leg in &pair.legs {
         write_ttft_row(out, &leg.words, leg.mean_ns, &leg.ns, &format!("{:>8}", percent(leg.share)));
@@ -258,13 +278,13 @@ fn write_pair(out: &mut String, report: &Report, clock: &Clock) {
     if let Some((ttft, mean_ns)) = pair.ttft_ns.as_ref().zip(pair.ttft_mean_ns) {
         write_ttft_row(out, &format!("in total, {}", plural(ttft.count, "request")), mean_ns, ttft, "");
     }
-    for line in pair.paragraphs() {
-        wrap(out, &plain(&line), "  ", "    ");
+    for line in pair.describe_in_paragraphs() {
+        write_wrapped(out, &plain(&line), "  ", "    ");
     }
     for absent in pair.describe_absent() {
-        wrap(out, &format!("not known {absent}"), "  ", "    ");
+        write_wrapped(out, &format!("not known {absent}"), "  ", "    ");
     }
-    let _ = writeln!(out);
+    append_line!(out);
     write_slowest_of_pair(out, &pair.slowest, clock);
 }
 
@@ -273,41 +293,46 @@ fn write_slowest_of_pair(out: &mut String, slowest: &[PairRequestLine], clock: &
     if slowest.is_empty() {
         return;
     }
-    let _ = writeln!(out, "SLOWEST ON BOTH SERVERS, with the legs of TTFT in order");
+    append_line!(out, "SLOWEST ON BOTH SERVERS, with the legs of TTFT in order");
     for line in slowest.iter().take(PAIR_REQUESTS) {
         let [decode, prefill] = [&line.decode_rid, &line.prefill_rid].map(|rid| plain(rid));
         let prefill = if decode == prefill { String::new() } else { format!(" (prefill's {prefill})") };
         let begin = line.describe_begin(clock);
         let text = format!("{decode}{prefill} at {begin}, TTFT {}: {}", duration(line.ttft_ns), line.describe_legs());
-        wrap(out, &text, "  ", "    ");
+        write_wrapped(out, &text, "  ", "    ");
     }
-    let _ = writeln!(out);
+    append_line!(out);
 }
 
-/// A row whose numbers stand beside the last line of its name: cut, the name of several legs in one would be that of the first.
+/// Writes a row whose numbers stand beside the last line of its name: cut, the name of several legs in one would be that of the first.
 fn write_ttft_row(out: &mut String, name: &str, mean_ns: u64, ns: &Spread, shares: &str) {
     let mut lines = String::new();
-    brief::wrap_within(&mut lines, name, "", "  ", LEG);
+    brief::write_wrapped_within(&mut lines, name, "", "  ", LEG);
     let lines = lines.trim_end();
     let (before, name) = lines.rsplit_once('\n').unwrap_or(("", lines));
     for line in before.lines() {
-        let _ = writeln!(out, "{line}");
+        append_line!(out, "{line}");
     }
     let [mean, p50, p99, max] = [mean_ns, ns.p50, ns.p99, ns.max].map(duration);
     let row = format!("{name:LEG$}  {mean:>9} {p50:>9} {p99:>9} {max:>9} {shares}");
-    let _ = writeln!(out, "{}", row.trim_end());
+    append_line!(out, "{}", row.trim_end());
 }
 
 /// Writes where a chunk's time goes, and the bar of the first tokens.
 fn write_path(out: &mut String, report: &Report) {
-    let rows = PathRow::all(report);
+    let rows = PathRow::all_rows(report);
     if rows.is_empty() {
         return;
     }
-    let _ = writeln!(
+    append_line!(
         out,
         "{:LEG$}  {:>9} {:>9} {:>9} {:>8} {:>8}  THREAD",
-        "WHERE A CHUNK'S TIME GOES", "MEAN", "P50", "P99", "SHARE", "RUN BUSY"
+        "WHERE A CHUNK'S TIME GOES",
+        "MEAN",
+        "P50",
+        "P99",
+        "SHARE",
+        "RUN BUSY"
     );
     for row in &rows {
         let name = match row.kind {
@@ -317,7 +342,7 @@ fn write_path(out: &mut String, report: &Report) {
             LegKind::WaitAndInside => format!("  before and inside the {}", plain(&row.name)),
         };
         let name: String = name.chars().take(LEG).collect();
-        let _ = writeln!(
+        append_line!(
             out,
             "{name:LEG$}  {:>9} {:>9} {:>9} {:>8} {:>8}  {}",
             known_or_dash(row.mean_ns, duration),
@@ -328,14 +353,14 @@ fn write_path(out: &mut String, report: &Report) {
             row.thread,
         );
     }
-    if let Some(bar) = bar::line(&report.path, BAR) {
-        wrap(out, &bar, "first tokens  ", "              ");
+    if let Some(bar) = bar::describe_bar(&report.path, BAR) {
+        write_wrapped(out, &bar, "first tokens  ", "              ");
         if let Some(ends) = bar::ends_of_path(&report.path) {
             let span = format!("of the time from the {}'s send to the {}'s receive", plain(ends.from), plain(ends.to));
-            wrap(out, &span, "              ", "              ");
+            write_wrapped(out, &span, "              ", "              ");
         }
     }
-    let _ = writeln!(out);
+    append_line!(out);
 }
 
 /// Describes the receivers of a line with several hops; hops to the same endpoint have one. `None` for a single hop.
@@ -358,7 +383,7 @@ pub(super) fn describe_receivers(hop: &HopLine) -> Option<String> {
     }
 }
 
-/// Renders the load of each worker of a line and of each connection into it.
+/// Writes the load of each worker of a line and of each connection into it.
 fn write_workers_and_lanes(out: &mut String, hop: &HopLine) {
     for worker in hop.workers.iter().flatten().take(MEMBERS) {
         let name = worker.worker.map_or_else(|| plain(&worker.endpoint), |n| format!("worker {n}"));
@@ -372,12 +397,12 @@ fn write_workers_and_lanes(out: &mut String, hop: &HopLine) {
         if let Some(busy) = worker.busy {
             parts.push(format!("busy for {} of the run", percent(busy)));
         }
-        wrap(out, &format!("{name}: {}", parts.join(", ")), "  ", "    ");
+        write_wrapped(out, &format!("{name}: {}", parts.join(", ")), "  ", "    ");
     }
     for lane in hop.lanes.iter().flatten().take(MEMBERS) {
         let into = lane.worker.map_or_else(String::new, |n| format!(" into worker {n}"));
         let load = describe_load(lane.chunks, lane.tokens, lane.share);
-        wrap(out, &format!("connection {}{into}: {load}", lane.lane), "  ", "    ");
+        write_wrapped(out, &format!("connection {}{into}: {load}", lane.lane), "  ", "    ");
     }
 }
 
@@ -388,8 +413,8 @@ fn describe_load(chunks: u64, tokens: u64, share: Option<f64>) -> String {
 }
 
 /// `12.5 % on cpu`, or why it is unknown.
-fn share_of_time(share: Option<f64>, what: &str, unknown: &str) -> String {
-    share.map_or_else(|| format!("{what}: {unknown}"), |share| format!("{:.1} % {what}", 100.0 * share))
+fn describe_share_of_time(share: Option<f64>, what: &str, unknown: &str) -> String {
+    share.map_or_else(|| format!("{what}: {unknown}"), |share| format!("{} {what}", decimal_percent(share)))
 }
 
 /// Writes how the engine's threads spent their time.
@@ -399,46 +424,47 @@ fn write_cpu(out: &mut String, report: &Report) {
         return;
     }
     for line in lines {
-        let on = share_of_time(line.on_cpu, "on cpu", &brief::unknown());
-        let wait = share_of_time(line.run_wait, "waiting for a CPU", brief::NO_WAITS);
+        let on = describe_share_of_time(line.on_cpu, "on cpu", &brief::unobserved_text());
+        let wait = describe_share_of_time(line.run_wait, "waiting for a CPU", brief::NO_WAITS);
         let mut text = format!(
             "{} ({}/{} {}): {on}, {wait}, {}",
             line.role,
             line.pid,
             line.tid,
             line.name,
-            share_of_time(line.throttled, "throttled", brief::NO_THROTTLING)
+            describe_share_of_time(line.throttled, "throttled", brief::NO_THROTTLING)
         );
         if let Some(away) = line.away_from_poll {
-            let _ = write!(text, ", {}", share_of_time(Some(away), "away from its poll", ""));
+            append!(text, ", {}", describe_share_of_time(Some(away), "away from its poll", ""));
         }
-        row(out, "cpu", &text);
+        write_named_row(out, "cpu", &text);
     }
-    let _ = writeln!(out);
+    append_line!(out);
 }
 
 /// Writes the findings with their times and advice, worst first.
 fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
     for finding in &report.findings {
         let head = format!("{} {}: {}", severity_mark(finding.severity), finding.kind, finding.summary);
-        wrap(out, &head, "", "    ");
-        let mut since = brief::span_of(finding, clock);
+        write_wrapped(out, &head, "", "    ");
+        let mut since = brief::describe_span(finding, clock);
         if let Some(place) = &finding.hop {
-            let _ = write!(since, ", {}", describe_place(place));
+            append!(since, ", {}", describe_place(place));
         }
         if !finding.rid.is_empty() {
-            let _ = write!(since, ", worst {}", finding.rid);
+            append!(since, ", worst {}", finding.rid);
         }
-        wrap(out, &since, "    ", "    ");
+        write_wrapped(out, &since, "    ", "    ");
         if let Some(advice) = &finding.advice {
-            wrap(out, &format!("-> {advice}"), "    ", "       ");
+            write_wrapped(out, &format!("-> {advice}"), "    ", "       ");
         }
     }
     if !report.findings.is_empty() {
-        let _ = writeln!(out);
+        append_line!(out);
     }
 }
 
+/// Mark in front of a finding of this severity.
 fn severity_mark(severity: Severity) -> &'static str {
     match severity {
         Severity::Info => "[i]",
@@ -449,12 +475,12 @@ fn severity_mark(severity: Severity) -> &'static str {
 
 /// Writes what was not observed or not available, which explains each `-`.
 fn write_not_observed(out: &mut String, report: &Report) {
-    let missing = brief::not_observed(report);
+    let missing = brief::list_unobserved(report);
     if !missing.is_empty() {
-        row(out, "not observed", &format!("(shown as -) {}", missing.join("; ")));
+        write_named_row(out, "not observed", &format!("(shown as -) {}", missing.join("; ")));
     }
-    for failure in brief::degraded(report) {
-        row(out, "degraded", &failure);
+    for failure in brief::describe_degraded(report) {
+        write_named_row(out, "degraded", &failure);
     }
 }
 
@@ -465,10 +491,10 @@ fn write_own_costs(out: &mut String, report: &Report) {
     let undecoded = plural(own.frames_undecoded, "frame");
     let mut line = format!("{events}, {} missed, {undecoded} undecoded", count(own.missed()));
     if let Some(cpu) = own.cpu_ns {
-        let _ = write!(line, ", {} of CPU", duration(cpu));
+        append!(line, ", {} of CPU", duration(cpu));
     }
     if let Some(rss) = own.rss_bytes {
-        let _ = write!(line, ", {} resident", bytes(rss));
+        append!(line, ", {} resident", bytes(rss));
     }
-    row(out, "tokengap", &line);
+    write_named_row(out, "tokengap", &line);
 }

@@ -1,7 +1,6 @@
 //! Tool calls of responses: comparison of their arguments with the engine's text, and the process at fault.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 use trace::clock::MonoNs;
@@ -10,7 +9,7 @@ use trace::ledger::Ledger;
 use trace::words::{count, plural};
 
 use super::Report;
-use super::brief::wrap;
+use super::brief::write_wrapped;
 use super::hostile::plain;
 
 /// Maximum number of responses in the text; the JSON lists more.
@@ -58,23 +57,23 @@ pub struct ToolCallLine {
 }
 
 /// Converts the responses kept by the ledger. `None` if no response had tool calls.
-pub(super) fn tool_calls(ledger: &Ledger, from: MonoNs) -> Option<ToolCallCounts> {
+pub(super) fn tool_call_counts(ledger: &Ledger, from: MonoNs) -> Option<ToolCallCounts> {
     let responses = ledger.tool_calls();
     let outcomes = &responses.outcomes;
     if outcomes.is_empty() {
         return None;
     }
     Some(ToolCallCounts {
-        complete: number_of(outcomes, ToolCallOutcome::Complete),
-        rewritten: number_of(outcomes, ToolCallOutcome::Rewritten),
-        unfinished: number_of(outcomes, ToolCallOutcome::Unfinished),
-        unjudged: number_of(outcomes, ToolCallOutcome::Unjudged),
+        complete: responses_with(outcomes, ToolCallOutcome::Complete),
+        rewritten: responses_with(outcomes, ToolCallOutcome::Rewritten),
+        unfinished: responses_with(outcomes, ToolCallOutcome::Unfinished),
+        unjudged: responses_with(outcomes, ToolCallOutcome::Unjudged),
         unjudged_by_reason: responses.unjudged.clone(),
-        absent: number_of(outcomes, ToolCallOutcome::Absent),
-        garbled: number_of(outcomes, ToolCallOutcome::Garbled),
-        swapped: number_of(outcomes, ToolCallOutcome::Swapped),
-        repeated: number_of(outcomes, ToolCallOutcome::Repeated),
-        missing: number_of(outcomes, ToolCallOutcome::Missing),
+        absent: responses_with(outcomes, ToolCallOutcome::Absent),
+        garbled: responses_with(outcomes, ToolCallOutcome::Garbled),
+        swapped: responses_with(outcomes, ToolCallOutcome::Swapped),
+        repeated: responses_with(outcomes, ToolCallOutcome::Repeated),
+        missing: responses_with(outcomes, ToolCallOutcome::Missing),
         lines: responses
             .latest()
             .map(|response| ToolCallLine {
@@ -87,11 +86,12 @@ pub(super) fn tool_calls(ledger: &Ledger, from: MonoNs) -> Option<ToolCallCounts
     })
 }
 
-fn number_of(outcomes: &BTreeMap<ToolCallOutcome, u64>, outcome: ToolCallOutcome) -> u64 {
+/// Number of responses with this outcome.
+fn responses_with(outcomes: &BTreeMap<ToolCallOutcome, u64>, outcome: ToolCallOutcome) -> u64 {
     outcomes.get(&outcome).copied().unwrap_or_default()
 }
 
-/// The party that changed the arguments.
+/// The party that changed the arguments; `None` if that is not judged.
 fn changed_by(calls: &ToolCalls) -> Option<&'static str> {
     match calls.outcome {
         ToolCallOutcome::Complete | ToolCallOutcome::Unfinished => Some("nobody"),
@@ -131,18 +131,20 @@ pub fn explain_tool_calls(calls: &ToolCalls) -> String {
             None | Some(UnjudgedReason::Differs) => format!(
                 "{which}: the arguments are not the text in the engine's frames, in a way that proves no loss (finish reason {finish}); not judged"
             ),
-            Some(reason) => format!("{}: not judged: {}", plural(calls.calls.into(), "tool call"), why(reason)),
+            Some(reason) => {
+                format!("{}: not judged: {}", plural(calls.calls.into(), "tool call"), describe_reason(reason))
+            }
         },
-        ToolCallOutcome::Absent => absent(calls),
-        ToolCallOutcome::Missing => damaged(calls, "in no event of the response"),
-        ToolCallOutcome::Repeated => damaged(calls, "in the response twice"),
-        ToolCallOutcome::Swapped => damaged(calls, "in the response in another order"),
-        ToolCallOutcome::Garbled => damaged(calls, "in the response with U+FFFD instead"),
+        ToolCallOutcome::Absent => describe_absent(calls),
+        ToolCallOutcome::Missing => describe_damage(calls, "in no event of the response"),
+        ToolCallOutcome::Repeated => describe_damage(calls, "in the response twice"),
+        ToolCallOutcome::Swapped => describe_damage(calls, "in the response in another order"),
+        ToolCallOutcome::Garbled => describe_damage(calls, "in the response with U+FFFD instead"),
     }
 }
 
 /// Why tool calls were not judged, in words.
-fn why(reason: UnjudgedReason) -> &'static str {
+fn describe_reason(reason: UnjudgedReason) -> &'static str {
     match reason {
         UnjudgedReason::Differs => "the difference proves no loss",
         UnjudgedReason::Missed => "a part of the response or of the engine's frames was not observed",
@@ -153,8 +155,8 @@ fn why(reason: UnjudgedReason) -> &'static str {
 }
 
 /// Describes tool calls in the engine's frames that the response does not have.
-fn absent(calls: &ToolCalls) -> String {
-    let place = calls.part.map_or_else(String::new, |part| format!(" ({} of the output)", tokens(part)));
+fn describe_absent(calls: &ToolCalls) -> String {
+    let place = calls.part.map_or_else(String::new, |part| format!(" ({} of the output)", describe_tokens(part)));
     format!(
         "{} of {} in the engine's frames: in no field of the response, which has {}. The first is call {}{place}. Not judged: a parser leaves out calls of functions that the request does not offer",
         plural(calls.absent.into(), "tool call"),
@@ -165,7 +167,7 @@ fn absent(calls: &ToolCalls) -> String {
 }
 
 /// Tokens of the part, counted from 1: `tokens 3 to 5`.
-fn tokens(part: ArgumentsPart) -> String {
+fn describe_tokens(part: ArgumentsPart) -> String {
     match part.tokens {
         [first, last] if first >= last => format!("token {last}"),
         [first, last] => format!("tokens {first} to {last}"),
@@ -173,7 +175,7 @@ fn tokens(part: ArgumentsPart) -> String {
 }
 
 /// Events at the ends of the difference.
-fn events(calls: &ToolCalls, part: ArgumentsPart) -> String {
+fn describe_events(calls: &ToolCalls, part: ArgumentsPart) -> String {
     let of = format!("of the {} with its arguments", plural(calls.events.into(), "event"));
     match part.events {
         // No event has number 0.
@@ -186,7 +188,7 @@ fn events(calls: &ToolCalls, part: ArgumentsPart) -> String {
 }
 
 /// Describes arguments of which a part did not reach the client as the engine sent it. `how`: where the part is in the response.
-fn damaged(calls: &ToolCalls, how: &str) -> String {
+fn describe_damage(calls: &ToolCalls, how: &str) -> String {
     let which = format!("tool call {} of {}", calls.call, calls.calls);
     let Some(part) = calls.part else {
         return format!(
@@ -202,8 +204,8 @@ fn damaged(calls: &ToolCalls, how: &str) -> String {
         "{which}: {} from character {} of the arguments on ({} of the output) are in the engine's frames, and {how}. {}. {by}",
         plural(part.chars.into(), "character"),
         count(part.at.into()),
-        tokens(part),
-        events(calls, part)
+        describe_tokens(part),
+        describe_events(calls, part)
     )
 }
 
@@ -221,9 +223,15 @@ fn describe_extent(part: ArgumentsPart) -> &'static str {
     }
 }
 
+/// Tool calls of one response in words.
+pub(super) struct ExplainedCalls {
+    pub(super) rid: String,
+    pub(super) explanation: String,
+}
+
 impl ToolCallCounts {
     /// Numbers of responses: `12 complete, 1 with missing text`.
-    pub(super) fn summary(&self) -> String {
+    pub(super) fn summarise_calls(&self) -> String {
         let counts = [
             (self.complete, "complete"),
             (self.rewritten, "in another form"),
@@ -235,34 +243,36 @@ impl ToolCallCounts {
             (self.swapped, "with swapped text"),
             (self.garbled, "with cut characters"),
         ];
-        let counted = counts.iter().filter(|(n, _)| *n > 0);
-        let counted: Vec<String> = counted.map(|(n, what)| format!("{} {what}", count(*n))).collect();
+        let counted = counts.iter().filter(|(responses, _)| *responses > 0);
+        let counted: Vec<String> = counted.map(|(responses, what)| format!("{} {what}", count(*responses))).collect();
         let reasons = self.unjudged_by_reason.iter();
         let reasons: Vec<String> =
-            reasons.map(|(reason, n)| format!("{} because {}", count(*n), why(*reason))).collect();
+            reasons.map(|(reason, n)| format!("{} because {}", count(*n), describe_reason(*reason))).collect();
         let reasons = if reasons.is_empty() { String::new() } else { format!(" (not judged: {})", reasons.join(", ")) };
         counted.join(", ") + &reasons
     }
 
-    /// Request and explanation of the first few responses that were compared and whose arguments are not complete.
-    pub(super) fn notable(&self) -> impl Iterator<Item = (String, String)> {
-        let notable = self.lines.iter().filter(|line| {
+    /// The first few responses that were compared and whose arguments are not complete.
+    pub(super) fn explain_incomplete(&self) -> impl Iterator<Item = ExplainedCalls> {
+        let incomplete = self.lines.iter().filter(|line| {
             // Texts that differ were compared, but their difference proves no loss.
             let is_compared = line.calls.reason.is_none_or(|reason| reason == UnjudgedReason::Differs);
             line.calls.outcome >= ToolCallOutcome::Unfinished && is_compared
         });
-        notable.take(LIMIT).map(|line| (plain(&line.rid), explain_tool_calls(&line.calls)))
+        incomplete
+            .take(LIMIT)
+            .map(|line| ExplainedCalls { rid: plain(&line.rid), explanation: explain_tool_calls(&line.calls) })
     }
 }
 
 /// Writes the outcomes of tool calls, and an explanation of the first few that are not complete.
-pub(super) fn render(out: &mut String, report: &Report) {
+pub(super) fn write_tool_calls(out: &mut String, report: &Report) {
     let Some(calls) = &report.tool_calls else { return };
-    let _ = writeln!(out, "TOOL CALLS of responses: {}", calls.summary());
-    for (rid, explanation) in calls.notable() {
-        wrap(out, &format!("{rid}: {explanation}"), "  ", "    ");
+    append_line!(out, "TOOL CALLS of responses: {}", calls.summarise_calls());
+    for ExplainedCalls { rid, explanation } in calls.explain_incomplete() {
+        write_wrapped(out, &format!("{rid}: {explanation}"), "  ", "    ");
     }
-    let _ = writeln!(out);
+    append_line!(out);
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use trace::engine::Facts;
 use trace::event::UnknownArrival;
 use trace::ledger::{Ledger, LegLengths, TimedLeg, TtftGroup, TtftMoment};
 use trace::stats::{DurationSum, Spread};
-use trace::words::plural;
+use trace::words::{percent, plural};
 
 use super::bar::{self, Segment};
 
@@ -75,6 +75,13 @@ pub struct UnobservedMomentLine {
 }
 
 impl UnobservedMomentLine {
+    /// Whether the next moment is listed with this one: both are unknown of the same number of requests, for the same reason. Arrivals that are
+    /// unknown for several reasons are listed one by one.
+    fn is_listed_with(&self, next: &Self) -> bool {
+        self.moment != TtftMoment::Arrived && self.requests == next.requests && self.reason == next.reason
+    }
+
+    /// A moment that is unknown of so many requests.
     fn new(moment: TtftMoment, requests: u64, reason: &str) -> Self {
         Self { moment, words: moment.describe_absence().to_owned(), requests, reason: reason.to_owned() }
     }
@@ -90,6 +97,7 @@ pub struct RequestLegLine {
 }
 
 impl RequestLegLine {
+    /// A leg of a request with its length.
     pub(super) fn new(timed: TimedLeg) -> Self {
         Self { name: timed.leg.to_string(), ns: timed.ns }
     }
@@ -111,15 +119,12 @@ impl TtftReport {
 
     /// What was not observed of these times, one text for each reason: `the entry to the queue, the entry to a batch of 3 requests: ..`.
     pub fn describe_absent(&self) -> Vec<String> {
-        let all: u64 = self.groups.iter().map(|group| group.ns.count).sum();
+        let all_requests: u64 = self.groups.iter().map(|group| group.ns.count).sum();
         let mut lines = Vec::new();
-        let has_same_reason = |a: &UnobservedMomentLine, b: &UnobservedMomentLine| {
-            a.moment != TtftMoment::Arrived && (a.requests, &a.reason) == (b.requests, &b.reason)
-        };
-        for same in self.absent.chunk_by(has_same_reason) {
-            let Some(first) = same.first() else { continue };
-            let words: Vec<&str> = same.iter().map(|line| line.words.as_str()).collect();
-            let of = if first.requests == all {
+        for group in self.absent.chunk_by(UnobservedMomentLine::is_listed_with) {
+            let Some(first) = group.first() else { continue };
+            let words: Vec<&str> = group.iter().map(|line| line.words.as_str()).collect();
+            let of = if first.requests == all_requests {
                 String::new()
             } else {
                 format!(" of {}", plural(first.requests, "request"))
@@ -138,9 +143,64 @@ impl TtftReport {
     pub fn main_group(&self) -> Option<&TtftGroupLine> {
         self.groups.first()
     }
+
+    /// The group of most requests, or why there is none.
+    pub(crate) fn group_of_most(&self) -> Result<&TtftGroupLine, &'static str> {
+        let Some(main) = self.main_group() else {
+            let are_bodies = self.not_streamed > 0;
+            return Err(if are_bodies { "responses are not streamed" } else { "no time to first token was observed" });
+        };
+        let streamed = self.groups.iter().map(|group| group.ns.count).sum::<u64>() + self.others;
+        if self.not_streamed > streamed {
+            Err("most responses are not streamed")
+        } else if 2 * main.ns.count < streamed {
+            Err("requests differ in what was observed of them")
+        } else {
+            Ok(main)
+        }
+    }
+}
+
+/// How the text on a bottleneck begins that cannot be named.
+pub(super) const UNKNOWN_BOTTLENECK: &str = "bottleneck unknown";
+
+/// The leg that takes most of the time to first token, with its share over the run and over the last ten seconds: `bottleneck: prefill (62 % of
+/// TTFT, 70 % in the last 10 s)`. `None`: no message to the scheduler was observed, which the kinds of faults that are not judged say.
+pub fn describe_bottleneck(ttft: Option<&TtftReport>) -> String {
+    match ttft.map(TtftReport::group_of_most) {
+        None => String::from(UNKNOWN_BOTTLENECK),
+        Some(Err(reason)) => format!("{UNKNOWN_BOTTLENECK} ({reason})"),
+        Some(Ok(main)) => match main.longest_leg() {
+            Some(leg) => format!("bottleneck: {} ({})", leg.words, main.describe_share_of(leg)),
+            None => format!("{UNKNOWN_BOTTLENECK} (first tokens took no time)"),
+        },
+    }
 }
 
 impl TtftGroupLine {
+    /// The leg with the largest share over the run; `None` if the requests took no time.
+    pub fn longest_leg(&self) -> Option<&TtftLegLine> {
+        let longest = self.legs.iter().max_by(|a, b| a.share.total_cmp(&b.share));
+        longest.filter(|leg| leg.share > 0.0)
+    }
+
+    /// Share of this leg, which has the largest over the run, and the largest share of the last ten seconds.
+    fn describe_share_of(&self, longest: &TtftLegLine) -> String {
+        let share = percent(longest.share);
+        let recent = self.legs.iter().filter_map(|leg| Some((leg, leg.recent_share?)));
+        let Some((leg, recent_share)) = recent.max_by(|a, b| a.1.total_cmp(&b.1)) else {
+            return format!("{share} of TTFT, no first token in the last 10 s");
+        };
+        let recent_share = percent(recent_share);
+        if leg.name != longest.name {
+            format!("{share} of TTFT; in the last 10 s: {}, {recent_share}", leg.words)
+        } else if recent_share == share {
+            format!("{share} of TTFT, run and last 10 s")
+        } else {
+            format!("{share} of TTFT, {recent_share} in the last 10 s")
+        }
+    }
+
     /// Shares of its legs that are large enough for a segment of a bar.
     pub fn segments(&self) -> Vec<Segment> {
         bar::merge_small_segments(self.legs.iter().map(|leg| Segment { name: leg.words.clone(), share: leg.share }))
@@ -162,7 +222,7 @@ fn absent_moments(ledger: &Ledger) -> Vec<UnobservedMomentLine> {
         let without = ledger.ttft().groups().iter().filter(|group| !group.observes(moment));
         let requests: u64 = without.map(|group| group.times().count()).sum();
         if requests > 0 {
-            lines.push(UnobservedMomentLine::new(moment, requests, absence_of(moment, ledger)));
+            lines.push(UnobservedMomentLine::new(moment, requests, why_unobserved(moment, ledger)));
         }
     }
     lines
@@ -180,7 +240,7 @@ fn describe_unknown_arrival(why: UnknownArrival) -> &'static str {
 }
 
 /// Why a moment behind the arrival was not observed of some requests.
-fn absence_of(moment: TtftMoment, ledger: &Ledger) -> &'static str {
+fn why_unobserved(moment: TtftMoment, ledger: &Ledger) -> &'static str {
     let mut request_hops = ledger.hops().iter().filter(|hop| hop.carries_requests);
     match moment {
         TtftMoment::Queued | TtftMoment::BatchEntered => ledger.absent_engine_times().entries,
@@ -237,4 +297,66 @@ fn leg_line(
 /// Share of `whole`; `None` if that is nothing.
 fn share(part: DurationSum, whole: DurationSum) -> Option<f64> {
     if whole.ns == 0 { None } else { Some(part.ns as f64 / whole.ns as f64) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A leg with its shares of the run and of the last ten seconds.
+    fn leg(name: &str, share: f64, recent_share: Option<f64>) -> TtftLegLine {
+        TtftLegLine {
+            name: name.to_owned(),
+            words: format!("the {name}"),
+            from: TtftMoment::Arrived,
+            to: TtftMoment::FirstDelivered,
+            ns: Spread::default(),
+            mean_ns: 0,
+            share,
+            recent_share,
+        }
+    }
+
+    fn group(requests: u64, legs: Vec<TtftLegLine>) -> TtftGroupLine {
+        TtftGroupLine {
+            from: TtftMoment::Arrived,
+            to: TtftMoment::FirstDelivered,
+            ns: Spread { count: requests, ..Spread::default() },
+            mean_ns: 0,
+            recent_mean_ns: None,
+            legs,
+        }
+    }
+
+    fn bottleneck(groups: Vec<TtftGroupLine>, not_streamed: u64) -> String {
+        describe_bottleneck(Some(&TtftReport { groups, absent: Vec::new(), not_streamed, others: 0 }))
+    }
+
+    #[test]
+    fn the_bottleneck_is_the_longest_leg_of_the_run_and_of_the_last_ten_seconds() {
+        let of = |[queue, prefill]: [f64; 2], recent: [Option<f64>; 2]| {
+            bottleneck(vec![group(9, vec![leg("queue", queue, recent[0]), leg("prefill", prefill, recent[1])])], 0)
+        };
+        let run = [0.38, 0.62];
+        assert_eq!(of(run, [Some(0.3), Some(0.7)]), "bottleneck: the prefill (62 % of TTFT, 70 % in the last 10 s)");
+        assert_eq!(of(run, run.map(Some)), "bottleneck: the prefill (62 % of TTFT, run and last 10 s)");
+        assert_eq!(
+            of(run, [Some(0.8), Some(0.2)]),
+            "bottleneck: the prefill (62 % of TTFT; in the last 10 s: the queue, 80 %)"
+        );
+        assert_eq!(of(run, [None, None]), "bottleneck: the prefill (62 % of TTFT, no first token in the last 10 s)");
+        assert_eq!(of([0.0, 0.0], [None, None]), "bottleneck unknown (first tokens took no time)");
+    }
+
+    #[test]
+    fn a_bottleneck_that_is_not_known_of_most_requests_is_unknown() {
+        let of = |requests| group(requests, vec![leg("queue", 1.0, None)]);
+        assert_eq!(describe_bottleneck(None), "bottleneck unknown");
+        assert_eq!(bottleneck(Vec::new(), 0), "bottleneck unknown (no time to first token was observed)");
+        assert_eq!(bottleneck(Vec::new(), 2), "bottleneck unknown (responses are not streamed)");
+        assert_eq!(bottleneck(vec![of(9)], 10), "bottleneck unknown (most responses are not streamed)");
+        let differ = "bottleneck unknown (requests differ in what was observed of them)";
+        assert_eq!(bottleneck(vec![of(4), of(3), of(3)], 0), differ);
+        assert!(bottleneck(vec![of(5), of(3), of(2)], 10).starts_with("bottleneck: the queue"));
+    }
 }

@@ -123,12 +123,12 @@ fn a_finding_of_a_live_run_has_a_span_at_the_start_and_one_at_the_end_of_each_ep
             analysis.apply(event);
         }
         analysis.tick(now);
-        live.tick(now, &analysis);
+        live.record_tick(now, &analysis);
     }
-    let (json, count) = live.take(&analysis).expect("spans");
-    let line: Value = serde_json::from_slice(&json).expect("JSON");
+    let encoded = live.take_spans(&analysis).expect("spans");
+    let line: Value = serde_json::from_slice(&encoded.json).expect("JSON");
     let ids: BTreeSet<&str> = spans(&line).iter().filter_map(|span| span["spanId"].as_str()).collect();
-    assert_eq!(ids.len() as u64, count);
+    assert_eq!(ids.len() as u64, encoded.items);
     let of_state = |state: &str| -> BTreeMap<&str, &Value> {
         let of_state =
             spans(&line).iter().filter(|span| attributes(span)["tokengap.finding.state"]["stringValue"] == state);

@@ -136,9 +136,7 @@ fn check_no_false_findings(world: &World, analysis: &Analysis) -> TestCaseResult
     let lossy = ledger.lossy_requests().map(|lossy| (&*lossy.rid, lossy.confirmed.as_deref()));
     let live = ledger.requests().map(|request| (&*request.rid, request.losses()));
     for (rid, losses) in lossy.chain(live) {
-        let Some(losses): Option<&Losses> = losses else {
-            continue;
-        };
+        let Some(losses): Option<&Losses> = losses else { continue };
         for range in &losses.ranges {
             let [first, last] = range.tokens;
             let lost = |position| requests_with_rid(world, rid).any(|request| request.dropped.contains_key(&position));

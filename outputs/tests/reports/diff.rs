@@ -110,7 +110,11 @@ fn measure<'d>(diff: &'d Diff, name: &str) -> &'d ComparedMeasure {
 }
 
 fn compare(a: &Report, b: &Report) -> Diff {
-    Diff::of(NamedRun { name: "before", report: a }, NamedRun { name: "after", report: b }, &DiffOptions::default())
+    Diff::of_runs(
+        NamedRun { name: "before", report: a },
+        NamedRun { name: "after", report: b },
+        &DiffOptions::default(),
+    )
 }
 
 #[test]

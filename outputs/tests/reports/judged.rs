@@ -7,7 +7,7 @@ use outputs::report::{FaultKind, Report};
 use trace::engine::Mode;
 use trace::event::{
     Answer, AnswerContent, AnswerForm, Arrival, ArrivalTimes, Capabilities, Chunk, Delivery, Dispatch, DispatchKind,
-    DispatchedRequest, Engine, Event, Frame, Hop, Received, Stage, What,
+    DispatchedRequest, Engine, Event, Frame, Hop, Received, Rejection, Stage, What,
 };
 use trace::{Analysis, FrameId, HopId, MonoNs, ReportInput};
 
@@ -104,20 +104,36 @@ fn a_headline_names_what_was_not_judged() {
     assert_eq!(
         headlines,
         [
-            "HEALTHY: no findings",
-            "NO FINDINGS in 1 request; not judged: lost tokens, late delivery (deliveries are not observed); \
+            "HEALTHY: no findings; bottleneck: inside the scheduler: queue, prefill (83 % of TTFT, run and last 10 s)",
+            "NO FINDINGS in 1 request; bottleneck: inside the scheduler: queue, prefill (94 % of TTFT, run and last 10 s); \
+             not judged: lost tokens, late delivery (deliveries are not observed); \
              clients (responses are not observed); late requests (arrivals of requests are not observed)",
             "NO FINDINGS in 1 request; not judged: first-token gap, queues (receives are not observed); \
-             late requests (requests on their way to the engine are not observed)",
+             late requests (requests on their way to the engine are not observed); bottleneck unknown",
             "NO FINDINGS in 1 request; not judged: first-token gap, queues (receives are not observed); \
              lost tokens, late delivery (deliveries are not observed); clients (responses are not observed); \
-             late requests (requests on their way to the engine are not observed)",
+             late requests (requests on their way to the engine are not observed); bottleneck unknown",
             "NO FINDINGS in 1 response; not judged: first-token gap, engine silence, queues, late delivery, late requests \
-             (no frames are observed)",
+             (no frames are observed); bottleneck unknown",
             "NO FINDINGS in 1 request; not judged: lost tokens, engine silence, queues, late delivery, clients, late requests \
-             (the log does not show them)",
+             (the log does not show them); bottleneck unknown",
             "NOT JUDGED: 1 request, no findings; first-token gap (the log has not both times of a first token); \
-             lost tokens, engine silence, queues, late delivery, clients, late requests (the log does not show them)",
+             lost tokens, engine silence, queues, late delivery, clients, late requests (the log does not show them); bottleneck unknown",
         ]
     );
+}
+
+/// A stream that is refused has status 200.
+#[test]
+fn a_headline_counts_responses_with_an_error() {
+    let mut analysis = Analysis::new(engine::config());
+    for status in [503, 200, 200] {
+        analysis.apply(&Event::new(MonoNs(MS), What::Rejected(Rejection { status })));
+    }
+    analysis.tick(MonoNs(300 * MS));
+    let report = Report::of(&analysis, &ReportInput::for_source("test"));
+    let begin = "NO FINDINGS in 3 responses; 3 responses with an error; not judged: ";
+    assert!(report.verdict.starts_with(begin), "{}", report.verdict);
+    let answers = report.answers.expect("two streams");
+    assert_eq!((answers.seen, answers.failed, &report.rejected), (2, 2, &[(503, 1)].into()));
 }

@@ -208,6 +208,7 @@ pub(crate) fn attach_client_writes(ebpf: &mut Ebpf, every_call: bool) -> Result<
     Ok(links)
 }
 
+/// Loads the program, unless it is loaded.
 pub(crate) fn load_tracepoint_program(ebpf: &mut Ebpf, program: TracepointProgram) -> Result<(), ProgramError> {
     let program: &mut RawTracePoint = program_mut(ebpf, program.program)?;
     accept_loaded(program.load())
@@ -233,7 +234,7 @@ where
     ebpf.program_mut(name).ok_or_else(|| ProgramError::InvalidName { name: name.to_owned() })?.try_into()
 }
 
-/// A program is loaded once, however many links it has.
+/// Treats a program that is already loaded as success: it is loaded once, however many links it has.
 fn accept_loaded(result: Result<(), ProgramError>) -> Result<(), ProgramError> {
     match result {
         Err(ProgramError::AlreadyLoaded) => Ok(()),

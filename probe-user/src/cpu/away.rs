@@ -24,9 +24,9 @@ pub struct Away {
 impl Away {
     /// Reads the thread's state from `/proc`; `None` when it is running, runnable or has exited.
     pub fn read(pid: u32, tid: u32) -> Option<Self> {
-        let state_char = read_state_letter(pid, tid)?;
-        match state_char {
-            'T' | 't' => return Self::of_stop(state_char),
+        let state_letter = read_state_letter(pid, tid)?;
+        match state_letter {
+            'T' | 't' => return Self::of_stop(state_letter),
             // Asleep, asleep without interruption, idle, parked.
             'S' | 'D' | 'I' | 'P' => {}
             _ => return None,
@@ -39,9 +39,9 @@ impl Away {
         }
         let waits_in_freezer = FROZEN_IN.contains(&&*wait_function);
         // The files of the cgroup are read only if the function does not tell. Version 1 of the freezer leaves threads in state D.
-        let may_be_frozen = state_char == 'D' || wait_function.is_empty();
+        let may_be_frozen = state_letter == 'D' || wait_function.is_empty();
         if waits_in_freezer || (may_be_frozen && is_frozen(pid)) {
-            return Some(Self::nowhere(AwayState::Frozen));
+            return Some(Self::outside_call(AwayState::Frozen));
         }
         let system_call = read_thread_text(&process, tid, ThreadFile::SystemCall);
         let Some(call) = system_call.and_then(|line| parse_call_name(&line)) else {
@@ -54,13 +54,14 @@ impl Away {
     /// That a thread in this state is stopped by a signal or a debugger; `None` in any other state.
     pub fn of_stop(state_letter: char) -> Option<Self> {
         match state_letter {
-            'T' => Some(Self::nowhere(AwayState::Stopped)),
-            't' => Some(Self::nowhere(AwayState::Traced)),
+            'T' => Some(Self::outside_call(AwayState::Stopped)),
+            't' => Some(Self::outside_call(AwayState::Traced)),
             _ => None,
         }
     }
 
-    fn nowhere(state: AwayState) -> Self {
+    /// A thread that waits for no system call.
+    fn outside_call(state: AwayState) -> Self {
         Self { state, waits_in: String::new() }
     }
 }

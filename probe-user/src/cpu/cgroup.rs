@@ -40,12 +40,13 @@ impl Cgroup {
     /// has been counted yet.
     pub(super) fn take_throttled_ns(&mut self) -> Option<u64> {
         let stat = read_cpu_stat(&self.file)?;
-        let last_ns = std::mem::replace(&mut self.last_throttled_ns, stat.throttled_ns);
+        let since_last_ns = stat.throttled_ns.saturating_sub(self.last_throttled_ns);
+        self.last_throttled_ns = stat.throttled_ns;
         // Without a limit, no period is counted.
         if stat.periods == 0 {
             return None;
         }
-        Some(stat.throttled_ns.saturating_sub(last_ns))
+        Some(since_last_ns)
     }
 }
 

@@ -160,20 +160,25 @@ impl CpuSampler {
         let interval_ns = now.since(self.sampled_at);
         self.sampled_at = now;
         let mut used = Vec::with_capacity(self.threads.len());
-        self.threads.retain(|tid, known| {
-            // The thread has exited.
-            let Some(times) = known.file.read() else { return false };
-            let state = known.state_if_unchanged(pid, *tid, &times);
+        let mut exited_tids = Vec::new();
+        for (&tid, known) in &mut self.threads {
+            let Some(times) = known.file.read() else {
+                exited_tids.push(tid);
+                continue;
+            };
+            let state = known.state_if_unchanged(pid, tid, &times);
             used.push(ThreadUse {
-                tid: *tid,
+                tid,
                 name: known.name.clone(),
                 on_ns: times.on_ns.saturating_sub(known.last.on_ns),
                 wait_ns: known.account_wait(&times, interval_ns, state),
                 state,
             });
             known.last = times;
-            true
-        });
+        }
+        for tid in exited_tids {
+            self.threads.remove(&tid);
+        }
         let is_at_rest = used.iter().all(ThreadUse::has_not_run);
         let cgroup_interval_ns = if is_at_rest { CGROUP_INTERVAL_AT_REST_NS } else { CGROUP_INTERVAL_NS };
         // By the clock: an idle process is sampled less often, and wait in an unknown cgroup would pass for starvation.

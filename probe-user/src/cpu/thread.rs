@@ -1,4 +1,4 @@
-//! `ThreadTimes` of one thread, from a file that is kept open.
+//! CPU and waiting time of one thread, from a file that is kept open.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -82,13 +82,13 @@ pub(crate) fn wants_cpu(pid: u32, tid: u32) -> bool {
     ThreadStateFile::open(pid, tid).and_then(|file| file.read()) == Some('R')
 }
 
-/// `on_ns wait_ns slices`
+/// Parses `schedstat`: `on_ns wait_ns slices`.
 fn parse_schedstat(text: &str) -> Option<ThreadTimes> {
     let mut numbers = text.split_ascii_whitespace().map(str::parse);
     Some(ThreadTimes { on_ns: numbers.next()?.ok()?, wait_ns: Some(numbers.next()?.ok()?) })
 }
 
-/// `tid (name with ) and spaces) state ppid .. utime stime ..`: fields 14 and 15, counted from 1; proc(5).
+/// Parses `stat`: `tid (name with ) and spaces) state ppid .. utime stime ..`. The times are fields 14 and 15, counted from 1; proc(5).
 fn parse_stat(text: &str, tick_ns: u64) -> Option<ThreadTimes> {
     // The first of these fields is the state, field 3.
     let mut ticks = stat::fields_after_name(text.as_bytes())?.skip(11).map(str::parse::<u64>);

@@ -116,7 +116,7 @@ fn infer_roles(
     edges.dedup();
     let mut roles: Vec<Option<RoleWithSource>> = nodes.iter().map(|node| node.stated).collect();
     for engine in engines {
-        engine.infer(nodes, &edges, &mut roles);
+        engine.infer_roles(nodes, &edges, &mut roles);
     }
     for (role, candidate) in roles.iter_mut().zip(candidates) {
         // While its peers are gone, a process keeps its role.

@@ -215,9 +215,8 @@ impl BlindSpot {
 /// Remedy for missing capabilities. Without any, the process may be in a user namespace, whose capabilities do not count outside.
 fn capability_remedy(missing: &[Capability]) -> Option<String> {
     if missing.is_empty() {
-        return Permissions::current()
-            .is_in_user_namespace()
-            .then(|| RunEnvironment::current().user_namespace_remedy().to_owned());
+        let is_in_user_namespace = Permissions::current().is_in_user_namespace();
+        return is_in_user_namespace.then(|| RunEnvironment::current().user_namespace_remedy().to_owned());
     }
     Some(RunEnvironment::current().grant_remedy(missing))
 }

@@ -123,7 +123,7 @@ pub(crate) fn examine_process(
     if by_hand.is_none() && !is_parent && !has_room {
         return Ok(Examination::LeftOut);
     }
-    let described = Candidate::describe(&process, stat, &argv, &stated, &files, engines)?;
+    let described = Candidate::from_process(&process, stat, &argv, &stated, &files, engines)?;
     let mut candidate = Candidate { is_frontend, refused, libzmq_error: unread_maps, ..described };
     let environment = candidate.value_if_readable(ProcPart::Environment, process.environment(MAX_ARGUMENT_BYTES));
     candidate.environment = environment.and_then(|bytes| kept_variables(&bytes, engines));
@@ -167,7 +167,7 @@ impl StatedRole {
 
 impl Candidate {
     /// The candidate as far as its command, status and mapped files show it.
-    fn describe(
+    fn from_process(
         process: &ProcDir,
         stat: &ProcessStat,
         argv: &[String],
@@ -183,7 +183,6 @@ impl Candidate {
         } else {
             Flags::default()
         };
-        let maps_client_of = |engine: &EngineKind| files.iter().any(|file| engine.connects_to_clients(&file.path));
         Ok(Self {
             id: ProcessId { pid: process.pid, start_time: stat.start_time },
             ns_pids: stat::parse_ns_pids(&status),
@@ -195,7 +194,7 @@ impl Candidate {
             flags,
             python: find_python_version(files),
             io_threads: find_io_threads(process),
-            connects_to_clients: engines.iter().copied().find(maps_client_of),
+            connects_to_clients: find_connecting_engine(engines, files),
             inner_server: find_inner_server(engines, files.iter().map(|file| &*file.path)),
             ..Self::default()
         })
@@ -233,7 +232,7 @@ impl Candidate {
         let argv = if matches!(self.stated, Some((_, RoleSource::Title))) { &[] } else { argv };
         package::import_path(PythonInterpreter {
             files,
-            version: self.python.as_ref().map(|p| p.value),
+            version: self.python.as_ref().map(|python| python.value),
             argv0: argv.first().map(String::as_str),
             script: match program(argv) {
                 Some(Program::Script(script)) => Some(script),
@@ -262,6 +261,12 @@ impl Candidate {
             inner_server: self.inner_server,
         }
     }
+}
+
+/// Engine whose runtime is among these mapped files, if that connects to clients instead of listening for them.
+fn find_connecting_engine(engines: &[EngineKind], files: &[maps::MappedFile]) -> Option<EngineKind> {
+    let mut engines = engines.iter().copied();
+    engines.find(|engine| files.iter().any(|file| engine.connects_to_clients(&file.path)))
 }
 
 /// Engine whose inner server is an extension among these mapped files.
@@ -313,7 +318,7 @@ fn display_title(argv: &[String], stat: &ProcessStat, is_titled: bool, launcher:
             None => stat.comm.clone(),
         }
     };
-    text.chars().filter(|c| !c.is_control()).take(MAX_LENGTH).collect()
+    text.chars().filter(|character| !character.is_control()).take(MAX_LENGTH).collect()
 }
 
 /// Threads that libzmq names `ZMQbg/IO/0`, `ZMQbg/IO/1`, and so on.

@@ -62,7 +62,7 @@ struct TcpListeners {
 }
 
 impl TcpListeners {
-    fn add(&mut self, address: SocketAddr) {
+    fn add_listener(&mut self, address: SocketAddr) {
         self.addresses.insert(address);
         if address.ip().is_unspecified() {
             self.ports_on_any_address.insert(address.port());
@@ -84,7 +84,7 @@ pub(crate) fn pair_tcp_sockets(sockets: &[TcpSocket]) -> Vec<SocketConnection> {
             TcpState::Established => {
                 inode_by_ends.insert((socket.local, socket.remote), socket.inode);
             }
-            TcpState::Listening => listeners.add(socket.local),
+            TcpState::Listening => listeners.add_listener(socket.local),
             TcpState::Other => {}
         }
     }

@@ -31,6 +31,8 @@ use crate::proc::{Listing, ProcDir, ReadError};
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Buffer size. The kernel fills at most 32 KiB of each datagram of a dump.
 const DATAGRAM_BYTES: usize = 64 * 1024;
+/// Buffer size for a reply about one socket, whose description is far shorter.
+const ONE_REPLY_BYTES: usize = 1024;
 /// Matches a socket whatever its cookie (`INET_DIAG_NOCOOKIE`).
 const NO_COOKIE: [u8; 8] = [0xff; 8];
 /// States after the peer's FIN, which takes a sequence number but is no byte to read.
@@ -112,7 +114,7 @@ impl DiagSocket {
     /// Opens a socket that answers for the network namespace of the process.
     fn open_in_namespace(process: &ProcDir) -> Result<Self, DiagError> {
         if let Some(helper) = helper::connected_helper() {
-            return match helper.diag_socket(process.pid) {
+            return match helper.open_diag_socket(process.pid) {
                 Ok(netlink) => Ok(Self { netlink }),
                 Err(_) => Err(DiagError::Enter(ReadError::Denied)),
             };
@@ -138,7 +140,7 @@ impl DiagSocket {
     pub(crate) fn list_unix_sockets(&self, limit: usize) -> Result<Listing<UnixSocket>, DiagError> {
         let states = StateFlags::ESTABLISHED | StateFlags::LISTEN;
         let request = unix_request(0, states, ShowFlags::NAME | ShowFlags::PEER);
-        self.dump(request, limit, parse_unix_socket, DiagError::Refused)
+        self.dump_sockets(request, limit, parse_unix_socket, DiagError::Refused)
     }
 
     /// Lists listening TCP sockets of both families, at most `limit` of each. The kernel does not walk its table of connections for them.
@@ -146,13 +148,13 @@ impl DiagSocket {
         let mut listeners = Vec::new();
         for (family, any_socket) in [(AF_INET, SocketId::new_v4()), (AF_INET6, SocketId::new_v6())] {
             let request = tcp_request(family, any_socket, inet::StateFlags::LISTEN);
-            listeners.extend(self.dump(request, limit, parse_tcp_listener, DiagError::NoTcp)?.items);
+            listeners.extend(self.dump_sockets(request, limit, parse_tcp_listener, DiagError::NoTcp)?.items);
         }
         Ok(listeners)
     }
 
-    /// Lists the sockets that match the request, at most `limit`.
-    fn dump<T>(
+    /// Lists the sockets that match the request and that `parse` accepts, at most `limit`. `refused` makes the error of a refused request.
+    fn dump_sockets<T>(
         &self,
         request: SockDiagMessage,
         limit: usize,
@@ -163,7 +165,7 @@ impl DiagSocket {
         let mut listing = Listing { items: Vec::new(), is_truncated: false };
         let mut buffer = vec![0; DATAGRAM_BYTES];
         loop {
-            for reply in parse_replies(self.receive(&mut buffer)?) {
+            for reply in parse_replies(self.receive_datagram(&mut buffer)?) {
                 match reply {
                     DiagReply::Socket(body) => listing.items.extend(parse(body)),
                     DiagReply::Done => return Ok(listing),
@@ -181,13 +183,15 @@ impl DiagSocket {
     /// Tests whether the kernel reports Unix sockets, since it answers a query for one socket with `ENOENT` in both cases.
     pub(crate) fn check_unix_support(&self) -> Result<(), DiagError> {
         let nothing = unix_request(0, StateFlags::empty(), ShowFlags::empty());
-        self.exchange(nothing, NLM_F_DUMP, DiagError::Refused, |_| Ok(()))
+        self.query_kernel(nothing, NLM_F_DUMP, DiagError::Refused, &mut [0; ONE_REPLY_BYTES])?;
+        Ok(())
     }
 
     /// Tests whether the kernel reports TCP sockets.
     pub(crate) fn check_tcp_support(&self) -> Result<(), DiagError> {
         let nothing = tcp_request(AF_INET, SocketId::new_v4(), inet::StateFlags::empty());
-        self.exchange(nothing, NLM_F_DUMP, DiagError::NoTcp, |_| Ok(()))
+        self.query_kernel(nothing, NLM_F_DUMP, DiagError::NoTcp, &mut [0; ONE_REPLY_BYTES])?;
+        Ok(())
     }
 
     /// Queues of one Unix socket; `None` if this namespace has no such socket.
@@ -221,33 +225,34 @@ impl DiagSocket {
         inode: u64,
         refused: fn(Errno) -> DiagError,
     ) -> Result<Option<QueueDepth>, DiagError> {
-        let answer = self.exchange(request, 0, refused, |body| {
-            let queues = body.and_then(SocketQueues::parse).ok_or(DiagError::Socket(Errno::BADMSG))?;
-            // Without the connection, the kernel returns the listener of its port.
-            let is_wanted = queues.inode == inode;
-            Ok(is_wanted.then_some(queues.depth))
-        });
-        match answer {
+        let mut buffer = [0; ONE_REPLY_BYTES];
+        let body = match self.query_kernel(request, 0, refused, &mut buffer) {
+            Ok(body) => body,
             // Without its module, the kernel answers the same: see `check_unix_support`.
-            Err(error) if error == refused(Errno::NOENT) => Ok(None),
-            answer => answer,
+            Err(error) if error == refused(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let queues = body.and_then(SocketQueues::parse).ok_or(DiagError::Socket(Errno::BADMSG))?;
+        // Without the connection, the kernel returns the listener of its port.
+        if queues.inode != inode {
+            return Ok(None);
         }
+        Ok(Some(queues.depth))
     }
 
-    /// Sends a request with a reply of one datagram, and parses the description of a socket in it, if any.
-    fn exchange<T>(
+    /// Sends a request with a reply of one datagram. Returns the description of a socket in it; `None` if it has none.
+    fn query_kernel<'b>(
         &self,
         request: SockDiagMessage,
         flags: u16,
         refused: fn(Errno) -> DiagError,
-        parse: impl FnOnce(Option<&[u8]>) -> Result<T, DiagError>,
-    ) -> Result<T, DiagError> {
+        buffer: &'b mut [u8],
+    ) -> Result<Option<&'b [u8]>, DiagError> {
         self.send_request(request, flags)?;
-        // The description of one socket is far shorter.
-        match parse_replies(self.receive(&mut [0; 1024])?).next() {
+        match parse_replies(self.receive_datagram(buffer)?).next() {
             Some(DiagReply::Refused(errno)) => Err(refused(errno)),
-            Some(DiagReply::Socket(body)) => parse(Some(body)),
-            Some(DiagReply::Done) | None => parse(None),
+            Some(DiagReply::Socket(body)) => Ok(Some(body)),
+            Some(DiagReply::Done) | None => Ok(None),
         }
     }
 
@@ -264,7 +269,7 @@ impl DiagSocket {
     }
 
     /// Receives the next part of the kernel's answer into the buffer.
-    fn receive<'b>(&self, buffer: &'b mut [u8]) -> Result<&'b [u8], DiagError> {
+    fn receive_datagram<'b>(&self, buffer: &'b mut [u8]) -> Result<&'b [u8], DiagError> {
         let received = retry_on_intr(|| recv(&self.netlink, &mut *buffer, RecvFlags::empty()));
         let (length, _) = received.map_err(DiagError::Socket)?;
         Ok(&buffer[..length])
@@ -367,6 +372,7 @@ impl SocketQueues {
         Some(Self::new(tcp.inode, tcp.state, tcp.recv_queue.saturating_sub(fin), tcp.send_queue))
     }
 
+    /// Queues as the kernel reports them of a socket in this state.
     fn new(inode: u32, state: u8, receive_bytes: u32, send_bytes: u32) -> Self {
         // On a listening socket, the same fields count connections.
         let depth = if state == TCP_LISTEN {
@@ -397,9 +403,17 @@ fn parse_attributes(body: &[u8]) -> impl Iterator<Item = Nla> {
 /// Parses a datagram as the reply to every request. Returns the number of sockets in it.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn parse_datagram(datagram: &[u8]) -> usize {
-    let bodies =
-        parse_replies(datagram).filter_map(|reply| if let DiagReply::Socket(body) = reply { Some(body) } else { None });
-    bodies.filter(|body| SocketQueues::parse(body).is_some() | parse_unix_socket(body).is_some()).count()
+    let mut sockets = 0;
+    for reply in parse_replies(datagram) {
+        let DiagReply::Socket(body) = reply else { continue };
+        // Every body goes through both parsers.
+        let has_queues = SocketQueues::parse(body).is_some();
+        let is_unix = parse_unix_socket(body).is_some();
+        if has_queues || is_unix {
+            sockets += 1;
+        }
+    }
+    sockets
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use adapter::discover::Release;
 use memchr::memmem;
+use trace::engine::Version;
 
 use crate::proc::maps::MappedFile;
 
@@ -13,7 +13,7 @@ pub struct LibZmq {
     /// Path inside the process's mount namespace.
     pub path: PathBuf,
     /// Release derived from the file name (`libzmq-2f02442c.so.5.2.5` is 4.3.5).
-    pub release: Option<Release>,
+    pub release: Option<Version>,
 }
 
 /// Selects the mapped files that contain libzmq by their names: a separate library (`libzmq-2f02442c.so.5.2.5` from pyzmq wheels, a
@@ -40,12 +40,12 @@ impl LibZmq {
 }
 
 /// Release for the ABI version in a file name: libzmq 4.2.x is 5.1.x, and 4.3.x is 5.2.x (see its `configure.ac`).
-fn release_in_file_name(name: &str) -> Option<Release> {
+fn release_in_file_name(name: &str) -> Option<Version> {
     let (_, abi) = name.split_once(".so.")?;
     let has_patch_level = abi.matches('.').count() == 2;
-    match abi.parse::<Release>().ok()?.number {
-        [5, 1, patch] if has_patch_level => Some(Release::new(4, 2, patch)),
-        [5, 2, patch] => Some(Release::new(4, 3, patch)),
+    match Version::of_package(abi)?.numbers() {
+        [5, 1, patch, _] if has_patch_level => Some(Version::new(4, 2, patch)),
+        [5, 2, patch, _] => Some(Version::new(4, 3, patch)),
         _ => None,
     }
 }
@@ -58,9 +58,9 @@ mod tests {
     #[test]
     fn the_file_name_gives_the_release() {
         let cases = [
-            ("libzmq-2f02442c.so.5.2.5", Some(Release::new(4, 3, 5))),
-            ("libzmq-f468291a.so.5.2.4", Some(Release::new(4, 3, 4))),
-            ("libzmq.so.5.1.5", Some(Release::new(4, 2, 5))),
+            ("libzmq-2f02442c.so.5.2.5", Some(Version::new(4, 3, 5))),
+            ("libzmq-f468291a.so.5.2.4", Some(Version::new(4, 3, 4))),
+            ("libzmq.so.5.1.5", Some(Version::new(4, 2, 5))),
             ("libzmq.so.5", None),
             ("libzmq.cpython-39-x86_64-linux-gnu.so", None),
         ];

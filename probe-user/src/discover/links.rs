@@ -23,6 +23,13 @@ pub(crate) struct OpenSocket {
     pub(crate) inode: u64,
 }
 
+impl OpenSocket {
+    /// Sorts sockets by the start of their process, and those of one process by descriptor.
+    fn age_order(&self, candidates: &[&Candidate]) -> impl Ord + use<> {
+        (candidates[self.candidate].id.start_time, self.fd)
+    }
+}
+
 /// A connection whose accepted side, at least, belongs to a candidate.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Link {
@@ -43,7 +50,7 @@ pub(crate) struct FoundLinks {
 
 impl FoundLinks {
     /// Records a limit that was reached.
-    fn add_limit(&mut self, what: &'static str, limit: usize) {
+    fn record_limit(&mut self, what: &'static str, limit: usize) {
         let reached = BlindSpot::Limit { what, limit };
         if !self.blind_spots.contains(&reached) {
             self.blind_spots.push(reached);
@@ -80,7 +87,8 @@ pub(crate) fn find_links(
                 connections.extend(find_accepted_unix_connections(process));
             }
         }
-        let links = connections.into_iter().filter_map(|connection| to_link(connection, &holders, has_hidden_sockets));
+        let links =
+            connections.into_iter().filter_map(|connection| resolve_ends(connection, &holders, has_hidden_sockets));
         found.links.extend(links);
     }
     found.links.sort_unstable();
@@ -99,24 +107,23 @@ struct HeldSockets {
 }
 
 impl HeldSockets {
+    /// Adds a socket, unless an older process holds it: a socket inherited over a fork has two holders, of which the older created it.
     fn add_socket(&mut self, socket: OpenSocket, candidates: &[&Candidate]) {
-        // A socket inherited over a fork has two holders; the older process created it.
-        let age = |socket: &OpenSocket| (candidates[socket.candidate].id.start_time, socket.fd);
         let holder = self.holders.entry(socket.inode).or_insert(socket);
-        if age(&socket) < age(holder) {
+        if socket.age_order(candidates) < holder.age_order(candidates) {
             *holder = socket;
         }
     }
 }
 
 /// Collects the sockets of the candidates, and records those that could not be read.
-fn collect_sockets(candidates: &[&Candidate], sockets: &[ProcessSockets], found: &mut FoundLinks) -> HeldSockets {
+fn collect_sockets(candidates: &[&Candidate], all_sockets: &[ProcessSockets], found: &mut FoundLinks) -> HeldSockets {
     let mut held = HeldSockets::default();
-    for (index, (candidate, sockets)) in candidates.iter().zip(sockets).enumerate() {
+    for (index, (candidate, sockets)) in candidates.iter().zip(all_sockets).enumerate() {
         match sockets {
             Ok(sockets) => {
                 if sockets.is_truncated {
-                    found.add_limit("descriptors in one process", MAX_DESCRIPTORS);
+                    found.record_limit("descriptors in one process", MAX_DESCRIPTORS);
                 }
                 for &SocketDescriptor { fd, inode } in &sockets.items {
                     held.add_socket(OpenSocket { candidate: index, fd, inode }, candidates);
@@ -134,9 +141,13 @@ fn collect_sockets(candidates: &[&Candidate], sockets: &[ProcessSockets], found:
     held
 }
 
-/// Resolves the ends of a connection. `has_hidden_sockets`: the descriptors of some candidate are unreadable, so an end without a known
-/// holder may belong to it.
-fn to_link(connection: SocketConnection, holders: &HashMap<u64, OpenSocket>, has_hidden_sockets: bool) -> Option<Link> {
+/// Resolves the ends of a connection. `None` if it does not belong to an engine. `has_hidden_sockets`: the descriptors of some candidate
+/// are unreadable, so an end without a known holder may belong to it.
+fn resolve_ends(
+    connection: SocketConnection,
+    holders: &HashMap<u64, OpenSocket>,
+    has_hidden_sockets: bool,
+) -> Option<Link> {
     // Python's multiprocessing has its own Unix sockets.
     if connection.endpoint.contains("/pymp-") {
         return None;
@@ -166,7 +177,7 @@ fn find_unix_connections(
     };
     let sockets = diag_socket.list_unix_sockets(MAX_SOCKETS)?;
     if sockets.is_truncated {
-        found.add_limit("Unix sockets in one network namespace", MAX_SOCKETS);
+        found.record_limit("Unix sockets in one network namespace", MAX_SOCKETS);
     }
     Ok(connection::pair_unix_sockets(&sockets.items))
 }
@@ -192,7 +203,7 @@ fn find_tcp_connections(process: &ProcDir, found: &mut FoundLinks) -> Vec<Socket
             Err(_) => false,
         };
         if is_truncated {
-            found.add_limit("TCP sockets in one network namespace", MAX_SOCKETS);
+            found.record_limit("TCP sockets in one network namespace", MAX_SOCKETS);
         }
     }
     connection::pair_tcp_sockets(&sockets)

@@ -21,7 +21,7 @@ impl OwnProcess {
     /// Reads the limits of this process's view of others.
     pub(crate) fn read() -> Self {
         let link = std::fs::read_link("/proc/self").ok();
-        let pid = link.and_then(|l| l.to_str()?.parse().ok());
+        let pid = link.and_then(|link| link.to_str()?.parse().ok());
         Self {
             pid,
             permissions: Permissions::current(),

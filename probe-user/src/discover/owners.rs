@@ -22,17 +22,27 @@ impl Owners {
     /// Links between two engines that presumably carry no output, such as the connection of a decode server's scheduler to the bootstrap
     /// port of a prefill server. Who started the processes is better evidence of their engine.
     pub(crate) fn links_between_engines(&self, links: &InterpretedLinks) -> BTreeSet<Link> {
-        let owners = self.owners_of_engines(links);
-        let presumed_without_output = links
-            .hops()
-            .filter(|(_, reading)| reading.carries != Carries::Output && reading.confidence == Confidence::Inferred);
-        let between = presumed_without_output.filter(|(link, _)| {
-            let ends = [link.connector.map(|end| end.candidate), Some(link.acceptor.candidate)];
-            let owners_of_ends: BTreeSet<usize> =
-                ends.into_iter().flatten().filter_map(|end| self.by_process[end]).collect();
-            owners_of_ends.len() > 1 && owners_of_ends.is_subset(&owners)
-        });
-        between.map(|(link, _)| link.clone()).collect()
+        let engine_owners = self.owners_of_engines(links);
+        let mut between_engines = BTreeSet::new();
+        for (link, reading) in links.hops() {
+            if reading.carries == Carries::Output || reading.confidence != Confidence::Inferred {
+                continue;
+            }
+            let Some(owners) = self.owners_of_ends(link) else { continue };
+            let are_of_engines =
+                engine_owners.contains(&owners.connecting) && engine_owners.contains(&owners.accepting);
+            if are_of_engines && owners.connecting != owners.accepting {
+                between_engines.insert(link.clone());
+            }
+        }
+        between_engines
+    }
+
+    /// Owners of both ends of a link; `None` if one is unknown.
+    fn owners_of_ends(&self, link: &Link) -> Option<LinkOwners> {
+        let connecting = self.by_process[link.connector?.candidate]?;
+        let accepting = self.by_process[link.acceptor.candidate]?;
+        Some(LinkOwners { connecting, accepting })
     }
 
     /// Reports the processes that have connected to another engine than that of their owner, each once for an engine.
@@ -41,19 +51,18 @@ impl Owners {
         between_engines: &BTreeSet<Link>,
         candidates: &[&Candidate],
     ) -> Vec<BlindSpot> {
-        let pid_of = |process: usize| candidates[process].id.pid;
         let mut foreign = Vec::new();
         for link in between_engines {
-            if let Some(connector) = link.connector
-                && let Some(main) = self.by_process[connector.candidate]
-                && let Some(other_main) = self.by_process[link.acceptor.candidate]
-            {
-                let pid = pid_of(connector.candidate);
-                let connection =
-                    BlindSpot::ForeignConnection { pid, main: pid_of(main), other_main: pid_of(other_main) };
-                if !foreign.contains(&connection) {
-                    foreign.push(connection);
-                }
+            let Some(connector) = link.connector else { continue };
+            let Some(owners) = self.owners_of_ends(link) else { continue };
+            let connection = BlindSpot::ForeignConnection {
+                pid: candidates[connector.candidate].id.pid,
+                main: candidates[owners.connecting].id.pid,
+                other_main: candidates[owners.accepting].id.pid,
+            };
+            // A process may have several connections to one engine.
+            if !foreign.contains(&connection) {
+                foreign.push(connection);
             }
         }
         foreign
@@ -67,26 +76,11 @@ impl Owners {
         roles: &[Option<RoleWithSource>],
         candidates: &[&Candidate],
     ) -> impl Iterator<Item = BlindSpot> {
-        let is_control = |end: usize| roles[end].is_some_and(|(role, _)| role.function() == Function::Control);
-        let is_main = |end: usize| roles[end].is_some_and(|(role, _)| role.is_main());
-        let owners = self.owners_of_engines(links);
-        let mut engines_by_process: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
-        for (link, _) in links.hops() {
-            let Some(connector) = link.connector else { continue };
-            let ends = [connector.candidate, link.acceptor.candidate];
-            if ends.into_iter().any(is_control) {
-                continue;
-            }
-            for end in ends {
-                let engines = engines_by_process.entry(end).or_default();
-                engines
-                    .extend(ends.iter().filter_map(|end| self.by_process[*end]).filter(|owner| owners.contains(owner)));
-            }
-        }
         // Processes that connect the same engines are one line.
         let mut pids_by_mains: BTreeMap<Vec<u32>, Vec<u32>> = BTreeMap::new();
-        for (process, engines) in engines_by_process {
-            if engines.len() > 1 && !is_main(process) {
+        for (process, engines) in self.engines_by_process(links, roles) {
+            let is_main = roles[process].is_some_and(|(role, _)| role.is_main());
+            if engines.len() > 1 && !is_main {
                 let mains = engines.into_iter().map(|main| candidates[main].id.pid).collect();
                 pids_by_mains.entry(mains).or_default().push(candidates[process].id.pid);
             }
@@ -94,15 +88,54 @@ impl Owners {
         pids_by_mains.into_iter().map(|(mains, pids)| BlindSpot::SharedProcesses { pids, mains })
     }
 
+    /// By process: the owners of the engines with which it exchanges messages. Messages of control processes do not count.
+    fn engines_by_process(
+        &self,
+        links: &InterpretedLinks,
+        roles: &[Option<RoleWithSource>],
+    ) -> BTreeMap<usize, BTreeSet<usize>> {
+        let engine_owners = self.owners_of_engines(links);
+        let mut engines_by_process: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+        for (link, _) in links.hops() {
+            let Some(connector) = link.connector else { continue };
+            let ends = [connector.candidate, link.acceptor.candidate];
+            if ends.iter().any(|&end| has_control_role(roles[end])) {
+                continue;
+            }
+            let mut engines: BTreeSet<usize> = ends.iter().filter_map(|&end| self.by_process[end]).collect();
+            engines.retain(|owner| engine_owners.contains(owner));
+            for end in ends {
+                engines_by_process.entry(end).or_default().extend(&engines);
+            }
+        }
+        engines_by_process
+    }
+
     /// Owners that are main processes of an engine: output flows between two processes of theirs.
     fn owners_of_engines(&self, links: &InterpretedLinks) -> BTreeSet<usize> {
-        let with_output = links.hops().filter(|(_, reading)| reading.carries != Carries::Requests);
-        let owners = with_output.filter_map(|(link, _)| {
-            let owner = self.by_process[link.acceptor.candidate]?;
-            (self.by_process[link.connector?.candidate] == Some(owner)).then_some(owner)
-        });
-        owners.collect()
+        let mut engine_owners = BTreeSet::new();
+        for (link, reading) in links.hops() {
+            let may_carry_output = reading.carries != Carries::Requests;
+            if may_carry_output
+                && let Some(owners) = self.owners_of_ends(link)
+                && owners.connecting == owners.accepting
+            {
+                engine_owners.insert(owners.accepting);
+            }
+        }
+        engine_owners
     }
+}
+
+/// Owners of the processes at both ends of a link, as indexes of candidates.
+struct LinkOwners {
+    connecting: usize,
+    accepting: usize,
+}
+
+/// Whether a process neither sends nor receives tokens.
+fn has_control_role(role: Option<RoleWithSource>) -> bool {
+    role.is_some_and(|(role, _)| role.function() == Function::Control)
 }
 
 /// The outermost main process among a process and those that started it.

@@ -32,7 +32,7 @@ pub(crate) struct PythonInterpreter<'a> {
 
 impl PythonInterpreter<'_> {
     /// The path from the root; `None` if it is relative and the working folder is unknown.
-    fn absolute(&self, path: &Path) -> Option<PathBuf> {
+    fn absolute_path(&self, path: &Path) -> Option<PathBuf> {
         if path.is_absolute() {
             return Some(path.to_owned());
         }
@@ -46,7 +46,7 @@ impl PythonInterpreter<'_> {
         // A name without a folder was found in PATH, which is unknown.
         if let Some(argv0) = self.argv0
             && argv0.contains('/')
-            && let Some(program) = self.absolute(Path::new(argv0))
+            && let Some(program) = self.absolute_path(Path::new(argv0))
         {
             prefixes.extend(prefix_of_program(&program));
         }
@@ -65,7 +65,7 @@ pub(crate) fn import_path(interpreter: PythonInterpreter<'_>) -> Vec<PathBuf> {
     let mut dirs = Vec::new();
     match interpreter.script {
         Some(script) => {
-            let script = interpreter.absolute(Path::new(script));
+            let script = interpreter.absolute_path(Path::new(script));
             dirs.extend(script.and_then(|script| script.parent().map(Path::to_owned)));
         }
         // Without a script, as with `python -m`, the working folder comes first.
@@ -73,7 +73,7 @@ pub(crate) fn import_path(interpreter: PythonInterpreter<'_>) -> Vec<PathBuf> {
     }
     let python_path = interpreter.python_path.unwrap_or_default().split(':').filter(|entry| !entry.is_empty());
     let python_path = python_path.take(MAX_PYTHON_PATH);
-    dirs.extend(python_path.filter_map(|entry| interpreter.absolute(Path::new(entry))));
+    dirs.extend(python_path.filter_map(|entry| interpreter.absolute_path(Path::new(entry))));
     dirs.extend(find_package_directories(interpreter.files));
     if let Some(PythonVersion { major, minor }) = interpreter.version {
         for prefix in interpreter.prefixes() {
@@ -102,21 +102,18 @@ impl InstalledReleases {
     /// Finds the release of each engine's package in the first folder that has it.
     pub(crate) fn find(process: &ProcDir, dirs: &[PathBuf], engines: &[EngineKind]) -> Self {
         let mut found = Self::default();
-        let Ok(root) = process.root() else {
-            return found;
-        };
+        let Ok(root) = process.root() else { return found };
         for dir in dirs {
-            let Ok(names) = root.package_names(dir, MAX_ENTRIES) else {
-                continue;
-            };
-            let names: Vec<&str> = names.iter().filter_map(|n| n.to_str()).collect();
+            let Ok(names) = root.package_names(dir, MAX_ENTRIES) else { continue };
+            let names: Vec<&str> = names.iter().filter_map(|name| name.to_str()).collect();
             for &engine in engines {
                 // As in Python, the first directory that has the package decides.
-                if found.release(engine).is_none()
-                    && let Some(package) = engine.package()
-                    && let Some(release) = release_in_metadata(&root, dir, &names, package.name)
-                        .or_else(|| release_in_source(&root, dir, &names, package.source))
-                {
+                if found.release(engine).is_some() {
+                    continue;
+                }
+                let Some(package) = engine.package() else { continue };
+                let installed = release_in_metadata(&root, dir, &names, package.name);
+                if let Some(release) = installed.or_else(|| release_in_source(&root, dir, &names, package.source)) {
                     found.releases.push(PackageRelease { engine, release });
                 }
             }
@@ -130,7 +127,7 @@ impl InstalledReleases {
     }
 }
 
-/// Release in `NAME-RELEASE.dist-info/METADATA`. Ambiguous if one directory contains two for the same name.
+/// Release in `NAME-RELEASE.dist-info/METADATA`. `None` if the directory has none for the package, or several.
 fn release_in_metadata(root: &ProcessRoot<'_>, dir: &Path, names: &[&str], package: &str) -> Option<Setting<String>> {
     let mut matching = names.iter().filter_map(|name| DistInfo::parse(name)).filter(|info| info.package == package);
     let info = matching.next()?;
@@ -181,7 +178,7 @@ impl<'n> DistInfo<'n> {
 /// The `Version` header of `METADATA`. The text after the headers is ignored.
 fn parse_version_header(metadata: &[u8]) -> Option<String> {
     // An empty line ends the headers.
-    let mut headers = metadata.split(|&b| b == b'\n').take_while(|line| !line.trim_ascii().is_empty());
+    let mut headers = metadata.split(|&byte| byte == b'\n').take_while(|line| !line.trim_ascii().is_empty());
     let version = headers.find_map(|line| line.strip_prefix(b"Version:"))?;
     let version = std::str::from_utf8(version).ok()?.trim();
     if version.is_empty() || version.len() > MAX_VERSION_BYTES {

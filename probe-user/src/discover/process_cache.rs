@@ -45,8 +45,8 @@ struct CandidateCounts {
 
 impl CandidateCounts {
     /// The count of candidates of this kind; `None` for a process that is no candidate.
-    fn count_mut(&mut self, state: &Examination) -> Option<&mut usize> {
-        match state {
+    fn count_mut(&mut self, examination: &Examination) -> Option<&mut usize> {
+        match examination {
             Examination::Candidate(candidate, _) if candidate.stated.is_some() => Some(&mut self.stated),
             Examination::Candidate(..) => Some(&mut self.unnamed),
             _ => None,
@@ -54,24 +54,24 @@ impl CandidateCounts {
     }
 
     /// Counts a process by the result of its examination.
-    fn add(&mut self, state: &Examination) {
-        if let Some(count) = self.count_mut(state) {
+    fn count_process(&mut self, examination: &Examination) {
+        if let Some(count) = self.count_mut(examination) {
             *count += 1;
         }
     }
 
     /// No longer counts a process with this result.
-    fn remove(&mut self, state: &Examination) {
-        if let Some(count) = self.count_mut(state) {
+    fn uncount_process(&mut self, examination: &Examination) {
+        if let Some(count) = self.count_mut(examination) {
             *count -= 1;
         }
     }
 
-    /// Limits that leave a quarter of this process's descriptors for everything else.
-    fn for_descriptors(limit: Option<u64>) -> Self {
-        let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+    /// Limits that leave a quarter of this process's descriptors for everything else. `None`: it may have any number of them.
+    fn for_descriptor_limit(descriptor_limit: Option<u64>) -> Self {
+        let descriptors = descriptor_limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
         // Each candidate holds one descriptor.
-        Self { unnamed: MAX_UNNAMED.min(limit / 4), stated: MAX_STATED.min(limit / 2) }
+        Self { unnamed: MAX_UNNAMED.min(descriptors / 4), stated: MAX_STATED.min(descriptors / 2) }
     }
 }
 
@@ -101,7 +101,7 @@ struct CachedProcess {
 impl ProcessCache {
     /// Creates an empty cache that recognises these engines.
     pub(crate) fn new(engines: Engines) -> Self {
-        let limits = CandidateCounts::for_descriptors(getrlimit(Resource::Nofile).current);
+        let limits = CandidateCounts::for_descriptor_limit(getrlimit(Resource::Nofile).current);
         Self {
             engines,
             processes: HashMap::new(),
@@ -111,8 +111,9 @@ impl ProcessCache {
         }
     }
 
-    /// Updates the cache for the listed pids. Returns whether the set of candidates or the information about one has changed.
-    pub(crate) fn update(&mut self, pids: &[u32], by_hand: &[RoleSpec]) -> bool {
+    /// Updates the cache for the listed pids, with the roles that the user gave `by_hand`. Returns whether the set of candidates or the
+    /// information about one has changed.
+    pub(crate) fn update_for_pids(&mut self, pids: &[u32], by_hand: &[RoleSpec]) -> bool {
         let before = self.reported_state();
         let listed: HashSet<u32> = pids.iter().copied().collect();
         self.forget_others(&listed);
@@ -125,7 +126,9 @@ impl ProcessCache {
         }
         // Only now, because the examinations above may have stated the role of a further child.
         for pid in self.parents_of_stated() {
-            if self.processes.get_mut(&pid).is_some_and(CachedProcess::is_due_as_parent) {
+            let Some(parent) = self.processes.get_mut(&pid) else { continue };
+            parent.note_parenthood();
+            if parent.is_due_as_parent() {
                 self.examine_again(pid, by_hand, true);
             }
         }
@@ -137,14 +140,14 @@ impl ProcessCache {
         self.processes.retain(|pid, _| listed.contains(pid));
         self.kept_counts = CandidateCounts::default();
         for entry in self.processes.values() {
-            self.kept_counts.add(&entry.state);
+            self.kept_counts.count_process(&entry.state);
         }
     }
 
     /// Examines a process that is new, has changed or was examined too long ago.
     fn examine_unless_current(&mut self, pid: u32, by_hand: &[RoleSpec], is_parent: bool) {
         let is_current = match self.processes.get_mut(&pid) {
-            Some(known) => known.is_current(pid),
+            Some(known) => known.check_is_current(pid),
             None => Ok(false),
         };
         match is_current {
@@ -155,7 +158,7 @@ impl ProcessCache {
         }
     }
 
-    /// Everything of which [`Self::update`] reports a change.
+    /// Everything of which [`Self::update_for_pids`] reports a change.
     fn reported_state(&self) -> impl PartialEq + use<> {
         (self.comparable_candidates(), self.frontends(), self.has_left_out(), self.lacks_descriptors)
     }
@@ -164,10 +167,10 @@ impl ProcessCache {
     fn examine_again(&mut self, pid: u32, by_hand: &[RoleSpec], is_parent: bool) {
         let previous = self.processes.remove(&pid);
         if let Some(previous) = &previous {
-            self.kept_counts.remove(&previous.state);
+            self.kept_counts.uncount_process(&previous.state);
         }
         let spec = by_hand.iter().find(|spec| spec.pid == pid);
-        let entry = match self.examine(pid, spec, is_parent) {
+        let entry = match self.examine_pid(pid, spec, is_parent) {
             Ok(Some(mut entry)) => {
                 if let Some(previous) = previous {
                     entry.keep_earlier_results(previous);
@@ -182,13 +185,13 @@ impl ProcessCache {
             Ok(None) | Err(_) => None,
         };
         if let Some(entry) = entry {
-            self.kept_counts.add(&entry.state);
+            self.kept_counts.count_process(&entry.state);
             self.processes.insert(pid, entry);
         }
     }
 
     /// Whether further candidates of each kind are kept.
-    fn room(&self) -> CandidateRoom {
+    fn room_left(&self) -> CandidateRoom {
         CandidateRoom {
             has_unnamed: self.kept_counts.unnamed < self.limits.unnamed,
             has_stated: self.kept_counts.stated < self.limits.stated,
@@ -196,20 +199,18 @@ impl ProcessCache {
     }
 
     /// Examines a process; `None` when it has exited.
-    fn examine(
+    fn examine_pid(
         &self,
         pid: u32,
         by_hand: Option<&RoleSpec>,
         is_parent: bool,
     ) -> Result<Option<CachedProcess>, ReadError> {
         let process = ProcDir::open(pid)?;
-        let Some(stat) = read_running_stat(&process)? else {
-            return Ok(None);
-        };
+        let Some(stat) = read_running_stat(&process)? else { return Ok(None) };
         let state = if stat.is_kernel_thread {
             Examination::Other
         } else {
-            candidate::examine_process(process, &stat, by_hand, is_parent, self.room(), self.engines)?
+            candidate::examine_process(process, &stat, by_hand, is_parent, self.room_left(), self.engines)?
         };
         // The role and libzmq of a process do not change; all else may still appear.
         let is_complete = match &state {
@@ -240,7 +241,9 @@ impl ProcessCache {
     /// The properties of candidates whose changes are reported.
     fn comparable_candidates(&self) -> BTreeMap<ProcessId, impl PartialEq + use<>> {
         let candidates = self.candidates_in_any_order().map(|(candidate, _)| candidate);
-        candidates.map(|c| (c.id, (c.stated, c.libzmq.is_some(), c.inner_server))).collect()
+        candidates
+            .map(|candidate| (candidate.id, (candidate.stated, candidate.libzmq.is_some(), candidate.inner_server)))
+            .collect()
     }
 
     /// All candidates; [`Self::candidates`] has them in a fixed order.
@@ -323,8 +326,8 @@ impl ProcessCache {
 }
 
 impl CachedProcess {
-    /// Whether it is the same process, examined recently enough.
-    fn is_current(&mut self, pid: u32) -> Result<bool, ReadError> {
+    /// Checks whether it is the same process, examined recently enough. Remembers when the process was read for the check.
+    fn check_is_current(&mut self, pid: u32) -> Result<bool, ReadError> {
         if self.examine_after.is_some_and(|after| self.examined_at.elapsed() >= after) {
             return Ok(false);
         }
@@ -364,16 +367,21 @@ impl CachedProcess {
         }
     }
 
+    /// Remembers since when this process has been known as the parent of an engine's process.
+    fn note_parenthood(&mut self) {
+        self.parent_since.get_or_insert_with(Instant::now);
+    }
+
     /// Whether this parent of an engine's process is due for an examination.
-    fn is_due_as_parent(&mut self) -> bool {
-        let since = *self.parent_since.get_or_insert_with(Instant::now);
+    fn is_due_as_parent(&self) -> bool {
+        let Some(since) = self.parent_since else { return false };
         match self.state {
             Examination::Candidate(..) => false,
             // Parents of an engine's processes are kept beyond the limit.
             Examination::Refused | Examination::LeftOut => true,
             Examination::Other | Examination::TooLarge | Examination::Frontend => {
-                let due = (since.elapsed() / 4).clamp(PARENT_INTERVAL.min, PARENT_INTERVAL.max);
-                self.examined_at.elapsed() >= due
+                let interval = (since.elapsed() / 4).clamp(PARENT_INTERVAL.min, PARENT_INTERVAL.max);
+                self.examined_at.elapsed() >= interval
             }
         }
     }
@@ -392,8 +400,8 @@ fn process_age(start_time: u64) -> Duration {
     let started = Duration::from_millis(start_time.saturating_mul(10));
     // The start time counts from the boot, suspended time included.
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let now = Duration::new(now.tv_sec.try_into().unwrap_or(0), now.tv_nsec.try_into().unwrap_or(0));
-    now.saturating_sub(started)
+    let since_boot = Duration::new(now.tv_sec.try_into().unwrap_or(0), now.tv_nsec.try_into().unwrap_or(0));
+    since_boot.saturating_sub(started)
 }
 
 #[cfg(test)]
@@ -409,13 +417,13 @@ mod tests {
         let pid = child.id();
         let by_hand = [RoleSpec { pid, role: Some(SOURCE) }];
         let mut cache = ProcessCache::new(&[TOY]);
-        assert!(cache.update(&[pid], &by_hand));
-        assert!(!cache.update(&[pid], &by_hand));
+        assert!(cache.update_for_pids(&[pid], &by_hand));
+        assert!(!cache.update_for_pids(&[pid], &by_hand));
         assert_eq!(cache.candidates().len(), 1);
         child.kill().unwrap();
         child.wait().unwrap();
         // The pid is still listed, like that of a zombie or a reused pid.
-        assert!(cache.update(&[pid], &by_hand));
+        assert!(cache.update_for_pids(&[pid], &by_hand));
         assert!(cache.candidates().is_empty());
     }
 
@@ -433,13 +441,13 @@ mod tests {
         let (mut frontend, mut other) = (command("toy-frontend"), command("toy-other"));
         let (pid, pids) = (frontend.id(), [frontend.id(), other.id()]);
         let mut cache = ProcessCache::new(&[TOY]);
-        assert!(cache.update(&pids, &[]));
+        assert!(cache.update_for_pids(&pids, &[]));
         assert_eq!(cache.frontends().iter().map(|id| id.pid).collect::<Vec<_>>(), [pid]);
         for child in [&mut frontend, &mut other] {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        assert!(cache.update(&[], &[]));
+        assert!(cache.update_for_pids(&[], &[]));
         assert!(cache.frontends().is_empty());
     }
 
@@ -470,7 +478,7 @@ mod tests {
         let mut cache = ProcessCache::new(&[TOY]);
         cache.limits = CandidateCounts { unnamed: 2, stated: 2 };
         let named = [RoleSpec { pid: pids[3], role: Some(SOURCE) }];
-        cache.update(&pids, &named);
+        cache.update_for_pids(&pids, &named);
         let kept: Vec<u32> = cache.candidates().iter().map(|(candidate, _)| candidate.id.pid).collect();
         let limits = cache.reached_limit_reports(false);
         for child in std::iter::once(&mut first).chain(&mut others) {
@@ -484,9 +492,9 @@ mod tests {
 
     #[test]
     fn candidates_leave_descriptors_for_other_uses() {
-        let few = CandidateCounts::for_descriptors(Some(1024));
+        let few = CandidateCounts::for_descriptor_limit(Some(1024));
         assert!(few.unnamed + few.stated <= 1024 * 3 / 4, "{few:?}");
-        let unlimited = CandidateCounts::for_descriptors(None);
+        let unlimited = CandidateCounts::for_descriptor_limit(None);
         assert_eq!((unlimited.unnamed, unlimited.stated), (MAX_UNNAMED, MAX_STATED));
     }
 

@@ -94,7 +94,7 @@ fn engine_headline(engine: &Engine) -> String {
 }
 
 /// Cell of an unknown value.
-fn dash() -> String {
+fn unknown_cell() -> String {
     "-".to_owned()
 }
 
@@ -102,14 +102,14 @@ fn dash() -> String {
 fn process_row(process: &Process) -> [String; 6] {
     let libzmq = match &process.libzmq {
         Some(libzmq) => libzmq.release.map_or_else(|| "?".to_owned(), |release| release.to_string()),
-        None => dash(),
+        None => unknown_cell(),
     };
     [
         process.id.pid.to_string(),
         process.role.to_string(),
         process.rank.to_string(),
         libzmq,
-        process.python.as_ref().map_or_else(dash, |version| version.value.to_string()),
+        process.python.as_ref().map_or_else(unknown_cell, |version| version.value.to_string()),
         format!("{} ({})", process.role_source, process.title),
     ]
 }

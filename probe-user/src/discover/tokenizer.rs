@@ -49,16 +49,19 @@ fn read_named_tokenizer(process: &ProcDir, name: &str) -> Result<Vec<u8>, String
     let cwd = process.link(ProcessLink::WorkingFolder).unwrap_or_else(|_| PathBuf::from("/"));
     let local = cwd.join(name).join(FILE_NAME);
     let root = process.root().map_err(|error| format!("the root of process {}: {error}", process.pid))?;
-    let missing = match root.read(&local, MAX_TOKENIZER_BYTES) {
+    let local_error = match root.read(&local, MAX_TOKENIZER_BYTES) {
         Ok(json) => return Ok(json),
-        // Then it may be the name of a model in the cache.
-        Err(error @ ReadError::Gone) => format!("{}: {error}", local.display()),
-        Err(error) => return Err(format!("{}: {error}", local.display())),
+        Err(error) => error,
     };
+    let local_error_text = format!("{}: {local_error}", local.display());
+    if local_error != ReadError::Gone {
+        return Err(local_error_text);
+    }
+    // There is no such directory, so it may be the name of a model in the cache.
     let variables = split_strings(&process.environment(MAX_ARGUMENT_BYTES).unwrap_or_default());
     let model = hub_cache(&variables).join(format!("models--{}", name.replace('/', "--")));
     let revision = root.read(&model.join("refs/main"), 1 << 10);
-    let revision = revision.map_err(|_| missing)?;
+    let revision = revision.map_err(|_| local_error_text)?;
     let revision = String::from_utf8_lossy(&revision);
     // The cache has a folder for each revision, and `refs/main` names the current one.
     let cached = model.join("snapshots").join(revision.trim()).join(FILE_NAME);

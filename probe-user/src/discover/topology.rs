@@ -95,7 +95,7 @@ impl Process {
 impl Engine {
     /// Whether any process has a stated role. Otherwise the engine is inferred from its connections alone.
     pub fn is_named(&self) -> bool {
-        self.processes.iter().any(|p| p.role_source <= RoleSource::CommandLine)
+        self.processes.iter().any(|process| process.role_source <= RoleSource::CommandLine)
     }
 
     /// Release of the engine's own package.
@@ -105,12 +105,12 @@ impl Engine {
 
     /// Processes with this role.
     pub fn with_role(&self, role: Role) -> impl Iterator<Item = &Process> {
-        self.processes.iter().filter(move |p| p.role == role)
+        self.processes.iter().filter(move |process| process.role == role)
     }
 
     /// The process with this pid.
     pub fn process_with_pid(&self, pid: u32) -> Option<&Process> {
-        self.processes.iter().find(|p| p.id.pid == pid)
+        self.processes.iter().find(|process| process.id.pid == pid)
     }
 
     /// Processes to probe: those at an end of a hop that carries or may carry output, and those with a server inside. Other ranks of a
@@ -119,15 +119,15 @@ impl Engine {
         let output_hops = self.hops.iter().filter(|hop| hop.carries != Carries::Requests);
         let ends = output_hops.flat_map(|hop| [hop.from, hop.to]).flatten();
         let pids: BTreeSet<u32> = ends.map(|end| end.pid).collect();
-        self.processes.iter().filter(move |p| pids.contains(&p.id.pid) || p.inner_server.is_some())
+        self.processes.iter().filter(move |process| pids.contains(&process.id.pid) || process.inner_server.is_some())
     }
 
     /// Main process of the engine, according to its role; otherwise the oldest.
     pub fn main_process(&self) -> Option<&Process> {
         self.processes
             .iter()
-            .find(|p| p.role.is_main())
-            .or_else(|| self.processes.iter().min_by_key(|p| p.id.start_time))
+            .find(|process| process.role.is_main())
+            .or_else(|| self.processes.iter().min_by_key(|process| process.id.start_time))
     }
 }
 
@@ -239,7 +239,7 @@ impl Topology {
 
     /// The engine with this process.
     pub fn engine_of(&self, pid: u32) -> Option<&Engine> {
-        self.engines.iter().find(|e| e.process_with_pid(pid).is_some())
+        self.engines.iter().find(|engine| engine.process_with_pid(pid).is_some())
     }
 }
 
@@ -260,6 +260,7 @@ fn count_with_role(engines: &[&Engine], is_wanted: fn(Role) -> bool) -> usize {
 
 /// Whether these groups of processes are engines of their own, and not parts of one whose connections are not visible.
 fn are_separate(engines: &[&Engine]) -> bool {
-    let with_main_process = engines.iter().filter(|engine| engine.processes.iter().any(|p| p.role.is_main()));
+    let with_main_process =
+        engines.iter().filter(|engine| engine.processes.iter().any(|process| process.role.is_main()));
     engines.iter().all(|engine| engine.is_confirmed) || with_main_process.count() > 1
 }

@@ -84,13 +84,13 @@ impl Watcher {
         let has_opener_ended = opener_client::has_ended();
         let has_just_ended = has_opener_ended != self.has_opener_ended;
         self.has_opener_ended = has_opener_ended;
-        let changed = self.cache.update(&pids.items, &self.options.named) || has_just_ended;
+        let changed = self.cache.update_for_pids(&pids.items, &self.options.named) || has_just_ended;
         // Listing descriptors costs a system call for each of them.
         if !changed && has_been_less_than(self.options.socket_interval, self.sockets_listed_at) {
             return Ok(false);
         }
         self.sockets_listed_at = Some(Instant::now());
-        let is_same = self.list_sockets();
+        let is_same = self.update_sockets();
         let links_interval = self.options.socket_interval * UNCHANGED_INTERVALS;
         if !changed && is_same && has_been_less_than(links_interval, self.links_found_at) {
             return Ok(false);
@@ -100,12 +100,13 @@ impl Watcher {
         if pids.is_truncated {
             topology.blind_spots.push(BlindSpot::Limit { what: "processes", limit: MAX_PROCESSES });
         }
-        let before = std::mem::replace(&mut self.topology, topology);
-        Ok(before != self.topology)
+        let has_changed = topology != self.topology;
+        self.topology = topology;
+        Ok(has_changed)
     }
 
-    /// Lists the sockets of the candidates. Returns whether they are the same as before.
-    fn list_sockets(&mut self) -> bool {
+    /// Lists the sockets of the candidates again. Returns whether they are the same as before.
+    fn update_sockets(&mut self) -> bool {
         let mut sockets = Vec::new();
         let mut owners = Vec::new();
         for (candidate, process) in self.cache.candidates() {
@@ -120,8 +121,9 @@ impl Watcher {
             owners.push(candidate.id);
         }
         self.socket_owners = owners;
-        let before = std::mem::replace(&mut self.sockets, sockets);
-        before == self.sockets
+        let are_same = sockets == self.sockets;
+        self.sockets = sockets;
+        are_same
     }
 
     /// Pids of all processes except this one.

@@ -53,17 +53,15 @@ impl ConnectionTracker {
     /// Interprets a change of the connection's TCP state.
     fn interpret_state_change<'a>(&mut self, record: &Record<'a>) -> Option<ConnectionStep<'a>> {
         let head = &record.head;
-        let end = match (head.before, head.state) {
-            // The kernel has given the address of the earlier socket to a new one.
-            (_, ESTABLISHED) => {
-                *self = Self::default();
-                return Some(ConnectionStep::Opened);
-            }
-            (ESTABLISHED, CLOSE_WAIT | CLOSE) => AnswerEnd::ClientLeft,
-            _ => AnswerEnd::ServerLeft,
-        };
+        // The kernel has given the address of the earlier socket to a new one.
+        if head.state == ESTABLISHED {
+            *self = Self::default();
+            return Some(ConnectionStep::Opened);
+        }
+        let has_client_left = head.before == ESTABLISHED && matches!(head.state, CLOSE_WAIT | CLOSE);
+        let possible_end = if has_client_left { AnswerEnd::ClientLeft } else { AnswerEnd::ServerLeft };
         // The first change of state shows who closed first; later ones follow from it.
-        let end = *self.end.get_or_insert(end);
+        let end = *self.end.get_or_insert(possible_end);
         if head.state != CLOSE {
             return None;
         }
@@ -85,8 +83,9 @@ impl ConnectionTracker {
         let missed_bytes = self.next_position.map_or(0, |next| position.wrapping_sub(next));
         self.next_position = Some(position.wrapping_add(record.payload.len() as u32));
         let bytes = ConnectionStep::Bytes { bytes: record.payload, begins: head.from == 0 };
-        let missed = ConnectionStep::Missed(missed_bytes);
-        [is_held_up.then_some(ConnectionStep::HeldUp), (missed_bytes > 0).then_some(missed), Some(bytes)]
+        let held_up = is_held_up.then_some(ConnectionStep::HeldUp);
+        let missed = (missed_bytes > 0).then_some(ConnectionStep::Missed(missed_bytes));
+        [held_up, missed, Some(bytes)]
     }
 }
 

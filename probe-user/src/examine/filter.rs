@@ -35,7 +35,7 @@ impl SystemCall {
         }
     }
 
-    /// Makes the call with ineffective arguments and returns its error.
+    /// Makes the call with ineffective arguments and returns its error; `None` if it succeeds.
     fn try_without_effect(self) -> Option<Errno> {
         let nothing = std::ptr::null::<u8>();
         let zero = 0_usize;
@@ -59,7 +59,7 @@ impl SystemCall {
         Errno::from_io_error(&std::io::Error::last_os_error())
     }
 
-    /// Tries the system call. Returns the error with which it was refused before the kernel checked its arguments.
+    /// Tries the system call. Returns the error with which it was refused before the kernel checked its arguments; `None` if it was not.
     pub fn probe_refusal(self) -> Option<i32> {
         match self.try_without_effect()? {
             refused @ (Errno::PERM | Errno::ACCESS | Errno::NOSYS) => Some(refused.raw_os_error()),
@@ -94,9 +94,10 @@ pub enum SeccompMode {
     Filter,
 }
 
-/// `SeccompMode` of the calling process; `None` if the kernel does not report it.
+/// Seccomp mode of the calling process; `None` if the kernel does not report it.
 pub fn seccomp_mode() -> Option<SeccompMode> {
-    match status_field(&kernel::read("/proc/self/status", kernel::MAX_STATUS_BYTES).ok()?, "Seccomp:")? {
+    let status = kernel::read("/proc/self/status", kernel::MAX_STATUS_BYTES).ok()?;
+    match status_field(&status, "Seccomp:")? {
         "0" => Some(SeccompMode::Off),
         "1" => Some(SeccompMode::Strict),
         "2" => Some(SeccompMode::Filter),

@@ -40,6 +40,7 @@ pub(crate) struct LoadedRing {
 /// Uses the helper at the other end of `socket` for all probes and sockets from now on. Opens the ring with the observations, which needs
 /// calls that this process may then give up. A second call has no effect.
 pub fn connect_helper(socket: OwnedFd) -> io::Result<()> {
+    // An error means that there is a helper already.
     let _ = HELPER.set(Helper::new(socket)?);
     Ok(())
 }
@@ -54,19 +55,18 @@ impl Helper {
     pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
         let (our_end, helper_end) = channel::message_pair()?;
         let requests = Mutex::new(socket);
-        let answer = exchange_messages(&requests, &HelperRequest::Start, Some(helper_end.as_fd()));
-        let ring = answer.and_then(|HelperAnswer { facts, mut descriptors }| {
-            let records = open_ring(descriptors.pop().ok_or_else(helper_exited)?)?;
-            Ok(Some(LoadedRing { records, facts }))
-        });
-        Ok(Self { requests, slow_requests: Mutex::new(our_end), ring: Mutex::new(ring) })
+        let ring = start_service(&requests, helper_end.as_fd());
+        Ok(Self { requests, slow_requests: Mutex::new(our_end), ring: Mutex::new(ring.map(Some)) })
     }
 
-    /// The ring of the loaded programs, which has one reader.
+    /// Takes the ring of the loaded programs, which has one reader: a second call fails.
     pub(crate) fn take_ring(&self) -> Result<LoadedRing, Refusal> {
-        let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        let ring = ring.as_mut().map_err(|refusal| refusal.clone())?;
-        ring.take().ok_or_else(|| Refusal::Kernel(String::from("the observations have another reader")))
+        match &mut *self.ring.lock().unwrap_or_else(PoisonError::into_inner) {
+            Ok(ring) => {
+                ring.take().ok_or_else(|| Refusal::Kernel(String::from("the observations have another reader")))
+            }
+            Err(refusal) => Err(refusal.clone()),
+        }
     }
 
     pub(crate) fn change_table(&self, change: TableChange) -> Result<(), Refusal> {
@@ -86,7 +86,7 @@ impl Helper {
     }
 
     /// Attaches a set of probe points to process `pid`, which is the target with this index and has `library` mapped.
-    pub(crate) fn attach_set(
+    pub(crate) fn attach_probe_points(
         &self,
         target: u32,
         pid: u32,
@@ -97,7 +97,7 @@ impl Helper {
     }
 
     /// Has a library analysed that process `pid` has mapped.
-    pub(crate) fn analyse(&self, pid: u32, set: PointSet, library: BorrowedFd<'_>) -> Result<(), Refusal> {
+    pub(crate) fn analyse_library(&self, pid: u32, set: PointSet, library: BorrowedFd<'_>) -> Result<(), Refusal> {
         request_about_library(&self.slow_requests, &HelperRequest::Analyse { pid, set }, library)
     }
 
@@ -111,12 +111,10 @@ impl Helper {
         let _ = self.send_request(&HelperRequest::DetachTargets, None);
     }
 
-    /// A netlink socket in the network namespace of process `pid`.
-    pub(crate) fn diag_socket(&self, pid: u32) -> Result<OwnedFd, Refusal> {
-        exchange_messages(&self.slow_requests, &HelperRequest::DiagSocket { pid }, None)?
-            .descriptors
-            .pop()
-            .ok_or_else(helper_exited)
+    /// Opens a netlink socket in the network namespace of process `pid`.
+    pub(crate) fn open_diag_socket(&self, pid: u32) -> Result<OwnedFd, Refusal> {
+        let mut answer = exchange_messages(&self.slow_requests, &HelperRequest::DiagSocket { pid }, None)?;
+        answer.descriptors.pop().ok_or_else(helper_exited)
     }
 
     fn send_request(&self, request: &HelperRequest, file: Option<BorrowedFd<'_>>) -> Result<HelperAnswer, Refusal> {
@@ -148,6 +146,13 @@ impl Helper {
             }
         }
     }
+}
+
+/// Sends the first request, with the helper's end of the second connection, and opens the ring of the answer.
+fn start_service(requests: &Mutex<OwnedFd>, helper_end: BorrowedFd<'_>) -> Result<LoadedRing, Refusal> {
+    let mut answer = exchange_messages(requests, &HelperRequest::Start, Some(helper_end))?;
+    let ring = answer.descriptors.pop().ok_or_else(helper_exited)?;
+    Ok(LoadedRing { records: open_ring(ring)?, facts: answer.facts })
 }
 
 /// Sends a request about an open library.

@@ -78,13 +78,18 @@ pub(crate) const PIECE_BYTES: usize = MAX_PIECE + 64;
 
 /// Messages with this content, of which the last is marked.
 pub(crate) fn content_to_pieces(content: &[u8]) -> Vec<Vec<u8>> {
+    let mut pieces = Vec::new();
+    let mut rest = content;
     // Empty content is one empty piece.
-    let count = content.len().div_ceil(MAX_PIECE).max(1);
-    let pieces = (0..count).map(|index| {
-        let part = &content[index * MAX_PIECE..content.len().min((index + 1) * MAX_PIECE)];
-        encode_message(&HelperReply::Content { content: part.to_vec(), is_last: index + 1 == count })
-    });
-    pieces.collect()
+    loop {
+        let (piece, after) = rest.split_at(rest.len().min(MAX_PIECE));
+        let is_last = after.is_empty();
+        pieces.push(encode_message(&HelperReply::Content { content: piece.to_vec(), is_last }));
+        if is_last {
+            return pieces;
+        }
+        rest = after;
+    }
 }
 
 #[cfg(test)]

@@ -41,9 +41,7 @@ const REQUEST_BYTES: usize = 4;
 
 /// The [`Sought`] of a request with this number: 0 is the functions, others are the method of a server.
 pub fn sought_by_number(number: u32, servers: &[InnerServer]) -> Option<Sought> {
-    let Some(server) = number.checked_sub(1) else {
-        return Some(Sought::Functions);
-    };
+    let Some(server) = number.checked_sub(1) else { return Some(Sought::Functions) };
     Some(Sought::Method(servers.get(server as usize)?.methods))
 }
 
@@ -82,14 +80,9 @@ pub fn supervise(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -
         let Ok([library, answer_pipe]) = <[OwnedFd; 2]>::try_from(received.descriptors) else {
             continue;
         };
-        let mut command = command_for(u32::from_le_bytes(buffer));
-        // Not the descriptor itself: the start of a Rust program takes one that only locates a file for closed, and ends without `/dev/null`.
-        let (our_end, child_end) = channel::message_pair()?;
-        channel::send_message(our_end.as_fd(), &buffer, &[library.as_fd()])?;
-        let started = command.stdin(child_end).stdout(answer_pipe).stderr(discarded_output()?).spawn();
-        // The command holds an end of the pipe, and the prober waits until all are closed.
-        drop(command);
-        let mut child = started?;
+        // The command ends with the call: it holds an end of the pipe, and the prober waits until all are closed.
+        let number = u32::from_le_bytes(buffer);
+        let mut child = start_analysis(command_for(number), number, &library, answer_pipe)?;
         if ends_in_time(&child, socket)? {
             child.wait()?;
         } else {
@@ -97,6 +90,14 @@ pub fn supervise(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -
             killed.push(child);
         }
     }
+}
+
+/// Starts the process of a request with this number, which gets the library through its standard input and writes its answer to the pipe.
+fn start_analysis(mut command: Command, number: u32, library: &OwnedFd, answer_pipe: OwnedFd) -> io::Result<Child> {
+    // Not the descriptor itself: the start of a Rust program takes one that only locates a file for closed, and ends without `/dev/null`.
+    let (our_end, child_end) = channel::message_pair()?;
+    channel::send_message(our_end.as_fd(), &number.to_le_bytes(), &[library.as_fd()])?;
+    command.stdin(child_end).stdout(answer_pipe).stderr(discarded_output()?).spawn()
 }
 
 /// The library that the process at the other end of `socket` sent to be analysed. Its descriptor only locates it.
@@ -117,8 +118,8 @@ fn is_readable_in_time(file: BorrowedFd<'_>, peer: BorrowedFd<'_>, deadline: Ins
     // Without a requested event, a poll still reports that the peer has closed.
     let mut watched = [PollFd::new(&file, PollFlags::IN), PollFd::new(&peer, PollFlags::empty())];
     retry_on_intr(|| {
-        let left = deadline.saturating_duration_since(Instant::now());
-        poll(&mut watched, Some(&left.try_into().unwrap_or_default()))
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        poll(&mut watched, Some(&remaining.try_into().unwrap_or_default()))
     })?;
     Ok(!watched[0].revents().is_empty())
 }
@@ -133,7 +134,7 @@ pub(crate) struct Locator {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct AnalysisKey {
     library: CachedIdentity,
-    sought: u32,
+    sought_number: u32,
 }
 
 impl Locator {
@@ -141,16 +142,16 @@ impl Locator {
         Self { supervisor: Mutex::new(supervisor), cached: Mutex::default() }
     }
 
-    /// Probe points of a library with this identity, whose descriptor may locate it only. Waits as long as `peer` is open, but not for
-    /// the analysis of another library if this one is known.
+    /// Probe points of a library with this identity, whose descriptor may locate it only, for the [`Sought`] with this number. Waits as long
+    /// as `peer` is open, but not for the analysis of another library if this one is known.
     pub(crate) fn find_probe_points(
         &self,
-        sought: u32,
+        sought_number: u32,
         identity: CachedIdentity,
         library: BorrowedFd<'_>,
         peer: BorrowedFd<'_>,
     ) -> LocatorAnswer {
-        let key = AnalysisKey { library: identity, sought };
+        let key = AnalysisKey { library: identity, sought_number };
         if let Some(answer) = self.cached_answer(key) {
             return answer;
         }
@@ -159,7 +160,7 @@ impl Locator {
         if let Some(answer) = self.cached_answer(key) {
             return answer;
         }
-        let asked = request_analysis(supervisor.as_fd(), sought, library, peer);
+        let asked = request_analysis(supervisor.as_fd(), sought_number, library, peer);
         let answer = asked.unwrap_or_else(|error| Err(format!("cannot analyse its code: {error}")));
         let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         // After the limit, libraries are analysed again, which costs time only.
@@ -179,12 +180,12 @@ impl Locator {
 /// Sends a request to the supervisor and receives the answer of the process that it starts.
 fn request_analysis(
     supervisor: BorrowedFd<'_>,
-    sought: u32,
+    sought_number: u32,
     library: BorrowedFd<'_>,
     peer: BorrowedFd<'_>,
 ) -> io::Result<LocatorAnswer> {
     let (answer_reader, answer_writer) = io::pipe()?;
-    channel::send_message(supervisor, &sought.to_le_bytes(), &[library, answer_writer.as_fd()])?;
+    channel::send_message(supervisor, &sought_number.to_le_bytes(), &[library, answer_writer.as_fd()])?;
     // Otherwise the pipe would stay open when the process has ended.
     drop(answer_writer);
     receive_answer(answer_reader, peer)

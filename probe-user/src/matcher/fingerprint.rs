@@ -80,7 +80,7 @@ fn hash_bytes(bytes: &[u8]) -> u64 {
         state = mix_word(state, padded_word(chunk));
     }
     // A multiplication mixes upwards only; this brings the high bits down.
-    state ^ state >> 29
+    state ^ (state >> 29)
 }
 
 /// The bytes as a number, filled up with zeros.

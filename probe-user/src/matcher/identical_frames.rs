@@ -58,7 +58,7 @@ impl IdenticalFrames {
         self.expected.iter().any(|frame| are_identical(frame, fingerprint))
     }
 
-    /// Records a frame without a match. Returns whether it was expected, and stops expecting it.
+    /// Whether a frame like this one was expected; if so, it is not expected again.
     pub(super) fn take_expected(&mut self, fingerprint: &Fingerprint) -> bool {
         let Some(index) = self.expected.iter().position(|frame| are_identical(frame, fingerprint)) else {
             return false;

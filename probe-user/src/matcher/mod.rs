@@ -156,7 +156,7 @@ impl Matcher {
     pub fn record_send(&mut self, message: &Message<'_>) -> NumberedSend {
         let Call { socket, seq, at, .. } = message.call;
         let limit = self.limits.max_in_flight;
-        let lane = self.lane_of_send(socket, seq);
+        let lane = self.find_or_add_lane(socket, seq);
         let fingerprint = Fingerprint::of_frame(message.bytes, message.payload);
         let AddedFrame { lost_before, dropped } = lane.add_frame(seq, ObservedSend { sent_at: at, fingerprint }, limit);
         let frame = FrameRef { lane: lane.lane, seq };
@@ -165,17 +165,17 @@ impl Matcher {
         NumberedSend { frame, lost_before }
     }
 
-    /// The socket's lane that a send with this number continues; otherwise a new one.
-    fn lane_of_send(&mut self, socket: SocketId, seq: u64) -> &mut SendingLane {
-        let known = self.lane_of_sender.get(&socket).copied();
-        // A new socket at the address of an old one gets a lane of its own.
-        let continued = known.filter(|lane| self.lanes[*lane].continues_with(seq, self.limits.max_in_flight));
-        let index = continued.unwrap_or_else(|| {
-            let index = self.lanes.len();
-            self.lanes.push(SendingLane::new(index as u32, socket, seq));
-            self.lane_of_sender.insert(socket, index);
-            index
-        });
+    /// The socket's lane that a send with this number continues; otherwise adds a new one.
+    fn find_or_add_lane(&mut self, socket: SocketId, seq: u64) -> &mut SendingLane {
+        if let Some(&index) = self.lane_of_sender.get(&socket)
+            && self.lanes[index].continues_with(seq, self.limits.max_in_flight)
+        {
+            return &mut self.lanes[index];
+        }
+        // A new socket at the address of an old one gets a lane of its own, too.
+        let index = self.lanes.len();
+        self.lanes.push(SendingLane::new(index as u32, socket, seq));
+        self.lane_of_sender.insert(socket, index);
         &mut self.lanes[index]
     }
 
@@ -252,7 +252,8 @@ impl Matcher {
     }
 
     /// Finds a received frame. By content first: at the head of a lane that leads here, deeper in such a lane, then in a lane without a
-    /// known receiver. Then by order: at the position given by the number of unobserved receipts, including that of a lost record.
+    /// known receiver. Then by order: at the position given by the number of unobserved receipts, including that of a lost record. A lane
+    /// found by its content becomes one that leads here, and an ambiguous match is remembered.
     fn find_frame(&mut self, socket: SocketId, fingerprint: &Fingerprint) -> Option<FoundFrame> {
         let receiver = self.receivers.entry(socket).or_default();
         // A copy, because a match may add a lane.
@@ -339,7 +340,7 @@ impl Matcher {
     }
 
     /// Whether a frame of `lane` may skip its first `count` frames. Receipts are numbered, so it may skip only frames that were received
-    /// under a twin's identity, or by another receiver.
+    /// under a twin's identity, or by another receiver. Those twins are expected from now on.
     fn may_skip(&mut self, socket: SocketId, lane: usize, count: usize) -> bool {
         if self.lanes[lane].receivers.len() > 1 {
             return true;

@@ -73,6 +73,7 @@ pub fn serve(socket: BorrowedFd<'_>, permitted: Permitted) -> io::Result<()> {
             Err(Errno::MSGSIZE) => continue,
             received => received?,
         };
+        // Any message without exactly one descriptor is ignored.
         let Some(connection) = received.descriptors.pop() else { continue };
         if !received.descriptors.is_empty() {
             continue;
@@ -110,7 +111,7 @@ struct RequestPace {
 }
 
 impl RequestPace {
-    /// Counts a request. Returns how long it must wait.
+    /// Counts a request. Returns how long it must wait, beyond the limit of the interval.
     fn count_request(&mut self) -> Option<Duration> {
         if self.since.elapsed() >= PACE_INTERVAL {
             *self = Self { since: Instant::now(), requests: 0 };
@@ -135,6 +136,11 @@ impl OpenerAnswer {
 
     fn with_content(content: Vec<u8>) -> Self {
         Self { content, ..Self::default() }
+    }
+
+    /// A reply whose only number is this one.
+    fn with_number(number: u64) -> Self {
+        Self::with_numbers([number, 0, 0])
     }
 
     fn with_numbers(numbers: [u64; 3]) -> Self {
@@ -166,11 +172,13 @@ impl OpenerServer {
     fn answer_request(&self, request: &OpenRequest) -> Result<OpenerAnswer, ReadError> {
         match request {
             OpenRequest::Process(process, request) => self.answer_process_request(*process, request),
-            OpenRequest::Named(index) => Ok(OpenerAnswer::with_file(
-                RegularFile::open(self.path_of_named(*index)?, ExpectedFile::ANY)?.into_file(),
-            )),
+            OpenRequest::Named(index) => {
+                let file = RegularFile::open(self.path_of_named(*index)?, ExpectedFile::ANY)?;
+                Ok(OpenerAnswer::with_file(file.into_file()))
+            }
             OpenRequest::NamedStatus(index) => {
-                Ok(OpenerAnswer::with_numbers(FileStatus::from_stat(&stat(self.path_of_named(*index)?)?).to_numbers()))
+                let status = FileStatus::from_stat(&stat(self.path_of_named(*index)?)?);
+                Ok(OpenerAnswer::with_numbers(status.to_numbers()))
             }
         }
     }
@@ -194,14 +202,15 @@ impl OpenerServer {
             ProcessRequest::Environment => OpenerAnswer::with_file(process.open_environment()?),
             ProcessRequest::Descriptors { limit } => {
                 let descriptors = process.list_descriptors(MAX_DESCRIPTORS.min(*limit as usize))?;
-                let content = OpenerAnswer::with_content(encode_message(&descriptors.items));
-                OpenerAnswer { numbers: [descriptors.is_truncated.into(), 0, 0], ..content }
+                let is_truncated = OpenerAnswer::with_number(descriptors.is_truncated.into());
+                OpenerAnswer { content: encode_message(&descriptors.items), ..is_truncated }
             }
             ProcessRequest::Link(link) => {
                 OpenerAnswer::with_content(process.link(*link)?.as_os_str().as_bytes().to_vec())
             }
-            ProcessRequest::NetworkNamespace => OpenerAnswer::with_numbers([process.network_namespace()?, 0, 0]),
+            ProcessRequest::NetworkNamespace => OpenerAnswer::with_number(process.network_namespace()?),
             ProcessRequest::ThreadFile { tid, file } => OpenerAnswer::with_content(process.thread_file(*tid, *file)?),
+            // The process chose these files, so they are opened with the rights of its user only.
             _ => return self.answer_as_its_user(&process, request),
         })
     }
@@ -249,6 +258,7 @@ impl OpenerServer {
                 let status = rights::with_rights_of(&account, || process.output_status(*descriptor))??;
                 Ok(OpenerAnswer::with_numbers(status.to_numbers()))
             }
+            // The kernel's own files: see `answer_process_request`.
             _ => Err(ReadError::Denied),
         }
     }
@@ -269,6 +279,7 @@ fn send_reply(connection: BorrowedFd<'_>, answer: Result<OpenerAnswer, ReadError
         rest = after;
         let piece =
             ReplyPiece { result: Ok(()), is_last: rest.is_empty(), numbers: answer.numbers, content: content.to_vec() };
+        // Only the first message takes the descriptor along.
         channel::send_message(connection, &encode_message(&piece), file.take().as_slice())?;
         if piece.is_last {
             return Ok(());

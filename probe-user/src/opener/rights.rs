@@ -40,17 +40,23 @@ pub(super) fn with_rights_of<T>(account: &ProcessAccount, open: impl FnOnce() ->
         return Ok(open());
     }
     let takes_ids = may_take_ids && *account != own_account;
-    let taken = if takes_ids { take_ids_of(account) } else { Ok(()) };
-    // After the ids, which change the effective set.
     let reduced = CapabilitySets { effective: own_capabilities.permitted.difference(FILE_ACCESS), ..own_capabilities };
-    let opened = taken.and_then(|()| set_capabilities(None, reduced)).map(|()| open());
+    let opened = take_rights(takes_ids.then_some(account), reduced).map(|()| open());
     // Also after a failure, which may have come behind a part of the changes.
-    let restored = if takes_ids { take_ids_of(&own_account) } else { Ok(()) };
-    if let Err(error) = restored.and_then(|()| set_capabilities(None, own_capabilities)) {
+    if let Err(error) = take_rights(takes_ids.then_some(&own_account), own_capabilities) {
         tracing::error!("the opener cannot take its own rights again: {error}");
         std::process::exit(1);
     }
     opened.map_err(ReadError::from)
+}
+
+/// Takes the ids of an account, if one is given, and these capabilities, for this thread.
+fn take_rights(account: Option<&ProcessAccount>, capabilities: CapabilitySets) -> Result<(), Errno> {
+    if let Some(account) = account {
+        take_ids_of(account)?;
+    }
+    // After the ids, which change the effective set.
+    set_capabilities(None, capabilities)
 }
 
 /// Takes the groups of an account, and its user and group for access to files, for this thread.

@@ -76,7 +76,7 @@ impl ExaminedProcesses {
     fn has_stated_role(&self, process: &ProcDir) -> bool {
         let argv = split_strings(&process.read("cmdline", MAX_ARGUMENT_BYTES).unwrap_or_default());
         StatedRole::from_argv(&argv, None, self.engines).role.is_some()
-            || self.engines.iter().any(|e| e.is_frontend(&argv))
+            || self.engines.iter().any(|engine| engine.is_frontend(&argv))
     }
 
     /// Returns whether the process has libzmq, or the extension of an engine, in its executable mappings.
@@ -103,13 +103,19 @@ pub(super) fn is_probed_library(file: &MappedFile, engines: Engines) -> bool {
 
 /// Whether a path names a file that states the release of a package or of a model, or a tokenizer.
 pub(super) fn is_metadata_file(path: &Path, engines: Engines) -> bool {
-    let folder_name = path.parent().and_then(Path::file_name).map_or(&b""[..], OsStr::as_bytes);
+    let folder_name = name_of_folder(path.parent());
     let is_of_package = path.ends_with("METADATA") && folder_name.ends_with(DIST_INFO);
-    let model_name = path.ancestors().nth(2).and_then(Path::file_name).map_or(&b""[..], OsStr::as_bytes);
+    // `MODEL/refs/main` names the current revision of a model.
+    let model_name = name_of_folder(path.ancestors().nth(2));
     let is_of_model = path.ends_with("refs/main") && model_name.starts_with(b"models--");
     let is_tokenizer = path.ends_with("tokenizer.json") || is_of_model;
     let mut source_files = engines.iter().filter_map(|engine| engine.package()).flat_map(|package| package.source);
     is_of_package || is_tokenizer || source_files.any(|file| path.ends_with(file))
+}
+
+/// Last part of a folder's path; empty if there is none.
+fn name_of_folder(folder: Option<&Path>) -> &[u8] {
+    folder.and_then(Path::file_name).map_or(b"", OsStr::as_bytes)
 }
 
 const DIST_INFO: &[u8] = b".dist-info";

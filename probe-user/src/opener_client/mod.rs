@@ -28,6 +28,7 @@ static OPENER: OnceLock<Opener> = OnceLock::new();
 /// Opens all files of other processes through the opener at the other end of `socket` from now on, and those of `named` that this process
 /// may not read. A second call has no effect.
 pub fn connect_opener(socket: OwnedFd, named: Vec<PathBuf>) {
+    // An error means that there is an opener already.
     let _ = OPENER.set(Opener::new(socket, named));
 }
 
@@ -60,6 +61,11 @@ pub(crate) struct OpenerReply {
 }
 
 impl OpenerReply {
+    /// The number of a reply that has one only.
+    pub(crate) fn number(&self) -> u64 {
+        self.numbers[0]
+    }
+
     pub(crate) fn into_file(self) -> Result<OwnedFd, ReadError> {
         self.descriptor.ok_or(ReadError::Os(Errno::PROTO))
     }
@@ -91,9 +97,9 @@ impl Opener {
                 lock(&self.idle).push(connection);
                 result
             }
-            // It closes connections beyond its limit.
-            Err(_) if !self.has_ended() => Err(ReadError::Os(Errno::BUSY)),
-            Err(_) => Err(ReadError::OpenerEnded),
+            Err(_) if self.has_ended() => Err(ReadError::OpenerEnded),
+            // The opener runs, but closes connections beyond its limit.
+            Err(_) => Err(ReadError::Os(Errno::BUSY)),
         }
     }
 
@@ -109,9 +115,9 @@ impl Opener {
     fn has_ended(&self) -> bool {
         let control = lock(&self.control);
         let mut state = [PollFd::new(&*control, PollFlags::empty())];
-        let is_ready = poll(&mut state, Some(&Timespec::default()));
+        let ready_count = poll(&mut state, Some(&Timespec::default()));
         // Without requested events, only the end of the connection makes it ready.
-        is_ready.is_ok_and(|ready| ready > 0) && state[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+        ready_count.is_ok_and(|ready| ready > 0) && state[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
     }
 }
 

@@ -123,6 +123,7 @@ pub(crate) struct ReplyPiece {
     pub(crate) result: Result<(), ReadError>,
     /// Whether no further message of the reply follows.
     pub(crate) is_last: bool,
+    /// Meaning by request ([`ProcessRequest`]); unused ones are 0. Of a list of descriptors, the first is 1 if it is truncated.
     pub(crate) numbers: [u64; 3],
     #[serde(with = "byte_string")]
     pub(crate) content: Vec<u8>,

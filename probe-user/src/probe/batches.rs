@@ -8,7 +8,7 @@ use crate::programs::{
     ZMQ_RETURNED,
 };
 
-/// A set of probe points of a target in one library.
+/// Batches that attach this set of a library's probe points for the target with this index.
 pub(crate) fn batches_of_set(set: PointSet, found: &ProbePoints, target: u32) -> Result<Vec<Batch>, ProbePointsError> {
     match set {
         PointSet::Messages(wanted) => message_batches(found, target, wanted),
@@ -31,7 +31,8 @@ pub(crate) fn message_batches(
     let send = probe_points.entry_of("zmq_msg_send")?;
     if let Some(done) = probe_points.received {
         let received = Cookie::received(target, done.socket, done.message);
-        if let Some(waits) = probe_points.waits.filter(|_| wanted.processed) {
+        let waits = if wanted.processed { probe_points.waits } else { None };
+        if let Some(waits) = waits {
             // A receive that does not wait never reaches `waits`, so its completion marks the previous message as processed.
             entries.push((done.at, received.and_processed()));
             entries.push((waits.at, Cookie::within(ProbePoint::Waits, target, waits.socket)));
@@ -115,7 +116,9 @@ fn tls_batches(probe_points: &ProbePoints, target: u32) -> Result<Vec<Batch>, Pr
     } else {
         let mut writes = vec![(probe_points.entry_of("SSL_write")?, Cookie::new(ProbePoint::TlsWrite, target))];
         // OpenSSL 1.1.1 and later.
-        writes.extend(probe_points.entry_of("SSL_write_ex").ok().map(|entry| (entry, tls_write_ex)));
+        if let Ok(entry) = probe_points.entry_of("SSL_write_ex") {
+            writes.push((entry, tls_write_ex));
+        }
         writes
     };
     let mut entries = vec![(probe_points.entry_of("SSL_free")?, Cookie::new(ProbePoint::TlsFree, target))];

@@ -81,7 +81,7 @@ impl KernelAccess {
     }
 
     /// Attaches a set of probe points to a target that has `library` mapped. A helper finds them in the file itself.
-    pub(super) fn attach_set(
+    pub(super) fn attach_probe_points(
         &mut self,
         target: UprobeTarget,
         set: PointSet,
@@ -96,7 +96,9 @@ impl KernelAccess {
                 }
                 Ok(())
             }
-            Self::Helper(helper) => Ok(helper.attach_set(target.index, target.pid.get(), set, library.as_fd())?),
+            Self::Helper(helper) => {
+                Ok(helper.attach_probe_points(target.index, target.pid.get(), set, library.as_fd())?)
+            }
         }
     }
 

@@ -106,6 +106,13 @@ struct TargetSlot {
     observes_tls: bool,
 }
 
+/// Whether the kernel side reports the sends of a target.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SendCounting {
+    Disabled,
+    Enabled,
+}
+
 impl TargetSlot {
     /// Whether the process has exited, which was not reported yet.
     fn has_exited(&self) -> bool {
@@ -136,7 +143,7 @@ impl Probe {
     pub fn attach(targets: &[Target], options: ProbeOptions) -> Result<Self, ProbeError> {
         let mut permissions = Permissions::current();
         let LoadedKernelSide { kernel, records, facts } = KernelAccess::load(options).map_err(|refusal| {
-            ProbeError::Unavailable(Degraded::explain(Feature::Messages, None, permissions, refusal))
+            ProbeError::Unavailable(Degraded::from_failure(Feature::Messages, None, permissions, refusal))
         })?;
         if facts.uses_perf_events {
             // Perf events need other capabilities, which the hint on a refusal names.
@@ -178,7 +185,7 @@ impl Probe {
         }
         // Enable sends only after all receives are probed, so that the receipt of every observed send is observed too.
         for index in new_indices {
-            self.update_watched(index, true)?;
+            self.watch_target(index, SendCounting::Enabled)?;
         }
         Ok(())
     }
@@ -223,12 +230,9 @@ impl Probe {
             observations += self.read_records(deadline, &mut emit)?;
         }
         // Losses and exits are reported after the records from before them.
-        if let Some(noticed) = self.noticed.take() {
-            if self.has_read_until(&noticed) {
-                observations += self.report_changes(noticed, &mut emit);
-            } else {
-                self.noticed = Some(noticed);
-            }
+        let may_report = self.noticed.as_ref().is_some_and(|noticed| self.has_read_until(noticed));
+        if may_report && let Some(noticed) = self.noticed.take() {
+            observations += self.report_changes(noticed, &mut emit);
         }
         Ok(observations)
     }
@@ -256,12 +260,12 @@ impl Probe {
         Ok(known_threads)
     }
 
-    /// Attaches the programs that serve all targets.
-    fn attach_groups(&mut self, observes_sleep: bool) {
+    /// Attaches the programs that serve all targets. `can_observe_sleep`: those of the scheduler also show which threads sleep in a poll.
+    fn attach_groups(&mut self, can_observe_sleep: bool) {
         if self.options.scheduler {
             match self.kernel.attach_group(Group::Scheduler) {
-                Ok(()) => self.observes_sleep = observes_sleep,
-                Err(refusal) => self.report_refusal(Feature::Scheduler, None, refusal),
+                Ok(()) => self.observes_sleep = can_observe_sleep,
+                Err(refusal) => self.record_refusal(Feature::Scheduler, None, refusal),
             }
         }
         // Without the scheduler programs, the time in a poll needs its return as well.
@@ -273,12 +277,12 @@ impl Probe {
         }
     }
 
-    /// Entry of a process that is observed.
-    fn index_of(&self, pid: u32) -> Option<usize> {
+    /// Index of an observed process in the targets; `None` if it is not observed.
+    fn target_index(&self, pid: u32) -> Option<usize> {
         self.targets.iter().position(|slot| slot.pid == pid && !slot.is_free)
     }
 
-    /// Assigns an entry to the process. Its sends are not observed yet.
+    /// Assigns an entry to the process and returns its index. Its sends are not observed yet.
     fn register_target(&mut self, target: Target) -> Result<usize, ProbeError> {
         // Shows the exit of the process, whose id may then belong to another.
         let pidfd =
@@ -299,7 +303,7 @@ impl Probe {
             self.targets.len() - 1
         };
         // Sends are enabled later: see `add_targets`.
-        self.update_watched(index, false)?;
+        self.watch_target(index, SendCounting::Disabled)?;
         self.change_table(TableChange::EnterTarget { target: index as u32, pid: target.pid })?;
         self.update_serving(target.pid, index as u32)?;
         self.enter_listeners(target.pid, index as u32)?;
@@ -307,9 +311,10 @@ impl Probe {
         Ok(index)
     }
 
-    /// Passes the capture limits and send flag of a target to the kernel side.
-    fn update_watched(&mut self, index: usize, counts_sends: bool) -> Result<(), ProbeError> {
+    /// Makes the kernel side observe a target within its capture limits. Replaces earlier settings of the target.
+    fn watch_target(&mut self, index: usize, sends: SendCounting) -> Result<(), ProbeError> {
         let capture = self.targets[index].capture;
+        let counts_sends = sends == SendCounting::Enabled;
         self.change_table(TableChange::Watch { target: index as u32, capture, counts_sends })
     }
 
@@ -331,7 +336,7 @@ impl Probe {
         // Such a process is probed in the server's method instead of libzmq.
         if let Some(server) = self.inner_servers.get(&pid).copied() {
             if let Err(error) = self.attach_method(index, &server) {
-                self.add_degraded(Feature::Messages, Some(pid), &error);
+                self.record_error(Feature::Messages, Some(pid), &error);
             }
             return;
         }
@@ -353,7 +358,7 @@ impl Probe {
         let libraries = match libraries {
             Ok(libraries) => libraries,
             Err(error) => {
-                self.add_degraded(feature, Some(pid), &error);
+                self.record_error(feature, Some(pid), &error);
                 return false;
             }
         };
@@ -362,7 +367,7 @@ impl Probe {
         for library in &libraries {
             match self.attach_library(feature, index, library) {
                 Ok(()) => is_any_attached = true,
-                Err(error) => self.add_degraded(feature, Some(pid), &error),
+                Err(error) => self.record_error(feature, Some(pid), &error),
             }
         }
         is_any_attached
@@ -378,49 +383,50 @@ impl Probe {
                 buffers: library.may_use_buffers,
             }),
         };
-        self.attach_set(index, set, Sought::Functions, library)
+        self.attach_probe_points(index, set, Sought::Functions, library)
     }
 
+    /// Attaches the method that passes messages to the server inside a target.
     fn attach_method(&mut self, index: usize, server: &InnerServer) -> Result<(), AttachError> {
         let library = library::open_extension(self.targets[index].pid, server)?.ok_or(AttachError::NoExtension)?;
-        self.attach_set(index, PointSet::Method, Sought::Method(server.methods), &library)
+        self.attach_probe_points(index, PointSet::Method, Sought::Method(server.methods), &library)
     }
 
-    /// Attaches probe points in a library of a process.
-    fn attach_set(
+    /// Attaches a set of probe points in a library of a target. `sought`: what the library is searched for.
+    fn attach_probe_points(
         &mut self,
-        index: usize,
+        target_index: usize,
         set: PointSet,
         sought: Sought,
         library: &Library,
     ) -> Result<(), AttachError> {
         // No process has the id 0.
-        let Some(pid) = NonZeroU32::new(self.targets[index].pid) else {
-            return Ok(());
-        };
+        let Some(pid) = NonZeroU32::new(self.targets[target_index].pid) else { return Ok(()) };
+        let target = UprobeTarget { index: target_index as u32, pid };
         // The kernel would resolve the library's own path again, and reach another file if the process has replaced it.
-        let attached = self.kernel.attach_set(UprobeTarget { index: index as u32, pid }, set, sought, &library.file);
+        let attached = self.kernel.attach_probe_points(target, set, sought, &library.file);
         attached.map_err(|error| AttachError::in_library(&library.path, error))
     }
 
-    /// Records a refused part of the probe.
-    fn report_refusal(&mut self, feature: Feature, pid: Option<u32>, refusal: Refusal) {
+    /// Records that the kernel side refused a feature, for one process or (`None`) for all.
+    fn record_refusal(&mut self, feature: Feature, pid: Option<u32>, refusal: Refusal) {
         match refusal {
-            Refusal::Kernel(_) => self.add_degraded(feature, pid, &refusal),
-            Refusal::Types(what) => {
-                let new = Degraded { feature, pid, missing: Missing::KernelTypes(what) };
-                if !self.degraded.contains(&new) {
-                    self.degraded.push(new);
-                }
+            Refusal::Kernel(_) => self.record_error(feature, pid, &refusal),
+            Refusal::Types(types) => {
+                self.record_degraded(Degraded { feature, pid, missing: Missing::KernelTypes(types) });
             }
         }
     }
 
-    /// Adds a missing part with its reason, once.
-    fn add_degraded(&mut self, feature: Feature, pid: Option<u32>, error: &dyn std::error::Error) {
-        let new = Degraded::explain(feature, pid, self.permissions, error_with_causes(error));
-        if !self.degraded.contains(&new) {
-            self.degraded.push(new);
+    /// Records why a feature is missing, for one process or (`None`) for all.
+    fn record_error(&mut self, feature: Feature, pid: Option<u32>, error: &dyn std::error::Error) {
+        self.record_degraded(Degraded::from_failure(feature, pid, self.permissions, error_with_causes(error)));
+    }
+
+    /// Adds a missing part, once.
+    fn record_degraded(&mut self, degraded: Degraded) {
+        if !self.degraded.contains(&degraded) {
+            self.degraded.push(degraded);
         }
     }
 }

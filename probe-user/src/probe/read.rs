@@ -121,7 +121,7 @@ impl Probe {
         let mut count = noticed.losses.map_or(0, |totals| self.losses.report_new(&totals, &Loss::ALL, emit));
         for pid in noticed.exited_pids {
             // Its entry may have been released, or reused by another process.
-            let Some(index) = self.index_of(pid) else { continue };
+            let Some(index) = self.target_index(pid) else { continue };
             if !self.targets[index].has_exited() {
                 continue;
             }

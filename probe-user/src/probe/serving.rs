@@ -33,7 +33,7 @@ impl Probe {
     pub fn observe_serving(&mut self, pid: u32, limits: Serves) -> Result<bool, ProbeError> {
         if !self.serving.observes_writes {
             if let Err(refusal) = self.kernel.attach_group(Group::Writes) {
-                self.report_refusal(Feature::Egress, None, refusal);
+                self.record_refusal(Feature::Egress, None, refusal);
                 return Ok(false);
             }
             self.serving.observes_writes = true;
@@ -45,7 +45,7 @@ impl Probe {
             }
         }
         self.serving.capture_limits.insert(pid, limits);
-        if let Some(index) = self.index_of(pid) {
+        if let Some(index) = self.target_index(pid) {
             self.update_serving(pid, index as u32)?;
             // A process that is a target already gets its probes now; another one when it is added.
             self.attach_tls(index);
@@ -58,7 +58,7 @@ impl Probe {
     pub fn observe_arrivals(&mut self, pid: u32, listening: ListeningPorts) -> Result<bool, ProbeError> {
         if !self.serving.observes_arrivals {
             if let Err(refusal) = self.kernel.attach_group(Group::Arrivals) {
-                self.report_refusal(Feature::Arrivals, None, refusal);
+                self.record_refusal(Feature::Arrivals, None, refusal);
                 return Ok(false);
             }
             self.serving.observes_arrivals = true;
@@ -67,7 +67,7 @@ impl Probe {
         let is_new = !self.serving.listeners.contains_key(&pid);
         self.release_listeners(pid);
         self.serving.listeners.insert(pid, listening);
-        if let Some(index) = self.index_of(pid) {
+        if let Some(index) = self.target_index(pid) {
             self.enter_listeners(pid, index as u32)?;
             if is_new {
                 self.attach_accepts(index);
@@ -93,7 +93,7 @@ impl Probe {
             return;
         }
         for library in library::open_libc(pid).unwrap_or_default() {
-            if let Err(error) = self.attach_set(index, PointSet::Accepts, Sought::Functions, &library) {
+            if let Err(error) = self.attach_probe_points(index, PointSet::Accepts, Sought::Functions, &library) {
                 tracing::debug!("accepts of pid {pid} are not observed: {error}");
             }
         }
@@ -142,16 +142,17 @@ impl Probe {
         self.targets.iter().any(|slot| !slot.is_free && slot.observes_tls)
     }
 
-    /// Stops observing a connection.
-    pub fn ignore_connection(&mut self, socket: u64) -> Result<(), ProbeError> {
-        self.change_table(TableChange::IgnoreStream { socket })
+    /// Stops observing the connection whose kernel socket has this address.
+    pub fn ignore_connection(&mut self, socket_address: u64) -> Result<(), ProbeError> {
+        self.change_table(TableChange::IgnoreStream { socket: socket_address })
     }
 
-    /// Stops observing a TLS connection.
-    pub fn ignore_tls_connection(&mut self, connection: u64) -> Result<(), ProbeError> {
-        self.change_table(TableChange::IgnoreTls { connection })
+    /// Stops observing the TLS connection whose `SSL` object has this address.
+    pub fn ignore_tls_connection(&mut self, ssl_address: u64) -> Result<(), ProbeError> {
+        self.change_table(TableChange::IgnoreTls { connection: ssl_address })
     }
 
+    /// Passes the capture limits of a process that is the target `index` to the kernel side: zeros if it does not serve clients.
     pub(super) fn update_serving(&mut self, pid: u32, index: u32) -> Result<(), ProbeError> {
         let serves = self.serving.capture_limits.get(&pid).copied().unwrap_or_default();
         self.change_table(TableChange::Serve { target: index, serves })

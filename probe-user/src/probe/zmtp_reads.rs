@@ -22,14 +22,14 @@ impl Probe {
     pub fn observe_zmtp_reads(&mut self, pid: u32, inodes: &BTreeSet<u64>) -> Result<bool, ProbeError> {
         if !self.zmtp.is_attached {
             if let Err(refusal) = self.kernel.attach_group(Group::ZmtpReads) {
-                self.report_refusal(Feature::SocketReads, None, refusal);
+                self.record_refusal(Feature::SocketReads, None, refusal);
                 return Ok(false);
             }
             self.zmtp.is_attached = true;
         }
         // Sockets that stay keep their entry, and with it their byte count.
         let previous = self.zmtp.sockets.insert(pid, inodes.clone()).unwrap_or_default();
-        if let Some(index) = self.index_of(pid) {
+        if let Some(index) = self.target_index(pid) {
             self.remove_zmtp_sockets(previous.difference(inodes));
             self.enter_zmtp_sockets(index as u32, inodes.difference(&previous))?;
         }
@@ -42,6 +42,7 @@ impl Probe {
         self.enter_zmtp_sockets(index, sockets.iter())
     }
 
+    /// Stops observing the ZMTP connections of a process.
     pub(super) fn release_zmtp(&mut self, pid: u32) {
         let sockets = self.zmtp.sockets.remove(&pid).unwrap_or_default();
         self.remove_zmtp_sockets(sockets.iter());

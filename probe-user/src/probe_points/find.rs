@@ -10,7 +10,7 @@ use crate::kernel_types::KeptMessage;
 /// Number of instructions after an entry or a call that are examined.
 const MAX_NEARBY: usize = 6;
 
-/// `SocketPoint` where a receive has its result, with the locations of its arguments.
+/// Instruction where a receive has its result, with the locations of its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ReceivedPoint {
     /// Address, or offset in the file.
@@ -21,7 +21,7 @@ pub(crate) struct ReceivedPoint {
     pub(crate) message: Kept,
 }
 
-/// `SocketPoint` that only refused sends reach, or only calls requesting the next message, with the location of the socket.
+/// Instruction that only refused sends reach, or only calls requesting the next message, with the location of the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SocketPoint {
     pub(crate) at: u64,
@@ -67,11 +67,12 @@ pub(super) fn find_inner_tls_write(code: MachineCode<'_>, write: u64, write_ex: 
     let inner = first_call_target(code, write_ex, &PASSED)?;
     // The target must be in the examined code.
     code.decode_at(inner)?;
-    // `SSL_write` passes a length of its own.
-    (first_call_target(code, write, &PASSED[..2]) == Some(inner)).then_some(inner)
+    // `SSL_write` passes a length of its own, so it may write the registers behind the first two.
+    let is_common = first_call_target(code, write, &PASSED[..2]) == Some(inner);
+    is_common.then_some(inner)
 }
 
-/// Target of a function's first call, if no instruction before it writes one of these registers.
+/// Target of a function's first call, if no instruction before it writes one of the `unchanged` registers.
 fn first_call_target(code: MachineCode<'_>, function: u64, unchanged: &[Reg]) -> Option<u64> {
     let mut ip = function;
     for _ in 0..2 * MAX_NEARBY {
@@ -90,8 +91,8 @@ fn first_call_target(code: MachineCode<'_>, function: u64, unchanged: &[Reg]) ->
     None
 }
 
-/// `SocketPoint` where `zmq_msg_recv` has its result: in the straight-line code after the call that takes the message as an argument. The callee is
-/// `s_recvmsg`, or `socket_base_t::recv` if that is inlined.
+/// Finds where `zmq_msg_recv` has its result: in the straight-line code after the call that takes the message as an argument. The callee
+/// is `s_recvmsg`, or `socket_base_t::recv` if that is inlined.
 pub(super) fn find_received_point(code: MachineCode<'_>, function: u64) -> Option<ReceivedPoint> {
     let CallSite { call, state } = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
     let mut ip = call.next_ip();
@@ -113,7 +114,7 @@ pub(super) fn find_received_point(code: MachineCode<'_>, function: u64) -> Optio
     None
 }
 
-/// `SocketPoint` where a send has failed: after its call, where -1 becomes the result.
+/// Finds where a send has failed: after its call, where -1 becomes the result.
 pub(super) fn find_refused_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
     let outer = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
     if let Some(point) = find_error_return_after(code, &outer.call, outer.state) {
@@ -125,7 +126,7 @@ pub(super) fn find_refused_point(code: MachineCode<'_>, function: u64) -> Option
     find_error_return_after(code, &inner.call, inner.state)
 }
 
-/// `SocketPoint` where `zmq_getsockopt` passes on `ZMQ_RCVTIMEO` but not `ZMQ_EVENTS`. The socket's own function, called by `zmq_getsockopt`,
+/// Finds where `zmq_getsockopt` passes on `ZMQ_RCVTIMEO` but not `ZMQ_EVENTS`. The socket's own function, called by `zmq_getsockopt`,
 /// handles a few options itself and calls another function for the rest.
 pub(super) fn find_option_request_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
     let with_rcvtimeo = MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Number(RCVTIMEO)]);
@@ -149,7 +150,7 @@ fn passes_on_rcvtimeo(instruction: &Instruction, state: &MachineState) -> bool {
     is_call_or_tail_jump(instruction) && state.register(Reg::RSI) == TrackedValue::Number(RCVTIMEO)
 }
 
-/// `SocketPoint` where a blocking receive finds no message and repeatedly processes the socket's commands.
+/// Finds where a blocking receive finds no message and repeatedly processes the socket's commands.
 pub(super) fn find_wait_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
     let outer = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
     let callee = outer.call.near_branch_target();
@@ -161,7 +162,7 @@ pub(super) fn find_wait_point(code: MachineCode<'_>, function: u64) -> Option<So
     find_wait_in_receive(code, inner.call.near_branch_target())
 }
 
-/// `MachineState` at the entry of a function with the parameters `socket, message, flags`.
+/// State at the entry of a function with the parameters `socket, message, flags`.
 fn called_with_flags(flags: i32) -> MachineState {
     MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Message, TrackedValue::Number(flags)])
 }
@@ -198,7 +199,7 @@ fn is_call_or_tail_jump(instruction: &Instruction) -> bool {
     matches!(instruction.code(), Code::Call_rel32_64 | Code::Jmp_rel32_64)
 }
 
-/// First point after a call where the function's result becomes -1, which libzmq compiles to `mov eax, -1`.
+/// First point after a call where the function's result becomes -1, which libzmq compiles to `mov eax, -1`. `state` is that before the call.
 fn find_error_return_after(code: MachineCode<'_>, call: &Instruction, state: MachineState) -> Option<SocketPoint> {
     code.find_on_paths(call.next_ip(), state.after_call(), |instruction, state| {
         let sets_result_to_minus_one = instruction.code() == Code::Mov_r32_imm32

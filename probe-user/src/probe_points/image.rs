@@ -55,7 +55,7 @@ impl<'a> LoadedSegment<'a> {
         })
     }
 
-    /// Its bytes from an address on.
+    /// Its bytes from an address on; `None` if the file has none there.
     pub(super) fn bytes_from(&self, address: u64) -> Option<&'a [u8]> {
         let offset = address.checked_sub(self.address)?;
         self.bytes.get(usize::try_from(offset).ok()?..)
@@ -119,10 +119,10 @@ impl<'a> Image<'a> {
 
     /// Relocations of the dynamic section. An error if there are too many.
     pub(super) fn relocations(&self) -> Result<Vec<DynamicRelocation>, ImageError> {
-        let all = self.elf.dynamic_relocations().into_iter().flatten();
+        let relocations = self.elf.dynamic_relocations().into_iter().flatten();
         // One more than the limit, so that a file that exceeds it is refused.
-        let all = all.take(MAX_RELOCATIONS + 1);
-        let found: Vec<DynamicRelocation> = all
+        let found: Vec<DynamicRelocation> = relocations
+            .take(MAX_RELOCATIONS + 1)
             .map(|(address, relocation)| DynamicRelocation { address, addend: relocation.addend() as u64 })
             .collect();
         check_limit("relocations", found.len(), MAX_RELOCATIONS)?;

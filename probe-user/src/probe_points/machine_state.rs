@@ -76,6 +76,7 @@ impl MachineCode<'_> {
         let mut reached = BTreeSet::new();
         self.find_on_paths(start, state, |instruction, _| {
             reached.insert(instruction.ip());
+            // No result, so that all paths are followed.
             None::<()>
         });
         // At the limit, more may be reachable.
@@ -107,11 +108,12 @@ impl MachineCode<'_> {
                 FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall => pending.push((next, state)),
                 FlowControl::UnconditionalBranch => pending.push((instruction.near_branch_target(), state)),
                 FlowControl::ConditionalBranch => {
-                    let is_taken = state.takes_branch(&instruction);
-                    if is_taken != Some(false) {
+                    // If the condition is unknown, both ways are followed.
+                    let known_condition = state.branch_condition(&instruction);
+                    if known_condition != Some(false) {
                         pending.push((instruction.near_branch_target(), state.clone()));
                     }
-                    if is_taken != Some(true) {
+                    if known_condition != Some(true) {
                         pending.push((next, state));
                     }
                 }
@@ -149,7 +151,7 @@ fn is_write(access: OpAccess) -> bool {
 }
 
 impl MachineState {
-    /// `MachineState` at a function's entry, with `arguments` in their registers.
+    /// State at a function's entry, with `arguments` in their registers.
     pub(super) fn at_entry(arguments: &[TrackedValue]) -> Self {
         let mut state = Self { registers: [TrackedValue::Unknown; 16], slots: BTreeMap::new(), compared: None };
         let passed = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX];
@@ -195,7 +197,7 @@ impl MachineState {
         self.registers[register.full_register().number()] = value;
     }
 
-    /// Frame offset of a memory operand.
+    /// Offset in the frame that a memory operand addresses; `None` if it is not known to be in the frame.
     fn memory_frame_offset(&self, instruction: &Instruction) -> Option<i64> {
         let has_only_base = instruction.memory_index() == Reg::None && instruction.segment_prefix() == Reg::None;
         if !has_only_base {
@@ -235,15 +237,16 @@ impl MachineState {
         self.slots.remove(&top).unwrap_or(TrackedValue::Unknown)
     }
 
-    /// `MachineState` after a call returns.
+    /// State after a call returns.
     pub(super) fn after_call(mut self) -> Self {
         self.forget_changed_by_callee();
         self
     }
 
-    /// Whether a conditional branch is taken, if known numbers decide it.
-    fn takes_branch(&self, branch: &Instruction) -> Option<bool> {
+    /// Whether a conditional branch is taken; `None` if no comparison of known numbers decides it.
+    fn branch_condition(&self, branch: &Instruction) -> Option<bool> {
         let ComparedOperands { left, right } = self.compared?;
+        // Below and above compare the numbers without their signs, unlike less and greater.
         let below = (left as u32) < right as u32;
         let order = left.cmp(&right);
         Some(match branch.condition_code() {
@@ -261,7 +264,7 @@ impl MachineState {
         })
     }
 
-    /// `TrackedValue` of a 32-bit operand.
+    /// Number in a 32-bit operand; `None` if it is unknown.
     fn operand_number(&self, instruction: &Instruction, operand: u32) -> Option<i32> {
         let value = match instruction.op_kind(operand) {
             OpKind::Register => self.register(instruction.op_register(operand)),
@@ -274,21 +277,20 @@ impl MachineState {
         if let TrackedValue::Number(number) = value { Some(number) } else { None }
     }
 
-    /// The comparison that a 32-bit instruction makes of known numbers.
+    /// The comparison that a 32-bit instruction makes of known numbers; `None` if it compares none.
     fn comparison(&self, instruction: &Instruction) -> Option<ComparedOperands> {
-        let tests_common_bits = match instruction.code() {
-            Code::Cmp_rm32_imm8 | Code::Cmp_rm32_imm32 | Code::Cmp_EAX_imm32 => false,
-            Code::Test_rm32_r32 | Code::Test_rm32_imm32 | Code::Test_EAX_imm32 => true,
-            _ if is_and_with_register(instruction) => true,
-            _ => return None,
-        };
+        let is_compare = matches!(instruction.code(), Code::Cmp_rm32_imm8 | Code::Cmp_rm32_imm32 | Code::Cmp_EAX_imm32);
+        let is_test = matches!(instruction.code(), Code::Test_rm32_r32 | Code::Test_rm32_imm32 | Code::Test_EAX_imm32);
+        if !is_compare && !is_test && !is_and_with_register(instruction) {
+            return None;
+        }
         let left = self.operand_number(instruction, 0)?;
         let right = self.operand_number(instruction, 1)?;
-        Some(if tests_common_bits {
-            ComparedOperands { left: left & right, right: 0 }
-        } else {
-            ComparedOperands { left, right }
-        })
+        if is_compare {
+            return Some(ComparedOperands { left, right });
+        }
+        // `test` and `and` compare the common bits with zero.
+        Some(ComparedOperands { left: left & right, right: 0 })
     }
 
     /// Forgets registers and flags that a callee may change in the System V ABI.
@@ -334,20 +336,27 @@ impl MachineState {
             Code::Sub_rm64_imm8 | Code::Sub_rm64_imm32 | Code::Add_rm64_imm8 | Code::Add_rm64_imm32
                 if instruction.op0_register() == Reg::RSP =>
             {
-                // Room in the frame is reserved and released so.
-                let by = instruction.immediate(1) as i64;
-                let by = if instruction.mnemonic() == Mnemonic::Sub { by.wrapping_neg() } else { by };
-                if let TrackedValue::Frame(top) = self.register(Reg::RSP) {
-                    self.set_register(Reg::RSP, TrackedValue::Frame(top.wrapping_add(by)));
-                }
-                return;
+                return self.move_stack_pointer(instruction);
             }
             _ => {}
         }
         if matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall) {
             return self.forget_changed_by_callee();
         }
-        // Any other instruction: what it writes is unknown.
+        self.forget_written(instruction);
+    }
+
+    /// Applies an addition to, or subtraction from, the stack pointer: they release and reserve room in the frame.
+    fn move_stack_pointer(&mut self, instruction: &Instruction) {
+        let amount = instruction.immediate(1) as i64;
+        let change = if instruction.mnemonic() == Mnemonic::Sub { amount.wrapping_neg() } else { amount };
+        if let TrackedValue::Frame(top) = self.register(Reg::RSP) {
+            self.set_register(Reg::RSP, TrackedValue::Frame(top.wrapping_add(change)));
+        }
+    }
+
+    /// Forgets the registers and the memory that an instruction of unknown effect writes.
+    fn forget_written(&mut self, instruction: &Instruction) {
         let mut factory = InstructionInfoFactory::new();
         let info = factory.info(instruction);
         for used in info.used_registers().iter().filter(|used| is_write(used.access())) {

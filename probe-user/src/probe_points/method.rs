@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use super::ImageError;
 use super::image::{DynamicRelocation, Image, LoadedSegment, MAX_NAMES, check_limit};
 
-/// Offsets in a table entry from the pointer to the name.
+/// Distances in a table entry between the pointer to the name and other fields: the function comes before it, the others after it.
 const FUNCTION: u64 = 8;
 const LENGTH: u64 = 8;
 const FLAGS: u64 = 32;

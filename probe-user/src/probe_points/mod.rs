@@ -69,13 +69,13 @@ pub(crate) enum ProbePointsError {
 pub(crate) struct ProbePoints {
     /// Entry point of each function.
     pub(crate) functions: [Option<u64>; FUNCTIONS.len()],
-    /// `SocketPoint` inside `zmq_msg_recv`; `None` if the compiled code is not understood.
+    /// Point inside `zmq_msg_recv`; `None` if the compiled code is not understood.
     pub(crate) received: Option<ReceivedPoint>,
-    /// `SocketPoint` inside the function that `zmq_msg_send` calls; `None` as above.
+    /// Point inside the function that `zmq_msg_send` calls; `None` as above.
     pub(crate) refused: Option<SocketPoint>,
-    /// `SocketPoint` inside the function that `zmq_getsockopt` calls; `None` as above.
+    /// Point inside the function that `zmq_getsockopt` calls; `None` as above.
     pub(crate) option_request: Option<SocketPoint>,
-    /// `SocketPoint` inside the function that `zmq_msg_recv` calls; `None` as above.
+    /// Point inside the function that `zmq_msg_recv` calls; `None` as above.
     pub(crate) waits: Option<SocketPoint>,
     /// Entry of the function that both writes of OpenSSL call, with the parameters of `SSL_write_ex`; `None` as above.
     pub(crate) tls_write: Option<u64>,

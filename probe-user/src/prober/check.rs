@@ -16,12 +16,15 @@ use crate::proc::maps::executable_mappings;
 use crate::programs::{Batch, PointSet};
 use adapter::discover::InnerServer;
 
+/// Number of [`crate::locator::Sought::Functions`] in requests for an analysis.
+const FUNCTIONS: u32 = 0;
+
 /// The code of a library that a process executes.
 #[derive(Debug, PartialEq)]
 pub(super) struct LibraryCode {
     pub(super) identity: CachedIdentity,
-    /// Number of the server whose extension it is, among all servers; 0 for other libraries.
-    pub(super) sought: u32,
+    /// Number of the server whose extension it is, among all servers; [`FUNCTIONS`] for other libraries.
+    pub(super) sought_number: u32,
     /// File offsets of the executable mappings.
     ranges: Vec<Range<u64>>,
 }
@@ -50,16 +53,16 @@ pub(super) fn check_library(
     if !executable_mappings(&maps).any(|mapping| uses_zmq(mapping.path, servers)) {
         return Err(format!("process {pid} has neither libzmq nor an extension of an engine mapped"));
     }
-    let mut code = LibraryCode { identity, sought: 0, ranges: Vec::new() };
+    let mut code = LibraryCode { identity, sought_number: FUNCTIONS, ranges: Vec::new() };
     for mapping in executable_mappings(&maps) {
-        let Some(sought) = sought_in_library(set, mapping.path, servers) else { continue };
+        let Some(sought_number) = sought_in_library(set, mapping.path, servers) else { continue };
         let is_this_file = match process.identify_mapped(mapping.range) {
             Ok(mapped) => mapped == identity,
             // Without the capability to follow the entries of `map_files`, the inode in `maps` must do.
             Err(_) => mapping.inode == identity.inode,
         };
         if is_this_file {
-            code.sought = sought;
+            code.sought_number = sought_number;
             // A library may have its code in several mappings.
             code.ranges.push(mapping.file_range());
         }
@@ -79,13 +82,12 @@ fn uses_zmq(path: &[u8], servers: &[InnerServer]) -> bool {
 /// other libraries.
 fn sought_in_library(set: PointSet, path: &[u8], servers: &[InnerServer]) -> Option<u32> {
     let name = file_name(path);
-    let belongs = match set {
-        PointSet::Messages(_) => is_libzmq_name(name),
-        PointSet::Polls { .. } | PointSet::Accepts => is_libc_name(name),
-        PointSet::Tls => is_libssl_name(name),
-        PointSet::Method => return server_number_of_extension(path, servers),
-    };
-    belongs.then_some(0)
+    match set {
+        PointSet::Messages(_) => is_libzmq_name(name).then_some(FUNCTIONS),
+        PointSet::Polls { .. } | PointSet::Accepts => is_libc_name(name).then_some(FUNCTIONS),
+        PointSet::Tls => is_libssl_name(name).then_some(FUNCTIONS),
+        PointSet::Method => server_number_of_extension(path, servers),
+    }
 }
 
 /// Number of the server that the extension with this path contains, counted from 1.
@@ -133,14 +135,14 @@ mod tests {
         let file = own_libc();
         let us = std::process::id();
         let code = check_library(us, POLLS, file.as_fd(), &own_server()).unwrap();
-        assert_eq!(code.sought, 0);
+        assert_eq!(code.sought_number, 0);
         let offset = code.ranges[0].start;
         assert!(code.contains(&polls(offset + 64)));
         assert!(!code.contains(&polls(u64::MAX)) && !code.contains(&polls(0)), "outside the code");
         let other = check_library(us, POLLS, file.as_fd(), &[]).unwrap_err();
         assert!(other.contains("neither libzmq"), "{other}");
         let own = File::open("/proc/self/exe").unwrap();
-        assert_eq!(check_library(us, PointSet::Method, own.as_fd(), &own_server()).unwrap().sought, 1);
+        assert_eq!(check_library(us, PointSet::Method, own.as_fd(), &own_server()).unwrap().sought_number, 1);
     }
 
     #[test]

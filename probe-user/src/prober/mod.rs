@@ -63,8 +63,8 @@ pub fn serve(socket: BorrowedFd<'_>, settings: ProberSettings, drop_rights: impl
         thread::Builder::new().name("slow".into()).spawn(move || slow_server.serve_connection(connection.as_fd()))?;
     }
     let served = server.serve_connection(socket);
-    // All programs are detached together, which takes less time than at the end of the process.
-    drop(std::mem::replace(&mut *server.lock_kernel(), Err(Refusal::Kernel(String::from("the run has ended")))));
+    // Drops all programs: detached together, they take less time than at the end of the process.
+    *server.lock_kernel() = Err(Refusal::Kernel(String::from("the run has ended")));
     served
 }
 
@@ -77,18 +77,17 @@ fn answer_first_request(socket: BorrowedFd<'_>, kernel: &Result<KernelSide, Refu
     }
     let request = decode_message(&buffer[..received.bytes]);
     // The second connection is for requests that take long, such as an analysis.
-    let (Some(HelperRequest::Start), Some(other)) = (request, received.descriptors.pop()) else {
+    let (Some(HelperRequest::Start), Some(slow_connection)) = (request, received.descriptors.pop()) else {
         return Err(io::ErrorKind::InvalidData.into());
     };
-    match kernel
-        .as_ref()
-        .map_err(Refusal::clone)
-        .and_then(|kernel| Ok((kernel.loaded_facts(), kernel.ring_descriptor()?)))
-    {
-        Ok((facts, ring)) => send_reply(socket, Ok(facts), &[ring])?,
-        Err(refusal) => send_reply(socket, Err(refusal), &[])?,
+    match kernel {
+        Ok(kernel) => match kernel.ring_descriptor() {
+            Ok(ring) => send_reply(socket, Ok(kernel.loaded_facts()), &[ring])?,
+            Err(refusal) => send_reply(socket, Err(refusal), &[])?,
+        },
+        Err(refusal) => send_reply(socket, Err(refusal.clone()), &[])?,
     }
-    Ok(Some(other))
+    Ok(Some(slow_connection))
 }
 
 struct ProberServer {
@@ -102,9 +101,12 @@ impl ProberServer {
         self.kernel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Uses the programs, if they could be loaded.
+    /// Calls `work` with the programs; returns the refusal if they could not be loaded.
     fn with_kernel<T>(&self, work: impl FnOnce(&mut KernelSide) -> Result<T, Refusal>) -> Result<T, Refusal> {
-        work(self.lock_kernel().as_mut().map_err(|refusal| refusal.clone())?)
+        match &mut *self.lock_kernel() {
+            Ok(kernel) => work(kernel),
+            Err(refusal) => Err(refusal.clone()),
+        }
     }
 
     /// Answers requests until the connection is closed.
@@ -153,10 +155,7 @@ impl ProberServer {
         let done = match request {
             HelperRequest::Start => Err(not_a_request()),
             HelperRequest::DiagSocket { pid } => {
-                let opened = ProcDir::open(pid).map_err(|error| Refusal::from_error(&error));
-                let opened = opened
-                    .and_then(|process| DiagSocket::open_for(&process).map_err(|error| Refusal::from_error(&error)));
-                return match opened {
+                return match open_diag_socket(pid) {
                     Ok(diag) => send_reply(socket, Ok(LoadedFacts::default()), &[diag.as_fd()]),
                     Err(refusal) => send_reply(socket, Err(refusal), &[]),
                 };
@@ -207,7 +206,8 @@ impl ProberServer {
         }
         let ClaimedLibrary { pid, set, file } = *library;
         let code = check::check_library(pid, set, file, &self.servers).map_err(Refusal::Kernel)?;
-        let found = self.locator.find_probe_points(code.sought, code.identity, file, peer).map_err(Refusal::Kernel)?;
+        let found =
+            self.locator.find_probe_points(code.sought_number, code.identity, file, peer).map_err(Refusal::Kernel)?;
         let batches = batches::batches_of_set(set, &found, target).map_err(|error| Refusal::from_error(&error))?;
         // The analysis runs elsewhere on bytes that the target controls, so its answer is checked.
         if !batches.iter().all(|batch| code.contains(batch)) {
@@ -220,22 +220,28 @@ impl ProberServer {
     fn attach_library(&self, target: u32, library: &ClaimedLibrary<'_>, peer: BorrowedFd<'_>) -> Result<(), Refusal> {
         let id = i32::try_from(library.pid).ok().and_then(Pid::from_raw);
         let id = id.ok_or_else(|| process_has_exited(library.pid))?;
+        let pid = NonZeroU32::new(library.pid).ok_or_else(|| process_has_exited(library.pid))?;
         let pidfd = pidfd_open(id, PidfdFlags::empty()).map_err(|error| Refusal::from_error(&error))?;
         let batches = self.find_probe_points(target, library, peer)?;
         self.with_kernel(|kernel| {
             for batch in &batches {
-                let pid = NonZeroU32::new(library.pid).ok_or_else(|| process_has_exited(library.pid))?;
                 kernel.attach_uprobes(target, pid, batch, library.file)?;
             }
             // A pidfd is readable once its process has exited. After the attach: an id reused before it would be noticed here, too.
-            let has_exited = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&Timespec::default()));
-            if has_exited.is_ok_and(|ready| ready > 0) {
+            let ready_count = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&Timespec::default()));
+            if ready_count.is_ok_and(|ready| ready > 0) {
                 kernel.detach_target(target);
                 return Err(process_has_exited(library.pid));
             }
             Ok(())
         })
     }
+}
+
+/// Opens a socket for `sock_diag` in the network namespace of the process.
+fn open_diag_socket(pid: u32) -> Result<DiagSocket, Refusal> {
+    let process = ProcDir::open(pid).map_err(|error| Refusal::from_error(&error))?;
+    DiagSocket::open_for(&process).map_err(|error| Refusal::from_error(&error))
 }
 
 /// A file that a process is said to have mapped as a library for a set of probe points.
@@ -258,6 +264,7 @@ fn send_content(socket: BorrowedFd<'_>, content: Result<Vec<u8>, Refusal>) -> io
     }
 }
 
+/// Sends the reply to a request, with descriptors if it has some.
 fn send_reply(
     socket: BorrowedFd<'_>,
     result: Result<LoadedFacts, Refusal>,
@@ -309,10 +316,10 @@ mod tests {
         }
         let us = std::process::id();
         let set = PointSet::Polls { with_returns: false };
-        let refused = helper.attach_set(0, us, set, File::open("/proc/self/exe").unwrap().as_fd());
+        let refused = helper.attach_probe_points(0, us, set, File::open("/proc/self/exe").unwrap().as_fd());
         assert!(refused.unwrap_err().to_string().contains("neither libzmq"));
-        assert!(helper.diag_socket(us).is_ok());
-        assert!(helper.diag_socket(u32::MAX).is_err());
+        assert!(helper.open_diag_socket(us).is_ok());
+        assert!(helper.open_diag_socket(u32::MAX).is_err());
         assert_eq!(helper.read_losses().unwrap(), LossCounts::default());
         assert_eq!(helper.read_threads().unwrap(), []);
         helper.change_table(TableChange::EnterTarget { target: 0, pid: us }).unwrap();

@@ -57,8 +57,17 @@ impl ProcDir {
     /// Sends a request to the opener; `None` without one.
     fn ask_opener(&self, request: ProcessRequest) -> Option<Result<OpenerReply, ReadError>> {
         let opener = self.opener?;
-        let key = self.inode().map(|inode| ProcessKey { pid: self.pid, inode });
-        Some(key.and_then(|key| opener.send_request(&OpenRequest::Process(key, request))))
+        let inode = match self.inode() {
+            Ok(inode) => inode,
+            Err(error) => return Some(Err(error)),
+        };
+        let key = ProcessKey { pid: self.pid, inode };
+        Some(opener.send_request(&OpenRequest::Process(key, request)))
+    }
+
+    /// Sends a request to the opener, and fails without one.
+    fn require_opener(&self, request: ProcessRequest) -> Result<OpenerReply, ReadError> {
+        self.ask_opener(request).unwrap_or(Err(ReadError::OpenerEnded))
     }
 
     /// Reads a whole file that every user may read, of at most `limit` bytes.
@@ -112,7 +121,7 @@ impl ProcDir {
     /// Inode of its network namespace.
     pub(crate) fn network_namespace(&self) -> Result<u64, ReadError> {
         match self.ask_opener(ProcessRequest::NetworkNamespace) {
-            Some(opened) => Ok(opened?.numbers[0]),
+            Some(opened) => Ok(opened?.number()),
             None => inode_in_brackets(self.read_link("ns/net")?.as_os_str().as_bytes()).ok_or(ReadError::Gone),
         }
     }
@@ -141,7 +150,8 @@ impl ProcDir {
         if let Some(opened) = self.ask_opener(ProcessRequest::Descriptors { limit: limit_u32 }) {
             let opened = opened?;
             let items = decode_message(&opened.content).ok_or(ReadError::Os(Errno::PROTO))?;
-            return Ok(Listing { items, is_truncated: opened.numbers[0] != 0 });
+            let is_truncated = opened.number() != 0;
+            return Ok(Listing { items, is_truncated });
         }
         let fds = list_numbers(open_dir(&self.dir, "fd")?, limit)?;
         let found = fds.items.into_iter().filter_map(|fd| {
@@ -278,7 +288,7 @@ impl ProcessRoot<'_> {
             Self::Local(root) => root.open_regular(path, ExpectedFile::ANY),
             Self::Remote(process) => {
                 let request = ProcessRequest::MetadataFile(path_from_root(path)?);
-                process.ask_opener(request).ok_or(ReadError::OpenerEnded)??.into_regular_file(ExpectedFile::ANY)
+                process.require_opener(request)?.into_regular_file(ExpectedFile::ANY)
             }
         }
     }
@@ -294,7 +304,8 @@ impl ProcessRoot<'_> {
             Self::Local(root) => root.list_names(folder, limit),
             Self::Remote(process) => {
                 let request = ProcessRequest::PackageNames(path_from_root(folder)?);
-                let opened = process.ask_opener(request).ok_or(ReadError::OpenerEnded)??;
+                let opened = process.require_opener(request)?;
+                // The names are separated by NUL.
                 let names = opened.content.split(|&byte| byte == 0).filter(|name| !name.is_empty());
                 Ok(names.map(|name| OsStr::from_bytes(name).to_owned()).collect())
             }

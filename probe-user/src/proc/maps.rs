@@ -45,13 +45,14 @@ pub(crate) fn parse_mapped_files(text: &[u8]) -> Vec<MappedFile> {
     text.split(|&byte| byte == b'\n').filter_map(|line| parse_new_file(line, &mut seen)).collect()
 }
 
-/// Parses a line such as `7f12-7f34 r-xp 00002000 fe:00 247030      /usr/lib/x.so (deleted)`. `None` as well if the file was
-/// seen before: most lines are further mappings of a file.
+/// Parses a line such as `7f12-7f34 r-xp 00002000 fe:00 247030      /usr/lib/x.so (deleted)`, and adds its file to `seen`. `None` as well
+/// if it was there before: most lines are further mappings of a file.
 fn parse_new_file(line: &[u8], seen: &mut HashSet<FileKey>) -> Option<MappedFile> {
-    let slash = line.iter().position(|&b| b == b'/')?;
+    let slash = line.iter().position(|&byte| byte == b'/')?;
     let head = std::str::from_utf8(&line[..slash]).ok()?;
     let mut fields = head.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
+    // Permissions and offset come between.
     let (major, minor) = fields.nth(2)?.split_once(':')?;
     let inode: u64 = fields.next()?.parse().ok()?;
     let device_major = u32::from_str_radix(major, 16).ok()?;
@@ -94,12 +95,12 @@ impl ExecutableMapping<'_> {
 
 /// The executable mappings of files in the text of `/proc/PID/maps`.
 pub(crate) fn executable_mappings(text: &[u8]) -> impl Iterator<Item = ExecutableMapping<'_>> {
-    text.split(|&b| b == b'\n').filter_map(parse_executable_mapping)
+    text.split(|&byte| byte == b'\n').filter_map(parse_executable_mapping)
 }
 
 /// Parses a line as [`parse_new_file`] does. `None` if the mapping is not executable or maps no file.
 fn parse_executable_mapping(line: &[u8]) -> Option<ExecutableMapping<'_>> {
-    let slash = line.iter().position(|&b| b == b'/')?;
+    let slash = line.iter().position(|&byte| byte == b'/')?;
     let head = std::str::from_utf8(&line[..slash]).ok()?;
     let mut fields = head.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;

@@ -29,12 +29,12 @@ impl<T> Default for Listing<T> {
 
 /// The strings in a NUL-separated file (`cmdline`, `environ`), without the padding after a rewritten title.
 pub(crate) fn split_strings(bytes: &[u8]) -> Vec<String> {
-    let end = bytes.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1);
+    let end = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
     let text = &bytes[..end];
     if text.is_empty() {
         return Vec::new();
     }
-    text.split(|&b| b == 0).map(|s| String::from_utf8_lossy(s).into_owned()).collect()
+    text.split(|&byte| byte == 0).map(|string| String::from_utf8_lossy(string).into_owned()).collect()
 }
 
 #[cfg(test)]

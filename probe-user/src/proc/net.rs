@@ -100,7 +100,8 @@ pub(crate) fn parse_unix_table(text: &[u8], limit: usize) -> Listing<UnixSocket>
     parse_table(text, limit, parse_unix_line)
 }
 
-/// Parses a line such as `ffff9738: 00000002 00000000 00010000 0001 01 53111 /tmp/tmpabcdefgh`. The name may contain spaces.
+/// Parses a line such as `ffff9738: 00000002 00000000 00010000 0001 01 53111 /tmp/tmpabcdefgh`. The name may contain spaces. `None` if it
+/// is no stream socket or has no name.
 fn parse_unix_line(line: &[u8]) -> Option<UnixSocket> {
     const SO_ACCEPTCON: u32 = 0x1_0000;
     let mut rest = line;
@@ -114,8 +115,10 @@ fn parse_unix_line(line: &[u8]) -> Option<UnixSocket> {
     let inode = next_field(&mut rest)?.parse().ok().filter(|&inode| inode != 0)?;
     // Connecting sides have no name.
     let name = rest.strip_prefix(b" ")?;
-    let is_listening = flags & SO_ACCEPTCON != 0;
-    (is_stream && !name.is_empty()).then(|| UnixSocket { inode, is_listening, name: name.to_vec(), peer: None })
+    if !is_stream || name.is_empty() {
+        return None;
+    }
+    Some(UnixSocket { inode, is_listening: flags & SO_ACCEPTCON != 0, name: name.to_vec(), peer: None })
 }
 
 /// Takes the next field of a line, which ends with a space.

@@ -19,9 +19,9 @@ impl ProcessStat {
     /// Parses a stat line; `None` if it is invalid. The name may contain any characters, including parentheses and spaces.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         const PF_KTHREAD: u64 = 0x0020_0000;
-        let open = text.iter().position(|&b| b == b'(')?;
+        let open = text.iter().position(|&byte| byte == b'(')?;
         // The last one, since no later field has parentheses.
-        let close = text.iter().rposition(|&b| b == b')')?;
+        let close = text.iter().rposition(|&byte| byte == b')')?;
         let comm = text.get(open + 1..close)?;
         let fields: Vec<&str> = fields_after_name(text)?.collect();
         Some(Self {
@@ -41,7 +41,7 @@ fn number_of_field(fields_after_name: &[&str], field: usize) -> Option<u64> {
 
 /// Fields after the name, which may contain any characters: the state letter, the parent, ...
 pub(crate) fn fields_after_name(stat: &[u8]) -> Option<impl Iterator<Item = &str>> {
-    let close = stat.iter().rposition(|&b| b == b')')?;
+    let close = stat.iter().rposition(|&byte| byte == b')')?;
     Some(std::str::from_utf8(&stat[close + 1..]).ok()?.split_ascii_whitespace())
 }
 

@@ -70,7 +70,7 @@ pub struct UnreadableProcess {
 impl UnreadableProcess {
     /// The cause and its remedy, according to the permissions of this process.
     pub fn explain(self) -> Degraded {
-        Degraded::explain(Feature::PythonStacks, Some(self.pid), Permissions::current(), self.reason)
+        Degraded::from_failure(Feature::PythonStacks, Some(self.pid), Permissions::current(), self.reason)
     }
 }
 
@@ -91,7 +91,8 @@ impl PythonStacks {
         let (sender, intervals) = sync_channel(QUEUE_CAPACITY);
         let sampling =
             SamplingThread { shared: Arc::clone(&shared), sender, processes: Vec::new(), wanted: Vec::new() };
-        let thread = thread::Builder::new().name("python-stacks".into()).spawn(move || sampling.run(hertz))?;
+        let thread =
+            thread::Builder::new().name("python-stacks".into()).spawn(move || sampling.sample_until_stopped(hertz))?;
         Ok(Self { shared, intervals, thread: Some(thread) })
     }
 
@@ -181,9 +182,9 @@ impl SampledProcess {
     fn open_reader(&mut self, now: Instant, shared: &Mutex<SharedState>) -> OpenAttempt {
         let why = match StackReader::open(self.pid) {
             Ok(reader) => {
-                let mut shared = lock(shared);
-                shared.cost.processes += 1;
-                shared.notes.extend(reader.describe_limitation());
+                let mut locked = lock(shared);
+                locked.cost.processes += 1;
+                locked.notes.extend(reader.describe_limitation());
                 self.reader = Some(reader);
                 return OpenAttempt::Opened;
             }
@@ -203,8 +204,8 @@ impl SampledProcess {
 }
 
 impl SamplingThread {
-    /// The thread: reads all stacks `hertz` times a second, until it should stop.
-    fn run(mut self, hertz: u32) {
+    /// Reads all stacks `hertz` times a second, until the thread should stop.
+    fn sample_until_stopped(mut self, hertz: u32) {
         let period = Duration::from_secs(1) / hertz;
         let mut next = Instant::now();
         let mut last_report = ReportTime::now();
@@ -212,7 +213,7 @@ impl SamplingThread {
             self.update_processes();
             self.open_due_readers();
             for reader in self.processes.iter_mut().filter_map(|process| process.reader.as_mut()) {
-                let has_failed = reader.read_stacks().is_err();
+                let has_failed = !reader.read_stacks();
                 let cost = &mut lock(&self.shared).cost;
                 cost.readings += 1;
                 cost.failed += u64::from(has_failed);
@@ -260,28 +261,24 @@ impl SamplingThread {
     /// Reports the current interval and forgets processes that have exited.
     fn send_report(&mut self, last_report: &mut ReportTime) {
         let now = ReportTime::now();
-        let at = now.at;
-        let interval_ns = at.since(last_report.at);
-        *last_report = now;
-        let sender = &self.sender;
-        let shared = &self.shared;
-        self.processes.retain_mut(|process| {
-            let Some(reader) = &mut process.reader else {
-                return true;
-            };
+        let interval_ns = now.at.since(last_report.at);
+        for process in &mut self.processes {
+            let Some(reader) = &mut process.reader else { continue };
             let threads = reader.take_stacks();
-            if !threads.is_empty() {
-                let interval = StackInterval { pid: process.pid, at, interval_ns, threads };
-                // The thread does not wait for a reader that does not keep up.
-                if let Err(TrySendError::Full(_)) = sender.try_send(interval) {
-                    lock(shared).cost.dropped += 1;
-                }
+            if threads.is_empty() {
+                continue;
             }
-            reader.is_alive()
-        });
+            let interval = StackInterval { pid: process.pid, at: now.at, interval_ns, threads };
+            // The thread does not wait for a reader that does not keep up.
+            if let Err(TrySendError::Full(_)) = self.sender.try_send(interval) {
+                lock(&self.shared).cost.dropped += 1;
+            }
+        }
+        *last_report = now;
+        self.processes.retain(|process| process.reader.as_ref().is_none_or(StackReader::is_alive));
         // This thread does nothing but sampling.
         let spent = clock_gettime(ClockId::ThreadCPUTime);
-        lock(shared).cost.cpu_ns = spent.tv_sec as u64 * 1_000_000_000 + spent.tv_nsec as u64;
+        lock(&self.shared).cost.cpu_ns = spent.tv_sec as u64 * 1_000_000_000 + spent.tv_nsec as u64;
     }
 }
 

@@ -46,9 +46,7 @@ impl StackReader {
             lineno: LineNo::NoLine,
             ..Config::default()
         };
-        let Ok(target) = i32::try_from(pid) else {
-            return Err(StackReaderError::Gone);
-        };
+        let Ok(target) = i32::try_from(pid) else { return Err(StackReaderError::Gone) };
         match open_readable(target, &config) {
             Ok(spy) => Ok(Self { pid, thread_ids: ThreadIds::of_process(pid), spy, tallies: BTreeMap::new() }),
             Err(_) if !is_alive(pid) => Err(StackReaderError::Gone),
@@ -56,7 +54,7 @@ impl StackReader {
         }
     }
 
-    /// Describes the limitation of an old interpreter.
+    /// Describes the limitation of an old interpreter; `None` for others.
     pub(super) fn describe_limitation(&self) -> Option<String> {
         if self.stores_thread_ids() {
             return None;
@@ -77,11 +75,15 @@ impl StackReader {
         is_alive(self.pid)
     }
 
-    /// Reads the stacks of all threads once. The error is logged.
-    pub(super) fn read_stacks(&mut self) -> Result<(), ()> {
-        let stacks = self.spy.get_stack_traces().map_err(|error| {
-            tracing::trace!("stacks of {}: {error:#}", self.pid);
-        })?;
+    /// Reads the stacks of all threads once. Returns whether they could be read.
+    pub(super) fn read_stacks(&mut self) -> bool {
+        let stacks = match self.spy.get_stack_traces() {
+            Ok(stacks) => stacks,
+            Err(error) => {
+                tracing::trace!("stacks of {}: {error:#}", self.pid);
+                return false;
+            }
+        };
         if self.stores_thread_ids() {
             for stack in stacks {
                 self.add_stack_of_namespaced_thread(&stack);
@@ -90,7 +92,7 @@ impl StackReader {
             // New threads are inserted at the head of the interpreter's list, so the last one is the main thread.
             self.add_stack(self.pid, &main);
         }
-        Ok(())
+        true
     }
 
     /// Adds a stack with the thread id that the process itself sees.
@@ -98,7 +100,7 @@ impl StackReader {
         let Some(tid_in_namespace) = stack.os_thread_id.and_then(|id| u32::try_from(id).ok()) else {
             return;
         };
-        if let Some(tid) = self.thread_ids.translate(tid_in_namespace) {
+        if let Some(tid) = self.thread_ids.translate_tid(tid_in_namespace) {
             self.add_stack(tid, stack);
         }
     }
@@ -161,8 +163,8 @@ impl ThreadIds {
         }
     }
 
-    /// Id in the current namespace of a thread that has this id in the process's own.
-    fn translate(&mut self, tid_in_namespace: u32) -> Option<u32> {
+    /// Id in the current namespace of a thread that has this id in the process's own; `None` if no thread has it.
+    fn translate_tid(&mut self, tid_in_namespace: u32) -> Option<u32> {
         if self.shares_pid_namespace {
             return Some(tid_in_namespace);
         }
@@ -200,7 +202,7 @@ mod tests {
     fn this_process_is_in_its_own_namespace_and_its_test_thread_runs() {
         let mut thread_ids = ThreadIds::of_process(std::process::id());
         let tid = rustix::thread::gettid().as_raw_pid() as u32;
-        assert!(thread_ids.shares_pid_namespace && thread_ids.translate(tid) == Some(tid));
+        assert!(thread_ids.shares_pid_namespace && thread_ids.translate_tid(tid) == Some(tid));
         assert!(wants_cpu(thread_ids.pid, tid));
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use serde::{Deserialize, Serialize};
+
 /// Maximum length of a name. Longer names are invalid or too long to display.
 const MAX_NAME_LENGTH: usize = 120;
 
@@ -9,7 +11,7 @@ const MAX_NAME_LENGTH: usize = 120;
 const MAX_FUNCTIONS: usize = 256;
 
 /// A Python function.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Function {
     /// Qualified name from CPython 3.11 on, otherwise the plain name.
     pub function: String,
@@ -34,7 +36,7 @@ fn displayable_name(text: &str) -> String {
 }
 
 /// Number of stacks of a running thread that contain a function.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hits {
     /// At any depth.
     pub total: u32,
@@ -45,7 +47,7 @@ pub struct Hits {
 }
 
 /// Samples of a thread over one interval.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadStacks {
     /// Thread id in the current pid namespace.
     pub tid: u32,

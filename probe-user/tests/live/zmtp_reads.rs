@@ -39,9 +39,7 @@ fn observed(probe: &mut Probe, inode: u64, track: &mut ConnectionTracker, at_lea
     let own = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
     while seen.len() < at_least && Instant::now() < until {
         let see = |observation: Observation<'_>| {
-            let Observation::Egress { pid, record } = observation else {
-                return;
-            };
+            let Observation::Egress { pid, record } = observation else { return };
             assert_eq!(
                 (pid, record.kind, record.head.socket, record.head.tid),
                 (std::process::id(), Kind::Zmtp, inode, own)

@@ -7,6 +7,7 @@ pub(crate) struct MalformedBlock(pub(crate) &'static str);
 
 /// Appends numbers to a column.
 pub(super) trait PutNumber {
+    /// Appends a number in groups of seven bits, the lowest first.
     fn put_number(&mut self, value: u64);
     /// Appends a signed number. Values near 0 are short.
     fn put_signed(&mut self, value: i64);
@@ -16,6 +17,7 @@ pub(super) trait PutNumber {
 
 impl PutNumber for Vec<u8> {
     fn put_number(&mut self, mut value: u64) {
+        // The upper bit of a byte says that another group follows.
         while value >= 0x80 {
             self.push(value as u8 | 0x80);
             value >>= 7;
@@ -50,6 +52,7 @@ const COLUMN_TOO_SHORT: MalformedBlock = MalformedBlock("a column ends too early
 const COUNT_TOO_LARGE: MalformedBlock = MalformedBlock("a count has more than 32 bits");
 
 impl<'a> ColumnCursor<'a> {
+    /// Cursor at the first of these bytes.
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
@@ -82,7 +85,7 @@ impl<'a> ColumnCursor<'a> {
         u64::try_from(value).map_err(|_| MalformedBlock("a number has more than 64 bits"))
     }
 
-    /// Reads the rest of a number that starts with `first`, at most 70 bits.
+    /// Reads the rest of a number whose first byte is `first`, and returns the whole, which has at most 70 bits.
     fn finish_long_number(&mut self, first: u8) -> Result<u128, MalformedBlock> {
         let mut value = u128::from(first & 0x7f);
         // An optional number may be one more than 64 bits hold.
@@ -96,17 +99,19 @@ impl<'a> ColumnCursor<'a> {
         Err(MalformedBlock("unterminated number"))
     }
 
+    /// Reads a number that [`PutNumber::put_signed`] has written.
     pub(super) fn read_signed(&mut self) -> Result<i64, MalformedBlock> {
         self.read_number().map(unzigzag)
     }
 
-    /// Reads an optional number, which is stored as 0 for none, else one more than itself.
+    /// Reads an optional number, which is stored as 0 for `None`, else one more than itself.
     pub(super) fn read_optional(&mut self) -> Result<Option<u64>, MalformedBlock> {
         let first = self.read_byte()?;
         if first < 0x80 {
             return Ok(u64::from(first).checked_sub(1));
         }
         match self.finish_long_number(first)?.checked_sub(1) {
+            // A 0 that takes several bytes.
             None => Ok(None),
             Some(value) => u64::try_from(value).map(Some).map_err(|_| MalformedBlock("a number has more than 64 bits")),
         }
@@ -120,14 +125,17 @@ impl<'a> ColumnCursor<'a> {
 
 /// An enum with numeric codes.
 pub(super) trait EnumCode: Copy {
+    /// Its code in recordings.
     fn to_code(self) -> u8;
+    /// The value with this code; an error for an unknown one.
     fn from_code(code: u8) -> Result<Self, MalformedBlock>;
 }
 
 /// A column that is written or read. One list of a record's fields serves both: a writer (`Vec<u8>`) appends each field, and a reader
 /// ([`ColumnCursor`]) replaces it with the value in the column. A field that is as expected takes no bytes.
 pub(super) trait FieldTransfer {
-    /// Writes or reads an optional number, stored as its difference from the expected one.
+    /// Writes or reads an optional number, stored as its difference from the expected one. `differs`: it is not the expected one, so that it is
+    /// in the column.
     fn write_or_read_optional(
         &mut self,
         differs: bool,
@@ -154,6 +162,7 @@ impl FieldTransfer for Vec<u8> {
         expected: Option<u32>,
     ) -> Result<(), MalformedBlock> {
         if differs {
+            // Values near the expected one are short.
             let distance = field.map(|value| i64::from(value) - i64::from(expected.unwrap_or(0)));
             self.put_optional(distance.map(zigzag));
         }
@@ -212,11 +221,12 @@ impl FieldTransfer for ColumnCursor<'_> {
     }
 }
 
-/// Maps numbers near 0 to small ones.
+/// Maps numbers near 0 to small ones: 0, -1, 1, -2 to 0, 1, 2, 3.
 pub(super) fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
 }
 
+/// Inverse of [`zigzag`].
 pub(super) fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }

@@ -73,11 +73,12 @@ impl ChunkPredictor {
         }
     }
 
+    /// Predicted token count: the last chunk's, and as many new tokens as that had. `None` if the last chunk has no count.
     fn predicted_completion(&self) -> Option<u32> {
         self.completion.map(|before| before.wrapping_add(self.completion_step))
     }
 
-    /// Predicted number of ids that a chunk with the token count `completion` lists.
+    /// Predicted number of ids that a chunk with the token count `completion` lists. `None` if it probably lists none.
     fn predicted_listed(&self, completion: Option<u32>) -> Option<u32> {
         if !self.has_begun {
             // Most first chunks have one token.

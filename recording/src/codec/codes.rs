@@ -8,6 +8,7 @@ use trace::event::{
 
 use super::bytes::{EnumCode, MalformedBlock};
 
+/// Numbers each variant of an enum.
 macro_rules! codes {
     ($($type:ident { $($word:ident = $code:literal),* $(,)? })*) => {$(
         impl EnumCode for $type {

@@ -12,10 +12,12 @@ macro_rules! columns {
         }
 
         impl<T> BlockColumns<T> {
+            /// All columns, in the order of the format.
             fn all(&self) -> [&T; [$(stringify!($name)),*].len()] {
                 [$(&self.$name),*]
             }
 
+            /// The same, to be changed.
             fn all_mut(&mut self) -> [&mut T; [$(stringify!($name)),*].len()] {
                 [$(&mut self.$name),*]
             }
@@ -71,6 +73,7 @@ columns! {
 }
 
 impl BlockColumns<Vec<u8>> {
+    /// Empties all columns, which keep their memory.
     pub(super) fn clear(&mut self) {
         self.all_mut().into_iter().for_each(Vec::clear);
     }

@@ -29,7 +29,7 @@ pub(crate) struct DecodeBuffers {
 
 impl DecodeBuffers {
     /// Decompresses a block, whose header states that it has `length` bytes.
-    pub(crate) fn decompress(&mut self, packed: &[u8], length: u32) -> io::Result<()> {
+    pub(crate) fn decompress_columns(&mut self, packed: &[u8], length: u32) -> io::Result<()> {
         let zstd = match &mut self.zstd {
             Some(zstd) => zstd,
             None => self.zstd.insert(zstd::bulk::Decompressor::new()?),
@@ -53,7 +53,7 @@ impl DecodeBuffers {
     ) -> Result<DecodedBlock<'_>, MalformedBlock> {
         let Self { raw, texts, ids, state, .. } = self;
         let mut columns = BlockColumns::from_bytes(raw)?;
-        texts.fill(&mut columns)?;
+        texts.read_texts(&mut columns)?;
         ids.clear();
         while !columns.ids.is_empty() {
             // Read at once, so that chunks can borrow their part.
@@ -103,7 +103,7 @@ pub(crate) struct DecodedBlock<'b> {
 }
 
 impl<'b> DecodedBlock<'b> {
-    /// The record that [`Self::advance`] read.
+    /// The record that [`Self::advance`] read last. `None` before the first.
     pub(crate) fn last_record(&self) -> Option<Record<'_>> {
         let mut record = self.last?;
         if let Record::Event(Event { what, .. }) = &mut record
@@ -115,7 +115,7 @@ impl<'b> DecodedBlock<'b> {
         Some(record)
     }
 
-    /// Reads the next record into [`Self::last`]. Returns `false` at the end.
+    /// Reads the next record, which [`Self::last_record`] then returns. Returns `false` at the end.
     pub(crate) fn advance(&mut self) -> Result<bool, MalformedBlock> {
         self.last = self.read_next()?;
         Ok(self.last.is_some())
@@ -259,7 +259,7 @@ impl<'b> DecodedBlock<'b> {
         for _ in 0..count {
             let order = &mut self.state.order;
             let predicted = order.predict_next(position);
-            let link_index = if take_from_run(&mut predicted_requests, &mut self.columns.requests)? {
+            let link_index = if continues_run(&mut predicted_requests, &mut self.columns.requests)? {
                 predicted
             } else {
                 match read_request(&mut self.columns.requests, &mut self.texts, position.last)? {
@@ -270,10 +270,10 @@ impl<'b> DecodedBlock<'b> {
                 }
             };
             let text = order.get(link_index).ok_or(MalformedBlock("reference to an unknown request"))?.text;
-            order.advance(&mut position, predicted, link_index);
+            order.advance_position(&mut position, predicted, link_index);
             let link = order.link_mut(link_index);
             let predictor = &mut link.state;
-            let flags = if take_from_run(&mut predicted_chunks, &mut self.columns.chunk_flags)? {
+            let flags = if continues_run(&mut predicted_chunks, &mut self.columns.chunk_flags)? {
                 0
             } else {
                 self.columns.chunk_flags.read_byte()?
@@ -317,9 +317,10 @@ impl<'b> DecodedBlock<'b> {
     }
 }
 
-/// Consumes one item of a run. Returns `false` at its end, where an exception follows.
+/// Whether the next item belongs to the current run, of which it is then consumed. At the end of a run, an exception follows. `remaining`: items
+/// left of the run; `None` if the next run's length must be read.
 #[inline]
-fn take_from_run(remaining: &mut Option<u64>, column: &mut ColumnCursor<'_>) -> Result<bool, MalformedBlock> {
+fn continues_run(remaining: &mut Option<u64>, column: &mut ColumnCursor<'_>) -> Result<bool, MalformedBlock> {
     let items = match *remaining {
         Some(items) => items,
         None => column.read_number()?,
@@ -361,7 +362,7 @@ fn read_request(
 mod tests {
     use trace::event::{Missed, MissedCause};
 
-    use super::super::Encoder;
+    use super::super::{EncodedBlock, Encoder};
     use super::*;
     use crate::RecordedPayload;
 
@@ -372,7 +373,7 @@ mod tests {
         let what = What::Missed(Missed::new(None, 0x55, MissedCause::Ended));
         encoder.write_event(&Event { at: MonoNs(7), what });
         encoder.write_tick(MonoNs(9));
-        let (mut columns, content) = encoder.close_block(BlockColumns::default());
+        let EncodedBlock { mut columns, content } = encoder.close_block(BlockColumns::default());
         let read = |columns: &BlockColumns<Vec<u8>>| {
             let (mut scratch, mut given) = (DecodeBuffers::default(), 0);
             columns.write_to(&mut scratch.raw);

@@ -36,11 +36,12 @@ impl Default for DeliveryState {
 }
 
 impl DeliveryState {
+    /// Predicted token count; `None` if the last delivery has no count.
     fn predicted_completion(&self) -> Option<u32> {
         self.completion.map(|before| before.wrapping_add(self.completion_step))
     }
 
-    /// Predicted number of tokens for the delivery's count.
+    /// Predicted number of tokens of a delivery with the token count `completion`.
     fn predicted_tokens(&self, mode: Mode, completion: Option<u32>) -> u32 {
         // Without counts, most deliveries have as many tokens as the one before.
         let Some(completion) = completion else { return self.tokens };
@@ -101,7 +102,7 @@ impl DeliveryPredictor {
             predicted
         } else {
             flags |= REQUEST;
-            let text = texts.add(delivery.rid, columns);
+            let text = texts.add_text(delivery.rid, columns);
             // Deliveries are one stream of all lanes, which has no lane's number.
             let known_index = if text.is_new { None } else { links.get(&(NO_LINK, text.index)).copied() };
             if let Some(index) = known_index {
@@ -131,7 +132,7 @@ impl DeliveryPredictor {
             let written = self.write_or_read_fields(flags, state, column, &mut { *delivery });
             written.expect("a column in memory takes every field");
         }
-        self.advance(predicted, index, delivery);
+        self.advance_order(predicted, index, delivery);
         flags == 0
     }
 
@@ -158,7 +159,7 @@ impl DeliveryPredictor {
         let &RequestLink { text, state, .. } = link.ok_or(MalformedBlock("delivery without a request"))?;
         let mut delivery = Delivery::new(texts.get(text)?, 0, None);
         self.write_or_read_fields(flags, state, column, &mut delivery)?;
-        self.advance(predicted, index, &delivery);
+        self.advance_order(predicted, index, &delivery);
         Ok(delivery)
     }
 
@@ -186,9 +187,9 @@ impl DeliveryPredictor {
     }
 
     /// Advances the predictions after a delivery of the request `index`, where that of the request `predicted` was expected.
-    fn advance(&mut self, predicted: u32, index: u32, delivery: &Delivery<'_>) {
+    fn advance_order(&mut self, predicted: u32, index: u32, delivery: &Delivery<'_>) {
         self.mode = delivery.mode;
-        self.order.advance(&mut self.position, predicted, index);
+        self.order.advance_position(&mut self.position, predicted, index);
         let link = self.order.link_mut(index);
         link.state.record_delivery(delivery);
         link.is_finished = delivery.finished;

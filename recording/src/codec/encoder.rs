@@ -29,6 +29,13 @@ const MAX_BLOCK_IDS: usize = 1 << 20;
 /// Maximum number of hops kept; equal to the ledger's default limit.
 const MAX_HOPS: usize = 1_024;
 
+/// A closed block.
+#[derive(Debug)]
+pub(crate) struct EncodedBlock {
+    pub(crate) columns: BlockColumns<Vec<u8>>,
+    pub(crate) content: BlockContent,
+}
+
 /// The block being written: its columns, with the state of their predictions.
 #[derive(Debug, Default)]
 pub(crate) struct Encoder {
@@ -48,6 +55,7 @@ pub(crate) struct Encoder {
 }
 
 impl Encoder {
+    /// Encoder of a recording that keeps this part of the chunks.
     pub(crate) fn new(payload: RecordedPayload) -> Self {
         Self { writes_token_ids: payload == RecordedPayload::Tokens, ..Self::default() }
     }
@@ -57,6 +65,7 @@ impl Encoder {
         self.columns.len() >= bytes || self.content.chunks >= MAX_BLOCK_CHUNKS || self.id_count >= MAX_BLOCK_IDS
     }
 
+    /// Writes a tick of the analysis.
     pub(crate) fn write_tick(&mut self, now: MonoNs) {
         self.write_standing();
         self.begin_record(op::TICK, now);
@@ -68,7 +77,7 @@ impl Encoder {
         self.begin_record(op::ANCHOR, anchor.mono);
         let mut writer = RareWriter::new(&mut self.texts, &mut self.columns, &mut self.rare_fields);
         writer.put_number(anchor.wall_ns);
-        writer.finish();
+        writer.finish_record();
     }
 
     /// Writes an event. Returns `false` if it is too large; then only its loss is written.
@@ -96,7 +105,8 @@ impl Encoder {
                 let deliveries = &mut self.state.deliveries;
                 let is_predicted =
                     deliveries.write_delivery(delivery, &mut self.texts, &mut self.links, &mut self.columns);
-                self.begin_record(op::DELIVERED | if is_predicted { op::IS_PREDICTED } else { 0 }, event.at);
+                let predicted_flag = if is_predicted { op::IS_PREDICTED } else { 0 };
+                self.begin_record(op::DELIVERED | predicted_flag, event.at);
             }
             what => self.write_rare(event.at, what),
         }
@@ -104,15 +114,15 @@ impl Encoder {
     }
 
     /// Returns the block in exchange for empty columns, and starts the next one.
-    pub(crate) fn close_block(&mut self, mut empty: BlockColumns<Vec<u8>>) -> (BlockColumns<Vec<u8>>, BlockContent) {
+    pub(crate) fn close_block(&mut self, mut empty: BlockColumns<Vec<u8>>) -> EncodedBlock {
         empty.clear();
-        let full = std::mem::replace(&mut self.columns, empty);
+        let columns = std::mem::replace(&mut self.columns, empty);
         self.state.clear();
         self.texts.clear();
         self.links.clear();
         self.id_count = 0;
         self.last_record_ns = 0;
-        (full, std::mem::take(&mut self.content))
+        EncodedBlock { columns, content: std::mem::take(&mut self.content) }
     }
 
     /// Starts a record. The first record starts the block.
@@ -184,7 +194,7 @@ impl Encoder {
         let columns = &mut self.columns;
         let lane = self.state.lanes.lane_mut(lane_index);
         let count = frame.chunks.len() as u32;
-        columns.form.push(frame.kind.to_code() << 4 | frame.ids.to_code());
+        columns.form.push((frame.kind.to_code() << 4) | frame.ids.to_code());
         columns.bytes.put_signed(frame.bytes.wrapping_sub(lane.frame_bytes) as i64);
         columns.count.put_signed(i64::from(count) - i64::from(lane.chunk_count));
         lane.frame_bytes = frame.bytes;
@@ -207,7 +217,7 @@ impl Encoder {
                     self.write_request(lane_index, chunk.rid, position.last, &newest_request)
                 }
             };
-            self.state.order.advance(&mut position, predicted, link_index);
+            self.state.order.advance_position(&mut position, predicted, link_index);
             let link = self.state.order.link_mut(link_index);
             let predictor = &mut link.state;
             let worker = match chunk.worker {
@@ -215,7 +225,7 @@ impl Encoder {
                 Some(worker) if predictor.worker > 0 && self.texts.is_text(predictor.worker - 1, worker) => {
                     predictor.worker
                 }
-                Some(worker) => self.texts.add(worker, &mut self.columns).index + 1,
+                Some(worker) => self.texts.add_text(worker, &mut self.columns).index + 1,
             };
             let ids = if self.writes_token_ids { chunk.ids } else { &[] };
             let flags = predictor.mispredicted_fields(chunk, worker, !ids.is_empty());
@@ -261,7 +271,7 @@ impl Encoder {
     /// Writes the request of a chunk that does not belong to the predicted request. Returns the index of its link. `last_link`: that of the
     /// chunk before it, or [`NO_LINK`].
     fn write_request(&mut self, lane_index: u32, rid: &str, last_link: u32, newest_request: &ChunkPredictor) -> u32 {
-        let text = self.texts.add(rid, &mut self.columns);
+        let text = self.texts.add_text(rid, &mut self.columns);
         // A new text has no link yet, which saves the lookup.
         let known = if text.is_new { None } else { self.links.get(&(lane_index, text.index)).copied() };
         if let Some(link_index) = known {
@@ -286,10 +296,8 @@ impl Encoder {
     /// Writes an event that has no columns of its own, field by field.
     fn write_rare(&mut self, at: MonoNs, what: &What<'_>) {
         let mut writer = RareWriter::new(&mut self.texts, &mut self.columns, &mut self.rare_fields);
-        let Some(op) = writer.write_event(what) else {
-            return;
-        };
-        writer.finish();
+        let Some(op) = writer.write_event(what) else { return };
+        writer.finish_record();
         self.begin_record(op, at);
         self.standing.keep_latest(what);
     }
@@ -309,6 +317,7 @@ impl Encoder {
     }
 }
 
+/// The last announcement of a hop.
 #[derive(Debug)]
 struct PackedHop {
     id: HopId,
@@ -346,6 +355,7 @@ impl StandingData {
     }
 }
 
+/// Packs an announcement, so that it can be kept without its texts.
 fn to_msgpack(event: &impl Serialize) -> Vec<u8> {
     rmp_serde::to_vec(event).expect("memory takes every event")
 }
@@ -354,7 +364,7 @@ fn from_msgpack<'a, T: Deserialize<'a>>(packed: &'a [u8]) -> T {
     rmp_serde::from_slice(packed).expect("an event of this process")
 }
 
-/// The loss to record instead of an event that could exceed the size limit of an event.
+/// The loss to record instead of an event that could exceed the size limit; `None` for an event that can be written.
 fn missed_if_too_large(what: &What<'_>, writes_token_ids: bool) -> Option<Missed> {
     let (hop, bytes) = match what {
         What::Sent(frame) | What::Received(Received { frame: Some(frame), .. }) => {
@@ -388,6 +398,7 @@ fn missed_if_too_large(what: &What<'_>, writes_token_ids: bool) -> Option<Missed
     (bytes > MAX_EVENT_BYTES).then_some(Missed::new(hop, 1, MissedCause::TooLarge))
 }
 
+/// Total length of the texts of an event.
 fn text_bytes(texts: &[&str]) -> usize {
     texts.iter().map(|text| text.len()).sum()
 }

@@ -23,6 +23,7 @@ const STAGES: usize = 4;
 #[derive(Debug, Default)]
 pub(super) struct LanePredictor {
     hop: HopId,
+    /// The lane's number on its hop.
     number: u32,
     /// Predicted next frame number of each stage.
     next_seq: [u64; STAGES],
@@ -36,6 +37,7 @@ pub(super) struct LanePredictor {
 }
 
 impl LanePredictor {
+    /// A lane whose first frame has this id.
     fn new(id: FrameId) -> Self {
         Self { hop: id.hop, number: id.lane, next_seq: [id.seq; STAGES], ..Self::default() }
     }
@@ -46,8 +48,8 @@ impl LanePredictor {
 pub(super) struct LanePredictors {
     lanes: Vec<LanePredictor>,
     /// Index of the last lane of each stage.
-    last: [u32; STAGES],
-    /// Indices by hop and number, used by the writer only.
+    last_lanes: [u32; STAGES],
+    /// Indices of lanes by hop and lane number, used by the writer only.
     indices: HashMap<(u16, u32), u32>,
 }
 
@@ -56,19 +58,21 @@ impl LanePredictors {
     pub(super) fn clear(&mut self) {
         self.lanes.clear();
         self.indices.clear();
-        self.last = [0; STAGES];
+        self.last_lanes = [0; STAGES];
     }
 
+    /// The lane with this index, which must exist.
     pub(super) fn lane_mut(&mut self, index: u32) -> &mut LanePredictor {
         &mut self.lanes[index as usize]
     }
 
     /// Index of the lane if the frame is the stage's predicted next one, otherwise `None`. Advances the prediction.
     pub(super) fn advance_if_predicted(&mut self, stage: FrameStage, id: FrameId) -> Option<u32> {
-        let index = self.last[stage as usize];
+        let index = self.last_lanes[stage as usize];
         let lane = self.lanes.get_mut(index as usize)?;
         let next_seq = &mut lane.next_seq[stage as usize];
-        if (lane.hop, lane.number, *next_seq) != (id.hop, id.lane, id.seq) {
+        let is_predicted = id == FrameId::new(lane.hop, lane.number, *next_seq);
+        if !is_predicted {
             return None;
         }
         *next_seq = id.seq.wrapping_add(1);
@@ -90,13 +94,13 @@ impl LanePredictors {
             columns.seq.put_signed(id.seq.wrapping_sub(next_seq) as i64);
         }
         self.lanes[index as usize].next_seq[stage as usize] = id.seq.wrapping_add(1);
-        self.last[stage as usize] = index;
+        self.last_lanes[stage as usize] = index;
         index
     }
 
     /// Predicted next frame of the stage. Advances the prediction.
     pub(super) fn take_predicted(&mut self, stage: FrameStage) -> Result<LaneFrame, MalformedBlock> {
-        let lane_index = self.last[stage as usize];
+        let lane_index = self.last_lanes[stage as usize];
         let lane = self.lanes.get_mut(lane_index as usize).ok_or(MalformedBlock("a frame of no lane"))?;
         let id = FrameId::new(lane.hop, lane.number, lane.next_seq[stage as usize]);
         lane.next_seq[stage as usize] = id.seq.wrapping_add(1);
@@ -122,7 +126,7 @@ impl LanePredictors {
             let next_seq = &mut lane.next_seq[stage as usize];
             *next_seq = next_seq.wrapping_add(columns.seq.read_signed()? as u64);
         }
-        self.last[stage as usize] = index;
+        self.last_lanes[stage as usize] = index;
         // The corrected prediction is now this very frame.
         self.take_predicted(stage)
     }

@@ -17,7 +17,7 @@ mod text;
 
 pub(super) use columns::BlockColumns;
 pub(super) use decoder::{DecodeBuffers, DecodedBlock};
-pub(super) use encoder::Encoder;
+pub(super) use encoder::{EncodedBlock, Encoder};
 
 use trace::clock::MonoNs;
 

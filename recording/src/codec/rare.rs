@@ -126,6 +126,7 @@ pub(super) struct RareWriter<'a> {
 }
 
 impl<'a> RareWriter<'a> {
+    /// Begins a record, whose fields are collected in `fields`.
     pub(super) fn new(
         texts: &'a mut TextTable,
         columns: &'a mut BlockColumns<Vec<u8>>,
@@ -136,22 +137,23 @@ impl<'a> RareWriter<'a> {
     }
 
     /// Appends the record to the column of rare records.
-    pub(super) fn finish(self) {
-        Self::append(&mut self.columns.rare, self.fields, self.new_texts);
+    pub(super) fn finish_record(self) {
+        Self::append_record(&mut self.columns.rare, self.fields, self.new_texts);
     }
 
     /// Appends the record to the standing data.
     pub(super) fn finish_standing(self) {
-        Self::append(&mut self.columns.standing, self.fields, self.new_texts);
+        Self::append_record(&mut self.columns.standing, self.fields, self.new_texts);
     }
 
     /// Appends a record's fields to a column, behind their length and the number of their new texts.
-    fn append(column: &mut Vec<u8>, fields: &[u8], new_texts: u64) {
+    fn append_record(column: &mut Vec<u8>, fields: &[u8], new_texts: u64) {
         column.put_number(fields.len() as u64);
         column.put_number(new_texts);
         column.extend_from_slice(fields);
     }
 
+    /// Appends a number to the record's fields.
     pub(super) fn put_number(&mut self, value: u64) {
         self.fields.put_number(value);
     }
@@ -217,17 +219,19 @@ macro_rules! numbers {
 
 numbers! { u8 u16 u32 u64 }
 
+/// Whether the bit with this number is set; the lowest is 0.
 fn has_bit(flags: u64, bit: u32) -> bool {
-    flags >> bit & 1 != 0
+    (flags >> bit) & 1 != 0
 }
 
+/// The number as a field's type; an error if it is too large.
 fn narrow_number<T: TryFrom<u64>>(number: u64) -> Result<T, MalformedBlock> {
     T::try_from(number).map_err(|_| MalformedBlock("a number is too large for its field"))
 }
 
 impl<'b> RareField<'b> for &'b str {
     fn write_field(&self, to: &mut RareWriter<'_>) {
-        let text = to.texts.add(self, to.columns);
+        let text = to.texts.add_text(self, to.columns);
         to.new_texts += u64::from(text.is_new);
         text.index.write_field(to);
     }
@@ -389,14 +393,14 @@ impl<'b> RareField<'b> for Answer<'b> {
     fn read_field(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
         let mut answer =
             Answer::new(RareField::read_field(from)?, RareField::read_field(from)?, RareField::read_field(from)?);
-        // The byte has a flag beside the code.
-        let end = from.fields.read_byte()?;
-        answer.end = AnswerEnd::from_code(end & !(WITH_CONTENT | WITH_FINISH))?;
+        // The byte has flags beside the code.
+        let end_code = from.fields.read_byte()?;
+        answer.end = AnswerEnd::from_code(end_code & !(WITH_CONTENT | WITH_FINISH))?;
         answer.short_writes = RareField::read_field(from)?;
         answer.unacknowledged = RareField::read_field(from)?;
-        if end & WITH_CONTENT != 0 {
+        if end_code & WITH_CONTENT != 0 {
             let mut content = AnswerContent::read_field(from)?;
-            if end & WITH_FINISH != 0 {
+            if end_code & WITH_FINISH != 0 {
                 content.finish = RareField::read_field(from)?;
                 content.done = RareField::read_field(from)?;
             }
@@ -407,6 +411,7 @@ impl<'b> RareField<'b> for Answer<'b> {
     }
 }
 
+/// Reads a time that may be unknown.
 fn read_time(from: &mut RareReader<'_>) -> Result<Option<MonoNs>, MalformedBlock> {
     Ok(Option::<u64>::read_field(from)?.map(MonoNs))
 }
@@ -469,6 +474,7 @@ impl RareField<'_> for ToolCalls {
                 whole_events: false,
             });
         }
+        // Files before 2.7 end here.
         if !from.fields.is_empty() {
             calls.absent = RareField::read_field(from)?;
             calls.events = RareField::read_field(from)?;
@@ -534,7 +540,7 @@ impl<'b> RareField<'b> for Hop<'b> {
         let mut bits = 0;
         // The first flag becomes the lowest bit.
         for flag in flags.into_iter().rev() {
-            bits = bits << 1 | u64::from(flag);
+            bits = (bits << 1) | u64::from(flag);
         }
         to.put_number(bits);
     }
@@ -544,6 +550,7 @@ impl<'b> RareField<'b> for Hop<'b> {
         let name = <&str>::read_field(from)?;
         let endpoint = RareField::read_field(from)?;
         let worker = RareField::read_field(from)?;
+        // Bits in the order of the flags that `write_field` lists.
         let flags = from.fields.read_number()?;
         Ok(Self {
             id,

@@ -24,9 +24,9 @@ pub(super) struct RequestLink<S> {
 /// Current position of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StreamPosition {
-    /// Last request of the stream.
+    /// Link of the stream's last request.
     pub(super) last: u32,
-    /// Predicted request that did not follow because a new one was inserted before it.
+    /// Link of the predicted request that did not follow because a new one was inserted before it.
     skipped: u32,
 }
 
@@ -49,6 +49,7 @@ impl<S> Default for RequestOrder<S> {
 }
 
 impl<S> RequestOrder<S> {
+    /// Forgets all requests, for a new block.
     pub(super) fn clear(&mut self) {
         self.links.clear();
     }
@@ -57,10 +58,12 @@ impl<S> RequestOrder<S> {
         self.links.len()
     }
 
+    /// The link with this index; `None` if there is none, as for [`NO_LINK`].
     pub(super) fn get(&self, index: u32) -> Option<&RequestLink<S>> {
         self.links.get(index as usize)
     }
 
+    /// The link with this index, which must exist.
     pub(super) fn link_mut(&mut self, index: u32) -> &mut RequestLink<S> {
         &mut self.links[index as usize]
     }
@@ -71,7 +74,7 @@ impl<S> RequestOrder<S> {
         self.links.len() as u32 - 1
     }
 
-    /// Predicted next request if the order is unchanged.
+    /// Index of the predicted next request's link, or [`NO_LINK`]. The order of the last frame is expected again.
     pub(super) fn predict_next(&self, position: StreamPosition) -> u32 {
         let successor = self.get(position.last).map_or(NO_LINK, |last| last.next);
         let next = self.skip_finished(successor);
@@ -94,8 +97,8 @@ impl<S> RequestOrder<S> {
         index
     }
 
-    /// Advances the stream to request `actual`, where `predicted` was predicted.
-    pub(super) fn advance(&mut self, position: &mut StreamPosition, predicted: u32, actual: u32) {
+    /// Advances the stream to the request with the link `actual`, where `predicted` was predicted.
+    pub(super) fn advance_position(&mut self, position: &mut StreamPosition, predicted: u32, actual: u32) {
         if let Some(last) = self.links.get_mut(position.last as usize) {
             // The order of the last frame is the prediction for the next.
             last.next = actual;
@@ -107,5 +110,5 @@ impl<S> RequestOrder<S> {
     }
 }
 
-/// Maps a stream and the text index of a rid to the request's link.
+/// Index of a request's link, by its stream and the text index of its rid.
 pub(super) type RequestLinks = HashMap<(u32, u32), u32>;

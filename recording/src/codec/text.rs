@@ -54,17 +54,19 @@ pub(super) struct TextTable {
 }
 
 impl TextTable {
+    /// Forgets all texts, for a new block.
     pub(super) fn clear(&mut self) {
         self.arena.clear();
         self.indices.clear();
     }
 
+    /// Whether the text with this index is `text`.
     pub(super) fn is_text(&self, index: u32, text: &str) -> bool {
         self.arena.get(index).is_some_and(|known| known == text)
     }
 
-    /// Returns the text's index. A text that is new to the block is written to its columns.
-    pub(super) fn add(&mut self, text: &str, columns: &mut BlockColumns<Vec<u8>>) -> TextIndex {
+    /// Index of a text, which is written to the columns if it is new to the block.
+    pub(super) fn add_text(&mut self, text: &str, columns: &mut BlockColumns<Vec<u8>>) -> TextIndex {
         let Self { arena, indices, hasher } = self;
         // The table has indices only, and compares texts where they are.
         let hash = hasher.hash_one(text);
@@ -98,7 +100,7 @@ fn write_text(text: &str, columns: &mut BlockColumns<Vec<u8>>) {
     }
 }
 
-/// Decodes 32 hex digits, or the 36 characters of a UUID with hyphens.
+/// Decodes 32 hex digits, or the 36 characters of a UUID with hyphens; `None` for any other text.
 fn decode_hex(text: &[u8]) -> Option<[u8; 16]> {
     let hyphens: &[usize] = match text.len() {
         32 => &[],
@@ -113,19 +115,20 @@ fn decode_hex(text: &[u8]) -> Option<[u8; 16]> {
     for byte in &mut bytes {
         let high = hex_digit(digits.next()?)?;
         let low = hex_digit(digits.next()?)?;
-        *byte = high << 4 | low;
+        *byte = (high << 4) | low;
     }
     Some(bytes)
 }
 
+/// Value of a lower-case hexadecimal digit; `None` for another character.
 fn hex_digit(c: u8) -> Option<u8> {
     // Upper case would not be restored.
     char::from(c).to_digit(16).filter(|_| !c.is_ascii_uppercase()).map(|digit| digit as u8)
 }
 
 impl TextArena {
-    /// Reads all texts of a block.
-    pub(super) fn fill(&mut self, columns: &mut BlockColumns<ColumnCursor<'_>>) -> Result<(), MalformedBlock> {
+    /// Reads all texts of a block, in place of those of the last one.
+    pub(super) fn read_texts(&mut self, columns: &mut BlockColumns<ColumnCursor<'_>>) -> Result<(), MalformedBlock> {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         self.clear();
         while !columns.text.is_empty() {
@@ -161,11 +164,12 @@ impl<'b> TextReader<'b> {
         Self { texts, next: 0 }
     }
 
+    /// The text with this index; an error if there is none.
     pub(super) fn get(&self, index: u32) -> Result<&'b str, MalformedBlock> {
         self.texts.get(index).ok_or(MalformedBlock("reference to an unknown text"))
     }
 
-    /// Index of the next new text.
+    /// Takes the next new text, and returns its index.
     pub(super) fn take_new(&mut self) -> Result<u32, MalformedBlock> {
         let index = self.next;
         if index as usize >= self.texts.ends.len() {
@@ -195,9 +199,9 @@ mod tests {
     fn a_uuid_is_stored_in_sixteen_bytes() {
         let mut columns = BlockColumns::default();
         let mut texts = TextTable::default();
-        texts.add("20cba755fa2c4d6aa1e2b0c1d2e3f405", &mut columns);
-        texts.add("20cba755-fa2c-4d6a-a1e2-b0c1d2e3f405", &mut columns);
-        texts.add("20CBA755FA2C4D6AA1E2B0C1D2E3F405", &mut columns);
+        texts.add_text("20cba755fa2c4d6aa1e2b0c1d2e3f405", &mut columns);
+        texts.add_text("20cba755-fa2c-4d6a-a1e2-b0c1d2e3f405", &mut columns);
+        texts.add_text("20CBA755FA2C4D6AA1E2B0C1D2E3F405", &mut columns);
         assert_eq!((columns.hex.len(), columns.plain.len()), (32, 32));
     }
 }

@@ -14,8 +14,8 @@ use trace::{Analysis, Config, ReportInput, words};
 use super::Record;
 use super::error::ReadError;
 
-/// Replays a whole recording. The report equals the live run's, because events and ticks are the same and in the same order. `progress` is as
-/// for [`read_records`].
+/// Replays a whole recording. Returns the analysis and the other input of its report, which equals the live run's, because events and ticks are
+/// the same and in the same order. `progress` is as for [`read_records`].
 pub fn analyse(
     recording: &Recording,
     engines: Engines,
@@ -48,7 +48,7 @@ pub fn read_records(
         input.degraded.push(Value::from(format!("recording: {missing}")));
     }
     let mut reader = recording.reader();
-    let mut done = reader.offset();
+    let mut reported_offset = reader.offset();
     loop {
         match reader.next() {
             Ok(Some(record)) => visit(&record),
@@ -58,13 +58,14 @@ pub fn read_records(
             }
             Err(error) => return Err(error),
         }
-        if done != reader.offset() {
-            done = reader.offset();
-            progress(done, recording.bytes());
+        // Several records are in one block, at whose end the offset changes.
+        if reported_offset != reader.offset() {
+            reported_offset = reader.offset();
+            progress(reported_offset, recording.bytes());
         }
     }
-    if reader.unknown() > 0 {
-        let records = words::plural(reader.unknown(), "record");
+    if reader.unknown_records() > 0 {
+        let records = words::plural(reader.unknown_records(), "record");
         input.degraded.push(Value::from(format!(
             "recording: {records} of kinds unknown to this version were skipped; a newer tokengap reads them"
         )));

@@ -203,7 +203,7 @@ impl Recording {
 
     /// Number of records.
     pub fn records(&self) -> u64 {
-        self.blocks.iter().map(|b| u64::from(b.records)).sum()
+        self.blocks.iter().map(|block| u64::from(block.records)).sum()
     }
 
     /// Wall-clock time of an instant, in nanoseconds since the Unix epoch, by the last anchor before it.
@@ -234,7 +234,7 @@ impl Recording {
         &self.blocks
     }
 
-    /// Returns whether the blocks come from the file's index, not from a scan.
+    /// Whether the blocks come from the file's index, not from a scan.
     pub fn is_indexed(&self) -> bool {
         self.is_indexed
     }
@@ -243,6 +243,7 @@ impl Recording {
 /// Preamble and header of a file.
 struct FileStart {
     preamble: Preamble,
+    /// Id of the run.
     run: u64,
     header: RecordingHeader,
     /// Where the other sections begin.
@@ -296,7 +297,7 @@ fn read_index(file: &File, run: u64, bytes: u64) -> Option<Vec<LocatedSection>> 
     file.read_exact_at(&mut trailer, trailer_offset).ok()?;
     // A file that was cut short ends with other bytes.
     let index_offset = parse_trailer(&trailer).filter(|&offset| offset < trailer_offset)?;
-    let index = read_section(file, run, index_offset, trailer_offset).ok()??;
+    let index = read_section(file, run, index_offset, trailer_offset).ok().flatten()?;
     if index.kind != kind::INDEX || index_offset + index.total_bytes() != trailer_offset {
         return None;
     }
@@ -323,9 +324,7 @@ fn read_index(file: &File, run: u64, bytes: u64) -> Option<Vec<LocatedSection>> 
 /// and before the index.
 fn parse_index_entries(entries: &[u8], run: u64, index_offset: u64) -> Option<Vec<LocatedSection>> {
     const ENTRY_BYTES: usize = 8 + SECTION_HEADER_BYTES;
-    let (entries, []) = entries.as_chunks::<ENTRY_BYTES>() else {
-        return None;
-    };
+    let (entries, []) = entries.as_chunks::<ENTRY_BYTES>() else { return None };
     // With room for the end section.
     let mut sections = Vec::with_capacity(entries.len() + 1);
     let mut last_end = 0;
@@ -344,7 +343,7 @@ fn parse_index_entries(entries: &[u8], run: u64, index_offset: u64) -> Option<Ve
     Some(sections)
 }
 
-/// Keeps a ring's consecutive blocks up to the newest. Older blocks before a gap are leftovers.
+/// A ring's consecutive sections up to the newest. Older ones before a gap are leftovers.
 fn newest_lap(scan: SectionScan) -> Vec<LocatedSection> {
     let mut sections = scan.sections;
     sections.sort_by_key(|located| located.section.seq);

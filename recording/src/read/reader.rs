@@ -33,8 +33,9 @@ pub struct RecordReader<'r> {
     next_record: Option<u64>,
     /// Sequence number of the last complete block.
     last_seq: u64,
+    /// Whether the last record, [`Record::Closing`], was returned.
     has_given_closing: bool,
-    unknown: u64,
+    unknown_records: u64,
     packed: Vec<u8>,
     /// Buffers for the next block; a block in progress has them.
     buffers: DecodeBuffers,
@@ -47,15 +48,15 @@ impl Recording {
         self.reader_at(0)
     }
 
-    /// Reader that starts at a block. The standing data (engine and hops) comes first.
-    pub fn reader_at(&self, block: usize) -> RecordReader<'_> {
+    /// Reader that starts at the block with this index. The standing data (engine and hops) comes first.
+    pub fn reader_at(&self, block_index: usize) -> RecordReader<'_> {
         RecordReader {
             recording: self,
-            next_block: block,
+            next_block: block_index,
             next_record: None,
             last_seq: 0,
             has_given_closing: false,
-            unknown: 0,
+            unknown_records: 0,
             packed: Vec::new(),
             buffers: DecodeBuffers::default(),
             block: None,
@@ -71,8 +72,8 @@ impl RecordReader<'_> {
     }
 
     /// Number of records of unknown kinds skipped so far.
-    pub fn unknown(&self) -> u64 {
-        self.unknown
+    pub fn unknown_records(&self) -> u64 {
+        self.unknown_records
     }
 
     /// Reads the next record; `None` at the end. If records are missing before a block, a [`What::Missed`] comes first and the standing data
@@ -81,7 +82,7 @@ impl RecordReader<'_> {
     /// [`What::Missed`]: trace::event::What::Missed
     #[expect(clippy::should_implement_trait, reason = "a record borrows from the reader")]
     pub fn next(&mut self) -> Result<Option<Record<'_>>, ReadError> {
-        while !self.advance()? {
+        while !self.advance_record()? {
             let Some(block) = self.recording.blocks().get(self.next_block) else {
                 if self.has_given_closing {
                     return Ok(None);
@@ -95,16 +96,14 @@ impl RecordReader<'_> {
     }
 
     /// Reads the next record of the current block. Returns `false` without a block, and at its end.
-    fn advance(&mut self) -> Result<bool, ReadError> {
-        let Some(mut block) = self.block.take() else {
-            return Ok(false);
-        };
+    fn advance_record(&mut self) -> Result<bool, ReadError> {
+        let Some(mut block) = self.block.take() else { return Ok(false) };
         let has_record = block.with_dependent_mut(|_, block| block.advance());
         if has_record.map_err(|error| self.damaged_block(&error))? {
             self.block = Some(block);
             return Ok(true);
         }
-        self.unknown += block.borrow_dependent().unknown_records;
+        self.unknown_records += block.borrow_dependent().unknown_records;
         let finished = &self.recording.blocks()[self.next_block - 1];
         // Only at its end, so that the records of a damaged block count as missed.
         self.next_record = Some(finished.next_record());
@@ -113,7 +112,7 @@ impl RecordReader<'_> {
         Ok(false)
     }
 
-    /// Loads the next block.
+    /// Loads the next block, `block`, as the current one. An error if it is damaged.
     fn open_block(&mut self, block: &BlockInfo) -> Result<(), ReadError> {
         let skipped_records = self.next_record.map_or(0, |next| block.first_record.saturating_sub(next));
         let starts_late = self.next_record.is_none() && block.first_record > 0;
@@ -126,7 +125,7 @@ impl RecordReader<'_> {
             ReadError::Io { path, offset: block.offset, error }
         })?;
         let section = section.ok_or_else(|| self.damaged_block(&"its checksum does not match"))?;
-        let decompressed = self.buffers.decompress(&self.packed, section.raw_bytes);
+        let decompressed = self.buffers.decompress_columns(&self.packed, section.raw_bytes);
         decompressed.map_err(|error| self.damaged_block(&error))?;
         // Blocks are numbered as written. Without a gap in the numbers, the records were never written.
         let cause = if section.seq == self.last_seq + 1 { MissedCause::QueueFull } else { MissedCause::Unframed };
@@ -140,7 +139,7 @@ impl RecordReader<'_> {
         Ok(())
     }
 
-    /// Error of the current block.
+    /// Error about the block that was opened last.
     fn damaged_block(&self, why: &dyn Display) -> ReadError {
         let block = self.next_block - 1;
         let BlockInfo { offset, records, .. } = self.recording.blocks()[block];

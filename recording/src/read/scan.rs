@@ -17,11 +17,14 @@ pub(super) struct LocatedSection {
     pub(super) section: Section,
 }
 
+/// Sections that a scan has found, and what it could not read.
 #[derive(Debug, Default)]
 pub(super) struct SectionScan {
     /// All complete sections, in file order.
     pub(super) sections: Vec<LocatedSection>,
+    /// Bytes at the end of the file that are no complete section.
     pub(super) cut_bytes: u64,
+    /// Bytes between sections.
     pub(super) damaged_bytes: u64,
 }
 
@@ -78,7 +81,7 @@ pub(super) fn read_payload(file: &File, offset: u64, section: &Section, buffer: 
     Ok(crc32fast::hash(buffer) == section.crc)
 }
 
-/// Offset of the next section between `offset` and `end`.
+/// Offset of the next section of this run between `offset` and `end`; `None` if there is none.
 fn find_section(file: &File, run: u64, mut offset: u64, end: u64, buffer: &mut Vec<u8>) -> io::Result<Option<u64>> {
     while end.saturating_sub(offset) >= SECTION_HEADER_BYTES as u64 {
         let size = (end - offset).min(SEARCH_WINDOW_BYTES as u64) as usize;

@@ -13,7 +13,7 @@ pub use pack::{BlockPacker, OpenBlock};
 pub(super) use recorder::new_run_id;
 pub use recorder::{PendingSummary, Recorder};
 pub(super) use recording_files::write_start;
-pub use recording_files::{is_part_of, path_of_run, run_of_path};
+pub use recording_files::{is_part_of, path_of_run, run_name_of_path};
 
 /// Options of a recording. The defaults are for live runs.
 #[derive(Clone, Copy, Debug)]

@@ -33,6 +33,13 @@ impl OpenBlock {
     }
 }
 
+/// A compressed section.
+pub(crate) struct SealedSection<'p> {
+    pub(crate) section: Section,
+    /// Its header and payload.
+    pub(crate) bytes: &'p [u8],
+}
+
 /// Compresses blocks and reuses its buffers.
 pub struct BlockPacker {
     zstd: zstd::bulk::Compressor<'static>,
@@ -50,15 +57,17 @@ impl BlockPacker {
 
     /// Compresses a block and returns its bytes.
     pub fn pack(&mut self, block: &OpenBlock) -> io::Result<&[u8]> {
-        Ok(self.pack_section(block, 0, 0)?.1)
+        // A block outside of a file or a stream needs neither a run nor a number.
+        Ok(self.pack_section(block, 0, 0)?.bytes)
     }
 
+    /// Packer with this compression level of zstd.
     pub(super) fn with_level(level: i32) -> io::Result<Self> {
         Ok(Self { zstd: zstd::bulk::Compressor::new(level)?, raw: Vec::new(), packed: Vec::new(), sealed: Vec::new() })
     }
 
-    /// Compresses a block, section `seq` of the run. Returns its header, and header and payload as bytes.
-    pub(crate) fn pack_section(&mut self, block: &OpenBlock, run: u64, seq: u64) -> io::Result<(Section, &[u8])> {
+    /// Compresses a block as section `seq` of the run.
+    pub(crate) fn pack_section(&mut self, block: &OpenBlock, run: u64, seq: u64) -> io::Result<SealedSection<'_>> {
         let mut section = Section {
             kind: kind::BLOCK,
             run,
@@ -74,10 +83,10 @@ impl BlockPacker {
         let result = self.pack_bytes(&raw, &mut section).map(|_| ());
         // The buffer is kept after an error, too.
         self.raw = raw;
-        result.map(|()| (section, &*self.sealed))
+        result.map(|()| SealedSection { section, bytes: &self.sealed })
     }
 
-    /// Like [`Self::pack_section`], for any bytes.
+    /// Compresses any bytes as payload of `section`, whose sizes and checksum are set. Returns its header and payload.
     pub(crate) fn pack_bytes(&mut self, bytes: &[u8], section: &mut Section) -> io::Result<&[u8]> {
         self.packed.clear();
         // The compressor does not enlarge the buffer itself.
@@ -88,7 +97,7 @@ impl BlockPacker {
     }
 }
 
-/// Completes the header for an uncompressed or already compressed payload. Returns header and payload.
+/// Sets the length and checksum of a payload, compressed or not, in its section, and writes header and payload to `out`, which is returned.
 pub(crate) fn seal_section<'a>(section: &mut Section, payload: &[u8], out: &'a mut Vec<u8>) -> &'a [u8] {
     section.packed_bytes = payload.len() as u32;
     section.crc = crc32fast::hash(payload);

@@ -14,7 +14,7 @@ use trace::clock::{Anchor, MonoNs, wall_now_ns};
 use trace::event::Event;
 use trace::{ReportInput, fault};
 
-use super::super::codec::{BlockColumns, Encoder};
+use super::super::codec::{BlockColumns, EncodedBlock, Encoder};
 use super::super::error::{DISK_TIMEOUT, RecordError};
 use super::super::header::RecordingHeader;
 use super::pack::{BlockPacker, FILE_LEVEL, OpenBlock};
@@ -39,7 +39,8 @@ pub struct Recorder {
     /// Buffer of a dropped block, for the next one.
     spare: Option<BlockColumns<Vec<u8>>>,
     jobs: SyncSender<WriterJob>,
-    empties: Receiver<BlockColumns<Vec<u8>>>,
+    /// Buffers of written blocks, for the next ones.
+    empty_columns: Receiver<BlockColumns<Vec<u8>>>,
     shared: Arc<WriterState>,
 }
 
@@ -79,7 +80,7 @@ impl Recorder {
         let run = new_run_id();
         let header = RecordingHeader { part: 0, ..header.clone() };
         let store = BlockStore::Files(RecordingFiles::create(path, &header, run, options)?);
-        Self::start(path, store, run, &header, options)
+        Self::start_thread(path, store, run, &header, options)
     }
 
     /// Creates a ring of `size` bytes, all reserved, readable by its owner only, that keeps the latest part of a run. It can be opened like a
@@ -88,11 +89,11 @@ impl Recorder {
     pub fn ring(path: &Path, size: u64, header: &RecordingHeader, options: RecordOptions) -> Result<Self, RecordError> {
         let run = new_run_id();
         let store = BlockStore::Ring(RingFile::create(path, size, header, run, options.force)?);
-        Self::start(path, store, run, header, options)
+        Self::start_thread(path, store, run, header, options)
     }
 
-    /// Starts the thread that writes to `store`.
-    fn start(
+    /// Starts the thread that writes to `store`, and returns the recorder that gives it blocks.
+    fn start_thread(
         path: &Path,
         store: BlockStore,
         run: u64,
@@ -103,14 +104,14 @@ impl Recorder {
         // Bounded, so that a slow disk cannot fill the memory.
         let (jobs, inbox) = sync_channel(QUEUE_BLOCKS);
         // Returns written blocks, so that their memory is used again.
-        let (emptied, empties) = channel();
+        let (returned_columns, empty_columns) = channel();
         let shared = Arc::new(WriterState { path: path.to_owned(), ..WriterState::default() });
         let worker = WriterThread {
             store,
             packer: BlockPacker::with_level(FILE_LEVEL).map_err(io_error)?,
             run,
             shared: Arc::clone(&shared),
-            empties: emptied,
+            returned_columns,
         };
         thread::Builder::new().name("recorder".into()).spawn(move || worker.run_jobs(&inbox)).map_err(io_error)?;
         Ok(Self {
@@ -120,7 +121,7 @@ impl Recorder {
             closed_records: 0,
             spare: None,
             jobs,
-            empties,
+            empty_columns,
             shared,
         })
     }
@@ -135,7 +136,8 @@ impl Recorder {
         if self.has_stopped() {
             return;
         }
-        fault::here("recorder");
+        // Tests can inject a fault here.
+        fault::inject_at("recorder");
         if !self.encoder.write_event(event) {
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -170,6 +172,7 @@ impl Recorder {
         }
     }
 
+    /// Whether the recording has ended before the run.
     fn has_stopped(&self) -> bool {
         self.shared.stopped.get().is_some()
     }
@@ -185,8 +188,8 @@ impl Recorder {
 
     /// Ends the current block, and begins one in an empty buffer that the writer has returned, or in a new one.
     fn close_block(&mut self) -> WriterJob {
-        let empty = self.spare.take().or_else(|| self.empties.try_recv().ok());
-        let (columns, content) = self.encoder.close_block(empty.unwrap_or_default());
+        let empty = self.spare.take().or_else(|| self.empty_columns.try_recv().ok());
+        let EncodedBlock { columns, content } = self.encoder.close_block(empty.unwrap_or_default());
         let first_record = self.closed_records;
         self.closed_records += u64::from(content.records);
         WriterJob::Block(OpenBlock { columns, content, first_record, anchor: self.anchor })
@@ -201,13 +204,14 @@ impl Recorder {
             self.jobs.try_send(job)
         };
         match submitted {
+            Ok(()) => {}
             Err(TrySendError::Full(WriterJob::Block(block))) => {
                 self.shared.dropped.fetch_add(block.content.records.into(), Ordering::Relaxed);
                 // Kept for the next block, as the thread returns only buffers that it got.
                 self.spare = Some(block.columns);
             }
             // Jobs that need a reply use `submit_or_fail` instead.
-            Ok(()) | Err(TrySendError::Full(_)) => {}
+            Err(TrySendError::Full(_)) => {}
             Err(TrySendError::Disconnected(_)) => {
                 self.shared.stop_recording(&self.shared.crash_message());
             }
@@ -235,7 +239,7 @@ impl Recorder {
         &mut self,
         path: PathBuf,
         may_wait: bool,
-        job: impl FnOnce(Sender<Result<RecordingSummary, RecordError>>) -> WriterJob,
+        job_with_reply: impl FnOnce(Sender<Result<RecordingSummary, RecordError>>) -> WriterJob,
     ) -> Result<PendingSummary, RecordError> {
         let deadline = Instant::now() + DISK_TIMEOUT;
         let submit_deadline = may_wait.then_some(deadline);
@@ -244,11 +248,11 @@ impl Recorder {
             self.submit_or_fail(block, submit_deadline)?;
         }
         let (reply, answer) = channel();
-        self.submit_or_fail(job(reply), submit_deadline)?;
+        self.submit_or_fail(job_with_reply(reply), submit_deadline)?;
         Ok(PendingSummary { answer, deadline, path, shared: Arc::clone(&self.shared) })
     }
 
-    /// Passes a job to the writer's thread, and tries again until `deadline`.
+    /// Passes a job to the writer's thread, and tries again until `deadline`, or only once without one.
     fn submit_or_fail(&self, mut job: WriterJob, deadline: Option<Instant>) -> Result<(), RecordError> {
         loop {
             job = match self.jobs.try_send(job) {

@@ -12,7 +12,7 @@ use trace::ReportInput;
 
 use super::super::error::RecordError;
 use super::super::header::{EndReason, EndSection, RecordingHeader};
-use super::super::section::{PREAMBLE_BYTES, Preamble, SECTION_HEADER_BYTES, Section, kind, write_trailer};
+use super::super::section::{PREAMBLE_BYTES, Preamble, SECTION_HEADER_BYTES, Section, kind, trailer_bytes};
 use super::pack::{BlockPacker, FILE_LEVEL, seal_section};
 use super::{RecordOptions, RecordingSummary};
 
@@ -42,6 +42,7 @@ struct FilePart {
 }
 
 impl FilePart {
+    /// A file of so many bytes without blocks.
     fn new(path: &Path, bytes: u64) -> Self {
         Self { path: path.to_owned(), bytes, blocks: 0, records: 0 }
     }
@@ -91,6 +92,7 @@ impl RecordingFiles {
         })
     }
 
+    /// Path of the file that is written now.
     pub(super) fn current_path(&self) -> &Path {
         &self.current.path
     }
@@ -113,7 +115,7 @@ impl RecordingFiles {
                 grown_bytes += self.start_next_file().map_err(BlockRefused::Failed)?;
             }
         }
-        let appended = self.append(sealed);
+        let appended = self.append_bytes(sealed);
         appended.map_err(|error| BlockRefused::Failed(RecordError::io("write to", &self.current.path, error)))?;
         let offset = self.current.bytes - section.total_bytes();
         if self.index.len() < MAX_INDEXED_BLOCKS {
@@ -126,14 +128,14 @@ impl RecordingFiles {
     }
 
     /// Writes all of `bytes`, or leaves the file unchanged.
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn append_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self.file.write_all(bytes) {
             Ok(()) => {
                 self.current.bytes += bytes.len() as u64;
                 Ok(())
             }
             Err(error) => {
-                // Readers skip a truncated block, but removing it keeps the file clean.
+                // Readers skip a truncated block, so it does no harm if removing it fails.
                 self.file.set_len(self.current.bytes).ok();
                 io::Seek::seek(&mut self.file, io::SeekFrom::Start(self.current.bytes)).ok();
                 Err(error)
@@ -146,7 +148,7 @@ impl RecordingFiles {
         let json = serde_json::to_vec(content)?;
         let mut section =
             Section { kind, raw_bytes: json.len() as u32, run: self.run, seq: self.seq, ..Section::default() };
-        let written = self.append(seal_section(&mut section, &json, &mut Vec::new()));
+        let written = self.append_bytes(seal_section(&mut section, &json, &mut Vec::new()));
         self.seq += u64::from(written.is_ok());
         written
     }
@@ -177,8 +179,9 @@ impl RecordingFiles {
     /// Appends the end section, and an index of the blocks.
     fn append_end(&mut self, end: &EndSection) -> io::Result<()> {
         self.append_json(kind::END, end)?;
+        let has_unlisted_blocks = self.index.len() as u64 != self.current.blocks;
         // Too many blocks: without an index, readers scan the file.
-        if self.index.len() as u64 != self.current.blocks {
+        if has_unlisted_blocks {
             return Ok(());
         }
         let mut entries = Vec::with_capacity(self.index.len() * (8 + SECTION_HEADER_BYTES));
@@ -189,8 +192,8 @@ impl RecordingFiles {
         let mut section = Section { kind: kind::INDEX, run: self.run, seq: self.seq, ..Section::default() };
         let index_offset = self.current.bytes;
         let mut packer = BlockPacker::with_level(FILE_LEVEL)?;
-        self.append(packer.pack_bytes(&entries, &mut section)?)?;
-        self.append(&write_trailer(index_offset))
+        self.append_bytes(packer.pack_bytes(&entries, &mut section)?)?;
+        self.append_bytes(&trailer_bytes(index_offset))
     }
 
     /// Ends the current file and starts the next. Deletes the oldest at the limit. Returns by how many bytes the files grew.
@@ -220,7 +223,7 @@ impl RecordingFiles {
     }
 
     /// Everything written so far, in all files.
-    pub(super) fn summary(&self) -> RecordingSummary {
+    pub(super) fn summarise_recording(&self) -> RecordingSummary {
         let files = self.finished.iter().chain([&self.current]);
         RecordingSummary {
             files: files.clone().map(|file| file.path.clone()).collect(),
@@ -232,7 +235,7 @@ impl RecordingFiles {
     }
 }
 
-/// Returns whether the file was deleted. A moved file still has a name.
+/// Whether the file was deleted. A moved file still has a name.
 fn is_removed(file: &File) -> bool {
     file.metadata().is_ok_and(|file| file.nlink() == 0)
 }
@@ -248,7 +251,7 @@ fn part_path(base: &Path, part: u32) -> PathBuf {
     base.with_file_name(name)
 }
 
-/// Returns whether `path` is a further file of the recording `base`.
+/// Whether `path` is a further file of the recording `base`.
 pub fn is_part_of(path: &Path, base: &Path) -> bool {
     part_number(path).is_some_and(|part| part_path(base, part) == path)
 }
@@ -262,8 +265,9 @@ pub fn path_of_run(base: &Path, name: &str) -> PathBuf {
     base.with_file_name(format!("{stem}-{plain}{suffix}"))
 }
 
-/// Name in the path of the recording of one of several runs to `base`: `NAME` in `run-NAME.tgap`, or `NAME.2` of a further part.
-pub fn run_of_path(path: &Path, base: &Path) -> Option<String> {
+/// Name of the run whose recording is at `path`, where `base` is the path that the user gave for several runs: `NAME` for `run-NAME.tgap` and
+/// `run.tgap`, or `NAME.2` for a further part. `None` if the path is not made from `base`.
+pub fn run_name_of_path(path: &Path, base: &Path) -> Option<String> {
     if path.parent() != base.parent() || path.extension() != base.extension() {
         return None;
     }

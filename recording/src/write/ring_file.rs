@@ -73,7 +73,7 @@ impl RingFile {
         })
     }
 
-    /// Writes a block behind the last one, or at the start of the ring. The blocks in its place are lost.
+    /// Writes a block behind the last one, or at the start of the ring. The blocks in its place are lost. Returns its length in bytes.
     pub(super) fn write_block(&mut self, section: Section, sealed: &[u8]) -> Result<u64, BlockRefused> {
         let length = section.total_bytes();
         if self.first_offset + length > self.size_bytes {
@@ -114,7 +114,7 @@ impl RingFile {
         let copied =
             self.copy_blocks(&mut files).and_then(|()| files.end_file(EndReason::Dumped, dropped, Some(closing)));
         match copied {
-            Ok(()) => Ok(RecordingSummary { dropped, ..files.summary() }),
+            Ok(()) => Ok(RecordingSummary { dropped, ..files.summarise_recording() }),
             Err(error) => {
                 // The first error is the one to report.
                 storage::remove(to).ok();

@@ -1,6 +1,6 @@
 //! Thread that compresses and writes. Only this thread waits for the disk.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, OnceLock};
@@ -28,13 +28,16 @@ pub(super) enum WriterJob {
 pub(super) struct WriterState {
     /// Requested path.
     pub(super) path: PathBuf,
+    /// Bytes written to files.
     pub(super) bytes: AtomicU64,
+    /// Records that were dropped.
     pub(super) dropped: AtomicU64,
     /// Reason why the recording ended before the run.
     pub(super) stopped: OnceLock<String>,
 }
 
 impl WriterState {
+    /// Message for a thread that has ended without a reason.
     pub(super) fn crash_message(&self) -> String {
         format!("the thread that writes {} crashed. Please report this bug.", self.path.display())
     }
@@ -44,6 +47,7 @@ impl WriterState {
         RecordError::Stopped(self.stopped.get().cloned().unwrap_or_else(|| self.crash_message()))
     }
 
+    /// Ends the recording before the run, for this reason.
     pub(super) fn stop_recording(&self, why: &str) {
         // The first reason counts.
         self.stopped.set(format!("recording stopped: {why}")).ok();
@@ -56,13 +60,32 @@ pub(super) enum BlockStore {
     Ring(RingFile),
 }
 
+impl BlockStore {
+    /// Number of the next section within the run.
+    fn next_seq(&self) -> u64 {
+        match self {
+            Self::Files(files) => files.seq,
+            Self::Ring(ring) => ring.seq,
+        }
+    }
+
+    /// Path of the file that is written now.
+    fn current_path(&self) -> &Path {
+        match self {
+            Self::Files(files) => files.current_path(),
+            Self::Ring(ring) => &ring.path,
+        }
+    }
+}
+
+/// The thread that writes, with what it owns.
 pub(super) struct WriterThread {
     pub(super) store: BlockStore,
     pub(super) packer: BlockPacker,
     pub(super) run: u64,
     pub(super) shared: Arc<WriterState>,
-    /// Returns the buffers of written blocks.
-    pub(super) empties: Sender<BlockColumns<Vec<u8>>>,
+    /// Returns the buffers of written blocks to the recorder.
+    pub(super) returned_columns: Sender<BlockColumns<Vec<u8>>>,
 }
 
 impl WriterThread {
@@ -76,7 +99,7 @@ impl WriterThread {
                         self.write_block(&block);
                     }
                     // If the caller has ended, the buffer is not needed.
-                    self.empties.send(block.columns).ok();
+                    self.returned_columns.send(block.columns).ok();
                 }
                 WriterJob::Dump { to, closing, reply } => {
                     let dropped = self.shared.dropped.load(Ordering::Relaxed);
@@ -88,7 +111,7 @@ impl WriterThread {
                     reply.send(dumped).ok();
                 }
                 WriterJob::Finish { closing, reply } => {
-                    reply.send(self.finish(&closing)).ok();
+                    reply.send(self.finish_store(&closing)).ok();
                     return;
                 }
             }
@@ -97,46 +120,45 @@ impl WriterThread {
 
     /// Packs and writes a block. An error ends the recording, but not the run.
     fn write_block(&mut self, block: &OpenBlock) {
-        trace::fault::here("writer");
-        let seq = match &self.store {
-            BlockStore::Files(files) => files.seq,
-            BlockStore::Ring(ring) => ring.seq,
-        };
-        let (section, sealed) = match self.packer.pack_section(block, self.run, seq) {
-            Ok(packed) => packed,
+        // Tests can inject a fault here.
+        trace::fault::inject_at("writer");
+        let seq = self.store.next_seq();
+        let sealed = match self.packer.pack_section(block, self.run, seq) {
+            Ok(sealed) => sealed,
             Err(error) => {
-                let path = match &self.store {
-                    BlockStore::Files(files) => files.current_path(),
-                    BlockStore::Ring(ring) => &ring.path,
-                };
-                let why = format!("cannot compress a block for {}: {error}", path.display());
-                return self.shared.stop_recording(&why);
+                let path = self.store.current_path().display();
+                return self.shared.stop_recording(&format!("cannot compress a block for {path}: {error}"));
             }
         };
         let written = match &mut self.store {
-            BlockStore::Files(files) => files.append_block(section, sealed),
-            BlockStore::Ring(ring) => ring.write_block(section, sealed),
+            BlockStore::Files(files) => files.append_block(sealed.section, sealed.bytes),
+            BlockStore::Ring(ring) => ring.write_block(sealed.section, sealed.bytes),
         };
+        match written {
+            Ok(bytes) => _ = self.shared.bytes.fetch_add(bytes, Ordering::Relaxed),
+            Err(refused) => self.process_refusal(refused, block.content.records),
+        }
+    }
+
+    /// Processes that a block with so many records was not written: stops the recording, unless the next block may be written.
+    fn process_refusal(&mut self, refused: BlockRefused, records: u32) {
         let dropped = &self.shared.dropped;
-        match (written, &mut self.store) {
-            (Ok(bytes), _) => {
-                self.shared.bytes.fetch_add(bytes, Ordering::Relaxed);
-            }
+        match (refused, &mut self.store) {
             // The block is larger than the whole ring; the next one may fit.
-            (Err(BlockRefused::Full { .. }), BlockStore::Ring(_)) => {
-                dropped.fetch_add(block.content.records.into(), Ordering::Relaxed);
+            (BlockRefused::Full { .. }, BlockStore::Ring(_)) => {
+                dropped.fetch_add(records.into(), Ordering::Relaxed);
             }
-            (Err(BlockRefused::Full { max_bytes }), BlockStore::Files(files)) => {
+            (BlockRefused::Full { max_bytes }, BlockStore::Files(files)) => {
                 let ended = files.end_file(EndReason::Full, dropped.load(Ordering::Relaxed), None);
                 let end_error = ended.err().map(|error| format!("; {error}")).unwrap_or_default();
                 let path = files.current_path().display();
                 let why = format!("{path} has reached its size limit of {max_bytes} bytes{end_error}");
                 self.shared.stop_recording(&why);
             }
-            (Err(BlockRefused::Failed(error @ RecordError::Removed(_))), _) => {
+            (BlockRefused::Failed(error @ RecordError::Removed(_)), _) => {
                 self.shared.stop_recording(&error.to_string());
             }
-            (Err(BlockRefused::Failed(error)), store) => {
+            (BlockRefused::Failed(error), store) => {
                 if let BlockStore::Files(files) = store {
                     // Removing the last block may have freed space for an index. Without one, the file is scanned.
                     files.end_file(EndReason::Full, dropped.load(Ordering::Relaxed), None).ok();
@@ -147,7 +169,7 @@ impl WriterThread {
     }
 
     /// Ends the file. A recording that has stopped by itself already has its end.
-    fn finish(&mut self, closing: &ReportInput) -> Result<RecordingSummary, RecordError> {
+    fn finish_store(&mut self, closing: &ReportInput) -> Result<RecordingSummary, RecordError> {
         let dropped = self.shared.dropped.load(Ordering::Relaxed);
         let stopped = self.shared.stopped.get().cloned();
         match &mut self.store {
@@ -156,7 +178,7 @@ impl WriterThread {
                 if stopped.is_none() {
                     files.end_file(EndReason::Finished, dropped, Some(closing))?;
                 }
-                Ok(RecordingSummary { dropped, stopped, ..files.summary() })
+                Ok(RecordingSummary { dropped, stopped, ..files.summarise_recording() })
             }
         }
     }

@@ -88,7 +88,7 @@ fn compare(path: &Path, inputs: &[Record<'_>]) -> usize {
         at += 1;
     }
     assert_eq!(reader.next().expect("an intact block"), None);
-    assert_eq!(reader.unknown(), 0);
+    assert_eq!(reader.unknown_records(), 0);
     at - 1
 }
 

@@ -13,8 +13,8 @@ pub(super) enum GrpcMessage<'a> {
     Output(GrpcOutput<'a>),
     /// `OpenAIStreamChunk`: JSON of an `OpenAI` endpoint. `is_whole_body`: the response does not stream.
     Json { json: &'a [u8], is_whole_body: bool },
-    /// Neither text nor bytes, such as the result of a health check. `last`: the end of a stream.
-    Empty { last: bool },
+    /// Neither text nor bytes, such as the result of a health check. `is_last`: the end of a stream.
+    Empty { is_last: bool },
     /// Another type, or invalid.
     Other,
 }
@@ -28,15 +28,16 @@ pub(super) struct GrpcOutput<'a> {
     rid: &'a [u8],
     /// `meta_info["completion_tokens"]`.
     pub(super) completion_tokens: u32,
-    /// The request has a finish reason.
-    finished: bool,
+    /// Whether the request has a finish reason.
+    is_finished: bool,
     /// The last message of its response.
-    pub(super) last: bool,
+    pub(super) is_last: bool,
     /// Whether the response has no other message.
     pub(super) is_whole_body: bool,
 }
 
 impl<'a> GrpcMessage<'a> {
+    /// Parses a message without its prefix; `Other` if it is invalid.
     pub(super) fn parse(message: &'a [u8]) -> Self {
         Self::parse_fields(message).unwrap_or(Self::Other)
     }
@@ -45,7 +46,7 @@ impl<'a> GrpcMessage<'a> {
     fn parse_fields(mut rest: &'a [u8]) -> Option<Self> {
         let mut first_field = None;
         let mut meta = MetaEntries::default();
-        let mut last = false;
+        let mut is_last = false;
         let mut has_bytes = false;
         while !rest.is_empty() {
             let MessageField { number, value } = take_field(&mut rest)?;
@@ -54,33 +55,38 @@ impl<'a> GrpcMessage<'a> {
                 (1, FieldValue::Bytes(value)) if first_field.is_none() => first_field = Some(value),
                 // The field is not repeated in any message of interest.
                 (1, FieldValue::Bytes(_)) => return None,
-                (2, FieldValue::Bytes(entry)) => meta.record_entry(entry)?,
+                (2, FieldValue::Bytes(entry)) => {
+                    let is_valid = meta.record_entry(MetaEntry::parse(entry)?);
+                    if !is_valid {
+                        return None;
+                    }
+                }
                 // `finished`: field 3 of `GenerateResponse`, 2 of `OpenAIStreamChunk`.
-                (2 | 3, FieldValue::Number(value)) => last = value != 0,
+                (2 | 3, FieldValue::Number(value)) => is_last = value != 0,
                 _ => {}
             }
         }
         if !has_bytes {
-            return Some(Self::Empty { last });
+            return Some(Self::Empty { is_last });
         }
         let content = first_field.unwrap_or_default();
-        Self::from_content(content, meta, last)
+        Self::from_content(content, meta, is_last)
     }
 
     /// A message with this content of field 1. `None` if it is of no known kind.
-    fn from_content(content: &'a [u8], meta: MetaEntries<'a>, last: bool) -> Option<Self> {
+    fn from_content(content: &'a [u8], meta: MetaEntries<'a>, is_last: bool) -> Option<Self> {
         if let Some(rid) = meta.rid {
             return Some(Self::Output(GrpcOutput {
                 ids: content,
                 rid,
                 completion_tokens: meta.completion_tokens?,
-                finished: meta.finished,
-                last,
+                is_finished: meta.is_finished,
+                is_last,
                 is_whole_body: false,
             }));
         }
         let is_json = content.trim_ascii_start().first() == Some(&b'{');
-        is_json.then_some(Self::Json { json: content, is_whole_body: last })
+        is_json.then_some(Self::Json { json: content, is_whole_body: is_last })
     }
 }
 
@@ -96,6 +102,7 @@ impl GrpcOutput<'_> {
         u32::try_from(count).ok()
     }
 
+    /// Whether both are output of one request.
     pub(super) fn has_same_request(&self, other: &Self) -> bool {
         self.rid == other.rid
     }
@@ -116,7 +123,7 @@ impl GrpcOutput<'_> {
             form: if is_text { ResponseForm::GrpcText } else { ResponseForm::Generate },
             tokens: if is_text { None } else { self.count_ids() },
             stated_tokens: Some(self.completion_tokens),
-            finished: self.finished,
+            finished: self.is_finished,
             is_whole_body: self.is_whole_body,
             ..Completion::default()
         })
@@ -128,12 +135,33 @@ impl GrpcOutput<'_> {
 struct MetaEntries<'a> {
     rid: Option<&'a [u8]>,
     completion_tokens: Option<u32>,
-    finished: bool,
+    is_finished: bool,
+}
+
+struct MetaEntry<'a> {
+    key: &'a [u8],
+    json: &'a [u8],
 }
 
 impl<'a> MetaEntries<'a> {
-    /// Records an entry of `meta_info`: a key, and a value in JSON. `None` if it is invalid.
-    fn record_entry(&mut self, mut rest: &'a [u8]) -> Option<()> {
+    /// Records an entry of `meta_info`: a key, and a value in JSON. Returns false if the value is invalid.
+    fn record_entry(&mut self, entry: MetaEntry<'a>) -> bool {
+        match entry.key {
+            b"id" => self.rid = Some(entry.json),
+            b"completion_tokens" => match serde_json::from_slice(entry.json) {
+                Ok(count) => self.completion_tokens = Some(count),
+                Err(_) => return false,
+            },
+            b"finish_reason" => self.is_finished = entry.json != b"null",
+            _ => {}
+        }
+        true
+    }
+}
+
+impl<'a> MetaEntry<'a> {
+    /// Parses an entry of a protobuf map. `None` if it is invalid.
+    fn parse(mut rest: &'a [u8]) -> Option<Self> {
         let mut key: &[u8] = &[];
         let mut json: &[u8] = &[];
         while !rest.is_empty() {
@@ -146,13 +174,7 @@ impl<'a> MetaEntries<'a> {
                 _ => return None,
             }
         }
-        match key {
-            b"id" => self.rid = Some(json),
-            b"completion_tokens" => self.completion_tokens = Some(serde_json::from_slice(json).ok()?),
-            b"finish_reason" => self.finished = json != b"null",
-            _ => {}
-        }
-        Some(())
+        Some(Self { key, json })
     }
 }
 
@@ -174,7 +196,7 @@ const WIRE_FIXED_64: u64 = 1;
 const WIRE_LENGTH: u64 = 2;
 const WIRE_FIXED_32: u64 = 5;
 
-/// Removes the next field; `None` if it is invalid.
+/// Removes and returns the next field of a message; `None` if it is invalid. Numbers of fixed length are skipped.
 fn take_field<'a>(rest: &mut &'a [u8]) -> Option<MessageField<'a>> {
     let tag = take_varint(rest)?;
     // The lower bits of a tag are the wire type, the others the number of the field.
@@ -202,20 +224,21 @@ fn take_field<'a>(rest: &mut &'a [u8]) -> Option<MessageField<'a>> {
     Some(MessageField { number, value })
 }
 
-/// Takes the next bytes. `None` if there are too few.
+/// Removes and returns the next `length` bytes; `None` if there are fewer.
 fn take_bytes<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
     let (value, after) = rest.split_at_checked(length)?;
     *rest = after;
     Some(value)
 }
 
-/// Takes a number in groups of seven bits, the lowest first. `None` if it is incomplete or has more than 64 bits.
+/// Removes and returns a number in groups of seven bits, the lowest first. `None` if it is incomplete or has more than 64 bits.
 fn take_varint(rest: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
         let (byte, after) = rest.split_first()?;
         *rest = after;
         value |= u64::from(byte & 0x7f) << shift;
+        // The upper bit says that another group follows.
         if *byte < 0x80 {
             return Some(value);
         }

@@ -20,17 +20,19 @@ const MAX_UNDECIDED: u32 = 32;
 #[derive(Debug, Default)]
 pub(super) struct GrpcParser {
     framed: Framed<PREFIX>,
-    field: FirstField,
+    first_field: FirstField,
     /// Messages with their prefixes, while it is unknown whether they have ids.
     undecided: BoundedBuffer,
     /// Number of messages in `undecided`.
-    waiting: u32,
-    count: u64,
+    undecided_count: u32,
+    /// Number of messages of the response so far.
+    message_count: u64,
     /// Number of unread messages that may have output.
-    unread: u64,
+    unread_messages: u64,
     /// Output was found, so the response must have a last message.
-    begun: bool,
-    ended: bool,
+    has_output: bool,
+    /// Whether its last message was found.
+    has_last_message: bool,
 }
 
 /// Content of field 1 of a response's messages.
@@ -74,11 +76,11 @@ impl GrpcParser {
             match next {
                 NextMessage::Incomplete => break,
                 NextMessage::Complete { prefix, message } => {
-                    self.count += 1;
+                    self.message_count += 1;
                     self.parse_message(*prefix, message, limit, emit);
                 }
                 NextMessage::Skipped => {
-                    self.count += 1;
+                    self.message_count += 1;
                     emit(ResponseElement::Undecoded);
                 }
             }
@@ -92,9 +94,9 @@ impl GrpcParser {
         let parsed = if prefix[0] == 0 { GrpcMessage::parse(message) } else { GrpcMessage::Other };
         match parsed {
             GrpcMessage::Output(mut output) => {
-                self.begun = true;
-                self.ended = output.last;
-                output.is_whole_body = self.count == 1 && output.last;
+                self.has_output = true;
+                self.has_last_message = output.is_last;
+                output.is_whole_body = self.message_count == 1 && output.is_last;
                 if self.decide_first_field(&output, prefix, message, limit, emit) {
                     self.emit_output(output, emit);
                 }
@@ -102,8 +104,8 @@ impl GrpcParser {
             GrpcMessage::Json { json, is_whole_body } => {
                 // Results of other calls are JSON as well.
                 if memmem::find(json, b"\"choices\"").is_some() {
-                    self.begun = true;
-                    self.ended = is_whole_body;
+                    self.has_output = true;
+                    self.has_last_message = is_whole_body;
                 }
                 if is_whole_body {
                     parse_body(json, emit);
@@ -111,8 +113,8 @@ impl GrpcParser {
                     emit(element);
                 }
             }
-            GrpcMessage::Empty { last } => self.ended |= last,
-            GrpcMessage::Other => self.unread += 1,
+            GrpcMessage::Empty { is_last } => self.has_last_message |= is_last,
+            GrpcMessage::Other => self.unread_messages += 1,
         }
     }
 
@@ -125,43 +127,44 @@ impl GrpcParser {
         limit: usize,
         emit: &mut Emit<'_>,
     ) -> bool {
-        if self.field != FirstField::Unknown {
+        if self.first_field != FirstField::Unknown {
             return true;
         }
-        let is_limit_reached = self.waiting == MAX_UNDECIDED || self.undecided.len() + PREFIX + message.len() > limit;
+        let is_limit_reached =
+            self.undecided_count == MAX_UNDECIDED || self.undecided.len() + PREFIX + message.len() > limit;
         // Ids below 128 are also valid text, and ASCII text is also a valid list of ids.
         let may_be_either = !output.has_ids() && output.count_ids().is_some();
         let is_undecided = may_be_either && !is_limit_reached;
         if is_undecided && self.undecided.extend(&[&prefix, message].concat()).is_ok() {
-            self.waiting += 1;
+            self.undecided_count += 1;
             return false;
         }
-        self.field = if output.has_ids() { FirstField::Ids } else { FirstField::Text };
+        self.first_field = if output.has_ids() { FirstField::Ids } else { FirstField::Text };
         self.emit_undecided(emit);
         true
     }
 
     /// Reports how the response ended, and its unreadable messages.
     pub(super) fn end_body(mut self, emit: &mut Emit<'_>) {
-        if self.waiting > 0 {
+        if self.undecided_count > 0 {
             // Text with as many bytes as tokens would be taken for ids, but then the reported counts are the same.
-            self.field = if self.is_complete() { FirstField::Ids } else { FirstField::Text };
+            self.first_field = if self.undecided_match_stated_counts() { FirstField::Ids } else { FirstField::Text };
             self.emit_undecided(emit);
         }
         // A single unknown message is the result of another call.
-        if self.unread > 0 && (self.begun || self.count > 1) {
+        if self.unread_messages > 0 && (self.has_output || self.message_count > 1) {
             emit(ResponseElement::Unreadable(Unreadable::Grpc));
-            emit(ResponseElement::Unread(self.unread));
+            emit(ResponseElement::Unread(self.unread_messages));
         }
         // The server ended the response before its last message.
-        if self.begun && !self.ended {
+        if self.has_output && !self.has_last_message {
             emit(ResponseElement::CutShort);
         }
     }
 
     /// Whether the undecided messages are of one request and have as many ids as they state tokens: either the new ones since the message
     /// before, or all so far.
-    fn is_complete(&self) -> bool {
+    fn undecided_match_stated_counts(&self) -> bool {
         let mut previous: Option<GrpcOutput<'_>> = None;
         // Whether each message so far lists the new ids, or all ids so far.
         let mut list_new_ids = true;
@@ -197,18 +200,18 @@ impl GrpcParser {
 
     /// Emits the waiting messages, once their first field is decided.
     fn emit_undecided(&mut self, emit: &mut Emit<'_>) {
-        let is_only_message = self.waiting == 1 && self.count == 1;
+        let is_only_message = self.undecided_count == 1 && self.message_count == 1;
         for mut output in self.undecided_outputs() {
-            output.is_whole_body = is_only_message && output.last;
+            output.is_whole_body = is_only_message && output.is_last;
             self.emit_output(output, emit);
         }
         self.undecided = BoundedBuffer::default();
-        self.waiting = 0;
+        self.undecided_count = 0;
     }
 
     /// Emits a message as a completion.
     fn emit_output(&self, output: GrpcOutput<'_>, emit: &mut Emit<'_>) {
-        let has_text = self.field != FirstField::Ids;
+        let has_text = self.first_field != FirstField::Ids;
         match output.as_completion(has_text) {
             Some(completion) => emit(ResponseElement::Completion(completion)),
             None => emit(ResponseElement::Undecoded),

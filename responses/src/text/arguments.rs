@@ -15,7 +15,7 @@ const MAX_SHARED: usize = 32;
 /// Maximum number of steps to compare the tool calls of a response: about 4 ms, on the thread that reads the probe's ring.
 const MAX_STEPS: usize = 4_000_000;
 /// Steps to parse a byte.
-const PARSED: usize = 3;
+const STEPS_TO_PARSE_BYTE: usize = 3;
 /// Steps to compare the characters of a byte.
 const COMPARED: usize = 20;
 /// Steps to describe a place.
@@ -91,7 +91,7 @@ pub(super) fn compare_arguments(
 ) -> Comparison {
     let bytes = written.len() + sent.len();
     let unjudged = Comparison::new(ToolCallOutcome::Unjudged);
-    if !budget.take_steps(bytes * PARSED) {
+    if !budget.take_steps(bytes * STEPS_TO_PARSE_BYTE) {
         return unjudged;
     }
     if !is_sent_complete {
@@ -184,13 +184,11 @@ fn plain_characters(text: &str) -> Vec<CharSpan> {
         let char = match char {
             '\\' => {
                 // An escape that is cut at the end of the text.
-                let Some((decoded, len)) = unescape(&text[from..]) else {
-                    break;
-                };
-                to = from + len;
+                let Some(Escape { char, bytes }) = parse_escape(&text[from..]) else { break };
+                to = from + bytes;
                 // The other characters of the escape.
-                while rest.next_if(|(at, _)| *at < to).is_some() {}
-                decoded
+                while rest.next_if(|(offset, _)| *offset < to).is_some() {}
+                char
             }
             char => char,
         };
@@ -201,13 +199,21 @@ fn plain_characters(text: &str) -> Vec<CharSpan> {
     units
 }
 
-/// The four hexadecimal digits at `at`.
-fn code_unit_at(text: &str, at: usize) -> Option<u32> {
-    u32::from_str_radix(text.get(at..at + 4)?, 16).ok()
+/// Value of the four hexadecimal digits at this offset; `None` if there are others.
+fn code_unit_at(text: &str, offset: usize) -> Option<u32> {
+    u32::from_str_radix(text.get(offset..offset + 4)?, 16).ok()
 }
 
-/// The character of the escape at the begin of `text`, and its length. `None` if it is incomplete.
-fn unescape(text: &str) -> Option<(char, usize)> {
+/// An escape of a JSON string.
+struct Escape {
+    /// The character that it stands for.
+    char: char,
+    /// Its own length.
+    bytes: usize,
+}
+
+/// The escape at the begin of `text`; `None` if it is incomplete.
+fn parse_escape(text: &str) -> Option<Escape> {
     match text.as_bytes().get(1)? {
         b'u' => {
             let first = code_unit_at(text, 2)?;
@@ -217,20 +223,22 @@ fn unescape(text: &str) -> Option<(char, usize)> {
                 let second = code_unit_at(text, 8)?;
                 // Each half has ten bits of the code point.
                 let joined = 0x10000 + ((first - 0xd800) << 10) + (second.wrapping_sub(0xdc00) & 0x3ff);
-                return Some((char::from_u32(joined)?, 12));
+                return Some(Escape { char: char::from_u32(joined)?, bytes: 12 });
             }
-            Some((char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER), 6))
+            // Half of a pair is no character.
+            let char = char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER);
+            Some(Escape { char, bytes: 6 })
         }
         // Blanks are left out, so any of them serves.
-        b'n' | b'r' | b't' => Some((' ', 2)),
+        b'n' | b'r' | b't' => Some(Escape { char: ' ', bytes: 2 }),
         _ => {
             let char = text[1..].chars().next()?;
-            Some((char, 1 + char.len_utf8()))
+            Some(Escape { char, bytes: 1 + char.len_utf8() })
         }
     }
 }
 
-/// Number of equal elements at the begin.
+/// Number of characters at the begin that both have.
 fn common_length<'a>(a: impl Iterator<Item = &'a CharSpan>, b: impl Iterator<Item = &'a CharSpan>) -> usize {
     a.zip(b).take_while(|(a, b)| a == b).count()
 }
@@ -243,7 +251,7 @@ fn may_be_number(units: &[CharSpan]) -> bool {
     are_all_of_number && chars.any(|char| !"eE".contains(char))
 }
 
-/// Finds one missing, repeated, or exchanged part that explains the whole difference.
+/// Finds one missing, repeated, or exchanged part that explains the whole difference. `None` if there is none, or above the budget.
 fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget) -> Option<Comparison> {
     let equal_start = common_length(written.iter(), sent.iter());
     let equal_end = common_length(written.iter().rev(), sent.iter().rev());
@@ -257,7 +265,8 @@ fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget)
     if equal_start + equal_end < shorter {
         return None;
     }
-    // In text that repeats itself, the part may start at any of these characters.
+    // In text that repeats itself, the part may start at any of these characters: all before it must be equal at the start, and all behind
+    // it at the end.
     let starts = shorter - equal_end.min(shorter)..=equal_start;
     if !budget.take_steps(starts.clone().count().saturating_mul(part_length + DESCRIBED)) {
         return None;
@@ -301,7 +310,7 @@ fn repeated_part(written: &[CharSpan], sent: &[CharSpan], start: usize, length: 
     Some(differing_part(sent, bytes, cuts))
 }
 
-/// Finds characters that were replaced by U+FFFD. Each run of it stands for characters that have several bytes.
+/// Finds characters that were replaced by U+FFFD. Each run of it stands for characters that have several bytes. `None` if anything else differs.
 fn find_garbled(written: &[CharSpan], sent: &[CharSpan]) -> Option<Comparison> {
     const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
     let mut in_written = 0;
@@ -401,7 +410,7 @@ fn differing_part(units: &[CharSpan], bytes: Range<usize>, cuts: [Cut; 3]) -> Di
     let before = units.partition_point(|unit| unit.to <= bytes.start);
     let behind = units.partition_point(|unit| unit.from < bytes.end);
     DifferingPart {
-        previous_end: before.checked_sub(1).map_or(0, |at| units[at].to),
+        previous_end: before.checked_sub(1).map_or(0, |last_before| units[last_before].to),
         next_start: units.get(behind).map_or(bytes.end, |unit| unit.from),
         bytes,
         cuts,

@@ -51,13 +51,13 @@ pub(super) struct SentText {
     /// End of the text that the response has carried.
     pub(super) carried: OutputPosition,
     /// Text of the last event.
-    event: Digest,
+    last_event: Digest,
     /// Why the last chunk has ended the request.
     finish: Option<Finish>,
     /// Whether the first chunk is known to be the request's first.
-    pub(super) begins: bool,
+    pub(super) has_first_chunk: bool,
     /// Whether its chunks state the number of tokens so far, which shows missed ones.
-    pub(super) counted: bool,
+    pub(super) states_counts: bool,
     /// State of the text of its ids.
     tokens: Option<TokenStream>,
 }
@@ -110,10 +110,12 @@ struct PendingMatch {
 impl SentText {
     /// Begins with this chunk. In a format without counts, the first one states the prompt's length, if any does.
     pub(super) fn new(hop: HopId, first: &Chunk<'_>) -> Self {
-        let counted = first.completion_tokens.is_some();
-        Self { hop, begins: counted || first.prompt_tokens.is_some(), counted, ..Self::default() }
+        let states_counts = first.completion_tokens.is_some();
+        let has_first_chunk = states_counts || first.prompt_tokens.is_some();
+        Self { hop, has_first_chunk, states_counts, ..Self::default() }
     }
 
+    /// Memory of the text and its positions in bytes.
     pub(super) fn kept_bytes(&self) -> usize {
         self.pending.len() * size_of::<OutputPosition>() + self.text.len()
     }
@@ -121,23 +123,21 @@ impl SentText {
     /// Adds the next chunk. Returns false if a chunk before it was missed, its text is unknown, or a limit is reached.
     pub(super) fn add_chunk(&mut self, chunk: &Chunk<'_>, detokenizer: Option<&dyn Detokenize>) -> bool {
         let tokens_by_list = self.last.tokens.saturating_add(chunk.listed.unwrap_or(0));
-        let tokens_so_far = if self.counted { chunk.completion_tokens } else { Some(tokens_by_list) };
+        let tokens_so_far = if self.states_counts { chunk.completion_tokens } else { Some(tokens_by_list) };
         let new_tokens = tokens_so_far.and_then(|tokens| tokens.checked_sub(self.last.tokens));
         // More new tokens than a chunk can have show that one before it was missed.
-        let follows_last_chunk = new_tokens.is_some_and(|tokens| tokens <= most_tokens(chunk));
+        let follows_last_chunk = new_tokens.is_some_and(|tokens| tokens <= max_tokens_of_chunk(chunk));
         let is_within_limits = self.pending.len() < MAX_CHUNKS && self.text.len() < MAX_BYTES;
         if !follows_last_chunk || !is_within_limits {
             return false;
         }
         let text = match (chunk.text, detokenizer) {
             (Some(text), _) => Some(Cow::Borrowed(text)),
-            (None, Some(detokenizer)) => self.detokenize(chunk, detokenizer).map(Cow::Owned),
+            (None, Some(detokenizer)) => self.detokenize_chunk(chunk, detokenizer).map(Cow::Owned),
             (None, None) => None,
         };
-        let (Some(text), Some(tokens)) = (text, tokens_so_far) else {
-            return false;
-        };
-        self.last = OutputPosition { text: self.last.text.then(Digest::of_text(&text)), tokens };
+        let (Some(text), Some(tokens)) = (text, tokens_so_far) else { return false };
+        self.last = OutputPosition { text: self.last.text.followed_by(Digest::of_text(&text)), tokens };
         self.text.extend(text.as_bytes());
         self.finish = chunk.finish;
         self.pending.push_back(self.last);
@@ -145,7 +145,7 @@ impl SentText {
     }
 
     /// Text of a chunk's ids; `None` if one of them is not known. A token that stops the request has none.
-    fn detokenize(&mut self, chunk: &Chunk<'_>, detokenizer: &dyn Detokenize) -> Option<String> {
+    fn detokenize_chunk(&mut self, chunk: &Chunk<'_>, detokenizer: &dyn Detokenize) -> Option<String> {
         if chunk.listed.unwrap_or(0) as usize != chunk.ids.len() {
             return None;
         }
@@ -166,27 +166,32 @@ impl SentText {
         Some(text)
     }
 
-    /// Compares an event. With `may_skip`, text that is missing before it is lost.
+    /// Compares an event: returns the sent chunks that it carries, or its first difference. With `may_skip`, text that is missing before it is
+    /// lost.
     pub(super) fn compare_event(
         &mut self,
         text: &ChoiceText<'_>,
         finished: bool,
         may_skip: bool,
     ) -> Result<CarriedChunks, Difference> {
-        let mut part = CarriedChunks::default();
+        let mut carried = CarriedChunks::default();
         for piece in text.non_empty_pieces() {
-            part.add_chunks(self.carry_text(piece, may_skip).ok_or_else(|| self.classify_difference(piece))?);
+            match self.carry_text(piece, may_skip) {
+                Some(chunks) => carried.add_chunks(chunks),
+                None => return Err(self.classify_difference(piece)),
+            }
         }
         if text.has_other_fields() {
             return Err(Difference::Elsewhere);
         }
         if finished {
-            part.add_chunks(self.carry_rest(may_skip).ok_or(Difference::Missing)?);
+            carried.add_chunks(self.carry_rest(may_skip).ok_or(Difference::Missing)?);
         }
-        Ok(part)
+        Ok(carried)
     }
 
-    /// Finds the chunks with this text, the earliest ones if several have it. Skips earlier chunks only if `may_skip`.
+    /// Finds the chunks with this text, the earliest ones if several have it, and removes them and all before them. `None` if no chunks have it.
+    /// Skips earlier chunks only if `may_skip`.
     fn carry_text(&mut self, text: Digest, may_skip: bool) -> Option<CarriedChunks> {
         let PendingMatch { skipped, start, last } = self.find_pending(text, may_skip)?;
         let without_text = self.count_without_text(skipped..last, start);
@@ -194,11 +199,12 @@ impl SentText {
         // Kept only to search tool calls in the text that no event has carried.
         self.text.drain(..(carried.text.len() - self.carried.text.len()) as usize);
         self.carried = carried;
-        self.event = text;
+        self.last_event = text;
         Some(CarriedChunks { tokens: self.carried.tokens - start.tokens, without_text })
     }
 
-    /// Finds the first pending chunks with this text. Without `may_skip`, the text must begin where the last event ended.
+    /// Finds the first pending chunks with this text; `None` if there are none. Without `may_skip`, the text must begin where the last event
+    /// ended.
     fn find_pending(&self, text: Digest, may_skip: bool) -> Option<PendingMatch> {
         let starts = std::iter::once(self.carried).chain(self.pending.iter().copied());
         for (skipped, start) in starts.enumerate() {
@@ -210,7 +216,7 @@ impl SentText {
             let last = self.pending.partition_point(|end| end.text.len() < end_bytes);
             // Later starts end even later.
             let end = self.pending.get(last)?;
-            if end.text.len() == end_bytes && end.text == start.text.then(text) {
+            if end.text.len() == end_bytes && end.text == start.text.followed_by(text) {
                 return Some(PendingMatch { skipped, start, last });
             }
         }
@@ -230,16 +236,14 @@ impl SentText {
         count
     }
 
-    /// How a text of an event differs that [`Self::carry_text`] has not found.
+    /// How an event's text differs from the sent text, in which [`Self::carry_text`] has not found it.
     fn classify_difference(&self, text: Digest) -> Difference {
-        if text == self.event {
-            Difference::Repeated
-        // On a copy, because carrying removes the chunks.
-        } else if self.clone().carry_text(text, true).is_some() {
-            Difference::Missing
-        } else {
-            Difference::Changed
+        if text == self.last_event {
+            return Difference::Repeated;
         }
+        // Behind text that must not be skipped. Searched on a copy, because carrying removes the chunks.
+        let is_behind_missing_text = self.clone().carry_text(text, true).is_some();
+        if is_behind_missing_text { Difference::Missing } else { Difference::Changed }
     }
 
     /// Compares the tool calls of a response with the text that it has not carried otherwise.
@@ -263,8 +267,8 @@ impl SentText {
         })
     }
 
-    /// Tokens without text at the end of a response. `None` if the response ends before the text. With `may_skip`, the text that is missing
-    /// at the end of a finished request is lost.
+    /// Removes the last chunks, which have no text, at the end of a response. `None` if the response ends before the text. With `may_skip`, the
+    /// text that is missing at the end of a finished request is lost.
     fn carry_rest(&mut self, may_skip: bool) -> Option<CarriedChunks> {
         let mut rest_start = self.carried;
         let mut skipped_chunks = 0;
@@ -289,6 +293,6 @@ impl SentText {
 }
 
 /// Maximum number of tokens that a chunk can carry. Without ids, several new tokens may also be a missed chunk.
-pub(super) fn most_tokens(chunk: &Chunk<'_>) -> u32 {
+pub(super) fn max_tokens_of_chunk(chunk: &Chunk<'_>) -> u32 {
     chunk.listed.unwrap_or(1)
 }

@@ -40,7 +40,7 @@ fn events(texts: &mut Texts, events: &[&str]) -> Vec<Option<(u32, u32)>> {
         if texts.compare_event("a", &content(text), at + 1 == events.len(), true).is_none() {
             found.push(None);
         }
-        let ready = texts.take_ready().map(|carried| Some((carried.tokens, carried.completion_tokens)));
+        let ready = texts.take_ready_deliveries().map(|carried| Some((carried.tokens, carried.completion_tokens)));
         found.extend(ready);
     }
     found
@@ -67,7 +67,7 @@ fn chunks_without_text_are_no_merged_ones() {
     let mut found = Vec::new();
     for (text, finished) in [("a", false), ("\u{e9}", false), ("bc", false), ("", true)] {
         texts.compare_event("a", &content(text), finished, true);
-        found.extend(texts.take_ready().map(|carried| (carried.tokens, carried.without_text)));
+        found.extend(texts.take_ready_deliveries().map(|carried| (carried.tokens, carried.without_text)));
     }
     assert_eq!(found, [(1, 0), (2, 1), (2, 0), (2, 2)]);
 }
@@ -147,7 +147,7 @@ fn differences_are_told_apart() {
         let mut texts = sent(&[(1, "a"), (1, "b"), (1, "c")]);
         events(&mut texts, observed);
         let Differences { counts: [missing, repeated, changed, _], first } = texts.differences;
-        (missing, repeated, changed, first.map(|(_, tokens)| tokens))
+        (missing, repeated, changed, first.map(|first| first.tokens_before))
     };
     assert_eq!(after(&["a", "c"]), (1, 0, 0, Some(1)));
     assert_eq!(after(&["a", "b", ""]), (1, 0, 0, Some(2)));
@@ -161,9 +161,9 @@ fn text_missing_in_a_completion_is_lost() {
     let mut texts = sent(&[(1, "a"), (1, "b"), (1, "c")]);
     let completion = ChoiceText { completion: true, ..content("c") };
     assert_eq!(texts.compare_event("a", &completion, false, true), Some(1));
-    assert_eq!(texts.take_ready().next(), None, "the text may still come");
+    assert_eq!(texts.take_ready_deliveries().next(), None, "the text may still come");
     assert_eq!(texts.compare_event("a", &ChoiceText::default(), true, true), Some(0));
-    let ready: Vec<_> = texts.take_ready().map(|carried| carried.completion_tokens).collect();
+    let ready: Vec<_> = texts.take_ready_deliveries().map(|carried| carried.completion_tokens).collect();
     assert_eq!(ready, [3, 3]);
 }
 
@@ -283,9 +283,9 @@ fn missing_text_of_ids_is_lost_once_the_rest_has_come() {
         let mut texts = sent_ids(&frames, Finish::Length, begins);
         assert_eq!(texts.compare_event("a", &completion("a"), false, true), Some(1));
         assert_eq!(texts.compare_event("a", &completion("c"), false, true), expected);
-        assert_eq!(texts.take_ready().count(), 1, "the rest may have the missing text");
+        assert_eq!(texts.take_ready_deliveries().count(), 1, "the rest may have the missing text");
         assert_eq!(texts.compare_event("a", &completion("d"), true, true), expected);
-        assert_eq!(texts.take_ready().count(), if begins { 2 } else { 0 });
+        assert_eq!(texts.take_ready_deliveries().count(), if begins { 2 } else { 0 });
     }
 }
 

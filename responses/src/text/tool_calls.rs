@@ -21,9 +21,9 @@ const MAX_BETWEEN: usize = 96;
 /// Length of the longest word between them.
 const MAX_WORD: usize = 10;
 /// Steps to look behind a name.
-const LOOKED_BEHIND: usize = 500;
+const STEPS_BEHIND_KEY: usize = 500;
 /// Steps to parse a byte of another object.
-const PARSED: usize = 4;
+const STEPS_TO_PARSE_BYTE: usize = 4;
 
 /// Tool calls of a response so far.
 #[derive(Clone, Debug, Default)]
@@ -146,7 +146,7 @@ impl ResponseCalls {
         Ok(worst.map(|worst| ToolCalls { absent: absent_count, ..worst }))
     }
 
-    /// Compares the calls of the response with their objects in the text.
+    /// Compares the calls of the response with their objects in the text, and describes the worst. `None` if the response has no calls.
     fn compare_found(
         &self,
         sent: &SearchedText<'_>,
@@ -187,7 +187,7 @@ impl ResponseCalls {
         for (index, call) in self.found.iter().enumerate().rev() {
             // Only the last object of the text may have no end.
             let may_be_incomplete = search_end == text.len();
-            let Some(located) = object_behind(&call.name, &text[..search_end], may_be_incomplete, budget) else {
+            let Some(located) = locate_call(&call.name, &text[..search_end], may_be_incomplete, budget) else {
                 break;
             };
             search_end = located.name_start;
@@ -238,12 +238,12 @@ impl ResponseCall {
     }
 
     /// Whether an event ends at each of these places.
-    fn ends_at(&self, part: &DifferingPart) -> bool {
+    fn ends_at_each_cut(&self, part: &DifferingPart) -> bool {
         part.cuts.iter().all(|cut| self.has_event_end(*cut))
     }
 
-    /// Events at both ends of a part.
-    fn events_around(&self, part: &DifferingPart) -> [u32; 2] {
+    /// Numbers of the events at the begin and at the end of a part; 0 for an event that does not exist.
+    fn events_at_both_ends(&self, part: &DifferingPart) -> [u32; 2] {
         let [first, _, last] = part.cuts;
         // The written arguments lack the part, so the events are those on both sides of one place.
         if first == last {
@@ -264,36 +264,36 @@ impl ResponseCall {
             return Comparison::new(ToolCallOutcome::Unjudged);
         }
         let Some(object) = object else {
-            let is_json =
-                budget.take_steps(self.arguments.len() * PARSED) && arguments::parse_json(&self.arguments).is_some();
+            let is_json = budget.take_steps(self.arguments.len() * STEPS_TO_PARSE_BYTE)
+                && arguments::parse_json(&self.arguments).is_some();
             let outcome = if is_json { ToolCallOutcome::Rewritten } else { ToolCallOutcome::Unjudged };
             return Comparison::new(outcome);
         };
         let sent = &text[object.clone()];
-        let mut comparison = arguments::compare_arguments(&self.arguments, sent, object_end(sent).is_some(), budget);
+        let mut comparison = arguments::compare_arguments(&self.arguments, sent, object_length(sent).is_some(), budget);
         // The damage may be at the end that was not generated.
         if is_cut && comparison.outcome.is_damaged() {
             comparison = arguments::compare_arguments(&self.arguments, sent, false, budget);
         }
         // The arguments may be those of another call, which a parser left out.
-        let is_of_another = comparison.outcome.is_damaged() && self.is_of_another(object, text, budget);
-        if is_of_another || budget.is_exceeded() {
+        let belongs_to_another_object =
+            comparison.outcome.is_damaged() && self.belongs_to_another_object(object, text, budget);
+        if belongs_to_another_object || budget.is_exceeded() {
             comparison = Comparison::new(ToolCallOutcome::Unjudged);
         }
         comparison
     }
 
     /// Whether another object of the text has these arguments, or too many would have to be compared.
-    fn is_of_another(&self, object: &Range<usize>, text: &str, budget: &mut StepBudget) -> bool {
-        let Some(value) = arguments::parse_json(&self.arguments) else {
-            return false;
-        };
+    fn belongs_to_another_object(&self, object: &Range<usize>, text: &str, budget: &mut StepBudget) -> bool {
+        let Some(value) = arguments::parse_json(&self.arguments) else { return false };
         for (start, _) in text.match_indices('{') {
             if start == object.start {
                 continue;
             }
-            let length = object_end(&text[start..]);
-            let is_within_budget = budget.take_steps(length.map_or(text.len() - start, |length| length * PARSED));
+            let length = object_length(&text[start..]);
+            let is_within_budget =
+                budget.take_steps(length.map_or(text.len() - start, |length| length * STEPS_TO_PARSE_BYTE));
             if !is_within_budget {
                 return true;
             }
@@ -323,18 +323,21 @@ impl SearchedText<'_> {
         self.chunk_ends.get(first).is_some_and(|end| end.bytes <= to)
     }
 
-    /// Describes a part of the object by its place. Prefers one that consists of whole chunks or events.
+    /// Describes the place of a part of the object. Of several possible parts, prefers one of whole events, then one of whole chunks. `None`
+    /// without any part.
     fn describe_part(
         &self,
         object: &Range<usize>,
         parts: &[DifferingPart],
         call: &ResponseCall,
     ) -> Option<ArgumentsPart> {
-        let part = parts.iter().min_by_key(|part| match (call.ends_at(part), self.is_whole_chunks(object, part)) {
-            (true, true) => 0,
-            (true, false) => 1,
-            (false, true) => 2,
-            (false, false) => 3,
+        let part = parts.iter().min_by_key(|part| {
+            match (call.ends_at_each_cut(part), self.is_whole_chunks(object, part)) {
+                (true, true) => 0,
+                (true, false) => 1,
+                (false, true) => 2,
+                (false, false) => 3,
+            }
         })?;
         let from = object.start + part.bytes.start;
         let to = object.start + part.bytes.end;
@@ -343,8 +346,8 @@ impl SearchedText<'_> {
             chars: self.count_chars(from..to),
             tokens: self.token_range(from..to),
             whole_chunks: self.is_whole_chunks(object, part),
-            events: call.events_around(part),
-            whole_events: call.ends_at(part),
+            events: call.events_at_both_ends(part),
+            whole_events: call.ends_at_each_cut(part),
         })
     }
 
@@ -353,7 +356,7 @@ impl SearchedText<'_> {
         self.text.get(bytes).map_or(0, |text| text.chars().count() as u32)
     }
 
-    /// Positions of the first and the last token with these bytes.
+    /// Positions of the first and the last token with these bytes, counted from 1 in the request's output.
     fn token_range(&self, bytes: Range<usize>) -> [u32; 2] {
         let first_chunk = self.chunk_of_byte(bytes.start);
         let last_chunk = self.chunk_of_byte(bytes.end.saturating_sub(1));
@@ -386,7 +389,7 @@ struct LocatedCall {
 
 /// Finds the last occurrence of a call's name with an object behind it. The name may occur again only within that object. The object may be
 /// incomplete if the text ends with it (`may_be_incomplete`).
-fn object_behind(name: &str, text: &str, may_be_incomplete: bool, budget: &mut StepBudget) -> Option<LocatedCall> {
+fn locate_call(name: &str, text: &str, may_be_incomplete: bool, budget: &mut StepBudget) -> Option<LocatedCall> {
     if !is_name(name) {
         return None;
     }
@@ -394,12 +397,12 @@ fn object_behind(name: &str, text: &str, may_be_incomplete: bool, budget: &mut S
     let mut last_without_object = None;
     let mut searched_from = text.len();
     for (name_start, _) in text.rmatch_indices(name) {
-        if !budget.take_steps(searched_from - name_start + LOOKED_BEHIND) {
+        if !budget.take_steps(searched_from - name_start + STEPS_BEHIND_KEY) {
             return None;
         }
         searched_from = name_start;
         let name_end = name_start + name.len();
-        let is_part_of_name = text[..name_start].ends_with(in_name) || text[name_end..].starts_with(in_name);
+        let is_part_of_name = text[..name_start].ends_with(is_name_char) || text[name_end..].starts_with(is_name_char);
         if is_part_of_name {
             continue;
         }
@@ -424,11 +427,11 @@ fn object_behind(name: &str, text: &str, may_be_incomplete: bool, budget: &mut S
 /// Whether a function can have this name. A parser that reads another form may take any text for one.
 fn is_name(name: &str) -> bool {
     let has_letter = name.chars().any(char::is_alphabetic);
-    has_letter && name.chars().all(|char| in_name(char) || matches!(char, '-' | '.' | ':' | '/'))
+    has_letter && name.chars().all(|char| is_name_char(char) || matches!(char, '-' | '.' | ':' | '/'))
 }
 
 /// Whether a character before or behind a name belongs to it.
-fn in_name(char: char) -> bool {
+fn is_name_char(char: char) -> bool {
     char.is_alphanumeric() || char == '_'
 }
 
@@ -458,6 +461,7 @@ fn arguments_behind(text: &str) -> Option<usize> {
                 if !matches!(bar, '|' | '\u{ff5c}') {
                     return None;
                 }
+                // Goes behind the marker, which must have an end.
                 rest.find(|(_, char)| *char == '>')?;
             }
             '"' | ',' | ':' | '.' | '-' | '`' | '(' | '[' => {}
@@ -469,7 +473,7 @@ fn arguments_behind(text: &str) -> Option<usize> {
 }
 
 /// Length of the JSON object at the begin of `text`; `None` if it is incomplete or invalid.
-fn object_end(text: &str) -> Option<usize> {
+fn object_length(text: &str) -> Option<usize> {
     scan_object(text).ok()
 }
 

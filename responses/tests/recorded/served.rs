@@ -126,6 +126,50 @@ fn only_errors_of_the_engine_s_endpoints_are_rejections() {
     assert_eq!(connection.events, [429, 404, 503].map(Observed::Rejected));
 }
 
+/// A stream begins with status 200 before the engine has accepted its request.
+#[test]
+fn a_stream_with_only_an_error_is_a_rejection() {
+    let head =
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
+    let error = "data: {\"error\": {\"message\": \"The request queue is full.\"}}\n\n";
+    let chunk = "data: {\"output_ids\":[7],\"meta_info\":{\"id\":\"a\",\"completion_tokens\":1}}\n\n";
+    let stream = |head: &str, events: &[&str]| {
+        let chunks = events.iter().map(|event| format!("{:x}\r\n{event}\r\n", event.len()));
+        format!("{head}{}0\r\n\r\n", chunks.collect::<String>())
+    };
+    let done = "data: [DONE]\n\n";
+    let mut connection = Connection::new(None);
+    // The next response of the connection is none.
+    let refused = stream(head, &[error, done]) + &stream(head, &[": ping\n\n"]);
+    connection.pieces(refused.as_bytes(), &[7, 1, 30]);
+    assert_eq!(connection.events, [Observed::Rejected(200)]);
+
+    let status = head.replace("200 OK", "503 Service Unavailable");
+    let mut connection = Connection::new(None);
+    connection.pieces(stream(&status, &[error, done]).as_bytes(), &[11]);
+    assert_eq!(connection.events, [Observed::Rejected(503)], "counted once");
+
+    let mut connection = Connection::new(None);
+    connection.pieces(stream(head, &[chunk, error, done]).as_bytes(), &[11]);
+    let failed = Observed::Answered("a".to_owned(), Some(1), Some(1), AnswerEnd::Failed);
+    assert_eq!(connection.events.last(), Some(&failed), "it has an id");
+    assert!(!connection.events.contains(&Observed::Rejected(200)));
+
+    // After a missed part, earlier events may have named the request.
+    let mut connection = Connection::new(None);
+    connection.feed(head.as_bytes(), true);
+    connection.missed();
+    connection.feed(stream("", &[error, done]).as_bytes(), true);
+    assert!(!connection.events.contains(&Observed::Rejected(200)), "{:?}", connection.events);
+
+    // The client leaves before the end of the body.
+    let mut connection = Connection::new(None);
+    let cut = stream(head, &[error]);
+    connection.feed(&cut.as_bytes()[..cut.len() - 5], true);
+    connection.closed(true);
+    assert_eq!(connection.events, [Observed::Rejected(200)]);
+}
+
 fn any_recorded() -> impl Strategy<Value = (String, Vec<u8>)> {
     let all = recorded("");
     (0..all.len()).prop_map(move |place| all[place].clone())

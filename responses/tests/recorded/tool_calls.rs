@@ -240,9 +240,7 @@ fn swapped_events_are_swapped_text() {
 fn a_parser_that_eats_a_brace_is_told_from_a_lost_event() {
     for response in in_pieces() {
         let with_brace = |event: &String| arguments(event).is_some_and(|text| text.ends_with('}'));
-        let Some(last) = response.events.iter().rposition(with_brace) else {
-            continue;
-        };
+        let Some(last) = response.events.iter().rposition(with_brace) else { continue };
         let found =
             response.with(|events| replace(&mut events[last], |text| text[..text.len() - 1].to_owned())).unwrap();
         let part = found.part.unwrap();
@@ -254,9 +252,7 @@ fn a_parser_that_eats_a_brace_is_told_from_a_lost_event() {
 fn an_incomplete_character_is_garbled_text() {
     for response in in_pieces() {
         let with_character = |event: &String| arguments(event).is_some_and(|text| !text.is_ascii());
-        let Some(at) = response.events.iter().position(with_character) else {
-            continue;
-        };
+        let Some(at) = response.events.iter().position(with_character) else { continue };
         let cut = |text: &str| text.chars().map(|char| if char.is_ascii() { char } else { '\u{fffd}' }).collect();
         let found = response.with(|events| replace(&mut events[at], cut)).unwrap();
         assert_eq!(found.outcome, ToolCallOutcome::Garbled, "{}", response.parser);
@@ -267,9 +263,7 @@ fn an_incomplete_character_is_garbled_text() {
 fn joined_events_are_complete() {
     for response in in_pieces() {
         let pieces = response.pieces();
-        let Some(pair) = pieces.windows(2).find(|pair| pair[0] + 1 == pair[1]) else {
-            continue;
-        };
+        let Some(pair) = pieces.windows(2).find(|pair| pair[0] + 1 == pair[1]) else { continue };
         let second = arguments(&response.events[pair[1]]).unwrap();
         let found = response.with(|events| {
             replace(&mut events[pair[0]], |text| format!("{text}{second}"));

@@ -42,13 +42,33 @@ impl DumpTrigger {
         Self { rules, last_dump: None, dumped_findings: HashSet::new(), scheduled: None }
     }
 
-    /// Checks the findings and returns the reason for a dump that is due now. `dump_count` counts the existing dumps.
+    /// Schedules a dump for findings that start, and returns the reason of one that is due now. `dump_count` counts the existing dumps.
     pub(super) fn take_due_reason<'a>(
         &mut self,
         now: MonoNs,
         findings: impl IntoIterator<Item = &'a Finding>,
         dump_count: &dyn Fn() -> usize,
     ) -> Option<String> {
+        self.schedule_dump(now, findings, dump_count);
+        let is_due = self.scheduled.as_ref().is_some_and(|dump| dump.at <= now);
+        if !is_due {
+            return None;
+        }
+        self.last_dump = Some(now);
+        // With a minimum interval, findings that start again later are dumped again.
+        if self.rules.min_interval_ns.is_some() {
+            self.dumped_findings.clear();
+        }
+        self.scheduled.take().map(|dump| dump.reason)
+    }
+
+    /// Schedules a dump if a severe finding has started since the last one and the limits permit it.
+    fn schedule_dump<'a>(
+        &mut self,
+        now: MonoNs,
+        findings: impl IntoIterator<Item = &'a Finding>,
+        dump_count: &dyn Fn() -> usize,
+    ) {
         for finding in findings {
             let is_severe = finding.active && finding.verdict.severity >= self.rules.min_severity;
             let key = FindingKey::from(finding);
@@ -61,13 +81,6 @@ impl DumpTrigger {
                 self.scheduled.get_or_insert_with(|| ScheduledDump { at, reason: finding.kind.to_owned() });
             }
         }
-        let due_dump = self.scheduled.take_if(|dump| dump.at <= now)?;
-        self.last_dump = Some(now);
-        // With a minimum interval, findings that start again later are dumped again.
-        if self.rules.min_interval_ns.is_some() {
-            self.dumped_findings.clear();
-        }
-        Some(due_dump.reason)
     }
 
     fn is_at_the_limit(&self, dump_count: &dyn Fn() -> usize) -> bool {
@@ -102,7 +115,7 @@ mod tests {
     fn rules(every: Option<u64>, max: Option<u32>) -> DumpRules {
         DumpRules {
             min_severity: Severity::Critical,
-            min_interval_ns: every.map(|s| s * 1_000_000_000),
+            min_interval_ns: every.map(|seconds| seconds * 1_000_000_000),
             max_dumps: max,
         }
     }

@@ -60,7 +60,7 @@ struct RunningDump {
 }
 
 impl HindsightRing {
-    /// Creates the file of the ring, with a name of this process if the options have none.
+    /// Creates the file of the ring, with a name of this process if the options have none. `force` replaces an existing file.
     pub(super) fn open(ring: &RingOptions, force: bool, header: &RecordingHeader) -> Result<Self, RecordError> {
         let path = match &ring.file {
             Some(path) => path.clone(),
@@ -76,8 +76,8 @@ impl HindsightRing {
         })
     }
 
-    /// Writes a tick, and starts a dump if one is due, and returns a message.
-    pub(super) fn tick(
+    /// Writes a tick. Starts a dump if one is due, and returns a message about it.
+    pub(super) fn process_tick(
         &mut self,
         now: MonoNs,
         analysis: &Analysis,
@@ -87,13 +87,13 @@ impl HindsightRing {
         let path = self.recorder.path();
         let dumps = &self.dumps;
         // The file of a dump that has just started may not exist yet.
-        let dump_count = || finished_dumps(path) + dumps.iter().filter(|dump| !dump.path.exists()).count();
+        let dump_count = || count_dumps_beside(path) + dumps.iter().filter(|dump| !dump.path.exists()).count();
         let reason = self.trigger.take_due_reason(now, analysis.findings(), &dump_count)?;
-        Some(self.dump(&reason, &closing()))
+        Some(self.start_dump(&reason, &closing()))
     }
 
     /// Starts a dump into a new file beside the ring, and returns a message with its name.
-    pub(super) fn dump(&mut self, reason: &str, closing: &ReportInput) -> String {
+    pub(super) fn start_dump(&mut self, reason: &str, closing: &ReportInput) -> String {
         let second = trace::clock::wall_now_ns() / 1_000_000_000;
         let name = named_for_run(&format!("{DUMP_PREFIX}{second}.tgap"), self.run.as_deref());
         let path = self.recorder.path().with_file_name(name);
@@ -110,12 +110,13 @@ impl HindsightRing {
     /// Message about dumps finished since the last call.
     pub(super) fn take_message(&mut self) -> Option<String> {
         let mut message = None;
-        self.dumps.retain_mut(|dump| {
-            let Some(result) = dump.pending.poll() else { return true };
-            // Of several that have finished, the last one is shown.
-            message = Some(dump_message(&result, &dump.path, &dump.reason));
-            false
-        });
+        for mut dump in std::mem::take(&mut self.dumps) {
+            match dump.pending.poll() {
+                // Of several that have finished, the last one is shown.
+                Some(result) => message = Some(dump_message(&result, &dump.path, &dump.reason)),
+                None => self.dumps.push(dump),
+            }
+        }
         message
     }
 
@@ -123,10 +124,10 @@ impl HindsightRing {
         written_file(self.recorder.path(), &self.recorder.status())
     }
 
-    /// Runs the pending dump and closes the ring. A ring without a user-given name is removed.
+    /// Runs the pending dump and closes the ring. A ring without a user-given name is removed. Returns messages for the user.
     pub(super) fn finish(mut self, closing: &ReportInput) -> Vec<String> {
         if let Some(reason) = self.trigger.pending_reason().map(str::to_owned) {
-            self.dump(&reason, closing);
+            self.start_dump(&reason, closing);
         }
         let mut messages = Vec::new();
         for dump in self.dumps.drain(..) {
@@ -136,7 +137,7 @@ impl HindsightRing {
         match self.recorder.finish(closing) {
             Err(error) => messages.push(format!("! hindsight: {error}")),
             Ok(_) if self.is_named => messages.push(format!("saved the hindsight ring to {}", path.display())),
-            // The content was dumped, or nothing happened.
+            // The content was dumped, or nothing happened. A file that cannot be removed stays.
             Ok(_) => drop(recording::storage::remove(&path)),
         }
         messages
@@ -144,15 +145,13 @@ impl HindsightRing {
 }
 
 /// Number of dumps beside the ring, including those of earlier runs.
-fn finished_dumps(ring: &Path) -> usize {
+fn count_dumps_beside(ring: &Path) -> usize {
     let folder = match ring.parent() {
         // The parent of a bare file name is the empty path.
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    let Ok(entries) = std::fs::read_dir(folder) else {
-        return 0;
-    };
+    let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
     let names = entries.flatten().map(|entry| entry.file_name());
     names.filter(|name| name.to_string_lossy().starts_with(DUMP_PREFIX)).count()
 }

@@ -82,7 +82,7 @@ impl Sink {
         sink.header.payload = files.payload;
         sink.options = files.options;
         if let Some(path) = &files.record {
-            sink.record(path)?;
+            sink.start_recording(path)?;
         }
         if let Some(ring) = &files.ring {
             sink.ring = Some(HindsightRing::open(ring, files.options.force, &sink.header)?);
@@ -111,7 +111,7 @@ impl Sink {
     }
 
     /// Sets the header for a run observed on another machine, whose clocks differ from this one's.
-    pub fn describe(&mut self, header: RecordingHeader, options: RecordOptions) {
+    pub fn describe_remote_run(&mut self, header: RecordingHeader, options: RecordOptions) {
         self.header = header;
         self.options = options;
         self.is_remote = true;
@@ -121,14 +121,14 @@ impl Sink {
         self.recording.is_none() && self.ring.is_none()
     }
 
-    /// Starts a recording.
-    pub fn record(&mut self, path: &Path) -> Result<(), RecordError> {
+    /// Starts a recording into this file.
+    pub fn start_recording(&mut self, path: &Path) -> Result<(), RecordError> {
         self.recording = Some(Recorder::create(path, &self.header, self.options)?);
         Ok(())
     }
 
     /// Writes an event that the analysis has processed.
-    pub fn event(&mut self, event: &Event<'_>) {
+    pub fn write_event(&mut self, event: &Event<'_>) {
         if self.is_idle() {
             return;
         }
@@ -143,7 +143,7 @@ impl Sink {
     }
 
     /// Writes a tick that the analysis has processed. `input` returns the current input of a report.
-    pub fn tick(&mut self, now: MonoNs, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
+    pub fn write_tick(&mut self, now: MonoNs, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
         if self.is_idle() {
             return;
         }
@@ -152,7 +152,7 @@ impl Sink {
                 recorder.tick(now);
             }
             if let Some(ring) = &mut sink.ring {
-                let started_dump = ring.tick(now, analysis, input);
+                let started_dump = ring.process_tick(now, analysis, input);
                 if let Some(message) = started_dump.or_else(|| ring.take_message()) {
                     // It replaces an older one that was not shown yet.
                     sink.message = Some(message);
@@ -177,8 +177,9 @@ impl Sink {
         if !self.is_remote {
             self.header.anchor = Anchor::now();
         }
-        match self.record(&path) {
+        match self.start_recording(&path) {
             Ok(()) => {
+                // The events of the engine and its hops came before the recording, and a reader needs them.
                 self.catch_panic(|sink| {
                     if let Some(recorder) = &mut sink.recording {
                         preamble::emit_preamble(analysis.ledger(), &mut |event| recorder.event(event));
@@ -191,18 +192,18 @@ impl Sink {
     }
 
     /// Dumps the ring and returns a message with the file name.
-    pub(crate) fn dump(&mut self, why: &str, input: &ReportInput) -> String {
+    pub(crate) fn dump_ring(&mut self, why: &str, input: &ReportInput) -> String {
         let Some(ring) = &mut self.ring else {
             return "no hindsight ring: start with --hindsight SIZE".into();
         };
-        match catch_unwind(AssertUnwindSafe(|| ring.dump(why, input))) {
+        match catch_unwind(AssertUnwindSafe(|| ring.start_dump(why, input))) {
             Ok(message) => message,
             Err(_) => self.disable_outputs(),
         }
     }
 
     /// Outputs being written now.
-    pub fn writing(&self) -> OutputStatus {
+    pub fn output_status(&self) -> OutputStatus {
         OutputStatus {
             recording: self.recording.as_ref().map(|recorder| written_file(recorder.path(), &recorder.status())),
             ring: self.ring.as_ref().map(HindsightRing::written_file),
@@ -216,7 +217,7 @@ impl Sink {
     }
 
     /// Closes all outputs and returns messages about them.
-    pub fn finish(&mut self, input: &ReportInput) -> Vec<String> {
+    pub fn close_files(&mut self, input: &ReportInput) -> Vec<String> {
         let mut messages: Vec<String> = self.close_recording(input).into_iter().collect();
         if let Some(ring) = self.ring.take() {
             match catch_unwind(AssertUnwindSafe(|| ring.finish(input))) {
@@ -243,7 +244,7 @@ impl Sink {
                 format!("recorded to {} ({size}{dropped})", path.display())
             }
             Ok(Err(error)) if is_reported => format!("! recording: {error}"),
-            Ok(Err(error)) => self.note(format!("recording: {error}")),
+            Ok(Err(error)) => self.record_problem(format!("recording: {error}")),
             Err(_) => self.disable_outputs(),
         })
     }
@@ -253,7 +254,7 @@ impl Sink {
         let Some(reason) = self.recording.as_ref().and_then(|recorder| recorder.status().stopped) else { return };
         // It is reported once.
         if !self.problems.contains(&reason) {
-            let message = self.note(reason);
+            let message = self.record_problem(reason);
             self.message = Some(message);
         }
     }
@@ -270,11 +271,11 @@ impl Sink {
     fn disable_outputs(&mut self) -> String {
         self.recording = None;
         self.ring = None;
-        self.note("recording crashed and was disabled; the run continues. Please report this bug.".into())
+        self.record_problem("recording crashed and was disabled; the run continues. Please report this bug.".into())
     }
 
     /// Records a problem for the report, and returns a message about it.
-    fn note(&mut self, problem: String) -> String {
+    fn record_problem(&mut self, problem: String) -> String {
         let message = format!("! {problem}");
         self.problems.push(problem);
         message

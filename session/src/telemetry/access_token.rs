@@ -34,6 +34,20 @@ fn read_secret(file: File) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
+/// Why this content of a token file is refused. It does not show the content, because that is a secret.
+fn fault_of_token_file(text: &[u8]) -> Option<&'static str> {
+    let token = text.trim_ascii();
+    if text.len() as u64 > MAX_FILE_BYTES {
+        Some("is longer than 4096 bytes; create one with `openssl rand -hex 32`")
+    } else if token.is_empty() {
+        Some("is empty; create a token with `openssl rand -hex 32`")
+    } else if !token.iter().all(u8::is_ascii_graphic) {
+        Some("must contain one word of ASCII characters; create a token with `openssl rand -hex 32`")
+    } else {
+        None
+    }
+}
+
 impl AccessToken {
     /// Reads the token from a file that other users cannot read. Surrounding white space is ignored.
     pub fn read(path: &Path) -> io::Result<Self> {
@@ -46,22 +60,22 @@ impl AccessToken {
         let text = opened
             .and_then(read_secret)
             .map_err(|error| io::Error::new(error.kind(), format!("cannot read the token in {shown}: {error}")))?;
-        let token = text.trim_ascii();
-        // No message shows the text, because it is a secret.
-        let why = if text.len() as u64 > MAX_FILE_BYTES {
-            "is longer than 4096 bytes; create one with `openssl rand -hex 32`"
-        } else if token.is_empty() {
-            "is empty; create a token with `openssl rand -hex 32`"
-        } else if !token.iter().all(u8::is_ascii_graphic) {
-            "must contain one word of ASCII characters; create a token with `openssl rand -hex 32`"
-        } else {
-            return Ok(Self { secret: token.into() });
-        };
-        Err(io::Error::new(io::ErrorKind::InvalidData, format!("the token file {shown} {why}")))
+        if let Some(fault) = fault_of_token_file(&text) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("the token file {shown} {fault}")));
+        }
+        Ok(Self { secret: text.trim_ascii().into() })
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.secret
+    /// Value of the header that sends the token.
+    ///
+    /// # Panics
+    ///
+    /// Never: a token consists of graphic ASCII characters only.
+    pub fn bearer(&self) -> HeaderValue {
+        let text = [b"Bearer ", &*self.secret].concat();
+        let mut value = HeaderValue::from_bytes(&text).expect("graphic ASCII characters");
+        value.set_sensitive(true);
+        value
     }
 
     /// Whether a request with this header has the token.
@@ -71,11 +85,11 @@ impl AccessToken {
         let Some((scheme, token)) = authorization.as_bytes().split_at_checked(SCHEME.len()) else {
             return false;
         };
-        scheme.eq_ignore_ascii_case(SCHEME) && self.equals(token)
+        scheme.eq_ignore_ascii_case(SCHEME) && self.equals_in_constant_time(token)
     }
 
     /// Compares in a time that depends on the length of the token only.
-    fn equals(&self, token: &[u8]) -> bool {
+    fn equals_in_constant_time(&self, token: &[u8]) -> bool {
         let mut difference = 0;
         for (expected, sent) in self.secret.iter().zip(token) {
             // Hides the value from the optimiser, which could otherwise leave the loop at the first difference.

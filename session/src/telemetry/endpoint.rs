@@ -30,7 +30,7 @@ use tokio::time::{sleep, timeout};
 use trace::engine::Engines;
 
 use self::answer::{ConnectionState, RequestHandler};
-pub(crate) use self::served_runs::encode_name;
+pub use self::served_runs::encode_name;
 use self::served_runs::{ServedRun, ServedRuns};
 use self::store::{PastLimit, SectionStore};
 use super::endpoint_counts::{EndpointCounts, load_count};
@@ -100,6 +100,7 @@ impl EndpointServer {
         let context = || format!("cannot serve metrics at {address}; choose another with --metrics HOST:PORT");
         // Bound on this thread, so that an address in use ends the command with an error.
         let listener = StdListener::bind(address).with_context(context)?;
+        // Tokio requires it.
         listener.set_nonblocking(true).with_context(context)?;
         let listen_address = listener.local_addr().with_context(context)?;
         let runtime =
@@ -143,7 +144,7 @@ impl EndpointServer {
         let (stream, jobs) = StreamPublisher::new(header.payload, Arc::clone(&store.blocks_dropped));
         self.runtime.spawn(keep_sections(jobs, packer, Arc::clone(&store)));
         let run = Arc::new(ServedRun::new(metrics_client, report_client, health_client, store));
-        let runs_before = self.runs.add(Arc::clone(&run));
+        let runs_before = self.runs.add_run(Arc::clone(&run));
         if runs_before > 0 {
             // A watcher of the whole machine needs a stream for each run.
             let permits = &self.client_permits[ServedPath::Recording as usize];
@@ -152,6 +153,7 @@ impl EndpointServer {
         Ok(RunEndpoint { metrics, report, health, stream, server: Arc::clone(self), run, is_first: runs_before == 0 })
     }
 
+    /// Paths of streams, each with the number of its clients.
     fn stream_clients(&self) -> [(&'static str, u64); 2] {
         [ServedPath::Recording, ServedPath::Events]
             .map(|path| (path.name(), RequestHandler::client_count(&self.client_permits, path, self.runs.count())))
@@ -216,28 +218,31 @@ fn sum_counts(counts: &[(&str, u64)]) -> u64 {
 /// Keeps the sections of the run, in order, until its end.
 async fn keep_sections(mut jobs: Receiver<StreamJob>, mut packer: StreamPacker, store: Arc<SectionStore>) {
     while let Some(job) = jobs.recv().await {
-        match job.encode(&mut packer) {
-            Ok(section) => store.push(section),
+        match job.encode_section(&mut packer) {
+            Ok(section) => store.add_section(section),
             Err(error) => {
                 tracing::warn!("metrics: cannot encode a part of the recording: {error}");
                 store.blocks_dropped.fetch_add(1, Ordering::Relaxed);
             }
         }
         if let StreamJob::End(_, done) = job {
-            store.end();
-            let received = async {
-                while load_count(&store.streaming) > 0 {
-                    sleep(Duration::from_millis(10)).await;
-                }
-            };
+            store.mark_end();
             // A client that reads too slowly does not hold up the end of the run.
-            timeout(LAST_READ_TIMEOUT, received).await.ok();
+            timeout(LAST_READ_TIMEOUT, wait_for_streams(&store)).await.ok();
+            // An error means that the run waits no longer.
             done.send(()).ok();
             return;
         }
     }
     // The telemetry crashed.
-    store.end();
+    store.mark_end();
+}
+
+/// Waits until no connection streams the run any more.
+async fn wait_for_streams(store: &SectionStore) {
+    while load_count(&store.streaming) > 0 {
+        sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// A connection in progress, with the task that serves it.
@@ -288,6 +293,7 @@ async fn run_connection(
     server: Arc<RequestHandler>,
     state: Arc<ConnectionState>,
 ) {
+    // If that fails, the kernel's own limit holds.
     rustix::net::sockopt::set_socket_send_buffer_size(&stream, KERNEL_BUFFER_BYTES).ok();
     let time_limit = async {
         sleep(limits.connection_timeout).await;
@@ -323,12 +329,13 @@ async fn serve_connection(
         .header_read_timeout(limits.head_timeout)
         .max_buf_size(limits.request_bytes)
         .keep_alive(false)
+        // A client may close its sending side after the request.
         .half_close(true)
         .serve_connection(
             TokioIo::new(stream),
             service_fn(|request| {
                 state.has_request.store(true, Ordering::Relaxed);
-                server.answer(request, state)
+                server.answer_request(request, state)
             }),
         )
         .await

@@ -26,7 +26,10 @@ impl Environment {
         // Of several attributes with the name, the last one counts.
         let service_attribute = attributes.iter().rev().find(|(name, _)| name == "service.name");
         let service = variable("OTEL_SERVICE_NAME").or_else(|| service_attribute.map(|(_, value)| value.clone()));
-        let timeout = variable("OTEL_EXPORTER_OTLP_TIMEOUT").map(|value| parse_timeout(&value)).transpose()?;
+        let timeout = match variable("OTEL_EXPORTER_OTLP_TIMEOUT") {
+            Some(value) => Some(parse_timeout(&value)?),
+            None => None,
+        };
         let headers = parse_list_variable("OTEL_EXPORTER_OTLP_HEADERS", variable)?;
         Ok(Self { headers, attributes, service, timeout })
     }

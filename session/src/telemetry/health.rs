@@ -22,7 +22,7 @@ pub(super) struct TokenFlow {
 
 impl TokenFlow {
     /// Records an event if it shows tokens. After a pause, the flow begins again with it.
-    pub(super) fn event(&mut self, event: &Event<'_>) {
+    pub(super) fn record_event(&mut self, event: &Event<'_>) {
         let has_tokens = match &event.what {
             What::Sent(frame) => !frame.chunks.is_empty(),
             What::Received(received) => received.frame.as_ref().is_some_and(|frame| !frame.chunks.is_empty()),
@@ -61,7 +61,7 @@ pub(super) struct EngineHealth {
 pub(super) fn health_of_runs(runs: &[EngineHealth]) -> Value {
     // A single run without an answer makes the whole dead.
     let answered: Option<Vec<RunHealth>> = runs.iter().map(|run| run.health).collect();
-    let combined = answered.and_then(|answered| answered.into_iter().reduce(RunHealth::combine));
+    let combined = answered.and_then(|answered| answered.into_iter().reduce(RunHealth::combine_with));
     let mut json = health_json(combined);
     if runs.len() > 1 || runs.iter().any(|run| run.engine.is_some()) {
         json["engines"] = runs.iter().map(engine_health_json).collect();
@@ -83,12 +83,13 @@ fn engine_health_json(run: &EngineHealth) -> Value {
 
 /// State of a run; `None` if it has not answered.
 fn health_json(health: Option<RunHealth>) -> Value {
-    health.map_or_else(|| RunHealth::dead("the run failed or is overloaded"), RunHealth::to_json)
+    health.map_or_else(|| RunHealth::dead_json("the run failed or is overloaded"), RunHealth::to_json)
 }
 
 impl RunHealth {
     /// State of two runs: alive if both are, attached if one is, with the tokens of both.
-    fn combine(self, other: Self) -> Self {
+    fn combine_with(self, other: Self) -> Self {
+        // Of the runs in which tokens flow, the one in which they have done so for longest.
         let since = if !self.has_flow() {
             other.flow.since
         } else if other.has_flow() {
@@ -113,7 +114,7 @@ impl RunHealth {
     pub(super) fn to_json(self) -> Value {
         let Self { is_running, is_attached, flow, now } = self;
         if !is_running {
-            return Self::dead("the run has ended");
+            return Self::dead_json("the run has ended");
         }
         let mut tokens_since = None;
         let mut no_tokens_reason = None;
@@ -133,7 +134,7 @@ impl RunHealth {
     }
 
     /// State of a run that is not alive.
-    pub(super) fn dead(reason: &str) -> Value {
+    pub(super) fn dead_json(reason: &str) -> Value {
         json!({"alive": false, "reason": reason})
     }
 }
@@ -155,7 +156,7 @@ mod tests {
     fn send(flow: &mut TokenFlow, at: u64) {
         let id = FrameId::new(HopId(0), 0, at);
         let chunk = Chunk::counted("a", 1, 1);
-        flow.event(&Event::new(MonoNs(at * SECOND), What::Sent(Frame::token_ids(id, 10, &[chunk]))));
+        flow.record_event(&Event::new(MonoNs(at * SECOND), What::Sent(Frame::token_ids(id, 10, &[chunk]))));
     }
 
     #[test]

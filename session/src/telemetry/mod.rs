@@ -30,18 +30,18 @@ use trace::engine::Engines;
 use trace::{Analysis, Event, MonoNs, ReportInput};
 
 pub use access_token::AccessToken;
-pub(crate) use endpoint::encode_name;
+pub use endpoint::encode_name;
 use endpoint::{EndpointServer, RunEndpoint};
 use health::{RunHealth, TokenFlow};
 pub use push::PushOptions;
 use push::{OtlpPush, PushTarget};
 pub use push_queue::receiver_port;
-pub(crate) use push_response::next_part;
+pub use push_response::next_part;
 
 use crate::about::EngineIdentity;
 
 /// Response header with the name of the source's machine; in Kubernetes, that of the pod.
-pub(crate) const HOST_HEADER: HeaderName = HeaderName::from_static("tokengap-host");
+pub const HOST_HEADER: HeaderName = HeaderName::from_static("tokengap-host");
 
 /// Version in metrics and spans.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -159,16 +159,16 @@ impl Telemetry {
     }
 
     /// Processes an event after `analysis`.
-    pub fn event(&mut self, event: &Event<'_>, analysis: &Analysis) {
-        self.with_push(|push| push.event(event, analysis));
+    pub fn process_event(&mut self, event: &Event<'_>, analysis: &Analysis) {
+        self.with_push(|push| push.add_event(event, analysis));
         if self.endpoint.is_some() {
-            self.flow.event(event);
-            self.with_endpoint(|endpoint| endpoint.stream.event(event));
+            self.flow.record_event(event);
+            self.with_endpoint(|endpoint| endpoint.stream.write_event(event));
         }
     }
 
-    /// Processes a tick after `analysis`. `engine` is that of the run.
-    pub fn tick(
+    /// Processes a tick after `analysis`. `input` makes the input of a report as of now, and `engine` returns the engine of the run.
+    pub fn process_tick(
         &mut self,
         now: MonoNs,
         analysis: &Analysis,
@@ -179,23 +179,21 @@ impl Telemetry {
         self.with_push_and_pair(|push, pair| {
             push.set_engine(engine());
             let is_first = push.is_first;
-            push.tick(now, analysis, &|pushed| {
-                MetricSource { analysis, pushed: Some(pushed), endpoint_use, is_first, pair }.collect(&input())
+            push.process_tick(now, analysis, &|pushed| {
+                MetricSource { analysis, pushed: Some(pushed), endpoint_use, is_first, pair }.collect_families(&input())
             });
         });
         self.with_endpoint(|endpoint| {
             endpoint.set_engine(engine());
-            endpoint.stream.tick(now, input);
+            endpoint.stream.write_tick(now, input);
         });
     }
 
     /// Answers pending requests. Called between two turns of the run loop.
     pub(crate) fn answer_requests(&mut self, analysis: &Analysis, input: &dyn Fn() -> ReportInput, is_attached: bool) {
-        let Some(endpoint) = &self.endpoint else {
-            return;
-        };
+        let Some(endpoint) = &self.endpoint else { return };
         if endpoint.health.take_request() {
-            self.publish_health(true, is_attached);
+            self.publish_running_health(is_attached);
         }
         let wants_metrics = endpoint.metrics.take_request();
         let wants_report = endpoint.report.take_request();
@@ -213,20 +211,20 @@ impl Telemetry {
         self.with_push_and_pair(|push, pair| {
             let is_first = push.is_first;
             push.queue_rest(analysis, report, &|pushed| {
-                MetricSource { analysis, pushed: Some(pushed), endpoint_use, is_first, pair }.collect(input)
+                MetricSource { analysis, pushed: Some(pushed), endpoint_use, is_first, pair }.collect_families(input)
             });
         });
     }
 
     /// Waits a limited time for the last pushes.
     pub(crate) fn close_push(&mut self) {
-        self.with_push(|push| push.close());
+        self.with_push(|push| push.close_run());
     }
 
     /// Publishes the final state of the run. `input` is that of the report.
     pub(crate) fn serve_final_state(&mut self, analysis: &Analysis, input: &ReportInput) {
         self.catch_panic(|telemetry| telemetry.publish_metrics(analysis, input, true));
-        self.publish_health(false, false);
+        self.publish_ended_health();
         self.catch_panic(|telemetry| telemetry.publish_report(analysis, input, true));
         self.with_endpoint(|endpoint| endpoint.stream.send_end(input));
     }
@@ -248,9 +246,13 @@ impl Telemetry {
 
     /// Problems, for the report.
     pub fn problems(&self) -> Vec<String> {
-        let push = self.push.as_ref().and_then(OtlpPush::problem);
-        let refused = self.endpoint.iter().flat_map(RunEndpoint::problems);
-        push.into_iter().chain(refused).chain(self.failure.clone()).collect()
+        let mut problems = Vec::new();
+        problems.extend(self.push.as_ref().and_then(OtlpPush::problem));
+        if let Some(endpoint) = &self.endpoint {
+            problems.extend(endpoint.problems());
+        }
+        problems.extend(self.failure.clone());
+        problems
     }
 
     /// Message for the user since the last call.
@@ -258,29 +260,37 @@ impl Telemetry {
         self.push.as_ref()?.take_message()
     }
 
-    /// Publishes the metrics of this moment to the clients of the endpoint.
+    /// Publishes the metrics of this moment to the clients of the endpoint. `is_final`: the run has ended, so they stay.
     fn publish_metrics(&mut self, analysis: &Analysis, input: &ReportInput, is_final: bool) {
         let pushed = self.push.as_ref().map(OtlpPush::pushed);
         if let Some(endpoint) = &self.endpoint {
             let is_first = endpoint.is_first;
             let pair = self.pair();
             let source = MetricSource { analysis, pushed, endpoint_use: endpoint.usage(), is_first, pair };
-            endpoint.metrics.publish(source.collect(input), is_final);
+            endpoint.metrics.publish(source.collect_families(input), is_final);
         }
     }
 
-    /// Publishes the report of this moment to the clients of the endpoint.
+    /// Publishes the report of this moment to the clients of the endpoint. `is_final`: the run has ended, so it stays.
     fn publish_report(&self, analysis: &Analysis, input: &ReportInput, is_final: bool) {
         if let Some(endpoint) = &self.endpoint {
             endpoint.report.publish(self.report(analysis, input), is_final);
         }
     }
 
-    /// Publishes the state of the run to the clients of the endpoint.
-    fn publish_health(&self, is_running: bool, is_attached: bool) {
+    /// Publishes the state of the run to the clients of the endpoint, while it runs.
+    fn publish_running_health(&self, is_attached: bool) {
         if let Some(endpoint) = &self.endpoint {
-            let health = RunHealth { is_running, is_attached, flow: self.flow, now: Anchor::now() };
-            endpoint.health.publish(health, !is_running);
+            let health = RunHealth { is_running: true, is_attached, flow: self.flow, now: Anchor::now() };
+            endpoint.health.publish(health, false);
+        }
+    }
+
+    /// Publishes to the clients of the endpoint that the run has ended.
+    fn publish_ended_health(&self) {
+        if let Some(endpoint) = &self.endpoint {
+            let health = RunHealth { is_running: false, is_attached: false, flow: self.flow, now: Anchor::now() };
+            endpoint.health.publish(health, true);
         }
     }
 
@@ -362,7 +372,7 @@ struct MetricSource<'a> {
 
 impl MetricSource<'_> {
     /// Values of all metrics. Those of the process are in the first run only, because a sum over the runs would count them several times.
-    fn collect(&self, report: &ReportInput) -> Vec<Family> {
+    fn collect_families(&self, report: &ReportInput) -> Vec<Family> {
         let pair_findings = self.pair.map(PairReport::findings).unwrap_or_default();
         let input = Input { report, version: VERSION, pushed: self.pushed, endpoint: self.endpoint_use, pair_findings };
         let mut families = collect(self.analysis, &input);

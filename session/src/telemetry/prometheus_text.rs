@@ -45,7 +45,7 @@ pub(super) struct MetricsText {
 pub(super) fn encode_metrics(runs: Vec<RunFamilies>, accept: &str) -> Result<MetricsText, fmt::Error> {
     let families = runs.iter().flat_map(|run| &run.families);
     let counter_families = families.filter(|family| family.definition.kind == MetricKind::Counter);
-    let counters: Vec<String> = counter_families.map(|family| family.definition.prometheus()).collect();
+    let counters: Vec<String> = counter_families.map(|family| family.definition.prometheus_name()).collect();
     let mut registry = Registry::default();
     registry.register_collector(Box::new(MetricCollector { runs }));
     let mut body = String::new();
@@ -66,6 +66,7 @@ fn to_older_format(body: &str, counters: &[String]) -> String {
         }
         let words: Vec<&str> = line.splitn(4, ' ').collect();
         if let ["#", comment_kind, name, rest] = words[..] {
+            // In OpenMetrics, the comments of a counter name it without its suffix.
             let counter = counters.iter().find(|counter| counter.strip_suffix("_total") == Some(name));
             let name = counter.map_or(name, String::as_str);
             out.extend(["# ", comment_kind, " ", name, " ", rest]);
@@ -133,7 +134,7 @@ impl Collector for MetricCollector {
             let (name, unit) = match definition.unit {
                 Unit::Seconds => (definition.stem(), Some(Base::Seconds)),
                 Unit::Bytes => (definition.stem(), Some(Base::Bytes)),
-                Unit::Ratio | Unit::Info => (definition.prometheus(), None),
+                Unit::Ratio | Unit::Info => (definition.prometheus_name(), None),
                 Unit::Of(_) => (definition.stem(), None),
             };
             let mut metric = encoder.encode_descriptor(&name, definition.help, unit.as_ref(), kind)?;
@@ -158,7 +159,7 @@ fn encode_value<S: EncodeLabelSet>(
         (_, Value::Float(value)) => metric.encode_gauge(value),
         (_, Value::Histogram(histogram)) => {
             let bounds = histogram.at_most.iter().map(|bucket| bucket.bound).chain([f64::INFINITY]);
-            let classes: Vec<(f64, u64)> = bounds.zip(histogram.classes()).collect();
+            let classes: Vec<(f64, u64)> = bounds.zip(histogram.counts_by_bucket()).collect();
             metric.encode_histogram::<S>(histogram.sum, histogram.count, &classes, None)
         }
     }

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use outputs::export::{LiveSpans, Opening, Options, Resource, metrics_data};
+use outputs::export::{EncodedItems, LiveSpans, MetricsWindow, Opening, Options, Resource, encode_metrics};
 use outputs::metrics::{Family, Pushed};
 use outputs::report::Report;
 use trace::clock::Anchor;
@@ -21,7 +21,7 @@ const GATHER_TIME: Duration = Duration::from_secs(1);
 /// Maximum bytes of spans per request.
 const MAX_SPANS_BYTES: usize = 256 * 1024;
 /// Maximum wait for in-flight requests at the end of the runs.
-const FLUSH: Duration = Duration::from_secs(5);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Receiver and limits of a push.
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ impl PushTarget {
         let thread_queue = Arc::clone(&queue);
         thread::Builder::new()
             .name("otlp".into())
-            .spawn(move || sender.run(&thread_queue))
+            .spawn(move || sender.send_bodies(&thread_queue))
             .context("cannot start pushing to the OTLP receiver")?;
         Ok(Self { options: options.clone(), queue, environment })
     }
@@ -100,6 +100,7 @@ impl OtlpPush {
 
     /// Sets the engine of the run.
     pub(super) fn set_engine(&mut self, engine: Option<EngineIdentity>) {
+        // The name is empty until an engine was found.
         if let Some(EngineIdentity { name, port, .. }) = engine.filter(|engine| !engine.name.is_empty()) {
             self.spans.set_run_engine(name, port);
         }
@@ -125,16 +126,16 @@ impl OtlpPush {
     }
 
     /// Adds an event to the spans, and sends them once they are many.
-    pub(super) fn event(&mut self, event: &Event<'_>, analysis: &Analysis) {
-        self.spans.event(event, analysis);
-        if self.spans.waiting() >= MAX_SPANS_BYTES {
+    pub(super) fn add_event(&mut self, event: &Event<'_>, analysis: &Analysis) {
+        self.spans.record_event(event, analysis);
+        if self.spans.waiting_bytes() >= MAX_SPANS_BYTES {
             self.send_spans(analysis);
         }
     }
 
-    /// Processes a tick; `metrics` collects the metrics.
-    pub(super) fn tick(&mut self, now: MonoNs, analysis: &Analysis, metrics: &dyn Fn(Pushed) -> Vec<Family>) {
-        self.spans.tick(now, analysis);
+    /// Processes a tick, and sends the spans and metrics that are due. `metrics` collects the metrics.
+    pub(super) fn process_tick(&mut self, now: MonoNs, analysis: &Analysis, metrics: &dyn Fn(Pushed) -> Vec<Family>) {
+        self.spans.record_tick(now, analysis);
         if self.spans_sent_at.elapsed() >= GATHER_TIME {
             self.send_spans(analysis);
         }
@@ -151,28 +152,32 @@ impl OtlpPush {
     }
 
     /// Waits a limited time until the rest is sent.
-    pub(super) fn close(&self) {
-        self.target.queue.close_run(self.run, Instant::now() + FLUSH);
+    pub(super) fn close_run(&self) {
+        self.target.queue.close_run(self.run, Instant::now() + FLUSH_TIMEOUT);
     }
 
     /// Sends the spans gathered so far.
     fn send_spans(&mut self, analysis: &Analysis) {
         self.spans_sent_at = Instant::now();
-        if let Some((json, items)) = self.spans.take(analysis) {
-            self.send(PushSignal::Traces, json, items);
+        if let Some(spans) = self.spans.take_spans(analysis) {
+            self.queue_body(PushSignal::Traces, spans);
         }
     }
 
     /// Sends the metrics of this moment, as sums since the start.
     fn send_metrics(&mut self, now: MonoNs, analysis: &Analysis, metrics: &dyn Fn(Pushed) -> Vec<Family>) {
         self.metrics_sent_at = Instant::now();
-        let times = [analysis.ledger().started().unwrap_or(now), now].map(|at| self.anchor.wall_ns_at(at));
+        let start = analysis.ledger().started().unwrap_or(now);
+        let window =
+            MetricsWindow { start_unix_ns: self.anchor.wall_ns_at(start), end_unix_ns: self.anchor.wall_ns_at(now) };
         let families = metrics(self.pushed());
-        let (json, items) = metrics_data(&families, self.spans.learn(analysis), times);
-        self.send(PushSignal::Metrics, json, items);
+        let points = encode_metrics(&families, self.spans.update_resource(analysis), window);
+        self.queue_body(PushSignal::Metrics, points);
     }
 
-    fn send(&self, signal: PushSignal, json: Vec<u8>, items: u64) {
-        self.target.queue.push(PushBody { run: self.run, signal, json, items, since: Instant::now() });
+    /// Queues a body with the encoded spans or points.
+    fn queue_body(&self, signal: PushSignal, encoded: EncodedItems) {
+        let EncodedItems { json, items } = encoded;
+        self.target.queue.push_body(PushBody { run: self.run, signal, json, items, since: Instant::now() });
     }
 }

@@ -30,7 +30,9 @@ pub(super) enum PushSignal {
 
 /// Number of a run among those that push.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct PushRunId(usize);
+pub(super) struct PushRunId {
+    index: usize,
+}
 
 /// Body of a request.
 #[derive(Debug)]
@@ -70,51 +72,49 @@ struct PushState {
     runs: Vec<RunPush>,
     /// When waiting bodies are dropped, set when the first run ends.
     deadline: Option<Instant>,
-    failing: bool,
+    /// The last attempt to send has failed.
+    is_failing: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct PushQueue {
-    max: usize,
-    max_per_minute: u64,
+    max_bytes: usize,
+    max_span_bytes_per_minute: u64,
     state: Mutex<PushState>,
     changed: Condvar,
 }
 
 impl PushQueue {
-    pub(super) fn new(max: usize, max_per_minute: u64) -> Self {
-        Self { max, max_per_minute, state: Mutex::default(), changed: Condvar::new() }
+    pub(super) fn new(max_bytes: usize, max_span_bytes_per_minute: u64) -> Self {
+        Self { max_bytes, max_span_bytes_per_minute, state: Mutex::default(), changed: Condvar::new() }
     }
 
     /// Adds a run. The queue ends with the last one.
     pub(super) fn add_run(&self) -> PushRunId {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         state.runs.push(RunPush::default());
-        PushRunId(state.runs.len() - 1)
+        PushRunId { index: state.runs.len() - 1 }
     }
 
-    fn state(&self) -> MutexGuard<'_, PushState> {
+    fn lock_state(&self) -> MutexGuard<'_, PushState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a body. Metrics are cumulative, so newer ones replace queued ones of the run. A body that does not fit is dropped and counted. One that
     /// starts within the limit per minute is sent completely.
-    pub(super) fn push(&self, body: PushBody) {
-        let mut state = self.state();
+    pub(super) fn push_body(&self, body: PushBody) {
+        let mut state = self.lock_state();
         if body.signal == PushSignal::Traces {
-            let current_minute = state.minute.filter(|minute| body.since.duration_since(minute.began) < MINUTE);
-            let mut minute = current_minute.unwrap_or(SpanMinute { began: body.since, bytes: 0 });
-            if minute.bytes >= self.max_per_minute {
+            let is_admitted = state.count_in_minute(&body, self.max_span_bytes_per_minute);
+            if !is_admitted {
                 state.count_dropped_items(&body, body.items, "the limit per minute is reached (--otlp-rate)");
                 return;
             }
-            minute.bytes += body.json.len() as u64;
-            state.minute = Some(minute);
         } else {
             state.waiting.retain(|waiting| waiting.signal != PushSignal::Metrics || waiting.run != body.run);
         }
-        let bytes: usize = state.waiting.iter().map(|waiting| waiting.json.len()).sum();
-        if bytes + body.json.len() > self.max {
+        let waiting_bytes: usize = state.waiting.iter().map(|waiting| waiting.json.len()).sum();
+        if waiting_bytes + body.json.len() > self.max_bytes {
             state.count_dropped_items(&body, body.items, "the queue is full (--otlp-queue)");
             return;
         }
@@ -124,9 +124,10 @@ impl PushQueue {
 
     /// Next body, waiting for one if necessary; `None` once the queue is closed and empty.
     pub(super) fn next_body(&self) -> Option<PushBody> {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         loop {
             if let Some(body) = state.waiting.pop_front() {
+                // The end of the run waits for it: see `close_run`.
                 state.sending = Some(body.run);
                 return Some(body);
             }
@@ -139,22 +140,25 @@ impl PushQueue {
 
     /// Waits between two attempts, but ends early when a run ends.
     pub(super) fn wait_for_retry(&self, max: Duration) {
-        let state = self.state();
+        let state = self.lock_state();
+        // Why the wait has ended does not matter: the caller tries again.
         drop(self.changed.wait_timeout_while(state, max, |state| state.deadline.is_none()));
     }
 
     /// Whether a run has ended, after which a body is sent only once.
     pub(super) fn is_closing(&self) -> bool {
-        self.state().deadline.is_some()
+        self.lock_state().deadline.is_some()
     }
 
     /// Records that a body was sent and accepted, except `rejected` of its items.
     pub(super) fn record_sent(&self, body: &PushBody, rejected: u64, why: &str) {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         let rejected = rejected.min(body.items);
         let accepted = body.items - rejected;
         state.items_of(body).accepted += accepted;
-        state.failing &= accepted == 0;
+        if accepted > 0 {
+            state.is_failing = false;
+        }
         if rejected > 0 {
             state.count_dropped_items(body, rejected, why);
         }
@@ -164,11 +168,12 @@ impl PushQueue {
 
     /// Records a failed attempt that will be repeated.
     pub(super) fn record_failure(&self, why: &str) {
-        let mut state = self.state();
-        if state.failing {
+        let mut state = self.lock_state();
+        // Only the first of several failures in a row is shown.
+        if state.is_failing {
             return;
         }
-        state.failing = true;
+        state.is_failing = true;
         // One run shows it.
         if let Some(run) = state.runs.iter_mut().find(|run| !run.is_closed) {
             run.message = Some(format!("! otlp: {why}; retrying"));
@@ -178,17 +183,17 @@ impl PushQueue {
     /// Ends the pushes of a run: waits until `deadline` for the rest of its bodies to be sent, then drops them. Runs that end after the first
     /// have its deadline.
     pub(super) fn close_run(&self, run: PushRunId, deadline: Instant) {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         let deadline = *state.deadline.get_or_insert(deadline);
-        if let Some(run) = state.runs.get_mut(run.0) {
+        if let Some(run) = state.runs.get_mut(run.index) {
             run.is_closed = true;
         }
+        // Wakes the sender if it waits for a retry.
         self.changed.notify_all();
         let time_left = deadline.saturating_duration_since(Instant::now());
         let waited = self.changed.wait_timeout_while(state, time_left, |state| state.has_body_of(run));
-        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        let waiting = std::mem::take(&mut state.waiting);
-        for body in waiting {
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        for body in std::mem::take(&mut state.waiting) {
             if body.run == run {
                 state.count_dropped_items(&body, body.items, "the run ended before they were accepted");
             } else {
@@ -197,22 +202,24 @@ impl PushQueue {
         }
     }
 
+    /// Numbers of the run's items sent so far.
     pub(super) fn pushed(&self, run: PushRunId) -> Pushed {
-        self.state().runs.get(run.0).map(|run| run.pushed).unwrap_or_default()
+        self.lock_state().runs.get(run.index).map(|run| run.pushed).unwrap_or_default()
     }
 
-    /// Problems of a run, for the report.
+    /// Problem of a run, for the report; `None` if nothing was dropped.
     pub(super) fn problem(&self, run: PushRunId) -> Option<String> {
-        let state = self.state();
-        let run = state.runs.get(run.0)?;
+        let state = self.lock_state();
+        let run = state.runs.get(run.index)?;
         let spans = run.pushed.spans.dropped;
         let points = run.pushed.points.dropped;
         let why = run.drop_reason.as_ref()?;
         Some(format!("otlp: dropped {spans} spans and {points} metric points; last reason: {why}"))
     }
 
+    /// Message for the user since the last call.
     pub(super) fn take_message(&self, run: PushRunId) -> Option<String> {
-        self.state().runs.get_mut(run.0)?.message.take()
+        self.lock_state().runs.get_mut(run.index)?.message.take()
     }
 }
 
@@ -222,6 +229,18 @@ impl PushState {
         !self.runs.is_empty() && self.runs.iter().all(|run| run.is_closed)
     }
 
+    /// Counts the bytes of spans in their minute. Returns false, and counts nothing, once the minute has `max_bytes`.
+    fn count_in_minute(&mut self, body: &PushBody, max_bytes: u64) -> bool {
+        let current_minute = self.minute.filter(|minute| body.since.duration_since(minute.began) < MINUTE);
+        let mut minute = current_minute.unwrap_or(SpanMinute { began: body.since, bytes: 0 });
+        if minute.bytes >= max_bytes {
+            return false;
+        }
+        minute.bytes += body.json.len() as u64;
+        self.minute = Some(minute);
+        true
+    }
+
     /// Returns whether a body of the run is queued or being sent.
     fn has_body_of(&self, run: PushRunId) -> bool {
         self.sending == Some(run) || self.waiting.iter().any(|body| body.run == run)
@@ -229,7 +248,7 @@ impl PushState {
 
     /// Counters of the body's run for its kind of items.
     fn items_of(&mut self, body: &PushBody) -> &mut PushedItems {
-        let pushed = &mut self.runs[body.run.0].pushed;
+        let pushed = &mut self.runs[body.run.index].pushed;
         match body.signal {
             PushSignal::Traces => &mut pushed.spans,
             PushSignal::Metrics => &mut pushed.points,
@@ -239,7 +258,7 @@ impl PushState {
     /// Counts dropped items of a body.
     fn count_dropped_items(&mut self, body: &PushBody, items: u64, why: &str) {
         self.items_of(body).dropped += items;
-        let run = &mut self.runs[body.run.0];
+        let run = &mut self.runs[body.run.index];
         if run.drop_reason.is_none() {
             run.message = Some(format!("! otlp: spans or metric points dropped: {why}"));
         }
@@ -248,12 +267,12 @@ impl PushState {
 }
 
 /// Default timeout of a request.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// First pause after a failure, doubled after each further one up to [`LONGEST`].
-const FIRST: Duration = Duration::from_millis(500);
-const LONGEST: Duration = Duration::from_secs(30);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+/// First pause after a failure, doubled after each further one up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Age at which an unaccepted body is dropped.
-const PATIENCE: Duration = Duration::from_mins(5);
+const MAX_BODY_AGE: Duration = Duration::from_mins(5);
 /// Maximum number of bytes read of a response.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 
@@ -288,14 +307,14 @@ struct FailedAttempt {
 impl PushSender {
     /// Creates a sender to the receiver at `url`, given without `/v1/traces`.
     pub(super) fn new(url: &str, environment: &Environment) -> anyhow::Result<Self> {
-        let uri: Uri = url.parse().with_context(|| format!("--otlp {url}: not a URL; {HINT}"))?;
+        let uri: Uri = url.parse().with_context(|| format!("--otlp {url}: not a URL; {URL_HINT}"))?;
         if uri.scheme_str() == Some("https") {
             bail!("--otlp {url}: https is not supported; push to a local collector that forwards over https");
         }
         let is_http = uri.scheme_str() == Some("http");
         let authority = uri.authority().filter(|authority| is_http && !authority.host().is_empty());
         let Some(authority) = authority else {
-            bail!("--otlp {url}: not an http URL; {HINT}");
+            bail!("--otlp {url}: not an http URL; {URL_HINT}");
         };
         if authority.as_str().contains('@') {
             bail!("--otlp: a URL with credentials is not supported; set OTEL_EXPORTER_OTLP_HEADERS instead");
@@ -322,44 +341,49 @@ impl PushSender {
             address: format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(DEFAULT_PORT)),
             base_path: uri.path().trim_end_matches('/').to_owned(),
             headers,
-            timeout: environment.timeout.unwrap_or(TIMEOUT),
+            timeout: environment.timeout.unwrap_or(DEFAULT_TIMEOUT),
         })
     }
 
     /// Sends bodies until the queue is closed and empty.
-    pub(super) fn run(&self, queue: &PushQueue) {
+    pub(super) fn send_bodies(&self, queue: &PushQueue) {
         while let Some(body) = queue.next_body() {
-            self.deliver(&body, queue);
+            self.send_with_retries(&body, queue);
         }
     }
 
     /// Sends a body, with retries that double their pause, until the receiver has accepted it, the body is too old or the queue is being closed.
-    fn deliver(&self, body: &PushBody, queue: &PushQueue) {
-        let mut pause = FIRST;
+    fn send_with_retries(&self, body: &PushBody, queue: &PushQueue) {
+        let mut pause = FIRST_PAUSE;
         loop {
-            let failure = match self.try_once(body) {
-                Ok(RejectedItems { count, why }) => return queue.record_sent(body, count, &why),
+            let failure = match self.send_once(body) {
+                Ok(RejectedItems { count, why }) => {
+                    queue.record_sent(body, count, &why);
+                    return;
+                }
                 Err(failure) => failure,
             };
-            let wait = failure.retry_after.unwrap_or(pause).min(PATIENCE);
-            if queue.is_closing() || body.since.elapsed() + wait > PATIENCE {
-                return queue.record_sent(body, body.items, &failure.why);
+            let wait = failure.retry_after.unwrap_or(pause).min(MAX_BODY_AGE);
+            if queue.is_closing() || body.since.elapsed() + wait > MAX_BODY_AGE {
+                // All of its items are dropped.
+                queue.record_sent(body, body.items, &failure.why);
+                return;
             }
             queue.record_failure(&failure.why);
             queue.wait_for_retry(wait);
-            pause = LONGEST.min(2 * pause);
+            pause = LONGEST_PAUSE.min(2 * pause);
         }
     }
 
-    /// What the receiver has rejected of the body, which may be all or nothing. An error may be gone at the next attempt.
-    fn try_once(&self, body: &PushBody) -> Result<RejectedItems, FailedAttempt> {
+    /// Sends a body once. Returns what the receiver has rejected of it, which may be all or nothing. An error may be gone at the next attempt.
+    fn send_once(&self, body: &PushBody) -> Result<RejectedItems, FailedAttempt> {
         let path = match body.signal {
             PushSignal::Traces => "v1/traces",
             PushSignal::Metrics => "v1/metrics",
         };
         let to = format!("{}/{path}", self.url);
         let response = self.runtime.block_on(async {
-            timeout(self.timeout, self.post(path, body))
+            timeout(self.timeout, self.post_body(path, body))
                 .await
                 .unwrap_or_else(|_| Err(anyhow!("no response within {} ms", self.timeout.as_millis())))
         });
@@ -387,9 +411,10 @@ impl PushSender {
     }
 
     /// Posts a body to `/v1/traces` or `/v1/metrics` on a new connection. Reads at most `MAX_RESPONSE_BYTES` of the response's text.
-    async fn post(&self, path: &str, body: &PushBody) -> anyhow::Result<ReceiverResponse> {
+    async fn post_body(&self, path: &str, body: &PushBody) -> anyhow::Result<ReceiverResponse> {
         let stream = TcpStream::connect(&self.address).await?;
         let (mut sender, io) = http1::handshake(TokioIo::new(stream)).await?;
+        // Transfers the bytes, and ends with this function.
         let mut connection = JoinSet::new();
         connection.spawn(io);
         let json = String::from_utf8_lossy(&body.json).into_owned();
@@ -404,22 +429,22 @@ impl PushSender {
             text.extend_from_slice(&part);
         }
         text.truncate(MAX_RESPONSE_BYTES);
-        let pause = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+        let retry_after = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         Ok(ReceiverResponse {
             status: head.status,
-            retry_after: pause.and_then(|text| parse_retry_after(text, jiff::Timestamp::now())),
+            retry_after: retry_after.and_then(|text| parse_retry_after(text, jiff::Timestamp::now())),
             text: String::from_utf8_lossy(&text).into_owned(),
         })
     }
 }
 
-const HINT: &str = "expected a URL like http://localhost:4318";
+const URL_HINT: &str = "expected a URL like http://localhost:4318";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const RUN: PushRunId = PushRunId(0);
+    const RUN: PushRunId = PushRunId { index: 0 };
 
     fn queue_of_one_run(max: usize, max_per_minute: u64) -> PushQueue {
         let queue = PushQueue::new(max, max_per_minute);
@@ -437,7 +462,10 @@ mod tests {
         let begun = Instant::now();
         let admits = |bytes, after| {
             let dropped = queue.pushed(RUN).spans.dropped;
-            queue.push(PushBody { since: begun + Duration::from_secs(after), ..body(PushSignal::Traces, bytes, 1) });
+            queue.push_body(PushBody {
+                since: begun + Duration::from_secs(after),
+                ..body(PushSignal::Traces, bytes, 1)
+            });
             queue.pushed(RUN).spans.dropped == dropped
         };
         assert!(admits(60, 0) && admits(60, 1));
@@ -449,10 +477,10 @@ mod tests {
     #[test]
     fn overflow_is_counted_and_newer_metrics_replace_older_ones() {
         let queue = queue_of_one_run(100, u64::MAX);
-        queue.push(body(PushSignal::Metrics, 40, 5));
-        queue.push(body(PushSignal::Traces, 60, 7));
-        queue.push(body(PushSignal::Metrics, 30, 6));
-        queue.push(body(PushSignal::Traces, 11, 3));
+        queue.push_body(body(PushSignal::Metrics, 40, 5));
+        queue.push_body(body(PushSignal::Traces, 60, 7));
+        queue.push_body(body(PushSignal::Metrics, 30, 6));
+        queue.push_body(body(PushSignal::Traces, 11, 3));
         assert_eq!(queue.pushed(RUN).spans, PushedItems { accepted: 0, dropped: 3 });
         assert_eq!(queue.pushed(RUN).points, PushedItems::default());
         assert!(queue.problem(RUN).is_some_and(|t| t.contains("--otlp-queue")));
@@ -467,7 +495,7 @@ mod tests {
     #[test]
     fn close_waits_until_its_deadline() {
         let queue = queue_of_one_run(100, u64::MAX);
-        queue.push(body(PushSignal::Traces, 10, 4));
+        queue.push_body(body(PushSignal::Traces, 10, 4));
         let began = Instant::now();
         queue.close_run(RUN, began + Duration::from_millis(50));
         assert!(began.elapsed() >= Duration::from_millis(50) && began.elapsed() < Duration::from_secs(5));
@@ -479,9 +507,9 @@ mod tests {
     fn runs_share_the_queue_and_end_one_after_another() {
         let queue = queue_of_one_run(100, u64::MAX);
         let second = queue.add_run();
-        queue.push(body(PushSignal::Metrics, 40, 5));
-        queue.push(PushBody { run: second, ..body(PushSignal::Metrics, 40, 3) });
-        queue.push(PushBody { run: second, ..body(PushSignal::Traces, 40, 2) });
+        queue.push_body(body(PushSignal::Metrics, 40, 5));
+        queue.push_body(PushBody { run: second, ..body(PushSignal::Metrics, 40, 3) });
+        queue.push_body(PushBody { run: second, ..body(PushSignal::Traces, 40, 2) });
         assert_eq!(queue.pushed(second).spans, PushedItems { accepted: 0, dropped: 2 }, "the limit is that of both");
         let began = Instant::now();
         queue.close_run(RUN, began + Duration::from_millis(50));
@@ -518,7 +546,7 @@ mod tests {
         let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port");
         let sender = PushSender::new(&format!("http://{free}"), &Environment::default()).expect("a URL");
         let queue = queue_of_one_run(1_000, u64::MAX);
-        queue.push(PushBody {
+        queue.push_body(PushBody {
             run: RUN,
             signal: PushSignal::Traces,
             json: b"{}".to_vec(),
@@ -526,7 +554,7 @@ mod tests {
             since: Instant::now(),
         });
         std::thread::scope(|scope| {
-            let run = scope.spawn(|| sender.run(&queue));
+            let run = scope.spawn(|| sender.send_bodies(&queue));
             queue.close_run(RUN, Instant::now() + Duration::from_secs(5));
             run.join().expect("no panic");
         });

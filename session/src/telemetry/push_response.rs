@@ -22,8 +22,8 @@ pub(super) struct RejectedItems {
     pub(super) why: String,
 }
 
-/// Next part of a response.
-pub(crate) async fn next_part(body: &mut Incoming) -> Option<hyper::Result<Bytes>> {
+/// Next part of a response's body; `None` at its end.
+pub async fn next_part(body: &mut Incoming) -> Option<hyper::Result<Bytes>> {
     loop {
         match poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await? {
             Ok(frame) => {
@@ -37,7 +37,7 @@ pub(crate) async fn next_part(body: &mut Incoming) -> Option<hyper::Result<Bytes
     }
 }
 
-/// Parses seconds or a date.
+/// Parses the header `Retry-After`: seconds or a date. A date in the past means no pause.
 pub(super) fn parse_retry_after(text: &str, now: jiff::Timestamp) -> Option<Duration> {
     if let Ok(seconds) = text.trim().parse() {
         return Some(Duration::from_secs(seconds));
@@ -48,9 +48,7 @@ pub(super) fn parse_retry_after(text: &str, now: jiff::Timestamp) -> Option<Dura
 
 /// What the receiver rejected, by its successful response.
 pub(super) fn parse_partial_success(answer: &str) -> RejectedItems {
-    let Ok(answer) = serde_json::from_str::<Value>(answer) else {
-        return RejectedItems::default();
-    };
+    let Ok(answer) = serde_json::from_str::<Value>(answer) else { return RejectedItems::default() };
     let partial = &answer["partialSuccess"];
     let rejected = ["rejectedSpans", "rejectedDataPoints"].iter().find_map(|name| {
         let count = &partial[*name];

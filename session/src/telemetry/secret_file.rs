@@ -8,14 +8,15 @@ use std::os::unix::fs::MetadataExt as _;
 pub(super) fn check_secret(file: &File, forbidden_bits: u32) -> io::Result<()> {
     let found = file.metadata()?;
     let owner = found.uid();
-    let why = if found.mode() & forbidden_bits != 0 {
-        "other users can read it: run chmod 600 on it, and create a new one if it may have been read".to_owned()
-    } else if owner != 0 && owner != rustix::process::geteuid().as_raw() {
-        format!("it belongs to user {owner}, who can read it: use a file of your own")
-    } else {
-        return Ok(());
-    };
-    Err(io::Error::new(io::ErrorKind::InvalidData, why))
+    if found.mode() & forbidden_bits != 0 {
+        let why = "other users can read it: run chmod 600 on it, and create a new one if it may have been read";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    }
+    if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+        let why = format!("it belongs to user {owner}, who can read it: use a file of your own");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

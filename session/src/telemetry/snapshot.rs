@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// Maximum age of a snapshot that is served again.
-const FRESH: Duration = Duration::from_millis(250);
+const MAX_AGE: Duration = Duration::from_millis(250);
 
 /// The snapshot made last.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ struct Latest<T> {
     at: Instant,
     content: Arc<T>,
     /// Set after the end of the run: no newer snapshot will follow.
-    last: bool,
+    is_final: bool,
 }
 
 /// The run's side.
@@ -36,7 +36,7 @@ impl<T> Clone for SnapshotClient<T> {
     }
 }
 
-/// Creates both sides.
+/// Creates both sides of one kind of snapshot: the run's, and the endpoint's.
 pub(super) fn snapshot_pair<T>() -> (SnapshotPublisher<T>, SnapshotClient<T>) {
     let (sender, latest) = watch::channel(None);
     let requested = Arc::<AtomicBool>::default();
@@ -50,9 +50,9 @@ impl<T> SnapshotPublisher<T> {
         self.requested.swap(false, Ordering::Relaxed)
     }
 
-    /// Publishes a snapshot; `last` marks the final one.
-    pub(super) fn publish(&self, content: T, last: bool) {
-        self.latest.send_replace(Some(Latest { at: Instant::now(), content: Arc::new(content), last }));
+    /// Publishes a snapshot. After a final one, the run makes no more.
+    pub(super) fn publish(&self, content: T, is_final: bool) {
+        self.latest.send_replace(Some(Latest { at: Instant::now(), content: Arc::new(content), is_final }));
     }
 }
 
@@ -60,9 +60,9 @@ impl<T> SnapshotClient<T> {
     /// Current snapshot; `None` if the run does not answer within `patience`.
     pub(super) async fn fetch(&self, patience: Duration) -> Option<Arc<T>> {
         let mut latest = self.latest.clone();
-        // The last one of a run stays valid.
+        // The final one of a run stays valid.
         if let Some(known) = latest.borrow_and_update().as_ref()
-            && (known.last || known.at.elapsed() < FRESH)
+            && (known.is_final || known.at.elapsed() < MAX_AGE)
         {
             return Some(Arc::clone(&known.content));
         }
@@ -97,7 +97,7 @@ mod tests {
         publisher.publish(7, true);
         let (first, runtime, client) = asker.join().expect("no panic");
         assert_eq!(first.as_deref(), Some(&7));
-        std::thread::sleep(2 * FRESH);
+        std::thread::sleep(2 * MAX_AGE);
         assert_eq!(runtime.block_on(client.fetch(SOON)).as_deref(), Some(&7));
         assert!(!publisher.take_request(), "the final snapshot needs no request");
     }

@@ -13,10 +13,10 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use trace::{Event, MonoNs, ReportInput};
 
 /// Capacity of the queue to the endpoint's thread.
-const JOBS: usize = 64;
+const MAX_JOBS: usize = 64;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Maximum time for the clients to receive the end of the run.
-const LAST: Duration = Duration::from_secs(2);
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval between attempts to queue the end.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -30,7 +30,7 @@ pub(super) enum StreamJob {
 
 impl StreamJob {
     /// Encodes the section.
-    pub(super) fn encode(&self, packer: &mut StreamPacker) -> io::Result<Bytes> {
+    pub(super) fn encode_section(&self, packer: &mut StreamPacker) -> io::Result<Bytes> {
         match self {
             Self::Block(block) => packer.pack_block(block).map(Bytes::copy_from_slice),
             Self::Status(status) => packer.pack_status(status).map(Bytes::from),
@@ -59,12 +59,12 @@ struct SentEnd {
 impl StreamPublisher {
     /// Creates the publisher, and the queue that the endpoint reads.
     pub(super) fn new(payload: RecordedPayload, blocks_dropped: Arc<AtomicU64>) -> (Self, Receiver<StreamJob>) {
-        let (jobs, inbox) = channel(JOBS);
+        let (jobs, inbox) = channel(MAX_JOBS);
         (Self { jobs, blocks: BlockWriter::new(payload), last_status: None, blocks_dropped, end: None }, inbox)
     }
 
     /// Writes an event that the analysis has already applied.
-    pub(super) fn event(&mut self, event: &Event<'_>) {
+    pub(super) fn write_event(&mut self, event: &Event<'_>) {
         self.blocks.event(event);
         if self.blocks.is_full() {
             self.send_block();
@@ -72,7 +72,7 @@ impl StreamPublisher {
     }
 
     /// Writes a tick that the analysis has already applied, and sends the block collected since the last one.
-    pub(super) fn tick(&mut self, now: MonoNs, input: &dyn Fn() -> ReportInput) {
+    pub(super) fn write_tick(&mut self, now: MonoNs, input: &dyn Fn() -> ReportInput) {
         self.blocks.tick(now);
         self.send_block();
         if self.last_status.is_none_or(|at| now.since(at) >= SECOND_NS) {
@@ -97,7 +97,8 @@ impl StreamPublisher {
         self.send_block();
         let (done, is_done) = mpsc::channel();
         let mut end = StreamJob::End(Box::new(input.clone()), done);
-        let deadline = Instant::now() + LAST;
+        let deadline = Instant::now() + END_TIMEOUT;
+        // Ends as well if the endpoint's thread has ended.
         while let Err(TrySendError::Full(back)) = self.jobs.try_send(end) {
             if Instant::now() >= deadline {
                 break;
@@ -110,11 +111,9 @@ impl StreamPublisher {
 
     /// Waits briefly until the clients have received the end of the run.
     pub(super) fn wait_for_clients(&mut self) {
-        let Some(SentEnd { is_done, deadline }) = self.end.take() else {
-            return;
-        };
-        let left = deadline.saturating_duration_since(Instant::now());
-        if is_done.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
+        let Some(SentEnd { is_done, deadline }) = self.end.take() else { return };
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        if is_done.recv_timeout(remaining) == Err(RecvTimeoutError::Timeout) {
             tracing::info!("metrics: some clients did not receive the end of the stream in time");
         }
     }

@@ -46,30 +46,32 @@ impl<T: Send + 'static> Background<T> {
 /// Start of a run, which a signal or the end of `--duration` interrupts.
 pub struct StartUp<'a> {
     signals: &'a Signals,
-    until: Option<Instant>,
+    deadline: Option<Instant>,
 }
 
 impl<'a> StartUp<'a> {
     /// A start that begins now.
     pub fn new(signals: &'a Signals, duration: Option<Duration>) -> Self {
-        let until = duration.and_then(|duration| Instant::now().checked_add(duration.saturating_add(START_TIME)));
-        Self { signals, until }
+        let deadline = duration.and_then(|duration| Instant::now().checked_add(duration.saturating_add(START_TIME)));
+        Self { signals, deadline }
     }
 
-    /// Waits for the result of this work. `None` if the start was interrupted.
-    pub fn wait<T: Send + 'static>(
+    /// Runs this work on a thread of its own and waits for its result. `None` if a signal or the end of `--duration` came first: the work may
+    /// be blocked for good, and is left behind.
+    pub fn wait_for_result_of<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
     ) -> anyhow::Result<Option<T>> {
         let background = Background::start(work)?;
         loop {
+            // A signal does not end the wait for the channel, so it is looked for in between.
             match background.result.recv_timeout(CHECK_INTERVAL) {
                 Ok(result) => return result.map(Some),
                 Err(RecvTimeoutError::Disconnected) => return Err(Crashed.into()),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            let is_time_over = self.until.is_some_and(|until| Instant::now() >= until);
-            if self.signals.seen() > 0 || is_time_over {
+            let is_time_over = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if self.signals.end_request_count() > 0 || is_time_over {
                 return Ok(None);
             }
         }
@@ -91,6 +93,7 @@ impl About for Unattached {
         false
     }
 
+    /// Line for the report: what the start had not finished when the run ended.
     fn degraded(&self) -> Vec<String> {
         vec![format!(
             "engine: nothing was observed: the run ended before tokengap had finished {}; a file of a process may not answer",
@@ -116,22 +119,22 @@ mod tests {
     #[test]
     fn work_that_never_returns_is_abandoned_at_the_end_of_the_duration() {
         let signals = Signals::none();
-        let start_up = StartUp { signals: &signals, until: Some(Instant::now() + Duration::from_millis(50)) };
+        let start_up = StartUp { signals: &signals, deadline: Some(Instant::now() + Duration::from_millis(50)) };
         let begun = Instant::now();
-        let result = start_up.wait(|| {
+        let result = start_up.wait_for_result_of(|| {
             thread::sleep(Duration::from_mins(10));
             Ok(())
         });
         assert!(matches!(result, Ok(None)), "{result:?}");
         assert!(begun.elapsed() < Duration::from_mins(1));
-        assert_eq!(start_up.wait(|| Ok(7)).unwrap(), Some(7));
+        assert_eq!(start_up.wait_for_result_of(|| Ok(7)).unwrap(), Some(7));
     }
 
     #[test]
     fn a_crash_of_the_work_is_an_error() {
         let signals = Signals::none();
         let start_up = StartUp::new(&signals, None);
-        let result = start_up.wait(|| -> anyhow::Result<()> { panic!("on purpose") });
+        let result = start_up.wait_for_result_of(|| -> anyhow::Result<()> { panic!("on purpose") });
         assert!(result.unwrap_err().to_string().contains("crashed"));
     }
 }

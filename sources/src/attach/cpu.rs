@@ -25,8 +25,8 @@ const REST_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub(super) struct CpuWatch {
     processes: Vec<WatchedProcess>,
-    /// Poll counters of event loops at the previous sample.
-    polls: HashMap<ThreadId, Polled>,
+    /// Counters of event loops at the last sample of all threads.
+    poll_counters: HashMap<ThreadId, PollCounters>,
     last_sample_at: Option<Instant>,
     /// When all threads were sampled last.
     last_full_sample_at: Option<Instant>,
@@ -41,8 +41,8 @@ struct WatchedProcess {
 }
 
 impl CpuWatch {
-    /// Adds a process, or returns why it cannot be sampled.
-    pub(super) fn add(&mut self, process: &Process) -> Result<(), String> {
+    /// Adds a process to those sampled, or returns why it cannot be sampled.
+    pub(super) fn add_process(&mut self, process: &Process) -> Result<(), String> {
         let pid = process.id.pid;
         self.processes.push(WatchedProcess {
             role: process.role.word(),
@@ -54,8 +54,8 @@ impl CpuWatch {
         Ok(())
     }
 
-    /// Takes a sample if one is due.
-    pub(super) fn poll(&mut self, probe: &Probe, lanes: &Lanes, sink: Sink<'_>) {
+    /// Samples the threads whose interval is over, and emits their CPU times.
+    pub(super) fn sample_when_due(&mut self, probe: &Probe, lanes: &Lanes, sink: Sink<'_>) {
         let now = Instant::now();
         // Before the state of the lanes is asked for, because this is called at every turn of the run loop.
         if !is_due(self.last_sample_at, FAST_INTERVAL, now) {
@@ -73,16 +73,18 @@ impl CpuWatch {
         } else {
             SampledThreads::OnPath
         };
-        let polls = match scope {
-            SampledThreads::All => take_poll_uses(&mut self.polls, probe),
-            SampledThreads::OnPath => HashMap::new(),
-        };
+        let mut poll_uses = HashMap::new();
+        if scope == SampledThreads::All {
+            let counters = read_poll_counters(probe);
+            poll_uses = poll_uses_between(&self.poll_counters, &counters);
+            self.poll_counters = counters;
+        }
         let oldest_sent_at = lanes.oldest_waiting_since();
         let are_frames_late =
             oldest_sent_at.is_some_and(|sent_at| MonoNs::now().since(sent_at) >= FAST_INTERVAL.as_nanos() as u64);
         let receivers = SampledReceivers { lanes, are_frames_late };
         // An exited process keeps its past samples but is not sampled again.
-        self.processes.retain_mut(|process| process.sample_threads(scope, &polls, receivers, sink));
+        self.processes.retain_mut(|process| process.sample_threads(scope, &poll_uses, receivers, sink));
     }
 }
 
@@ -95,8 +97,8 @@ struct SampledReceivers<'a> {
 }
 
 impl SampledReceivers<'_> {
-    /// Why a thread did not run, if it receives frames. While no frame is late, only whether a thread is stopped that did not run at all: connections
-    /// may wait for it instead, and that is cheap to read.
+    /// Why a thread that receives frames did not run. `None` if it did, or receives none. While no frame is late, a thread that did not run at
+    /// all is only checked for being stopped: connections may wait for it instead, and that is cheap to read.
     fn reason_not_running(self, id: ThreadId, thread: &ThreadUse, interval_ns: u64) -> Option<Away> {
         if !self.lanes.is_receiver(id) {
             None
@@ -119,23 +121,23 @@ enum SampledThreads {
 }
 
 impl WatchedProcess {
-    /// Takes a sample. Returns whether the process is still running.
+    /// Samples the threads of the scope and emits their CPU times. Returns whether the process is still running.
     fn sample_threads(
         &mut self,
         scope: SampledThreads,
-        polls: &HashMap<ThreadId, PollUse>,
+        poll_uses: &HashMap<ThreadId, PollUse>,
         receivers: SampledReceivers<'_>,
         sink: Sink<'_>,
     ) -> bool {
         let Ok(on_path) = self.path.sample() else { return false };
-        self.emit_threads(&on_path, &HashSet::new(), polls, Some(receivers), sink);
+        self.emit_threads(&on_path, &HashSet::new(), poll_uses, Some(receivers), sink);
         if scope == SampledThreads::OnPath {
             return true;
         }
         let Ok(others) = self.others.sample() else { return false };
         // New libzmq threads move others down the order, so a thread can be in both samples.
         let sampled = on_path.threads.iter().map(|thread| thread.tid).collect();
-        self.emit_threads(&others, &sampled, polls, None, sink);
+        self.emit_threads(&others, &sampled, poll_uses, None, sink);
         true
     }
 
@@ -144,7 +146,7 @@ impl WatchedProcess {
         &self,
         sample: &ProcessSample,
         skipped_tids: &HashSet<u32>,
-        polls: &HashMap<ThreadId, PollUse>,
+        poll_uses: &HashMap<ThreadId, PollUse>,
         receivers: Option<SampledReceivers<'_>>,
         sink: Sink<'_>,
     ) {
@@ -168,7 +170,7 @@ impl WatchedProcess {
                 on_ns: thread.on_ns,
                 wait_ns: thread.wait_ns,
                 throttled_ns: sample.throttled_ns,
-                poll: polls.get(&id).copied(),
+                poll: poll_uses.get(&id).copied(),
                 away: away.as_ref().map(|away| event::Away { state: away.state, place: &away.waits_in }),
             };
             sink(&Event::new(sample.at, What::Cpu(what)));
@@ -181,10 +183,12 @@ fn is_idle(thread: &ThreadUse, interval_ns: u64) -> bool {
     thread.on_ns.saturating_add(thread.wait_ns.unwrap_or(0)) < interval_ns / 2
 }
 
+/// Counters of a thread's event loop.
 #[derive(Clone, Copy)]
-struct Polled {
+struct PollCounters {
     at: MonoNs,
-    inside_ns: u64,
+    /// Total time inside `epoll_wait`.
+    polled_ns: u64,
     wakeups: u64,
 }
 
@@ -192,42 +196,49 @@ fn is_due(last: Option<Instant>, interval: Duration, now: Instant) -> bool {
     last.is_none_or(|last| now.duration_since(last) >= interval)
 }
 
-/// How the threads used their event loops since the `last` sample, which is replaced. Leaves out threads that only use `poll`, whose return is
-/// not observed.
-fn take_poll_uses(last: &mut HashMap<ThreadId, Polled>, probe: &Probe) -> HashMap<ThreadId, PollUse> {
+/// Reads the counters of the threads' event loops. Leaves out threads that only use `poll`, whose return is not observed.
+fn read_poll_counters(probe: &Probe) -> HashMap<ThreadId, PollCounters> {
     let at = MonoNs::now();
     let threads = probe.thread_accounting().unwrap_or_else(|error| {
         tracing::debug!("cannot read the threads' polls: {error}");
         Vec::new()
     });
-    let mut current = HashMap::new();
+    let mut counters = HashMap::new();
     for (pid, thread) in threads {
         if thread.epolls == 0 {
             continue;
         }
-        // A poll that has not returned yet counts up to now.
-        let unfinished_ns = if thread.polling == 1 { at.0.saturating_sub(thread.poll_ns) } else { 0 };
-        let polled = Polled { at, inside_ns: thread.polled_ns + unfinished_ns, wakeups: thread.waits };
-        current.insert(ThreadId { pid, tid: thread.tid }, polled);
+        // The kernel side adds a poll when it returns. One that has not returned yet counts up to now.
+        let is_polling = thread.polling == 1;
+        let unfinished_ns = if is_polling { at.0.saturating_sub(thread.poll_ns) } else { 0 };
+        let polled_ns = thread.polled_ns + unfinished_ns;
+        counters.insert(ThreadId { pid, tid: thread.tid }, PollCounters { at, polled_ns, wakeups: thread.waits });
     }
+    counters
+}
+
+/// How the threads used their event loops between two readings of the counters. Leaves out threads that only the later one has.
+fn poll_uses_between(
+    earlier: &HashMap<ThreadId, PollCounters>,
+    later: &HashMap<ThreadId, PollCounters>,
+) -> HashMap<ThreadId, PollUse> {
     let mut uses = HashMap::new();
-    for (id, polled) in &current {
-        if let Some(before) = last.get(id) {
-            uses.insert(*id, polled.use_since(before));
+    for (thread, counters) in later {
+        if let Some(before) = earlier.get(thread) {
+            uses.insert(*thread, counters.use_since(before));
         }
     }
-    *last = current;
     uses
 }
 
-impl Polled {
+impl PollCounters {
     /// Use of the event loop between two readings of its counters.
     fn use_since(&self, before: &Self) -> PollUse {
         let interval_ns = self.at.since(before.at);
         PollUse {
             interval_ns,
             // An unfinished poll may have begun before the interval.
-            polled_ns: self.inside_ns.saturating_sub(before.inside_ns).min(interval_ns),
+            polled_ns: self.polled_ns.saturating_sub(before.polled_ns).min(interval_ns),
             wakeups: self.wakeups.saturating_sub(before.wakeups),
         }
     }

@@ -73,8 +73,8 @@ pub(super) struct Delivery<'d> {
 }
 
 impl Delivery<'_> {
-    /// Passes an observation on to its receivers.
-    pub(super) fn deliver(&mut self, observation: &Observation<'_>) {
+    /// Passes an observation on to the runs that receive those of its process.
+    pub(super) fn deliver_observation(&mut self, observation: &Observation<'_>) {
         if let Some(at) = time_of(observation) {
             self.counts.last_at = Some(at);
         }
@@ -90,7 +90,7 @@ impl Delivery<'_> {
             return;
         }
         let all_receivers = self.receivers;
-        if let Some(receivers) = pid_of(observation).and_then(|pid| all_receivers.get(&pid)) {
+        if let Some(receivers) = pid_of_observation(observation).and_then(|pid| all_receivers.get(&pid)) {
             for run in &receivers.runs {
                 self.deliver_to(*run, observation);
             }
@@ -99,10 +99,9 @@ impl Delivery<'_> {
 
     /// Emits an observation for the run that reads, or copies it into the inbox of another run.
     fn deliver_to(&mut self, receiver: RunId, observation: &Observation<'_>) {
-        let Some(entry) = self.runs.get_mut(&receiver) else {
-            return;
-        };
+        let Some(entry) = self.runs.get_mut(&receiver) else { return };
         let is_loss = matches!(observation, Observation::Lost { .. });
+        // The shares of losses follow from the traffic, so they are no part of it.
         if !is_loss {
             entry.traffic.current += 1;
         }
@@ -111,12 +110,12 @@ impl Delivery<'_> {
             (self.emit)(observation);
         } else {
             self.counts.of_others += 1;
-            entry.inbox.push(observation);
+            entry.inbox.push_copy(observation);
         }
     }
 
-    /// Shares out lost observations, of which the kernel side knows only the total, by the recent traffic of each run. A run without a share
-    /// gets a loss of none, too: it may have lost some nevertheless.
+    /// Divides lost observations, of which the kernel side knows only the total, among the runs by their recent traffic. A run whose share is 0
+    /// is told so, too: it may have lost some nevertheless.
     fn deliver_losses(&mut self, cause: Loss, count: u64) {
         // A run without an engine misses nothing.
         let mut observing_runs = Vec::new();
@@ -127,14 +126,14 @@ impl Delivery<'_> {
                 weights.push(entry.traffic.observations());
             }
         }
-        for (run, share) in observing_runs.into_iter().zip(share_out(count, &weights)) {
+        for (run, share) in observing_runs.into_iter().zip(divide_by_weight(count, &weights)) {
             self.deliver_to(run, &Observation::Lost { cause, count: share });
         }
     }
 }
 
 /// Divides `count` in proportion to the weights, or equally if all are 0. Returns a share for each weight; their sum is `count`.
-fn share_out(count: u64, weights: &[u64]) -> Vec<u64> {
+fn divide_by_weight(count: u64, weights: &[u64]) -> Vec<u64> {
     let are_all_zero = weights.iter().all(|weight| *weight == 0);
     let equal_weights = vec![1; weights.len()];
     let weights = if are_all_zero { &equal_weights } else { weights };
@@ -143,7 +142,7 @@ fn share_out(count: u64, weights: &[u64]) -> Vec<u64> {
     let mut shares = Vec::new();
     for weight in weights {
         let weight = u128::from(*weight);
-        // A share of the rest, so that the shares add up.
+        // A share of what is left, not of the total: the last weight above 0 takes all of the rest, so that rounding loses none.
         let share = (u128::from(count_left) * weight / weight_left.max(1)) as u64;
         count_left -= share;
         weight_left -= weight;
@@ -153,7 +152,7 @@ fn share_out(count: u64, weights: &[u64]) -> Vec<u64> {
 }
 
 /// The process that an observation is of; `None` for lost ones, which may be of any.
-fn pid_of(observation: &Observation<'_>) -> Option<u32> {
+fn pid_of_observation(observation: &Observation<'_>) -> Option<u32> {
     match observation {
         Observation::Sent(message) | Observation::Received(message) => Some(message.call.socket.pid),
         Observation::Unsent(call) | Observation::Processed(call) | Observation::Returned(call) => Some(call.socket.pid),
@@ -177,15 +176,15 @@ mod tests {
     use super::*;
 
     fn sum_of_shares(count: u64, weights: &[u64]) -> u64 {
-        share_out(count, weights).iter().sum()
+        divide_by_weight(count, weights).iter().sum()
     }
 
     #[test]
     fn lost_observations_are_shared_out_by_traffic_and_add_up() {
-        assert_eq!(share_out(1_000, &[0, 300, 100]), [0, 750, 250]);
+        assert_eq!(divide_by_weight(1_000, &[0, 300, 100]), [0, 750, 250]);
         assert_eq!(sum_of_shares(2, &[1, 1, 1]), 2);
         assert_eq!(sum_of_shares(u64::MAX, &[u64::MAX, u64::MAX]), u64::MAX);
-        assert_eq!(share_out(7, &[0, 0]), [3, 4]);
-        assert_eq!(share_out(7, &[]), [0; 0]);
+        assert_eq!(divide_by_weight(7, &[0, 0]), [3, 4]);
+        assert_eq!(divide_by_weight(7, &[]), [0; 0]);
     }
 }

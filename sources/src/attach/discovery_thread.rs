@@ -56,7 +56,7 @@ pub(super) struct DiscoveryThread {
 }
 
 impl DiscoveryThread {
-    /// Starts the thread. The files of the `attached` engines were read. Looks for other engines if there is a `search`.
+    /// Starts the thread. The files of the `attached` engines are not read again. Looks for other engines if there is an `engine_search`.
     pub(super) fn start(
         watcher: Option<Watcher>,
         attached: &[FoundEngine],
@@ -73,11 +73,11 @@ impl DiscoveryThread {
             watcher,
             for_engines: engine_search,
             libraries: LibraryReader::default(),
-            read: attached.iter().flat_map(|found| &found.engine.processes).map(|process| process.id).collect(),
+            already_read: attached.iter().flat_map(|found| &found.engine.processes).map(|process| process.id).collect(),
             ports: Arc::clone(&ports),
             began: Arc::clone(&search_began),
         };
-        thread::Builder::new().name("lookout".into()).spawn(move || search.run(&sender, &stopped))?;
+        thread::Builder::new().name("lookout".into()).spawn(move || search.search_until_stopped(&sender, &stopped))?;
         Ok(Self {
             topology,
             changes: 0,
@@ -109,10 +109,11 @@ impl DiscoveryThread {
     }
 
     /// Updates the processes, their connections and the engines found. Never blocks.
-    pub(super) fn update(&mut self) {
+    pub(super) fn update_topology(&mut self) {
         let mut latest_topology = None;
         while let Ok(update) = self.updates.try_recv() {
             match update {
+                // Each topology is complete, so only the latest one counts.
                 Update::Changed(topology) => latest_topology = Some(topology),
                 Update::Found(engine) => self.found.push(*engine),
                 Update::NotFound(why) => {
@@ -159,7 +160,7 @@ impl DiscoveryThread {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner).wanted.insert(run, pids.collect());
     }
 
-    /// Reached limits and failures of the search for new workers.
+    /// Lines for the report: reached limits and failures of the search for new workers.
     pub(super) fn degraded(&self) -> Vec<String> {
         let mut degraded: Vec<String> = self.limits.iter().map(with_remedy).collect();
         let began = *self.search_began.lock().unwrap_or_else(PoisonError::into_inner);
@@ -201,14 +202,14 @@ struct Search {
     for_engines: Option<EngineSearch>,
     libraries: LibraryReader,
     /// Processes whose files were read.
-    read: BTreeSet<ProcessId>,
+    already_read: BTreeSet<ProcessId>,
     ports: Arc<Mutex<KnownPorts>>,
     began: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Search {
     /// The thread: searches every `POLL_INTERVAL` and sends all changes, until the other end of `stopped` is dropped.
-    fn run(mut self, sender: &Sender<Update>, stopped: &Receiver<()>) {
+    fn search_until_stopped(mut self, sender: &Sender<Update>, stopped: &Receiver<()>) {
         // Without a watcher nothing is known yet, so the first search starts at once.
         let mut wait = if self.watcher.is_some() { POLL_INTERVAL } else { Duration::ZERO };
         let mut obstacle = String::new();
@@ -216,8 +217,8 @@ impl Search {
             wait = POLL_INTERVAL;
             // Lets the other thread notice a search that hangs, as in a file system that does not answer.
             *self.began.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-            let mut updates: Vec<Update> = self.search_processes().into_iter().collect();
-            match self.find_engines() {
+            let mut updates: Vec<Update> = self.search_processes_once().into_iter().collect();
+            match self.find_new_engines() {
                 Ok(found) => updates.extend(found.into_iter().map(|found| Update::Found(Box::new(found)))),
                 Err(why) => {
                     // Each search fails for the same reason, which is logged once.
@@ -235,7 +236,7 @@ impl Search {
     }
 
     /// Searches once for new processes and connections; `None` if nothing has changed.
-    fn search_processes(&mut self) -> Option<Update> {
+    fn search_processes_once(&mut self) -> Option<Update> {
         let has_changed = match &mut self.watcher {
             Some(watcher) => watcher.poll(),
             // The first search, after which all processes are new.
@@ -248,7 +249,7 @@ impl Search {
             Ok(false) => {
                 // Ports are looked up at each search, because a process opens them once its model is loaded.
                 let wanted = self.ports.lock().unwrap_or_else(PoisonError::into_inner).wanted.clone();
-                self.find_ports(wanted.into_values().flatten().collect());
+                self.publish_ports(wanted.into_values().flatten().collect());
                 None
             }
             Ok(true) => {
@@ -262,8 +263,8 @@ impl Search {
         }
     }
 
-    /// Engines that were not found before, once what a run needs of them was read. An error says why there is none.
-    fn find_engines(&mut self) -> Result<Vec<FoundEngine>, String> {
+    /// Engines that were not found before, with their ports and names. Empty if none is searched for; an error says why none is found.
+    fn find_new_engines(&mut self) -> Result<Vec<FoundEngine>, String> {
         let (Some(search), Some(watcher)) = (&mut self.for_engines, &self.watcher) else {
             return Ok(Vec::new());
         };
@@ -285,12 +286,12 @@ impl Search {
         Ok(found)
     }
 
-    /// Reads the files and ports of new processes, which then answer quickly.
+    /// Reads the libraries and ports of processes that are new since the last search.
     fn read_new_processes(&mut self) {
         let Some(topology) = self.watcher.as_ref().map(Watcher::topology) else { return };
         let mut running: BTreeSet<ProcessId> = topology.processes().map(|process| process.id).collect();
         running.extend(&topology.frontends);
-        let unread = topology.processes().filter(|process| !self.read.contains(&process.id));
+        let unread = topology.processes().filter(|process| !self.already_read.contains(&process.id));
         let mut server_pids = BTreeSet::new();
         for process in unread.take(MAX_READ) {
             self.libraries.read_libraries_of(process.id.pid, process.inner_server);
@@ -298,21 +299,21 @@ impl Search {
                 server_pids.insert(process.id.pid);
             }
         }
-        for frontend in topology.frontends.iter().filter(|id| !self.read.contains(id)).take(MAX_READ) {
+        for frontend in topology.frontends.iter().filter(|id| !self.already_read.contains(id)).take(MAX_READ) {
             self.libraries.read_libraries_of(frontend.pid, None);
         }
-        self.read = running;
+        self.already_read = running;
         let mut pids_to_look_up = server_pids;
         let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
-        ports.found.retain(|pid, _| self.read.iter().any(|id| id.pid == *pid));
+        ports.found.retain(|pid, _| self.already_read.iter().any(|id| id.pid == *pid));
         pids_to_look_up.extend(ports.wanted.values().flatten());
         // Not held while files of other processes are read: the run loop takes this lock.
         drop(ports);
-        self.find_ports(pids_to_look_up);
+        self.publish_ports(pids_to_look_up);
     }
 
-    /// Reads the listening ports of these processes.
-    fn find_ports(&self, pids: BTreeSet<u32>) {
+    /// Reads the listening ports of these processes into the list that the run loop looks at.
+    fn publish_ports(&self, pids: BTreeSet<u32>) {
         let mut sockets = ListeningSockets::default();
         for pid in pids {
             let found = find_ports(&mut sockets, pid);

@@ -48,8 +48,8 @@ pub(super) struct Egress {
     /// Connections that the kernel side must ignore.
     useless: Vec<UselessConnection>,
     logs: LogThread,
-    /// Tokenizer of an engine whose messages carry no text, while it is being read.
-    reading: Option<TokenizerThread>,
+    /// Reads the tokenizer of an engine whose messages carry no text, until it has finished.
+    tokenizer_thread: Option<TokenizerThread>,
     /// Why there is no such tokenizer.
     no_tokenizer: Option<String>,
     left_out: u64,
@@ -68,7 +68,7 @@ struct UnknownSpans {
 }
 
 impl UnknownSpans {
-    /// Span of the caller in a record of a request; `None` if the request names none.
+    /// Span of the caller in a record of a request; `None` if the request names none. Counts spans that cannot be read.
     fn parse_caller(&mut self, payload: &[u8]) -> Option<TraceParent> {
         // The record begins with the times of the request.
         let caller = CallerSpan::parse(payload.get(size_of::<RequestTimes>()..)?)?;
@@ -157,26 +157,27 @@ impl Egress {
         self.clients.server.texts.detokenizer = Some(tokenizer);
     }
 
-    /// Compares no text with token ids.
-    pub(super) fn has_no_ids(&mut self) {
+    /// Notes that text cannot be compared with token ids, because those stay inside the process.
+    pub(super) fn record_ids_unread(&mut self) {
         self.no_tokenizer = Some("the ids passed to a server inside the process are not read".to_owned());
     }
 
-    /// Reads the tokenizer of an engine whose messages carry no text. An error says why there is none.
-    pub(super) fn read_tokenizer(&mut self, json: Result<Vec<u8>, String>) {
+    /// Starts a thread that parses the `tokenizer.json` of an engine whose messages carry no text, or notes why there is none.
+    pub(super) fn start_reading_tokenizer(&mut self, json: Result<Vec<u8>, String>) {
         match json {
-            Ok(json) => self.reading = tokenizer::start_reading_tokenizer(json),
+            Ok(json) => self.tokenizer_thread = tokenizer::start_reading_tokenizer(json),
             Err(why) => self.no_tokenizer = Some(format!("{why}; name the model's tokenizer.json with --tokenizer")),
         }
     }
 
     /// Uses the tokenizer from now on, if the thread that reads it has finished.
-    pub(super) fn poll_tokenizer(&mut self) {
-        let has_finished = self.reading.as_ref().is_some_and(TokenizerThread::is_finished);
+    pub(super) fn use_tokenizer_once_read(&mut self) {
+        let has_finished = self.tokenizer_thread.as_ref().is_some_and(TokenizerThread::is_finished);
         if !has_finished {
             return;
         }
-        match self.reading.take().map(TokenizerThread::join) {
+        // Joining a thread that has finished does not block.
+        match self.tokenizer_thread.take().map(TokenizerThread::join) {
             Some(Ok(Ok(tokenizer))) => self.clients.server.texts.detokenizer = Some(tokenizer),
             Some(Ok(Err(why))) => self.no_tokenizer = Some(why),
             // A panic of the thread leaves no result.
@@ -185,7 +186,7 @@ impl Egress {
     }
 
     /// Starts observing the writes of a process that answers clients; must run before its messages are observed.
-    /// Returns whether they are observed, or why they cannot be.
+    /// Returns whether they are observed; not if it has no client that it serves through a socket. An error says why they cannot be.
     pub(super) fn observe_serving(
         &mut self,
         probe: &mut Probe,
@@ -229,7 +230,7 @@ impl Egress {
     /// Observes frontends between a server and its clients.
     pub(super) fn watch_frontends(&mut self, run: RunId, engine: &Engine, node: &mut Node) {
         if self.plane.is_some() {
-            self.frontends.update(run, engine, node);
+            self.frontends.observe_new_frontends(run, engine, node);
             self.clients.server.frontends.observed |= !self.frontends.observed.is_empty();
         }
     }
@@ -242,7 +243,7 @@ impl Egress {
     /// Passes the request ids of new log lines to the server's state, which joins them with the responses.
     pub(super) fn read_logs(&mut self) {
         let Self { logs, clients, requests, .. } = self;
-        logs.poll(|ids| record_logged_ids(&ids, &mut clients.server, requests));
+        logs.read_new_ids(|ids| record_logged_ids(&ids, &mut clients.server, requests));
     }
 
     /// Statistics and latest pairs of requests matched between frontend and engine by their tokens; `None` without any.
@@ -354,17 +355,18 @@ impl Egress {
         }
     }
 
-    /// Passes the ignored connections on to the kernel side.
+    /// Makes the kernel side stop copying connections that tell nothing about responses.
     pub(super) fn ignore_useless_connections(&mut self, probe: &mut Probe) {
         for UselessConnection { socket, is_tls } in self.useless.drain(..) {
             let ignored = if is_tls { probe.ignore_tls_connection(socket) } else { probe.ignore_connection(socket) };
+            // Its bytes are then copied in vain, which changes no result.
             if let Err(error) = ignored {
                 tracing::debug!("cannot ignore a connection: {error}");
             }
         }
     }
 
-    /// Traffic that was not observable.
+    /// Lines for the report about traffic that was not observable.
     pub(super) fn degraded(&self) -> Vec<String> {
         let mut degraded = self.clients.server.degraded();
         degraded.extend(self.frontends.degraded(&self.clients.server.frontends));

@@ -56,8 +56,9 @@ pub struct EngineRun {
     past_degraded: Vec<String>,
     /// Hop ids used so far.
     ids: HopIds,
-    keep_ids: bool,
-    stopping: bool,
+    keeps_ids: bool,
+    is_stopping: bool,
+    /// Number of engines of this run that have exited.
     ended: u64,
     /// Total time during which no engine was watched.
     away: Duration,
@@ -97,7 +98,8 @@ impl EngineState {
 }
 
 impl EngineRuns {
-    /// Attaches to these engines. Further ones join once they have started if `engine_search`.
+    /// Attaches to these engines, and returns a run for each up to the limit. If there is an `engine_search`, engines of these names that start
+    /// later get a run from [`Self::next_run`]. Fails if no engine can be attached.
     pub fn attach(
         watcher: Watcher,
         engines: Vec<Engine>,
@@ -137,12 +139,12 @@ impl EngineRuns {
         Ok((runs, engine_runs))
     }
 
-    /// Waits for an engine, and for the next one after it exits.
+    /// Waits for an engine with one of these names, and for the next one after it exits. Returns the run that waits.
     pub fn follow(options: AttachOptions, names: EngineNames) -> anyhow::Result<(Self, EngineRun)> {
         open_files::raise_limit(open_files::DISCOVERY);
         let search = names.into_search(&options, &[]);
         let node = start_node(None, &[], Some(search), &options)?;
-        // An error is reported when an engine is there.
+        // Loaded before there is an engine, to attach to it quickly. An error comes again when the engine is there, and is reported then.
         let _ = node.lock().load_probe();
         let run = node.lock().add_run(None);
         let runs = Self { node, options, is_following: true, limit_note: None };
@@ -172,15 +174,15 @@ impl EngineRuns {
             last_wire: None,
             past_degraded: Vec::new(),
             ids: HopIds::default(),
-            keep_ids: false,
-            stopping: false,
+            keeps_ids: false,
+            is_stopping: false,
             ended: 0,
             away: Duration::ZERO,
             refused: None,
         }
     }
 
-    /// A run for an engine that no run waits for, if one was found.
+    /// Creates a run for the next found engine that no run waits for. `None` without one, and at the limit of engines.
     pub fn next_run(&mut self) -> Option<EngineRun> {
         let mut node = self.node.lock();
         if node.is_full() {
@@ -283,11 +285,9 @@ impl EngineRun {
         }
     }
 
-    /// Why the engine is not observed, if it is not.
+    /// Why no engine is observed; `None` while one is.
     pub fn obstacle(&self) -> Option<String> {
-        let RunState::Waiting { .. } = self.state else {
-            return None;
-        };
+        let RunState::Waiting { .. } = self.state else { return None };
         if let Some(refusal) = &self.refused {
             return Some(refusal.clone());
         }
@@ -300,15 +300,14 @@ impl EngineRun {
 
     /// Attaches to the engine that this run waits for, once one was found.
     fn attach_when_found(&mut self) {
-        let RunState::Waiting { retry_at, .. } = self.state else {
-            return;
-        };
+        let RunState::Waiting { retry_at, .. } = self.state else { return };
         if Instant::now() < retry_at {
             return;
         }
         let found = {
+            // Not held during the attach, which locks the node itself.
             let mut node = self.node.lock();
-            node.discovery.update();
+            node.discovery.update_topology();
             node.take_engine(self.run)
         };
         if let Some(found) = found
@@ -318,19 +317,19 @@ impl EngineRun {
         }
     }
 
-    /// Watches this engine if the run waits for one. If that fails, the engine goes back to the node, and the run tries again after a while.
+    /// Watches this engine if the run waits for one. `is_ring_read`: whether other runs read the ring already. If that fails, the engine goes
+    /// back to the node, and the run tries again after [`RETRY_DELAY`].
     fn attach_to(&mut self, found: FoundEngine, is_ring_read: bool) -> anyhow::Result<()> {
-        let RunState::Waiting { since, .. } = self.state else {
-            return Ok(());
-        };
+        let RunState::Waiting { since, .. } = self.state else { return Ok(()) };
         self.port = found.traits.port;
         self.model.clone_from(&found.traits.model);
         self.side = found.engine.settings.disaggregation.as_ref().map(|side| side.value.word);
-        let mut attached = Attach::join(&self.node, self.run, &found, &self.options, is_ring_read);
+        let mut attached = Attach::start_run(&self.node, self.run, &found, &self.options, is_ring_read);
         if let Ok(attach) = &attached
             && let Some(refusal) = attach.refusal()
         {
-            attach.release();
+            // An attach that observes no frame counts as failed. Its probes are removed until the next attempt.
+            attach.release_run();
             attached = Err(anyhow::Error::msg(refusal));
         }
         match attached {
@@ -340,12 +339,7 @@ impl EngineRun {
                 Ok(())
             }
             Err(error) => {
-                let why = format!("{error:#}");
-                // It is tried again every few seconds, so the same reason is logged once.
-                if self.refused.as_ref() != Some(&why) {
-                    tracing::warn!("{}: {why}; trying again every {} s", found.traits.name, RETRY_DELAY.as_secs());
-                }
-                self.refused = Some(why);
+                self.note_failed_attach(&found.traits.name, format!("{error:#}"));
                 self.node.lock().return_engine(found);
                 self.state = RunState::Waiting { since, retry_at: Instant::now() + RETRY_DELAY };
                 Err(error)
@@ -353,10 +347,19 @@ impl EngineRun {
         }
     }
 
+    /// Keeps the reason of a failed attach for the report. Attempts go on every [`RETRY_DELAY`], so the same reason is logged once.
+    fn note_failed_attach(&mut self, engine_name: &str, reason: String) {
+        if self.refused.as_ref() != Some(&reason) {
+            tracing::warn!("{engine_name}: {reason}; trying again every {} s", RETRY_DELAY.as_secs());
+        }
+        self.refused = Some(reason);
+    }
+
     /// Continues the run with a new attach.
     fn begin_watching(&mut self, mut attach: Attach) {
+        // A hop has the same id after a restart of the engine.
         attach.interpreter.lanes.paths.ids = self.ids.clone();
-        if self.keep_ids {
+        if self.keeps_ids {
             attach.keep_ids();
         }
         self.refused = None;
@@ -366,9 +369,10 @@ impl EngineRun {
         self.state = RunState::Watching(Box::new(attach));
     }
 
-    /// Notes the exit of the engine, with which the next one of its traits continues this run.
+    /// Notes the exit of the engine. From then on, an engine of its name continues this run. Looks only after changes of the processes.
     fn note_exit(&mut self) {
         let change = self.node.lock().discovery.changes();
+        // An exit is a change, so there is nothing to look for before the next one.
         if self.checked_change == Some(change) {
             return;
         }
@@ -382,7 +386,8 @@ impl EngineRun {
         self.checked_change = Some(change);
     }
 
-    /// Leaves an engine that has ended, or that is none. Attaches to the one that continues the run.
+    /// Leaves an engine that has exited, and processes that have turned out to be none. Then attaches to an engine that continues the run, if
+    /// one was found.
     fn change_engine(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         let has_several_runs = self.node.lock().has_several_runs();
         if let Some(exited_at) = self.exited_at {
@@ -408,11 +413,10 @@ impl EngineRun {
         sink(&Event::new(at, What::Missed(Missed::new(None, 0, MissedCause::Ended))));
     }
 
-    /// Waits for the next engine, `since` when there is none.
+    /// Ends the watch of an engine that has been absent `since`, keeps what its report lines and hop ids were, and waits for the next one.
     fn leave_engine(&mut self, since: Instant) {
-        let RunState::Watching(attach) =
-            std::mem::replace(&mut self.state, RunState::Waiting { since, retry_at: Instant::now() })
-        else {
+        let waiting = RunState::Waiting { since, retry_at: Instant::now() };
+        let RunState::Watching(attach) = std::mem::replace(&mut self.state, waiting) else {
             return;
         };
         self.exited_at = None;
@@ -423,8 +427,9 @@ impl EngineRun {
             }
         }
         self.ids = attach.interpreter.lanes.paths.ids.clone();
+        // The numbers of frames start at 0 again, so they need another generation.
         self.ids.generation += 1;
-        attach.release();
+        attach.release_run();
         self.node.lock().set_waiting(self.run, true);
     }
 }
@@ -438,6 +443,7 @@ impl About for EngineRun {
         self.watched().is_some()
     }
 
+    /// The engine as reports and metrics name it.
     fn engine(&self) -> Option<EngineIdentity> {
         Some(EngineIdentity {
             name: self.name(),
@@ -460,6 +466,7 @@ impl About for EngineRun {
         self.watched()?.stack_sampling_cost()
     }
 
+    /// CPU time and memory of tokengap, in the first run only.
     fn own_usage(&self) -> OwnUsage {
         // All runs share the process, so only the first one reports its usage.
         if self.run != 0 {
@@ -468,6 +475,7 @@ impl About for EngineRun {
         super::usage_with_reader(self.options.python.as_ref())
     }
 
+    /// Lines for the report: limits of the observation of this engine and of its predecessors, and why none is watched.
     fn degraded(&self) -> Vec<String> {
         let mut degraded = self.watched().map(About::degraded).unwrap_or_default();
         for line in &self.past_degraded {
@@ -502,6 +510,7 @@ impl About for EngineRun {
 }
 
 impl LiveSource for EngineRun {
+    /// Why nothing could be observed, if the probe failed or the attach was refused.
     fn failure(&self) -> Option<String> {
         match self.watched() {
             Some(attach) => attach.failure(),
@@ -509,14 +518,15 @@ impl LiveSource for EngineRun {
         }
     }
 
+    /// Emits new events of the engine, and changes to the next engine once all events of one that has exited were emitted.
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         let flow = match &mut self.state {
             RunState::Watching(attach) => attach.poll(sink),
-            RunState::Waiting { .. } if self.stopping => return Flow::Ended,
+            RunState::Waiting { .. } if self.is_stopping => return Flow::Ended,
             RunState::Waiting { .. } => Flow::Idle,
         };
         // It ends unasked if the probe has failed, which all runs share.
-        if flow == Flow::Ended || self.stopping {
+        if flow == Flow::Ended || self.is_stopping {
             return flow;
         }
         self.note_exit();
@@ -528,15 +538,17 @@ impl LiveSource for EngineRun {
         flow
     }
 
+    /// Ends the run: what was observed until now is still read.
     fn stop(&mut self) {
-        self.stopping = true;
+        self.is_stopping = true;
         if let RunState::Watching(attach) = &mut self.state {
             attach.stop();
         }
     }
 
+    /// Emits the token ids of chunks, also of later engines.
     fn keep_ids(&mut self) {
-        self.keep_ids = true;
+        self.keeps_ids = true;
         if let RunState::Watching(attach) = &mut self.state {
             attach.keep_ids();
         }

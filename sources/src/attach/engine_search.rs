@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use probe_user::discover::{self, Engine, PickError, ProcessId, Topology};
 use probe_user::egress::{ListeningPorts, ListeningSockets};
 
-use super::response_id_of;
+use super::response_id_reader_of;
 
 /// Maximum length of the name of a model, in characters.
 const MAX_MODEL_CHARS: usize = 64;
@@ -83,7 +83,7 @@ impl EngineTraits {
     }
 
     /// Whether the two cannot be the same engine: they serve different ports, or have different models.
-    pub(super) fn is_another_than(&self, other: &Self) -> bool {
+    pub(super) fn is_other_engine_than(&self, other: &Self) -> bool {
         let has_other_port = self.port.is_some() && other.port.is_some() && self.port != other.port;
         let has_other_model = self.model.is_some() && other.model.is_some() && self.model != other.model;
         has_other_port || has_other_model
@@ -110,7 +110,7 @@ impl FoundEngine {
     /// Reads the ports of an engine, and its tokenizer if `may_read_tokenizer`. Blocks.
     pub(super) fn inspect(engine: Engine, may_read_tokenizer: bool) -> Self {
         let ports = find_serving_ports(&engine);
-        let needs_tokenizer = may_read_tokenizer && response_id_of(&engine).is_some();
+        let needs_tokenizer = may_read_tokenizer && response_id_reader_of(&engine).is_some();
         let tokenizer = needs_tokenizer.then(|| discover::read_tokenizer(&engine));
         Self { traits: EngineTraits::with_ports(&engine, &ports), engine, ports, tokenizer }
     }
@@ -129,6 +129,7 @@ fn name_engine(engine: &Engine, port: Option<u16>, model: Option<&str>) -> Strin
     if let Some(port) = port {
         return format!("{kind}:{port}");
     }
+    // Workers behind one frontend serve no port, and have the same model.
     if let Some(model) = model {
         let data_parallel_rank = engine.processes.iter().find_map(|process| process.rank.dp);
         return match data_parallel_rank {
@@ -144,9 +145,7 @@ fn lowest_client_port(engine: &Engine, ports: &BTreeMap<u32, Ports>) -> Option<u
     let serving = engine.processes.iter().filter(|process| process.connects_to_clients.is_none());
     let mut lowest: Option<u16> = None;
     for process in serving {
-        let Some(Ok(listening)) = ports.get(&process.id.pid) else {
-            continue;
-        };
+        let Some(Ok(listening)) = ports.get(&process.id.pid) else { continue };
         for &port in &listening.ports {
             let suffix = format!(":{port}");
             // The engine's own messages come in there.
@@ -207,6 +206,7 @@ impl EngineSearch {
 
     /// Returns complete engines that were not found before. An error says why there is none.
     pub(super) fn find_new_engines(&mut self, topology: &Topology) -> Result<Vec<Engine>, PickError> {
+        // An engine that has exited is found again when it has started again.
         self.was_confirmed.retain(|id, _| topology.processes().any(|process| process.id == *id));
         let settling_before = std::mem::take(&mut self.settling);
         let mut complete = Vec::new();
@@ -230,7 +230,7 @@ impl EngineSearch {
         Ok(complete)
     }
 
-    /// Whether the engine was found before. One that was found unconfirmed is found again once it is confirmed.
+    /// Whether the engine was found before. One that was unconfirmed then counts as new once it is confirmed.
     fn is_known(&self, engine: &Engine) -> bool {
         engine.processes.iter().any(|process| match self.was_confirmed.get(&process.id) {
             Some(&was_confirmed) => was_confirmed || !engine.is_confirmed,
@@ -262,92 +262,4 @@ impl EngineSearch {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use adapter::discover::{Rank, RoleSource};
-    use engines::sglang::discover::role::SCHEDULER;
-    use probe_user::discover::Process;
-
-    use super::*;
-
-    pub(in crate::attach) fn titled(pid: u32, io_threads: Vec<u32>) -> Engine {
-        let process = Process {
-            id: ProcessId { pid, start_time: 1 },
-            ns_pids: vec![pid],
-            role: SCHEDULER,
-            role_source: RoleSource::Title,
-            rank: Rank::default(),
-            title: "sglang::scheduler".to_owned(),
-            libzmq: None,
-            python: None,
-            io_threads,
-            connects_to_clients: None,
-            inner_server: None,
-        };
-        Engine { processes: vec![process], ..Engine::default() }
-    }
-
-    fn confirmed(pid: u32) -> Engine {
-        Engine { is_confirmed: true, ..titled(pid, Vec::new()) }
-    }
-
-    fn first_pid(engine: &Engine) -> u32 {
-        engine.processes[0].id.pid
-    }
-
-    #[test]
-    fn a_title_is_never_followed_and_lone_zmq_sockets_only_after_a_while() {
-        let mut search = EngineSearch::default();
-        let mut picks_after_a_while = |engines: Vec<Engine>| {
-            let topology = Topology { engines, ..Topology::default() };
-            search.lone_candidate = None;
-            assert!(search.pick_engines(&topology).is_err(), "not at once");
-            if let Some(candidate) = &mut search.lone_candidate {
-                candidate.since =
-                    candidate.since.checked_sub(LONE_CANDIDATE_WAIT).expect("the machine runs for longer");
-            }
-            search.pick_engines(&topology).map(|engines| first_pid(engines[0]))
-        };
-        assert!(picks_after_a_while(vec![titled(5, Vec::new())]).is_err());
-        assert_eq!(picks_after_a_while(vec![titled(5, vec![6])]), Ok(5));
-        assert!(picks_after_a_while(vec![titled(5, vec![6]), titled(7, vec![8])]).is_err());
-
-        let topology = Topology { engines: vec![confirmed(9), titled(5, vec![6])], ..Topology::default() };
-        assert_eq!(search.pick_engines(&topology).map(|engines| first_pid(engines[0])), Ok(9));
-    }
-
-    #[test]
-    fn each_engine_is_found_once_while_it_runs() {
-        let mut search = EngineSearch::default();
-        search.ignore_engine(&confirmed(1));
-        let mut find = |engines: Vec<Engine>| {
-            // It has no hop, so that its processes are not known to be complete.
-            for seen in &mut search.settling {
-                seen.since = seen.since.checked_sub(MAX_SETTLING * 2).expect("the machine runs for longer");
-            }
-            let topology = Topology { engines, ..Topology::default() };
-            let found = search.find_new_engines(&topology).expect("engines");
-            found.iter().map(first_pid).collect::<Vec<u32>>()
-        };
-        let both = || vec![confirmed(1), confirmed(2)];
-        assert_eq!(find(both()), [0; 0], "it may still be starting");
-        assert_eq!(find(both()), [2]);
-        assert_eq!(find(both()), [0; 0]);
-        assert_eq!(find(vec![confirmed(1)]), [0; 0]);
-        assert_eq!(find(both()), [0; 0]);
-        assert_eq!(find(both()), [2], "it has started again");
-    }
-
-    #[test]
-    fn an_engine_is_named_by_its_port_otherwise_by_its_process() {
-        let engine = titled(4_000_000, Vec::new());
-        let listening = |ports: &[u16]| {
-            let ports = ListeningPorts { ports: ports.to_vec(), ..ListeningPorts::default() };
-            BTreeMap::from([(4_000_000, Ok(ports))])
-        };
-        assert_eq!(lowest_client_port(&engine, &listening(&[30_007, 30_001])), Some(30_001));
-        assert_eq!(lowest_client_port(&engine, &listening(&[])), None);
-        assert_eq!(name_engine(&engine, Some(30_001), Some("model")), "engine:30001");
-        assert_eq!(name_engine(&engine, None, Some("model")), "engine:model");
-        assert_eq!(name_engine(&engine, None, None), "engine:pid-4000000");
-    }
-}
+pub(super) mod tests;

@@ -25,12 +25,13 @@ pub(super) struct FrontendWatch {
 }
 
 impl FrontendWatch {
-    /// Observes the writes of new frontends. Each engine receives them.
-    pub(super) fn update(&mut self, run: RunId, engine: &Engine, node: &mut Node) {
+    /// Observes the writes of frontends that are new in the topology, up to the limit. Keeps the reason for the last one that is not observed.
+    pub(super) fn observe_new_frontends(&mut self, run: RunId, engine: &Engine, node: &mut Node) {
         if self.found == node.discovery.topology().frontends {
             return;
         }
-        let found_before = std::mem::replace(&mut self.found, node.discovery.topology().frontends.clone());
+        let found_now = node.discovery.topology().frontends.clone();
+        let found_before = std::mem::replace(&mut self.found, found_now);
         let side = engine.settings.disaggregation.as_ref().map(|side| side.value.word);
         let still_running = found_before.iter().filter(|id| self.found.contains(id));
         let mut observed_count = still_running.filter(|id| self.observed.contains(&id.pid)).count();
@@ -57,7 +58,7 @@ impl FrontendWatch {
         }
     }
 
-    /// Waits that are not known, with the reasons.
+    /// Lines for the report about waits of responses that are not known, with the reasons.
     pub(super) fn degraded(&self, waits: &Frontends) -> Vec<String> {
         let mut degraded = waits.degraded();
         if !waits.observed && waits.streams > 0 {

@@ -47,14 +47,51 @@ enum CopiedObservation {
     Exited { pid: u32 },
 }
 
+impl CopiedObservation {
+    /// A copy of `observation`, whose bytes were copied to this range of the inbox's payloads.
+    fn of(observation: &Observation<'_>, payload: Range<usize>) -> Self {
+        match *observation {
+            Observation::Sent(Message { call, bytes, more, .. }) => {
+                Self::Sent(CopiedMessage { call, bytes, more, payload })
+            }
+            Observation::Received(Message { call, bytes, more, .. }) => {
+                Self::Received(CopiedMessage { call, bytes, more, payload })
+            }
+            Observation::Unsent(call) => Self::Unsent(call),
+            Observation::Processed(call) => Self::Processed(call),
+            Observation::Returned(call) => Self::Returned(call),
+            Observation::Egress { pid, record: Record { kind, head, .. } } => Self::Egress { pid, kind, head, payload },
+            Observation::Lost { cause, count } => Self::Lost { cause, count },
+            Observation::Exited { pid } => Self::Exited { pid },
+        }
+    }
+
+    /// The observation, with its bytes out of the inbox's payloads.
+    fn to_observation<'p>(&self, payloads: &'p [u8]) -> Observation<'p> {
+        match self {
+            Self::Sent(copied) => Observation::Sent(copied.with_payload(payloads)),
+            Self::Received(copied) => Observation::Received(copied.with_payload(payloads)),
+            Self::Unsent(call) => Observation::Unsent(*call),
+            Self::Processed(call) => Observation::Processed(*call),
+            Self::Returned(call) => Observation::Returned(*call),
+            Self::Egress { pid, kind, head, payload } => {
+                let record = Record { kind: *kind, head: *head, payload: &payloads[payload.clone()] };
+                Observation::Egress { pid: *pid, record }
+            }
+            Self::Lost { cause, count } => Observation::Lost { cause: *cause, count: *count },
+            Self::Exited { pid } => Observation::Exited { pid: *pid },
+        }
+    }
+}
+
 impl Inbox {
     /// An empty inbox of a limited size.
     pub(super) fn with_limit(max_bytes: usize) -> Self {
         Self { max_bytes, payloads: Vec::new(), entries: Vec::new(), passed: 0, dropped: 0 }
     }
 
-    /// Copies an observation. Only losses and exits are kept beyond the limit.
-    pub(super) fn push(&mut self, observation: &Observation<'_>) {
+    /// Copies an observation to the end of the inbox. Beyond the limit of bytes, only losses and exits are kept, and the others are counted.
+    pub(super) fn push_copy(&mut self, observation: &Observation<'_>) {
         let used_bytes = self.payloads.len() + self.entries.len() * size_of::<CopiedObservation>();
         let is_record = !matches!(observation, Observation::Lost { .. } | Observation::Exited { .. });
         if is_record && used_bytes + payload_of(observation).len() > self.max_bytes {
@@ -63,7 +100,7 @@ impl Inbox {
         }
         if is_record {
             // The loss of those dropped before this record comes first, in their place.
-            self.add_dropped();
+            self.push_dropped_count();
         }
         // Losses in a row are added up, because they are kept beyond the limit.
         if let Observation::Lost { cause, count } = observation
@@ -76,26 +113,11 @@ impl Inbox {
         let begin = self.payloads.len();
         self.payloads.extend_from_slice(payload_of(observation));
         let payload = begin..self.payloads.len();
-        self.entries.push(match *observation {
-            Observation::Sent(Message { call, bytes, more, .. }) => {
-                CopiedObservation::Sent(CopiedMessage { call, bytes, more, payload })
-            }
-            Observation::Received(Message { call, bytes, more, .. }) => {
-                CopiedObservation::Received(CopiedMessage { call, bytes, more, payload })
-            }
-            Observation::Unsent(call) => CopiedObservation::Unsent(call),
-            Observation::Processed(call) => CopiedObservation::Processed(call),
-            Observation::Returned(call) => CopiedObservation::Returned(call),
-            Observation::Egress { pid, record: Record { kind, head, .. } } => {
-                CopiedObservation::Egress { pid, kind, head, payload }
-            }
-            Observation::Lost { cause, count } => CopiedObservation::Lost { cause, count },
-            Observation::Exited { pid } => CopiedObservation::Exited { pid },
-        });
+        self.entries.push(CopiedObservation::of(observation, payload));
     }
 
     /// Adds an entry for the observations that did not fit, before later ones.
-    fn add_dropped(&mut self) {
+    fn push_dropped_count(&mut self) {
         let dropped = std::mem::take(&mut self.dropped);
         if dropped > 0 {
             self.entries.push(CopiedObservation::Lost { cause: Loss::RingFull, count: dropped });
@@ -107,10 +129,10 @@ impl Inbox {
         self.passed == self.entries.len() && self.dropped == 0
     }
 
-    /// Passes the observations to `emit`, and the number of those that did not fit; at the `deadline`, the rest stays. Returns how many it
-    /// passed.
+    /// Passes the observations to `emit`, with a loss for those that did not fit. At the `deadline`, the rest stays in the inbox. Returns the
+    /// number of observations passed.
     pub(super) fn drain_until(&mut self, deadline: Instant, emit: &mut dyn FnMut(&Observation<'_>)) -> usize {
-        self.add_dropped();
+        self.push_dropped_count();
         let payloads = &self.payloads;
         let passed_before = self.passed;
         for entry in &self.entries[passed_before..] {
@@ -119,19 +141,7 @@ impl Inbox {
             }
             // One that makes the analysis fail is not passed again.
             self.passed += 1;
-            emit(&match entry {
-                CopiedObservation::Sent(copied) => Observation::Sent(copied.with_payload(payloads)),
-                CopiedObservation::Received(copied) => Observation::Received(copied.with_payload(payloads)),
-                CopiedObservation::Unsent(call) => Observation::Unsent(*call),
-                CopiedObservation::Processed(call) => Observation::Processed(*call),
-                CopiedObservation::Returned(call) => Observation::Returned(*call),
-                CopiedObservation::Egress { pid, kind, head, payload } => {
-                    let record = Record { kind: *kind, head: *head, payload: &payloads[payload.clone()] };
-                    Observation::Egress { pid: *pid, record }
-                }
-                CopiedObservation::Lost { cause, count } => Observation::Lost { cause: *cause, count: *count },
-                CopiedObservation::Exited { pid } => Observation::Exited { pid: *pid },
-            });
+            emit(&entry.to_observation(payloads));
         }
         let drained = self.passed - passed_before;
         self.remove_passed();
@@ -142,18 +152,19 @@ impl Inbox {
     fn remove_passed(&mut self) {
         self.entries.drain(..self.passed);
         self.passed = 0;
-        let first = self.entries.iter().find_map(CopiedObservation::payload).map(|payload| payload.start);
-        let freed = first.unwrap_or(self.payloads.len());
-        self.payloads.drain(..freed);
-        for payload in self.entries.iter_mut().filter_map(CopiedObservation::payload_mut) {
-            *payload = payload.start - freed..payload.end - freed;
+        // Payloads lie in the order of their entries, so the bytes before the first one that is left are no longer needed.
+        let first_kept = self.entries.iter().find_map(CopiedObservation::payload_range).map(|range| range.start);
+        let freed_bytes = first_kept.unwrap_or(self.payloads.len());
+        self.payloads.drain(..freed_bytes);
+        for range in self.entries.iter_mut().filter_map(CopiedObservation::payload_range_mut) {
+            *range = range.start - freed_bytes..range.end - freed_bytes;
         }
     }
 }
 
 impl CopiedObservation {
-    /// Where its payload is.
-    fn payload(&self) -> Option<&Range<usize>> {
+    /// Range of its payload within the inbox's bytes; `None` if it has none.
+    fn payload_range(&self) -> Option<&Range<usize>> {
         match self {
             Self::Sent(message) | Self::Received(message) => Some(&message.payload),
             Self::Egress { payload, .. } => Some(payload),
@@ -161,8 +172,8 @@ impl CopiedObservation {
         }
     }
 
-    /// Where its payload is, to be changed.
-    fn payload_mut(&mut self) -> Option<&mut Range<usize>> {
+    /// Range of its payload, to be moved with the bytes.
+    fn payload_range_mut(&mut self) -> Option<&mut Range<usize>> {
         match self {
             Self::Sent(message) | Self::Received(message) => Some(&mut message.payload),
             Self::Egress { payload, .. } => Some(payload),
@@ -193,7 +204,7 @@ mod tests {
     fn push_sent(inbox: &mut Inbox, seq: u64) -> String {
         let payload = seq.to_string();
         let message = Message { call: call(seq), bytes: 3, more: false, payload: payload.as_bytes() };
-        inbox.push(&Observation::Sent(message));
+        inbox.push_copy(&Observation::Sent(message));
         format!("{:?}", Observation::Sent(message))
     }
 
@@ -218,11 +229,11 @@ mod tests {
         let wrote = Observation::Egress { pid: 1, record: Record { kind: Kind::Wrote, head, payload: b"HTTP" } };
         let expected = [sent(0), wrote, Observation::Processed(call(1)), Observation::Exited { pid: 1 }];
         for observation in &expected[..3] {
-            inbox.push(observation);
+            inbox.push_copy(observation);
         }
-        inbox.push(&sent(2));
-        inbox.push(&sent(3));
-        inbox.push(&expected[3]);
+        inbox.push_copy(&sent(2));
+        inbox.push_copy(&sent(3));
+        inbox.push_copy(&expected[3]);
         let lost = Observation::Lost { cause: Loss::RingFull, count: 2 };
         let expected: Vec<String> = expected.iter().chain([&lost]).map(|one| format!("{one:?}")).collect();
         assert_eq!(drain_all(&mut inbox), expected);
@@ -253,7 +264,7 @@ mod tests {
     fn losses_of_one_cause_are_added_up() {
         let mut inbox = Inbox::with_limit(1_000);
         for count in [3, 4] {
-            inbox.push(&Observation::Lost { cause: Loss::RingFull, count });
+            inbox.push_copy(&Observation::Lost { cause: Loss::RingFull, count });
         }
         assert_eq!(drain_all(&mut inbox), [format!("{:?}", Observation::Lost { cause: Loss::RingFull, count: 7 })]);
     }
@@ -262,7 +273,7 @@ mod tests {
     fn an_observation_that_makes_the_analysis_fail_is_passed_once() {
         let mut inbox = Inbox::with_limit(1_000);
         for pid in [1, 2] {
-            inbox.push(&Observation::Exited { pid });
+            inbox.push_copy(&Observation::Exited { pid });
         }
         let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let deadline = Instant::now() + Duration::from_mins(1);

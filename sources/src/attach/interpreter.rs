@@ -27,7 +27,7 @@ impl Interpreter {
         Self { lanes, egress, reads, overflowed: 0 }
     }
 
-    /// For observations from the first message on, of processes with these roles and of the responses to these clients.
+    /// An interpreter for a run observed from its first message on, with these processes by pid, and the responses to these clients.
     pub fn of_whole_run(processes: &[(u32, Role)], clients: Clients) -> Self {
         let mut observability = Observability::new(true, clients.is_observed);
         for (pid, _) in processes {
@@ -61,7 +61,7 @@ impl Interpreter {
             Observation::Lost { cause, count } => self.record_loss(*cause, *count, sink),
             Observation::Exited { pid } => {
                 tracing::info!("process {pid} has ended");
-                reads.exited(*pid);
+                reads.remove_process(*pid);
                 lanes.record_exit(*pid, sink);
             }
         }

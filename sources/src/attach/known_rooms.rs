@@ -13,7 +13,7 @@ pub(super) struct KnownRooms {
 
 impl KnownRooms {
     /// Remembers a room. Beyond the limit, the oldest one is forgotten.
-    pub(super) fn add(&mut self, room: u64) {
+    pub(super) fn add_room(&mut self, room: u64) {
         if !self.rooms.insert(room) {
             return;
         }
@@ -41,8 +41,8 @@ mod tests {
     #[test]
     fn the_oldest_room_is_forgotten_at_the_limit() {
         let mut rooms = KnownRooms::default();
-        (1..=MAX_ROOMS as u64 + 1).for_each(|room| rooms.add(room));
-        rooms.add(2);
+        (1..=MAX_ROOMS as u64 + 1).for_each(|room| rooms.add_room(room));
+        rooms.add_room(2);
         assert!(!rooms.contains(1) && rooms.contains(2) && rooms.rooms.len() == MAX_ROOMS);
     }
 }

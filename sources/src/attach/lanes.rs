@@ -18,8 +18,8 @@ use super::roles::Roles;
 pub(super) use crate::translate::Sink;
 use crate::translate::{Clients, DispatchedMessage, ObservedBy, ObservedMessage, Translator, report_missed};
 
-/// Time after the last message during which messages count as flowing.
-const FLOWS_NS: u64 = 1_000_000_000;
+/// Time after a message during which there is traffic.
+const TRAFFIC_WINDOW_NS: u64 = 1_000_000_000;
 
 pub(super) struct Lanes {
     pub(super) matcher: Matcher,
@@ -61,6 +61,7 @@ struct SentMessage<'m> {
 }
 
 impl Lanes {
+    /// Lanes between processes with these roles, without any message so far.
     pub(super) fn new(roles: Roles, observability: Observability) -> Self {
         Self {
             matcher: Matcher::new(MatcherLimits::default()),
@@ -76,7 +77,7 @@ impl Lanes {
         }
     }
 
-    /// Describes what was not observed of messages.
+    /// Lines for the report about messages that were not observed completely.
     pub(super) fn degraded(&self) -> Vec<String> {
         let Paths { unwatched, left_out, .. } = self.paths;
         let mut degraded = Vec::new();
@@ -138,7 +139,8 @@ impl Lanes {
         }
     }
 
-    /// Whether a message is one to the scheduler. A process that forwards requests sends them on one of its sockets, and output on the others.
+    /// Whether a message carries requests to the scheduler. A process that forwards requests sends them on one of its sockets, and output on the
+    /// others.
     fn is_for_scheduler(&mut self, message: &Message<'_>, name: FrameRef) -> bool {
         let role = self.paths.roles.role_of(message.call.socket.pid);
         if !role.forwards_requests() {
@@ -158,18 +160,28 @@ impl Lanes {
     fn record_request_send(&mut self, message: &Message<'_>, name: FrameRef, sink: Sink<'_>) {
         let Call { socket, at, .. } = message.call;
         let mut parts = [Excerpt::whole(&[]); REQUEST_PARTS];
-        let (number, bytes, part_count) = match self.multiparts.record_sent_part(message, name, MessageUse::Requests) {
-            MessagePart::Whole(number) => {
+        let number;
+        let bytes;
+        let part_count;
+        match self.multiparts.record_sent_part(message, name, MessageUse::Requests) {
+            MessagePart::Whole(message_number) => {
                 parts[0] = excerpt(message.bytes, message.payload);
-                (number, message.bytes, 1)
+                number = message_number;
+                bytes = message.bytes;
+                part_count = 1;
             }
             MessagePart::Incomplete => return,
-            MessagePart::Last(whole) => (whole.number, whole.bytes, whole.copy_excerpts(&mut parts)),
-        };
+            MessagePart::Last(whole) => {
+                number = whole.number;
+                bytes = whole.bytes;
+                part_count = whole.copy_excerpts(&mut parts);
+            }
+        }
         let mut requests = Vec::new();
         let content = self.translator.read_requests(&parts[..part_count], &mut requests);
+        // An abort names a request whose room is known already.
         if content != Ok(DispatchKind::Aborts) {
-            requests.iter().filter_map(|request| request.room).for_each(|room| self.rooms.add(room));
+            requests.iter().filter_map(|request| request.room).for_each(|room| self.rooms.add_room(room));
         }
         let names_requests = !requests.is_empty() || content == Ok(DispatchKind::Aborts);
         let Some(hop) = self.paths.record_request_send(name.lane as usize, socket, names_requests, at, sink) else {
@@ -179,9 +191,10 @@ impl Lanes {
         DispatchedMessage { id, at, bytes, requests: &requests }.emit(content, sink);
     }
 
-    /// Processes the return of a method that was passed a message: until then its tokens waited in the sender.
+    /// Emits the wait in the sender of a message that was passed to a method of a server inside the process, when the method returns.
     pub(super) fn record_return(&mut self, call: &Call, sink: Sink<'_>) {
         let Some(last) = self.last_sent.get(&call.socket.pid) else { return };
+        // Another message may have been sent before the method returned.
         if last.socket == call.socket && last.seq == call.seq {
             let wait = SendWait { hop: last.hop, ns: call.at.since(last.at) };
             sink(&Event::new(call.at, What::SendWait(wait)));
@@ -197,7 +210,7 @@ impl Lanes {
     /// Returns whether messages were sent within the last second or are waiting.
     pub(super) fn has_traffic(&self) -> bool {
         let now = MonoNs::now();
-        let was_sent_recently = self.last_send_at.is_some_and(|at| now.since(at) < FLOWS_NS);
+        let was_sent_recently = self.last_send_at.is_some_and(|at| now.since(at) < TRAFFIC_WINDOW_NS);
         was_sent_recently || self.oldest_waiting_since().is_some()
     }
 
@@ -217,7 +230,7 @@ impl Lanes {
     /// Processes a message that left a socket. Returns whether its send was observed.
     pub(super) fn record_receive(&mut self, message: &Message<'_>, sink: Sink<'_>) -> bool {
         let Call { at, socket, tid, wakeup, .. } = message.call;
-        let by = Some(ThreadId { pid: socket.pid, tid });
+        let receiver = Some(ThreadId { pid: socket.pid, tid });
         let found = match self.matcher.match_receipt(message) {
             Ok(found) => found,
             Err(why) => {
@@ -233,13 +246,11 @@ impl Lanes {
         let Some(hop) = self.paths.record_receive(found.frame.lane as usize, socket.pid, at, sink) else {
             return true;
         };
-        self.receivers.extend(by);
+        self.receivers.extend(receiver);
         // Only the first part of a message counts as its receive.
-        let Some(seq) = self.multiparts.number_of_message(found.frame) else {
-            return true;
-        };
+        let Some(seq) = self.multiparts.number_of_message(found.frame) else { return true };
         let id = FrameId::new(hop.id, self.paths.ids.generation, seq);
-        sink(&Event::new(at, What::Received(Received { id, wakeup, by, frame: None })));
+        sink(&Event::new(at, What::Received(Received { id, wakeup, by: receiver, frame: None })));
         true
     }
 
@@ -265,7 +276,8 @@ impl Lanes {
         }
     }
 
-    /// Number of the `counted` missed records that were not reported yet, given the increase of the kernel side's counter.
+    /// Number of missed records that were not reported yet, of the `counted` ones by which the kernel side's counter has increased. The others
+    /// were reported when gaps in the numbering of messages revealed them.
     pub(super) fn take_unreported(&mut self, counted: u64) -> u64 {
         let already_reported = counted.min(self.reported_early);
         self.reported_early -= already_reported;
@@ -274,9 +286,7 @@ impl Lanes {
 
     /// Processes the receiver's call for the next message, which marks the previous one as processed.
     pub(super) fn record_processed(&mut self, call: &Call, sink: Sink<'_>) {
-        let Some(name) = self.matcher.processed_frame(call) else {
-            return;
-        };
+        let Some(name) = self.matcher.processed_frame(call) else { return };
         if let Some(hop) = self.paths.hop_of_lane(name.lane as usize)
             && let Some(seq) = self.multiparts.number_of_message(name)
         {
@@ -293,6 +303,7 @@ impl Lanes {
     /// Processes a frame from an unwatched sender, which can only be decoded where it is received.
     fn decode_unsent_frame(&mut self, message: &Message<'_>, sink: Sink<'_>) {
         let Call { at, socket, tid, wakeup, .. } = message.call;
+        // A watched sender's messages are decoded from the copy made there.
         if self.paths.roles.has_watched_sender() {
             return;
         }

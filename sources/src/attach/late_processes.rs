@@ -18,13 +18,13 @@ use super::socket_reads::SocketReads;
 const SERVES_WITHIN: Duration = Duration::from_mins(5);
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of pids named in a line of `degraded`.
-const NAMED: usize = 8;
+const MAX_NAMED_PIDS: usize = 8;
 
 /// New processes, until all observations from before they were watched have been read.
 #[derive(Debug, Default)]
 pub(super) struct LateProcesses {
     /// Connections have changed, and the hops are not updated yet.
-    rewired: bool,
+    is_rewired: bool,
     /// Processes watched from the end of this poll on.
     watched: BTreeSet<u32>,
     /// Processes whose writes to clients are observed from the end of this poll on.
@@ -33,7 +33,7 @@ pub(super) struct LateProcesses {
     unserved: Vec<UnservedTokenizer>,
     last_check: Option<Instant>,
     /// All processes watched only since some time after the attach.
-    all: BTreeSet<u32>,
+    watched_late: BTreeSet<u32>,
 }
 
 #[derive(Debug)]
@@ -44,16 +44,16 @@ struct UnservedTokenizer {
 
 impl LateProcesses {
     pub(super) fn record_rewiring(&mut self) {
-        self.rewired = true;
+        self.is_rewired = true;
     }
 
     pub(super) fn add_watched(&mut self, pid: u32) {
         self.watched.insert(pid);
-        self.all.insert(pid);
+        self.watched_late.insert(pid);
     }
 
-    /// Observes writes to clients if the process serves any on its ports. Tokenizers that do not serve yet, or whose ports are not known yet,
-    /// are checked again later.
+    /// Observes the writes of a process to clients, if it serves any on these ports. `None`: its ports are not known yet. A process that answers
+    /// clients but serves none yet is checked again later.
     pub(super) fn observe_serving(
         &mut self,
         process: &Process,
@@ -94,9 +94,7 @@ impl LateProcesses {
         self.unserved.retain(|tokenizer| tokenizer.first_check.elapsed() < SERVES_WITHIN);
         let served = &mut self.served;
         self.unserved.retain(|UnservedTokenizer { process, .. }| {
-            let Some(ports) = discovery.ports(process.id.pid) else {
-                return true;
-            };
+            let Some(ports) = discovery.ports(process.id.pid) else { return true };
             match ports.and_then(|ports| egress.observe_serving(probe, process, &ports, engine)) {
                 Ok(true) => {
                     served.insert(process.id.pid);
@@ -115,9 +113,10 @@ impl LateProcesses {
         let paths = &mut lanes.paths;
         let now = MonoNs::now();
         let have_reads_changed = reads.apply_changes(&mut paths.observability, now);
-        let was_rewired = self.rewired;
-        self.rewired = false;
+        let was_rewired = self.is_rewired;
+        self.is_rewired = false;
         let has_new_processes = !self.watched.is_empty() || !self.served.is_empty();
+        // The usual case, since this is called at each turn.
         if !have_reads_changed && !was_rewired && !has_new_processes {
             return;
         }
@@ -130,17 +129,17 @@ impl LateProcesses {
         paths.update_receivers(now, sink);
     }
 
-    /// Notes that these processes were not watched from the start.
+    /// Line for the report that names processes which were not watched from the start; `None` without any.
     pub(super) fn degraded(&self) -> Option<String> {
-        if self.all.is_empty() {
+        if self.watched_late.is_empty() {
             return None;
         }
-        let named_pids: Vec<String> = self.all.iter().take(NAMED).map(u32::to_string).collect();
+        let named_pids: Vec<String> = self.watched_late.iter().take(MAX_NAMED_PIDS).map(u32::to_string).collect();
         Some(format!(
             "{} processes started while attached and are now watched (pid {}{}): chunks sent to them earlier are not judged",
-            self.all.len(),
+            self.watched_late.len(),
             named_pids.join(", "),
-            if self.all.len() > NAMED { ", ..." } else { "" }
+            if self.watched_late.len() > MAX_NAMED_PIDS { ", ..." } else { "" }
         ))
     }
 }

@@ -93,9 +93,9 @@ impl LogThread {
     }
 
     /// Passes the ids of new lines to `each`. Waits for them only briefly, and not at all while the thread waits for a file.
-    pub(super) fn poll(&mut self, each: impl FnMut(LoggedIds)) {
+    pub(super) fn read_new_ids(&mut self, each: impl FnMut(LoggedIds)) {
         if let Some(channels) = &mut self.channels {
-            channels.poll(each);
+            channels.read_new_ids(each);
         }
     }
 
@@ -114,9 +114,9 @@ impl LogThread {
 }
 
 impl LogChannels {
-    /// Makes the thread read the logs and passes the ids that it finds. Does not wait again for a thread that did not answer in time: its
-    /// messages are passed when they arrive.
-    fn poll(&mut self, mut each: impl FnMut(LoggedIds)) {
+    /// Makes the thread read the logs and passes the ids that it finds to `each`. Does not wait again for a thread that did not answer in time:
+    /// its messages are passed when they arrive.
+    fn read_new_ids(&mut self, mut each: impl FnMut(LoggedIds)) {
         if self.late_since.is_some() {
             self.receive_until(Instant::now(), &mut each);
         } else {
@@ -153,7 +153,7 @@ impl LogChannels {
                     self.late_since = None;
                     return;
                 }
-                // The messages are passed at a later poll.
+                // The thread waits for a file, or has crashed. Its messages are passed at a later poll.
                 Err(_) => {
                     self.late_since.get_or_insert_with(Instant::now);
                     return;
@@ -178,11 +178,11 @@ fn read_logs(commands: &Receiver<LogCommand>, sender: &SyncSender<LogMessage>) {
             }
             LogCommand::FollowOutput(process) => logs.follow_output(&process),
             LogCommand::Read => {
-                logs.poll(|line| {
+                logs.read_new_lines(|line| {
                     let found = engines::DISCOVERED.iter().find_map(|engine| engine.ids_in_log(line));
                     if let Some((context, rid)) = found {
                         let ids = LoggedIds { context: context.to_owned(), rid: rid.to_owned() };
-                        // Fails only at the end of the run.
+                        // This and the next one fail only at the end of the run.
                         let _ = sender.send(LogMessage::Ids(ids));
                     }
                 });
@@ -206,11 +206,11 @@ mod tests {
     #[test]
     fn a_log_that_does_not_answer_is_waited_for_once() {
         let (mut channels, received, sender) = channels();
-        channels.poll(|_| panic!("nothing was read"));
+        channels.read_new_ids(|_| panic!("nothing was read"));
         assert!(channels.late_since.is_some());
         let begun = Instant::now();
         for _ in 0..100 {
-            channels.poll(|_| panic!("nothing was read"));
+            channels.read_new_ids(|_| panic!("nothing was read"));
         }
         assert!(begun.elapsed() < PATIENCE * 50, "{:?}", begun.elapsed());
         assert_eq!(received.try_iter().count(), 1, "no further requests pile up");
@@ -219,7 +219,7 @@ mod tests {
         let mut ids = Vec::new();
         // A wait of zero may end before the second message.
         while channels.late_since.is_some() {
-            channels.poll(|new| ids.push(new.rid));
+            channels.read_new_ids(|new| ids.push(new.rid));
         }
         assert_eq!(ids, ["b"]);
     }
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn a_late_thread_is_asked_again_for_the_latest_lines() {
         let (mut channels, received, sender) = channels();
-        channels.poll(|_| panic!("nothing was read"));
+        channels.read_new_ids(|_| panic!("nothing was read"));
         // The answer to the first command, and the one to the second, which follows.
         for rid in ["first", "second"] {
             sender.send(LogMessage::Ids(LoggedIds { context: "a".into(), rid: rid.into() })).unwrap();
@@ -252,7 +252,7 @@ mod tests {
         let mut logs = LogThread::default();
         logs.follow_log(file.path()).unwrap();
         std::fs::write(file.path(), "no ids here\n").unwrap();
-        logs.poll(|_| panic!("no ids"));
+        logs.read_new_ids(|_| panic!("no ids"));
         assert!(logs.follow_log(Path::new("/no/such/log")).is_err());
     }
 }

@@ -58,7 +58,7 @@ pub use python::PythonOptions;
 use python::PythonWatch;
 use queues::{QueueProblems, QueueWatch};
 use start::concerns_engine;
-use targets::{choose_targets, has_libzmq, observe_inner_servers, speaks_zmq, target_for, without_libzmq};
+use targets::{choose_targets, has_libzmq, observe_inner_servers, probe_target_for, speaks_zmq, without_libzmq};
 pub use trial::{FeatureRow, FeatureState, Reason};
 
 /// Time to read the ring buffer after the end, which a busy engine goes on filling.
@@ -124,8 +124,8 @@ pub struct Attach {
     degraded: Vec<String>,
 }
 
-/// Reads the id of an engine's request from a response, if its messages carry no text.
-fn response_id_of(engine: &Engine) -> Option<ReadResponseId> {
+/// The function that reads the id of an engine's request from a response; `None` if the engine's message format needs none.
+fn response_id_reader_of(engine: &Engine) -> Option<ReadResponseId> {
     let support = engines::find(engine.kind?.name())?;
     let inner_role = engine.processes.iter().find_map(Process::inner_role);
     // The format that a server inside the process receives, if there is one.
@@ -136,7 +136,7 @@ fn response_id_of(engine: &Engine) -> Option<ReadResponseId> {
 
 impl Attach {
     /// Ends the observation of the engine, whose run goes on.
-    fn release(&self) {
+    fn release_run(&self) {
         self.node.lock().release_run(self.run);
     }
 
@@ -186,7 +186,7 @@ impl Attach {
             .any(|missing| missing.feature == Feature::Messages && missing.pid.is_none_or(|refused| refused == pid));
         if process.inner_server.is_some() && has_uprobes {
             Some("a uprobe on the method that passes them to the server inside the process")
-        } else if self.interpreter.reads.observes(pid) {
+        } else if self.interpreter.reads.observes_process(pid) {
             Some("socket reads")
         } else if has_libzmq(process) && has_uprobes {
             Some("uprobes on libzmq")
@@ -195,7 +195,7 @@ impl Attach {
         }
     }
 
-    /// Why the frames of no process are observed. `None` if those of one are, and while processes may still load a probed library.
+    /// Why the frames of no process are observed. `None` if those of at least one are, and while processes may still load a probed library.
     pub fn refusal(&self) -> Option<String> {
         if self.probed.is_empty() && self.options.named.is_empty() {
             return None;
@@ -203,7 +203,7 @@ impl Attach {
         self.reason_unobserved()
     }
 
-    /// Why the frames of no process are observed at this moment.
+    /// Why the frames of no process are observed at this moment; `None` if those of one are.
     fn reason_unobserved(&self) -> Option<String> {
         if self.probed_processes().any(|(_, by)| by.is_some()) {
             return None;
@@ -211,6 +211,7 @@ impl Attach {
         let missing_parts = self.missing_parts();
         let node = self.node.lock();
         let mut blind_spots = node.discovery.topology().blind_spots.iter();
+        // First what the kernel refuses, since nothing else helps before that is solved.
         let why = if let Some(missing) = missing_parts.iter().find(|missing| missing.feature == Feature::Messages) {
             format!("{missing}; {}", missing.remedy())
         } else if let Some(hidden) = blind_spots.find(|blind_spot| self.may_hide_libzmq(blind_spot)) {
@@ -252,11 +253,11 @@ impl Attach {
         let handle = self.node.clone();
         let mut guard = handle.lock();
         let node = &mut *guard;
-        node.discovery.update();
+        node.discovery.update_topology();
         // A search of /proc takes longer than a turn, so it has a thread of its own, and only its changes are applied here.
         if node.discovery.changes() != self.followed_changes {
             self.followed_changes = node.discovery.changes();
-            self.rewire(node);
+            self.apply_topology(node);
         }
         if let Some((probe, discovery)) = node.probe_and_discovery() {
             self.late_processes.observe_unserved_again(
@@ -270,31 +271,30 @@ impl Attach {
         self.interpreter.egress.watch_frontends(self.run, &self.engine, node);
     }
 
-    /// Updates processes and connections. A process joins this engine once it is connected to one of its processes, possibly long after its
-    /// start.
-    fn rewire(&mut self, node: &mut Node) {
+    /// Follows a change of processes and connections. A process joins this engine once it is connected to one of its processes, possibly long
+    /// after its start.
+    fn apply_topology(&mut self, node: &mut Node) {
         let engines = &node.discovery.topology().engines;
         let found = engines.iter().find(|engine| engine.processes.iter().any(|process| self.knows_process(process)));
-        let Some(engine) = found.cloned() else {
-            return;
-        };
-        self.queues.rewire(&engine);
+        // All its processes have exited.
+        let Some(engine) = found.cloned() else { return };
+        self.queues.watch_connections_of(&engine);
         let new = self.join_new_processes(&engine, node);
         self.interpreter.lanes.paths.roles.replace_connections(&engine);
         let capture = self.options.capture;
-        let mut late: Vec<Target> = new.iter().filter_map(|process| target_for(process, &engine, capture)).collect();
+        let mut late: Vec<Target> =
+            new.iter().filter_map(|process| probe_target_for(process, &engine, capture)).collect();
         // Processes that were not on the path before may be now.
         late.extend(choose_targets(&engine, &self.options.named, capture));
         let mut observed: BTreeSet<u32> = self.probed.clone();
         observed.extend(late.iter().map(|target| target.pid));
-        let Some((probe, _)) = node.probe_and_discovery() else {
-            return;
-        };
-        // Without those of another run.
+        let Some((probe, _)) = node.probe_and_discovery() else { return };
+        // A connected process that another run watches is no process of this engine.
         let own = without_libzmq(&engine, &observed)
             .filter(|process| self.engine.processes.iter().any(|own| own.id == process.id));
-        let rewired = self.interpreter.reads.rewire(&engine, own, probe);
-        if let Err(why) = rewired {
+        // Before the probes are added: connections are to be observed from their first byte after the attach.
+        let observed_reads = self.interpreter.reads.observe_connections_of(&engine, own, probe);
+        if let Err(why) = observed_reads {
             self.degraded.push(format!("socket reads: {why}"));
         }
         for target in late {
@@ -352,9 +352,8 @@ impl Attach {
 
     /// Attaches to a process that started later, or was not on the path before.
     fn add_probe(&mut self, target: Target, process: &Process, node: &mut Node) {
-        let Some((probe, discovery)) = node.probe_and_discovery() else {
-            return;
-        };
+        let Some((probe, discovery)) = node.probe_and_discovery() else { return };
+        // Also if the probe is refused, so that it is not tried again at each change.
         self.probed.insert(target.pid);
         let ports = discovery.ports(process.id.pid);
         if self.options.egress
@@ -363,6 +362,7 @@ impl Attach {
         {
             self.degraded.push(format!("egress: {why}"));
         }
+        // Everything above must be ready for the first message, which is observed from here on.
         observe_inner_servers([process], probe);
         match probe.add_targets(&[target]) {
             Ok(()) if has_libzmq(process) => self.late_processes.add_watched(target.pid),
@@ -375,25 +375,26 @@ impl Attach {
     fn emit_samples(&mut self, sink: Sink<'_>) {
         let mut node = self.node.lock();
         if let Some(probe) = node.probe() {
-            self.cpu.poll(probe, &self.interpreter.lanes, sink);
+            self.cpu.sample_when_due(probe, &self.interpreter.lanes, sink);
         }
         self.queues.emit_new_samples(self.interpreter.lanes.has_traffic(), sink);
         if let Some(python) = &mut node.python {
-            python.poll(self.run, sink);
+            python.emit_samples_of_run(self.run, sink);
         }
     }
 
-    /// Completes what the interpretation of the next observations depends on: ids from logs, the tokenizer, what decoders keep.
-    fn prepare_reading(&mut self) {
+    /// Completes what the interpretation of the next observations depends on: ids from logs, the tokenizer, the compared text, TLS.
+    fn prepare_interpretation(&mut self) {
         self.interpreter.egress.read_logs();
-        self.interpreter.egress.poll_tokenizer();
+        self.interpreter.egress.use_tokenizer_once_read();
         self.interpreter.prepare_comparison();
         if let Some(probe) = self.node.lock().probe() {
             self.interpreter.egress.record_tls_observed(probe);
         }
     }
 
-    /// Reads the ring buffer and emits this engine's observations as events. Returns their number, and that of other engines'.
+    /// Reads the ring buffer and emits this engine's observations as events. Returns the numbers of observations read. An error says why the
+    /// probe has stopped.
     fn read_observations(&mut self, sink: Sink<'_>) -> Result<ReadCounts, String> {
         let interpreter = &mut self.interpreter;
         let mut node = self.node.lock();
@@ -405,8 +406,8 @@ impl Attach {
         observed
     }
 
-    /// Notes how far the observations have been read.
-    fn note_read(&mut self, counts: ReadCounts) {
+    /// Notes how far the observations have been read, and whether some were.
+    fn record_read_progress(&mut self, counts: ReadCounts) {
         self.is_quiet = counts.own == 0 && !counts.has_unread;
         self.has_observed |= counts.own > 0;
         self.has_unread = counts.has_unread;
@@ -428,7 +429,7 @@ impl Attach {
         );
     }
 
-    /// Whether the source goes on, from the number of observations read in this poll.
+    /// Whether the source has ended, and whether it is idle, from the observations read in this poll. Adds a line to the report if it ends early.
     fn decide_flow(&mut self, observed: Result<ReadCounts, String>) -> Flow {
         let counts = match observed {
             Ok(counts) => counts,
@@ -457,6 +458,8 @@ impl About for Attach {
         "attach"
     }
 
+    /// What the report says about the observed processes: the side of a pair, matched requests, missed messages, and by what each is
+    /// observed.
     fn wire_json(&self) -> Option<Value> {
         let mut fields = serde_json::Map::new();
         if let Some(side) = self.engine.settings.disaggregation.as_ref().map(|side| side.value) {
@@ -490,6 +493,7 @@ impl About for Attach {
         if self.has_unread { self.read_until } else { MonoNs::now() }
     }
 
+    /// Lines for the report: all limits of the observation of this engine.
     fn degraded(&self) -> Vec<String> {
         let node = self.node.lock();
         let missing_parts = node.missing_parts(self.run);
@@ -544,6 +548,7 @@ impl LiveSource for Attach {
         self.interpreter.lanes.translator.show_ids();
     }
 
+    /// Emits due samples and new observations as events, and follows changes of processes and connections.
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         self.interpreter.lanes.translator.report_engine(sink);
         // Samples are newer than the observations in the ring.
@@ -553,9 +558,9 @@ impl LiveSource for Attach {
         if self.stopped_at.is_none() {
             self.poll_topology();
         }
-        self.prepare_reading();
+        self.prepare_interpretation();
         let observed = self.read_observations(sink);
-        self.note_read(observed.as_ref().copied().unwrap_or_default());
+        self.record_read_progress(observed.as_ref().copied().unwrap_or_default());
         if !self.has_unread {
             self.report_capabilities(sink);
         }
@@ -567,12 +572,12 @@ impl LiveSource for Attach {
     }
 }
 
-/// Watches the threads of a process. Returns why not.
+/// Samples the CPU time of a process's threads, and their Python stacks if that is enabled. Returns why CPU time cannot be sampled, if it cannot.
 fn watch_threads(process: &Process, cpu: &mut CpuWatch, node: &mut Node, run: RunId) -> Option<String> {
     if let Some(python) = &mut node.python {
-        python.add(run, process);
+        python.add_process(run, process);
     }
-    cpu.add(process).err().map(|why| format!("cpu: {why}"))
+    cpu.add_process(process).err().map(|why| format!("cpu: {why}"))
 }
 
 /// CPU time and memory of tokengap, with those of the process that reads stacks.

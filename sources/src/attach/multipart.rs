@@ -22,7 +22,7 @@ pub(super) enum MessageUse {
 }
 
 impl MessageUse {
-    /// Whether the next part of a message is kept, which has this many bytes.
+    /// Whether the content of the next part of an `open` message is kept. That part has `bytes` bytes.
     fn keeps_part(self, open: &Multipart, bytes: u64) -> bool {
         match self {
             Self::Requests => open.kept.len() < REQUEST_PARTS,
@@ -153,25 +153,26 @@ struct PartRange {
 impl LaterParts {
     /// Remembers that the parts `first` to `last` belong to a message that began before them. Beyond the limit, the oldest message is forgotten.
     fn add_parts(&mut self, first: u64, last: u64, routed: Option<u64>) {
-        let before = self.ranges.back().map_or(self.forgotten, |range| range.total);
+        let total_before = self.ranges.back().map_or(self.forgotten, |range| range.total);
         if self.ranges.len() == IN_FLIGHT
             && let Some(oldest) = self.ranges.pop_front()
         {
             self.forgotten = oldest.total;
         }
-        let total = before + last - first + 1;
+        let total = total_before + last - first + 1;
         self.ranges.push_back(PartRange { first, last, routed, total });
     }
 
-    /// Number of the message of which the part `seq` is the first: `seq` without the later parts of the messages before it. `None` for a later
-    /// part, except for the one that is received first of a routed message.
+    /// Number of the message of which the part `seq` is the first. Messages count as one each, so it is `seq` less the later parts of all
+    /// messages before it. `None` for a later part, except for the one that is received first of a routed message.
     fn number_of_part(&self, seq: u64) -> Option<u64> {
         let ranges_before = self.ranges.partition_point(|range| range.first <= seq);
         let Some(last_before) = ranges_before.checked_sub(1) else {
             return Some(seq - self.forgotten);
         };
         let range = &self.ranges[last_before];
-        if seq > range.last {
+        let is_first_part = seq > range.last;
+        if is_first_part {
             return Some(seq - range.total);
         }
         if seq == range.first { range.routed } else { None }
@@ -190,9 +191,7 @@ impl Multiparts {
         let number = self.number_of_message(name).unwrap_or(name.seq);
         // Two look-ups, because a borrow that is returned from one branch would last for all.
         if self.open.get(&socket).is_some_and(|open| open.is_continued_by(name)) {
-            let Some(open) = self.open.get_mut(&socket) else {
-                return MessagePart::Whole(number);
-            };
+            let Some(open) = self.open.get_mut(&socket) else { return MessagePart::Whole(number) };
             if usage.keeps_part(open, message.bytes) {
                 open.keep_part(message);
             }
@@ -233,7 +232,8 @@ impl Multiparts {
         MessagePart::Incomplete
     }
 
-    /// Number of the message on its lane, where a multipart message counts as one. `None` for a part after the first that is received.
+    /// Number of a part's message on its lane, where a multipart message counts as one. `None` if the part is not the first one received of its
+    /// message.
     pub(super) fn number_of_message(&self, part: FrameRef) -> Option<u64> {
         match self.later.get(&part.lane) {
             Some(later) => later.number_of_part(part.seq),

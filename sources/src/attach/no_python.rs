@@ -38,7 +38,7 @@ impl PythonWatch {
         match options {}
     }
 
-    pub(super) fn add(&mut self, _: RunId, _: &Process) {
+    pub(super) fn add_process(&mut self, _: RunId, _: &Process) {
         match *self {}
     }
 
@@ -46,7 +46,7 @@ impl PythonWatch {
         match *self {}
     }
 
-    pub(super) fn poll(&mut self, _: RunId, _: Sink<'_>) {
+    pub(super) fn emit_samples_of_run(&mut self, _: RunId, _: Sink<'_>) {
         match *self {}
     }
 
@@ -58,7 +58,7 @@ impl PythonWatch {
         match *self {}
     }
 
-    pub(super) fn refused(&self, _: RunId) -> Vec<Degraded> {
+    pub(super) fn refusals_of_run(&self, _: RunId) -> Vec<Degraded> {
         match *self {}
     }
 

@@ -199,7 +199,7 @@ impl Node {
             return self.waiting_run_of_same_engine(engine);
         }
         let (run, entry) = self.runs.first_key_value()?;
-        let may_continue = entry.engine.as_ref().is_none_or(|last_engine| !last_engine.is_another_than(engine));
+        let may_continue = entry.engine.as_ref().is_none_or(|last_engine| !last_engine.is_other_engine_than(engine));
         (entry.is_waiting && may_continue).then_some(*run)
     }
 
@@ -268,7 +268,7 @@ impl Node {
     /// Whether the engine of a run is certainly not this one.
     fn is_of_another_engine(&self, run: RunId, engine: &EngineTraits) -> bool {
         let own = self.runs.get(&run).and_then(|entry| entry.engine.as_ref());
-        own.is_some_and(|own| own.is_another_than(engine))
+        own.is_some_and(|own| own.is_other_engine_than(engine))
     }
 
     /// Names of engines that are not watched because one of their processes, whose pid is given, belongs to the engine of this run.
@@ -294,9 +294,7 @@ impl Node {
     /// Observes the writes of a frontend for this run. Returns whether they are observed.
     pub(super) fn observe_frontend(&mut self, run: RunId, frontend: ProcessId) -> Result<bool, ProbeError> {
         let is_observed = self.other_receiver(run, frontend).is_some();
-        let Some(probe) = &mut self.probe else {
-            return Ok(false);
-        };
+        let Some(probe) = &mut self.probe else { return Ok(false) };
         if !is_observed && !probe.observe_writes(frontend.pid)? {
             return Ok(false);
         }
@@ -353,11 +351,9 @@ impl Node {
         if let Some(failure) = failure {
             return Err(failure.clone());
         }
-        let Some(probe) = probe else {
-            return Ok(counts);
-        };
+        let Some(probe) = probe else { return Ok(counts) };
         let mut delivery = Delivery { run, runs, receivers, counts: &mut counts, emit };
-        match probe.poll_for(limit, |observation| delivery.deliver(&observation)) {
+        match probe.poll_for(limit, |observation| delivery.deliver_observation(&observation)) {
             Ok(_) => {
                 counts.has_unread = probe.has_unread();
                 Ok(counts)

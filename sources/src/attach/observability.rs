@@ -5,7 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use trace::MonoNs;
 
 /// Sending and receiving process of a connection.
-pub(super) type Pair = (u32, u32);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ProcessPair {
+    pub(super) sender_pid: u32,
+    pub(super) receiver_pid: u32,
+}
 
 /// Observable stages at the receiving ends of hops.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +22,7 @@ pub(super) struct Observability {
     watched: BTreeMap<u32, MonoNs>,
     /// Receivers without libzmq, by sender and receiver, with the start time as above. Reads of the connections between the two are
     /// observed as receives; processing is not observed.
-    read: BTreeMap<Pair, MonoNs>,
+    read: BTreeMap<ProcessPair, MonoNs>,
     /// Processes whose writes to clients are observed, with the start time as above.
     served: BTreeMap<u32, MonoNs>,
 }
@@ -34,12 +38,12 @@ impl Observability {
     }
 
     /// Marks reads of the connections between a pair of processes as observed since `at`.
-    pub(super) fn mark_connection_read(&mut self, pair: Pair, at: MonoNs) {
+    pub(super) fn mark_connection_read(&mut self, pair: ProcessPair, at: MonoNs) {
         self.read.insert(pair, at);
     }
 
     /// Marks reads of the connections between a pair of processes as unobserved.
-    pub(super) fn mark_connection_unread(&mut self, pair: Pair) {
+    pub(super) fn mark_connection_unread(&mut self, pair: ProcessPair) {
         self.read.remove(&pair);
     }
 
@@ -52,17 +56,17 @@ impl Observability {
     pub(super) fn remove_process(&mut self, pid: u32) {
         self.watched.remove(&pid);
         self.served.remove(&pid);
-        self.read.retain(|(from, to), _| *from != pid && *to != pid);
+        self.read.retain(|pair, _| pair.sender_pid != pid && pair.receiver_pid != pid);
     }
 
     pub(super) fn is_watched(&self, pid: u32) -> bool {
-        self.watched.contains_key(&pid) || self.read.keys().any(|(_, to)| *to == pid)
+        self.watched.contains_key(&pid) || self.read.keys().any(|pair| pair.receiver_pid == pid)
     }
 
     /// Time from which the receives of all of `pids` from `sender` have been watched; `None` if one is not watched, or `pids` is empty.
     pub(super) fn receives_observed_since(&self, sender: u32, pids: &BTreeSet<u32>) -> Option<MonoNs> {
         latest_stamp(pids.iter().map(|pid| {
-            let read_since = self.read.get(&(sender, *pid));
+            let read_since = self.read.get(&ProcessPair { sender_pid: sender, receiver_pid: *pid });
             self.watched.get(pid).or(read_since).copied()
         }))
     }

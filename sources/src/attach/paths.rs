@@ -96,22 +96,29 @@ impl LaneHop {
         self.receiver.deduced()?.pid
     }
 
+    /// Whether a message of the engine's output was sent on the lane, beside control messages.
+    fn carries_output(&self) -> bool {
+        self.content != Content::Requests && !self.content.is_control()
+    }
+
     /// Whether receives were last reported as observed.
     fn is_watched(&self) -> bool {
         self.announced.is_some_and(|announced| announced.capabilities.received)
     }
 }
 
-/// Part of a hop event that can change.
+/// Part of a hop event that can change. The fields have its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Announced {
     sender_role: PathRole,
     receiver: Option<Receiver>,
+    /// The engine's output begins on this hop.
     origin: bool,
     capabilities: Capabilities,
 }
 
 impl Paths {
+    /// Paths between processes with these roles, without any hop so far.
     pub(super) fn new(roles: Roles, observability: Observability) -> Self {
         Self {
             roles,
@@ -135,7 +142,8 @@ impl Paths {
         Some(self.hop_of_lane(lane)?.content == Content::Requests)
     }
 
-    /// Processes a send on a lane and returns its hop. `None` beyond the limit of hops, and while it is not known what the lane carries.
+    /// Notes a message of the engine's output that was sent on a lane, and returns the lane's hop. Creates it at the first one. `None` beyond the
+    /// limit of hops, and while it is not known what the lane carries.
     fn record_send(
         &mut self,
         lane: usize,
@@ -149,6 +157,7 @@ impl Paths {
         }
         if let Some(hop) = &mut self.hops[lane] {
             let is_first_with_tokens = hop.content.is_control() && !kind.is_control();
+            debug_assert!(hop.content != Content::Requests);
             if is_first_with_tokens {
                 // It says more about both ends than the messages before it.
                 hop.content = Content::Output(kind);
@@ -192,9 +201,9 @@ impl Paths {
         if self.hops.len() <= lane {
             self.hops.resize(lane + 1, None);
         }
-        self.create_hop(lane, socket, Content::Requests, at)?;
+        let id = self.create_hop(lane, socket, Content::Requests, at)?;
         self.announce_lane(lane, at, sink);
-        Some(self.hop_of_lane(lane)?.id)
+        Some(id)
     }
 
     /// Numbers a frame with tokens that `socket` received from an unwatched sender, and reports the hop before its first frame. `None` beyond
@@ -227,8 +236,8 @@ impl Paths {
         Some(FrameId::new(id, generation, 0))
     }
 
-    /// Adds the hop of a new lane, with the receiver that the connections suggest. `None` beyond the limit of hops.
-    fn create_hop(&mut self, lane: usize, socket: SocketId, content: Content, at: MonoNs) -> Option<()> {
+    /// Adds the hop of a new lane, with the receiver that the connections suggest, and returns its id. `None` beyond the limit of hops.
+    fn create_hop(&mut self, lane: usize, socket: SocketId, content: Content, at: MonoNs) -> Option<HopId> {
         // Numbering has restarted, so the socket's previous lane has ended.
         for old in self.hops.iter_mut().flatten().filter(|hop| hop.sender_socket == socket) {
             old.is_replaced = true;
@@ -254,7 +263,7 @@ impl Paths {
             endpoint: String::new(),
             announced: None,
         });
-        Some(())
+        Some(id)
     }
 
     /// Lanes whose receives are observed.
@@ -264,7 +273,7 @@ impl Paths {
         watched.map(|(_, lane)| lane)
     }
 
-    /// Processes a receive by `pid` and returns the lane's hop.
+    /// Notes that `pid` receives the lane's messages, and returns the lane's hop; `None` if the lane has none.
     pub(super) fn record_receive(&mut self, lane: usize, pid: u32, at: MonoNs, sink: Sink<'_>) -> Option<&LaneHop> {
         let hop = self.hops.get_mut(lane)?.as_mut()?;
         let receiver_before = hop.receiver_pid();
@@ -283,7 +292,7 @@ impl Paths {
         self.hop_of_lane(lane)
     }
 
-    /// Reports whether deliveries behind the last hops are observable, if that has changed.
+    /// Notes whether deliveries behind the last hops are observable, and reports the hops for which that has changed.
     pub(super) fn set_deliveries_visible(&mut self, are_visible: bool, at: MonoNs, sink: Sink<'_>) {
         if self.observability.are_deliveries_visible != are_visible {
             self.observability.are_deliveries_visible = are_visible;
@@ -358,12 +367,13 @@ impl Paths {
         if !endpoint.is_empty() && endpoint != hop.endpoint {
             endpoint.clone_into(&mut hop.endpoint);
         }
+        // Emitted below, so no longer borrowed mutably.
         let hop = &*hop;
         let observed_since = observed_since(hop, &self.roles, &self.observability);
         let announced = Announced {
             sender_role: hop.sender_role,
             receiver: hop.receiver.deduced(),
-            origin: hop.sender_role.is_scheduler() && hop.content != Content::Requests && !hop.content.is_control(),
+            origin: hop.sender_role.is_scheduler() && hop.carries_output(),
             capabilities: observed_since.capabilities(),
         };
         if hop.announced == Some(announced) {
@@ -459,6 +469,7 @@ impl Hops for Paths {
         &mut self.carries
     }
 
+    /// Id of a message on the hop of its lane, which `content` may show for the first time. `None` if the message is on no hop.
     fn number_frame(
         &mut self,
         source: MessageSource,

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use probe_user::Degraded;
 use probe_user::discover::Process;
+use probe_user::python::{Function, Hits};
 use trace::event::{Event, StackSample, What};
 use trace::{MonoNs, SamplingCost, ThreadId};
 
 use super::inbox::RunId;
 use super::lanes::Sink;
-use crate::stacks::{FunctionHits, StackReader, ThreadSamples};
+use crate::stacks::{StackReader, ThreadSamples};
 
 /// Maximum number of samples kept for the runs that they are of.
 const MAX_UNREAD: usize = 4_096;
@@ -20,13 +21,13 @@ const MAX_UNREAD: usize = 4_096;
 pub struct PythonOptions {
     reader: Arc<StackReader>,
     /// Sample every process of the engine instead of only those that serve clients, and the main process.
-    every_role: bool,
+    samples_every_role: bool,
 }
 
 impl PythonOptions {
     /// Starts the process that reads stacks, before this process gives up the right to start any. Fails in a build that has no sampler.
-    pub fn start(hertz: u32, every_role: bool) -> anyhow::Result<Self> {
-        Ok(Self { reader: Arc::new(StackReader::start(hertz)?), every_role })
+    pub fn start(hertz: u32, samples_every_role: bool) -> anyhow::Result<Self> {
+        Ok(Self { reader: Arc::new(StackReader::start(hertz)?), samples_every_role })
     }
 
     /// Resident memory of the process that reads stacks.
@@ -36,7 +37,7 @@ impl PythonOptions {
 
     /// CPU time of the process that reads stacks.
     pub fn cpu_ns(&self) -> u64 {
-        self.reader.cost().cpu_ns
+        self.reader.total_cost().cpu_ns
     }
 }
 
@@ -60,12 +61,12 @@ impl PythonWatch {
         Self { options, sampled: HashMap::new(), unread: Vec::new() }
     }
 
-    /// Starts sampling a process of a run, if its role is selected.
-    pub(super) fn add(&mut self, run: RunId, process: &Process) {
+    /// Starts sampling a process of a run, unless it serves no clients and not every role is sampled.
+    pub(super) fn add_process(&mut self, run: RunId, process: &Process) {
         let role = process.role;
         let serves = role.answers_clients() || role.is_main();
         let sampled = SampledProcess { run, role: role.word() };
-        if (serves || self.options.every_role) && self.sampled.insert(process.id.pid, sampled).is_none() {
+        if (serves || self.options.samples_every_role) && self.sampled.insert(process.id.pid, sampled).is_none() {
             self.options.reader.sample_processes(self.sampled.keys().copied());
         }
     }
@@ -76,10 +77,10 @@ impl PythonWatch {
         self.options.reader.sample_processes(self.sampled.keys().copied());
     }
 
-    /// Emits the samples of a run's processes.
-    pub(super) fn poll(&mut self, run: RunId, sink: Sink<'_>) {
+    /// Emits the samples of a run's processes that the reader has taken since the last call. Keeps those of other runs, up to a limit.
+    pub(super) fn emit_samples_of_run(&mut self, run: RunId, sink: Sink<'_>) {
         let Self { options, sampled, unread } = self;
-        options.reader.poll(|samples| unread.push(samples));
+        options.reader.take_new_samples(|samples| unread.push(samples));
         unread.retain(|samples| {
             let Some(process) = sampled.get(&samples.pid) else {
                 // Taken of an earlier engine.
@@ -92,12 +93,12 @@ impl PythonWatch {
             // Those of other runs wait until these are polled.
             !is_of_run
         });
-        // Those of a run that is not polled any more are dropped.
+        // A run that is not polled any more never fetches its own.
         unread.truncate(MAX_UNREAD);
     }
 
     pub(super) fn cost(&self) -> SamplingCost {
-        self.options.reader.cost()
+        self.options.reader.total_cost()
     }
 
     /// Whether no more samples are taken.
@@ -106,38 +107,37 @@ impl PythonWatch {
     }
 
     /// Processes of a run that cannot be sampled.
-    pub(super) fn refused(&self, run: RunId) -> Vec<Degraded> {
+    pub(super) fn refusals_of_run(&self, run: RunId) -> Vec<Degraded> {
         let of_run = self.sampled.iter().filter(|(_, process)| process.run == run);
         let pids: BTreeSet<u32> = of_run.map(|(pid, _)| *pid).collect();
-        self.options.reader.refused(&pids)
+        self.options.reader.refusals_among(&pids)
     }
 
     pub(super) fn degraded(&self, run: RunId) -> Vec<String> {
-        let refused = self.refused(run).into_iter().map(|d| format!("{d}; {}", d.remedy()));
+        let refused = self.refusals_of_run(run).into_iter().map(|d| format!("{d}; {}", d.remedy()));
         refused.chain(self.options.reader.notes()).collect()
     }
 }
 
 /// Emits an event per function of a thread. Without any, it emits one with an empty name, so that the samples of the thread count.
 fn emit_samples(thread: &ThreadSamples, role: &str, sink: Sink<'_>) {
-    if thread.functions.is_empty() {
-        let nameless = FunctionHits { function: String::new(), file: String::new(), total: 0, own: 0, gil: 0 };
-        emit_function(thread, &nameless, role, sink);
+    if thread.stacks.functions.is_empty() {
+        emit_function(thread, &Function::new("", ""), Hits::default(), role, sink);
     }
-    for hits in &thread.functions {
-        emit_function(thread, hits, role, sink);
+    for (function, hits) in &thread.stacks.functions {
+        emit_function(thread, function, *hits, role, sink);
     }
 }
 
 /// Emits the samples of a thread in which a function was found.
-fn emit_function(thread: &ThreadSamples, hits: &FunctionHits, role: &str, sink: Sink<'_>) {
+fn emit_function(thread: &ThreadSamples, function: &Function, hits: Hits, role: &str, sink: Sink<'_>) {
     let sample = StackSample {
-        thread: ThreadId { pid: thread.pid, tid: thread.tid },
+        thread: ThreadId { pid: thread.pid, tid: thread.stacks.tid },
         role,
-        function: &hits.function,
-        file: &hits.file,
+        function: &function.function,
+        file: &function.file,
         interval_ns: thread.interval_ns,
-        samples: thread.samples,
+        samples: thread.stacks.samples,
         total: hits.total,
         own: hits.own,
         gil: Some(hits.gil),

@@ -15,9 +15,10 @@ use trace::event::{Event, QueueSample, What};
 
 use super::lanes::Sink;
 
-const EVERY: Duration = Duration::from_millis(100);
+/// Interval between samples while frames flow.
+const INTERVAL: Duration = Duration::from_millis(100);
 /// Interval while no frames flow.
-const AT_REST: Duration = Duration::from_secs(1);
+const REST_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of connections sampled; the others are counted in `left_out`.
 const MAX_CONNECTIONS: usize = 256;
 
@@ -80,7 +81,7 @@ impl QueueWatch {
     }
 
     /// Watches only the sockets of `engine` that carry output.
-    pub(super) fn rewire(&self, engine: &Engine) {
+    pub(super) fn watch_connections_of(&self, engine: &Engine) {
         // Fails only if the thread has crashed, which was printed.
         let _ = self.commands.send(QueueCommand::Rewire(Box::new(engine.clone())));
     }
@@ -109,11 +110,11 @@ fn sample_queues(
     problems: &Mutex<QueueProblems>,
 ) {
     let mut sampler = QueueSampler::default();
-    let mut interval = AT_REST;
+    let mut interval = REST_INTERVAL;
     loop {
         match commands.recv_timeout(sampler.time_until_due(interval)) {
-            Ok(QueueCommand::Rewire(engine)) => sampler.rewire(&engine),
-            Ok(QueueCommand::SetTraffic(has_traffic)) => interval = if has_traffic { EVERY } else { AT_REST },
+            Ok(QueueCommand::Rewire(engine)) => sampler.watch_connections_of(&engine),
+            Ok(QueueCommand::SetTraffic(has_traffic)) => interval = if has_traffic { INTERVAL } else { REST_INTERVAL },
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
@@ -156,23 +157,25 @@ struct QueueSampler {
     /// Both ends of each connection, by hop name.
     hops: BTreeMap<String, Vec<ConnectionEnds>>,
     sockets: Queues,
-    sampled: Option<Instant>,
+    last_sample_at: Option<Instant>,
     problems: QueueProblems,
 }
 
 impl QueueSampler {
     /// Watches the connections of the engine as they are now, up to the limit.
-    fn rewire(&mut self, engine: &Engine) {
+    fn watch_connections_of(&mut self, engine: &Engine) {
         self.hops.clear();
         self.problems.left_out = 0;
         let routes = engine.routes();
         let mut watched = 0;
-        // Connections of clients look like hops when no sender is known, as after the engine's end. There may be thousands.
+        // The least important connections come last and are left out first. Those of clients look like hops when no sender is known, as after
+        // the engine's end. There may be thousands.
         for group in [LaneGroup::Output, LaneGroup::InsideEngine, LaneGroup::Other] {
             for route in &routes {
                 for lane in route.lanes.iter().filter(|lane| LaneGroup::of_lane(lane, engine) == group) {
                     if watched == MAX_CONNECTIONS {
-                        self.problems.left_out += usize::from(group != LaneGroup::Other);
+                        let may_be_client = group == LaneGroup::Other;
+                        self.problems.left_out += usize::from(!may_be_client);
                         continue;
                     }
                     watched += 1;
@@ -188,7 +191,7 @@ impl QueueSampler {
 
     /// Time until the next sample at this interval.
     fn time_until_due(&self, interval: Duration) -> Duration {
-        self.sampled.map_or(Duration::ZERO, |last| interval.saturating_sub(last.elapsed()))
+        self.last_sample_at.map_or(Duration::ZERO, |last| interval.saturating_sub(last.elapsed()))
     }
 
     /// Reads the queues of all hops if a sample is due at this interval, and passes a reading of each hop to `emit`.
@@ -196,8 +199,8 @@ impl QueueSampler {
         if !self.time_until_due(interval).is_zero() {
             return;
         }
-        self.sampled = Some(Instant::now());
-        // Leaves its owner meanwhile, because reading a socket keeps the first error.
+        self.last_sample_at = Some(Instant::now());
+        // Moved out meanwhile: `read_queues` borrows the whole sampler, since it keeps the first error.
         let hops = std::mem::take(&mut self.hops);
         for (name, connections) in &hops {
             let mut receive_bytes = None;
@@ -226,7 +229,7 @@ impl QueueSampler {
     }
 }
 
-/// Adds to a sum, which is `None` while no value is known.
+/// Adds a number of bytes, if it is known, to a sum that is `None` until one is.
 fn add_known(sum: &mut Option<u64>, bytes: Option<u64>) {
     if let Some(bytes) = bytes {
         *sum.get_or_insert(0) += bytes;
@@ -267,7 +270,7 @@ mod tests {
 
     fn poll_samples(watch: &mut QueueSampler) -> Vec<(String, Option<u64>)> {
         let mut samples = Vec::new();
-        watch.sample_queues(EVERY, &mut |reading| samples.push((reading.hop, reading.receive_bytes)));
+        watch.sample_queues(INTERVAL, &mut |reading| samples.push((reading.hop, reading.receive_bytes)));
         samples
     }
 
@@ -282,7 +285,7 @@ mod tests {
             pairs.iter().zip(carries).map(|((from, to), carries)| hop(from.as_raw_fd(), to.as_raw_fd(), carries));
         let engine = Engine { hops: hops.collect(), ..Engine::default() };
         let mut watch = QueueSampler::default();
-        watch.rewire(&engine);
+        watch.watch_connections_of(&engine);
         assert_eq!(poll_samples(&mut watch), [("scheduler->tokenizer".to_owned(), Some(2000))]);
         assert_eq!(poll_samples(&mut watch), [], "not again before its time");
     }
@@ -294,16 +297,16 @@ mod tests {
         let mut hops: Vec<_> = (0..300).map(|_| hop(1_000_000, 1_000_001, Carries::Unknown)).collect();
         hops.push(hop(from.as_raw_fd(), to.as_raw_fd(), Carries::Output));
         let mut watch = QueueSampler::default();
-        watch.rewire(&Engine { hops: hops.clone(), ..Engine::default() });
+        watch.watch_connections_of(&Engine { hops: hops.clone(), ..Engine::default() });
         assert_eq!(poll_samples(&mut watch), [("scheduler->tokenizer".to_owned(), Some(1000))]);
         assert_eq!(watch.problems.left_out, 0);
         // Inside the engine they may carry output.
-        watch.rewire(&Engine { hops: hops.clone(), ..titled(std::process::id(), Vec::new()) });
+        watch.watch_connections_of(&Engine { hops: hops.clone(), ..titled(std::process::id(), Vec::new()) });
         assert_eq!(watch.problems.left_out, 301 - MAX_CONNECTIONS);
         for hop in &mut hops {
             hop.carries = Carries::Output;
         }
-        watch.rewire(&Engine { hops, ..Engine::default() });
+        watch.watch_connections_of(&Engine { hops, ..Engine::default() });
         assert_eq!(watch.problems.left_out, 301 - MAX_CONNECTIONS);
     }
 
@@ -313,7 +316,7 @@ mod tests {
         from.write_all(&[7; 1000]).unwrap();
         let hops = vec![hop(from.as_raw_fd(), to.as_raw_fd(), Carries::Output)];
         let mut watch = QueueWatch::start().unwrap();
-        watch.rewire(&Engine { hops, ..Engine::default() });
+        watch.watch_connections_of(&Engine { hops, ..Engine::default() });
         let mut bytes = None;
         let until = Instant::now() + Duration::from_secs(30);
         while bytes.is_none() && Instant::now() < until {
@@ -332,7 +335,7 @@ mod tests {
     fn a_closed_socket_is_skipped_without_an_error() {
         let mut watch = QueueSampler::default();
         let engine = Engine { hops: vec![hop(1_000_000, 1_000_001, Carries::Output)], ..Engine::default() };
-        watch.rewire(&engine);
+        watch.watch_connections_of(&engine);
         assert_eq!(poll_samples(&mut watch), []);
         assert_eq!(watch.problems.refused, None);
     }

@@ -156,7 +156,7 @@ impl Roles {
         self.by_pid.iter().filter(|(_, other)| other.role == role.role).map(|(pid, _)| *pid).collect()
     }
 
-    /// Processes that may receive from one with this role, judging by their own.
+    /// Pids of the processes whose roles receive output from one with the role `sender`.
     pub(super) fn may_receive_from(&self, sender: PathRole) -> BTreeSet<u32> {
         let mut pids = BTreeSet::new();
         for (pid, receiver) in &self.by_pid {
@@ -173,9 +173,7 @@ impl Roles {
         self.connections.clear();
         for route in engine.routes() {
             for lane in &route.lanes {
-                let (Some(sender), Some(receiver)) = (lane.from, lane.to) else {
-                    continue;
-                };
+                let (Some(sender), Some(receiver)) = (lane.from, lane.to) else { continue };
                 let endpoint = route.endpoint.to_owned();
                 self.connections.insert(Connection { sender_pid: sender.pid, receiver_pid: receiver.pid, endpoint });
                 if let Some(role) = self.by_pid.get_mut(&receiver.pid) {
@@ -245,16 +243,17 @@ impl Roles {
     /// Expected receiver of requests from `pid`: the process that forwards them, or else the scheduler; one of several if there are.
     pub(super) fn presumed_receiver_of_requests(&self, pid: u32) -> PresumedReceiver {
         if !self.role_of(pid).forwards_requests()
-            && let Some(forwarding) = self.one_of_others(pid, PathRole::forwards_requests)
+            && let Some(forwarding) = self.receiver_among_others(pid, PathRole::forwards_requests)
         {
             return PresumedReceiver::Deduced(forwarding);
         }
-        self.one_of_others(pid, PathRole::is_scheduler).map_or(PresumedReceiver::Unknown, PresumedReceiver::Deduced)
+        self.receiver_among_others(pid, PathRole::is_scheduler)
+            .map_or(PresumedReceiver::Unknown, PresumedReceiver::Deduced)
     }
 
-    /// The only process beside `pid` whose role passes the test, or one of several with the role of the first. `None` if there is none.
-    fn one_of_others(&self, pid: u32, test: fn(PathRole) -> bool) -> Option<Receiver> {
-        let mut others = self.by_pid.iter().filter(|(other, role)| **other != pid && test(**role));
+    /// The process beside `pid` whose role passes the test. Of several, only the role of the first is known. `None` if there is none.
+    fn receiver_among_others(&self, pid: u32, passes_test: fn(PathRole) -> bool) -> Option<Receiver> {
+        let mut others = self.by_pid.iter().filter(|(other, role)| **other != pid && passes_test(**role));
         let (&first_pid, &role) = others.next()?;
         let is_only = others.next().is_none();
         Some(if is_only {
@@ -269,7 +268,7 @@ impl Roles {
         self.by_pid.get(&pid).copied().unwrap_or_default()
     }
 
-    /// Role of a process that sends `kind`; deduced from the message if discovery does not know it.
+    /// Role of a process that sends `kind`. If discovery does not know it, it is deduced from the message, and kept.
     pub(super) fn sender_role(&mut self, pid: u32, kind: Kind) -> PathRole {
         let deduced = self.role_that_sends(kind);
         let known = self.by_pid.entry(pid).or_default();
@@ -277,7 +276,7 @@ impl Roles {
         *known
     }
 
-    /// Role of a process that receives `kind`; deduced from the message if discovery does not know it.
+    /// Role of a process that receives `kind`. If discovery does not know it, it is deduced from the message, and kept.
     pub(super) fn receiver_role(&mut self, pid: u32, kind: Kind) -> PathRole {
         let known = self.by_pid.entry(pid).or_default();
         // Processes of several roles receive messages without tokens.

@@ -10,7 +10,7 @@ use trace::MonoNs;
 use zmq_tap::zmtp::{Element, FrameReader, Framing};
 
 use super::lanes::{Lanes, Sink};
-use super::observability::{Observability, Pair};
+use super::observability::{Observability, ProcessPair};
 
 /// Maximum number of connections; the others are counted in `left_out`.
 const MAX_CONNECTIONS: usize = 1024;
@@ -20,21 +20,36 @@ const MIN_PROOF: u64 = 8;
 /// All connections of an engine that are read without libzmq.
 #[derive(Default)]
 pub(super) struct SocketReads {
-    /// By receiving process and inode.
-    connections: HashMap<(u32, u64), Connection>,
-    /// Connections whose frames are not found at the moment.
-    lost: BTreeSet<(Pair, u64)>,
-    /// Pairs that are newly observed, and pairs without a connection left.
-    new: Vec<Pair>,
-    closed: Vec<Pair>,
+    connections: HashMap<ReadSocket, ReadConnection>,
+    /// Connections whose frames are not found at the moment, with the inode of the receiving socket.
+    lost: BTreeSet<LostConnection>,
+    /// Pairs of processes whose connections are newly observed.
+    new: Vec<ProcessPair>,
+    /// Pairs of processes without a connection left.
+    closed: Vec<ProcessPair>,
     /// Number of times that frames were not found, except right after the attach.
     holes: u64,
     unreadable: BTreeSet<String>,
     left_out: usize,
 }
 
-struct Connection {
-    pair: Pair,
+/// A socket of the engine that is read without libzmq.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct ReadSocket {
+    reader_pid: u32,
+    inode: u64,
+}
+
+/// A connection whose frames are not found at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct LostConnection {
+    pair: ProcessPair,
+    /// Of the receiving socket.
+    inode: u64,
+}
+
+struct ReadConnection {
+    pair: ProcessPair,
     track: ConnectionTracker,
     reader: FrameReader,
     /// Number of the next frame.
@@ -42,9 +57,9 @@ struct Connection {
 }
 
 impl SocketReads {
-    /// Observes the connections of `processes`, which have no libzmq. For a new process, this must run before the probe is added. Returns
-    /// why not, if the kernel side failed.
-    pub(super) fn rewire<'p>(
+    /// Observes the connections of `engine` over which `processes` receive, which have no libzmq, as they are now. For a new process, this must
+    /// run before the probe is added. An error says why the kernel side failed.
+    pub(super) fn observe_connections_of<'p>(
         &mut self,
         engine: &Engine,
         processes: impl Iterator<Item = &'p Process>,
@@ -58,33 +73,36 @@ impl SocketReads {
                     .insert(format!("socket reads: pid {pid} reads through io_uring, which is not observed"));
                 continue;
             }
-            let mut pair_by_inode: BTreeMap<u64, Pair> = BTreeMap::new();
+            let mut pair_by_inode: BTreeMap<u64, ProcessPair> = BTreeMap::new();
             for lane in engine.routes().iter().flat_map(|route| &route.lanes) {
                 if let (Some(from), Some(to)) = (lane.from, lane.to)
                     && to.pid == pid
                 {
-                    pair_by_inode.insert(to.inode, (from.pid, pid));
+                    pair_by_inode.insert(to.inode, ProcessPair { sender_pid: from.pid, receiver_pid: pid });
                 }
             }
-            let connections_of_others = self.connections.keys().filter(|(reader, _)| *reader != pid).count();
+            let connections_of_others = self.connections.keys().filter(|socket| socket.reader_pid != pid).count();
             while connections_of_others + pair_by_inode.len() > MAX_CONNECTIONS {
                 pair_by_inode.pop_last();
                 self.left_out += 1;
             }
             let sockets: BTreeSet<u64> = pair_by_inode.keys().copied().collect();
-            if !probe.observe_zmtp_reads(pid, &sockets).map_err(|error| error.to_string())? {
+            let is_observable = probe.observe_zmtp_reads(pid, &sockets).map_err(|error| error.to_string())?;
+            // The probe reports the reason, which is the same for all processes.
+            if !is_observable {
                 return Ok(());
             }
-            let before = self.connections.iter().filter(|((reader, _), _)| *reader == pid);
-            let before: BTreeSet<Pair> = before.map(|(_, connection)| connection.pair).collect();
-            let after: BTreeSet<Pair> = pair_by_inode.values().copied().collect();
+            let before = self.connections.iter().filter(|(socket, _)| socket.reader_pid == pid);
+            let before: BTreeSet<ProcessPair> = before.map(|(_, connection)| connection.pair).collect();
+            let after: BTreeSet<ProcessPair> = pair_by_inode.values().copied().collect();
+            // A pair with another connection left is still observed.
             self.closed.extend(before.difference(&after));
-            self.connections.retain(|(reader, inode), _| *reader != pid || sockets.contains(inode));
-            self.lost.retain(|((_, to), inode)| *to != pid || sockets.contains(inode));
+            self.connections.retain(|socket, _| socket.reader_pid != pid || sockets.contains(&socket.inode));
+            self.lost.retain(|lost| lost.pair.receiver_pid != pid || sockets.contains(&lost.inode));
             for (inode, pair) in pair_by_inode {
-                self.connections.entry((pid, inode)).or_insert_with(|| {
+                self.connections.entry(ReadSocket { reader_pid: pid, inode }).or_insert_with(|| {
                     self.new.push(pair);
-                    Connection {
+                    ReadConnection {
                         pair,
                         track: ConnectionTracker::default(),
                         reader: FrameReader::new(engines::FORMATS),
@@ -103,6 +121,7 @@ impl SocketReads {
             observability.mark_connection_unread(pair);
         }
         for pair in self.new.drain(..) {
+            // Not while the frames of another connection between the two are lost.
             if !has_lost(&self.lost, pair) {
                 observability.mark_connection_read(pair, now);
             }
@@ -110,27 +129,29 @@ impl SocketReads {
         changed
     }
 
-    pub(super) fn observes(&self, pid: u32) -> bool {
-        self.connections.keys().any(|(of, _)| *of == pid)
+    pub(super) fn observes_process(&self, pid: u32) -> bool {
+        self.connections.keys().any(|socket| socket.reader_pid == pid)
     }
 
-    pub(super) fn connections(&self) -> usize {
+    pub(super) fn connection_count(&self) -> usize {
         self.connections.len()
     }
 
-    pub(super) fn exited(&mut self, pid: u32) {
-        self.connections.retain(|(of, _), _| *of != pid);
-        self.lost.retain(|((_, to), _)| *to != pid);
+    /// Forgets the connections over which an exited process received.
+    pub(super) fn remove_process(&mut self, pid: u32) {
+        self.connections.retain(|socket, _| socket.reader_pid != pid);
+        self.lost.retain(|lost| lost.pair.receiver_pid != pid);
     }
 
     /// Processes a record of bytes that `pid` read.
     pub(super) fn record_read(&mut self, pid: u32, record: &Record<'_>, lanes: &mut Lanes, sink: Sink<'_>) {
         let at = MonoNs(record.head.at_ns);
         let inode = record.head.socket;
-        let Some(connection) = self.connections.get_mut(&(pid, inode)) else {
+        let Some(connection) = self.connections.get_mut(&ReadSocket { reader_pid: pid, inode }) else {
             return;
         };
-        let Connection { pair, track, reader, seq } = connection;
+        // Borrowed apart, because the closure changes some of them while the reader calls it.
+        let ReadConnection { pair, track, reader, seq } = connection;
         let pair = *pair;
         let lost = &mut self.lost;
         let holes = &mut self.holes;
@@ -143,7 +164,7 @@ impl SocketReads {
                 lanes.record_receive(&message, sink) && frame.bytes >= MIN_PROOF
             }
             Element::Lost { proven } => {
-                lost.insert((pair, inode));
+                lost.insert(LostConnection { pair, inode });
                 if proven {
                     *holes += 1;
                     lanes.report_unframed(socket, at, sink);
@@ -154,7 +175,7 @@ impl SocketReads {
                 false
             }
             Element::Found => {
-                lost.remove(&(pair, inode));
+                lost.remove(&LostConnection { pair, inode });
                 if !has_lost(lost, pair) {
                     let paths = &mut lanes.paths;
                     paths.observability.mark_connection_read(pair, at);
@@ -166,7 +187,7 @@ impl SocketReads {
         for step in track.interpret_record(record) {
             match step {
                 ConnectionStep::Bytes { bytes, .. } if !bytes.is_empty() => reader.feed(bytes, &mut element),
-                ConnectionStep::Bytes { .. } | ConnectionStep::Missed(_) => reader.missed(&mut element),
+                ConnectionStep::Bytes { .. } | ConnectionStep::Missed(_) => reader.record_hole(&mut element),
                 ConnectionStep::Opened | ConnectionStep::HeldUp | ConnectionStep::Closed { .. } => {}
             }
         }
@@ -176,10 +197,10 @@ impl SocketReads {
         }
     }
 
-    /// Limits of the observation, and traffic that was not observable.
+    /// Lines for the report: limits of the observation, and traffic that was not observable.
     pub(super) fn degraded(&self) -> Vec<String> {
         let mut degraded: Vec<String> = Vec::new();
-        let pids: BTreeSet<u32> = self.connections.keys().map(|(pid, _)| *pid).collect();
+        let pids: BTreeSet<u32> = self.connections.keys().map(|socket| socket.reader_pid).collect();
         // A process has several connections, and is named once.
         for pid in pids {
             degraded.push(format!(
@@ -187,7 +208,7 @@ impl SocketReads {
             ));
         }
         degraded.extend(self.unreadable.iter().cloned());
-        for ((_, pid), _) in &self.lost {
+        for LostConnection { pair: ProcessPair { receiver_pid: pid, .. }, .. } in &self.lost {
             degraded.push(format!("socket reads: frames that pid {pid} receives are not found at the moment"));
         }
         if self.holes > 0 {
@@ -204,8 +225,11 @@ impl SocketReads {
 }
 
 /// Whether the frames of a connection between the two are not found at the moment.
-fn has_lost(lost: &BTreeSet<(Pair, u64)>, pair: Pair) -> bool {
-    lost.range((pair, 0)..=(pair, u64::MAX)).next().is_some()
+fn has_lost(lost: &BTreeSet<LostConnection>, pair: ProcessPair) -> bool {
+    // The pair is the first part of the order, so its connections lie between these two.
+    let first = LostConnection { pair, inode: 0 };
+    let last = LostConnection { pair, inode: u64::MAX };
+    lost.range(first..=last).next().is_some()
 }
 
 #[cfg(test)]
@@ -241,15 +265,15 @@ mod tests {
             let roles = Roles::with_roles(&parts, &[(SENDER, READER)]);
             let mut observability = Observability::new(true, false);
             observability.mark_watched(SENDER, MonoNs(0));
-            let pair = (SENDER, READER);
-            let connection = Connection {
+            let pair = ProcessPair { sender_pid: SENDER, receiver_pid: READER };
+            let connection = ReadConnection {
                 pair,
                 track: ConnectionTracker::default(),
                 reader: FrameReader::new(engines::FORMATS),
                 seq: 0,
             };
             let mut reads = SocketReads {
-                connections: [((READER, INODE), connection)].into(),
+                connections: [(ReadSocket { reader_pid: READER, inode: INODE }, connection)].into(),
                 new: vec![pair],
                 ..SocketReads::default()
             };

@@ -23,7 +23,7 @@ use super::queues::QueueWatch;
 use super::roles::Roles;
 use super::socket_reads::SocketReads;
 use super::targets::{choose_targets, has_libzmq, observe_inner_servers, without_libzmq};
-use super::{Attach, AttachOptions, response_id_of, trial, watch_threads};
+use super::{Attach, AttachOptions, response_id_reader_of, trial, watch_threads};
 use crate::translate::Clients;
 
 /// Starts the discovery that the runs of `attached` engines share, and of those that `engine_search` finds.
@@ -45,12 +45,12 @@ impl Attach {
         let found = FoundEngine::inspect(engine, options.may_read_tokenizers());
         let node = start_node(Some(watcher), std::slice::from_ref(&found), None, options)?;
         let run = node.lock().add_run(Some(&found.traits));
-        Self::join(&node, run, &found, options, false)
+        Self::start_run(&node, run, &found, options, false)
     }
 
     /// Attaches to an engine as a run of the node. `is_ring_read` says whether other runs read the ring meanwhile, so that this must not
     /// wait for files.
-    pub(super) fn join(
+    pub(super) fn start_run(
         node: &NodeHandle,
         run: RunId,
         found: &FoundEngine,
@@ -60,6 +60,7 @@ impl Attach {
         let handle = node.clone();
         let mut guard = node.lock();
         let attached = Self::attach_to(handle, &mut guard, run, found, options, is_ring_read);
+        // Removes what was attached before the error.
         if attached.is_err() {
             guard.release_run(run);
         }
@@ -103,9 +104,10 @@ impl Attach {
             egress.follow_log(log, is_ring_read).with_context(|| format!("cannot follow the log {}", log.display()))?;
         }
         let mut reads = SocketReads::default();
-        reads.rewire(engine, without_libzmq(engine, &probed), probe).map_err(anyhow::Error::msg)?;
+        reads.observe_connections_of(engine, without_libzmq(engine, &probed), probe).map_err(anyhow::Error::msg)?;
         observe_inner_servers(&engine.processes, probe);
         probe.add_targets(&targets).context(refused)?;
+        // Observed since 0, thus for the whole run: no message was observed before.
         let mut observability = Observability::new(options.probe.processed, egress.shows_deliveries());
         for pid in probed.iter().filter(|pid| engine.process_with_pid(**pid).is_some_and(has_libzmq)) {
             observability.mark_watched(*pid, MonoNs(0));
@@ -122,7 +124,7 @@ impl Attach {
             refusals.extend(watch_threads(process, &mut cpu, node, run));
         }
         let queues = QueueWatch::start().context("cannot start a thread that reads the queues of sockets")?;
-        queues.rewire(engine);
+        queues.watch_connections_of(engine);
         Ok(Self {
             node: handle,
             run,
@@ -179,17 +181,17 @@ fn new_egress(found: &FoundEngine, options: &AttachOptions) -> Egress {
     let FoundEngine { engine, tokenizer, .. } = found;
     let mut server = Server::new(engine.settings.mode.as_ref().map(|mode| mode.value));
     server.texts.exact = engine.settings.exact_text.as_ref().is_some_and(|exact| exact.value);
-    let response_id = response_id_of(engine);
+    let response_id = response_id_reader_of(engine);
     let mut egress = Egress::new(Clients { server, response_id, ..Clients::default() });
     egress.ignores_callers = !options.traceparent;
     let has_inner_server = engine.processes.iter().any(|process| process.inner_server.is_some());
     if has_inner_server {
         // The ids of its batches are not read.
-        egress.has_no_ids();
+        egress.record_ids_unread();
     } else if let Some(tokenizer) = &options.tokenizer {
         egress.set_detokenizer(tokenizer.clone());
     } else if let Some(json) = tokenizer {
-        egress.read_tokenizer(json.clone());
+        egress.start_reading_tokenizer(json.clone());
     }
     egress
 }

@@ -8,7 +8,7 @@ use probe_user::{Capture, Probe, Target};
 
 /// Bytes copied of a message that is decoded at its sender, enough to identify it. Frames of two ranks differ only in rids, which follow a
 /// dozen column names. Covers a small frame completely, and both ends of a large one.
-const TO_COMPARE: u32 = 4096;
+const BYTES_TO_IDENTIFY: u32 = 4096;
 
 /// Returns whether the process announced its role or has libzmq threads. A client that has unused libzmq loaded looks like a peer.
 pub(super) fn speaks_zmq(process: &Process) -> bool {
@@ -35,7 +35,8 @@ pub(super) fn without_libzmq<'e>(engine: &'e Engine, observed: &'e BTreeSet<u32>
     observed_processes.filter(|process| process.libzmq.is_none() && process.inner_server.is_none())
 }
 
-/// Chooses the processes to probe: those on the token path and named ones; all processes if no connection is visible, unless the engine has none.
+/// Chooses the processes to probe: those on the token path, and those that the user named. If no connection is visible, all processes, unless
+/// the engine's settings avoid ZMQ.
 pub(super) fn choose_targets(engine: &Engine, named_pids: &BTreeSet<u32>, max_captured_bytes: u32) -> Vec<Target> {
     let mut chosen: Vec<&Process> = engine.on_token_path().collect();
     if chosen.is_empty() && engine.settings.avoids_zmq.is_none() {
@@ -46,21 +47,22 @@ pub(super) fn choose_targets(engine: &Engine, named_pids: &BTreeSet<u32>, max_ca
             chosen.push(process);
         }
     }
-    chosen.into_iter().filter_map(|process| target_for(process, engine, max_captured_bytes)).collect()
+    chosen.into_iter().filter_map(|process| probe_target_for(process, engine, max_captured_bytes)).collect()
 }
 
-/// The probe's target for a process; `None` if nothing of it can be observed. Output is copied at its sender, and both ends of a request. Enough
-/// of a received message is copied to identify the frame, or `max_captured_bytes` of it if no sender is watched.
-pub(super) fn target_for(process: &Process, engine: &Engine, max_captured_bytes: u32) -> Option<Target> {
+/// How a process is probed; `None` if nothing of it can be observed. Each frame is decoded from one copy of its content, made at its sender if
+/// that is watched, else at its receiver. From every other message only as much is copied as identifies it.
+pub(super) fn probe_target_for(process: &Process, engine: &Engine, max_captured_bytes: u32) -> Option<Target> {
     // A server without libzmq receives unobserved, but its writes to clients are observed.
     let is_server_on_path = process.answers_clients() && engine.on_token_path().any(|on_path| on_path.id == process.id);
     if !has_libzmq(process) && !is_server_on_path {
         return None;
     }
     let has_watched_sender = engine.processes.iter().any(|process| process.role.sends_output());
+    let sends_frames = process.role.sends_output();
     let capture = Capture {
-        sent: if process.role.sends_output() { max_captured_bytes } else { TO_COMPARE },
-        received: if has_watched_sender { TO_COMPARE } else { max_captured_bytes },
+        sent: if sends_frames { max_captured_bytes } else { BYTES_TO_IDENTIFY },
+        received: if has_watched_sender { BYTES_TO_IDENTIFY } else { max_captured_bytes },
     };
     Some(Target { pid: process.id.pid, capture })
 }

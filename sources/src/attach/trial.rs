@@ -111,11 +111,12 @@ impl Attach {
     /// Polls the attach for at most `patience` and reports the result per feature. Needs no traffic.
     pub fn try_features(&mut self, patience: Duration) -> Vec<FeatureRow> {
         let mut has_queue_sample = false;
-        let until = Instant::now() + patience;
+        let deadline = Instant::now() + patience;
+        // Only these two take time; everything else is known once attached.
         loop {
             self.poll(&mut |event| has_queue_sample |= matches!(event.what, What::Queue(_)));
             let is_all_known = has_queue_sample && self.is_stack_sampling_settled();
-            if is_all_known || Instant::now() >= until {
+            if is_all_known || Instant::now() >= deadline {
                 break;
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -125,11 +126,12 @@ impl Attach {
 
     /// Returns whether it is known if Python stacks can be read: one was read, or the reader has failed.
     fn is_stack_sampling_settled(&self) -> bool {
+        // Without a cost there is no reader in this build.
         if self.stack_sampling_cost().is_none_or(|cost| cost.readings > cost.failed) {
             return true;
         }
         let node = self.node.lock();
-        node.python.as_ref().is_some_and(|python| python.has_ended() || !python.refused(self.run).is_empty())
+        node.python.as_ref().is_some_and(|python| python.has_ended() || !python.refusals_of_run(self.run).is_empty())
     }
 
     /// Result for a feature. `has_queue_sample`: the kernel has answered at least one query of queues.
@@ -174,7 +176,7 @@ impl Attach {
             Feature::Egress => (self.availability_of_deliveries(&mut why), "raw tracepoints of writes".to_owned()),
             Feature::Arrivals => (works, "raw tracepoints of sockets".to_owned()),
             Feature::SocketReads => {
-                let tried = match self.interpreter.reads.connections() {
+                let tried = match self.interpreter.reads.connection_count() {
                     0 if why.is_empty() => "not needed: no process receives without libzmq".to_owned(),
                     count => format!("raw tracepoint of socket reads; {count} connections"),
                 };
@@ -185,6 +187,7 @@ impl Attach {
                 (self.availability_of_stacks(&mut why), "stacks read from the tokenizers' memory".to_owned())
             }
         };
+        // What was refused does not matter to a feature that works.
         if state == FeatureState::Works {
             why.clear();
         }
@@ -250,8 +253,9 @@ impl Attach {
             .any(|process| process.inner_server.is_some() && self.probed.contains(&process.id.pid))
     }
 
-    /// A delivery is useful only if the frames it came from are observed.
+    /// Availability of deliveries. A delivery is useful only if the frames it came from are observed. Adds the reasons for a lack to `why`.
     fn availability_of_deliveries(&self, why: &mut Vec<Reason>) -> FeatureState {
+        // The lines about processes whose writes to clients cannot be observed.
         let unserved = self.degraded.iter().filter(|line| line.starts_with("egress: "));
         why.extend(unserved.map(Reason::new));
         let frames = self.availability_of_frames(&mut Vec::new());
@@ -275,7 +279,7 @@ impl Attach {
             why.push(Reason::new(&missing_feature("python-stacks")));
             return FeatureState::Missing;
         };
-        let refused = python.refused(self.run);
+        let refused = python.refusals_of_run(self.run);
         why.extend(refused.iter().map(Reason::from));
         let cost = python.cost();
         if cost.readings > cost.failed {

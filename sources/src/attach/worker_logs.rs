@@ -18,8 +18,8 @@ pub(super) struct WorkerLogs {
 struct FollowedLog {
     source: LogPlace,
     file: RegularFile,
-    /// Unfinished last line.
-    line: Vec<u8>,
+    /// The last line, of which the end was not written yet.
+    unfinished_line: Vec<u8>,
 }
 
 /// Where a log is found again after its rotation.
@@ -40,8 +40,8 @@ impl LogPlace {
         }
     }
 
-    /// Opens the file that is at this place now: logs are replaced by rotation.
-    fn open(&self, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
+    /// Opens the file that is at this place now: rotation replaces logs.
+    fn open_current(&self, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
         match self {
             Self::Named(path) => process_files::open_named_regular(path, expected),
             Self::Stream { pid, descriptor } => process_files::open_output(*pid, *descriptor),
@@ -49,7 +49,7 @@ impl LogPlace {
     }
 
     /// Status of the file that is at this place now.
-    fn status(&self) -> Result<FileStatus, ReadError> {
+    fn current_status(&self) -> Result<FileStatus, ReadError> {
         match self {
             Self::Named(path) => process_files::named_status(path),
             Self::Stream { pid, descriptor } => process_files::output_status(*pid, *descriptor),
@@ -67,6 +67,7 @@ impl WorkerLogs {
     pub(super) fn follow_output(&mut self, process: &Process) {
         for descriptor in [1, 2] {
             let source = LogPlace::Stream { pid: process.id.pid, descriptor };
+            // Most write to a terminal or a pipe, which cannot be followed.
             match self.follow_source(source.clone()) {
                 Ok(()) | Err(ReadError::NotRegular | ReadError::UnexpectedFileSystem) => {}
                 Err(error) => tracing::info!("{} cannot be followed: {error}", source.path().display()),
@@ -76,20 +77,20 @@ impl WorkerLogs {
 
     /// Follows a log from its current end, unless it is already followed.
     fn follow_source(&mut self, source: LogPlace) -> Result<(), ReadError> {
-        let file = source.open(ExpectedFile::ANY)?;
+        let file = source.open_current(ExpectedFile::ANY)?;
         // Standard output and error may be one file.
         let is_followed = self.logs.iter().any(|log| log.file.device == file.device && log.file.inode == file.inode);
         if !is_followed {
             file.file().seek(SeekFrom::End(0))?;
-            self.logs.push(FollowedLog { source, file, line: Vec::new() });
+            self.logs.push(FollowedLog { source, file, unfinished_line: Vec::new() });
         }
         Ok(())
     }
 
-    /// Passes each new line to `handle_line`.
-    pub(super) fn poll(&mut self, mut handle_line: impl FnMut(&str)) {
+    /// Passes each new line of all logs to `handle_line`. A log that cannot be read is tried again at the next call.
+    pub(super) fn read_new_lines(&mut self, mut handle_line: impl FnMut(&str)) {
         for log in &mut self.logs {
-            if let Err(error) = log.poll(&mut handle_line) {
+            if let Err(error) = log.read_new_lines(&mut handle_line) {
                 tracing::debug!("{}: {error}", log.source.path().display());
             }
         }
@@ -98,40 +99,40 @@ impl WorkerLogs {
 
 impl FollowedLog {
     /// Reads at most `MAX_LINE` new bytes and passes the complete lines that are valid UTF-8. The rest of the last line waits for the next call.
-    fn poll(&mut self, handle_line: &mut impl FnMut(&str)) -> std::io::Result<()> {
-        let before = self.line.len();
-        self.file.file().take(MAX_LINE as u64).read_to_end(&mut self.line)?;
-        if self.line.len() == before {
+    fn read_new_lines(&mut self, handle_line: &mut impl FnMut(&str)) -> std::io::Result<()> {
+        let length_before = self.unfinished_line.len();
+        self.file.file().take(MAX_LINE as u64).read_to_end(&mut self.unfinished_line)?;
+        if self.unfinished_line.len() == length_before {
             return self.check_rotation();
         }
-        let Some(end) = self.line.iter().rposition(|&byte| byte == b'\n') else {
+        let Some(end) = self.unfinished_line.iter().rposition(|&byte| byte == b'\n') else {
             // The start of a longer line is dropped.
-            if self.line.len() > MAX_LINE {
-                self.line.clear();
+            if self.unfinished_line.len() > MAX_LINE {
+                self.unfinished_line.clear();
             }
             return Ok(());
         };
-        for line in self.line[..end].split(|&byte| byte == b'\n') {
+        for line in self.unfinished_line[..end].split(|&byte| byte == b'\n') {
             if let Ok(line) = std::str::from_utf8(line) {
                 handle_line(line);
             }
         }
-        self.line.drain(..=end);
+        self.unfinished_line.drain(..=end);
         Ok(())
     }
 
     /// Reopens a rotated log and rewinds a truncated one.
     fn check_rotation(&mut self) -> std::io::Result<()> {
-        let current = self.source.status()?;
+        let current = self.source.current_status()?;
         let is_same_file = self.file.device == current.device && self.file.inode == current.inode;
         if !is_same_file {
             // A link in place of the rotated file must not lead to a file of another user.
             let same_owner = ExpectedFile { owner_uid: Some(self.file.owner_uid), ..ExpectedFile::ANY };
-            self.file = self.source.open(same_owner)?;
-            self.line.clear();
+            self.file = self.source.open_current(same_owner)?;
+            self.unfinished_line.clear();
         } else if current.size_bytes < self.file.file().stream_position()? {
             self.file.file().rewind()?;
-            self.line.clear();
+            self.unfinished_line.clear();
         }
         Ok(())
     }
@@ -153,7 +154,7 @@ mod tests {
         let mut logs = WorkerLogs::default();
         logs.follow_log(&path).expect("it is there");
         let mut seen = Vec::new();
-        let mut poll = |logs: &mut WorkerLogs| logs.poll(|line| seen.push(line.to_owned()));
+        let mut poll = |logs: &mut WorkerLogs| logs.read_new_lines(|line| seen.push(line.to_owned()));
         let mut log = std::fs::OpenOptions::new().append(true).open(&path).expect("a log");
         write!(log, "the first").expect("half a line");
         poll(&mut logs);
@@ -181,8 +182,11 @@ mod tests {
                 return eprintln!("SKIPPED: a device cannot be made here");
             }
             made.expect("made");
-            logs.poll(|line| panic!("{line}"));
-            assert_eq!(logs.logs[0].poll(&mut |_| ()).expect_err("refused").to_string(), "not a regular file");
+            logs.read_new_lines(|line| panic!("{line}"));
+            assert_eq!(
+                logs.logs[0].read_new_lines(&mut |_| ()).expect_err("refused").to_string(),
+                "not a regular file"
+            );
         }
         assert!(logs.follow_log(&path).is_err());
     }

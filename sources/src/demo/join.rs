@@ -34,11 +34,11 @@ impl Join {
 
     /// The engine at the start, as an event.
     pub(super) fn engine(&self) -> What<'static> {
-        self.engine_in(self.script.phases[0].mode)
+        self.engine_event_in(self.script.phases[0].mode)
     }
 
     /// Engine event for an engine in `mode`, which the wire does not reveal.
-    fn engine_in(&self, mode: Mode) -> What<'static> {
+    fn engine_event_in(&self, mode: Mode) -> What<'static> {
         let Script { engine, waiter, waiter_turns, .. } = self.script;
         What::Engine(Engine {
             name: Some(engine.format().engine),
@@ -81,6 +81,7 @@ impl Join {
         sink: &mut dyn FnMut(&Event<'_>),
     ) -> bool {
         let mut has_passed = false;
+        // In order of time, so a report that must wait holds up those after it.
         while let Some(oldest) = self.reports.front()
             && (passes_all || self.has_waited_enough(oldest, now))
         {
@@ -99,54 +100,58 @@ impl Join {
 
     /// Returns whether the tap has observed the frame of a report. True for a report of something else.
     fn is_frame_known(&self, report: &PeerEvent) -> bool {
-        match &report.did {
+        match &report.action {
             PeerAction::Received { id, .. } => self.frames.contains(id),
             _ => true,
         }
     }
 
-    /// Passes on the oldest report, unless its frame was never observed.
+    /// Emits the event of the oldest report, if it has one. The last delivery of a request also ends its response.
     fn pass_oldest_report(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
-        let Some(PeerEvent { at, did }) = self.reports.pop_front() else {
-            return;
-        };
-        let what = match &did {
+        let Some(PeerEvent { at, action }) = self.reports.pop_front() else { return };
+        let Some(what) = self.event_of_report(&action) else { return };
+        sink(&Event { at, what });
+        if let PeerAction::Delivered(last) = &action
+            && last.finished
+        {
+            let end = Answer::new(&last.rid, None, None);
+            sink(&Event { at, what: What::Answered(end) });
+        }
+    }
+
+    /// The event for a report; `None` if it is about a frame that the tap has not observed. A frame that was processed is forgotten.
+    fn event_of_report<'r>(&mut self, action: &'r PeerAction) -> Option<What<'r>> {
+        Some(match action {
             PeerAction::Received { id, wakeup } => {
+                // The report is dropped: the tap has reported the frame as missed.
                 if !self.frames.contains(id) {
-                    return;
+                    return None;
                 }
                 What::Received(Received { wakeup: *wakeup, ..Received::new(*id) })
             }
             PeerAction::Processed(id) => {
                 let was_observed = self.frames.remove(id);
                 if !was_observed {
-                    return;
+                    return None;
                 }
                 What::Processed(*id)
             }
             PeerAction::Responds { rid, times } => What::Arrived(Arrival { rid, times: Ok(*times) }),
             PeerAction::ClientLeft { rid, tokens } => {
-                let claimed = self.script.engine.states_counts().then_some(*tokens);
-                What::Answered(Answer { end: AnswerEnd::ClientLeft, ..Answer::new(rid, Some(*tokens), claimed) })
+                let claimed_tokens = self.script.engine.states_counts().then_some(*tokens);
+                What::Answered(Answer { end: AnswerEnd::ClientLeft, ..Answer::new(rid, Some(*tokens), claimed_tokens) })
             }
-            PeerAction::Delivered(given) => What::Delivered(Delivery {
-                rid: &given.rid,
-                tokens: given.tokens,
-                mode: given.mode,
-                completion_tokens: self.script.engine.states_counts().then_some(given.completion_tokens),
-                finished: given.finished,
+            PeerAction::Delivered(delivery) => What::Delivered(Delivery {
+                rid: &delivery.rid,
+                tokens: delivery.tokens,
+                mode: delivery.mode,
+                completion_tokens: self.script.engine.states_counts().then_some(delivery.completion_tokens),
+                finished: delivery.finished,
                 response: Response::Streamed,
                 without_text: 0,
             }),
-            PeerAction::Serves(mode) => self.engine_in(*mode),
-        };
-        sink(&Event { at, what });
-        if let PeerAction::Delivered(last) = &did
-            && last.finished
-        {
-            let end = Answer::new(&last.rid, None, None);
-            sink(&Event { at, what: What::Answered(end) });
-        }
+            PeerAction::Serves(mode) => self.engine_event_in(*mode),
+        })
     }
 }
 
@@ -189,7 +194,7 @@ mod tests {
                 let id = || frame(what[1..].parse().expect("a number"));
                 match what.chars().next() {
                     Some('-') => {
-                        join.add_report(PeerEvent { at, did: PeerAction::Received { id: id(), wakeup: Some(1) } });
+                        join.add_report(PeerEvent { at, action: PeerAction::Received { id: id(), wakeup: Some(1) } });
                     }
                     Some(_) => {
                         let sent = Event::new(at, What::Sent(Frame::token_ids(id(), 5, &[])));

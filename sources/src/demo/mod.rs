@@ -49,7 +49,7 @@ const LONGEST_PARENT: usize = 70;
 pub struct Demo {
     stage: Stage,
     join: Join,
-    announced: bool,
+    is_announced: bool,
     // Drop order matters: first the peers, then the tap they communicate through, then the folder with its sockets.
     play: Play,
     tap: Tap,
@@ -73,14 +73,15 @@ impl Demo {
             script.phases =
                 only.with_context(|| format!("{} has phases 1 to {of}: there is no phase {phase}", script.name))?;
         }
-        Self::play(script, seed, private_folder()?)
+        Self::start_in(private_folder()?, script, seed)
     }
 
-    fn play(script: Script, seed: u64, folder: TempDir) -> anyhow::Result<Self> {
+    /// Starts the peers and a tap between them, with the sockets in `folder`, which is removed with the demo.
+    fn start_in(folder: TempDir, script: Script, seed: u64) -> anyhow::Result<Self> {
         let stage = Stage::new(script, seed, folder.path(), Reports::new(), Network::sockets());
         let tap = start_tap(&stage.hops, folder.path())?;
         let play = Play::start(&stage)?;
-        Ok(Self { join: Join::new(stage.script.clone()), stage, announced: false, play, tap, _folder: folder })
+        Ok(Self { join: Join::new(stage.script.clone()), stage, is_announced: false, play, tap, _folder: folder })
     }
 
     /// Ground truth so far; final once [`LiveSource::poll`] has returned [`Flow::Ended`].
@@ -115,7 +116,7 @@ impl About for Demo {
     }
 
     fn pending(&self) -> Option<String> {
-        let open = self.stage.account.open();
+        let open = self.stage.account.open_requests();
         (open > 0).then(|| format!("{open} requests of the demo are still waiting for their last tokens"))
     }
 
@@ -134,8 +135,8 @@ impl LiveSource for Demo {
     }
 
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
-        if !self.announced {
-            self.announced = true;
+        if !self.is_announced {
+            self.is_announced = true;
             sink(&Event::new(MonoNs::now(), self.join.engine()));
         }
         self.stop_tap_after_play();
@@ -187,7 +188,7 @@ impl Play {
             .enable_all()
             .build()
             .context("cannot start the demo's runtime")?;
-        let peers = runtime.block_on(stage.open())?;
+        let peers = runtime.block_on(stage.start_peers())?;
         let (end_signal, ended) = oneshot::channel();
         let thread = thread::Builder::new()
             .name("demo-peers".into())
@@ -256,7 +257,7 @@ fn tap_hop(hop: &HopPlan) -> anyhow::Result<TapHop> {
     Ok(TapHop {
         ends: Some(hop.ends.to_owned()),
         worker: hop.worker,
-        also: hop.reported(),
+        further_capabilities: hop.reported(),
         origin: hop.is_origin(),
         last: hop.is_last(),
         carries_requests: hop.carries_requests(),

@@ -109,7 +109,7 @@ pub(super) struct Cost {
 
 impl Cost {
     /// Cost of a frame with this number of chunks.
-    pub(super) fn of(self, chunks: u32) -> Duration {
+    pub(super) fn for_chunks(self, chunks: u32) -> Duration {
         self.per_frame + self.per_chunk * chunks
     }
 }

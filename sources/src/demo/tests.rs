@@ -32,7 +32,7 @@ fn play(script: Script, time: Duration) -> (Value, DemoTruth) {
 /// Runs `script` on the real clock, through sockets and the relay.
 fn play_through_sockets(script: Script, time: Duration) -> (Value, DemoTruth) {
     let folder = private_folder().expect("a folder");
-    let mut demo = Demo::play(script, 1, folder).expect("a demo needs nothing but a folder");
+    let mut demo = Demo::start_in(folder, script, 1).expect("a demo needs nothing but a folder");
     let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
     let start = Instant::now();
     loop {
@@ -158,7 +158,7 @@ fn a_demo_dropped_early_removes_its_folder() {
     let path = folder.path().to_owned();
     let mode = path.metadata().expect("the folder is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
-    let demo = Demo::play(Scenario::Race.script(), 1, folder).expect("a demo");
+    let demo = Demo::start_in(folder, Scenario::Race.script(), 1).expect("a demo");
     std::thread::sleep(Duration::from_millis(100));
     drop(demo);
     assert!(!path.exists());

@@ -62,6 +62,7 @@ pub(super) fn plan_hops(engine: DemoEngine, counts: ProcessCounts, folder: &Path
     let scheduler = if engine == DemoEngine::Vllm { "engine-core" } else { "scheduler" };
     let tokenizer = name_tokenizer(engine, counts);
     let has_detokenizer = counts.detokenizers > 0;
+    // Several detokenizers are reached through a router.
     if counts.detokenizers == 1 {
         planner.add_hops(Ends::new(scheduler, "detokenizer"), ReceiverRole::Detokenizer, 1);
     } else if has_detokenizer {

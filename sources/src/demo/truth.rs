@@ -77,8 +77,9 @@ impl Account {
         });
     }
 
-    pub(super) fn count(&self, add: impl FnOnce(&mut Truth)) {
-        self.with_state(|state| add(&mut state.truth));
+    /// Lets `update` add to the counts.
+    pub(super) fn update_truth(&self, update: impl FnOnce(&mut Truth)) {
+        self.with_state(|state| update(&mut state.truth));
     }
 
     /// Counts a request whose last chunk the tokenizer has passed to the client, or discarded.
@@ -87,7 +88,7 @@ impl Account {
     }
 
     /// Number of opened requests that are not closed.
-    pub(super) fn open(&self) -> usize {
+    pub(super) fn open_requests(&self) -> usize {
         self.with_state(|state| state.open)
     }
 

@@ -32,7 +32,10 @@ impl Forwarding {
         // Read before the signals are caught, which would hide it.
         let ignored = ignored_signals();
         let mut wanted = SIGNALS.to_vec();
-        wanted.retain(|signal| ignored & (1 << (signal - 1)) == 0);
+        wanted.retain(|signal| {
+            let is_ignored = ignored & (1 << (signal - 1)) != 0;
+            !is_ignored
+        });
         let caught = SignalsInfo::new(wanted).context("cannot listen for signals")?;
         Ok(Self { caught })
     }
@@ -46,7 +49,7 @@ impl Forwarding {
                 if cause != Cause::Kernel
                     && let Some(signal) = Signal::from_named_raw(signal)
                 {
-                    child.signal(signal);
+                    child.send_signal(signal);
                 }
             }
         })?;
@@ -54,7 +57,7 @@ impl Forwarding {
     }
 }
 
-/// Bit N-1 is set if signal N was ignored when tokengap started.
+/// Mask of the signals that were ignored when tokengap started: bit N-1 is set for signal N.
 fn ignored_signals() -> u64 {
     let status = kernel::read("/proc/self/status", kernel::MAX_STATUS_BYTES).unwrap_or_default();
     let mask = kernel::status_field(&status, "SigIgn:");
@@ -75,6 +78,7 @@ impl Child {
         let mut process = Command::new(program);
         process.args(args).env("TMPDIR", folder);
         if let Some(output) = output {
+            // The screen uses the terminal.
             process.stdin(Stdio::null());
             process.stdout(output.try_clone()?).stderr(output);
         }
@@ -107,7 +111,7 @@ impl Child {
     }
 
     /// Sends a signal unless the child has exited, because its pid may have been reused.
-    fn signal(&self, signal: Signal) {
+    fn send_signal(&self, signal: Signal) {
         let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         if let Ok(None) = process.try_wait() {
             // It may exit before the signal. Until it is reaped, which takes this lock, no other process gets its pid.
@@ -117,7 +121,7 @@ impl Child {
 
     /// Asks it to exit with SIGTERM.
     pub fn ask_to_end(&self) {
-        self.signal(Signal::TERM);
+        self.send_signal(Signal::TERM);
     }
 
     /// Exit code as reported by a shell: 128 plus the signal number if it was ended by a signal. A child that does not exit within
@@ -132,7 +136,7 @@ impl Child {
             }
             if Instant::now() >= until {
                 warn(&format!("{} does not exit; killing it", self.name));
-                self.signal(Signal::KILL);
+                self.send_signal(Signal::KILL);
             }
             thread::sleep(Duration::from_millis(20));
         }

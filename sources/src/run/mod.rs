@@ -36,7 +36,7 @@ pub struct Run {
     bypasses: Vec<String>,
     moved: usize,
     last_check: Instant,
-    ending: bool,
+    is_ending: bool,
     _guard: Guard,
 }
 
@@ -53,12 +53,12 @@ impl Run {
             bypasses: Vec::new(),
             moved: 0,
             last_check: Instant::now(),
-            ending: false,
+            is_ending: false,
             _guard: guard,
         })
     }
 
-    /// Processes news from the mover.
+    /// Applies what the mover has found since the last call: relays moved sockets, and updates engine and hop names.
     fn process_events(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         for event in self.events.try_iter() {
             match event {
@@ -86,8 +86,8 @@ impl Run {
     }
 
     /// Handles the exit of the child: no more sockets are moved, and the relay drains.
-    fn drain(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
-        self.ending = true;
+    fn record_child_exit(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
+        self.is_ending = true;
         // Waits for its thread, so that the events below are complete.
         self.mover = None;
         self.process_events(sink);
@@ -100,7 +100,7 @@ fn relay_moved_socket(tap: &mut Tap, listener: UnixListener, place: &HeldPath) -
     let sockets = place.pair_sockets(listener)?;
     let pair = Pair { listen: Endpoint::Path(place.shown()), upstream: Endpoint::Path(place.aside()) };
     let hop = TapHop { endpoint: Some(pair.listen.to_string()), ..TapHop::new(pair) };
-    tap.add(hop, sockets, Signal::sent())?;
+    tap.add_hop(hop, sockets, Signal::sent())?;
     Ok(())
 }
 
@@ -110,15 +110,17 @@ impl About for Run {
     }
 
     fn pending(&self) -> Option<String> {
-        (!self.ending).then(|| format!("waiting for {} to end", self.child.name()))
+        (!self.is_ending).then(|| format!("waiting for {} to end", self.child.name()))
     }
 
+    /// What the report says about the relay, with the number of moved sockets and what bypasses it.
     fn wire_json(&self) -> Option<Value> {
         let mut wire = self.tap.wire_json()?;
         wire["run"] = json!({"sockets_relayed": self.moved, "past_the_relay": self.bypasses});
         Some(wire)
     }
 
+    /// Lines for the report: limits of the relay, and what bypasses it.
     fn degraded(&self) -> Vec<String> {
         let mut degraded = self.tap.degraded();
         degraded.extend(self.bypasses.iter().cloned());
@@ -141,13 +143,14 @@ impl LiveSource for Run {
         self.tap.keep_ids();
     }
 
+    /// Emits the relay's new events, and ends the run after the child's exit.
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
-        if !self.ending {
+        if !self.is_ending {
             self.process_events(sink);
             if self.last_check.elapsed() >= CHECK_INTERVAL {
                 self.last_check = Instant::now();
                 if self.child.has_ended() {
-                    self.drain(sink);
+                    self.record_child_exit(sink);
                 }
             }
         }

@@ -87,6 +87,7 @@ impl Mover {
 }
 
 impl Drop for Mover {
+    /// Ends the thread and waits for it, so that it moves no more sockets.
     fn drop(&mut self) {
         self.end.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take()
@@ -143,7 +144,7 @@ impl SocketWatch {
         while !end.load(Ordering::Relaxed) {
             if let Err(error) = self.process_new_sockets(watch) {
                 let folder = self.folder_path.display();
-                return self.report(format!("stopped watching {folder} for sockets: {error}"));
+                return self.report_bypass(format!("stopped watching {folder} for sockets: {error}"));
             }
             // Peers connect shortly after a socket appears, so searching often is needed only then.
             let is_settled = self.last_move_at.is_none_or(|at| at.elapsed() >= SETTLED);
@@ -197,9 +198,7 @@ impl SocketWatch {
 
     /// Checks all files of the folder.
     fn scan_folder(&mut self) {
-        let Ok(entries) = std::fs::read_dir(self.folder.path()) else {
-            return;
-        };
+        let Ok(entries) = std::fs::read_dir(self.folder.path()) else { return };
         for entry in entries.flatten() {
             self.check_socket(&entry.file_name().to_string_lossy());
         }
@@ -210,9 +209,7 @@ impl SocketWatch {
         if is_made_by_tokengap(name) {
             return;
         }
-        let Ok(socket) = HeldPath::find_socket(&self.folder, name) else {
-            return;
-        };
+        let Ok(socket) = HeldPath::find_socket(&self.folder, name) else { return };
         // The move itself triggers an event for the relay's own socket, which is ignored.
         if self.sockets.get(name) == Some(&socket.metadata().ino()) {
             return;
@@ -223,11 +220,11 @@ impl SocketWatch {
                 let ours = HeldPath::find_socket(&self.folder, name).map(|ours| ours.metadata().ino());
                 self.sockets.insert(name.to_owned(), ours.unwrap_or_default());
                 self.unnamed.push(UnnamedSocket { name: name.to_owned(), bound: place.aside(), attempts: 0 });
-                let _ = self.sender.send(MoverEvent::Moved(listener, Box::new(place)));
+                self.send_event(MoverEvent::Moved(listener, Box::new(place)));
                 self.last_move_at = Some(Instant::now());
                 self.reconnect_bypassing_peers();
             }
-            Err(error) => self.report(format!("{name}: not relayed: {error}")),
+            Err(error) => self.report_bypass(format!("{name}: not relayed: {error}")),
         }
     }
 
@@ -251,33 +248,31 @@ impl SocketWatch {
         let holders_by_inode = find_holders(&inodes);
         let own_pid = std::process::id();
         for OpenConnection { socket_name, connection } in open {
-            let Some(holders) = holders_by_inode.get(&connection.connector) else {
-                continue;
-            };
+            let Some(holders) = holders_by_inode.get(&connection.connector) else { continue };
             self.known_connections.insert(connection);
             // The relay's own connection is not one that bypasses it.
             if holders.iter().all(|holder| holder.pid != own_pid) {
-                self.reconnect(&socket_name, connection, holders[0]);
+                self.reconnect_sender(&socket_name, connection, holders[0]);
             }
         }
     }
 
     /// Closes a connection to the engine's own socket, so that its process connects again, to the relay. Each connection is tried once.
-    fn reconnect(&mut self, name: &str, connection: PeerConnection, holder: Holder) {
+    fn reconnect_sender(&mut self, name: &str, connection: PeerConnection, holder: Holder) {
         let comm = std::fs::read_to_string(format!("/proc/{}/comm", holder.pid)).unwrap_or_default();
         let peer = format!("{name}: process {} ({})", holder.pid, comm.trim_end());
         if !self.reported.insert(format!("{peer} {}", connection.connector)) {
             return;
         }
         match disconnect_sender(holder, connection.connector, PAUSE) {
-            Ok(_) => self.report(format!(
+            Ok(_) => self.report_bypass(format!(
                 "{peer} connected before the relay started and was reconnected; messages that it sent earlier are not observed"
             )),
-            Err(error) => self.report(format!("{peer} bypasses the relay: {error}")),
+            Err(error) => self.report_bypass(format!("{peer} bypasses the relay: {error}")),
         }
     }
 
-    /// Sends the engine if its properties have changed, and reports hops whose sockets are outside the folder.
+    /// Sends the engine that the child started if its properties have changed, and reports its hops whose sockets are outside the folder.
     fn update_engine(&mut self, topology: &Topology) {
         let mut engines_of_child: Vec<&Engine> = topology.engines.iter().collect();
         engines_of_child
@@ -286,7 +281,7 @@ impl SocketWatch {
             && self.engine.as_ref().map(Engine::to_event) != Some(engine.to_event())
         {
             self.engine = Some(engine.clone());
-            let _ = self.sender.send(MoverEvent::Engine(Box::new(engine.clone())));
+            self.send_event(MoverEvent::Engine(Box::new(engine.clone())));
         }
         let folder = format!("ipc://{}/", self.folder_path.display());
         for hop in engines_of_child.into_iter().flat_map(|engine| &engine.hops) {
@@ -297,21 +292,23 @@ impl SocketWatch {
                 format!("{} over {} bypasses the relay: it is not a socket file in TMPDIR", hop.ends(), hop.endpoint);
             // This runs again and again.
             if self.reported.insert(message.clone()) {
-                self.report(message);
+                self.report_bypass(message);
             }
         }
     }
 
-    /// Finds the processes at both ends of the relay, which determine the hop names.
+    /// Names the relayed sockets by the processes at both ends of the relay. A socket is tried again until both are found, a limited number of
+    /// times.
     fn find_hop_names(&mut self, topology: &Topology) {
         let Some(peers) = &self.peers else { return };
-        // The relay connects both: senders to the original path, and the relay to the moved socket.
+        // The kernel names a socket by the path at which it was bound: the relay's by `bound`, the engine's by its original path. Senders
+        // are connected to the relay's, and the relay to the engine's.
         self.unnamed.retain_mut(|socket| {
             let path = self.folder_path.join(&socket.name);
-            let connections = peers.connections_to(&socket.bound).unwrap_or_default();
-            let senders: Vec<u64> = connections.iter().map(|connection| connection.connector).collect();
-            let connections = peers.connections_to(&path).unwrap_or_default();
-            let receivers: Vec<u64> = connections.iter().map(|connection| connection.acceptor).collect();
+            let to_relay = peers.connections_to(&socket.bound).unwrap_or_default();
+            let senders: Vec<u64> = to_relay.iter().map(|connection| connection.connector).collect();
+            let to_engine = peers.connections_to(&path).unwrap_or_default();
+            let receivers: Vec<u64> = to_engine.iter().map(|connection| connection.acceptor).collect();
             if senders.is_empty() || receivers.is_empty() {
                 return true;
             }
@@ -323,15 +320,23 @@ impl SocketWatch {
             if let Some(sender) = only_role(&sender_roles)
                 && let Some(receiver) = only_role(&receiver_roles)
             {
-                let _ = self.sender.send(MoverEvent::Hop(path, Ends::new(sender.word(), receiver.word())));
+                let ends = Ends::new(sender.word(), receiver.word());
+                // Fails only once the run has ended.
+                let _ = self.sender.send(MoverEvent::Hop(path, ends));
                 return false;
             }
             socket.attempts < NAME_ATTEMPTS
         });
     }
 
-    fn report(&self, message: String) {
-        let _ = self.sender.send(MoverEvent::Bypass(message));
+    /// Sends a line for the report about traffic that bypasses the relay.
+    fn report_bypass(&self, message: String) {
+        self.send_event(MoverEvent::Bypass(message));
+    }
+
+    fn send_event(&self, event: MoverEvent) {
+        // Fails only once the run has ended. A moved socket in the event is then restored, because dropping its place does that.
+        let _ = self.sender.send(event);
     }
 }
 

@@ -108,7 +108,7 @@ impl Prepared {
                 ..TapHop::new(pair)
             };
             paths.push(path);
-            tap.add(hop, sockets, gate.clone())?;
+            tap.add_hop(hop, sockets, gate.clone())?;
         }
         if let Ok(witness) = &self.witness {
             witness.mark_live_requests();
@@ -155,7 +155,7 @@ impl Prepared {
         doubts
     }
 
-    /// Returns whether all old connections are closed. Then everything they carried is in the receivers' inboxes.
+    /// Returns whether all old connections are closed. Then everything they carried is in the receivers' inboxes. False if they cannot be looked up.
     fn are_old_connections_closed(&self) -> bool {
         for listener in &self.planned {
             let peers = Peers::in_namespace_of(listener.receiver);
@@ -197,9 +197,9 @@ fn find_live_connections(listener: &Planned) -> anyhow::Result<Vec<Live>> {
 
 /// Waits at most `patience` for `condition`, and returns whether it became true.
 fn wait_until(patience: Duration, condition: impl Fn() -> bool) -> bool {
-    let until = Instant::now() + patience;
+    let deadline = Instant::now() + patience;
     while !condition() {
-        if Instant::now() >= until {
+        if Instant::now() >= deadline {
             return false;
         }
         thread::sleep(Duration::from_millis(1));
@@ -273,8 +273,8 @@ impl Splice {
         self.moved.witness.as_ref().map(Witness::seen).map_err(String::as_str)
     }
 
-    /// Waits for receivers and restores the sockets, on a separate thread because it can take seconds.
-    fn restore(&mut self) -> State {
+    /// Starts a thread that waits for receivers and restores the sockets, which can take seconds. Returns the state in which the thread runs.
+    fn start_restoring(&mut self) -> State {
         let paths = std::mem::take(&mut self.paths);
         let planned = self.moved.planned.clone();
         match thread::Builder::new().name("way-back".into()).spawn(move || restore_paths(paths, &planned)) {
@@ -285,7 +285,7 @@ impl Splice {
     }
 
     /// Advances the end of the splice: the sockets are given back on a thread, then the witness watches a little longer.
-    fn advance(&mut self) {
+    fn advance_end(&mut self) {
         // `Over` is only a placeholder, because a thread can be joined by its owner alone.
         let state = std::mem::replace(&mut self.state, State::Over);
         self.state = match state {
@@ -311,6 +311,7 @@ impl About for Splice {
         Some("moving the hops back".into())
     }
 
+    /// What the report says about the relay, the moved hops, and whether the streams continued across the move.
     fn wire_json(&self) -> Option<Value> {
         let mut wire = self.tap.wire_json()?;
         let hops = self.moved.planned.iter();
@@ -330,6 +331,7 @@ impl About for Splice {
         Some(wire)
     }
 
+    /// Lines for the report: limits of the relay, and what may have gone wrong in the move.
     fn degraded(&self) -> Vec<String> {
         let mut degraded = self.tap.degraded();
         degraded.extend(self.doubts.iter().cloned());
@@ -350,6 +352,7 @@ impl LiveSource for Splice {
         self.tap.keep_ids();
     }
 
+    /// Emits the relay's new events; after its end, gives the sockets back without blocking.
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         match self.state {
             State::Running => {
@@ -357,17 +360,18 @@ impl LiveSource for Splice {
                 if flow != Flow::Ended {
                     return flow;
                 }
-                self.state = self.restore();
+                self.state = self.start_restoring();
                 Flow::Idle
             }
             State::Over => Flow::Ended,
             State::Returning(_) | State::Settling(_) => {
-                self.advance();
+                self.advance_end();
                 Flow::Idle
             }
         }
     }
 
+    /// Begins the end: no more connections are accepted, and the relay drains.
     fn stop(&mut self) {
         // From here on, connecting fails; senders retry until the engine's own socket is back.
         self.paths.iter().for_each(HeldPath::stop_accepting);

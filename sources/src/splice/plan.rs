@@ -103,6 +103,7 @@ impl Located {
         let mut left = Vec::new();
         for hop in engine.hops.iter().filter(|hop| hop.carries != Carries::Requests) {
             match hop.to {
+                // Not on the path of tokens.
                 Some(to) if !to.role.receives_output() => {}
                 Some(to) => {
                     let listener = Listener { receiver: to.pid, endpoint: &hop.endpoint };
@@ -115,6 +116,7 @@ impl Located {
         let mut accounts = Vec::new();
         for (listener, mut names) in names_by_listener {
             let Listener { receiver, endpoint } = listener;
+            // Several senders of one role connect to one listener.
             names.sort_unstable();
             names.dedup();
             if wanted.is_some_and(|wanted| !names.iter().any(|name| name == wanted)) {
@@ -138,9 +140,7 @@ impl Located {
                 Err(why) => left.push(format!("{why:#}")),
             }
         }
-        let Some(&account) = accounts.first() else {
-            return nothing_to_move(&left);
-        };
+        let Some(&account) = accounts.first() else { return nothing_to_move(&left) };
         ensure!(
             accounts.iter().all(|other| *other == account),
             "the engine's processes run as several users, and tokengap moves the sockets of one: use --hop, or tokengap attach"
@@ -186,6 +186,7 @@ fn open_socket(names: Vec<String>, path: &Path, pid: u32, account: Account) -> a
     let no_name = || format!("{} is not the name of a socket file", path.display());
     let parent = path.parent().with_context(no_name)?;
     let file = path.file_name().and_then(|name| name.to_str()).with_context(no_name)?;
+    // As the process sees it, which may be in a container.
     let base = if parent.is_absolute() { "root" } else { "cwd" };
     let folder = Folder::open_in_root(Path::new(&format!("/proc/{pid}/{base}/")), parent);
     let folder = folder.with_context(|| format!("cannot open the folder {} of process {pid}", parent.display()))?;

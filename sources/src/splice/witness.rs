@@ -59,24 +59,18 @@ struct Shared {
 }
 
 impl Witness {
-    /// Starts watching, or returns why that is not possible.
+    /// Starts watching the messages of these processes on a thread. An error says why their messages cannot be observed.
     pub fn start(senders: &BTreeSet<u32>, receivers: &BTreeSet<u32>) -> Result<Self, String> {
-        let all: BTreeSet<u32> = senders | receivers;
-        let targets: Vec<Target> = all
-            .iter()
-            .map(|&pid| Target {
-                pid,
-                capture: Capture {
-                    sent: MAX_SENT_BYTES,
-                    received: if receivers.contains(&pid) { MAX_RECEIVED_BYTES } else { 0 },
-                },
-            })
-            .collect();
+        let mut targets = Vec::new();
+        for pid in senders | receivers {
+            let received = if receivers.contains(&pid) { MAX_RECEIVED_BYTES } else { 0 };
+            targets.push(Target { pid, capture: Capture { sent: MAX_SENT_BYTES, received } });
+        }
         let shared = Arc::new(Shared::default());
         let thread_shared = Arc::clone(&shared);
         let senders = senders.clone();
         let receivers = receivers.clone();
-        let (sender, receiver) = channel();
+        let (attach_sender, attach_result) = channel();
         let thread = thread::Builder::new().name("witness".into()).spawn(move || {
             let options = ProbeOptions {
                 processed: false,
@@ -86,13 +80,13 @@ impl Witness {
                 ..ProbeOptions::default()
             };
             match Probe::attach(&targets, options) {
-                Ok(probe) => check_messages(probe, &thread_shared, &senders, &receivers, &sender),
-                Err(error) => drop(sender.send(Err(error.to_string()))),
+                Ok(probe) => check_messages(probe, &thread_shared, &senders, &receivers, &attach_sender),
+                Err(error) => drop(attach_sender.send(Err(error.to_string()))),
             }
         });
         let thread = thread.map_err(|error| error.to_string())?;
         // Waits until the probe is attached or has failed.
-        receiver.recv().unwrap_or(Err("its thread failed".into()))?;
+        attach_result.recv().unwrap_or(Err("its thread failed".into()))?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
@@ -108,25 +102,27 @@ impl Witness {
 }
 
 impl Drop for Witness {
+    /// Ends the thread, after it has read what was observed so far.
     fn drop(&mut self) {
         self.shared.end.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
+            // A panic of the thread was printed.
             let _ = thread.join();
         }
     }
 }
 
-/// The thread: counts and checks the messages that the probe observes, until the end is asked for or the probe fails. `sender` says that the
-/// probe is attached.
+/// The thread: counts and checks the messages that the probe observes, until the end is asked for or the probe fails. First tells
+/// `attach_sender` that the probe is attached.
 fn check_messages(
     mut probe: Probe,
     shared: &Shared,
     senders: &BTreeSet<u32>,
     receivers: &BTreeSet<u32>,
-    sender: &Sender<Result<(), String>>,
+    attach_sender: &Sender<Result<(), String>>,
 ) {
     // Sends are counted from the attach on, so the rate measurement waits for it.
-    let _ = sender.send(Ok(()));
+    let _ = attach_sender.send(Ok(()));
     let mut check = MessageCheck::new();
     let mut checked_at = Instant::now();
     loop {
@@ -206,6 +202,7 @@ struct ReceivingSocket {
 }
 
 impl MessageCheck {
+    /// A check without any message so far.
     fn new() -> Self {
         Self {
             analysis: Analysis::new(Config { engines: engines::FACTS, ..Config::default() }),
@@ -265,6 +262,7 @@ impl MessageCheck {
         self.analysis.tick(trace::MonoNs::now());
         let mut broken = Vec::new();
         for finding in self.analysis.findings() {
+            // Other findings say nothing about the move.
             if matches!(finding.kind, "wire-loss" | "wire-arithmetic") {
                 broken.push(format!("{}: {}", finding.kind, finding.verdict.summary));
             }

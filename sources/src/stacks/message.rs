@@ -4,7 +4,7 @@
 
 use std::io::{self, BufRead, Read as _, Write};
 
-use probe_user::python::{Function, Hits, ThreadStacks, UnreadableProcess};
+use probe_user::python::{Function, ThreadStacks, UnreadableProcess};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use trace::SamplingCost;
@@ -44,38 +44,17 @@ pub(crate) struct ThreadSamples {
     pub(crate) pid: u32,
     pub(crate) at_ns: u64,
     pub(crate) interval_ns: u64,
-    pub(crate) tid: u32,
-    pub(crate) samples: u32,
-    pub(crate) functions: Vec<FunctionHits>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct FunctionHits {
-    pub(crate) function: String,
-    pub(crate) file: String,
-    pub(crate) total: u32,
-    pub(crate) own: u32,
-    pub(crate) gil: u32,
+    pub(crate) stacks: ThreadStacks,
 }
 
 impl ThreadSamples {
-    pub(super) fn new(pid: u32, at_ns: u64, interval_ns: u64, thread: ThreadStacks) -> Self {
-        let ThreadStacks { tid, samples, functions } = thread;
-        let mut function_hits = Vec::with_capacity(functions.len());
-        for (Function { function, file }, Hits { total, own, gil }) in functions {
-            function_hits.push(FunctionHits { function, file, total, own, gil });
-        }
-        Self { pid, at_ns, interval_ns, tid, samples, functions: function_hits }
-    }
-
     /// Bounds names and counts: a function cannot have more hits than its thread has samples.
     fn limit_lengths(&mut self) {
-        self.functions.truncate(MAX_FUNCTIONS);
-        for hits in &mut self.functions {
-            let Function { function, file } = Function::new(&hits.function, &hits.file);
-            hits.function = function;
-            hits.file = file;
-            hits.total = hits.total.min(self.samples);
+        let ThreadStacks { samples, functions, .. } = &mut self.stacks;
+        functions.truncate(MAX_FUNCTIONS);
+        for (function, hits) in functions {
+            *function = Function::new(&function.function, &function.file);
+            hits.total = hits.total.min(*samples);
             hits.own = hits.own.min(hits.total);
             hits.gil = hits.gil.min(hits.own);
         }
@@ -158,25 +137,27 @@ fn write_line(value: &impl Serialize, to: &mut impl Write) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use probe_user::python::Hits;
     use proptest::prelude::*;
 
     use super::*;
 
-    fn functions() -> impl Strategy<Value = Vec<FunctionHits>> {
-        let function = ("[a-z_.<>]{0,40}", "[a-z/]{0,40}", 0..9_u32).prop_map(|(function, file, hits)| FunctionHits {
-            function,
-            file,
-            total: hits,
-            own: hits / 2,
-            gil: hits / 4,
+    fn functions() -> impl Strategy<Value = Vec<(Function, Hits)>> {
+        let function = ("[a-z_.<>]{0,40}", "[a-z/]{0,40}", 0..9_u32).prop_map(|(function, file, hits)| {
+            (Function { function, file }, Hits { total: hits, own: hits / 2, gil: hits / 4 })
         });
         proptest::collection::vec(function, 0..20)
+    }
+
+    fn samples(pid: u32, at_ns: u64, samples: u32, functions: Vec<(Function, Hits)>) -> StackMessage {
+        let stacks = ThreadStacks { tid: pid, samples, functions };
+        StackMessage::Samples(ThreadSamples { pid, at_ns, interval_ns: 1, stacks })
     }
 
     proptest! {
         #[test]
         fn samples_round_trip_after_half_a_line(functions in functions(), torn in "[^\n]{0,40}", pid: u32, at_ns: u64) {
-            let sent = StackMessage::Samples(ThreadSamples { pid, at_ns, interval_ns: 1, tid: pid, samples: 9, functions });
+            let sent = samples(pid, at_ns, 9, functions);
             let mut stream = torn.into_bytes();
             sent.write(&mut stream).unwrap();
             let mut from = stream.as_slice();
@@ -198,25 +179,23 @@ mod tests {
 
         #[test]
         fn a_hostile_message_is_bounded(name in ".{0,200}", count in 200..300_usize, total: u32, own: u32, gil: u32) {
-            let hits = FunctionHits { function: name.clone(), file: name.clone(), total, own, gil };
-            let samples =
-                ThreadSamples { pid: 1, at_ns: 1, interval_ns: 1, tid: 1, samples: 50, functions: vec![hits; count] };
+            let hits = (Function { function: name.clone(), file: name.clone() }, Hits { total, own, gil });
             let status = ReaderStatus {
                 refusals: vec![UnreadableProcess { pid: 1, reason: name.repeat(9) }; count],
                 notes: vec![name; count],
                 ..ReaderStatus::default()
             };
             let mut stream = Vec::new();
-            StackMessage::Samples(samples).write(&mut stream).unwrap();
+            samples(1, 1, 50, vec![hits; count]).write(&mut stream).unwrap();
             StackMessage::Status(status).write(&mut stream).unwrap();
             let mut from = stream.as_slice();
             while let Some(message) = StackMessage::read(&mut from).unwrap() {
                 match message {
                     StackMessage::Samples(samples) => {
-                        prop_assert!(samples.functions.len() <= MAX_FUNCTIONS);
-                        for hits in samples.functions {
+                        prop_assert!(samples.stacks.functions.len() <= MAX_FUNCTIONS);
+                        for (function, hits) in samples.stacks.functions {
                             prop_assert!(hits.gil <= hits.own && hits.own <= hits.total && hits.total <= 50);
-                            prop_assert!(!hits.function.chars().any(char::is_control));
+                            prop_assert!(!function.function.chars().any(char::is_control));
                         }
                     }
                     StackMessage::Status(status) => {

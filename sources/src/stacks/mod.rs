@@ -21,9 +21,9 @@ use probe_user::python::UnreadableProcess;
 use probe_user::{Degraded, discarded_output};
 use trace::SamplingCost;
 
-pub(crate) use message::{FunctionHits, ThreadSamples};
+pub(crate) use message::ThreadSamples;
 use message::{ReaderStatus, StackMessage, StackRequest};
-pub use serve::{serve, supervise};
+pub use serve::{serve_samples, supervise_reader};
 
 /// Maximum number of undelivered thread samples.
 const QUEUE: usize = 4_096;
@@ -87,6 +87,7 @@ impl StackReader {
     /// Samples exactly these processes.
     pub(crate) fn sample_processes(&self, pids: impl IntoIterator<Item = u32>) {
         let mut state = lock(&self.shared);
+        // The first call starts the thread: by now, tokengap has dropped its rights.
         if let Some(UnstartedReceiver { from, sender }) = state.unstarted.take() {
             let shared = Arc::clone(&self.shared);
             if let Err(error) =
@@ -101,19 +102,21 @@ impl StackReader {
     }
 
     /// Passes the samples since the last call to `each`. Never waits.
-    pub(crate) fn poll(&self, mut each: impl FnMut(ThreadSamples)) {
+    pub(crate) fn take_new_samples(&self, mut each: impl FnMut(ThreadSamples)) {
         // At most one queue, so that a fast reader cannot keep this loop busy.
         for samples in lock(&self.samples).try_iter().take(QUEUE) {
             each(samples);
         }
     }
 
-    /// Cost so far.
-    pub(crate) fn cost(&self) -> SamplingCost {
+    /// Cost of all sampling so far, over all reading processes.
+    pub(crate) fn total_cost(&self) -> SamplingCost {
         let state = lock(&self.shared);
-        let now = state.status.cost;
+        let current = state.status.cost;
         let hertz = state.request.hertz;
-        SamplingCost { hertz, processes: now.processes.max(state.earlier.processes), ..sum_costs(state.earlier, now) }
+        // A restarted reader states 0 processes until its first status.
+        let processes = current.processes.max(state.earlier.processes);
+        SamplingCost { hertz, processes, ..sum_costs(state.earlier, current) }
     }
 
     /// Resident memory of the process.
@@ -122,7 +125,7 @@ impl StackReader {
     }
 
     /// Processes among `pids` that cannot be read, each with its cause and remedy.
-    pub(crate) fn refused(&self, pids: &BTreeSet<u32>) -> Vec<Degraded> {
+    pub(crate) fn refusals_among(&self, pids: &BTreeSet<u32>) -> Vec<Degraded> {
         let state = lock(&self.shared);
         let refused = state.status.refusals.iter().filter(|refused| pids.contains(&refused.pid));
         refused.cloned().map(UnreadableProcess::explain).collect()
@@ -164,7 +167,7 @@ impl ReaderState {
     }
 
     /// Records that the reading process has ended, and asks its successor for the same samples if there is one.
-    fn end_reader(&mut self, reason: String, is_restarted: bool) {
+    fn record_reader_end(&mut self, reason: String, is_restarted: bool) {
         self.endings += 1;
         self.last_ending = Some(reason);
         self.is_over |= !is_restarted;
@@ -191,7 +194,7 @@ fn receive_messages(mut from: BufReader<UnixStream>, shared: &Mutex<ReaderState>
                 }
             }
             StackMessage::Status(status) => lock(shared).status = status,
-            StackMessage::Ended { reason, is_restarted } => lock(shared).end_reader(reason, is_restarted),
+            StackMessage::Ended { reason, is_restarted } => lock(shared).record_reader_end(reason, is_restarted),
         }
     }
     lock(shared).is_over = true;

@@ -29,7 +29,7 @@ fn socket_on_stdin() -> io::Result<UnixStream> {
 }
 
 /// Starts the reading process, and starts it again if it crashes. Returns once tokengap has ended, or there were too many crashes.
-pub fn supervise() -> anyhow::Result<()> {
+pub fn supervise_reader() -> anyhow::Result<()> {
     for start in 0..=RESTARTS {
         let mut command = Command::new("/proc/self/exe");
         command.args(["stacks", "--reader"]).stdin(OwnedFd::from(socket_on_stdin()?)).stdout(discarded_output()?);
@@ -61,7 +61,7 @@ fn describe_exit(status: ExitStatus) -> String {
 }
 
 /// The reading process: samples the requested processes until tokengap ends.
-pub fn serve() -> anyhow::Result<()> {
+pub fn serve_samples() -> anyhow::Result<()> {
     let from = socket_on_stdin()?;
     let (sender, requests) = channel();
     thread::Builder::new().name("requests".into()).spawn(move || {
@@ -91,8 +91,9 @@ fn send_samples(requests: &Receiver<StackRequest>, to: &mut UnixStream) -> anyho
         }
         let mut samples = Vec::new();
         stacks.poll(|interval| {
-            for thread in interval.threads {
-                samples.push(ThreadSamples::new(interval.pid, interval.at.0, interval.interval_ns, thread));
+            for stacks in interval.threads {
+                let at_ns = interval.at.0;
+                samples.push(ThreadSamples { pid: interval.pid, at_ns, interval_ns: interval.interval_ns, stacks });
             }
         });
         for sample in samples {

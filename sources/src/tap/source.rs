@@ -37,6 +37,7 @@ impl About for Tap {
         }}))
     }
 
+    /// Lines for the report: connections that were not relayed or not decoded, and limits that the relay reached.
     fn degraded(&self) -> Vec<String> {
         let mut degraded = self.unread.clone();
         degraded.extend(self.served.iter().flatten().flat_map(|served| served.clients.server.degraded()));
@@ -64,9 +65,11 @@ impl LiveSource for Tap {
         self.translator.show_ids();
     }
 
+    /// Emits new observations of the relay as events, at most as many as fit into one turn.
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         self.translator.report_engine(sink);
         let mut observed = 0;
+        // Limited, so that a busy relay does not keep the run loop from everything else.
         while observed < OBSERVATIONS_A_TURN
             && let Some(observation) = self.observations.poll()
         {
@@ -74,7 +77,8 @@ impl LiveSource for Tap {
             observed += 1;
         }
         let shows_deliveries = self.served.iter().flatten().any(|served| served.clients.server.shows_deliveries());
-        self.hops.set_deliveries(shows_deliveries, sink);
+        self.hops.set_deliveries_visible(shows_deliveries, sink);
+        // The relay's last observations may come while it closes.
         let has_closed = self.closing.as_ref().is_some_and(JoinHandle::is_finished);
         match observed {
             0 if has_closed && self.observations.is_empty() => Flow::Ended,

@@ -16,8 +16,9 @@ pub(super) struct Tapped {
     pub(super) ends: Ends<Box<str>>,
     pub(super) endpoint: String,
     /// The ends came from the user, or from a frame that shows the sender's role.
-    pub(super) named: bool,
-    pub(super) announced: bool,
+    pub(super) is_named: bool,
+    /// An event of the hop with these ends was emitted.
+    pub(super) is_announced: bool,
     /// Whether all other pairs are HTTP.
     pub(super) is_only_zmq_hop: bool,
     pub(super) carries: SocketFormat,
@@ -28,13 +29,14 @@ pub(super) struct Tapped {
 }
 
 impl Tapped {
-    /// Both directions of a hop: forward and backward.
+    /// Both directions of a hop: forward and backward. What is known in advance holds for the forward one only, in which the messages of the
+    /// engine go.
     pub(super) fn both_directions(hop: TapHop) -> [Self; 2] {
         let backward = TapHop {
             origin: false,
             last: false,
             carries_requests: false,
-            also: Capabilities::default(),
+            further_capabilities: Capabilities::default(),
             ..hop.clone()
         };
         [Self::new(hop, Direction::Forward), Self::new(backward, Direction::Backward)]
@@ -42,7 +44,8 @@ impl Tapped {
 
     /// State of one direction of a hop. The names of the ends are in the order of the messages.
     fn new(hop: TapHop, direction: Direction) -> Self {
-        let named = hop.ends.is_some();
+        let is_named = hop.ends.is_some();
+        // Until a message shows the sender's role, the ends are named by what the relay knows of them.
         let forward = hop.ends.clone().unwrap_or_else(|| Ends::from("connector->upstream").to_owned());
         let (endpoint, ends) = match direction {
             Direction::Forward => (hop.pair.upstream.to_string(), forward),
@@ -54,8 +57,8 @@ impl Tapped {
             hop,
             ends,
             endpoint,
-            named,
-            announced: false,
+            is_named,
+            is_announced: false,
             is_only_zmq_hop: false,
             carries: SocketFormat::default(),
             rejected: 0,
@@ -63,16 +66,16 @@ impl Tapped {
         }
     }
 
-    /// Derives the sender's role from the first message that shows it.
-    fn name_from_kind(&mut self, kind: Kind, formats: &[Format]) {
-        if self.named {
+    /// Names the ends by the kind of a message, if it shows the sender's role and no earlier message did.
+    fn name_ends_by_kind(&mut self, kind: Kind, formats: &[Format]) {
+        if self.is_named {
             return;
         }
         if let Some(ends) = self.carries.format(formats).and_then(|format| (format.hop)(kind)) {
             self.ends = ends.to_owned();
-            self.named = true;
+            self.is_named = true;
             // The better name must be announced, too.
-            self.announced = false;
+            self.is_announced = false;
         }
     }
 
@@ -90,28 +93,29 @@ pub(super) struct RelayHops {
     /// Two entries per pair: the forward direction, then the backward one.
     pub(super) tapped: Vec<Tapped>,
     /// Whether hops into the tokenizer are announced with observable deliveries.
-    pub(super) delivers: bool,
+    pub(super) are_deliveries_visible: bool,
 }
 
 impl RelayHops {
     pub(super) fn new(formats: &'static [Format]) -> Self {
-        Self { formats, tapped: Vec::new(), delivers: false }
+        Self { formats, tapped: Vec::new(), are_deliveries_visible: false }
     }
 
     /// Announces a hop, unless that was done.
-    pub(super) fn announce(&mut self, id: HopId, at: MonoNs, sink: Sink<'_>) {
+    pub(super) fn announce_hop(&mut self, id: HopId, at: MonoNs, sink: Sink<'_>) {
         let tapped = &mut self.tapped[usize::from(id.0)];
-        if tapped.announced {
+        if tapped.is_announced {
             return;
         }
-        tapped.announced = true;
-        let TapHop { also, worker, origin, last, carries_requests, .. } = tapped.hop;
+        tapped.is_announced = true;
+        let TapHop { further_capabilities, worker, origin, last, carries_requests, .. } = tapped.hop;
         let capabilities = Capabilities {
             sent: true,
             // Events of requests do not have the time of forwarding.
             forwarded: !carries_requests,
-            delivered: also.delivered || (self.delivers && tapped.leads_to_clients(self.formats)),
-            ..also
+            delivered: further_capabilities.delivered
+                || (self.are_deliveries_visible && tapped.leads_to_clients(self.formats)),
+            ..further_capabilities
         };
         let ends = tapped.ends.as_str();
         let endpoint = &tapped.endpoint;
@@ -122,18 +126,18 @@ impl RelayHops {
     /// Announces a changed hop again, if it was announced.
     fn announce_again(&mut self, id: HopId, at: MonoNs, sink: Sink<'_>) {
         let tapped = &mut self.tapped[usize::from(id.0)];
-        if tapped.announced {
-            tapped.announced = false;
-            self.announce(id, at, sink);
+        if tapped.is_announced {
+            tapped.is_announced = false;
+            self.announce_hop(id, at, sink);
         }
     }
 
     /// Announces all hops again if the observability of deliveries has changed.
-    pub(super) fn set_deliveries(&mut self, are_observable: bool, sink: Sink<'_>) {
-        if self.delivers == are_observable {
+    pub(super) fn set_deliveries_visible(&mut self, are_observable: bool, sink: Sink<'_>) {
+        if self.are_deliveries_visible == are_observable {
             return;
         }
-        self.delivers = are_observable;
+        self.are_deliveries_visible = are_observable;
         for id in 0..self.tapped.len() {
             self.announce_again(HopId(id as u16), MonoNs::now(), sink);
         }
@@ -149,7 +153,7 @@ impl RelayHops {
             let tapped = &mut self.tapped[index];
             if tapped.hop.pair.listen == *listen && tapped.ends != *ends {
                 tapped.ends.clone_from(ends);
-                tapped.named = true;
+                tapped.is_named = true;
                 self.announce_again(HopId(index as u16), at, sink);
             }
         }
@@ -163,6 +167,7 @@ impl Hops for RelayHops {
         &mut self.tapped[usize::from(id.hop.0)].carries
     }
 
+    /// Returns the id that the relay gave the message. Before that, names and announces its hop.
     fn number_frame(
         &mut self,
         id: FrameId,
@@ -171,9 +176,9 @@ impl Hops for RelayHops {
         sink: Sink<'_>,
     ) -> Option<FrameId> {
         if let Some(MessageContent { kind, .. }) = content {
-            self.tapped[usize::from(id.hop.0)].name_from_kind(kind, self.formats);
+            self.tapped[usize::from(id.hop.0)].name_ends_by_kind(kind, self.formats);
         }
-        self.announce(id.hop, at, sink);
+        self.announce_hop(id.hop, at, sink);
         Some(id)
     }
 }

@@ -13,30 +13,37 @@ pub(super) struct Detokenizer {
     tokenizer: Tokenizer,
     /// State after a word. Some tokenizers remove a space at the start of a text, and an output continues its prompt.
     after_word: TokenStream,
-    /// Text of each token that has whole characters, if the text of a token does not depend on those before it. Saves most of the time.
-    whole: Vec<Box<str>>,
+    /// Text of each token that has whole characters, by id, if the text of a token does not depend on those before it. Empty for the other
+    /// tokens. Saves most of the time.
+    text_by_id: Vec<Box<str>>,
 }
 
 /// Reads a `tokenizer.json`.
 pub(super) fn parse_tokenizer(json: &[u8]) -> Result<Detokenizer, String> {
     let tokenizer = Tokenizer::from_bytes(json).map_err(|error| format!("not a tokenizer.json: {error}"))?;
-    let word = (0..MAX_TRIED_IDS).find_map(|id| {
-        let prefix = tokenizer.decode(&[id], true).ok()?;
-        let is_word = !prefix.is_empty() && prefix.bytes().all(|byte| byte.is_ascii_lowercase());
-        is_word.then_some((id, prefix))
-    });
-    let (id, prefix) = word.ok_or("none of its first tokens is a word")?;
-    let after_word = TokenStream { ids: vec![id], prefix, next: 1 };
+    let after_word = stream_after_word(&tokenizer).ok_or("none of its first tokens is a word")?;
+    let mut text_by_id = Vec::new();
     // In a vocabulary of bytes, most tokens have the same text anywhere.
-    let whole = match tokenizer.get_decoder() {
-        Some(DecoderWrapper::ByteLevel(_)) => (0..tokenizer.get_vocab_size(true) as u32)
-            .map(|id| tokenizer.decode(&[id], true).unwrap_or_default())
+    if let Some(DecoderWrapper::ByteLevel(_)) = tokenizer.get_decoder() {
+        for id in 0..tokenizer.get_vocab_size(true) as u32 {
+            let text = tokenizer.decode(&[id], true).unwrap_or_default();
             // A part of a character has no text of its own.
-            .map(|text| if text.contains('\u{fffd}') { String::new() } else { text }.into_boxed_str())
-            .collect(),
-        _ => Vec::new(),
-    };
-    Ok(Detokenizer { tokenizer, after_word, whole })
+            let has_whole_characters = !text.contains(char::REPLACEMENT_CHARACTER);
+            text_by_id.push(if has_whole_characters { text.into_boxed_str() } else { Box::default() });
+        }
+    }
+    Ok(Detokenizer { tokenizer, after_word, text_by_id })
+}
+
+/// State of decoding after the first token that is a word of lowercase letters; `None` if none of the first tokens is one.
+fn stream_after_word(tokenizer: &Tokenizer) -> Option<TokenStream> {
+    for id in 0..MAX_TRIED_IDS {
+        let text = tokenizer.decode(&[id], true).unwrap_or_default();
+        if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_lowercase()) {
+            return Some(TokenStream { ids: vec![id], prefix: text, next: 1 });
+        }
+    }
+    None
 }
 
 impl Detokenize for Detokenizer {
@@ -44,17 +51,19 @@ impl Detokenize for Detokenizer {
         self.after_word.clone()
     }
 
+    /// Appends the text that the token `id` adds to the stream. Returns false if the tokenizer refuses it.
     fn step(&self, stream: &mut TokenStream, id: u32, text: &mut String) -> bool {
         let TokenStream { ids, prefix, next } = stream;
-        if let Some(whole) = self.whole.get(id as usize).filter(|whole| !whole.is_empty())
-            // No character is incomplete.
-            && ids.len() == *next
-        {
-            text.push_str(whole);
+        let known_text = self.text_by_id.get(id as usize).filter(|known| !known.is_empty());
+        // Otherwise the last tokens are parts of a character, which this one may complete.
+        let is_at_character_start = ids.len() == *next;
+        if is_at_character_start && let Some(known_text) = known_text {
+            text.push_str(known_text);
+            // The state that the library would have: this token is the only one that the next depends on.
             ids.clear();
             ids.push(id);
             prefix.clear();
-            prefix.push_str(whole);
+            prefix.push_str(known_text);
             *next = 1;
             return true;
         }
@@ -115,7 +124,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn the_text_of_whole_tokens_is_the_one_that_the_library_gives(ids in proptest::collection::vec(0_u32..6, 0..30)) {
-            let slow = Detokenizer { whole: Vec::new(), ..byte_level() };
+            let slow = Detokenizer { text_by_id: Vec::new(), ..byte_level() };
             proptest::prop_assert_eq!(steps(&byte_level(), &ids), steps(&slow, &ids));
         }
 

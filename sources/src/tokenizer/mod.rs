@@ -22,13 +22,13 @@ pub(crate) type TokenizerThread = JoinHandle<TokenizerResult>;
 
 /// Reads the tokenizer in this file.
 pub fn read_tokenizer(path: &Path) -> anyhow::Result<Arc<dyn Detokenize>> {
-    let json = open_named_regular(path, ExpectedFile::ANY).and_then(|file| file.read(MAX_JSON_BYTES));
-    json.map_err(anyhow::Error::from)
-        .and_then(|json| parse_json(&json).map_err(|why| anyhow!(why)))
-        .with_context(|| format!("cannot read the tokenizer {}", path.display()))
+    let failed = || format!("cannot read the tokenizer {}", path.display());
+    let file = open_named_regular(path, ExpectedFile::ANY).with_context(failed)?;
+    let json = file.read(MAX_JSON_BYTES).with_context(failed)?;
+    parse_json(&json).map_err(|why| anyhow!(why)).with_context(failed)
 }
 
-/// Begins to read a `tokenizer.json` on a thread of its own.
+/// Begins to read a `tokenizer.json` on a thread of its own; `None` if no thread can be started, which is logged.
 pub(crate) fn start_reading_tokenizer(json: Vec<u8>) -> Option<TokenizerThread> {
     let thread = thread::Builder::new().name("tokenizer".to_owned()).spawn(move || parse_json(&json));
     thread.inspect_err(|error| tracing::warn!("cannot start a thread that reads the tokenizer: {error}")).ok()

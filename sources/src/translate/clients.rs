@@ -26,15 +26,15 @@ impl Clients {
         self.is_observed && !self.server.content.is_enabled()
     }
 
-    /// Records a sent frame before it reaches the process that responds. `of_format`: how responses name requests, by the format of its
-    /// message.
-    pub fn record_frame(&mut self, frame: &Frame<'_>, of_format: Option<ReadResponseId>) {
+    /// Records a sent frame before it reaches the process that responds. `format_reader` reads the id of a request from a response, if the format
+    /// of the frame's message has one.
+    pub fn record_frame(&mut self, frame: &Frame<'_>, format_reader: Option<ReadResponseId>) {
         if !self.is_observed {
             return;
         }
         // Responses to a frontend name requests by its ids, not as the format does.
-        let of_format = if self.compares_text() { of_format } else { None };
-        self.server.record_frame(frame, self.response_id.or(of_format));
+        let format_reader = if self.compares_text() { format_reader } else { None };
+        self.server.record_frame(frame, self.response_id.or(format_reader));
     }
 
     /// Records that messages were missed or not decoded, so that later text is not compared with theirs.

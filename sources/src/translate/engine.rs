@@ -24,24 +24,25 @@ impl EngineProperties {
     }
 
     /// Emits the properties from discovery, unless that was done.
-    pub(super) fn report_known(&mut self, at: MonoNs, sink: Sink<'_>) {
+    pub(super) fn emit_known_once(&mut self, at: MonoNs, sink: Sink<'_>) {
         if self.is_unreported {
             self.is_unreported = false;
-            self.emit(at, sink);
+            self.emit_properties(at, sink);
         }
     }
 
-    /// Takes the properties that a message of this shape shows, and emits them if they are new.
-    pub(super) fn complete_from(&mut self, shape: &Shape, at: MonoNs, sink: Sink<'_>) {
+    /// Replaces the properties found in messages by those that a message of this shape shows, and emits them if they are new.
+    pub(super) fn update_from_shape(&mut self, shape: &Shape, at: MonoNs, sink: Sink<'_>) {
         let found =
             Engine { name: Some(shape.engine), version: Some(shape.schema), waiter: shape.waiter, ..Engine::default() };
         if self.found != found {
             self.found = found;
-            self.emit(at, sink);
+            self.emit_properties(at, sink);
         }
     }
 
-    fn emit(&self, at: MonoNs, sink: Sink<'_>) {
+    /// Emits the properties known or found so far.
+    fn emit_properties(&self, at: MonoNs, sink: Sink<'_>) {
         let known = self.known.as_ref().map(discover::Engine::to_event).unwrap_or_default();
         sink(&Event::new(at, What::Engine(complete_properties(known, self.found))));
     }

@@ -138,7 +138,7 @@ impl Translator {
 
     /// Emits the properties of the engine, if discovery found any that were not emitted yet.
     pub(crate) fn report_engine(&mut self, sink: Sink<'_>) {
-        self.engine.report_known(MonoNs::now(), sink);
+        self.engine.emit_known_once(MonoNs::now(), sink);
     }
 
     /// The forms of messages so far.
@@ -154,7 +154,7 @@ impl Translator {
         requests: &mut Vec<DispatchedRequest<'a>>,
     ) -> Result<DispatchKind, Refused> {
         let mut refused = None;
-        // An engine sends one format.
+        // An engine sends one format, so the one that was read last is tried first.
         for turn in 0..self.formats.len() {
             let index = (self.requests_format + turn) % self.formats.len();
             requests.clear();
@@ -187,7 +187,7 @@ impl Translator {
     ) -> Option<FrameId> {
         let ObservedMessage { source, at, forwarded, bytes, parts, by } = message;
         let decoded = parts.and_then(|parts| {
-            fault::here("decoder");
+            fault::inject_at("decoder");
             self.decoders.decode(hops.socket_format(source), parts).map_err(|why| {
                 tracing::debug!("undecoded message of {bytes} bytes: {why}");
                 why.reason
@@ -207,7 +207,7 @@ impl Translator {
         let content = MessageContent { kind: shape.kind, has_chunks };
         let id = hops.number_frame(source, Some(content), at, sink)?;
         if has_chunks {
-            self.engine.complete_from(&shape, at, sink);
+            self.engine.update_from_shape(&shape, at, sink);
         }
         count_form(&mut self.forms, &shape);
         if let ObservedBy::Receive { wakeup, thread: by } = by {
@@ -262,7 +262,8 @@ pub(crate) struct DispatchedMessage<'r, 'a> {
 }
 
 impl DispatchedMessage<'_, '_> {
-    /// Emits the message and its further requests, or why it was not read.
+    /// Emits an event for each request of the message: the first one stands for the message. If it was not read, emits why, and an event for each
+    /// request in its captured bytes.
     pub(crate) fn emit(self, content: Result<DispatchKind, Refused>, sink: Sink<'_>) {
         let Self { id, at, bytes, requests } = self;
         let kind = match content {

@@ -176,7 +176,7 @@ fn run(messages: &[&str], deliveries: &[(u32, u32)]) -> (Report, String, Tap) {
     let mut hop = TapHop::new(Pair { listen: at("in.sock"), upstream: at("out.sock") });
     hop.ends = Some(Ends::from("engine->api").to_owned());
     (hop.origin, hop.last) = (true, true);
-    hop.also = Capabilities { delivered: true, ..Capabilities::default() };
+    hop.further_capabilities = Capabilities { delivered: true, ..Capabilities::default() };
     let upstream = UnixListener::bind(folder.path().join("out.sock")).expect("the upstream's socket");
     let options = RelayOptions { formats: FORMATS, ..RelayOptions::default() };
     let mut tap = Tap::start(vec![hop], options).expect("the tap starts");

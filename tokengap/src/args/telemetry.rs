@@ -73,9 +73,7 @@ impl TelemetryArgs {
     /// Options of the endpoint; `None` without --metrics. Refuses an address that others reach without a token. Reads the token, which
     /// the confinement may make unreadable.
     pub(crate) fn endpoint_options(&self) -> anyhow::Result<Option<MetricsOptions>> {
-        let Some(address) = self.metrics else {
-            return Ok(None);
-        };
+        let Some(address) = self.metrics else { return Ok(None) };
         let needs_token = !address.ip().is_loopback() && !self.insecure;
         ensure!(
             !needs_token || self.token_file.is_some(),

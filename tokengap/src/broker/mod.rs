@@ -63,8 +63,8 @@ enum FileRequest {
     Remove(#[serde(with = "byte_string")] PathBuf),
 }
 
-/// Starts the process, which then creates, renames and removes files for this one. This process must still be root.
-pub(crate) fn start(results: &ResultFiles) -> anyhow::Result<()> {
+/// Starts the broker process, which then creates, renames and removes files for this one. This process must still be root.
+pub(crate) fn start_broker(results: &ResultFiles) -> anyhow::Result<()> {
     let mut command = Command::new("/proc/self/exe");
     command.arg("broker");
     for file in &results.file {
@@ -76,15 +76,19 @@ pub(crate) fn start(results: &ResultFiles) -> anyhow::Result<()> {
     if results.force {
         command.arg("--force");
     }
-    let broker = Broker(Mutex::new(spawn_with_socket(command, "the process that creates files")?));
+    let socket = spawn_with_socket(command, "the process that creates files")?;
+    let broker = Broker { socket: Mutex::new(socket) };
     // Waits until the process has opened the folders, which this one may lose access to.
     broker.send_request(&FileRequest::Start)?;
     recording::storage::delegate(Box::new(broker));
     Ok(())
 }
 
-/// This side of the socket pair.
-struct Broker(Mutex<OwnedFd>);
+/// The broker process, as this process sees it.
+struct Broker {
+    /// This side of the socket pair.
+    socket: Mutex<OwnedFd>,
+}
 
 impl Broker {
     /// Sends a request to the broker process and waits for its reply, which has a descriptor if a file was created.
@@ -94,7 +98,7 @@ impl Broker {
             return Err(Errno::NAMETOOLONG.into());
         }
         // Held until the reply has arrived, so that it is the reply to this request.
-        let socket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         channel::send_message(socket.as_fd(), &request, &[]).map_err(|_| exited_error())?;
         let mut reply = [0; MAX_REPLY_BYTES];
         let mut received = channel::receive_message(socket.as_fd(), &mut reply)?;
@@ -126,7 +130,7 @@ fn exited_error() -> io::Error {
 }
 
 /// Serves requests on `socket` until its other end is closed.
-pub(crate) fn serve(socket: BorrowedFd<'_>, mut rules: Rules) -> io::Result<()> {
+pub(crate) fn serve_requests(socket: BorrowedFd<'_>, mut rules: Rules) -> io::Result<()> {
     let mut buffer = vec![0; MAX_REQUEST_BYTES];
     loop {
         let outcome = match channel::receive_message(socket, &mut buffer) {
@@ -147,13 +151,13 @@ pub(crate) fn serve(socket: BorrowedFd<'_>, mut rules: Rules) -> io::Result<()> 
     }
 }
 
-/// Executes a request, if the rules permit it.
+/// Executes a request, if the rules permit it. Returns the created file, if it asks for one.
 fn execute_request(rules: &mut Rules, request: &[u8]) -> io::Result<Option<File>> {
     match decode_message(request).ok_or(Errno::INVAL)? {
         FileRequest::Start => Ok(None),
-        FileRequest::Create(path) => rules.create(&path).map(Some),
-        FileRequest::Rename { from, to } => rules.rename(&from, &to).map(|()| None),
-        FileRequest::Remove(path) => rules.remove(&path).map(|()| None),
+        FileRequest::Create(path) => rules.create_result(&path).map(Some),
+        FileRequest::Rename { from, to } => rules.rename_to_result(&from, &to).map(|()| None),
+        FileRequest::Remove(path) => rules.remove_created(&path).map(|()| None),
     }
 }
 
@@ -169,8 +173,8 @@ mod tests {
         let (run, new) = (folder.path().join("run.tgap"), folder.path().join(".run.tgap.7.new"));
         let (our_end, child_end) = channel::message_pair().expect("a pair");
         let results = ResultFiles { file: vec![run.clone()], ..ResultFiles::default() };
-        let served = std::thread::spawn(move || serve(child_end.as_fd(), Rules::new(results)));
-        let broker = Broker(Mutex::new(our_end));
+        let served = std::thread::spawn(move || serve_requests(child_end.as_fd(), Rules::new(results)));
+        let broker = Broker { socket: Mutex::new(our_end) };
         broker.create(&new).expect("created").write_all(b"whole").expect("written");
         broker.rename(&new, &run).expect("renamed");
         assert_eq!(std::fs::read(&run).expect("there"), b"whole");
@@ -179,7 +183,7 @@ mod tests {
         broker.remove(&run).expect("removed");
         assert!(!run.exists());
         for invalid in [b"not a request".to_vec(), vec![0; MAX_REQUEST_BYTES + 1]] {
-            let socket = broker.0.lock().expect("free");
+            let socket = broker.socket.lock().expect("free");
             channel::send_message(socket.as_fd(), &invalid, &[]).expect("sent");
             let mut reply = [0; MAX_REPLY_BYTES];
             let received = channel::receive_message(socket.as_fd(), &mut reply).expect("a reply");

@@ -38,8 +38,8 @@ impl Rules {
         Self { results, folders, created: HashSet::new() }
     }
 
-    /// Creates a result that does not exist.
-    pub(super) fn create(&mut self, path: &Path) -> io::Result<File> {
+    /// Creates a result that does not exist, or the file that is to be renamed to one. Refuses other files.
+    pub(super) fn create_result(&mut self, path: &Path) -> io::Result<File> {
         // A result that is not complete has another name.
         let becomes_result = replaced_file(path).is_some_and(|replaced| self.is_result(&replaced));
         if !self.is_result(path) && !becomes_result {
@@ -52,7 +52,7 @@ impl Rules {
     }
 
     /// Renames a file created here to a result. Replaces an existing file only with `--force`.
-    pub(super) fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+    pub(super) fn rename_to_result(&mut self, from: &Path, to: &Path) -> io::Result<()> {
         let entry = self.find_entry(to)?;
         // A file created here is this run's own.
         let replaces_foreign_file = entry.folder.find_file(entry.name)?.is_some() && !self.created.contains(to);
@@ -69,7 +69,7 @@ impl Rules {
     }
 
     /// Removes a file created here.
-    pub(super) fn remove(&mut self, path: &Path) -> io::Result<()> {
+    pub(super) fn remove_created(&mut self, path: &Path) -> io::Result<()> {
         if !self.created.contains(path) {
             return Err(Errno::PERM.into());
         }
@@ -108,7 +108,7 @@ impl Rules {
 
 /// Whether `path` is the recording of one of several engines, for which the file `named` was given.
 fn is_of_engine(path: &Path, named: &Path) -> bool {
-    let Some(run) = recording::run_of_path(path, named) else { return false };
+    let Some(run) = recording::run_name_of_path(path, named) else { return false };
     let mut kinds = engines::DISCOVERED.iter().map(|kind| kind.name()).chain(["engine"]);
     // The engine's port, model or pid follows its kind.
     kinds.any(|kind| run.strip_prefix(kind).is_some_and(|rest| rest.starts_with('-')))
@@ -174,32 +174,32 @@ mod tests {
             force: false,
         });
         for name in ["run.tgap", "run.1.tgap", ".run.tgap.7.new", "tokengap-1.tgap", "run-vllm-8000.1.tgap"] {
-            rules.create(&at(name)).expect(name);
+            rules.create_result(&at(name)).expect(name);
         }
         for name in
             ["beside", ".bashrc", "run.x.tgap", ".beside.7.new", "ours/tokengap-1.tgap", "../tokengap-1.tgap", ""]
         {
-            assert!(refused(rules.create(&at(name))), "{name}");
+            assert!(refused(rules.create_result(&at(name))), "{name}");
         }
         for name in ["old.tgap", "run.2.tgap", "tokengap-old.json", "beside"] {
-            assert!(refused(rules.remove(&at(name))), "{name}");
+            assert!(refused(rules.remove_created(&at(name))), "{name}");
         }
         // Named files are replaced only with --force, other files never.
-        assert!(refused(rules.rename(&at(".run.tgap.7.new"), &at("old.tgap"))));
-        assert!(refused(rules.rename(&at(".run.tgap.7.new"), &at("beside"))));
-        assert!(refused(rules.rename(&at("old.tgap"), &at("run.3.tgap"))));
-        rules.rename(&at(".run.tgap.7.new"), &at("run.tgap")).expect("its own file");
+        assert!(refused(rules.rename_to_result(&at(".run.tgap.7.new"), &at("old.tgap"))));
+        assert!(refused(rules.rename_to_result(&at(".run.tgap.7.new"), &at("beside"))));
+        assert!(refused(rules.rename_to_result(&at("old.tgap"), &at("run.3.tgap"))));
+        rules.rename_to_result(&at(".run.tgap.7.new"), &at("run.tgap")).expect("its own file");
         rules.results.force = true;
-        rules.rename(&at("run.tgap"), &at("old.tgap")).expect("asked for");
-        assert!(refused(rules.remove(&at("run.tgap"))), "it has another name now");
-        rules.remove(&at("run.1.tgap")).expect("created here");
+        rules.rename_to_result(&at("run.tgap"), &at("old.tgap")).expect("asked for");
+        assert!(refused(rules.remove_created(&at("run.tgap"))), "it has another name now");
+        rules.remove_created(&at("run.1.tgap")).expect("created here");
         assert!(!at("run.1.tgap").exists());
         // The folder is opened once.
         let other = tempfile::tempdir().expect("a folder");
         let moved = other.path().join("moved");
         fs::rename(folder.path(), &moved).expect("renamed");
         std::os::unix::fs::symlink(other.path(), folder.path()).expect("linked");
-        rules.create(&at("tokengap-2.tgap")).expect("created");
+        rules.create_result(&at("tokengap-2.tgap")).expect("created");
         assert!(moved.join("tokengap-2.tgap").exists() && !other.path().join("tokengap-2.tgap").exists());
         fs::remove_file(folder.path()).expect("the link");
         fs::rename(&moved, folder.path()).expect("renamed");

@@ -19,7 +19,7 @@ pub(crate) struct Args {
 }
 
 /// The process that creates, renames and removes result files for a confined tokengap.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run_broker(args: &Args) -> anyhow::Result<ExitCode> {
     let ResultFiles { file, folder, .. } = &args.results;
     // A result file stands for its folder, in which the confinement permits writing.
     let files_in_folders: Vec<PathBuf> = folder.iter().map(|folder| folder.join("any")).collect();
@@ -29,6 +29,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     confinement::confine_to_files(&[], &paths);
     // It ends when tokengap does, which also receives these signals and then completes its files.
     ignore_ending_signals()?;
-    broker::serve(stdin(), rules).context("cannot serve requests for files")?;
+    broker::serve_requests(stdin(), rules).context("cannot serve requests for files")?;
     Ok(ExitCode::SUCCESS)
 }

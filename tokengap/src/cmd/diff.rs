@@ -61,7 +61,7 @@ enum Format {
 const SLOWEST: usize = 0;
 
 /// `tokengap diff`: compares two reports or recordings.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run_diff(args: &Args) -> anyhow::Result<ExitCode> {
     confinement::confine_to_files(&[&args.a, &args.b], &[args.output.file()]);
     let options = DiffOptions {
         alpha: args.alpha,
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let b = saved::load_report(&args.b, SLOWEST)?;
     let run_a = NamedRun { name: &file_name(&args.a), report: &a };
     let run_b = NamedRun { name: &file_name(&args.b), report: &b };
-    let diff = Diff::of(run_a, run_b, &options);
+    let diff = Diff::of_runs(run_a, run_b, &options);
     let form = if args.format == Format::Json { EscapeForm::Json } else { EscapeForm::Text };
     let text = match args.format {
         Format::Text => diff.to_text(),

@@ -73,7 +73,7 @@ fn format_parser() -> impl TypedValueParser<Value = Format> {
 }
 
 /// `tokengap export`: converts a recording to another format.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run_export(args: &Args) -> anyhow::Result<ExitCode> {
     confinement::confine_to_files(&[&args.file], &[args.output.file()]);
     ensure!(
         args.format != Format::Events || args.slow_only.is_none(),

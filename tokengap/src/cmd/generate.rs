@@ -35,6 +35,7 @@ enum GeneratedFile {
 }
 
 impl GeneratedFile {
+    /// The shell of completions; `None` for man pages.
     fn shell(self) -> Option<Shell> {
         match self {
             Self::Man => None,
@@ -46,7 +47,7 @@ impl GeneratedFile {
 }
 
 /// `tokengap generate`: writes the man pages or the completions of a shell.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run_generate(args: &Args) -> anyhow::Result<ExitCode> {
     let mut command = config::command_definition();
     if let Some(dir) = &args.output {
         std::fs::create_dir_all(dir)
@@ -81,7 +82,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let args = Args { what, output: Some(dir.path().join("new")) };
         config::set_command_definition(crate::cli::Cli::command);
-        run(&args).expect("it is written");
+        run_generate(&args).expect("it is written");
         let mut files: Vec<_> = std::fs::read_dir(dir.path().join("new"))
             .expect("the folder was made")
             .map(|entry| entry.expect("it is listed"))

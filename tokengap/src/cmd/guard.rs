@@ -43,7 +43,7 @@ pub(crate) struct Args {
 }
 
 /// The guard of a splice or a run: waits for the end of tokengap, and moves the sockets back if tokengap did not.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run_guard(args: &Args) -> anyhow::Result<ExitCode> {
     // Survive whatever ends tokengap: detach from the terminal and ignore its signals. A process that leads a group already cannot be
     // detached, which is no reason to give up.
     let _ = rustix::process::setsid();

@@ -9,7 +9,7 @@ use jiff::tz::TimeZone;
 use logs::ImportOptions;
 use outputs::report::Report;
 use recording::RecordError;
-use sources::import::{self, ImportedRun, RecordingTarget};
+use replay::import::{self, ImportedRun, RecordingTarget};
 use trace::Config;
 use trace::words::{bytes, plural};
 
@@ -64,7 +64,7 @@ pub(crate) struct Args {
 }
 
 /// `tokengap import`: reads engine logs, and prints a report or writes a recording.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run_import(args: &Args) -> anyhow::Result<ExitCode> {
     let paths: Vec<&Path> = args.paths.iter().map(PathBuf::as_path).collect();
     confinement::confine_to_files(&paths, &[args.record.as_deref(), args.report_output.output.file()]);
     import_files(args)
@@ -77,9 +77,7 @@ fn import_files(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let ImportedRun { analysis, input, recorder, .. } = read_logs(args)?;
     let report = Report::of(&analysis, &input);
-    let Some(recorder) = recorder else {
-        return args.report_output.write(&report);
-    };
+    let Some(recorder) = recorder else { return args.report_output.write(&report) };
     let path = recorder.path().to_owned();
     let written = recorder.finish(&input)?;
     if let Some(why) = written.stopped {

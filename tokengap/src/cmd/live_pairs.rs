@@ -9,7 +9,7 @@ use session::Running;
 use tui::Screen;
 use tui::pods::{PairLine, ShownRequest};
 
-use crate::cmd::pair::{self, RunningServer};
+use crate::cmd::pair::{self, PairOfRun, RunningServer};
 
 /// Interval of joins while the screen shows pairs.
 const SCREEN_INTERVAL: Duration = Duration::from_secs(2);
@@ -37,8 +37,8 @@ pub(crate) struct LivePairs {
 /// The last join.
 struct LastJoin {
     at: Instant,
-    /// Its own time.
-    time: Duration,
+    /// Time that it took.
+    duration: Duration,
     /// Request that the screen showed.
     request: Option<ShownRequest>,
 }
@@ -53,7 +53,7 @@ impl LivePairs {
         self.screen.as_ref()?.borrow().shown_request()
     }
 
-    /// Whether anybody reads the pairs, and they are due.
+    /// Whether the next join is due: never if nobody reads the pairs, and at shorter intervals for a screen that shows them.
     fn are_due(&self, is_served: bool) -> bool {
         let is_shown = self.screen.as_ref().is_some_and(|screen| screen.borrow().shows_pairs());
         if !is_shown && !is_served {
@@ -67,12 +67,13 @@ impl LivePairs {
         } else {
             REQUEST_INTERVAL
         };
-        let least = (last.time * TIME_SHARE).min(MAX_INTERVAL);
-        last.at.elapsed() >= interval.max(least)
+        // A join that takes long is repeated less often, because the runs wait for it.
+        let min_interval = (last.duration * TIME_SHARE).min(MAX_INTERVAL);
+        last.at.elapsed() >= interval.max(min_interval)
     }
 
-    /// Joins the pairs if they are due: `servers_of` are those of the runs. Shows them, and gives each decode server's run its pair.
-    pub(crate) fn update<S>(
+    /// Joins the servers of the runs into pairs if that is due. Shows the pairs, and gives each decode server's run its pair.
+    pub(crate) fn update_pairs<S>(
         &mut self,
         runs: &mut [Running<S>],
         servers_of: fn(&[Running<S>]) -> Vec<RunningServer<'_>>,
@@ -82,32 +83,30 @@ impl LivePairs {
             return;
         }
         let began = Instant::now();
-        let joined = self.join(&servers_of(runs));
+        let joined = self.join_and_show(&servers_of(runs));
         set_pairs(runs, joined);
-        self.last_join = Some(LastJoin { at: began, time: began.elapsed(), request: self.shown_request() });
+        self.last_join = Some(LastJoin { at: began, duration: began.elapsed(), request: self.shown_request() });
     }
 
-    /// Joins these servers and shows their pairs. Returns the pair of each decode server with the index of its run.
-    fn join(&self, servers: &[RunningServer<'_>]) -> Vec<(usize, PairReport)> {
+    /// Joins these servers and shows their pairs, and the request that the screen shows. Returns the pair of each decode server.
+    fn join_and_show(&self, servers: &[RunningServer<'_>]) -> Vec<PairOfRun> {
         let shown = self.shown_request();
         let joined = pair::join_newest(servers, self.slowest, NEWEST_FINISHED, shown.as_ref());
         if let Some(screen) = &self.screen {
             let mut screen = screen.borrow_mut();
-            screen.set_pairs(
-                joined.reports.iter().map(|(run_index, report)| line_of(servers, *run_index, report)).collect(),
-            );
+            screen.set_pairs(joined.pairs.iter().map(|pair| line_of(servers, pair.run_index, &pair.report)).collect());
             screen.set_pair_request(joined.request);
         }
-        joined.reports
+        joined.pairs
     }
 }
 
-/// Gives each run its pair, by the index of the run.
-pub(crate) fn set_pairs<S>(runs: &mut [Running<S>], joined: Vec<(usize, PairReport)>) {
+/// Gives each decode server's run its pair, and takes those of all other runs.
+pub(crate) fn set_pairs<S>(runs: &mut [Running<S>], pairs: Vec<PairOfRun>) {
     for run in &mut *runs {
         run.session.set_pair(None);
     }
-    for (run_index, report) in joined {
+    for PairOfRun { run_index, report } in pairs {
         if let Some(run) = runs.get_mut(run_index) {
             run.session.set_pair(Some(report));
         }
@@ -160,7 +159,7 @@ mod tests {
         let session = Session::new(&config, Box::new(NoObserver), Sink::none("attach", &config), 10);
         let mut session = session.with_telemetry(telemetry);
         for (at, what) in server_events(requests, 0) {
-            session.event(&Event::new(MonoNs(at), what));
+            session.process_event(&Event::new(MonoNs(at), what));
         }
         Running::new(Server, session)
     }
@@ -186,7 +185,7 @@ mod tests {
         });
         while !client.is_finished() {
             for Running { source, session, .. } in &mut *runs {
-                session.turn(source, RunStage::Running);
+                session.show_run(source, RunStage::Running);
             }
             thread::sleep(Duration::from_millis(1));
         }
@@ -222,7 +221,7 @@ mod tests {
         let second = first.shared().add_run(&header);
         let mut runs = vec![run_of(&prefill, first), run_of(&decode, second)];
         let mut pairs = LivePairs::new(None, 10);
-        pairs.update(&mut runs, servers_of);
+        pairs.update_pairs(&mut runs, servers_of);
         assert!(!pairs.are_due(true), "the next join is later");
         let report = get(&mut runs, address, "/report");
         let report: Value = serde_json::from_str(&report).expect("JSON");
@@ -238,11 +237,11 @@ mod tests {
     #[test]
     fn nobody_reads_the_pairs_of_runs_without_screen_and_endpoint() {
         assert!(!LivePairs::new(None, 10).are_due(false));
-        let slow_join = LastJoin { at: Instant::now(), time: Duration::from_secs(9), request: None };
+        let slow_join = LastJoin { at: Instant::now(), duration: Duration::from_secs(9), request: None };
         let mut pairs = LivePairs { last_join: Some(slow_join), ..LivePairs::new(None, 10) };
         assert!(!pairs.are_due(true));
         let long_ago = Instant::now().checked_sub(MAX_INTERVAL).expect("a time");
-        pairs.last_join = Some(LastJoin { at: long_ago, time: Duration::from_secs(9), request: None });
+        pairs.last_join = Some(LastJoin { at: long_ago, duration: Duration::from_secs(9), request: None });
         assert!(pairs.are_due(true) && !pairs.are_due(false));
     }
 }

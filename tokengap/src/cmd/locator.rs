@@ -21,7 +21,7 @@ pub(crate) struct Args {
 }
 
 /// The process that starts an analysis for each request, or such an analysis.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run_locator(args: &Args) -> anyhow::Result<ExitCode> {
     // The process without a number starts one with a number for each request.
     match args.sought {
         None => start_analyses()?,
@@ -38,7 +38,7 @@ fn start_analyses() -> anyhow::Result<()> {
     locator::supervise(stdin(), analysis_command).context("cannot analyse libraries")
 }
 
-/// This program as the analysis with the number `sought`.
+/// Command that starts this program to analyse one library, for the probe points with the number `sought`.
 fn analysis_command(sought: u32) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg("locator").arg(format!("--sought={sought}"));

@@ -25,7 +25,7 @@ pub(crate) struct Args {
 }
 
 /// The process that opens files of other processes for a confined tokengap.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run_opener(args: &Args) -> anyhow::Result<ExitCode> {
     open_files::raise_limit(open_files::DISCOVERY);
     confinement::confine_opener();
     // It ends when tokengap does, which also receives these signals and then completes its report.

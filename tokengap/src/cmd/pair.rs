@@ -22,18 +22,18 @@ pub(crate) struct KnownSide {
 }
 
 impl KnownSide {
-    /// The side by the server's command line, which `flag` names, or else by its messages to the other server.
-    pub(crate) fn find(flag: Option<&str>, analysis: &Analysis) -> Option<Self> {
-        if let Some(side) = flag.and_then(PairSide::of_name) {
+    /// The side by `mode_flag`, the value of the server's flag, or else by its messages to the other server; `None` if neither shows it.
+    pub(crate) fn find(mode_flag: Option<&str>, analysis: &Analysis) -> Option<Self> {
+        if let Some(side) = mode_flag.and_then(PairSide::of_name) {
             return Some(Self { side, by: "--disaggregation-mode" });
         }
         let side = PairSide::of_messages(analysis.ledger())?;
         Some(Self { side, by: "its messages to the other scheduler" })
     }
 
-    /// The side that a server must have if its peer has this one.
-    fn of_other(side: PairSide) -> Self {
-        let side = match side {
+    /// The side of a server whose peer is known to have the side `peer_side`.
+    fn opposite_of(peer_side: PairSide) -> Self {
+        let side = match peer_side {
             PairSide::Prefill => PairSide::Decode,
             PairSide::Decode => PairSide::Prefill,
         };
@@ -51,8 +51,8 @@ struct RecordedServer {
 }
 
 impl RecordedServer {
-    /// Analyses a recording of one of the two servers. Their sides are known from the recordings, if at all.
-    fn read(file: &Path) -> anyhow::Result<Self> {
+    /// Analyses the recording of one of the two servers, whose side it may show.
+    fn analyse(file: &Path) -> anyhow::Result<Self> {
         let recording = match Recording::open(file) {
             Err(OpenError::NotARecording { .. }) => {
                 bail!("{} is no recording: two recordings are joined, not reports", file.display())
@@ -78,7 +78,7 @@ impl RecordedServer {
 pub(crate) fn report_of_recordings(files: [&Path; 2], slowest: usize) -> anyhow::Result<Report> {
     let [first, second] = files;
     let RecordedPair { prefill, decode } =
-        RecordedPair::assign_sides(RecordedServer::read(first)?, RecordedServer::read(second)?)?;
+        RecordedPair::assign_sides(RecordedServer::analyse(first)?, RecordedServer::analyse(second)?)?;
     let clocks = PairClocks::of_anchors(prefill.anchor, decode.anchor);
     let pair = Pair::join(vec![PrefillServer { ledger: prefill.analysis.ledger(), clocks }], decode.analysis.ledger());
     let side_by = prefill.side_by().to_owned();
@@ -113,8 +113,8 @@ impl RecordedPair {
                 second.name
             )
         };
-        let first_side = *first.side.get_or_insert(KnownSide::of_other(known.side));
-        let second_side = *second.side.get_or_insert(KnownSide::of_other(known.side));
+        let first_side = *first.side.get_or_insert(KnownSide::opposite_of(known.side));
+        let second_side = *second.side.get_or_insert(KnownSide::opposite_of(known.side));
         match (first_side.side, second_side.side) {
             (PairSide::Prefill, PairSide::Decode) => Ok(Self { prefill: first, decode: second }),
             (PairSide::Decode, PairSide::Prefill) => Ok(Self { prefill: second, decode: first }),
@@ -124,13 +124,14 @@ impl RecordedPair {
 }
 
 /// Adds the pairs to the reports of their decode servers.
-pub(crate) fn add_to_reports(finished: &mut [RunReport], pairs: Vec<(usize, PairReport)>) {
-    for (index, mut pair) in pairs {
+pub(crate) fn add_to_reports(finished: &mut [RunReport], pairs: Vec<PairOfRun>) {
+    for PairOfRun { run_index: decode_index, mut report } in pairs {
+        // Only the reports of its own prefill servers add anything to a pair.
         for (run_index, run) in finished.iter().enumerate() {
-            pair.add_prefill_report(run_index, &run.report);
+            report.add_prefill_report(run_index, &run.report);
         }
-        if let Some(decode) = finished.get_mut(index) {
-            decode.report.add_pair_report(pair);
+        if let Some(decode) = finished.get_mut(decode_index) {
+            decode.report.add_pair_report(report);
         }
     }
     name_unjoined_servers(finished);
@@ -169,21 +170,30 @@ pub(crate) struct RunningServer<'a> {
     pub(crate) anchor: Option<Anchor>,
 }
 
-/// The part of the prefill servers in the requests of each decode server, with the index of that server.
-pub(crate) fn join_runs(servers: &[RunningServer<'_>], slowest: usize) -> Vec<(usize, PairReport)> {
-    join_newest(servers, slowest, usize::MAX, None).reports
+/// The pair of a decode server.
+#[derive(Clone)]
+pub(crate) struct PairOfRun {
+    /// Index of the decode server's run.
+    pub(crate) run_index: usize,
+    pub(crate) report: PairReport,
+}
+
+/// Joins all requests of each decode server with those of the prefill servers.
+pub(crate) fn join_runs(servers: &[RunningServer<'_>], slowest: usize) -> Vec<PairOfRun> {
+    join_newest(servers, slowest, usize::MAX, None).pairs
 }
 
 /// The pairs among running servers.
 #[derive(Default)]
 pub(crate) struct JoinedRuns {
-    /// The pair of each decode server, with the index of its run.
-    pub(crate) reports: Vec<(usize, PairReport)>,
+    /// The pair of each decode server.
+    pub(crate) pairs: Vec<PairOfRun>,
     /// The request that the screen shows; `None` if it is of no pair.
     pub(crate) request: Option<PairRequest>,
 }
 
-/// Joins the requests of each decode server with those of the prefill servers, of the finished ones only the newest of each server.
+/// Joins the requests of each decode server with those of the prefill servers. Of the finished requests, only the newest `finished_limit` of each
+/// server are joined. Also finds the request that the screen shows, if it is in a pair.
 pub(crate) fn join_newest(
     servers: &[RunningServer<'_>],
     slowest: usize,
@@ -210,7 +220,7 @@ pub(crate) fn join_newest(
             if !is_only_decode {
                 report.prefill_only = None;
             }
-            joined.reports.push((decode.run_index, report));
+            joined.pairs.push(PairOfRun { run_index: decode.run_index, report });
         }
         if let Some(shown) = shown {
             joined.request = joined.request.or_else(|| find_shown_request(&pair, &names, decode, shown));
@@ -226,6 +236,7 @@ fn find_shown_request(
     decode: &RunningServer<'_>,
     shown: &ShownRequest,
 ) -> Option<PairRequest> {
+    // The two servers may know a request by different ids.
     let is_shown = |row: &&PairRow<'_>| {
         let prefill = row.prefill_server.and_then(|index| prefill_servers.get(index));
         let is_on_decode = shown.run_index == decode.run_index && row.decode_rid == shown.rid;
@@ -321,14 +332,19 @@ mod tests {
         let joined = join_runs(&servers, 10);
         let found: Vec<_> = joined
             .iter()
-            .map(|(index, pair)| (*index, pair.requests, pair.decode_only, pair.prefill_only, &*pair.decode_by))
+            .map(|PairOfRun { run_index, report }| {
+                (*run_index, report.requests, report.decode_only, report.prefill_only, &*report.decode_by)
+            })
             .collect();
         let expected = [
             (1, 1, Some(0), None, "its messages to the other scheduler"),
             (3, 1, Some(1), None, "--disaggregation-mode"),
         ];
         assert_eq!(found, expected);
-        assert!(joined.iter().all(|(_, pair)| pair.prefill[0].name == "prefill" && pair.prefill[0].clock == "same"));
+        assert!(joined.iter().all(|pair| {
+            let prefill = &pair.report.prefill[0];
+            prefill.name == "prefill" && prefill.clock == "same"
+        }));
     }
 
     #[test]
@@ -365,14 +381,14 @@ mod tests {
             running("near:30000", Some("prefill"), &prefill),
             RunningServer { run_index: 1, ..running("far", None, &decode) },
         ];
-        let newest = join_newest(&servers, 0, 100, None).reports;
-        let [(1, newest)] = &newest[..] else { panic!("one decode server") };
+        let newest = join_newest(&servers, 0, 100, None).pairs;
+        let [PairOfRun { run_index: 1, report: newest }] = &newest[..] else { panic!("one decode server") };
         let line = live_pairs::line_of(&servers, 1, newest);
-        let [(1, report)] = &join_runs(&servers, 10)[..] else { panic!("one decode server") };
+        let [PairOfRun { run_index: 1, report }] = &join_runs(&servers, 10)[..] else { panic!("one decode server") };
         let expected = format!("near:30000 → far: 2 joined requests; {}", report.headline);
         assert_eq!(line.describe("→"), expected);
         assert!(report.headline.starts_with("most of TTFT: transfer of the cache"), "{}", report.headline);
-        assert!(join_newest(&servers[..1], 0, 100, None).reports.is_empty());
+        assert!(join_newest(&servers[..1], 0, 100, None).pairs.is_empty());
     }
 
     #[test]
@@ -411,7 +427,7 @@ mod tests {
             RunningServer { run_index: 2, anchor: anchor(0), ..running("host", None, &far) },
         ];
         let mut joined = join_runs(&servers, 10);
-        let [(1, pair)] = &mut joined[..] else { panic!("one decode server") };
+        let [PairOfRun { run_index: 1, report: pair }] = &mut joined[..] else { panic!("one decode server") };
         assert_eq!((pair.requests, pair.decode_only, pair.prefill_only), (2, Some(1), Some(1)));
         for (run_index, prefill) in [(0, &near), (2, &far)] {
             pair.add_prefill_report(run_index, &Report::of(prefill, &ReportInput::default()));

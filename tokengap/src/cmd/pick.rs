@@ -18,7 +18,7 @@ const MAX_ENTRIES: usize = 10_000;
 const MAX_RECORDINGS: usize = 100;
 
 /// Runs the picker. Returns the arguments to run `tokengap` with, or `None` if the user quits.
-pub(crate) fn run() -> anyhow::Result<Option<Vec<String>>> {
+pub(crate) fn pick_arguments() -> anyhow::Result<Option<Vec<String>>> {
     let (sender, found) = mpsc::channel();
     thread::Builder::new().name("discovery".into()).spawn(move || search_loop(&sender))?;
     pick_source(demo_offers().collect(), &found)
@@ -66,9 +66,7 @@ fn engine_offer(engine: &Engine) -> Option<SourceOffer> {
 /// Local runs whose command line contains the address they are served at.
 #[expect(clippy::disallowed_methods, reason = "/proc/PID/cmdline, a file of the kernel")]
 fn served_run_offers() -> Vec<SourceOffer> {
-    let Ok(processes) = std::fs::read_dir("/proc") else {
-        return Vec::new();
-    };
+    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
     let mut offers = Vec::new();
     for entry in processes.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
@@ -125,9 +123,7 @@ fn watch_arguments(words: &[&str]) -> Option<Vec<String>> {
 
 /// Recordings in the working folder, newest first.
 fn recording_offers() -> Vec<SourceOffer> {
-    let Ok(folder) = std::fs::read_dir(".") else {
-        return Vec::new();
-    };
+    let Ok(folder) = std::fs::read_dir(".") else { return Vec::new() };
     let entries = folder.take(MAX_ENTRIES).filter_map(Result::ok);
     let mut recordings: Vec<FoundRecording> = entries.filter_map(|entry| FoundRecording::read(&entry)).collect();
     recordings.sort_by(|a, b| b.cmp(a));
@@ -144,7 +140,7 @@ struct FoundRecording {
 }
 
 impl FoundRecording {
-    /// `None` if the entry is no file with the name of a recording.
+    /// The recording of this entry of a folder; `None` if it is no file with the name of one.
     fn read(entry: &DirEntry) -> Option<Self> {
         let name = entry.file_name().into_string().ok()?;
         let metadata = entry.metadata().ok()?;

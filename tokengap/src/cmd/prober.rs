@@ -44,7 +44,7 @@ impl Args {
 }
 
 /// The process that has the probe, and sets uprobes at the request of a confined tokengap.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run_prober(args: &Args) -> anyhow::Result<ExitCode> {
     // This process may start none later.
     let locator = confinement::start_locator()?;
     confinement::confine_prober();

@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use anyhow::Context;
 use outputs::report::Report;
 use recording::Recording;
+use replay::playback::Playback;
 use session::playback::Speed;
 use session::sink::Sink;
 use session::{RunHooks, RunOptions, Running, Session, Signals};
-use sources::replay::Playback;
 use trace::Config;
 use tui::Screen;
 
@@ -46,7 +46,7 @@ pub(crate) struct Args {
 }
 
 /// `tokengap replay`: plays a recording on the screen, or prints its report.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run_replay(args: &Args) -> anyhow::Result<ExitCode> {
     // The screen can export a report into the working folder.
     let here = if args.outcome.is_headless() { None } else { Some(Path::new("report.json")) };
     confinement::confine_to_files(&[&args.file], &[here]);
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let session = Session::new(&config, screen, sink, args.report.slowest);
     let options = RunOptions { hooks: RunHooks::default(), duration: None, reload: None, alarm: &app::print_message };
     let mut runs = vec![Running::new(playback, session)];
-    session::run(&mut runs, &signals, options);
+    session::run_sessions(&mut runs, &signals, options);
     let Running { source: playback, session, .. } = runs.remove(0);
     let report = session.finish(&playback, &app::print_message);
     if !playback.has_ended() {

@@ -78,7 +78,7 @@ enum Format {
 }
 
 /// `tokengap report`: prints the report of a recording or of a pair of them, or writes an archive.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run_report(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(archive) = &args.bundle {
         return write_bundle(args, archive);
     }

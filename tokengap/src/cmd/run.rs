@@ -57,9 +57,9 @@ pub(crate) struct Args {
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// `tokengap run`: starts a command whose sockets are relayed. Ends with it, and has its exit code if that is not 0.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run_child_command(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(report) = &args.report {
-        output::ResultFile::check(report, args.live.record.force)?;
+        output::ResultFile::check_writable(report, args.live.record.force)?;
     }
     let endpoint = args.live.telemetry.endpoint_options()?;
     let signals = Forwarding::install()?;
@@ -96,7 +96,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let text = app::report_text(&report, args.live.outcome.json)?;
     match &args.report {
         Some(path) => {
-            output::write_result(Some(path), &text, app::form(args.live.outcome.json), args.live.record.force)
+            output::write_result(Some(path), &text, app::escape_form(args.live.outcome.json), args.live.record.force)
                 .inspect_err(|_| err!("{text}"))?;
         }
         None => err!("{text}"),
@@ -133,6 +133,7 @@ fn create_log_file(args: &Args) -> anyhow::Result<(File, PathBuf)> {
         Some(path) => path.clone(),
         None => std::env::temp_dir().join(format!("tokengap-run-{}.log", std::process::id())),
     };
+    // The output may contain prompts, so that only its user may read it.
     let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path);
     let file = file.with_context(|| format!("cannot create {} for the output of the command", path.display()))?;
     Ok((file, path))

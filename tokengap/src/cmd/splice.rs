@@ -17,7 +17,7 @@ use zmq_tap::relay::RelayOptions;
 use zmq_tap::splice::{Folder, Restored, restore_sockets};
 
 use crate::args::LiveArgs;
-use crate::cmd::attach::processes;
+use crate::cmd::attach::find_processes;
 use crate::cmd::guard::describe_restored;
 use crate::confinement;
 use crate::{app, output};
@@ -67,13 +67,13 @@ socket's buffer (about 200 KB), or a receiver that does not keep up. Senders rec
 until then. If tokengap is killed, messages inside it are lost, and a guard puts the engine's sockets back.";
 
 /// `tokengap splice`: moves the sockets of a running engine behind a relay, after a confirmation, and back at the end.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run_splice(args: &Args) -> anyhow::Result<ExitCode> {
     if args.restore {
         return restore_recorded(args);
     }
     let endpoint = args.live.telemetry.endpoint_options()?;
     let pid = args.pid.context("no --pid was given")?;
-    let watcher = processes(&[RoleSpec { pid, role: None }])?;
+    let watcher = find_processes(&[RoleSpec { pid, role: None }])?;
     let engine = watcher.topology().engine_of(pid);
     let engine =
         engine.with_context(|| format!("process {pid} belongs to no visible engine; tokengap attach lists them"))?;
@@ -153,6 +153,7 @@ fn ask_for_confirmation() -> anyhow::Result<bool> {
 /// `tokengap splice --restore`: moves sockets back that a killed tokengap has left. Exit code 2 if one could not be.
 fn restore_recorded(args: &Args) -> anyhow::Result<ExitCode> {
     let mut folders = args.folder.clone();
+    // Engines create their sockets among the temporary files.
     if folders.is_empty() {
         folders.push(std::env::temp_dir());
     }

@@ -17,14 +17,14 @@ pub(crate) struct Args {
 }
 
 /// The process that reads Python stacks, or its supervisor.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run_stacks(args: &Args) -> anyhow::Result<ExitCode> {
     // It ends when tokengap does, which also receives these signals.
     ignore_ending_signals()?;
     if args.reader {
         confinement::confine_stacks();
-        stacks::serve()?;
+        stacks::serve_samples()?;
     } else {
-        stacks::supervise()?;
+        stacks::supervise_reader()?;
     }
     Ok(ExitCode::SUCCESS)
 }

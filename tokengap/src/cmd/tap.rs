@@ -70,7 +70,7 @@ pub(crate) struct Args {
 }
 
 /// `tokengap tap`: relays hops until the end.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run_tap(args: &Args) -> anyhow::Result<ExitCode> {
     let endpoint = args.live.telemetry.endpoint_options()?;
     let hops = parse_hops(args)?;
     ensure!(

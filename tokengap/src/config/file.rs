@@ -81,9 +81,7 @@ impl ConfigFile<'_> {
             }
         }
         let mut entries = Vec::new();
-        let Some(table) = root.get(name).and_then(Item::as_table_like) else {
-            return Ok(entries);
-        };
+        let Some(table) = root.get(name).and_then(Item::as_table_like) else { return Ok(entries) };
         for (key, item) in table.iter() {
             let offset = key_offset(table, key, item);
             let Some(arg) = known_flags.iter().find(|arg| long_name(arg) == key).cloned() else {

@@ -36,7 +36,7 @@ pub(super) fn flag_words(arg: &Arg, value: &Value) -> Result<Vec<OsString>, Stri
         ArgAction::Append => (words_of_list(&flag, value), "a list of values"),
         _ => (flag_with_value(&flag, value).map(|word| vec![word]), "a string or a number"),
     };
-    words.ok_or_else(|| format!("{} must be {expected}, not {}", long_name(arg), with_article(value)))
+    words.ok_or_else(|| format!("{} must be {expected}, not {}", long_name(arg), kind_in_words(value)))
 }
 
 /// The flag, or nothing if the value is false. `None` if the value is not boolean.
@@ -70,7 +70,7 @@ fn flag_with_value(flag: &str, value: &Value) -> Option<OsString> {
 }
 
 /// Kind of a TOML value in words.
-fn with_article(value: &Value) -> &'static str {
+fn kind_in_words(value: &Value) -> &'static str {
     match value {
         Value::String(_) => "a text",
         Value::Integer(_) => "a whole number",

@@ -26,16 +26,14 @@ const MAX_BYTES: u64 = 1 << 20;
 /// Adds the flags of the configuration file, if the command line names one. An invalid command line is returned unchanged, so that clap
 /// reports the error.
 pub(crate) fn add_flags_of_file(command: &Command, line: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
-    let Some(request) = FileRequest::find(command, &line) else {
-        return Ok(line);
-    };
+    let Some(request) = FileRequest::find(command, &line) else { return Ok(line) };
     let path = &request.path;
-    let text = read_file(path).with_context(|| format!("--config {}: cannot read the file", path.display()))?;
+    let text = read_config_file(path).with_context(|| format!("--config {}: cannot read the file", path.display()))?;
     insert_flags(command, line, &request, &text)
 }
 
 /// Reads a configuration file, at most its first `MAX_BYTES`.
-fn read_file(path: &Path) -> io::Result<String> {
+fn read_config_file(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     named_file::open(path)?.take(MAX_BYTES).read_to_string(&mut text)?;
     Ok(text)

@@ -34,11 +34,11 @@ pub(crate) struct Configured {
 impl Configured {
     /// Flags at the start of the program; `None` without a file.
     pub(crate) fn at_start(args: &LiveArgs) -> anyhow::Result<Option<Self>> {
-        args.config.as_ref().map(|_| Self::read()).transpose()
+        args.config.as_ref().map(|_| Self::read_current()).transpose()
     }
 
     /// Parses the command line of this process again, with the configuration file as it is now.
-    fn read() -> anyhow::Result<Self> {
+    fn read_current() -> anyhow::Result<Self> {
         let command = command_definition();
         let line = add_flags_of_file(&command, std::env::args_os().collect())?;
         let matches = command.try_get_matches_from(line)?;
@@ -46,9 +46,10 @@ impl Configured {
         Ok(Self { section: section.to_owned(), matches: matches.clone() })
     }
 
-    /// Reads the file again. Returns the new flags and a message. An error changes nothing.
+    /// Reads the file again, and changes the log level if it does. Returns the new flags, and a message about the changed ones. An error changes
+    /// nothing.
     pub(crate) fn reload(&mut self) -> anyhow::Result<(LiveArgs, String)> {
-        let new = Self::read()?;
+        let new = Self::read_current()?;
         let args = LiveArgs::from_arg_matches(&new.matches)?;
         log::init(new.matches.get_count("verbose"));
         let message = describe_changes(&self.effective_text(), &new.effective_text());

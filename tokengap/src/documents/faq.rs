@@ -13,7 +13,7 @@ const REPORT_CALLS: [&str; 6] = [
     ".add_degraded(",
     ".count_dropped_items(",
     "doubts.push(",
-    "self.note(",
+    "self.record_problem(",
     "degraded.extend(refused",
 ];
 
@@ -55,9 +55,7 @@ fn is_documented(entries: &[Vec<String>], text: &str) -> bool {
 fn contains_in_order(text: &str, parts: &[String]) -> bool {
     let mut rest = text;
     for part in parts {
-        let Some((_, behind)) = rest.split_once(part.as_str()) else {
-            return false;
-        };
+        let Some((_, behind)) = rest.split_once(part.as_str()) else { return false };
         rest = behind;
     }
     true

@@ -106,9 +106,7 @@ fn exported(folder: &Path) -> Option<String> {
 
 #[test]
 fn the_race_demo_shows_the_loss_and_its_request() {
-    let Some(tmux) = Tmux::run("demo --scenario race") else {
-        return;
-    };
+    let Some(tmux) = Tmux::run("demo --scenario race") else { return };
     let overview = tmux.wait_for("CRITICAL");
     assert!(overview.contains("scheduler ─") && overview.contains("self+demo: cpu"), "{overview}");
 
@@ -150,9 +148,7 @@ fn the_race_demo_shows_the_loss_and_its_request() {
 /// A recording made from the screen shows the same loss, found with a key.
 #[test]
 fn a_recording_made_from_the_screen_can_be_replayed() {
-    let Some(tmux) = Tmux::run("demo --scenario race") else {
-        return;
-    };
+    let Some(tmux) = Tmux::run("demo --scenario race") else { return };
     tmux.wait_until_live_for(2);
     tmux.press(&["r"]);
     tmux.wait_for("REC tokengap-");
@@ -194,9 +190,7 @@ fn without_a_command_the_terminal_shows_the_start_menu() {
 
 #[test]
 fn a_signal_restores_the_terminal() {
-    let Some(tmux) = Tmux::run("demo --scenario healthy") else {
-        return;
-    };
+    let Some(tmux) = Tmux::run("demo --scenario healthy") else { return };
     tmux.wait_for(" live of ");
     assert_eq!(tmux.value("alternate_on"), "1");
     let pid = tmux.value("pane_pid");
@@ -207,9 +201,7 @@ fn a_signal_restores_the_terminal() {
 /// Reading a closed terminal returns end of input forever, which must not keep the run in a loop that ignores signals.
 #[test]
 fn a_closed_terminal_ends_the_run() {
-    let Some(tmux) = Tmux::run("demo --scenario healthy") else {
-        return;
-    };
+    let Some(tmux) = Tmux::run("demo --scenario healthy") else { return };
     tmux.wait_for(" live of ");
     let process = format!("/proc/{}", tmux.value("pane_pid"));
     assert!(Path::new(&process).exists(), "{process} is the demo");

@@ -18,6 +18,7 @@ pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut V
     let requests = plural(abandoned.requests, "request");
     let listed = list_longest(&abandoned);
     let length = duration(longest.length_ns());
+    // Frames show the tokens of a request; the engine's log shows only the outputs that it threw away.
     let summary = match abandoned.tokens {
         Some(tokens) => format!(
             "the {source} continued {requests} {}: for up to {length}, {} generated for nobody; {listed}{}",
@@ -34,6 +35,7 @@ pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut V
     };
     let verdict = out
         .add_verdict(Severity::Warning, summary)
+        .hop(context.token_source_role().unwrap_or_default())
         .rid(&longest.rid)
         .times(abandoned.times)
         .occurrences(abandoned.outputs)
@@ -72,6 +74,7 @@ fn describe_aborts(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -
     let mut words = String::new();
     for (requests, state) in [(unsent, "without an abort"), (ignored, aborts)] {
         if requests > 0 {
+            // What the numbers are of is said once.
             let is_part = words.is_empty() && abandoned.requests > longest.len() as u64;
             let scope = if is_part { format!("of the {} longest, ", longest.len()) } else { String::new() };
             let _ = write!(words, "; {scope}{requests} {state}");

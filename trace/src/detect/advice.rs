@@ -38,12 +38,12 @@ fn relief_advice(engine: &dyn Facts, receivers: Receivers<'_>) -> String {
     format!("{count} of them run already; {relief}")
 }
 
-/// For a thread that was on a CPU nearly all the time.
+/// Advice for a thread that was on a CPU nearly all the time.
 pub(super) fn cpu_bound_advice(engine: &dyn Facts, receivers: Receivers<'_>) -> String {
     with_relief("it is CPU-bound, not I/O-bound", engine, receivers)
 }
 
-/// For a CPU-bound process that spends most of its work writing HTTP responses.
+/// Advice for a CPU-bound process that spends most of its work writing HTTP responses.
 pub(super) fn own_writes_advice(engine: &dyn Facts, receivers: Receivers<'_>) -> String {
     let work = cpu_bound_advice(engine, receivers);
     format!("it spends most of its time writing HTTP responses, one write per chunk; {work}")
@@ -63,7 +63,7 @@ pub(super) const STARVED: &str =
 pub(super) const THROTTLED: &str =
     "raise or remove the container's CPU limit (resources.limits.cpu; cpu.max of its cgroup)";
 
-/// For a thread that is not running, by its state and system call.
+/// Advice for a thread that is not running, by its state and system call.
 pub(super) fn not_running_advice(state: AwayState, place: &str) -> &'static str {
     match state {
         AwayState::Stopped => "a signal (SIGSTOP, SIGTSTP) stopped the process: `kill -CONT PID` resumes it",
@@ -86,32 +86,36 @@ pub(super) fn not_running_advice(state: AwayState, place: &str) -> &'static str 
             "nanosleep" | "clock_nanosleep" => "its own code sleeps on the receiving thread: `py-spy dump` shows where",
             _ => "a blocking call holds up the receiving thread: `py-spy dump --native` shows where",
         },
+        // Only seen while frames wait for it.
         AwayState::Polling | AwayState::Asleep => {
             "it waits for something other than its socket: `py-spy dump` shows whether the receiving task has ended or awaits something"
         }
     }
 }
 
-/// For frames that wait on a hop.
+/// Advice for frames that wait on a hop.
 pub(super) fn hop_advice(engine: &dyn Facts, attribution: &Attribution<'_>, hop: &str) -> String {
     let leg = attribution.legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == hop);
-    leg.map_or_else(
-        || String::from("the receiver of this hop is slower than its senders"),
-        |leg| leg_advice(engine, leg),
-    )
-}
-
-/// For first tokens that wait, by the leg where they wait.
-pub(super) fn first_token_advice(engine: &dyn Facts, bottleneck: Option<&Leg<'_>>) -> String {
-    const SPREAD: &str = "no single hop or process has half of the wait: the report lists the share of each leg";
-    match (bottleneck, engine.relief("", false)) {
-        (Some(leg), _) => leg_advice(engine, leg),
-        (None, "") => SPREAD.to_owned(),
-        (None, relief) => format!("{SPREAD}; {relief} for all of them"),
+    match leg {
+        Some(leg) => leg_advice(engine, leg),
+        None => String::from("the receiver of this hop is slower than its senders"),
     }
 }
 
-/// For first tokens that wait according to the engine's log, which does not show where.
+/// Advice for first tokens that wait, by the leg where they wait.
+pub(super) fn first_token_advice(engine: &dyn Facts, bottleneck: Option<&Leg<'_>>) -> String {
+    const SPREAD: &str = "no single hop or process has half of the wait: the report lists the share of each leg";
+    if let Some(leg) = bottleneck {
+        return leg_advice(engine, leg);
+    }
+    // An empty role stands for any process.
+    match engine.relief("", false) {
+        "" => SPREAD.to_owned(),
+        relief => format!("{SPREAD}; {relief} for all of them"),
+    }
+}
+
+/// Advice for first tokens that wait according to the engine's log, which does not show where.
 pub(super) fn logged_first_token_advice(engine: &dyn Facts) -> String {
     const ATTACH: &str = "`tokengap attach` on the running server shows what holds them up";
     match engine.relief(engine.receiver(), false) {
@@ -120,7 +124,7 @@ pub(super) fn logged_first_token_advice(engine: &dyn Facts) -> String {
     }
 }
 
-/// For chunks merged into the delivery of a later one.
+/// Advice for chunks merged into the delivery of a later one.
 pub(super) fn merging_advice(engine: &dyn Facts, attribution: &Attribution<'_>) -> String {
     let receiver = engine.receiver();
     let wakeup = format!("the {receiver}'s event loop receives several frames in one wakeup");
@@ -135,12 +139,13 @@ pub(super) fn merging_advice(engine: &dyn Facts, attribution: &Attribution<'_>) 
             "{wakeup}, although it is busy only {} of the run: stalls hold it up, such as garbage collection, a blocking call or a wait for a CPU; `tokengap attach --python-stacks 50` lists what it runs while frames wait",
             percent(busy)
         ),
+        // Its own work alone explains the queue.
         Some(busy) => with_relief(&format!("{wakeup} and is busy {} of the run", percent(busy)), engine, receivers),
         None => with_relief(&format!("{wakeup}: look at its CPU use"), engine, receivers),
     }
 }
 
-/// For chunks that a waiter dropped.
+/// Advice for chunks that a waiter dropped.
 pub(super) fn dropped_chunks_advice(engine: &EngineState) -> String {
     let Some(drops) = engine.facts().drops() else {
         return String::from("cumulative output loses none: each chunk replaces the one before");
@@ -156,7 +161,7 @@ pub(super) fn dropped_chunks_advice(engine: &EngineState) -> String {
     )
 }
 
-/// For text that arrived at the server and is in no event of its response.
+/// Advice for text that arrived at the server and is in no event of its response.
 pub(super) fn lost_text_advice(engine: &EngineState) -> String {
     let version = engine.version.as_deref().filter(|_| engine.mode != Some(Mode::Cumulative));
     match version.and_then(|version| engine.facts().cuts_text(version)) {
@@ -170,7 +175,7 @@ pub(super) fn lost_text_advice(engine: &EngineState) -> String {
     }
 }
 
-/// For tokens whose ids no event of an `OpenAI` response lists.
+/// Advice for tokens whose ids no event of an `OpenAI` response lists.
 pub(super) fn unlisted_ids_advice(engine: &EngineState) -> String {
     let facts = engine.facts_for_listed_ids();
     match facts.unlisted_ids() {
@@ -181,7 +186,7 @@ pub(super) fn unlisted_ids_advice(engine: &EngineState) -> String {
     }
 }
 
-/// For chunks that a waiter would drop in incremental mode.
+/// Advice for chunks that a waiter would drop in incremental mode.
 pub(super) fn would_drop_advice(engine: &EngineState) -> String {
     let Some(drops) = engine.facts().drops() else {
         return String::from("keep the cumulative mode in this release");
@@ -198,15 +203,16 @@ fn name_fixed_releases(engine: &EngineState, drops: &Drops) -> String {
     }
 }
 
-/// For a leg of the path that takes long, by the state of its receiving thread.
+/// Advice for a leg of the path that takes long, by the state of its receiving thread.
 fn leg_advice(engine: &dyn Facts, leg: &Leg<'_>) -> String {
-    let one = leg.worker.as_deref().map_or(String::new(), |worker| format!(" ({worker})"));
-    let subject = format!("the {}{one}", leg.role);
+    let worker = leg.worker.as_deref().map_or(String::new(), |worker| format!(" ({worker})"));
+    let subject = format!("the {}{worker}", leg.role);
     let receivers = Receivers { role: leg.role, count: leg.receivers };
+    if leg.kind != LegKind::Wait {
+        // No frame waits there, so the state of a receiving thread says nothing.
+        return with_relief(&format!("the time is spent inside {subject}"), engine, receivers);
+    }
     match leg.thread {
-        _ if leg.kind != LegKind::Wait => {
-            with_relief(&format!("the time is spent inside {subject}"), engine, receivers)
-        }
         ThreadState::CpuBound => {
             format!("{subject} is on a CPU while frames wait; {}", cpu_bound_advice(engine, receivers))
         }

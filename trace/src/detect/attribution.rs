@@ -14,6 +14,8 @@ use crate::words::{names, percent};
 
 /// Minimum share of the total time that makes a leg the bottleneck.
 const BOTTLENECK_SHARE: f64 = 0.5;
+/// A receiver stands out if it has at least this many times an even share of the wait.
+const MIN_TIMES_EVEN_SHARE: f64 = 1.5;
 /// Minimum total length of a thread's samples to derive its state from them.
 const MIN_SAMPLED_NS: u64 = 200_000_000;
 
@@ -88,6 +90,11 @@ names! {
     }
 }
 
+/// Index of times over the whole run, in [`Leg::chunk`] and [`Leg::first_token`].
+pub(super) const RUN: usize = 0;
+/// Index of times over the last ten seconds.
+const RECENT: usize = 1;
+
 /// One leg of the path.
 #[derive(Clone, Debug)]
 pub struct Leg<'l> {
@@ -105,7 +112,7 @@ pub struct Leg<'l> {
     pub first_token: [LegTime; 2],
     /// Long times of first tokens over the run, including those waiting now.
     pub(super) long_first_tokens: LongDurations,
-    /// Share of the run for which the process was busy, as [`busy`] computes it; `None` if not observed.
+    /// Share of the run for which the process was busy, as [`busy_share`] computes it; `None` if not observed.
     pub busy: Option<f64>,
     /// State of the receiving thread while frames wait for it.
     pub thread: ThreadState,
@@ -148,18 +155,18 @@ impl<'l> Attribution<'l> {
         let output_ends: Vec<Ends<&str>> = order.iter().map(|&group_index| ends[group_index]).collect();
         order.sort_by_key(|&group_index| path::depth(&output_ends, ends[group_index].from));
         let mut legs: Vec<Leg<'l>> = Vec::new();
-        let mut seen: Vec<&str> = Vec::new();
+        let mut seen_roles: Vec<&str> = Vec::new();
         for group_index in order {
             let role = ends[group_index].to;
             let into_role: Vec<&Hop> =
                 ledger.hops().iter().filter(|hop| ends[hop.group].to == role && !hop.carries_requests).collect();
-            let busy = busy(ledger, into_role.iter().copied(), window_ns);
+            let busy = busy_share(ledger, into_role.iter().copied(), window_ns);
             let members: Vec<&Hop> = ledger.hops_of_group(group_index).collect();
             let group = &ledger.groups()[group_index];
             legs.extend(wait_leg(ledger, group, role, &members, busy, window_ns));
-            // Several groups may lead to one process.
-            if !seen.contains(&role) {
-                seen.push(role);
+            // Several groups may lead to one process, whose inside is one leg.
+            if !seen_roles.contains(&role) {
+                seen_roles.push(role);
                 let stage = ledger.processing_stages().iter().find(|stage| stage.role == role);
                 let receives = members.iter().any(|hop| hop.capabilities().received);
                 let receivers = count_receivers(&into_role);
@@ -167,27 +174,20 @@ impl<'l> Attribution<'l> {
             }
         }
         add_open_waits(ledger, &mut legs);
-        // The whole run, then the last ten seconds.
-        for window in 0..2 {
-            let mean_sum: f64 = legs.iter().map(|leg| leg.chunk[window].mean_ns()).sum();
-            let first_token_sum: f64 = legs.iter().map(|leg| leg.first_token[window].sum.ns as f64).sum();
-            for leg in &mut legs {
-                leg.chunk[window].share = share_of(leg.chunk[window].mean_ns(), mean_sum);
-                leg.first_token[window].share = share_of(leg.first_token[window].sum.ns as f64, first_token_sum);
-            }
-        }
+        set_shares(&mut legs);
         Self { legs }
     }
 
-    /// The same of the longest class of first tokens alone, over the run: what delays a few for seconds need not be what delays most. All of
-    /// them, if none is long.
+    /// The attribution of the longest first tokens alone, over the run: what delays a few for seconds need not be what delays most. Of all first
+    /// tokens, if none is long.
     pub(crate) fn of_long_first_tokens(&self) -> Self {
         let mut long = self.clone();
+        // The classes begin with that of the longest durations.
         let Some(class) = (0..LONG_CLASSES).find(|class| self.long_ns(*class) > 0) else { return long };
         let whole_ns = self.long_ns(class);
         for leg in &mut long.legs {
             let sum = leg.long_first_tokens.of_class(class);
-            leg.first_token[0] = LegTime { sum, share: share_of(sum.ns as f64, whole_ns as f64) };
+            leg.first_token[RUN] = LegTime { sum, share: share_of(sum.ns as f64, whole_ns as f64) };
         }
         long
     }
@@ -199,8 +199,8 @@ impl<'l> Attribution<'l> {
 
     /// Describes where the first tokens' time went: the bottleneck, or the two legs with most of it.
     pub(crate) fn describe_first_tokens(&self) -> String {
-        let mut legs: Vec<&Leg<'_>> = self.legs.iter().filter(|leg| leg.first_token[0].sum.ns > 0).collect();
-        legs.sort_by(|a, b| b.first_token[0].share.total_cmp(&a.first_token[0].share));
+        let mut legs: Vec<&Leg<'_>> = self.legs.iter().filter(|leg| leg.first_token[RUN].sum.ns > 0).collect();
+        legs.sort_by(|a, b| b.first_token[RUN].share.total_cmp(&a.first_token[RUN].share));
         let limit = if self.bottleneck().is_some() { 1 } else { 2 };
         let parts: Vec<String> = legs.iter().take(limit).map(|leg| leg.describe_first_tokens()).collect();
         if parts.is_empty() {
@@ -211,8 +211,8 @@ impl<'l> Attribution<'l> {
 
     /// Leg with most of the first tokens' time over the run; `None` if no leg has half of it.
     pub fn bottleneck(&self) -> Option<&Leg<'l>> {
-        let max = self.legs.iter().max_by(|a, b| a.first_token[0].share.total_cmp(&b.first_token[0].share))?;
-        (max.first_token[0].share >= BOTTLENECK_SHARE).then_some(max)
+        let max = self.legs.iter().max_by(|a, b| a.first_token[RUN].share.total_cmp(&b.first_token[RUN].share))?;
+        (max.first_token[RUN].share >= BOTTLENECK_SHARE).then_some(max)
     }
 }
 
@@ -220,7 +220,7 @@ impl Leg<'_> {
     /// Describes the leg's share of first tokens' time and its receivers' state.
     fn describe_first_tokens(&self) -> String {
         let of = self.worker.as_deref().map_or(String::new(), |worker| format!(" of {worker}"));
-        let share = percent(self.first_token[0].share);
+        let share = percent(self.first_token[RUN].share);
         let running = percent(self.spent.share(self.spent.on_ns));
         let thread = match (self.thread, self.busy) {
             (ThreadState::CpuBound, _) => format!(" (the {} was CPU-bound)", self.role),
@@ -259,7 +259,7 @@ fn share_of(part: f64, whole: f64) -> f64 {
 
 /// State of the main thread of the process that answers clients, while a request waited in its socket until `end`. What the thread does off the
 /// CPU is sampled only while frames wait for it, except that it is stopped.
-pub(super) fn reader_state(ledger: &Ledger, end: MonoNs, wait_ns: u64) -> ThreadState {
+pub(super) fn socket_reader_state(ledger: &Ledger, end: MonoNs, wait_ns: u64) -> ThreadState {
     let mut readers = ledger.hops().iter().filter(|hop| hop.last).filter_map(|hop| ledger.only_receiver(hop));
     let Some(thread) = readers.next().and_then(|id| ledger.thread(id)) else { return ThreadState::Unknown };
     state_before(thread, end, wait_ns)
@@ -274,8 +274,8 @@ pub(super) fn request_receiver_state(ledger: &Ledger, hop: Option<HopId>, end: M
 /// State of a thread in the time before `end`.
 fn state_before(thread: &Thread, end: MonoNs, wait_ns: u64) -> ThreadState {
     let from = MonoNs(end.0.saturating_sub(wait_ns));
-    match thread.between(from, end) {
-        Some(spent) => thread_state(&spent, &thread.away(from, end), None),
+    match thread.use_between(from, end) {
+        Some(spent) => thread_state(&spent, &thread.away_between(from, end), None),
         None => ThreadState::Unknown,
     }
 }
@@ -295,13 +295,14 @@ fn wait_leg<'l>(
     let mut long_first_tokens = LongDurations::default();
     for hop in members {
         long_first_tokens.add(&hop.long_first_waits);
-        chunk[0].sum.add(hop.chunk_waits.whole());
-        chunk[1].sum.add(hop.chunk_waits.recent(now));
-        first_token[0].sum.add(hop.first_waits.whole());
-        first_token[1].sum.add(hop.first_waits.recent(now));
+        chunk[RUN].sum.add(hop.chunk_waits.whole());
+        chunk[RECENT].sum.add(hop.chunk_waits.recent(now));
+        first_token[RUN].sum.add(hop.first_waits.whole());
+        first_token[RECENT].sum.add(hop.first_waits.recent(now));
     }
+    // `add_open_waits` adds what still waits, for which it needs the leg.
     let has_waiting = members.iter().any(|hop| hop.capabilities().received && hop.oldest_waiting().is_some());
-    if chunk[0].sum.count == 0 && !has_waiting {
+    if chunk[RUN].sum.count == 0 && !has_waiting {
         return None;
     }
     let receiver = HopReceiver::of_hops(ledger, members, busy, window_ns);
@@ -339,14 +340,11 @@ impl HopReceiver {
     pub fn of_hops(ledger: &Ledger, members: &[&Hop], busy: Option<f64>, window_ns: u64) -> Self {
         // If one receiver stands out, the thread and its time are those of this receiver alone.
         let worker = slowest_receiver(members, ledger.now());
-        let slow: Vec<&Hop> = members
-            .iter()
-            .copied()
-            .filter(|hop| worker.is_none_or(|worker| receiver_key(worker) == receiver_key(hop)))
-            .collect();
+        let is_slow = |hop: &&Hop| worker.is_none_or(|worker| receiver_key(worker) == receiver_key(hop));
+        let slow: Vec<&Hop> = members.iter().copied().filter(is_slow).collect();
         let spent = slow.iter().map(|hop| hop.while_waiting).fold(TimeUse::default(), TimeUse::plus);
         let away = slow.iter().map(|hop| hop.away).fold(AwayTimes::default(), AwayTimes::plus);
-        let busy = worker.map_or(busy, |_| self::busy(ledger, slow.iter().copied(), window_ns));
+        let busy = if worker.is_some() { busy_share(ledger, slow.iter().copied(), window_ns) } else { busy };
         Self {
             thread: thread_state(&spent, &away, busy),
             spent,
@@ -370,21 +368,20 @@ impl HopReceiver {
     }
 }
 
-/// The leg inside a process; `None` without times. `receives`: its receives are observed.
+/// The leg inside a process; `None` without times. `shows_receives`: its receives are observed. `receivers`: number of processes of the role.
 fn inside_leg<'l>(
     ledger: &Ledger,
-    processing_stage: &'l ProcessingStage,
+    stage: &'l ProcessingStage,
     busy: Option<f64>,
-    receives: bool,
+    shows_receives: bool,
     receivers: usize,
 ) -> Option<Leg<'l>> {
-    let stage = processing_stage;
     // Without receives, only the time since the send to the process is known, of each request's first chunk.
-    let kind = if receives { LegKind::Inside } else { LegKind::WaitAndInside };
-    let spread = if receives { &stage.inside } else { &stage.through };
-    let chunk_sum = if receives { &stage.inside_sum } else { &stage.through_sum };
-    let first_token_sum = if receives { &stage.first_inside } else { &stage.through_sum };
-    let long_first_tokens = if receives { stage.long_first_inside } else { stage.long_through };
+    let kind = if shows_receives { LegKind::Inside } else { LegKind::WaitAndInside };
+    let spread = if shows_receives { &stage.inside } else { &stage.through };
+    let chunk_sum = if shows_receives { &stage.inside_sum } else { &stage.through_sum };
+    let first_token_sum = if shows_receives { &stage.first_inside } else { &stage.through_sum };
+    let long_first_tokens = if shows_receives { stage.long_first_inside } else { stage.long_through };
     if spread.count() == 0 {
         return None;
     }
@@ -446,7 +443,11 @@ fn thread_state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>) -> ThreadS
     }
 }
 
+/// Key of a receiver: its number and its endpoint, as far as they are known.
 type Key<'h> = (Option<u16>, &'h str);
+
+/// Key of a hop whose receiver has neither a number nor an endpoint.
+const NAMELESS: Key<'static> = (None, "");
 
 fn receiver_key(hop: &Hop) -> Key<'_> {
     (hop.worker, &hop.endpoint)
@@ -454,14 +455,15 @@ fn receiver_key(hop: &Hop) -> Key<'_> {
 
 /// Number of receivers of these hops. Hops to one endpoint have one receiver; a nameless hop has its own.
 pub(super) fn count_receivers(hops: &[&Hop]) -> usize {
-    let nameless = hops.iter().filter(|hop| receiver_key(hop) == (None, "")).count();
-    let mut named: Vec<Key<'_>> = hops.iter().map(|hop| receiver_key(hop)).filter(|key| *key != (None, "")).collect();
+    let nameless = hops.iter().filter(|hop| receiver_key(hop) == NAMELESS).count();
+    let mut named: Vec<Key<'_>> = hops.iter().map(|hop| receiver_key(hop)).filter(|key| *key != NAMELESS).collect();
     named.sort_unstable();
     named.dedup();
     nameless + named.len()
 }
 
-/// The receiver with most of the wait, if there are several and it has half of the wait and 1.5 times an even share.
+/// A hop of the receiver with most of the wait. `None` if it is the only one, has no name, or does not stand out: with half of the wait and
+/// [`MIN_TIMES_EVEN_SHARE`].
 fn slowest_receiver<'h>(members: &[&'h Hop], now: MonoNs) -> Option<&'h Hop> {
     let mut wait_ns_by_receiver: Vec<(&Hop, u128)> = Vec::new();
     for hop in members {
@@ -475,15 +477,28 @@ fn slowest_receiver<'h>(members: &[&'h Hop], now: MonoNs) -> Option<&'h Hop> {
     let share = share_of(*slowest_ns as f64, whole_ns as f64);
     let receivers = wait_ns_by_receiver.len();
     let has_name = slowest.worker.is_some() || !slowest.endpoint.is_empty();
-    let stands_out = share >= BOTTLENECK_SHARE && share * receivers as f64 >= 1.5;
+    let stands_out = share >= BOTTLENECK_SHARE && share * receivers as f64 >= MIN_TIMES_EVEN_SHARE;
     (receivers > 1 && has_name && stands_out).then_some(*slowest)
 }
 
-/// Wait of all chunks received from the hop and, estimated, of the frames queued now: half of the oldest one's wait each.
+/// Wait of all chunks received from the hop and, estimated, of the frames queued now.
 fn total_wait_ns(hop: &Hop, now: MonoNs) -> u128 {
     let queued_frames = u128::from(hop.counts.backlog);
+    // If they were sent evenly, each has waited half as long as the oldest on average.
     let queued_ns = hop.oldest_waiting().map_or(0, |oldest| u128::from(now.since(oldest)) * queued_frames / 2);
     hop.chunk_waits.whole().ns + queued_ns
+}
+
+/// Sets the share of each leg in the times of all legs, over the run and over the last ten seconds.
+fn set_shares(legs: &mut [Leg<'_>]) {
+    for window in [RUN, RECENT] {
+        let mean_sum: f64 = legs.iter().map(|leg| leg.chunk[window].mean_ns()).sum();
+        let first_token_sum: f64 = legs.iter().map(|leg| leg.first_token[window].sum.ns as f64).sum();
+        for leg in legs.iter_mut() {
+            leg.chunk[window].share = share_of(leg.chunk[window].mean_ns(), mean_sum);
+            leg.first_token[window].share = share_of(leg.first_token[window].sum.ns as f64, first_token_sum);
+        }
+    }
 }
 
 /// Adds first tokens that have not reached the tokenizer to the leg where each was last observed, with the time since then.
@@ -491,13 +506,11 @@ fn add_open_waits(ledger: &Ledger, legs: &mut [Leg<'_>]) {
     if !ledger.observes_gaps() {
         return;
     }
-    for request in ledger.requests().filter(|r| r.waiting_since().is_some()) {
-        let Some(stream) = request.streams.iter().filter(|s| s.is_whole()).max_by_key(|s| s.first_at) else {
-            continue;
-        };
-        let Some(hop) = ledger.hops().iter().find(|h| h.id == stream.hop) else {
-            continue;
-        };
+    for request in ledger.requests().filter(|request| request.waiting_since().is_some()) {
+        let whole_streams = request.streams.iter().filter(|stream| stream.is_whole());
+        // The hop that it has reached last.
+        let Some(stream) = whole_streams.max_by_key(|stream| stream.first_at) else { continue };
+        let Some(hop) = ledger.hops().iter().find(|hop| hop.id == stream.hop) else { continue };
         let group = &ledger.groups()[hop.group];
         let in_process_since = request.in_process_since(stream);
         // If receives are not observed, the wait and the time inside the process are one leg.
@@ -516,7 +529,7 @@ fn add_open_waits(ledger: &Ledger, legs: &mut [Leg<'_>]) {
 
 /// Share of the window for which the receivers of these hops were busy; the mean over observed receivers. Busy means processing a frame or,
 /// if its event loop's polls are observed, outside the poll, which includes HTTP writes.
-pub fn busy<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, window_ns: u64) -> Option<f64> {
+pub fn busy_share<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, window_ns: u64) -> Option<f64> {
     let mut receivers: Vec<BusyReceiver<'_>> = Vec::new();
     for hop in hops.filter(|hop| hop.capabilities().processed) {
         let processing = share_of(hop.counts.busy_ns as f64, window_ns as f64);
@@ -525,8 +538,8 @@ pub fn busy<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, window_ns:
         let away_ns = poll.map_or(0, |poll| poll.interval_ns.saturating_sub(poll.polled_ns));
         let away = share_of(away_ns as f64, window_ns as f64);
         let key = receiver_key(hop);
-        match receivers.iter_mut().find(|known| known.key == key && key != (None, "")) {
-            // Another connection of this receiver, which processes one frame at a time.
+        match receivers.iter_mut().find(|known| known.key == key && key != NAMELESS) {
+            // Another connection of this receiver: it processes one frame at a time, and has the same thread with the same polls.
             Some(known) => {
                 known.processing += processing;
                 known.away = known.away.max(away);

@@ -53,6 +53,7 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
         if max < u64::from(BURST_FRAMES) && long_first_wakeups == 0 {
             continue;
         }
+        // Only of wakeups that have ended.
         let quantiles = group.wakeups.quantile(0.5).zip(group.wakeups.quantile(0.99));
         let has_bursts = max >= u64::from(BURST_FRAMES);
         let mut summary = match quantiles {

@@ -44,7 +44,7 @@ impl LateConsumer<'_> {
     /// CPU use of its whole process since then, in CPUs.
     pub(super) fn process_cpus(&self, context: &DetectContext<'_>) -> f64 {
         let of_process = context.ledger.threads().iter().filter(|t| t.id.pid == self.thread.id.pid);
-        of_process.filter_map(|t| t.between(self.from, context.now)).map(|spent| spent.share(spent.on_ns)).sum()
+        of_process.filter_map(|t| t.use_between(self.from, context.now)).map(|spent| spent.share(spent.on_ns)).sum()
     }
 
     /// Start of every summary: `tokenizer (4711/4711) `.
@@ -53,8 +53,8 @@ impl LateConsumer<'_> {
         format!("the {} thread ({}/{})", self.thread.role, id.pid, id.tid)
     }
 
-    /// `while 850 frames waited on scheduler->tokenizer, the oldest for 24 s`
-    pub(super) fn meanwhile(&self) -> String {
+    /// Describes what waited meanwhile: `while 850 frames waited on scheduler->tokenizer, the oldest for 24 s`.
+    pub(super) fn describe_waiting_frames(&self) -> String {
         format!(
             "while {} waited on {}, the oldest for {}",
             plural(self.frames, "frame"),
@@ -64,7 +64,7 @@ impl LateConsumer<'_> {
     }
 
     /// Adds a verdict with the evidence common to all consumer detectors.
-    pub(super) fn report<'v>(
+    pub(super) fn add_verdict<'v>(
         &self,
         context: &DetectContext<'_>,
         out: &'v mut Verdicts,
@@ -91,6 +91,7 @@ impl LateConsumer<'_> {
             .with_known("kernel_bytes_max", self.group.kernel.max_between(self.from, context.now));
         for &state in AwayState::ALL {
             let share = round_share(spent.share(self.away.time_in(state)));
+            // `blocked` above is all time off the CPU without waiting for one.
             if share > 0.0 && state != AwayState::Blocked {
                 verdict.with(state.as_str(), share);
             }
@@ -99,8 +100,8 @@ impl LateConsumer<'_> {
     }
 }
 
-/// The slowest consumer of each line that keeps frames waiting too long. Requests wait for a whole step of a scheduler that is busy, so they
-/// are late only after the time that causes a warning.
+/// The consumers that keep frames waiting too long. Requests wait for a whole step of a scheduler that is busy, so they are late only after the
+/// time that causes a warning.
 pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsumer<'a>> {
     let ledger = context.ledger;
     let mut late: Vec<LateConsumer<'a>> = Vec::new();
@@ -109,7 +110,7 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
         for hop in ledger.hops_of_group(group_index).filter(|hop| hop.capabilities().received) {
             let Some(oldest) = hop.oldest_waiting() else { continue };
             let receiving_thread = hop.receiving_thread().or_else(|| ledger.only_receiver(hop));
-            let Some(by) = receiving_thread else { continue };
+            let Some(receiver) = receiving_thread else { continue };
             let waited_ns = context.now.since(oldest);
             let late_ns = if group.carries_requests { GAP_WARNING_NS } else { LATE_NS };
             if waited_ns < late_ns {
@@ -119,15 +120,13 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
             let from = MonoNs(oldest.0.max(context.now.0.saturating_sub(MAX_LOOKBACK_NS)));
             let has_received = hop.last_received_at.is_some_and(|at| at > from);
             // Several senders into one socket have one consumer.
-            if let Some(known) = late[first_of_group..].iter_mut().find(|known| known.thread.id == by) {
+            if let Some(known) = late[first_of_group..].iter_mut().find(|known| known.thread.id == receiver) {
                 known.frames += hop.counts.backlog;
                 known.has_received |= has_received;
                 continue;
             }
-            let Some(thread) = ledger.thread(by) else { continue };
-            let Some(spent) = thread.between(from, context.now) else {
-                continue;
-            };
+            let Some(thread) = ledger.thread(receiver) else { continue };
+            let Some(spent) = thread.use_between(from, context.now) else { continue };
             late.push(LateConsumer {
                 group,
                 thread,
@@ -136,57 +135,62 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
                 from,
                 has_received,
                 spent,
-                away: thread.away(from, context.now),
+                away: thread.away_between(from, context.now),
             });
         }
     }
     late
 }
 
-/// The slowest late consumer of each line whose `share` is at least `min`, with its share.
+/// A late consumer with the share of its time that a detector judges it by.
+pub(super) struct JudgedConsumer<'a> {
+    pub(super) consumer: LateConsumer<'a>,
+    pub(super) share: f64,
+}
+
+/// Of the late consumers of each group of hops whose `share` is at least `min_share`, the one with the oldest frame.
 pub(super) fn worst_consumer_of_each_group<'a>(
     context: &DetectContext<'a>,
-    min: f64,
+    min_share: f64,
     share: impl Fn(&LateConsumer<'_>) -> Option<f64>,
-) -> Vec<(LateConsumer<'a>, f64)> {
-    let mut worst: Vec<(LateConsumer<'a>, f64)> = Vec::new();
+) -> Vec<JudgedConsumer<'a>> {
+    let mut worst: Vec<JudgedConsumer<'a>> = Vec::new();
     for consumer in late_consumers(context) {
         let Some(share) = share(&consumer) else { continue };
-        if share < min {
+        if share < min_share {
             continue;
         }
-        let of_group = worst.iter_mut().find(|(known, _)| known.group.name == consumer.group.name);
-        let Some(worst_of_group) = of_group else {
-            worst.push((consumer, share));
-            continue;
-        };
-        if worst_of_group.0.waited_ns < consumer.waited_ns {
-            *worst_of_group = (consumer, share);
+        let of_group = worst.iter_mut().find(|known| known.consumer.group.name == consumer.group.name);
+        match of_group {
+            None => worst.push(JudgedConsumer { consumer, share }),
+            Some(known) if known.consumer.waited_ns < consumer.waited_ns => *known = JudgedConsumer { consumer, share },
+            Some(_) => {}
         }
     }
     worst
 }
 
-/// Reports the worst consumer of each line that spends at least `min` of its time as `state` says.
+/// Reports the worst consumer of each group of hops that spends at least `min_share` of its time in a state, by the share that `share` returns.
+/// `state`: words for it, such as `was waiting for a CPU`.
 fn report_waiting_consumers(
     context: &DetectContext<'_>,
     out: &mut Verdicts,
-    min: f64,
+    min_share: f64,
     share: impl Fn(&LateConsumer<'_>) -> Option<f64>,
     state: &str,
     advice: &str,
 ) {
-    for (consumer, share) in worst_consumer_of_each_group(context, min, share) {
+    for JudgedConsumer { consumer, share } in worst_consumer_of_each_group(context, min_share, share) {
         let spent = &consumer.spent;
         let summary = format!(
             "{} {state} {} of the time {} ({} running; {})",
             consumer.describe_thread(),
             percent(share),
-            consumer.meanwhile(),
+            consumer.describe_waiting_frames(),
             percent(spent.share(spent.on_ns)),
             describe_other_shares(spent),
         );
-        consumer.report(context, out, summary).advice(advice);
+        consumer.add_verdict(context, out, summary).advice(advice);
     }
 }
 

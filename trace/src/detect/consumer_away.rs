@@ -1,7 +1,9 @@
 //! A consumer that is not running while frames wait for it, with the reason: stopped, frozen, blocked in a system call, asleep, or without
 //! frames from an I/O thread.
 
-use super::consumer::{LateConsumer, SUSPENDED, late_consumers, round_share, worst_consumer_of_each_group};
+use super::consumer::{
+    JudgedConsumer, LateConsumer, SUSPENDED, late_consumers, round_share, worst_consumer_of_each_group,
+};
 use super::thresholds::{BURST_FRAMES, STARVED_SHARE};
 use super::{DetectContext, Verdicts, advice};
 use crate::event::{AwayState, ThreadPart};
@@ -26,11 +28,11 @@ pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdic
         }
         Some(late.spent.share(late.away.time_in_any(states)))
     });
-    for (one, share) in worst {
-        let longest = states.iter().copied().max_by_key(|state| one.away.time_in(*state));
+    for JudgedConsumer { consumer, share } in worst {
+        let longest = states.iter().copied().max_by_key(|state| consumer.away.time_in(*state));
         let state = longest.unwrap_or(states[0]);
-        let place = one.thread.away_in(state, one.from, context.now);
-        let does = match state {
+        let place = consumer.thread.longest_sleep_place(state, consumer.from, context.now);
+        let state_words = match state {
             AwayState::Stopped => String::from("was stopped by a signal"),
             AwayState::Traced => String::from("was stopped by a debugger"),
             AwayState::Frozen => String::from("was in a frozen cgroup"),
@@ -39,9 +41,15 @@ pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdic
             AwayState::Asleep if place.is_empty() => String::from("slept"),
             AwayState::Asleep => format!("slept in the kernel ({place})"),
         };
-        let summary = format!("{} {does} {} of the time {}", one.describe_thread(), percent(share), one.meanwhile());
+        let summary = format!(
+            "{} {state_words} {} of the time {}",
+            consumer.describe_thread(),
+            percent(share),
+            consumer.describe_waiting_frames()
+        );
         let away_in = (!place.is_empty()).then_some(place);
-        one.report(context, out, summary)
+        consumer
+            .add_verdict(context, out, summary)
             .with("away", state.as_str())
             .with_known("away_in", away_in)
             .advice(advice::not_running_advice(state, place));
@@ -57,14 +65,14 @@ fn has_other_explanation(context: &DetectContext<'_>, one: &LateConsumer<'_>) ->
 
 /// libzmq I/O threads that are waiting for a CPU: frames wait on their way into the inbox although the consumer has time for them.
 pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Verdicts) {
-    for one in late_consumers(context).into_iter().filter(|one| !one.group.carries_requests) {
+    for consumer in late_consumers(context).into_iter().filter(|consumer| !consumer.group.carries_requests) {
         // A consumer that never sleeps is itself the cause.
-        let asleep = one.spent.blocked_ns().map(|ns| one.spent.share(ns));
-        let suspended = one.spent.share(one.away.time_in_any(&SUSPENDED));
+        let asleep = consumer.spent.blocked_ns().map(|ns| consumer.spent.share(ns));
+        let suspended = consumer.spent.share(consumer.away.time_in_any(&SUSPENDED));
         if asleep.is_none_or(|share| share - suspended < STARVED_SHARE) {
             continue;
         }
-        let io_thread = most_starved_io_thread(context, &one).filter(|io| io.starved_share >= STARVED_SHARE);
+        let io_thread = most_starved_io_thread(context, &consumer).filter(|io| io.starved_share >= STARVED_SHARE);
         let Some(StarvedIoThread { thread, spent, starved_share: share }) = io_thread else { continue };
         let id = thread.id;
         let summary = format!(
@@ -74,10 +82,11 @@ pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Ve
             id.pid,
             id.tid,
             percent(share),
-            one.meanwhile(),
+            consumer.describe_waiting_frames(),
             asleep.map_or_else(String::new, percent),
         );
-        one.report(context, out, summary)
+        consumer
+            .add_verdict(context, out, summary)
             .with("io_pid", id.pid)
             .with("io_tid", id.tid)
             .with("io_on_cpu", round_share(spent.share(spent.on_ns)))
@@ -86,13 +95,13 @@ pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Ve
     }
 }
 
-/// The I/O thread at either end of the line that waits most for a CPU.
+/// The I/O thread, of those at either end of the consumer's hop, that waits most for a CPU; `None` if none is sampled.
 fn most_starved_io_thread<'a>(context: &DetectContext<'a>, late: &LateConsumer<'a>) -> Option<StarvedIoThread<'a>> {
     let sender = &*late.group.ends.from;
     let io_threads = context.ledger.threads().iter().filter(|thread| thread.part == Some(ThreadPart::Io));
     let at_either_end = io_threads.filter(|thread| thread.id.pid == late.thread.id.pid || *thread.role == *sender);
     let sampled = at_either_end.filter_map(|thread| {
-        let spent = thread.between(late.from, context.now)?;
+        let spent = thread.use_between(late.from, context.now)?;
         Some(StarvedIoThread { thread, spent, starved_share: spent.share(spent.starved_ns()?) })
     });
     sampled.max_by(|a, b| a.starved_share.total_cmp(&b.starved_share))

@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 
 use super::advice::Receivers;
-use super::consumer::{LateConsumer, round_share, worst_consumer_of_each_group};
+use super::consumer::{JudgedConsumer, LateConsumer, round_share, worst_consumer_of_each_group};
 use super::thresholds::{CPU_BOUND_SHARE, GAP_WARNING_NS, LATE_NS, STARVED_SHARE, gap_severity};
 use super::{DetectContext, Severity, Verdicts, advice};
-use crate::ledger::StackFunction;
+use crate::ledger::{Request, StackFunction};
 use crate::words::{bytes, count, duration, percent, plural};
 
 /// With fewer stack samples of a running thread, a share is not significant.
@@ -35,51 +35,55 @@ fn share_of_response_writes(context: &DetectContext<'_>, role: &str) -> Option<f
     Some(writing as f64 / running as f64)
 }
 
-/// Share of the time in which it computed, with its waits for a CPU if these alone did not hold the frames. `None` for a scheduler, which is on
-/// a CPU while it computes a step.
-fn share_of_own_work(one: &LateConsumer<'_>) -> Option<f64> {
-    if one.group.carries_requests {
+/// Share of the time in which the consumer computed, with its waits for a CPU if these alone did not hold the frames. `None` for a scheduler,
+/// which is on a CPU while it computes a step.
+fn share_of_own_work(consumer: &LateConsumer<'_>) -> Option<f64> {
+    if consumer.group.carries_requests {
         return None;
     }
-    let waits_ns = if one.is_held_by_own_work() { one.spent.starved_ns().unwrap_or(0) } else { 0 };
-    Some(one.spent.share(one.spent.on_ns.saturating_add(waits_ns)))
+    let spent = &consumer.spent;
+    let waits_ns = if consumer.is_held_by_own_work() { spent.starved_ns().unwrap_or(0) } else { 0 };
+    Some(spent.share(spent.on_ns.saturating_add(waits_ns)))
 }
 
 /// Consumers that spend nearly all of their time on a CPU while frames wait for them.
 pub(super) fn detect_cpu_bound_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
-    for (one, _) in worst_consumer_of_each_group(context, CPU_BOUND_SHARE, share_of_own_work) {
-        let on_cpu = percent(one.spent.share(one.spent.on_ns));
-        let mut summary = format!("{} was on CPU {on_cpu} of the time {}", one.describe_thread(), one.meanwhile());
-        if let Some(starved_ns) = one.spent.starved_ns().filter(|ns| one.spent.share(*ns) >= STARVED_SHARE) {
-            let _ = write!(summary, " ({} waiting for a CPU)", percent(one.spent.share(starved_ns)));
+    for JudgedConsumer { consumer, .. } in worst_consumer_of_each_group(context, CPU_BOUND_SHARE, share_of_own_work) {
+        let spent = &consumer.spent;
+        let on_cpu = percent(spent.share(spent.on_ns));
+        let thread = consumer.describe_thread();
+        let mut summary = format!("{thread} was on CPU {on_cpu} of the time {}", consumer.describe_waiting_frames());
+        if let Some(starved_ns) = spent.starved_ns().filter(|ns| spent.share(*ns) >= STARVED_SHARE) {
+            let _ = write!(summary, " ({} waiting for a CPU)", percent(spent.share(starved_ns)));
         }
-        let recv_wait = one.group.recv_wait.quantile(0.5);
+        let recv_wait = consumer.group.recv_wait.quantile(0.5);
         if let Some(ns) = recv_wait {
             let _ = write!(summary, "; it received a frame {} after asking for one (median)", duration(ns));
         }
-        let kernel = one.group.kernel.max_between(one.from, context.now);
-        match kernel {
+        let max_kernel_bytes = consumer.group.kernel.max_between(consumer.from, context.now);
+        match max_kernel_bytes {
             Some(0) => summary.push_str("; none of them were in the kernel: all waited in libzmq's own queue"),
             Some(max) => {
                 let _ = write!(summary, "; up to {} of them were in the kernel", bytes(max));
             }
             None => {}
         }
-        let role = &one.thread.role;
+        let role = &consumer.thread.role;
         let writes = share_of_response_writes(context, role);
         if let Some(share) = writes.filter(|share| *share >= 0.1) {
             let _ = write!(summary, "; {} of its stack samples were writing HTTP responses", percent(share));
         }
         let engine = context.facts();
-        let receivers = Receivers::of_group(context, &one.group.name, role);
+        let receivers = Receivers::of_group(context, &consumer.group.name, role);
         // Only a profile shows what the thread does; without one, the advice names the engine's usual work.
         let advice = match writes {
             Some(share) if share >= 0.5 => advice::own_writes_advice(engine, receivers),
             _ => advice::cpu_bound_advice(engine, receivers),
         };
-        let processing = one.spent.share(one.spent.processing_ns);
-        one.report(context, out, summary)
-            .with("process_cpus", round_share(one.process_cpus(context)))
+        let processing = spent.share(spent.processing_ns);
+        consumer
+            .add_verdict(context, out, summary)
+            .with("process_cpus", round_share(consumer.process_cpus(context)))
             .with("processing", round_share(processing))
             .with_known("http_writes", writes.map(round_share))
             .with_known("recv_wait_p50_ns", recv_wait)
@@ -104,13 +108,16 @@ pub(super) fn detect_logged_cpu_bound_consumer(context: &DetectContext<'_>, out:
     if recv_wait.is_some_and(|ns| ns >= IDLE_WAIT_NS) {
         return;
     }
-    let waits = context
-        .ledger
-        .requests()
-        .filter_map(|r| Some(context.now.since(r.waiting_since()?)))
-        .filter(|&ns| ns >= LATE_NS);
-    let (waiting, oldest_ns) = waits.fold((0, 0), |(n, oldest), ns| (n + 1, u64::max(oldest, ns)));
-    let worst_ns = context.ledger.worst_gap().map_or(0, |w| w.ns).max(oldest_ns);
+    let mut waiting = 0;
+    let mut oldest_ns = 0;
+    for since in context.ledger.requests().filter_map(Request::waiting_since) {
+        let wait_ns = context.now.since(since);
+        if wait_ns >= LATE_NS {
+            waiting += 1;
+            oldest_ns = wait_ns.max(oldest_ns);
+        }
+    }
+    let worst_ns = context.ledger.worst_gap().map_or(0, |worst| worst.ns).max(oldest_ns);
     if worst_ns < GAP_WARNING_NS && (waiting > 0 || context.ledger.observes_gaps()) {
         return;
     }

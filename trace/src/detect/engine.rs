@@ -58,7 +58,7 @@ pub(super) fn detect_stalled_requests(context: &DetectContext<'_>, out: &mut Ver
         }
         let silent_ns = context.now.since(request.last_at);
         stalled += 1;
-        stalled_rids.add(&request.rid);
+        stalled_rids.add_rid(&request.rid);
         retracted += u64::from(request.retractions > 0);
         if silent_ns > worst_ns {
             worst_ns = silent_ns;

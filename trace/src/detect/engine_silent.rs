@@ -23,9 +23,7 @@ pub(super) fn detect_engine_silence(context: &DetectContext<'_>, out: &mut Verdi
         );
         report_silence(context, &current, summary, out);
     }
-    let Some(longest) = &silences.longest else {
-        return;
-    };
+    let Some(longest) = &silences.longest else { return };
     let mut summary = format!(
         "the {source} sent no frame for {}{} {} were open (usual time between two chunks of a stream: {})",
         duration(longest.ns()),
@@ -37,6 +35,7 @@ pub(super) fn detect_engine_silence(context: &DetectContext<'_>, out: &mut Verdi
         let _ = write!(summary, "; {} such silences, {} in total", count(silences.count), duration(silences.total_ns));
     }
     report_silence(context, longest, summary, out);
+    // The one just added: any confirmed silence is long enough for a verdict.
     if let Some(verdict) = out.list.last_mut() {
         add_waiting_requests(verdict, context);
         verdict
@@ -80,9 +79,7 @@ fn add_waiting_requests(verdict: &mut Verdict, context: &DetectContext<'_>) {
 
 /// Adds a verdict on a silence, if it is long enough, with what its thread did and whether a control message may be the cause.
 fn report_silence(context: &DetectContext<'_>, silence: &EngineSilence, mut summary: String, out: &mut Verdicts) {
-    let Some(severity) = gap_severity(silence.ns()) else {
-        return;
-    };
+    let Some(severity) = gap_severity(silence.ns()) else { return };
     // It may have been asked to pause, or to load other weights.
     let severity = if silence.control == ControlMessages::None { severity } else { severity.min(Severity::Warning) };
     let source = context.facts().source();

@@ -26,9 +26,10 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Runs every detector.
-    pub fn update(&mut self, context: &DetectContext<'_>) {
+    /// Runs every detector, adds its verdicts to the findings, and marks findings as ended that no verdict shows any more.
+    pub fn run_detectors(&mut self, context: &DetectContext<'_>) {
         self.updated_at = context.now;
+        // First, because verdicts are compared with what detectors found, without what `extend_findings` added.
         self.restore_findings();
         let was_active: Vec<bool> = self.list.iter().map(|finding| finding.active).collect();
         let mut found = Verdicts::default();
@@ -60,23 +61,23 @@ impl Findings {
         self.extend_findings(context);
     }
 
-    /// Records that a problem lasts that holds up requests.
+    /// Records that the problem of a verdict lasts, if problems of this kind hold up requests.
     fn record_problem(&mut self, kind: &'static str, verdict: &Verdict, now: MonoNs) {
         if !holds_requests(kind) || verdict.hop.is_empty() {
             return;
         }
-        let index = self.held.iter().position(|held| held.are_of(kind, &verdict.hop)).unwrap_or_else(|| {
+        let index = self.held.iter().position(|held| held.are_of_finding(kind, &verdict.hop)).unwrap_or_else(|| {
             self.held.push(HeldRequests::new(kind, &verdict.hop));
             self.held.len() - 1
         });
         self.held[index].record_problem(verdict, now);
     }
 
-    /// Restores findings to what their detectors found.
+    /// Removes from findings what [`Self::extend_findings`] added after the last run of the detectors.
     fn restore_findings(&mut self) {
         for held in &mut self.held {
             let mut list = self.list.iter_mut();
-            if let Some(finding) = list.find(|finding| held.are_of(finding.kind, &finding.verdict.hop)) {
+            if let Some(finding) = list.find(|finding| held.are_of_finding(finding.kind, &finding.verdict.hop)) {
                 held.restore_finding(finding);
             }
         }
@@ -86,10 +87,11 @@ impl Findings {
     fn extend_findings(&mut self, context: &DetectContext<'_>) {
         add_new_waits(context, &mut self.held, self.seen_waits);
         self.seen_waits = context.ledger.count_process_waits();
+        // Before any is changed, because each is compared with the others.
         let limits: Vec<Option<Severity>> = self.list.iter().map(|finding| self.limit_of(finding, context)).collect();
         for held in &mut self.held {
             let mut limited = self.list.iter_mut().zip(&limits);
-            let own = limited.find(|(finding, _)| held.are_of(finding.kind, &finding.verdict.hop));
+            let own = limited.find(|(finding, _)| held.are_of_finding(finding.kind, &finding.verdict.hop));
             if let Some((finding, limit)) = own {
                 held.extend_finding(context, finding, *limit);
             }
@@ -103,12 +105,14 @@ impl Findings {
 
     /// Drops findings about late frames if other findings about the same hop name the cause, or the harm, of each of its episodes.
     fn drop_explained(&mut self) {
-        let explained: Vec<bool> =
-            self.list.iter().map(|finding| finding.kind == LATE_FRAMES && self.is_explained(finding)).collect();
-        let mut explained = explained.into_iter();
-        self.list.retain(|_| explained.next() != Some(true));
+        // Decided for all before any is removed, because each is compared with the others.
+        let is_kept: Vec<bool> =
+            self.list.iter().map(|finding| finding.kind != LATE_FRAMES || !self.is_explained(finding)).collect();
+        let mut is_kept = is_kept.into_iter();
+        self.list.retain(|_| is_kept.next().unwrap_or(true));
     }
 
+    /// Whether each episode of a finding about late frames overlaps another finding about the same hop that is more than information.
     fn is_explained(&self, late: &Finding) -> bool {
         late.times.episodes().iter().all(|episode| {
             let mut others =
@@ -117,47 +121,16 @@ impl Findings {
         })
     }
 
-    fn add_verdict(&mut self, &Detector { kind, keep, .. }: &Detector, verdict: Verdict, now: MonoNs) {
-        if let Some(known) = self
+    /// Adds a verdict to the known finding of its kind and hop, or as a new finding.
+    fn add_verdict(&mut self, detector: &Detector, verdict: Verdict, now: MonoNs) {
+        let covers_all_hops = detector.keep == Keep::LatestOfAllHops;
+        let known = self
             .list
             .iter_mut()
-            .find(|f| f.kind == kind && (keep == Keep::LatestOfAllHops || f.verdict.hop == verdict.hop))
-        {
-            let is_state = verdict.occurrences.is_none();
-            let occurrences = verdict.occurrences.unwrap_or(0);
-            let last_at = match verdict.last_at {
-                _ if is_state => now,
-                Some(last_at) => last_at,
-                // A count that does not grow means that nothing happened since the last check.
-                None if occurrences > known.occurrences => now,
-                None => known.last_at,
-            };
-            known.last_at = known.last_at.max(last_at);
-            known.occurrences = known.occurrences.max(occurrences);
-            known.active = now.since(known.last_at) < WINDOW_NS;
-            known.began = verdict.since.map_or(known.began, |since| since.min(known.began));
-            known.times.merge(&verdict.times);
-            if verdict.times.first().is_none() && known.last_at > known.times.last().unwrap_or_default() {
-                known.times.record_span(verdict.since.unwrap_or(last_at).min(last_at), last_at);
-            } else if is_state {
-                known.times.record(now);
-            }
-            let worse = (verdict.severity, verdict.weight) >= (known.verdict.severity, known.verdict.weight);
-            if worse || keep != Keep::Worst {
-                known.verdict = verdict;
-            }
-        } else {
-            let began = verdict.since.unwrap_or(now);
-            let occurrences = verdict.occurrences.unwrap_or(0);
-            let last_at = verdict.last_at.filter(|_| verdict.occurrences.is_some()).unwrap_or(now).max(began);
-            let active = now.since(last_at) < WINDOW_NS;
-            let mut times = verdict.times;
-            if times.first().is_none() {
-                times.record_span(began, last_at);
-            } else if verdict.occurrences.is_none() {
-                times.record(last_at);
-            }
-            self.list.push(Finding { kind, began, last_at, active, changed_at: None, verdict, occurrences, times });
+            .find(|finding| finding.kind == detector.kind && (covers_all_hops || finding.verdict.hop == verdict.hop));
+        match known {
+            Some(known) => update_finding(known, verdict, detector.keep, now),
+            None => self.list.push(new_finding(detector.kind, verdict, now)),
         }
     }
 
@@ -165,6 +138,54 @@ impl Findings {
     pub fn worst(&self) -> Option<Severity> {
         self.list.iter().map(|f| f.verdict.severity).max()
     }
+}
+
+/// Updates a finding with a verdict of a later check. `keep`: which of both verdicts it shows.
+fn update_finding(known: &mut Finding, verdict: Verdict, keep: Keep, now: MonoNs) {
+    // A verdict without a count of occurrences is about a state, which lasts as long as it is found.
+    let is_state = verdict.occurrences.is_none();
+    let occurrences = verdict.occurrences.unwrap_or(0);
+    let last_at = if is_state {
+        now
+    } else if let Some(last_at) = verdict.last_at {
+        last_at
+    } else if occurrences > known.occurrences {
+        now
+    } else {
+        // A count that does not grow means that nothing happened since the last check.
+        known.last_at
+    };
+    known.last_at = known.last_at.max(last_at);
+    known.occurrences = known.occurrences.max(occurrences);
+    known.active = now.since(known.last_at) < WINDOW_NS;
+    known.began = verdict.since.map_or(known.began, |since| since.min(known.began));
+    known.times.merge(&verdict.times);
+    if verdict.times.first().is_none() && known.last_at > known.times.last().unwrap_or_default() {
+        // The detector does not say when it occurred.
+        known.times.record_span(verdict.since.unwrap_or(last_at).min(last_at), last_at);
+    } else if is_state {
+        known.times.record(now);
+    }
+    let is_as_bad = (verdict.severity, verdict.weight) >= (known.verdict.severity, known.verdict.weight);
+    if is_as_bad || keep != Keep::Worst {
+        known.verdict = verdict;
+    }
+}
+
+/// The finding of a verdict that is the first of its kind and hop.
+fn new_finding(kind: &'static str, verdict: Verdict, now: MonoNs) -> Finding {
+    let is_state = verdict.occurrences.is_none();
+    let occurrences = verdict.occurrences.unwrap_or(0);
+    let began = verdict.since.unwrap_or(now);
+    let last_at = if is_state { now } else { verdict.last_at.unwrap_or(now) }.max(began);
+    let active = now.since(last_at) < WINDOW_NS;
+    let mut times = verdict.times;
+    if times.first().is_none() {
+        times.record_span(began, last_at);
+    } else if is_state {
+        times.record(last_at);
+    }
+    Finding { kind, began, last_at, active, changed_at: None, verdict, occurrences, times }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 
+use super::attribution::RUN;
 use super::consumer::{describe_other_shares, round_share};
 use super::explained_ttft::describe_share;
 use super::thresholds::{GAP_WARNING_NS, gap_severity};
@@ -18,45 +19,13 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
     if !ledger.observes_gaps() {
         return;
     }
-    let mut waiting = 0;
-    let mut oldest_ns = 0;
-    let mut oldest_rid = "";
-    for request in ledger.requests() {
-        let Some(sent) = request.waiting_since() else { continue };
-        waiting += 1;
-        let waited_ns = context.now.since(sent);
-        if waited_ns > oldest_ns {
-            oldest_ns = waited_ns;
-            oldest_rid = &request.rid;
-        }
-    }
-    let engine = ledger.engine().facts();
+    let OpenWaits { requests: waiting, oldest_ns, oldest_rid } = open_waits(context);
     let gap = ledger.gap();
-    let worst_received = ledger.worst_gap().map_or(0, |w| w.ns);
-    let worst = worst_received.max(oldest_ns);
-    let Some(severity) = severity_of_received(context).max(gap_severity(oldest_ns)) else {
-        return;
-    };
-    let median_ns = gap.quantile(0.5).unwrap_or(0);
-    let p90_ns = gap.quantile(0.9).unwrap_or(0);
-    let over = gap.count_above(GAP_WARNING_NS);
-    // Gaps may still be open: then only the waits so far are known.
-    let mut summary = if gap.count() == 0 {
-        format!("the {} has received no first token yet", engine.receiver())
-    } else {
-        format!(
-            "first tokens waited up to {} between {} and {}{}: median {}, p90 {}; {} of {} above {}",
-            duration(worst_received),
-            engine.source(),
-            engine.receiver(),
-            late_output(context).map_or_else(String::new, |late| describe_late_output(ledger.ttft(), late)),
-            duration(median_ns),
-            duration(p90_ns),
-            count(over),
-            plural(gap.count(), "request"),
-            duration(GAP_WARNING_NS),
-        )
-    };
+    let worst_received_ns = ledger.worst_gap().map_or(0, |worst| worst.ns);
+    let worst_ns = worst_received_ns.max(oldest_ns);
+    let Some(severity) = severity_of_received(context).max(gap_severity(oldest_ns)) else { return };
+    let above_warning = gap.count_above(GAP_WARNING_NS);
+    let mut summary = describe_received_gaps(context, worst_received_ns);
     if oldest_ns >= GAP_WARNING_NS {
         let _ = write!(summary, "; {} waiting, the oldest for {}", count(waiting), duration(oldest_ns));
     }
@@ -89,9 +58,9 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
         .add_verdict(severity, summary)
         .rid(rid)
         .times(times)
-        .weight(worst)
+        .weight(worst_ns)
         .with("requests", gap.count())
-        .with("requests_above_warning", over)
+        .with("requests_above_warning", above_warning)
         .with("waiting_now", waiting)
         .with("oldest_waiting_ns", oldest_ns)
         .advice(advice);
@@ -100,7 +69,7 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
     }
     // A long wait in progress is a state.
     if oldest_ns < GAP_WARNING_NS {
-        verdict.occurrences(over);
+        verdict.occurrences(above_warning);
     }
     if let Some(late) = late_output(context) {
         verdict
@@ -112,26 +81,73 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
         verdict
             .hop(leg.name)
             .with("bottleneck", leg.describe())
-            .with("bottleneck_share", round_share(leg.first_token[0].share))
+            .with("bottleneck_share", round_share(leg.first_token[RUN].share))
             .with("bottleneck_thread", json!(leg.thread))
             .with_known("bottleneck_worker", leg.worker.as_deref());
     }
     // Before any receive, there is no distribution of gaps.
     if gap.count() > 0 {
         verdict
-            .with("p50_ns", median_ns)
-            .with("p90_ns", p90_ns)
+            .with("p50_ns", gap.quantile(0.5).unwrap_or(0))
+            .with("p90_ns", gap.quantile(0.9).unwrap_or(0))
             .with("p99_ns", gap.quantile(0.99).unwrap_or(0))
-            .with("max_ns", worst_received);
+            .with("max_ns", worst_received_ns);
     }
     if waits.total.requests > 0 {
         verdict.with("judged_requests", waits.total.requests);
         add_wait_breakdown(verdict, "judged", &waits.total);
     }
     // A wait still in progress has no attribution yet.
-    if let Some((_, worst)) = waits.worst.as_ref().filter(|(of, _)| **of == *rid) {
-        add_wait_breakdown(verdict, "worst", worst);
+    if let Some(worst) = waits.worst.as_ref().filter(|worst| *worst.rid == *rid) {
+        add_wait_breakdown(verdict, "worst", &worst.breakdown);
     }
+}
+
+/// Requests whose first token was sent and has not been received yet.
+struct OpenWaits<'l> {
+    requests: u64,
+    /// Wait of the oldest so far.
+    oldest_ns: u64,
+    /// Its rid; empty without any.
+    oldest_rid: &'l str,
+}
+
+/// Finds the requests whose first token waits now.
+fn open_waits<'l>(context: &DetectContext<'l>) -> OpenWaits<'l> {
+    let mut open = OpenWaits { requests: 0, oldest_ns: 0, oldest_rid: "" };
+    for request in context.ledger.requests() {
+        let Some(sent) = request.waiting_since() else { continue };
+        open.requests += 1;
+        let waited_ns = context.now.since(sent);
+        if waited_ns > open.oldest_ns {
+            open.oldest_ns = waited_ns;
+            open.oldest_rid = &request.rid;
+        }
+    }
+    open
+}
+
+/// Describes the gaps that have ended, of which the longest took `worst_ns`.
+fn describe_received_gaps(context: &DetectContext<'_>, worst_ns: u64) -> String {
+    let ledger = context.ledger;
+    let engine = ledger.engine().facts();
+    let gap = ledger.gap();
+    // All gaps may still be open: then only the waits so far are known.
+    if gap.count() == 0 {
+        return format!("the {} has received no first token yet", engine.receiver());
+    }
+    format!(
+        "first tokens waited up to {} between {} and {}{}: median {}, p90 {}; {} of {} above {}",
+        duration(worst_ns),
+        engine.source(),
+        engine.receiver(),
+        late_output(context).map_or_else(String::new, |late| describe_late_output(ledger.ttft(), late)),
+        duration(gap.quantile(0.5).unwrap_or(0)),
+        duration(gap.quantile(0.9).unwrap_or(0)),
+        count(gap.count_above(GAP_WARNING_NS)),
+        plural(gap.count(), "request"),
+        duration(GAP_WARNING_NS),
+    )
 }
 
 /// First tokens that waited a second or more, as far as they are parts of a known time to first token.
@@ -152,28 +168,29 @@ fn severity_of_received(context: &DetectContext<'_>) -> Option<Severity> {
     Some(of_leg.unwrap_or(severity))
 }
 
-/// Describes what the receiving thread did.
-fn describe_receiving_thread(what: &WaitBreakdown) -> String {
-    let spent = &what.spent;
+/// Describes what the receiving thread did while first tokens waited for it.
+fn describe_receiving_thread(breakdown: &WaitBreakdown) -> String {
+    let spent = &breakdown.spent;
     let mut words = format!(
         "the receiving thread was on CPU {} of the time, {}",
         percent(spent.share(spent.on_ns)),
         describe_other_shares(spent)
     );
-    let upstream = what.upstream_ns as f64 / what.gap_ns.max(1) as f64;
-    if upstream >= 0.05 {
-        let _ = write!(words, "; {} of the gap was before the last hop", percent(upstream));
+    let upstream_share = breakdown.upstream_ns as f64 / breakdown.gap_ns.max(1) as f64;
+    // Less is not worth a mention.
+    if upstream_share >= 0.05 {
+        let _ = write!(words, "; {} of the gap was before the last hop", percent(upstream_share));
     }
     words
 }
 
-/// Adds the breakdown as evidence, each name prefixed with `of`.
-fn add_wait_breakdown(verdict: &mut Verdict, of: &str, what: &WaitBreakdown) {
-    let spent = &what.spent;
+/// Adds the parts of a breakdown as evidence, under names that begin with `prefix`.
+fn add_wait_breakdown(verdict: &mut Verdict, prefix: &str, breakdown: &WaitBreakdown) {
+    let spent = &breakdown.spent;
     for (name, number) in [
-        ("gap_ns", Some(what.gap_ns)),
-        ("upstream_ns", Some(what.upstream_ns)),
-        ("kernel_bytes_max", what.kernel_bytes_max),
+        ("gap_ns", Some(breakdown.gap_ns)),
+        ("upstream_ns", Some(breakdown.upstream_ns)),
+        ("kernel_bytes_max", breakdown.kernel_bytes_max),
         ("observed_ns", Some(spent.interval_ns)),
         ("processing_ns", Some(spent.processing_ns)),
         ("on_cpu_ns", Some(spent.on_ns)),
@@ -181,6 +198,6 @@ fn add_wait_breakdown(verdict: &mut Verdict, of: &str, what: &WaitBreakdown) {
         ("throttled_ns", spent.throttled_ns()),
         ("blocked_ns", spent.blocked_ns()),
     ] {
-        verdict.with_known(&format!("{of}_{name}"), number);
+        verdict.with_known(&format!("{prefix}_{name}"), number);
     }
 }

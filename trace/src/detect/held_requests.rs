@@ -58,9 +58,11 @@ struct NamedWait<'a> {
 }
 
 impl<'a> NamedWait<'a> {
+    /// A wait with the name of its hop and the process for which it waited, as far as they are known.
     fn new(context: &DetectContext<'a>, wait: &'a ProcessWait) -> Self {
         let ledger = context.ledger;
         let Some(hop) = wait.hop else {
+            // Before its dispatch, it waited for the process that reads the sockets.
             let mut readers = ledger.hops().iter().filter(|hop| hop.last).filter_map(|hop| ledger.only_receiver(hop));
             return Self { wait, hop: None, pid: readers.next().map(|reader| reader.pid) };
         };
@@ -79,7 +81,7 @@ impl HeldRequests {
     }
 
     /// Whether these are the requests of the finding.
-    pub(super) fn are_of(&self, kind: &str, hop: &str) -> bool {
+    pub(super) fn are_of_finding(&self, kind: &str, hop: &str) -> bool {
         self.kind == kind && self.hop == hop
     }
 
@@ -109,20 +111,22 @@ impl HeldRequests {
             // The process that receives the last frames reads the sockets, on the same thread. It prepares requests as long as it runs at all.
             Arrived => is_about_receiver(self.kind) && context.hop_target(&self.hop) == HopTarget::Tokenizer,
             Read => is_suspended(self.kind) && context.hop_target(&self.hop) == HopTarget::Tokenizer,
+            // No process waits are recorded for the other legs.
             _ => false,
         };
         if !is_of_process || !self.spans.iter().any(|span| span.explains(wait, named.pid)) {
             return;
         }
-        let is_new = self.last_request != Some(wait.request);
+        // Waits of one request follow each other.
+        let is_first_wait = self.last_request != Some(wait.request);
         self.last_request = Some(wait.request);
-        self.part.add_wait(wait.ns(), wait.ttft_ns, is_new);
+        self.part.add_wait(wait.ns(), wait.ttft_ns, is_first_wait);
         if let Err(index) = self.legs.binary_search(&wait.leg_from) {
             self.legs.insert(index, wait.leg_from);
         }
     }
 
-    /// Takes back what [`Self::extend_finding`] did.
+    /// Removes from a finding what [`Self::extend_finding`] added: its last words, and the limit of its severity.
     pub(super) fn restore_finding(&mut self, finding: &mut Finding) {
         let kept = finding.verdict.summary.strip_suffix(&self.added).map(str::len);
         finding.verdict.summary.truncate(kept.unwrap_or(usize::MAX));
@@ -141,6 +145,7 @@ impl HeldRequests {
     ) {
         let verdict = &mut finding.verdict;
         if let Some(limit) = limit.filter(|limit| *limit < verdict.severity) {
+            // `restore_finding` sets it back before the detectors run again.
             self.own_severity = Some(verdict.severity);
             verdict.severity = limit;
         }
@@ -159,7 +164,7 @@ fn is_suspended(kind: &str) -> bool {
     kind == "consumer-stopped" || kind == "consumer-frozen"
 }
 
-/// Adds the waits after the first `seen` to the findings that explain them.
+/// Adds the waits after the first `seen` ones of the run to the requests held up by the problems that explain them.
 pub(super) fn add_new_waits(context: &DetectContext<'_>, held: &mut [HeldRequests], seen: u64) {
     if held.is_empty() {
         return;

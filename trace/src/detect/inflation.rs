@@ -10,7 +10,8 @@ pub(super) fn detect_inflated_counts(context: &DetectContext<'_>, out: &mut Verd
     let claimed = &totals.claimed_inflation;
     if claimed.seen.rids > 0 {
         let consumer = format!("a consumer at the {} counted", context.facts().receiver());
-        report_inflation(out, Severity::Critical, claimed, &consumer, true);
+        report_inflation(out, Severity::Critical, claimed, &consumer, true)
+            .hop(context.responding_role().unwrap_or_default());
     } else if totals.wire_inflation.seen.rids > 0 {
         report_inflation(out, Severity::Warning, &totals.wire_inflation, "a consumer that sums chunks counted", false);
     }
@@ -37,22 +38,28 @@ pub(super) fn detect_summed_counts(context: &DetectContext<'_>, out: &mut Verdic
 }
 
 /// Adds a verdict on tokens that `subject` counts several times. `confirmed`: deliveries show it, not only the chunks.
-fn report_inflation(out: &mut Verdicts, severity: Severity, of: &Inflation, subject: &str, confirmed: bool) {
-    let ratio = of.counted as f64 / of.made.max(1) as f64;
+fn report_inflation<'v>(
+    out: &'v mut Verdicts,
+    severity: Severity,
+    tokens: &Inflation,
+    subject: &str,
+    confirmed: bool,
+) -> &'v mut Verdict {
+    let ratio = tokens.counted as f64 / tokens.made.max(1) as f64;
     let summary = format!(
         "{subject} {} instead of {} ({ratio:.1} times as many) in {}: it mistook all tokens so far for new ones",
-        plural(of.counted, "token"),
-        count(of.made),
-        plural(of.seen.rids, "request"),
+        plural(tokens.counted, "token"),
+        count(tokens.made),
+        plural(tokens.seen.rids, "request"),
     );
     out.add_verdict(severity, summary)
-        .affected("requests", &of.seen)
-        .occurrences(of.counted)
-        .weighed("tokens_counted", of.counted)
-        .with("tokens_made", of.made)
+        .affected("requests", &tokens.seen)
+        .occurrences(tokens.counted)
+        .weighed("tokens_counted", tokens.counted)
+        .with("tokens_made", tokens.made)
         .with("ratio", ratio)
         .with("confirmed", confirmed)
-        .advice("the consumer expects only new tokens but the engine sends all tokens so far: set the engine's incremental flag, or compute differences");
+        .advice("the consumer expects only new tokens but the engine sends all tokens so far: set the engine's incremental flag, or compute differences")
 }
 
 /// Incremental and cumulative deliveries in one engine: a consumer cannot handle both correctly.

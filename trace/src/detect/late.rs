@@ -46,7 +46,7 @@ pub(super) fn detect_late_sends(context: &DetectContext<'_>, out: &mut Verdicts)
             .advice(context.facts().late_send());
         let recent = group.send_wait.recent_max(context.now).unwrap_or(0);
         if recent >= GAP_WARNING_NS {
-            add_busiest_threads(verdict, context, recent);
+            add_busiest_server_thread(verdict, context, recent);
         }
     }
 }
@@ -70,9 +70,7 @@ pub(super) fn detect_late_deliveries(context: &DetectContext<'_>, out: &mut Verd
     let explained_ns = sent_ns.saturating_mul(MIN_TIMES_LONGER).max(on_hop_ns.saturating_mul(2));
     let silence_ns = if delivered_ns > explained_ns { delivered_ns } else { 0 };
     let worst = first_ns.max(silence_ns);
-    let Some(severity) = gap_severity(worst) else {
-        return;
-    };
+    let Some(severity) = gap_severity(worst) else { return };
     let receiver = engine.receiver();
     let place = if receives {
         format!("in the {receiver} after it received them")
@@ -123,7 +121,7 @@ pub(super) fn detect_late_deliveries(context: &DetectContext<'_>, out: &mut Verd
         verdict.with("ttft_share", round_share(late.share())).with("ttft_share_requests", late.requests);
     }
     if !receives {
-        add_busiest_threads(
+        add_busiest_server_thread(
             verdict,
             context,
             ledger.recent_delivery_wait_max(context.now).unwrap_or(0).max(silence_ns),
@@ -140,10 +138,9 @@ fn late_behind_receive(ledger: &Ledger) -> Option<&LateLeg> {
 /// Tokens that wait in a frontend after the engine's server wrote them to it.
 pub(super) fn detect_late_frontend(context: &DetectContext<'_>, out: &mut Verdicts) {
     let waits = context.ledger.frontend();
-    let Some(severity) = gap_severity(waits.worst.ns) else {
-        return;
-    };
+    let Some(severity) = gap_severity(waits.worst.ns) else { return };
     let parts = [("first", &waits.first_token), ("last", &waits.last_token)];
+    // A part without a long wait is not named.
     let late = parts.iter().filter(|(_, waits)| longest_wait_ns(waits) >= GAP_WARNING_NS);
     let late = late.map(|(which, waits)| {
         format!(
@@ -173,14 +170,14 @@ fn longest_wait_ns(waits: &Distribution) -> u64 {
     waits.max().unwrap_or(0)
 }
 
-/// Adds the thread of a server inside the process that generates tokens that was busiest in the last `wait_ns` before the check, because it
-/// may delay the others. Unchanged if there is no such server.
-pub(super) fn add_busiest_threads(verdict: &mut Verdict, context: &DetectContext<'_>, wait_ns: u64) {
+/// Adds to a verdict which thread was busiest in the last `wait_ns` before the check, of a server inside the process that generates tokens: it
+/// may delay the others. The verdict is unchanged if there is no such server.
+pub(super) fn add_busiest_server_thread(verdict: &mut Verdict, context: &DetectContext<'_>, wait_ns: u64) {
     let prefixes = context.facts().server_threads();
     let from = MonoNs(context.now.0.saturating_sub(wait_ns.min(COMPARED_NS)));
     let threads = context.ledger.threads().iter();
     let of_server = threads.filter(|thread| prefixes.iter().any(|prefix| thread.name.starts_with(prefix)));
-    let sampled = of_server.filter_map(|thread| Some((&*thread.name, thread.between(from, context.now)?)));
+    let sampled = of_server.filter_map(|thread| Some((&*thread.name, thread.use_between(from, context.now)?)));
     let busiest = sampled.max_by_key(|(_, spent)| spent.wanted_ns());
     let Some((name, spent)) = busiest else { return };
     let running = spent.share(spent.on_ns);

@@ -17,6 +17,7 @@ pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts
         for hop in context.ledger.hops_of_group(group_index) {
             late = late.plus(&hop.late_frames);
         }
+        // A few late frames are not worth a finding.
         if late.frames < u64::from(BURST_FRAMES) {
             continue;
         }

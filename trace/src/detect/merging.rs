@@ -4,51 +4,64 @@ use std::fmt::Write as _;
 
 use super::{DetectContext, Severity, Verdicts, advice};
 use crate::engine::Waiter;
+use crate::ledger::AffectedRequests;
 use crate::words::{count, plural, share};
 
 /// Share of merged chunks that causes a warning.
 pub(super) const WARNING_SHARE: f64 = 0.05;
+
+/// Merged or replaced chunks, of all chunks of which it is known.
+struct AffectedChunks<'t> {
+    chunks: u64,
+    all_chunks: u64,
+    requests: &'t AffectedRequests,
+}
 
 /// Merged chunks: no token is lost, but the client sees bursts.
 pub(super) fn detect_merged_chunks(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     let confirmed = context.ledger.observes_deliveries();
     // Chunks replaced by a cumulative delivery are reported by `would-drop`.
-    let (chunks, of, seen) = if confirmed {
-        let merged = totals.chunks.outcomes.merged - totals.replaced.total;
-        // A response that does not stream has a single delivery.
-        let streamed = totals.chunks.tracked - totals.chunks.outcomes.unjudged - totals.chunks.unstreamed;
-        (merged, streamed, &totals.merges)
+    let AffectedChunks { chunks, all_chunks, requests } = if confirmed {
+        AffectedChunks {
+            chunks: totals.chunks.outcomes.merged - totals.replaced.total,
+            // A response that does not stream has a single delivery.
+            all_chunks: totals.chunks.tracked - totals.chunks.outcomes.unjudged - totals.chunks.unstreamed,
+            requests: &totals.merges,
+        }
     } else {
-        let merged = totals.predicted.merged - totals.predicted.replaced;
-        (merged, totals.chunks.received, &totals.bursts)
+        AffectedChunks {
+            chunks: totals.predicted.merged - totals.predicted.replaced,
+            all_chunks: totals.chunks.received,
+            requests: &totals.bursts,
+        }
     };
     if chunks == 0 {
         return detect_logged_merges(context, out);
     }
-    let heavy = chunks as f64 >= WARNING_SHARE * of as f64;
-    let severity = if heavy { Severity::Warning } else { Severity::Info };
+    let are_many = chunks as f64 >= WARNING_SHARE * all_chunks as f64;
+    let severity = if are_many { Severity::Warning } else { Severity::Info };
     let outcome = if confirmed { "were merged" } else { "will be merged (predicted)" };
     let mut summary = format!(
         "{} ({}) {outcome} with a later chunk, in {}: no token was lost, but tokens arrived in bursts",
         plural(chunks, "chunk"),
-        share(chunks, of),
-        plural(seen.rids, "request"),
+        share(chunks, all_chunks),
+        plural(requests.rids, "request"),
     );
     // Events after the first of each response, which have an inter-token latency.
     let events = context.ledger.itl_delivered().count();
     let tokens = context.ledger.itl_delivered_by_token().count();
-    let mean = (confirmed && events > 0).then(|| tokens as f64 / events as f64);
-    if let Some(mean) = mean {
+    let tokens_per_event = (confirmed && events > 0).then(|| tokens as f64 / events as f64);
+    if let Some(mean) = tokens_per_event {
         let _ = write!(summary, ": {mean:.1} tokens per event on average");
     }
     out.add_verdict(severity, summary)
         .hop(&context.delivery_hop())
-        .affected("requests", seen)
+        .affected("requests", requests)
         .occurrences(chunks)
         .weighed("chunks", chunks)
         .with("confirmed", confirmed)
-        .with("tokens_per_event", mean)
+        .with("tokens_per_event", tokens_per_event)
         .advice(advice::merging_advice(context.facts(), &context.attribution));
 }
 
@@ -83,10 +96,12 @@ pub(super) fn detect_would_drop(context: &DetectContext<'_>, out: &mut Verdicts)
         return;
     }
     let confirmed = context.ledger.observes_deliveries();
-    let (chunks, of, seen) = if confirmed {
-        (totals.replaced.total, totals.chunks.tracked, &totals.replaced.requests)
+    let AffectedChunks { chunks, all_chunks, requests } = if confirmed {
+        let replaced = &totals.replaced;
+        AffectedChunks { chunks: replaced.total, all_chunks: totals.chunks.tracked, requests: &replaced.requests }
     } else {
-        (totals.predicted.replaced, totals.chunks.received, &totals.bursts)
+        let predicted = totals.predicted.replaced;
+        AffectedChunks { chunks: predicted, all_chunks: totals.chunks.received, requests: &totals.bursts }
     };
     if chunks == 0 {
         return;
@@ -94,13 +109,13 @@ pub(super) fn detect_would_drop(context: &DetectContext<'_>, out: &mut Verdicts)
     let summary = format!(
         "{} ({}) of {} replaced by later ones{}: harmless in cumulative mode, but their tokens would be lost in incremental mode",
         plural(chunks, "chunk"),
-        share(chunks, of),
-        plural(seen.rids, "request"),
+        share(chunks, all_chunks),
+        plural(requests.rids, "request"),
         if confirmed { "" } else { " (predicted)" },
     );
     out.add_verdict(Severity::Info, summary)
         .hop(&context.delivery_hop())
-        .affected("requests", seen)
+        .affected("requests", requests)
         .occurrences(chunks)
         .weighed("chunks", chunks)
         .with("confirmed", confirmed)

@@ -74,6 +74,13 @@ impl<'a> DetectContext<'a> {
         Some(ends.to)
     }
 
+    /// Role of the process that makes the tokens, such as the scheduler; `None` if no hop from it is observed.
+    fn token_source_role(&self) -> Option<&str> {
+        let ends: Vec<Ends<&str>> = self.ledger.output_groups().map(|(_, group)| group.ends.as_str()).collect();
+        let is_first = |first: &&Ends<&str>| first.from != UNKNOWN && ends.iter().all(|other| other.to != first.from);
+        ends.iter().find(is_first).map(|first| first.from)
+    }
+
     /// Where responses are written: `tokenizer->client`, the last arrow of the path on the screen; empty if no hop leads there.
     fn delivery_hop(&self) -> String {
         self.responding_role().map_or_else(String::new, |role| Ends::new(role, "client").to_string())

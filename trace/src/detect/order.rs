@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use super::attribution::ThreadState;
 use super::finding::{HopTarget, is_about_receiver};
 use super::ttft::MINOR_TIMES;
 use super::{ALL, Finding, Findings, Severity};
@@ -46,6 +47,17 @@ fn longest_wait_ns(finding: &Finding) -> u64 {
     waits.into_iter().flatten().max().unwrap_or(0)
 }
 
+/// Whether the finding about requests measured the state of their thread that is a finding of this kind.
+fn has_measured_same(of_requests: &Finding, kind: &str) -> bool {
+    let state = match kind {
+        "consumer-frozen" => ThreadState::Frozen,
+        "consumer-throttled" => ThreadState::Throttled,
+        "consumer-starved" => ThreadState::Starved,
+        _ => return false,
+    };
+    of_requests.verdict.evidence.get("thread").and_then(|thread| thread.as_str()) == Some(state.as_str())
+}
+
 impl Findings {
     /// Findings, worst first; within a severity, first those of the last ten seconds. Of those, the ones that explain time to first token follow
     /// each other by how much they explain, from the place in [`ALL`] where such findings begin; the others are in the order of [`ALL`]. A cause
@@ -65,15 +77,18 @@ impl Findings {
         list
     }
 
+    /// Moves each finding that is caused by a later one behind its cause, if both have the same severity and are equally recent.
     fn move_causes_before_consequences(&self, list: &mut [&Finding]) {
         for index in 0..list.len() {
             let consequence = list[index];
+            // How far behind the consequence its first cause is.
             let behind = list[index..].iter().position(|cause| {
                 self.is_caused_by(consequence, cause)
                     && cause.verdict.severity == consequence.verdict.severity
                     && self.is_recent(cause) == self.is_recent(consequence)
             });
             if let Some(behind) = behind {
+                // The cause takes the place of the consequence; all between move by one.
                 list[index..=index + behind].rotate_right(1);
             }
         }
@@ -84,9 +99,12 @@ impl Findings {
         let target = self.targets.get(&cause.verdict.hop).copied().unwrap_or_default();
         let is_cause = match consequence.kind {
             "late-receive" | "late-intake" => {
-                is_about_receiver(cause.kind) && target == HopTarget::Scheduler || cause.kind == "engine-silent"
+                (is_about_receiver(cause.kind) && target == HopTarget::Scheduler) || cause.kind == "engine-silent"
             }
-            "late-read" | "late-dispatch" => cause.kind == "consumer-stopped" && target == HopTarget::Tokenizer,
+            "late-read" | "late-dispatch" => {
+                let is_same = cause.kind == "consumer-stopped" || has_measured_same(consequence, cause.kind);
+                is_same && target == HopTarget::Tokenizer
+            }
             "merged-chunks" | "would-drop" => is_about_receiver(cause.kind) && target == HopTarget::Tokenizer,
             "backlog" | "burst" => is_about_receiver(cause.kind) && cause.verdict.hop == consequence.verdict.hop,
             _ => false,
@@ -108,7 +126,7 @@ impl Findings {
 
     /// Time to first token of the requests that the finding held up.
     fn held_ns(&self, finding: &Finding) -> u64 {
-        let held = self.held.iter().find(|held| held.are_of(finding.kind, &finding.verdict.hop));
+        let held = self.held.iter().find(|held| held.are_of_finding(finding.kind, &finding.verdict.hop));
         held.map_or(0, |held| u64::try_from(held.part.ns).unwrap_or(u64::MAX))
     }
 

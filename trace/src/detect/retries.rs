@@ -16,6 +16,7 @@ pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, out: &mut Verd
     else {
         return;
     };
+    // The latest first, as in the list below.
     let named: Vec<String> = (ledger.aborted_retries().rev().take(MAX_NAMED))
         .map(|retry| format!("{} {} after its dispatch", retry.rid, duration(retry.aborted.since(retry.dispatched))))
         .collect();

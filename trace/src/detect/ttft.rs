@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::advice::Receivers;
 use super::attribution::{self, ThreadState};
+use super::consumer::round_share;
 use super::explained_ttft::{describe_part, describe_place};
 use super::finding::REQUESTS_HOP;
 use super::thresholds::{GAP_WARNING_NS, STARVED_SHARE, THROTTLED_SHARE, gap_severity};
@@ -30,7 +31,7 @@ pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts)
     let receiver = context.facts().receiver();
     let Some(late) = context.ledger.ttft().late_leg(Arrived) else { return };
     let Some(worst) = late.worst.as_ref() else { return };
-    let state = attribution::reader_state(context.ledger, worst.at, worst.ns);
+    let state = attribution::socket_reader_state(context.ledger, worst.at, worst.ns);
     let Some(verdict) = detect_late_leg(context, late, out) else { return };
     let mut advice = match state {
         ThreadState::CpuBound => {
@@ -73,23 +74,34 @@ pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, out: &mut Verd
     let receiver = context.facts().receiver();
     let Some(late) = context.ledger.ttft().late_leg(Read) else { return };
     let Some(worst) = late.worst.as_ref() else { return };
-    let state = attribution::reader_state(context.ledger, worst.at, worst.ns);
-    let held_up = stopped_advice(state);
     let Some(verdict) = detect_late_leg(context, late, out) else { return };
-    let used = late.receiver_use;
     // Samples of less than half of the time show nothing about it.
-    let is_sampled = u128::from(used.interval_ns) >= late.ns / 2;
-    let preparing = is_sampled.then(|| used.share(used.wanted_ns()));
+    let used = Some(late.receiver_use).filter(|used| u128::from(used.process.interval_ns) >= late.ns / 2);
+    let state = match used.map_or(ThreadState::Unknown, |used| cpu_shortage(used.main)) {
+        ThreadState::Unknown => attribution::socket_reader_state(context.ledger, worst.at, worst.ns),
+        // It held up all of them, which the summary is about.
+        lacks_cpu => lacks_cpu,
+    };
+    let held_up = stopped_advice(state);
+    let preparing = used.map(|used| used.process.share(used.process.wanted_ns()));
     let may_be_slow_client = held_up.is_none() && preparing.is_some_and(|share| share < MIN_PREPARING_SHARE);
     if late.concurrent < MIN_LATE_DISPATCHES || may_be_slow_client {
         verdict.severity = Severity::Info;
     }
-    if let Some(share) = preparing {
-        let _ = write!(verdict.summary, "; the {receiver} ran {} of that time", percent(share));
+    if let Some(used) = used {
+        let running = used.process.share(used.process.on_ns);
+        let _ = write!(verdict.summary, "; the {receiver} ran {} of that time", percent(running));
+        verdict.with("process_running", round_share(running));
+        if let Some(waiting) = used.main.starved_ns().map(|ns| used.main.share(ns)) {
+            verdict.with("run_wait", round_share(waiting));
+            if waiting >= STARVED_SHARE {
+                let _ = write!(verdict.summary, ", and its main thread waited for a CPU {}", percent(waiting));
+            }
+        }
     }
     verdict
         .hop(context.responding_role().unwrap_or_default())
-        .with_known("process_running", preparing.map(super::consumer::round_share))
+        .with("thread", state.as_str())
         .with("concurrent", late.concurrent);
     let names =
         describe_top_function(context, Read).unwrap_or_else(|| String::from("`--python-stacks` names the functions"));
@@ -129,7 +141,7 @@ pub(super) fn detect_late_receives(context: &DetectContext<'_>, out: &mut Verdic
     };
 }
 
-/// What to do about a thread that could not run; `None` for other states.
+/// Advice about a thread that could not run; `None` for other states.
 fn stopped_advice(state: ThreadState) -> Option<&'static str> {
     match state {
         ThreadState::Starved => Some(advice::STARVED),
@@ -144,7 +156,7 @@ fn stopped_advice(state: ThreadState) -> Option<&'static str> {
 pub(super) fn detect_late_intakes(context: &DetectContext<'_>, out: &mut Verdicts) {
     let Some(late) = context.ledger.ttft().late_leg(SchedulerReceived) else { return };
     if let Some(verdict) = detect_late_leg(context, late, out) {
-        verdict.advice(context.facts().late_intake());
+        verdict.hop(context.token_source_role().unwrap_or_default()).advice(context.facts().late_intake());
     }
 }
 
@@ -153,6 +165,7 @@ pub(super) fn detect_queued_requests(context: &DetectContext<'_>, out: &mut Verd
     let facts = context.facts();
     let Some(late) = context.ledger.ttft().late_leg(Queued) else { return };
     let Some(verdict) = detect_late_leg(context, late, out) else { return };
+    verdict.hop(context.token_source_role().unwrap_or_default());
     add_load(verdict, late);
     let relief = facts.queue_relief();
     verdict.advice(if late.is_beside_others() {
@@ -186,13 +199,14 @@ pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, out: &mut Verdic
     let source = context.facts().source();
     let Some(late) = context.ledger.ttft().late_leg(BatchEntered) else { return };
     let Some(verdict) = detect_late_leg(context, late, out) else { return };
+    verdict.hop(context.token_source_role().unwrap_or_default());
     let slowest = context.ledger.ttft().slowest_prefill();
     if let Some(comparison) = slowest.map(|slowest| slowest.comparison) {
         let usual = format!("; usual: {} for {} tokens", duration(comparison.usual_ns), count(comparison.tokens));
         verdict.summary.push_str(&usual);
         verdict.with("usual_ns", comparison.usual_ns).with("tokens", comparison.tokens);
     }
-    let state = slowest.and_then(|slowest| slowest.scheduler_use).map_or(ThreadState::Unknown, cpu_state);
+    let state = slowest.and_then(|slowest| slowest.scheduler_use).map_or(ThreadState::Unknown, cpu_shortage);
     if let Some(advice) = stopped_advice(state) {
         let _ = write!(verdict.summary, "; the {source} was {} meanwhile", state.as_str());
         verdict.with("thread", state.as_str()).advice(advice);
@@ -204,8 +218,8 @@ pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, out: &mut Verdic
     ));
 }
 
-/// Whether a thread lacked a CPU.
-fn cpu_state(used: TimeUse) -> ThreadState {
+/// Whether a thread was throttled or lacked a CPU; [`ThreadState::Unknown`] otherwise.
+fn cpu_shortage(used: TimeUse) -> ThreadState {
     if used.throttled_ns().is_some_and(|ns| used.share(ns) >= THROTTLED_SHARE) {
         ThreadState::Throttled
     } else if used.starved_ns().is_some_and(|ns| used.share(ns) >= STARVED_SHARE) {
@@ -268,7 +282,7 @@ pub(super) fn detect_slow_first_tokens(context: &DetectContext<'_>, out: &mut Ve
     verdict.with("thread", state.as_str()).advice(advice);
 }
 
-/// Which parts of a leg cannot be told apart, and why.
+/// Words for which parts of a leg cannot be told apart, and why.
 fn describe_unknown_parts(context: &DetectContext<'_>, leg: TtftLeg) -> String {
     let absent = context.ledger.absent_engine_times();
     let source = context.facts().source();
@@ -348,7 +362,7 @@ fn detect_late_leg_at<'v>(
         .weighed("longest_ns", worst.ns)
         .with("requests", requests)
         .with("requests_late", late.requests)
-        .with("ttft_share", super::consumer::round_share(late.share()))
-        .with("ttft_share_of_all", super::consumer::round_share(ttft.share_of_all(late)));
+        .with("ttft_share", round_share(late.share()))
+        .with("ttft_share_of_all", round_share(ttft.share_of_all(late)));
     Some(verdict)
 }

@@ -83,11 +83,11 @@ pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Ver
         let worker = busiest.hop.worker;
         let name = match (worker, &*busiest.hop.endpoint) {
             (Some(number), _) => format!("worker {number}"),
-            (None, "") => String::from("one receiver"),
+            (None, "") => String::from("one"),
             (None, endpoint) => endpoint.to_owned(),
         };
         let summary = format!(
-            "{name} of {} on {} had {} of {} chunks, {uneven:.1} times an even share",
+            "of the {} receivers on {}, {name} had {} of {} chunks, {uneven:.1} times an even share",
             receivers.len(),
             group.name,
             percent(busiest.chunks as f64 / sum as f64),

@@ -219,7 +219,7 @@ pub struct SentTimes {
 }
 
 impl SentTimes {
-    /// The same for all times.
+    /// Times of an engine that sends both kinds alike.
     pub const fn both(time: SentTime) -> Self {
         Self { entries: time, prefill_end: time }
     }
@@ -285,7 +285,7 @@ impl Default for &'static dyn Facts {
 pub struct Engines(pub &'static [&'static dyn Facts]);
 
 impl Engines {
-    /// Facts about the engine of this name.
+    /// Facts about the engine of this name; about the first known one without a name, and defaults for an unknown name.
     pub fn facts(self, name: Option<&str>) -> &'static dyn Facts {
         let known = match name {
             Some(name) => self.0.iter().find(|engine| engine.name() == name),
@@ -295,7 +295,7 @@ impl Engines {
     }
 
     /// The known engine whose `OpenAI` endpoints list token ids, if only one does.
-    pub(crate) fn listing_ids(self) -> Option<&'static dyn Facts> {
+    pub(crate) fn only_engine_listing_ids(self) -> Option<&'static dyn Facts> {
         let mut listing = self.0.iter().filter(|engine| !engine.unlisted_ids().is_empty());
         let only = listing.next()?;
         listing.next().is_none().then_some(*only)

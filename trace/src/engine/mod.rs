@@ -101,7 +101,7 @@ impl EngineState {
         if self.name.is_some() || self.version.is_some() {
             return self.facts;
         }
-        self.known.listing_ids().unwrap_or(self.facts)
+        self.known.only_engine_listing_ids().unwrap_or(self.facts)
     }
 
     /// Name of the engine in sentences, with its release if known.
@@ -126,8 +126,8 @@ impl EngineState {
         has_first_byte && !prefix.is_empty() && rid.starts_with(prefix)
     }
 
-    /// Sets the known engines and restores the fields that are not serialized.
-    pub(crate) fn resolve(&mut self, known: Engines) {
+    /// Sets the known engines and restores the fields that are not serialized: what they say about the engine of this name and version.
+    pub(crate) fn resolve_facts(&mut self, known: Engines) {
         self.known = known;
         self.facts = known.facts(self.name.as_deref());
         self.health_check_prefix = self.facts.health_check_prefix();
@@ -135,12 +135,12 @@ impl EngineState {
     }
 
     /// Takes over what a source announced about the engine. What it leaves out is the known behaviour of the release.
-    pub(crate) fn set(&mut self, announced: &Engine<'_>) {
+    pub(crate) fn apply_announcement(&mut self, announced: &Engine<'_>) {
         let Engine { name, version, mode, waiter, turnaround } = *announced;
         self.name = name.map(Into::into);
         self.version = version.map(Into::into);
         // Before the other fields, whose defaults are those of this release.
-        self.resolve(self.known);
+        self.resolve_facts(self.known);
         self.mode = mode.or(self.behaviour.mode());
         self.waiter = waiter.or(self.behaviour.waiter);
         self.turnaround = turnaround;
@@ -153,17 +153,21 @@ mod tests {
 
     fn example() -> EngineState {
         let mut state = EngineState::default();
-        state.resolve(example::ENGINES);
+        state.resolve_facts(example::ENGINES);
         state
     }
 
     #[test]
     fn unset_fields_default_to_the_behaviour_of_the_release() {
         let mut state = example();
-        state.set(&Engine { version: Some(example::DROPS), mode: Some(Mode::Incremental), ..Engine::default() });
+        state.apply_announcement(&Engine {
+            version: Some(example::DROPS),
+            mode: Some(Mode::Incremental),
+            ..Engine::default()
+        });
         assert_eq!(state.mode, Some(Mode::Incremental));
         assert_eq!(state.waiter, Some(Waiter::KeepsLast));
-        state.set(&Engine { waiter: Some(Waiter::Merges), ..Engine::default() });
+        state.apply_announcement(&Engine { waiter: Some(Waiter::Merges), ..Engine::default() });
         assert_eq!(state.mode, None);
         assert_eq!(state.waiter, Some(Waiter::Merges));
         assert_eq!(state.version, None);
@@ -172,7 +176,7 @@ mod tests {
     #[test]
     fn an_engine_outside_the_registry_has_no_facts() {
         let mut state = example();
-        state.set(&Engine { name: Some("another"), version: Some(example::DROPS), ..Engine::default() });
+        state.apply_announcement(&Engine { name: Some("another"), version: Some(example::DROPS), ..Engine::default() });
         assert_eq!((state.facts().name(), state.waiter), ("unknown", None));
         assert!(!state.is_health_check("") && !state.is_health_check("HEALTH_CHECK_1"));
     }

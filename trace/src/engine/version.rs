@@ -28,6 +28,36 @@ enum Phase {
 )]
 pub struct BadVersion(String);
 
+impl Version {
+    /// A final release.
+    pub const fn new(major: u32, minor: u32, patch: u32) -> Self {
+        Self { release: [major, minor, patch, 0], phase: Phase::Final }
+    }
+
+    /// Candidate `n` of the same numbers.
+    #[must_use]
+    pub const fn rc(self, n: u32) -> Self {
+        Self { phase: Phase::Candidate(n), ..self }
+    }
+
+    /// The numbers: major, minor, patch and a fourth.
+    pub const fn numbers(self) -> [u32; 4] {
+        self.release
+    }
+
+    /// Release with whose behaviour an installed package is built. A development version is taken for its release and an alpha or beta for a
+    /// candidate; any other suffix is ignored. `None` unless the text begins with a number.
+    pub fn of_package(text: &str) -> Option<Self> {
+        let (release, suffix) = split_release(text)?;
+        let phase = match split_phase(suffix) {
+            Some((Phase::Alpha(n) | Phase::Beta(n), _)) => Phase::Candidate(n),
+            Some((Phase::Dev(_), _)) | None => Phase::Final,
+            Some((phase, _)) => phase,
+        };
+        Some(Self { release, phase })
+    }
+}
+
 impl FromStr for Version {
     type Err = BadVersion;
 
@@ -36,12 +66,22 @@ impl FromStr for Version {
     }
 }
 
-/// Parses a version such as `v0.5.10rc0+g1a2b`; the local part after `+` does not count.
+/// Parses a version such as `v0.5.10rc0+g1a2b`.
 fn parse_version(text: &str) -> Option<Version> {
+    let (release, suffix) = split_release(text)?;
+    let (phase, tail) = split_phase(suffix)?;
+    // A development version of a candidate or post-release is read as that release.
+    let is_whole = tail.is_empty() || tail.starts_with(".dev");
+    is_whole.then_some(Version { release, phase })
+}
+
+/// Splits a version into its numbers and the suffix behind them; the local part after `+` does not count. `None` without a number.
+fn split_release(text: &str) -> Option<([u32; 4], &str)> {
     let text = text.trim();
     let text = text.strip_prefix('v').unwrap_or(text);
     let text = text.split_once('+').map_or(text, |(public, _)| public);
     let mut rest = text;
+    // Numbers that the text leaves out are 0.
     let mut release = [0; 4];
     for (index, number) in release.iter_mut().enumerate() {
         let after_dot = if index == 0 { Some(rest) } else { rest.strip_prefix('.') };
@@ -52,33 +92,26 @@ fn parse_version(text: &str) -> Option<Version> {
         (*number, rest) = split_number(digits)?;
     }
     let has_number = rest.len() < text.len();
-    if !has_number {
-        return None;
-    }
-    let phase = parse_phase(rest.trim_start_matches(['.', '-', '_']))?;
-    Some(Version { release, phase })
+    has_number.then(|| (release, rest.trim_start_matches(['.', '-', '_'])))
 }
 
-/// Parses the suffix of a version, such as `rc0`; [`Phase::Final`] if it is empty.
-fn parse_phase(suffix: &str) -> Option<Phase> {
+/// Splits the suffix of a version behind its phase, such as `rc0`; [`Phase::Final`] if it is empty.
+fn split_phase(suffix: &str) -> Option<(Phase, &str)> {
     if suffix.is_empty() {
-        return Some(Phase::Final);
+        return Some((Phase::Final, ""));
     }
     let word_length = suffix.find(|c: char| c.is_ascii_digit()).unwrap_or(suffix.len());
     let (word, digits) = suffix.split_at(word_length);
     let (number, tail) = if digits.is_empty() { (0, "") } else { split_number(digits)? };
-    // A development version of a candidate or post-release is read as that release.
-    if !tail.is_empty() && !tail.starts_with(".dev") {
-        return None;
-    }
-    match word.trim_end_matches('.') {
-        "dev" => Some(Phase::Dev(number)),
-        "a" | "alpha" => Some(Phase::Alpha(number)),
-        "b" | "beta" => Some(Phase::Beta(number)),
-        "rc" | "c" => Some(Phase::Candidate(number)),
-        "post" => Some(Phase::Post(number)),
-        _ => None,
-    }
+    let phase = match word.trim_end_matches('.') {
+        "dev" => Phase::Dev(number),
+        "a" | "alpha" => Phase::Alpha(number),
+        "b" | "beta" => Phase::Beta(number),
+        "rc" | "c" => Phase::Candidate(number),
+        "post" => Phase::Post(number),
+        _ => return None,
+    };
+    Some((phase, tail))
 }
 
 /// Splits `text` behind the number with which it begins.
@@ -174,9 +207,33 @@ mod tests {
         assert!("0.5.12..0.5.14".parse::<VersionRange>().is_ok());
     }
 
+    #[test]
+    fn a_package_has_the_behaviour_of_the_release_that_it_is_built_for() {
+        for (text, release) in [
+            ("0.5.10.dev12+gabc", "0.5.10"),
+            ("0.5.10rc0.dev5", "0.5.10rc0"),
+            ("0.5.10rc0-cu12", "0.5.10rc0"),
+            ("0.5.10a1", "0.5.10rc1"),
+            ("0.5.9-cu12", "0.5.9"),
+            ("0.4.6.post4", "0.4.6.post4"),
+            ("26.4", "26.4.0"),
+        ] {
+            assert_eq!(
+                Version::of_package(text).map(|version| version.to_string()).as_deref(),
+                Some(release),
+                "{text}"
+            );
+        }
+        for wrong in ["", "unknown", "."] {
+            assert_eq!(Version::of_package(wrong), None, "{wrong}");
+        }
+    }
+
     proptest! {
         #[test]
         fn any_text_parses_and_round_trips_or_is_rejected(text in "\\PC{0,24}") {
+            let of_package = Version::of_package(&text);
+            prop_assert!(text.parse::<Version>().is_err() || of_package.is_some());
             if let Ok(version) = text.parse::<Version>() {
                 prop_assert_eq!(version.to_string().parse(), Ok(version));
             }

@@ -28,7 +28,7 @@ impl AwayTimes {
         states.iter().fold(0, |sum, state| sum.saturating_add(self.time_in(*state)))
     }
 
-    /// Sum of both.
+    /// Sum of both, state by state.
     #[must_use]
     pub fn plus(mut self, other: Self) -> Self {
         for (sum, ns) in self.ns_by_state.iter_mut().zip(other.ns_by_state) {
@@ -110,8 +110,8 @@ impl Absences {
         times
     }
 
-    /// Place with the most time in `state` between `from` and `to`; empty if unknown.
-    pub(crate) fn longest_place(&self, state: AwayState, from: MonoNs, to: MonoNs) -> &str {
+    /// Where the thread slept most between `from` and `to` while in `state`, such as the name of a system call; empty if unknown.
+    pub(crate) fn longest_sleep_place(&self, state: AwayState, from: MonoNs, to: MonoNs) -> &str {
         // An ordered list instead of a map: of several places with the same time, the last one counts.
         let mut ns_by_place: Vec<(&str, u64)> = Vec::new();
         for absence in self.stretches.iter().filter(|absence| absence.state == state) {
@@ -163,8 +163,8 @@ mod tests {
         absences.add_sample(MonoNs(200 * MS), &sample(0, None));
         absences.add_sample(MonoNs(300 * MS), &sample(80, blocked("read")));
         let all = (MonoNs(0), MonoNs(300 * MS));
-        assert_eq!(absences.longest_place(AwayState::Blocked, all.0, all.1), "futex");
-        assert_eq!(absences.longest_place(AwayState::Polling, all.0, all.1), "");
+        assert_eq!(absences.longest_sleep_place(AwayState::Blocked, all.0, all.1), "futex");
+        assert_eq!(absences.longest_sleep_place(AwayState::Polling, all.0, all.1), "");
         assert_eq!(absences.times_between(all.0, all.1).time_in(AwayState::Blocked), 110 * MS);
     }
 

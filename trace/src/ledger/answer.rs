@@ -60,6 +60,7 @@ impl Ledger {
             self.finish_by_response(at, answer);
         }
         if answer.tokens.is_none() && !had_deliveries {
+            // Its tokens cannot be counted, so nothing waits for their deliveries.
             self.mark_text_only(at, answer.rid);
         }
         if let Some(calls) = answer.tool_calls {
@@ -69,13 +70,14 @@ impl Ledger {
             }
         }
         if answer.end == AnswerEnd::ClientLeft {
+            // Nobody reads its tokens any more: what the engine still generates for it is wasted.
             self.watch_clientless(answer.rid, at);
         } else {
             self.unwatch_clientless(answer.rid);
             self.retries.record_response(at, answer.rid);
         }
         self.keep_response_end(answer);
-        self.follow_response_end(at, answer.rid);
+        self.record_response_end_for_retries(at, answer.rid);
         self.count_answer(at, answer);
         // A client that disconnected early did not wait for the rest.
         if !is_judged_by_chunks
@@ -155,6 +157,7 @@ impl Ledger {
         answers.uncounted += u64::from(answer.tokens.is_none());
         answers.claiming += u64::from(answer.completion_tokens.is_some());
         answers.tokens_claimed += answer.completion_tokens.map_or(0, u64::from);
+        // Only a response that is read event by event over HTTP has one.
         if let Some(content) = &answer.content {
             *answers.events.get_or_insert_default() += u64::from(content.events);
             answers.event_tokens_max = answers.event_tokens_max.max(content.event_tokens_max);
@@ -211,6 +214,7 @@ impl Ledger {
             return;
         }
         if answer.end == AnswerEnd::Whole {
+            // As a frame with its finish would.
             request.finish_seen = true;
             self.totals.requests.finished += 1;
             self.totals.requests.completed += 1;
@@ -303,12 +307,12 @@ mod tests {
     #[test]
     fn rejections_are_counted_by_status() {
         let mut path = Path::new(Config::default());
-        for status in [429, 503, 429, 200, 999] {
+        for status in [429, 503, 429, 100, 200, 999] {
             path.apply(What::Rejected(Rejection { status }));
         }
         let answers = &path.ledger().totals().answers;
         assert_eq!(answers.rejected.clone().into_iter().collect::<Vec<_>>(), [(429, 2), (503, 1)]);
-        assert_eq!(answers.seen, 0);
+        assert_eq!((answers.seen, answers.failed, answers.uncounted), (1, 1, 0), "the stream with only an error");
     }
 
     #[test]

@@ -78,32 +78,35 @@ impl Request {
 }
 
 impl Ledger {
-    /// Counts the requests in `pending_receive`, whose frame waited long before its receive. A request counts once.
+    /// Counts the requests whose frame was just received after a long wait: those of the chunks in `pending_receive`. A request counts once.
     pub(super) fn count_late_requests(&mut self, hop_index: usize) {
         let hop = &self.hops.all[hop_index];
         for chunk in &self.pending_receive {
             let Some(request) = self.table.get_mut(chunk.ticket) else { continue };
-            let is_known = request.has_waited_on(hop.group);
+            let was_counted = request.has_waited_on(hop.group);
             let Some(stream) = request.streams.iter_mut().find(|stream| stream.hop == hop.id) else { continue };
             stream.has_waited = true;
-            self.hops.groups[hop.group].late_requests += u64::from(!is_known);
+            self.hops.groups[hop.group].late_requests += u64::from(!was_counted);
         }
     }
 
     /// Number of requests with a frame on the hops of this group that waited, or has waited, at least [`LATE_NS`].
     pub(crate) fn late_requests(&self, group: usize, now: MonoNs) -> u64 {
+        // Those that were received are counted; those of frames that are still queued are looked up. A set, because a request may have
+        // several such frames.
         let lanes = self.hops_of_group(group).flat_map(|hop| hop.lanes.values());
-        let queued: BTreeSet<Ticket> = lanes.flat_map(|lane| lane.tickets_sent_before(now, LATE_NS)).collect();
+        let queued: BTreeSet<Ticket> = lanes.flat_map(|lane| lane.tickets_queued_for(now, LATE_NS)).collect();
         let is_new = |ticket: &Ticket| self.table.get(*ticket).is_some_and(|request| !request.has_waited_on(group));
         self.hops.groups[group].late_requests + queued.iter().filter(|ticket| is_new(ticket)).count() as u64
     }
 }
 
 impl Lane {
-    /// Requests with a chunk in the queued frames that have waited this long at `now`, with repetitions.
-    fn tickets_sent_before(&self, now: MonoNs, wait_ns: u64) -> impl Iterator<Item = Ticket> + '_ {
-        let late = self.frames.iter().take_while(move |frame| now.since(frame.sent_at) >= wait_ns);
-        let chunks: usize = late.map(|frame| frame.chunks as usize).sum();
-        self.chunks.iter().take(chunks).map(|chunk| chunk.ticket)
+    /// Requests with a chunk in frames that have been queued for `min_wait_ns` or longer at `now`, with repetitions.
+    fn tickets_queued_for(&self, now: MonoNs, min_wait_ns: u64) -> impl Iterator<Item = Ticket> + '_ {
+        let late = self.frames.iter().take_while(move |frame| now.since(frame.sent_at) >= min_wait_ns);
+        // Chunks are queued in the order of their frames, so those of the oldest frames come first.
+        let late_chunks: usize = late.map(|frame| frame.chunks as usize).sum();
+        self.chunks.iter().take(late_chunks).map(|chunk| chunk.ticket)
     }
 }

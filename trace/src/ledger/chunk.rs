@@ -90,8 +90,8 @@ impl Ledger {
         if was_seen_on_hop {
             return false;
         }
-        let mut of_group = request.streams.iter().filter(|stream| stream.is_on_group(context.group));
-        of_group.any(|stream| stream.is_finished() && stream.is_whole())
+        let mut streams_of_group = request.streams.iter().filter(|stream| stream.is_on_group(context.group));
+        streams_of_group.any(|stream| stream.is_finished() && stream.is_whole())
     }
 
     /// Compares the chunk's counts with its stream, which is created if needed.
@@ -179,7 +179,8 @@ impl Ledger {
         CheckedChunk { ticket, stream_index, step }
     }
 
-    /// Step of a chunk with inconsistent counts, or with a rid that a previous request may still use.
+    /// Marks requests as live at the same time if this chunk shows that: one with inconsistent counts, or with a rid that a previous request may
+    /// still use. Returns the step of the chunk, without a verdict on its tokens if its rid is shared.
     #[cold]
     fn resolve_shared_rid(&mut self, checked: CheckedChunk, context: &FrameContext, chunk: &Chunk<'_>) -> CountStep {
         if checked.step.verdict == CountVerdict::Overlap || self.is_of_predecessor(checked, context, chunk) {
@@ -191,9 +192,7 @@ impl Ledger {
     /// Restarts a stream whose count begins again. Behind the scheduler, a stream not seen from its start began with late chunks of an
     /// earlier request and is reset. Otherwise the rid now belongs to another request, which gets a new record.
     fn restart_stream(&mut self, ticket: Ticket, stream_index: usize, context: &FrameContext, rid: &str) -> Ticket {
-        let Some(request) = self.table.get_mut(ticket) else {
-            return ticket;
-        };
+        let Some(request) = self.table.get_mut(ticket) else { return ticket };
         let is_whole = request.streams.get(stream_index).is_some_and(Stream::is_whole);
         let began_with_late_chunks = !is_whole || self.predecessors.contains_key(&ticket);
         if stream_index > 0 && !context.is_origin && began_with_late_chunks {
@@ -238,18 +237,19 @@ impl Ledger {
         new
     }
 
-    /// Counts what the chunk's counts prove about the request.
+    /// Adds what the chunk's counts prove about its request to the totals of the run: tokens lost on the wire, or listed more than once.
     fn record_verdict(&mut self, checked: CheckedChunk, context: &FrameContext, rid: &str) {
         if checked.step.verdict == CountVerdict::Fits {
             return;
         }
-        let Some(request) = self.table.get_mut(checked.ticket) else {
-            return;
-        };
+        let Some(request) = self.table.get_mut(checked.ticket) else { return };
         let totals = &mut self.totals;
         match checked.step.verdict {
-            // On its later hops, the same request joins late again.
-            CountVerdict::JoinedLate if request.streams.len() == 1 => totals.requests.joined_late += 1,
+            CountVerdict::JoinedLate => {
+                // On its later hops, the same request joins late again.
+                let is_on_first_hop = request.streams.len() == 1;
+                totals.requests.joined_late += u64::from(is_on_first_hop);
+            }
             CountVerdict::Loss { missing } => {
                 let is_first_loss = request.wire_missing == 0;
                 let new_losses = request.add_wire_loss(checked.stream_index, missing);
@@ -269,13 +269,19 @@ impl Ledger {
                 let inflation = &mut totals.wire_inflation;
                 inflation.counted += u64::from(listed);
                 inflation.made += u64::from(new);
+                // Until several chunks in a row list all ids, there may be another cause, so no request is named.
                 if confirmed {
                     let is_first = !request.inflated;
                     request.inflated = true;
                     inflation.seen.record_request(context.at, rid, u64::from(listed), is_first);
                 }
             }
-            _ => {}
+            // `Fits` has returned above; the others say nothing about tokens.
+            CountVerdict::Fits
+            | CountVerdict::Rebased
+            | CountVerdict::Repeat
+            | CountVerdict::Restart
+            | CountVerdict::Overlap => {}
         }
     }
 
@@ -283,9 +289,7 @@ impl Ledger {
     fn apply_chunk(&mut self, checked: CheckedChunk, context: &FrameContext, chunk: &Chunk<'_>, sums: &mut FrameSums) {
         let CheckedChunk { ticket, stream_index, step } = checked;
         let any_origin = self.hops.any_origin;
-        let Some(request) = self.table.get_mut(ticket) else {
-            return;
-        };
+        let Some(request) = self.table.get_mut(ticket) else { return };
         // Until the scheduler is known, the first hop on which the request was seen stands for it.
         let is_from_scheduler = if any_origin { context.is_origin } else { stream_index == 0 };
         let is_repeat = step.verdict == CountVerdict::Repeat;
@@ -299,10 +303,10 @@ impl Ledger {
             is_first && !is_from_scheduler && (request.is_shared() || self.predecessors.contains_key(&ticket));
         // The scheduler may run on another machine, where its chunks are not observed.
         let is_answer = !is_repeat && request.streams.iter().all(|stream| stream.chunks == 0) && !is_ambiguous_first;
-        if is_answer && let Some(answered) = self.dispatched.take_answered(context.at, chunk.rid) {
+        if is_answer && let Some(answered) = self.dispatched.remove_answered(context.at, chunk.rid) {
             let details = request.details.get_or_insert_default();
             details.dispatch = Some(answered.times);
-            details.wait = Some(self.dispatched.wait_of(&answered));
+            details.wait = Some(self.dispatched.dispatch_wait(&answered));
             if answered.times.received.is_none() {
                 self.hops.record_unobserved_receive(answered.message.hop);
             }
@@ -346,7 +350,7 @@ impl Ledger {
                 request.silence_ns = request.silence_ns.max(NonZeroU64::new(silence_ns.max(1)));
             }
         }
-        request.first_receive_missed |= is_first && context.hides_receives || is_ambiguous_first;
+        request.first_receive_missed |= (is_first && context.hides_receives) || is_ambiguous_first;
         let number = stream.chunks + 1;
         let reported_count = chunk.completion_tokens.unwrap_or(0);
         if !is_repeat {
@@ -402,7 +406,7 @@ impl Ledger {
             sums.tracked_chunks += 1;
             judged = self.track_delivery(checked, context, chunk, count);
         }
-        self.history.keep_chunk(context, chunk, number);
+        self.recent_chunks.keep_chunk(context, chunk, number);
         // Most chunks are judged later, by a delivery.
         if !judged.is_empty() {
             self.record_outcomes(context.at, ticket, &judged);
@@ -424,9 +428,7 @@ impl Ledger {
         count: Option<u32>,
     ) -> JudgedList {
         let CheckedChunk { ticket, stream_index, step } = checked;
-        let Some(request) = self.table.get_mut(ticket) else {
-            return JudgedList::default();
-        };
+        let Some(request) = self.table.get_mut(ticket) else { return JudgedList::default() };
         let stream = &request.streams[stream_index];
         let tracker = request.tracker.get_or_insert_with(|| {
             let early_count = self.early.count_reached(chunk.rid, context.at);
@@ -523,7 +525,8 @@ impl Ledger {
         self.finish_request(ticket, at, finish);
     }
 
-    /// Forgets that the rid leads to a request that has ended, if the scheduler was asked to abort a later request with it.
+    /// Makes the rid lead to no record, if its record is that of a request that has ended and the scheduler was asked to abort a later request
+    /// with the same rid.
     fn unmap_earlier_attempt(&mut self, rid: &str) {
         let Some(ticket) = self.table.ticket_of(rid) else { return };
         let has_ended = self.table.get(ticket).is_some_and(|request| request.finish.is_some());
@@ -533,7 +536,7 @@ impl Ledger {
     }
 
     /// Records an `AbortReq` of the scheduler: it has aborted the request while that was queued, so the request may have no record yet.
-    pub(super) fn abort_request(&mut self, at: MonoNs, rid: &str) {
+    pub(super) fn record_scheduler_abort(&mut self, at: MonoNs, rid: &str) {
         self.unmap_earlier_attempt(rid);
         let ticket = self.table.ticket_of(rid).unwrap_or_else(|| self.admit_request(rid, at));
         let Some(request) = self.table.get_mut(ticket) else { return };
@@ -568,11 +571,12 @@ fn may_be_late_chunk(request: &Request, stream_index: usize, context: &FrameCont
     }
     let stream = request.streams.get(stream_index);
     let shows_holes = stream.is_some_and(|stream| stream.shows_tokens(context.claimed_ids));
-    let mut of_group = request.streams.iter().filter(|stream| stream.is_on_group(context.group));
-    shows_holes && of_group.any(|stream| stream.missing_tokens > 0 || !stream.is_whole())
+    let mut streams_of_group = request.streams.iter().filter(|stream| stream.is_on_group(context.group));
+    let has_hole = streams_of_group.any(|stream| stream.missing_tokens > 0 || !stream.is_whole());
+    shows_holes && has_hole
 }
 
-/// Ids of the tokens that a chunk carries: the last `carried` of those listed, or none if they exceed `limit`.
+/// Ids of the `carried` tokens that a chunk carries, the last ones of those listed. Empty if they are more than `limit`, or not all listed.
 fn kept_ids<'c>(chunk: &Chunk<'c>, carried: u32, limit: usize) -> &'c [i64] {
     let carried = carried as usize;
     if carried > limit {

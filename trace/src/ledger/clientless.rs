@@ -53,6 +53,7 @@ impl ClientlessRequests {
     /// Records that the scheduler was asked to abort all requests.
     pub(super) fn record_abort_of_all(&mut self, abort: RequestAbort) {
         for watched in &mut self.watched {
+            // An abort of the request itself came before, and counts.
             watched.abort.get_or_insert(abort);
         }
     }
@@ -165,7 +166,7 @@ impl Ledger {
         }
     }
 
-    /// Keeps the numbers of an abandoned request whose record is closed. Returns whether it is one.
+    /// Stops watching a request whose record is closed, and keeps its numbers if it was abandoned. Returns whether it was.
     pub(super) fn close_clientless(&mut self, ticket: Ticket, request: &Request) -> bool {
         let watched = self.clientless.stop_watching(ticket);
         let Some(abandoned) = watched.and_then(|watched| self.find_abandoned(&watched, request)) else { return false };
@@ -220,7 +221,7 @@ impl Ledger {
 
     /// What the scheduler sent of a watched request after its client had left. `None` if an abort explains that, or another client may wait.
     fn find_abandoned(&self, watched: &WatchedRequest, request: &Request) -> Option<AbandonedRequest> {
-        let last = self.last_chunk_of_scheduler(request)?;
+        let last_chunk_at = self.last_chunk_of_scheduler(request)?;
         // A rid in use twice, or a delivery since, may mean another client.
         let may_have_client = request.is_shared() || request.tokens_delivered > watched.tokens_delivered;
         let tokens = request.tokens_sent.saturating_sub(watched.tokens_sent);
@@ -232,14 +233,14 @@ impl Ledger {
         {
             abandoned_since = abandoned_since.max(received);
         }
-        let has_stopped_soon = last.since(abandoned_since) < ABANDONED_NS;
+        let has_stopped_soon = last_chunk_at.since(abandoned_since) < ABANDONED_NS;
         if may_have_client || has_stopped_soon || tokens == 0 || chunks < MIN_ABANDONED_CHUNKS {
             return None;
         }
         Some(AbandonedRequest {
             rid: request.rid.clone(),
             since: watched.left_at,
-            last,
+            last: last_chunk_at,
             outputs: chunks.into(),
             tokens: Some(u64::from(tokens)),
             has_client_left: watched.has_client_left,

@@ -24,13 +24,14 @@ struct KeptRids {
 }
 
 impl CountedRids {
-    /// Adds a request, if it is not among them.
-    pub(crate) fn add(&mut self, rid: &str) {
+    /// Counts a request, if it is not among the kept ones.
+    pub(crate) fn add_rid(&mut self, rid: &str) {
         let hash = hash_rid(rid);
         if self.kept.all.contains(&hash) {
             return;
         }
         self.counted += 1;
+        // Copies the kept hashes first if a finding still shares them.
         let kept = Arc::make_mut(&mut self.kept);
         kept.all.insert(hash);
         kept.in_order.push_back(hash);
@@ -56,7 +57,7 @@ impl<'r> FromIterator<&'r str> for CountedRids {
     fn from_iter<I: IntoIterator<Item = &'r str>>(rids: I) -> Self {
         let mut counted = Self::default();
         for rid in rids {
-            counted.add(rid);
+            counted.add_rid(rid);
         }
         counted
     }

@@ -1,10 +1,11 @@
 //! Deliveries, matched against the chunks that were sent.
 
 use super::delivery_tracker::DeliveryTracker;
-use super::outcome::UnjudgedCause;
+use super::outcome::{OutcomeCounts, UnjudgedCause};
 use super::shared_rid::late_deliveries_until;
+use super::stream::Stream;
 use super::stream_count::Evidence;
-use super::{GAP_WARNING_NS, Ledger};
+use super::{GAP_WARNING_NS, Ledger, Totals};
 use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::event::{Arrival, Delivery, Response, Traced};
@@ -18,13 +19,80 @@ const MIN_REPEATING_DELIVERIES: u8 = 2;
 
 /// Whether the delivery, which should list only new tokens, repeats those that the client already has (`tokens_before`) and adds new ones.
 fn repeats_all_tokens(delivery: &Delivery<'_>, tokens_before: u64) -> bool {
-    let Some(end_count) = delivery.completion_tokens.map(u64::from) else {
-        return false;
-    };
+    let Some(end_count) = delivery.completion_tokens.map(u64::from) else { return false };
     let has_new_tokens = end_count > tokens_before;
     let listed = u64::from(delivery.tokens);
     let lists_all = listed >= end_count && listed <= end_count + TOLERATED_EXTRA_TOKENS;
     delivery.mode == Mode::Incremental && tokens_before > 0 && has_new_tokens && lists_all
+}
+
+impl Totals {
+    /// Adds the chunks that a delivery shows as dropped or merged (`judged`). `all`: outcomes of the request's chunks so far, with these.
+    fn record_drops_and_merges(
+        &mut self,
+        at: MonoNs,
+        rid: &str,
+        delivery: &Delivery<'_>,
+        judged: OutcomeCounts,
+        all: OutcomeCounts,
+    ) {
+        if judged.tokens_lost > 0 {
+            if delivery.response == Response::Text {
+                self.tokens.lost_from_text += judged.tokens_lost;
+            }
+            let is_first_loss = all.tokens_lost == judged.tokens_lost;
+            self.drops.record_request(at, rid, all.tokens_lost, is_first_loss);
+        }
+        if judged.merged > 0 {
+            let requests = match delivery.mode {
+                Mode::Incremental => &mut self.merges,
+                // The later chunk has all tokens of the ones before, so it replaces them.
+                Mode::Cumulative => {
+                    self.replaced.total += judged.merged;
+                    &mut self.replaced.requests
+                }
+            };
+            let is_first_merge = all.merged == judged.merged;
+            requests.record_request(at, rid, all.merged, is_first_merge);
+        }
+    }
+
+    /// Records that a consumer counts tokens of a request repeatedly, if a delivery shows that: it claims far more tokens than the engine
+    /// generated, because each adds all tokens so far. `new_tokens`: those that the delivery really added.
+    fn record_claimed_inflation(
+        &mut self,
+        at: MonoNs,
+        rid: &str,
+        streams: &[Stream],
+        delivery: &Delivery<'_>,
+        tracker: &mut DeliveryTracker,
+        new_tokens: u32,
+    ) {
+        let generated = u64::from(delivery.completion_tokens.unwrap_or(0)).max(tracker.delivered_to());
+        let exceeds_count = tracker.claimed_tokens > generated + TOLERATED_EXTRA_TOKENS;
+        if delivery.completion_tokens.is_none() || tracker.is_incomplete || !exceeds_count {
+            return;
+        }
+        let generated = streams.iter().fold(generated, |max, stream| max.max(u64::from(stream.count.high)));
+        // A request retracted unobserved restarts its count, so its tokens exceed the count.
+        let adds_up_counts = tracker.repeating_deliveries >= MIN_REPEATING_DELIVERIES
+            || streams.iter().any(|stream| stream.count.evidence == Evidence::Cumulative);
+        if !adds_up_counts || tracker.claimed_tokens <= generated + TOLERATED_EXTRA_TOKENS {
+            return;
+        }
+        let inflation = &mut self.claimed_inflation;
+        let is_first = !tracker.is_inflated;
+        tracker.is_inflated = true;
+        if is_first {
+            // Earlier deliveries were not known to be inflated.
+            inflation.counted += tracker.claimed_tokens;
+            inflation.made += generated;
+        } else {
+            inflation.counted += u64::from(delivery.tokens);
+            inflation.made += u64::from(new_tokens);
+        }
+        inflation.seen.record_request(at, rid, tracker.claimed_tokens, is_first);
+    }
 }
 
 impl Ledger {
@@ -43,6 +111,8 @@ impl Ledger {
         }
     }
 
+    /// Records a delivery: judges which chunks of its request it carried, merged or dropped, and its times. A delivery that names no request with a
+    /// record is kept for a while.
     pub(super) fn record_delivery(&mut self, at: MonoNs, delivery: &Delivery<'_>) {
         if delivery.rid.is_empty() || self.engine.is_health_check(delivery.rid) {
             return;
@@ -50,7 +120,7 @@ impl Ledger {
         if delivery.is_uncounted() {
             return self.mark_text_only(at, delivery.rid);
         }
-        self.history.keep_delivery(at, delivery);
+        self.recent_chunks.keep_delivery(at, delivery);
         let mut delivery = *delivery;
         if self.record_summed_counts(at, delivery.rid, delivery.completion_tokens) {
             // A sum of counts is not a position in the output.
@@ -64,9 +134,7 @@ impl Ledger {
         if self.record_shared_delivery(at, ticket, &delivery) {
             return;
         }
-        let Some(request) = self.table.get_mut(ticket) else {
-            return;
-        };
+        let Some(request) = self.table.get_mut(ticket) else { return };
         request.last_at = request.last_at.max(at);
         // Once per response: those of every token need not be compared with the retries.
         if delivery.finished || request.tokens_delivered == 0 {
@@ -86,7 +154,6 @@ impl Ledger {
             }
             Box::new(tracker)
         });
-        let before = tracker.outcomes;
         let mut is_path_complete = false;
         // A first delivery of all tokens so far is the same in either mode. Text is the growth in both.
         let fits_both_modes = delivery.completion_tokens == Some(delivery.tokens) && tracker.delivered_to() == 0;
@@ -122,7 +189,7 @@ impl Ledger {
                 self.itl_delivered.record(silence_ns);
                 if silence_ns >= GAP_WARNING_NS {
                     self.late_deliveries.record_span(last, at);
-                    self.late_delivery_rids.add(&request.rid);
+                    self.late_delivery_rids.add_rid(&request.rid);
                 }
                 self.itl_delivered_by_token.record_n(token_ns, result.new_tokens.into());
                 let itl = request.itl.get_or_insert_default();
@@ -138,7 +205,7 @@ impl Ledger {
                     self.worst_delivery_wait.keep_longest(at, &request.rid, ns);
                     if ns >= GAP_WARNING_NS {
                         self.late_deliveries.record_span(from, at);
-                        self.late_delivery_rids.add(&request.rid);
+                        self.late_delivery_rids.add_rid(&request.rid);
                     }
                 }
                 is_path_complete = from.is_some();
@@ -151,43 +218,8 @@ impl Ledger {
                 self.loss_memory.keep_range(at, losses, range, &mut self.limits);
             }
         }
-        if judged.tokens_lost > 0 {
-            if delivery.response == Response::Text {
-                totals.tokens.lost_from_text += judged.tokens_lost;
-            }
-            totals.drops.record_request(at, &request.rid, tracker.outcomes.tokens_lost, before.tokens_lost == 0);
-        }
-        if judged.merged > 0 {
-            let requests = match delivery.mode {
-                Mode::Incremental => &mut totals.merges,
-                Mode::Cumulative => {
-                    totals.replaced.total += judged.merged;
-                    &mut totals.replaced.requests
-                }
-            };
-            requests.record_request(at, &request.rid, tracker.outcomes.merged, before.merged == 0);
-        }
-        let generated = u64::from(delivery.completion_tokens.unwrap_or(0)).max(tracker.delivered_to());
-        let exceeds_count = tracker.claimed_tokens > generated + TOLERATED_EXTRA_TOKENS;
-        if delivery.completion_tokens.is_some() && !tracker.is_incomplete && exceeds_count {
-            let generated = request.streams.iter().fold(generated, |max, stream| max.max(u64::from(stream.count.high)));
-            // A request retracted unobserved restarts its count, so its tokens exceed the count.
-            let adds_up_counts = tracker.repeating_deliveries >= MIN_REPEATING_DELIVERIES
-                || request.streams.iter().any(|stream| stream.count.evidence == Evidence::Cumulative);
-            if adds_up_counts && tracker.claimed_tokens > generated + TOLERATED_EXTRA_TOKENS {
-                let inflation = &mut totals.claimed_inflation;
-                let is_first = !std::mem::replace(&mut tracker.is_inflated, true);
-                if is_first {
-                    // Earlier deliveries were not known to be inflated.
-                    inflation.counted += tracker.claimed_tokens;
-                    inflation.made += generated;
-                } else {
-                    inflation.counted += u64::from(delivery.tokens);
-                    inflation.made += u64::from(result.new_tokens);
-                }
-                inflation.seen.record_request(at, &request.rid, tracker.claimed_tokens, is_first);
-            }
-        }
+        totals.record_drops_and_merges(at, &request.rid, &delivery, judged, tracker.outcomes);
+        totals.record_claimed_inflation(at, &request.rid, &request.streams, &delivery, tracker, result.new_tokens);
         request.has_one_body |= delivery.response == Response::Whole;
         // A receive that is observed later completes the path when the request is closed.
         if is_path_complete {

@@ -189,9 +189,9 @@ impl DeliveryTracker {
         store.ids -= self.ids.len();
     }
 
-    /// Records a chunk with the ids of its tokens, if kept. With `whole` false it shares an entry with its neighbour. Returns it if its outcome
-    /// is decided: its delivery may have been observed before its send.
-    pub(crate) fn push_chunk(&mut self, chunk: InFlightEntry, ids: &[i64], whole: bool) -> JudgedList {
+    /// Records a chunk with the ids of its tokens, if kept. It shares an entry with its neighbour unless `has_own_entry`. Returns it if its
+    /// outcome is decided: its delivery may have been observed before its send.
+    pub(crate) fn push_chunk(&mut self, chunk: InFlightEntry, ids: &[i64], has_own_entry: bool) -> JudgedList {
         let chunk = InFlightEntry { chunks: 1, ..chunk };
         let InFlightEntry { end_count: end, reported_count: counted, tokens, .. } = chunk;
         self.chunks_entered += 1;
@@ -210,7 +210,7 @@ impl DeliveryTracker {
         }
         self.chunks_in_flight += 1;
         match self.in_flight.back_mut() {
-            Some(last) if !whole => {
+            Some(last) if !has_own_entry => {
                 if last.ids > 0 && last.end_count + tokens == end && ids.len() == tokens as usize {
                     last.ids += tokens;
                     self.ids.extend(ids);
@@ -303,12 +303,12 @@ impl DeliveryTracker {
     }
 
     /// Judges a cumulative delivery, which covers all in-flight chunks up to `to`.
-    fn deliver_cumulative(&mut self, to: u32, finished: bool) -> DeliveryResult {
+    fn deliver_cumulative(&mut self, to: u32, is_finished: bool) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         while let Some(entry) = self.in_flight.front().copied() {
             let is_covered = entry.end_count <= to;
-            if !is_covered || entry.may_be_delivered_later(to, has_carrier, finished) {
+            if !is_covered || entry.may_be_delivered_later(to, has_carrier, is_finished) {
                 break;
             }
             self.pop_entry();
@@ -316,9 +316,10 @@ impl DeliveryTracker {
         }
         // Earlier deliveries of a response joined late are unknown, so none of these tokens counts as new.
         let may_have_missed = self.is_incomplete && !self.has_begun;
+        let max_new_tokens = if may_have_missed { 0 } else { u32::MAX };
         DeliveryResult {
             judged,
-            new_tokens: self.advance_to(to, if may_have_missed { 0 } else { u32::MAX }),
+            new_tokens: self.advance_to(to, max_new_tokens),
             missed_deliveries: may_have_missed,
             ..DeliveryResult::default()
         }
@@ -377,7 +378,7 @@ impl DeliveryTracker {
         }
     }
 
-    /// Whether covered tokens before `from` are undelivered and some covered chunk is imprecise.
+    /// Whether, of the chunks in flight up to count `to`, some are imprecise and some have undelivered tokens before count `from`.
     fn has_imprecise_gap_before(&self, from: u32, to: u32) -> bool {
         let mut has_imprecise = false;
         let mut has_gap = false;
@@ -389,7 +390,8 @@ impl DeliveryTracker {
         has_imprecise && has_gap
     }
 
-    /// Like [`Self::deliver_incremental`], for imprecise chunks that do not all fit into the delivery.
+    /// Judges an incremental delivery up to count `to` by the chunks that can carry its tokens: some are imprecise, and they do not all fit.
+    /// `broken`: something before it may be unobserved, so that it proves no loss.
     fn deliver_imprecise(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> DeliveryResult {
         // No entry ends at `to`: the last delivered chunk was not observed, or shares an entry with later chunks.
         // The last covered entry is then not the end of the delivery.
@@ -506,6 +508,7 @@ impl DeliveryTracker {
             let Some(entry) = self.pop_entry() else { break };
             let delivered_before = self.delivered_to;
             self.delivered_to = delivered_before.max(entry.end_count);
+            // An entry without tokens loses none.
             if last.carries_all || index == last.index || entry.tokens == 0 {
                 entry.add_carried(delivered_before, &mut judged, &mut has_carrier);
                 new_tokens = entry.tokens.saturating_add(new_tokens);
@@ -523,7 +526,8 @@ impl DeliveryTracker {
         Some(DeliveryResult { judged, lost_ranges: lost, new_tokens, ..DeliveryResult::default() })
     }
 
-    /// Counts run behind and the delivery matches no chunk, so a send was not observed. Chunks that it may have covered become unknown.
+    /// Makes the chunks unjudged that a delivery up to count `to` may have covered: counts run behind and it matches no chunk, so a send was not
+    /// observed.
     fn unjudge_up_to(&mut self, to: u32) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let last_covered = self.in_flight.iter().rposition(|entry| entry.reported_count == to || entry.end_count <= to);
@@ -543,6 +547,7 @@ impl DeliveryTracker {
         let mut to = self.delivered_to;
         while let Some(entry) = self.in_flight.front().copied() {
             let remaining = tokens - covered;
+            // An entry that does not fit whole stays in flight.
             let is_within_delivery = remaining > 0 && entry.tokens <= remaining;
             if !is_within_delivery {
                 break;
@@ -556,7 +561,7 @@ impl DeliveryTracker {
         DeliveryResult { judged, new_tokens: covered, ..DeliveryResult::default() }
     }
 
-    /// Sets the count delivered so far. Returns the number of new tokens, `max_new` at most.
+    /// Raises the count delivered so far to `to`. Returns by how many tokens, `max_new` at most.
     fn advance_to(&mut self, to: u32, max_new: u32) -> u32 {
         let new_tokens = to.saturating_sub(self.delivered_to).min(max_new);
         self.delivered_to = self.delivered_to.max(to);
@@ -575,13 +580,15 @@ impl DeliveryTracker {
         Some(entry)
     }
 
-    /// Tokens `(from, to]` of `entry`, which must be the most recently removed one.
+    /// The lost tokens after count `from` up to count `to` of `entry`, which must be the most recently removed one.
     fn lost_range(&self, entry: &InFlightEntry, from: u32, to: u32) -> LostRange {
+        // The entry's ids begin after count `end_count - tokens`; those up to `from` are not lost.
         let skipped = (from as usize + entry.tokens as usize).saturating_sub(entry.end_count as usize);
         let ids = self.removed_ids.get(skipped..skipped + (to - from) as usize);
         LostRange {
             // Positions count from 1.
             tokens: [from + 1, to],
+            // In an entry of several chunks, it is unknown which of them are lost.
             chunks: (entry.chunks == 1).then_some([entry.first_number; 2]),
             ids: ids.unwrap_or_default().to_vec(),
         }

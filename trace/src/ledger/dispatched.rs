@@ -76,11 +76,15 @@ struct Forwarding {
 impl WaitingRequest {
     /// The hop on which it waited longest for the scheduler.
     fn slowest_hop(&self) -> HopId {
-        let all_ns = self.times.received.map(|received| received.since(self.times.sent));
-        match (self.forwarding, all_ns) {
-            (Some(forwarding), Some(all_ns)) if forwarding.ns > all_ns / 2 => forwarding.hop,
-            _ => self.message.hop,
+        if let Some(forwarding) = self.forwarding
+            && let Some(received) = self.times.received
+        {
+            let whole_ns = received.since(self.times.sent);
+            if forwarding.ns > whole_ns / 2 {
+                return forwarding.hop;
+            }
         }
+        self.message.hop
     }
 }
 
@@ -104,8 +108,8 @@ pub(super) struct AnsweredRequests {
 }
 
 impl AnsweredRequests {
-    fn counting(seconds: RunSeconds) -> Self {
-        Self { first_chunk_waits: WindowedDistribution::counting(seconds), ..Self::default() }
+    fn with_seconds(seconds: RunSeconds) -> Self {
+        Self { first_chunk_waits: WindowedDistribution::with_seconds(seconds), ..Self::default() }
     }
 }
 
@@ -160,8 +164,8 @@ struct LastMessage {
 }
 
 impl DispatchedRequests {
-    /// Adds a request. Returns whether the oldest one was evicted because `max` are waiting.
-    fn add(
+    /// Adds a request that the message `frame` dispatched. Returns whether the oldest one was evicted because `max` are waiting.
+    fn add_request(
         &mut self,
         at: MonoNs,
         frame: FrameId,
@@ -280,15 +284,19 @@ impl DispatchedRequests {
         }
     }
 
-    /// Records that the scheduler answered a health check while it ran nothing else.
+    /// Records that the scheduler answered the health check with this id while it ran nothing else.
     pub(super) fn record_idle_check(&mut self, rid: &str) {
-        if let Some(check) = self.health_check.take_if(|check| check.rid_hash == hash_rid(rid)) {
+        if let Some(check) = self.health_check
+            && check.rid_hash == hash_rid(rid)
+        {
+            self.health_check = None;
             self.idle_checks.insert(check.hop, check.sent);
         }
     }
 
-    /// The engine's load and output while a request waited that has its first chunk now.
-    pub(super) fn wait_of(&self, answered: &WaitingRequest) -> DispatchWait {
+    /// The engine's load and output while the request `answered`, which has its first chunk now, waited for it.
+    pub(super) fn dispatch_wait(&self, answered: &WaitingRequest) -> DispatchWait {
+        // The request itself has been removed.
         let waiting = self.by_rid.len() - self.aborted;
         DispatchWait {
             hop: answered.slowest_hop(),
@@ -298,8 +306,9 @@ impl DispatchedRequests {
         }
     }
 
-    /// Removes the request with this id, whose first chunk was observed, and marks those before it on its hop as overtaken.
-    pub(super) fn take_answered(&mut self, at: MonoNs, rid: &str) -> Option<WaitingRequest> {
+    /// Removes the request with this id, whose first chunk was observed, and marks those before it on its hop as overtaken. `None` if its
+    /// dispatch was not observed.
+    pub(super) fn remove_answered(&mut self, at: MonoNs, rid: &str) -> Option<WaitingRequest> {
         // Without a watched tokenizer there are none, and every new request asks.
         if self.by_rid.is_empty() {
             return None;
@@ -308,15 +317,16 @@ impl DispatchedRequests {
         let answered = self.remove(rid)?;
         self.count_answered(at, answered.message.hop, number, answered.times.sent);
         if let Some(before) = answered.forwarding {
+            // It also waited on the hop to the process that forwarded it, with another number.
             self.count_answered(at, before.hop, before.number, answered.times.sent);
         }
         Some(answered)
     }
 
-    /// Counts a request that had this number on a hop, and marks those before it there as overtaken.
+    /// Counts a request as answered that had this number on a hop, and marks those before it there as overtaken.
     fn count_answered(&mut self, at: MonoNs, hop: HopId, number: u64, sent_at: MonoNs) {
         let seconds = self.seconds;
-        let answered_on_hop = self.answered.entry(hop).or_insert_with(|| AnsweredRequests::counting(seconds));
+        let answered_on_hop = self.answered.entry(hop).or_insert_with(|| AnsweredRequests::with_seconds(seconds));
         answered_on_hop.first_chunk_waits.record(at, at.since(sent_at));
         // Each waiting request is marked once, by the first later one that has a chunk. Earlier marks need no second look.
         if number > answered_on_hop.overtaken_below {
@@ -448,11 +458,11 @@ impl Ledger {
                 self.totals.dispatched.requests += 1;
                 // The rid may have another client.
                 self.unwatch_clientless(request.rid);
-                self.follow_dispatch(at, request.rid);
+                self.record_dispatch_for_retries(at, request.rid);
                 // With a rid in use, a chunk does not show whose it is.
                 let is_in_use = self.table.ticket_of(request.rid).is_some();
                 let missed = if is_in_use { UNJUDGED } else { self.hops.missed_messages() };
-                if self.dispatched.add(at, dispatch.id, &request, missed, self.limits.dispatched_requests) {
+                if self.dispatched.add_request(at, dispatch.id, &request, missed, self.limits.dispatched_requests) {
                     self.limits.count_reached("dispatched_requests");
                 }
             }
@@ -460,7 +470,7 @@ impl Ledger {
                 // The process that forwards it received it on another hop, where it counts.
                 if !is_repeated {
                     self.totals.dispatched.aborts += 1;
-                    self.follow_abort(at, request.rid);
+                    self.record_abort_for_retries(at, request.rid);
                 }
                 // A retry with the rid of a finished request may be waiting.
                 let is_waiting = self.dispatched.mark_aborted(request.rid, message);

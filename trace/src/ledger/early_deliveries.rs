@@ -32,9 +32,9 @@ pub(super) struct EarlyDeliveries {
 }
 
 impl EarlyDeliveries {
-    /// Records a delivery; `end_count` is 0 if it has no count.
+    /// Keeps a delivery that was reported before its request's first chunk. `end_count` is 0 if it has no count.
     pub(super) fn keep_early_delivery(&mut self, rid: &str, at: MonoNs, end_count: u32) {
-        // The first chunk of a request is not reported later than that.
+        // The first chunk of a request is not reported later than that, so older deliveries are of no use.
         while self.deliveries.pop_front_if(|early| at.since(early.at) > MAX_DELAY_NS).is_some() {}
         let evicted = push_bounded(
             &mut self.deliveries,

@@ -117,6 +117,7 @@ impl EndedSilence {
 
     /// Whether the engine itself was silent: several streams went on, with less than half of the tokens that they usually make in such a time.
     fn is_silence_of_engine(&self) -> bool {
+        // What a working engine would have made meanwhile. Held-up frames would bring it at once.
         let usual_tokens_per_stream = self.silence.ns() / self.usual_token_ns.max(1);
         let usual_tokens = usual_tokens_per_stream.saturating_mul(self.silence.streams);
         self.silence.streams >= MIN_STREAMS && self.tokens_after < usual_tokens / 2
@@ -142,7 +143,7 @@ impl EngineSilences {
     }
 
     /// Forgets the current silence: observations were missed.
-    pub(super) fn forget_current(&mut self) {
+    pub(super) fn forget_current_silence(&mut self) {
         // Without the last frame, the next one ends no silence.
         self.last_frame = None;
         self.ended_silence = None;
@@ -161,10 +162,14 @@ impl EngineSilences {
 
     /// Records tokens of a stream that was open at `last_at` and that the wire lost: what was sent meanwhile is unknown.
     pub(super) fn record_wire_loss(&mut self, last_at: MonoNs) {
-        self.ended_silence.take_if(|ended| last_at <= ended.silence.from && !ended.is_confirmed);
+        let is_unconfirmed = |ended: &EndedSilence| last_at <= ended.silence.from && !ended.is_confirmed;
+        if self.ended_silence.as_ref().is_some_and(is_unconfirmed) {
+            self.ended_silence = None;
+        }
     }
 
-    /// Records new tokens of a stream whose last chunk was sent at `last_at`.
+    /// Counts new tokens of a stream after the silence that has just ended. `last_at` is the time of the stream's chunk before: if that precedes
+    /// the silence, the stream goes on after it, and counts unless it is not streamed.
     #[inline]
     pub(super) fn record_tokens(
         &mut self,
@@ -175,25 +180,28 @@ impl EngineSilences {
     ) {
         let Some(ended) = &mut self.ended_silence else { return };
         let since_end = at.since(ended.silence.to);
+        // The stream's first chunk after the silence: it was open before it.
         if last_at <= ended.silence.from && since_end <= MAX_RESUME_NS {
             ended.silence.streams += u64::from(is_streamed());
         }
+        // Frames that were only held up bring their tokens at once.
         if since_end <= ended.catch_up_ns() {
             ended.tokens_after += u64::from(tokens);
         }
     }
 
-    /// Advances time. Returns whether a silence ended so long ago that it can be confirmed.
+    /// Advances time. Returns whether a silence ended so long ago that what follows it can confirm it.
     fn advance_time(&mut self, now: MonoNs) -> bool {
         let last_tick = self.last_tick.replace(now);
         if last_tick.is_some_and(|last_tick| now.since(last_tick) > OWN_STALL_NS) {
             // tokengap itself did not run, so the engine may have sent frames meanwhile.
-            self.forget_current();
+            self.forget_current_silence();
         }
         let Some(ended) = &self.ended_silence else { return false };
         let since_end = now.since(ended.silence.to);
-        let is_counted = since_end > MAX_RESUME_NS.max(ended.catch_up_ns());
-        if is_counted && ended.is_confirmed {
+        // From then on, `record_tokens` adds nothing to its streams and tokens.
+        let is_fully_counted = since_end > MAX_RESUME_NS.max(ended.catch_up_ns());
+        if is_fully_counted && ended.is_confirmed {
             self.ended_silence = None;
             return false;
         }
@@ -223,7 +231,8 @@ impl EngineSilences {
 }
 
 impl Ledger {
-    /// Records a frame on the hop at `hop_index` before its chunks: the end of a silence, if the hop is the engine's.
+    /// Ends the silence before a frame on the hop at `hop_index`, if the hop is the engine's and the time since its last frame is far longer than
+    /// usual. Called before the frame's chunks are recorded.
     pub(super) fn end_engine_silence(&mut self, at: MonoNs, hop_index: usize, forwarded: Option<MonoNs>) {
         let hop = &self.hops.all[hop_index];
         // Behind the scheduler, another process may hold frames back.
@@ -234,7 +243,7 @@ impl Ledger {
         let end = forwarded.map_or(at, |forwarded| forwarded.max(at));
         let Some(from) = self.silences.record_frame(at, end) else { return };
         let hop_name = self.hops.groups[hop.group].name.as_str().into();
-        let Some(usual_ns) = self.usual_silence_ns(at.since(from)) else { return };
+        let Some(usual_ns) = self.usual_chunk_interval_ns(at.since(from)) else { return };
         // Without a usual pace, no pause is long.
         let Some(usual_token_ns) = self.itl_sent_by_token.quantile(0.5) else { return };
         let silence = EngineSilence {
@@ -263,8 +272,9 @@ impl Ledger {
         ControlMessages::Unobserved
     }
 
-    /// Median time between two chunks of a stream. `None` if `silence_ns` is not far above it, or if sends may have been blocked or unseen.
-    fn usual_silence_ns(&self, silence_ns: u64) -> Option<u64> {
+    /// Median time between two chunks of a stream, with which a silence of `silence_ns` is compared. `None` if the silence is not far longer, or
+    /// if sends may have been blocked or unseen.
+    fn usual_chunk_interval_ns(&self, silence_ns: u64) -> Option<u64> {
         let usual_ns = self.itl_sent.quantile(0.5)?;
         let mut outputs = self.hops.all.iter().filter(|hop| !hop.carries_requests);
         let is_blocked = outputs.any(|hop| hop.counts.backlog >= BLOCKING_FRAMES);
@@ -292,7 +302,7 @@ impl Ledger {
         let group = &self.hops.groups[self.hops.group_named(&silence.hop)?];
         let of_sender = self.threads.all.iter().filter(|thread| *thread.role == *group.ends.from);
         let main_threads = of_sender.filter(|thread| thread.part == Some(ThreadPart::Main));
-        let uses = main_threads.filter_map(|thread| thread.between(silence.from, silence.to));
+        let uses = main_threads.filter_map(|thread| thread.use_between(silence.from, silence.to));
         uses.max_by_key(TimeUse::wanted_ns)
     }
 
@@ -322,7 +332,7 @@ impl Ledger {
         if self.engine.facts().ends_silently() {
             return None;
         }
-        let usual_ns = self.usual_silence_ns(now.since(from))?;
+        let usual_ns = self.usual_chunk_interval_ns(now.since(from))?;
         // A stream that was silent for longer may have ended otherwise.
         let active_since = MonoNs(from.0.saturating_sub(usual_ns.saturating_mul(MIN_TIMES_USUAL)));
         let streaming = self.table.iter().filter(|request| self.is_streaming_since(request, active_since));

@@ -49,7 +49,7 @@ impl FinishedRequests {
             if let Some(evicted) = self.evict_or_move_oldest(limits.summaries / 2, &is_notable) {
                 self.rid_bytes = self.rid_bytes.saturating_sub(evicted.rid.len());
                 self.evicted += 1;
-                self.forget_rid(&evicted.rid);
+                self.uncount_rid(&evicted.rid);
             }
         }
         self.rid_bytes = self.rid_bytes.saturating_add(summary.rid.len());
@@ -57,14 +57,15 @@ impl FinishedRequests {
         self.recent.push_back(summary);
     }
 
-    /// Removes and returns the oldest ordinary summary. A notable one moves to the list of those instead, from which the oldest is removed if
-    /// there are more than `max_notable`, or no others.
+    /// Removes and returns the oldest summary. A notable one moves to the list of notable ones instead, from which the oldest is removed if there
+    /// are more than `max_notable`. `None` if the summary only moved.
     fn evict_or_move_oldest(
         &mut self,
         max_notable: usize,
         is_notable: impl Fn(&RequestSummary) -> bool,
     ) -> Option<RequestSummary> {
         let Some(oldest) = self.recent.pop_front() else {
+            // Only notable ones are left.
             return self.notable.pop_front();
         };
         if !is_notable(&oldest) {
@@ -74,8 +75,8 @@ impl FinishedRequests {
         if self.notable.len() > max_notable { self.notable.pop_front() } else { None }
     }
 
-    /// Counts one summary less with this rid.
-    fn forget_rid(&mut self, rid: &str) {
+    /// Counts one summary less with this rid. At 0, its entry is removed, so that the map stays as small as the list.
+    fn uncount_rid(&mut self, rid: &str) {
         if let Entry::Occupied(mut summaries) = self.by_rid_hash.entry(self.hasher.hash_one(rid)) {
             *summaries.get_mut() -= 1;
             if *summaries.get() == 0 {

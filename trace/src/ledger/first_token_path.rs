@@ -48,9 +48,10 @@ impl WayParts {
 
     /// The parts, in order.
     pub fn iter(self) -> impl Iterator<Item = WayPart> {
-        (self.from..self.to).map(|position| match position % 2 {
-            0 => WayPart::OnHop(position / 2),
-            _ => WayPart::Behind(position / 2),
+        (self.from..self.to).map(|position| {
+            let hop_index = position / 2;
+            // Even positions are sends, odd ones receives.
+            if position % 2 == 0 { WayPart::OnHop(hop_index) } else { WayPart::Behind(hop_index) }
         })
     }
 }
@@ -105,15 +106,15 @@ pub fn first_token_legs(numbers: &RequestNumbers, crossings: &[FirstCrossing]) -
     let mut legs = Vec::new();
     for timed in path.legs() {
         if timed.leg.from == TtftMoment::FirstSent {
-            add_way(&mut legs, crossings, Some(timed.at), Some(timed));
+            add_legs_of_way(&mut legs, crossings, Some(timed.at), Some(timed));
         } else {
             legs.push(FirstTokenLeg::on_ttft(timed));
         }
     }
     match path.moments().last() {
-        // Later moments were not observed, or not of its first chunk, but the hops may show a part of the way.
-        None => add_way(&mut legs, crossings, None, None),
-        Some((TtftMoment::FirstSent, at)) => add_way(&mut legs, crossings, Some(at), None),
+        // No moment was observed, or none after the first send, but the hops may show a part of the way.
+        None => add_legs_of_way(&mut legs, crossings, None, None),
+        Some((TtftMoment::FirstSent, at)) => add_legs_of_way(&mut legs, crossings, Some(at), None),
         // Without a delivery, the time to first token ends here.
         Some((TtftMoment::FirstReceived, at)) => {
             if let Some(processed) = numbers.processed_first.filter(|processed| *processed >= at) {
@@ -126,9 +127,14 @@ pub fn first_token_legs(numbers: &RequestNumbers, crossings: &[FirstCrossing]) -
     legs
 }
 
-/// Adds the way from `start`, the first send, split at each observed send and receive. `whole` is the leg of the time to first token that begins
-/// with it; `None` if no later moment was observed.
-fn add_way(legs: &mut Vec<FirstTokenLeg>, crossings: &[FirstCrossing], start: Option<MonoNs>, whole: Option<TimedLeg>) {
+/// Adds the legs of the way from the scheduler to the tokenizer: from `start`, the first send, split at each observed send and receive of the
+/// first chunk. `whole` is the leg of the time to first token that begins with it; `None` if no later moment was observed.
+fn add_legs_of_way(
+    legs: &mut Vec<FirstTokenLeg>,
+    crossings: &[FirstCrossing],
+    start: Option<MonoNs>,
+    whole: Option<TimedLeg>,
+) {
     let end = whole.and_then(|whole| end_of_way(crossings, whole));
     let last_at = whole.map_or(MonoNs(u64::MAX), TimedLeg::end);
     let end_position = end.map_or(usize::MAX, |end| end.position);
@@ -152,8 +158,10 @@ fn add_way(legs: &mut Vec<FirstTokenLeg>, crossings: &[FirstCrossing], start: Op
         from: pair[0].at,
         to: pair[1].at,
     });
-    let is_split = stops.len() > 2 || stops.windows(2).any(|pair| pair[0].position + 1 == pair[1].position);
+    let names_one_hop = stops.windows(2).any(|pair| pair[0].position + 1 == pair[1].position);
+    let is_split = stops.len() > 2 || names_one_hop;
     match whole {
+        // The hops tell no more than the whole leg.
         Some(whole) if !is_split => legs.push(FirstTokenLeg::on_ttft(whole)),
         _ => legs.extend(legs_of_way),
     }
@@ -167,10 +175,11 @@ fn end_of_way(crossings: &[FirstCrossing], whole: TimedLeg) -> Option<WayStop> {
     if is_incomplete {
         return None;
     }
-    // The way ends with the receive on the last hop.
+    // Each hop has two positions, its send and its receive. The way ends with the receive on the last hop, or behind it.
     let last_receive = 2 * crossings.len() - 1;
     let ends_with_receive = whole.leg.to == TtftMoment::FirstReceived;
-    Some(WayStop { position: if ends_with_receive { last_receive } else { last_receive + 1 }, at: whole.end() })
+    let position = if ends_with_receive { last_receive } else { last_receive + 1 };
+    Some(WayStop { position, at: whole.end() })
 }
 
 /// The observed sends and receives of the first chunk, in the order of the path.

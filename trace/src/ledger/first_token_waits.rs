@@ -48,27 +48,34 @@ pub(crate) struct WaitBreakdown {
     pub kernel_bytes_max: Option<u64>,
 }
 
+/// The wait of one request.
+#[derive(Clone, Debug)]
+pub(crate) struct WorstWait {
+    pub rid: Box<str>,
+    pub breakdown: WaitBreakdown,
+}
+
 /// All waits of the run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FirstTokenWaits {
     pending: VecDeque<FirstTokenWait>,
     /// Sum of all judged waits.
     pub total: WaitBreakdown,
-    /// Longest judged wait, with its request.
-    pub worst: Option<(Box<str>, WaitBreakdown)>,
+    /// Longest judged wait.
+    pub worst: Option<WorstWait>,
     /// Waits without samples of the thread.
     pub unjudged: u64,
 }
 
 impl FirstTokenWaits {
-    /// Keeps a wait until the samples of its receiver cover it.
+    /// Keeps a wait until samples of its receiving thread cover it.
     pub(crate) fn add_wait(&mut self, wait: FirstTokenWait) {
         let evicted = push_bounded(&mut self.pending, wait, MAX_PENDING_WAITS);
         // Evicted before the samples of its receiver came.
         self.unjudged += u64::from(evicted.is_some());
     }
 
-    /// Judges the waits covered by the latest sample of a receiving thread.
+    /// Judges the pending waits for a receiving thread up to its latest sample: how the thread spent them.
     pub(crate) fn judge_covered(&mut self, receiver: ThreadId, threads: &Threads, groups: &[HopGroup]) {
         let Some(thread) = threads.get(receiver) else { return };
         let Some(sampled_until) = thread.timeline.last_sample_end() else { return };
@@ -78,7 +85,7 @@ impl FirstTokenWaits {
             let is_covered = wait.receiver == receiver && wait.received_at <= sampled_until;
             if is_covered {
                 // Before that hop, the token waited for other threads.
-                let time_use = thread.between(wait.sent_on_last_hop, wait.received_at);
+                let time_use = thread.use_between(wait.sent_on_last_hop, wait.received_at);
                 self.judge_wait(wait, time_use, &groups[wait.group]);
             }
             !is_covered
@@ -86,7 +93,7 @@ impl FirstTokenWaits {
         self.pending = pending;
     }
 
-    /// Adds a wait and its receiver's time use meanwhile; `None` if no samples cover it.
+    /// Adds a wait and how its receiver `spent` it. `spent` is `None` if no samples cover the wait: it is then unjudged.
     fn judge_wait(&mut self, wait: &FirstTokenWait, spent: Option<TimeUse>, group: &HopGroup) {
         let Some(spent) = spent else {
             self.unjudged += 1;
@@ -107,13 +114,14 @@ impl FirstTokenWaits {
             spent: total.spent.plus(spent),
             kernel_bytes_max: total.kernel_bytes_max.max(breakdown.kernel_bytes_max),
         };
-        let is_worst = self.worst.as_ref().is_none_or(|(_, worst)| breakdown.gap_ns >= worst.gap_ns);
+        // Of equally long ones, the latest.
+        let is_worst = self.worst.as_ref().is_none_or(|worst| breakdown.gap_ns >= worst.breakdown.gap_ns);
         if is_worst {
-            self.worst = Some((wait.rid.clone(), breakdown));
+            self.worst = Some(WorstWait { rid: wait.rid.clone(), breakdown });
         }
     }
 
-    /// Counts waits whose samples did not arrive in time as unjudged.
+    /// Removes waits whose samples did not arrive in time, and counts them as unjudged.
     pub(crate) fn drop_overdue(&mut self, now: MonoNs) {
         while self.pending.pop_front_if(|wait| now.since(wait.received_at) > MAX_SAMPLE_DELAY_NS).is_some() {
             self.unjudged += 1;
@@ -162,7 +170,7 @@ mod tests {
         assert_eq!(waits.total.requests, 1);
         sample(&mut threads, 600, 0);
         waits.judge_covered(BY, &threads, &groups);
-        let (rid, worst) = waits.worst.clone().unwrap();
+        let WorstWait { rid, breakdown: worst } = waits.worst.clone().unwrap();
         assert_eq!((&*rid, worst.gap_ns, worst.upstream_ns), ("b", 500 * MS, 50 * MS));
         assert_eq!((worst.spent.on_ns, worst.spent.interval_ns), (320 * MS, 450 * MS));
         assert_eq!(waits.total.spent.on_ns, 560 * MS);

@@ -70,12 +70,12 @@ impl Ledger {
         // Before the chunks, which show whether the streams go on after it.
         self.end_engine_silence(at, hop_index, frame.forwarded);
         self.pending_receive.clear();
-        self.record_content(at, hop_index, frame, true);
+        self.record_frame_content(at, hop_index, frame, true);
         let load = FrameLoad::new(frame.chunks.len(), frame.bytes);
         self.queue_sent_frame(at, frame.id, hop_index, load, frame.forwarded);
     }
 
-    /// Index of the frame's hop. Creates its lane and records the frame number. `None` at the limit of hops.
+    /// Records the number of a frame in its lane, which is created if needed, and returns the index of its hop. `None` at the limit of hops.
     pub(super) fn register_frame(&mut self, at: MonoNs, id: FrameId) -> Option<usize> {
         let Some(hop_index) = self.hops.index_or_add(id.hop, self.limits.hops) else {
             self.limits.count_reached("hops");
@@ -83,6 +83,7 @@ impl Ledger {
         };
         let hop = &mut self.hops.all[hop_index];
         if let Some(lane) = Hops::evict_lane_if_full(hop, id.lane, self.limits.lanes_per_hop) {
+            // A lane without queued frames is probably closed: nothing is lost with it.
             if lane.backlog() > 0 {
                 self.limits.count_reached("lanes_per_hop");
             }
@@ -99,7 +100,7 @@ impl Ledger {
     /// Records that frames crossed the hop at `hop_index` unobserved, as a gap in the frame numbers shows. Nothing is judged across the gap.
     fn record_missed_frames(&mut self, at: MonoNs, hop_index: usize, missed: u64) {
         let hop = &mut self.hops.all[hop_index];
-        self.silences.forget_current();
+        self.silences.forget_current_silence();
         hop.epoch += 1;
         if hop.may_lead_to_tokenizer() {
             self.receives_missed_until = Some(at);
@@ -115,7 +116,7 @@ impl Ledger {
         }
     }
 
-    /// Subtracts a removed lane of the hop at `hop_index` from the totals of queued frames.
+    /// Subtracts the queued frames of `lane`, which was removed from the hop at `hop_index`, from the totals. Their receives count as missed.
     fn subtract_lane(&mut self, hop_index: usize, lane: &Lane) {
         let hop = &mut self.hops.all[hop_index];
         self.pending_frames -= lane.frames.len();
@@ -129,7 +130,7 @@ impl Ledger {
     pub(super) fn record_engine_end(&mut self, at: MonoNs) {
         self.totals.engine_ends += 1;
         self.totals.engine_end_times.record(at);
-        self.silences.forget_current();
+        self.silences.forget_current_silence();
         for hop_index in 0..self.hops.all.len() {
             let hop = &mut self.hops.all[hop_index];
             hop.epoch += 1;
@@ -149,8 +150,9 @@ impl Ledger {
         self.delivery_epoch += 1;
     }
 
-    /// Records the content of a frame. Leaves the chunks that wait for a receive in `pending_receive`.
-    pub(super) fn record_content(&mut self, at: MonoNs, hop_index: usize, frame: &Frame<'_>, sent: bool) {
+    /// Records the content of a frame at its send or, if that was not observed, at its receive (`is_sent` false). Leaves the chunks that wait for
+    /// a receive in `pending_receive`.
+    pub(super) fn record_frame_content(&mut self, at: MonoNs, hop_index: usize, frame: &Frame<'_>, is_sent: bool) {
         if frame.kind == Kind::Failed && self.totals.engine_failed.is_none() {
             self.totals.engine_failed = Some(EngineFailure { at, live_requests: self.live_count() });
         }
@@ -166,19 +168,19 @@ impl Ledger {
             roles: hop.ends,
             epoch: hop.epoch,
             is_origin: hop.origin,
-            is_last_hop: (hop.last || hop.may_be_last) && (hop.shows.received || !sent),
-            is_forwarded: !hop.last && !hop.may_be_last && (hop.shows.received || !sent),
+            is_last_hop: (hop.last || hop.may_be_last) && (hop.shows.received || !is_sent),
+            is_forwarded: !hop.last && !hop.may_be_last && (hop.shows.received || !is_sent),
             tracks_deliveries: hop.tracks_deliveries,
             is_unwatched: !hop.shows.delivered,
-            hides_receives: sent && any_received && hop.hides_receives(),
+            hides_receives: is_sent && any_received && hop.hides_receives(),
             claimed_ids: frame.ids,
             watched_frames: hop.lanes.get(&frame.id.lane).map_or(0, |lane| lane.watched_frames.saturating_sub(1)),
-            is_sent: sent,
+            is_sent,
         };
         if frame.kind == Kind::Abort {
             for chunk in frame.chunks {
                 if !chunk.rid.is_empty() && !self.engine.is_health_check(chunk.rid) {
-                    self.abort_request(at, chunk.rid);
+                    self.record_scheduler_abort(at, chunk.rid);
                 }
             }
             return;

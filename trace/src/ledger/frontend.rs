@@ -69,7 +69,7 @@ impl FrontendWaits {
         self.worst.keep_longest(at, wait.rid, longest_ns);
         if longest_ns >= GAP_WARNING_NS {
             self.late.record(at);
-            self.late_rids.add(wait.rid);
+            self.late_rids.add_rid(wait.rid);
         }
         let FrontendWait { rid, first_token_ns, last_token_ns } = *wait;
         push_bounded(
@@ -80,7 +80,7 @@ impl FrontendWaits {
     }
 
     /// Waits of the latest response with this id.
-    pub fn find(&self, rid: &str) -> Option<&FrontendResponse> {
+    pub fn find_response(&self, rid: &str) -> Option<&FrontendResponse> {
         self.latest.iter().rev().find(|response| &*response.rid == rid)
     }
 }
@@ -108,8 +108,8 @@ mod tests {
         let waits = ledger.frontend();
         assert_eq!((waits.responses, &*waits.worst.rid, waits.worst.ns), (1_001, "b", 80));
         assert_eq!((waits.first_token.count(), waits.last_token.count()), (1_000, 1_000));
-        let b = waits.find("b").map(|b| (b.first_token_ns, b.last_token_ns));
+        let b = waits.find_response("b").map(|b| (b.first_token_ns, b.last_token_ns));
         assert_eq!(b, Some((None, Some(80))));
-        assert_eq!((waits.find("a"), waits.find("c")), (None, None));
+        assert_eq!((waits.find_response("a"), waits.find_response("c")), (None, None));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use hashbrown::HashMap;
 
 use super::absence::AwayTimes;
-use super::lane::{Lane, LaneCounts, PendingChunk};
+use super::lane::{Lane, LaneCounts, PendingChunk, QueuedLoad};
 use super::late_frames::LateFrames;
 use super::limits::push_bounded;
 use super::time_use::TimeUse;
@@ -221,13 +221,13 @@ impl Hop {
         Self {
             id,
             group,
-            chunk_waits: WindowedSum::counting(seconds),
-            first_waits: WindowedSum::counting(seconds),
+            chunk_waits: WindowedSum::with_seconds(seconds),
+            first_waits: WindowedSum::with_seconds(seconds),
             ..Self::default()
         }
     }
 
-    /// Counts an undecoded frame by its reason.
+    /// Counts a frame that could not be decoded, by the reason for that.
     pub(super) fn count_undecoded(&mut self, reason: &str) {
         self.counts.undecoded += 1;
         if let Some(count) = self.undecoded.get_mut(reason) {
@@ -297,10 +297,15 @@ impl Hop {
         self.lanes.values().filter_map(|lane| lane.oldest_sent_after(self.receives_missed_until)).min()
     }
 
-    /// Chunks and bytes of the queued frames; `None` if some were evicted at a limit.
-    pub fn waiting_load(&self) -> Option<(u64, u64)> {
-        let mut loads = self.lanes.values().map(Lane::waiting_load);
-        loads.try_fold((0, 0), |sum, load| load.map(|load| (sum.0 + load.0, sum.1 + load.1)))
+    /// Load of the queued frames; `None` if some were evicted at a limit.
+    pub fn queued_load(&self) -> Option<QueuedLoad> {
+        let mut sum = QueuedLoad::default();
+        for lane in self.lanes.values() {
+            let load = lane.queued_load()?;
+            sum.chunks += load.chunks;
+            sum.bytes += load.bytes;
+        }
+        Some(sum)
     }
 
     /// Thread of the last receive; `None` if not observed.
@@ -347,7 +352,7 @@ impl Hop {
         }
     }
 
-    /// Remembers a request whose first chunk is in the frame received at this time.
+    /// Remembers a request whose first chunk is in the frame received at this time, until the frame is processed, if that is observed.
     pub(crate) fn add_unprocessed_request(&mut self, received_at: MonoNs, ticket: Ticket) {
         if self.shows.processed {
             let unprocessed = UnprocessedRequest { received_at, ticket };
@@ -355,7 +360,8 @@ impl Hop {
         }
     }
 
-    /// Returns a request whose first chunk is in the frame received at this time. Forgets those of earlier frames.
+    /// Removes and returns the next request whose first chunk is in the frame received at this time; `None` if no more are. Forgets requests
+    /// of earlier frames.
     pub(crate) fn take_unprocessed_request(&mut self, received_at: MonoNs) -> Option<Ticket> {
         // Frames are processed in order: an earlier one's end was not observed and does not follow.
         while self.unprocessed_requests.pop_front_if(|request| request.received_at < received_at).is_some() {}

@@ -42,7 +42,7 @@ impl Ledger {
                 self.stop_observing_receives(hop_index);
             }
             if !previous_stages.delivered && announced.capabilities.delivered {
-                self.stop_waiting_on_hop(hop_index);
+                self.unjudge_carried_chunks(hop_index);
             }
         }
         for (hop_index, previous) in previous_tracking.into_iter().enumerate() {
@@ -74,9 +74,7 @@ impl Ledger {
         self.pending_chunks -= chunks.len();
         let at = self.now;
         for chunk in chunks {
-            let Some(request) = self.table.get_mut(chunk.ticket) else {
-                continue;
-            };
+            let Some(request) = self.table.get_mut(chunk.ticket) else { continue };
             request.first_receive_missed |= chunk.is_first;
             if chunk.is_last {
                 // Otherwise the request would wait for this receive until its timeout.
@@ -86,9 +84,9 @@ impl Ledger {
         }
     }
 
-    /// Makes the chunks in flight on a hop unjudged: they may have been delivered while deliveries were not observed. Those still queued
-    /// on the hop were not.
-    fn stop_waiting_on_hop(&mut self, hop_index: usize) {
+    /// Makes the chunks unjudged that a hop had carried when its deliveries began to be observed: they may have been delivered before. Those
+    /// still queued on the hop were not, and stay in flight.
+    fn unjudge_carried_chunks(&mut self, hop_index: usize) {
         let hop = &mut self.hops.all[hop_index];
         if hop.counts.chunks > 0 {
             hop.deliveries_observed_at = self.now;
@@ -101,9 +99,10 @@ impl Ledger {
                 continue;
             }
             let Some(tracker) = &mut request.tracker else { continue };
-            // Sorted by request and number.
+            // Sorted by request and number, so this is the request's oldest chunk that is still queued.
             let first_of_request = queued.partition_point(|chunk| chunk.ticket < ticket);
             let first_queued = queued.get(first_of_request).filter(|chunk| chunk.ticket == ticket);
+            // Added again below, with what is left of it.
             tracker.subtract_from_memory_use(&mut self.loss_memory);
             let judged = tracker.stop_waiting_until(UnjudgedCause::UnobservedDeliveries, |entry| {
                 entry.hop == id && first_queued.is_some_and(|queued| queued.number <= entry.first_number)
@@ -138,12 +137,8 @@ impl Ledger {
 
     /// Records the chunks of one request on hop `id`; `waiting` are those still queued. Returns how many were entered.
     fn adopt_chunks_of_request(&mut self, ticket: Ticket, id: HopId, waiting: &[PendingChunk]) -> u64 {
-        let Some(request) = self.table.get_mut(ticket) else {
-            return 0;
-        };
-        let Some(stream) = request.streams.iter().find(|stream| stream.hop == id) else {
-            return 0;
-        };
+        let Some(request) = self.table.get_mut(ticket) else { return 0 };
+        let Some(stream) = request.streams.iter().find(|stream| stream.hop == id) else { return 0 };
         // Counts of a retracted request run behind, and pending chunks do not show by how much.
         let waiting = if request.retractions > 0 || stream.count.high == 0 { &[] } else { waiting };
         let early = self.early.count_reached(&request.rid, stream.first_at);

@@ -104,7 +104,7 @@ impl Hops {
         self.all.iter().map(|hop| u64::from(hop.epoch) + u64::from(!hop.carries_requests)).sum()
     }
 
-    /// Records that a request of this hop was answered whose receive was not observed.
+    /// Records that a request sent on this hop was answered although no receive of it was observed, so its receives are unobserved.
     pub(crate) fn record_unobserved_receive(&mut self, id: HopId) {
         if let Some(hop) = self.all.iter_mut().find(|hop| hop.id == id) {
             hop.is_received_unobserved = true;
@@ -120,8 +120,8 @@ impl Hops {
 
     /// Records how long a message waited before its send, by the sender's own clock.
     pub(crate) fn record_send_wait(&mut self, at: MonoNs, wait: SendWait) {
-        if let Some(group) = self.get(wait.hop).map(|hop| hop.group) {
-            let group = &mut self.groups[group];
+        if let Some(group_index) = self.get(wait.hop).map(|hop| hop.group) {
+            let group = &mut self.groups[group_index];
             group.send_wait.record(at, wait.ns);
             if wait.ns >= GAP_WARNING_NS {
                 group.late_sends.record(at);
@@ -159,7 +159,7 @@ impl Hops {
         self.add_hop(id, Ends::from(&*format!("hop {}", id.0)), limit)
     }
 
-    /// Adds a hop that has not been announced. `None` at the limit.
+    /// Adds a hop that has not been announced, and returns its index; `None` at the limit.
     fn add_hop(&mut self, id: HopId, ends: Ends<&str>, limit: usize) -> Option<usize> {
         if self.all.len() >= limit {
             return None;
@@ -299,7 +299,7 @@ impl Hops {
     /// Index of the group of hops between these ends, which is added if there is none.
     fn group_or_add(&mut self, ends: Ends<&str>) -> usize {
         self.group_between(ends).unwrap_or_else(|| {
-            let send_wait = WindowedDistribution::counting(self.processing_stages.seconds);
+            let send_wait = WindowedDistribution::with_seconds(self.processing_stages.seconds);
             let mut group = HopGroup { send_wait, ..HopGroup::default() };
             group.set_ends(ends);
             self.groups.push(group);
@@ -307,13 +307,13 @@ impl Hops {
         })
     }
 
-    /// Makes room for a new lane. Evicts and returns the lane with the fewest queued frames, or the one silent longest.
+    /// Makes room in the hop for `lane`, if it is a new one and the hop is full: evicts and returns the lane with the fewest queued frames, of
+    /// those the one silent longest. `None` if there was room.
     pub(crate) fn evict_lane_if_full(hop: &mut Hop, lane: u32, limit: usize) -> Option<Lane> {
         if hop.lanes.len() < limit.max(1) || hop.lanes.contains_key(&lane) {
             return None;
         }
-        let least_used = hop.lanes.iter().min_by_key(|(_, lane)| (lane.frames.len(), lane.last_at));
-        let least_used = *least_used?.0;
+        let (&least_used, _) = hop.lanes.iter().min_by_key(|(_, lane)| (lane.frames.len(), lane.last_at))?;
         hop.lanes.remove(&least_used)
     }
 }

@@ -30,7 +30,7 @@ pub(crate) struct InFlightEntry {
 }
 
 impl InFlightEntry {
-    /// Number of tokens that it may carry.
+    /// Minimum and maximum number of tokens that the entry's delivery may have carried.
     pub(super) fn token_bounds(&self, may_be_last_chunk: bool) -> RangeInclusive<u32> {
         if !self.is_imprecise {
             return self.tokens..=self.tokens;
@@ -40,7 +40,7 @@ impl InFlightEntry {
         min..=self.tokens
     }
 
-    /// Its chunks with this outcome.
+    /// The chunks of the entry with this outcome.
     pub(super) fn with_outcome(&self, outcome: ChunkOutcome, tokens_lost: u32) -> JudgedChunks {
         JudgedChunks {
             hop: self.hop,
@@ -52,7 +52,7 @@ impl InFlightEntry {
         }
     }
 
-    /// Its chunks as unjudged.
+    /// The chunks of the entry as unjudged for this reason.
     pub(super) fn as_unjudged(&self, cause: UnjudgedCause) -> JudgedChunks {
         self.with_outcome(ChunkOutcome::Unjudged(cause), 0)
     }
@@ -79,7 +79,7 @@ impl InFlightEntry {
 
     /// Whether it is an empty chunk after the delivered tokens, up to `to`, that may still be delivered separately. Not if the delivery ends the
     /// request.
-    pub(super) fn may_be_delivered_later(&self, to: u32, has_carrier: bool, finished: bool) -> bool {
-        self.end_count == to && self.tokens == 0 && has_carrier && !finished
+    pub(super) fn may_be_delivered_later(&self, to: u32, has_carrier: bool, is_finished: bool) -> bool {
+        self.end_count == to && self.tokens == 0 && has_carrier && !is_finished
     }
 }

@@ -3,7 +3,7 @@
 use super::Ledger;
 
 impl Ledger {
-    /// Checks the invariant in debug builds.
+    /// Checks in debug builds that the ledger's sums agree.
     ///
     /// # Panics
     /// In debug builds, if it does not hold.
@@ -42,8 +42,8 @@ impl Ledger {
         let ending = self.table.iter().filter(|request| request.is_end_in_transit).count() as u64;
         check_equal("live requests, one by one and counted", live + ending, self.live_count())?;
         let waiting: u64 = self.hops.all.iter().map(|hop| hop.counts.backlog).sum();
-        let by_line = self.hops.groups.iter().map(|group| group.backlog).sum();
-        check_equal("frames that wait, by hop and by line", waiting, by_line)
+        let by_group = self.hops.groups.iter().map(|group| group.backlog).sum();
+        check_equal("frames that wait, by hop and by line", waiting, by_group)
     }
 }
 

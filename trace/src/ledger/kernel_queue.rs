@@ -33,7 +33,8 @@ struct QueueLevel {
 }
 
 impl KernelQueue {
-    /// Records a sample. `backlog`: queued frames on the hops, `None` if sends or receives are not observed. `mean_bytes`: mean frame length.
+    /// Records a sample of the bytes in the sockets' buffers. `backlog`: queued frames on the hops, `None` if sends or receives are not observed.
+    /// `mean_bytes`: mean frame length.
     pub(crate) fn add_sample(&mut self, at: MonoNs, sample: &QueueSample<'_>, backlog: Option<u64>, mean_bytes: u64) {
         self.send_bytes = sample.send_bytes;
         self.bytes = sample.receive_bytes;
@@ -41,9 +42,9 @@ impl KernelQueue {
         let Some(bytes) = sample.receive_bytes else { return };
         self.bytes_max = self.bytes_max.max(Some(bytes));
         if let Some(backlog) = backlog {
-            // Rounded up, so that the inbox is not overestimated.
-            let in_kernel = bytes.div_ceil(mean_bytes.max(1));
-            self.inbox_max = self.inbox_max.max(Some(backlog.saturating_sub(in_kernel)));
+            // Frames that wait outside the kernel wait in the receiver's inbox. Rounded up, so that the inbox is not overestimated.
+            let frames_in_kernel = bytes.div_ceil(mean_bytes.max(1));
+            self.inbox_max = self.inbox_max.max(Some(backlog.saturating_sub(frames_in_kernel)));
         }
         push_bounded(&mut self.samples, QueueLevel { at, bytes }, MAX_SAMPLES);
     }

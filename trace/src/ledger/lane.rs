@@ -43,6 +43,15 @@ impl FrameLoad {
     }
 }
 
+/// Load of frames that were sent and not received yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueuedLoad {
+    /// Chunks inside them.
+    pub chunks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
 /// Traffic of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaneCounts {
@@ -98,7 +107,7 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// Marks a frame as observed. Returns the number of frames missed just before it.
+    /// Records that the frame numbered `seq` was observed. Returns the number of frames missed just before it, by the gap in the numbers.
     pub(crate) fn record_frame(&mut self, seq: u64, at: MonoNs) -> u64 {
         self.counts.frames += 1;
         // Before the first observed frame, none was missed.
@@ -129,7 +138,7 @@ impl Lane {
         newest_first.take_while(|&&sent| sent > at).count()
     }
 
-    /// When the oldest queued frame was sent of those sent later than `missed_until`; 0 for all.
+    /// When the oldest queued frame was sent of those sent later than `missed_until`, or of all if that is 0. `None` if none is queued.
     pub(crate) fn oldest_sent_after(&self, missed_until: MonoNs) -> Option<MonoNs> {
         let oldest = self.frames.front()?.sent_at;
         if oldest > missed_until || missed_until == MonoNs(0) {
@@ -143,7 +152,7 @@ impl Lane {
         self.frames.push_back(PendingFrame { seq, sent_at: at, chunks, load });
     }
 
-    /// Moves the oldest `count` chunks to `to`.
+    /// Moves the `count` chunks queued longest to the end of `to`.
     pub(crate) fn pop_chunks(&mut self, count: usize, to: &mut Vec<PendingChunk>) {
         let count = count.min(self.chunks.len());
         // Two copies of slices are cheaper than a move of each chunk.
@@ -154,14 +163,14 @@ impl Lane {
         self.chunks.drain(..count);
     }
 
-    /// Number of chunks and bytes of the queued frames; `None` if some were evicted at a limit.
-    pub(crate) fn waiting_load(&self) -> Option<(u64, u64)> {
+    /// Load of the queued frames; `None` if some were evicted at a limit.
+    pub(crate) fn queued_load(&self) -> Option<QueuedLoad> {
         if self.evicted_frames > 0 {
             return None;
         }
         let chunks = self.frames.iter().map(|frame| u64::from(frame.load.chunks)).sum();
         let bytes = self.frames.iter().map(|frame| u64::from(frame.load.bytes)).sum();
-        Some((chunks, bytes))
+        Some(QueuedLoad { chunks, bytes })
     }
 
     /// Number of queued frames, including evicted ones.
@@ -181,7 +190,8 @@ impl Lane {
         Some(self.chunks.drain(..frame.chunks as usize))
     }
 
-    /// Stops waiting for receives of the queued frames and moves their chunks to `to`. Returns the number of frames, without evicted ones.
+    /// Empties the queue, because receives are not observed any more, and moves its chunks to `to`. Returns the number of frames, without
+    /// evicted ones.
     pub(crate) fn stop_waiting(&mut self, to: &mut Vec<PendingChunk>) -> usize {
         to.extend(self.chunks.drain(..));
         self.evicted_frames = 0;
@@ -222,7 +232,7 @@ mod tests {
         lane.push_frame(7, MonoNs(1), 0, FrameLoad::new(3, 100));
         assert_eq!(lane.record_frame(8, MonoNs(2)), 0);
         lane.push_frame(8, MonoNs(2), 0, FrameLoad::new(2, 50));
-        assert_eq!(lane.waiting_load(), Some((5, 150)));
+        assert_eq!(lane.queued_load(), Some(QueuedLoad { chunks: 5, bytes: 150 }));
         assert_eq!(lane.record_frame(11, MonoNs(3)), 2);
         let mut pop = |seq| lane.pop_through(seq).map(|frame| (frame.seq, frame.sent_at));
         assert_eq!((pop(5), pop(7)), (None, Some((7, MonoNs(1)))));

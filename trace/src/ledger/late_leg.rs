@@ -49,7 +49,7 @@ pub(super) struct WindowSums {
 }
 
 impl WindowSums {
-    pub(super) fn add(&mut self, ns: u64) {
+    pub(super) fn add_time(&mut self, ns: u64) {
         self.current_ns += u128::from(ns);
     }
 
@@ -66,12 +66,12 @@ impl WindowSums {
     /// Share of these sums in `whole`, at most 1.
     pub(super) fn share_of(self, whole: Self) -> f64 {
         // A request may be judged in a later window than its time to first token.
-        share(self.sum_ns(), whole.sum_ns().max(self.sum_ns()))
+        share_of_whole(self.sum_ns(), whole.sum_ns().max(self.sum_ns()))
     }
 }
 
 /// Share of `part` in `whole`; 0 of nothing.
-pub(super) fn share(part: u128, whole: u128) -> f64 {
+pub(super) fn share_of_whole(part: u128, whole: u128) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
@@ -89,16 +89,31 @@ pub(crate) struct TtftPart {
 impl TtftPart {
     /// Share of the part, from 0 to 1.
     pub(crate) fn share(&self) -> f64 {
-        share(self.ns, self.whole_ns)
+        share_of_whole(self.ns, self.whole_ns)
     }
 
-    /// Adds a wait of a request. `is_new`: it has not waited here before.
-    pub(crate) fn add_wait(&mut self, ns: u64, ttft_ns: u64, is_new: bool) {
+    /// Adds a wait of `ns` of a request whose whole time to first token is `ttft_ns`. The request itself counts with its first wait only.
+    pub(crate) fn add_wait(&mut self, ns: u64, ttft_ns: u64, is_first_wait: bool) {
         self.ns += u128::from(ns);
-        if is_new {
+        if is_first_wait {
             self.requests += 1;
             self.whole_ns += u128::from(ttft_ns);
         }
+    }
+}
+
+/// Time use of the process that answers clients.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReceiverUse {
+    /// Of its main thread.
+    pub(crate) main: TimeUse,
+    /// Sum over all its threads, over the interval of the main thread.
+    pub(crate) process: TimeUse,
+}
+
+impl ReceiverUse {
+    fn plus(self, other: Self) -> Self {
+        Self { main: self.main.plus(other.main), process: self.process.plus(other.process) }
     }
 }
 
@@ -132,8 +147,8 @@ pub struct LateLeg {
     pub(crate) accept_wait_max_ns: u64,
     /// Requests of the engine when most waited.
     pub(crate) most_waiting: EngineLoad,
-    /// Time use of all threads of the process that answers clients meanwhile, as far as it is sampled.
-    pub(crate) receiver_use: TimeUse,
+    /// Time use of the process that answers clients meanwhile, as far as it is sampled.
+    pub(crate) receiver_use: ReceiverUse,
     /// The longest; `None` without any.
     pub(crate) worst: Option<WorstGap>,
     /// Hop of its message to the scheduler; `None` if that was not observed.
@@ -160,7 +175,7 @@ impl LateLeg {
             accepted_late: 0,
             accept_wait_max_ns: 0,
             most_waiting: EngineLoad::default(),
-            receiver_use: TimeUse::default(),
+            receiver_use: ReceiverUse::default(),
             worst: None,
             worst_hop: None,
             times: OccurrenceTimes::default(),
@@ -171,13 +186,13 @@ impl LateLeg {
         }
     }
 
-    /// Adds a request. `receiver_use`: time use of the process that answers clients meanwhile.
-    pub(super) fn record(&mut self, late: &LateRequest, receiver_use: Option<TimeUse>) {
+    /// Adds a request that was late on this leg. `receiver_use`: time use meanwhile of the process that answers clients; `None` if unknown.
+    pub(super) fn record_late_request(&mut self, late: &LateRequest, receiver_use: Option<ReceiverUse>) {
         self.requests += 1;
-        self.rids.add(&late.rid);
+        self.rids.add_rid(&late.rid);
         self.ns += u128::from(late.ns);
         self.whole_ns += u128::from(late.ttft_ns);
-        self.window.add(late.ns);
+        self.window.add_time(late.ns);
         self.times.record_span(late.from, late.to());
         self.count_concurrent(late);
         if let Some(ns) = late.accept_wait_ns
@@ -197,6 +212,7 @@ impl LateLeg {
         {
             self.most_waiting = wait.load;
         }
+        // Of equal times, the latest.
         if self.worst.as_ref().is_none_or(|worst| worst.ns <= late.ns) {
             self.worst = Some(WorstGap { ns: late.ns, rid: late.rid.clone(), at: late.to() });
             self.worst_hop = late.wait.map(|wait| wait.hop);
@@ -222,7 +238,7 @@ impl LateLeg {
 
     /// Share of the leg in the time to first token of these requests, from 0 to 1.
     pub fn share(&self) -> f64 {
-        share(self.ns, self.whole_ns)
+        share_of_whole(self.ns, self.whole_ns)
     }
 
     /// The leg as a part of the time to first token of these requests.

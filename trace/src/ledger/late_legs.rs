@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::late_leg::{LateLeg, LateRequest, TtftPart, WindowSums, share};
+use super::late_leg::{LateLeg, LateRequest, ReceiverUse, TtftPart, WindowSums, share_of_whole};
 use super::limits::{CountedLimits, push_bounded};
 use super::prefill::{PrefillComparison, PrefillSpan, Prefills, SlowPrefill};
 use super::process_waits::ProcessWaits;
@@ -67,15 +67,16 @@ pub struct SilencedRequests {
 }
 
 impl SilencedRequests {
-    /// Adds a late request.
+    /// Adds a request that was late while the engine was silent.
     pub(super) fn record_late(&mut self, late: &LateRequest) {
+        // `requests.amount` is the longest wait so far.
         if late.ns >= self.requests.amount {
             self.worst_hop = late.wait.map(|wait| wait.hop);
         }
-        let is_new = *self.last_rid != *late.rid;
-        self.requests.record_request(late.to(), &late.rid, late.ns, is_new);
-        self.part.add_wait(late.ns, late.ttft_ns, is_new);
-        if is_new {
+        let is_first_wait = *self.last_rid != *late.rid;
+        self.requests.record_request(late.to(), &late.rid, late.ns, is_first_wait);
+        self.part.add_wait(late.ns, late.ttft_ns, is_first_wait);
+        if is_first_wait {
             self.last_rid = late.rid.clone();
         }
     }
@@ -106,7 +107,7 @@ fn accept_wait_ns(request: &Request) -> Option<u64> {
     request.arrival()?.ok()?.connection?.accept_wait_ns()
 }
 
-/// End of the prefill with which `leg` begins; `None` if unknown.
+/// When the prefill ended with which `leg` begins: as the engine says or, outside of a pair, with the leg. `None` if unknown.
 fn prefill_end(request: &Request, leg: TimedLeg) -> Option<MonoNs> {
     if let Some(finished) = request.engine_times().and_then(|times| times.prefill_finished)
         && finished >= leg.at
@@ -213,7 +214,7 @@ impl LateLegs {
     /// Adds a time to first token to the sums of which late legs have a share: of the whole run, and of the window in which the first token
     /// came.
     fn add_ttft(&mut self, path: &TtftPath, ttft_ns: u64) {
-        let window_number = path.whole().map_or(0, |whole| whole.end().0 / WINDOW_NS);
+        let window_number = path.whole_leg().map_or(0, |whole| whole.end().0 / WINDOW_NS);
         if window_number > self.window_number {
             let follows_last_window = window_number == self.window_number + 1;
             for late in &mut self.legs {
@@ -224,16 +225,16 @@ impl LateLegs {
             self.window_number = window_number;
         }
         self.ttft_ns += u128::from(ttft_ns);
-        self.window.add(ttft_ns);
+        self.window.add_time(ttft_ns);
     }
 
-    /// Records a late request that is judged.
-    fn record_late(&mut self, late: &LateRequest, receiver_use: Option<TimeUse>) {
+    /// Adds a late request to the sums of its leg. `receiver_use`: as for [`LateLeg::record_late_request`].
+    fn record_late(&mut self, late: &LateRequest, receiver_use: Option<ReceiverUse>) {
         let index = self.legs.iter().position(|known| known.leg == late.leg).unwrap_or_else(|| {
             self.legs.push(LateLeg::new(late.leg));
             self.legs.len() - 1
         });
-        self.legs[index].record(late, receiver_use);
+        self.legs[index].record_late_request(late, receiver_use);
     }
 
     /// Records a prefill that is slow beside others. `scheduler_use`: time use of its scheduler's thread meanwhile.
@@ -258,7 +259,7 @@ impl LateLegs {
 
     /// Share of a leg in all times to first token of the run.
     pub(super) fn share_of_all(&self, late: &LateLeg) -> f64 {
-        share(late.ns, self.ttft_ns.max(late.ns))
+        share_of_whole(late.ns, self.ttft_ns.max(late.ns))
     }
 
     /// Greatest share of a leg in all times to first token of ten to twenty seconds.
@@ -289,16 +290,17 @@ impl Ledger {
         }
     }
 
-    /// Time use of all threads of the only process that answers clients: on a CPU or waiting for one. `None` if it is not sampled, or there
-    /// are several such processes.
-    fn receiver_process_use(&self, from: MonoNs, to: MonoNs) -> Option<TimeUse> {
-        let main = self.hops.all.iter().filter(|hop| hop.last).find_map(|hop| self.only_receiver(hop))?;
-        let mut whole = self.threads.get(main)?.between(from, to)?;
-        let others = self.threads.all.iter().filter(|thread| thread.id.pid == main.pid && thread.id != main);
-        for spent in others.filter_map(|thread| thread.between(from, to)) {
+    /// Time use of the only process that answers clients. `None` if it is not sampled, or there are several such processes.
+    fn receiver_process_use(&self, from: MonoNs, to: MonoNs) -> Option<ReceiverUse> {
+        let main_thread = self.hops.all.iter().filter(|hop| hop.last).find_map(|hop| self.only_receiver(hop))?;
+        let main = self.threads.get(main_thread)?.use_between(from, to)?;
+        let of_process = self.threads.all.iter().filter(|thread| thread.id.pid == main_thread.pid);
+        let others = of_process.filter(|thread| thread.id != main_thread);
+        let mut process = main;
+        for spent in others.filter_map(|thread| thread.use_between(from, to)) {
             // They run beside each other.
-            whole = TimeUse { interval_ns: whole.interval_ns, ..whole.plus(spent) };
+            process = TimeUse { interval_ns: main.interval_ns, ..process.plus(spent) };
         }
-        Some(whole)
+        Some(ReceiverUse { main, process })
     }
 }

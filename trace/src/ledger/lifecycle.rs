@@ -46,7 +46,7 @@ impl Ledger {
         self.advance_process_waits(now);
         self.judge_prefills(now);
         for group in &mut self.hops.groups {
-            group.trend.sample(now, group.backlog);
+            group.trend.record_level(now, group.backlog);
             group.course.record_tick(now, group.backlog, &group.trend);
         }
     }
@@ -123,6 +123,7 @@ impl Ledger {
 
     /// The request silent longest of the next few in the table. Finding the one of all would scan the table at each new request.
     fn find_eviction_candidate(&mut self) -> Option<Ticket> {
+        // Each call advances the table's cursor, so that the next eviction looks at others.
         let candidates: [Option<Ticket>; EVICTION_CANDIDATES] = std::array::from_fn(|_| self.table.next_record());
         candidates.into_iter().flatten().min_by_key(|ticket| {
             let request = self.table.get(*ticket);
@@ -176,6 +177,7 @@ impl Ledger {
         let has_arrived = if self.hops.any_last {
             self.has_reached_tokenizer(request)
         } else {
+            // Where no hop is known to lead to the tokenizer, the end must have passed each one.
             request.streams.iter().all(Stream::is_finished)
         };
         let awaits_no_delivery =
@@ -254,9 +256,7 @@ impl Ledger {
 
     /// Removes a request's record and keeps its summary. Returns false if it is not in the table.
     fn close_request(&mut self, ticket: Ticket, reason: CloseReason) -> bool {
-        let Some(mut request) = self.table.remove(ticket) else {
-            return false;
-        };
+        let Some(mut request) = self.table.remove(ticket) else { return false };
         self.totals.requests.settling -= u64::from(request.finish.is_some());
         self.totals.requests.ends_in_transit -= u64::from(request.is_end_in_transit);
         self.totals.requests.closed += 1;

@@ -82,8 +82,8 @@ impl Losses {
         self.unlisted > 0 && position > last_listed
     }
 
-    /// Adds a range: to the last one if it continues that, otherwise as a new one if `has_room`, otherwise only to the sums. Returns whether
-    /// it was added as a new one.
+    /// Adds a lost range: to the last one if it continues that, otherwise as a new one if `has_room`, otherwise only to the sums. Returns
+    /// whether it was added as a new one.
     fn add_range(&mut self, range: LostRange, has_room: bool) -> bool {
         self.tokens += range.token_count();
         if self.ranges.last_mut().is_some_and(|last| last.extend_with(&range)) {
@@ -134,7 +134,7 @@ impl LossMemory {
         let is_request_full = losses.ranges.len() >= limits.lost_ranges_per_rid;
         let is_new_range = losses.add_range(range, !is_total_full && !is_request_full);
         self.ranges += usize::from(is_new_range);
-        // Even at a limit, a range is listed if it continues the last one.
+        // Even at a limit, a range is listed if it continues the last one; `add_range` counts only the tokens of others as unlisted.
         let is_listed = losses.unlisted == unlisted_before;
         if is_listed {
             // Ids of a range that is not listed were not kept.

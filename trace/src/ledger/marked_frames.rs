@@ -56,8 +56,8 @@ pub(super) struct MarkedFrames {
 }
 
 impl MarkedFrames {
-    /// Registers the first report of a frame, and keeps its marks while later stages of it may be observed. Returns stages that were reported
-    /// before.
+    /// Registers the first report of a frame, and keeps its marks until its later stages are reported, if they are observed. Returns the stages
+    /// that were reported before it; `None` if there were none.
     pub(super) fn register_frame(
         &mut self,
         id: FrameId,
@@ -78,8 +78,8 @@ impl MarkedFrames {
         self.early.remove(early_index)
     }
 
-    /// Requests whose first or finishing chunk is in the frame.
-    pub(super) fn marks(&self, id: FrameId) -> &[FrameMark] {
+    /// Marks of a frame: the requests whose first or finishing chunk is in it. Empty if it is not kept.
+    pub(super) fn marks_of_frame(&self, id: FrameId) -> &[FrameMark] {
         let Some(lane) = self.lanes.get(&(id.hop, id.lane)) else { return &[] };
         match lane.frames.binary_search_by_key(&id.seq, |frame| frame.seq) {
             Ok(index) => &lane.frames[index].marks,
@@ -98,6 +98,7 @@ impl MarkedFrames {
         if let Ok(index) = lane.frames.binary_search_by_key(&id.seq, |frame| frame.seq) {
             lane.frames[index].is_received = true;
         }
+        // Keeps of the frames up to this one only those that are still to be processed, the oldest ones at the limit.
         let mut index = 0;
         while lane.frames.get(index).is_some_and(|frame| frame.seq <= id.seq) {
             let awaits_processed = expects_processed && lane.frames[index].is_received;

@@ -19,7 +19,6 @@ mod first_token_path;
 mod first_token_waits;
 mod frame;
 mod frontend;
-mod history;
 mod hop;
 mod hop_announcement;
 mod hops;
@@ -45,6 +44,7 @@ mod processing_stage;
 mod queries;
 mod receive;
 mod receiver;
+mod recent_chunks;
 mod request;
 mod request_details;
 mod request_life;
@@ -85,11 +85,10 @@ pub use engine_times::EngineTimesCounts;
 pub use first_token_path::{FirstCrossing, FirstTokenLeg, FirstTokenPlace, WayPart, WayParts, first_token_legs};
 pub(crate) use first_token_waits::WaitBreakdown;
 pub use frontend::{FrontendResponse, FrontendWaits};
-pub use history::{ChunkRecord, DEFAULT_CHUNK_HISTORY, DeliveryRecord, HopWait, RequestHistory};
 pub use hop::{Hop, HopCounts};
 pub use hops::HopGroup;
 pub use kernel_queue::KernelQueue;
-pub use lane::{LaneCounts, SentFrame};
+pub use lane::{LaneCounts, QueuedLoad, SentFrame};
 pub(crate) use late_frames::LateFrames;
 pub use late_leg::LateLeg;
 pub(crate) use late_leg::TtftPart;
@@ -106,6 +105,7 @@ pub use prefill::PrefillComparison;
 pub(crate) use prefill::{MIN_OTHERS, MIN_TIMES_OTHERS};
 pub(crate) use process_waits::ProcessWait;
 pub use processing_stage::ProcessingStage;
+pub use recent_chunks::{ChunkRecord, DEFAULT_CHUNK_HISTORY, DeliveryRecord, HopWait, RequestHistory};
 pub use request::{ItlEnds, Request, RequestNumbers, RequestSummary};
 pub use request_details::{EngineLoad, RequestDispatch};
 pub use request_life::{ChunkLife, ChunkState, LifeLeg, NextChunk, RequestLife};
@@ -134,13 +134,13 @@ use self::dispatched::DispatchedRequests;
 use self::early_deliveries::EarlyDeliveries;
 use self::finished::FinishedRequests;
 use self::first_token_waits::FirstTokenWaits;
-use self::history::ChunkHistory;
 use self::hops::Hops;
 use self::lane::{FrameLoad, PendingChunk};
 use self::limits::CountedLimits;
 use self::losses::LossMemory;
 use self::outcome::JudgedList;
 use self::pair_messages::PairMessages;
+use self::recent_chunks::RecentChunks;
 use self::request_table::RequestTable;
 use self::request_timeline::Timelines;
 use self::retries::Retries;
@@ -264,7 +264,7 @@ pub struct Ledger {
     judged: Vec<(Ticket, JudgedChunks)>,
     /// Send of the frame that the last event received.
     received_frame: Option<SentFrame>,
-    history: ChunkHistory,
+    recent_chunks: RecentChunks,
     /// `None` unless timelines are kept.
     timelines: Option<Box<Timelines>>,
 }
@@ -290,7 +290,7 @@ impl Ledger {
         self.forget_closed();
         match &event.what {
             What::Engine(engine) => {
-                self.engine.set(engine);
+                self.engine.apply_announcement(engine);
                 self.stages.forget_meanings();
             }
             What::Hop(hop) => self.announce_hop(hop),
@@ -325,10 +325,8 @@ impl Ledger {
         self.totals.undecoded += 1;
         self.pending_receive.clear();
         self.totals.undecoded_times.record(at);
-        self.silences.forget_current();
-        let Some(hop_index) = self.register_frame(at, undecoded.id) else {
-            return;
-        };
+        self.silences.forget_current_silence();
+        let Some(hop_index) = self.register_frame(at, undecoded.id) else { return };
         let hop = &mut self.hops.all[hop_index];
         hop.count_undecoded(undecoded.reason);
         hop.counts.bytes += capped(undecoded.bytes);
@@ -352,7 +350,7 @@ impl Ledger {
     /// Counts missed observations, of one hop or of any. Nothing is judged across them.
     fn record_missed(&mut self, at: MonoNs, missed: &Missed) {
         let count = capped(missed.count);
-        self.silences.forget_current();
+        self.silences.forget_current_silence();
         self.totals.missed.add_missed(at, missed.cause, count);
         let mut may_hide_deliveries = missed.hop.is_none();
         for hop in self.hops.all.iter_mut().filter(|h| missed.hop.is_none_or(|id| id == h.id)) {
@@ -374,25 +372,23 @@ impl Ledger {
     /// Sets the known engines.
     #[must_use]
     pub(crate) fn with_engines(mut self, engines: Engines) -> Self {
-        self.engine.resolve(engines);
+        self.engine.resolve_facts(engines);
         self
     }
 
     /// Keeps up to `moments` events of chunks, for [`Self::history`].
     #[must_use]
     pub(crate) fn with_history(mut self, moments: usize) -> Self {
-        self.history = ChunkHistory::new(moments);
+        self.recent_chunks = RecentChunks::new(moments);
         self
     }
 
     /// Records the outcomes of chunks of one request. All counts of outcomes are sums of what passes here.
     fn record_outcomes(&mut self, at: MonoNs, ticket: Ticket, judged: &JudgedList) {
         self.totals.chunks.outcomes.add_counts(judged.count_outcomes());
-        let Some(request) = self.table.get(ticket) else {
-            return;
-        };
-        for chunks in judged.iter() {
-            self.history.keep_outcome(at, &request.rid, chunks);
+        let Some(request) = self.table.get(ticket) else { return };
+        for chunks in judged.iter_with_carriers() {
+            self.recent_chunks.keep_outcome(at, &request.rid, chunks);
             self.judged.push((ticket, chunks));
         }
     }
@@ -401,8 +397,8 @@ impl Ledger {
     pub(crate) fn start_slots(&mut self, at: MonoNs) {
         let seconds = RunSeconds::starting_at(at);
         self.seconds = seconds;
-        self.gap = WindowedDistribution::counting(seconds);
-        self.delivery_wait = WindowedDistribution::counting(seconds);
+        self.gap = WindowedDistribution::with_seconds(seconds);
+        self.delivery_wait = WindowedDistribution::with_seconds(seconds);
         self.ttft.seconds = seconds;
         self.dispatched.seconds = seconds;
         self.hops.processing_stages.seconds = seconds;

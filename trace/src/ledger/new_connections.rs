@@ -15,7 +15,7 @@ pub struct NewConnections {
 }
 
 impl NewConnections {
-    /// Records the connection of a request, if it is its first one.
+    /// Counts the connection on which a request arrived, if the request is the first one on it.
     pub(super) fn record_arrival(&mut self, arrival: &Arrival<'_>) {
         let Some(times) = arrival.times.ok().and_then(|times| times.connection) else { return };
         // Each choice of a response repeats the arrival of its request.

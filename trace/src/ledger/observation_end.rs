@@ -15,8 +15,8 @@ pub struct ObservationEnd {
     pub at: MonoNs,
 }
 
-/// When the last of these hops ceased to be observed; `None` while one is, and if none was.
-fn last_end<'a>(
+/// When the last of these hops ceased to be observed, by `end`; `None` while one of them is observed, and if none ever was.
+fn last_observation_end<'a>(
     hops: impl Iterator<Item = &'a Hop> + Clone,
     is_observed: fn(&Hop) -> bool,
     end: fn(&Hop) -> Option<MonoNs>,
@@ -28,11 +28,11 @@ fn last_end<'a>(
 }
 
 fn receives_end<'a>(hops: impl Iterator<Item = &'a Hop> + Clone) -> Option<MonoNs> {
-    last_end(hops, |hop| hop.shows.received, |hop| hop.receives_end)
+    last_observation_end(hops, |hop| hop.shows.received, |hop| hop.receives_end)
 }
 
 fn deliveries_end<'a>(hops: impl Iterator<Item = &'a Hop> + Clone) -> Option<MonoNs> {
-    last_end(hops, |hop| hop.shows.delivered, |hop| hop.deliveries_end)
+    last_observation_end(hops, |hop| hop.shows.delivered, |hop| hop.deliveries_end)
 }
 
 impl Ledger {
@@ -41,12 +41,12 @@ impl Ledger {
         receives_end(self.hops.all.iter().filter(|hop| hop.group == group))
     }
 
-    /// The same of the tokenizer's receives, without which no gap is known.
+    /// When the tokenizer's receives, without which no gap is known, ceased to be observed; `None` while they are, and if none was.
     pub fn receives_end(&self) -> Option<MonoNs> {
         receives_end(self.hops.all.iter().filter(|hop| hop.last))
     }
 
-    /// The same of deliveries to clients; `None` if none was.
+    /// When deliveries to clients ceased to be observed; `None` while they are, and if none was.
     pub fn deliveries_end(&self) -> Option<MonoNs> {
         deliveries_end(self.hops.all.iter()).filter(|_| self.totals.tokens.delivered > 0)
     }
@@ -63,10 +63,12 @@ impl Ledger {
         let ends = groups.filter_map(|(index, group)| {
             let receives = self.group_receives_end(index);
             let deliveries = deliveries_end(self.hops.all.iter().filter(|hop| hop.group == index));
-            let deliveries = deliveries.filter(|_| self.totals.tokens.delivered > 0);
+            // Where none was ever observed, none has ceased to be.
+            let deliveries = if self.totals.tokens.delivered > 0 { deliveries } else { None };
             let stages = match (receives, deliveries) {
                 (Some(_), Some(_)) => "receives and deliveries",
                 (Some(_), None) => "receives",
+                // If both are `None`, the next line leaves.
                 (None, _) => "deliveries",
             };
             let at = receives.or(deliveries)?;

@@ -55,7 +55,8 @@ impl OccurrenceTimes {
         self.record_span(at, at);
     }
 
-    /// Records an occurrence from `start` to `end`. Occurrences may be reported in any order.
+    /// Records an occurrence from `start` to `end`, which joins the episodes less than [`WINDOW_NS`] away. Occurrences may be reported in any
+    /// order.
     pub(crate) fn record_span(&mut self, start: MonoNs, end: MonoNs) {
         let mut new = Episode { first: start, last: end.max(start) };
         // Episodes are sorted by time.
@@ -80,17 +81,18 @@ impl OccurrenceTimes {
         }
     }
 
-    /// Inserts an episode at this index, and joins the two nearest ones.
+    /// Inserts an episode at this index of the full list, and makes room by joining the two episodes with the shortest pause between them.
     fn insert_into_full(&mut self, index: usize, new: Episode) {
         let mut episodes = [Episode::default(); MAX_EPISODES + 1];
         episodes[..index].copy_from_slice(&self.episodes[..index]);
         episodes[index] = new;
         episodes[index + 1..].copy_from_slice(&self.episodes[index..]);
-        let pause_after = |index: &usize| episodes[index + 1].first.since(episodes[*index].last);
-        let shortest_pause = (0..MAX_EPISODES).min_by_key(pause_after).unwrap_or(0);
-        // The episodes before and after that pause become one.
-        episodes[shortest_pause].last = episodes[shortest_pause + 1].last;
-        episodes.copy_within(shortest_pause + 2.., shortest_pause + 1);
+        let before_shortest_pause =
+            (0..MAX_EPISODES).min_by_key(|&before| episodes[before + 1].first.since(episodes[before].last));
+        // There is one, because the list is not empty.
+        let joined = before_shortest_pause.unwrap_or(0);
+        episodes[joined].last = episodes[joined + 1].last;
+        episodes.copy_within(joined + 2.., joined + 1);
         self.episodes.copy_from_slice(&episodes[..MAX_EPISODES]);
         self.joined += 1;
     }

@@ -77,7 +77,7 @@ pub struct JudgedChunks {
 
 impl JudgedChunks {
     /// Number of the last chunk.
-    fn last(&self) -> u32 {
+    fn last_number(&self) -> u32 {
         self.first.wrapping_add(self.count).wrapping_sub(1)
     }
 }
@@ -94,15 +94,15 @@ impl JudgedList {
         if chunks.count == 0 {
             return;
         }
-        if let Some(last) = self.ranges.last_mut()
-            && (last.hop, last.outcome) == (chunks.hop, chunks.outcome)
-            && last.first.wrapping_add(last.count) == chunks.first
-        {
-            last.count += chunks.count;
-            last.tokens_lost = last.tokens_lost.saturating_add(chunks.tokens_lost);
-        } else {
-            self.ranges.push(chunks);
+        if let Some(last) = self.ranges.last_mut() {
+            let has_same_outcome = last.hop == chunks.hop && last.outcome == chunks.outcome;
+            if has_same_outcome && last.first.wrapping_add(last.count) == chunks.first {
+                last.count += chunks.count;
+                last.tokens_lost = last.tokens_lost.saturating_add(chunks.tokens_lost);
+                return;
+            }
         }
+        self.ranges.push(chunks);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -110,19 +110,22 @@ impl JudgedList {
     }
 
     /// The chunks, merged ones with the chunk in whose delivery they are: the last delivered one before them.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = JudgedChunks> {
-        let mut carrier: Option<JudgedChunks> = None;
+    pub(crate) fn iter_with_carriers(&self) -> impl Iterator<Item = JudgedChunks> {
+        let mut last_delivered: Option<JudgedChunks> = None;
         self.ranges.iter().map(move |&chunks| match chunks.outcome {
-            ChunkOutcome::Merged => {
-                let on_same_hop = carrier.filter(|carrier| carrier.hop == chunks.hop);
-                JudgedChunks { merged_into: on_same_hop.map(|carrier| carrier.last()), ..chunks }
+            ChunkOutcome::Delivered => {
+                last_delivered = Some(chunks);
+                chunks
             }
-            ChunkOutcome::Delivered => *carrier.insert(chunks),
+            ChunkOutcome::Merged => {
+                let carrier = last_delivered.filter(|delivered| delivered.hop == chunks.hop);
+                JudgedChunks { merged_into: carrier.map(|carrier| carrier.last_number()), ..chunks }
+            }
             ChunkOutcome::Dropped | ChunkOutcome::Unjudged(_) => chunks,
         })
     }
 
-    /// Turns the first `max` merged chunks into delivered ones.
+    /// Changes the outcome of the first `max` merged chunks to delivered.
     pub(crate) fn mark_merged_delivered(&mut self, max: u64) {
         let mut remaining = u32::try_from(max).unwrap_or(u32::MAX);
         // A range may be split, and its parts joined with their neighbours.
@@ -205,7 +208,7 @@ mod tests {
         list.mark_merged_delivered(2);
         let merged = JudgedChunks { merged_into: Some(5), ..chunks(6, 2, Merged) };
         let expected = [chunks(1, 2, Dropped), chunks(3, 3, Delivered), merged];
-        assert_eq!(list.iter().collect::<Vec<_>>(), expected);
+        assert_eq!(list.iter_with_carriers().collect::<Vec<_>>(), expected);
         assert_eq!(
             list.count_outcomes(),
             OutcomeCounts { delivered: 3, merged: 2, dropped: 2, ..OutcomeCounts::default() }

@@ -41,8 +41,9 @@ pub(super) struct PairMessages {
 
 impl PairMessages {
     /// Records the time of a message in those of its room. Returns whether the oldest room was evicted because `max` are kept.
-    fn record(&mut self, at: MonoNs, message: PairMessage, max: usize) -> bool {
+    fn record_message(&mut self, at: MonoNs, message: PairMessage, max: usize) -> bool {
         let is_new = !self.by_room.contains_key(&message.room);
+        // A maximum of 0 counts as 1, so that the room of this message is kept.
         let is_full = is_new && self.oldest_first.len() >= max.max(1);
         if is_full && let Some(oldest) = self.oldest_first.pop_front() {
             self.by_room.remove(&oldest);
@@ -52,7 +53,7 @@ impl PairMessages {
             self.oldest_first.push_back(message.room);
         }
         let times = self.by_room.entry(message.room).or_default();
-        // Of several messages of one kind, the last counts.
+        // Of several messages of one kind, the last counts. `None` is less than any time.
         match message.kind {
             PairMessageKind::Allocated => {
                 times.allocated = times.allocated.max(Some(at));
@@ -74,7 +75,7 @@ impl PairMessages {
 impl Ledger {
     /// Records a message between the schedulers of a pair.
     pub(super) fn record_pair_message(&mut self, at: MonoNs, message: PairMessage) {
-        if self.pair_messages.record(at, message, self.limits.pair_rooms) {
+        if self.pair_messages.record_message(at, message, self.limits.pair_rooms) {
             self.limits.count_reached("pair_rooms");
         }
     }

@@ -108,7 +108,7 @@ pub(super) struct SlowPrefill {
 }
 
 impl SlowPrefill {
-    /// The same as a late request.
+    /// The request as one that was late on the leg of its prefill.
     pub(super) fn to_late_request(&self) -> LateRequest {
         LateRequest {
             leg: TtftLeg { from: TtftMoment::BatchEntered, to: TtftMoment::FirstSent },
@@ -146,7 +146,8 @@ pub(super) struct Prefills {
 }
 
 impl Prefills {
-    /// Keeps a prefill, instead of the oldest of `max`. Returns whether one that is to be judged began before the end of the evicted one.
+    /// Keeps a prefill for comparison, and evicts the oldest of `max`. Returns whether the evicted one is missed: a prefill that is still to be
+    /// judged began before its end.
     fn add_known(&mut self, prefill: Prefill, max: usize) -> bool {
         let evicted = if self.known.len() < max { None } else { self.known.pop_front() };
         if let Some(evicted) = evicted {
@@ -154,8 +155,10 @@ impl Prefills {
         }
         // Prefills end nearly in order, so few entries move.
         self.known.insert(self.known.partition_point(|known| known.span.to <= prefill.span.to), prefill);
-        let oldest_unjudged = self.unjudged.front();
-        evicted.zip(oldest_unjudged).is_some_and(|(evicted, oldest)| oldest.span.from < evicted.span.to)
+        match (evicted, self.unjudged.front()) {
+            (Some(evicted), Some(oldest_unjudged)) => oldest_unjudged.span.from < evicted.span.to,
+            _ => false,
+        }
     }
 
     /// Forgets the prefills of an engine that has ended: the next one may be slower by design.
@@ -188,17 +191,20 @@ impl Prefills {
         self.unjudged.pop_front_if(|next| next.span.to < until)
     }
 
-    /// Compares a prefill with earlier ones; `None` unless it is slow.
-    fn judge(&mut self, prefill: UnjudgedPrefill) -> Option<SlowPrefill> {
+    /// Compares a prefill with earlier ones that had as much work; `None` unless it is slow. Then keeps its length for later comparisons.
+    fn compare_with_earlier(&mut self, prefill: UnjudgedPrefill) -> Option<SlowPrefill> {
         let UnjudgedPrefill { rid, span, connection, requests, ttft_ns } = prefill;
         if span.from < self.known_since {
+            // Prefills that are not known may have run beside it.
             return None;
         }
         let length_ns = span.ns();
         let work = self.work_during(span, connection);
+        // Before its own length is added, so that a slow one is not compared with itself.
         let usual_ns = self.usual_ns(class_of(work.at_most));
-        // A slow one counts, too, but after the comparison. Beside a scheduler with much work, one with little is quick.
-        let is_mainly_own_work = work.own_in_proportion >= work.in_proportion - work.own_in_proportion;
+        // Beside a scheduler with much work, one with little is quick.
+        let work_of_others = work.in_proportion - work.own_in_proportion;
+        let is_mainly_own_work = work.own_in_proportion >= work_of_others;
         if is_mainly_own_work {
             self.lengths[class_of(work.in_proportion)].record(length_ns, 1);
         }
@@ -220,9 +226,11 @@ impl Prefills {
 
     /// Prompt tokens of the known prefills that overlap this time, of all requests and of those on the same connection.
     fn work_during(&self, span: PrefillSpan, connection: SchedulerConnection) -> PrefillWork {
+        // They are sorted by their ends.
         let first = self.known.partition_point(|known| known.span.to <= span.from);
         let mut work = PrefillWork::default();
         for known in self.known.range(first..).filter(|known| known.span.from < span.to) {
+            // Tokens times overlap divided by length: the tokens computed in the overlap, if the prefill went on evenly.
             let token_ns = u128::from(known.span.overlap_ns(span)) * u128::from(known.tokens);
             let in_proportion = (token_ns / u128::from(known.span.ns().max(1))) as u64;
             work.at_most += u64::from(known.tokens);
@@ -237,13 +245,14 @@ impl Prefills {
 
 /// Time use in this span of the thread that wanted a CPU least; `None` without samples of half of the span.
 fn idlest_use<'l>(threads: impl Iterator<Item = &'l Thread>, span: PrefillSpan) -> Option<TimeUse> {
-    let uses = threads.filter_map(|thread| thread.between(span.from, span.to));
+    let uses = threads.filter_map(|thread| thread.use_between(span.from, span.to));
     let sampled_long = uses.filter(|spent| spent.interval_ns >= span.ns() / 2);
     sampled_long.min_by(|a, b| a.share(a.wanted_ns()).total_cmp(&b.share(b.wanted_ns())))
 }
 
 impl Ledger {
-    /// Keeps the prefill of a request whose first chunk was observed.
+    /// Keeps the prefill of a request whose first chunk was observed, to compare others with it. If its length or work is unknown, nothing that
+    /// ran beside it is judged.
     pub(super) fn record_prefill(&mut self, rid: &str) {
         let prefills = &mut self.ttft.late_legs.prefills;
         let Some(request) = self.table.ticket_of(rid).and_then(|ticket| self.table.get(ticket)) else { return };
@@ -252,7 +261,8 @@ impl Ledger {
         let tokens = prompt_tokens.zip(request.cached_tokens).map(|(prompt, cached)| prompt.saturating_sub(cached));
         // With more tokens, it had been decoding before its first chunk.
         let ends_at_first_send = request.starts_with_one_token;
-        let end = times.prefill_finished.or(if ends_at_first_send { request.sent_first } else { None });
+        let first_send = if ends_at_first_send { request.sent_first } else { None };
+        let end = times.prefill_finished.or(first_send);
         if let Some(from) = times.batch_entered
             && let Some(to) = end
             && let Some(tokens) = tokens
@@ -268,7 +278,7 @@ impl Ledger {
         }
     }
 
-    /// Judges prefills beside which no other can have been that is not known yet.
+    /// Judges the prefills that ended before the oldest request without an answer was sent: all that can have run beside them are known.
     pub(super) fn judge_prefills(&mut self, now: MonoNs) {
         let missed = self.hops.missed_messages();
         if self.ttft.late_legs.prefills.missed_before != missed {
@@ -281,7 +291,7 @@ impl Ledger {
         let oldest_unanswered = self.dispatched.waiting.values().next().map_or(now, |oldest| oldest.times.sent);
         let until = oldest_unanswered.max(MonoNs(now.0.saturating_sub(MAX_UNANSWERED_NS)));
         while let Some(prefill) = self.ttft.late_legs.prefills.take_unjudged(until) {
-            let Some(slow) = self.ttft.late_legs.prefills.judge(prefill) else { continue };
+            let Some(slow) = self.ttft.late_legs.prefills.compare_with_earlier(prefill) else { continue };
             if self.silences.explains(slow.span.from, slow.span.to) {
                 self.ttft.late_legs.silenced.record_late(&slow.to_late_request());
                 continue;

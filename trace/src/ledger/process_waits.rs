@@ -65,6 +65,7 @@ impl ProcessWaits {
         let mut has_evicted = false;
         for timed in path.legs().filter(|timed| timed.ns >= LATE_NS) {
             for WaitSpan { hop, from, to } in wait_spans(request, timed).into_iter().flatten() {
+                // A part of a long leg may be short.
                 if to.since(from) < LATE_NS {
                     continue;
                 }
@@ -97,14 +98,16 @@ struct WaitSpan {
 
 /// The parts of a leg in which the request waited for one process; at most two.
 fn wait_spans(request: &Request, timed: TimedLeg) -> [Option<WaitSpan>; 2] {
-    let whole = |hop| Some(WaitSpan { hop, from: timed.at, to: timed.end() });
+    let mut whole_leg = WaitSpan { hop: None, from: timed.at, to: timed.end() };
     match (timed.leg.from, timed.leg.to) {
-        (Arrived, Read) | (Read, Dispatched) => [whole(None), None],
+        (Arrived, Read) | (Read, Dispatched) => [Some(whole_leg), None],
         (Dispatched, SchedulerReceived) => {
-            let wait = request.details.as_ref().and_then(|details| details.wait);
-            [wait.and_then(|wait| whole(Some(wait.hop))), None]
+            let Some(wait) = request.details.as_ref().and_then(|details| details.wait) else { return [None, None] };
+            whole_leg.hop = Some(wait.hop);
+            [Some(whole_leg), None]
         }
         (FirstSent, FirstReceived) => output_spans(&request.streams, timed),
+        // The others depend on the engine, or on several processes.
         _ => [None, None],
     }
 }
@@ -131,12 +134,13 @@ impl Ledger {
         self.ttft.late_legs.process_waits.recorded
     }
 
-    /// Waits for processes after the first `seen`, as far as they are kept.
+    /// Waits for processes after the first `seen` ones of the run, as far as they are kept.
     pub(crate) fn process_waits_since(&self, seen: u64) -> impl Iterator<Item = &ProcessWait> {
         let waits = &self.ttft.late_legs.process_waits;
         let dropped = waits.recorded - waits.list.len() as u64;
-        let kept = waits.list.iter().skip(usize::try_from(seen.saturating_sub(dropped)).unwrap_or(usize::MAX));
-        kept.map(|kept| &kept.wait)
+        // Of the kept ones, the first are seen, too, unless they were dropped.
+        let seen_and_kept = usize::try_from(seen.saturating_sub(dropped)).unwrap_or(usize::MAX);
+        waits.list.iter().skip(seen_and_kept).map(|kept| &kept.wait)
     }
 
     /// Advances time for the waits for processes.

@@ -41,9 +41,9 @@ impl ProcessingStage {
     fn new(role: &str, seconds: RunSeconds) -> Self {
         Self {
             role: role.to_owned(),
-            inside_sum: WindowedSum::counting(seconds),
-            first_inside: WindowedSum::counting(seconds),
-            through_sum: WindowedSum::counting(seconds),
+            inside_sum: WindowedSum::with_seconds(seconds),
+            first_inside: WindowedSum::with_seconds(seconds),
+            through_sum: WindowedSum::with_seconds(seconds),
             ..Self::default()
         }
     }
@@ -158,13 +158,9 @@ impl ProcessingStages {
         let stream = &streams[stream_index];
         let sender = stream.ends.from;
         let is_first_chunk = stream.chunks == 1 && stream.is_whole();
-        let Some(processing_stage) = self.all.get_mut(usize::from(sender)) else {
-            return;
-        };
+        let Some(processing_stage) = self.all.get_mut(usize::from(sender)) else { return };
         // Without a hop into the process, it is the first of the path.
-        let Some(incoming) = streams.iter().find(|stream| stream.ends.to == sender) else {
-            return;
-        };
+        let Some(incoming) = streams.iter().find(|stream| stream.ends.to == sender) else { return };
         if is_first_chunk && incoming.is_whole() {
             let ns = chunk.at.since(incoming.first_at);
             processing_stage.through.record(ns);
@@ -172,7 +168,7 @@ impl ProcessingStages {
             processing_stage.long_through.record(ns);
         }
         if processing_stage.shows_receives {
-            let received = pair_sides(&mut self.waiting, in_process, sender, StageSide::SentOn, chunk, limits);
+            let received = match_other_side(&mut self.waiting, in_process, sender, StageSide::SentOn, chunk, limits);
             // A process cannot send a chunk before its receive: the counts matched another one.
             if let Some(received) = received.filter(|&received| received <= chunk.at) {
                 processing_stage.record_inside(chunk.at, chunk.at.since(received), is_first_chunk);
@@ -189,11 +185,9 @@ impl ProcessingStages {
         is_first_chunk: bool,
         limits: &mut CountedLimits,
     ) {
-        let Some(processing_stage) = self.all.get_mut(usize::from(role)) else {
-            return;
-        };
+        let Some(processing_stage) = self.all.get_mut(usize::from(role)) else { return };
         // The send may have been reported first.
-        let sent = pair_sides(&mut self.waiting, in_process, role, StageSide::Received, chunk, limits);
+        let sent = match_other_side(&mut self.waiting, in_process, role, StageSide::Received, chunk, limits);
         if let Some(sent) = sent.filter(|&sent| sent >= chunk.at) {
             processing_stage.record_inside(sent, sent.since(chunk.at), is_first_chunk);
         }
@@ -206,8 +200,9 @@ impl ProcessingStages {
     }
 }
 
-/// Records the time at which a chunk entered or left a process (`side`). Returns the time of the other side if it is known.
-fn pair_sides(
+/// Records the time at which a chunk of a request entered or left (`side`) the process of a role. Returns when the same chunk passed the other
+/// side, if that is known. `all_waiting`: number of chunks of all requests that wait for their other side.
+fn match_other_side(
     all_waiting: &mut usize,
     in_process: &mut Vec<InProcess>,
     role: u16,
@@ -225,11 +220,13 @@ fn pair_sides(
     let other_side = in_process.take_other_side(side, chunk);
     let waiting = in_process.waiting.len();
     let is_request_full = waiting > limits.in_process_per_rid;
+    // Only an entry that was just added can exceed the total.
     let is_total_full = waiting > waiting_before && *all_waiting >= limits.in_process;
     if is_request_full || is_total_full {
         in_process.waiting.pop_front();
         limits.count_reached("in_process");
     }
+    // By as many as the request's own list has become longer or shorter.
     *all_waiting = (*all_waiting + in_process.waiting.len()).saturating_sub(waiting_before);
     other_side
 }

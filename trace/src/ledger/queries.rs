@@ -26,21 +26,21 @@ impl Ledger {
 
     /// Recent chunks and deliveries of a request, with the outcome of each chunk; empty unless [`crate::Config::chunk_history`] is set.
     pub fn history(&self, rid: &str) -> RequestHistory {
-        self.history.history_of(rid)
+        self.recent_chunks.history_of(rid)
     }
 
-    /// Rids of the requests of which a recent chunk was in a frame with this wait.
+    /// Rids of the requests with a recent chunk in a frame whose wait on a hop is one that `wait` asks for.
     pub fn rids_that_waited(&self, wait: &HopWait) -> BTreeSet<&str> {
-        let waiting_hashes = self.history.rids_that_waited(wait, self.now());
+        let waiting_hashes = self.recent_chunks.rids_that_waited(wait, self.now());
         let live = self.requests().map(|request| &*request.rid);
         let finished = self.finished().map(|summary| &*summary.rid);
         // The history keeps only hashes of rids.
-        live.chain(finished).filter(|rid| waiting_hashes.contains(&self.history.hash_rid(rid))).collect()
+        live.chain(finished).filter(|rid| waiting_hashes.contains(&self.recent_chunks.hash_rid(rid))).collect()
     }
 
     /// Start of the recent chunks, if earlier ones were overwritten.
     pub fn chunks_known_since(&self) -> Option<MonoNs> {
-        self.history.known_since()
+        self.recent_chunks.known_since()
     }
 
     /// Known properties of the engine.
@@ -58,21 +58,23 @@ impl Ledger {
         self.table.get(self.table.ticket_of(rid)?)
     }
 
-    /// Whether the request is unfinished and has produced no token for `ns`. Requests known only from the engine's log have no observed
-    /// tokens, and one with missed observations since its last chunk may have continued unobserved.
-    pub fn is_stalled(&self, request: &Request, now: MonoNs, ns: u64) -> bool {
-        request.finish.is_none()
-            && now.since(request.last_at) >= ns
-            && !request.streams.is_empty()
-            && request.streams.iter().all(|stream| self.hops.observed_all_since(stream))
-            && !self.may_hold_tokens_back(request)
+    /// Whether the request is unfinished and has certainly produced no token for `min_silent_ns`.
+    pub fn is_stalled(&self, request: &Request, now: MonoNs, min_silent_ns: u64) -> bool {
+        let is_silent = request.finish.is_none() && now.since(request.last_at) >= min_silent_ns;
+        // A request known only from the engine's log has no observed tokens.
+        if !is_silent || request.streams.is_empty() {
+            return false;
+        }
+        // With missed observations since its last chunk, it may have continued unobserved.
+        let was_observed = request.streams.iter().all(|stream| self.hops.observed_all_since(stream));
+        was_observed && !self.scheduler_may_hold_tokens_back(request)
     }
 
     /// Whether the scheduler may be generating tokens of a silent request. Those of a request that is not streamed are sent together, every
     /// few steps of the scheduler: until it has made that many steps since the last chunk, none is due.
-    fn may_hold_tokens_back(&self, request: &Request) -> bool {
+    fn scheduler_may_hold_tokens_back(&self, request: &Request) -> bool {
         let unstreamed_tokens = self.engine.facts().unstreamed_tokens();
-        // This engine sends each token as soon as it is generated.
+        // Without such a number, the engine sends each token as soon as it is generated.
         let Some(steps_per_chunk) = unstreamed_tokens else { return false };
         request.streams.iter().any(|stream| {
             let is_streamed = is_streamed(stream.chunks, stream.count.high, unstreamed_tokens);
@@ -124,7 +126,7 @@ impl Ledger {
         has_lost_tokens || is_predicted_loss || summary.damaged_call || summary.is_abandoned || was_slow
     }
 
-    /// Whether a burst predicts a loss: deliveries are not observed, and the engine keeps only the last of several chunks.
+    /// Whether several chunks in one wakeup predict a loss: deliveries are not observed, and the engine's waiter keeps only the last chunk.
     pub fn predicts_drops(&self) -> bool {
         let engine = &self.engine;
         !self.observes_deliveries()
@@ -203,7 +205,7 @@ impl Ledger {
         self.gap.whole()
     }
 
-    /// The same over the window of current figures; `None` without any.
+    /// First-token gaps over the window of current figures; `None` without any.
     pub fn recent_gap(&self) -> Option<Spread> {
         self.gap.recent_spread(self.now)
     }
@@ -253,7 +255,7 @@ impl Ledger {
         &self.itl_sent_by_token
     }
 
-    /// The same between its deliveries: the inter-token latency that the client saw.
+    /// Time per token between the deliveries of a response: the inter-token latency that the client saw.
     pub fn itl_delivered_by_token(&self) -> &Distribution {
         &self.itl_delivered_by_token
     }
@@ -326,6 +328,7 @@ impl Ledger {
                 "{unnamed} chunks had a request id that is empty, too long or not UTF-8: they are counted for no request"
             ));
         }
+        // Other limits only shorten lists of details.
         for limit in self.limits().into_iter().filter(|limit| limit.times > 0 && !limit.keeps_totals()) {
             reasons.push(format!(
                 "limit {} = {} was reached {} times: the oldest entries were evicted",

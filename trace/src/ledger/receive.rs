@@ -3,17 +3,18 @@
 use super::first_token_waits::{FirstTokenWait, MIN_WAIT_NS};
 use super::hop::{BurstPosition, EarlyReceive};
 use super::lane::{FrameLoad, PendingChunk, SentFrame};
-use super::limits::push_bounded;
+use super::limits::{CountedLimits, push_bounded};
+use super::losses::LossMemory;
 use super::processing_stage::TimedCount;
 use super::receiver::ReceiveTimes;
-use super::request::ReceivedChunk;
+use super::request::{ReceivedChunk, Request};
 use super::request_table::PREFETCHED_RECORDS;
 use super::stream::Stream;
-use super::{BURST_FRAMES, GAP_WARNING_NS, LATE_NS, Ledger};
+use super::{BURST_FRAMES, GAP_WARNING_NS, LATE_NS, Ledger, Totals};
 use crate::clock::MonoNs;
 use crate::engine::{EngineState, Mode, Waiter};
 use crate::event::Received;
-use crate::id::FrameId;
+use crate::id::{FrameId, Ticket};
 
 /// Whether a request's waiter, woken by the chunk received at `woken`, has not run yet when the next chunk is received at `now`. It runs a
 /// few turns of the event loop later, and each frame of a burst takes turns.
@@ -21,6 +22,43 @@ fn is_waiter_pending(woken: BurstPosition, now: BurstPosition, engine: &EngineSt
     let is_same_burst = woken.receiver == now.receiver && woken.burst == now.burst;
     let frames_since_wakeup = now.frame_index.saturating_sub(woken.frame_index);
     is_same_burst && engine.is_waiter_pending_after(frames_since_wakeup)
+}
+
+impl Totals {
+    /// Predicts the outcome of a request's previous chunk, by the engine's behaviour: its waiter has not run when the next chunk is received at
+    /// `at`.
+    fn predict_outcome(
+        &mut self,
+        at: MonoNs,
+        request: &mut Request,
+        engine: &EngineState,
+        loss_memory: &mut LossMemory,
+        limits: &mut CountedLimits,
+    ) {
+        request.burst += 1;
+        let predicted = &mut self.predicted;
+        predicted.burst_max = predicted.burst_max.max(request.burst);
+        match (engine.waiter, engine.mode) {
+            (Some(Waiter::KeepsLast), Some(Mode::Incremental)) => {
+                predicted.dropped += 1;
+                let is_first_drop = request.predicted.is_none();
+                request.predict_drop(at, loss_memory, limits);
+                let chunks = request.predicted.as_ref().map_or(0, |losses| losses.chunks);
+                self.predicted_drops.record_request(at, &request.rid, chunks, is_first_drop);
+            }
+            // The last chunk has the tokens of those that it replaces.
+            (Some(Waiter::KeepsLast), Some(Mode::Cumulative)) => {
+                predicted.merged += 1;
+                predicted.replaced += 1;
+            }
+            (Some(Waiter::Merges), _) => predicted.merged += 1,
+            (Some(Waiter::YieldsAll), _) => predicted.passed += 1,
+            (Some(Waiter::KeepsLast), None) | (None, _) => predicted.unknown += 1,
+        }
+        let is_first_burst = !request.burst_seen;
+        request.burst_seen = true;
+        self.bursts.record_request(at, &request.rid, u64::from(request.burst), is_first_burst);
+    }
 }
 
 /// Receive of a frame, applied to its chunks.
@@ -53,9 +91,7 @@ impl Ledger {
             hop.counts.frames_forwarded += 1;
             self.hops.groups[hop.group].relay.record(forwarded.since(at));
         }
-        let Some(lane) = hop.lanes.get_mut(&id.lane) else {
-            return;
-        };
+        let Some(lane) = hop.lanes.get_mut(&id.lane) else { return };
         // Without receives, the queue would only grow.
         if !hop.shows.received {
             return;
@@ -103,10 +139,9 @@ impl Ledger {
 
     /// Records that the receiver has processed a frame, and so the first chunks of requests in it.
     pub(super) fn record_processed(&mut self, at: MonoNs, id: FrameId) {
-        let Some(hop_index) = self.hops.index_or_add(id.hop, self.limits.hops) else {
-            return;
-        };
+        let Some(hop_index) = self.hops.index_or_add(id.hop, self.limits.hops) else { return };
         let hop = &mut self.hops.all[hop_index];
+        // The receiver asks for its next frame as soon as it has processed this one.
         hop.requested_at = Some(at);
         let receiver = hop.last_receiver;
         // `None` if the receive was not observed.
@@ -132,7 +167,7 @@ impl Ledger {
     /// Records the receive of a frame, and of the chunks that were queued with its send.
     pub(super) fn record_received_frame(&mut self, at: MonoNs, received: &Received<'_>) {
         let id = received.id;
-        self.history.keep_receive(at, id, received.wakeup);
+        self.recent_chunks.keep_receive(at, id, received.wakeup);
         // A frame that comes with its receive was not observed at its sender, and is registered here.
         let hop_index = match &received.frame {
             Some(_) => self.register_frame(at, id),
@@ -163,7 +198,7 @@ impl Ledger {
         let hop = &mut self.hops.all[hop_index];
         if let Some(frame) = &received.frame {
             self.pending_receive.clear();
-            self.record_content(at, hop_index, frame, false);
+            self.record_frame_content(at, hop_index, frame, false);
             self.receive_pending_chunks(receive);
         } else if let Some(sent) = sent {
             self.record_queue_wait(receive, at.since(sent));
@@ -208,7 +243,7 @@ impl Ledger {
         self.receive_pending_chunks(receive);
     }
 
-    /// Subtracts frames from the backlog that were evicted at a limit before the receive of frame `id`, which shows that they were received.
+    /// Subtracts frames from the backlog that were evicted from the queue at a limit: the receive of frame `id` shows that they were received.
     fn dequeue_evicted_frames(&mut self, id: FrameId, hop_index: usize) {
         let hop = &mut self.hops.all[hop_index];
         let Some(lane) = hop.lanes.get_mut(&id.lane) else { return };
@@ -251,7 +286,8 @@ impl Ledger {
         }
     }
 
-    /// Marks the next deliveries of these chunks as uncertain: the chunks may have been delivered before deliveries were observed.
+    /// Marks the requests of these chunks, so that their next deliveries prove nothing: the chunks may have been delivered before deliveries
+    /// were observed.
     fn mark_deliveries_uncertain(&mut self, chunks: &[PendingChunk]) {
         for chunk in chunks {
             let request = self.table.get_mut(chunk.ticket);
@@ -278,7 +314,7 @@ impl Ledger {
             }
             for chunk in block {
                 if chunk.number == 1 && receive.is_observed {
-                    self.record_first_receive(receive, *chunk);
+                    self.record_first_chunk_wait(receive, *chunk);
                 }
                 if leads_to_tokenizer {
                     self.receive_chunk(receive, *chunk);
@@ -292,7 +328,7 @@ impl Ledger {
     }
 
     /// Records the queue wait of a request's first chunk.
-    fn record_first_receive(&mut self, receive: FrameReceive, chunk: PendingChunk) {
+    fn record_first_chunk_wait(&mut self, receive: FrameReceive, chunk: PendingChunk) {
         let hop = &mut self.hops.all[receive.hop_index];
         let Some(request) = self.table.get_mut(chunk.ticket) else { return };
         let stream = request.streams.iter().find(|stream| stream.hop == hop.id);
@@ -327,73 +363,22 @@ impl Ledger {
         let FrameReceive { at, position, .. } = receive;
         self.totals.chunks.received += 1;
         self.totals.tokens.received += u64::from(chunk.tokens);
-        let Some(request) = self.table.get_mut(chunk.ticket) else {
-            return;
-        };
+        let Some(request) = self.table.get_mut(chunk.ticket) else { return };
         request.tokens_received = request.tokens_received.saturating_add(chunk.tokens);
         // If this is not the observed receive of the first chunk, that one was missed.
         if request.received_first.is_none() && !(chunk.is_first && receive.is_observed) {
             request.first_receive_missed = true;
         }
-        if chunk.is_first && receive.is_observed && request.received_first.is_none() {
+        let is_first_receive = chunk.is_first && receive.is_observed && request.received_first.is_none();
+        if is_first_receive {
             request.received_first = Some(at);
-            self.hops.all[receive.hop_index].add_unprocessed_request(at, chunk.ticket);
-            // Where deliveries are observed, TTFT ends with the first one.
-            if !self.hops.any_delivered {
-                self.ttft.record_request(request, &mut self.limits);
-            }
-            if let Some(sent) = request.sent_first.filter(|_| !request.is_after_engine_end) {
-                let gap_ns = at.since(sent);
-                request.gap_ns = Some(gap_ns);
-                // As in the time slots, an observation that arrives late counts in the second in which it arrives.
-                self.gap.record(self.now, gap_ns);
-                self.gap_slot.record(gap_ns);
-                self.worst_gap.keep_longest(at, &request.rid, gap_ns);
-                if gap_ns >= GAP_WARNING_NS {
-                    self.late_gaps.record_span(sent, at);
-                }
-                let hop = &self.hops.all[receive.hop_index];
-                if let (Some(receiver), Some(sent_on_last_hop)) = (hop.last_receiver, receive.sent_at)
-                    && gap_ns >= MIN_WAIT_NS
-                {
-                    self.waits.add_wait(FirstTokenWait {
-                        rid: request.rid.clone(),
-                        sent_at: sent,
-                        sent_on_last_hop,
-                        received_at: at,
-                        group: hop.group,
-                        receiver,
-                    });
-                }
-            }
         }
         if let (Some(now), Some(woken)) = (position, request.last_wakeup)
             && !request.is_lossless
             && !request.is_shared()
             && is_waiter_pending(woken, now, &self.engine)
         {
-            request.burst += 1;
-            let predicted = &mut self.totals.predicted;
-            predicted.burst_max = predicted.burst_max.max(request.burst);
-            match (self.engine.waiter, self.engine.mode) {
-                (Some(Waiter::KeepsLast), Some(Mode::Incremental)) => {
-                    predicted.dropped += 1;
-                    let is_first_drop = request.predicted.is_none();
-                    request.predict_drop(at, &mut self.loss_memory, &mut self.limits);
-                    let chunks = request.predicted.as_ref().map_or(0, |losses| losses.chunks);
-                    self.totals.predicted_drops.record_request(at, &request.rid, chunks, is_first_drop);
-                }
-                // The last chunk has the tokens of those that it replaces.
-                (Some(Waiter::KeepsLast), Some(Mode::Cumulative)) => {
-                    predicted.merged += 1;
-                    predicted.replaced += 1;
-                }
-                (Some(Waiter::Merges), _) => predicted.merged += 1,
-                (Some(Waiter::YieldsAll), _) => predicted.passed += 1,
-                (Some(Waiter::KeepsLast), None) | (None, _) => predicted.unknown += 1,
-            }
-            let is_first_burst = !std::mem::replace(&mut request.burst_seen, true);
-            self.totals.bursts.record_request(at, &request.rid, u64::from(request.burst), is_first_burst);
+            self.totals.predict_outcome(at, request, &self.engine, &mut self.loss_memory, &mut self.limits);
         } else {
             // The waiter has run, so this chunk wakes it again.
             request.last_wakeup = position;
@@ -403,7 +388,47 @@ impl Ledger {
             ReceivedChunk { end_count: chunk.end_count, tokens: chunk.tokens, number: chunk.number };
         if chunk.is_last {
             request.final_received = true;
+        }
+        if is_first_receive {
+            self.record_first_token_receive(receive, chunk.ticket);
+        }
+        if chunk.is_last {
             self.settle_if_finished(chunk.ticket, at);
+        }
+    }
+
+    /// Records that the tokenizer received the first chunk of a request: the gap since the scheduler's send, and the wait on the last hop.
+    fn record_first_token_receive(&mut self, receive: FrameReceive, ticket: Ticket) {
+        let at = receive.at;
+        let Some(request) = self.table.get_mut(ticket) else { return };
+        self.hops.all[receive.hop_index].add_unprocessed_request(at, ticket);
+        // Where deliveries are observed, TTFT ends with the first one.
+        if !self.hops.any_delivered {
+            self.ttft.record_request(request, &mut self.limits);
+        }
+        // A send before the end of an engine and a receive after it belong to different requests.
+        let Some(sent) = request.sent_first.filter(|_| !request.is_after_engine_end) else { return };
+        let gap_ns = at.since(sent);
+        request.gap_ns = Some(gap_ns);
+        // As in the time slots, an observation that arrives late counts in the second in which it arrives.
+        self.gap.record(self.now, gap_ns);
+        self.gap_slot.record(gap_ns);
+        self.worst_gap.keep_longest(at, &request.rid, gap_ns);
+        if gap_ns >= GAP_WARNING_NS {
+            self.late_gaps.record_span(sent, at);
+        }
+        let hop = &self.hops.all[receive.hop_index];
+        if let (Some(receiver), Some(sent_on_last_hop)) = (hop.last_receiver, receive.sent_at)
+            && gap_ns >= MIN_WAIT_NS
+        {
+            self.waits.add_wait(FirstTokenWait {
+                rid: request.rid.clone(),
+                sent_at: sent,
+                sent_on_last_hop,
+                received_at: at,
+                group: hop.group,
+                receiver,
+            });
         }
     }
 

@@ -22,8 +22,9 @@ pub(super) struct ReceiveTimes {
 }
 
 impl ReceiveTimes {
-    /// Whether the receiver, which asked at `requested`, found no frame and waited for this one.
+    /// Whether the receiver, which asked for a frame at `requested`, found none and waited for this one.
     fn shows_wait(self, requested: MonoNs) -> bool {
+        // It was not there yet.
         if self.sent.is_some_and(|sent| sent > requested) {
             return true;
         }
@@ -65,9 +66,7 @@ impl Ledger {
     /// Records how many bytes the kernel holds for a hop.
     pub(super) fn record_queue_sample(&mut self, at: MonoNs, sample: &QueueSample<'_>) {
         // A hop without frames has no group yet, and its queue is irrelevant.
-        let Some(group_index) = self.hops.group_named(sample.hop) else {
-            return;
-        };
+        let Some(group_index) = self.hops.group_named(sample.hop) else { return };
         let mut is_backlog_known = false;
         let mut frames = 0;
         let mut bytes = 0;
@@ -83,7 +82,8 @@ impl Ledger {
         group.kernel.add_sample(at, sample, backlog, mean_bytes);
     }
 
-    /// Records the thread that receives a frame from the hop at `hop_index`. Returns when it requested the frame, once; `None` if unknown.
+    /// Marks `receiver` as the thread that receives from the hop at `hop_index`, and returns when it asked for the frame received at `at`;
+    /// `None` if unknown. The time counts for this frame only, so it is removed.
     pub(super) fn take_request_time(
         &mut self,
         at: MonoNs,
@@ -91,6 +91,7 @@ impl Ledger {
         receiver: Option<ThreadId>,
     ) -> Option<MonoNs> {
         let Some(receiver) = receiver else {
+            // The thread is not observed, so the hop keeps the time for it.
             return self.hops.all[hop_index].requested_at.take();
         };
         let Some(thread) = self.threads.mark_receiver(receiver, at, self.limits.threads) else {
@@ -105,7 +106,7 @@ impl Ledger {
         requested
     }
 
-    /// Position of a frame within its receiver's bursts.
+    /// Counts a received frame in its receiver's current burst, or as the first of a new one, and returns its position there.
     ///
     /// A receiver that finds no frame yields to its event loop, and waiters run. If processing is observed, the receiver found a frame only
     /// if it was sent before it was requested, and was received at once or sent long before.

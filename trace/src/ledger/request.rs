@@ -194,9 +194,7 @@ impl Request {
 
     /// Inter-token latency at both ends; empty if deliveries are not observed.
     pub fn itl(&self) -> ItlEnds {
-        let Some(itl) = &self.itl else {
-            return ItlEnds::default();
-        };
+        let Some(itl) = &self.itl else { return ItlEnds::default() };
         ItlEnds { sent: Spread::of_tally(&itl.sent), delivered: Spread::of_tally(&itl.delivered) }
     }
 
@@ -205,12 +203,13 @@ impl Request {
     pub(crate) fn add_wire_loss(&mut self, stream_index: usize, missing_tokens: u32) -> u32 {
         let stream = &mut self.streams[stream_index];
         stream.missing_tokens = stream.missing_tokens.saturating_add(missing_tokens);
+        // The request has lost as many as are missing on the hop that misses most.
         let newly_missing = stream.missing_tokens.saturating_sub(self.wire_missing);
         self.wire_missing += newly_missing;
         newly_missing
     }
 
-    /// Adds the last received chunk to the predicted losses. `at`: time of the receive that shows the drop.
+    /// Adds the chunk received last to the predicted losses: the next one, received at `at`, replaced it before its waiter ran.
     pub(crate) fn predict_drop(&mut self, at: MonoNs, loss_memory: &mut LossMemory, limits: &mut CountedLimits) {
         let ReceivedChunk { end_count, tokens, number } = self.last_received;
         let predicted = self.predicted.get_or_insert_default();
@@ -224,7 +223,7 @@ impl Request {
         loss_memory.keep_range(at, predicted, range, limits);
     }
 
-    /// Removes and returns its losses; `None` if there are none.
+    /// Removes and returns its confirmed and predicted losses; `None` if there are none.
     pub(crate) fn take_losses(&mut self) -> Option<Lossy> {
         let confirmed = self.losses.take();
         let predicted = self.predicted.take();

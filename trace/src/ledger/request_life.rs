@@ -1,8 +1,8 @@
 //! Chunks of one request followed from hop to hop, and what became of each: joined here and nowhere else.
 
-use super::history::{ChunkRecord, RequestHistory};
 use super::losses::Losses;
 use super::outcome::ChunkOutcome;
+use super::recent_chunks::{ChunkRecord, RequestHistory};
 use super::{Hop, Ledger, RequestNumbers};
 use crate::clock::MonoNs;
 use crate::event::{ToolCallOutcome, ToolCalls};
@@ -107,11 +107,11 @@ impl Ledger {
         }
         // Observed deliveries decide what became of a chunk; predictions are for runs without them.
         let predicted = if history.deliveries.is_empty() { self.predicted_losses(rid) } else { None };
-        let chunks = follow_chunks(&legs, predicted, self.tool_calls.find(rid));
+        let chunks = follow_chunks(&legs, predicted, self.tool_calls.find_response(rid));
         RequestLife { legs, chunks }
     }
 
-    /// What the life of a chunk needs of a hop; `None` if the hop carries requests instead of chunks.
+    /// The hop as far as the life of a chunk needs it; `None` if the hop carries requests instead of chunks.
     fn crossed_hop<'l>(&'l self, hop: &'l Hop) -> Option<CrossedHop<'l>> {
         if hop.carries_requests {
             return None;
@@ -151,12 +151,13 @@ fn legs_crossed(history: &RequestHistory, hops: &[CrossedHop<'_>]) -> Vec<LifeLe
             continue;
         }
         let siblings: Vec<&CrossedHop<'_>> = hops.iter().filter(|sibling| sibling.ends == hop.ends).collect();
-        let of_leg = history.chunks.iter().filter(|chunk| siblings.iter().any(|sibling| sibling.id == chunk.hop));
-        let chunks: Vec<ChunkRecord> = of_leg.copied().collect();
+        let crossed_leg = |chunk: &&ChunkRecord| siblings.iter().any(|sibling| sibling.id == chunk.hop);
+        let chunks: Vec<ChunkRecord> = history.chunks.iter().filter(crossed_leg).copied().collect();
         if !chunks.is_empty() {
             let observes_received = siblings.iter().any(|sibling| sibling.observes_received);
             // If early chunks were overwritten, the first ones in the history are not the request's first.
-            let from_first = if history.since.is_none() { &chunks[..] } else { &[] };
+            let has_first_chunk = history.since.is_none();
+            let from_first = if has_first_chunk { &chunks[..] } else { &[] };
             legs.push(LifeLeg {
                 ends: hop.ends.clone(),
                 observes_received,
@@ -179,9 +180,7 @@ fn follow_chunks(
     predicted_losses: Option<&Losses>,
     tool_calls: Option<&ToolCalls>,
 ) -> Vec<ChunkLife> {
-    let Some((origin, further_legs)) = legs.split_first() else {
-        return Vec::new();
-    };
+    let Some((origin, further_legs)) = legs.split_first() else { return Vec::new() };
     let if_not_received = if origin.observes_received { ChunkState::Waiting } else { ChunkState::Sent };
     // Token counts only grow, so the search on each leg goes on where it found the chunk before.
     let mut search_from = vec![0; further_legs.len()];
@@ -190,7 +189,7 @@ fn follow_chunks(
     for (index, chunk) in origin.chunks.iter().enumerate() {
         let mut on_each_leg = vec![Some(chunk)];
         for (leg, from) in further_legs.iter().zip(&mut search_from) {
-            on_each_leg.push(continuation(&leg.chunks, from, chunk, index));
+            on_each_leg.push(find_continuation(&leg.chunks, from, chunk, index));
         }
         let judged = on_each_leg.iter().rev().flatten().find(|seen| seen.outcome.is_some());
         let last = on_each_leg.last().copied().flatten();
@@ -208,7 +207,7 @@ fn follow_chunks(
             judged: judged.copied().copied(),
             combined_with,
             next_in_wakeup: None,
-            tool_call: tool_call_in(chunk, tool_calls),
+            tool_call: tool_call_outcome_in_chunk(chunk, tool_calls),
         });
         on_last_leg.push(last);
     }
@@ -224,18 +223,16 @@ fn follow_chunks(
     lives
 }
 
-/// Chunk of a further leg in which `chunk`, the one at `index` on the first leg, continues. Moves `search_from` to the first chunk with at
-/// least as many tokens.
-fn continuation<'c>(
+/// Finds the chunk of a further leg, with these `chunks`, in which `chunk`, the one at `index` on the first leg, continues; `None` if it is not
+/// there. Moves `search_from` to the first chunk with at least as many tokens.
+fn find_continuation<'c>(
     chunks: &'c [ChunkRecord],
     search_from: &mut usize,
     chunk: &ChunkRecord,
     index: usize,
 ) -> Option<&'c ChunkRecord> {
     let same_index = chunks.get(index);
-    let Some(end) = chunk.end else {
-        return same_index;
-    };
+    let Some(end) = chunk.end else { return same_index };
     while chunks.get(*search_from).and_then(|seen| seen.end).is_some_and(|seen_end| seen_end < end) {
         *search_from += 1;
     }
@@ -266,8 +263,8 @@ fn state_of_chunk(
     if first.received.is_some() { ChunkState::Received } else { if_not_received }
 }
 
-/// How the part of a tool call that differs is in the response, if the chunk has a token of it.
-fn tool_call_in(chunk: &ChunkRecord, calls: Option<&ToolCalls>) -> Option<ToolCallOutcome> {
+/// How the response has the part of a tool call that differs from the engine's, if the chunk has a token of that part; `None` otherwise.
+fn tool_call_outcome_in_chunk(chunk: &ChunkRecord, calls: Option<&ToolCalls>) -> Option<ToolCallOutcome> {
     let calls = calls?;
     let [first_token, end_token] = calls.part?.tokens;
     let end = chunk.end?;

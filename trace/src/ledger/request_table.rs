@@ -48,7 +48,7 @@ impl RequestTable {
         self.by_rid.len() - self.mapped_finished
     }
 
-    /// Sets how a record ended. Returns whether it was unfinished.
+    /// Sets how a request ended. Returns false, and changes nothing, if that is known or the record is gone.
     pub(crate) fn mark_finished(&mut self, ticket: Ticket, finish: Finish) -> bool {
         let Some(request) = self.get_mut(ticket) else { return false };
         if request.finish.is_some() {
@@ -65,7 +65,7 @@ impl RequestTable {
         self.slots.len()
     }
 
-    /// The request that has this rid now.
+    /// Ticket of the record to which this rid leads now; `None` without one.
     pub(crate) fn ticket_of(&self, rid: &str) -> Option<Ticket> {
         let hash = self.hasher.hash_one(rid);
         let slot = self.by_rid.find(hash, |&slot| {
@@ -75,10 +75,12 @@ impl RequestTable {
         Some(self.ticket_of_slot(*slot))
     }
 
-    /// Like [`Self::ticket_of`], but prefetches the memory that every chunk of the record reads and writes.
+    /// Ticket of the record to which this rid leads now; [`Ticket::NONE`] without one. Prefetches the memory that every chunk of the record
+    /// reads and writes.
     pub(crate) fn find_and_prefetch(&self, rid: &str) -> Ticket {
-        let found = self.ticket_of(rid);
-        found.inspect(|&ticket| self.prefetch_record(ticket)).unwrap_or(Ticket::NONE)
+        let Some(ticket) = self.ticket_of(rid) else { return Ticket::NONE };
+        self.prefetch_record(ticket);
+        ticket
     }
 
     /// Prefetches a record's cache lines.
@@ -150,7 +152,7 @@ impl RequestTable {
         true
     }
 
-    /// Removes a request. Its ticket leads to nothing from now on.
+    /// Removes and returns a record; `None` if the ticket leads to none, as it does from now on.
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Request> {
         self.get(ticket)?;
         let was_mapped = self.remove_mapping(ticket);

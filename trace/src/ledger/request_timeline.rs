@@ -1,6 +1,7 @@
 //! Timelines of requests, for exports: when the first and the finishing chunk reached each stage of each hop, and point events.
 //!
-//! They are kept only on demand ([`crate::Analysis::keep_timelines`]), exactly as long as the records of their requests.
+//! They are kept only on demand ([`crate::Analysis::keep_timelines`]), exactly as long as the records of their requests, and have a constant size: the
+//! chunks between the first and the finishing one are only counted. All chunks of recent requests are in `recent_chunks`.
 
 use smallvec::SmallVec;
 
@@ -132,7 +133,8 @@ impl RequestTimeline {
         }
     }
 
-    /// Records a chunk. Returns the index of its hop if it is the first or the finishing one.
+    /// Keeps the times of a chunk's frame, if it is the request's first chunk on its hop or the finishing one. Returns the index of the hop in
+    /// that case.
     fn record_chunk(&mut self, times: FrameTimes, finishes: bool) -> Option<usize> {
         let hop = times.frame.hop;
         let Some(index) = self.hops.iter().position(|known| known.hop == hop) else {
@@ -267,6 +269,7 @@ impl Timelines {
                 tokens: answer.tokens,
                 short_writes: answer.short_writes,
             }),
+            // The other events have no place in a request's timeline.
             _ => {}
         }
     }
@@ -307,6 +310,7 @@ impl Timelines {
         }
         for (&ticket, chunk) in ledger.touched.iter().zip(frame.chunks) {
             let request = ledger.table.get(ticket);
+            // A chunk is a point of the time series once, at the scheduler.
             let is_point = request.is_some_and(|request| ledger.is_from_scheduler(request, frame.id.hop));
             let Some(timeline) = self.get_or_open(ticket, ledger) else { continue };
             timeline.points = timeline.points.saturating_add(u32::from(is_point));
@@ -317,11 +321,11 @@ impl Timelines {
         marks
     }
 
-    /// Records a later stage of a frame for the first and finishing chunks in it.
+    /// Records a later stage of a frame: applies `stamp` to the kept times of each first and finishing chunk in it.
     fn stamp_frame(&mut self, id: FrameId, stamp: impl Fn(&mut FrameTimes)) {
         // Taken out, because stamps change the timelines.
         let marked = std::mem::take(&mut self.marked_frames);
-        for mark in marked.marks(id) {
+        for mark in marked.marks_of_frame(id) {
             let Some(timeline) = self.get_mut(mark.ticket) else { continue };
             let Some(times_on_hop) = timeline.hops.get_mut(usize::from(mark.hop_index)) else { continue };
             if times_on_hop.first.frame == id {
@@ -338,6 +342,7 @@ impl Timelines {
 
     /// Notes a delivery, and the chunks that it shows as dropped.
     fn note_delivery(&mut self, at: MonoNs, ledger: &Ledger) {
+        // Empty if the delivery's request has no record.
         let Some(&ticket) = ledger.touched.first() else { return };
         let Some(timeline) = self.get_or_open(ticket, ledger) else { return };
         let observed = ledger.table.get(ticket).filter(|request| request.outcomes().is_some());

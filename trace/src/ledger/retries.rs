@@ -36,7 +36,12 @@ impl AttemptEnd {
     /// Whether an abort at this time is that which the engine sends `delay_ns` after the end.
     fn is_followed_by(self, abort_at: MonoNs, delay_ns: u64) -> bool {
         let since_first_ns = abort_at.since(self.first_at);
-        since_first_ns + MAX_EARLY_NS >= delay_ns && abort_at.since(self.last_at) <= delay_ns + MAX_LATE_NS
+        since_first_ns + MAX_EARLY_NS >= delay_ns && !self.is_abort_past(abort_at, delay_ns)
+    }
+
+    /// Whether the abort that the engine sends `delay_ns` after the end was sent before `now`.
+    fn is_abort_past(self, now: MonoNs, delay_ns: u64) -> bool {
+        now.since(self.last_at) > delay_ns + MAX_LATE_NS
     }
 }
 
@@ -86,31 +91,32 @@ impl Retries {
 
     /// Records a sign that the latest attempt with this rid has ended. Its abort follows `delay_ns` later.
     pub(super) fn record_end(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
-        // Then its abort has been sent, too.
-        let is_over = |end: &AttemptEnd| at.since(end.last_at) > delay_ns + MAX_LATE_NS;
         if self.ended.len() >= MAX_FOLLOWED {
-            self.ended.retain(|_, end| !is_over(end));
+            self.ended.retain(|_, end| !end.is_abort_past(at, delay_ns));
             if self.ended.len() >= MAX_FOLLOWED {
                 // Retries of these are not recognised, which is no false finding.
                 self.ended.clear();
             }
         }
         let end = self.ended.entry(hash_rid(rid)).or_insert(AttemptEnd { first_at: at, last_at: at });
-        if is_over(end) {
+        // A sign after the abort of an earlier attempt is the first one of another attempt.
+        if end.is_abort_past(at, delay_ns) {
             end.first_at = at;
         }
         end.last_at = end.last_at.max(at);
     }
 
-    fn take(&mut self, rid: &str) -> Option<Retry> {
+    /// Removes and returns the followed retry with this rid.
+    fn remove_followed(&mut self, rid: &str) -> Option<Retry> {
         let index = self.followed.iter().position(|retry| &*retry.rid == rid)?;
         self.followed.remove(index)
     }
 
-    /// Records the dispatch of a request. It is a retry if an attempt with its rid ended shortly before, whose abort is due `delay_ns` later.
+    /// Records the dispatch of a request, and follows it as a retry if an attempt with its rid ended so shortly before that the abort of that
+    /// one, `delay_ns` after its end, is still to come.
     fn record_dispatch(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
-        // A further retry takes its place.
-        self.take(rid);
+        // This dispatch replaces an earlier retry with its rid.
+        self.remove_followed(rid);
         // Nothing is hashed before the first end.
         if self.ended.is_empty() {
             return;
@@ -134,9 +140,10 @@ impl Retries {
         }
     }
 
-    /// Records an abort, which ends the attempt with this rid: that of a followed retry, if it is due for the attempt before it.
+    /// Records an abort with this rid. If it is sent when the abort of the attempt before a followed retry is due, it is that one, and ends the
+    /// retry. Otherwise it is an abort of the retry itself, which is not followed any more.
     fn record_abort(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
-        let retry = self.take(rid);
+        let retry = self.remove_followed(rid);
         let has_ended = retry.is_some() && self.ended.contains_key(&hash_rid(rid));
         // Of a second abort it is not known which one has an effect, and any other is an abort of the retry itself.
         if let Some(retry) = retry
@@ -201,22 +208,22 @@ impl Retries {
 }
 
 impl Ledger {
-    /// Records the end of a response, if the engine sends an abort after each.
-    pub(super) fn follow_response_end(&mut self, at: MonoNs, rid: &str) {
+    /// Records the end of a response, which may end a later retry with its rid, if the engine sends an abort after each response.
+    pub(super) fn record_response_end_for_retries(&mut self, at: MonoNs, rid: &str) {
         if let Some(delay_ns) = self.engine.facts().abort_delay_ns() {
             self.retries.record_response_end(at, rid, delay_ns);
         }
     }
 
-    /// Records a dispatch, if the engine sends an abort after each response.
-    pub(super) fn follow_dispatch(&mut self, at: MonoNs, rid: &str) {
+    /// Records a dispatch, which may be a retry, if the engine sends an abort after each response.
+    pub(super) fn record_dispatch_for_retries(&mut self, at: MonoNs, rid: &str) {
         if let Some(delay_ns) = self.engine.facts().abort_delay_ns() {
             self.retries.record_dispatch(at, rid, delay_ns);
         }
     }
 
-    /// Records an abort, if the engine sends one after each response.
-    pub(super) fn follow_abort(&mut self, at: MonoNs, rid: &str) {
+    /// Records an abort, which may end a retry, if the engine sends one after each response.
+    pub(super) fn record_abort_for_retries(&mut self, at: MonoNs, rid: &str) {
         if let Some(delay_ns) = self.engine.facts().abort_delay_ns() {
             self.retries.record_abort(at, rid, delay_ns);
         }

@@ -89,15 +89,13 @@ impl Ledger {
 
     /// Whether this chunk begins a second live request with the rid: the known one is unfinished on another hop of the same name.
     pub(super) fn begins_concurrent_request(&self, ticket: Ticket, context: &FrameContext) -> bool {
-        let Some(request) = self.table.get(ticket) else {
-            return false;
-        };
+        let Some(request) = self.table.get(ticket) else { return false };
         let is_known_on_hop = request.streams.iter().any(|stream| stream.hop == context.hop);
         if is_known_on_hop || request.is_shared() || request.retractions > 0 {
             return false;
         }
-        let mut of_group = request.streams.iter().filter(|stream| stream.is_on_group(context.group));
-        of_group.any(|stream| {
+        let mut streams_of_group = request.streams.iter().filter(|stream| stream.is_on_group(context.group));
+        streams_of_group.any(|stream| {
             let is_open = stream.is_whole() && !stream.is_finished();
             // Such a stream would continue with the next tokens only, not with all of them.
             let lists_only_new_ids = stream.count.evidence == Evidence::Delta && stream.count.high > 1;
@@ -105,9 +103,9 @@ impl Ledger {
         })
     }
 
-    /// Marks the request and the previous ones with its rid as live at the same time, as the last chunk shows.
+    /// Marks the request and the previous ones with its rid as live at the same time, as the last chunk shows. None of them is judged any more.
     pub(super) fn mark_concurrent(&mut self, ticket: Ticket) {
-        // They were counted as overwritten when their rid was reused, but they have not ended.
+        // The previous ones were counted as overwritten when their rid was reused, but they have not ended.
         let predecessors = self.predecessors_of(ticket).count() as u64;
         let overwritten = &mut self.totals.requests.overwritten;
         *overwritten = overwritten.saturating_sub(predecessors);
@@ -117,9 +115,7 @@ impl Ledger {
     /// Stops judging the request and the previous ones with its rid: they may be live at the same time.
     pub(super) fn stop_judging_shared(&mut self, ticket: Ticket) {
         let predecessors: Vec<Ticket> = self.predecessors_of(ticket).map(|predecessor| predecessor.ticket).collect();
-        let Some(request) = self.table.get_mut(ticket) else {
-            return;
-        };
+        let Some(request) = self.table.get_mut(ticket) else { return };
         if !request.is_shared() {
             // At least two, even if the record of the other one is closed.
             request.sharing_requests = u8::try_from(predecessors.len() + 1).unwrap_or(u8::MAX).max(2);
@@ -145,7 +141,7 @@ impl Ledger {
         self.shared_rids.insert(rid);
     }
 
-    /// Step for a chunk of a shared rid: counts the ids it lists and draws no conclusions. Other requests keep `step`.
+    /// Step of a chunk that counts the ids it lists and draws no conclusions, if its rid is shared. Otherwise its own step.
     pub(super) fn step_without_verdict(&self, checked: CheckedChunk, chunk: &Chunk<'_>) -> CountStep {
         let request = self.table.get(checked.ticket).filter(|request| request.is_shared());
         let Some(request) = request else { return checked.step };
@@ -158,9 +154,7 @@ impl Ledger {
     /// Counts a delivery for a rid that several requests share, without judging it. Returns `false` if the rid is not shared, so that the
     /// delivery must be judged.
     pub(super) fn record_shared_delivery(&mut self, at: MonoNs, ticket: Ticket, delivery: &Delivery<'_>) -> bool {
-        let Some(request) = self.table.get_mut(ticket) else {
-            return false;
-        };
+        let Some(request) = self.table.get_mut(ticket) else { return false };
         if !request.is_shared() {
             if let Some(tracker) = &mut request.tracker
                 // It may be a late delivery of the previous request with the rid.

@@ -134,7 +134,7 @@ pub struct StackRole {
 }
 
 impl StackRole {
-    /// Its functions, most frequent innermost function first.
+    /// The functions in which threads of the role ran, the most frequent innermost one first.
     pub fn functions(&self) -> Vec<&StackFunction> {
         let mut sorted: Vec<_> = self.functions.iter().collect();
         sorted.sort_by_key(|function| (Reverse(function.all.own), Reverse(function.all.total), &function.function));
@@ -153,8 +153,9 @@ impl StackRole {
         Some(TopFunction { function, own: function.all.own, running: self.all.running })
     }
 
-    /// Counts the samples of this time, once, as those while requests were late.
-    fn count_late(&mut self, leg_from: TtftMoment, from: MonoNs, to: MonoNs) {
+    /// Counts the recent samples mostly between `from` and `to` as taken while a request was late on the leg that begins with `leg_from`. A sample
+    /// counts once, even if several requests were late then.
+    fn count_late_samples(&mut self, leg_from: TtftMoment, from: MonoNs, to: MonoNs) {
         for samples in &mut self.recent {
             let overlap_ns = samples.to.min(to).since(samples.from.max(from));
             let counted = samples.late.of_leg(leg_from);
@@ -166,8 +167,8 @@ impl StackRole {
         }
     }
 
-    /// Keeps the samples of a function for requests that turn out to be late.
-    fn add_recent(&mut self, at: MonoNs, sample: &StackSample<'_>, function: usize) {
+    /// Keeps the samples of the function with index `function` for a while: a request that was late then may be recognised only later.
+    fn keep_recent_samples(&mut self, at: MonoNs, sample: &StackSample<'_>, function: usize) {
         let own = u64::from(sample.own);
         let from = MonoNs(at.0.saturating_sub(sample.interval_ns));
         self.recent.retain(|recent| at.since(recent.to) <= MAX_RECENT_NS);
@@ -182,8 +183,9 @@ impl StackRole {
         Self { role: role.into(), gil_observed: true, ..Self::default() }
     }
 
-    /// Adds the sampled function, or its samples if it is known. Returns `false` if a function was evicted or rejected at the limit.
-    fn add_function(&mut self, at: MonoNs, sample: &StackSample<'_>, growing: bool, limit: usize) -> bool {
+    /// Adds the samples of a function, which is added if unknown. `is_growing`: the backlog grew meanwhile. Returns `false` if this or another
+    /// function was left out at the limit.
+    fn add_function(&mut self, at: MonoNs, sample: &StackSample<'_>, is_growing: bool, limit: usize) -> bool {
         let hits = StackHits {
             own: u64::from(sample.own),
             total: u64::from(sample.total),
@@ -192,8 +194,8 @@ impl StackRole {
         let mut functions = self.functions.iter();
         let known = functions.position(|known| *known.function == *sample.function && *known.file == *sample.file);
         if let Some(index) = known {
-            self.functions[index].add_hits(hits, growing);
-            self.add_recent(at, sample, index);
+            self.functions[index].add_hits(hits, is_growing);
+            self.keep_recent_samples(at, sample, index);
             return true;
         }
         let mut new = StackFunction {
@@ -203,33 +205,35 @@ impl StackRole {
             growing: StackHits::default(),
             late: LateSamples::default(),
         };
-        new.add_hits(hits, growing);
+        new.add_hits(hits, is_growing);
         if self.functions.len() < limit {
             self.functions.push(new);
-            self.add_recent(at, sample, self.functions.len() - 1);
+            self.keep_recent_samples(at, sample, self.functions.len() - 1);
             return true;
         }
         // The rarest function is evicted, unless the new one is rarer still.
         let functions = self.functions.iter_mut().enumerate();
         let rarest = functions.min_by_key(|(_, function)| (function.all.total, function.all.own));
-        let mut left_out = new;
-        if let Some((index, rarest)) = rarest
-            && rarest.all.total < hits.total
-        {
-            std::mem::swap(rarest, &mut left_out);
-            self.recent.retain(|recent| recent.function != index);
-            self.add_recent(at, sample, index);
-        }
+        let left_out = match rarest {
+            Some((index, rarest)) if rarest.all.total < hits.total => {
+                let evicted = std::mem::replace(rarest, new);
+                // Recent samples of the evicted function must not count for the one with its index now.
+                self.recent.retain(|recent| recent.function != index);
+                self.keep_recent_samples(at, sample, index);
+                evicted
+            }
+            _ => new,
+        };
         self.left_out += left_out.all.own;
         false
     }
 }
 
 impl StackFunction {
-    /// Adds samples, also to those while the backlog grew.
-    fn add_hits(&mut self, hits: StackHits, growing: bool) {
+    /// Adds samples. If the backlog grew meanwhile (`is_growing`), they also count among those of such times.
+    fn add_hits(&mut self, hits: StackHits, is_growing: bool) {
         self.all.add_hits(hits);
-        if growing {
+        if is_growing {
             self.growing.add_hits(hits);
         }
     }
@@ -335,7 +339,7 @@ impl Ledger {
         let Some(hop) = self.hops.all.iter().find(|hop| hop.last) else { return };
         let role = &self.hops.groups[hop.group].ends.to;
         if let Some(stacks) = self.stacks.roles.iter_mut().find(|stacks| *stacks.role == **role) {
-            stacks.count_late(leg_from, from, to);
+            stacks.count_late_samples(leg_from, from, to);
         }
     }
 
@@ -345,7 +349,7 @@ impl Ledger {
     }
 }
 
-/// Frames that wait for the process of a sample; `None` if it is not seen to receive frames.
+/// Number of frames that wait for the process of a sample; `None` if it is not seen to receive frames.
 fn count_waiting_frames(hops: &Hops, sample: &StackSample<'_>) -> Option<u64> {
     let into_process = hops.all.iter().filter(|hop| match hop.last_receiver {
         Some(receiver) => receiver.pid == sample.thread.pid,

@@ -64,6 +64,7 @@ impl Stream {
             completion_tokens: chunk.completion_tokens,
             finish: chunk.finish,
             retracted,
+            // As if the connection had been observed for ever.
             watched_frames: if is_certainly_first { Some(u64::MAX) } else { watched_frames },
         };
         self.count.check_chunk(reported, epoch)

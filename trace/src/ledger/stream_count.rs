@@ -205,6 +205,7 @@ impl StreamCount {
         self.has_begun = true;
         self.epoch = epoch;
         if is_first {
+            // `None` is less than any number.
             self.is_whole = reported.watched_frames >= Some(LONG_WATCHED_FRAMES);
         } else if has_missed {
             self.is_whole = false;
@@ -238,7 +239,7 @@ impl StreamCount {
         }
     }
 
-    /// Records the first chunk of a stream, which shows whether the stream is whole.
+    /// Records the first observed chunk of a stream, which shows whether the stream is whole: whether it was observed from its first token on.
     fn begin_stream(
         &mut self,
         reported: ReportedCounts,
@@ -277,7 +278,7 @@ impl StreamCount {
         CountStep::new(completion, completion, verdict)
     }
 
-    /// Raises the highest count to `completion`, for a chunk whose ids show nothing more.
+    /// Raises the highest count to `completion`. Step of a chunk whose ids show nothing more.
     fn advance_to(&mut self, completion: u32) -> CountStep {
         let new = completion.saturating_sub(self.high);
         self.high = self.high.max(completion);
@@ -315,6 +316,7 @@ impl StreamCount {
             self.high = if listed > 0 { completion } else { self.high.max(completion) };
             return CountStep::new(new, new.min(listed), CountVerdict::Rebased);
         }
+        // If all tokens are new, both readings list the same ids.
         if new > 0 && new != completion {
             if listed == new {
                 self.evidence = Evidence::Delta;
@@ -392,8 +394,9 @@ impl StreamCount {
         CountStep::new(new, new, verdict)
     }
 
-    /// Records a chunk of a stream whose count is not known yet: the first chunk with ids shows it.
+    /// Records a chunk of a stream whose count is not known yet: the first chunk with ids shows it. `new`: tokens above the highest count so far.
     fn check_while_catching_up(&mut self, listed: u32, completion: u32, new: u32) -> CountStep {
+        // Of a stream joined late, the tokens before this chunk are not new.
         let new = if self.catch_up == CatchUpState::SinceJoin { listed } else { new };
         if listed > 0 {
             self.high = completion;

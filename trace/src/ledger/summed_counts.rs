@@ -10,7 +10,8 @@ use crate::clock::MonoNs;
 const MIN_CHUNKS: u32 = 4;
 
 impl Totals {
-    /// Whether `claimed` is the sum of all counts on one of the request's first `before` hops. If so, records it.
+    /// Records that a process reports as count of a request what is the sum of all counts on one of the request's first `before` hops. Returns
+    /// whether `claimed` is such a sum.
     ///
     /// Only those hops precede the claiming process. A claim that does not exceed the count of some hop is a plain count. If a request
     /// changes its worker, the sum of its counts at the first one can equal a later count at the second. Hops with missed observations
@@ -48,7 +49,8 @@ impl Totals {
 }
 
 impl Ledger {
-    /// Like [`Totals::record_summed_counts`], for a count in a delivery or response.
+    /// Records that a delivery or response reports as count of its request what is the sum of all counts on one of its hops. Returns whether
+    /// `claimed` is such a sum.
     pub(super) fn record_summed_counts(&mut self, at: MonoNs, rid: &str, claimed: Option<u32>) -> bool {
         let Some(claimed) = claimed else { return false };
         let Some(ticket) = self.table.ticket_of(rid) else { return false };

@@ -61,18 +61,18 @@ impl Thread {
     }
 
     /// Time use between `from` and `to`, as far as kept samples cover it.
-    pub fn between(&self, from: MonoNs, to: MonoNs) -> Option<TimeUse> {
+    pub fn use_between(&self, from: MonoNs, to: MonoNs) -> Option<TimeUse> {
         self.timeline.use_between(from, to)
     }
 
     /// Time off the CPU between `from` and `to`, by reason. Sampled while frames wait for the thread; that it is stopped, at other times, too.
-    pub fn away(&self, from: MonoNs, to: MonoNs) -> AwayTimes {
+    pub fn away_between(&self, from: MonoNs, to: MonoNs) -> AwayTimes {
         self.absences.times_between(from, to)
     }
 
     /// System call with most of its time in `state` between `from` and `to`; empty if unknown.
-    pub(crate) fn away_in(&self, state: AwayState, from: MonoNs, to: MonoNs) -> &str {
-        self.absences.longest_place(state, from, to)
+    pub(crate) fn longest_sleep_place(&self, state: AwayState, from: MonoNs, to: MonoNs) -> &str {
+        self.absences.longest_sleep_place(state, from, to)
     }
 
     /// Whether another thread may take its place at `now`. Receivers are kept, since waits are judged by their samples.
@@ -80,7 +80,7 @@ impl Thread {
         !self.has_received && now.since(self.last_at) > MIN_EVICTION_SILENCE_NS
     }
 
-    /// How long a sample of the thread is kept, in nanoseconds.
+    /// How long a sample of the thread is kept, in nanoseconds: longer for those that findings need.
     fn kept_ns(&self, part: ThreadPart) -> u64 {
         if self.has_received {
             // Samples of receiving threads are limited only in number.
@@ -93,9 +93,11 @@ impl Thread {
     fn add_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, max_samples: usize) {
         let kept_ns = self.kept_ns(sample.part);
         if self.timeline.is_empty() {
+            // A mark where the first sample begins.
             let begin = MonoNs(at.0.saturating_sub(sample.interval_ns));
             self.timeline.push_sums(begin, self.sums, kept_ns, max_samples);
         }
+        // Compared first, because names hardly ever change and a new one is allocated.
         if *self.role != *sample.role {
             self.role = sample.role.into();
         }
@@ -152,7 +154,7 @@ impl Threads {
         Some(thread)
     }
 
-    /// The thread with this id. A new one replaces a silent one at the limit; `None` if there is none.
+    /// The thread with this id, which is added if unknown. At the limit, it replaces one without samples for long; `None` if there is no such one.
     fn get_or_add(&mut self, id: ThreadId, at: MonoNs, limit: usize) -> Option<&mut Thread> {
         if let Some(&index) = self.by_id.get(&id) {
             return self.all.get_mut(index);
@@ -197,7 +199,7 @@ mod tests {
         }
         let from = |tid, second: u64| {
             let thread = threads.get(ThreadId { pid: 1, tid }).unwrap();
-            thread.between(MonoNs(second * 1_000 * MS), MonoNs((second + 1) * 1_000 * MS)).map(|used| used.on_ns)
+            thread.use_between(MonoNs(second * 1_000 * MS), MonoNs((second + 1) * 1_000 * MS)).map(|used| used.on_ns)
         };
         assert_eq!([from(1, 0), from(2, 0), from(3, 0)], [Some(900 * MS), None, None]);
         assert_eq!([from(2, 30), from(3, 30)], [None, Some(500 * MS)]);

@@ -64,7 +64,7 @@ impl TimeUse {
         self.combine_with(earlier, u64::saturating_sub)
     }
 
-    /// Combines each time of both by this function.
+    /// The times of both, each combined with its counterpart by this function.
     fn combine_with(self, other: Self, by: fn(u64, u64) -> u64) -> Self {
         Self {
             interval_ns: by(self.interval_ns, other.interval_ns),
@@ -87,7 +87,8 @@ impl TimeUse {
     }
 }
 
-/// Combines two values. One that is known on one side only counts as 0 on the other: a quota may be set during the run.
+/// Combines two times; `None` if neither is known. One that is known on one side only counts as 0 on the other: a quota may be set during the
+/// run.
 fn combine_known(a: Option<u64>, b: Option<u64>, by: fn(u64, u64) -> u64) -> Option<u64> {
     if a.is_none() && b.is_none() {
         return None;
@@ -138,7 +139,8 @@ impl TimeUseTimeline {
         self.marks.back().map(|mark| mark.at)
     }
 
-    /// Time between two instants, as far as samples cover it. Within a sample, time is assumed to be spent evenly.
+    /// How the thread spent the time between two instants, as far as samples cover it; `None` if they cover nothing. Within a sample, time is
+    /// assumed to be spent evenly.
     pub(crate) fn use_between(&self, from: MonoNs, to: MonoNs) -> Option<TimeUse> {
         if from >= to {
             return None;

@@ -65,7 +65,7 @@ impl ToolCallResponses {
     }
 
     /// The tool calls of the latest response with this request's id.
-    pub fn find(&self, rid: &str) -> Option<&ToolCalls> {
+    pub fn find_response(&self, rid: &str) -> Option<&ToolCalls> {
         let of_rid = self.latest().filter(|response| &*response.rid == rid);
         of_rid.max_by_key(|response| response.at).map(|response| &response.calls)
     }
@@ -84,7 +84,7 @@ mod tests {
             responses.add_response(&n.to_string(), MonoNs(2), calls(ToolCallOutcome::Complete));
         }
         assert_eq!((responses.damaged.rids, responses.latest().count()), (1, MAX_KEPT_RESPONSES + 1));
-        assert_eq!(responses.find("cut"), Some(&calls(ToolCallOutcome::Missing)));
-        assert_eq!((responses.find("0"), responses.find("1").is_some()), (None, true));
+        assert_eq!(responses.find_response("cut"), Some(&calls(ToolCallOutcome::Missing)));
+        assert_eq!((responses.find_response("0"), responses.find_response("1").is_some()), (None, true));
     }
 }

@@ -34,7 +34,7 @@ impl AffectedRequests {
         self.times.record(at);
         self.rids += u64::from(is_first_time);
         if is_first_time {
-            self.requests.add(rid);
+            self.requests.add_rid(rid);
         }
         let is_first_of_equal_ones = amount == self.amount && (self.worst.is_empty() || rid < &*self.worst);
         if amount > self.amount || is_first_of_equal_ones {
@@ -186,7 +186,7 @@ pub struct MissedCounts {
 }
 
 impl MissedCounts {
-    /// Adds missed observations. The end of an engine is none.
+    /// Counts missed observations by their cause. The end of an engine is no missed observation.
     pub(crate) fn add_missed(&mut self, at: MonoNs, cause: MissedCause, count: u64) {
         let counter = match cause {
             MissedCause::QueueFull => &mut self.queue_full,
@@ -300,10 +300,15 @@ pub struct AnswerTotals {
 }
 
 impl AnswerTotals {
-    /// Counts a response with an error status.
+    /// Counts a response with an error status, or a stream with only an error event.
     pub(crate) fn count_rejection(&mut self, status: u16) {
-        if (400..600).contains(&status) {
-            *self.rejected.entry(status).or_default() += 1;
+        match status {
+            200 => {
+                self.seen += 1;
+                self.failed += 1;
+            }
+            400..600 => *self.rejected.entry(status).or_default() += 1,
+            _ => {}
         }
     }
 }

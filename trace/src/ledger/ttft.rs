@@ -59,19 +59,19 @@ impl TtftGroup {
         let legs = path.legs().map(|timed| LegLengths {
             leg: timed.leg,
             lengths: Tally::default(),
-            sum: WindowedSum::counting(seconds),
+            sum: WindowedSum::with_seconds(seconds),
         });
         Self {
             observed: path.observed(),
             whole,
             times: Distribution::default(),
-            sum: WindowedSum::counting(seconds),
+            sum: WindowedSum::with_seconds(seconds),
             legs: legs.collect(),
         }
     }
 
-    /// Adds a request with the moments of the group.
-    fn record(&mut self, path: &TtftPath, whole: TimedLeg) {
+    /// Adds the times of a request whose path has the moments of the group.
+    fn record_request(&mut self, path: &TtftPath, whole: TimedLeg) {
         let end = whole.end();
         self.times.record(whole.ns);
         self.sum.record_n(end, whole.ns, 1);
@@ -109,7 +109,7 @@ impl TtftGroup {
         self.sum.recent(now)
     }
 
-    /// Its legs, in order. The sums of all are [`Self::sum`].
+    /// The legs of the group's paths, in order. Their sums add up to [`Self::sum`].
     pub fn legs(&self) -> &[LegLengths] {
         &self.legs
     }
@@ -129,9 +129,11 @@ pub struct AbsentArrivals {
 }
 
 impl AbsentArrivals {
+    /// Counts a request whose path has no arrival, by the reason.
     fn count_request(&mut self, arrival: Option<Result<ArrivalTimes, UnknownArrival>>) {
         let count = match arrival {
             None => &mut self.not_observed,
+            // The path has left it out, because it contradicts the order of the other moments.
             Some(Ok(_)) => &mut self.contradictory,
             Some(Err(why)) => &mut self.by_reason[why as usize],
         };
@@ -186,19 +188,20 @@ impl Ttft {
         }
     }
 
-    /// Adds the path of a request to its group. Returns whether it is in one.
+    /// Adds the path of a request to the group of paths with the same observed moments. Returns false if it has no time to first token, or no
+    /// group is free.
     fn record_path(&mut self, path: &TtftPath) -> bool {
         // From the first send on, the gap and the wait for delivery are the legs.
         if path.ttft_ns().is_none() {
             return false;
         }
-        let Some(whole) = path.whole() else { return false };
+        let Some(whole) = path.whole_leg() else { return false };
         let observed = path.observed();
         if let Some(group) = self.groups.iter_mut().find(|group| group.observed == observed) {
-            group.record(path, whole);
+            group.record_request(path, whole);
         } else if self.groups.len() < MAX_GROUPS {
             let mut group = TtftGroup::new(path, whole.leg, self.seconds);
-            group.record(path, whole);
+            group.record_request(path, whole);
             self.groups.push(group);
         } else {
             self.others += 1;

@@ -66,7 +66,7 @@ impl TtftMoment {
         self as usize
     }
 
-    /// Describes it: `scheduler received the request`.
+    /// Describes the moment in a reader's words, such as `scheduler received the request`.
     pub fn describe(self, engine: &dyn Facts) -> String {
         let source = engine.source();
         let receiver = engine.receiver();
@@ -84,7 +84,7 @@ impl TtftMoment {
         }
     }
 
-    /// What is unknown without it.
+    /// Names what is unknown if the moment is not observed.
     pub fn describe_absence(self) -> &'static str {
         match self {
             Arrived | Read => "the time before the dispatch (arrival, reading, tokenisation)",
@@ -120,11 +120,11 @@ impl TtftLeg {
         self.to <= FirstSent && self.parts().len() > 1
     }
 
-    /// Describes it: `waiting for the scheduler`; the descriptions of its parts joined by ` + ` if it has several.
+    /// Describes where the time on the leg is spent, such as `waiting for the scheduler`. The descriptions of several parts are joined by ` + `.
     pub fn describe(self, engine: &dyn Facts) -> String {
         let source = engine.source();
         let receiver = engine.receiver();
-        // The moments between are often absent.
+        // The moments between are often absent, so the two longest legs have shorter descriptions than the sum of their parts.
         if self.from == SchedulerReceived && self.to == FirstSent {
             return format!("inside the {source}: queue, prefill");
         }
@@ -183,7 +183,7 @@ pub struct TtftPath {
 }
 
 impl TtftPath {
-    /// Moments of a request. One that contradicts the order of the others is left out.
+    /// The observed moments of a request before its first token reached the client. One that contradicts the order of the others is left out.
     pub fn new(numbers: &RequestNumbers) -> Self {
         let dispatch = numbers.dispatch;
         let arrival = numbers.arrival.and_then(Result::ok);
@@ -243,7 +243,7 @@ impl TtftPath {
 
     /// From the first observed moment to the last: the whole time to first token if those are the first and the last that exist. `None`
     /// unless two were observed.
-    pub fn whole(&self) -> Option<TimedLeg> {
+    pub fn whole_leg(&self) -> Option<TimedLeg> {
         let (from, at) = self.moments().next()?;
         let (to, end) = self.moments().last()?;
         if from == to {
@@ -254,7 +254,7 @@ impl TtftPath {
 
     /// The time to first token; `None` unless a moment before its first send, and its first receive or delivery were observed.
     pub fn ttft_ns(&self) -> Option<u64> {
-        let whole = self.whole()?;
+        let whole = self.whole_leg()?;
         (whole.leg.from < FirstSent && whole.leg.to > FirstSent).then_some(whole.ns)
     }
 
@@ -320,11 +320,11 @@ mod tests {
         let all = path_of([Some(100), Some(130), Some(400), Some(450), Some(470)]);
         let expected = [("dispatch", 30), ("intake+queue+prefill", 270), ("output", 50), ("processing+delivery", 20)];
         assert_eq!(legs(&all), expected.map(|(name, ns)| (name.to_owned(), ns)));
-        assert_eq!(all.whole().map(|whole| whole.ns), Some(370));
+        assert_eq!(all.whole_leg().map(|whole| whole.ns), Some(370));
         let some = path_of([Some(100), None, Some(400), None, Some(470)]);
         let expected = [("dispatch+intake+queue+prefill", 300), ("output+processing+delivery", 70)];
         assert_eq!(legs(&some), expected.map(|(name, ns)| (name.to_owned(), ns)));
-        assert_eq!(path_of([None, None, Some(400), None, None]).whole(), None);
+        assert_eq!(path_of([None, None, Some(400), None, None]).whole_leg(), None);
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub struct UnansweredRequest<'a> {
 }
 
 impl UnansweredRequest<'_> {
-    /// Its numbers at `now`.
+    /// The request's numbers at `now`, as those of a request with chunks.
     pub fn numbers(&self, now: MonoNs) -> RequestNumbers {
         let RequestDispatch { sent, prompt_tokens, .. } = self.dispatch;
         RequestNumbers {
@@ -59,13 +59,10 @@ impl Ledger {
             self.dispatched.waiting.values().filter(move |waiting| {
                 waiting.is_unanswered && waiting.abort.is_none() && waiting.missed_before == missed
             });
-        unanswered.map(move |waiting| UnansweredRequest {
-            rid: &waiting.rid,
-            dispatch: waiting.times,
-            answered_since: waiting
-                .overtaken
-                .map_or(0, |then| self.answered_requests(waiting.message.hop) - then.answered),
-            hop: waiting.message.hop,
+        unanswered.map(move |waiting| {
+            let hop = waiting.message.hop;
+            let answered_since = waiting.overtaken.map_or(0, |then| self.answered_requests(hop) - then.answered);
+            UnansweredRequest { rid: &waiting.rid, dispatch: waiting.times, answered_since, hop }
         })
     }
 
@@ -130,7 +127,7 @@ impl Ledger {
     fn mark_unanswered(&mut self, number: u64) {
         let Some(waiting) = self.dispatched.waiting.get_mut(&number) else { return };
         if self.table.ticket_of(&waiting.rid).is_some() {
-            // It has chunks, which were not recognised as its answer.
+            // It has chunks, which were not recognised as its answer. With this mark, no number of missed messages makes it unanswered.
             waiting.missed_before = UNJUDGED;
             return;
         }
@@ -141,8 +138,8 @@ impl Ledger {
         }
     }
 
-    /// Whether the scheduler answered a health check that was dispatched far later than this request, while no other had output.
-    /// `waiting_prefill_ns`: time for the prompts of all requests without output.
+    /// Whether the scheduler answered a health check that was dispatched far later than this request, while it ran nothing else: it is idle, and
+    /// has forgotten the request. `waiting_prefill_ns`: time for the prompts of all requests without output.
     fn is_overtaken_by_health_check(&self, waiting: &WaitingRequest, waiting_prefill_ns: u64) -> bool {
         let hop = waiting.message.hop;
         let Some(&check_sent) = self.dispatched.idle_checks.get(&hop) else { return false };
@@ -153,8 +150,8 @@ impl Ledger {
             && check_sent.since(waiting.times.sent) >= least_ns.saturating_add(waiting_prefill_ns)
     }
 
-    /// From when on a request of this hop is unanswered, without the time for its prompt. `None` without a usual wait, and if the hop's
-    /// receives are not observed: the scheduler may then run on another machine, and its output be unobserved, too.
+    /// Wait in nanoseconds, without the time for its prompt, from which on a request of this hop counts as unanswered. `None` without a usual
+    /// wait, and if the hop's receives are not observed: the scheduler may then run on another machine, and its output be unobserved, too.
     fn shortest_unanswered_wait_ns(&self, hop: HopId, now: MonoNs) -> Option<u64> {
         let observes_receives = self.hops.get(hop).is_some_and(|hop| hop.counts.frames_received > 0);
         if !observes_receives {

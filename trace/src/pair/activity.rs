@@ -23,11 +23,12 @@ struct Task {
 }
 
 impl Task {
-    /// When the scheduler was occupied with this task of the request, on the decode server's clock. `None` if that is unknown, or no time.
+    /// When the scheduler was occupied with this task of the request, on the decode server's clock. `None` if that is unknown, or took no time.
     fn span(&self, request: &ServerRequest<'_>, clock: ClockUse) -> Option<Interval> {
         let from = time_of(request, clock, self.from)?;
         let to = match self.until.iter().find_map(|moment| time_of(request, clock, *moment)) {
             Some(end) => end,
+            // It lasts until now.
             None if self.may_last && request.is_open => MonoNs(u64::MAX),
             None => return None,
         };
@@ -70,7 +71,8 @@ const DECODE_SIGNS: SchedulerSigns = SchedulerSigns {
     ],
 };
 
-/// A moment of a request on the decode server's clock, of a prefill server with this clock.
+/// Time of a moment of a request on the decode server's clock; `None` if unknown. `clock`: that of the moment's server, if that is a prefill
+/// server.
 fn time_of(request: &ServerRequest<'_>, clock: ClockUse, moment: PairMoment) -> Option<MonoNs> {
     if moment.is_of_prefill() {
         request.prefill_time(moment).and_then(|at| clock.on_decode_clock(at))
@@ -103,7 +105,7 @@ impl SchedulerActivity {
         }
         // Nothing shows that a scheduler without any step, or with times that cannot be compared, went on.
         let is_unknown = steps.is_empty();
-        let pauses = Intervals::between(steps);
+        let pauses = Intervals::pauses_between(steps);
         let stops = if is_unknown { pauses.clone() } else { pauses.common_with(&Intervals::covered_by(tasks)) };
         Self { pauses, stops }
     }
@@ -119,16 +121,15 @@ impl PairActivity {
     /// Activity of the schedulers of all servers of a pair.
     pub(super) fn new(pair: &Pair<'_>) -> Self {
         let limit = pair.finished_limit();
-        let decode = ServerRequest::list(pair.decode_ledger(), limit);
-        let prefill = pair
-            .prefill_ledgers()
-            .zip(pair.clock_uses())
-            .map(|(ledger, clock)| SchedulerActivity::new(&ServerRequest::list(ledger, limit), *clock, &PREFILL_SIGNS));
+        let decode = ServerRequest::list_of_ledger(pair.decode_ledger(), limit);
+        let prefill = pair.prefill_ledgers().zip(pair.clock_uses()).map(|(ledger, clock)| {
+            SchedulerActivity::new(&ServerRequest::list_of_ledger(ledger, limit), *clock, &PREFILL_SIGNS)
+        });
         Self { decode: SchedulerActivity::new(&decode, ClockUse::Same, &DECODE_SIGNS), prefill: prefill.collect() }
     }
 
     /// Activity of the decode server's scheduler, or of that of the prefill server with this index.
-    fn of_side(&self, side: PairSide, prefill_server: usize) -> Option<&SchedulerActivity> {
+    fn activity_of_side(&self, side: PairSide, prefill_server: usize) -> Option<&SchedulerActivity> {
         match side {
             PairSide::Prefill => self.prefill.get(prefill_server),
             PairSide::Decode => Some(&self.decode),
@@ -137,12 +138,12 @@ impl PairActivity {
 
     /// Whether the scheduler of this side did nothing for more than half of a span although it had something to do.
     pub(super) fn has_stopped(&self, side: PairSide, prefill_server: usize, span: Interval) -> bool {
-        self.of_side(side, prefill_server).is_none_or(|activity| takes_most(&activity.stops, span))
+        self.activity_of_side(side, prefill_server).is_none_or(|activity| takes_most(&activity.stops, span))
     }
 
     /// Whether it did nothing for more than half of a span.
     pub(super) fn has_paused(&self, side: PairSide, prefill_server: usize, span: Interval) -> bool {
-        self.of_side(side, prefill_server).is_none_or(|activity| takes_most(&activity.pauses, span))
+        self.activity_of_side(side, prefill_server).is_none_or(|activity| takes_most(&activity.pauses, span))
     }
 }
 

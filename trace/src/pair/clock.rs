@@ -25,10 +25,10 @@ pub enum PairClocks {
 }
 
 impl PairClocks {
-    /// The clocks of two recordings with these anchors.
+    /// How the clocks of two recordings are related. Their monotonic clocks are one if they began at the same wall-clock time: on one host.
     pub fn of_anchors(prefill: Anchor, decode: Anchor) -> Self {
-        let boot_ns = |anchor: Anchor| i128::from(anchor.wall_ns) - i128::from(anchor.mono.0);
-        let ahead_ns = boot_ns(prefill) - boot_ns(decode);
+        // A host that booted later has a clock that is behind.
+        let ahead_ns = mono_start_ns(prefill) - mono_start_ns(decode);
         if ahead_ns.unsigned_abs() <= u128::from(SAME_CLOCK_NS) {
             return Self::Same;
         }
@@ -70,7 +70,7 @@ impl ClockUse {
         }
     }
 
-    /// How far the decode server's clock is ahead, in nanoseconds; `None` if they cannot be compared.
+    /// How far the decode server's clock is ahead of the prefill server's, in nanoseconds; `None` if they cannot be compared.
     pub fn ahead_ns(self) -> Option<i64> {
         match self {
             Self::Same => Some(0),
@@ -79,7 +79,7 @@ impl ClockUse {
         }
     }
 
-    /// Maximum error of such a time; `None` if it is unknown.
+    /// Maximum error of a time that [`Self::on_decode_clock`] converted, in nanoseconds; `None` if it is unknown.
     pub fn uncertainty_ns(self) -> Option<u64> {
         match self {
             Self::Same => Some(0),
@@ -115,19 +115,19 @@ struct AgreedLimits {
 }
 
 impl ClockBounds {
-    /// Adds the limits that one request of both servers sets.
+    /// Adds the limits of the decode server's lead that one request of both servers sets, by the order in which its moments must follow.
     pub(super) fn add_request(&mut self, prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) {
-        // Prefill begins once memory is allocated.
+        // Prefill begins once the decode server has allocated memory. What its clock shows more then is at least its lead.
         let behind_allocation = [PrefillQueued, PrefillStarted, PrefillEnded, Transferred, PrefillFrame];
-        let first = behind_allocation.into_iter().find_map(|moment| prefill.prefill_time(moment));
-        let least = decode.decode_time(Allocated).zip(first);
+        let first_of_prefill = behind_allocation.into_iter().find_map(|moment| prefill.prefill_time(moment));
+        let allocated = decode.decode_time(Allocated);
+        let least_ns = allocated.zip(first_of_prefill).map(|(allocated, behind)| difference(allocated, behind));
         // Decode begins once the cache is transferred.
         let before_decode = [Transferred, PrefillEnded, PrefillStarted, PrefillQueued];
-        let last = before_decode.into_iter().find_map(|moment| prefill.prefill_time(moment));
+        let last_of_prefill = before_decode.into_iter().find_map(|moment| prefill.prefill_time(moment));
         let decoding = [DecodeQueued, DecodeBatch, DecodeFrame];
-        let next = decoding.into_iter().find_map(|moment| decode.decode_time(moment));
-        let least_ns = least.map(|(allocated, first)| difference(allocated, first));
-        let most_ns = next.zip(last).map(|(next, last)| difference(next, last));
+        let first_of_decode = decoding.into_iter().find_map(|moment| decode.decode_time(moment));
+        let most_ns = first_of_decode.zip(last_of_prefill).map(|(decoded, before)| difference(decoded, before));
         let excludes_one_clock = least_ns.is_some_and(|least_ns| least_ns > SAME_CLOCK_ERROR_NS)
             || most_ns.is_some_and(|most_ns| most_ns < -SAME_CLOCK_ERROR_NS);
         self.least_ns.extend(least_ns);
@@ -136,7 +136,7 @@ impl ClockBounds {
         self.requests_of_two_clocks += u64::from(excludes_one_clock);
     }
 
-    /// The limits of most requests.
+    /// The strictest limits of the lead or, if those contradict each other, the limits around the lead that the fewest limits contradict.
     fn agreed_limits(&mut self) -> AgreedLimits {
         self.least_ns.sort_unstable();
         self.most_ns.sort_unstable();
@@ -177,7 +177,7 @@ impl ClockBounds {
         self.requests_of_two_clocks * 2 > self.requests
     }
 
-    /// The use of these clocks.
+    /// How times of these clocks are compared: by the wall clocks, within the limits that requests set.
     pub(super) fn clock_use(mut self, clocks: PairClocks) -> ClockUse {
         if clocks == PairClocks::Same && !self.shows_two_clocks() {
             return ClockUse::Same;
@@ -193,8 +193,10 @@ impl ClockBounds {
             let by_ns = extremes.map_or(0, |(least_ns, most_ns)| least_ns.abs_diff(*most_ns));
             return ClockUse::Drifting { by_ns };
         }
+        // Without a limit on one side, any lead in that direction is possible.
         let least_ns = limits.least_ns.unwrap_or(i64::MIN);
         let most_ns = limits.most_ns.unwrap_or(i64::MAX);
+        // The wall clocks may be wrong; the order of messages is not.
         let ahead_ns = by_wall_ns.clamp(least_ns, most_ns);
         let is_bounded = limits.least_ns.is_some() && limits.most_ns.is_some();
         let error_ns = ahead_ns.abs_diff(least_ns).max(ahead_ns.abs_diff(most_ns));
@@ -205,6 +207,11 @@ impl ClockBounds {
             contradictions: limits.contradictions,
         }
     }
+}
+
+/// Wall-clock time at which the monotonic clock of a recording was 0: when its host booted.
+fn mono_start_ns(anchor: Anchor) -> i128 {
+    i128::from(anchor.wall_ns) - i128::from(anchor.mono.0)
 }
 
 /// `later` minus `earlier` of two clocks.

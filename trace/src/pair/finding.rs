@@ -83,7 +83,7 @@ pub(super) struct LegRule {
 }
 
 impl LegRule {
-    /// The judged part of a leg.
+    /// The part of the rule's leg that is judged of this request; `None` if the request has no such leg.
     fn judged_part(&self, row: &PairRow<'_>) -> Option<Interval> {
         let leg = PairLeg { from: self.from, to: self.to };
         let timed = row.timed_legs().find(|timed| timed.leg == leg)?;
@@ -96,9 +96,9 @@ impl LegRule {
         self.sides.iter().any(|side| activity.has_stopped(*side, late.prefill_server, late.span))
     }
 
-    /// Those that took as long.
-    fn late_requests<'p>(&self, long: &[LateRequest<'p>], ns: u64, activity: &PairActivity) -> LateRequests<'p> {
-        let is_late = |late: &&LateRequest<'p>| late.ns() >= late.explained_ns.saturating_add(ns);
+    /// The requests that were at least `min_ns` longer on the leg than their prompts explain.
+    fn late_requests<'p>(&self, long: &[LateRequest<'p>], min_ns: u64, activity: &PairActivity) -> LateRequests<'p> {
+        let is_late = |late: &&LateRequest<'p>| late.ns() >= late.explained_ns.saturating_add(min_ns);
         let mut list: Vec<LateRequest<'p>> = long.iter().filter(is_late).copied().collect();
         list.sort_by_key(|late| late.span.from);
         let independent =
@@ -106,7 +106,8 @@ impl LegRule {
         LateRequests { list, independent: independent as u64 }
     }
 
-    /// One stop of a scheduler that had nothing else to do may have made all late that overlap: they count once. `late` is in order of time.
+    /// Counts the late requests, those that overlap during a pause of a scheduler once: one stop of a scheduler that had nothing else to do may
+    /// have made all of them late. `late` is in order of time.
     fn count_once_per_pause(&self, late: &[LateRequest<'_>], activity: &PairActivity) -> usize {
         let mut counted = 0;
         let mut counted_until = MonoNs(0);
@@ -237,7 +238,7 @@ impl<'p> LateRequests<'p> {
     }
 
     /// Share in the time to first token of these requests.
-    fn share(&self) -> f64 {
+    fn share_of_ttft(&self) -> f64 {
         share_of(self.sum_ns(), self.list.iter().map(|late| u128::from(late.ttft_ns)).sum())
     }
 
@@ -253,7 +254,7 @@ impl<'p> LateRequests<'p> {
     }
 }
 
-/// All problems, worst first.
+/// Findings about requests of both servers, worst first.
 pub(super) fn find_problems(pair: &Pair<'_>) -> Vec<PairFinding> {
     let rows: Vec<&PairRow<'_>> = pair.joined().filter(|row| row.ttft_ns.is_some()).collect();
     let activity = PairActivity::new(pair);
@@ -263,6 +264,7 @@ pub(super) fn find_problems(pair: &Pair<'_>) -> Vec<PairFinding> {
     findings
 }
 
+/// Finding about the rule's leg, if many requests were late on it, or most of them spent much of their time to first token there.
 fn find_long_leg(rule: &LegRule, rows: &[&PairRow<'_>], activity: &PairActivity) -> Option<PairFinding> {
     let mut long = Vec::new();
     for row in rows {
@@ -285,13 +287,13 @@ fn find_long_leg(rule: &LegRule, rows: &[&PairRow<'_>], activity: &PairActivity)
     let requests = long.len() as u64;
     long.retain(|request| request.ns() >= LATE_NS && !rule.is_explained_by_stop(request, activity));
     let late = rule.late_requests(&long, GAP_WARNING_NS, activity);
-    if late.are_many_of(requests) && late.share() >= MIN_LATE_SHARE {
+    if late.are_many_of(requests) && late.share_of_ttft() >= MIN_LATE_SHARE {
         let share_of_all = share_of(late.sum_ns(), ttft_ns);
         let severity = if share_of_all < MIN_WHOLE_SHARE { Severity::Info } else { gap_severity(late.worst()?.ns())? };
         // The share is that of the late requests alone: with all others it would be unrelated to what their clients saw.
         let summary = format!(
             "{} of the TTFT of {} of {} was spent {}: {} or more, up to {}",
-            percent(late.share()),
+            percent(late.share_of_ttft()),
             count(late.count()),
             plural(requests, "request"),
             rule.place,
@@ -337,7 +339,7 @@ fn leg_finding(
         ("longest_ns", Value::from(worst.map_or(0, LateRequest::ns))),
         ("requests", Value::from(requests)),
         ("requests_late", Value::from(late.count())),
-        ("ttft_share", Value::from(round(late.share()))),
+        ("ttft_share", Value::from(round(late.share_of_ttft()))),
         ("ttft_share_of_all", Value::from(round(share_of_all))),
     ];
     PairFinding {
@@ -368,7 +370,9 @@ fn find_late_prefill_responses(pair: &Pair<'_>, rows: &[&PairRow<'_>]) -> Option
         };
         let Some(uncertainty_ns) = pair.clock_uses()[prefill_server].uncertainty_ns() else { continue };
         let span = Interval { from, to };
+        // The clocks may differ by as much, which makes a span look longer.
         if span.ns() >= GAP_WARNING_NS.saturating_add(uncertainty_ns) {
+            // Of a client whose router waits for the response.
             let ttft_ns = ttft_ns.saturating_add(span.ns());
             held.push(LateRequest {
                 rid: row.decode_rid,
@@ -383,7 +387,7 @@ fn find_late_prefill_responses(pair: &Pair<'_>, rows: &[&PairRow<'_>]) -> Option
     let held = LateRequests { independent: held.len() as u64, list: held };
     let requests = rows.len() as u64;
     let are_enough = held.are_many_of(requests) || held.are_most_of_few(requests);
-    if !are_enough || held.share() < MIN_LATE_SHARE {
+    if !are_enough || held.share_of_ttft() < MIN_LATE_SHARE {
         return None;
     }
     let worst = held.worst()?;

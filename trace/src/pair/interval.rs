@@ -39,7 +39,7 @@ struct MaximumTree {
 }
 
 impl MaximumTree {
-    /// A tree over these numbers: they are its second half, and each node before is the maximum of its two children.
+    /// A tree over these numbers: they are its second half, and each node before is the maximum of its two children, as in a heap.
     fn new(numbers: impl ExactSizeIterator<Item = u64>) -> Self {
         let count = numbers.len();
         let mut nodes = vec![0; count];
@@ -58,7 +58,8 @@ impl MaximumTree {
         let mut right = to + count;
         let mut maximum = 0;
         while left < right {
-            // The parent of an odd first node, or of the node before an odd end, has a child outside of the range.
+            // Node n has the children 2n and 2n + 1. The parent of an odd first node, or of the node before an odd end, has a child outside of
+            // the range, so that node counts by itself. All others count by their parents.
             if left % 2 == 1 {
                 maximum = maximum.max(self.nodes[left]);
                 left += 1;
@@ -81,7 +82,7 @@ impl Intervals {
     }
 
     /// The times between steps, and those before the first and behind the last one.
-    pub(super) fn between(steps: Vec<Interval>) -> Self {
+    pub(super) fn pauses_between(steps: Vec<Interval>) -> Self {
         let steps = Self::covered_by(steps).list;
         let begins = std::iter::once(MonoNs(0)).chain(steps.iter().map(|step| step.to));
         let ends = steps.iter().map(|step| step.from).chain(std::iter::once(MonoNs(u64::MAX)));
@@ -131,7 +132,7 @@ impl Intervals {
         let first = self.list.partition_point(|interval| interval.to <= span.from);
         let end = self.list.partition_point(|interval| interval.from < span.to);
         let Some([first_inside, .., last_inside]) = self.list.get(first..end) else {
-            // At most one is inside.
+            // At most one is inside, since the pattern needs two.
             return self.list.get(first).map_or(0, |only| only.overlap(span).ns());
         };
         // Only the first and the last one may reach beyond the span.
@@ -150,9 +151,9 @@ mod tests {
 
     #[test]
     fn stops_are_the_parts_of_pauses_with_something_to_do() {
-        let pauses = Intervals::between([30, 10, 10, 50].map(MonoNs).map(Interval::at).to_vec());
+        let pauses = Intervals::pauses_between([30, 10, 10, 50].map(MonoNs).map(Interval::at).to_vec());
         assert_eq!(pauses.list, intervals(&[(0, 10), (10, 30), (30, 50), (50, u64::MAX)]));
-        let steady = Intervals::between(intervals(&[(5, 5), (10, 30), (20, 40), (50, 50)]));
+        let steady = Intervals::pauses_between(intervals(&[(5, 5), (10, 30), (20, 40), (50, 50)]));
         assert_eq!(steady.list, intervals(&[(0, 5), (5, 10), (40, 50), (50, u64::MAX)]));
         let tasks = Intervals::covered_by(intervals(&[(45, 60), (12, 14), (13, 20), (5, 8), (8, 9), (25, 35)]));
         assert_eq!(tasks.list, intervals(&[(5, 9), (12, 20), (25, 35), (45, 60)]));
@@ -193,7 +194,7 @@ mod tests {
     #[test]
     fn a_hundred_thousand_overlapping_spans_are_searched_at_once() {
         const STEPS: u64 = 500_000;
-        let pauses = Intervals::between((1..=STEPS).map(MonoNs).map(Interval::at).collect());
+        let pauses = Intervals::pauses_between((1..=STEPS).map(MonoNs).map(Interval::at).collect());
         let spans = (0..100_000).map(|from| Interval { from: MonoNs(from + 1), to: MonoNs(STEPS) });
         let began = std::time::Instant::now();
         assert!(spans.into_iter().all(|span| pauses.longest_within(span) == 1));

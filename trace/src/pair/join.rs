@@ -81,12 +81,13 @@ impl<K: Eq + Hash> UniquePositions<K> {
     fn new(keyed: impl Iterator<Item = (K, RequestPosition)>) -> Self {
         let mut positions = HashMap::new();
         for (key, position) in keyed {
+            // The second request with a key makes it ambiguous.
             positions.entry(key).and_modify(|known| *known = None).or_insert(Some(position));
         }
         Self(positions)
     }
 
-    fn find(&self, key: &K) -> Option<RequestPosition> {
+    fn find_position(&self, key: &K) -> Option<RequestPosition> {
         self.0.get(key).copied().flatten()
     }
 }
@@ -119,10 +120,10 @@ impl<'a> RequestIndex<'a> {
     }
 
     /// Position of the request that has the same room, or rid without a room; `None` unless exactly one has.
-    fn find(&self, request: &ServerRequest<'a>) -> Option<RequestPosition> {
+    fn find_position(&self, request: &ServerRequest<'a>) -> Option<RequestPosition> {
         match request.room {
-            Some(room) => self.by_room.find(&room),
-            None => self.by_rid.find(&request.rid),
+            Some(room) => self.by_room.find_position(&room),
+            None => self.by_rid.find_position(&request.rid),
         }
     }
 }
@@ -138,16 +139,16 @@ impl<'a> Pair<'a> {
     /// bounded.
     pub fn join_newest(prefill: Vec<PrefillServer<'a>>, decode: &'a Ledger, finished_limit: usize) -> Self {
         let prefill_requests: Vec<Vec<ServerRequest<'a>>> =
-            prefill.iter().map(|server| ServerRequest::list(server.ledger, finished_limit)).collect();
+            prefill.iter().map(|server| ServerRequest::list_of_ledger(server.ledger, finished_limit)).collect();
         let prefill_index = RequestIndex::new(&prefill_requests);
-        let mut decode_servers = [ServerRequest::list(decode, finished_limit)];
+        let mut decode_servers = [ServerRequest::list_of_ledger(decode, finished_limit)];
         let decode_index = RequestIndex::new(&decode_servers);
         let decode_requests = std::mem::take(&mut decode_servers[0]);
         let mut joined = Vec::with_capacity(decode_requests.len());
         let mut bounds = vec![ClockBounds::default(); prefill.len()];
         for request in &decode_requests {
             // Its room or id is that of no other request of the decode server.
-            let position = decode_index.find(request).and_then(|_| prefill_index.find(request));
+            let position = decode_index.find_position(request).and_then(|_| prefill_index.find_position(request));
             if let Some(position) = position {
                 bounds[position.server].add_request(&prefill_requests[position.server][position.request], request);
             }
@@ -192,7 +193,7 @@ impl<'a> Pair<'a> {
         self.prefill_ledgers().all(|ledger| self.has_all_requests(ledger))
     }
 
-    /// Maximum number of finished requests that were read of each server; `None` if no server has more.
+    /// Number of finished requests of each server that were read, the newest ones; `None` if no server has more.
     pub fn newest_finished(&self) -> Option<usize> {
         let mut ledgers = self.prefill_ledgers().chain([self.decode]);
         let is_limit_reached = ledgers.any(|ledger| ledger.finished_count() > self.finished_limit);
@@ -242,12 +243,12 @@ impl<'a> Pair<'a> {
         &self.rows
     }
 
-    /// Those that the prefill servers have, too.
+    /// Requests of the decode server that were found on a prefill server, too.
     pub fn joined(&self) -> impl Iterator<Item = &PairRow<'a>> {
         self.rows.iter().filter(|row| row.prefill_rid.is_some())
     }
 
-    /// Those of one prefill server.
+    /// Requests of the decode server that were found on the prefill server with this index.
     pub fn joined_with(&self, server: usize) -> impl Iterator<Item = &PairRow<'a>> {
         self.rows.iter().filter(move |row| row.prefill_server == Some(server))
     }
@@ -291,7 +292,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Share of a leg in the time to first token of all joined requests, from 0 to 1.
-    pub fn share(&self, leg: &PairLegLengths) -> f64 {
+    pub fn share_of_leg(&self, leg: &PairLegLengths) -> f64 {
         if self.ttft_sum_ns == 0 { 0.0 } else { leg.sum_ns as f64 / self.ttft_sum_ns as f64 }
     }
 
@@ -304,7 +305,7 @@ impl<'a> Pair<'a> {
         is_certain.then_some(worst)
     }
 
-    /// The sums of a leg that the uncertainty of the clocks allows.
+    /// Minimum and maximum of the sum of a leg that the uncertainty of the clocks allows, in nanoseconds.
     fn possible_sums_ns(&self, lengths: &PairLegLengths) -> RangeInclusive<u128> {
         let sum_ns = lengths.sum_ns;
         if !lengths.leg.is_across_clocks() {
@@ -334,7 +335,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Why a moment of a request is not known; `None` if it is.
-    pub fn absence(&self, row: &PairRow<'a>, moment: PairMoment) -> Option<&'static str> {
+    pub fn reason_unknown(&self, row: &PairRow<'a>, moment: PairMoment) -> Option<&'static str> {
         if row.time_of(moment).is_some() {
             return None;
         }

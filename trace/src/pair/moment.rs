@@ -86,24 +86,34 @@ pub(super) const MOMENTS: usize = PairMoment::ALL.len();
 /// Number of moments on the path.
 pub(super) const PATH_MOMENTS: usize = Delivered as usize + 1;
 
-/// Name and description of the leg that begins at each moment of the path but the last.
-const LEGS: [(&str, &str); PATH_MOMENTS - 1] = [
-    ("socket", "waiting in decode's socket"),
-    ("preparation", "decode's tokenizer, until sent"),
-    ("dispatch", "waiting for decode's scheduler"),
-    ("decode-allocation", "decode: until memory is allocated"),
-    ("prefill-arrival", "until prefill's tokenizer sent it"),
-    ("prefill-dispatch", "waiting for prefill's scheduler"),
-    ("prefill-intake", "prefill: until queued"),
-    ("prefill-queue", "prefill's queue"),
-    ("prefill", "prefill"),
-    ("transfer", "transfer of the cache"),
-    ("transfer-notice", "until decode noticed its end"),
-    ("decode-queue", "decode's queue"),
-    ("decode-start", "decode: from batch to first token"),
-    ("output", "output to decode's tokenizer"),
-    ("processing", "decode's tokenizer, until processed"),
-    ("delivery", "decode's tokenizer, until written"),
+/// A leg without moments between its ends.
+struct SingleLeg {
+    name: &'static str,
+    description: &'static str,
+}
+
+const fn single_leg(name: &'static str, description: &'static str) -> SingleLeg {
+    SingleLeg { name, description }
+}
+
+/// The leg that begins at each moment of the path but the last.
+const LEGS: [SingleLeg; PATH_MOMENTS - 1] = [
+    single_leg("socket", "waiting in decode's socket"),
+    single_leg("preparation", "decode's tokenizer, until sent"),
+    single_leg("dispatch", "waiting for decode's scheduler"),
+    single_leg("decode-allocation", "decode: until memory is allocated"),
+    single_leg("prefill-arrival", "until prefill's tokenizer sent it"),
+    single_leg("prefill-dispatch", "waiting for prefill's scheduler"),
+    single_leg("prefill-intake", "prefill: until queued"),
+    single_leg("prefill-queue", "prefill's queue"),
+    single_leg("prefill", "prefill"),
+    single_leg("transfer", "transfer of the cache"),
+    single_leg("transfer-notice", "until decode noticed its end"),
+    single_leg("decode-queue", "decode's queue"),
+    single_leg("decode-start", "decode: from batch to first token"),
+    single_leg("output", "output to decode's tokenizer"),
+    single_leg("processing", "decode's tokenizer, until processed"),
+    single_leg("delivery", "decode's tokenizer, until written"),
 ];
 
 impl PairMoment {
@@ -111,7 +121,7 @@ impl PairMoment {
         self as usize
     }
 
-    /// Whether the prefill server's clock stamps it.
+    /// Whether it is a moment of the prefill server, on whose clock its time is.
     pub fn is_of_prefill(self) -> bool {
         matches!(
             self,
@@ -170,7 +180,8 @@ pub struct PairLeg {
 }
 
 impl PairLeg {
-    fn parts(self) -> &'static [(&'static str, &'static str)] {
+    /// The single legs between its ends.
+    fn parts(self) -> &'static [SingleLeg] {
         LEGS.get(self.from.index()..self.to.index()).unwrap_or_default()
     }
 
@@ -185,17 +196,17 @@ impl PairLeg {
         self.parts().len() == 1
     }
 
-    /// Describes it: the descriptions of its parts joined by ` + ` if it has several.
+    /// Describes where the time of the leg is spent. The descriptions of several parts are joined by ` + `.
     pub fn describe(self) -> String {
         if (self.from, self.to) == (TokenReceived, Delivered) {
             // Where the moment between them is not observed, the last part describes both.
-            return LEGS[TokenProcessed.index()].1.to_owned();
+            return LEGS[TokenProcessed.index()].description.to_owned();
         }
         if (self.from, self.to) == (DecodeReceived, PrefillQueued) {
             // The allocation is not observed, and the prefill server's part runs beside it.
             return String::from("decode's memory or prefill's intake");
         }
-        let parts: Vec<&str> = self.parts().iter().map(|part| part.1).collect();
+        let parts: Vec<&str> = self.parts().iter().map(|part| part.description).collect();
         parts.join(" + ")
     }
 }
@@ -203,7 +214,7 @@ impl PairLeg {
 /// Its name; names joined by `+` if moments between its ends were not observed.
 impl fmt::Display for PairLeg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<&str> = self.parts().iter().map(|part| part.0).collect();
+        let names: Vec<&str> = self.parts().iter().map(|part| part.name).collect();
         f.write_str(&names.join("+"))
     }
 }

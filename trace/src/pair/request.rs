@@ -26,7 +26,7 @@ pub(super) struct ServerRequest<'a> {
     pub(super) steady_output: Option<Interval>,
 }
 
-/// Whether this time is between the known moments of the request that must be before and behind its end of prefill.
+/// Whether a prefill may have ended at `at`: behind the known moments of the request that come before its end, and before the first send.
 fn is_during_prefill(path: &TtftPath, at: MonoNs) -> bool {
     let before = [TtftMoment::Dispatched, TtftMoment::SchedulerReceived, TtftMoment::Queued, TtftMoment::BatchEntered];
     let mut times_before = before.into_iter().filter_map(|moment| path.time_of(moment));
@@ -35,7 +35,7 @@ fn is_during_prefill(path: &TtftPath, at: MonoNs) -> bool {
     is_behind_all && is_before_first_send
 }
 
-/// Time from the first to the last send of a request, if it had no long pause in between.
+/// From the first to the last send of a request, if it had no long pause in between; `None` if it had, or that is unknown.
 fn steady_output(numbers: &RequestNumbers) -> Option<Interval> {
     let is_steady = numbers.silence_ns? <= MAX_STEADY_PAUSE_NS;
     let sends = Interval { from: numbers.sent_first?, to: numbers.sent_last? };
@@ -63,8 +63,8 @@ impl<'a> ServerRequest<'a> {
         }
     }
 
-    /// Finished requests, the newest up to a limit, live ones, and those without a token yet.
-    pub(super) fn list(ledger: &'a Ledger, finished_limit: usize) -> Vec<Self> {
+    /// All requests of a server: the `finished_limit` newest finished ones, live ones, and those without a token yet.
+    pub(super) fn list_of_ledger(ledger: &'a Ledger, finished_limit: usize) -> Vec<Self> {
         let older = ledger.finished_count().saturating_sub(finished_limit);
         let finished = ledger.finished().skip(older).map(|summary| Self::new(ledger, &summary.rid, summary, false));
         let live = ledger.requests().map(|request| Self::new(ledger, &request.rid, &ledger.numbers(request), true));
@@ -80,7 +80,7 @@ impl<'a> ServerRequest<'a> {
         self.path.ttft_ns().filter(|_| self.is_streamed)
     }
 
-    /// The time of a moment of the decode server, if this is its request.
+    /// Time of a moment of the decode server, if this is its request. `None` if unknown, and for a moment of the prefill server.
     pub(super) fn decode_time(&self, moment: PairMoment) -> Option<MonoNs> {
         let moment_of_server = match moment {
             PairMoment::Allocated => return self.messages.allocated,
@@ -99,7 +99,7 @@ impl<'a> ServerRequest<'a> {
         self.path.time_of(moment_of_server)
     }
 
-    /// The time of a moment of the prefill server by its own clock, if this is its request.
+    /// Time of a moment of the prefill server by its own clock, if this is its request. `None` if unknown, and for a moment of the decode server.
     pub(super) fn prefill_time(&self, moment: PairMoment) -> Option<MonoNs> {
         let moment_of_server = match moment {
             PairMoment::Transferred => return self.messages.transferred,

@@ -95,8 +95,8 @@ impl<'a> PairRow<'a> {
     }
 }
 
-/// The moments between the first and the last of the decode server, as far as their order is right. What the prefill server did before the
-/// decode server waited for it takes no time of the path.
+/// Times of the moments on the path of the first token: those between the first and the last one of the decode server, as far as their order is
+/// right. What the prefill server did before the decode server waited for it takes no time of the path.
 fn place_on_path(times: &[Option<MonoNs>; MOMENTS]) -> [Option<MonoNs>; PATH_MOMENTS] {
     let mut path = [None; PATH_MOMENTS];
     for moment in PairMoment::BY_TRUST {

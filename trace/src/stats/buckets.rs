@@ -11,7 +11,8 @@ const fn exact_bucket_of(ns: u64) -> usize {
     if ns < 1 << FINE {
         return ns as usize;
     }
-    // The leading bit and the next `FINE` bits choose the bucket; the shift drops the rest.
+    // The leading bit and the next `FINE` bits choose the bucket; the shift drops the rest. What is left of the duration is at least
+    // `1 << FINE`, so the first bucket of a doubling follows the last one of the doubling before.
     let doubling = ns.ilog2() - FINE;
     ((doubling as usize) << FINE) + (ns >> doubling) as usize
 }
@@ -21,9 +22,16 @@ pub(super) fn bucket_of(ns: u64) -> usize {
     exact_bucket_of(ns).min(BUCKETS - 1)
 }
 
-/// Bounds of a bucket: first duration, and first duration beyond it.
-pub(super) fn bounds_of_bucket(bucket: usize) -> (u64, u64) {
-    (min_of_bucket(bucket), min_of_bucket(bucket + 1))
+/// Bounds of a bucket, in nanoseconds.
+#[derive(Clone, Copy)]
+pub(super) struct BucketBounds {
+    pub(super) min_ns: u64,
+    /// First duration beyond it.
+    pub(super) end_ns: u64,
+}
+
+pub(super) fn bounds_of_bucket(bucket: usize) -> BucketBounds {
+    BucketBounds { min_ns: min_of_bucket(bucket), end_ns: min_of_bucket(bucket + 1) }
 }
 
 /// Shortest duration of a bucket: the inverse of [`exact_bucket_of`].
@@ -57,7 +65,7 @@ impl Buckets {
         self.max = self.max.max(ns);
     }
 
-    /// Values since the last [`Self::clear`].
+    /// The same values in a form that has only buckets with a value.
     pub(crate) fn tally(&self) -> Tally {
         let mut counts = Vec::new();
         let buckets = self.counts.iter().flat_map(|buckets| buckets.iter().enumerate());
@@ -146,14 +154,14 @@ impl Tally {
         for &BucketCount { bucket, count } in &self.counts {
             counted += u64::from(count);
             if counted >= rank {
-                let (min, beyond) = bounds_of_bucket(bucket.into());
-                return Some((min + (beyond - min) / 2).clamp(self.min, self.max));
+                let BucketBounds { min_ns, end_ns } = bounds_of_bucket(bucket.into());
+                return Some((min_ns + (end_ns - min_ns) / 2).clamp(self.min, self.max));
             }
         }
         None
     }
 
-    /// Cumulative counts for rising `bounds`. A value within an eighth of a bound may count on either side.
+    /// For each of the rising `bounds`, the number of values below it. A value within an eighth of a bound may count on either side.
     pub fn cumulative_counts(&self, bounds: &[u64]) -> Vec<u64> {
         let mut counted = 0;
         let mut counts = self.counts.iter().peekable();
@@ -196,7 +204,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_value_falls_into_its_bucket(ns in 0_u64..4_000_000_000_000) {
-            let (min, beyond) = bounds_of_bucket(bucket_of(ns));
+            let BucketBounds { min_ns: min, end_ns: beyond } = bounds_of_bucket(bucket_of(ns));
             prop_assert!(min <= ns);
             prop_assert!(ns < beyond || bucket_of(ns) == BUCKETS - 1);
             prop_assert!(beyond - min <= 1.max(min / 8));

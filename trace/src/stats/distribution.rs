@@ -120,7 +120,7 @@ impl Distribution {
         self.inner.as_ref().map_or(0, |inner| inner.sum)
     }
 
-    /// Cumulative counts for rising `bounds`. A value within a thousandth of a bound may count on either side.
+    /// For each of the rising `bounds`, the number of values up to it. A value within a thousandth of a bound may count on either side.
     pub fn cumulative_counts(&self, bounds: &[u64]) -> Vec<u64> {
         let mut counts = vec![0; bounds.len()];
         for value in self.inner.iter().flat_map(|inner| inner.histogram.iter_recorded()) {
@@ -155,8 +155,8 @@ impl Distribution {
             }
         }
         let with_bounds = counts.into_iter().map(|(bucket, count)| {
-            let (from, to) = buckets::bounds_of_bucket(bucket);
-            [from, to, count]
+            let bounds = buckets::bounds_of_bucket(bucket);
+            [bounds.min_ns, bounds.end_ns, count]
         });
         with_bounds.collect()
     }
@@ -202,7 +202,7 @@ pub(crate) struct EqualDurations {
 }
 
 impl EqualDurations {
-    /// Records a duration in `to`, `times` times: now, or together with the following equal ones.
+    /// Records a duration in `to`, `times` times. It stays pending as long as equal ones follow, which are recorded together with it.
     pub(crate) fn record_n(&mut self, to: &mut Distribution, ns: u64, times: u64) {
         // One step into the histogram for all equal durations.
         if ns != self.ns {

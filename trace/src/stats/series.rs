@@ -21,15 +21,15 @@ pub(crate) struct Series<S> {
 }
 
 impl<S: SeriesSlot> Series<S> {
-    /// Starts at `begun` with slots of `base_ns`; keeps at most `max` of them (an even number, at least 2).
-    pub(crate) fn new(begun: MonoNs, base_ns: u64, max: usize) -> Self {
+    /// An empty series from `begun` on with slots of `base_ns`. Keeps at most `max_slots` of them (an even number, at least 2).
+    pub(crate) fn new(begun: MonoNs, base_ns: u64, max_slots: usize) -> Self {
         // Even, so that slots can be joined in pairs.
-        let max = (max - max % 2).max(2);
+        let max_slots = (max_slots - max_slots % 2).max(2);
         Self {
             start: begun,
             base_ns: base_ns.max(1),
             base_slots_per_slot: 1,
-            max_slots: max,
+            max_slots,
             slots: Vec::new(),
             partial: None,
             partial_base_slots: 0,

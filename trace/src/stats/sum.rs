@@ -39,11 +39,12 @@ pub(super) struct Slices<T> {
 }
 
 impl<T: Default> Slices<T> {
-    pub(super) fn counting(seconds: RunSeconds) -> Self {
+    pub(super) fn with_seconds(seconds: RunSeconds) -> Self {
         Self { seconds, ..Self::default() }
     }
 
-    /// Value of the second at `at`, cleared if it held an older one. `None` if it holds a newer one, which a late observation must not clear.
+    /// Value of the second at `at`. Its place may hold that of an older second, which is cleared by `clear`, or of a newer one: `None` then,
+    /// because a late observation must not clear it.
     pub(super) fn slice_at(&mut self, at: MonoNs, clear: impl FnOnce(&mut T)) -> Option<&mut T> {
         let second = self.seconds.number_at(at);
         let index = (second % SLICES as u64) as usize;
@@ -73,8 +74,8 @@ pub struct WindowedSum {
 
 impl WindowedSum {
     /// Empty sum with a window of these seconds.
-    pub(crate) fn counting(seconds: RunSeconds) -> Self {
-        Self { whole: DurationSum::default(), slices: Slices::counting(seconds) }
+    pub(crate) fn with_seconds(seconds: RunSeconds) -> Self {
+        Self { whole: DurationSum::default(), slices: Slices::with_seconds(seconds) }
     }
 
     /// Adds a duration that ended at `at`, `times` times.

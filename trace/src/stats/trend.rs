@@ -38,7 +38,7 @@ pub(crate) struct RisingSpan {
 impl Trend {
     /// Records the level at `now`; keeps the minimum of each second. Even a receiver that keeps up has peaks with every batch, and sampled
     /// peaks can rise by chance.
-    pub fn sample(&mut self, now: MonoNs, level: u64) {
+    pub fn record_level(&mut self, now: MonoNs, level: u64) {
         let second = now.0 / SECOND_NS;
         if second == self.second
             && let Some(lowest) = self.samples.back_mut()
@@ -55,7 +55,7 @@ impl Trend {
         self.samples.push_back(LowestLevel { level, at: now });
     }
 
-    /// The seconds until now in which the level never fell and rose in total.
+    /// The latest seconds in which the level never fell and rose in total; `None` if it did not rise.
     pub(crate) fn rising_span(&self) -> Option<RisingSpan> {
         let newest = *self.samples.back()?;
         let mut start = newest;
@@ -83,8 +83,8 @@ mod tests {
     fn trend(levels: &[u64]) -> Trend {
         let mut trend = Trend::default();
         for (second, &level) in levels.iter().enumerate() {
-            trend.sample(MonoNs(second as u64 * SECOND_NS), level);
-            trend.sample(MonoNs(second as u64 * SECOND_NS + 5), 999);
+            trend.record_level(MonoNs(second as u64 * SECOND_NS), level);
+            trend.record_level(MonoNs(second as u64 * SECOND_NS + 5), 999);
         }
         trend
     }
@@ -94,8 +94,8 @@ mod tests {
         let mut trend = Trend::default();
         for second in 0..9 {
             let at = |ms: u64| MonoNs(second * SECOND_NS + ms * 1_000_000);
-            trend.sample(at(0), 60 + second);
-            trend.sample(at(100), 0);
+            trend.record_level(at(0), 60 + second);
+            trend.record_level(at(100), 0);
         }
         assert_eq!(trend.rising_span(), None);
     }
@@ -114,9 +114,9 @@ mod tests {
         let mut flat = trend(&[7, 0, 0, 0, 40]);
         let span = RisingSpan { seconds: 3, from: 0, since: MonoNs(3 * SECOND_NS), to: 40 };
         assert_eq!(flat.rising_span(), Some(span));
-        flat.sample(MonoNs(4 * SECOND_NS + 9), 0);
+        flat.record_level(MonoNs(4 * SECOND_NS + 9), 0);
         assert_eq!(flat.rising_span(), None);
-        flat.sample(MonoNs(5 * SECOND_NS), 80);
+        flat.record_level(MonoNs(5 * SECOND_NS), 80);
         assert_eq!(flat.rising_span().map(|span| span.since), Some(MonoNs(4 * SECOND_NS + 9)));
     }
 }

@@ -16,7 +16,7 @@ pub struct WindowedDistribution {
 
 impl WindowedDistribution {
     /// Empty distribution with a window of these seconds.
-    pub(crate) fn counting(seconds: RunSeconds) -> Self {
+    pub(crate) fn with_seconds(seconds: RunSeconds) -> Self {
         Self { seconds, ..Self::default() }
     }
 
@@ -24,7 +24,7 @@ impl WindowedDistribution {
     pub(crate) fn record(&mut self, at: MonoNs, ns: u64) {
         self.whole.record(ns);
         let seconds = self.seconds;
-        let slices = self.slices.get_or_insert_with(|| Box::new(Slices::counting(seconds)));
+        let slices = self.slices.get_or_insert_with(|| Box::new(Slices::with_seconds(seconds)));
         if let Some(slice) = slices.slice_at(at, Counted::clear) {
             slice.record_n(ns, 1);
         }
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn the_window_contains_the_second_that_is_not_over() {
         let seconds = RunSeconds::starting_at(MonoNs(700_000_000));
-        let mut d = WindowedDistribution::counting(seconds);
+        let mut d = WindowedDistribution::with_seconds(seconds);
         for tenth in 0..30 {
             d.record(MonoNs(700_000_000 + tenth * SECOND / 10), 1 + tenth);
         }

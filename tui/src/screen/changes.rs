@@ -77,7 +77,7 @@ mod tests {
     use trace::{Analysis, FrameId, HopId, MonoNs};
 
     use super::*;
-    use crate::state::scene::{MS, Scene};
+    use crate::state::tests::scene::{MS, Scene};
     use session::sink::OutputStatus;
     use session::{About, Notice};
 

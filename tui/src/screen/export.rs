@@ -37,10 +37,11 @@ impl ScreenExporter {
             ExportAs::Json => write_report("json", &(run.report)().to_json()),
             ExportAs::Perfetto => self.start_trace(run),
         };
+        // As all errors in the last row of the screen.
         result.unwrap_or_else(|error| format!("! {error:#}"))
     }
 
-    /// Message about the trace, once it is finished.
+    /// Returns a message about the trace once, when it is finished or has failed; `None` before and after that.
     pub(super) fn take_trace_result(&mut self) -> Option<String> {
         let result = self.trace_result.as_ref()?.try_recv().ok()?;
         self.trace_result = None;
@@ -58,7 +59,7 @@ impl ScreenExporter {
         if self.trace_result.is_some() {
             return Ok("a trace is being written".to_owned());
         }
-        let NewFile { name, file } = create_file("trace", "json")?;
+        let NewFile { name, file } = create_export_file("trace", "json")?;
         let path = describe_path(&name);
         let message = format!("writing the trace for Perfetto to {path}");
         let engines = run.analysis.ledger().engine().known();
@@ -92,7 +93,7 @@ fn write_trace(recording: &Path, engines: Engines, file: &File) -> anyhow::Resul
 
 /// Writes the text of a report into a new file with this extension. Returns a message with its path.
 fn write_report(format: &str, text: &str) -> anyhow::Result<String> {
-    let NewFile { name, mut file } = create_file("report", format)?;
+    let NewFile { name, mut file } = create_export_file("report", format)?;
     let path = describe_path(&name);
     file.write_all(text.as_bytes()).with_context(|| format!("cannot write {path}"))?;
     Ok(format!("wrote the {} report so far to {path}", format.to_uppercase()))
@@ -108,13 +109,13 @@ struct NewFile {
     file: File,
 }
 
-/// Creates a file in the working folder, named after its content and the time.
-fn create_file(what: &str, extension: &str) -> anyhow::Result<NewFile> {
+/// Creates a file in the working folder, named after its subject and the time: `tokengap-report-1764499200.html`.
+fn create_export_file(subject: &str, extension: &str) -> anyhow::Result<NewFile> {
     let second = trace::clock::wall_now_ns() / 1_000_000_000;
     for copy in 0..100 {
         let suffix = if copy == 0 { String::new() } else { format!("-{copy}") };
         // Another export of the same second must not be overwritten.
-        let name = format!("tokengap-{what}-{second}{suffix}.{extension}");
+        let name = format!("tokengap-{subject}-{second}{suffix}.{extension}");
         match storage::create(Path::new(&name)) {
             Ok(file) => return Ok(NewFile { name, file }),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

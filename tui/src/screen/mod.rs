@@ -101,6 +101,7 @@ impl Screen {
     /// Takes over the terminal.
     pub fn open(options: &ScreenOptions) -> anyhow::Result<Self> {
         let now = Instant::now();
+        // First, so that no log line is written into the screen.
         let log_hold = LogHold::begin();
         let terminal = Terminal::open().context("cannot take over the terminal; --headless runs without one")?;
         Ok(Self {
@@ -155,7 +156,7 @@ impl Screen {
         self.ui.tab = Tab::Pods;
     }
 
-    /// Sets a run's line in the run list.
+    /// Replaces a run's line in the run list, if the list has the run.
     pub fn set_pod(&mut self, run_index: usize, line: PodLine) {
         if let Some(pod) = self.pods.get_mut(run_index) {
             *pod = line;
@@ -211,7 +212,7 @@ impl Screen {
         self.changes.force_refresh();
     }
 
-    /// Reads the waiting keys and clicks, and applies their actions.
+    /// Reads the keys and clicks that wait, and applies their actions. A limited number, so that a held key does not delay the run.
     fn read_keys(&mut self, run: &Run<'_>) -> anyhow::Result<()> {
         for _ in 0..MAX_INPUTS_PER_TURN {
             let Some(input) = terminal::read_input(Duration::ZERO)? else { break };
@@ -230,7 +231,7 @@ impl Screen {
         self.needs_draw = true;
         let tab_before = self.ui.tab;
         let was_paused = self.ui.paused_at_second.is_some();
-        let effect = self.ui.apply(action, &self.runs[self.shown_run].model);
+        let effect = self.ui.apply_action(action, &self.runs[self.shown_run].model);
         let is_paused = self.ui.paused_at_second.is_some();
         if is_paused && !was_paused {
             // Pausing freezes view and table at the same instant.
@@ -258,9 +259,9 @@ impl Screen {
         }
     }
 
-    /// Refreshes the parts of the model that are due and have changed.
-    fn refresh(&mut self, run: &Run<'_>, now: Instant) {
-        self.cpu_meter.update(now);
+    /// Refreshes the parts of the model that are due, unless the view is paused.
+    fn refresh_due_parts(&mut self, run: &Run<'_>, now: Instant) {
+        self.cpu_meter.measure_share(now);
         self.needs_draw = true;
         if now >= self.next_history_copy {
             self.next_history_copy = now + HISTORY_COPY_INTERVAL;
@@ -282,7 +283,7 @@ impl Screen {
         }
         self.refresh_model(run, needs_rows);
         if needs_rows {
-            // The longer a refresh takes, the rarer it is.
+            // The longer a refresh takes, the rarer it is: it takes the same share of the time for any number of rows.
             self.next_row_refresh = now + now.elapsed() * ROWS_SHARE;
         }
     }
@@ -309,7 +310,7 @@ impl Screen {
             // A filter searches all requests that the ledger holds.
             let max_rows = if self.ui.filter.is_empty() { self.ui.options.finished_rows } else { usize::MAX };
             model.refresh_rows(run.analysis, max_rows, &self.ui.pins);
-            self.ui.filter.find_waits(run.analysis.ledger(), model.table.clock, true);
+            self.ui.filter.refresh_found_waits(run.analysis.ledger(), model.table.clock, true);
         }
     }
 
@@ -321,8 +322,8 @@ impl Screen {
         let begun = Instant::now();
         let RunState { model, histories } = &mut self.runs[self.shown_run];
         // A filter that was typed just now, also one for a paused view.
-        self.ui.filter.find_waits(run.analysis.ledger(), model.table.clock, false);
-        self.ui.filter.read_findings(&model.findings);
+        self.ui.filter.refresh_found_waits(run.analysis.ledger(), model.table.clock, false);
+        self.ui.filter.refresh_named_findings(&model.findings);
         model.table.arrange(&self.ui.filter, self.ui.sort, &self.ui.pins);
         model.position = run.about.position();
         self.ui.update_selection(model);
@@ -333,11 +334,11 @@ impl Screen {
             if let Some(rid) = &self.ui.selected_rid
                 && (is_outdated || shown_rid != Some(rid))
             {
-                model.refresh_detail(run.analysis, histories, rid);
+                model.refresh_request_detail(run.analysis, histories, rid);
             }
         }
         if self.ui.tab == Tab::Findings && self.ui.paused_at_second.is_none() {
-            model.refresh_finding_detail(run.analysis, histories, self.ui.selected_index(Tab::Findings));
+            model.refresh_receiver_changes(run.analysis, histories, self.ui.selected_index(Tab::Findings));
         }
         if run.stage == RunStage::Ending {
             let pending = run.about.pending();
@@ -365,7 +366,7 @@ impl Screen {
     }
 
     /// Reads keys, refreshes and draws what is due, and returns the oldest command of the user.
-    fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
+    fn update_screen(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
         if let Some(command) = self.commands.pop_front() {
             return Ok(command);
         }
@@ -395,7 +396,7 @@ impl Screen {
         }
         let is_refreshed = is_due && self.changes.needs_refresh(run, now);
         if is_refreshed {
-            self.refresh(run, now);
+            self.refresh_due_parts(run, now);
         }
         if self.needs_draw {
             self.draw_frame(run, is_refreshed)?;
@@ -404,7 +405,7 @@ impl Screen {
     }
 
     /// Sleeps for at most `time`, until a key is pressed.
-    fn sleep(&mut self, time: Duration) {
+    fn sleep_until_input(&mut self, time: Duration) {
         // A frame skipped because the terminal was busy is drawn soon.
         let time = if self.needs_draw { time.min(session::SHORT_SLEEP) } else { time };
         if self.commands.is_empty() && terminal::wait_for_input(time) {
@@ -422,12 +423,12 @@ pub struct RunView {
 }
 
 impl Observer for RunView {
-    fn event(&mut self, event: &Event<'_>) {
+    fn observe_event(&mut self, event: &Event<'_>) {
         let mut screen = self.screen.borrow_mut();
         screen.changes.count_event(event);
     }
 
-    fn restart(&mut self) {
+    fn observe_restart(&mut self) {
         let mut screen = self.screen.borrow_mut();
         screen.runs[self.run_index] = RunState::default();
         if self.run_index == screen.shown_run {
@@ -436,13 +437,13 @@ impl Observer for RunView {
         }
     }
 
-    fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
+    fn show_run(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
         let mut screen = self.screen.borrow_mut();
-        if screen.shown_run == self.run_index { screen.turn(run) } else { Ok(ScreenCommand::Stay) }
+        if screen.shown_run == self.run_index { screen.update_screen(run) } else { Ok(ScreenCommand::Stay) }
     }
 
     fn sleep(&mut self, time: Duration) {
-        self.screen.borrow_mut().sleep(time);
+        self.screen.borrow_mut().sleep_until_input(time);
     }
 }
 
@@ -458,7 +459,7 @@ impl Drop for Screen {
 
 impl CpuMeter {
     /// Measures the CPU use again once a second is over.
-    fn update(&mut self, now: Instant) {
+    fn measure_share(&mut self, now: Instant) {
         let elapsed = now - self.since;
         if elapsed >= Duration::from_secs(1) {
             let cpu_ns = own::cpu_ns();
@@ -505,6 +506,7 @@ pub fn pick_source(offers: Vec<SourceOffer>, searches: &Receiver<FoundSources>) 
         Terminal::open().context("cannot take over the terminal; tokengap --help lists what can be run")?;
     let theme = Theme::detect();
     loop {
+        // Each search finds all sources, so only the latest one counts.
         if let Some(latest) = searches.try_iter().last() {
             picker.has_searched = true;
             picker.blind = latest.blind;
@@ -519,7 +521,7 @@ pub fn pick_source(offers: Vec<SourceOffer>, searches: &Receiver<FoundSources>) 
         }
         let Some(input) = terminal::read_input(PICKER_WAIT)? else { continue };
         let action = terminal::action_of_input(&input, &click_areas, 1, keys::action_in_picker);
-        if let Some(ControlFlow::Break(chosen)) = action.map(|action| picker.apply(action)) {
+        if let Some(ControlFlow::Break(chosen)) = action.map(|action| picker.apply_action(action)) {
             return Ok(chosen);
         }
     }

@@ -66,6 +66,7 @@ impl Terminal {
 
     /// Draws a frame. Call it only when the terminal is ready.
     pub(super) fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
+        // ratatui flushes inside of `draw`, too: until it returns, the writer passes nothing on, so that a frame is written as a whole.
         self.frame_slot.set_drawing(true);
         let result = self.inner.draw(draw).map(|_| ());
         self.frame_slot.set_drawing(false);
@@ -90,7 +91,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Waits at most `time` for input or end of file, and returns whether there is either.
+/// Waits at most `time` for input or end of file on stdin, and returns whether there is either.
 pub(super) fn wait_for_input(time: Duration) -> bool {
     let stdin = io::stdin();
     // A file as stdin is always readable; crossterm then reads keys from /dev/tty.
@@ -107,12 +108,15 @@ pub(super) fn wait_for_input(time: Duration) -> bool {
 pub(super) fn read_input(time: Duration) -> anyhow::Result<Option<Input>> {
     let stdin = io::stdin();
     let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
-    let now = Timespec::default();
-    let is_closed = poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+    let no_wait = Timespec::default();
+    let is_closed = poll(&mut fds, Some(&no_wait)).is_ok_and(|ready| ready > 0)
         && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
     ensure!(!is_closed, "the terminal was closed");
-    let input = event::poll(time).and_then(|ready| ready.then(event::read).transpose());
-    input.context("cannot read the terminal")
+    if !event::poll(time).context("cannot read the terminal")? {
+        return Ok(None);
+    }
+    let input = event::read().context("cannot read the terminal")?;
+    Ok(Some(input))
 }
 
 /// Action of an input. A turn of the wheel moves the selection by `wheel_step`.

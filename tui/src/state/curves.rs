@@ -75,11 +75,13 @@ impl Curves {
         let step = step.max(1);
         let mut values = Vec::with_capacity(columns);
         for columns_before_end in (0..columns as u64).rev() {
-            // `None` before the start of the run.
-            let last = end.checked_sub(columns_before_end * step);
-            values.push(last.and_then(|last| {
-                self.slots(last.saturating_sub(step - 1), last).filter_map(second_value).reduce(f64::max)
-            }));
+            let Some(last) = end.checked_sub(columns_before_end * step) else {
+                // Before the start of the run.
+                values.push(None);
+                continue;
+            };
+            let first = last.saturating_sub(step - 1);
+            values.push(self.slots(first, last).filter_map(second_value).reduce(f64::max));
         }
         values
     }

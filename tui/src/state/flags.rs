@@ -35,6 +35,8 @@ impl From<Severity> for Health {
 pub(crate) struct RunVerdict {
     pub(crate) health: Health,
     pub(crate) text: String,
+    /// `669 requests`: those that the finding is about; `None` if it counts none.
+    pub(crate) requests_hit: Option<String>,
     /// Share of the time to first token that the finding explains; `None` if that is not known.
     pub(crate) ttft_share: Option<String>,
     /// What to do; `None` without a finding that needs attention.

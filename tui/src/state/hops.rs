@@ -34,7 +34,7 @@ pub(crate) fn summarise_hops(ledger: &Ledger, findings: &[Finding], traffic: &Re
         summary.health = summary.health.max(by_findings.health);
         summaries.push(summary);
     }
-    in_path_order(&mut summaries, |summary| &summary.ends, |summary| summary.carries_requests);
+    sort_in_path_order(&mut summaries, |summary| &summary.ends, |summary| summary.carries_requests);
     summaries
 }
 
@@ -45,7 +45,8 @@ struct HealthByFindings {
     has_ended: bool,
 }
 
-/// Health by the worst finding about this hop: one that is over keeps its severity, as on every other screen.
+/// Health of a hop by the worst findings about it, and whether all of those have ended: a finding that is over keeps its severity, as on every
+/// other screen.
 fn health_from_findings(findings: &[Finding], hop_name: &str) -> HealthByFindings {
     let of_hop = findings.iter().filter(|finding| finding.verdict.concerns_hop(hop_name));
     let problems = of_hop.filter(|finding| finding.verdict.severity >= Severity::Warning);
@@ -66,12 +67,12 @@ pub(crate) fn hop_ends(ledger: &Ledger) -> Vec<HopEnds> {
         receiver: hop.worker.map_or_else(|| hop.endpoint.to_string(), |worker| format!("worker {worker}")),
     });
     let mut ends: Vec<HopEnds> = ends.collect();
-    in_path_order(&mut ends, |hop| &hop.ends, |_| false);
+    sort_in_path_order(&mut ends, |hop| &hop.ends, |_| false);
     ends
 }
 
-/// Sorts hops: those to the scheduler, then those of the output from the scheduler on.
-fn in_path_order<T>(hops: &mut [T], ends_of: fn(&T) -> &Ends<Box<str>>, carries_requests: fn(&T) -> bool) {
+/// Sorts hops: those to the scheduler first, then those of the output from the scheduler on.
+fn sort_in_path_order<T>(hops: &mut [T], ends_of: fn(&T) -> &Ends<Box<str>>, carries_requests: fn(&T) -> bool) {
     let outputs = hops.iter().filter(|hop| !carries_requests(hop));
     let output_ends: Vec<Ends<Box<str>>> = outputs.map(|hop| ends_of(hop).clone()).collect();
     hops.sort_by_key(|hop| {
@@ -80,7 +81,7 @@ fn in_path_order<T>(hops: &mut [T], ends_of: fn(&T) -> &Ends<Box<str>>, carries_
     });
 }
 
-/// Sums up the hops with one name; the group with this index has only these members.
+/// Summary of a group of hops with one name: the one with this index, whose hops are `members`.
 fn summarise_group(ledger: &Ledger, index: usize, group: &HopGroup, members: &[&Hop]) -> HopSummary {
     let now = ledger.now();
     let observes_receives = members.iter().any(|hop| hop.capabilities().received);
@@ -179,7 +180,7 @@ fn summarise_member(ledger: &Ledger, hop: &Hop) -> HopMember {
 
 /// Share of the time since the first event during which the receivers were busy.
 fn receiver_busy_share(ledger: &Ledger, members: &[&Hop]) -> Option<f64> {
-    attribution::busy(ledger, members.iter().copied(), run_ns(ledger))
+    attribution::busy_share(ledger, members.iter().copied(), run_ns(ledger))
 }
 
 /// Time since the first event; 0 before it.
@@ -206,6 +207,7 @@ fn queue_wait_histogram(waits: &Distribution) -> Vec<u64> {
     let mut above_last_bound = waits.count();
     let mut frames = Vec::with_capacity(QUEUE_WAIT_BOUNDS_NS.len() + 1);
     for bound_ns in QUEUE_WAIT_BOUNDS_NS {
+        // Counts near a bound are not exact, and no class may have less than none.
         let above = waits.count_above(bound_ns).min(above_last_bound);
         frames.push(above_last_bound - above);
         above_last_bound = above;
@@ -221,7 +223,7 @@ mod tests {
     use trace::event::Capabilities;
 
     use super::*;
-    use crate::state::scene::{MS, Scene};
+    use crate::state::tests::scene::{MS, Scene};
 
     #[test]
     fn hops_are_listed_in_path_order() {

@@ -4,8 +4,6 @@
 mod labelled;
 
 pub(crate) mod action;
-#[cfg(test)]
-pub(crate) mod agreement;
 pub(crate) mod chunk_status;
 pub(crate) mod curves;
 pub(crate) mod filter;
@@ -18,16 +16,15 @@ pub(crate) mod picker;
 pub(crate) mod pinned;
 pub(crate) mod pods;
 pub(crate) mod receiver_changes;
-#[cfg(test)]
-mod recent_figures;
 pub(crate) mod refresh;
 pub(crate) mod request_detail;
 pub(crate) mod request_facts;
 pub(crate) mod request_row;
 pub(crate) mod request_table;
 pub(crate) mod run_time;
+pub(crate) mod saved_filter;
 #[cfg(test)]
-pub(crate) mod scene;
+pub(crate) mod tests;
 pub(crate) mod threads;
 pub(crate) mod ui;
 mod unobserved;

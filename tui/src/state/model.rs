@@ -42,8 +42,8 @@ pub(crate) struct Model {
     pub(crate) abandoned_requests: u64,
     /// Requests that the scheduler does not answer while it answers later ones.
     pub(crate) unanswered_requests: u64,
-    /// Responses with an error status.
-    pub(crate) rejected_requests: u64,
+    /// Responses with an error status, or in which the server wrote an error.
+    pub(crate) error_responses: u64,
     pub(crate) tokens: Tokens,
     pub(crate) gap: FirstTokenGap,
     pub(crate) chunks: Chunks,
@@ -61,6 +61,8 @@ pub(crate) struct Model {
     pub(crate) first_token_end: Option<String>,
     /// Times to first token of most requests; `None` if no dispatch was observed.
     pub(crate) ttft: Option<TtftGroupLine>,
+    /// The leg that takes most of the time to first token, or that it is unknown.
+    pub(crate) bottleneck: String,
     /// What is not observed of the time to first token, with the reasons.
     pub(crate) ttft_absences: Vec<String>,
     pub(crate) table: RequestTable,
@@ -112,8 +114,8 @@ impl Model {
         self.pair_request = request.filter(is_shown).cloned();
     }
 
-    /// Time of the whole run: of a recording to its end, otherwise until now.
-    pub(crate) fn span(&self) -> RunSpan {
+    /// Begin and length of the whole run: of a recording to its end, otherwise until now.
+    pub(crate) fn run_span(&self) -> RunSpan {
         match &self.position {
             Some(recording) => RunSpan { wall_start_ns: recording.start_wall_ns(), length_ns: recording.whole_ns },
             None => RunSpan { wall_start_ns: self.wall_start_ns, length_ns: self.running_ns },

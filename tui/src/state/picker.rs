@@ -78,8 +78,9 @@ impl SourcePicker {
     }
 
     /// Applies `action`. Breaks with the chosen command, or without one if the user quits.
-    pub(crate) fn apply(&mut self, action: Action) -> ControlFlow<Option<Vec<String>>> {
+    pub(crate) fn apply_action(&mut self, action: Action) -> ControlFlow<Option<Vec<String>>> {
         let page_rows = self.page_rows.max(2) as isize;
+        // Attaching to a running engine needs a second Enter. Any other action answers the question with no.
         let is_confirmed = self.asks_to_attach();
         self.asked_command = None;
         match action {
@@ -100,13 +101,15 @@ impl SourcePicker {
             // A second click on the same line opens it.
             Action::SelectRow(index) if index == self.selected_index && self.has_moved => {
                 if is_confirmed {
+                    // Asked again, so that the action below finds the question that this one has cleared.
                     self.asked_command = self.selected_offer().map(|offer| offer.command.clone());
                 }
-                return self.apply(Action::OpenSelection);
+                return self.apply_action(Action::OpenSelection);
             }
             Action::SelectRow(index) => self.select(index),
             Action::MoveSelection(by) => self.move_selection(by),
             Action::MovePage(by) => self.move_selection(by * page_rows),
+            // The picker has no other actions.
             _ => {}
         }
         ControlFlow::Continue(())
@@ -139,7 +142,7 @@ mod tests {
     #[test]
     fn engines_are_listed_first_and_the_selection_is_kept() {
         let mut picker = SourcePicker::default();
-        assert_eq!(picker.apply(Action::OpenSelection), CONTINUE, "no offers");
+        assert_eq!(picker.apply_action(Action::OpenSelection), CONTINUE, "no offers");
         picker.replace_offers(demos());
         assert_eq!(picker.selected_offer().map(|o| &*o.title), Some("race"));
         picker.replace_offers([demos(), vec![offer(SourceKind::Engine, "sglang")]].concat());
@@ -148,10 +151,10 @@ mod tests {
             Some("sglang"),
             "the first offer is selected by default"
         );
-        assert_eq!(picker.apply(Action::MoveSelection(isize::MAX)), CONTINUE);
+        assert_eq!(picker.apply_action(Action::MoveSelection(isize::MAX)), CONTINUE);
         picker.replace_offers(demos());
         assert_eq!(picker.selected_offer().map(|o| &*o.title), Some("backlog"));
-        assert_eq!(picker.apply(Action::OpenSelection), ControlFlow::Break(Some(vec!["backlog".into()])));
+        assert_eq!(picker.apply_action(Action::OpenSelection), ControlFlow::Break(Some(vec!["backlog".into()])));
     }
 
     #[test]
@@ -159,25 +162,25 @@ mod tests {
         let mut picker = SourcePicker::default();
         let attach = ControlFlow::Break(Some(vec!["sglang".into()]));
         picker.replace_offers([demos(), vec![offer(SourceKind::Engine, "sglang")]].concat());
-        assert_eq!((picker.apply(Action::OpenSelection), picker.asks_to_attach()), (CONTINUE, true));
-        assert_eq!((picker.apply(Action::GoBack), picker.asks_to_attach()), (CONTINUE, false));
-        assert_eq!(picker.apply(Action::OpenSelection), CONTINUE);
-        assert_eq!(picker.apply(Action::OpenSelection), attach);
-        assert_eq!(picker.apply(Action::OpenSelection), CONTINUE);
+        assert_eq!((picker.apply_action(Action::OpenSelection), picker.asks_to_attach()), (CONTINUE, true));
+        assert_eq!((picker.apply_action(Action::GoBack), picker.asks_to_attach()), (CONTINUE, false));
+        assert_eq!(picker.apply_action(Action::OpenSelection), CONTINUE);
+        assert_eq!(picker.apply_action(Action::OpenSelection), attach);
+        assert_eq!(picker.apply_action(Action::OpenSelection), CONTINUE);
         picker.replace_offers([demos(), vec![offer(SourceKind::Engine, "vllm")]].concat());
         assert!(!picker.asks_to_attach(), "another engine is another question");
-        assert_eq!(picker.apply(Action::OpenSelection), CONTINUE);
+        assert_eq!(picker.apply_action(Action::OpenSelection), CONTINUE);
         let clicks = [Action::SelectRow(0), Action::SelectRow(0), Action::SelectRow(0)];
-        assert_eq!(clicks.map(|click| picker.apply(click).is_break()), [false, false, true]);
+        assert_eq!(clicks.map(|click| picker.apply_action(click).is_break()), [false, false, true]);
     }
 
     #[test]
     fn one_click_selects_and_the_next_opens() {
         let mut picker = SourcePicker::default();
         picker.replace_offers(demos());
-        assert_eq!(picker.apply(Action::SelectRow(1)), CONTINUE);
-        assert_eq!(picker.apply(Action::SelectRow(1)), ControlFlow::Break(Some(vec!["backlog".into()])));
-        assert_eq!(picker.apply(Action::GoBack), CONTINUE, "Esc never leaves");
-        assert_eq!(picker.apply(Action::Quit), ControlFlow::Break(None));
+        assert_eq!(picker.apply_action(Action::SelectRow(1)), CONTINUE);
+        assert_eq!(picker.apply_action(Action::SelectRow(1)), ControlFlow::Break(Some(vec!["backlog".into()])));
+        assert_eq!(picker.apply_action(Action::GoBack), CONTINUE, "Esc never leaves");
+        assert_eq!(picker.apply_action(Action::Quit), ControlFlow::Break(None));
     }
 }

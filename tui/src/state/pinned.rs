@@ -37,7 +37,7 @@ impl PinnedHistories {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::scene::{MS, Scene};
+    use crate::state::tests::scene::{MS, Scene};
 
     #[test]
     fn a_kept_history_outlives_the_ring() {

@@ -99,7 +99,7 @@ pub struct PairRequest {
 }
 
 impl PairRequest {
-    /// Its servers, its room, and its id on the server that is not shown, if that differs.
+    /// Describes the request's servers, its room, and its id on the server that is not shown, if that differs.
     pub(crate) fn describe(&self, arrow: &str) -> String {
         let PairRequestLine { room, prefill_rid, decode_rid, .. } = &self.line;
         let room = room.as_ref().map_or_else(String::new, |room| format!(", room {room}"));
@@ -127,7 +127,7 @@ pub(crate) struct PairProblem {
 }
 
 impl PairLine {
-    /// The line of a decode server with this name.
+    /// The line of a pair whose decode server has this name.
     pub fn new(decode: &str, report: &PairReport) -> Self {
         let finding = report.findings().first().map(|worst| PairProblem {
             health: worst.severity.into(),
@@ -143,7 +143,7 @@ impl PairLine {
         }
     }
 
-    /// Servers, joined requests and worst leg, with this arrow.
+    /// Describes the servers, with this arrow between them, the joined requests and the worst leg.
     pub fn describe(&self, arrow: &str) -> String {
         let servers = format!("{} {arrow} {}", self.prefill.join(" + "), self.decode);
         // The join reads a limited number of requests, so it may lack older ones.
@@ -193,7 +193,7 @@ pub(crate) struct WorstLeg {
 impl WorstLeg {
     /// The leg that takes most of the time to first token of `ttft`, or the wait of the requests that have none yet if that is longer.
     pub(super) fn find(ttft: Option<&TtftGroupLine>, waited_ns: u128) -> Option<Self> {
-        let longest = ttft.and_then(|ttft| ttft.legs.iter().max_by(|a, b| a.share.total_cmp(&b.share)));
+        let longest = ttft.and_then(TtftGroupLine::longest_leg);
         let ttft_ns = ttft.map_or(0.0, |ttft| ttft.mean_ns as f64 * ttft.ns.count as f64);
         let waited_ns = waited_ns as f64;
         if waited_ns > longest.map_or(0.0, |leg| leg.share * ttft_ns) {
@@ -225,8 +225,8 @@ impl KeyFigures {
         }
         // Nothing is unknown of a run without requests.
         let figures = pods.iter().map(|pod| &pod.figures).filter(|figures| figures.requests_seen > 0);
-        combined.backlog_frames = least_sum(figures.clone().map(|figures| figures.backlog_frames));
-        combined.tokens_lost = least_sum(figures.map(|figures| figures.tokens_lost));
+        combined.backlog_frames = sum_at_least(figures.clone().map(|figures| figures.backlog_frames));
+        combined.tokens_lost = sum_at_least(figures.map(|figures| figures.tokens_lost));
         let worst = pods.iter().rev().max_by_key(|pod| (pod.figures.verdict.health, pod.figures.worst_rank));
         if let Some(worst) = worst {
             let verdict = &worst.figures.verdict;
@@ -246,7 +246,7 @@ pub(super) fn sum_known(values: impl Iterator<Item = Option<u64>>) -> Option<u64
 }
 
 /// Sum of the known values, so the least possible one; `None` if that is 0 and a value is unknown.
-fn least_sum(values: impl Iterator<Item = Option<u64>> + Clone) -> Option<u64> {
+fn sum_at_least(values: impl Iterator<Item = Option<u64>> + Clone) -> Option<u64> {
     let is_complete = values.clone().all(|value| value.is_some());
     sum_known(values).filter(|sum| is_complete || *sum > 0)
 }

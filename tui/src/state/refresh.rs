@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use outputs::report::{
-    Chunks, FindingSpan, Itl, LegLine, Requests, SeenTraffic, StackLine, Tokens, TtftReport, bar,
+    Chunks, FindingSpan, Itl, LegLine, Requests, SeenTraffic, StackLine, Tokens, TtftReport, bar, describe_bottleneck,
     describe_observation_ends, headline_of_finding, headline_without_warning, judgements,
 };
 use trace::detect::thresholds::{GAP_WARNING_NS, STALLED_NS};
@@ -43,33 +43,37 @@ impl Model {
         self.recent_window = ledger.recent_window();
         let traffic = self.curves.traffic_in(self.recent_window);
         self.send_rates = scheduler_send_rates(ledger, &traffic);
-        self.requests = Requests::of(ledger);
+        self.requests = Requests::of_ledger(ledger);
         self.abandoned_requests = ledger.abandoned_requests().requests;
         self.unanswered_requests = ledger.unanswered_requests().count() as u64;
-        self.rejected_requests = ledger.totals().answers.rejected.values().sum();
-        self.tokens = Tokens::of(ledger);
+        let answers = &ledger.totals().answers;
+        self.error_responses = answers.rejected.values().sum::<u64>() + answers.failed;
+        self.tokens = Tokens::of_ledger(ledger);
         self.gap = first_token_gap(ledger);
-        self.chunks = Chunks::of(ledger);
+        self.chunks = Chunks::of_ledger(ledger);
         self.receives_end = ledger.receives_end();
         self.deliveries_end = ledger.deliveries_end();
         self.merged_predicted = self.chunks.dropped_predicted.map(|_| ledger.totals().predicted.merged);
-        self.itl = Itl::of(ledger);
+        self.itl = Itl::of_ledger(ledger);
+        // At this instant, as the report has them: those of the last detector run may be older than the numbers beside them.
         let findings = analysis.findings_now();
         self.findings = findings.sorted().into_iter().cloned().collect();
         // The first finding need not explain most.
         self.worst_rank = self.findings.iter().map(|finding| findings.rank(finding)).max().unwrap_or_default();
         self.hops = hops::summarise_hops(ledger, &self.findings, &traffic);
-        let path = LegLine::all(&analysis.attribution());
-        self.first_token_path = bar::segments(&path);
+        let path = LegLine::all_legs(&analysis.attribution());
+        self.first_token_path = bar::path_segments(&path);
         self.first_token_end = bar::ends_of_path(&path).map(|ends| ends.to.to_owned());
         let ttft = TtftReport::new(ledger);
         self.ttft_absences = match &ttft {
             Some(ttft) => ttft.describe_absent(),
             None => vec!["requests on their way to the scheduler".to_owned()],
         };
+        self.bottleneck = describe_bottleneck(ttft.as_ref());
         self.ttft = ttft.and_then(TtftReport::into_main_group);
         self.threads = threads::thread_lines(ledger);
-        self.stacks = StackLine::all(ledger).unwrap_or_default();
+        self.stacks = StackLine::all_roles(ledger).unwrap_or_default();
+        // Made of the findings and counts above.
         self.verdict = self.judge_run(ledger, &run.source);
         let totals = ledger.totals();
         let missed = totals.missed.reported() + totals.missed.unannounced;
@@ -128,8 +132,8 @@ impl Model {
         }
     }
 
-    /// Reads everything known of a request: it may be live, unanswered, finished, or pinned and evicted.
-    pub(crate) fn refresh_detail(&mut self, analysis: &Analysis, pinned: &PinnedHistories, rid: &str) {
+    /// Reads everything known of a request into [`Self::detail`]: it may be live, unanswered, finished, or pinned and evicted.
+    pub(crate) fn refresh_request_detail(&mut self, analysis: &Analysis, pinned: &PinnedHistories, rid: &str) {
         let ledger = analysis.ledger();
         let writer = RowWriter::new(ledger);
         let mut row = RequestRow::default();
@@ -156,9 +160,16 @@ impl Model {
         self.detail = Some(RequestDetail::new(rid, &history, life, is_known.then_some(row), ledger.engine(), facts));
     }
 
-    /// Finds the receivers between which the worst request of the finding changed.
-    pub(crate) fn refresh_finding_detail(&mut self, analysis: &Analysis, pinned: &PinnedHistories, index: usize) {
-        let finding = self.findings.get(index).filter(|finding| finding.kind == "rid-changed-worker");
+    /// Finds the receivers between which the worst request changed, for the details of the finding with this index; none unless the finding is
+    /// about that.
+    pub(crate) fn refresh_receiver_changes(
+        &mut self,
+        analysis: &Analysis,
+        pinned: &PinnedHistories,
+        finding_index: usize,
+    ) {
+        let selected = self.findings.get(finding_index);
+        let finding = selected.filter(|finding| finding.kind == "rid-changed-worker");
         self.receiver_changes = finding.and_then(|finding| {
             let ledger = analysis.ledger();
             let history = pinned.longest_history(ledger, &finding.verdict.rid);
@@ -166,7 +177,7 @@ impl Model {
         });
     }
 
-    /// The most severe finding, or what the run shows without any.
+    /// Verdict on the run: the most severe finding or, without a warning, what the run shows.
     fn judge_run(&self, ledger: &Ledger, source: &str) -> RunVerdict {
         // As in the report's headline, a finding that is over keeps its severity.
         if let Some(worst) = self.findings.first().filter(|worst| worst.verdict.severity > Severity::Info) {
@@ -177,14 +188,20 @@ impl Model {
             return RunVerdict {
                 health: worst.verdict.severity.into(),
                 text,
+                requests_hit: describe_requests_hit(&worst.verdict),
                 ttft_share: describe_ttft_share(&worst.verdict),
                 advice: worst.verdict.advice.clone(),
             };
         }
-        let responses = ledger.totals().answers.seen;
+        let answers = &ledger.totals().answers;
         let judged = judgements(ledger);
-        let rejected = self.rejected_requests;
-        let traffic = SeenTraffic { requests: &self.requests, responses, rejected, source };
+        let traffic = SeenTraffic {
+            requests: &self.requests,
+            responses: answers.seen + answers.rejected.values().sum::<u64>(),
+            errors: self.error_responses,
+            source,
+            bottleneck: &self.bottleneck,
+        };
         let text = headline_without_warning(&judged, traffic, !self.findings.is_empty());
         let health = if judged.iter().all(|judgement| judgement.judged) {
             Health::Good
@@ -195,6 +212,14 @@ impl Model {
         };
         RunVerdict { health, text, ..RunVerdict::default() }
     }
+}
+
+/// `669 requests`; `None` if the finding counts none.
+fn describe_requests_hit(verdict: &Verdict) -> Option<String> {
+    let late =
+        ["requests_late", "requests_above_warning"].into_iter().find_map(|name| verdict.evidence.get(name)?.as_u64());
+    let hit = late.unwrap_or(verdict.requests.counted());
+    (hit > 0).then(|| plural(hit, "request"))
 }
 
 /// `91 % of the TTFT of 34 requests`; `None` if the finding does not say so.
@@ -210,6 +235,7 @@ impl KeyFigures {
         let mut model = Model::default();
         model.refresh(analysis, RunValues::default());
         let ttft = model.ttft.as_ref().filter(|ttft| ttft.ns.count > 0);
+        // The worst that lasts. Information is no problem.
         let active = model.findings.iter().find(|finding| finding.active);
         Self {
             ttft_p50_ns: ttft.map(|ttft| ttft.ns.p50),
@@ -229,7 +255,7 @@ impl KeyFigures {
     }
 }
 
-/// Current rates of the scheduler's sends.
+/// Current rates of the scheduler's sends; `None` if the run has just begun.
 fn scheduler_send_rates(ledger: &Ledger, traffic: &RecentTraffic) -> Option<SendRates> {
     // Until the origin is known, the first hop observed is the best guess.
     let mut outputs = ledger.hops().iter().filter(|hop| !hop.carries_requests);
@@ -285,6 +311,7 @@ impl<'a> RowWriter<'a> {
         let state = match summary.finish {
             Some(Finish::Abort) => RequestState::Aborted,
             Some(_) => RequestState::Finished,
+            // Its end was not observed.
             None => RequestState::Orphaned,
         };
         self.write_row(row, &summary.rid, state, &summary.numbers, false);
@@ -299,6 +326,7 @@ impl<'a> RowWriter<'a> {
         numbers: &RequestNumbers,
         is_stalled: bool,
     ) {
+        // Rows are reused, so that a refresh allocates nothing: no field may keep its old value.
         row.rid.clear();
         row.rid.push_str(rid);
         row.state = state;
@@ -361,6 +389,7 @@ fn first_token_gap(ledger: &Ledger) -> FirstTokenGap {
         window: ledger.recent_gap(),
         whole: Spread::of_distribution(ledger.gap()),
         worst_rid: ledger.worst_gap().map(|worst| worst.rid.to_string()).unwrap_or_default(),
+        // Where gaps are not observed, a wait that has ended may look open.
         waiting: ledger.observes_gaps().then_some(waiting),
         without_token,
     }
@@ -379,7 +408,7 @@ mod tests {
     use trace::ledger::Limits;
     use trace::{FrameId, HopId};
 
-    use crate::state::scene::{MS, Scene};
+    use crate::state::tests::scene::{MS, Scene};
 
     /// Rows of the table in its default order, with up to `shown` finished requests.
     fn rows<'a>(model: &'a mut Model, scene: &Scene, shown: usize, pins: &BTreeSet<String>) -> Vec<&'a RequestRow> {
@@ -458,7 +487,7 @@ mod tests {
         let row = rows.iter().find(|row| row.rid == "r0").expect("a row");
         assert_eq!((row.state, row.prompt_tokens), (RequestState::Waiting, Some(9)));
         assert!(row.flags.contains(Flag::Stall));
-        model.refresh_detail(&scene.analysis, &PinnedHistories::default(), "r0");
+        model.refresh_request_detail(&scene.analysis, &PinnedHistories::default(), "r0");
         let detail = model.detail.as_ref().expect("a detail");
         assert_eq!((detail.stages.len(), detail.evidence.len()), (1, 1));
         assert!(detail.evidence[0].text.contains("answered later requests"), "{:?}", detail.evidence);

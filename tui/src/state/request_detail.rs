@@ -71,8 +71,8 @@ impl RequestDetail {
         Self {
             rid: rid.to_owned(),
             first_token_path: first_token_path(&legs, &numbers, engine.facts()),
-            stages: path_stages(&legs, history, &numbers, engine.facts()),
-            tracks: tracks(&legs, history, &chunks),
+            stages: list_path_stages(&legs, history, &numbers, engine.facts()),
+            tracks: tick_tracks(&legs, history, &chunks),
             evidence: row.as_ref().map(|row| evidence_of_flags(row, engine, &facts)).unwrap_or_default(),
             receiving_roles: legs.iter().map(|leg| leg.ends.to.to_string()).collect(),
             known_since: history.since,
@@ -145,6 +145,7 @@ fn first_token_path(legs: &[LifeLeg], numbers: &RequestNumbers, engine: &dyn Fac
         share: leg.to.since(leg.from) as f64 / whole_ns as f64,
     });
     let mut segments: Vec<Segment> = segments.collect();
+    // The legs need not cover all of the time.
     let observed: f64 = segments.iter().map(|segment| segment.share).sum();
     segments.push(Segment { name: "not observed".into(), share: (1.0 - observed).max(0.0) });
     merge_small_segments(segments.into_iter())
@@ -161,7 +162,7 @@ fn describe_way(parts: &[WayPart], legs: &[LifeLeg]) -> String {
 }
 
 /// The known moments of the request on its path, in the order of time.
-fn path_stages(
+fn list_path_stages(
     legs: &[LifeLeg],
     history: &RequestHistory,
     numbers: &RequestNumbers,
@@ -192,6 +193,7 @@ fn path_stages(
         let log_name = in_parentheses(log_names.first_delivered);
         stages.push(PathStage { at, text: format!("first tokens accepted for the client{log_name}") });
     }
+    // The only delivery is that of the first tokens.
     if let [_, .., latest] = history.deliveries.as_slice() {
         stages.push(PathStage { at: latest.at, text: "latest tokens accepted for the client".into() });
     }
@@ -206,7 +208,7 @@ fn in_parentheses(name: &str) -> String {
 }
 
 /// A row of ticks for the sends and for the receives of each leg, and one for the deliveries.
-fn tracks(legs: &[LifeLeg], history: &RequestHistory, lives: &[ChunkLife]) -> Vec<TickTrack> {
+fn tick_tracks(legs: &[LifeLeg], history: &RequestHistory, lives: &[ChunkLife]) -> Vec<TickTrack> {
     let mut tracks = Vec::new();
     for (leg_index, leg) in legs.iter().enumerate() {
         let chunks = &leg.chunks;
@@ -237,7 +239,7 @@ mod tests {
 
     use super::*;
     use crate::state::model::Model;
-    use crate::state::scene::{MS, Scene};
+    use crate::state::tests::scene::{MS, Scene};
 
     #[test]
     fn unknown_chunks_are_left_out_where_a_tool_call_is_damaged() {
@@ -259,7 +261,7 @@ mod tests {
 
     fn detail_of(scene: &Scene) -> RequestDetail {
         let mut model = Model::default();
-        model.refresh_detail(&scene.analysis, &scene.pinned, "a");
+        model.refresh_request_detail(&scene.analysis, &scene.pinned, "a");
         model.detail.expect("a detail")
     }
 

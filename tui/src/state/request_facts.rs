@@ -1,6 +1,6 @@
 //! A request's record in the ledger, and its evidence for the flags.
 
-use outputs::report::{explain_tool_calls, ids, places};
+use outputs::report::{explain_tool_calls, list_ids, list_places};
 use session::units::{format_count, format_duration};
 use trace::MonoNs;
 use trace::engine::EngineState;
@@ -34,8 +34,8 @@ impl RequestFacts {
         rid: &str,
     ) -> Self {
         let common = Self {
-            tool_calls: ledger.tool_calls().find(rid).copied(),
-            frontend: ledger.frontend().find(rid).cloned(),
+            tool_calls: ledger.tool_calls().find_response(rid).copied(),
+            frontend: ledger.frontend().find_response(rid).cloned(),
             ..Self::default()
         };
         if let Some(request) = request {
@@ -49,9 +49,9 @@ impl RequestFacts {
         // The newest one if the rid was reused.
         let lossy = ledger.lossy_requests().rev().find(|lossy| &*lossy.rid == rid);
         Self {
-            confirmed_losses: lossy.and_then(|l| l.confirmed.as_deref().cloned()),
-            predicted_losses: lossy.and_then(|l| l.predicted.as_deref().cloned()),
-            itl: summary.map(|s| s.itl).unwrap_or_default(),
+            confirmed_losses: lossy.and_then(|lossy| lossy.confirmed.as_deref().cloned()),
+            predicted_losses: lossy.and_then(|lossy| lossy.predicted.as_deref().cloned()),
+            itl: summary.map(|summary| summary.itl).unwrap_or_default(),
             ..common
         }
     }
@@ -62,12 +62,12 @@ const MAX_RANGES: usize = 6;
 
 /// Times of the first and the last loss after the request's first chunk; empty if unknown.
 fn format_loss_times(losses: Option<&Losses>, first_chunk_at: MonoNs) -> String {
-    let Some(Losses { since: Some(since), last_at: Some(last_at), .. }) = losses else {
+    let Some(Losses { since: Some(first_at), last_at: Some(last_at), .. }) = losses else {
         return String::new();
     };
-    let since = format_duration(since.since(first_chunk_at));
+    let first = format_duration(first_at.since(first_chunk_at));
     let last = format_duration(last_at.since(first_chunk_at));
-    format!(", from {since} to {last} after its first chunk")
+    format!(", from {first} to {last} after its first chunk")
 }
 
 /// Names the lost chunks and tokens, if known: ` (chunks 2, 3; places 3, 7-9; ids 13, 14)`.
@@ -77,9 +77,9 @@ fn name_losses(losses: Option<&Losses>) -> String {
     };
     let chunks: Vec<[u32; 2]> = losses.ranges.iter().filter_map(|range| range.chunks).collect();
     let parts = [
-        ("chunks", places(chunks.into_iter(), MAX_RANGES, losses.unlisted)),
-        ("places", places(losses.ranges.iter().map(|range| range.tokens), MAX_RANGES, losses.unlisted)),
-        ("ids", ids(losses.ranges.iter().flat_map(|range| &range.ids), MAX_RANGES)),
+        ("chunks", list_places(chunks.into_iter(), MAX_RANGES, losses.unlisted)),
+        ("places", list_places(losses.ranges.iter().map(|range| range.tokens), MAX_RANGES, losses.unlisted)),
+        ("ids", list_ids(losses.ranges.iter().flat_map(|range| &range.ids), MAX_RANGES)),
     ];
     let known = parts.iter().filter(|(_, list)| !list.is_empty());
     let named: Vec<String> = known.map(|(name, list)| format!("{name} {list}")).collect();

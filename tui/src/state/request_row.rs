@@ -100,7 +100,7 @@ impl RequestColumn {
         }
     }
 
-    /// Heading, width and explanation.
+    /// How the screen shows the column: heading, width and explanation. `need`: order in which columns are left out, the highest first.
     pub(crate) fn on_screen(self) -> OnScreen {
         const RID: OnScreen =
             OnScreen { head: "rid", about: "the request's id", width: 13, need: 0, emphasis: Emphasis::None };

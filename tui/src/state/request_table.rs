@@ -101,6 +101,7 @@ impl RequestTable {
         if is_unchanged {
             return;
         }
+        // Taken out, because rows are compared by `self`. Its memory is reused.
         let mut shown = std::mem::take(&mut self.shown);
         shown.clear();
         self.order = order;
@@ -115,6 +116,7 @@ impl RequestTable {
         self.pinned_count = shown.len();
         let matching = rows.filter(|(_, row)| filter.matches(row, self.clock) && !pins.contains(&row.rid));
         shown.extend(matching.map(|(index, row)| ShownRow::new(index, row, order.column)));
+        // Not sorted: `visible_rows` orders those that are on the screen.
         self.matching_count += shown.len() - self.pinned_count;
         self.shown = shown;
         self.arranged_for = Some(Arrangement { filter: filter.clone(), order, pins: pins.clone() });

@@ -51,15 +51,14 @@ impl TypedTime {
     /// Parses a time of day such as `14:59:08`, or a time from the start such as `1:23` or `3.9s`.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let time_of_day = TimeOfDay::parse(text);
-        let Some(ns) = units::parse_moment(text) else {
-            return time_of_day.map(Self::OfDay);
-        };
+        let Some(ns) = units::parse_moment(text) else { return time_of_day.map(Self::OfDay) };
         // `14:59` has both readings, of which the run decides; `14:59:08` is a time of day.
         if let Some(time) = time_of_day
             && !time.is_minute()
         {
             return Some(Self::OfDay(time));
         }
+        // `3.9s` stands for a tenth of a second, `3s` for a whole one.
         let after_point = text.split_once('.').map_or("", |(_, end)| end);
         let decimals = after_point.bytes().take_while(u8::is_ascii_digit).count();
         let precision_ns = 1_000_000_000 / 10_u64.pow(decimals.min(9) as u32);
@@ -84,8 +83,9 @@ impl TypedTime {
         matches!(self, Self::OfDay(time) if time.is_minute())
     }
 
-    /// Reads `14:59` as a time of day if the run covers that, but is shorter than 14 minutes and 59 seconds.
-    pub(super) fn settle(&mut self, span: RunSpan) {
+    /// Makes `14:59` a time of day if the run covers that, but is shorter than 14 minutes and 59 seconds. Without this call, it is a time from
+    /// the start.
+    pub(super) fn resolve_ambiguity(&mut self, span: RunSpan) {
         let Self::FromStart { ns, as_time_of_day: Some(time), .. } = *self else { return };
         let Some(start_ns) = span.wall_start_ns else { return };
         if ns > span.length_ns && time.first_in_run(start_ns) <= span.length_ns {
@@ -93,8 +93,8 @@ impl TypedTime {
         }
     }
 
-    /// Its first nanosecond from the start of a run whose wall clock then was `wall_start_ns`. Without a wall clock, every time is one from the
-    /// start.
+    /// First nanosecond that the time includes, counted from the start of a run whose wall clock then was `wall_start_ns`. Without a wall clock,
+    /// every time is one from the start.
     pub(super) fn first_ns(self, wall_start_ns: Option<u64>) -> u64 {
         match self {
             Self::OfDay(time) => match wall_start_ns {
@@ -105,7 +105,7 @@ impl TypedTime {
         }
     }
 
-    /// Its last nanosecond: `14:59:08` is the whole second.
+    /// Last nanosecond that the time includes, counted as by [`Self::first_ns`]: `14:59:08` is the whole second.
     pub(super) fn last_ns(self, wall_start_ns: Option<u64>) -> u64 {
         match self {
             Self::OfDay(time) => match wall_start_ns {

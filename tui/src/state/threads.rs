@@ -66,7 +66,7 @@ pub(crate) fn thread_lines(ledger: &Ledger) -> Option<Vec<ThreadLine>> {
 /// Line of a thread; `None` if it was never sampled.
 fn thread_line(thread: &Thread, window: RecentWindow) -> Option<ThreadLine> {
     let recent = thread
-        .between(window.from, window.to)
+        .use_between(window.from, window.to)
         .map(|time| TimeShares { away: longest_away_state(thread, &time, window), ..TimeShares::from_time_use(&time) });
     Some(ThreadLine {
         role: thread.role.to_string(),
@@ -81,7 +81,7 @@ fn thread_line(thread: &Thread, window: RecentWindow) -> Option<ThreadLine> {
 
 /// Longest state that kept the thread from running. Sleep in a poll is left out, since such a thread is free even if a receive was missed.
 fn longest_away_state(thread: &Thread, time: &TimeUse, window: RecentWindow) -> Option<AwayState> {
-    let away_times = thread.away(window.from, window.to);
+    let away_times = thread.away_between(window.from, window.to);
     let states = [AwayState::Stopped, AwayState::Traced, AwayState::Frozen, AwayState::Blocked];
     let longest = states.into_iter().max_by_key(|state| away_times.time_in(*state))?;
     (time.share(away_times.time_in(longest)) >= MIN_AWAY_SHARE).then_some(longest)
@@ -93,7 +93,7 @@ mod tests {
     use trace::event::{CpuSample, ThreadPart, What};
 
     use super::*;
-    use crate::state::scene::{MS, Scene};
+    use crate::state::tests::scene::{MS, Scene};
 
     #[test]
     fn recent_shares_are_separate_from_those_of_the_whole_run() {

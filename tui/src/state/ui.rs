@@ -8,8 +8,10 @@ use session::playback::{FindingKey, Play};
 use super::Model;
 use super::action::{Action, Effect, Tab};
 use super::filter::{FilterSyntaxError, RequestFilter, nearest_name};
+use super::flags::Health;
 use super::request_row::RequestColumn;
 use super::request_table::SortOrder;
+use super::saved_filter::SavedFilter;
 
 /// Dialog over the tab that receives the keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,27 +28,6 @@ pub(crate) enum Dialog {
         selected: usize,
     },
     Export,
-}
-
-/// A named filter.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SavedFilter {
-    pub(crate) name: String,
-    pub(crate) filter: RequestFilter,
-}
-
-impl SavedFilter {
-    /// Parses `NAME=FILTER`.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let split = text.split_once('=').filter(|(name, _)| {
-            !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
-        });
-        let Some((name, filter_text)) = split else {
-            return Err("expected NAME=FILTER, for example slow=gap>1s; a name has letters, digits, - and _".into());
-        };
-        let filter = RequestFilter::parse(filter_text).map_err(|error| format!("invalid filter {error}"))?;
-        Ok(Self { name: name.into(), filter })
-    }
 }
 
 /// Zoom levels of the time series.
@@ -73,6 +54,8 @@ pub struct ScreenOptions {
 #[expect(clippy::struct_excessive_bools, reason = "each is an independent setting of the user")]
 pub(crate) struct Ui {
     pub(crate) tab: Tab,
+    /// Tabs from which details were opened, to which Esc returns; at most one of each.
+    pub(crate) visited_tabs: Vec<Tab>,
     pub(crate) dialog: Dialog,
     /// Rid of the selected request. A rid keeps the selection stable while the table changes.
     pub(crate) selected_rid: Option<String>,
@@ -113,10 +96,11 @@ pub(crate) struct Ui {
 
 impl Ui {
     /// Applies `action` to the user interface and returns the remaining work for the run loop.
-    pub(crate) fn apply(&mut self, action: Action, model: &Model) -> Option<Effect> {
+    pub(crate) fn apply_action(&mut self, action: Action, model: &Model) -> Option<Effect> {
         self.message = None;
-        // Any other key cancels the question.
-        let is_second_quit = std::mem::take(&mut self.is_quit_requested);
+        // Any other key cancels the question whether to quit.
+        let is_second_quit = self.is_quit_requested;
+        self.is_quit_requested = false;
         // Any action but typing and moving closes a list of actions.
         if matches!(self.dialog, Dialog::Palette { .. } | Dialog::Export)
             && !matches!(
@@ -145,16 +129,20 @@ impl Ui {
             Action::OpenTab(tab) => {
                 // Keeps the request under the cursor even if another one becomes the first row.
                 self.has_chosen_request |= tab == Tab::Request && self.selected_rid.is_some();
-                self.open_tab(tab);
+                self.change_tab(tab, model);
             }
-            Action::StepTab(offset) => self.open_tab(self.tab.neighbour(offset, model)),
+            Action::StepTab(offset) => self.change_tab(self.tab.neighbour(offset, model), model),
             Action::MoveSelection(by) => self.move_selection(by, model),
             Action::MovePage(by) => self.move_selection(by * self.page_rows.max(2) as isize, model),
             Action::OpenSelection if self.tab == Tab::Pods => {
                 self.open_tab(Tab::Overview);
                 return Some(Effect::ShowRun(self.selected_index(Tab::Pods)));
             }
-            Action::OpenSelection => self.open_selection(model),
+            Action::OpenSelection => {
+                let from = self.tab;
+                self.open_selection(model);
+                self.note_visited_tab(from);
+            }
             Action::GoBack => self.go_back(),
             Action::ShowHelp => {
                 self.dialog = Dialog::Help(0);
@@ -165,7 +153,11 @@ impl Ui {
                 self.open_tab(Tab::Requests);
                 self.dialog = Dialog::Filter(self.filter.text.clone());
             }
-            Action::ListRequestsOfFinding => self.list_requests_of_finding(model),
+            Action::ListRequestsOfFinding => {
+                let from = self.tab;
+                self.list_requests_of_finding(model);
+                self.note_visited_tab(from);
+            }
             Action::StepSortColumn(offset) => self.sort.column = self.sort.column.neighbour(offset),
             Action::SortBy(column) if column == self.sort.column => self.sort.is_descending = !self.sort.is_descending,
             Action::SortBy(column) => self.sort = SortOrder { column, is_descending: true },
@@ -205,7 +197,7 @@ impl Ui {
             Action::ShowPalette => self.dialog = Dialog::Palette { words: String::new(), selected: 0 },
             Action::OnTab(tab, action) => {
                 self.open_tab(tab);
-                return self.apply(*action, model);
+                return self.apply_action(*action, model);
             }
             Action::ApplySavedFilter(index) => {
                 if let Some(saved) = self.options.filters.get(index).cloned() {
@@ -331,6 +323,26 @@ impl Ui {
         self.message = Some(text.into());
     }
 
+    /// Shows a tab that the user chose by itself: Esc does not return from it. The hops begin with the worst one.
+    fn change_tab(&mut self, tab: Tab, model: &Model) {
+        self.visited_tabs.clear();
+        let is_first_hop_selected = self.selected_index(Tab::Hops) == 0;
+        if tab == Tab::Hops && self.tab != Tab::Hops && is_first_hop_selected {
+            let worst = model.hops.iter().map(|hop| hop.health).max().unwrap_or_default();
+            let index = model.hops.iter().position(|hop| hop.health == worst && worst >= Health::Warning);
+            self.selected_indices[Tab::Hops as usize] = index.unwrap_or_default();
+        }
+        self.open_tab(tab);
+    }
+
+    /// Notes the tab from which another one was opened, for Esc.
+    fn note_visited_tab(&mut self, from: Tab) {
+        if self.tab != from {
+            self.visited_tabs.retain(|visited| *visited != from);
+            self.visited_tabs.push(from);
+        }
+    }
+
     /// Shows a tab, and closes the dialog.
     fn open_tab(&mut self, tab: Tab) {
         self.tab = tab;
@@ -345,6 +357,7 @@ impl Ui {
         } else if let Dialog::Palette { selected: line, .. } = &mut self.dialog {
             *line = line.saturating_add_signed(offset);
         } else if self.tab == Tab::Requests {
+            // Otherwise the next refresh would select the worst one again.
             self.follows_worst = false;
             let position = self.selected_rid.as_ref().and_then(|rid| model.table.position_of(rid));
             let last = self.tab.item_count(model).saturating_sub(1);
@@ -382,9 +395,9 @@ impl Ui {
     fn select_row(&mut self, row: usize, model: &Model) {
         if self.tab != Tab::Requests {
             self.select_item(self.tab, row, model);
-        } else if let Some(row) = model.table.visible_row(row) {
+        } else if let Some(request) = model.table.visible_row(row) {
             self.follows_worst = false;
-            self.choose_request(Some(row.rid.clone()));
+            self.choose_request(Some(request.rid.clone()));
         }
     }
 
@@ -420,7 +433,10 @@ impl Ui {
 
     /// Filters the requests to those that the finding is about.
     fn list_requests_of_finding(&mut self, model: &Model) {
-        let Some(finding) = model.findings.get(self.selected_index(Tab::Findings)) else { return };
+        let Some(finding) = model.findings.get(self.selected_index(Tab::Findings)) else {
+            self.show_message("there is no finding");
+            return;
+        };
         let requests = model.requests_of_finding(finding);
         let Ok(filter) = RequestFilter::parse(&requests.filter) else { return };
         self.show_message(requests.description);
@@ -431,7 +447,10 @@ impl Ui {
 
     /// Opens the finding's request, else its hop, else its time in the overview.
     fn open_finding(&mut self, model: &Model) {
-        let Some(finding) = model.findings.get(self.selected_index(Tab::Findings)) else { return };
+        let Some(finding) = model.findings.get(self.selected_index(Tab::Findings)) else {
+            self.show_message("there is no finding");
+            return;
+        };
         if !finding.verdict.rid.is_empty() {
             // Otherwise the next refresh would select another request.
             self.follows_worst = false;
@@ -449,15 +468,18 @@ impl Ui {
         }
     }
 
-    /// Closes the dialog, clears the filter, returns from a request, or scrolls to the newest second; the first that applies.
+    /// Closes the dialog, clears the filter, returns to the tab from which details were opened, or scrolls to the newest second; the first that
+    /// applies.
     fn go_back(&mut self) {
         if self.dialog != Dialog::None {
             self.dialog = Dialog::None;
-        } else if self.tab == Tab::Request {
-            self.open_tab(Tab::Requests);
         } else if self.tab == Tab::Requests && !self.filter.is_empty() {
             self.filter = RequestFilter::default();
             self.show_message("filter cleared");
+        } else if let Some(tab) = self.visited_tabs.pop() {
+            self.open_tab(tab);
+        } else if self.tab == Tab::Request {
+            self.open_tab(Tab::Requests);
         } else {
             self.scrolled_back_s = None;
         }
@@ -506,6 +528,7 @@ impl Ui {
             Dialog::Filter(text) | Dialog::Time(text) => change(text),
             Dialog::Palette { words, selected } => {
                 change(words);
+                // Other words have another list.
                 *selected = 0;
             }
             Dialog::None | Dialog::Help(_) | Dialog::Export => {}
@@ -518,8 +541,8 @@ impl Ui {
             return self.find_saved_filter(name);
         }
         let mut filter = RequestFilter::parse(text)?;
-        filter.settle_times(model.span());
-        filter.read_findings(&model.findings);
+        filter.resolve_ambiguous_times(model.run_span());
+        filter.refresh_named_findings(&model.findings);
         // A live run goes on, so a time that it does not cover yet may come.
         if let Some(recording) = &model.position {
             filter.check_times(recording)?;

@@ -32,9 +32,9 @@ impl Model {
 
     /// Why no request can match the filter, or each does: its first term on something that this run does not show. A negated term matches such
     /// requests.
-    pub(crate) fn unobserved_term(&self, filter: &RequestFilter) -> Option<String> {
+    pub(crate) fn explain_unobserved_term(&self, filter: &RequestFilter) -> Option<String> {
         filter.conditions().find_map(|condition| match *condition {
-            Condition::Number { head, of, .. } => self.missing_number(head, of),
+            Condition::Number { head, number_of, .. } => self.explain_missing_number(head, number_of),
             Condition::Flag(flag) => self.flag_absence(flag),
             Condition::State(state) => self.state_absence(state),
             Condition::Waited(ref wait) => self.wait_absence(wait),
@@ -50,20 +50,20 @@ impl Model {
         if self.tokens.received.is_some() { "sends are not observed" } else { self.receives_absence() }
     }
 
-    /// Why a number is not observed in this run; `None` if it could be.
-    fn number_absence(&self, head: &str) -> Option<&'static str> {
-        let observes_gaps = self.gap.waiting.is_some();
-        let observes_outcomes = self.chunks.delivered.is_some();
-        match head {
-            "gap" if !observes_gaps => Some(self.gap_absence()),
-            "recv" if self.tokens.received.is_none() => Some(self.receives_absence()),
-            "deliv" | "merged" | "drop" | "lost" if !observes_outcomes => Some(self.deliveries_absence()),
-            "deliv" if self.tokens.delivered.is_none() => Some("responses carry text only"),
-            "ttft" if self.ttft.is_none() => {
-                Some("no request was seen from its arrival or dispatch to its first token")
+    /// Why this run does not show the number in the column with this heading; `None` if it could.
+    fn number_absence(&self, heading: &str) -> Option<&'static str> {
+        let (is_unobserved, reason) = match heading {
+            "gap" => (self.gap.waiting.is_none(), self.gap_absence()),
+            "recv" => (self.tokens.received.is_none(), self.receives_absence()),
+            "deliv" if self.chunks.delivered.is_some() => {
+                (self.tokens.delivered.is_none(), "responses carry text only")
             }
-            _ => None,
-        }
+            "deliv" | "merged" | "drop" | "lost" => (self.chunks.delivered.is_none(), self.deliveries_absence()),
+            "ttft" => (self.ttft.is_none(), "no request was seen from its arrival or dispatch to its first token"),
+            // Any run may show the others.
+            _ => return None,
+        };
+        is_unobserved.then_some(reason)
     }
 
     /// Why the run does not show which requests have this state; `None` if it does.
@@ -97,7 +97,7 @@ impl Model {
     }
 
     /// Why no request has this number; `None` if one has it.
-    fn missing_number(&self, head: &str, number: Number) -> Option<String> {
+    fn explain_missing_number(&self, head: &str, number: Number) -> Option<String> {
         if self.table.has_number(number) {
             return None;
         }

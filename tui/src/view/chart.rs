@@ -62,7 +62,7 @@ impl<'a> ChartSeries<'a> {
         Self { unobserved: (!is_observed).then_some(reason), ..self }
     }
 
-    /// Says in the place of values when the observation ended, if it has.
+    /// The same series, whose values end with the observation at `end`: from then on, its text says so in their place.
     pub(super) fn observed_until(self, end: Option<MonoNs>, model: &Model) -> Self {
         let end = end.map(|end| SeriesEnd {
             first_second: end.since(model.started_at).div_ceil(SECOND_NS),
@@ -95,10 +95,11 @@ impl<'a> ChartSeries<'a> {
     /// observation.
     pub(super) fn format_numbers(&self, values: &[Option<f64>], window: TimeWindow) -> SeriesNumbers {
         let is_unknown = self.end.as_ref().is_some_and(|end| end.first_second <= window.end);
-        let last = match values.last() {
-            Some(Some(value)) => (self.format)(*value),
-            Some(None) | None if is_unknown => "unknown".to_owned(),
-            Some(None) | None => "none".to_owned(),
+        // `None` if the last slot has no value.
+        let last = match values.last().copied().flatten() {
+            Some(value) => (self.format)(value),
+            None if is_unknown => "unknown".to_owned(),
+            None => "none".to_owned(),
         };
         SeriesNumbers { last, max: (self.format)(max_value(values)) }
     }
@@ -179,7 +180,8 @@ impl TimeWindow {
         }
     }
 
-    /// Start of the span of the last value beside a series; its length if the run ended in this second; or that it is not over.
+    /// Title of the last value beside a series: from when it is, or how long its last second was if the run ended in it, or `so far` while the
+    /// run goes on.
     pub(super) fn describe_last(self, model: &Model) -> String {
         if model.curves.is_current(self.end) {
             if !model.is_at_end() {

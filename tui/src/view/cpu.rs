@@ -3,6 +3,7 @@
 use outputs::report::{NO_THROTTLING, NO_WAITS, StackLine};
 use session::units::{format_count, known_or_dash};
 use trace::time_series::SlotValues;
+use trace::words::{decimal_percent, percent};
 
 use super::chart::{self, ChartSeries, TimeWindow};
 use super::pad::{CellRow, List, Pad};
@@ -43,7 +44,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if layout.name_width > 0 {
         pad.draw_text(NAME_X, 1, "thread", Ink::Dim);
     }
-    let headings = ["tid", "runs", "waits", "quota", "asleep"].into_iter().take(1 + layout.share_count);
+    let headings = ["tid", "on CPU", "waits", "quota", "asleep"].into_iter().take(1 + layout.share_count);
     let tid_cell = CellRow { x: layout.tid_x(), y: 1, pitch: SHARE_WIDTH, width: SHARE_WIDTH };
     pad.draw_cells(tid_cell, headings, Ink::Dim);
     // The other half is for the curves of the selected thread.
@@ -113,6 +114,7 @@ fn draw_functions(pad: &mut Pad<'_>, y: u16, stacks: &StackLine) {
     );
     pad.draw_heading(y, &title);
     pad.draw_cells(CellRow { x: 1, y: y + 1, pitch: 8, width: 7 }, ["own", "total", "GIL", "growing"], Ink::Dim);
+    // Behind four cells of eight columns.
     pad.draw_text(35, y + 1, "function", Ink::Dim);
     for (y, function) in (y + 2..).zip(&stacks.functions) {
         if y >= pad.height() {
@@ -132,7 +134,7 @@ fn draw_functions(pad: &mut Pad<'_>, y: u16, stacks: &StackLine) {
 
 /// The longest text, `99.9 %`, leaves a space in its column.
 fn format_percent(share: f64) -> String {
-    if share >= 0.9995 { "100 %".to_owned() } else { format!("{:.1} %", share * 100.0) }
+    if share >= 0.9995 { percent(share) } else { decimal_percent(share) }
 }
 
 /// Draws time series of the selected thread, each at most `max_rows` rows high. Returns the next free row.
@@ -162,10 +164,10 @@ fn draw_thread_charts(pad: &mut Pad<'_>, y: u16, max_rows: u16, thread: &ThreadL
 /// Time series of the thread with this index.
 pub(super) fn thread_series(index: usize) -> [ChartSeries<'static>; 3] {
     [
-        ChartSeries::new("runs", format_whole_percent, move |slot| Some(thread_shares(slot, index)?.running)),
-        ChartSeries::new("waits", format_whole_percent, move |slot| thread_shares(slot, index)?.waiting)
+        ChartSeries::new("on CPU", percent, move |slot| Some(thread_shares(slot, index)?.running)),
+        ChartSeries::new("waits", percent, move |slot| thread_shares(slot, index)?.waiting)
             .with_health(Health::Warning),
-        ChartSeries::new("quota", format_whole_percent, move |slot| thread_shares(slot, index)?.throttled)
+        ChartSeries::new("quota", percent, move |slot| thread_shares(slot, index)?.throttled)
             .with_health(Health::Warning),
     ]
 }
@@ -173,10 +175,6 @@ pub(super) fn thread_series(index: usize) -> [ChartSeries<'static>; 3] {
 /// How the thread with this index spent the slot; `None` if it was not sampled.
 fn thread_shares(slot: &SlotValues, index: usize) -> Option<TimeShares> {
     slot.threads.get(index)?.as_ref().map(TimeShares::from_time_use)
-}
-
-fn format_whole_percent(share: f64) -> String {
-    format!("{:.0} %", share * 100.0)
 }
 
 /// Draws a thread in one row: its name, how it spent its time, and the verdict.
@@ -222,6 +220,7 @@ struct ThreadVerdict {
 /// Tells CPU-bound, waiting and throttled threads apart, because each needs a different fix.
 fn judge_thread(shares: &TimeShares) -> ThreadVerdict {
     let problem = if let Some(state) = shares.away {
+        // A thread that is stopped or blocked needs no CPU.
         state.as_str()
     } else if shares.throttled.is_some_and(|share| share >= MIN_LACKING_SHARE) {
         "throttled"

@@ -4,7 +4,7 @@ use outputs::report::{EvidenceNumber, describe_episodes, describe_place, evidenc
 use serde_json::Value;
 use session::units::{format_bytes, format_clock, format_count, format_duration};
 use trace::detect::{Finding, FindingPhase};
-use trace::words::json_text;
+use trace::words::{decimal_percent, json_text};
 
 use super::pad::{List, Pad};
 use crate::state::Model;
@@ -113,6 +113,7 @@ fn draw_finding_detail(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Findi
         pad.draw_text(x + 2, y, "(Enter: open)", Ink::Dim);
         y += 1;
     }
+    // The texts below are aligned behind the longest label.
     if let Some(changes) = &model.receiver_changes {
         pad.draw_text(1, y, "changed", Ink::Head);
         y = pad.draw_paragraph(11, y, 2, changes, Ink::Plain);
@@ -151,12 +152,12 @@ fn describe_time_of_finding(model: &Model, finding: &Finding) -> String {
 fn format_evidence(name: &str, value: &Value) -> String {
     let label = evidence_label(name);
     let Value::Number(number) = value else { return format!("{label} {}", json_text(value)) };
-    let shown = match EvidenceNumber::read(name, number) {
+    let shown = match EvidenceNumber::of_evidence(name, number) {
         EvidenceNumber::Duration(ns) => format_duration(ns),
         EvidenceNumber::Bytes(bytes) => format_bytes(bytes),
         EvidenceNumber::Identifier(id) => id.to_string(),
         EvidenceNumber::Count(count) => format_count(count),
-        EvidenceNumber::Share(share) => format!("{:.1} %", 100.0 * share),
+        EvidenceNumber::Share(share) => decimal_percent(share),
         EvidenceNumber::Other { number, unit } => format!("{number:.2}{unit}"),
     };
     format!("{label} {shown}")

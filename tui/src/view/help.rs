@@ -116,6 +116,7 @@ pub(super) fn draw_palette(pad: &mut Pad<'_>, words: &str, selected: usize, ui: 
     let entries = keys::palette_entries(words, ui);
     let selected = selected.min(entries.len().saturating_sub(1));
     let rows = usize::from(pad.height().saturating_sub(1));
+    // Scrolled only as far as the selected action needs to be visible.
     let first = selected.saturating_sub(rows.saturating_sub(1));
     pad.draw_heading(0, &format!("actions: {}", entries.len()));
     for (row, entry) in entries.iter().skip(first).take(rows).enumerate() {

@@ -169,11 +169,13 @@ pub(super) fn worst_hop(model: &Model) -> Option<&HopSummary> {
     model.hops.iter().max_by_key(|hop| (hop.health, hop.oldest_wait_ns, hop.backlog_frames))
 }
 
+/// Draws the facts about a hop in rows of their own, and below them the histogram of queue waits with the time series beside it.
 fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) {
     pad.draw_heading(0, &format!("{} {} {}", hop.ends.from, pad.theme.rich_or_ascii("→", "->"), hop.ends.to));
     let mut y = 1;
     for HopFact { name, text } in hop_facts(hop, model) {
         let x = pad.draw_clipped(1, y, 14, name, Ink::Head).max(15);
+        // As everywhere on the screen, `-` stands for what is not observed.
         if text == "-" {
             pad.draw_text(x, y, "not observed here", Ink::Dim);
         } else {
@@ -214,6 +216,7 @@ fn hop_facts(hop: &HopSummary, model: &Model) -> Vec<HopFact> {
     let passed = format!("{} frames  {content}  {}", format_count(hop.frames), format_bytes(hop.bytes));
     let per_wakeup = known_or_dash(hop.wakeup_frames_max, |frames| format!("up to {}", plural(frames, "frame")));
     let mut facts = vec![HopFact { name: "passed", text: passed }];
+    // Most hops have neither of these, so they have no lines that say so.
     if hop.send_wait.is_some() {
         facts.push(HopFact { name: "in the sender", text: known_or_dash(hop.send_wait, format_quantiles) });
     }
@@ -226,7 +229,7 @@ fn hop_facts(hop: &HopSummary, model: &Model) -> Vec<HopFact> {
         HopFact { name: "thread", text: hop.thread.clone().unwrap_or_else(|| "-".to_owned()) },
         HopFact { name: "per wakeup", text: per_wakeup },
         HopFact { name: "kernel queue", text: describe_queues(hop, model) },
-        HopFact { name: "oldest", text: describe_oldest(hop, model) },
+        HopFact { name: "oldest", text: describe_oldest_wait(hop, model) },
     ]);
     facts
 }
@@ -258,8 +261,8 @@ fn describe_processing(hop: &HopSummary) -> String {
     if known.is_empty() { "-".to_owned() } else { known.join("  ") }
 }
 
-/// Age of the oldest waiting frame.
-pub(super) fn describe_oldest(hop: &HopSummary, model: &Model) -> String {
+/// Age of the oldest waiting frame, or `none`; `-` if unknown; since when receives are not observed, if they ended.
+pub(super) fn describe_oldest_wait(hop: &HopSummary, model: &Model) -> String {
     if let Some(end) = hop.receives_end {
         return format!("receives are {}", model.describe_observation_end(end));
     }

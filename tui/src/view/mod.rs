@@ -20,7 +20,7 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use session::units::{format_bytes, format_clock, format_count, format_duration, format_wall_time, known_or_dash};
 use trace::stats::Spread;
-use trace::words::plural;
+use trace::words::{decimal_percent, plural};
 
 use crate::keys::{BINDINGS, Binding, IN_FINDINGS, IN_REQUEST, KeyContext};
 use crate::state::Model;
@@ -99,6 +99,7 @@ fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
 
 /// Replacement for the tabs on small screens: verdict, worst hop, and the size that is required.
 fn draw_too_small(pad: &mut Pad<'_>, model: &Model) {
+    // Its advice is drawn only as a whole.
     draw_verdict(pad, &model.verdict, u16::MAX);
     if let Some(hop) = hops::worst_hop(model) {
         let text = format!(
@@ -108,7 +109,7 @@ fn draw_too_small(pad: &mut Pad<'_>, model: &Model) {
             pad.theme.rich_or_ascii("→", ">"),
             hop.ends.to,
             known_or_dash(hop.backlog_frames, format_count),
-            hops::describe_oldest(hop, model)
+            hops::describe_oldest_wait(hop, model)
         );
         pad.draw_text(1, 1, &text, Ink::Health(hop.health));
     }
@@ -154,6 +155,7 @@ fn describe_run_state(model: &Model, ui: &Ui) -> [String; 3] {
     }
     let watched = model.pods.get(model.shown_pod);
     let source = watched.map_or(&model.run.source, |pod| &pod.name);
+    // A watched run has a state of its own, such as a lost connection.
     let state = if let Some(pod) = watched
         && !is_paused
     {
@@ -175,12 +177,32 @@ fn describe_run_state(model: &Model, ui: &Ui) -> [String; 3] {
 fn draw_verdict(pad: &mut Pad<'_>, verdict: &RunVerdict, min_advice_width: u16) {
     let health = describe_health(pad.theme, verdict);
     let x = pad.draw_text(1, 0, &health, Ink::Verdict(verdict.health));
-    let x = pad.draw_text(x + 2, 0, &verdict.text, Ink::Strong);
+    let x = draw_headline(pad, x + 2, verdict);
     let Some(advice) = &verdict.advice else { return };
     let free = pad.width().saturating_sub(x + TO_DO.len() as u16);
     if free >= min_advice_width.min(text_width(advice)) {
         let x = pad.draw_text(x, 0, TO_DO, Ink::Head);
         pad.draw_text(x, 0, advice, Ink::Plain);
+    }
+}
+
+/// A headline that keeps fewer cells is not cut further for its number of requests.
+const MIN_HEADLINE_WIDTH: u16 = 30;
+
+/// Draws the headline from `x` on. If it is cut before the number of requests that it is about, that number follows. Returns the next free column.
+fn draw_headline(pad: &mut Pad<'_>, x: u16, verdict: &RunVerdict) -> u16 {
+    let free = pad.width().saturating_sub(x);
+    let is_cut = text_width(&verdict.text) > free;
+    let hit = verdict.requests_hit.as_ref().filter(|_| is_cut).map(|requests| format!(" {requests}"));
+    // One cell has the ellipsis.
+    let shown_width = free.saturating_sub(1 + hit.as_ref().map_or(0, |hit| text_width(hit)));
+    let shown: String = verdict.text.chars().take(shown_width.into()).collect();
+    match hit.filter(|hit| !shown.contains(&**hit)) {
+        Some(hit) if shown_width > MIN_HEADLINE_WIDTH => {
+            let x = pad.draw_clipped(x, 0, shown_width + 1, &verdict.text, Ink::Strong);
+            pad.draw_text(x, 0, &hit, Ink::Strong)
+        }
+        _ => pad.draw_text(x, 0, &verdict.text, Ink::Strong),
     }
 }
 
@@ -209,7 +231,8 @@ fn draw_advice(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
 /// Draws tokengap's resource use and missed observations; always visible.
 fn draw_own_status(pad: &mut Pad<'_>, model: &Model) {
     let own = &model.run;
-    let cpu = known_or_dash(own.cpu_share, |share| format!("{:.1} %", share * 100.0));
+    let cpu = known_or_dash(own.cpu_share, decimal_percent);
+    // The simulated engine runs in this process, too.
     let label = if model.run.source == "demo" { "self+demo" } else { "self" };
     let cost = format!("{label}: cpu {cpu}  rss {}  ", known_or_dash(own.rss_bytes, format_bytes));
     let x = draw_outputs(pad, 1, model);
@@ -293,6 +316,7 @@ fn draw_itl(pad: &mut Pad<'_>, y: u16, model: &Model, itl: &ItlQuantiles) -> u16
         ItlEnd { name: "client", spread: itl.client, reason_unknown: client_unknown, ink: Ink::Plain },
         ItlEnd { name: "engine", spread: itl.engine, reason_unknown: engine_unknown, ink: Ink::Dim },
     ];
+    // A stable sort: `false`, for a known one, comes first.
     ends.sort_by_key(|end| end.spread.is_none());
     let mut x = pad.draw_text(1, y, itl.title, Ink::Head);
     for ItlEnd { name, spread, reason_unknown, ink } in ends {
@@ -350,7 +374,7 @@ fn draw_bottom_line(pad: &mut Pad<'_>, ui: &Ui, model: &Model) {
 /// Draws the typed filter with the keys, or with why it is refused or matches nothing.
 fn draw_filter_input(pad: &mut Pad<'_>, typed: &str, ui: &Ui, model: &Model) {
     let problem = match ui.parse_filter(typed, model) {
-        Ok(filter) => model.unobserved_term(&filter),
+        Ok(filter) => model.explain_unobserved_term(&filter),
         Err(error) => Some(error.to_string()),
     };
     match problem {

@@ -6,7 +6,7 @@ use session::units::{format_clock, format_count, format_duration, format_rate, k
 use trace::detect::Finding;
 use trace::stats::Spread;
 use trace::time_series::SlotValues;
-use trace::words::plural;
+use trace::words::{decimal_percent, plural};
 
 use super::chart::{self, ChartSeries, TimeWindow};
 use super::pad::{CellRow, Pad, text_width};
@@ -35,9 +35,6 @@ const SMALL_ROWS: u16 = 24;
 const LOW_ROWS: u16 = 20;
 /// From this width on, titles are complete.
 const WIDE_COLUMNS: u16 = 100;
-/// Indices in [`chart_series`] of the lost chunks and of the merged ones.
-const LOST_CHART: usize = 3;
-const MERGED_CHART: usize = 4;
 /// First cell of the rid with the longest gap.
 const RID_X: u16 = 66;
 
@@ -46,19 +43,20 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let is_tall = pad.height() >= TALL_ROWS;
     // Rows saved on a low screen are for the charts.
     let is_low = pad.height() < LOW_ROWS;
+    let has_spare_rows = pad.height() >= SMALL_ROWS;
     // On a small screen, the row is an empty one above the charts.
     let mut y = if is_low { 0 } else { draw_advice(pad, 0, model) };
     y += u16::from(is_tall);
     y = draw_gap(pad, y, model);
     y = draw_ttft(pad, y, model);
     // On a low screen, a filter on `ttft` and the report say it.
-    if is_tall {
+    if has_spare_rows {
         y = draw_ttft_absences(pad, y, model);
     }
     y += u16::from(is_tall);
     y = draw_totals(pad, y, model);
     // A small screen shows it only if the client's is known.
-    if is_tall || (!is_low && model.itl.delivered_by_token.is_some()) {
+    if has_spare_rows || (!is_low && model.itl.delivered_by_token.is_some()) {
         let [client, engine] = [model.itl.delivered_by_token, model.itl.sent_by_token];
         y = draw_itl(pad, y, model, &ItlQuantiles { title: "itl p50/p90/p99", client, engine });
     }
@@ -95,6 +93,7 @@ fn first_tokens_title(model: &Model, width: u16) -> String {
     }
 }
 
+/// Draws quantiles of the first-token gap, of the last seconds and of the whole run, and the first tokens that wait. Returns the next free row.
 fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let gap = &model.gap;
     let pad_width = pad.width();
@@ -104,6 +103,7 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         pad.draw_text(18, y, model.gap_absence(), Ink::Dim);
         return y + 1;
     };
+    // On a narrow screen, the columns are closer together.
     let heads = if pad_width < RID_X {
         CellRow { x: 17, y, pitch: 8, width: 8 }
     } else {
@@ -130,7 +130,7 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     }
     // A line that says nothing is left out on a low screen.
     let has_waiting = waiting.requests > 0 || gap.without_token.is_some();
-    if !has_waiting && model.receives_end.is_none() && pad.height() < TALL_ROWS {
+    if !has_waiting && model.receives_end.is_none() && pad.height() < SMALL_ROWS {
         return y + 3;
     }
     let text = match model.receives_end {
@@ -151,6 +151,7 @@ fn describe_waiting_requests(
     let wait = format_duration(waiting.longest_wait_ns);
     match waiting.requests {
         0 => {}
+        // Sent at this instant, so it has not waited yet.
         1 if waiting.longest_wait_ns == 0 => parts.push("1 first token is waiting".to_owned()),
         1 => parts.push(format!("1 first token is waiting, for {wait}")),
         more if waiting.longest_wait_ns == 0 => parts.push(format!("{} first tokens are waiting", format_count(more))),
@@ -223,13 +224,13 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
         format_count(requests.aborted)
     );
     let x = pad.draw_text(x + 1, y, &sums, Ink::Dim);
-    if model.rejected_requests > 0 {
-        let rejected = plural(model.rejected_requests, "error response");
-        pad.draw_text(x, y, &format!("; {rejected}"), Ink::Dim);
+    if model.error_responses > 0 {
+        let errors = plural(model.error_responses, "error response");
+        pad.draw_text(x, y, &format!("; {errors}"), Ink::Dim);
     }
 }
 
-/// Rates with the time over which they are means, which is shorter in the first ten seconds.
+/// Rates with the time over which they are means, which is shorter in the first ten seconds. `has_room`: for the rate of frames, too.
 fn describe_rates(model: &Model, has_room: bool) -> String {
     let Some(rates) = model.send_rates else { return "rate unknown".to_owned() };
     // Each hop below has its own rate of frames.
@@ -240,6 +241,7 @@ fn describe_rates(model: &Model, has_room: bool) -> String {
     format!("{} tok/s{frames} ({})", format_rate(rates.tokens), model.format_rate_window())
 }
 
+/// The count with `what` it counts, or the reason why it is not observed.
 fn count_or_reason(count: Option<u64>, what: &str, unobserved: &str) -> String {
     count.map_or_else(|| unobserved.to_owned(), |count| format!("{} {what}", format_count(count)))
 }
@@ -275,16 +277,16 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let chunks = &model.chunks;
     let x = pad.draw_text(1, y, "chunks", Ink::Head);
     let mut x = pad.draw_text(x + 3, y, &format!("{} sent", format_count(chunks.sent)), Ink::Plain);
-    // Without observed deliveries, predictions are all that is known.
-    let predicted_what = if let (Some(merged), Some(dropped)) = (chunks.merged, chunks.dropped_confirmed) {
+    let mut predicted_what = "predicted";
+    if let (Some(merged), Some(dropped)) = (chunks.merged, chunks.dropped_confirmed) {
         x = pad.draw_text(x + 2, y, &format!("{} merged", format_count(merged)), Ink::Plain);
         x = draw_problem_count(pad, x + 2, y, dropped, &format!("{} dropped", format_count(dropped)));
-        "predicted"
     } else {
         let reason = if model.knows_receiver() { "not observed" } else { model.deliveries_absence() };
         x = pad.draw_text(x + 2, y, &format!("merged and dropped: {reason}"), Ink::Plain);
-        "dropped, predicted"
-    };
+        // Without observed deliveries, no word for it stands before the prediction.
+        predicted_what = "dropped, predicted";
+    }
     if let Some(predicted) = chunks.shown_prediction() {
         let text = format!("({} {predicted_what} from wakeups)", format_count(predicted));
         let short = format!("({} {predicted_what})", format_count(predicted));
@@ -309,7 +311,7 @@ fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         (shares.throttled, "throttled", NO_THROTTLING),
         (shares.blocked, "asleep", NO_WAITS),
     ];
-    let known = shown.iter().filter_map(|(share, name, _)| Some(format!("{} {name}", format_share((*share)?))));
+    let known = shown.iter().filter_map(|(share, name, _)| Some(format!("{} {name}", decimal_percent((*share)?))));
     let mut x = pad.draw_text(x + 1, y, &known.collect::<Vec<_>>().join("  "), Ink::Plain);
     if x + 2 + text_width(&time) <= pad.width() {
         x = pad.draw_text(x + 2, y, &time, Ink::Dim);
@@ -321,10 +323,6 @@ fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         x = pad.draw_text(x + 2, y, &text, Ink::Dim);
     }
     y + 1
-}
-
-fn format_share(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
 }
 
 /// Draws `text`, highlighted as critical if `count` is not 0.
@@ -343,14 +341,15 @@ fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui:
     let columns = chart::column_count(pad.width());
     window.draw_heading(pad, y, "", model);
     let mut charts = chart_series(model);
-    let has_only_merges = model.chunks.merged > Some(0) && model.chunks.dropped_confirmed == Some(0);
-    if has_only_merges {
-        // A low screen has no room for both.
-        charts.swap(LOST_CHART, MERGED_CHART);
-    }
     let first_chart_y = y + 1;
     // One row for the axis.
     let free_rows = pad.height().saturating_sub(first_chart_y + reserved_rows + 1);
+    if usize::from(free_rows) < charts.len()
+        && let Some(index) = model.findings.first().and_then(|worst| chart_of_finding(worst.kind))
+    {
+        // The curve of the headline comes second, so that it is not one of those left out.
+        charts[1..=index].rotate_right(1);
+    }
     let rows = (free_rows / charts.len() as u16).clamp(1, MAX_CHART_ROWS);
     let mut y = first_chart_y;
     let mut hidden = charts.len();
@@ -377,6 +376,7 @@ pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
     let chunks = &model.chunks;
     let worst_hop_health = model.hops.iter().map(|hop| hop.health).max().unwrap_or_default();
     let observes_receives = model.output_hops().any(|hop| hop.backlog_max_frames.is_some());
+    // Without observed deliveries, predicted losses take the place of confirmed ones.
     let is_predicted = chunks.dropped_confirmed.is_none() && chunks.shown_prediction().is_some();
     let lost = if is_predicted {
         ChartSeries::new("chunks lost?", chart::format_whole, |slot| {
@@ -407,6 +407,17 @@ pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
         .observed_until(model.deliveries_end, model),
         ChartSeries::new("live requests", chart::format_whole, |slot| Some(slot.live as f64)),
     ]
+}
+
+/// Index in [`chart_series`] of the curve that shows a finding of this kind; `None` for kinds without one.
+fn chart_of_finding(kind: &str) -> Option<usize> {
+    match kind {
+        "backlog" => Some(1),
+        "first-token-gap" => Some(2),
+        "dropped-chunks" | "dropped-chunks-predicted" => Some(3),
+        "merged-chunks" | "would-drop" => Some(4),
+        _ => None,
+    }
 }
 
 /// Largest backlog of any hop in frames, that of requests included; `None` if receives are not observed.

@@ -175,7 +175,7 @@ impl<'a> Pad<'a> {
         shorten_middle(id, width.into(), self.theme.rich_or_ascii("…", "~"))
     }
 
-    /// Like [`Self::shorten_id`], for one of several ids that are shown together: what they differ in stays, so their common start goes first.
+    /// Shortens an id to `width` cells that is shown together with others: what they differ in stays, so their common start goes first.
     pub(super) fn shorten_similar_id<'t>(&self, id: &'t str, common_start: usize, width: u16) -> Cow<'t, str> {
         shorten_after_start(id, common_start, width.into(), self.theme.rich_or_ascii("…", "~"))
     }
@@ -216,6 +216,7 @@ impl<'a> Pad<'a> {
             fitting = &text[..end];
         }
         if fitting.is_empty() {
+            // The first item is cut.
             self.draw_text(x, y, text, ink);
             return;
         }
@@ -350,6 +351,7 @@ pub(super) fn shorten_to_number(text: &str, width: u16) -> Cow<'_, str> {
         let numbered = words.iter().enumerate().filter(|(_, word)| word.starts_with(|c: char| c.is_ascii_digit()));
         let numbers: Vec<usize> = numbered.map(|(index, _)| index).collect();
         match numbers[..] {
+            // The first number is the one that the row is about.
             [_, second, ..] => words.truncate(second),
             [only] => {
                 let has_long_label = only > 1 && only + 1 < words.len();
@@ -415,6 +417,7 @@ fn shorten_after_start<'t>(id: &'t str, common_start: usize, width: usize, ellip
     }
     let differing = &id[common_start..];
     if differing.chars().count() < width {
+        // There is room for a part of the common start.
         let end: String = id.chars().skip(length + 1 - width).collect();
         return format!("{ellipsis}{end}").into();
     }

@@ -5,6 +5,7 @@ use outputs::report::Chunks;
 use outputs::report::bar::{self, Segment};
 use ratatui::layout::Rect;
 use session::units::{format_count, format_duration, format_rate};
+use trace::detect::Finding;
 use trace::path::Ends;
 use trace::words::percent;
 
@@ -29,7 +30,11 @@ struct Arrow {
     /// Index of the hop; `None` for the deliveries to the client.
     hop_index: Option<usize>,
     ends: Ends<Box<str>>,
+    /// Health of the process at its start, by the findings about what happens inside it.
+    start_health: Health,
     health: Health,
+    /// Whether its problem is over, beside numbers of the last seconds.
+    is_over: bool,
     lines: [String; 3],
     /// Age of the oldest frame of an unhealthy hop, for the first line. A list has no room for it.
     oldest_wait_ns: Option<u64>,
@@ -46,7 +51,8 @@ enum LineForm {
 }
 
 impl LineForm {
-    fn apply(self, text: &str) -> &str {
+    /// The part of a line's text that this form shows.
+    fn shorten_line(self, text: &str) -> &str {
         if matches!(self, Self::Whole) {
             return text;
         }
@@ -56,10 +62,12 @@ impl LineForm {
         }
         let Some(number_start) = text.find(|c: char| c.is_ascii_digit()) else { return text };
         // A digit within a word, such as `p99`, is no number.
-        let number_start = match text[..number_start].rfind(' ') {
-            _ if number_start == 0 => 0,
-            Some(space) if space + 1 == number_start => number_start,
-            _ => text[number_start..].find(' ').map_or(0, |space| number_start + space + 1),
+        let begins_word = number_start == 0 || text[..number_start].ends_with(' ');
+        let number_start = if begins_word {
+            number_start
+        } else {
+            // The number is the next word.
+            text[number_start..].find(' ').map_or(0, |space| number_start + space + 1)
         };
         let label_start = text[..number_start].trim_end().rfind(' ').map_or(0, |space| space + 1);
         let label = text[label_start..number_start].trim_end();
@@ -76,7 +84,7 @@ impl LineForm {
 
     /// Width of the longest text of this line.
     fn line_width(self, arrows: &[Arrow], line: usize) -> u16 {
-        arrows.iter().map(|arrow| text_width(self.apply(&arrow.lines[line]))).max().unwrap_or(0)
+        arrows.iter().map(|arrow| text_width(self.shorten_line(&arrow.lines[line]))).max().unwrap_or(0)
     }
 }
 
@@ -84,6 +92,24 @@ impl Arrow {
     /// Action of a click: opens the hop, or the findings for deliveries.
     fn click_action(&self) -> Action {
         self.hop_index.map_or(Action::OpenTab(Tab::Findings), |index| Action::OpenItem(Tab::Hops, index))
+    }
+
+    /// Name of the process at its start, behind the sign of its problem, if it has one.
+    fn start_text(&self, theme: Theme) -> String {
+        if self.start_health < Health::Warning {
+            return self.ends.from.to_string();
+        }
+        format!("{} {}", theme.health_symbol(self.start_health), self.ends.from)
+    }
+
+    /// Sign of its health, in brackets if the problem is over: `(✗)`.
+    fn sign(&self, theme: Theme) -> String {
+        let symbol = theme.health_symbol(self.health);
+        if self.is_over { format!("({symbol})") } else { symbol.to_owned() }
+    }
+
+    fn start_ink(&self) -> Ink {
+        if self.start_health < Health::Warning { Ink::Strong } else { Ink::Health(self.start_health) }
     }
 }
 
@@ -97,7 +123,11 @@ pub(super) fn draw_path(pad: &mut Pad<'_>, y: u16, model: &Model, is_low: bool) 
         return y + 1;
     };
     arrows.push(client_arrow(model, &last.ends.to));
-    let names_width: u16 = arrows.iter().map(|arrow| text_width(&arrow.ends.from)).sum::<u16>() + text_width("client");
+    for arrow in &mut arrows {
+        arrow.start_health = worst_health(&model.findings, &arrow.ends.from);
+    }
+    let names_width: u16 =
+        arrows.iter().map(|arrow| text_width(&arrow.start_text(pad.theme))).sum::<u16>() + text_width("client");
     let arrow_width = pad.width().saturating_sub(2 + names_width) / arrows.len() as u16;
     // The list has the same numbers, one hop a row.
     if is_low || arrow_width < MIN_ARROW_WIDTH {
@@ -113,21 +143,21 @@ fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16)
     let forms = [0, 1, 2].map(|line| LineForm::of_line(arrows, line, arrow_width - 3));
     for arrow in arrows {
         let start_x = x;
-        x = pad.draw_text(x, y, &arrow.ends.from, Ink::Strong);
+        x = pad.draw_text(x, y, &arrow.start_text(pad.theme), arrow.start_ink());
         let health_ink = Ink::Health(arrow.health);
+        // Less the head and a space at both ends.
         let shaft = pad.theme.rich_or_ascii("─", "-").repeat(usize::from(arrow_width) - 3);
         let head = pad.theme.rich_or_ascii("▶", ">");
         pad.draw_text(x + 1, y, &format!("{shaft}{head}"), health_ink);
         let [first_line, other_lines @ ..] = &arrow.lines;
         let [first_form, other_forms @ ..] = &forms;
-        let first_line = first_form.apply(first_line);
-        let symbol = pad.theme.health_symbol(arrow.health);
+        let sign = arrow.sign(pad.theme);
         let oldest = arrow.oldest_wait_ns.map_or_else(String::new, |wait_ns| format!(" {}", format_duration(wait_ns)));
-        let first_line = format!("{first_line}{oldest}");
-        let first_line = shorten_to_number(&first_line, arrow_width - 3);
-        pad.draw_clipped(x + 1, y + 1, arrow_width - 1, &format!("{symbol} {first_line}"), health_ink);
+        let with_oldest = format!("{}{oldest}", first_form.shorten_line(first_line));
+        let fitting = shorten_to_number(&with_oldest, arrow_width - 2 - text_width(&sign));
+        pad.draw_clipped(x + 1, y + 1, arrow_width - 1, &format!("{sign} {fitting}"), health_ink);
         for (line_y, (text, form)) in (y + 2..).zip(other_lines.iter().zip(other_forms)) {
-            let text = shorten_to_number(form.apply(text), arrow_width - 3);
+            let text = shorten_to_number(form.shorten_line(text), arrow_width - 3);
             pad.draw_clipped(x + 1, line_y, arrow_width - 1, &format!("  {text}"), Ink::Plain);
         }
         x += arrow_width;
@@ -139,7 +169,8 @@ fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16)
 
 /// Draws one arrow per row, with its numbers beside it. Returns the next free row.
 fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
-    let name_widths = arrows.iter().map(|arrow| text_width(&arrow.ends.from) + text_width(&arrow.ends.to) + 4);
+    let name_widths =
+        arrows.iter().map(|arrow| text_width(&arrow.start_text(pad.theme)) + text_width(&arrow.ends.to) + 4);
     let texts_x = name_widths.max().unwrap_or(0) + 5;
     let forms = [LineForm::Whole, LineForm::NoRemark, LineForm::OneLabel];
     let fitting = forms.into_iter().find(|form| texts_x + list_width(arrows, *form) <= pad.width() + 2);
@@ -147,18 +178,18 @@ fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
     for (y, arrow) in (y..).zip(arrows) {
         pad.add_click_area(Rect::new(0, y, pad.width(), 1), arrow.click_action());
         let ink = Ink::Health(arrow.health);
-        pad.draw_text(1, y, pad.theme.health_symbol(arrow.health), ink);
+        pad.draw_text(u16::from(!arrow.is_over), y, &arrow.sign(pad.theme), ink);
         pad.draw_text(
             3,
             y,
-            &format!("{} {} {}", arrow.ends.from, pad.theme.rich_or_ascii("─▶", "->"), arrow.ends.to),
+            &format!("{} {} {}", arrow.start_text(pad.theme), pad.theme.rich_or_ascii("─▶", "->"), arrow.ends.to),
             Ink::Strong,
         );
         let mut x = texts_x;
         for (column, text) in arrow.lines.iter().enumerate() {
             // A text is aligned with those of other arrows, and left out rather than cut.
             let free_width = pad.width().saturating_sub(x);
-            let text = shorten_to_number(form.apply(text), free_width);
+            let text = shorten_to_number(form.shorten_line(text), free_width);
             if text_width(&text) <= free_width {
                 pad.draw_text(x, y, &text, if column == 0 { ink } else { Ink::Plain });
             }
@@ -212,12 +243,23 @@ fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
     if has_problem {
         lines.swap(0, 1);
     }
-    if hop.has_recovered {
-        // Beside numbers of the last seconds, its mark is that of the run.
-        lines[0].insert_str(0, "recovered; ");
-    }
     let oldest_wait_ns = if has_problem { hop.oldest_wait_ns } else { None };
-    Arrow { hop_index: Some(index), ends: hop.ends.clone(), health: hop.health, lines, oldest_wait_ns }
+    Arrow {
+        hop_index: Some(index),
+        ends: hop.ends.clone(),
+        start_health: Health::Unknown,
+        health: hop.health,
+        is_over: hop.has_recovered,
+        lines,
+        oldest_wait_ns,
+    }
+}
+
+/// Health of a process or a hop by the worst finding that names it as its place; one that is over keeps its severity.
+fn worst_health(findings: &[Finding], place: &str) -> Health {
+    let of_place = findings.iter().filter(|finding| finding.verdict.hop == place);
+    let worst = of_place.map(|finding| finding.verdict.severity).max();
+    worst.map_or(Health::Unknown, Health::from)
 }
 
 /// The arrow from the last role to the client, with the outcomes of its chunks.
@@ -235,10 +277,18 @@ fn client_arrow(model: &Model, last_role: &str) -> Arrow {
     let merged = describe_outcome("merged", chunks.merged, model.merged_predicted);
     let merged = merged.unwrap_or_else(|| "merged unknown".into());
     let ends = Ends::new(last_role, "client").to_owned();
+    let by_findings = worst_health(&model.findings, &ends.to_string());
     Arrow {
         hop_index: None,
         ends,
-        health: health_of_deliveries(chunks),
+        start_health: Health::Unknown,
+        // Information leaves the arrow as it is: deliveries are good or unknown then.
+        health: health_of_deliveries(chunks).max(if by_findings >= Health::Warning {
+            by_findings
+        } else {
+            Health::Unknown
+        }),
+        is_over: false,
         lines: [drops, lost, merged],
         oldest_wait_ns: None,
     }
@@ -250,6 +300,7 @@ fn health_of_deliveries(chunks: &Chunks) -> Health {
         Some(dropped) if dropped > 0 => Health::Critical,
         Some(_) if chunks.delivered.is_some_and(|delivered| delivered > 0) => Health::Good,
         None if chunks.dropped_predicted.is_some_and(|predicted| predicted > 0) => Health::Warning,
+        // Nothing was delivered, or no delivery is observed: a prediction of no drop proves nothing.
         Some(_) | None => Health::Unknown,
     }
 }
@@ -279,7 +330,7 @@ pub(super) fn draw_breakdown(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Se
     }
     let bar_width = if pad.width() < WIDE_COLUMNS { BREAKDOWN_WIDTH / 2 } else { BREAKDOWN_WIDTH };
     let mut x = pad.draw_text(1, y, title, Ink::Head) + 1;
-    for (index, cells) in bar::cells(parts, bar_width).into_iter().enumerate() {
+    for (index, cells) in bar::cells_of_segments(parts, bar_width).into_iter().enumerate() {
         let (symbol, ink) = breakdown_symbol(index, pad.theme);
         x = pad.draw_text(x, y, &symbol.repeat(cells), ink);
     }
@@ -323,7 +374,7 @@ mod tests {
     fn a_shorter_line_keeps_its_number_and_the_word_before_it() {
         for (whole, expected) in [
             ("wait p99 2.71 s (run)", "p99 2.71 s"),
-            ("recovered; 0 frames/s (last 10 s)", "0 frames/s"),
+            ("0 frames/s (last 10 s)", "0 frames/s"),
             ("34.3 frames/s (last 10 s)", "34.3 frames/s"),
             ("backlog 1,519", "backlog 1,519"),
             ("relay 12 us p99 (run)", "relay 12 us p99"),
@@ -331,9 +382,9 @@ mod tests {
             ("dropped? 12 (run)", "dropped? 12"),
             ("no wait p99", "no wait p99"),
         ] {
-            assert_eq!(LineForm::OneLabel.apply(whole), expected);
+            assert_eq!(LineForm::OneLabel.shorten_line(whole), expected);
         }
-        assert_eq!(LineForm::NoRemark.apply("wait p99 2.71 s (run)"), "wait p99 2.71 s");
+        assert_eq!(LineForm::NoRemark.shorten_line("wait p99 2.71 s (run)"), "wait p99 2.71 s");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use session::units::{format_count, format_duration, format_rate, known_or_dash};
-use trace::words::plural;
+use trace::words::{percent, plural};
 
 use super::pad::{List, Pad};
 use crate::state::Model;
@@ -77,7 +77,7 @@ fn if_observed(run: &PodLine, text: String) -> String {
 
 /// Part of the time to first token that takes longest, with its share.
 fn longest_part(figures: &KeyFigures) -> String {
-    figures.worst_leg.as_ref().map_or_else(String::new, |leg| format!("{:.0} % {}", leg.share * 100.0, leg.name))
+    figures.worst_leg.as_ref().map_or_else(String::new, |leg| format!("{} {}", percent(leg.share), leg.name))
 }
 
 /// The same, with the requests that have no first token yet. Empty without both.
@@ -240,7 +240,7 @@ fn describe_problem(run: &PodLine, screen_width: u16) -> String {
     format!("{}: {}", words.join(" "), verdict.text)
 }
 
-/// Rows that the pairs take at most.
+/// Maximum number of rows that the lines of these pairs take.
 fn reserved_pair_rows(pairs: &[PairLine]) -> u16 {
     let shown = pairs.iter().take(MAX_PAIRS);
     let rows: u16 = shown.map(|pair| PAIR_ROWS + if pair.finding.is_some() { PAIR_ROWS } else { 0 }).sum();
@@ -265,10 +265,11 @@ fn draw_pairs(pad: &mut Pad<'_>, mut y: u16, pairs: &[PairLine]) -> u16 {
     y
 }
 
-/// Draws what the table may be too narrow for.
+/// Draws the whole verdict of the run and other facts about it, for which the table may be too narrow.
 fn draw_run_detail(pad: &mut Pad<'_>, y: u16, run: &PodLine) {
     let verdict = &run.figures.verdict;
     let x = pad.draw_text(1, y, verdict.health.label(), Ink::Health(verdict.health));
+    // Its last row, from which the next ones are counted.
     let y = pad.draw_paragraph(x + 2, y, 2, &verdict.text, Ink::Strong) - 1;
     let port = run.port.map_or_else(String::new, |port| format!("port {port}"));
     let longest = describe_longest_part(&run.figures);

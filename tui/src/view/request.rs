@@ -146,7 +146,7 @@ fn draw_frontend_waits(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16
     y + 1
 }
 
-/// How the response to the client ended. `None` if it is complete: that is the usual case, and the narrow screen has no room to say so.
+/// Words for how the response to the client ended. `None` if it is complete: that is the usual case, and the narrow screen has no room to say so.
 fn describe_response_end(response: ResponseEnd) -> Option<String> {
     let text = match response.end {
         AnswerEnd::Whole if response.lacks_end == Some(true) => "response without a finish reason",
@@ -160,7 +160,8 @@ fn describe_response_end(response: ResponseEnd) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Compares a complete response with its own claim. The engine's endpoint may also list the end of the prompt, so more tokens show nothing.
+/// Words for a complete response with fewer tokens than its last event claims; `None` otherwise. The engine's endpoint may also list the end of the
+/// prompt, so more tokens show nothing.
 fn describe_claimed_tokens(response: ResponseEnd) -> Option<String> {
     let claimed = response.claimed_tokens?;
     let carried = response.carried_tokens?;
@@ -265,6 +266,7 @@ fn scaled_cell(ns: u64, whole_ns: u64, width: u16) -> usize {
 /// Draws the tracks of ticks over the request's time, as many as fit. Returns the next free row.
 fn draw_tracks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) -> u16 {
     let Some(span) = detail.time_span() else { return y };
+    // The list of chunks follows, unless the user asked for all of the tracks.
     let list_rows = if ui.shows_cut_list { 0 } else { MIN_LIST_ROWS };
     let rows = (detail.tracks.len() as u16).min(pad.height().saturating_sub(y + 1 + list_rows));
     let hidden = detail.tracks.len() - usize::from(rows);
@@ -349,6 +351,9 @@ struct ChunkLayout {
     pitch: u16,
 }
 
+/// Distance of columns that are wide enough for `wait router`.
+const WIDE_PITCH: u16 = 12;
+
 impl ChunkLayout {
     /// Columns that fit into this width beside the outcome.
     fn for_width(width: u16, hop_count: usize) -> Self {
@@ -356,17 +361,29 @@ impl ChunkLayout {
         const OUTCOME_WIDTH: u16 = 10;
         let waits = (0..hop_count).map(Wait);
         let columns = [Number, SentAt].into_iter().chain(waits).chain([Tokens, UpTo, Wakeup]).collect();
-        let mut layout = Self { columns, pitch: if hop_count == 1 { 10 } else { 9 } };
+        let mut layout = Self { columns, pitch: if hop_count == 1 { 10 } else { WIDE_PITCH } };
+        // The least important first, until the outcome fits.
         for hidden in [Wakeup, UpTo, SentAt] {
             if layout.outcome_x() + OUTCOME_WIDTH > width {
                 layout.columns.retain(|column| *column != hidden);
             }
         }
+        if layout.outcome_x() + OUTCOME_WIDTH > width {
+            layout.pitch = 9;
+        }
         layout
     }
 
+    /// Heading of the column with the wait on the hop into this role: `wait router`, in narrow columns `->router`.
+    fn wait_heading(&self, role: &str) -> String {
+        let word = role.rsplit(['-', ' ']).next().unwrap_or(role);
+        let word =
+            if word.len() > 6 { format!("{}.", word.chars().take(5).collect::<String>()) } else { word.to_owned() };
+        if self.pitch == WIDE_PITCH { format!("wait {word}") } else { format!("->{word}") }
+    }
+
     fn cells(&self, y: u16) -> CellRow {
-        CellRow { x: 1, y, pitch: self.pitch, width: 8 }
+        CellRow { x: 1, y, pitch: self.pitch, width: if self.pitch == WIDE_PITCH { 11 } else { 8 } }
     }
 
     /// First cell of the outcome, which follows the other columns.
@@ -396,7 +413,7 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) {
     let headings = layout.columns.iter().map(|column| match column {
         ChunkColumn::Number => "chunk".to_owned(),
         ChunkColumn::SentAt => "sent at".to_owned(),
-        ChunkColumn::Wait(hop) if roles.len() > 1 => wait_heading(&roles[*hop]),
+        ChunkColumn::Wait(hop) if roles.len() > 1 => layout.wait_heading(&roles[*hop]),
         ChunkColumn::Wait(_) => "waited".to_owned(),
         ChunkColumn::Tokens => "tokens".to_owned(),
         ChunkColumn::UpTo => "up to".to_owned(),
@@ -410,12 +427,6 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) {
     for (row, (index, chunk)) in (0..rows).zip(detail.chunks.iter().enumerate().skip(first)) {
         draw_chunk(pad, y + 2 + row, &layout, index, chunk, start);
     }
-}
-
-/// Heading of the column with the wait on the hop into this role: the beginning of its last word.
-fn wait_heading(role: &str) -> String {
-    let word = role.rsplit(['-', ' ']).next().unwrap_or(role);
-    format!("wait {}", word.chars().take(3).collect::<String>())
 }
 
 /// Draws a chunk in one row: its columns, its outcome, and what happened to it. `start` is the first moment of the request.

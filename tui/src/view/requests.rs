@@ -64,7 +64,7 @@ struct VisibleRow<'a> {
     common_start: usize,
 }
 
-/// Number of bytes that all these texts begin with; 0 of a single one.
+/// Number of bytes that all these texts have in common at their start; 0 for none, and for a single one.
 fn common_start<'a>(mut texts: impl Iterator<Item = &'a str>) -> usize {
     let Some(first) = texts.next() else { return 0 };
     let shared = texts.map(|text| first.bytes().zip(text.bytes()).take_while(|(a, b)| a == b).count());
@@ -81,7 +81,7 @@ fn describe_no_match(model: &Model, ui: &Ui) -> String {
     if model.table.row_count == 0 {
         return String::from("no request observed yet");
     }
-    match model.unobserved_term(&ui.filter) {
+    match model.explain_unobserved_term(&ui.filter) {
         Some(reason) => format!("{reason}; Esc clears the filter"),
         None if ui.filter.counted_by_finding().is_some() => String::from(
             "the finding's requests are not kept: they are too old, or only their responses were observed; Esc clears the filter",
@@ -151,6 +151,7 @@ fn draw_headings(pad: &mut Pad<'_>, columns: &[ShownColumn], sort: SortOrder) {
 fn fitting_columns(width: u16, sorted: RequestColumn) -> Vec<ShownColumn> {
     let mut spare_width = width.saturating_sub(FIRST_COLUMN_X);
     let mut by_need: Vec<RequestColumn> = RequestColumn::all().collect();
+    // The sorted column first, then the most important ones.
     by_need.sort_by_key(|column| (*column != sorted, column.on_screen().need));
     let mut fitting: Vec<ShownColumn> = Vec::new();
     for column in by_need {

@@ -12,7 +12,7 @@ use trace::{Analysis, Config, HopId};
 use super::*;
 use crate::state::model::RunValues;
 use crate::state::refresh::FINISHED_SHOWN;
-use crate::state::scene::{MS, Scene};
+use crate::state::tests::scene::{MS, Scene};
 
 mod completeness;
 mod cpu;
@@ -52,18 +52,18 @@ impl Fixture {
 
     /// Updates the selection and the detail as the run loop does before drawing.
     fn update(&mut self) {
-        self.ui.filter.find_waits(self.scene.analysis.ledger(), self.model.table.clock, true);
-        self.ui.filter.read_findings(&self.model.findings);
+        self.ui.filter.refresh_found_waits(self.scene.analysis.ledger(), self.model.table.clock, true);
+        self.ui.filter.refresh_named_findings(&self.model.findings);
         self.model.table.arrange(&self.ui.filter, self.ui.sort, &self.ui.pins);
         self.ui.update_selection(&self.model);
         if let (Tab::Request, Some(rid)) = (self.ui.tab, self.ui.selected_rid.clone()) {
-            self.model.refresh_detail(&self.scene.analysis, &self.scene.pinned, &rid);
+            self.model.refresh_request_detail(&self.scene.analysis, &self.scene.pinned, &rid);
         }
     }
 
     fn press(&mut self, actions: &[Action]) {
         for &action in actions {
-            self.ui.apply(action, &self.model);
+            self.ui.apply_action(action, &self.model);
             self.update();
         }
     }

@@ -48,13 +48,16 @@ impl AttackOutcome {
     fn of_ended_script(status: ExitStatus, stdout: &str) -> Self {
         let last = stdout.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
         if !status.success() {
-            return Self::Broken(
-                last.strip_prefix("BROKEN: ").map_or_else(|| format!("{status}: {last}"), str::to_owned),
-            );
+            return match last.strip_prefix("BROKEN: ") {
+                Some(what) => Self::Broken(what.to_owned()),
+                None => Self::Broken(format!("{status}: {last}")),
+            };
+        }
+        if last == "held" {
+            return Self::Held;
         }
         match last.strip_prefix("SKIPPED: ") {
             Some(reason) => Self::Skipped(reason.to_owned()),
-            None if last == "held" => Self::Held,
             None => Self::Broken(format!("the last line is neither `held` nor `SKIPPED: reason`: {last}")),
         }
     }
@@ -79,17 +82,17 @@ struct AttackCounts {
 
 impl AttackCounts {
     /// Counts the outcome of one attack.
-    fn add(&mut self, outcome: &AttackOutcome) {
-        *match outcome {
-            AttackOutcome::Held => &mut self.passed,
-            AttackOutcome::Skipped(_) => &mut self.skipped,
-            AttackOutcome::Broken(_) => &mut self.failed,
-        } += 1;
+    fn count_outcome(&mut self, outcome: &AttackOutcome) {
+        match outcome {
+            AttackOutcome::Held => self.passed += 1,
+            AttackOutcome::Skipped(_) => self.skipped += 1,
+            AttackOutcome::Broken(_) => self.failed += 1,
+        }
     }
 }
 
 /// Runs `cargo xtask attacks`.
-pub(crate) fn run(options: &AttackOptions) -> Result<()> {
+pub(crate) fn run_attacks(options: &AttackOptions) -> Result<()> {
     ensure!(
         rustix::process::geteuid().is_root(),
         "attacks need root: they start processes of other users and containers"
@@ -105,9 +108,9 @@ pub(crate) fn run(options: &AttackOptions) -> Result<()> {
         for _ in 0..WORKERS {
             scope.spawn(|| {
                 while let Some(script) = next_script(&waiting) {
-                    let outcome =
-                        run_script(script, &program, venv).unwrap_or_else(|e| AttackOutcome::Broken(format!("{e:#}")));
-                    counts.lock().expect("no worker panics").add(&outcome);
+                    let outcome = run_script(script, &program, venv)
+                        .unwrap_or_else(|error| AttackOutcome::Broken(format!("{error:#}")));
+                    counts.lock().expect("no worker panics").count_outcome(&outcome);
                 }
             });
         }
@@ -118,6 +121,7 @@ pub(crate) fn run(options: &AttackOptions) -> Result<()> {
     Ok(())
 }
 
+/// The next script that no worker has begun; `None` at the end.
 fn next_script<'a>(waiting: &Mutex<impl Iterator<Item = &'a PathBuf>>) -> Option<&'a PathBuf> {
     waiting.lock().expect("no worker panics").next()
 }
@@ -151,7 +155,7 @@ fn is_named(script: &Path, name: &str) -> bool {
     script.file_stem() == Some(OsStr::new(name))
 }
 
-/// Scripts use the virtual environment as users without rights.
+/// Fails unless every user can enter the folder: scripts use the virtual environment as users without rights.
 fn check_searchable(folder: &Path) -> Result<()> {
     for ancestor in folder.ancestors() {
         let mode =
@@ -185,13 +189,13 @@ fn run_script(script: &Path, program: &Path, venv: &Path) -> Result<AttackOutcom
         Some(status) => AttackOutcome::of_ended_script(status, &read_text(&output.stdout)?),
         None => AttackOutcome::Broken(format!("did not end within {} s", TIME_LIMIT.as_secs())),
     };
-    let end = if matches!(outcome, AttackOutcome::Broken(_)) { output.end()? } else { String::new() };
+    let shown_output = if matches!(outcome, AttackOutcome::Broken(_)) { output.last_lines()? } else { String::new() };
     // One call, so that the lines of scripts that run at the same time are not mixed.
-    println!("{name:<24} {:>5.1} s  {outcome}\n{end}", started.elapsed().as_secs_f64());
+    println!("{name:<24} {:>5.1} s  {outcome}\n{shown_output}", started.elapsed().as_secs_f64());
     Ok(outcome)
 }
 
-/// Waits for the end of a process, and kills it after the limit.
+/// Waits for the end of a process. Kills it after the limit, and then returns `None`.
 fn wait_within(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     let until = Instant::now() + limit;
     while Instant::now() < until {
@@ -213,16 +217,17 @@ struct ScriptOutput {
 
 impl ScriptOutput {
     /// Last lines of both files, escaped.
-    fn end(&self) -> Result<String> {
-        let mut end = String::new();
+    fn last_lines(&self) -> Result<String> {
+        let mut shown = String::new();
         for (stream, path) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
             let text = read_text(path)?;
             let lines: Vec<&str> = text.lines().collect();
             for line in &lines[lines.len().saturating_sub(SHOWN_LINES)..] {
-                let _ = writeln!(end, "    {stream}: {}", line.escape_debug());
+                // Writing to a string cannot fail.
+                let _ = writeln!(shown, "    {stream}: {}", line.escape_debug());
             }
         }
-        Ok(end)
+        Ok(shown)
     }
 }
 

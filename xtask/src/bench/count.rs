@@ -22,19 +22,20 @@ const TUNABLES: &str = "--envs=GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-AVX512F,-E
 const LONG: &str = "107000";
 
 /// Counts the instructions of each benchmark and compares them with the baseline, or with `bless` makes them the baseline.
-pub(crate) fn run(bless: bool) -> anyhow::Result<()> {
+pub(crate) fn compare_counts(bless: bool) -> anyhow::Result<()> {
     if Command::new("valgrind").arg("--version").output().is_err() {
         println!("SKIPPED: counting instructions needs valgrind: apt-get install valgrind");
         return Ok(());
     }
     let counted = count_instructions()?;
-    let (baseline_compiler, baseline) = read_baseline()?;
+    let baseline = Baseline::read()?;
     let current_compiler = compiler_here()?;
     let mut new_baseline = format!("# {current_compiler}\n");
     let mut differing = Vec::new();
     println!("{:32} {:>12} {:>12}", "instructions a frame", "baseline", "counted");
     for (name, count) in &counted {
-        let before = baseline.get(name).copied().unwrap_or(0);
+        // A benchmark without a baseline changes without limit, so it differs.
+        let before = baseline.counts.get(name).copied().unwrap_or(0);
         let change_percent = (*count as f64 / before as f64 - 1.0) * 100.0;
         println!("{name:32} {before:>12} {count:>12} {change_percent:+8.1} %");
         writeln!(new_baseline, "{name} {count}")?;
@@ -42,11 +43,11 @@ pub(crate) fn run(bless: bool) -> anyhow::Result<()> {
             differing.push(name.as_str());
         }
     }
-    differing.extend(baseline.keys().filter(|name| !counted.contains_key(*name)).map(String::as_str));
+    differing.extend(baseline.counts.keys().filter(|name| !counted.contains_key(*name)).map(String::as_str));
     if bless {
         std::fs::write(BASELINE, new_baseline).with_context(|| BASELINE.to_string())?;
-    } else if baseline_compiler != current_compiler {
-        println!("SKIPPED: the baseline was recorded with {baseline_compiler:?}, and this is {current_compiler:?}");
+    } else if baseline.compiler != current_compiler {
+        println!("SKIPPED: the baseline was recorded with {:?}, and this is {current_compiler:?}", baseline.compiler);
     } else if !differing.is_empty() {
         bail!(
             "more than {TOLERANCE} % off the baseline, or not counted: {}; to accept, run `cargo xtask bench --bless`",
@@ -88,16 +89,26 @@ fn parse_summary(line: &str) -> anyhow::Result<(String, u64)> {
     Ok((format!("{}/{id}", function.trim_start_matches("count_")), counted / FRAMES))
 }
 
-/// Reads the baseline: the compiler that it was recorded with, and the count of each benchmark. Both are empty without a baseline.
-fn read_baseline() -> anyhow::Result<(String, BTreeMap<String, u64>)> {
-    let lines = std::fs::read_to_string(BASELINE).unwrap_or_default();
-    let compiler = lines.lines().next().and_then(|line| line.strip_prefix("# "));
-    let mut counts = BTreeMap::new();
-    for line in lines.lines().skip(1) {
-        let (name, count) = line.split_once(' ').with_context(|| format!("{BASELINE}: {line:?}"))?;
-        counts.insert(name.into(), count.parse()?);
+/// Recorded counts.
+struct Baseline {
+    /// Compiler that they were recorded with.
+    compiler: String,
+    /// Instructions a frame of each benchmark.
+    counts: BTreeMap<String, u64>,
+}
+
+impl Baseline {
+    /// Reads the baseline; an empty one if there is none.
+    fn read() -> anyhow::Result<Self> {
+        let lines = std::fs::read_to_string(BASELINE).unwrap_or_default();
+        let compiler = lines.lines().next().and_then(|line| line.strip_prefix("# "));
+        let mut counts = BTreeMap::new();
+        for line in lines.lines().skip(1) {
+            let (name, count) = line.split_once(' ').with_context(|| format!("{BASELINE}: {line:?}"))?;
+            counts.insert(name.into(), count.parse()?);
+        }
+        Ok(Self { compiler: compiler.unwrap_or_default().into(), counts })
     }
-    Ok((compiler.unwrap_or_default().into(), counts))
 }
 
 /// Compiler version and architecture; both change the instruction counts.

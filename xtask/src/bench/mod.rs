@@ -57,10 +57,10 @@ enum Name {
 }
 
 /// Runs `cargo xtask bench`.
-pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
+pub(crate) fn run_benchmarks(bench: &Bench) -> anyhow::Result<()> {
     let runs_all = bench.names.is_empty() && !bench.quick;
     if runs_all || bench.names.contains(&Name::Count) {
-        count::run(bench.bless)?;
+        count::compare_counts(bench.bless)?;
     }
     let runs_only_count = !bench.names.is_empty() && bench.names.iter().all(|name| *name == Name::Count);
     // All other benchmarks are a script.

@@ -24,7 +24,7 @@ pub(crate) struct DistOptions {
 }
 
 /// Runs `cargo xtask dist`.
-pub(crate) fn run(options: &DistOptions) -> Result<()> {
+pub(crate) fn build_release(options: &DistOptions) -> Result<()> {
     let scripts = project_root().join("xtask/src/dist");
     let build_script = scripts.join("build.sh");
     if let Some(target) = &options.check {
@@ -38,11 +38,11 @@ pub(crate) fn run(options: &DistOptions) -> Result<()> {
     for target in [&here].into_iter().chain(others) {
         run_to_success(Command::new(&build_script).args(["zigbuild", target]))?;
     }
-    let writer = format!("target/{here}/dist/tokengap");
+    let host_program = format!("target/{here}/dist/tokengap");
     let default = [here];
     let targets = if options.targets.is_empty() { &default[..] } else { &options.targets };
     let mut pack = Command::new(scripts.join("pack.sh"));
-    run_to_success(pack.arg(VERSION).arg(&options.out).arg(writer).args(targets))
+    run_to_success(pack.arg(VERSION).arg(&options.out).arg(host_program).args(targets))
 }
 
 /// Target of the host. Only a program for it can run here to generate the documentation.

@@ -77,7 +77,7 @@ pub(crate) fn prepare_harness(options: &EngineOptions) -> Result<()> {
 }
 
 /// Runs `cargo xtask e2e`.
-pub(crate) fn run(options: &E2eOptions) -> Result<()> {
+pub(crate) fn run_end_to_end(options: &E2eOptions) -> Result<()> {
     if options.real {
         return run_on_real_server(options);
     }

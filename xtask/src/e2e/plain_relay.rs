@@ -18,7 +18,7 @@ pub(crate) struct PlainRelayOptions {
 }
 
 /// Relays until killed.
-pub(crate) fn run(options: &PlainRelayOptions) -> Result<()> {
+pub(crate) fn relay_until_killed(options: &PlainRelayOptions) -> Result<()> {
     let mut listeners = Vec::new();
     for (front, back) in options.listen.iter().zip(&options.upstream) {
         let listener = listen_at(front)?;

@@ -83,7 +83,7 @@ fn pip_command(command: &str) -> Command {
 /// Downloads a release's wheels and unpacks them into one folder.
 fn unpack_wheels(packages: &[&str], release: &str, target: &Path) -> Result<()> {
     let is_release_number = release.starts_with(|c: char| c.is_ascii_digit())
-        && release.chars().all(|c| c.is_ascii_alphanumeric() || c == '.');
+        && release.chars().all(|character| character.is_ascii_alphanumeric() || character == '.');
     ensure!(is_release_number, "`{release}` is not a release number such as 0.5.9 or 0.4.6.post4");
     if target.is_dir() {
         return Ok(());

@@ -16,8 +16,12 @@ use super::FaultChecks;
 
 /// Ids of programs, links and maps, by kind. The kernel does not reuse an id soon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct KernelObjects(BTreeMap<&'static str, BTreeSet<u32>>);
+#[serde(transparent)]
+pub(super) struct KernelObjects {
+    ids_by_kind: BTreeMap<&'static str, BTreeSet<u32>>,
+}
 
+/// Kinds, each with the field of `fdinfo` that has the id.
 const KINDS: [(&str, &str); 3] = [("programs", "prog_id:"), ("links", "link_id:"), ("maps", "map_id:")];
 
 impl KernelObjects {
@@ -29,7 +33,7 @@ impl KernelObjects {
             let text = fs::read_to_string(entry?.path()).unwrap_or_default();
             for (kind, field) in KINDS {
                 let ids = text.lines().filter_map(|line| line.strip_prefix(field)?.trim().parse::<u32>().ok());
-                self.0.entry(kind).or_default().extend(ids);
+                self.ids_by_kind.entry(kind).or_default().extend(ids);
             }
         }
         Ok(())
@@ -41,13 +45,13 @@ impl KernelObjects {
         let programs = loaded_programs().flatten().map(|program| program.id()).collect();
         let links = loaded_links().flatten().map(|link| link.id()).collect();
         let maps = loaded_maps().flatten().map(|map| map.id()).collect();
-        Self([("programs", programs), ("links", links), ("maps", maps)].into())
+        Self { ids_by_kind: [("programs", programs), ("links", links), ("maps", maps)].into() }
     }
 
     /// Number of objects that the kernel has not freed.
     fn count_present(&self) -> usize {
         let all = Self::all_in_kernel();
-        self.0.iter().map(|(kind, ids)| ids.intersection(&all.0[kind]).count()).sum()
+        self.ids_by_kind.iter().map(|(kind, ids)| ids.intersection(&all.ids_by_kind[kind]).count()).sum()
     }
 
     /// Checks that the kernel frees all of them shortly after their last use.
@@ -56,19 +60,19 @@ impl KernelObjects {
         while self.count_present() > 0 && Instant::now() < until {
             thread::sleep(Duration::from_millis(50));
         }
-        checks.equal("programs, links and maps left in the kernel", &0, &self.count_present());
+        checks.expect_equal("programs, links and maps left in the kernel", &0, &self.count_present());
     }
 }
 
 impl fmt::Display for KernelObjects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [programs, links, maps] = KINDS.map(|(kind, _)| self.0.get(kind).map_or(0, BTreeSet::len));
+        let [programs, links, maps] = KINDS.map(|(kind, _)| self.ids_by_kind.get(kind).map_or(0, BTreeSet::len));
         write!(f, "{programs} programs, {links} links, {maps} maps")
     }
 }
 
 /// `cargo xtask kernel-objects`: prints the ids of all programs, links and maps in the kernel, for the rows in `testbed/e2e`.
-pub(crate) fn print_all() -> Result<()> {
+pub(crate) fn print_kernel_objects() -> Result<()> {
     println!("{}", serde_json::to_string(&KernelObjects::all_in_kernel())?);
     Ok(())
 }

@@ -48,7 +48,7 @@ struct FaultChecks {
 
 impl FaultChecks {
     /// Compares an observed value with the expected one, and notes a difference.
-    fn equal<T: PartialEq + Debug>(&mut self, what: &str, expected: &T, got: &T) {
+    fn expect_equal<T: PartialEq + Debug>(&mut self, what: &str, expected: &T, got: &T) {
         self.made += 1;
         if expected != got {
             self.failed.push(format!("{what}: expected {expected:?}, got {got:?}"));
@@ -56,9 +56,17 @@ impl FaultChecks {
     }
 
     /// Notes a statement that should be true.
-    fn holds(&mut self, what: &str, got: bool) {
-        self.equal(what, &true, &got);
+    fn expect_true(&mut self, what: &str, got: bool) {
+        self.expect_equal(what, &true, &got);
     }
+}
+
+/// Conditions of one fault of the probe.
+struct FaultSetup {
+    /// Whether an overnight load was requested.
+    is_long: bool,
+    /// Endpoint of its peers.
+    endpoint: String,
 }
 
 /// A finished row of the table.
@@ -81,7 +89,7 @@ struct FaultTable {
 }
 
 /// Runs `cargo xtask faults`.
-pub(crate) fn run(options: &FaultOptions) -> Result<()> {
+pub(crate) fn inject_faults(options: &FaultOptions) -> Result<()> {
     prepare_sglang(&[])?;
     let started = Instant::now();
     let mut table = FaultTable::default();
@@ -117,7 +125,7 @@ fn run_relay_faults(options: &FaultOptions, table: &mut FaultTable) -> Result<()
     command.args(options.only.iter().flat_map(|text| ["--only", text]));
     let mut faults = command.stdout(Stdio::piped()).spawn().context("starting testbed.e2e.faults")?;
     for line in BufReader::new(faults.stdout.take().context("no standard output")?).lines() {
-        table.add(&serde_json::from_str(&line?)?);
+        table.add_row(&serde_json::from_str(&line?)?);
     }
     ensure!(faults.wait()?.success(), "testbed.e2e.faults did not complete");
     Ok(())
@@ -134,24 +142,25 @@ fn run_probe_faults(options: &FaultOptions, table: &mut FaultTable) -> Result<()
         return Ok(());
     }
     let only = options.only.as_deref().unwrap_or_default();
-    for (name, what, fault) in probe::FAULTS.iter().filter(|(name, ..)| name.contains(only)) {
+    for fault in probe::FAULTS.iter().filter(|fault| fault.name.contains(only)) {
         let started = Instant::now();
         let mut checks = FaultChecks::default();
         let dir = tempfile::tempdir().context("making a folder")?;
         let endpoint = format!("ipc://{}", dir.path().join("hop").display());
-        if let Err(error) = fault(options.long, &endpoint, &mut checks) {
+        let setup = FaultSetup { is_long: options.long, endpoint };
+        if let Err(error) = (fault.inject)(&setup, &mut checks) {
             checks.failed.push(format!("{error:#}"));
             checks.outcome = "did not complete".into();
         }
         let seconds = started.elapsed().as_secs_f64();
-        table.add(&FaultRow { name: (*name).into(), what: (*what).into(), seconds, checks });
+        table.add_row(&FaultRow { name: fault.name.into(), what: fault.what.into(), seconds, checks });
     }
     Ok(())
 }
 
 impl FaultTable {
     /// Prints a finished row, and adds it to the table and its sums.
-    fn add(&mut self, row: &FaultRow) {
+    fn add_row(&mut self, row: &FaultRow) {
         let FaultRow { name, what, seconds, checks } = row;
         let FaultChecks { made, failed, messages, outcome } = checks;
         let verdict = if failed.is_empty() { "ok" } else { "FAIL" };
@@ -159,6 +168,7 @@ impl FaultTable {
         for line in failed {
             println!("    {line}");
         }
+        // Writing to a string cannot fail.
         let _ = writeln!(self.rows, "| {name} | {what} | {outcome} |");
         self.failed += u32::from(!failed.is_empty());
         self.made += made;

@@ -16,9 +16,9 @@ use super::FaultChecks;
 use crate::e2e::setup::harness_python;
 use crate::script::project_root;
 
-const STARTUP: Duration = Duration::from_secs(30);
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for sending the remaining messages after a fault.
-const FINISH: Duration = Duration::from_mins(10);
+const FINISH_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// Load of a sender process.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +71,7 @@ struct Sides {
 
 impl Peer {
     /// Starts a sender that connects to `endpoint`, and waits until it is ready.
-    pub(super) fn sender(endpoint: &str, load: PeerLoad) -> Result<Self> {
+    pub(super) fn start_sender(endpoint: &str, load: PeerLoad) -> Result<Self> {
         let numbers = [
             ("--first", load.first),
             ("--connections", load.connections),
@@ -97,12 +97,12 @@ impl Peer {
             }
         });
         let peer = Self { child, stdin, lines };
-        peer.line("READY", STARTUP)?;
+        peer.wait_for_line("READY", STARTUP_TIMEOUT)?;
         Ok(peer)
     }
 
     /// Waits for a line of standard output that begins with `word`; returns the rest of the line.
-    fn line(&self, word: &str, patience: Duration) -> Result<String> {
+    fn wait_for_line(&self, word: &str, patience: Duration) -> Result<String> {
         let until = Instant::now() + patience;
         loop {
             let line = self.lines.recv_timeout(until.saturating_duration_since(Instant::now()));
@@ -113,15 +113,17 @@ impl Peer {
         }
     }
 
-    fn totals(&self) -> Result<Sides> {
-        serde_json::from_str(&self.line("DONE", FINISH)?).context("a peer's totals")
+    /// Waits for the counts that the peer prints at its end.
+    fn wait_for_totals(&self) -> Result<Sides> {
+        serde_json::from_str(&self.wait_for_line("DONE", FINISH_TIMEOUT)?).context("a peer's totals")
     }
 
     fn write_line(&mut self, word: &str) -> Result<()> {
         writeln!(self.stdin, "{word}").with_context(|| format!("sending {word} to peer {}", self.pid()))
     }
 
-    pub(super) fn go(&mut self) -> Result<()> {
+    /// Makes a sender begin.
+    pub(super) fn start_sending(&mut self) -> Result<()> {
         self.write_line("go")
     }
 
@@ -129,15 +131,15 @@ impl Peer {
         self.child.id()
     }
 
-    pub(super) fn signal(&self, signal: Signal) -> Result<()> {
+    pub(super) fn send_signal(&self, signal: Signal) -> Result<()> {
         kill_process(Pid::from_child(&self.child), signal)
             .with_context(|| format!("sending {signal:?} to peer {}", self.pid()))
     }
 
     /// Makes the process exec itself with the same process id, and waits until it is ready.
-    pub(super) fn become_another(&mut self) -> Result<()> {
+    pub(super) fn exec_again(&mut self) -> Result<()> {
         self.write_line("exec")?;
-        self.line("READY", STARTUP).map(drop)
+        self.wait_for_line("READY", STARTUP_TIMEOUT).map(drop)
     }
 }
 
@@ -159,7 +161,7 @@ impl PeerPair {
     /// Starts both processes; the sender waits for a command.
     pub(super) fn start(load: PeerLoad, endpoint: &str) -> Result<Self> {
         let receiver = Peer::start(&mut peer_command("receive", endpoint))?;
-        Ok(Self { receiver, sender: Peer::sender(endpoint, load)? })
+        Ok(Self { receiver, sender: Peer::start_sender(endpoint, load)? })
     }
 
     pub(super) fn pids(&self) -> [u32; 2] {
@@ -168,18 +170,18 @@ impl PeerPair {
 
     /// Stops the sender once everything is sent, waits until all messages have arrived or no more arrive, and compares both sides.
     /// Describes the messages that arrived unchanged.
-    pub(super) fn end(mut self, checks: &mut FaultChecks) -> Result<String> {
+    pub(super) fn finish(mut self, checks: &mut FaultChecks) -> Result<String> {
         // Ignore errors: a sender that has sent its count has exited, but its totals are available.
         let _ = self.sender.write_line("end");
-        let sent = self.sender.totals()?.connections;
+        let sent = self.sender.wait_for_totals()?.connections;
         let counts: BTreeMap<_, _> = sent.iter().map(|(number, sent)| (number, sent.count)).collect();
         self.receiver.write_line(&format!("end {}", json!(counts)))?;
-        let received = self.receiver.totals()?;
+        let received = self.receiver.wait_for_totals()?;
         // Other senders to the same endpoint were killed, but this one lost nothing.
-        checks.equal("messages with a wrong hash", &0, &received.corrupt);
-        checks.equal("messages that were never sent", &0, &received.strange);
+        checks.expect_equal("messages with a wrong hash", &0, &received.corrupt);
+        checks.expect_equal("messages that were never sent", &0, &received.strange);
         for (number, sent) in &sent {
-            checks.equal(&format!("connection {number}"), &Some(sent), &received.connections.get(number));
+            checks.expect_equal(&format!("connection {number}"), &Some(sent), &received.connections.get(number));
         }
         let messages = sent.values().map(|sent| sent.count).sum();
         let megabytes = sent.values().map(|sent| sent.bytes).sum::<u64>() as f64 / 1e6;

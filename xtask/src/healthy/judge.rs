@@ -16,12 +16,13 @@ use trace::{Analysis, Config, FrameId, HopId, MonoNs};
 
 /// Time between two steps.
 const STEP_NS: u64 = 1_000_000;
+/// Number of tokens of each prompt that a frame states.
+const PROMPT_TOKENS: u32 = 2;
 
 /// A line of `testbed/healthy`.
 #[derive(Debug, Deserialize)]
 pub(super) struct ServedResponse {
-    /// Parsers of tool calls and of reasoning.
-    parsers: (String, String),
+    parsers: ServerParsers,
     stream: bool,
     /// Whether no parser applies.
     exact: bool,
@@ -30,6 +31,14 @@ pub(super) struct ServedResponse {
     /// Arguments of the calls that the model wrote, by choice.
     calls: Vec<Vec<Value>>,
     steps: Vec<Step>,
+}
+
+/// Names of a server's parsers; in the file, a list of these fields in this order.
+#[derive(Debug, Deserialize)]
+struct ServerParsers {
+    tool_calls: String,
+    #[expect(dead_code, reason = "the verdicts are listed by the parser of tool calls only")]
+    reasoning: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -87,12 +96,14 @@ pub(super) enum ResponseVerdict {
 
 /// Gives each id its text in the file.
 #[derive(Debug, Default)]
-struct IdTable(Mutex<Vec<String>>);
+struct IdTable {
+    texts: Mutex<Vec<String>>,
+}
 
 impl IdTable {
     /// A new id for each of these texts.
     fn add_ids(&self, texts: &[String]) -> Vec<i64> {
-        let mut table = self.0.lock().expect("no step panics");
+        let mut table = self.texts.lock().expect("no step panics");
         let first_id = table.len() as i64;
         table.extend_from_slice(texts);
         (first_id..table.len() as i64).collect()
@@ -105,22 +116,21 @@ impl Detokenize for IdTable {
     }
 
     fn step(&self, _stream: &mut TokenStream, id: u32, text: &mut String) -> bool {
-        let table = self.0.lock().expect("no step panics");
-        table.get(id as usize).is_some_and(|of_id| {
-            text.push_str(of_id);
-            true
-        })
+        let table = self.texts.lock().expect("no step panics");
+        let Some(text_of_id) = table.get(id as usize) else { return false };
+        text.push_str(text_of_id);
+        true
     }
 }
 
 impl ServedResponse {
     /// Parser of the tool calls.
-    pub(super) fn parser(&self) -> &str {
-        &self.parsers.0
+    pub(super) fn tool_call_parser(&self) -> &str {
+        &self.parsers.tool_calls
     }
 
     /// Number of generated tokens.
-    pub(super) fn tokens(&self) -> u64 {
+    pub(super) fn token_count(&self) -> u64 {
         let tokens = self.steps.iter().map(|step| match step {
             Step::Chunk(chunk) => u64::from(chunk.tokens),
             Step::Written(_) => 0,
@@ -151,8 +161,10 @@ impl ServedResponse {
                 }
                 Step::Written(text) => {
                     pieces_written += 1;
-                    let bytes = self.bytes_of_piece(text, pieces_written == 1, pieces_written == pieces);
-                    let at = run.tick();
+                    let is_first = pieces_written == 1;
+                    let is_last = pieces_written == pieces;
+                    let bytes = self.bytes_of_piece(text, is_first, is_last);
+                    let at = run.advance_clock();
                     reader.read_bytes(at, &bytes, true, &mut clients.server, &mut |event| run.apply_from_reader(event));
                 }
             }
@@ -160,18 +172,16 @@ impl ServedResponse {
         run.verdicts(self, &clients.server.degraded())
     }
 
-    /// Whether the arguments of a call in the response are those that the model wrote.
+    /// Whether the arguments of the call with this index are in the response as the model wrote them.
     fn is_as_modelled(&self, rid: &str, call: usize) -> bool {
-        let Some(choice) = self.choice_of(rid) else {
-            return true;
-        };
+        let Some(choice) = self.choice_index(rid) else { return true };
         let written = self.written_arguments(choice);
         let arguments = written.get(call).and_then(|arguments| serde_json::from_str(arguments).ok());
         arguments.is_some_and(|arguments: Value| self.calls[choice].contains(&arguments))
     }
 
-    /// Place of the choice of this request.
-    fn choice_of(&self, rid: &str) -> Option<usize> {
+    /// Index of the choice of this request.
+    fn choice_index(&self, rid: &str) -> Option<usize> {
         self.rids.iter().position(|known| known == rid)
     }
 
@@ -181,16 +191,14 @@ impl ServedResponse {
         let mut arguments: Vec<String> = Vec::new();
         for text in self.steps.iter().filter_map(Step::written) {
             for data in text.split("data: ") {
-                let Ok(event) = serde_json::from_str::<Value>(data.trim()) else {
-                    continue;
-                };
+                let Ok(event) = serde_json::from_str::<Value>(data.trim()) else { continue };
                 for part in self.parts_of_calls(&event, choice) {
-                    let call = indexes.iter().position(|known| *known == part.index).unwrap_or_else(|| {
+                    if let Some(call) = indexes.iter().position(|known| *known == part.index) {
+                        arguments[call] += &part.arguments;
+                    } else {
                         indexes.push(part.index);
-                        arguments.push(String::new());
-                        arguments.len() - 1
-                    });
-                    arguments[call] += &part.arguments;
+                        arguments.push(part.arguments);
+                    }
                 }
             }
         }
@@ -205,9 +213,9 @@ impl ServedResponse {
                 continue;
             }
             let message = if self.stream { &listed["delta"] } else { &listed["message"] };
-            for (place, call) in message["tool_calls"].as_array().into_iter().flatten().enumerate() {
+            for (position, call) in message["tool_calls"].as_array().into_iter().flatten().enumerate() {
                 // Only the calls of a stream have an index.
-                let index = if call["index"].is_null() { place.into() } else { call["index"].clone() };
+                let index = if call["index"].is_null() { position.into() } else { call["index"].clone() };
                 let arguments = call["function"]["arguments"].as_str().unwrap_or_default().to_owned();
                 parts.push(CallPart { index, arguments });
             }
@@ -215,9 +223,9 @@ impl ServedResponse {
         parts
     }
 
-    /// Whether the response lacks calls that the model wrote.
-    fn has_fewer_calls(&self, rid: &str, calls: &ToolCalls) -> bool {
-        self.choice_of(rid).is_some_and(|choice| self.calls[choice].len() >= (calls.calls + calls.absent) as usize)
+    /// Whether the model wrote as many calls as the response has and lacks together: those that are absent were left out.
+    fn has_left_out_calls(&self, rid: &str, calls: &ToolCalls) -> bool {
+        self.choice_index(rid).is_some_and(|choice| self.calls[choice].len() >= (calls.calls + calls.absent) as usize)
     }
 
     /// Bytes of a piece of the response on the connection. A response that is no stream has one piece.
@@ -280,14 +288,14 @@ impl ResponseRun {
         run
     }
 
-    /// Advances the clock by a step.
-    fn tick(&mut self) -> MonoNs {
+    /// Advances the clock by a step, and returns its new time.
+    fn advance_clock(&mut self) -> MonoNs {
         self.now_ns += STEP_NS;
         MonoNs(self.now_ns)
     }
 
     fn apply(&mut self, what: What<'_>) {
-        let at = self.tick();
+        let at = self.advance_clock();
         self.analysis.apply(&Event { at, what });
     }
 
@@ -309,7 +317,7 @@ impl ResponseRun {
         let chunks = [Chunk {
             listed: Some(sent.tokens),
             completion_tokens: sent.completion_tokens,
-            prompt_tokens: states_prompt.then_some(2),
+            prompt_tokens: states_prompt.then_some(PROMPT_TOKENS),
             finish: sent.finish_reason.as_deref().map(finish_of),
             ids: &ids,
             text,
@@ -359,30 +367,43 @@ impl ResponseRun {
 }
 
 impl ReadAnswer {
+    /// Verdict on the answer. `degraded` are the source's limits, which name what its reader could not compare.
     fn verdict(&self, response: &ServedResponse, degraded: &[String]) -> ResponseVerdict {
-        let is_compared = |calls: &&ToolCalls| calls.reason.is_none_or(|reason| reason == UnjudgedReason::Differs);
-        match self.tool_calls.as_ref().filter(is_compared) {
-            Some(calls) => self.verdict_on_calls(calls, response),
-            None if self.tokens.is_some() => ResponseVerdict::Equal,
-            None => ResponseVerdict::Unjudged(reason_not_judged(degraded)),
+        // Calls that were compared with the frames decide, otherwise the text.
+        if let Some(calls) = &self.tool_calls
+            && calls.reason.is_none_or(|reason| reason == UnjudgedReason::Differs)
+        {
+            return self.verdict_on_calls(calls, response);
         }
+        if self.tokens.is_some() {
+            return ResponseVerdict::Equal;
+        }
+        ResponseVerdict::Unjudged(reason_not_judged(degraded))
     }
 
+    /// Verdict on the answer by its tool calls.
     fn verdict_on_calls(&self, calls: &ToolCalls, response: &ServedResponse) -> ResponseVerdict {
         match calls.outcome {
             ToolCallOutcome::Complete => ResponseVerdict::EqualCalls,
             ToolCallOutcome::Rewritten => ResponseVerdict::Unjudged("calls in another form"),
             ToolCallOutcome::Unfinished => ResponseVerdict::Unjudged("calls cut by the length limit"),
             ToolCallOutcome::Unjudged => ResponseVerdict::Unjudged("calls that differ"),
-            ToolCallOutcome::Absent if response.has_fewer_calls(&self.rid, calls) => {
-                ResponseVerdict::Unjudged("calls left out")
+            ToolCallOutcome::Absent => {
+                if response.has_left_out_calls(&self.rid, calls) {
+                    ResponseVerdict::Unjudged("calls left out")
+                } else {
+                    ResponseVerdict::Accused("absent calls")
+                }
             }
-            ToolCallOutcome::Absent => ResponseVerdict::Accused("absent calls"),
-            // Calls are numbered from 1.
-            _ if response.is_as_modelled(&self.rid, calls.call as usize - 1) => {
-                ResponseVerdict::Accused("damaged-tool-calls")
+            _ => {
+                // Calls are numbered from 1.
+                let index = calls.call as usize - 1;
+                if response.is_as_modelled(&self.rid, index) {
+                    ResponseVerdict::Accused("damaged-tool-calls")
+                } else {
+                    ResponseVerdict::Changed
+                }
             }
-            _ => ResponseVerdict::Changed,
         }
     }
 }
@@ -395,15 +416,13 @@ fn reason_not_judged(degraded: &[String]) -> &'static str {
         ("missing", "text left out or moved by its parser"),
         ("repeated", "text repeated by its parser"),
     ];
-    let found =
-        reasons.iter().find(|(how, _)| all.contains(&format!("{how} in ")) && !all.contains(&format!("{how} in 0")));
-    if let Some((_, reason)) = found {
-        reason
-    } else if all.contains("in tool calls or other fields") {
-        "text in other fields"
-    } else {
-        "text without counts"
+    for (how, reason) in reasons {
+        let is_counted = all.contains(&format!("{how} in ")) && !all.contains(&format!("{how} in 0"));
+        if is_counted {
+            return reason;
+        }
     }
+    if all.contains("in tool calls or other fields") { "text in other fields" } else { "text without counts" }
 }
 
 #[cfg(test)]
@@ -415,7 +434,7 @@ mod tests {
         let line = r#"{"parsers":["",""],"stream":true,"exact":true,"rids":["a"],"calls":[[]],
             "steps":[["a","Hi",1,null,null],["a",["H","i"],2,"stop",2],"data: [DONE]\n\n"]}"#;
         let response: ServedResponse = serde_json::from_str(line).expect("read");
-        assert_eq!(response.tokens(), 3);
+        assert_eq!(response.token_count(), 3);
         let [Step::Chunk(text), Step::Chunk(ids), Step::Written(end)] = response.steps.as_slice() else {
             panic!("{:?}", response.steps)
         };

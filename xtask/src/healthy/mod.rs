@@ -51,7 +51,7 @@ pub(crate) struct HealthyOptions {
 }
 
 /// Runs `cargo xtask healthy`.
-pub(crate) fn run(options: &HealthyOptions) -> Result<()> {
+pub(crate) fn judge_healthy_responses(options: &HealthyOptions) -> Result<()> {
     let mut accused = options.accused.as_ref().map(File::create).transpose()?;
     let mut rows = Vec::new();
     if let Some([engine, version]) = options.read.as_deref() {
@@ -129,13 +129,15 @@ impl ReleaseResults {
     /// Counts a response and its verdicts.
     fn add_response(&mut self, response: &ServedResponse, verdicts: Vec<ResponseVerdict>) {
         self.responses += 1;
-        self.tokens += response.tokens();
+        self.tokens += response.token_count();
         for verdict in verdicts {
             match verdict {
                 ResponseVerdict::Equal => self.equal += 1,
                 ResponseVerdict::EqualCalls => self.equal_calls += 1,
                 ResponseVerdict::Unjudged(why) => *self.unjudged.entry(why).or_default() += 1,
-                ResponseVerdict::Changed => *self.changed.entry(response.parser().to_owned()).or_default() += 1,
+                ResponseVerdict::Changed => {
+                    *self.changed.entry(response.tool_call_parser().to_owned()).or_default() += 1;
+                }
                 ResponseVerdict::Accused(kind) => *self.accused.entry(kind).or_default() += 1,
             }
         }

@@ -11,10 +11,13 @@ use crate::zmtp::{MAX_HEADER_BYTES, Mark, Pending, ZmtpCommand};
 /// A message that has been read completely. Positions are stream offsets.
 #[derive(Debug)]
 pub(super) struct AssembledMessage {
+    /// Time when the read that returned its last byte finished.
     pub(super) read_at: MonoNs,
     /// Length in bytes without headers.
     pub(super) bytes: u64,
+    /// Position of the body of its last part.
     pub(super) last_part: Range<u64>,
+    /// Positions of the other parts' bodies, or why the bytes of the message are not kept.
     pub(super) earlier_parts: Result<Vec<Range<u64>>, NotKept>,
 }
 
@@ -29,13 +32,18 @@ pub(super) struct MessageAssembly {
     pub(super) is_rejected: bool,
     /// Parts of the incomplete message, except its last one.
     parts: Vec<Range<u64>>,
+    /// Length in bytes of the parts of the incomplete message, without headers.
     bytes: u64,
+    /// Why the bytes of the incomplete message are not kept; `None` while they are.
     not_kept: Option<NotKept>,
+    /// Length of the longest message whose bytes are kept.
     max_bytes: u64,
+    /// Limit of the parts of a message whose bytes are kept.
     max_parts: usize,
 }
 
 impl MessageAssembly {
+    /// Creates an assembly that keeps messages of at most this length and number of parts.
     pub(super) fn new(max_bytes: u64, max_parts: usize) -> Self {
         Self {
             complete: VecDeque::new(),
@@ -68,11 +76,11 @@ impl MessageAssembly {
             }
             Mark::Opaque(why) => self.unread.push(why.into()),
             Mark::Garbage { why, .. } => {
-                self.start_message();
+                self.reset_message();
                 self.unread.push(why.into());
             }
             // What was read before belongs to another message.
-            Mark::Synced { .. } => self.start_message(),
+            Mark::Synced { .. } => self.reset_message(),
             Mark::Command(ZmtpCommand::Error, _) => self.is_rejected = true,
             Mark::Command(..) => {}
         }
@@ -95,10 +103,10 @@ impl MessageAssembly {
             Some(why) => Err(why),
         };
         self.complete.push_back(AssembledMessage { read_at, bytes: self.bytes, last_part, earlier_parts });
-        self.start_message();
+        self.reset_message();
     }
 
-    /// Marks the bytes of the incomplete message as unavailable.
+    /// Marks the bytes of the incomplete message as unavailable. The first reason stays.
     pub(super) fn discard_message(&mut self, why: NotKept) {
         if self.not_kept.is_none() {
             self.not_kept = Some(why);
@@ -120,8 +128,8 @@ impl MessageAssembly {
         self.not_kept.is_none()
     }
 
-    /// Begins the next message.
-    fn start_message(&mut self) {
+    /// Forgets the parts so far, so that the next part is the first of a message.
+    fn reset_message(&mut self) {
         self.parts.clear();
         self.bytes = 0;
         self.not_kept = None;

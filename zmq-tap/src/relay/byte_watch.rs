@@ -21,10 +21,12 @@ pub(super) struct ByteWatch {
 }
 
 impl ByteWatch {
+    /// Creates an observer that reports to `journal`.
     pub(super) fn new(journal: Arc<Journal>, direction: Direction) -> Self {
         Self { reporter: Reporter::new(journal, direction), is_kept: true, has_relayed: false }
     }
 
+    /// Whether the bytes of this direction are reported.
     fn is_reported(&self) -> bool {
         // Only what the server sends has tokens.
         self.reporter.direction == Direction::Backward

@@ -31,7 +31,7 @@ pub(super) struct RelayRoute {
     pub(super) upstream: UpstreamSocket,
 }
 
-/// Relays one accepted connection until it ends.
+/// Relays one accepted connection until it ends. If its upstream cannot be reached, counts why and closes it.
 pub(super) async fn serve_connection(
     shared: Arc<RelayState>,
     route: Arc<RelayRoute>,
@@ -80,17 +80,17 @@ async fn relay_both_directions<W: StreamObserver>(
     accepted: &Socket,
     upstream: &Socket,
     stop: &Signal,
-    observer: impl Fn(Arc<Journal>, Direction) -> W,
+    new_observer: impl Fn(Arc<Journal>, Direction) -> W,
 ) -> ConnectionEnd {
     let options = &journal.shared.options;
     let forward_window = StreamWindow::new(journal.shared.pool.clone(), options.buffer_bytes);
     let backward_window = StreamWindow::new(journal.shared.pool.clone(), options.buffer_bytes);
-    let mut forward_watch = observer(journal.clone(), Direction::Forward);
-    let mut backward_watch = observer(journal.clone(), Direction::Backward);
+    let mut forward_watch = new_observer(journal.clone(), Direction::Forward);
+    let mut backward_watch = new_observer(journal.clone(), Direction::Backward);
     let mut forward_end = None;
     let mut backward_end = None;
     let mut is_stopping = false;
-    let mut first = None;
+    let mut first_ended = None;
     let mut leave_deadline = None;
     {
         let mut forward = pin!(copy_until_end(accepted, upstream, &mut forward_watch, forward_window));
@@ -100,11 +100,11 @@ async fn relay_both_directions<W: StreamObserver>(
             tokio::select! {
                 end = &mut forward, if forward_end.is_none() => {
                     forward_end = Some(end);
-                    first = first.or(Some(side_that_ended(end, Direction::Forward)));
+                    first_ended = first_ended.or(Some(side_that_ended(end, Direction::Forward)));
                 }
                 end = &mut backward, if backward_end.is_none() => {
                     backward_end = Some(end);
-                    first = first.or(Some(side_that_ended(end, Direction::Backward)));
+                    first_ended = first_ended.or(Some(side_that_ended(end, Direction::Backward)));
                 }
                 () = stop.received(), if !is_stopping => {
                     is_stopping = true;
@@ -130,8 +130,9 @@ async fn relay_both_directions<W: StreamObserver>(
             if is_reportable_by_reset(forward_end) || is_reportable_by_reset(backward_end) {
                 break;
             }
-            let has_failed = has_failed(forward_end) || has_failed(backward_end);
-            if deadline.is_none() && (is_stopping || has_failed) {
+            let is_ending = is_stopping || has_failed(forward_end) || has_failed(backward_end);
+            if is_ending && deadline.is_none() {
+                // The bytes on their way to the other side get this long.
                 deadline = Some(Instant::now() + options.drain);
             }
         }
@@ -153,13 +154,15 @@ async fn relay_both_directions<W: StreamObserver>(
     } else {
         Ending::Closed
     };
-    ConnectionEnd { cause, first }
+    ConnectionEnd { cause, first: first_ended }
 }
 
+/// Whether a direction ended so that a reset can tell the other side of it: its source failed, and nothing from it would be lost.
 fn is_reportable_by_reset(end: Option<DirectionEnd>) -> bool {
     matches!(end, Some(DirectionEnd::Source { has_relayed: false, .. }))
 }
 
+/// Whether a direction ended by a failure of its source or its sink.
 fn has_failed(end: Option<DirectionEnd>) -> bool {
     matches!(end, Some(DirectionEnd::Source { .. } | DirectionEnd::Sink(_)))
 }
@@ -193,12 +196,14 @@ fn connector_failure(forward: Option<DirectionEnd>, backward: Option<DirectionEn
     None
 }
 
-/// Error of the upstream, which is the source and the sink of the opposite directions.
+/// Error of the upstream, if it failed in either direction: it is the source of the backward one, and the sink of the forward one.
 fn upstream_failure(forward: Option<DirectionEnd>, backward: Option<DirectionEnd>) -> Option<io::ErrorKind> {
     connector_failure(backward, forward)
 }
 
+/// Pause before the second attempt to connect. It doubles with each further attempt.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
+/// Longest pause between two attempts.
 const MAX_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why a connection to the upstream was not made.
@@ -212,7 +217,8 @@ enum ConnectFailure {
     Forbidden,
 }
 
-/// Connects, with retries for `patience`. An HTTP server that refuses is not retried, since its clients expect an immediate error.
+/// Connects to the route's upstream, with retries for `patience` or until `peer` is gone. An HTTP server that refuses is not retried, since
+/// its clients expect an immediate error.
 async fn connect_with_retries(route: &RelayRoute, peer: &Socket, patience: Duration) -> Result<Socket, ConnectFailure> {
     let upstream = &route.pair.upstream;
     let deadline = Instant::now() + patience;
@@ -242,19 +248,19 @@ async fn connect_with_retries(route: &RelayRoute, peer: &Socket, patience: Durat
     }
 }
 
-/// Connects to the route's upstream.
+/// Connects to the route's upstream once.
 async fn connect_to_upstream(route: &RelayRoute) -> io::Result<Socket> {
     match &route.pair.upstream {
-        Endpoint::Path(path) => Socket::unix(route.upstream.connect(path).await?),
+        Endpoint::Path(path) => Socket::from_unix(route.upstream.connect(path).await?),
         Endpoint::Abstract(name) => {
             // The kernel and tokio denote an abstract name by a leading zero byte.
             let address = OsString::from_vec([b"\0", name.as_bytes()].concat());
-            Socket::unix(UnixStream::connect(address).await?)
+            Socket::from_unix(UnixStream::connect(address).await?)
         }
         Endpoint::Tcp { host, port, .. } => {
             // An endpoint for all addresses is reached by this one, too.
             let host = host.as_deref().unwrap_or("127.0.0.1");
-            Socket::tcp(TcpStream::connect((host, *port)).await?)
+            Socket::from_tcp(TcpStream::connect((host, *port)).await?)
         }
     }
 }

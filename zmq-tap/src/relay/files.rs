@@ -111,7 +111,7 @@ pub(super) fn listener_channel() -> io::Result<(ListenerSender, ListenerReceiver
 
 impl ListenerSender {
     /// Sends the sockets of a pair to the relay's thread.
-    pub(super) fn send(&self, sockets: &PairSockets) -> io::Result<()> {
+    pub(super) fn send_sockets(&self, sockets: &PairSockets) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SOCKETS))];
         let mut rights = SendAncillaryBuffer::new(&mut space);
         // The receiver tells them apart by this order.
@@ -125,7 +125,7 @@ impl ListenerSender {
 
 impl ListenerReceiver {
     /// Returns the files of the next pair, or an error if none were sent.
-    pub(super) fn receive(&self) -> io::Result<PairSockets> {
+    pub(super) fn receive_sockets(&self) -> io::Result<PairSockets> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SOCKETS))];
         let mut rights = RecvAncillaryBuffer::new(&mut space);
         let mut byte = [0];
@@ -165,14 +165,14 @@ mod tests {
             assert_eq!(own(number).is_some(), separated.is_err(), "no other file is open");
             separated_channel.0.send(()).expect("received");
             go.1.recv().expect("sent");
-            let listener = receiver.receive().map(|sockets| UnixListener::from(sockets.listener));
+            let listener = receiver.receive_sockets().map(|sockets| UnixListener::from(sockets.listener));
             let shown = listener.as_ref().ok().and_then(|listener| own(listener.as_raw_fd()));
             (separated, shown, listener.map(|listener| listener.local_addr()))
         });
         separated_channel.1.recv().expect("the thread runs");
         let listener = UnixListener::bind(&path).expect("bound");
         let sockets = PairSockets { listener: listener.try_clone().expect("cloned").into(), upstream: None };
-        sender.send(&sockets).expect("sent");
+        sender.send_sockets(&sockets).expect("sent");
         drop(sockets);
         go.0.send(()).expect("sent");
         let (separated, shown, address) = thread.join().expect("the thread ends");
@@ -190,6 +190,9 @@ mod tests {
     #[test]
     fn receiving_without_a_sent_listener_fails() {
         let (_sender, receiver) = listener_channel().expect("a pair");
-        assert_eq!(receiver.receive().map_err(|error| error.kind()).expect_err("none"), io::ErrorKind::WouldBlock);
+        assert_eq!(
+            receiver.receive_sockets().map_err(|error| error.kind()).expect_err("none"),
+            io::ErrorKind::WouldBlock
+        );
     }
 }

@@ -19,6 +19,7 @@ pub(super) struct Journal {
     opened_at: MonoNs,
     /// The opening is reported.
     is_announced: AtomicBool,
+    /// The end that [`Self::record_end`] was told.
     end: Mutex<Option<ConnectionEnd>>,
 }
 
@@ -45,11 +46,12 @@ impl Journal {
         Arc::new(journal)
     }
 
+    /// The observation that `what` happened on this connection.
     fn observation(&self, what: Observed) -> Observation {
         Observation { pair: self.pair, lane: self.lane, what }
     }
 
-    /// Reports once that the connection opened. Returns false if the queue is full.
+    /// Reports that the connection opened, unless it is reported already. Returns false if the queue is full.
     fn report_opening(&self) -> bool {
         if self.is_announced.load(Ordering::Relaxed) {
             return true;
@@ -68,9 +70,7 @@ impl Journal {
 
     /// Queues a rare observation that must not be lost. If the queue is full, it is queued after all frames.
     pub(super) fn push_rare(&self, what: Observed) {
-        let Err(observation) = self.push(what) else {
-            return;
-        };
+        let Err(observation) = self.push(what) else { return };
         let was_announced = self.is_announced.swap(true, Ordering::Relaxed);
         if !was_announced {
             // Late observations are read in order, so the opening precedes all others of its connection.
@@ -96,8 +96,8 @@ impl Drop for Journal {
     fn drop(&mut self) {
         let recorded = self.end.lock().unwrap_or_else(PoisonError::into_inner).take();
         // Without a recorded end, the task panicked, or the relay dropped it.
-        let unrecorded = if std::thread::panicking() { Ending::Panicked } else { Ending::Stopped };
-        let end = recorded.unwrap_or(ConnectionEnd { cause: unrecorded, first: None });
+        let cause_if_unrecorded = if std::thread::panicking() { Ending::Panicked } else { Ending::Stopped };
+        let end = recorded.unwrap_or(ConnectionEnd { cause: cause_if_unrecorded, first: None });
         self.push_rare(Observed::Closed { at: MonoNs::now(), first: end.first, why: end.cause });
     }
 }
@@ -112,6 +112,7 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
+    /// Creates a reporter that has nothing left to report.
     pub(super) fn new(journal: Arc<Journal>, direction: Direction) -> Self {
         Self { journal, direction, unreported: 0 }
     }
@@ -130,7 +131,7 @@ impl Reporter {
         if self.unreported == 0 {
             return true;
         }
-        let is_queued = self.journal.push(self.missed_observation(self.unreported, MissedCause::QueueFull)).is_ok();
+        let is_queued = self.journal.push(self.loss_of(self.unreported, MissedCause::QueueFull)).is_ok();
         if is_queued {
             self.unreported = 0;
         }
@@ -143,14 +144,15 @@ impl Reporter {
         self.journal.shared.counters.dropped.add(1);
     }
 
-    /// Queues a loss, which must itself not be lost.
+    /// Queues the loss of `count` messages, which must itself not be lost.
     pub(super) fn report_lost(&self, count: u64, cause: MissedCause) {
         if count > 0 {
-            self.journal.push_rare(self.missed_observation(count, cause));
+            self.journal.push_rare(self.loss_of(count, cause));
         }
     }
 
-    fn missed_observation(&self, count: u64, cause: MissedCause) -> Observed {
+    /// The observation that `count` messages of this direction are missing.
+    fn loss_of(&self, count: u64, cause: MissedCause) -> Observed {
         Observed::Lost { direction: self.direction, count, cause }
     }
 

@@ -5,6 +5,7 @@ use std::net::TcpListener as StdTcpListener;
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener as StdUnixListener};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,24 +40,35 @@ pub(super) fn bind_listener(pair: &Pair) -> Result<BoundListener, RelayError> {
     if listen.speaks_http() != upstream.speaks_http() {
         return Err(RelayError::Mixed(pair.clone()));
     }
-    let bound = match listen {
-        Endpoint::Path(path) => {
-            let upstream_path = if let Endpoint::Path(path) = upstream { Some(path.as_path()) } else { None };
-            let (listener, claim) = SocketClaim::listen(path, upstream_path)?;
-            return Ok(BoundListener { socket: listener.into(), endpoint: listen.clone(), claim: Some(claim) });
+    match listen {
+        Endpoint::Path(path) => bind_socket_path(path, upstream),
+        Endpoint::Abstract(name) => bind_abstract_name(name).map_err(|error| bind_error(listen, error)),
+        Endpoint::Tcp { http, host, port } => {
+            bind_tcp_port(*http, host.as_deref(), *port).map_err(|error| bind_error(listen, error))
         }
-        Endpoint::Abstract(name) => bind_abstract_name(name, listen),
-        Endpoint::Tcp { http, host, port } => bind_tcp_port(*http, host.as_deref(), *port),
-    };
-    bound.map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => RelayError::InUse(listen.clone()),
-        _ => RelayError::Bind(listen.clone(), error),
-    })
+    }
 }
 
-fn bind_abstract_name(name: &str, listen: &Endpoint) -> io::Result<BoundListener> {
+/// Makes a socket file at `path`, with a claim by which it is removed later.
+fn bind_socket_path(path: &Path, upstream: &Endpoint) -> Result<BoundListener, RelayError> {
+    // Only a socket file has permissions, which the new one must not exceed.
+    let upstream_path = if let Endpoint::Path(path) = upstream { Some(path.as_path()) } else { None };
+    let (listener, claim) = SocketClaim::listen(path, upstream_path)?;
+    Ok(BoundListener { socket: listener.into(), endpoint: Endpoint::Path(path.to_owned()), claim: Some(claim) })
+}
+
+/// Binds a name of the abstract namespace, which no file stands for.
+fn bind_abstract_name(name: &str) -> io::Result<BoundListener> {
     let listener = StdUnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
-    Ok(BoundListener { socket: listener.into(), endpoint: listen.clone(), claim: None })
+    Ok(BoundListener { socket: listener.into(), endpoint: Endpoint::Abstract(name.to_owned()), claim: None })
+}
+
+/// Error of listening at `listen`, which has its own message if another listener is there.
+fn bind_error(listen: &Endpoint, error: io::Error) -> RelayError {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => RelayError::InUse(listen.clone()),
+        _ => RelayError::Bind(listen.clone(), error),
+    }
 }
 
 /// Binds a port of `host`, or of all addresses. Port 0 stands for any free one, which the endpoint then names.
@@ -86,10 +98,16 @@ impl Listener {
     }
 
     /// Accepts the next connection.
-    async fn accept(&self) -> io::Result<Socket> {
+    async fn accept_connection(&self) -> io::Result<Socket> {
         match self {
-            Self::Unix(listener) => Socket::unix(listener.accept().await?.0),
-            Self::Tcp(listener) => Socket::tcp(listener.accept().await?.0),
+            Self::Unix(listener) => {
+                let (stream, _peer_address) = listener.accept().await?;
+                Socket::from_unix(stream)
+            }
+            Self::Tcp(listener) => {
+                let (stream, _peer_address) = listener.accept().await?;
+                Socket::from_tcp(stream)
+            }
         }
     }
 }
@@ -101,7 +119,7 @@ pub(super) async fn accept_connections(shared: Arc<RelayState>, route: RelayRout
     let mut lane = 0;
     loop {
         tokio::select! {
-            accepted = listener.accept() => match accepted {
+            accepted = listener.accept_connection() => match accepted {
                 Ok(socket) => {
                     // Dropping the socket closes the connection.
                     if !shared.admit_connection() {
@@ -134,7 +152,7 @@ pub(super) async fn accept_connections(shared: Arc<RelayState>, route: RelayRout
     }
 }
 
-/// Counts the panic of a connection's task.
+/// Counts the panic of a connection's task, if it `ended` by one.
 fn record_panic(shared: &RelayState, ended: &Result<(), tokio::task::JoinError>) {
     if ended.as_ref().is_err_and(tokio::task::JoinError::is_panic) {
         shared.counters.panics.add(1);
@@ -154,7 +172,8 @@ impl Drop for ConnectionSlot {
 }
 
 impl RelayState {
-    /// Counts a new connection if the limit allows; [`ConnectionSlot`] reverses the count.
+    /// Counts a new connection as open and returns true, or counts it as refused if the limit is reached. [`ConnectionSlot`] reverses the
+    /// first count.
     fn admit_connection(&self) -> bool {
         if self.counters.connections_open.get() >= self.options.max_connections as u64 {
             self.counters.connections_refused.add(1);

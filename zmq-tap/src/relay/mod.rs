@@ -89,6 +89,7 @@ struct RelayState {
 }
 
 impl RelayState {
+    /// State of a relay that has no connections yet.
     fn new(options: RelayOptions) -> Arc<Self> {
         let counters = Arc::new(Counters::default());
         let max_late_observations = options.max_connections.saturating_mul(LATE_PER_CONNECTION);
@@ -123,7 +124,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Binds the listeners of these pairs before it returns, and relays on a separate thread. [`Relay::add`] adds further pairs.
+    /// Binds the listeners of these pairs before it returns, and relays on a separate thread. [`Relay::add_bound_pair`] adds further pairs.
     pub fn start(pairs: Vec<Pair>, options: RelayOptions) -> Result<Self, RelayError> {
         // All before the thread starts, so that a failure leaves no pair half served.
         let bound: Vec<_> = pairs.iter().map(listener::bind_listener).collect::<Result<_, _>>()?;
@@ -152,7 +153,7 @@ impl Relay {
 
     /// Adds a pair whose listener is already bound. Its connections wait for `gate` before the relay connects them to the upstream.
     #[expect(clippy::needless_pass_by_value, reason = "the caller is done with the sockets")]
-    pub fn add(&mut self, pair: Pair, sockets: PairSockets, gate: Signal) -> Result<(), RelayError> {
+    pub fn add_bound_pair(&mut self, pair: Pair, sockets: PairSockets, gate: Signal) -> Result<(), RelayError> {
         let upstream = if sockets.upstream.is_some() {
             // The relay connects to this open file, whoever owns its path.
             UpstreamSocket::default()
@@ -176,7 +177,7 @@ impl Relay {
             _ => return Err(RelayError::Pairs),
         };
         let listen = pair.listen.clone();
-        self.listener_sender.send(sockets).map_err(|error| RelayError::Bind(listen.clone(), error))?;
+        self.listener_sender.send_sockets(sockets).map_err(|error| RelayError::Bind(listen.clone(), error))?;
         let (ready, registration) = channel();
         self.pair_sender.send(AddedPair { index, pair, gate, upstream, ready }).map_err(|_| RelayError::Stopped)?;
         let registration = registration.recv().map_err(|_| RelayError::Stopped)?;
@@ -247,7 +248,7 @@ async fn relay_pairs(
             Some(added) = pair_receiver.recv() => added,
             () = stop.received() => break,
         };
-        let registered = listener_receiver.receive().and_then(|sockets| {
+        let registered = listener_receiver.receive_sockets().and_then(|sockets| {
             let listener = Listener::new(sockets.listener, &pair.listen)?;
             let route = RelayRoute { index, pair, gate, upstream: upstream.with_held_file(sockets.upstream) };
             pairs.spawn(listener::accept_connections(shared.clone(), route, listener, stop.clone()));
@@ -257,6 +258,6 @@ async fn relay_pairs(
         let _ = ready.send(registered);
     }
     let all_drained = async { while pairs.join_next().await.is_some() {} };
-    // Connections that have not ended by then are cut.
+    // Connections that have not ended by then are cut, by dropping their tasks.
     let _ = tokio::time::timeout(shared.options.drain + GRACE, all_drained).await;
 }

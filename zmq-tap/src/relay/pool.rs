@@ -17,8 +17,8 @@ const RETIRED_CHECKS: usize = 4;
 /// Number of unbudgeted blocks kept for reuse.
 const MAX_UNBUDGETED: usize = 4;
 
-/// Part of the free shared memory that one read may use. The memory then never runs out, and reads shrink gradually.
-const SHARE: usize = 64;
+/// One read may use this fraction (1/64) of the free shared memory. The memory then never runs out, and reads shrink gradually.
+const SHARED_FRACTION: usize = 64;
 
 /// Memory for reads; `bytes` shrinks from its front as messages are split off.
 #[derive(Debug)]
@@ -56,6 +56,7 @@ impl ReadBlock {
         self.bytes.capacity() - self.bytes.len()
     }
 
+    /// Whether the block lies outside the budget, so that observations may not refer to it.
     pub(super) fn is_unbudgeted(&self) -> bool {
         self.origin != BlockOrigin::Budget
     }
@@ -65,13 +66,13 @@ impl ReadBlock {
         self.size - LEAST_READ
     }
 
-    /// Makes the whole block available again if nothing refers to any of it.
+    /// Makes the whole block available again if nothing refers to any of it. Its content is gone either way.
     fn try_reclaim(&mut self) -> bool {
         self.bytes.clear();
         self.bytes.try_reclaim(self.size)
     }
 
-    /// Makes the block available again if nothing refers to any of it and it has the needed space.
+    /// Makes the block available again if nothing refers to any of it, and returns whether it then has `needed` bytes.
     fn try_reclaim_bytes(&mut self, needed: usize) -> bool {
         self.try_reclaim() && self.spare_bytes() >= needed
     }
@@ -100,6 +101,7 @@ struct PoolBlocks {
 }
 
 impl Pool {
+    /// Creates a pool without blocks.
     pub(super) fn new(limits: PoolLimits, counters: Arc<Counters>) -> Self {
         Self { blocks: Mutex::default(), limits, counters }
     }
@@ -110,7 +112,7 @@ impl Pool {
     }
 
     /// Returns an empty block with space for at least `needed` bytes, or `None` if the budget is exhausted.
-    pub(super) fn acquire(&self, needed: usize) -> Option<ReadBlock> {
+    pub(super) fn acquire_block(&self, needed: usize) -> Option<ReadBlock> {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         blocks.reclaim_retired();
         // Search from the top: the block used last is likely to be in a cache, and surplus blocks below stay untouched.
@@ -140,9 +142,9 @@ impl Pool {
     /// fewer, but at least `LEAST_READ`, if other connections hold most of the memory.
     pub(super) fn acquire_unbudgeted(&self, wanted: usize) -> ReadBlock {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = self.limits.shared_bytes.saturating_sub(blocks.shared_bytes);
+        let free_bytes = self.limits.shared_bytes.saturating_sub(blocks.shared_bytes);
         // A part of what is free, so that receivers that do not read shorten the reads of others, but never stop them.
-        let shared_bytes = wanted.saturating_sub(LEAST_READ).min(free / SHARE);
+        let shared_bytes = wanted.saturating_sub(LEAST_READ).min(free_bytes / SHARED_FRACTION);
         blocks.shared_bytes += shared_bytes;
         let size = LEAST_READ + shared_bytes;
         let is_full_size = size >= wanted;
@@ -159,7 +161,7 @@ impl Pool {
 
     /// Returns a block to the pool and discards its content. A regular block with fewer than `min_spare_bytes` left is used again only after
     /// all observations that refer to it are dropped.
-    pub(super) fn release(&self, mut block: ReadBlock, min_spare_bytes: usize) {
+    pub(super) fn return_block(&self, mut block: ReadBlock, min_spare_bytes: usize) {
         block.bytes.clear();
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         match block.origin {
@@ -180,21 +182,19 @@ impl PoolBlocks {
     /// Reopens retired blocks that are free. Observations are dropped in about the order they were made, so it is enough to check a few of
     /// the oldest. A block that is still in use moves to the back.
     fn reclaim_retired(&mut self) {
-        let mut in_use = 0;
-        while in_use < RETIRED_CHECKS.min(self.retired.len()) {
-            let Some(mut block) = self.retired.pop_front() else {
-                return;
-            };
+        let mut blocks_in_use = 0;
+        while blocks_in_use < RETIRED_CHECKS.min(self.retired.len()) {
+            let Some(mut block) = self.retired.pop_front() else { return };
             if block.try_reclaim() {
                 self.open.push(block);
             } else {
                 self.retired.push_back(block);
-                in_use += 1;
+                blocks_in_use += 1;
             }
         }
     }
 
-    /// Finds a block that nothing refers to, open or retired.
+    /// Takes a block of at least `needed` bytes that nothing refers to, retired or open. `None` if there is none.
     fn take_unused(&mut self, needed: usize) -> Option<ReadBlock> {
         if let Some(index) = self.retired.iter_mut().position(|block| block.try_reclaim_bytes(needed)) {
             return self.retired.remove(index);
@@ -232,15 +232,15 @@ mod tests {
     #[test]
     fn a_block_is_reused_after_its_observations_are_dropped() {
         let (pool, counters) = pool(1024, 2048);
-        let mut block = pool.acquire(100).expect("within the budget");
+        let mut block = pool.acquire_block(100).expect("within the budget");
         block.bytes.extend_from_slice(&[7; 1000]);
         let message = block.bytes.split().freeze();
-        pool.release(block, 100);
-        let second = pool.acquire(100).expect("within the budget");
+        pool.return_block(block, 100);
+        let second = pool.acquire_block(100).expect("within the budget");
         assert_eq!(counters.held_bytes.get(), 2048);
-        assert!(pool.acquire(100).is_none(), "both blocks are in use");
+        assert!(pool.acquire_block(100).is_none(), "both blocks are in use");
         drop(message);
-        assert_eq!(pool.acquire(1024).expect("free again").spare_bytes(), 1024);
+        assert_eq!(pool.acquire_block(1024).expect("free again").spare_bytes(), 1024);
         drop(second);
         assert_eq!(counters.held_bytes.get(), 2048);
     }
@@ -250,10 +250,10 @@ mod tests {
         let (pool, counters) = pool(1024, 64 << 10);
         let mut kept = Vec::new();
         for n in 0..1000 {
-            let mut block = pool.acquire(1000).expect("within the budget");
+            let mut block = pool.acquire_block(1000).expect("within the budget");
             block.bytes.extend_from_slice(&[7; 1000]);
             let message = block.bytes.split().freeze();
-            pool.release(block, 100);
+            pool.return_block(block, 100);
             if n % 200 == 0 {
                 kept.push(message);
             }
@@ -267,16 +267,16 @@ mod tests {
         let (pool, _) = pool(1024, 8 * 1024);
         let mut messages = Vec::new();
         for _ in 0..8 {
-            let mut block = pool.acquire(1000).expect("within the budget");
+            let mut block = pool.acquire_block(1000).expect("within the budget");
             block.bytes.extend_from_slice(&[7; 1000]);
             messages.push(block.bytes.split().freeze());
-            pool.release(block, 100);
+            pool.return_block(block, 100);
         }
         // This block is behind those that `reclaim_retired` checks.
         let index = messages.pop().map(|last| last.as_ptr());
-        let block = pool.acquire(1000).expect("one is free");
+        let block = pool.acquire_block(1000).expect("one is free");
         assert_eq!(Some(block.bytes.as_ptr()), index);
-        assert!(pool.acquire(1000).is_none(), "the others are in use");
+        assert!(pool.acquire_block(1000).is_none(), "the others are in use");
     }
 
     #[test]
@@ -288,7 +288,7 @@ mod tests {
         assert!(blocks.iter().all(|block| block.spare_bytes() >= LEAST_READ));
         assert!(counters.reads_shortened.get() > 3_000);
         for block in blocks {
-            pool.release(block, 16);
+            pool.return_block(block, 16);
         }
         assert_eq!(pool.acquire_unbudgeted(16 << 10).spare_bytes(), 16 << 10, "free again");
     }
@@ -296,12 +296,12 @@ mod tests {
     #[test]
     fn a_large_message_gets_the_memory_of_unused_blocks() {
         let (pool, _) = pool(1024, 4096);
-        let blocks: Vec<ReadBlock> = (0..4).filter_map(|_| pool.acquire(1024)).collect();
+        let blocks: Vec<ReadBlock> = (0..4).filter_map(|_| pool.acquire_block(1024)).collect();
         assert_eq!(blocks.len(), 4);
-        assert!(pool.acquire(4000).is_none());
+        assert!(pool.acquire_block(4000).is_none());
         for block in blocks {
-            pool.release(block, 16);
+            pool.return_block(block, 16);
         }
-        assert!(pool.acquire(4000).is_some_and(|block| block.spare_bytes() >= 4000));
+        assert!(pool.acquire_block(4000).is_some_and(|block| block.spare_bytes() >= 4000));
     }
 }

@@ -43,15 +43,16 @@ pub(super) async fn copy_until_end(
     mut window: StreamWindow,
 ) -> DirectionEnd {
     let mut bytes_since_yield = 0;
-    let mut saved_size = to.shrink_send_buffer();
-    if saved_size.is_some() {
+    // Taken when the receiver is trusted; `None` for TCP, whose buffer is left as it is.
+    let mut usual_buffer_bytes = to.shrink_send_buffer();
+    if usual_buffer_bytes.is_some() {
         window.limit_reads(UNTRUSTED_READ_BYTES);
     }
     loop {
         if let Err(error) = from.readable().await {
             return source_failed(&error, to, watch);
         }
-        let is_kept = window.reserve(watch.bytes_to_keep());
+        let is_kept = window.reserve_space(watch.bytes_to_keep());
         if !is_kept {
             watch.note_discarded();
         }
@@ -62,6 +63,7 @@ pub(super) async fn copy_until_end(
             }
             Ok(count) => count,
             Err(error) if is_retryable(&error) => {
+                // Nothing was read, so an idle connection gives its block back.
                 window.discard_relayed(watch.bytes_to_keep().start);
                 continue;
             }
@@ -74,7 +76,7 @@ pub(super) async fn copy_until_end(
                     window.record_written(written);
                     watch.observe_written(&mut window, written, MonoNs::now());
                     if window.written() >= TRUST_AFTER_BYTES
-                        && let Some(size) = saved_size.take()
+                        && let Some(size) = usual_buffer_bytes.take()
                     {
                         to.restore_send_buffer(size);
                         window.limit_reads(usize::MAX);
@@ -99,7 +101,7 @@ pub(super) async fn copy_until_end(
     }
 }
 
-/// Ends the copy after an error of the source.
+/// Ends the copy after an error of the source: passes an end of stream to the sink `to`, unless a reset can report the failure.
 fn source_failed(error: &io::Error, to: &Socket, watch: &impl StreamObserver) -> DirectionEnd {
     let has_relayed = watch.has_relayed();
     if has_relayed {
@@ -109,6 +111,7 @@ fn source_failed(error: &io::Error, to: &Socket, watch: &impl StreamObserver) ->
     DirectionEnd::Source { kind: error.kind(), has_relayed }
 }
 
+/// Whether a read or write that failed with this error changed nothing, and can be made again after a wait.
 fn is_retryable(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

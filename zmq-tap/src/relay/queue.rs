@@ -15,13 +15,16 @@ pub struct Observations {
     frames: ArrayQueue<Observation>,
     /// Openings, closings and losses that found `frames` full. They are delivered once `frames` is empty.
     late: Mutex<VecDeque<Observation>>,
+    /// Length of `late`, which a poll reads without the lock.
     late_len: AtomicUsize,
+    /// Limit of `late`.
     late_limit: usize,
 }
 
 impl Observations {
-    pub(super) fn new(frames: usize, late_limit: usize) -> Self {
-        Self { frames: ArrayQueue::new(frames), late: Mutex::default(), late_len: AtomicUsize::new(0), late_limit }
+    /// Creates a queue of `max_frames` observations, and a reserve of `late_limit` for rare ones.
+    pub(super) fn new(max_frames: usize, late_limit: usize) -> Self {
+        Self { frames: ArrayQueue::new(max_frames), late: Mutex::default(), late_len: AtomicUsize::new(0), late_limit }
     }
 
     /// Returns the next observation, if any. Never blocks.
@@ -34,7 +37,7 @@ impl Observations {
         self.frames.is_empty() && self.late_len.load(Ordering::Acquire) == 0
     }
 
-    /// The next observation that did not fit into the queue of frames.
+    /// The next observation of the reserve, unless the queue of frames has one by now. `None` if both are empty.
     fn poll_late(&self) -> Option<Observation> {
         if self.late_len.load(Ordering::Acquire) == 0 {
             return None;

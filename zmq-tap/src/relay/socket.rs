@@ -19,6 +19,7 @@ const SMALL_SEND_BUFFER: usize = 2 << 10;
 /// Time a writer waits when no file descriptor is available for waiting.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
+/// Registers a socket with the runtime, so that tasks can wait for `interest`. Needs a runtime's context.
 #[allow(unsafe_code)]
 fn register_file(file: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` keeps its file open, and its number, until it is dropped.
@@ -35,22 +36,27 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    pub(super) fn unix(stream: UnixStream) -> io::Result<Self> {
+    /// Takes over a connected socket of Linux's local kind.
+    pub(super) fn from_unix(stream: UnixStream) -> io::Result<Self> {
         Self::new(stream.into_std()?.into(), false)
     }
 
-    /// Disables Nagle's algorithm as `libzmq` does on its own TCP sockets; otherwise small frames wait for acknowledgements.
-    pub(super) fn tcp(stream: TcpStream) -> io::Result<Self> {
+    /// Takes over a connected TCP socket.
+    pub(super) fn from_tcp(stream: TcpStream) -> io::Result<Self> {
+        // Disables Nagle's algorithm as `libzmq` does on its own sockets; otherwise small frames wait for acknowledgements.
         stream.set_nodelay(true)?;
         Self::new(stream.into_std()?.into(), true)
     }
 
+    /// Registers a connected socket that does not block.
     fn new(stream: OwnedFd, is_tcp: bool) -> io::Result<Self> {
         let stream = register_file(stream, Interest::READABLE)?;
         Ok(Self { stream, is_tcp })
     }
 
+    /// Waits until bytes can be read, or the stream has ended or failed.
     pub(super) async fn readable(&self) -> io::Result<()> {
+        // Stays ready until a read finds nothing, so that a busy socket is not waited for.
         self.stream.readable().await.map(|mut guard| guard.retain_ready())
     }
 
@@ -66,25 +72,28 @@ impl Socket {
         }
     }
 
-    /// Reads available bytes, up to the room in `buffer`.
+    /// Reads available bytes, up to the room in `buffer`, and returns their number. 0 is the end of the stream; the error is `WouldBlock`
+    /// if none are available.
     #[allow(unsafe_code)]
     pub(super) fn try_read<B: BufMut>(&self, buffer: &mut B) -> io::Result<usize> {
         let requested = buffer.remaining_mut();
         let count = self.stream.try_io(Interest::READABLE, |file| {
             // SAFETY: `read` only writes to the slice.
             let spare = unsafe { buffer.chunk_mut().as_uninit_slice_mut() };
-            let (bytes, _) = read(file, spare)?;
+            let (bytes, _unfilled) = read(file, spare)?;
             Ok(bytes.len())
         })?;
         // SAFETY: `read` has initialized this many bytes.
         unsafe { buffer.advance_mut(count) };
         if 0 < count && count < requested {
-            // A short read means that nothing is left. Clearing readiness saves the read that would return `WouldBlock`.
+            // A short read means that nothing is left. Clearing readiness saves the read that would return `WouldBlock`, which is the error
+            // that the runtime clears it for.
             let _ = self.stream.try_io(Interest::READABLE, |_| io::Result::<()>::Err(io::ErrorKind::WouldBlock.into()));
         }
         Ok(count)
     }
 
+    /// Writes what the kernel accepts at once, and returns that number of bytes. The error is `WouldBlock` if it accepts none.
     pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         Ok(send(&self.stream, bytes, SendFlags::NOSIGNAL)?)
     }
@@ -102,7 +111,7 @@ impl Socket {
 
     /// Restores a send buffer of `size` bytes.
     pub(super) fn restore_send_buffer(&self, size: usize) {
-        // The kernel doubles the size it is asked for, and reports the doubled size.
+        // The kernel doubles the size it is asked for, and reports the doubled size. With the small buffer a stream is only slower.
         let _ = set_socket_send_buffer_size(&self.stream, size / 2);
     }
 
@@ -113,12 +122,14 @@ impl Socket {
 
     /// Shuts down reading: received bytes can still be read, then the stream ends. The peer of a socket file can no longer write.
     pub(super) fn end_reading(&self) {
+        // It fails only if the peer is gone, and then the stream ends anyway.
         let _ = shutdown(&self.stream, Shutdown::Read);
     }
 
     /// Makes a later close send a reset. A socket file has no reset except the one caused by unread bytes.
     pub(super) fn reset_on_close(&self) {
         if self.is_tcp {
+            // Without it, the peer sees an ordinary end of the stream.
             let _ = set_socket_linger(&self.stream, Some(Duration::ZERO));
         }
     }
@@ -126,9 +137,9 @@ impl Socket {
     /// Whether the peer is known to have closed both directions, without reading. A peer that only stopped sending still waits for its
     /// bytes to arrive; over TCP a full close looks the same.
     pub(super) async fn is_closed_by_peer(&self) -> bool {
+        let both_ways = Interest::READABLE | Interest::WRITABLE;
         // `ready` waits only while nothing at all is known about the socket.
-        let both = Interest::READABLE | Interest::WRITABLE;
-        let ready = timeout(Duration::ZERO, self.stream.ready(both)).await;
-        matches!(ready, Ok(Ok(guard)) if guard.ready().is_read_closed() && guard.ready().is_write_closed())
+        let Ok(Ok(guard)) = timeout(Duration::ZERO, self.stream.ready(both_ways)).await else { return false };
+        guard.ready().is_read_closed() && guard.ready().is_write_closed()
     }
 }

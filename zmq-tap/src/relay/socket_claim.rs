@@ -41,7 +41,7 @@ impl FileIdentity {
         format!("{} {} {}.{:09}", self.device, self.inode, self.modified_s, self.modified_subsec_ns)
     }
 
-    /// Parses the fields of a note.
+    /// Parses the fields of a note. `None` unless the text is exactly as [`Self::to_numbers`] writes it.
     pub(crate) fn from_numbers(text: &str) -> Option<Self> {
         let mut fields = text.split(' ');
         let device = fields.next()?.parse().ok()?;
@@ -54,6 +54,7 @@ impl FileIdentity {
         (identity.to_numbers() == text).then_some(identity)
     }
 
+    /// Text of the note next to the socket with this identity.
     fn note_text(&self) -> String {
         format!("tokengap socket {}\n", self.to_numbers())
     }
@@ -82,49 +83,54 @@ impl SocketClaim {
     /// Listens at `path`. Replaces only a socket that a killed tokengap left there. A user without permission to connect to the socket
     /// file `upstream` cannot connect here either.
     pub(super) fn listen(path: &Path, upstream: Option<&Path>) -> Result<(UnixListener, Self), RelayError> {
-        let endpoint = Endpoint::Path(path.to_owned());
-        let failed = |error| RelayError::Bind(endpoint.clone(), error);
-        let entry = FolderEntry::of_path(path).map_err(failed)?;
-        let found = entry.find_file().map_err(failed)?;
-        if let Some(found) = &found
-            && !found.is_socket()
-        {
-            return Err(RelayError::NotASocket(path.to_owned(), kind_of_file(found.metadata().file_type())));
-        }
-        let mut note = SocketNote::open(&entry.folder, &entry.name, found.is_none())?;
-        if let Some(found) = &found {
-            let is_ours =
-                note.as_mut().is_some_and(|note| note.identifies_socket(&FileIdentity::of_metadata(found.metadata())));
-            // Never replaces a socket that somebody listens on.
-            if is_listening(found).map_err(failed)? {
-                return Err(RelayError::InUse(endpoint));
-            }
-            if !is_ours {
-                return Err(RelayError::Foreign(path.to_owned()));
-            }
-            // A killed tokengap left it, and nobody listens.
-            entry.folder.remove_file(&entry.name, found.metadata()).map_err(failed)?;
-        }
-        let Some(note) = note else {
-            return Err(RelayError::Foreign(path.to_owned()));
+        let entry = FolderEntry::of_path(path).map_err(|error| listen_error(path, error))?;
+        let found = entry.find_file().map_err(|error| listen_error(path, error))?;
+        let note = match &found {
+            Some(found) => Self::remove_own_socket(path, &entry, found)?,
+            None => SocketNote::create_for(&entry.folder, &entry.name)?,
         };
         let bound = match bind_socket_file(path, &entry, upstream) {
             Ok(bound) => bound,
             Err(error) => {
-                note.remove();
+                note.remove_note();
                 return Err(match error.kind() {
-                    io::ErrorKind::AddrInUse => RelayError::InUse(endpoint),
-                    _ => failed(error),
+                    io::ErrorKind::AddrInUse => RelayError::InUse(Endpoint::Path(path.to_owned())),
+                    _ => listen_error(path, error),
                 });
             }
         };
         let claim = Self { entry, identity: FileIdentity::of_metadata(bound.file.metadata()), note };
         claim
             .note
-            .write(&claim.identity.note_text())
+            .write_text(&claim.identity.note_text())
             .map_err(|error| RelayError::Note(claim.note.shown_path(), error))?;
         Ok((bound.listener, claim))
     }
+
+    /// Removes the file `found` at `path`, if it is a socket that a killed tokengap left. Returns the note by which it was recognised.
+    fn remove_own_socket(path: &Path, entry: &FolderEntry, found: &HeldFile) -> Result<SocketNote, RelayError> {
+        if !found.is_socket() {
+            return Err(RelayError::NotASocket(path.to_owned(), kind_of_file(found.metadata().file_type())));
+        }
+        let mut note = SocketNote::open(&entry.folder, &entry.name, MissingNote::IsNone)?;
+        let identity = FileIdentity::of_metadata(found.metadata());
+        let is_ours = note.as_mut().is_some_and(|note| note.identifies_socket(&identity));
+        // Never replaces a socket that somebody listens on.
+        if is_listening(found).map_err(|error| listen_error(path, error))? {
+            return Err(RelayError::InUse(Endpoint::Path(path.to_owned())));
+        }
+        let Some(note) = note.filter(|_| is_ours) else {
+            return Err(RelayError::Foreign(path.to_owned()));
+        };
+        // A killed tokengap left it, and nobody listens.
+        entry.folder.remove_file(&entry.name, found.metadata()).map_err(|error| listen_error(path, error))?;
+        Ok(note)
+    }
+}
+
+/// Error of listening at the socket file `path`.
+fn listen_error(path: &Path, error: io::Error) -> RelayError {
+    RelayError::Bind(Endpoint::Path(path.to_owned()), error)
 }
 
 impl Drop for SocketClaim {
@@ -132,43 +138,48 @@ impl Drop for SocketClaim {
         if let Ok(Some(found)) = self.entry.find_file()
             && FileIdentity::of_metadata(found.metadata()) == self.identity
         {
+            // Nothing more can be done at the end. The next start reports a file that stays.
             let _ = self.entry.folder.remove_file(&self.entry.name, found.metadata());
         }
-        self.note.remove();
+        self.note.remove_note();
     }
 }
 
 impl SocketNote {
     /// Creates the note next to the socket `name`, or reuses one that a killed tokengap left.
     pub(crate) fn create(folder: &Folder, name: &str) -> Result<Self, RelayError> {
-        let created = Self::open(folder, name.as_ref(), true)?;
-        created.ok_or_else(|| RelayError::Foreign(folder.shown(name)))
+        Self::create_for(folder, name.as_ref())
+    }
+
+    /// As [`Self::create`], for a name that may not be UTF-8.
+    fn create_for(folder: &Folder, socket: &OsStr) -> Result<Self, RelayError> {
+        let created = Self::open(folder, socket, MissingNote::IsCreated)?;
+        created.ok_or_else(|| RelayError::Foreign(folder.shown(socket)))
     }
 
     /// Opens and locks the note next to the socket `name`. Returns `None` if there is none.
     pub(crate) fn lock(folder: &Folder, name: &str) -> Result<Option<Self>, RelayError> {
-        Self::open(folder, name.as_ref(), false)
+        Self::open(folder, name.as_ref(), MissingNote::IsNone)
     }
 
-    /// Opens and locks the note next to `socket`. If none exists, creates one or returns `None`. Refuses a file of another user, a link, or a
-    /// file with a second name: it is not opened for its content.
-    fn open(folder: &Folder, socket: &OsStr, creates_missing: bool) -> Result<Option<Self>, RelayError> {
+    /// Opens and locks the note next to `socket`. Returns `None` if there is none and `missing` says so. Refuses a file of another user, a
+    /// link, or a file with a second name: it is not opened for its content.
+    fn open(folder: &Folder, socket: &OsStr, missing: MissingNote) -> Result<Option<Self>, RelayError> {
         let mut name = socket.to_owned();
         name.push(".tokengap");
         let shown = folder.shown(&name);
-        let failed = |error: io::Error| RelayError::Note(shown.clone(), error);
         // A tokengap that stops removes its note, so the locked file may have left the folder. Then try again.
         for _ in 0..MAX_NOTE_ATTEMPTS {
-            let file = if let Some(found) = folder.find_file(&name).map_err(failed)? {
+            let file = if let Some(found) = folder.find_file(&name).map_err(|error| note_error(&shown, error))? {
                 if !is_own(found.metadata()) {
                     return Err(RelayError::ForeignNote(shown));
                 }
-                found.open_content().map_err(failed)?
-            } else if creates_missing {
+                found.open_content().map_err(|error| note_error(&shown, error))?
+            } else if missing == MissingNote::IsCreated {
                 match folder.create_file(&name) {
                     // Another process created it in between. The lock below then decides.
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
-                    created => created.map_err(failed)?,
+                    created => created.map_err(|error| note_error(&shown, error))?,
                 }
             } else {
                 return Ok(None);
@@ -178,33 +189,35 @@ impl SocketNote {
                 Err(Errno::WOULDBLOCK) => {
                     return Err(RelayError::InUseByTokengap(Endpoint::Path(folder.shown(socket))));
                 }
-                Err(error) => return Err(failed(error.into())),
+                Err(error) => return Err(note_error(&shown, error.into())),
             }
             let note = Self { folder: folder.clone(), name: name.clone(), file };
             if note.is_at_its_name() {
                 return Ok(Some(note));
             }
         }
-        Err(failed(Errno::AGAIN.into()))
+        Err(note_error(&shown, Errno::AGAIN.into()))
     }
 
     /// Returns whether the note was not removed or replaced since it was opened.
     fn is_at_its_name(&self) -> bool {
         let Ok(open_file) = self.file.metadata() else { return false };
         let Ok(Some(file_at_name)) = self.folder.find_file(&self.name) else { return false };
-        file_at_name.is_same(&open_file) && is_own(&open_file)
+        file_at_name.is_same_file(&open_file) && is_own(&open_file)
     }
 
+    /// Path of the note, as messages name it.
     fn shown_path(&self) -> PathBuf {
         self.folder.shown(&self.name)
     }
 
+    /// Whether the note was written for the socket with this identity.
     fn identifies_socket(&mut self, identity: &FileIdentity) -> bool {
-        self.read().is_some_and(|text| text == identity.note_text())
+        self.read_text().is_some_and(|text| text == identity.note_text())
     }
 
     /// Reads the note. Returns `None` if it cannot be read or is not UTF-8.
-    pub(crate) fn read(&mut self) -> Option<String> {
+    pub(crate) fn read_text(&mut self) -> Option<String> {
         let mut text = String::new();
         // The longest note is under 600 bytes, but a file of another origin may have any length.
         let read = self.file.rewind().and_then(|()| (&self.file).take(1_024).read_to_string(&mut text));
@@ -212,7 +225,7 @@ impl SocketNote {
     }
 
     /// Replaces the text of the note.
-    pub(crate) fn write(&self, text: &str) -> io::Result<()> {
+    pub(crate) fn write_text(&self, text: &str) -> io::Result<()> {
         // A note that is cut short by a kill is not taken for a valid one.
         self.file.set_len(0)?;
         (&self.file).rewind()?;
@@ -220,11 +233,24 @@ impl SocketNote {
     }
 
     /// Removes the note, unless another file has its name.
-    pub(crate) fn remove(&self) {
+    pub(crate) fn remove_note(&self) {
         if let Ok(open) = self.file.metadata() {
+            // A note that stays is harmless: it is unlocked from now on, and a later start uses it again.
             let _ = self.folder.remove_file(&self.name, &open);
         }
     }
+}
+
+/// What to do if a socket has no note yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MissingNote {
+    IsCreated,
+    IsNone,
+}
+
+/// Error of an operation on the note at the path `shown`.
+fn note_error(shown: &Path, error: io::Error) -> RelayError {
+    RelayError::Note(shown.to_owned(), error)
 }
 
 /// Whether only tokengap's own user can have created this note.
@@ -254,6 +280,7 @@ fn bind_socket_file(path: &Path, entry: &FolderEntry, upstream: Option<&Path>) -
     let default_mode = 0o777 & !umask.bits();
     let max_mode = upstream.map_or(0o777, mode_of_upstream);
     if let Err(error) = file.set_mode(default_mode & max_mode) {
+        // The first error is the one to report.
         let _ = entry.folder.remove_file(&entry.name, file.metadata());
         return Err(error);
     }

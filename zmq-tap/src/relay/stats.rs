@@ -19,7 +19,7 @@ macro_rules! counters {
         impl Counters {
             /// Returns the current values.
             pub fn read(&self) -> RelayStats {
-                RelayStats { $($name: self.$name.0.load(Ordering::Relaxed),)* }
+                RelayStats { $($name: self.$name.get(),)* }
             }
         }
     };
@@ -62,22 +62,28 @@ counters! {
 
 /// One counter, written by one thread and read by any.
 #[derive(Debug, Default)]
-pub(super) struct Counter(AtomicU64);
+pub(super) struct Counter {
+    value: AtomicU64,
+}
 
 impl Counter {
+    /// Raises the counter by `count`.
     pub(super) fn add(&self, count: u64) {
-        self.0.fetch_add(count, Ordering::Relaxed);
+        self.value.fetch_add(count, Ordering::Relaxed);
     }
 
+    /// Lowers the counter by `count`.
     pub(super) fn subtract(&self, count: u64) {
-        self.0.fetch_sub(count, Ordering::Relaxed);
+        self.value.fetch_sub(count, Ordering::Relaxed);
     }
 
+    /// Replaces the value.
     pub(super) fn set(&self, value: u64) {
-        self.0.store(value, Ordering::Relaxed);
+        self.value.store(value, Ordering::Relaxed);
     }
 
+    /// The current value.
     pub(super) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.value.load(Ordering::Relaxed)
     }
 }

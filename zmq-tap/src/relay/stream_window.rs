@@ -13,13 +13,17 @@ use crate::zmtp::Pending;
 #[derive(Debug)]
 pub(super) struct StreamWindow {
     pool: Arc<Pool>,
+    /// Memory of the held bytes; `None` while there are none.
     block: Option<ReadBlock>,
+    /// Stream offset of the first held byte.
     base: u64,
+    /// Stream offset up to which bytes have been relayed.
     written: u64,
+    /// Stream offset of the next byte to read.
     end: u64,
     /// Maximum size of a read.
     max_read_bytes: usize,
-    /// Current limit of a read.
+    /// Current limit of a read, which is smaller while the receiver is not trusted.
     read_limit_bytes: usize,
 }
 
@@ -33,7 +37,7 @@ pub(super) struct StreamSlice {
 
 impl StreamSlice {
     /// The bytes at these stream offsets. `None` if some of them are not in this slice.
-    pub(super) fn part(&self, offsets: Range<u64>) -> Option<Bytes> {
+    pub(super) fn part_at(&self, offsets: Range<u64>) -> Option<Bytes> {
         let start = offsets.start.checked_sub(self.start)?;
         let end = offsets.end.checked_sub(self.start)?;
         let is_inside = start <= end && end <= self.bytes.len() as u64;
@@ -42,6 +46,7 @@ impl StreamSlice {
 }
 
 impl StreamWindow {
+    /// Creates the empty window at the start of a stream.
     pub(super) fn new(pool: Arc<Pool>, max_read_bytes: usize) -> Self {
         Self { pool, block: None, base: 0, written: 0, end: 0, max_read_bytes, read_limit_bytes: max_read_bytes }
     }
@@ -58,9 +63,10 @@ impl StreamWindow {
 
     /// Ensures space for a read, contiguous with the kept bytes, which begin at `keep.start`. Returns false if the budget is exhausted. Then
     /// the kept bytes are discarded, and the next read starts inside a message.
-    pub(super) fn reserve(&mut self, keep: Pending) -> bool {
+    pub(super) fn reserve_space(&mut self, keep: Pending) -> bool {
         self.discard_before(keep.start);
         let buffered = self.block.as_ref().map_or(0, |block| block.bytes.len());
+        // A length has 64 bits, which an address may not have.
         let rest_of_frame = keep.frame_end.map_or(0, |end| usize::try_from(end - self.end).unwrap_or(usize::MAX));
         let has_budgeted_space = self.block.as_ref().is_some_and(|block| {
             !block.is_unbudgeted() && block.spare_bytes() >= self.min_spare_to_stay(buffered, rest_of_frame)
@@ -70,7 +76,7 @@ impl StreamWindow {
         }
         // The length that a header claims is trusted step by step: at most a block, or as much as has already arrived.
         let bytes_to_come = rest_of_frame.max(self.min_spare_bytes()).min(buffered.max(self.pool.block_bytes()));
-        if let Some(larger) = self.pool.acquire(buffered + bytes_to_come) {
+        if let Some(larger) = self.pool.acquire_block(buffered + bytes_to_come) {
             self.move_to_block(larger);
             return true;
         }
@@ -85,7 +91,7 @@ impl StreamWindow {
         if let Some(old) = self.block.take() {
             larger.bytes.extend_from_slice(&old.bytes);
             // No other connection may use the old block before its observations are dropped.
-            self.pool.release(old, usize::MAX);
+            self.pool.return_block(old, usize::MAX);
         }
         self.block = Some(larger);
     }
@@ -135,7 +141,7 @@ impl StreamWindow {
         self.written
     }
 
-    /// Splits off everything before the stream offset `end`, and returns it.
+    /// Splits off the held bytes before the stream offset `end`, and returns them.
     pub(super) fn split_before(&mut self, end: u64) -> StreamSlice {
         let start = self.base;
         let Some(block) = &mut self.block else {
@@ -166,7 +172,7 @@ impl StreamWindow {
     /// Gives the memory back to the pool.
     fn release_block(&mut self) {
         if let Some(block) = self.block.take() {
-            self.pool.release(block, self.min_spare_bytes());
+            self.pool.return_block(block, self.min_spare_bytes());
         }
     }
 }
@@ -190,7 +196,7 @@ mod tests {
         let limits = PoolLimits { block_bytes: 1 << 20, budget_bytes: 64 << 20, shared_bytes: 64 << 20 };
         let pool = Arc::new(Pool::new(limits, Arc::new(Counters::default())));
         let mut window = StreamWindow::new(pool, 128 << 10);
-        assert!(window.reserve(Pending { start: 0, frame_end: None }));
+        assert!(window.reserve_space(Pending { start: 0, frame_end: None }));
         window.spare_buffer().put_bytes(1, before);
         let appended = window.record_read(before).len();
         window.record_written(appended);
@@ -199,7 +205,7 @@ mod tests {
         while window.end < end {
             let kept = (window.end - from) as usize;
             let place = window.block.as_ref().map(|block| block.bytes.as_ptr());
-            assert!(window.reserve(Pending { start: from, frame_end: Some(end) }));
+            assert!(window.reserve_space(Pending { start: from, frame_end: Some(end) }));
             let moved = window.block.as_ref().map(|block| block.bytes.as_ptr()) != place;
             copied += if moved { kept } else { 0 };
             let mut spare = window.spare_buffer();

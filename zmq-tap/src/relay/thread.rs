@@ -22,8 +22,10 @@ struct Transferred {
     listener_receiver: ListenerReceiver,
 }
 
+/// The running thread, to be joined.
 #[derive(Debug)]
 pub(super) struct RelayThread {
+    /// Returns `None` if some of its tasks did not end.
     handle: JoinHandle<Option<Transferred>>,
 }
 
@@ -49,7 +51,7 @@ impl RelayThread {
         Ok(Self { handle: thread })
     }
 
-    /// Waits until the thread ends.
+    /// Waits until the thread ends, and closes what it leaves in the table of the calling thread.
     pub(super) fn join(self) {
         if let Ok(Some(Transferred { runtime, listener_receiver })) = self.handle.join() {
             drop(listener_receiver);
@@ -60,7 +62,7 @@ impl RelayThread {
 
 impl Transferred {
     /// Waits until all tasks, and with them their sockets, are gone. Returns `None` if some tasks do not end; their sockets close with the
-    /// table.
+    /// table of the thread.
     fn wait_for_tasks(self) -> Option<Self> {
         let metrics = self.runtime.handle().metrics();
         let all_tasks_ended = async {

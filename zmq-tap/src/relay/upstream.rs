@@ -101,6 +101,7 @@ fn require_first_owner(what: OwnedFile, first_owner: &OnceLock<u32>, found: u32)
     if found == expected { Ok(()) } else { Err(refusal_error(UpstreamChanged::Owner { what, expected, found })) }
 }
 
+/// The refusal as an error, by which [`UpstreamChanged::is_cause`] recognises it.
 fn refusal_error(why: UpstreamChanged) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, why)
 }

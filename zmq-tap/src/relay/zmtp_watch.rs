@@ -45,6 +45,7 @@ pub(super) struct ZmtpWatch {
 }
 
 impl ZmtpWatch {
+    /// Creates an observer of a stream from its greeting on, which reports to `journal`.
     pub(super) fn new(journal: Arc<Journal>, direction: Direction) -> Self {
         let options = &journal.shared.options;
         let assembly = MessageAssembly::new(options.max_frame_bytes, options.max_parts);
@@ -84,10 +85,10 @@ fn payload_of_message(message: AssembledMessage, written: &StreamSlice) -> Paylo
         Err(why) => return Payload::NotKept(why),
     };
     let payload = if earlier_parts.is_empty() {
-        written.part(message.last_part).map(Payload::Whole)
+        written.part_at(message.last_part).map(Payload::Whole)
     } else {
         let parts = earlier_parts.into_iter().chain([message.last_part]);
-        parts.map(|part| written.part(part)).collect::<Option<Vec<_>>>().map(Payload::Multipart)
+        parts.map(|part| written.part_at(part)).collect::<Option<Vec<_>>>().map(Payload::Multipart)
     };
     // What is no longer in the window was discarded for the budget.
     payload.unwrap_or(Payload::NotKept(NotKept::Budget))
@@ -129,16 +130,16 @@ impl StreamObserver for ZmtpWatch {
     fn observe_written(&mut self, window: &mut StreamWindow, count: usize, at: MonoNs) {
         self.reporter.count_relayed(count);
         let mut completed = 0;
-        let mut end_of_last = 0;
+        let mut end_of_last_message = 0;
         for message in self.assembly.complete.iter().take_while(|message| message.last_part.end <= window.written()) {
             completed += 1;
-            end_of_last = message.last_part.end;
+            end_of_last_message = message.last_part.end;
         }
         if completed == 0 {
             return;
         }
         // One split for all messages that this write completed.
-        let written = window.split_before(end_of_last);
+        let written = window.split_before(end_of_last_message);
         for _ in 0..completed {
             if let Some(message) = self.assembly.complete.pop_front() {
                 self.report_frame(message, &written, at);

@@ -23,6 +23,7 @@ pub struct HeldPath {
     engine: HeldFile,
     moved: MoveRecord,
     note: SocketNote,
+    /// Nothing is left to restore, or it was tried.
     is_restored: bool,
 }
 
@@ -41,10 +42,11 @@ impl HeldPath {
     /// Connected peers stay connected to the engine; new connections reach tokengap.
     pub fn take_over(folder: &Folder, name: &str, engine: HeldFile) -> Result<(UnixListener, Self), SpliceError> {
         let found = Self::find_socket(folder, name)?;
-        if !found.is_same(engine.metadata()) {
+        if !found.is_same_file(engine.metadata()) {
             return Err(SpliceError::Replaced(folder.shown(name)));
         }
         let mut names = (1..=MAX_ASIDE).map(|number| name_aside(name, number));
+        // A later rename would replace a file of that name.
         let Some(aside) = names.find(|aside| matches!(folder.find_file(aside), Ok(None))) else {
             let error = io::ErrorKind::AlreadyExists.into();
             return Err(SpliceError::File("find a name for moving aside", folder.shown(name), error));
@@ -66,14 +68,15 @@ impl HeldPath {
             }
             Err(error) => {
                 held.remove_leftovers();
-                held.note.remove();
+                held.note.remove_note();
                 Err(error)
             }
         }
     }
 
+    /// Writes what is known of the move into the note.
     fn write_note(&self) -> Result<(), SpliceError> {
-        self.note.write(&self.moved.to_text()).map_err(|error| self.file_error("write a note next to", error))
+        self.note.write_text(&self.moved.to_text()).map_err(|error| self.file_error("write a note next to", error))
     }
 
     /// Error of an operation on the socket, which is named by a verb: "cannot OPERATION PATH: ERROR".
@@ -122,6 +125,7 @@ impl HeldPath {
     /// Stops accepting new peers: they find no socket file, and retry.
     pub fn stop_accepting(&self) {
         if let Some(ours) = self.find_ours(&self.name) {
+            // If it stays, peers are refused only later, when the listener closes.
             let _ = self.folder.remove_file(&self.name, ours.metadata());
         }
     }
@@ -150,11 +154,12 @@ impl HeldPath {
             Err(SpliceError::Gone(self.shown(), self.folder.shown(&self.moved.aside)))
         };
         self.remove_leftovers();
-        self.note.remove();
+        self.note.remove_note();
         result
     }
 
-    /// Removes the file aside if it is tokengap's socket, or an engine socket without a listener.
+    /// Removes the file aside if it is tokengap's socket, or an engine socket without a listener. A file that cannot be removed stays: its
+    /// name is only skipped by later moves.
     fn remove_leftovers(&self) {
         let aside = &self.moved.aside;
         if let Some(ours) = self.find_ours(aside) {
@@ -166,12 +171,12 @@ impl HeldPath {
         }
     }
 
-    /// Opens the file `name` if it is tokengap's socket.
+    /// Opens the file `name` if it is tokengap's socket. `None` also before that socket exists.
     fn find_ours(&self, name: &str) -> Option<HeldFile> {
         self.find_identical(name, self.moved.ours.as_ref()?)
     }
 
-    /// Opens the file `name` if it is the one with this identity.
+    /// Opens the file `name` if it is the one with this identity. `None` also if it cannot be opened.
     fn find_identical(&self, name: &str, identity: &FileIdentity) -> Option<HeldFile> {
         let file = self.folder.find_file(name).ok()??;
         let is_identical = *identity == FileIdentity::of_metadata(file.metadata());

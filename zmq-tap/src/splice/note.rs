@@ -19,9 +19,10 @@ pub(super) struct MoveRecord {
 }
 
 impl MoveRecord {
+    /// The text of the note, which [`Self::parse`] reads.
     pub(super) fn to_text(&self) -> String {
-        let ours = self.ours.as_ref().map(|ours| format!("ours {}\n", ours.to_numbers())).unwrap_or_default();
-        format!("{TITLE}\nengine {}\n{ours}aside {}\n", self.engine.to_numbers(), self.aside)
+        let ours_line = self.ours.as_ref().map(|ours| format!("ours {}\n", ours.to_numbers())).unwrap_or_default();
+        format!("{TITLE}\nengine {}\n{ours_line}aside {}\n", self.engine.to_numbers(), self.aside)
     }
 
     /// Parses the note of the socket called `name`. Returns `None` for any deviation from the format.
@@ -59,7 +60,7 @@ pub fn is_made_by_tokengap(name: &str) -> bool {
     if name.ends_with(".tokengap") {
         return true;
     }
-    let Some((_, number)) = name.rsplit_once(ASIDE) else { return false };
+    let Some((_socket_name, number)) = name.rsplit_once(ASIDE) else { return false };
     !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 

@@ -1,6 +1,7 @@
 //! Restoration after a crash: reads the notes and moves the recorded sockets back.
 
 use std::fs;
+use std::io;
 use std::path::PathBuf;
 
 use super::note::MoveRecord;
@@ -31,16 +32,20 @@ pub enum Restored {
 /// The file found under a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FileRole {
+    /// No file has the name, or it cannot be opened.
     Missing,
+    /// The engine's socket.
     Engine,
     /// A socket made by tokengap that no longer has a listener.
     Ours,
+    /// Any other file.
     Other,
 }
 
 /// Action for a socket's name and for its name aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RestoreStep {
+    /// The engine's socket is aside, and nothing of value has its path.
     PutBack,
     /// The engine's socket is back at its path. Only a socket of tokengap's may have to be removed aside.
     Clean,
@@ -50,7 +55,7 @@ enum RestoreStep {
     Replaced,
 }
 
-/// Next step for a moved socket, given the files that are now at its name and aside.
+/// How to restore a moved socket, given the files that are now at its name and aside.
 fn decide_step(at_name: FileRole, at_aside: FileRole) -> RestoreStep {
     if at_name == FileRole::Engine {
         RestoreStep::Clean
@@ -66,10 +71,10 @@ fn decide_step(at_name: FileRole, at_aside: FileRole) -> RestoreStep {
 /// Reverses every move that a note in `folder` records and whose tokengap has exited. The operation is idempotent. It changes only sockets
 /// that a note of the current user identifies by device, inode and time of creation, and follows no links.
 pub fn restore_sockets(folder: &Folder) -> Result<Vec<Restored>, SpliceError> {
-    let failed = |error| SpliceError::Folder(folder.shown(""), error);
+    let entries = fs::read_dir(folder.path()).map_err(|error| folder_error(folder, error))?;
     let mut restored = Vec::new();
-    for entry in fs::read_dir(folder.path()).map_err(failed)?.take(MAX_FILES) {
-        let file = entry.map_err(failed)?.file_name();
+    for entry in entries.take(MAX_FILES) {
+        let file = entry.map_err(|error| folder_error(folder, error))?.file_name();
         let name = file.to_str().and_then(|file| file.strip_suffix(".tokengap"));
         if let Some(name) = name
             && let Some(outcome) = restore_socket(folder, name)
@@ -78,6 +83,11 @@ pub fn restore_sockets(folder: &Folder) -> Result<Vec<Restored>, SpliceError> {
         }
     }
     Ok(restored)
+}
+
+/// Error of reading the folder itself.
+fn folder_error(folder: &Folder, error: io::Error) -> SpliceError {
+    SpliceError::Folder(folder.shown(""), error)
 }
 
 /// Restores one socket. Returns `None` if the note does not describe a move.
@@ -93,9 +103,9 @@ fn restore_socket(folder: &Folder, name: &str) -> Option<Restored> {
         Err(RelayError::InUseByTokengap(_)) => return Some(Restored::Held(shown)),
         Err(error) => return Some(Restored::Refused(shown, error.to_string())),
     };
-    let moved = MoveRecord::parse(&note.read()?, name)?;
-    let at_name = ExaminedName::examine(folder, name, &moved);
-    let at_aside = ExaminedName::examine(folder, &moved.aside, &moved);
+    let moved = MoveRecord::parse(&note.read_text()?, name)?;
+    let at_name = ExaminedName::open(folder, name, &moved);
+    let at_aside = ExaminedName::open(folder, &moved.aside, &moved);
     let outcome = match decide_step(at_name.role, at_aside.role) {
         RestoreStep::PutBack => {
             if let Err(error) = folder.rename(&moved.aside, name) {
@@ -111,7 +121,7 @@ fn restore_socket(folder: &Folder, name: &str) -> Option<Restored> {
                 );
                 return Some(Restored::Refused(shown, why));
             }
-            at_aside.remove(folder, &moved.aside);
+            at_aside.remove_file(folder, &moved.aside);
             Restored::Superseded(shown)
         }
         RestoreStep::Clean => {
@@ -124,19 +134,20 @@ fn restore_socket(folder: &Folder, name: &str) -> Option<Restored> {
             Restored::Superseded(shown)
         }
     };
-    note.remove();
+    note.remove_note();
     Some(outcome)
 }
 
 /// A name in the folder, with the file that it leads to.
 struct ExaminedName {
     role: FileRole,
+    /// The open file, unless it is missing.
     file: Option<HeldFile>,
 }
 
 impl ExaminedName {
-    /// Recognises the file with this name.
-    fn examine(folder: &Folder, name: &str, moved: &MoveRecord) -> Self {
+    /// Opens the file with this name, and finds its role in the move.
+    fn open(folder: &Folder, name: &str, moved: &MoveRecord) -> Self {
         let Ok(Some(file)) = folder.find_file(name) else {
             return Self { role: FileRole::Missing, file: None };
         };
@@ -159,17 +170,19 @@ impl ExaminedName {
     /// Removes a socket made by tokengap, unless another file has replaced it.
     fn remove_if_ours(&self, folder: &Folder, name: &str) {
         if self.role == FileRole::Ours {
-            self.remove(folder, name);
+            self.remove_file(folder, name);
         }
     }
 
+    /// Whether the file has a listener, or it cannot be told whether it has.
     fn may_be_listening(&self) -> bool {
         self.file.as_ref().is_some_and(|file| !matches!(is_listening(file), Ok(false)))
     }
 
     /// Removes the file, unless another one has replaced it.
-    fn remove(&self, folder: &Folder, name: &str) {
+    fn remove_file(&self, folder: &Folder, name: &str) {
         if let Some(file) = &self.file {
+            // A file that stays has no listener, and a peer that finds it is refused and retries.
             let _ = folder.remove_file(name, file.metadata());
         }
     }

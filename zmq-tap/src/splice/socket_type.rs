@@ -38,7 +38,9 @@ pub fn read_socket_type(socket: &HeldFile) -> io::Result<String> {
         let mut socket_type = None;
         scanner.feed(&buffer[..count], &mut |mark| match mark {
             Mark::Command(ZmtpCommand::Ready, span) => {
-                socket_type = bytes.get(span.body as usize..span.end as usize).map(parse_ready_command);
+                // All bytes since the greeting are kept, so a span is an index into them.
+                let body = bytes.get(span.body as usize..span.end as usize);
+                socket_type = body.map(parse_ready_command);
             }
             Mark::Opaque(why) => socket_type = Some(Err(io::Error::other(why))),
             _ => {}
@@ -50,12 +52,12 @@ pub fn read_socket_type(socket: &HeldFile) -> io::Result<String> {
     Err(io::ErrorKind::InvalidData.into())
 }
 
-/// Value of the property `Socket-Type` of a READY command.
+/// Type of the socket that sent a READY command with this body. Fails if the command does not name it.
 fn parse_ready_command(body: &[u8]) -> io::Result<String> {
     socket_type_property(body).map(str::to_owned).ok_or(io::ErrorKind::InvalidData.into())
 }
 
-/// Value of `Socket-Type` in the body of a `READY` command.
+/// Value of the property `Socket-Type` in the body of a READY command. `None` if it is missing or cut short.
 fn socket_type_property(body: &[u8]) -> Option<&str> {
     const NAME: &[u8] = b"Socket-Type";
     let name_at = memchr::memmem::find(body, NAME)?;

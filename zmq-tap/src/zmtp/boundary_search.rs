@@ -14,9 +14,12 @@ use adapter::decode::{Format, Opening};
 
 /// Limit of anchors that wait for a successor. The farthest ones are discarded first.
 const MAX_CANDIDATES: usize = 64;
+/// Length of a search, in frames of the maximum length.
+const FRAMES_TO_SEARCH: u64 = 4;
 /// Bytes added at a time, to keep the held buffer small.
 const PIECE: usize = 4096;
 
+/// A frame that may have been found: its end, where the next frame must begin.
 #[derive(Clone, Copy, Debug)]
 struct AnchorCandidate {
     /// Offset where the next header must be.
@@ -25,19 +28,22 @@ struct AnchorCandidate {
     tail: Option<u8>,
 }
 
+/// A search in progress.
 #[derive(Clone, Debug)]
 pub(super) struct BoundarySearch {
-    /// Bytes without a decision yet; the first is at stream offset `at`.
+    /// Bytes without a decision yet.
     buffer: Vec<u8>,
-    at: u64,
-    /// The byte before `buffer`.
-    before: Option<u8>,
+    /// Stream offset of the first byte in `buffer`.
+    buffer_start: u64,
+    /// The byte before `buffer`; `None` at the start of the search.
+    byte_before: Option<u8>,
     candidates: Vec<AnchorCandidate>,
     /// Nearest `end` of all candidates.
-    nearest: u64,
+    nearest_end: u64,
     max_frame_bytes: u64,
     formats: &'static [Format],
-    start_at: u64,
+    /// Stream offset at which the search began.
+    search_start: u64,
 }
 
 /// Position where framing begins.
@@ -51,43 +57,43 @@ pub(super) struct FrameBoundary {
 }
 
 impl BoundarySearch {
-    /// `at` is the stream offset of the next byte. Frames longer than `max_frame_bytes` are not considered.
-    pub(super) fn new(at: u64, max_frame_bytes: u64, formats: &'static [Format]) -> Self {
+    /// Begins a search. `start` is the stream offset of the next byte. Frames longer than `max_frame_bytes` are not considered.
+    pub(super) fn new(start: u64, max_frame_bytes: u64, formats: &'static [Format]) -> Self {
         Self {
             buffer: Vec::new(),
-            at,
-            before: None,
+            buffer_start: start,
+            byte_before: None,
             candidates: Vec::new(),
-            nearest: u64::MAX,
+            nearest_end: u64::MAX,
             max_frame_bytes,
             formats,
-            start_at: at,
+            search_start: start,
         }
     }
 
-    /// As [`Self::new`], but a single anchor suffices at the first byte.
-    pub(super) fn from_boundary(at: u64, max_frame_bytes: u64, formats: &'static [Format]) -> Self {
-        let mut search = Self::new(at, max_frame_bytes, formats);
-        search.add_candidate(at, None);
+    /// As [`Self::new`], but a single anchor suffices at the first byte, since a frame may have ended before it.
+    pub(super) fn from_boundary(start: u64, max_frame_bytes: u64, formats: &'static [Format]) -> Self {
+        let mut search = Self::new(start, max_frame_bytes, formats);
+        search.add_candidate(start, None);
         search
     }
 
     /// Whether the search is long enough to rule out messages of the formats. Searching costs more than framing.
     pub(super) fn is_exhausted(&self) -> bool {
-        self.at - self.start_at > self.max_frame_bytes.saturating_mul(4)
+        self.buffer_start - self.search_start > self.max_frame_bytes.saturating_mul(FRAMES_TO_SEARCH)
     }
 
-    /// Searches the next bytes. Returns the boundary once it is certain.
+    /// Searches the next bytes. Returns the boundary once it is certain, and `None` until then.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Option<FrameBoundary> {
         let mut consumed = 0;
         // In pieces, so that a large read is not buffered whole.
         for piece in bytes.chunks(PIECE) {
             self.buffer.extend_from_slice(piece);
             consumed += piece.len();
-            if let Some(start) = self.search_buffer() {
+            if let Some(header_index) = self.search_buffer() {
                 return Some(FrameBoundary {
-                    at: self.at + start as u64,
-                    buffer: self.buffer.split_off(start),
+                    at: self.buffer_start + header_index as u64,
+                    buffer: self.buffer.split_off(header_index),
                     consumed,
                 });
             }
@@ -95,37 +101,38 @@ impl BoundarySearch {
         None
     }
 
-    /// Decides on as many positions as possible. Returns the index in `buffer` of a proved header.
+    /// Decides on as many positions as possible, and removes them from `buffer`. Returns the index there of a proved header, if one is found.
     fn search_buffer(&mut self) -> Option<usize> {
-        let mut start = 0;
-        while let Some(&first) = self.buffer.get(start) {
-            let at = self.at + start as u64;
+        let mut index = 0;
+        while let Some(&first) = self.buffer.get(index) {
+            let at = self.buffer_start + index as u64;
             // Only a few byte values can begin a header, and few positions are the end of a candidate.
-            if may_begin_with(first) || at == self.nearest {
-                match self.test_position(at, start) {
-                    PositionTest::Boundary => return Some(start),
+            if may_begin_with(first) || at == self.nearest_end {
+                match self.test_position(index) {
+                    PositionTest::Boundary => return Some(index),
                     PositionTest::NoBoundary => {}
                     PositionTest::NeedsBytes => break,
                 }
-                if at == self.nearest {
+                if at == self.nearest_end {
                     self.candidates.retain(|candidate| candidate.end > at);
-                    self.update_nearest();
+                    self.update_nearest_end();
                 }
             }
-            start += 1;
+            index += 1;
         }
-        if start > 0 {
-            self.before = Some(self.buffer[start - 1]);
+        if index > 0 {
+            self.byte_before = Some(self.buffer[index - 1]);
         }
-        self.buffer.drain(..start);
-        self.at += start as u64;
+        self.buffer.drain(..index);
+        self.buffer_start += index as u64;
         None
     }
 
-    /// Tests the offset `at`, which is `buffer[start]`. If a frame may begin there, its end becomes a candidate.
-    fn test_position(&mut self, at: u64, start: usize) -> PositionTest {
-        let rest = &self.buffer[start..];
-        let is_expected = at == self.nearest && self.completes_candidate(at, start);
+    /// Tests whether framing begins at `buffer[index]`. If a frame may begin there, its end becomes a candidate.
+    fn test_position(&mut self, index: usize) -> PositionTest {
+        let at = self.buffer_start + index as u64;
+        let rest = &self.buffer[index..];
+        let is_expected = at == self.nearest_end && self.completes_candidate(index);
         let mut test = test_anchor(rest, self.max_frame_bytes, self.formats);
         if is_expected && matches!(test, FrameTest::Yes { .. }) {
             return PositionTest::Boundary;
@@ -144,15 +151,16 @@ impl BoundarySearch {
         }
     }
 
-    /// Whether a candidate ends at the offset `at`, which is `buffer[start]`, with the last byte that it must have.
-    fn completes_candidate(&self, at: u64, start: usize) -> bool {
-        let byte_before = if start > 0 { Some(self.buffer[start - 1]) } else { self.before };
+    /// Whether a candidate ends directly before `buffer[index]`, with the last byte that it must have.
+    fn completes_candidate(&self, index: usize) -> bool {
+        let at = self.buffer_start + index as u64;
+        let byte_before = if index > 0 { Some(self.buffer[index - 1]) } else { self.byte_before };
         self.candidates
             .iter()
             .any(|candidate| candidate.end == at && (candidate.tail.is_none() || candidate.tail == byte_before))
     }
 
-    /// Adds a place at which a frame may end.
+    /// Adds the offset at which a frame may end, with `tail` as its last byte if its format has a fixed one.
     fn add_candidate(&mut self, end: u64, tail: Option<u8>) {
         self.candidates.push(AnchorCandidate { end, tail });
         if self.candidates.len() > MAX_CANDIDATES {
@@ -162,11 +170,12 @@ impl BoundarySearch {
                 self.candidates.swap_remove(index);
             }
         }
-        self.update_nearest();
+        self.update_nearest_end();
     }
 
-    fn update_nearest(&mut self) {
-        self.nearest = self.candidates.iter().map(|candidate| candidate.end).min().unwrap_or(u64::MAX);
+    /// Sets the nearest end again after the candidates have changed.
+    fn update_nearest_end(&mut self) {
+        self.nearest_end = self.candidates.iter().map(|candidate| candidate.end).min().unwrap_or(u64::MAX);
     }
 }
 
@@ -180,18 +189,17 @@ enum PositionTest {
     NeedsBytes,
 }
 
-/// Whether a heartbeat command begins at the front of `bytes`.
+/// Tests whether a heartbeat command begins at the front of `bytes`, which are not empty. Only short ones are recognised.
 fn test_heartbeat(bytes: &[u8]) -> FrameTest {
     let Some((&SHORT_COMMAND, rest)) = bytes.split_first() else { return FrameTest::No };
     let Some((&length, body)) = rest.split_first() else { return FrameTest::More };
-    // Real ones are shorter, and a shorter range deceives less often.
-    if !(HEARTBEAT_NAME_BYTES..128).contains(&usize::from(length)) {
+    if !(HEARTBEAT_NAME_BYTES..MAX_HEARTBEAT_BYTES).contains(&usize::from(length)) {
         return FrameTest::No;
     }
     let mut name = CommandName::default();
-    name.append(body);
-    if name.command() == ZmtpCommand::Heartbeat {
-        FrameTest::Yes { length: 2 + u64::from(length), tail: None }
+    name.append_from(body);
+    if name.to_command() == ZmtpCommand::Heartbeat {
+        FrameTest::Yes { length: SHORT_HEADER_BYTES as u64 + u64::from(length), tail: None }
     } else if body.len() < HEARTBEAT_NAME_BYTES {
         FrameTest::More
     } else {
@@ -203,6 +211,10 @@ fn test_heartbeat(bytes: &[u8]) -> FrameTest {
 const SHORT_COMMAND: u8 = 4;
 /// Bytes of `PING` or `PONG` with the length of the name before it.
 const HEARTBEAT_NAME_BYTES: usize = 5;
+/// Bodies of heartbeats are shorter. Real ones are far shorter, and a narrow range deceives less often.
+const MAX_HEARTBEAT_BYTES: usize = 128;
+/// Length of a header with a one-byte length.
+const SHORT_HEADER_BYTES: usize = 2;
 
 /// Whether a message frame begins at the tested position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,8 +234,7 @@ enum FrameTest {
 
 /// Whether an anchor may begin with this byte: only single-part messages, with flags 0 (short) or 2 (long).
 fn may_begin_with(flags: u8) -> bool {
-    // The last frame of a message: only the flag of a long one may be set.
-    flags & !2 == 0
+    matches!(flags, 0 | 2)
 }
 
 /// Tests for an anchor at the front of `bytes`. Bodies longer than `max_frame_bytes` are rejected.
@@ -232,9 +243,9 @@ fn test_anchor(bytes: &[u8], max_frame_bytes: u64, formats: &[Format]) -> FrameT
     if !may_begin_with(flags) {
         return FrameTest::No;
     }
-    let body_at = if flags == 0 { 2 } else { header::MAX_HEADER_BYTES };
+    let body_index = if flags == 0 { SHORT_HEADER_BYTES } else { header::MAX_HEADER_BYTES };
     // Rejects nearly all positions by one byte.
-    if let Some(&first) = bytes.get(body_at)
+    if let Some(&first) = bytes.get(body_index)
         && !formats.iter().any(|format| (format.may_begin_with)(first))
     {
         return FrameTest::No;
@@ -242,18 +253,20 @@ fn test_anchor(bytes: &[u8], max_frame_bytes: u64, formats: &[Format]) -> FrameT
     let header = match header::parse_header(bytes, ZmtpVersion::V3) {
         Ok(Some(header)) if header.length <= max_frame_bytes => header,
         Ok(None) => return FrameTest::More,
-        _ => return FrameTest::No,
+        // Longer than any frame of interest, or invalid.
+        Ok(Some(_)) | Err(_) => return FrameTest::No,
     };
     let body = &bytes[header.size..];
-    let mut verdict = FrameTest::No;
+    let mut result_so_far = FrameTest::No;
     for format in formats {
         match (format.opening)(body, header.length) {
             Opening::No => {}
-            Opening::More => verdict = FrameTest::More,
+            // Another format may still be certain.
+            Opening::More => result_so_far = FrameTest::More,
             Opening::Yes(tail) => {
                 return FrameTest::Yes { length: header.size as u64 + header.length, tail };
             }
         }
     }
-    verdict
+    result_so_far
 }

@@ -28,7 +28,9 @@ pub(super) enum ZmtpVersion {
 
 /// Name of the security mechanism in a ZMTP 3 greeting, padded with zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Mechanism([u8; 20]);
+pub struct Mechanism {
+    padded_name: [u8; 20],
+}
 
 /// Why a stream cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -56,7 +58,9 @@ pub(super) struct GreetingReader {
 
 /// Result of reading the greeting up to the current byte.
 pub(super) enum GreetingStep {
+    /// More bytes are needed.
     More,
+    /// The greeting ends with this byte.
     Complete {
         version: ZmtpVersion,
         /// A mechanism that may hide the messages.
@@ -64,21 +68,24 @@ pub(super) enum GreetingStep {
         /// Whether the byte is the first of the next frame, which was needed to decide.
         has_begun_frame: bool,
     },
+    /// No readable stream begins like this.
     Invalid(Opaque),
 }
 
 impl GreetingReader {
+    /// Creates a reader that has no bytes yet.
     pub(super) fn new() -> Self {
         Self { bytes: [0; V3_LENGTH], filled: 0 }
     }
 
-    /// Adds one byte and returns the result so far.
-    pub(super) fn push(&mut self, byte: u8) -> GreetingStep {
+    /// Adds the next byte and returns the result so far. No byte may follow a result other than [`GreetingStep::More`].
+    pub(super) fn push_byte(&mut self, byte: u8) -> GreetingStep {
         self.bytes[self.filled] = byte;
         self.filled += 1;
         if let Some(why) = self.invalid_at_last_byte() {
             return GreetingStep::Invalid(why);
         }
+        // Signature, revision and socket type are then complete.
         let is_version_2 = self.filled == V2_LENGTH && self.bytes[VERSION_BYTE] < 3;
         if is_version_2 {
             return GreetingStep::Complete { version: ZmtpVersion::V2, hidden_by: None, has_begun_frame: false };
@@ -90,7 +97,7 @@ impl GreetingReader {
         if self.filled < V3_LENGTH {
             return GreetingStep::More;
         }
-        let mechanism = Mechanism(std::array::from_fn(|index| self.bytes[MECHANISM_BYTE + index]));
+        let mechanism = Mechanism { padded_name: std::array::from_fn(|index| self.bytes[MECHANISM_BYTE + index]) };
         // NULL has no protection, and PLAIN protects only the handshake.
         let hides_messages = !matches!(mechanism.name(), b"NULL" | b"PLAIN");
         let hidden_by = hides_messages.then_some(mechanism);
@@ -116,8 +123,9 @@ impl GreetingReader {
 }
 
 impl Mechanism {
+    /// The name without its padding.
     fn name(&self) -> &[u8] {
-        self.0.split(|byte| *byte == 0).next().unwrap_or_default()
+        self.padded_name.split(|byte| *byte == 0).next().unwrap_or_default()
     }
 }
 

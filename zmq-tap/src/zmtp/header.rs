@@ -2,6 +2,7 @@
 
 use super::greeting::ZmtpVersion;
 
+/// Flags of a header's first byte: more parts follow, the length has eight bytes, a command.
 const MORE: u8 = 0b001;
 const LONG: u8 = 0b010;
 const COMMAND: u8 = 0b100;
@@ -38,17 +39,19 @@ pub(super) fn is_command(flags: u8) -> bool {
     flags & COMMAND != 0
 }
 
-/// Parses a header at the front of `bytes`. Returns `None` if more bytes are needed.
+/// Parses a header at the front of `bytes`. Returns `Ok(None)` if more bytes are needed.
 pub(super) fn parse_header(bytes: &[u8], version: ZmtpVersion) -> Result<Option<FrameHeader>, Garbage> {
     let Some(&flags) = bytes.first() else { return Ok(None) };
-    let known = match version {
+    let known_flags = match version {
         ZmtpVersion::V2 => MORE | LONG,
         ZmtpVersion::V3 => MORE | LONG | COMMAND,
     };
     let is_command = is_command(flags);
     let more = flags & MORE != 0;
+    let has_unknown_flag = flags & !known_flags != 0;
     // RFC 23: a command is a single frame.
-    if flags & !known != 0 || (is_command && more) {
+    let is_multipart_command = is_command && more;
+    if has_unknown_flag || is_multipart_command {
         return Err(Garbage::Flags(flags));
     }
     if flags & LONG == 0 {
@@ -87,15 +90,15 @@ pub(super) struct CommandName {
 
 impl CommandName {
     /// Appends bytes from the front of `bytes` until the buffer is full.
-    pub(super) fn append(&mut self, bytes: &[u8]) {
+    pub(super) fn append_from(&mut self, bytes: &[u8]) {
         let space = &mut self.buffer[self.filled..];
         let added = bytes.len().min(space.len());
         space[..added].copy_from_slice(&bytes[..added]);
         self.filled += added;
     }
 
-    /// The command with this name.
-    pub(super) fn command(&self) -> ZmtpCommand {
+    /// The command with this name; [`ZmtpCommand::Other`] also while too little of the name is known.
+    pub(super) fn to_command(&self) -> ZmtpCommand {
         match &self.buffer[..self.filled] {
             b"\x05READY" => ZmtpCommand::Ready,
             b"\x05ERROR" => ZmtpCommand::Error,

@@ -64,7 +64,7 @@ impl FrameReader {
             search: Some(Scanner::mid_stream(formats)),
             assembly: FrameAssembly {
                 framing: Framing::Presumed,
-                has_unknown: false,
+                has_unknown_frame: false,
                 kept: Vec::new(),
                 start: 0,
                 end: 0,
@@ -77,20 +77,20 @@ impl FrameReader {
         self.assembly.framing
     }
 
-    /// Processes a hole in the stream.
-    pub fn missed(&mut self, element: &mut impl FnMut(Element<'_>) -> bool) {
+    /// Processes a hole in the stream: the bytes before the next ones were not seen.
+    pub fn record_hole(&mut self, on_element: &mut impl FnMut(Element<'_>) -> bool) {
         if !matches!(self.assembly.framing, Framing::Unreadable(_)) {
-            self.assembly.lose_framing(element);
+            self.assembly.lose_framing(on_element);
             self.assembly.forget_before(self.scanner.position());
-            self.scanner.search();
+            self.scanner.search_next_frame();
         }
     }
 
-    /// Processes the next bytes. `element` returns whether it knows the frame, which proves a presumed position.
-    pub fn feed(&mut self, bytes: &[u8], element: &mut impl FnMut(Element<'_>) -> bool) {
+    /// Processes the next bytes. `on_element` returns whether it knows the frame, which proves a presumed position.
+    pub fn feed(&mut self, bytes: &[u8], on_element: &mut impl FnMut(Element<'_>) -> bool) {
         let Self { scanner, search, assembly } = self;
         let base = scanner.position();
-        scanner.feed(bytes, &mut |mark| assembly.apply_mark(mark, bytes, base, element));
+        scanner.feed(bytes, &mut |mark| assembly.apply_mark(mark, bytes, base, on_element));
         assembly.keep_bytes(bytes, base, scanner.position());
         if assembly.framing != Framing::Presumed {
             self.search = None;
@@ -99,15 +99,15 @@ impl FrameReader {
         let Some(search) = search else { return };
         let presumed_start = scanner.pending().map(|pending| pending.start);
         // Until a frame is recognised, a search beside the presumption may disprove it.
-        let mut is_wrong = assembly.has_unknown;
+        let mut is_wrong = assembly.has_unknown_frame;
         search.feed(bytes, &mut |mark| match mark {
             Mark::Synced { at } => is_wrong |= Some(at) != presumed_start,
-            // Otherwise the presumption would be kept without a search.
+            // The search has found nothing. Without it, the presumption would stay untested.
             Mark::Opaque(_) => is_wrong = true,
             _ => {}
         });
         if is_wrong {
-            self.missed(element);
+            self.record_hole(on_element);
         }
     }
 }
@@ -117,69 +117,69 @@ impl FrameReader {
 struct FrameAssembly {
     framing: Framing,
     /// A frame at a presumed position was not known.
-    has_unknown: bool,
+    has_unknown_frame: bool,
     /// Beginning and end of the bytes from offset `start` to offset `end`.
     kept: Vec<u8>,
+    /// Stream offset of the first kept byte.
     start: u64,
+    /// Stream offset after the last kept byte.
     end: u64,
 }
 
 impl FrameAssembly {
     /// Processes a mark in `bytes`, which begin at offset `base`.
-    fn apply_mark(&mut self, mark: Mark, bytes: &[u8], base: u64, element: &mut impl FnMut(Element<'_>) -> bool) {
+    fn apply_mark(&mut self, mark: Mark, bytes: &[u8], base: u64, on_element: &mut impl FnMut(Element<'_>) -> bool) {
         match mark {
             Mark::Frame { span, more } => {
                 self.keep_bytes(bytes, base, span.end);
-                self.report_frame(span, more, element);
+                self.report_frame(span, more, on_element);
                 self.forget_before(span.end);
             }
             Mark::Command(_, span) => self.forget_before(span.end),
             Mark::Synced { at } => {
                 let begins_in_kept_bytes = (self.start..self.end).contains(&at);
                 if begins_in_kept_bytes {
-                    let before = (at - self.start) as usize;
-                    self.kept.drain(..self.kept.len().min(before));
+                    let bytes_before = (at - self.start) as usize;
+                    self.kept.drain(..self.kept.len().min(bytes_before));
                     self.start = at;
                 } else {
                     self.forget_before(at);
                 }
                 self.framing = Framing::Proven;
-                element(Element::Found);
+                on_element(Element::Found);
             }
-            Mark::Garbage { .. } => self.lose_framing(element),
+            Mark::Garbage { .. } => self.lose_framing(on_element),
             Mark::Opaque(why) => {
-                self.lose_framing(element);
+                self.lose_framing(on_element);
                 self.framing = Framing::Unreadable(why);
             }
         }
     }
 
     /// Reports a complete frame, whose header and body are the kept bytes. A known frame proves a presumed position.
-    fn report_frame(&mut self, span: Span, more: bool, element: &mut impl FnMut(Element<'_>) -> bool) {
+    fn report_frame(&mut self, span: Span, more: bool, on_element: &mut impl FnMut(Element<'_>) -> bool) {
         let header_bytes = (span.body - span.header) as usize;
         let payload = self.kept.get(header_bytes..).unwrap_or_default();
-        let is_known = element(Element::Frame(Frame { bytes: span.end - span.body, more, payload }));
+        let is_known = on_element(Element::Frame(Frame { bytes: span.end - span.body, more, payload }));
         if is_known && self.framing == Framing::Presumed {
             self.framing = Framing::Proven;
         }
-        self.has_unknown |= !is_known;
+        self.has_unknown_frame |= !is_known;
     }
 
-    /// Reports that frames are not found any more.
-    fn lose_framing(&mut self, element: &mut impl FnMut(Element<'_>) -> bool) {
+    /// Reports that frames are not found any more, if they were until now.
+    fn lose_framing(&mut self, on_element: &mut impl FnMut(Element<'_>) -> bool) {
         if matches!(self.framing, Framing::Presumed | Framing::Proven) {
             let proven = self.framing == Framing::Proven;
             self.framing = Framing::Searched;
-            element(Element::Lost { proven });
+            on_element(Element::Lost { proven });
         }
     }
 
     /// Keeps the bytes up to offset `end`, shortened to both ends of a frame. `bytes` begin at offset `base`.
     fn keep_bytes(&mut self, bytes: &[u8], base: u64, end: u64) {
         let first_new = self.end.saturating_sub(base) as usize;
-        let Some(new_bytes) = bytes.get(first_new..(end - base) as usize) else {
-            return;
-        };
+        let Some(new_bytes) = bytes.get(first_new..(end - base) as usize) else { return };
         self.kept.extend_from_slice(new_bytes);
         self.end = end;
         let surplus = self.kept.len().saturating_sub(MAX_KEPT_BYTES);
@@ -197,7 +197,7 @@ impl FrameAssembly {
         }
     }
 
-    /// Forgets the bytes before offset `at`.
+    /// Forgets all kept bytes, which lie before offset `at`.
     fn forget_before(&mut self, at: u64) {
         self.kept.clear();
         self.start = at;

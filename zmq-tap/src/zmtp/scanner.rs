@@ -56,34 +56,43 @@ pub struct Pending {
 /// Scans one direction of one connection.
 #[derive(Clone, Debug)]
 pub struct Scanner {
-    /// Number of bytes fed.
-    at: u64,
+    /// Number of bytes fed, and so the offset of the next byte.
+    fed_bytes: u64,
     version: ZmtpVersion,
     /// Offset of the current multipart message, once its first frame is complete.
-    message: Option<u64>,
+    message_start: Option<u64>,
     state: ScannerState,
+    /// Length in bytes of the longest frame that may prove a boundary.
     seek_longest: u64,
+    /// Formats whose messages may prove a boundary.
     formats: &'static [Format],
 }
 
+/// What the next byte is a part of.
 #[derive(Clone, Debug)]
 enum ScannerState {
     Greeting(GreetingReader),
+    /// A frame's header, of which `filled` bytes are known.
     Header {
         buffer: [u8; header::MAX_HEADER_BYTES],
         filled: usize,
     },
-    /// `start` is the offset of the header.
+    /// A frame's body.
     Body {
         header: FrameHeader,
+        /// Offset of the header.
         start: u64,
         bytes_left: u64,
+        /// First bytes of the body, if it is a command.
         name: CommandName,
     },
+    /// Anything, until a frame is found.
     Seeking(BoundarySearch),
+    /// A stream that was given up.
     Opaque,
 }
 
+/// State before the first byte of a frame.
 const NO_HEADER: ScannerState = ScannerState::Header { buffer: [0; header::MAX_HEADER_BYTES], filled: 0 };
 
 impl Scanner {
@@ -93,9 +102,9 @@ impl Scanner {
     /// Creates a scanner for a stream from its first byte.
     pub fn from_greeting() -> Self {
         Self {
-            at: 0,
+            fed_bytes: 0,
             version: ZmtpVersion::V3,
-            message: None,
+            message_start: None,
             state: ScannerState::Greeting(GreetingReader::new()),
             seek_longest: Self::SEEK_LONGEST,
             formats: &[],
@@ -117,9 +126,10 @@ impl Scanner {
 
     /// Searches for a boundary, because the bytes before the next one were not fed. A message frame of a known format directly at the next
     /// byte is accepted on its own.
-    pub fn search(&mut self) {
-        self.message = None;
-        self.state = ScannerState::Seeking(BoundarySearch::from_boundary(self.at, self.seek_longest, self.formats));
+    pub fn search_next_frame(&mut self) {
+        self.message_start = None;
+        self.state =
+            ScannerState::Seeking(BoundarySearch::from_boundary(self.fed_bytes, self.seek_longest, self.formats));
     }
 
     /// Sets the formats whose messages may prove a boundary again after garbage, and the length in bytes of the longest such message.
@@ -130,25 +140,26 @@ impl Scanner {
 
     /// Number of bytes fed.
     pub fn position(&self) -> u64 {
-        self.at
+        self.fed_bytes
     }
 
     /// Returns the incomplete message, if any. Commands do not count as messages.
     pub fn pending(&self) -> Option<Pending> {
         // A command may occur between two parts of a message.
-        let between_parts = self.message.map(|start| Pending { start, frame_end: None });
+        let between_parts = self.message_start.map(|start| Pending { start, frame_end: None });
         match &self.state {
             ScannerState::Header { buffer, filled } => {
                 let has_begun_part = *filled > 0 && !header::is_command(buffer[0]);
                 if !has_begun_part {
                     return between_parts;
                 }
-                Some(Pending { start: self.message.unwrap_or(self.at - *filled as u64), frame_end: None })
+                Some(Pending { start: self.message_start.unwrap_or(self.fed_bytes - *filled as u64), frame_end: None })
             }
             ScannerState::Body { header, .. } if header.is_command => between_parts,
-            ScannerState::Body { start, bytes_left, .. } => {
-                Some(Pending { start: self.message.unwrap_or(*start), frame_end: self.at.checked_add(*bytes_left) })
-            }
+            ScannerState::Body { start, bytes_left, .. } => Some(Pending {
+                start: self.message_start.unwrap_or(*start),
+                frame_end: self.fed_bytes.checked_add(*bytes_left),
+            }),
             ScannerState::Greeting(_) | ScannerState::Seeking(_) | ScannerState::Opaque => None,
         }
     }
@@ -163,16 +174,16 @@ impl Scanner {
                     // A length has 64 bits, which an address may not have.
                     let consumed = usize::try_from(*bytes_left).map_or(bytes.len(), |left| left.min(bytes.len()));
                     if header.is_command {
-                        name.append(&bytes[..consumed]);
+                        name.append_from(&bytes[..consumed]);
                     }
                     *bytes_left -= consumed as u64;
-                    self.at += consumed as u64;
+                    self.fed_bytes += consumed as u64;
                     self.emit_complete_frame(mark);
                     consumed
                 }
                 ScannerState::Seeking(_) => self.search_boundary(bytes, mark),
                 ScannerState::Opaque => {
-                    self.at += bytes.len() as u64;
+                    self.fed_bytes += bytes.len() as u64;
                     bytes.len()
                 }
             };
@@ -182,11 +193,9 @@ impl Scanner {
 
     /// Scans one byte of the greeting. Returns the number of bytes it took.
     fn scan_greeting(&mut self, byte: u8, mark: &mut impl FnMut(Mark)) -> usize {
-        let ScannerState::Greeting(reader) = &mut self.state else {
-            return 0;
-        };
-        let step = reader.push(byte);
-        self.at += 1;
+        let ScannerState::Greeting(reader) = &mut self.state else { return 0 };
+        let step = reader.push_byte(byte);
+        self.fed_bytes += 1;
         match step {
             GreetingStep::More => {}
             GreetingStep::Invalid(why) => self.stop_reading(why, mark),
@@ -209,25 +218,24 @@ impl Scanner {
         mark(Mark::Opaque(why));
     }
 
-    /// Scans bytes of a frame header, which may be incomplete. After an invalid one, the next boundary is searched for.
+    /// Scans bytes of a frame header, which may be incomplete. After an invalid one, the next boundary is searched for. Returns the number of
+    /// bytes it took.
     fn scan_header(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {
-        let ScannerState::Header { buffer, filled } = &mut self.state else {
-            return 0;
-        };
-        let earlier = *filled;
-        let added = bytes.len().min(buffer.len() - earlier);
-        buffer[earlier..earlier + added].copy_from_slice(&bytes[..added]);
-        let start = self.at - earlier as u64;
-        match header::parse_header(&buffer[..earlier + added], self.version) {
+        let ScannerState::Header { buffer, filled } = &mut self.state else { return 0 };
+        let buffered_before = *filled;
+        let added = bytes.len().min(buffer.len() - buffered_before);
+        buffer[buffered_before..buffered_before + added].copy_from_slice(&bytes[..added]);
+        let start = self.fed_bytes - buffered_before as u64;
+        match header::parse_header(&buffer[..buffered_before + added], self.version) {
             Ok(None) => {
                 *filled += added;
-                self.at += added as u64;
+                self.fed_bytes += added as u64;
                 added
             }
             // The end of the body must fit into an offset.
             Ok(Some(header)) if start.checked_add(header.size as u64 + header.length).is_some() => {
-                let consumed = header.size - earlier;
-                self.at += consumed as u64;
+                let consumed = header.size - buffered_before;
+                self.fed_bytes += consumed as u64;
                 let name = CommandName::default();
                 self.state = ScannerState::Body { header, start, bytes_left: header.length, name };
                 self.emit_complete_frame(mark);
@@ -235,64 +243,58 @@ impl Scanner {
             }
             Ok(Some(header)) => {
                 mark(Mark::Garbage { at: start, why: Garbage::Length(header.length) });
-                self.search_after_invalid_header(earlier)
+                self.search_after_invalid_header(buffered_before)
             }
             Err(why) => {
                 mark(Mark::Garbage { at: start, why });
-                self.search_after_invalid_header(earlier)
+                self.search_after_invalid_header(buffered_before)
             }
         }
     }
 
-    /// Searches for a boundary from the second byte of an invalid header on, of which the buffer had `earlier` bytes before this input.
+    /// Searches for a boundary from the second byte of an invalid header on, of which the buffer had `buffered_before` bytes before this input.
     /// Returns the number of bytes of this input that the search has.
-    fn search_after_invalid_header(&mut self, earlier: usize) -> usize {
-        let ScannerState::Header { buffer, .. } = self.state else {
-            return 0;
-        };
-        self.message = None;
-        let start = self.at - earlier as u64;
+    fn search_after_invalid_header(&mut self, buffered_before: usize) -> usize {
+        let ScannerState::Header { buffer, .. } = self.state else { return 0 };
+        self.message_start = None;
+        let start = self.fed_bytes - buffered_before as u64;
         // At least the first byte, so that the search continues behind it, wherever the input was cut.
-        let consumed_end = earlier.max(1);
+        let consumed_end = buffered_before.max(1);
         let mut search = BoundarySearch::new(start + 1, self.seek_longest, self.formats);
         // These bytes are too few for the search to find a boundary yet.
         search.feed(&buffer[1..consumed_end]);
-        self.at = start + consumed_end as u64;
+        self.fed_bytes = start + consumed_end as u64;
         self.state = ScannerState::Seeking(search);
-        consumed_end - earlier
+        consumed_end - buffered_before
     }
 
     /// Emits the mark of the current frame if its body is complete.
     fn emit_complete_frame(&mut self, mark: &mut impl FnMut(Mark)) {
-        let ScannerState::Body { header, start, bytes_left: 0, name } = self.state else {
-            return;
-        };
-        let span = Span { header: start, body: start + header.size as u64, end: self.at };
+        let ScannerState::Body { header, start, bytes_left: 0, name } = self.state else { return };
+        let span = Span { header: start, body: start + header.size as u64, end: self.fed_bytes };
         self.state = NO_HEADER;
         // A ZMTP 2.0 stream's first frame is its sender's identity.
         if self.version == ZmtpVersion::V2 && span.header == V2_LENGTH as u64 {
             mark(Mark::Command(ZmtpCommand::Other, span));
         } else if header.is_command {
-            mark(Mark::Command(name.command(), span));
+            mark(Mark::Command(name.to_command(), span));
         } else {
-            self.message = if header.more { Some(self.message.unwrap_or(start)) } else { None };
+            self.message_start = if header.more { Some(self.message_start.unwrap_or(start)) } else { None };
             mark(Mark::Frame { span, more: header.more });
         }
     }
 
-    /// Searches for the start of a frame. Returns the number of bytes it took.
+    /// Continues the search for the start of a frame. Returns the number of bytes it took.
     fn search_boundary(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {
-        let ScannerState::Seeking(search) = &mut self.state else {
-            return 0;
-        };
+        let ScannerState::Seeking(search) = &mut self.state else { return 0 };
         let Some(boundary) = search.feed(bytes) else {
-            self.at += bytes.len() as u64;
+            self.fed_bytes += bytes.len() as u64;
             if search.is_exhausted() {
                 self.stop_reading(Opaque::Unframed, mark);
             }
             return bytes.len();
         };
-        self.at = boundary.at;
+        self.fed_bytes = boundary.at;
         self.state = NO_HEADER;
         mark(Mark::Synced { at: boundary.at });
         // The search has held back the bytes from the boundary on.

@@ -15,9 +15,7 @@ pub(super) fn read_wires(wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -
 /// Messages that a connection between two processes carries, and their direction, by the roles of both. `None` if it is not one of the engine.
 fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>], bound: &BoundEndpoints<'_>) -> Option<Reading> {
     let (acceptor_role, acceptor_source) = role_among(ROLES, roles[wire.acceptor])?;
-    let Some(connector) = wire.connector else {
-        return read_one_sided_wire(acceptor_role);
-    };
+    let Some(connector) = wire.connector else { return read_one_sided_wire(acceptor_role) };
     let (connector_role, connector_source) = role_among(ROLES, roles[connector])?;
     let confidence = Confidence::of_sources([connector_source, acceptor_source]);
     match (connector_role, acceptor_role) {

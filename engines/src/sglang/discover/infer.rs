@@ -43,6 +43,7 @@ fn infer_from_children(nodes: &[Node], roles: &mut Roles) {
 
 /// Infers the roles of unnamed processes from named neighbours, until no role changes.
 fn infer_from_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
+    // A role that was found may name the next process.
     loop {
         let mut has_changed = false;
         for &(from, to) in edges {

@@ -73,7 +73,7 @@ impl Recognise for Sglang {
         &[streaming::PICKLE_SWITCH, streaming::RUST_SERVER]
     }
 
-    fn infer(&self, nodes: &[Node], edges: &[Edge], roles: &mut [Option<RoleWithSource>]) {
+    fn infer_roles(&self, nodes: &[Node], edges: &[Edge], roles: &mut [Option<RoleWithSource>]) {
         infer::infer_roles(nodes, edges, roles);
     }
 
@@ -81,6 +81,7 @@ impl Recognise for Sglang {
         hops::read_wires(wires, roles)
     }
 
+    /// Settings of an engine by what was found of its process.
     fn settings(&self, evidence: &Evidence<'_>) -> Settings {
         // Another launcher may leave the settings open or decide them itself.
         let defaults = if evidence.is_launched_by(self) {
@@ -91,6 +92,7 @@ impl Recognise for Sglang {
         streaming::infer_settings(evidence, &defaults)
     }
 
+    /// Role of the processes that send this kind of message; `None` if several roles do.
     fn sender_of(&self, kind: Kind) -> Option<Role> {
         match kind {
             Kind::TokenIds | Kind::Embedding => Some(role::SCHEDULER),
@@ -120,9 +122,7 @@ const MODULES: [(&str, &str); 2] = [("sglang/srt/rust_extensions", "_server."), 
 
 /// Returns whether the mapped file is a native module of SGLang.
 fn is_extension(mapped: &Path) -> bool {
-    let Some((folder, name)) = mapped.parent().zip(mapped.file_name()) else {
-        return false;
-    };
+    let Some((folder, name)) = mapped.parent().zip(mapped.file_name()) else { return false };
     let name = name.as_encoded_bytes();
     MODULES.iter().any(|(module, start)| folder.ends_with(module) && name.starts_with(start.as_bytes()))
 }

@@ -2,16 +2,16 @@
 //! result is `None`. The rules cover SGLang 0.4.0 to 0.5.23 and Dynamo 0.5 to 1.6 as released.
 
 use adapter::discover::{
-    Carries, Codec, Disaggregation, End, Evidence, HopSeen, Origin, PythonVersion, Release, ReleaseStage, Setting,
-    Settings,
+    Carries, Codec, Disaggregation, End, Evidence, HopSeen, Origin, PythonVersion, Setting, Settings,
 };
-use trace::engine::{Mode, Waiter};
+use trace::engine::{Behaviour, Mode, OutputModeRule, Version, VersionRange, Waiter};
 
 use super::Sglang;
 use super::launch::{
     CONFIG, DISAGGREGATION, INCREMENTAL, REASONING_PARSER, SKIP_TOKENIZER_INIT, STREAM_OUTPUT, TOOL_CALL_PARSER,
 };
 use super::role::{DETOKENIZER, DETOKENIZER_ROUTER, SCHEDULER};
+use crate::sglang::releases::ReleaseBehaviour;
 
 /// Sends one frame per request, with the first token and the finish reason `length`.
 const PREFILL: Disaggregation = Disaggregation { word: "prefill", sends: "one frame a request, with its first token" };
@@ -34,11 +34,10 @@ pub(crate) struct LauncherDefaults {
 impl LauncherDefaults {
     /// The defaults of SGLang's own server.
     pub(super) fn of_server(evidence: &Evidence<'_>) -> Self {
-        let was_flag_renamed = evidence.release(&Sglang) >= Some(Release::new(0, 5, 10).rc(0));
-        let incremental_flag = if was_flag_renamed { INCREMENTAL } else { STREAM_OUTPUT };
+        let incremental_flag = evidence.release(&Sglang).and_then(|release| behaviour_of(release).flag());
         Self {
             skips_tokenizer_init: setting_without_argument(evidence, SKIP_TOKENIZER_INIT, false),
-            mode: setting_without_argument(evidence, incremental_flag, Mode::Cumulative),
+            mode: setting_without_argument(evidence, incremental_flag.unwrap_or(STREAM_OUTPUT), Mode::Cumulative),
         }
     }
 }
@@ -79,8 +78,13 @@ pub(crate) fn infer_settings(evidence: &Evidence<'_>, defaults: &LauncherDefault
     settings
 }
 
+/// Behaviour of a release between the wire and the client.
+fn behaviour_of(release: Version) -> Behaviour {
+    ReleaseBehaviour::of_range(VersionRange { first: release, last: release }).behaviour
+}
+
 /// A setting that follows from SGLang's release.
-fn setting_by_release<T>(release: Release, value: T) -> Setting<T> {
+fn setting_by_release<T>(release: Version, value: T) -> Setting<T> {
     Setting::new(value, Origin::Release(format!("SGLang {release}")))
 }
 
@@ -115,7 +119,7 @@ fn skips_tokenizer_by_sockets(hops: &[HopSeen]) -> Option<Setting<bool>> {
 #[derive(Clone, Copy, Debug)]
 struct StreamingRules<'a> {
     evidence: &'a Evidence<'a>,
-    release: Option<Release>,
+    release: Option<Version>,
     defaults: &'a LauncherDefaults,
 }
 
@@ -134,7 +138,7 @@ impl StreamingRules<'_> {
     /// Codec of the engine's frames.
     fn codec(&self) -> Option<Setting<Codec>> {
         let release = self.release?;
-        if release < Release::new(0, 5, 15).rc(0) {
+        if release < Version::new(0, 5, 15).rc(0) {
             return Some(setting_by_release(release, Codec::Pickle));
         }
         if let Some(pickle) = self.environment_switch(PICKLE_SWITCH) {
@@ -153,7 +157,7 @@ impl StreamingRules<'_> {
     fn output_avoids_zmq(&self) -> Option<String> {
         let is_switched_on = self.environment_switch(RUST_SERVER)?.value;
         // Earlier releases ignore the variable.
-        let has_rust_server = self.release.is_none_or(|release| release >= Release::new(0, 5, 17));
+        let has_rust_server = self.release.is_none_or(|release| release >= Version::new(0, 5, 17));
         if !is_switched_on || !has_rust_server {
             return None;
         }
@@ -163,13 +167,14 @@ impl StreamingRules<'_> {
     /// Whether responses contain exactly the text of the frames. From 0.5.12 on, the model's chat template may also choose a parser.
     fn exact_text(&self) -> Option<Setting<bool>> {
         let flags = self.evidence.flags;
+        // A parser moves parts of the text to other fields of the response.
         for flag in [REASONING_PARSER, TOOL_CALL_PARSER] {
             if let Some(parser) = flags.get(flag) {
                 return Some(Setting::new(false, self.evidence.argument(&format!("{flag} {parser}"))));
             }
         }
         let only_flags_choose_parsers =
-            self.release? < Release::new(0, 5, 12).rc(0) && self.evidence.is_launched_by(&Sglang);
+            self.release? < Version::new(0, 5, 12).rc(0) && self.evidence.is_launched_by(&Sglang);
         if !only_flags_choose_parsers {
             return None;
         }
@@ -192,20 +197,11 @@ impl StreamingRules<'_> {
         Some(Setting::new(side, self.evidence.argument(&format!("{DISAGGREGATION} {value}"))))
     }
 
-    /// Behaviour of a waiter with several queued chunks (changed in 0.5.10rc0 and 0.5.10). The Rust server writes an event for each chunk.
+    /// Behaviour of a waiter with several queued chunks. The Rust server writes an event for each chunk.
     fn waiter(&self) -> Option<Setting<Waiter>> {
         let release = self.release?;
-        let is_candidate_of_0_5_10 =
-            release.number == [0, 5, 10] && matches!(release.stage, ReleaseStage::Candidate(_));
-        let waiter = if self.output_avoids_zmq().is_some() {
-            Waiter::YieldsAll
-        } else if release < Release::new(0, 5, 10).rc(0) {
-            Waiter::KeepsLast
-        } else if is_candidate_of_0_5_10 {
-            Waiter::YieldsAll
-        } else {
-            Waiter::Merges
-        };
+        let is_rust_server = self.output_avoids_zmq().is_some();
+        let waiter = if is_rust_server { Waiter::YieldsAll } else { behaviour_of(release).waiter? };
         Some(setting_by_release(release, waiter))
     }
 
@@ -223,20 +219,23 @@ impl StreamingRules<'_> {
     /// Output mode of the tokenizer. Depends on whether the engine `skips_tokenizer_init`, if that is known.
     fn mode(&self, skips_tokenizer_init: Option<bool>) -> Option<Setting<Mode>> {
         let release = self.release?;
-        // Deltas exist on the skip path from 0.4.3.post4, on every path from 0.5.0, and depend on the flag alone from 0.5.6.
-        if release < Release::new(0, 4, 3).post(4) {
-            return Some(setting_by_release(release, Mode::Cumulative));
+        let behaviour = behaviour_of(release);
+        let on_token_path = self.mode_by_rule(behaviour.token_path?, release);
+        let on_text_path = self.mode_by_rule(behaviour.text_path?, release);
+        match skips_tokenizer_init {
+            Some(true) => on_token_path,
+            Some(false) => on_text_path,
+            // Which path it is does not matter if both have the same mode.
+            None => on_token_path.filter(|token| on_text_path.is_some_and(|text| text.value == token.value)),
         }
-        if release < Release::new(0, 5, 6).rc(0) {
-            let text_path = if release < Release::new(0, 5, 0).rc(0) { Mode::Cumulative } else { Mode::Incremental };
-            return match skips_tokenizer_init {
-                Some(false) => Some(setting_by_release(release, text_path)),
-                Some(true) => self.mode_by_flag(),
-                // Without the flag, both paths of 0.4.x are cumulative.
-                None => self.mode_by_flag().filter(|flag| flag.value == text_path),
-            };
+    }
+
+    /// Mode on a path with this rule.
+    fn mode_by_rule(&self, rule: OutputModeRule, release: Version) -> Option<Setting<Mode>> {
+        match rule {
+            OutputModeRule::Always(mode) => Some(setting_by_release(release, mode)),
+            OutputModeRule::ByFlag(_) => self.mode_by_flag(),
         }
-        self.mode_by_flag()
     }
 
     /// Incremental if the flag is set; otherwise as the launcher decides.
@@ -368,13 +367,5 @@ mod tests {
         assert_eq!(turns(SERVER, 11), Some(3));
         assert_eq!(turns(SERVER, 12), Some(1));
         assert_eq!(turns("python -m dynamo.sglang", 11), None);
-    }
-
-    #[test]
-    fn waiter_behaviour_follows_the_release() {
-        let waiter = |release| rules("", release, |rules| rules.waiter()).unwrap().value;
-        assert_eq!(waiter("0.5.9"), Waiter::KeepsLast);
-        assert_eq!(waiter("0.5.10rc0"), Waiter::YieldsAll);
-        assert_eq!(waiter("0.5.10"), Waiter::Merges);
     }
 }

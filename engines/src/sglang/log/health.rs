@@ -22,7 +22,8 @@ pub(super) fn read_failed_check(
     let mut state = LoggedState { by: "tokenizer", ..LoggedState::default() };
     if let Some(line_ns) = line_ns {
         let line_s = line_ns / SECOND_NS;
-        // The request is from the quarter of an hour before the line, in any time zone.
+        // The request is from the quarter of an hour before the line. The offset of its time zone is a number of quarters, so the remainders
+        // of both times are comparable.
         let asked_ago_s = (line_s % QUARTER_S + QUARTER_S - asked_s % QUARTER_S) % QUARTER_S;
         // A line that is that late, or another clock's: the wait in the line is certain.
         let asked_ago_s = asked_ago_s.max(waited_s);

@@ -22,6 +22,7 @@ impl<'l> Fields<'l> {
 impl<'l> Iterator for Fields<'l> {
     type Item = (&'l str, &'l str);
 
+    /// The next field and its value, as `name=value` in the text of an object; `None` at anything else.
     fn next(&mut self) -> Option<Self::Item> {
         let (name, rest) = self.rest.split_once('=').filter(|(name, _)| is_name(name))?;
         let (value, after) = rest.split_at(value_length(rest)?);
@@ -53,6 +54,7 @@ fn value_length(text: &str) -> Option<usize> {
     let mut at = 0;
     while let Some(&byte) = bytes.get(at) {
         match byte {
+            // Commas and brackets within a string do not count.
             b'\'' | b'"' => at += string_length(&bytes[at..])? - 1,
             b'(' | b'[' | b'{' => depth += 1,
             b',' | b')' | b']' | b'}' if depth == 0 => return Some(at),

@@ -60,7 +60,7 @@ pub(super) fn field_use(name: &str) -> FieldUse {
     }
 }
 
-/// Parses a JSON record.
+/// Parses a JSON record, and returns the name of its form. `None` for a record of something else.
 pub(super) fn read_record(
     record: &JsonRecord<'_>,
     sink: &mut dyn FnMut(&Statement<'_>),
@@ -96,7 +96,7 @@ pub(super) fn read_record(
 /// Parses `GenerateReqInput(received_time=None, rid='4f1c..', text='..`, or with the fields in another order.
 pub(super) fn read_receive(
     rest: &str,
-    _: Option<u64>,
+    _line_ns: Option<u64>,
     sink: &mut dyn FnMut(&Statement<'_>),
 ) -> Result<(), MalformedLine> {
     let mut fields = Fields::of_object_at_start(rest).ok_or(MalformedLine)?;
@@ -109,7 +109,7 @@ pub(super) fn read_receive(
 /// Like [`read_receive`], followed by `, out={'text': .., 'meta_info': {..}}`. No output text can follow the last `'meta_info': `.
 pub(super) fn read_finish(
     rest: &str,
-    _: Option<u64>,
+    _line_ns: Option<u64>,
     sink: &mut dyn FnMut(&Statement<'_>),
 ) -> Result<(), MalformedLine> {
     let mut fields = Fields::of_object_at_start(rest).ok_or(MalformedLine)?;
@@ -139,7 +139,7 @@ pub(super) fn read_finish(
     Ok(())
 }
 
-/// The requests of a line: that of the output, if the line has an output of one of several. `None` if no rid is readable.
+/// The requests that a line is about: of several, only the one with the `id` of the output, if the line has one. `None` if no rid is readable.
 fn named_requests<'l>(rids: impl Iterator<Item = &'l str>, id: Option<&str>) -> Option<Vec<LoggedRid<'l>>> {
     let named: Vec<LoggedRid<'l>> = rids.filter_map(LoggedRid::parse).collect();
     if named.is_empty() {

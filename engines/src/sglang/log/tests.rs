@@ -17,6 +17,8 @@ fn read(message: &str) -> (Option<Result<&'static str, MalformedLine>>, Vec<Stri
             StatementKind::RequestHalf(half) => {
                 format!("{} in room {}, decode: {}", half.rid, half.room, half.is_decode)
             }
+            StatementKind::Rejected { status } => format!("rejected with {status}"),
+            StatementKind::ServerAddress(address) => format!("serves {address}"),
             StatementKind::ImpossibleDurations => String::from("impossible durations"),
         });
     };
@@ -153,6 +155,30 @@ fn incomplete_lines_are_malformed_and_unknown_lines_ignored() {
         assert_eq!(read(line).0, Some(Err(MalformedLine)), "{line}");
     }
     assert_eq!(read("Decode batch. #running-req: 12, gen throughput (token/s): 900.1").0, None);
+}
+
+#[test]
+fn access_lines_of_rejected_requests_are_recognised() {
+    let rejected = |status: u16| (Some(Ok("access-error")), vec![format!("rejected with {status}")]);
+    for (line, status) in [
+        (r#"INFO:     127.0.0.1:51022 - "POST /generate HTTP/1.1" 503 Service Unavailable"#, 503),
+        (r#"INFO:     127.0.0.1:51022 - "POST /v1/chat/completions HTTP/1.1" 400 Bad Request"#, 400),
+        (r#"INFO:     127.0.0.1:51022 - "POST /v1/completions HTTP/1.1" 499"#, 499),
+    ] {
+        assert_eq!(read(line), rejected(status), "{line}");
+    }
+    // What is answered, another endpoint, and the rest of a prompt.
+    for line in [
+        r#"INFO:     127.0.0.1:51022 - "POST /generate HTTP/1.1" 200 OK"#,
+        r#"INFO:     127.0.0.1:51022 - "GET /metrics HTTP/1.1" 404 Not Found"#,
+        r#"INFO:     127.0.0.1:51022 - "GET /health_generate HTTP/1.1" 503 Service Unavailable"#,
+    ] {
+        assert_eq!(read(line), (None, Vec::new()), "{line}");
+    }
+    let quoted = r#"why does my log say "POST /generate HTTP/1.1" 503 Service Unavailable, and what is 5?"#;
+    assert_eq!(read(quoted), (Some(Err(MalformedLine)), Vec::new()));
+    let address = "INFO:     Uvicorn running on http://127.0.0.1:30000 (Press CTRL+C to quit)";
+    assert_eq!(read(address), (Some(Ok("server-address")), vec!["serves 127.0.0.1:30000".to_owned()]));
 }
 
 proptest! {

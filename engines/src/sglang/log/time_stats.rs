@@ -55,6 +55,7 @@ pub(super) fn read_time_stats(
         ServerRole::Decode => "decode_completion",
     };
     let ended = Stage { tokens, ..Stage::new(rid.text, end, "scheduler") };
+    // With impossible durations, only the time of the end is used.
     let Ok(phases) = read_phases(&times, role) else {
         sink(&Statement { wall_ns: line_ns, ..stage_statement(rid, ended) });
         sink(&Statement {
@@ -65,6 +66,7 @@ pub(super) fn read_time_stats(
         return Ok(());
     };
     let spent_ns = phases.iter().fold(0, |sum: u64, phase| sum.saturating_add(phase.ns));
+    // The phases count from the begin that the line states, else they end at its timestamp.
     let Some(begin_ns) = read_begin_ns(&times).or_else(|| line_ns?.checked_sub(spent_ns)) else {
         sink(&Statement { wall_ns: line_ns, ..stage_statement(rid, ended) });
         return Ok(());
@@ -74,6 +76,7 @@ pub(super) fn read_time_stats(
     let mut at_ns = begin_ns;
     for phase in &phases {
         at_ns = at_ns.saturating_add(phase.ns);
+        // Only the end of the request has its tokens.
         let reached = if phase.end == end { ended } else { Stage::new(rid.text, phase.end, "scheduler") };
         sink(&Statement { wall_ns: Some(at_ns), ..stage_statement(rid, reached) });
     }
@@ -137,8 +140,8 @@ impl<'l> LineFields<'l> {
         parse_number(self.value_of(keys)?)
     }
 
-    /// Duration under the first of these keys that the line has.
-    fn duration_ns(&self, keys: &[&str]) -> Result<Option<u64>, Impossible> {
+    /// Duration under the first of these keys that the line has; `None` if it has none of them. An error if the value cannot be one.
+    fn duration_ns_of(&self, keys: &[&str]) -> Result<Option<u64>, Impossible> {
         let Some(value) = self.value_of(keys) else { return Ok(None) };
         match parse_number(value) {
             Some(ms) if ms < MAX_DURATION_MS => Ok(Some((ms * 1e6).round() as u64)),
@@ -169,7 +172,8 @@ fn parse_number(value: &str) -> Option<f64> {
     (number.is_finite() && number >= 0.0).then_some(number)
 }
 
-/// Passes the half of a request that this server of a pair runs to `sink`. Both servers log the same `bootstrap_room`.
+/// Passes the id and the room of a request to `sink` if this server is one of a pair, which runs half of the request. Both servers log the same
+/// `bootstrap_room`.
 fn emit_half(request: &LineFields<'_>, rid: LoggedRid<'_>, role: ServerRole, sink: &mut dyn FnMut(&Statement<'_>)) {
     if role == ServerRole::Unified || rid.is_truncated {
         return;
@@ -190,7 +194,7 @@ fn read_begin_ns(times: &LineFields<'_>) -> Option<u64> {
     times.number(&["bootstrap_done_time", "entry_time", "start_time", "start"]).and_then(epoch_seconds_to_ns)
 }
 
-/// Stage at which the first phase began. 0.5.16 and later omit the bootstrap if its start is unset.
+/// Stage at which the first phase of the line began. 0.5.16 and later omit the bootstrap if its start is unset.
 fn first_stage(times: &LineFields<'_>, role: ServerRole) -> &'static str {
     match role {
         ServerRole::Unified => "wait_queue_entry",
@@ -210,21 +214,21 @@ fn read_phases(times: &LineFields<'_>, role: ServerRole) -> Result<Vec<LoggedPha
     match role {
         ServerRole::Unified => {}
         ServerRole::Prefill => {
-            let whole_ns = times.duration_ns(&["bootstrap_queue_duration"])?;
+            let whole_ns = times.duration_ns_of(&["bootstrap_queue_duration"])?;
             let ends = BootstrapEnds { bootstrap: "prefill_bootstrap_done", allocation: "prefill_wait_queue_entry" };
             add_bootstrap(times, whole_ns, &ends, &mut phases)?;
         }
         ServerRole::Decode => {
-            let whole_ns = times.duration_ns(&["prealloc_queue_duration", "prealloc_duration"])?;
+            let whole_ns = times.duration_ns_of(&["prealloc_queue_duration", "prealloc_duration"])?;
             let ends = BootstrapEnds { bootstrap: "decode_bootstrap_done", allocation: "decode_transfer_queue_entry" };
             add_bootstrap(times, whole_ns, &ends, &mut phases)?;
-            let transfer_ns = times.duration_ns(&["transfer_duration"])?;
+            let transfer_ns = times.duration_ns_of(&["transfer_duration"])?;
             phases.extend(transfer_ns.map(|ns| LoggedPhase { ns, end: "decode_wait_queue_entry" }));
         }
     }
-    let queue_ns = times.duration_ns(&["queue_duration"])?.ok_or(Impossible)?;
+    let queue_ns = times.duration_ns_of(&["queue_duration"])?.ok_or(Impossible)?;
     // Later releases write 0 if the request never ran.
-    let forward_ns = times.duration_ns(&["forward_duration"])?.filter(|&ns| ns > 0).ok_or(Impossible)?;
+    let forward_ns = times.duration_ns_of(&["forward_duration"])?.filter(|&ns| ns > 0).ok_or(Impossible)?;
     let [forward_entry, completion] = match role {
         ServerRole::Unified => ["forward_entry", "completion"],
         ServerRole::Prefill => ["prefill_forward_entry", "prefill_completion"],
@@ -248,13 +252,13 @@ fn add_bootstrap(
     ends: &BootstrapEnds,
     phases: &mut Vec<LoggedPhase>,
 ) -> Result<(), Impossible> {
-    let mut bootstrap_ns = times.duration_ns(&["bootstrap_duration", "bootstrap"])?;
+    let mut bootstrap_ns = times.duration_ns_of(&["bootstrap_duration", "bootstrap"])?;
     // 0.5.5 to 0.5.9 write parts that they do not measure, with a rest.
     let has_rest = times.value_of(&["other"]).is_some();
     if has_rest {
         bootstrap_ns = None;
     }
-    let allocation_ns = times.duration_ns(&["alloc_wait_duration", "alloc_wait"])?;
+    let allocation_ns = times.duration_ns_of(&["alloc_wait_duration", "alloc_wait"])?;
     if let (Some(bootstrap_ns), Some(allocation_ns)) = (bootstrap_ns, allocation_ns) {
         phases.push(LoggedPhase { ns: bootstrap_ns, end: ends.bootstrap });
         phases.push(LoggedPhase { ns: allocation_ns, end: ends.allocation });

@@ -19,16 +19,16 @@ pub(super) enum Node {
     Str(u32),
     /// Position of a bytes opcode.
     Bytes(u32),
-    /// Index of a [`Seq`].
+    /// Index of its first [`ListRun`].
     List(u32),
     /// A list of `len` short integers, left in the message: position of the first. Nothing is appended to it later.
     Ints {
         len: u16,
         at: u32,
     },
-    /// Index of a [`Seq`], for tuples and sets.
+    /// Index of its first [`ListRun`], for tuples and sets.
     Tuple(u32),
-    /// Index of a [`Seq`] whose cells alternate key and value.
+    /// Index of its first [`ListRun`], whose cells alternate key and value.
     Dict(u32),
     /// Index of a [`Global`].
     Global(u32),
@@ -47,7 +47,7 @@ pub(super) enum Node {
     Unbuilt,
 }
 
-/// Bit set of the kinds of items that a [`Seq`] holds.
+/// Bit set of the kinds of items that a [`ListRun`] holds.
 pub(super) mod kinds {
     pub(in super::super) const INT: u8 = 1;
     pub(in super::super) const NIL: u8 = 2;
@@ -63,10 +63,10 @@ const KEPT: usize = 1 << 18;
 /// Marks the absence of an entry.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Items of a list, tuple, set or dict, as a chain of runs. A run is either in the message, as opcodes of flat values (`flat`), or in the
-/// arena's cells. Most lists are one flat run, which costs this entry and nothing per item.
+/// A run of items of a list, tuple, set or dict, which is a chain of runs. A run is either in the message, as opcodes of flat values (`is_flat`),
+/// or in the arena's cells. Most lists are one flat run, which costs this entry and nothing per item.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seq {
+pub(super) struct ListRun {
     /// Start and end of this run, in the message (flat) or in the cells.
     pub(super) start: u32,
     pub(super) end: u32,
@@ -74,20 +74,29 @@ pub(super) struct Seq {
     pub(super) len: u32,
     /// Number of items in all runs; valid in the first entry only.
     pub(super) total: u32,
-    /// Index of the [`Seq`] with the next run, or [`NONE`].
+    /// Index of the [`ListRun`] with the next run, or [`NONE`].
     pub(super) next: u32,
     /// Last entry of the chain, or [`NONE`] if there is only one. Valid in the first entry only.
     pub(super) tail: u32,
-    pub(super) flat: bool,
+    pub(super) is_flat: bool,
     /// An array was built from this list. Appending further items would not change that array.
-    pub(super) copied: bool,
+    pub(super) is_array_source: bool,
     /// [`kinds`] of the items in this run; in the first entry of the chain, of all items.
     pub(super) kinds: u8,
 }
 
-impl Seq {
-    pub(super) const EMPTY: Self =
-        Self { start: 0, end: 0, len: 0, total: 0, next: NONE, tail: NONE, flat: false, copied: false, kinds: 0 };
+impl ListRun {
+    pub(super) const EMPTY: Self = Self {
+        start: 0,
+        end: 0,
+        len: 0,
+        total: 0,
+        next: NONE,
+        tail: NONE,
+        is_flat: false,
+        is_array_source: false,
+        kinds: 0,
+    };
 
     /// A run of containers in the cells.
     pub(super) fn cells(start: u32, end: u32) -> Self {
@@ -96,7 +105,7 @@ impl Seq {
 
     /// A run of `len` flat values in the message.
     pub(super) fn flat(start: u32, end: u32, len: u32, kinds: u8) -> Self {
-        Self { start, end, len, total: len, flat: true, kinds, ..Self::EMPTY }
+        Self { start, end, len, total: len, is_flat: true, kinds, ..Self::EMPTY }
     }
 }
 
@@ -126,7 +135,7 @@ pub(super) struct RecordedCall {
 #[derive(Debug, Default)]
 pub(super) struct Arena {
     pub(super) cells: Vec<Node>,
-    pub(super) seqs: Vec<Seq>,
+    pub(super) list_runs: Vec<ListRun>,
     pub(super) globals: Vec<Global>,
     pub(super) objects: Vec<RecordedCall>,
     pub(super) memo: Vec<Node>,
@@ -136,26 +145,26 @@ impl Arena {
     /// Clears the last message. Releases the memory of the large tables beyond [`KEPT`] entries.
     pub(super) fn clear(&mut self) {
         self.cells.clear();
-        self.seqs.clear();
+        self.list_runs.clear();
         self.globals.clear();
         self.objects.clear();
         self.memo.clear();
-        if self.memo.capacity() > KEPT || self.seqs.capacity() > KEPT || self.cells.capacity() > KEPT {
+        if self.memo.capacity() > KEPT || self.list_runs.capacity() > KEPT || self.cells.capacity() > KEPT {
             self.memo.shrink_to(KEPT);
-            self.seqs.shrink_to(KEPT);
+            self.list_runs.shrink_to(KEPT);
             self.cells.shrink_to(KEPT);
         }
     }
 
-    /// Adds a list of one run.
-    pub(super) fn new_seq(&mut self, run: Seq, limits: &Limits) -> Result<u32, Undecoded> {
-        Self::check_item_limit(self.seqs.len(), limits)?;
-        self.seqs.push(run);
-        Ok((self.seqs.len() - 1) as u32)
+    /// Adds a run, as that of a new list or as a further one of a chain. Returns its index, by which a [`Node::List`] refers to its first run.
+    pub(super) fn add_list_run(&mut self, run: ListRun, limits: &Limits) -> Result<u32, Undecoded> {
+        Self::check_item_limit(self.list_runs.len(), limits)?;
+        self.list_runs.push(run);
+        Ok((self.list_runs.len() - 1) as u32)
     }
 
-    /// Appends items from the stack.
-    pub(super) fn append_items(&mut self, seq: u32, items: &[Node], limits: &Limits) -> Result<(), Undecoded> {
+    /// Appends items from the stack to the list whose first run is at the index `list`.
+    pub(super) fn append_items(&mut self, list: u32, items: &[Node], limits: &Limits) -> Result<(), Undecoded> {
         if items.is_empty() {
             return Ok(());
         }
@@ -163,36 +172,37 @@ impl Arena {
         Self::check_item_limit(self.cells.len() + items.len(), limits)?;
         self.cells.extend_from_slice(items);
         let kinds = items.iter().fold(0, |set, item| set | kind_of_item(*item));
-        let run = Seq { start, end: start + items.len() as u32, len: items.len() as u32, kinds, ..Seq::EMPTY };
-        self.append_run(seq, run, limits)
+        let run = ListRun { start, end: start + items.len() as u32, len: items.len() as u32, kinds, ..ListRun::EMPTY };
+        self.append_run(list, run, limits)
     }
 
-    /// Appends the items of `run` to the list `seq`, which keeps them as a chain of runs.
-    pub(super) fn append_run(&mut self, seq: u32, run: Seq, limits: &Limits) -> Result<(), Undecoded> {
-        let head = self.seqs[seq as usize];
-        if head.copied {
+    /// Appends the items of `run` to the list whose first run is at the index `list`. A list keeps its items as a chain of runs.
+    pub(super) fn append_run(&mut self, list: u32, run: ListRun, limits: &Limits) -> Result<(), Undecoded> {
+        let head = self.list_runs[list as usize];
+        if head.is_array_source {
             return Err(Undecoded::Malformed {
                 at: run.start as usize,
                 what: "items for a list that an array was made of",
             });
         }
         if head.total == 0 {
-            self.seqs[seq as usize] = Seq { total: run.len, ..run };
+            // The first items take the place of the empty run.
+            self.list_runs[list as usize] = ListRun { total: run.len, ..run };
             return Ok(());
         }
-        let tail = if head.tail == NONE { seq } else { head.tail };
-        let last = &mut self.seqs[tail as usize];
+        let tail = if head.tail == NONE { list } else { head.tail };
+        let last = &mut self.list_runs[tail as usize];
         // Adjacent cells form one run.
-        if !last.flat && !run.flat && last.end == run.start {
+        if !last.is_flat && !run.is_flat && last.end == run.start {
             last.end = run.end;
             last.len += run.len;
             last.kinds |= run.kinds;
         } else {
-            let new = self.new_seq(run, limits)?;
-            self.seqs[tail as usize].next = new;
-            self.seqs[seq as usize].tail = new;
+            let new = self.add_list_run(run, limits)?;
+            self.list_runs[tail as usize].next = new;
+            self.list_runs[list as usize].tail = new;
         }
-        let head = &mut self.seqs[seq as usize];
+        let head = &mut self.list_runs[list as usize];
         head.total += run.len;
         head.kinds |= run.kinds;
         Ok(())

@@ -38,9 +38,7 @@ impl<'a> MessageColumns<'a, '_> {
         if self.columns.rids.is_none() {
             return Err(self.layout_mismatch("no rids"));
         }
-        let Some(rids) = self.field_value(self.columns.rids) else {
-            return Ok(());
-        };
+        let Some(rids) = self.field_value(self.columns.rids) else { return Ok(()) };
         let count = self.doc.item_count(rids).ok_or_else(|| self.bad_value("rids", 0, "not a list"))? as usize;
         if count > self.limits.items {
             return Err(Undecoded::Limit { limit: "items", value: self.limits.items });
@@ -156,9 +154,7 @@ impl<'a> MessageColumns<'a, '_> {
         if self.columns.rid.is_none() {
             return Err(self.layout_mismatch("no rid"));
         }
-        let Some(rid) = self.field_value(self.columns.rid) else {
-            return Ok(());
-        };
+        let Some(rid) = self.field_value(self.columns.rid) else { return Ok(()) };
         if let Some(rids) = self.doc.list_items(rid) {
             for (row, rid) in rids.take(self.limits.items).enumerate() {
                 chunks.push(aborted_chunk(self.read_rid("rid", row, self.doc.string_bytes(rid))?));
@@ -207,9 +203,7 @@ impl<'a> MessageColumns<'a, '_> {
         field: &'static str,
         count_of: impl for<'c> Fn(&'c mut Chunk<'a>) -> &'c mut Option<u32>,
     ) -> Result<(), Undecoded> {
-        let Some(column) = self.column_per_request(column, field, chunks)? else {
-            return Ok(());
-        };
+        let Some(column) = self.column_per_request(column, field, chunks)? else { return Ok(()) };
         for part in self.doc.column_parts(column) {
             let rows = chunks.get_mut(part.row_range()).unwrap_or_default();
             match part.small_ints() {
@@ -299,13 +293,11 @@ impl<'a> MessageColumns<'a, '_> {
         field: &'static str,
         chunks: &[Chunk<'a>],
     ) -> Result<Option<Node>, Undecoded> {
-        let Some(column) = self.field_value(index) else {
-            return Ok(None);
-        };
+        let Some(column) = self.field_value(index) else { return Ok(None) };
         match self.doc.item_count(column) {
             Some(0) => Ok(None),
             Some(len) if len as usize != chunks.len() => Err(self.bad_value(field, 0, "not as long as rids")),
-            Some(_) if self.doc.all_nil(column) => Ok(None),
+            Some(_) if self.doc.holds_only_nil(column) => Ok(None),
             Some(_) => Ok(Some(column)),
             None => Err(self.bad_value(field, 0, "not a list")),
         }

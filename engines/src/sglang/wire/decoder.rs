@@ -19,8 +19,10 @@ const UNLISTED: &str = "unlisted";
 #[derive(Debug)]
 pub struct Decoder {
     limits: Limits,
-    payload: bool,
-    text: bool,
+    /// Token ids are collected, and not only counted.
+    keeps_ids: bool,
+    /// The text of chunks is read.
+    keeps_text: bool,
     arena: Arena,
     scratch: pickle::Scratch,
     rows: RowBuffers,
@@ -35,8 +37,8 @@ impl Decoder {
         schema::load_layouts();
         Self {
             limits,
-            payload: false,
-            text: false,
+            keeps_ids: false,
+            keeps_text: false,
             arena: Arena::default(),
             scratch: pickle::Scratch::default(),
             rows: RowBuffers::default(),
@@ -54,12 +56,12 @@ impl Decoder {
 
     /// Fills [`Chunk::ids`] from the next message on.
     pub fn keep_ids(&mut self) {
-        self.payload = true;
+        self.keeps_ids = true;
     }
 
     /// Fills [`Chunk::text`] from the next message on.
     pub fn keep_text(&mut self) {
-        self.text = true;
+        self.keeps_text = true;
     }
 
     /// Decodes one message. On error no part of the message is used.
@@ -67,7 +69,7 @@ impl Decoder {
         if message.len() > self.limits.message {
             return Err(Undecoded::Limit { limit: "message", value: self.limits.message });
         }
-        let Self { limits, payload, text, arena, scratch, rows, chunks: home, last_layout: last } = self;
+        let Self { limits, keeps_ids, keeps_text, arena, scratch, rows, chunks: home, last_layout: last } = self;
         // The buffers keep their memory for the next message.
         rows.clear();
         let (codec, found) = match message {
@@ -90,10 +92,10 @@ impl Decoder {
         }
         let doc = Doc { bytes: message, arena };
         let mut chunks: Vec<Chunk<'a>> = std::mem::take(home);
-        match read_columns(doc, codec, &found, limits, *text, rows, &mut chunks) {
+        match read_columns(doc, codec, &found, limits, *keeps_text, rows, &mut chunks) {
             Ok(shape) => {
                 let RowBuffers { listed, finished, ids, times, .. } = rows;
-                if *payload {
+                if *keeps_ids {
                     for node in &*listed {
                         tokens::append_ids(ids, doc, *node);
                     }

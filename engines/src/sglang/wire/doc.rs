@@ -1,6 +1,8 @@
 //! Access to the values of a decoded message, independent of its codec.
 
-use super::arena::{Arena, NONE, NameSpan, Node, RecordedCall, Seq, kinds};
+use std::ops::Range;
+
+use super::arena::{Arena, ListRun, NONE, NameSpan, Node, RecordedCall, kinds};
 use super::pickle;
 use super::words;
 use crate::msgpack::{self, Head};
@@ -13,6 +15,7 @@ pub(super) struct Doc<'a> {
 }
 
 impl<'a> Doc<'a> {
+    /// Whether the value is Python's `None` or msgpack's nil.
     pub(super) fn is_nil(self, node: Node) -> bool {
         match node {
             Node::Nil => true,
@@ -43,7 +46,7 @@ impl<'a> Doc<'a> {
     }
 
     /// A time in seconds: 0 for `None`, and not a number for any other value.
-    pub(super) fn seconds(self, node: Node) -> f64 {
+    pub(super) fn seconds_of(self, node: Node) -> f64 {
         match node {
             Node::Nil => 0.0,
             Node::Float(at) => pickle::read_float(self.bytes, at as usize).unwrap_or(f64::NAN),
@@ -54,10 +57,7 @@ impl<'a> Doc<'a> {
     /// Bytes of a string. Both codecs specify UTF-8; this is not checked here.
     pub(super) fn string_bytes(self, node: Node) -> Option<&'a [u8]> {
         match node {
-            Node::Str(at) => {
-                let (start, end) = pickle::payload_span(self.bytes, at as usize)?;
-                self.bytes.get(start..end)
-            }
+            Node::Str(at) => self.bytes.get(pickle::payload_range(self.bytes, at as usize)?),
             Node::Pack(at) => match msgpack::read_head(self.bytes, at as usize)? {
                 (Head::Str { end }, start) => self.bytes.get(start..end),
                 _ => None,
@@ -78,7 +78,7 @@ impl<'a> Doc<'a> {
     /// Items of a list or tuple.
     pub(super) fn list_items(self, node: Node) -> Option<Items<'a>> {
         match node {
-            Node::List(seq) | Node::Tuple(seq) => Some(self.items_of_seq(seq)),
+            Node::List(list) | Node::Tuple(list) => Some(self.items_of_list(list)),
             Node::Ints { len, at } => {
                 Some(Items { doc: self, run: ItemRun::Flat { at: at as usize }, left: u32::from(len), next: NONE })
             }
@@ -95,17 +95,17 @@ impl<'a> Doc<'a> {
     /// Number of items of a list or tuple.
     pub(super) fn item_count(self, node: Node) -> Option<u32> {
         match node {
-            Node::List(seq) | Node::Tuple(seq) => Some(self.arena.seqs[seq as usize].total),
+            Node::List(list) | Node::Tuple(list) => Some(self.arena.list_runs[list as usize].total),
             Node::Ints { len, .. } => Some(u32::from(len)),
             Node::Pack(_) => self.list_items(node).map(|items| items.left),
             _ => None,
         }
     }
 
-    /// Whether a list is known to hold only `None`.
-    pub(super) fn all_nil(self, node: Node) -> bool {
+    /// Whether a list is known to hold only `None`. False for any other value.
+    pub(super) fn holds_only_nil(self, node: Node) -> bool {
         match node {
-            Node::List(seq) => self.arena.seqs[seq as usize].kinds == kinds::NIL,
+            Node::List(list) => self.arena.list_runs[list as usize].kinds == kinds::NIL,
             Node::Pack(at) => match msgpack::read_head(self.bytes, at as usize) {
                 Some((Head::Array { len }, at)) => {
                     // A nil has one byte, so the items are as many bytes.
@@ -120,7 +120,7 @@ impl<'a> Doc<'a> {
     /// Keys and values of a dict or map, alternating.
     pub(super) fn dict_entries(self, node: Node) -> Option<Items<'a>> {
         match node {
-            Node::Dict(seq) => Some(self.items_of_seq(seq)),
+            Node::Dict(list) => Some(self.items_of_list(list)),
             Node::Pack(at) => match msgpack::read_head(self.bytes, at as usize)? {
                 (Head::Map { len }, at) => {
                     let left = len.checked_mul(2)?;
@@ -134,14 +134,14 @@ impl<'a> Doc<'a> {
 
     /// Keys and values of a pickled dict, if they are contiguous, as for most dicts.
     pub(super) fn contiguous_pairs(self, node: Node) -> Option<&'a [[Node; 2]]> {
-        let Node::Dict(seq) = node else { return None };
-        let seq = self.arena.seqs[seq as usize];
-        let is_one_run = seq.next == NONE;
+        let Node::Dict(list) = node else { return None };
+        let run = self.arena.list_runs[list as usize];
+        let is_only_run = run.next == NONE;
         // A flat run is in the message, not in the arena's cells.
-        if seq.flat || !is_one_run {
+        if run.is_flat || !is_only_run {
             return None;
         }
-        let cells = self.arena.cells.get(seq.start as usize..seq.end as usize)?;
+        let cells = self.arena.cells.get(run.start as usize..run.end as usize)?;
         Some(cells.as_chunks().0)
     }
 
@@ -163,20 +163,19 @@ impl<'a> Doc<'a> {
 
     /// The 64-bit words of an `array('q')`.
     pub(super) fn array_words(self, node: Node) -> Option<&'a [u8]> {
-        let (start, end) = self.array_words_span(node)?;
-        self.bytes.get(start..end)
+        self.bytes.get(self.array_words_range(node)?)
     }
 
-    /// Start and end of the words of an `array('q')`.
+    /// Where the 64-bit words of an `array('q')` are in the message; `None` for another value, or if the last word is incomplete.
     #[inline]
-    pub(super) fn array_words_span(self, node: Node) -> Option<(usize, usize)> {
-        let (start, end) = match node {
-            Node::Words { words, at } => (at as usize, at as usize + 8 * usize::from(words)),
-            Node::Array(at) => pickle::payload_span(self.bytes, at as usize)?,
+    pub(super) fn array_words_range(self, node: Node) -> Option<Range<usize>> {
+        let words = match node {
+            Node::Words { words, at } => at as usize..at as usize + 8 * usize::from(words),
+            Node::Array(at) => pickle::payload_range(self.bytes, at as usize)?,
             Node::Pack(at) => words::find_array_words(self.bytes, at as usize)?,
             _ => return None,
         };
-        ((end - start) % 8 == 0).then_some((start, end))
+        ((words.end - words.start) % 8 == 0).then_some(words)
     }
 
     /// Module and name of a class or function.
@@ -199,9 +198,9 @@ impl<'a> Doc<'a> {
     }
 
     /// The items of a list, tuple or dict in the arena, from its first run on.
-    fn items_of_seq(self, id: u32) -> Items<'a> {
-        let seq = self.arena.seqs[id as usize];
-        Items { doc: self, run: ItemRun::of_sequence(&seq), left: seq.len, next: seq.next }
+    fn items_of_list(self, id: u32) -> Items<'a> {
+        let first = self.arena.list_runs[id as usize];
+        Items { doc: self, run: ItemRun::at_start_of(&first), left: first.len, next: first.next }
     }
 }
 
@@ -219,7 +218,7 @@ pub(super) struct Items<'a> {
     pub(super) run: ItemRun,
     /// Number of items left in this run.
     pub(super) left: u32,
-    /// Index of the next run's [`Seq`].
+    /// Index of the next run's [`ListRun`].
     pub(super) next: u32,
 }
 
@@ -235,21 +234,23 @@ pub(super) enum ItemRun {
 }
 
 impl ItemRun {
-    pub(super) fn of_sequence(seq: &Seq) -> Self {
-        let at = seq.start as usize;
-        if seq.flat { Self::Flat { at } } else { Self::Cells { at } }
+    pub(super) fn at_start_of(run: &ListRun) -> Self {
+        let at = run.start as usize;
+        if run.is_flat { Self::Flat { at } } else { Self::Cells { at } }
     }
 }
 
 impl Iterator for Items<'_> {
     type Item = Node;
 
+    /// The next item, from the next run once this one is exhausted.
     fn next(&mut self) -> Option<Node> {
+        // `NONE` is no index, so the items end after the last run.
         while self.left == 0 {
-            let seq = self.doc.arena.seqs.get(self.next as usize)?;
-            self.run = ItemRun::of_sequence(seq);
-            self.left = seq.len;
-            self.next = seq.next;
+            let run = self.doc.arena.list_runs.get(self.next as usize)?;
+            self.run = ItemRun::at_start_of(run);
+            self.left = run.len;
+            self.next = run.next;
         }
         self.left -= 1;
         match &mut self.run {

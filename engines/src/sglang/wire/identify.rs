@@ -35,7 +35,8 @@ impl FoundLayout {
     }
 }
 
-/// Finds class and fields of a pickled message. Tries `last` first, since a hop normally carries one class of one release.
+/// Finds class and layout of a pickled message, whose fields it leaves in `rows`. Tries the layout `last` first, since a hop normally carries one
+/// class of one release.
 pub(super) fn identify_pickle(
     doc: Doc<'_>,
     mut value: Node,
@@ -45,7 +46,7 @@ pub(super) fn identify_pickle(
     let mut is_unpacked = false;
     loop {
         let PickledObject { class, form, state } = split_message_object(doc, value)?;
-        if !split_state(doc, state, rows) {
+        if !split_state_into(doc, state, rows) {
             return Err(Undecoded::Malformed { at: 0, what: "an object whose state is not a dict" });
         }
         let found = find_layout(doc, class, form, &rows.names, last)?;
@@ -96,8 +97,8 @@ fn split_message_object(doc: Doc<'_>, value: Node) -> Result<PickledObject<'_>, 
     }
 }
 
-/// Splits a state dict into its fields. Returns false for any other value. An object without fields has no state.
-fn split_state(doc: Doc<'_>, state: Node, rows: &mut RowBuffers) -> bool {
+/// Splits a state dict into the names and values of `rows`. Returns false for any other value. An object without fields has no state.
+fn split_state_into(doc: Doc<'_>, state: Node, rows: &mut RowBuffers) -> bool {
     rows.names.clear();
     rows.values.clear();
     // Nearly every state is read in one piece and lies in consecutive cells.
@@ -106,9 +107,7 @@ fn split_state(doc: Doc<'_>, state: Node, rows: &mut RowBuffers) -> bool {
         rows.values.extend(pairs.iter().map(|[_, value]| *value));
         return true;
     }
-    let Some(mut entries) = doc.dict_entries(state) else {
-        return doc.is_nil(state);
-    };
+    let Some(mut entries) = doc.dict_entries(state) else { return doc.is_nil(state) };
     while let (Some(name), Some(value)) = (entries.next(), entries.next()) {
         rows.names.push(name);
         rows.values.push(value);
@@ -150,7 +149,10 @@ fn has_field_names(layout: &MessageLayout, doc: Doc<'_>, names: &[Node]) -> bool
     layout.has_fields(names.len()) && pairs.all(|(field, name)| doc.text_equals(*name, field.as_bytes()))
 }
 
-/// Finds class and fields of a msgpack message: an array of the class name and its fields in order.
+/// Number of the first fields of a batch whose positions have not changed since msgpack is used.
+const STABLE_FIELDS: usize = 14;
+
+/// Finds class and layout of a msgpack message, an array of the class name and its fields in order. Leaves the fields in `values`.
 pub(super) fn identify_msgpack(
     message: &[u8],
     values: &mut Vec<Node>,
@@ -183,7 +185,7 @@ pub(super) fn identify_msgpack(
     match fitting.find(|layout| layout.has_fields(fields)) {
         Some(layout) => Ok(FoundLayout::Listed(layout)),
         // The first fields of a batch have had the same positions since 0.5.15, and their columns are validated as usual.
-        None if matches!(newest.kind, Kind::TokenIds | Kind::Text) && fields >= 14 => {
+        None if matches!(newest.kind, Kind::TokenIds | Kind::Text) && fields >= STABLE_FIELDS => {
             Ok(FoundLayout::Unlisted(newest, newest.columns))
         }
         None => Err(Undecoded::Layout { class: newest.class, fields, what: "another number of fields" }),

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::arena::{NONE, Node, Seq, kinds};
+use super::arena::{ListRun, NONE, Node, kinds};
 use super::doc::{Doc, ItemRun, Items};
 use super::pickle;
 use super::words;
@@ -27,7 +27,7 @@ pub(super) struct ColumnPart<'a> {
 pub(super) struct ColumnParts<'a> {
     doc: Doc<'a>,
     part: Option<ColumnPart<'a>>,
-    /// Index of the following part's [`Seq`].
+    /// Index of the following part's [`ListRun`].
     next: u32,
 }
 
@@ -50,19 +50,20 @@ pub(super) enum IntItem {
 impl<'a> Doc<'a> {
     /// The parts of a list or tuple; no parts for any other value.
     pub(super) fn column_parts(self, list: Node) -> ColumnParts<'a> {
-        let seq = match list {
-            Node::List(seq) | Node::Tuple(seq) => self.arena.seqs[seq as usize],
-            _ => Seq::EMPTY,
+        let first_run = match list {
+            Node::List(list) | Node::Tuple(list) => self.arena.list_runs[list as usize],
+            // In msgpack, and for short integers, all items are one run without an entry.
+            _ => ListRun::EMPTY,
         };
         let part = self.list_items(list).map(|items| ColumnPart {
             doc: self,
             run: items.run,
             first: 0,
             len: items.left,
-            end: seq.end as usize,
-            kinds: seq.kinds,
+            end: first_run.end as usize,
+            kinds: first_run.kinds,
         });
-        let next = seq.next;
+        let next = first_run.next;
         ColumnParts { doc: self, part, next }
     }
 }
@@ -70,17 +71,18 @@ impl<'a> Doc<'a> {
 impl<'a> Iterator for ColumnParts<'a> {
     type Item = ColumnPart<'a>;
 
+    /// The next part: one run of the column's items.
     fn next(&mut self) -> Option<ColumnPart<'a>> {
         let part = self.part.take()?;
-        if let Some(seq) = self.doc.arena.seqs.get(self.next as usize) {
-            self.next = seq.next;
+        if let Some(run) = self.doc.arena.list_runs.get(self.next as usize) {
+            self.next = run.next;
             self.part = Some(ColumnPart {
                 doc: self.doc,
-                run: ItemRun::of_sequence(seq),
+                run: ItemRun::at_start_of(run),
                 first: part.row_range().end,
-                len: seq.len,
-                end: seq.end as usize,
-                kinds: seq.kinds,
+                len: run.len,
+                end: run.end as usize,
+                kinds: run.kinds,
             });
         }
         Some(part)
@@ -147,6 +149,7 @@ impl<'a> ColumnPart<'a> {
                 let mut rest = doc.bytes.get(at..).unwrap_or_default();
                 for row in self.row_range() {
                     let Some((text, next)) = pickle::flat_string(rest) else {
+                        // The items after it cannot be found.
                         return f(row, None);
                     };
                     f(row, Some(text))?;

@@ -7,10 +7,10 @@ use memchr::memmem::Finder;
 use trace::event::{DispatchKind, DispatchedRequest};
 
 use super::identify::{MODULE, unknown_class};
-use super::pickle::{PickleWalk, RequestField, WalkItem, field_int_at, ids_len_at, is_true_at, text_at};
+use super::pickle::{PickleWalk, RequestField, WalkItem, count_ids_at, field_int_at, is_true_at, text_at};
 use super::schema::{MessageForm, MessageLayout, layouts_of_class};
 use super::{Limits, Undecoded, not_a_codec};
-use crate::msgpack::{Head, be_bytes, payload_span, read_head, read_string, skip_in_excerpt, utf8};
+use crate::msgpack::{Head, be_bytes, payload_range, read_head, read_string, skip_in_excerpt, utf8};
 
 /// Number of bytes before the end of a pickle in which its room is searched. The fields behind the room need less.
 const ROOM_BYTES: usize = 4096;
@@ -49,19 +49,20 @@ pub fn read_requests<'a>(
     requests: &mut Vec<DispatchedRequest<'a>>,
 ) -> Result<DispatchKind, Undecoded> {
     let before = requests.len();
-    let kind = match message.head {
+    let read = match message.head {
         [0x80, 2..=5, ..] => read_pickle(message, requests),
         [0x90..=0x9f | 0xdc | 0xdd, ..] => read_msgpack(message, requests),
         head => Err(not_a_codec(head)),
     };
-    let kind = match kind {
+    let read = match read {
         Err(Undecoded::Truncated { .. }) if !message.is_whole() => Err(cut_by_capture()),
-        kind => kind,
+        read => read,
     };
-    if !matches!(kind, Ok(_) | Err(Undecoded::CutByCapture { .. })) {
+    // The first requests of a message that was cut are right; those of an invalid one may be anything.
+    if !matches!(read, Ok(_) | Err(Undecoded::CutByCapture { .. })) {
         requests.truncate(before);
     }
-    kind
+    read
 }
 
 fn cut_by_capture() -> Undecoded {
@@ -136,7 +137,7 @@ pub(crate) fn read_pickled_request<'a>(
                 request = Some(DispatchedRequest::new(read_rid(text_at(head, value_at))?));
             }
             (WalkItem::Field { field: RequestField::InputIds, value_at, .. }, Some(request)) => {
-                request.prompt_tokens = ids_len_at(head, value_at, message.is_whole());
+                request.prompt_tokens = count_ids_at(head, value_at, message.is_whole());
                 break;
             }
             _ => {}
@@ -169,9 +170,7 @@ fn read_pickled_batch<'a>(
     let mut request_depth = usize::MAX;
     let mut open_depth = 0;
     while let Some(item) = walk.next_item()? {
-        let WalkItem::Field { field, value_at, depth, is_first } = item else {
-            continue;
-        };
+        let WalkItem::Field { field, value_at, depth, is_first } = item else { continue };
         // A client may also choose the key `rid` in a dict of its own, which is nested deeper.
         if field == RequestField::Rid && is_first && depth <= request_depth {
             requests.push(DispatchedRequest::new(read_rid(text_at(message, value_at))?));
@@ -187,7 +186,7 @@ fn read_pickled_batch<'a>(
             // Ids precede the dicts that a client chooses; the room follows them.
             (RequestField::InputIds, Some(request)) if request.prompt_tokens.is_none() => {
                 // The walk ends at a list whose end was not captured.
-                request.prompt_tokens = ids_len_at(message, value_at, true);
+                request.prompt_tokens = count_ids_at(message, value_at, true);
             }
             (RequestField::BootstrapRoom, Some(request)) => {
                 let room = field_int_at(message, value_at).and_then(|room| u64::try_from(room).ok());
@@ -220,7 +219,7 @@ fn read_pickled_abort<'a>(
     push_abort(rid, requests)
 }
 
-/// Enters an abort, of all requests if it names none.
+/// Adds the request that an abort names, if it names one: otherwise it aborts all.
 fn push_abort<'a>(rid: Option<&'a [u8]>, requests: &mut Vec<DispatchedRequest<'a>>) -> Result<DispatchKind, Undecoded> {
     if rid.is_some_and(|rid| !rid.is_empty()) {
         requests.push(DispatchedRequest::new(read_rid(rid)?));
@@ -332,10 +331,10 @@ impl<'a> PackedObject<'a> {
         Some(string)
     }
 
-    /// Reads the fields from the request's id on. Returns the object's end if all of them can be passed.
+    /// Reads prompt and room of the request whose id is at `rid_at`. Returns the object's end; `None` if a field before it was not captured.
     fn read_prompt_and_room(&self, request: &mut DispatchedRequest<'a>, rid_at: u64) -> Option<u64> {
         let ids_at = self.skip_fields(rid_at, INPUT_IDS - RID).ok()?;
-        request.prompt_tokens = packed_ids_len(self.message.bytes_from(ids_at)?);
+        request.prompt_tokens = count_packed_ids(self.message.bytes_from(ids_at)?);
         let room_index = self.layout().and_then(|layout| layout.columns.room).map(u32::from);
         let Some(room_index) = room_index.filter(|index| *index > INPUT_IDS) else {
             return self.skip_fields(ids_at, self.fields - INPUT_IDS).ok();
@@ -376,24 +375,27 @@ impl<'a> PackedObject<'a> {
     }
 }
 
-/// Number of ids in the value at the beginning of `data`: a list, an extension with an array, or the pair of a type code and bytes.
-fn packed_ids_len(data: &[u8]) -> Option<u32> {
+/// Number of ids in the value at the beginning of `data`: a list, an extension with an array, or the pair of a type code and bytes. `None` for
+/// another value.
+fn count_packed_ids(data: &[u8]) -> Option<u32> {
     /// Length of an id in an array of the type code `q`.
     const ID_BYTES: u64 = 8;
-    let (start, end) = match *data {
+    let ids = match *data {
         [0xc7..=0xc9 | 0xd4..=0xd8, ..] => {
             // A big-endian length, that many bytes of metadata (the type code `q` as msgpack string), then the ids.
             const TYPE_CODE: &[u8] = b"\xa1q";
-            let (start, end) = payload_span(data)?;
-            let code_start = start as usize + 4;
-            let code_length = u32::from_be_bytes(be_bytes(data, start as usize)?) as usize;
+            let payload = payload_range(data)?;
+            let start = payload.start as usize;
+            let code_start = start + 4;
+            let code_length = u32::from_be_bytes(be_bytes(data, start)?) as usize;
             let ids_start = code_start + TYPE_CODE.len();
             if code_length != TYPE_CODE.len() || data.get(code_start..ids_start)? != TYPE_CODE {
                 return None;
             }
-            (ids_start as u64, end)
+            ids_start as u64..payload.end
         }
-        [0x92, 0xa1, b'q', 0xc4..=0xc6, ..] => payload_span(&data[3..])?,
+        // Both ends count from behind the type code, so their difference is right.
+        [0x92, 0xa1, b'q', 0xc4..=0xc6, ..] => payload_range(&data[3..])?,
         // The pair may be cut, so the type of the first item decides.
         _ => match read_head(data, 0)? {
             (Head::Array { len: 0 }, _) => return Some(0),
@@ -401,5 +403,5 @@ fn packed_ids_len(data: &[u8]) -> Option<u32> {
             _ => return None,
         },
     };
-    u32::try_from(end.checked_sub(start)? / ID_BYTES).ok()
+    u32::try_from(ids.end.checked_sub(ids.start)? / ID_BYTES).ok()
 }

@@ -76,7 +76,7 @@ impl ColumnIndices {
     /// Finds the fields among `names`, which are in wire order.
     pub(super) fn find<'n>(names: impl Iterator<Item = &'n [u8]>) -> Self {
         let mut columns = Self::default();
-        for (place, name) in names.enumerate().take(usize::from(u16::MAX)) {
+        for (index, name) in names.enumerate().take(usize::from(u16::MAX)) {
             let column = match name {
                 b"rids" => &mut columns.rids,
                 b"finished_reasons" | b"finished_reason" => &mut columns.finish,
@@ -97,7 +97,7 @@ impl ColumnIndices {
                 b"obj" => &mut columns.wrapped,
                 _ => continue,
             };
-            *column = Some(place as u16);
+            *column = Some(index as u16);
         }
         columns
     }
@@ -148,7 +148,7 @@ fn parse_layout(line: &'static str) -> Option<MessageLayout> {
     let first = releases.split(',').next()?.split("..").next()?;
     let last = releases.rsplit(',').next()?.rsplit("..").next()?;
     let release = ReleaseBehaviour::of_range(VersionRange { first: first.parse().ok()?, last: last.parse().ok()? });
-    let kind = kind_of(class);
+    let kind = kind_of_class(class);
     let ids = if kind != Kind::Text {
         release.token_ids.unwrap_or(IdColumn::Undecided)
     } else if release.text_ids == Some(IdColumn::Delta) {
@@ -163,7 +163,7 @@ fn parse_layout(line: &'static str) -> Option<MessageLayout> {
 }
 
 /// Kind of the messages of a class.
-fn kind_of(class: &str) -> Kind {
+fn kind_of_class(class: &str) -> Kind {
     match class {
         "BatchTokenIDOut" | "BatchTokenIDOutput" => Kind::TokenIds,
         "BatchStrOut" | "BatchStrOutput" => Kind::Text,

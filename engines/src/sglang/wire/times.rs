@@ -49,8 +49,8 @@ impl MessageColumns<'_, '_> {
         let Some(waits) = self.list_per_chunk(self.columns.queue_time, chunks) else { return };
         for (index, (entry, wait)) in entries.zip(waits).enumerate() {
             if has_first_tokens(&chunks[index]) {
-                let batch_entered = self.doc.seconds(entry);
-                let queued = if self.doc.is_nil(wait) { 0.0 } else { batch_entered - self.doc.seconds(wait) };
+                let batch_entered = self.doc.seconds_of(entry);
+                let queued = if self.doc.is_nil(wait) { 0.0 } else { batch_entered - self.doc.seconds_of(wait) };
                 let seconds = EngineSeconds { queued, batch_entered, prefill_finished: 0.0 };
                 times.push(ChunkSeconds { chunk: index, seconds });
             }
@@ -68,7 +68,7 @@ fn has_first_tokens(chunk: &Chunk<'_>) -> bool {
 
 /// The time in the field of an object's state; 0 if the field is missing.
 fn seconds_of_field(doc: Doc<'_>, state: Node, name: &[u8]) -> f64 {
-    doc.find_entry(state, name).map_or(0.0, |value| doc.seconds(value))
+    doc.find_entry(state, name).map_or(0.0, |value| doc.seconds_of(value))
 }
 
 /// Reads objects of the class `SchedulerReqTimeStats`.

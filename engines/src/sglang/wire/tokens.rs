@@ -8,16 +8,16 @@ pub(super) fn count_ids(doc: Doc<'_>, node: Node) -> Option<u32> {
     if let Node::Ints { len, .. } | Node::Words { words: len, .. } = node {
         return Some(u32::from(len));
     }
-    if let Node::List(seq) = node {
-        let seq = doc.arena.seqs[seq as usize];
+    if let Node::List(list) = node {
+        let first_run = doc.arena.list_runs[list as usize];
         // The kinds of all items are known, so none has to be read.
-        let has_only_ints = seq.kinds & !kinds::INT == 0;
+        let has_only_ints = first_run.kinds & !kinds::INT == 0;
         if has_only_ints {
-            return Some(seq.total);
+            return Some(first_run.total);
         }
     }
-    if let Some((start, end)) = doc.array_words_span(node) {
-        return Some(((end - start) / 8) as u32);
+    if let Some(words) = doc.array_words_range(node) {
+        return Some(((words.end - words.start) / 8) as u32);
     }
     let mut count = 0;
     for item in doc.list_items(node)? {

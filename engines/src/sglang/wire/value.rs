@@ -55,6 +55,7 @@ impl<'a> Iterator for List<'a> {
 impl<'a> Iterator for Map<'a> {
     type Item = (Value<'a>, Value<'a>);
 
+    /// The next key and its value.
     fn next(&mut self) -> Option<(Value<'a>, Value<'a>)> {
         let key = self.entries.next()?;
         let value = self.entries.next()?;
@@ -81,8 +82,8 @@ impl<'a> Value<'a> {
             Node::Nil => Self::Null,
             Node::Bool(value) => Self::Bool(value),
             Node::Float(at) => pickle::read_float(doc.bytes, at as usize).map_or(Self::Null, Self::Float),
-            Node::Bytes(at) | Node::Array(at) => pickle::payload_span(doc.bytes, at as usize)
-                .and_then(|(start, end)| doc.bytes.get(start..end))
+            Node::Bytes(at) | Node::Array(at) => pickle::payload_range(doc.bytes, at as usize)
+                .and_then(|payload| doc.bytes.get(payload))
                 .map_or(Self::Other("bytes"), Self::Bytes),
             Node::Words { .. } => doc.array_words(node).map_or(Self::Other("bytes"), Self::Bytes),
             Node::Pack(at) => match msgpack::read_head(doc.bytes, at as usize) {

@@ -1,5 +1,7 @@
 //! SGLang's msgpack form of `array('q')`.
 
+use std::ops::Range;
+
 use crate::msgpack::{Head, be_bytes, read_head};
 
 /// Fast path for an `array('q')` of up to 31 words with two bytes of metadata. Returns the position of the first word and the number of
@@ -18,33 +20,33 @@ pub(super) fn parse_short_array(data: &[u8], at: usize) -> Option<(usize, u16)> 
     (has_known_head && is_whole && has_whole_words).then_some((at + 9, (len / 8) as u16))
 }
 
-/// Start and end of the words of an `array('q')` from SGLang's encoder: extension type 1 (0.5.19 and later), or the pair `["q", bytes]`
-/// (0.5.15 to 0.5.18).
-pub(super) fn find_array_words(data: &[u8], at: usize) -> Option<(usize, usize)> {
+/// Where the words of the `array('q')` at `at` are, in the forms of SGLang's encoder: extension type 1 (0.5.19 and later), or the pair
+/// `["q", bytes]` (0.5.15 to 0.5.18). `None` for anything else.
+pub(super) fn find_array_words(data: &[u8], at: usize) -> Option<Range<usize>> {
     if let Some((start, words)) = parse_short_array(data, at) {
-        return Some((start, start + 8 * usize::from(words)));
+        return Some(start..start + 8 * usize::from(words));
     }
-    let (start, end) = match read_head(data, at)? {
+    let words = match read_head(data, at)? {
         (Head::Ext { kind: 1, end }, start) => {
             // A big-endian length, that many bytes of metadata (the type code as msgpack string), then the words.
             let metadata = start + 4;
-            let words = metadata.checked_add(u32::from_be_bytes(be_bytes(data, start)?) as usize)?;
-            let is_type_code_whole = skip_type_code(data, metadata)? == words;
-            if !is_type_code_whole || words > end {
+            let metadata_end = metadata.checked_add(u32::from_be_bytes(be_bytes(data, start)?) as usize)?;
+            let is_only_type_code = skip_type_code(data, metadata)? == metadata_end;
+            if !is_only_type_code || metadata_end > end {
                 return None;
             }
-            (words, end)
+            metadata_end..end
         }
         (Head::Array { len: 2 }, start) => {
             let behind_code = skip_type_code(data, start)?;
             match read_head(data, behind_code)? {
-                (Head::Bin { end }, words) => (words, end),
+                (Head::Bin { end }, start) => start..end,
                 _ => return None,
             }
         }
         _ => return None,
     };
-    ((end - start) % 8 == 0).then_some((start, end))
+    ((words.end - words.start) % 8 == 0).then_some(words)
 }
 
 /// Offset after the string "q" at `at`; `None` for anything else.
@@ -66,8 +68,8 @@ mod tests {
         let long = [&[0xc8, 0, 14, 1, 0, 0, 0, 2, 0xa1, b'q'], words.as_slice()].concat();
         let pair = [&[0x92, 0xa1, b'q', 0xc4, 8], words.as_slice()].concat();
         for message in [ext, long, pair] {
-            let (start, end) = find_array_words(&message, 0).unwrap();
-            assert_eq!(message[start..end], words);
+            let found = find_array_words(&message, 0).unwrap();
+            assert_eq!(message[found], words);
             assert_eq!(skip_value(&message, 0), Ok(message.len()));
         }
         assert_eq!(find_array_words(&[0xc7, 7, 1, 0, 0, 0, 2, 0xa1, b'q', 9], 0), None, "an incomplete word");

@@ -127,3 +127,54 @@ fn requests_that_do_not_stream_have_no_gap() {
     assert_eq!((unstreamed.report.gap_ns, unstreamed.report.findings.len()), (None, 0));
     assert_eq!(unstreamed.report.requests.finished, 2);
 }
+
+/// A log of one engine, in which it refuses three requests.
+const REFUSING: &str = "\
+[2026-08-30 16:05:50] INFO:     Uvicorn running on http://0.0.0.0:30000 (Press CTRL+C to quit)
+[2026-08-30 16:05:57] INFO:     127.0.0.1:51022 - \"POST /generate HTTP/1.1\" 200 OK
+[2026-08-30 16:05:57] INFO:     127.0.0.1:51023 - \"POST /generate HTTP/1.1\" 503 Service Unavailable
+[2026-08-30 16:05:57] Received output for rid='ab' but the state was deleted in TokenizerManager.
+{\"log\":\"[2026-08-30 16:05:58] INFO:     127.0.0.1:51024 - \\\"POST /v1/chat/completions HTTP/1.1\\\" 400 Bad Request\\n\"}
+[2026-08-30 16:05:58] INFO:     127.0.0.1:51025 - \"GET /metrics HTTP/1.1\" 404 Not Found
+[2026-08-30 16:05:59] INFO:     127.0.0.1:51026 - \"POST /generate HTTP/1.1\" 503 Service Unavailable
+";
+
+#[test]
+fn requests_that_one_engine_rejects_are_counted() {
+    let run = import_text(REFUSING, ImportOptions::default()).unwrap();
+    let rejected: Vec<_> = run.report.rejected.clone().into_iter().collect();
+    assert_eq!(rejected, [(400, 1), (503, 2)]);
+    assert_eq!((run.stats.rejected, run.stats.rejected_uncounted, run.stats.malformed), (3, 0, 0));
+    assert_eq!((run.stats.undated, run.stats.unknown), (0, 2), "what was answered, and another path");
+    assert!(run.report.verdict.contains("; 3 responses with an error"), "{}", run.report.verdict);
+    let text = run.report.to_text(&Clock::of(&run.report, None));
+    assert!(text.contains("3 responses with an error status: 1 with 400, 2 with 503"), "{text}");
+}
+
+/// An access line names no engine, and a router writes the same as the server behind it.
+#[test]
+fn rejected_requests_of_several_servers_are_not_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = ["prefill.log", "decode.log"].map(|name| folder.path().join(name));
+    for path in &paths {
+        fs::write(path, REFUSING).unwrap();
+    }
+    let several_logs = import(&paths, ImportOptions::default()).unwrap();
+    let router = "[2026-08-30 16:05:50] INFO:     Uvicorn running on http://0.0.0.0:8000 (Press CTRL+C to quit)\n";
+    let one_pipe = import_text(format!("{router}{REFUSING}"), ImportOptions::default()).unwrap();
+    let few = ImportOptions { max_held_lines: 2, ..ImportOptions::default() };
+    let too_many = import_text(REFUSING, few).unwrap();
+    for (run, lines, why) in [
+        (several_logs, 6, "several logs were read"),
+        (one_pipe, 3, "servers at several addresses wrote this log"),
+        (too_many, 3, "they are more than are held (--max-held)"),
+    ] {
+        assert!(run.report.rejected.is_empty(), "{why}");
+        assert_eq!((run.stats.rejected, run.stats.rejected_uncounted), (0, lines), "{why}");
+        assert_eq!(run.stats.rejected_uncounted_why, Some(why));
+    }
+    // Without another line, nothing shows that an engine wrote the log.
+    let access_lines = REFUSING.lines().filter(|line| !line.contains("state was deleted"));
+    let alone = import_text(access_lines.collect::<Vec<_>>().join("\n"), ImportOptions::default());
+    assert!(matches!(alone, Err(ImportError::NothingRecognised(_))));
+}

@@ -48,29 +48,29 @@ impl Resource {
         }
     }
 
-    /// Updates the engine and its release.
-    pub(super) fn learn(&mut self, engine: &EngineState) {
+    /// Sets the name of the engine and its release, if known.
+    pub(super) fn set_engine(&mut self, engine: &EngineState) {
         self.version = engine.version.as_deref().map(str::to_owned);
         engine.facts().name().clone_into(&mut self.engine);
     }
 
     /// Writes the attributes of the resource: tokengap's, then the user's with other names.
-    fn write(&self, o: &mut Object<'_>) {
-        o.array("attributes", |a| {
-            put_text(a, "service.name", self.service.as_deref().unwrap_or(&self.engine));
+    fn write_attributes(&self, object: &mut Object<'_>) {
+        object.put_array("attributes", |list| {
+            put_text(list, "service.name", self.service.as_deref().unwrap_or(&self.engine));
             if let Some(version) = &self.version {
-                put_text(a, "service.version", version);
+                put_text(list, "service.version", version);
             }
-            put_text(a, "tokengap.source", &self.source);
+            put_text(list, "tokengap.source", &self.source);
             if let Some(engine) = &self.run_engine {
-                put_text(a, "tokengap.engine", &engine.name);
-                put_int(a, "server.port", engine.port);
+                put_text(list, "tokengap.engine", &engine.name);
+                put_int(list, "server.port", engine.port);
             }
             for (index, (name, value)) in self.more.iter().enumerate() {
                 // Attributes must be unique, and the last value of a name counts.
                 let is_replaced = self.more[index + 1..].iter().any(|(later, _)| later == name);
                 if !is_replaced && !self.has_own_attribute(name) {
-                    put_text(a, name, value);
+                    put_text(list, name, value);
                 }
             }
         });
@@ -101,54 +101,54 @@ pub(super) const TRACES: ListNames = ListNames { resources: "resourceSpans", sco
 pub(super) const METRICS: ListNames =
     ListNames { resources: "resourceMetrics", scopes: "scopeMetrics", items: "metrics" };
 
-/// Writes the lists of resources and scopes, with one element each, around the items that `items` adds.
+/// Writes the lists of resources and scopes, with one element each, around the items that `add_items` adds.
 pub(super) fn wrap_in_envelope(
-    o: &mut Object<'_>,
+    object: &mut Object<'_>,
     names: ListNames,
     resource: &Resource,
-    items: impl FnOnce(&mut Array<'_>),
+    add_items: impl FnOnce(&mut Array<'_>),
 ) {
-    o.array(names.resources, |list| {
-        list.object(|o| {
-            o.object("resource", |o| resource.write(o));
-            o.array(names.scopes, |list| {
-                list.object(|o| {
-                    o.object("scope", |o| {
-                        o.put("name", "tokengap").put("version", &resource.tokengap);
+    object.put_array(names.resources, |list| {
+        list.add_object(|object| {
+            object.put_object("resource", |object| resource.write_attributes(object));
+            object.put_array(names.scopes, |list| {
+                list.add_object(|object| {
+                    object.put_object("scope", |object| {
+                        object.put("name", "tokengap").put("version", &resource.tokengap);
                     });
-                    o.array(names.items, items).put("schemaUrl", CONVENTIONS);
+                    object.put_array(names.items, add_items).put("schemaUrl", CONVENTIONS);
                 });
             });
         });
     });
 }
 
-/// Appends an attribute; `value` adds its typed value.
-pub(super) fn put_attribute(list: &mut Array<'_>, key: &str, value: impl FnOnce(&mut Object<'_>)) {
-    list.object(|o| {
-        o.put("key", key).object("value", value);
+/// Appends an attribute; `add_value` adds its typed value.
+pub(super) fn put_attribute(list: &mut Array<'_>, key: &str, add_value: impl FnOnce(&mut Object<'_>)) {
+    list.add_object(|object| {
+        object.put("key", key).put_object("value", add_value);
     });
 }
 
 /// Appends an attribute with a text.
 pub(super) fn put_text(list: &mut Array<'_>, key: &str, value: &str) {
-    put_attribute(list, key, |v| {
-        v.put("stringValue", value);
+    put_attribute(list, key, |value_object| {
+        value_object.put("stringValue", value);
     });
 }
 
 /// Appends an attribute with a number, if it is known.
 pub(super) fn put_int(list: &mut Array<'_>, key: &str, value: Option<impl Into<u64>>) {
     if let Some(value) = value {
-        put_attribute(list, key, |v| {
-            v.int_text("intValue", value.into());
+        put_attribute(list, key, |value_object| {
+            value_object.put_int_text("intValue", value.into());
         });
     }
 }
 
 /// Appends an attribute with a truth value.
 pub(super) fn put_flag(list: &mut Array<'_>, key: &str, value: bool) {
-    put_attribute(list, key, |v| {
-        v.put("boolValue", value);
+    put_attribute(list, key, |value_object| {
+        value_object.put("boolValue", value);
     });
 }

@@ -1,5 +1,6 @@
 //! Metrics: all families with their points, cumulative since the start of the run.
 
+use super::EncodedItems;
 use super::envelope::{METRICS, Resource, RunEngine, put_text, wrap_in_envelope};
 use crate::export::json::{Array, Object};
 use crate::metrics::{Family, MetricKind, Point, Value};
@@ -7,23 +8,32 @@ use crate::metrics::{Family, MetricKind, Point, Value};
 /// `AGGREGATION_TEMPORALITY_CUMULATIVE`.
 const CUMULATIVE: u64 = 2;
 
-/// Encodes `MetricsData`; also returns the number of points. `times` are the start and end in nanoseconds since the Unix epoch.
-pub fn metrics_data(families: &[Family], resource: &Resource, times: [u64; 2]) -> (Vec<u8>, u64) {
-    let mut out = Vec::new();
-    Object::write(&mut out, |o| {
-        wrap_in_envelope(o, METRICS, resource, |list| {
+/// Time over which metrics are cumulative, in nanoseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug)]
+pub struct MetricsWindow {
+    /// Start of the run.
+    pub start_unix_ns: u64,
+    /// Time of the values.
+    pub end_unix_ns: u64,
+}
+
+/// Encodes `MetricsData`, and counts its points.
+pub fn encode_metrics(families: &[Family], resource: &Resource, window: MetricsWindow) -> EncodedItems {
+    let mut json = Vec::new();
+    Object::write(&mut json, |object| {
+        wrap_in_envelope(object, METRICS, resource, |list| {
             for family in families {
-                list.object(|o| write_family(o, family, resource, times));
+                list.add_object(|object| write_family(object, family, resource, window));
             }
         });
     });
-    (out, families.iter().map(|family| family.points.len() as u64).sum())
+    EncodedItems { json, items: families.iter().map(|family| family.points.len() as u64).sum() }
 }
 
-/// Writes a metric with its points. `start_ns` and `end_ns` count from the Unix epoch.
-fn write_family(o: &mut Object<'_>, family: &Family, resource: &Resource, [start_ns, end_ns]: [u64; 2]) {
+/// Writes a metric with its points.
+fn write_family(object: &mut Object<'_>, family: &Family, resource: &Resource, window: MetricsWindow) {
     let definition = family.definition;
-    o.put("name", definition.name).put("description", definition.help).put("unit", definition.unit.ucum());
+    object.put("name", definition.name).put("description", definition.help).put("unit", definition.unit.ucum_unit());
     // As in the endpoint's metrics: receivers that drop attributes of resources keep the engines apart.
     let engine = if definition.is_of_process() { None } else { resource.run_engine.as_ref() };
     let data = match definition.kind {
@@ -31,57 +41,57 @@ fn write_family(o: &mut Object<'_>, family: &Family, resource: &Resource, [start
         MetricKind::Gauge => "gauge",
         MetricKind::Histogram => "histogram",
     };
-    o.object(data, |o| {
-        o.array("dataPoints", |list| {
+    object.put_object(data, |object| {
+        object.put_array("dataPoints", |list| {
             for point in &family.points {
-                list.object(|o| {
-                    o.array("attributes", |a| write_labels(a, definition.labels, point, engine));
+                list.add_object(|object| {
+                    object.put_array("attributes", |list| write_labels(list, definition.labels, point, engine));
                     // A gauge is a state, which did not begin with the run.
                     if definition.kind != MetricKind::Gauge {
-                        o.int_text("startTimeUnixNano", start_ns);
+                        object.put_int_text("startTimeUnixNano", window.start_unix_ns);
                     }
-                    o.int_text("timeUnixNano", end_ns);
-                    write_value(o, &point.value);
+                    object.put_int_text("timeUnixNano", window.end_unix_ns);
+                    write_value(object, &point.value);
                 });
             }
         });
         if definition.kind != MetricKind::Gauge {
-            o.put("aggregationTemporality", CUMULATIVE);
+            object.put("aggregationTemporality", CUMULATIVE);
         }
         if definition.kind == MetricKind::Counter {
-            o.put("isMonotonic", true);
+            object.put("isMonotonic", true);
         }
     });
 }
 
 /// Writes the labels of a point as attributes, with those of its engine.
-fn write_labels(a: &mut Array<'_>, names: &[&str], point: &Point, engine: Option<&RunEngine>) {
+fn write_labels(list: &mut Array<'_>, names: &[&str], point: &Point, engine: Option<&RunEngine>) {
     for (name, value) in names.iter().zip(&point.labels) {
-        put_text(a, name, value);
+        put_text(list, name, value);
     }
     if let Some(engine) = engine {
-        put_text(a, "engine", &engine.name);
+        put_text(list, "engine", &engine.name);
         if let Some(port) = engine.port {
-            put_text(a, "port", &port.to_string());
+            put_text(list, "port", &port.to_string());
         }
     }
 }
 
-/// Writes the value of a point. Counts are numbers, not strings as usual in OTLP/JSON. Readers must accept both, and collectors built on the Rust schema crate
-/// silently drop points whose count is a string (seen with rotel 0.0.1a15).
-fn write_value(o: &mut Object<'_>, value: &Value) {
+/// Writes the value of a point. Counts are numbers, not strings as usual in OTLP/JSON. Readers must accept both, and collectors built on the Rust
+/// schema crate silently drop points whose count is a string (seen with rotel 0.0.1a15).
+fn write_value(object: &mut Object<'_>, value: &Value) {
     match value {
-        Value::Int(n) => {
-            o.put("asInt", *n);
+        Value::Int(count) => {
+            object.put("asInt", *count);
         }
-        Value::Float(x) => {
-            o.put("asDouble", *x);
+        Value::Float(number) => {
+            object.put("asDouble", *number);
         }
         Value::Histogram(histogram) => {
-            let counts: Vec<u64> = histogram.classes().collect();
+            let counts: Vec<u64> = histogram.counts_by_bucket().collect();
             let bounds: Vec<f64> = histogram.at_most.iter().map(|bucket| bucket.bound).collect();
-            o.put("count", histogram.count).put("sum", histogram.sum);
-            o.put("bucketCounts", &counts).put("explicitBounds", &bounds);
+            object.put("count", histogram.count).put("sum", histogram.sum);
+            object.put("bucketCounts", &counts).put("explicitBounds", &bounds);
         }
     }
 }
@@ -109,9 +119,10 @@ mod tests {
         resource.more = vec![("tokengap.engine".to_owned(), "another".to_owned())];
         resource.run_engine = Some(RunEngine { name: "sglang:30000".to_owned(), port: Some(30_000) });
         let families = [family("tokengap.requests.aborted"), family("tokengap.self.resident_memory")];
-        let (json, points) = metrics_data(&families, &resource, [1, 2]);
-        let json: Json = serde_json::from_slice(&json).expect("JSON");
-        assert_eq!(points, 2);
+        let window = MetricsWindow { start_unix_ns: 1, end_unix_ns: 2 };
+        let points = encode_metrics(&families, &resource, window);
+        let json: Json = serde_json::from_slice(&points.json).expect("JSON");
+        assert_eq!(points.items, 2);
         let resource = &json["resourceMetrics"][0];
         let attributes = &resource["resource"]["attributes"];
         assert_eq!(attribute(attributes, "tokengap.engine"), Some("sglang:30000"));

@@ -9,7 +9,7 @@ mod spans;
 use std::io;
 
 pub use envelope::Resource;
-pub use metrics::metrics_data;
+pub use metrics::{MetricsWindow, encode_metrics};
 use trace::analysis::Analysis;
 use trace::clock::MonoNs;
 use trace::event::Event;
@@ -28,28 +28,29 @@ pub(super) struct Otlp<'w> {
 }
 
 impl<'w> Otlp<'w> {
+    /// Starts an export to `out`, of which nothing is written yet.
     pub(super) fn new(out: Box<dyn io::Write + 'w>, opening: &Opening) -> Self {
-        Self { out: ObjectStream::lines(out), resource: Resource::for_source(&opening.source, &opening.tokengap) }
+        Self { out: ObjectStream::as_lines(out), resource: Resource::for_source(&opening.source, &opening.tokengap) }
     }
 }
 
 impl Exporter for Otlp<'_> {
     fn write_request(&mut self, request: &ExportedRequest<'_>, context: &ExportContext<'_>) -> io::Result<()> {
-        self.resource.learn(context.ledger.engine());
+        self.resource.set_engine(context.ledger.engine());
         let Self { out, resource } = self;
-        out.object(|o| {
-            wrap_in_envelope(o, TRACES, resource, |list| {
+        out.write_object(|object| {
+            wrap_in_envelope(object, TRACES, resource, |list| {
                 spans::write_request_spans(list, request, context);
             });
         });
-        out.written()
+        out.take_write_result()
     }
 
     fn write_end(&mut self, report: &Report, context: &ExportContext<'_>) -> io::Result<()> {
-        self.resource.learn(context.ledger.engine());
+        self.resource.set_engine(context.ledger.engine());
         let Self { out, resource } = self;
-        out.object(|o| {
-            wrap_in_envelope(o, TRACES, resource, |list| {
+        out.write_object(|object| {
+            wrap_in_envelope(object, TRACES, resource, |list| {
                 spans::write_capture_span(list, &resource.source, report, context.clock);
             });
         });
@@ -57,22 +58,26 @@ impl Exporter for Otlp<'_> {
     }
 }
 
+/// Encoded spans or metric points, with their number.
 #[derive(Debug, Default)]
-struct Encoded {
-    json: Vec<u8>,
-    spans: u64,
+pub struct EncodedItems {
+    /// JSON.
+    pub json: Vec<u8>,
+    /// Number of spans or points.
+    pub items: u64,
 }
 
-impl Encoded {
-    fn add(&mut self, fill: impl FnOnce(&mut Array<'_>) -> usize) {
-        let added = Array::append(&mut self.json, fill);
-        self.spans += added as u64;
+impl EncodedItems {
+    /// Adds the spans that `fill` writes. It returns their number.
+    fn add_spans(&mut self, fill: impl FnOnce(&mut Array<'_>) -> usize) {
+        let added = Array::encode_elements(&mut self.json, fill);
+        self.items += added as u64;
     }
 }
 
-impl Exporter for Encoded {
+impl Exporter for EncodedItems {
     fn write_request(&mut self, request: &ExportedRequest<'_>, context: &ExportContext<'_>) -> io::Result<()> {
-        self.add(|list| spans::write_request_spans(list, request, context));
+        self.add_spans(|list| spans::write_request_spans(list, request, context));
         Ok(())
     }
 
@@ -87,9 +92,10 @@ pub struct LiveSpans {
     selection: Option<Selection>,
     opening: Opening,
     resource: Resource,
-    encoded: Encoded,
+    /// Spans without the envelope.
+    encoded: EncodedItems,
     /// Changes of findings up to this tick have their spans.
-    told_until: Option<MonoNs>,
+    reported_until: Option<MonoNs>,
     /// Number of spans of findings so far; each has its own id.
     finding_spans: u64,
 }
@@ -101,8 +107,8 @@ impl LiveSpans {
             selection: options.map(|options| Selection::new(opening.clock(), options)),
             opening,
             resource,
-            encoded: Encoded::default(),
-            told_until: None,
+            encoded: EncodedItems::default(),
+            reported_until: None,
             finding_spans: 0,
         }
     }
@@ -117,16 +123,16 @@ impl LiveSpans {
         self.selection.is_some()
     }
 
-    /// Processes an event that `analysis` has already applied.
-    pub fn event(&mut self, event: &Event<'_>, analysis: &Analysis) {
+    /// Adds the spans of the requests that an event has closed, which `analysis` has already applied.
+    pub fn record_event(&mut self, event: &Event<'_>, analysis: &Analysis) {
         if let Some(selection) = &mut self.selection {
             // Encoding into memory cannot fail.
             let _ = selection.pass_event(event, analysis, &mut self.encoded);
         }
     }
 
-    /// Processes a tick that `analysis` has already applied.
-    pub fn tick(&mut self, now: MonoNs, analysis: &Analysis) {
+    /// Adds the spans of the requests that a tick has closed, which `analysis` has already applied, and of findings that changed.
+    pub fn record_tick(&mut self, now: MonoNs, analysis: &Analysis) {
         if let Some(selection) = &mut self.selection {
             // Encoding into memory cannot fail.
             let _ = selection.pass_tick(now, analysis, &mut self.encoded);
@@ -142,48 +148,47 @@ impl LiveSpans {
         }
         let source = &self.resource.source;
         let clock = self.opening.clock();
-        self.encoded.add(|list| spans::write_capture_span(list, source, report, &clock));
+        self.encoded.add_spans(|list| spans::write_capture_span(list, source, report, &clock));
     }
 
     /// Adds spans for findings that started or ended since the last call.
     fn add_finding_spans(&mut self, now: MonoNs, analysis: &Analysis) {
         let source = &self.resource.source;
         let clock = self.opening.clock();
-        let Some(capture_start) = analysis.ledger().started() else {
-            return;
-        };
-        let told_until = self.told_until.replace(now);
-        for finding in analysis.findings().into_iter().filter(|finding| finding.changed_at > told_until) {
+        let Some(capture_start) = analysis.ledger().started() else { return };
+        let reported_until = self.reported_until.replace(now);
+        for finding in analysis.findings().into_iter().filter(|finding| finding.changed_at > reported_until) {
             let Some(&last) = finding.times.episodes().last() else { continue };
             self.finding_spans += 1;
             let to = if finding.active { now } else { last.last };
             let span = FindingSpan { number: self.finding_spans, from: last.first, to };
-            self.encoded.add(|list| spans::write_finding_span(list, finding, &span, source, capture_start, &clock));
+            self.encoded
+                .add_spans(|list| spans::write_finding_span(list, finding, &span, source, capture_start, &clock));
         }
     }
 
-    /// Number of encoded bytes since the last [`Self::take`].
-    pub fn waiting(&self) -> usize {
+    /// Number of encoded bytes since the last [`Self::take_spans`].
+    pub fn waiting_bytes(&self) -> usize {
         self.encoded.json.len()
     }
 
-    /// New spans since the last call as `TracesData`, with their number; `None` if there are none.
-    pub fn take(&mut self, analysis: &Analysis) -> Option<(Vec<u8>, u64)> {
-        let Encoded { json, spans } = std::mem::take(&mut self.encoded);
-        if spans == 0 {
+    /// Removes and returns the spans since the last call, as `TracesData`; `None` if there are none.
+    pub fn take_spans(&mut self, analysis: &Analysis) -> Option<EncodedItems> {
+        let EncodedItems { json, items } = std::mem::take(&mut self.encoded);
+        if items == 0 {
             return None;
         }
-        self.learn(analysis);
+        self.update_resource(analysis);
         let mut out = Vec::with_capacity(json.len() + 1_024);
-        Object::write(&mut out, |o| {
-            wrap_in_envelope(o, TRACES, &self.resource, |list| list.encoded(&json));
+        Object::write(&mut out, |object| {
+            wrap_in_envelope(object, TRACES, &self.resource, |list| list.add_encoded(&json));
         });
-        Some((out, spans))
+        Some(EncodedItems { json: out, items })
     }
 
-    /// Updates the service's version from the analysis and returns the service.
-    pub fn learn(&mut self, analysis: &Analysis) -> &Resource {
-        self.resource.learn(analysis.ledger().engine());
+    /// Updates the engine's name and release from the analysis, and returns the resource with them.
+    pub fn update_resource(&mut self, analysis: &Analysis) -> &Resource {
+        self.resource.set_engine(analysis.ledger().engine());
         &self.resource
     }
 }

@@ -8,7 +8,7 @@ use trace::ledger::{NoteKind, RequestNote};
 
 use super::envelope::{put_attribute, put_flag, put_int, put_text};
 use crate::export::json::{Array, Object};
-use crate::export::request_stage::{self, RequestStage, StageKind};
+use crate::export::request_stage::{self, RequestStage, StageKind, TimeSpan};
 use crate::export::span_id::{SpanIds, TraceId};
 use crate::export::{CaptureClock, ExportContext, ExportedRequest};
 use crate::report::Report;
@@ -38,20 +38,20 @@ pub(super) fn write_request_spans(
     // Only the root has a parent in another process.
     let root_flags = if caller.is_some() { flags | REMOTE_PARENT } else { flags };
     let stages = request_stage::stages_of_request(request, context.ledger);
-    let (from, to) = request_stage::span_of_request(request);
-    spans.object(|o| {
+    let TimeSpan { from, to } = request_stage::span_of_request(request);
+    spans.add_object(|object| {
         let parent = caller.as_deref();
         let head =
             SpanHead { trace: &trace, id: &root, parent, flags: root_flags, name: "request", kind: SERVER, from, to };
-        head.write(o, context.clock);
-        o.array("attributes", |a| write_request_attributes(a, request, &trace, context));
-        o.array("events", |list| {
+        head.write_fields(object, context.clock);
+        object.put_array("attributes", |list| write_request_attributes(list, request, &trace, context));
+        object.put_array("events", |list| {
             for note in &request.timeline.notes {
                 write_note(list, note, context);
             }
         });
-        o.put("droppedEventsCount", request.timeline.notes_left_out);
-        write_status(o, request);
+        object.put("droppedEventsCount", request.timeline.notes_left_out);
+        write_status(object, request);
     });
     // Ids of the open spans, the outermost first.
     let mut above: Vec<String> = vec![root];
@@ -59,33 +59,33 @@ pub(super) fn write_request_spans(
         // Stages are in the order of a tree: those below a stage follow it.
         above.truncate(stage.depth + 1);
         let id = ids.next();
-        let RequestStage { name, from, to, .. } = stage;
-        spans.object(|o| {
+        let RequestStage { name, span: TimeSpan { from, to }, .. } = stage;
+        spans.add_object(|object| {
             let parent = above.last().map(String::as_str);
             SpanHead { trace: &trace, id: &id, parent, flags, name, kind: INTERNAL, from: *from, to: *to }
-                .write(o, context.clock);
-            o.array("attributes", |a| write_stage_attributes(a, stage, context));
+                .write_fields(object, context.clock);
+            object.put_array("attributes", |list| write_stage_attributes(list, stage, context));
         });
         above.push(id);
     }
     1 + stages.len()
 }
 
-/// Writes the span of the capture, with its totals, and its findings as events.
+/// Writes the span of the capture, with its totals, and its findings as events. Returns the number of spans, one.
 pub(super) fn write_capture_span(spans: &mut Array<'_>, source: &str, report: &Report, clock: &CaptureClock) -> usize {
     let [from, to] = report.window_mono_ns.map(MonoNs);
     let began = clock.wall_ns(from);
     let trace = TraceId::of_capture(source, began);
     let id = SpanIds::of_trace(&trace, began).next();
-    spans.object(|o| {
+    spans.add_object(|object| {
         SpanHead { trace: &trace, id: &id, parent: None, flags: SAMPLED, name: "capture", kind: INTERNAL, from, to }
-            .write(o, clock);
-        o.array("attributes", |a| write_totals(a, report));
-        o.array("events", |list| {
+            .write_fields(object, clock);
+        object.put_array("attributes", |list| write_totals(list, report));
+        object.put_array("events", |list| {
             for finding in &report.findings {
-                list.object(|o| {
+                list.add_object(|object| {
                     let at = MonoNs(from.0.saturating_add(finding.at_ns));
-                    o.int_text("timeUnixNano", clock.wall_ns(at)).put("name", &finding.kind);
+                    object.put_int_text("timeUnixNano", clock.wall_ns(at)).put("name", &finding.kind);
                     let verdict = Verdict {
                         severity: finding.severity,
                         summary: finding.summary.clone(),
@@ -94,7 +94,7 @@ pub(super) fn write_capture_span(spans: &mut Array<'_>, source: &str, report: &R
                         evidence: finding.evidence.clone(),
                         ..Verdict::default()
                     };
-                    o.array("attributes", |a| write_verdict(a, &verdict));
+                    object.put_array("attributes", |list| write_verdict(list, &verdict));
                 });
             }
         });
@@ -110,7 +110,7 @@ pub(super) struct FindingSpan {
     pub(super) to: MonoNs,
 }
 
-/// Writes a finding that starts or ends, below the capture that started at `capture_start`.
+/// Writes a finding that starts or ends, below the capture that started at `capture_start`. Returns the number of spans, one.
 pub(super) fn write_finding_span(
     spans: &mut Array<'_>,
     finding: &Finding,
@@ -126,17 +126,17 @@ pub(super) fn write_finding_span(
     let id = SpanIds::of_trace(&trace, capture_ns.wrapping_add(span.number)).next();
     let verdict = &finding.verdict;
     let FindingSpan { from, to, .. } = *span;
-    spans.object(|o| {
+    spans.add_object(|object| {
         let parent = Some(parent.as_str());
         SpanHead { trace: &trace, id: &id, parent, flags: SAMPLED, name: finding.kind, kind: INTERNAL, from, to }
-            .write(o, clock);
-        o.array("attributes", |a| {
-            put_text(a, "tokengap.finding.state", if finding.active { "began" } else { "over" });
-            write_verdict(a, verdict);
+            .write_fields(object, clock);
+        object.put_array("attributes", |list| {
+            put_text(list, "tokengap.finding.state", if finding.active { "began" } else { "over" });
+            write_verdict(list, verdict);
         });
         if verdict.severity == Severity::Critical {
-            o.object("status", |s| {
-                s.put("code", ERROR).put("message", &verdict.summary);
+            object.put_object("status", |status| {
+                status.put("code", ERROR).put("message", &verdict.summary);
             });
         }
     });
@@ -151,8 +151,8 @@ fn write_evidence(list: &mut Array<'_>, name: &str, value: &Value) {
         Value::String(value) => put_text(list, &key, value),
         Value::Number(number) => match (number.as_u64(), number.as_f64()) {
             (Some(value), _) => put_int(list, &key, Some(value)),
-            (None, Some(value)) => put_attribute(list, &key, |v| {
-                v.put("doubleValue", value);
+            (None, Some(value)) => put_attribute(list, &key, |value_object| {
+                value_object.put("doubleValue", value);
             }),
             (None, None) => put_text(list, &key, &number.to_string()),
         },
@@ -161,17 +161,17 @@ fn write_evidence(list: &mut Array<'_>, name: &str, value: &Value) {
 }
 
 /// Writes the attributes of a finding.
-fn write_verdict(a: &mut Array<'_>, verdict: &Verdict) {
-    put_text(a, "tokengap.finding.severity", verdict.severity.as_str());
-    put_text(a, "tokengap.finding.summary", &verdict.summary);
+fn write_verdict(list: &mut Array<'_>, verdict: &Verdict) {
+    put_text(list, "tokengap.finding.severity", verdict.severity.as_str());
+    put_text(list, "tokengap.finding.summary", &verdict.summary);
     if !verdict.rid.is_empty() {
-        put_text(a, "gen_ai.response.id", &verdict.rid);
+        put_text(list, "gen_ai.response.id", &verdict.rid);
     }
     if !verdict.hop.is_empty() {
-        put_text(a, "tokengap.hop", &verdict.hop);
+        put_text(list, "tokengap.hop", &verdict.hop);
     }
     for (name, value) in &verdict.evidence {
-        write_evidence(a, name, value);
+        write_evidence(list, name, value);
     }
 }
 
@@ -188,86 +188,87 @@ struct SpanHead<'a> {
 }
 
 impl SpanHead<'_> {
-    fn write(&self, o: &mut Object<'_>, clock: &CaptureClock) {
-        o.put("traceId", &self.trace.hex).put("spanId", self.id).known("parentSpanId", self.parent);
-        o.put("flags", self.flags).put("name", self.name).put("kind", self.kind);
-        o.int_text("startTimeUnixNano", clock.wall_ns(self.from));
-        o.int_text("endTimeUnixNano", clock.wall_ns(self.to));
+    /// Writes these fields into the object of a span.
+    fn write_fields(&self, object: &mut Object<'_>, clock: &CaptureClock) {
+        object.put("traceId", &self.trace.hex).put("spanId", self.id).put_known("parentSpanId", self.parent);
+        object.put("flags", self.flags).put("name", self.name).put("kind", self.kind);
+        object.put_int_text("startTimeUnixNano", clock.wall_ns(self.from));
+        object.put_int_text("endTimeUnixNano", clock.wall_ns(self.to));
     }
 }
 
 /// Writes the attributes of a request: those of the semantic conventions, then tokengap's own.
 fn write_request_attributes(
-    a: &mut Array<'_>,
+    list: &mut Array<'_>,
     request: &ExportedRequest<'_>,
     trace: &TraceId,
     context: &ExportContext<'_>,
 ) {
-    let s = request.summary;
-    put_text(a, "gen_ai.provider.name", context.ledger.engine().facts().name());
-    put_text(a, "gen_ai.response.id", &s.rid);
-    put_int(a, "gen_ai.usage.input_tokens", s.prompt_tokens);
-    put_int(a, "gen_ai.usage.output_tokens", Some(s.tokens_sent));
-    put_int(a, "gen_ai.usage.cache_read.input_tokens", s.cached_tokens);
-    if let Some(finish) = s.finish {
-        put_attribute(a, "gen_ai.response.finish_reasons", |v| {
-            v.object("arrayValue", |o| {
-                o.array("values", |list| {
-                    list.object(|o| {
-                        o.put("stringValue", finish.as_str());
+    let summary = request.summary;
+    put_text(list, "gen_ai.provider.name", context.ledger.engine().facts().name());
+    put_text(list, "gen_ai.response.id", &summary.rid);
+    put_int(list, "gen_ai.usage.input_tokens", summary.prompt_tokens);
+    put_int(list, "gen_ai.usage.output_tokens", Some(summary.tokens_sent));
+    put_int(list, "gen_ai.usage.cache_read.input_tokens", summary.cached_tokens);
+    if let Some(finish) = summary.finish {
+        put_attribute(list, "gen_ai.response.finish_reasons", |value_object| {
+            value_object.put_object("arrayValue", |object| {
+                object.put_array("values", |list| {
+                    list.add_object(|object| {
+                        object.put("stringValue", finish.as_str());
                     });
                 });
             });
         });
         if finish == Finish::Abort {
-            put_text(a, "error.type", "abort");
+            put_text(list, "error.type", "abort");
         }
     }
-    put_text(a, "tokengap.trace_id_from", trace.from);
-    put_text(a, "tokengap.state", request.state());
-    put_int(a, "tokengap.worker", s.worker);
-    put_int(a, "tokengap.gap_ns", s.gap_ns);
-    put_int(a, "tokengap.last_gap_ns", request_stage::last_gap_ns(request.timeline, context.ledger));
-    put_int(a, "tokengap.silence_max_ns", s.silence_ns);
-    put_int(a, "tokengap.first_token_delivery_ns", request_stage::first_delivery_ns(s));
-    for (end, itl) in [("client", s.itl.delivered), ("sent", s.itl.sent)] {
-        put_int(a, &format!("tokengap.itl.{end}.p50_ns"), itl.map(|p| p.p50));
-        put_int(a, &format!("tokengap.itl.{end}.p90_ns"), itl.map(|p| p.p90));
-        put_int(a, &format!("tokengap.itl.{end}.p99_ns"), itl.map(|p| p.p99));
+    put_text(list, "tokengap.trace_id_from", trace.from);
+    put_text(list, "tokengap.state", request.state());
+    put_int(list, "tokengap.worker", summary.worker);
+    put_int(list, "tokengap.gap_ns", summary.gap_ns);
+    put_int(list, "tokengap.last_gap_ns", request_stage::last_gap_ns(request.timeline, context.ledger));
+    put_int(list, "tokengap.silence_max_ns", summary.silence_ns);
+    put_int(list, "tokengap.first_token_delivery_ns", request_stage::first_delivery_ns(summary));
+    for (end, itl) in [("client", summary.itl.delivered), ("sent", summary.itl.sent)] {
+        put_int(list, &format!("tokengap.itl.{end}.p50_ns"), itl.map(|spread| spread.p50));
+        put_int(list, &format!("tokengap.itl.{end}.p90_ns"), itl.map(|spread| spread.p90));
+        put_int(list, &format!("tokengap.itl.{end}.p99_ns"), itl.map(|spread| spread.p99));
     }
-    put_int(a, "tokengap.chunks.sent", Some(s.chunks_sent));
-    put_int(a, "tokengap.chunks.delivered", s.delivered);
-    put_int(a, "tokengap.chunks.merged", s.merged);
-    put_int(a, "tokengap.chunks.dropped", s.dropped);
-    put_int(a, "tokengap.chunks.unjudged", s.unjudged);
-    put_int(a, "tokengap.tokens.received", s.tokens_received);
-    put_int(a, "tokengap.tokens.delivered", s.tokens_delivered);
-    put_int(a, "tokengap.tokens.lost", s.tokens_lost);
-    put_int(a, "tokengap.tokens.missing_on_wire", Some(s.wire_missing));
-    put_int(a, "tokengap.retractions", Some(s.retractions));
-    put_flag(a, "tokengap.bursts", s.bursts);
-    put_flag(a, "tokengap.inflated", s.inflated);
+    put_int(list, "tokengap.chunks.sent", Some(summary.chunks_sent));
+    put_int(list, "tokengap.chunks.delivered", summary.delivered);
+    put_int(list, "tokengap.chunks.merged", summary.merged);
+    put_int(list, "tokengap.chunks.dropped", summary.dropped);
+    put_int(list, "tokengap.chunks.unjudged", summary.unjudged);
+    put_int(list, "tokengap.tokens.received", summary.tokens_received);
+    put_int(list, "tokengap.tokens.delivered", summary.tokens_delivered);
+    put_int(list, "tokengap.tokens.lost", summary.tokens_lost);
+    put_int(list, "tokengap.tokens.missing_on_wire", Some(summary.wire_missing));
+    put_int(list, "tokengap.retractions", Some(summary.retractions));
+    put_flag(list, "tokengap.bursts", summary.bursts);
+    put_flag(list, "tokengap.inflated", summary.inflated);
 }
 
-/// Writes which frame a stage belongs to.
-fn write_stage_attributes(a: &mut Array<'_>, stage: &RequestStage<'_>, context: &ExportContext<'_>) {
+/// Writes which frame or hop a stage belongs to.
+fn write_stage_attributes(list: &mut Array<'_>, stage: &RequestStage<'_>, context: &ExportContext<'_>) {
     if let Some(frame) = stage.frame {
-        put_int(a, "tokengap.frame.hop", Some(frame.hop.0));
-        put_int(a, "tokengap.frame.lane", Some(frame.lane));
-        put_int(a, "tokengap.frame.seq", Some(frame.seq));
-        if let Some(worker) = context.ledger.hop(frame.hop).and_then(|h| h.worker) {
-            put_int(a, "tokengap.worker", Some(worker));
+        put_int(list, "tokengap.frame.hop", Some(frame.hop.0));
+        put_int(list, "tokengap.frame.lane", Some(frame.lane));
+        put_int(list, "tokengap.frame.seq", Some(frame.seq));
+        if let Some(worker) = context.ledger.hop(frame.hop).and_then(|hop| hop.worker) {
+            put_int(list, "tokengap.worker", Some(worker));
         }
     }
     if stage.kind == StageKind::Hop {
-        put_text(a, "tokengap.hop", &stage.name);
+        put_text(list, "tokengap.hop", &stage.name);
     }
 }
 
 /// Writes a note of the timeline as a span event.
 fn write_note(list: &mut Array<'_>, note: &RequestNote, context: &ExportContext<'_>) {
-    list.object(|o| {
-        o.int_text("timeUnixNano", context.clock.wall_ns(note.at));
+    list.add_object(|object| {
+        object.put_int_text("timeUnixNano", context.clock.wall_ns(note.at));
         let name = match &note.what {
             NoteKind::Stage { name, .. } => name,
             NoteKind::Merged { .. } => "merged",
@@ -275,32 +276,32 @@ fn write_note(list: &mut Array<'_>, note: &RequestNote, context: &ExportContext<
             NoteKind::FirstReceived => "first_token_received",
             NoteKind::Dropped { .. } => "dropped",
         };
-        o.put("name", name).array("attributes", |a| match &note.what {
+        object.put("name", name).put_array("attributes", |list| match &note.what {
             NoteKind::Stage { by, tokens, pending, .. } => {
-                put_text(a, "tokengap.by", by);
-                put_int(a, "tokengap.tokens", *tokens);
-                put_int(a, "tokengap.pending", *pending);
+                put_text(list, "tokengap.by", by);
+                put_int(list, "tokengap.tokens", *tokens);
+                put_int(list, "tokengap.pending", *pending);
             }
             NoteKind::Merged { chunks, by } => {
-                put_text(a, "tokengap.by", by);
-                put_int(a, "tokengap.chunks", Some(*chunks));
+                put_text(list, "tokengap.by", by);
+                put_int(list, "tokengap.chunks", Some(*chunks));
             }
             NoteKind::Answered { end, tokens, short_writes } => {
-                put_text(a, "tokengap.end", end.as_str());
-                put_int(a, "tokengap.tokens", *tokens);
-                put_int(a, "tokengap.short_writes", Some(*short_writes));
+                put_text(list, "tokengap.end", end.as_str());
+                put_int(list, "tokengap.tokens", *tokens);
+                put_int(list, "tokengap.short_writes", Some(*short_writes));
             }
             NoteKind::FirstReceived => {}
             NoteKind::Dropped { chunks, tokens } => {
-                put_int(a, "tokengap.chunks", Some(*chunks));
-                put_int(a, "tokengap.tokens", Some(*tokens));
+                put_int(list, "tokengap.chunks", Some(*chunks));
+                put_int(list, "tokengap.tokens", Some(*tokens));
             }
         });
     });
 }
 
 /// Writes the status: an error if the client is affected, by an abort or lost tokens.
-fn write_status(o: &mut Object<'_>, request: &ExportedRequest<'_>) {
+fn write_status(object: &mut Object<'_>, request: &ExportedRequest<'_>) {
     let lost = request.summary.tokens_lost.unwrap_or(0);
     let message = if lost > 0 {
         format!("{} lost before the client", trace::words::plural(lost.into(), "token"))
@@ -309,22 +310,22 @@ fn write_status(o: &mut Object<'_>, request: &ExportedRequest<'_>) {
     } else {
         return;
     };
-    o.object("status", |s| {
-        s.put("code", ERROR).put("message", &message);
+    object.put_object("status", |status| {
+        status.put("code", ERROR).put("message", &message);
     });
 }
 
 /// Writes the totals of the capture.
-fn write_totals(a: &mut Array<'_>, report: &Report) {
+fn write_totals(list: &mut Array<'_>, report: &Report) {
     let Report { requests, tokens, chunks, .. } = report;
-    put_int(a, "tokengap.requests.seen", Some(requests.seen));
-    put_int(a, "tokengap.requests.finished", Some(requests.finished));
-    put_int(a, "tokengap.tokens.sent", Some(tokens.sent));
-    put_int(a, "tokengap.tokens.delivered", tokens.delivered);
-    put_int(a, "tokengap.tokens.lost", chunks.tokens_lost);
-    put_int(a, "tokengap.chunks.sent", Some(chunks.sent));
-    put_int(a, "tokengap.chunks.dropped", chunks.dropped_confirmed);
-    put_int(a, "tokengap.chunks.merged", chunks.merged);
-    put_int(a, "tokengap.events", Some(report.own.events));
-    put_int(a, "tokengap.events_missed", Some(report.own.events_missed));
+    put_int(list, "tokengap.requests.seen", Some(requests.seen));
+    put_int(list, "tokengap.requests.finished", Some(requests.finished));
+    put_int(list, "tokengap.tokens.sent", Some(tokens.sent));
+    put_int(list, "tokengap.tokens.delivered", tokens.delivered);
+    put_int(list, "tokengap.tokens.lost", chunks.tokens_lost);
+    put_int(list, "tokengap.chunks.sent", Some(chunks.sent));
+    put_int(list, "tokengap.chunks.dropped", chunks.dropped_confirmed);
+    put_int(list, "tokengap.chunks.merged", chunks.merged);
+    put_int(list, "tokengap.events", Some(report.own.events));
+    put_int(list, "tokengap.events_missed", Some(report.own.events_missed));
 }

@@ -22,6 +22,7 @@ struct BacklogSample {
 /// State of a counter that changes faster than it is drawn.
 #[derive(Clone, Copy, Debug, Default)]
 struct Gauge {
+    /// Value that was drawn last.
     drawn: Option<BacklogSample>,
     last: BacklogSample,
     /// Highest value since the last drawn one.
@@ -36,7 +37,8 @@ struct InFlightCounts {
     waiting: usize,
 }
 
-fn percent(ns: u64, of_ns: u64) -> f64 {
+/// Share of `of_ns` in percent.
+fn percent_of(ns: u64, of_ns: u64) -> f64 {
     100.0 * ns as f64 / of_ns.max(1) as f64
 }
 
@@ -96,7 +98,7 @@ impl Perfetto<'_> {
     }
 
     /// Draws the backlogs and numbers of requests that have changed.
-    pub(super) fn count_requests(&mut self, now: MonoNs, context: &ExportContext<'_>) {
+    pub(super) fn draw_changed_counts(&mut self, now: MonoNs, context: &ExportContext<'_>) {
         for group in 0..self.counters.backlogs.len() {
             let gauge = self.counters.backlogs[group];
             if gauge.drawn.is_some_and(|drawn| drawn != gauge.last) {
@@ -109,40 +111,40 @@ impl Perfetto<'_> {
         if drawn == Some(counts) {
             return;
         }
-        let ts = context.clock.since_start_ns(now);
-        self.draw_counter(REQUESTS, "requests in flight", ts, |args| {
+        let ts_ns = context.clock.since_start_ns(now);
+        self.draw_counter(REQUESTS, "requests in flight", ts_ns, |args| {
             args.put("requests", counts.in_flight as u64);
         });
         // Only a hop whose receives are observed shows which requests wait.
         if context.ledger.observes_gaps() {
-            self.draw_counter(REQUESTS, "waiting for the first token", ts, |args| {
+            self.draw_counter(REQUESTS, "waiting for the first token", ts_ns, |args| {
                 args.put("requests", counts.waiting as u64);
             });
         }
     }
 
     /// Draws a thread's time use in an interval, in percent.
-    pub(super) fn draw_cpu(&mut self, ts: u64, sample: &CpuSample<'_>) {
+    pub(super) fn draw_cpu(&mut self, ts_ns: u64, sample: &CpuSample<'_>) {
         let track = self.track_of_thread(sample.thread, sample.role, sample.name);
-        self.draw_counter(track, &format!("CPU % {} {}", sample.name, track.tid), ts, |args| {
-            args.put("on", percent(sample.on_ns, sample.interval_ns));
+        self.draw_counter(track, &format!("CPU % {} {}", sample.name, track.tid), ts_ns, |args| {
+            args.put("on", percent_of(sample.on_ns, sample.interval_ns));
             for (name, ns) in [("waiting", sample.wait_ns), ("throttled", sample.throttled_ns)] {
                 if let Some(ns) = ns {
-                    args.put(name, percent(ns, sample.interval_ns));
+                    args.put(name, percent_of(ns, sample.interval_ns));
                 }
             }
             if let Some(poll) = sample.poll {
                 let away = poll.interval_ns.saturating_sub(poll.polled_ns);
-                args.put("away_from_poll", percent(away, poll.interval_ns));
+                args.put("away_from_poll", percent_of(away, poll.interval_ns));
             }
         });
     }
 
     /// Draws the state of an engine process from its own log.
-    pub(super) fn draw_logged_state(&mut self, ts: u64, state: &LoggedState<'_>) {
-        self.draw_counter(LOG, &format!("logged by {}", state.by), ts, |args| {
-            args.known("states", state.states).known("rids", state.rids);
-            args.known("recv_wait_ns", state.recv_wait_ns).known("more", state.more.map(u64::from));
+    pub(super) fn draw_logged_state(&mut self, ts_ns: u64, state: &LoggedState<'_>) {
+        self.draw_counter(LOG, &format!("logged by {}", state.by), ts_ns, |args| {
+            args.put_known("states", state.states).put_known("rids", state.rids);
+            args.put_known("recv_wait_ns", state.recv_wait_ns).put_known("more", state.more.map(u64::from));
             for (name, share) in [("cpu %", state.cpu), ("cpu_system %", state.cpu_system)] {
                 if let Some(share) = share {
                     args.put(name, 100.0 * share);
@@ -152,10 +154,10 @@ impl Perfetto<'_> {
     }
 
     /// Draws a value of a counter.
-    pub(super) fn draw_counter(&mut self, track: Track, name: &str, ts: u64, args: impl FnOnce(&mut Object<'_>)) {
-        self.out.object(|o| {
-            write_event_head(o, "C", track, name, ts);
-            o.object("args", args);
+    pub(super) fn draw_counter(&mut self, track: Track, name: &str, ts_ns: u64, args: impl FnOnce(&mut Object<'_>)) {
+        self.out.write_object(|object| {
+            write_event_head(object, "C", track, name, ts_ns);
+            object.put_object("args", args);
         });
     }
 }

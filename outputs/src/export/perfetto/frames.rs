@@ -13,10 +13,11 @@ use super::tracks::{SyntheticRow, Track};
 use super::{Perfetto, write_event_head};
 use crate::export::ExportContext;
 use crate::export::json::Object;
+use crate::export::request_stage::TimeSpan;
 
 /// A frame being processed by its receiver.
 #[derive(Clone, Copy, Debug)]
-struct Open {
+struct OpenReceive {
     id: FrameId,
     at: MonoNs,
     sent: Option<SentFrame>,
@@ -25,16 +26,17 @@ struct Open {
 
 #[derive(Debug, Default)]
 pub(super) struct FrameSlices {
-    open: HashMap<Track, Open>,
+    /// Frames being processed, by the thread of their receiver.
+    open: HashMap<Track, OpenReceive>,
     /// Thread of the last receive on each hop.
     receiving_thread: HashMap<HopId, Track>,
     /// End of each thread's last slice.
-    ends: HashMap<Track, MonoNs>,
+    last_ends: HashMap<Track, MonoNs>,
 }
 
 impl Perfetto<'_> {
     /// Draws the send of a frame, and its time in the relay if it passed one.
-    pub(super) fn frame_sent(&mut self, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) {
+    pub(super) fn draw_frame_sent(&mut self, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) {
         let id = frame.id;
         self.draw_send(at, id, context, |args| {
             args.put("bytes", frame.bytes).put("chunks", frame.chunks.len() as u64).put("kind", frame.kind);
@@ -43,14 +45,14 @@ impl Perfetto<'_> {
         let track = self.track_of_row(SyntheticRow::Relay(id.hop, id.lane), context.ledger);
         // An arrow must end later than it starts.
         let arrival = MonoNs(at.0.saturating_add(1));
-        let (from, to) = self.frames.fit_slice(track, arrival, forwarded);
-        self.out.object(|o| {
-            write_event_head(o, "X", track, "relay", context.clock.since_start_ns(from));
-            o.micros("dur", to.since(from)).put("cat", "frame");
+        let TimeSpan { from, to } = self.frames.fit_slice(track, TimeSpan { from: arrival, to: forwarded });
+        self.out.write_object(|object| {
+            write_event_head(object, "X", track, "relay", context.clock.since_start_ns(from));
+            object.put_micros("dur", to.since(from)).put("cat", "frame");
             if from == arrival {
-                o.hex("bind_id", flow_id(id)).put("flow_in", true).put("flow_out", true);
+                object.put_hex("bind_id", flow_id(id)).put("flow_in", true).put("flow_out", true);
             }
-            o.object("args", |args| {
+            object.put_object("args", |args| {
                 args.put("lane", id.lane).put("seq", id.seq).put("bytes", frame.bytes);
             });
         });
@@ -64,35 +66,35 @@ impl Perfetto<'_> {
         }
         let rid = dispatch.request.map(|request| request.rid).filter(|rid| context.options.wants_rid(rid));
         self.draw_send(at, dispatch.id, context, |args| {
-            args.put("bytes", dispatch.bytes).put("kind", dispatch.kind).known("rid", rid);
+            args.put("bytes", dispatch.bytes).put("kind", dispatch.kind).put_known("rid", rid);
         });
     }
 
-    /// Draws a send, from which an arrow leads to the receive.
+    /// Draws a send, from which an arrow leads to the receive. `add_args` adds what is known of the message.
     fn draw_send(
         &mut self,
         at: MonoNs,
         id: FrameId,
         context: &ExportContext<'_>,
-        content: impl FnOnce(&mut Object<'_>),
+        add_args: impl FnOnce(&mut Object<'_>),
     ) {
         let track = self.track_of_row(SyntheticRow::Sends(id.hop, id.lane), context.ledger);
-        self.out.object(|o| {
-            write_event_head(o, "X", track, "send", context.clock.since_start_ns(at));
-            o.micros("dur", 0).put("cat", "frame").hex("bind_id", flow_id(id)).put("flow_out", true);
-            o.object("args", |args| {
+        self.out.write_object(|object| {
+            write_event_head(object, "X", track, "send", context.clock.since_start_ns(at));
+            object.put_micros("dur", 0).put("cat", "frame").put_hex("bind_id", flow_id(id)).put("flow_out", true);
+            object.put_object("args", |args| {
                 args.put("hop", context.ledger.hop_name(id.hop)).put("lane", id.lane).put("seq", id.seq);
-                content(args);
+                add_args(args);
             });
         });
     }
 
     /// Begins the receive of a frame, which its processing ends. Draws it at once if processing is not observed.
-    pub(super) fn frame_received(&mut self, at: MonoNs, received: &Received<'_>, context: &ExportContext<'_>) {
+    pub(super) fn begin_receive(&mut self, at: MonoNs, received: &Received<'_>, context: &ExportContext<'_>) {
         let id = received.id;
         let hop = context.ledger.hop(id.hop);
         let track = match received.by {
-            Some(by) => self.track_of_thread(by, hop.map_or("", |h| &context.ledger.groups()[h.group].ends.to), ""),
+            Some(by) => self.track_of_thread(by, hop.map_or("", |hop| &context.ledger.groups()[hop.group].ends.to), ""),
             None => self.track_of_row(SyntheticRow::Receives(id.hop), context.ledger),
         };
         // The next receive of a thread ends its previous frame, whose own end was not observed.
@@ -100,8 +102,8 @@ impl Perfetto<'_> {
             self.draw_receive(track, &before, at, false, context);
         }
         let sent = context.ledger.received_frame().filter(|sent| sent.at < at);
-        let open = Open { id, at, sent, wakeup: received.wakeup };
-        if hop.is_some_and(|h| h.shows.processed) {
+        let open = OpenReceive { id, at, sent, wakeup: received.wakeup };
+        if hop.is_some_and(|hop| hop.shows.processed) {
             self.frames.receiving_thread.insert(id.hop, track);
             self.frames.open.insert(track, open);
         } else {
@@ -109,8 +111,8 @@ impl Perfetto<'_> {
         }
     }
 
-    /// Ends the receive of a frame.
-    pub(super) fn frame_processed(&mut self, at: MonoNs, id: FrameId, context: &ExportContext<'_>) {
+    /// Draws the receive of a frame whose processing has ended.
+    pub(super) fn end_receive(&mut self, at: MonoNs, id: FrameId, context: &ExportContext<'_>) {
         if let Some(&track) = self.frames.receiving_thread.get(&id.hop)
             && let Some(open) = self.frames.open.get(&track).copied().filter(|open| open.id == id)
         {
@@ -120,33 +122,40 @@ impl Perfetto<'_> {
     }
 
     /// Draws frames that are still being processed.
-    pub(super) fn finish_frames(&mut self, context: &ExportContext<'_>) {
+    pub(super) fn draw_open_receives(&mut self, context: &ExportContext<'_>) {
         for (track, open) in std::mem::take(&mut self.frames.open) {
             self.draw_receive(track, &open, context.ledger.now(), false, context);
         }
     }
 
-    /// Draws the receive of a frame as a slice of its thread.
-    fn draw_receive(&mut self, track: Track, open: &Open, end: MonoNs, processed: bool, context: &ExportContext<'_>) {
-        let (from, to) = self.frames.fit_slice(track, open.at, end);
+    /// Draws the receive of a frame as a slice of its thread. `is_processed`: the end of its processing was observed.
+    fn draw_receive(
+        &mut self,
+        track: Track,
+        open: &OpenReceive,
+        end: MonoNs,
+        is_processed: bool,
+        context: &ExportContext<'_>,
+    ) {
+        let TimeSpan { from, to } = self.frames.fit_slice(track, TimeSpan { from: open.at, to: end });
         let id = open.id;
-        let observes_processed = context.ledger.hop(id.hop).is_some_and(|h| h.shows.processed);
-        self.out.object(|o| {
-            write_event_head(o, "X", track, "receive", context.clock.since_start_ns(from));
-            o.micros("dur", to.since(from)).put("cat", "frame").hex("bind_id", flow_id(id));
+        let observes_processed = context.ledger.hop(id.hop).is_some_and(|hop| hop.shows.processed);
+        self.out.write_object(|object| {
+            write_event_head(object, "X", track, "receive", context.clock.since_start_ns(from));
+            object.put_micros("dur", to.since(from)).put("cat", "frame").put_hex("bind_id", flow_id(id));
             // The send of an undecoded frame is no slice from which an arrow could start.
             if open.sent.is_some_and(|sent| sent.chunks.is_some()) {
-                o.put("flow_in", true);
+                object.put("flow_in", true);
             }
-            o.put("flow_out", true).object("args", |args| {
+            object.put("flow_out", true).put_object("args", |args| {
                 args.put("hop", context.ledger.hop_name(id.hop)).put("lane", id.lane).put("seq", id.seq);
                 if let Some(sent) = open.sent {
                     args.put("queue_wait_ns", open.at.since(sent.at));
-                    args.put("bytes", sent.bytes).known("chunks", sent.chunks);
+                    args.put("bytes", sent.bytes).put_known("chunks", sent.chunks);
                 }
-                args.known("wakeup", open.wakeup);
+                args.put_known("wakeup", open.wakeup);
                 if observes_processed {
-                    args.put("processed", processed);
+                    args.put("processed", is_processed);
                 }
             });
         });
@@ -154,16 +163,17 @@ impl Perfetto<'_> {
 }
 
 impl FrameSlices {
-    /// Start and end of a slice, adjusted to not overlap the thread's last one. Remembers its end for the next.
-    fn fit_slice(&mut self, track: Track, from: MonoNs, to: MonoNs) -> (MonoNs, MonoNs) {
-        let end = self.ends.entry(track).or_default();
-        let from = from.max(*end);
-        *end = to.max(from);
-        (from, *end)
+    /// The slice, adjusted to not overlap the thread's last one. Remembers its end for the next.
+    fn fit_slice(&mut self, track: Track, slice: TimeSpan) -> TimeSpan {
+        let last_end = self.last_ends.entry(track).or_default();
+        let from = slice.from.max(*last_end);
+        let to = slice.to.max(from);
+        *last_end = to;
+        TimeSpan { from, to }
     }
 }
 
 /// Flow id of a frame: its hop, the low 16 bits of the lane, and the low 32 bits of the frame number.
 pub(super) fn flow_id(id: FrameId) -> u64 {
-    u64::from(id.hop.0) << 48 | u64::from(id.lane & 0xffff) << 32 | (id.seq & 0xffff_ffff)
+    (u64::from(id.hop.0) << 48) | (u64::from(id.lane & 0xffff) << 32) | (id.seq & 0xffff_ffff)
 }

@@ -28,9 +28,10 @@ pub(super) struct Perfetto<'w> {
 }
 
 impl<'w> Perfetto<'w> {
+    /// Begins the trace that is written to `out`.
     pub(super) fn new(out: Box<dyn io::Write + 'w>, opening: &Opening) -> Self {
         let mut perfetto = Self {
-            out: ObjectStream::array(out),
+            out: ObjectStream::as_array(out),
             tracks: Tracks::new(opening),
             frames: FrameSlices::default(),
             counters: CounterTracks::default(),
@@ -49,14 +50,14 @@ impl Exporter for Perfetto<'_> {
     fn write_event(&mut self, event: &Event<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         let at = event.at;
         let ledger = context.ledger;
-        let ts = context.clock.since_start_ns(at);
+        let ts_ns = context.clock.since_start_ns(at);
         match &event.what {
             What::Engine(engine) => {
-                self.draw_instant(tracks::LOG, "engine", ts, |args| fields!(args, engine, version, mode, waiter));
+                self.draw_instant(tracks::LOG, "engine", ts_ns, |args| fields!(args, engine, version, mode, waiter));
             }
             What::Sent(frame) => {
-                self.frame_sent(at, frame, context);
-                self.chunks_sent(at, frame, context);
+                self.draw_frame_sent(at, frame, context);
+                self.draw_chunks_sent(at, frame, context);
                 self.update_backlog(at, frame.id.hop, context);
             }
             What::Dispatched(dispatch) => {
@@ -64,42 +65,42 @@ impl Exporter for Perfetto<'_> {
                 self.update_backlog(at, dispatch.id.hop, context);
             }
             What::Received(received) => {
-                self.frame_received(at, received, context);
+                self.begin_receive(at, received, context);
                 self.update_backlog(at, received.id.hop, context);
             }
-            What::Processed(id) => self.frame_processed(at, *id, context),
+            What::Processed(id) => self.end_receive(at, *id, context),
             What::Delivered(delivery) if !delivery.is_uncounted() => self.draw_delivery(at, delivery, context),
-            What::Undecoded(frame) => self.draw_instant(tracks::MISSED, "frame undecoded", ts, |args| {
+            What::Undecoded(frame) => self.draw_instant(tracks::MISSED, "frame undecoded", ts_ns, |args| {
                 args.put("hop", ledger.hop_name(frame.id.hop));
                 fields!(args, frame.id, lane, seq);
                 fields!(args, frame, bytes, reason);
             }),
-            What::Cpu(sample) => self.draw_cpu(ts, sample),
+            What::Cpu(sample) => self.draw_cpu(ts_ns, sample),
             What::Queue(sample) => {
-                self.draw_counter(tracks::HOPS, &format!("kernel queue {}", sample.hop), ts, |args| {
-                    args.known("receive_bytes", sample.receive_bytes).known("send_bytes", sample.send_bytes);
+                self.draw_counter(tracks::HOPS, &format!("kernel queue {}", sample.hop), ts_ns, |args| {
+                    args.put_known("receive_bytes", sample.receive_bytes).put_known("send_bytes", sample.send_bytes);
                 });
             }
             What::Stack(sample) if !sample.function.is_empty() => {
                 let track = self.track_of_thread(sample.thread, sample.role, "");
-                self.draw_instant(track, sample.function, ts, |args| {
+                self.draw_instant(track, sample.function, ts_ns, |args| {
                     fields!(args, sample, file, interval_ns, samples, total, own);
-                    args.known("gil", sample.gil);
+                    args.put_known("gil", sample.gil);
                 });
             }
             What::Stage(stage) if context.options.wants_rid(stage.rid) => {
-                self.draw_instant(tracks::LOG, stage.name, ts, |args| {
+                self.draw_instant(tracks::LOG, stage.name, ts_ns, |args| {
                     args.put("rid", stage.rid).put("by", stage.by);
-                    args.known("tokens", stage.tokens).known("pending", stage.pending);
+                    args.put_known("tokens", stage.tokens).put_known("pending", stage.pending);
                 });
             }
-            What::LoggedState(state) => self.draw_logged_state(ts, state),
+            What::LoggedState(state) => self.draw_logged_state(ts_ns, state),
             What::Merged(merged) if context.options.wants_rid(merged.rid) => {
-                self.draw_instant(tracks::LOG, "chunks merged", ts, |args| fields!(args, merged, rid, chunks, by));
+                self.draw_instant(tracks::LOG, "chunks merged", ts_ns, |args| fields!(args, merged, rid, chunks, by));
             }
-            What::Missed(lost) => self.draw_instant(tracks::MISSED, "observations missed", ts, |args| {
+            What::Missed(lost) => self.draw_instant(tracks::MISSED, "observations missed", ts_ns, |args| {
                 fields!(args, lost, count, cause);
-                args.known("hop", lost.hop.map(|hop| ledger.hop_name(hop)));
+                args.put_known("hop", lost.hop.map(|hop| ledger.hop_name(hop)));
             }),
             // An answer is drawn on its request's own row after that has ended.
             What::Hop(_)
@@ -116,33 +117,33 @@ impl Exporter for Perfetto<'_> {
             | What::Stage(_)
             | What::Merged(_) => {}
         }
-        self.out.written()
+        self.out.take_write_result()
     }
 
     fn write_tick(&mut self, now: MonoNs, context: &ExportContext<'_>) -> io::Result<()> {
-        self.count_requests(now, context);
-        self.out.written()
+        self.draw_changed_counts(now, context);
+        self.out.take_write_result()
     }
 
     fn write_request(&mut self, request: &ExportedRequest<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         requests::draw_request(&mut self.out, request, context);
-        self.out.written()
+        self.out.take_write_result()
     }
 
     fn write_end(&mut self, report: &Report, context: &ExportContext<'_>) -> io::Result<()> {
-        self.finish_frames(context);
-        self.count_requests(context.ledger.now(), context);
+        self.draw_open_receives(context);
+        self.draw_changed_counts(context.ledger.now(), context);
         let start = report.capture_start();
         for finding in &report.findings {
-            let ts = context.clock.since_start_ns(MonoNs(start.0.saturating_add(finding.at_ns)));
-            self.draw_instant(tracks::FINDINGS, &finding.kind, ts, |args| {
+            let ts_ns = context.clock.since_start_ns(MonoNs(start.0.saturating_add(finding.at_ns)));
+            self.draw_instant(tracks::FINDINGS, &finding.kind, ts_ns, |args| {
                 fields!(args, finding, severity, summary);
-                args.known("rid", Some(&finding.rid).filter(|rid| !rid.is_empty()));
-                args.known("hop", finding.hop.as_ref());
+                args.put_known("rid", Some(&finding.rid).filter(|rid| !rid.is_empty()));
+                args.put_known("hop", finding.hop.as_ref());
                 for (name, value) in &finding.evidence {
-                    args.named(name, value);
+                    args.put_escaped(name, value);
                 }
-                args.known("advice", finding.advice.as_ref());
+                args.put_known("advice", finding.advice.as_ref());
             });
         }
         self.out.finish()
@@ -151,17 +152,17 @@ impl Exporter for Perfetto<'_> {
 
 impl Perfetto<'_> {
     /// Draws a moment on a track.
-    fn draw_instant(&mut self, track: Track, name: &str, ts: u64, args: impl FnOnce(&mut Object<'_>)) {
-        self.out.object(|o| {
-            write_event_head(o, "i", track, name, ts);
+    fn draw_instant(&mut self, track: Track, name: &str, ts_ns: u64, args: impl FnOnce(&mut Object<'_>)) {
+        self.out.write_object(|object| {
+            write_event_head(object, "i", track, name, ts_ns);
             // Its scope is the track, not the whole process.
-            o.put("s", "t").object("args", args);
+            object.put("s", "t").put_object("args", args);
         });
     }
 }
 
 /// Writes what all events have: phase, track, name and time since the start of the capture.
-fn write_event_head(o: &mut Object<'_>, phase: &'static str, track: Track, name: &str, ts: u64) {
-    o.put("ph", phase).put("pid", track.pid).put("tid", track.tid);
-    o.put("name", name).micros("ts", ts);
+fn write_event_head(object: &mut Object<'_>, phase: &'static str, track: Track, name: &str, ts_ns: u64) {
+    object.put("ph", phase).put("pid", track.pid).put("tid", track.tid);
+    object.put("name", name).put_micros("ts", ts_ns);
 }

@@ -8,29 +8,29 @@ use super::frames::flow_id;
 use super::tracks::REQUESTS;
 use super::{Perfetto, write_event_head};
 use crate::export::json::{Object, ObjectStream};
-use crate::export::request_stage::{self, RequestStage, StageKind};
+use crate::export::request_stage::{self, RequestStage, StageKind, TimeSpan};
 use crate::export::{ExportContext, ExportedRequest};
 
 impl Perfetto<'_> {
     /// Draws the chunks of a sent frame as points on the rows of their requests.
-    pub(super) fn chunks_sent(&mut self, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) {
+    pub(super) fn draw_chunks_sent(&mut self, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) {
         // Each chunk once, where it is first sent.
         if !context.ledger.is_origin(frame.id.hop) || frame.kind == Message::Abort {
             return;
         }
         // The chunks of a frame differ only in row and count.
-        let same = Object::fields(|o| write_name_and_time(o, "n", "chunk sent", at, context));
+        let common_fields = Object::encode_fields(|object| write_name_and_time(object, "n", "chunk sent", at, context));
         for (chunk_index, chunk) in frame.chunks.iter().enumerate() {
             let request = context.ledger.request_of_chunk(chunk_index).map(|timed| timed.request);
             if !request.is_some_and(|request| context.ledger.is_from_scheduler(request, frame.id.hop)) {
                 continue;
             }
-            let Some(id) = row_if_shown(chunk_index, chunk.finish.is_some(), context) else { continue };
-            self.out.object(|o| {
-                write_row_id(o.append(&same), id, context);
-                o.object("args", |args| {
-                    args.known("completion_tokens", chunk.completion_tokens);
-                    args.known("finish", chunk.finish);
+            let Some(id) = row_if_drawn(chunk_index, chunk.finish.is_some(), context) else { continue };
+            self.out.write_object(|object| {
+                write_row_id(object.append_fields(&common_fields), id, context);
+                object.put_object("args", |args| {
+                    args.put_known("completion_tokens", chunk.completion_tokens);
+                    args.put_known("finish", chunk.finish);
                 });
             });
         }
@@ -39,19 +39,20 @@ impl Perfetto<'_> {
     /// Draws a delivery on the row of its request, up to the limit of points.
     pub(super) fn draw_delivery(&mut self, at: MonoNs, delivery: &Delivery<'_>, context: &ExportContext<'_>) {
         // The end of a request and a loss are drawn beyond the limit of points, too.
-        let always = delivery.finished
+        let ignores_limit = delivery.finished
             || context.ledger.judged_chunks().any(|(_, judged)| judged.outcome == ChunkOutcome::Dropped);
-        if let Some(id) = row_if_shown(0, always, context) {
+        if let Some(id) = row_if_drawn(0, ignores_limit, context) {
             RequestRowWriter { out: &mut self.out, id, context }.draw_point("delivered", at, |args| {
                 args.put("tokens", delivery.tokens).put("mode", delivery.mode);
-                args.known("completion_tokens", delivery.completion_tokens);
+                args.put_known("completion_tokens", delivery.completion_tokens);
             });
         }
     }
 }
 
-/// Row of the request of the current event's chunk, if the chunk is to be drawn; `ignores_limit`: the limit of points does not apply.
-fn row_if_shown<'a>(chunk_index: usize, ignores_limit: bool, context: &ExportContext<'a>) -> Option<RequestRowId<'a>> {
+/// Row of the request of the current event's chunk. `None` if the chunk is not to be drawn: its request is not selected, is unknown, or has too
+/// many points; `ignores_limit`: their limit does not apply.
+fn row_if_drawn<'a>(chunk_index: usize, ignores_limit: bool, context: &ExportContext<'a>) -> Option<RequestRowId<'a>> {
     let options = context.options;
     let TimedRequest { request, timeline } = context.ledger.request_of_chunk(chunk_index)?;
     let timeline = timeline?;
@@ -70,23 +71,24 @@ fn row_if_shown<'a>(chunk_index: usize, ignores_limit: bool, context: &ExportCon
 /// Draws a closed request. One in flight at the end of the capture gets a mark.
 pub(super) fn draw_request(out: &mut ObjectStream<'_>, request: &ExportedRequest<'_>, context: &ExportContext<'_>) {
     let ExportedRequest { summary, timeline, .. } = *request;
-    let (from, to) = request_stage::span_of_request(request);
+    let TimeSpan { from, to } = request_stage::span_of_request(request);
     let id = RequestRowId { rid: &summary.rid, first_at: summary.first_at, has_reused_rid: timeline.has_reused_rid };
     let mut row = RequestRowWriter { out, id, context };
-    row.draw_event("b", &summary.rid, from, |o| {
-        o.object("args", |args| write_facts(args, request, context));
+    row.draw_event("b", &summary.rid, from, |object| {
+        object.put_object("args", |args| write_facts(args, request, context));
     });
+    // Stages that are open, the outermost first.
     let mut open: Vec<RequestStage<'_>> = Vec::new();
     for stage in request_stage::stages_of_request(request, context.ledger) {
         // A stage ends its sibling and everything inside that.
         row.end_stages(open.drain(stage.depth.min(open.len())..));
-        row.draw_event("b", &stage.name, stage.from, |o| {
+        row.draw_event("b", &stage.name, stage.span.from, |object| {
             if let Some(frame) = stage.frame {
                 // The arrow starts at the frame's receive.
                 if stage.kind == StageKind::Processing {
-                    o.hex("bind_id", flow_id(frame)).put("flow_in", true);
+                    object.put_hex("bind_id", flow_id(frame)).put("flow_in", true);
                 }
-                o.object("args", |args| {
+                object.put_object("args", |args| {
                     args.put("hop_id", frame.hop.0).put("lane", frame.lane).put("seq", frame.seq);
                 });
             }
@@ -97,7 +99,7 @@ pub(super) fn draw_request(out: &mut ObjectStream<'_>, request: &ExportedRequest
     for note in &timeline.notes {
         row.draw_note(note);
     }
-    if request.open {
+    if request.is_open {
         row.draw_point("capture ended", to, |_| {});
     }
     // Last, since events of a row must be nested.
@@ -106,19 +108,22 @@ pub(super) fn draw_request(out: &mut ObjectStream<'_>, request: &ExportedRequest
 
 /// Writes the known facts about a request, for the panel of its slice.
 fn write_facts(args: &mut Object<'_>, request: &ExportedRequest<'_>, context: &ExportContext<'_>) {
-    let s = request.summary;
-    args.put("rid", &s.rid).put("state", request.state());
-    args.known("finish", s.finish);
-    args.put("tokens_sent", s.tokens_sent).put("chunks_sent", s.chunks_sent).known("worker", s.worker);
-    args.known("prompt_tokens", s.prompt_tokens).known("cached_tokens", s.cached_tokens);
-    args.known("gap_ns", s.gap_ns).known("last_gap_ns", request_stage::last_gap_ns(request.timeline, context.ledger));
-    args.known("ttft_ns", TtftPath::new(s).ttft_ns()).known("longest_silence_ns", s.silence_ns);
-    args.known("chunks_delivered", s.delivered).known("chunks_merged", s.merged);
-    args.known("chunks_dropped", s.dropped).known("chunks_unjudged", s.unjudged);
-    args.known("tokens_delivered", s.tokens_delivered).known("tokens_lost", s.tokens_lost);
-    args.known("first_token_delivery_ns", request_stage::first_delivery_ns(s));
-    args.known("itl_client_p99_ns", s.itl.delivered.map(|itl| itl.p99));
-    args.known("itl_sent_p99_ns", s.itl.sent.map(|itl| itl.p99));
+    let summary = request.summary;
+    args.put("rid", &summary.rid).put("state", request.state());
+    args.put_known("finish", summary.finish);
+    args.put("tokens_sent", summary.tokens_sent)
+        .put("chunks_sent", summary.chunks_sent)
+        .put_known("worker", summary.worker);
+    args.put_known("prompt_tokens", summary.prompt_tokens).put_known("cached_tokens", summary.cached_tokens);
+    args.put_known("gap_ns", summary.gap_ns)
+        .put_known("last_gap_ns", request_stage::last_gap_ns(request.timeline, context.ledger));
+    args.put_known("ttft_ns", TtftPath::new(summary).ttft_ns()).put_known("longest_silence_ns", summary.silence_ns);
+    args.put_known("chunks_delivered", summary.delivered).put_known("chunks_merged", summary.merged);
+    args.put_known("chunks_dropped", summary.dropped).put_known("chunks_unjudged", summary.unjudged);
+    args.put_known("tokens_delivered", summary.tokens_delivered).put_known("tokens_lost", summary.tokens_lost);
+    args.put_known("first_token_delivery_ns", request_stage::first_delivery_ns(summary));
+    args.put_known("itl_client_p99_ns", summary.itl.delivered.map(|itl| itl.p99));
+    args.put_known("itl_sent_p99_ns", summary.itl.sent.map(|itl| itl.p99));
 }
 
 /// What identifies the row of a request.
@@ -129,6 +134,7 @@ struct RequestRowId<'a> {
     has_reused_rid: bool,
 }
 
+/// Writer of the events on one request's row.
 struct RequestRowWriter<'a, 'w, 'c> {
     out: &'a mut ObjectStream<'w>,
     id: RequestRowId<'a>,
@@ -136,26 +142,26 @@ struct RequestRowWriter<'a, 'w, 'c> {
 }
 
 impl RequestRowWriter<'_, '_, '_> {
-    /// Draws an event of the request's row. Its phase is the begin, the end or an instant.
-    fn draw_event(&mut self, phase: &'static str, name: &str, at: MonoNs, more: impl FnOnce(&mut Object<'_>)) {
-        self.out.object(|o| {
-            write_name_and_time(o, phase, name, at, self.context);
-            write_row_id(o, self.id, self.context);
-            more(o);
+    /// Draws an event of the request's row. `phase`: `b` for the begin of a stage, `e` for its end, `n` for an instant.
+    fn draw_event(&mut self, phase: &'static str, name: &str, at: MonoNs, add_fields: impl FnOnce(&mut Object<'_>)) {
+        self.out.write_object(|object| {
+            write_name_and_time(object, phase, name, at, self.context);
+            write_row_id(object, self.id, self.context);
+            add_fields(object);
         });
     }
 
     /// Draws a moment on the request's row.
     fn draw_point(&mut self, name: &str, at: MonoNs, args: impl FnOnce(&mut Object<'_>)) {
-        self.draw_event("n", name, at, |o| {
-            o.object("args", args);
+        self.draw_event("n", name, at, |object| {
+            object.put_object("args", args);
         });
     }
 
     /// Ends nested stages, the innermost first.
     fn end_stages<'s>(&mut self, stages: impl DoubleEndedIterator<Item = RequestStage<'s>>) {
         for stage in stages.rev() {
-            self.draw_event("e", &stage.name, stage.to, |_| {});
+            self.draw_event("e", &stage.name, stage.span.to, |_| {});
         }
     }
 
@@ -187,14 +193,20 @@ impl RequestRowWriter<'_, '_, '_> {
 }
 
 /// Writes the name and time of an event on a row.
-fn write_name_and_time(o: &mut Object<'_>, phase: &'static str, name: &str, at: MonoNs, context: &ExportContext<'_>) {
-    write_event_head(o, phase, REQUESTS, name, context.clock.since_start_ns(at));
-    o.put("cat", "request");
+fn write_name_and_time(
+    object: &mut Object<'_>,
+    phase: &'static str,
+    name: &str,
+    at: MonoNs,
+    context: &ExportContext<'_>,
+) {
+    write_event_head(object, phase, REQUESTS, name, context.clock.since_start_ns(at));
+    object.put("cat", "request");
 }
 
 /// Writes the row of an event. With a global id instead of a process-local one, Perfetto draws the row outside the process.
-fn write_row_id(o: &mut Object<'_>, row: RequestRowId<'_>, context: &ExportContext<'_>) {
-    o.object("id2", |id| {
+fn write_row_id(object: &mut Object<'_>, row: RequestRowId<'_>, context: &ExportContext<'_>) {
+    object.put_object("id2", |id| {
         if row.has_reused_rid {
             // Two live requests with one rid need a row each.
             id.put("local", format!("{} from {}", row.rid, context.clock.since_start_ns(row.first_at)));

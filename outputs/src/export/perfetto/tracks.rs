@@ -31,6 +31,7 @@ const LAST_PLACE: u32 = 10_000;
 /// Maximum number of separate rows for connections, inboxes and threads; further ones share a row per role.
 const MAX_ROWS: usize = 8_192;
 
+/// Track of a synthetic process and its thread, by their numbers.
 const fn synthetic_track(process: u32, thread: u32) -> Track {
     Track { pid: SYNTHETIC + process, tid: SYNTHETIC + process + thread }
 }
@@ -56,10 +57,11 @@ pub(super) struct Tracks {
     processes: HashSet<u32>,
     /// Synthetic processes by role.
     roles: HashMap<Box<str>, u32>,
-    last: u32,
+    last_id: u32,
 }
 
 impl Tracks {
+    /// Creates a set without any track.
     pub(super) fn new(opening: &Opening) -> Self {
         Self {
             opening: opening.clone(),
@@ -68,22 +70,24 @@ impl Tracks {
             processes: HashSet::new(),
             roles: HashMap::new(),
             // Above the fixed tracks.
-            last: SYNTHETIC + 100,
+            last_id: SYNTHETIC + 100,
         }
     }
 
-    fn next_id(&mut self) -> u32 {
-        self.last += 1;
-        self.last
+    /// An unused id of a synthetic process or thread.
+    fn new_synthetic_id(&mut self) -> u32 {
+        self.last_id += 1;
+        self.last_id
     }
 
+    /// Whether there are as many rows as are drawn separately.
     fn is_full(&self) -> bool {
         self.rows.len() + self.threads.len() >= MAX_ROWS
     }
 }
 
 impl Perfetto<'_> {
-    /// Names the tracks that do not stand for threads, and puts them behind the others.
+    /// Names the tracks that do not stand for threads, and puts findings before the others, and hops and requests behind them.
     pub(super) fn name_fixed_tracks(&mut self) {
         self.name_process(FINDINGS.pid, "tokengap", 0);
         for (track, name) in [(FINDINGS, "findings"), (MISSED, "missed observations"), (LOG, "engine's log")] {
@@ -100,7 +104,7 @@ impl Perfetto<'_> {
         }
         match row {
             SyntheticRow::Sends(hop, lane) => {
-                let role = ledger.hop(hop).map_or("", |h| &ledger.groups()[h.group].ends.from);
+                let role = ledger.hop(hop).map_or("", |hop| &ledger.groups()[hop.group].ends.from);
                 // The main thread of the only process with the role sends, so its own track is used.
                 if let Some(thread) = self.tracks.opening.only_thread_of(role) {
                     let track = self.track_of_thread(thread, role, "");
@@ -123,7 +127,7 @@ impl Perfetto<'_> {
         }
     }
 
-    /// Track of a real thread, with the role of its process and its name.
+    /// Track of a real thread. Names its process by `role` and the thread by `name` when they are first known.
     pub(super) fn track_of_thread(&mut self, thread: ThreadId, role: &str, name: &str) -> Track {
         let track = Track { pid: thread.pid, tid: thread.tid };
         let named = &self.tracks.processes;
@@ -139,7 +143,7 @@ impl Perfetto<'_> {
     /// Adds a synthetic thread to a role's synthetic process.
     fn add_track(&mut self, row: SyntheticRow, role: &str, name: &str) -> Track {
         let pid = self.tracks.roles.get(role).copied().unwrap_or_else(|| {
-            let pid = self.tracks.next_id();
+            let pid = self.tracks.new_synthetic_id();
             self.tracks.roles.insert(role.into(), pid);
             self.name_process(pid, role, ROLES_PLACE + self.tracks.processes.len() as u32);
             pid
@@ -148,7 +152,7 @@ impl Perfetto<'_> {
             // Not remembered, so that the map stays bounded.
             return Track { pid, tid: pid };
         }
-        let track = Track { pid, tid: self.tracks.next_id() };
+        let track = Track { pid, tid: self.tracks.new_synthetic_id() };
         self.tracks.rows.insert(row, track);
         self.name_thread(track, name);
         track
@@ -174,8 +178,8 @@ impl Perfetto<'_> {
 
     /// Writes a metadata event about a process or a thread.
     fn write_metadata(&mut self, pid: u32, tid: Option<u32>, name: &str, args: impl FnOnce(&mut Object<'_>)) {
-        self.out.object(|o| {
-            o.put("ph", "M").put("pid", pid).known("tid", tid).put("name", name).object("args", args);
+        self.out.write_object(|object| {
+            object.put("ph", "M").put("pid", pid).put_known("tid", tid).put("name", name).put_object("args", args);
         });
     }
 }

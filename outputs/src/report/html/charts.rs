@@ -3,11 +3,11 @@
 use maud::{Markup, html};
 use trace::words::{bytes, count, duration, percent};
 
-use super::super::brief::span_of;
+use super::super::brief::describe_span;
 use super::super::hostile::plain;
 use super::super::{Clock, FaultKind, FrontendCounts, HopSeries, Report, Series, ThreadSeries};
 use super::percent_or_unobserved;
-use super::plot::{Axis, Band, Plot};
+use super::plot::{Axis, Band, CurvePoint, Plot, TickLabel};
 
 /// Maximum number of marked findings.
 const MARKS: usize = 12;
@@ -16,30 +16,30 @@ const LIMIT: usize = 6;
 const HEIGHT: f64 = 190.0;
 
 /// All charts, or the reason why there are none.
-pub(super) fn over_time(report: &Report, clock: &Clock) -> Markup {
+pub(super) fn draw_over_time(report: &Report, clock: &Clock) -> Markup {
     // A line through a single slot shows nothing.
     let Some(series) = report.series.as_ref().filter(|series| series.len() > 1) else {
         return html! { p { "No time series: the capture is too short." } };
     };
-    let time_series = TimeSeries { report, series, clock };
+    let charts = TimeSeriesCharts { report, series, clock };
     html! {
-        (time_series.tokens())
-        @if let Some(gaps) = time_series.gaps() { (gaps) }
-        @if let Some(backlog) = time_series.backlog() { (backlog) }
-        @for thread in time_series.threads() { (thread) }
-        @if let Some(outcomes) = time_series.chunk_outcomes() { (outcomes) }
+        (charts.draw_tokens())
+        @if let Some(gaps) = charts.draw_gaps() { (gaps) }
+        @if let Some(backlog) = charts.draw_backlogs() { (backlog) }
+        @for thread in charts.draw_threads() { (thread) }
+        @if let Some(outcomes) = charts.draw_chunk_outcomes() { (outcomes) }
         @for (name, is_observed, fault) in [
             ("Gap", series.gap_ns.is_some(), FaultKind::FirstTokenGap),
             ("Backlog", series.hops.iter().any(|hop| hop.backlog_max_frames.is_some()), FaultKind::Queues),
             ("Chunks dropped (confirmed) and merged", series.chunks.merged.is_some(), FaultKind::Delivery),
         ] {
-            @if !is_observed { p.dim { (name) ": not observed" (reason(report, fault)) } }
+            @if !is_observed { p.dim { (name) ": not observed" (describe_reason(report, fault)) } }
         }
     }
 }
 
-/// Reason why faults of this kind were not judged, after a colon.
-fn reason(report: &Report, fault: FaultKind) -> String {
+/// Reason why faults of this kind were not judged, after a colon; empty if none is known.
+fn describe_reason(report: &Report, fault: FaultKind) -> String {
     let judgement = report.judged.iter().find(|judgement| judgement.fault == fault);
     let reason = judgement.and_then(|judgement| judgement.reason.as_deref());
     reason.map_or_else(String::new, |reason| format!(": {reason}"))
@@ -66,20 +66,22 @@ impl<'a> Curve<'a> {
         Self { class, name, values: column.iter().map(|value| value.map(|value| value as f64)).collect() }
     }
 
+    /// Its largest value; 0 without any.
     fn max(&self) -> f64 {
         self.values.iter().copied().flatten().fold(0.0, f64::max)
     }
 }
 
-struct TimeSeries<'a> {
+/// The time series of a report, to be drawn.
+struct TimeSeriesCharts<'a> {
     report: &'a Report,
     series: &'a Series,
     clock: &'a Clock,
 }
 
-impl TimeSeries<'_> {
+impl TimeSeriesCharts<'_> {
     /// Middle of a slot, in seconds.
-    fn middle(&self, slot: usize) -> f64 {
+    fn middle_of_slot_s(&self, slot: usize) -> f64 {
         self.series.begin_ns(slot) as f64 / 1e9 + self.series.seconds(slot) / 2.0
     }
 
@@ -94,8 +96,11 @@ impl TimeSeries<'_> {
     /// A plot over the time of the run, without curves.
     fn empty_plot(&self, y: Axis, label: fn(f64) -> String) -> Plot {
         let mut plot = Plot::new(Axis::linear(0.0, self.report.capture_length_ns() as f64 / 1e9), y, HEIGHT);
-        plot.y_ticks(label);
-        plot.x_ticks(|s| (format_seconds(s), self.clock.time_of_day((s * 1e9) as u64)));
+        plot.draw_y_ticks(label);
+        plot.draw_x_ticks(|seconds| TickLabel {
+            value: format_seconds(seconds),
+            second_line: self.clock.time_of_day((seconds * 1e9) as u64),
+        });
         plot
     }
 
@@ -103,26 +108,27 @@ impl TimeSeries<'_> {
     fn draw_curves(&self, plot: &mut Plot, curves: &[Curve<'_>]) {
         for curve in curves {
             let values = curve.values.iter().enumerate();
-            let points: Vec<_> = values.map(|(slot, value)| Some((self.middle(slot), (*value)?))).collect();
-            plot.line(curve.class, curve.name, &points);
+            let points: Vec<_> =
+                values.map(|(slot, value)| Some(CurvePoint { x: self.middle_of_slot_s(slot), y: (*value)? })).collect();
+            plot.draw_line(curve.class, curve.name, &points);
         }
     }
 
     /// Adds a tooltip for each slot and marks the findings.
-    fn finish(&self, mut plot: Plot, text: &ChartText<'_>, tooltip: impl Fn(usize) -> String) -> Markup {
+    fn finish_chart(&self, mut plot: Plot, text: &ChartText<'_>, tooltip: impl Fn(usize) -> String) -> Markup {
         // SVG shows the tooltip of the topmost element under the pointer, so the slots come after the curves.
         for slot in 0..self.series.len() {
             let from = self.series.begin_ns(slot);
             // The last slot may be shorter than the others.
             let to = (self.series.begin_ns(slot + 1)).min(self.series.to_ns);
-            let text = format!("{}: {}", self.clock.moment(from), tooltip(slot));
-            plot.hover(from as f64 / 1e9..to as f64 / 1e9, &text);
+            let text = format!("{}: {}", self.clock.describe_moment(from), tooltip(slot));
+            plot.add_tooltip(from as f64 / 1e9..to as f64 / 1e9, &text);
         }
         for (finding, number) in self.report.findings.iter().take(MARKS).zip(1..) {
-            let tooltip = format!("{} {}: {}", finding.kind, span_of(finding, self.clock), finding.summary);
-            plot.finding(number, finding.severity.as_str(), finding.at_ns as f64 / 1e9, &tooltip);
+            let tooltip = format!("{} {}: {}", finding.kind, describe_span(finding, self.clock), finding.summary);
+            plot.draw_finding_marker(number, finding.severity.as_str(), finding.at_ns as f64 / 1e9, &tooltip);
         }
-        plot.finish(text.id, text.heading, text.description)
+        plot.into_figure(text.id, text.heading, text.description)
     }
 
     /// Tokens per second of a column.
@@ -142,7 +148,7 @@ impl TimeSeries<'_> {
     }
 
     /// Chart of the tokens per second at each stage.
-    fn tokens(&self) -> Markup {
+    fn draw_tokens(&self) -> Markup {
         let tokens = &self.series.tokens;
         let mut curves = vec![self.rate_curve("c0", "sent", tokens.sent.iter().copied().map(Some))];
         let observed = [("c1 dashed", "received", &tokens.received), ("c2 dotted", "delivered", &tokens.delivered)];
@@ -156,9 +162,9 @@ impl TimeSeries<'_> {
         };
         let description = format!("{heading}; the maximum is {}.", count(max as u64));
         let text = ChartText { id: "tokens", heading: &heading, description: &description };
-        let mut plot = self.empty_plot(Axis::counting(max), short);
+        let mut plot = self.empty_plot(Axis::counting(max), format_count);
         self.draw_curves(&mut plot, &curves);
-        self.finish(plot, &text, |slot| {
+        self.finish_chart(plot, &text, |slot| {
             let mut parts = Vec::new();
             for curve in &curves {
                 parts.extend(curve.values[slot].map(|rate| format!("{} tokens/s {}", count(rate as u64), curve.name)));
@@ -169,7 +175,7 @@ impl TimeSeries<'_> {
     }
 
     /// Chart of the first-token gaps; `None` if no gap was observed.
-    fn gaps(&self) -> Option<Markup> {
+    fn draw_gaps(&self) -> Option<Markup> {
         let gap = self.series.gap_ns.as_ref()?;
         let min_ns = gap.p50.iter().flatten().chain(gap.max.iter().flatten()).min()?;
         let max_ns = gap.p50.iter().flatten().chain(gap.max.iter().flatten()).max()?;
@@ -186,9 +192,9 @@ impl TimeSeries<'_> {
             Curve::of_column("c3 dotted", "largest", &gap.max),
         ];
         // Differences below a microsecond are not interesting.
-        let mut plot = self.empty_plot(Axis::decades((*min_ns as f64).max(1e3), *max_ns as f64), nanoseconds);
+        let mut plot = self.empty_plot(Axis::decades((*min_ns as f64).max(1e3), *max_ns as f64), format_nanoseconds);
         self.draw_curves(&mut plot, &curves);
-        Some(self.finish(plot, &text, |slot| {
+        Some(self.finish_chart(plot, &text, |slot| {
             let [p50, p99, max] = [gap.p50[slot], gap.p99[slot], gap.max[slot]].map(duration_or_none);
             gap.count[slot].map_or_else(
                 || String::from("receives: not observed any more"),
@@ -198,18 +204,21 @@ impl TimeSeries<'_> {
     }
 
     /// Chart of the backlogs of the hops; `None` if none was observed.
-    fn backlog(&self) -> Option<Markup> {
+    fn draw_backlogs(&self) -> Option<Markup> {
         let observed = self.series.hops.iter().filter_map(|hop| Some((hop, hop.backlog_max_frames.as_ref()?)));
         let hops: Vec<(&HopSeries, &Vec<Option<u64>>)> = observed.take(LIMIT).collect();
         let max = hops.iter().flat_map(|(_, backlog)| backlog.iter().flatten()).copied().max()?;
         let description = format!("Frames sent but not received, by hop; the maximum is {}.", count(max));
         let heading = format!("Backlog: frames sent but not yet received, maximum of each {}", self.slot_name());
         let text = ChartText { id: "backlog", heading: &heading, description: &description };
-        let curves: Vec<Curve<'_>> =
-            hops.iter().enumerate().map(|(n, (hop, backlog))| Curve::of_column(style(n), &hop.name, backlog)).collect();
-        let mut plot = self.empty_plot(Axis::counting(max as f64), short);
+        let curves: Vec<Curve<'_>> = hops
+            .iter()
+            .enumerate()
+            .map(|(n, (hop, backlog))| Curve::of_column(curve_class(n), &hop.name, backlog))
+            .collect();
+        let mut plot = self.empty_plot(Axis::counting(max as f64), format_count);
         self.draw_curves(&mut plot, &curves);
-        Some(self.finish(plot, &text, |slot| {
+        Some(self.finish_chart(plot, &text, |slot| {
             let each = hops.iter().map(|(hop, backlog)| {
                 let kernel_bytes = hop.kernel_bytes_max.as_ref().and_then(|column| column[slot]);
                 let kernel = match kernel_bytes {
@@ -226,14 +235,14 @@ impl TimeSeries<'_> {
     }
 
     /// One chart for each receiving thread, or for main threads if no receiving thread is known.
-    fn threads(&self) -> Vec<Markup> {
+    fn draw_threads(&self) -> Vec<Markup> {
         let has_receiver = self.series.threads.iter().any(|thread| thread.receives);
         let threads = self.series.threads.iter().filter(|thread| thread.receives == has_receiver).take(LIMIT);
-        threads.enumerate().map(|(n, thread)| self.thread(n, thread)).collect()
+        threads.enumerate().map(|(n, thread)| self.draw_thread(n, thread)).collect()
     }
 
     /// Chart of the time use of a thread. `n` makes its id unique.
-    fn thread(&self, n: usize, thread: &ThreadSeries) -> Markup {
+    fn draw_thread(&self, n: usize, thread: &ThreadSeries) -> Markup {
         let name = format!("{} {}/{} {}", thread.role, thread.pid, thread.tid, plain(&thread.name));
         let heading = format!("CPU of {name}, share of one core");
         let description =
@@ -242,7 +251,7 @@ impl TimeSeries<'_> {
         let text = ChartText { id: &id, heading: &heading, description: &description };
         let mut plot = self.empty_plot(Axis::linear(0.0, 1.0), percent);
         self.stack_shares(&mut plot, thread);
-        self.finish(plot, &text, |slot| {
+        self.finish_chart(plot, &text, |slot| {
             let run_wait = thread.run_wait.as_ref().and_then(|column| column[slot]);
             let throttled = thread.throttled.as_ref().and_then(|column| column[slot]);
             let [on_cpu, run_wait, throttled] = [thread.on_cpu[slot], run_wait, throttled].map(percent_or_unobserved);
@@ -264,16 +273,16 @@ impl TimeSeries<'_> {
             // Slots without a sample of the thread are left out, not drawn as idle.
             for (slot, below) in below.iter_mut().enumerate().filter(|(slot, _)| thread.on_cpu[*slot].is_some()) {
                 let above = *below + column[slot].unwrap_or(0.0);
-                bands.push(Band { x: self.middle(slot), below: *below, above });
+                bands.push(Band { x: self.middle_of_slot_s(slot), below: *below, above });
                 *below = above;
             }
-            plot.area(class, &bands);
-            plot.name(class, name, bands.last().map_or(0.0, |band| f64::midpoint(band.below, band.above)));
+            plot.draw_area(class, &bands);
+            plot.add_curve_name(class, name, bands.last().map_or(0.0, |band| f64::midpoint(band.below, band.above)));
         }
     }
 
     /// Chart of the chunks dropped or merged in each slot; `None` if there are none.
-    fn chunk_outcomes(&self) -> Option<Markup> {
+    fn draw_chunk_outcomes(&self) -> Option<Markup> {
         let chunks = &self.series.chunks;
         let columns = [
             ("c3", "dropped (confirmed)", &chunks.dropped_confirmed),
@@ -292,9 +301,9 @@ impl TimeSeries<'_> {
         let heading = format!("Chunks dropped and merged, in each {}", self.slot_name());
         let description = format!("{heading}; the maximum is {}.", count(max as u64));
         let text = ChartText { id: "fates", heading: &heading, description: &description };
-        let mut plot = self.empty_plot(Axis::counting(max), short);
+        let mut plot = self.empty_plot(Axis::counting(max), format_count);
         self.draw_curves(&mut plot, &curves);
-        Some(self.finish(plot, &text, |slot| {
+        Some(self.finish_chart(plot, &text, |slot| {
             let each = curves.iter().map(|curve| match curve.values[slot] {
                 Some(chunks) => format!("{} chunks {}", count(chunks as u64), curve.name),
                 None => format!("{}: not observed any more", curve.name),
@@ -304,16 +313,18 @@ impl TimeSeries<'_> {
     }
 }
 
+/// `none` for a slot without a value.
 fn duration_or_none(ns: Option<u64>) -> String {
     ns.map_or_else(|| String::from("none"), duration)
 }
 
-fn style(n: usize) -> &'static str {
-    ["c0", "c1 dashed", "c2 dotted", "c3", "c4 dashed", "c5 dotted"][n % LIMIT]
+/// Colour and dashes of the curve with this index.
+fn curve_class(index: usize) -> &'static str {
+    ["c0", "c1 dashed", "c2 dotted", "c3", "c4 dashed", "c5 dotted"][index % LIMIT]
 }
 
 /// Formats the round number of a tick: `5`, `20 k`, `1.5 M`.
-fn short(number: f64) -> String {
+fn format_count(number: f64) -> String {
     match number {
         1e6.. => format!("{} M", number / 1e6),
         1e4.. => format!("{} k", number / 1e3),
@@ -322,7 +333,7 @@ fn short(number: f64) -> String {
 }
 
 /// Formats a duration in its largest unit, without decimals: `100 us`, `2 s`.
-fn nanoseconds(ns: f64) -> String {
+fn format_nanoseconds(ns: f64) -> String {
     match ns {
         1e9.. => format!("{} s", (ns / 1e9).round()),
         1e6.. => format!("{} ms", (ns / 1e6).round()),
@@ -341,27 +352,27 @@ fn format_seconds(seconds: f64) -> String {
 }
 
 /// Distributions of the gap and of each hop's queue wait.
-pub(super) fn waits(report: &Report) -> Markup {
-    let hops = report.hops.iter().filter(|h| !h.queue_wait_classes.is_empty());
+pub(super) fn draw_waits(report: &Report) -> Markup {
+    let hops = report.hops.iter().filter(|hop| !hop.queue_wait_classes.is_empty());
     html! {
         @if let Some(gap) = &report.gap_ns {
             @let heading = "Gap: from the first send to the first receive, by request";
-            (distribution("gap", heading, "requests", &gap.classes, [gap.p50, gap.p90, gap.p99, gap.max]))
+            (draw_distribution("gap", heading, "requests", &gap.classes, [gap.p50, gap.p90, gap.p99, gap.max]))
         }
-        @for line in report.frontend.iter().flat_map(FrontendCounts::lines) {
+        @for line in report.frontend.iter().flat_map(FrontendCounts::describe_waits) {
             p { "In the frontend, " (line) "." }
         }
         @for (n, hop) in hops.take(LIMIT).enumerate() {
             @let heading = format!("Queue wait on {}: from sent to received, by frame", hop.name);
             @let wait = hop.queue_wait_ns;
-            @let marks = [wait.map(|s| s.p50), wait.map(|s| s.p90), wait.map(|s| s.p99), wait.map(|s| s.max)];
-            (distribution(&format!("queue_wait-{n}"), &heading, "frames", &hop.queue_wait_classes, marks))
+            @let marks = [wait.map(|spread| spread.p50), wait.map(|spread| spread.p90), wait.map(|spread| spread.p99), wait.map(|spread| spread.max)];
+            (draw_distribution(&format!("queue_wait-{n}"), &heading, "frames", &hop.queue_wait_classes, marks))
         }
     }
 }
 
-/// A distribution with its quantiles: median, p90, p99 and maximum.
-fn distribution(id: &str, heading: &str, unit: &str, classes: &[[u64; 3]], quantiles: [Option<u64>; 4]) -> Markup {
+/// A distribution with its quantiles: median, p90, p99 and maximum. `classes`: start, end and number of each bucket.
+fn draw_distribution(id: &str, heading: &str, unit: &str, classes: &[[u64; 3]], quantiles: [Option<u64>; 4]) -> Markup {
     let (Some([min_ns, ..]), Some([_, max_ns, _])) = (classes.first(), classes.last()) else {
         return Markup::default();
     };
@@ -369,21 +380,21 @@ fn distribution(id: &str, heading: &str, unit: &str, classes: &[[u64; 3]], quant
     let highest = counts.clone().max().unwrap_or(0);
     let time_axis = Axis::decades(*min_ns as f64, *max_ns as f64);
     let mut plot = Plot::new(time_axis, Axis::counting(highest as f64), HEIGHT);
-    plot.y_ticks(|n| count(n as u64));
-    plot.x_ticks(|ns| (nanoseconds(ns), None));
-    // `max(1)`: a logarithmic axis has no zero.
+    plot.draw_y_ticks(|n| count(n as u64));
+    plot.draw_x_ticks(|ns| TickLabel { value: format_nanoseconds(ns), second_line: None });
     for &[from_ns, to_ns, n] in classes {
         let tooltip = format!("{} to {}: {} {unit}", duration(from_ns), duration(to_ns), count(n));
-        plot.bar("c0", from_ns.max(1) as f64..to_ns as f64, n as f64, &tooltip);
+        // A logarithmic axis has no zero.
+        plot.draw_bar("c0", from_ns.max(1) as f64..to_ns as f64, n as f64, &tooltip);
     }
     let mut labels = Vec::new();
     for (name, ns) in ["median", "p90", "p99", "max"].into_iter().zip(quantiles) {
         let Some(ns) = ns else { continue };
         let label = format!("{name} {}", duration(ns));
-        plot.vertical_line(&label, ns.max(1) as f64, labels.len());
+        plot.draw_vertical_line(&label, ns.max(1) as f64, labels.len());
         labels.push(label);
     }
     let total = count(counts.sum());
     let description = format!("{total} {unit} on a logarithmic scale of time: {}.", labels.join(", "));
-    plot.finish(id, heading, &description)
+    plot.into_figure(id, heading, &description)
 }

@@ -6,9 +6,9 @@ mod plot;
 mod tables;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use trace::words::{count, duration, json_text, percent, plural, share};
+use trace::words::{count, decimal_percent, duration, json_text, percent, plural, share};
 
-use super::brief::{self, unknown as not_observed};
+use super::brief::{self, unobserved_text as not_observed};
 use super::hostile::lines;
 use super::judged::headline;
 use super::{Clock, EvidenceNumber, FindingLine, Report};
@@ -18,7 +18,7 @@ const STYLE: &str = include_str!("style.css");
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
 /// The report as an HTML page.
-pub(super) fn render(report: &Report, clock: &Clock) -> String {
+pub(super) fn render_page(report: &Report, clock: &Clock) -> String {
     let lost = report.losses.confirmed.iter().flat_map(|list| &list.lines);
     let has_token_ids = lost.flat_map(|line| &line.ranges).any(|range| !range.ids.is_empty());
     let headline = headline(report, clock);
@@ -35,22 +35,22 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
             }
             body {
                 main {
-                    (head(report, clock, &headline))
-                    (facts(report))
-                    (section("Findings", Some(findings(report, clock))))
-                    (section("Where TTFT goes on both servers", tables::pair(report, clock)))
-                    (section("Where TTFT goes", tables::ttft(report)))
-                    (section("Where a chunk's time goes", tables::path(report)))
-                    (section("Worst requests", tables::slowest(report, clock)))
-                    (section("Lost tokens", Some(tables::losses(report, clock))))
-                    (section("Cost of the streaming mode", tables::modes(report)))
-                    (section("How long tokens waited", Some(charts::waits(report))))
-                    (section("Over time", Some(charts::over_time(report, clock))))
-                    (section("Hops", super::table::hops(report).map(tables::draw)))
-                    (section("CPU", super::table::cpu(report).map(tables::draw)))
-                    (section("Python functions of the engine", tables::functions(report)))
-                    (section("The engine's own log", tables::log(report, clock)))
-                    (section("Limits and cost of the observation", Some(tables::own(report))))
+                    (page_header(report, clock, &headline))
+                    (key_numbers(report))
+                    (draw_section("Findings", Some(finding_list(report, clock))))
+                    (draw_section("Where TTFT goes on both servers", tables::draw_pair(report, clock)))
+                    (draw_section("Where TTFT goes", tables::draw_ttft(report)))
+                    (draw_section("Where a chunk's time goes", tables::draw_path(report)))
+                    (draw_section("Worst requests", tables::draw_slowest(report, clock)))
+                    (draw_section("Lost tokens", Some(tables::draw_losses(report, clock))))
+                    (draw_section("Cost of the streaming mode", tables::draw_modes(report)))
+                    (draw_section("How long tokens waited", Some(charts::draw_waits(report))))
+                    (draw_section("Over time", Some(charts::draw_over_time(report, clock))))
+                    (draw_section("Hops", super::table::hop_table(report).map(tables::draw_table)))
+                    (draw_section("CPU", super::table::cpu_table(report).map(tables::draw_table)))
+                    (draw_section("Python functions of the engine", tables::draw_functions(report)))
+                    (draw_section("The engine's own log", tables::draw_log(report, clock)))
+                    (draw_section("Limits and cost of the observation", Some(tables::draw_own_costs(report))))
                     footer {
                         "Made by tokengap from a " (report.schema) " report. Contains only numbers about requests and tokens: no prompt, no text, "
                         (if has_token_ids { "and token ids of lost tokens only" } else { "no token id" }) "."
@@ -64,7 +64,7 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
 }
 
 /// A section with a heading; nothing if it would be empty.
-fn section(heading: &str, body: Option<Markup>) -> Markup {
+fn draw_section(heading: &str, body: Option<Markup>) -> Markup {
     html! {
         @if let Some(body) = body.filter(|body| !body.0.is_empty()) {
             section { h2 { (heading) } (body) }
@@ -73,21 +73,21 @@ fn section(heading: &str, body: Option<Markup>) -> Markup {
 }
 
 /// The head of the page: the verdict, the capture, the worst finding and the engine.
-fn head(report: &Report, clock: &Clock, headline: &str) -> Markup {
+fn page_header(report: &Report, clock: &Clock, headline: &str) -> Markup {
     let severity = match report.worst_finding() {
         Some(worst) => worst.severity.as_str(),
         // Without findings, a run is healthy only if it could have shown all kinds.
         None if report.judged.iter().all(|judgement| judgement.judged) => "healthy",
         None => "none",
     };
-    let engine = brief::engine(report);
+    let engine = brief::describe_engine(report);
     html! {
         header {
             h1 { "tokengap report: " (report.source.kind) " of " (engine) }
             p.verdict.(severity) { (headline) }
-            p { b { "Capture" } " " (clock.capture(report.capture_length_ns())) }
+            p { b { "Capture" } " " (clock.describe_capture(report.capture_length_ns())) }
             @if let Some(worst) = report.worst_finding() {
-                p { b { "Worst finding" } " " (brief::span_of(worst, clock)) }
+                p { b { "Worst finding" } " " (brief::describe_span(worst, clock)) }
             }
             p { b { "Engine" } " " (engine) ": " (brief::describe_known_losses(report)) }
         }
@@ -95,28 +95,28 @@ fn head(report: &Report, clock: &Clock, headline: &str) -> Markup {
 }
 
 /// Key numbers, each with the total it is part of.
-fn facts(report: &Report) -> Markup {
+fn key_numbers(report: &Report) -> Markup {
     let requests = &report.requests;
     let tokens = &report.tokens;
     let chunks = &report.chunks;
     let itl = &report.itl_ns;
     let gap = report.gap_ns.as_ref();
-    let backlog = report.hops.iter().filter_map(|h| Some((h.backlog_max_frames?, &h.name)));
-    let backlog = backlog.max();
-    let receivers = report.cpu.iter().flatten().filter(|c| c.receives);
+    let backlogs = report.hops.iter().filter_map(|hop| Some((hop.backlog_max_frames?, &hop.name)));
+    let longest_backlog = backlogs.max();
+    let receivers = report.cpu.iter().flatten().filter(|thread| thread.receives);
     let busiest = receivers.max_by(|a, b| a.on_cpu.unwrap_or(0.0).total_cmp(&b.on_cpu.unwrap_or(0.0)));
     html! {
         dl.facts {
-            (fact("Requests", &count(requests.seen), &brief::outcomes(requests)))
-            (fact(
+            (key_number("Requests", &count(requests.seen), &brief::describe_outcomes(requests)))
+            (key_number(
                 "Gap, median",
-                &duration_or_unobserved(gap.and_then(|g| g.p50)),
-                &gap.map_or_else(not_observed, |g| {
-                    let [p90, p99, max] = [g.p90, g.p99, g.max].map(duration_or_unobserved);
+                &duration_or_unobserved(gap.and_then(|gap| gap.p50)),
+                &gap.map_or_else(not_observed, |gap| {
+                    let [p90, p99, max] = [gap.p90, gap.p99, gap.max].map(duration_or_unobserved);
                     format!("p90 {p90}, p99 {p99}, max {max}")
                 }),
             ))
-            (fact(
+            (key_number(
                 "Tokens sent",
                 &count(tokens.sent),
                 &format!(
@@ -125,7 +125,7 @@ fn facts(report: &Report) -> Markup {
                     count_or_unobserved(tokens.delivered)
                 ),
             ))
-            (fact(
+            (key_number(
                 "Tokens lost, confirmed",
                 &count_or_unobserved(chunks.tokens_lost),
                 &match (chunks.dropped_confirmed, chunks.shown_prediction()) {
@@ -134,32 +134,34 @@ fn facts(report: &Report) -> Markup {
                     (None, None) => not_observed(),
                 },
             ))
-            (fact(
+            (key_number(
                 "Inter-token latency p99, client",
                 &duration_or_unobserved(itl.delivered_by_token.map(|spread| spread.p99)),
                 &format!("as the engine sent {}", duration_or_unobserved(itl.sent_by_token.map(|spread| spread.p99))),
             ))
-            (fact(
+            (key_number(
                 "Backlog, max",
-                &backlog.map_or_else(not_observed, |(n, _)| format!("{} frames", count(n))),
-                &backlog.map_or_else(String::new, |(_, name)| name.clone()),
+                &longest_backlog.map_or_else(not_observed, |(frames, _)| format!("{} frames", count(frames))),
+                &longest_backlog.map_or_else(String::new, |(_, name)| name.clone()),
             ))
-            (fact(
+            (key_number(
                 "Busiest consumer, on CPU, mean while sampled",
-                &busiest.map_or_else(not_observed, |c| percent_or_unobserved(c.on_cpu)),
-                &busiest.map_or_else(String::new, |c| {
-                    let [wait, throttled] = [c.run_wait, c.throttled].map(percent_or_unobserved);
-                    format!("{} {}: {wait} waiting for a CPU, {throttled} throttled", c.role, c.tid)
+                &busiest.map_or_else(not_observed, |thread| percent_or_unobserved(thread.on_cpu)),
+                &busiest.map_or_else(String::new, |thread| {
+                    let [wait, throttled] = [thread.run_wait, thread.throttled].map(percent_or_unobserved);
+                    format!("{} {}: {wait} waiting for a CPU, {throttled} throttled", thread.role, thread.tid)
                 }),
             ))
         }
     }
 }
 
-fn fact(name: &str, value: &str, note: &str) -> Markup {
+/// One of the key numbers, with a note.
+fn key_number(name: &str, value: &str, note: &str) -> Markup {
     html! { div { dt { (name) } dd { (value) small { (note) } } } }
 }
 
+/// A number, or that it was not observed.
 fn count_or_unobserved(n: Option<u64>) -> String {
     n.map_or_else(not_observed, count)
 }
@@ -173,27 +175,27 @@ fn percent_or_unobserved(share: Option<f64>) -> String {
 }
 
 /// The list of findings.
-fn findings(report: &Report, clock: &Clock) -> Markup {
+fn finding_list(report: &Report, clock: &Clock) -> Markup {
     html! {
         @if report.findings.is_empty() {
             p { "None." }
         } @else {
             ol.findings {
-                @for (finding, number) in report.findings.iter().zip(1..) { (one_finding(number, finding, clock)) }
+                @for (finding, number) in report.findings.iter().zip(1..) { (finding_item(number, finding, clock)) }
             }
         }
     }
 }
 
 /// An item of the list of findings, to which the marks in the charts link.
-fn one_finding(number: usize, finding: &FindingLine, clock: &Clock) -> Markup {
+fn finding_item(number: usize, finding: &FindingLine, clock: &Clock) -> Markup {
     let severity = finding.severity.as_str();
     html! {
         li.(severity) id={ "finding-" (number) } {
             h3 { (number) ". " span.severity { (severity) } " " (finding.kind) }
             p { (finding.summary) }
             p.dim {
-                (brief::span_of(finding, clock))
+                (brief::describe_span(finding, clock))
                 @if let Some(place) = &finding.hop { ", " (brief::describe_place(place)) }
                 @if !finding.rid.is_empty() { ", worst " span.rid { (finding.rid) } }
             }
@@ -203,7 +205,7 @@ fn one_finding(number: usize, finding: &FindingLine, clock: &Clock) -> Markup {
             @if !finding.evidence.is_empty() {
                 dl.evidence {
                     @for (name, value) in &finding.evidence {
-                        div { dt { (name) } dd { (evidence(name, value)) } }
+                        div { dt { (name) } dd { (format_evidence(name, value)) } }
                     }
                 }
             }
@@ -212,14 +214,14 @@ fn one_finding(number: usize, finding: &FindingLine, clock: &Clock) -> Markup {
 }
 
 /// Formats a piece of evidence for people; names of durations end in `_ns`.
-fn evidence(name: &str, value: &serde_json::Value) -> String {
+fn format_evidence(name: &str, value: &serde_json::Value) -> String {
     let serde_json::Value::Number(number) = value else { return json_text(value) };
-    match EvidenceNumber::read(name, number) {
+    match EvidenceNumber::of_evidence(name, number) {
         EvidenceNumber::Duration(ns) => duration(ns),
         EvidenceNumber::Bytes(bytes) => plural(bytes, "byte"),
         EvidenceNumber::Identifier(id) => id.to_string(),
         EvidenceNumber::Count(number) => count(number),
-        EvidenceNumber::Share(share) => format!("{:.1} %", 100.0 * share),
+        EvidenceNumber::Share(share) => decimal_percent(share),
         EvidenceNumber::Other { number, unit } => format!("{number:.3}{unit}"),
     }
 }

@@ -1,6 +1,5 @@
 //! Charts with two axes, as inline SVG. The page's style sheet defines colours and dashes as classes.
 
-use std::fmt::Write as _;
 use std::ops::Range;
 
 use maud::{Markup, PreEscaped, html};
@@ -27,14 +26,14 @@ const LINE_HEIGHT: f64 = 13.0;
 pub(super) struct Axis {
     from: f64,
     to: f64,
-    log: bool,
+    is_logarithmic: bool,
 }
 
 impl Axis {
     /// Linear scale; an axis of length zero gets length one.
     pub(super) fn linear(from: f64, to: f64) -> Self {
         let to = if to > from { to } else { from + 1.0 };
-        Self { from, to, log: false }
+        Self { from, to, is_logarithmic: false }
     }
 
     /// Linear scale from zero to a round number of at least `max`.
@@ -50,23 +49,24 @@ impl Axis {
         // Zero has no logarithm, and a single value still needs a decade.
         let from = 10_f64.powf(min.max(1.0).log10().floor());
         let to = 10_f64.powf(max.max(1.0).log10().ceil()).max(from * 10.0);
-        Self { from, to, log: true }
+        Self { from, to, is_logarithmic: true }
     }
 
-    fn share(&self, value: f64) -> f64 {
-        let start = self.linearised(self.from);
-        let length = self.linearised(self.to) - start;
-        ((self.linearised(value) - start) / length).clamp(0.0, 1.0)
+    /// Position of a value between both ends of the axis, from 0 to 1.
+    fn position_of(&self, value: f64) -> f64 {
+        let start = self.on_linear_scale(self.from);
+        let length = self.on_linear_scale(self.to) - start;
+        ((self.on_linear_scale(value) - start) / length).clamp(0.0, 1.0)
     }
 
     /// The value itself, or on a logarithmic axis its logarithm. A decades axis starts above zero, so the logarithm is finite.
-    fn linearised(&self, value: f64) -> f64 {
-        if self.log { value.max(self.from).log10() } else { value }
+    fn on_linear_scale(&self, value: f64) -> f64 {
+        if self.is_logarithmic { value.max(self.from).log10() } else { value }
     }
 
     /// About `max` round tick values; on a logarithmic axis its decades.
-    fn ticks(&self, max: f64) -> Vec<f64> {
-        if self.log {
+    fn tick_values(&self, max: f64) -> Vec<f64> {
+        if self.is_logarithmic {
             let decades = (self.to / self.from).log10().round() as i32;
             return (0..=decades).map(|n| self.from * 10_f64.powi(n)).collect();
         }
@@ -85,7 +85,8 @@ fn round_step(step: f64) -> f64 {
     steps.into_iter().find(|&n| n >= step * 0.999).unwrap_or(10.0 * decade)
 }
 
-pub(super) fn at(n: f64) -> String {
+/// A coordinate of the drawing, with one decimal.
+pub(super) fn coordinate(n: f64) -> String {
     format!("{n:.1}")
 }
 
@@ -95,6 +96,19 @@ pub(super) struct Band {
     pub(super) x: f64,
     pub(super) below: f64,
     pub(super) above: f64,
+}
+
+/// Label of a tick on the x axis.
+pub(super) struct TickLabel {
+    pub(super) value: String,
+    pub(super) second_line: Option<String>,
+}
+
+/// A point of a curve, in values of both axes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CurvePoint {
+    pub(super) x: f64,
+    pub(super) y: f64,
 }
 
 /// Name beside the plot at the height where its curve ends.
@@ -121,57 +135,62 @@ impl Plot {
         Self { x, y, height, body: String::new(), notes: String::new(), names: Vec::new(), rings: Vec::new() }
     }
 
-    fn draw(&mut self, part: &Markup) {
+    /// Appends a part of the drawing.
+    fn append(&mut self, part: &Markup) {
         self.body.push_str(&part.0);
     }
 
+    /// Position of a value on the x axis, from the left of the drawing.
     fn x_at(&self, value: f64) -> f64 {
-        LEFT + self.x.share(value) * (WIDTH - LEFT - RIGHT)
+        LEFT + self.x.position_of(value) * (WIDTH - LEFT - RIGHT)
     }
 
+    /// Position of a value on the y axis, from the top of the drawing.
     fn y_at(&self, value: f64) -> f64 {
-        self.bottom() - self.y.share(value) * (self.bottom() - TOP)
+        self.bottom() - self.y.position_of(value) * (self.bottom() - TOP)
     }
 
+    /// Position of the x axis, from the top of the drawing.
     fn bottom(&self) -> f64 {
         self.height - BOTTOM
     }
 
     /// Ticks on the left, each with a grid line.
-    pub(super) fn y_ticks(&mut self, label: impl Fn(f64) -> String) {
-        for tick in self.y.ticks(4.0) {
+    pub(super) fn draw_y_ticks(&mut self, label: impl Fn(f64) -> String) {
+        for tick in self.y.tick_values(4.0) {
             let y = self.y_at(tick);
-            self.draw(&html! {
-                path.grid d={ "M" (LEFT) " " (at(y)) "H" (at(WIDTH - RIGHT)) } {}
-                text.tick x=(at(LEFT - 6.0)) y=(at(y + 4.0)) text-anchor="end" { (label(tick)) }
+            self.append(&html! {
+                path.grid d={ "M" (LEFT) " " (coordinate(y)) "H" (coordinate(WIDTH - RIGHT)) } {}
+                text.tick x=(coordinate(LEFT - 6.0)) y=(coordinate(y + 4.0)) text-anchor="end" { (label(tick)) }
             });
         }
     }
 
-    /// Ticks at the bottom: a value and an optional second line.
-    pub(super) fn x_ticks(&mut self, label: impl Fn(f64) -> (String, Option<String>)) {
+    /// Ticks at the bottom, each with its label.
+    pub(super) fn draw_x_ticks(&mut self, label_of: impl Fn(f64) -> TickLabel) {
         let bottom = self.bottom();
-        self.draw(&html! { path.axis d={ "M" (LEFT) " " (at(bottom)) "H" (at(WIDTH - RIGHT)) } {} });
-        for tick in self.x.ticks(8.0) {
-            let x = at(self.x_at(tick));
-            let (first, second) = label(tick);
-            self.draw(&html! {
-                path.axis d={ "M" (x) " " (at(bottom)) "v4" } {}
-                text.tick x=(x) y=(at(bottom + 16.0)) text-anchor="middle" { (first) }
-                @if let Some(second) = second {
-                    text.tick.dim x=(x) y=(at(bottom + 29.0)) text-anchor="middle" { (second) }
+        self.append(&html! { path.axis d={ "M" (LEFT) " " (coordinate(bottom)) "H" (coordinate(WIDTH - RIGHT)) } {} });
+        for tick in self.x.tick_values(8.0) {
+            let x = coordinate(self.x_at(tick));
+            let TickLabel { value, second_line } = label_of(tick);
+            self.append(&html! {
+                path.axis d={ "M" (x) " " (coordinate(bottom)) "v4" } {}
+                text.tick x=(x) y=(coordinate(bottom + 16.0)) text-anchor="middle" { (value) }
+                @if let Some(second_line) = second_line {
+                    text.tick.dim x=(x) y=(coordinate(bottom + 29.0)) text-anchor="middle" { (second_line) }
                 }
             });
         }
     }
 
     /// A line through `points` with its name at the end; missing points break it.
-    pub(super) fn line(&mut self, class: &'static str, name: &str, points: &[Option<(f64, f64)>]) {
+    pub(super) fn draw_line(&mut self, class: &'static str, name: &str, points: &[Option<CurvePoint>]) {
         let mut path = String::new();
         for part in points.split(Option::is_none) {
+            // Moves to the first point, then draws lines.
             let mut command = 'M';
-            for (x, y) in part.iter().flatten() {
-                let _ = write!(path, "{command}{:.1} {:.1}", self.x_at(*x), self.y_at(*y));
+            for CurvePoint { x, y } in part.iter().flatten() {
+                append!(path, "{command}{:.1} {:.1}", self.x_at(*x), self.y_at(*y));
                 command = 'L';
             }
             if part.len() == 1 {
@@ -179,56 +198,56 @@ impl Plot {
                 path.push_str("h.1");
             }
         }
-        self.draw(&html! { path.line.(class) d=(path) {} });
-        if let Some((_, y)) = points.iter().rev().flatten().next() {
-            self.name(class, name, *y);
+        self.append(&html! { path.line.(class) d=(path) {} });
+        if let Some(last) = points.iter().rev().flatten().next() {
+            self.add_curve_name(class, name, last.y);
         }
     }
 
     /// Area between the lower and the upper edges.
-    pub(super) fn area(&mut self, class: &'static str, bands: &[Band]) {
+    pub(super) fn draw_area(&mut self, class: &'static str, bands: &[Band]) {
         // A single position has no area.
         let [first, _, ..] = bands else { return };
         let mut path = format!("M{:.1} {:.1}", self.x_at(first.x), self.y_at(first.below));
         for band in bands {
-            let _ = write!(path, "L{:.1} {:.1}", self.x_at(band.x), self.y_at(band.above));
+            append!(path, "L{:.1} {:.1}", self.x_at(band.x), self.y_at(band.above));
         }
         for band in bands.iter().rev() {
-            let _ = write!(path, "L{:.1} {:.1}", self.x_at(band.x), self.y_at(band.below));
+            append!(path, "L{:.1} {:.1}", self.x_at(band.x), self.y_at(band.below));
         }
-        self.draw(&html! { path.area.(class) d={ (path) "Z" } {} });
+        self.append(&html! { path.area.(class) d={ (path) "Z" } {} });
     }
 
     /// Name on the right at height `y`.
-    pub(super) fn name(&mut self, class: &'static str, name: &str, y: f64) {
+    pub(super) fn add_curve_name(&mut self, class: &'static str, name: &str, y: f64) {
         self.names.push(CurveName { y: self.y_at(y), class, text: name.to_owned() });
     }
 
     /// Bar over an interval of the x axis, with a tooltip.
-    pub(super) fn bar(&mut self, class: &'static str, interval: Range<f64>, value: f64, tooltip: &str) {
+    pub(super) fn draw_bar(&mut self, class: &'static str, interval: Range<f64>, value: f64, tooltip: &str) {
         let x = self.x_at(interval.start);
         // A narrow space separates neighbours, and a bar of a narrow interval or a small count stays visible.
         let width = (self.x_at(interval.end) - x - 0.6).max(0.8);
         let least_height = if value > 0.0 { 1.0 } else { 0.0 };
         let height = (self.bottom() - self.y_at(value)).max(least_height);
         let top = self.bottom() - height;
-        self.draw(&html! {
-            rect.bar.(class) x=(at(x)) y=(at(top)) width=(at(width)) height=(at(height)) { title { (tooltip) } }
+        self.append(&html! {
+            rect.bar.(class) x=(coordinate(x)) y=(coordinate(top)) width=(coordinate(width)) height=(coordinate(height)) { title { (tooltip) } }
         });
     }
 
     /// Tooltip of an interval of the x axis.
-    pub(super) fn hover(&mut self, interval: Range<f64>, tooltip: &str) {
+    pub(super) fn add_tooltip(&mut self, interval: Range<f64>, tooltip: &str) {
         let x = self.x_at(interval.start);
         let width = (self.x_at(interval.end) - x).max(0.5);
         let height = self.bottom() - TOP;
-        self.draw(&html! {
-            rect.hover x=(at(x)) y=(TOP) width=(at(width)) height=(at(height)) { title { (tooltip) } }
+        self.append(&html! {
+            rect.hover x=(coordinate(x)) y=(TOP) width=(coordinate(width)) height=(coordinate(height)) { title { (tooltip) } }
         });
     }
 
     /// Vertical line with a numbered marker that links to the finding with that number.
-    pub(super) fn finding(&mut self, number: usize, class: &str, when: f64, tooltip: &str) {
+    pub(super) fn draw_finding_marker(&mut self, number: usize, class: &str, when: f64, tooltip: &str) {
         let x = self.x_at(when);
         // Findings of the same time are drawn side by side.
         let mut ring = x;
@@ -237,23 +256,23 @@ impl Plot {
         }
         self.rings.push(ring);
         let bottom = self.bottom();
-        self.draw(&html! {
+        self.append(&html! {
             a.mark.(class) href={ "#finding-" (number) } {
                 title { (tooltip) }
-                path d={ "M" (at(x)) " " (TOP) "V" (at(bottom)) } {}
-                circle cx=(at(ring)) cy=(at(TOP - 10.0)) r="8" {}
-                text x=(at(ring)) y=(at(TOP - 6.0)) text-anchor="middle" { (number) }
+                path d={ "M" (coordinate(x)) " " (TOP) "V" (coordinate(bottom)) } {}
+                circle cx=(coordinate(ring)) cy=(coordinate(TOP - 10.0)) r="8" {}
+                text x=(coordinate(ring)) y=(coordinate(TOP - 6.0)) text-anchor="middle" { (number) }
             }
         });
     }
 
     /// Named vertical line; its name is in one of several rows.
-    pub(super) fn vertical_line(&mut self, name: &str, value: f64, row: usize) {
+    pub(super) fn draw_vertical_line(&mut self, name: &str, value: f64, row: usize) {
         let x = self.x_at(value);
         let y = TOP + 9.0 + row as f64 * LINE_HEIGHT;
         let bottom = self.bottom();
-        self.draw(&html! { path.upright d={ "M" (at(x)) " " (TOP) "V" (at(bottom)) } {} });
-        self.notes.push_str(&html! { text.note x=(at(x + 4.0)) y=(at(y)) { (name) } }.0);
+        self.append(&html! { path.upright d={ "M" (coordinate(x)) " " (TOP) "V" (coordinate(bottom)) } {} });
+        self.notes.push_str(&html! { text.note x=(coordinate(x + 4.0)) y=(coordinate(y)) { (name) } }.0);
     }
 
     /// Draws the names of the curves beside their ends, moved up or down so that none covers another.
@@ -271,15 +290,15 @@ impl Plot {
             highest_y = y + LINE_HEIGHT;
             let is_long = text.chars().count() > NAME;
             let shown = if is_long { text.chars().take(NAME - 1).chain(['\u{2026}']).collect() } else { text };
-            self.draw(&html! {
-                path.line.(class) d={ "M" (at(x)) " " (at(y)) "h14" } {}
-                text.name x=(at(x + 18.0)) y=(at(y + 4.0)) { (plain(&shown)) }
+            self.append(&html! {
+                path.line.(class) d={ "M" (coordinate(x)) " " (coordinate(y)) "h14" } {}
+                text.name x=(coordinate(x + 18.0)) y=(coordinate(y + 4.0)) { (plain(&shown)) }
             });
         }
     }
 
     /// Renders the chart with a heading and a text description for screen readers.
-    pub(super) fn finish(mut self, id: &str, heading: &str, description: &str) -> Markup {
+    pub(super) fn into_figure(mut self, id: &str, heading: &str, description: &str) -> Markup {
         self.draw_curve_names();
         let described_by = format!("{id}-description");
         html! {
@@ -300,19 +319,19 @@ mod tests {
 
     #[test]
     fn ticks_are_round_and_within_the_axis() {
-        assert_eq!(Axis::counting(9_100.0).ticks(4.0), [0.0, 5_000.0, 10_000.0]);
-        assert_eq!(Axis::decades(2e3, 8e6).ticks(4.0), [1e3, 1e4, 1e5, 1e6, 1e7]);
-        assert!((Axis::counting(0.0).share(0.5) - 0.5).abs() < 1e-9);
-        assert!(Axis::linear(0.0, 7.3).ticks(8.0).iter().all(|t| (0.0..=7.3).contains(t)));
+        assert_eq!(Axis::counting(9_100.0).tick_values(4.0), [0.0, 5_000.0, 10_000.0]);
+        assert_eq!(Axis::decades(2e3, 8e6).tick_values(4.0), [1e3, 1e4, 1e5, 1e6, 1e7]);
+        assert!((Axis::counting(0.0).position_of(0.5) - 0.5).abs() < 1e-9);
+        assert!(Axis::linear(0.0, 7.3).tick_values(8.0).iter().all(|t| (0.0..=7.3).contains(t)));
     }
 
     #[test]
     fn curve_names_do_not_overlap_and_stay_inside_the_plot() {
         let mut plot = Plot::new(Axis::linear(0.0, 1.0), Axis::counting(1.0), 150.0);
         for n in 0..6 {
-            plot.name("c0", &format!("name {n}"), 0.0);
+            plot.add_curve_name("c0", &format!("name {n}"), 0.0);
         }
-        let svg = plot.finish("x", "Heading", "description").into_string();
+        let svg = plot.into_figure("x", "Heading", "description").into_string();
         let ys: Vec<f64> = svg
             .split(r#"class="name""#)
             .skip(1)

@@ -6,13 +6,14 @@ use trace::stats::Spread;
 use trace::words::{bytes, count, duration, known_or_dash, percent, plural, share};
 
 use super::super::bar::Segment;
-use super::super::table::Kind::{self, Hop, Number, Rid, Text};
+use super::super::table::CellKind::{self, Hop, Number, Rid, Text};
 use super::super::table::{self as report_table, Table};
+use super::super::tool_calls::ExplainedCalls;
 use super::super::{Clock, LossList, ModeLine, Report, SlowLine, TtftReport, bar, brief};
-use super::plot::at;
+use super::plot::coordinate;
 
 /// Style of a cell; `None` for text.
-fn cell_class(kind: Kind) -> Option<&'static str> {
+fn cell_class(kind: CellKind) -> Option<&'static str> {
     match kind {
         Text => None,
         Number => Some("n"),
@@ -22,7 +23,7 @@ fn cell_class(kind: Kind) -> Option<&'static str> {
 }
 
 /// Renders a table; in a narrow page, each row becomes a paragraph of labelled values. Values that are text are escaped.
-pub(super) fn draw<R: Render, const N: usize>(Table { columns, rows }: Table<'_, N, R>) -> Markup {
+pub(super) fn draw_table<R: Render, const N: usize>(Table { columns, rows }: Table<'_, N, R>) -> Markup {
     html! {
         div.scroll.wide[N > 6] {
             table {
@@ -50,51 +51,53 @@ pub(super) fn draw<R: Render, const N: usize>(Table { columns, rows }: Table<'_,
 /// Colours of segments; further ones share the last.
 const COLOURS: [&str; 6] = ["c0", "c1", "c2", "c3", "c4", "c5"];
 
-pub(super) fn path(report: &Report) -> Option<Markup> {
-    let segments = bar::segments(&report.path);
-    (!segments.is_empty()).then(|| html! { (shares(&segments)) (draw(report_table::path(report))) })
+/// Where a chunk's time goes; `None` if no leg was observed.
+pub(super) fn draw_path(report: &Report) -> Option<Markup> {
+    let segments = bar::path_segments(&report.path);
+    (!segments.is_empty()).then(|| html! { (draw_shares(&segments)) (draw_table(report_table::path_table(report))) })
 }
 
 /// Where the time to first token goes on both servers of a pair; `None` without one.
-pub(super) fn pair(report: &Report, clock: &Clock) -> Option<Markup> {
+pub(super) fn draw_pair(report: &Report, clock: &Clock) -> Option<Markup> {
     let pair = report.pair.as_ref()?;
     Some(html! {
         p { b { (pair.headline) } }
-        @for line in pair.paragraphs() { p { (line) } }
-        (draw(report_table::pair(&pair.legs)))
+        @for line in pair.describe_in_paragraphs() { p { (line) } }
+        (draw_table(report_table::pair_table(&pair.legs)))
         @if !pair.slowest.is_empty() {
             h3 { "Slowest requests on both servers" }
-            (draw(report_table::pair_requests(&pair.slowest, clock, usize::MAX)))
+            (draw_table(report_table::pair_request_table(&pair.slowest, clock, usize::MAX)))
         }
     })
 }
 
 /// Where the time to first token of most requests goes; `None` if none was observed.
-pub(super) fn ttft(report: &Report) -> Option<Markup> {
+pub(super) fn draw_ttft(report: &Report) -> Option<Markup> {
     let main = report.ttft.as_ref().and_then(TtftReport::main_group)?;
     Some(html! {
-        p { (brief::ttft(main)) @for line in brief::ttft_caveats(report) { "; " (line) } }
-        (shares(&main.segments()))
-        (draw(report_table::ttft(main)))
+        p { (brief::describe_ttft(main)) @for line in brief::ttft_caveats(report) { "; " (line) } }
+        (draw_shares(&main.segments()))
+        (draw_table(report_table::ttft_table(main)))
     })
 }
 
-fn colour(index: usize) -> &'static str {
+/// Colour of the segment with this index.
+fn colour_class(index: usize) -> &'static str {
     COLOURS[index.min(COLOURS.len() - 1)]
 }
 
 /// Parts of a whole as a bar with a legend.
-fn shares(segments: &[Segment]) -> Markup {
+fn draw_shares(segments: &[Segment]) -> Markup {
     html! {
         p.shares {
             @for (index, part) in segments.iter().enumerate() {
-                span.bar.(colour(index)) style={ "flex:" (format!("{:.4}", part.share)) }
+                span.bar.(colour_class(index)) style={ "flex:" (format!("{:.4}", part.share)) }
                     title={ (percent(part.share)) " " (part.name) } {}
             }
         }
         p {
             @for (index, part) in segments.iter().enumerate() {
-                span.leg { span.key.(colour(index)) {} " " (percent(part.share)) " " (part.name) } " "
+                span.leg { span.key.(colour_class(index)) {} " " (percent(part.share)) " " (part.name) } " "
             }
         }
     }
@@ -105,12 +108,12 @@ const PREDICTED: &str = "Dropped, predicted";
 const NOT_OBSERVABLE: &str = "not observable with the attached probes";
 
 /// Chunks by outcome, with the evidence for it.
-pub(super) fn losses(report: &Report, clock: &Clock) -> Markup {
-    let c = &report.chunks;
+pub(super) fn draw_losses(report: &Report, clock: &Clock) -> Markup {
+    let totals = &report.chunks;
     let losses = &report.losses;
     // Confirmed losses replace the prediction.
     let predicted = losses.predicted.as_ref().filter(|_| losses.confirmed.is_none());
-    let drop_prediction = match (c.shown_prediction(), c.dropped_predicted) {
+    let drop_prediction = match (totals.shown_prediction(), totals.dropped_predicted) {
         (Some(_), _) => {
             "received in one wakeup with another chunk of their request, on a release that keeps only the last"
         }
@@ -120,19 +123,19 @@ pub(super) fn losses(report: &Report, clock: &Clock) -> Markup {
     let outcomes = [
         (
             "Dropped, confirmed",
-            c.dropped_confirmed,
+            totals.dropped_confirmed,
             "proven: a later delivery of the same request lacks them, and the counts confirm it",
         ),
-        (PREDICTED, c.shown_prediction(), drop_prediction),
+        (PREDICTED, totals.shown_prediction(), drop_prediction),
         (
             "Merged",
-            c.merged,
+            totals.merged,
             "delivered merged with another chunk: no token is lost, but they arrive late and in bursts",
         ),
-        ("In flight", c.in_flight, "not delivered at the end of the capture, or when their request was closed"),
+        ("In flight", totals.in_flight, "not delivered at the end of the capture, or when their request was closed"),
         (
             "Unjudged",
-            c.unjudged,
+            totals.unjudged,
             "observations were missed during their delivery, or counts alone do not show its content",
         ),
     ];
@@ -142,7 +145,7 @@ pub(super) fn losses(report: &Report, clock: &Clock) -> Markup {
                 @for (name, chunks, proof) in outcomes {
                     tr {
                         th { (name) }
-                        td.n { (known_or_dash(chunks, |n| format!("{} ({})", count(n), share(n, c.sent)))) }
+                        td.n { (known_or_dash(chunks, |n| format!("{} ({})", count(n), share(n, totals.sent)))) }
                         td { (if chunks.is_some() || name == PREDICTED { proof } else { NOT_OBSERVABLE }) }
                     }
                 }
@@ -161,9 +164,9 @@ pub(super) fn losses(report: &Report, clock: &Clock) -> Markup {
         }
         @if let Some(calls) = &report.tool_calls {
             h3 { "Tool calls of responses" }
-            p { (calls.summary()) }
+            p { (calls.summarise_calls()) }
             ul {
-                @for (rid, explanation) in calls.notable() {
+                @for ExplainedCalls { rid, explanation } in calls.explain_incomplete() {
                     li { code { (rid) } ": " (explanation) }
                 }
             }
@@ -184,15 +187,15 @@ fn affected_requests(list: &LossList, clock: &Clock, heading: &str) -> Markup {
     html! {
         h3 { (heading) }
         p { (plural(list.requests, "request")) ", worst first." }
-        (draw(report_table::losses(list, clock, LOSSY, RANGES)))
+        (draw_table(report_table::loss_table(list, clock, LOSSY, RANGES)))
         @if list.lines.len() > LOSSY {
             p.dim { "The JSON lists " (count(list.lines.len() as u64)) "." }
         }
     }
 }
 
-/// Ids and bytes on each hop, with the cost of the other mode.
-pub(super) fn modes(report: &Report) -> Option<Markup> {
+/// Ids and bytes on each hop, with the cost of the other mode; `None` if no ids crossed.
+pub(super) fn draw_modes(report: &Report) -> Option<Markup> {
     let modes = &report.modes;
     let lines: Vec<&ModeLine> = modes.hops.iter().chain(&modes.client).collect();
     lines.first()?;
@@ -211,19 +214,19 @@ pub(super) fn modes(report: &Report) -> Option<Markup> {
     );
     Some(html! {
         p.dim { "Estimates assume " (modes.bytes_per_id) " bytes per id." }
-        (draw(table))
+        (draw_table(table))
     })
 }
 
 /// What was not observed, the limits that were reached, and the cost of the observation.
-pub(super) fn own(report: &Report) -> Markup {
+pub(super) fn draw_own_costs(report: &Report) -> Markup {
     let own = &report.own;
     html! {
         ul {
-            @for what in brief::not_observed(report) {
+            @for what in brief::list_unobserved(report) {
                 li { "Not observed (shown as -): " (what) "." }
             }
-            @for failure in brief::degraded(report) {
+            @for failure in brief::describe_degraded(report) {
                 li { "Unavailable or failed: " (failure) "." }
             }
             @for (name, line) in brief::limits_reached(report) {
@@ -243,8 +246,8 @@ pub(super) fn own(report: &Report) -> Markup {
 /// Size of the drawing beside each row.
 const WIDTH: f64 = 220.0;
 
-/// Requests with the longest waits, each drawn on the time axis of the run.
-pub(super) fn slowest(report: &Report, clock: &Clock) -> Option<Markup> {
+/// Requests with the longest waits, each drawn on the time axis of the run; `None` if none is known.
+pub(super) fn draw_slowest(report: &Report, clock: &Clock) -> Option<Markup> {
     // If gaps are not observed, no request is known to wait.
     report.gap_ns.as_ref()?;
     // At least 1, because times are divided by it.
@@ -255,30 +258,31 @@ pub(super) fn slowest(report: &Report, clock: &Clock) -> Option<Markup> {
         [
             ("Request", Rid, &|line| line.rid.render()),
             ("Gap", Number, &|line| line.gap_text(capture_length_ns).render()),
-            (&drawn, Text, &|line| drawing(line, capture_length_ns)),
-            ("First sent", Number, &|line| known_or_dash(line.first_sent_ns, |ns| clock.moment(ns)).render()),
+            (&drawn, Text, &|line| draw_wait(line, capture_length_ns)),
+            ("First sent", Number, &|line| known_or_dash(line.first_sent_ns, |ns| clock.describe_moment(ns)).render()),
             ("Tokens sent", Number, &|line| count(line.tokens_sent).render()),
             ("Received", Number, &|line| known_or_dash(line.tokens_received, count).render()),
             ("Lost", Number, &|line| known_or_dash(line.tokens_lost, count).render()),
-            ("Inter-token p50, p90, p99: client", Number, &|line| itl(line.itl_ns.delivered).render()),
-            ("Engine", Number, &|line| itl(line.itl_ns.sent).render()),
+            ("Inter-token p50, p90, p99: client", Number, &|line| format_itl(line.itl_ns.delivered).render()),
+            ("Engine", Number, &|line| format_itl(line.itl_ns.sent).render()),
             ("Finish", Text, &|line| line.finish.as_deref().unwrap_or("-").render()),
         ],
     );
-    if report.slowest.is_empty() { None } else { Some(draw(table)) }
+    if report.slowest.is_empty() { None } else { Some(draw_table(table)) }
 }
 
-fn itl(itl: Option<Spread>) -> String {
-    known_or_dash(itl, |s| [s.p50, s.p90, s.p99].map(duration).join(", "))
+/// Quantiles of the inter-token latency: `9.1 ms, 10.0 ms, 12.3 ms`.
+fn format_itl(itl: Option<Spread>) -> String {
+    known_or_dash(itl, |spread| [spread.p50, spread.p90, spread.p99].map(duration).join(", "))
 }
 
 /// Position of a time in the drawing. A margin of 3 on both sides keeps the round marker inside.
-fn x_of(ns: u64, window: u64) -> f64 {
-    3.0 + (ns.min(window) as f64 / window as f64) * (WIDTH - 6.0)
+fn x_of_time(ns: u64, capture_length_ns: u64) -> f64 {
+    3.0 + (ns.min(capture_length_ns) as f64 / capture_length_ns as f64) * (WIDTH - 6.0)
 }
 
 /// A request's wait from its first send to its first receive, on the time axis of the capture.
-fn drawing(line: &SlowLine, capture_length_ns: u64) -> Markup {
+fn draw_wait(line: &SlowLine, capture_length_ns: u64) -> Markup {
     let label = match (line.first_sent_ns.map(duration), line.first_received_ns.map(duration)) {
         (Some(sent), Some(received)) => format!("first sent at {sent}, first received at {received}"),
         (Some(sent), None) => format!("first sent at {sent}, receive not observed"),
@@ -290,13 +294,13 @@ fn drawing(line: &SlowLine, capture_length_ns: u64) -> Markup {
             title { (label) }
             path.grid d={ "M0 9H" (WIDTH) } {}
             @if let Some(sent) = line.first_sent_ns {
-                @let from = x_of(sent, capture_length_ns);
-                @let to = x_of(line.first_received_ns.unwrap_or(capture_length_ns), capture_length_ns);
-                rect.wait x=(at(from)) y="4" width=(at((to - from).max(1.5))) height="10" rx="2" {}
-                path.axis d={ "M" (at(from)) " 1v16" } {}
+                @let from = x_of_time(sent, capture_length_ns);
+                @let to = x_of_time(line.first_received_ns.unwrap_or(capture_length_ns), capture_length_ns);
+                rect.wait x=(coordinate(from)) y="4" width=(coordinate((to - from).max(1.5))) height="10" rx="2" {}
+                path.axis d={ "M" (coordinate(from)) " 1v16" } {}
             }
             @if let Some(received) = line.first_received_ns {
-                circle.event cx=(at(x_of(received, capture_length_ns))) cy="9" r="2.6" {}
+                circle.event cx=(coordinate(x_of_time(received, capture_length_ns))) cy="9" r="2.6" {}
             }
         }
     }
@@ -308,19 +312,19 @@ const LIMIT: usize = 12;
 const TABLES: usize = 5;
 
 /// Python functions of each role; `None` if no stacks were sampled.
-pub(super) fn functions(report: &Report) -> Option<Markup> {
+pub(super) fn draw_functions(report: &Report) -> Option<Markup> {
     let roles = report.stacks.as_ref()?;
     Some(html! {
         @for role in roles {
             h3 { (role.role) }
             p.dim { (plural(role.running, "stack")) " of running threads, of " (count(role.stacks)) " read" }
-            (draw(report_table::functions(role, LIMIT)))
+            (draw_table(report_table::function_table(role, LIMIT)))
         }
     })
 }
 
-/// Stages of requests, named by the engine.
-pub(super) fn log(report: &Report, clock: &Clock) -> Option<Markup> {
+/// Stages of requests, named by the engine; `None` if no log was read.
+pub(super) fn draw_log(report: &Report, clock: &Clock) -> Option<Markup> {
     let log = report.stages.as_ref()?;
     let pairs = Table::new(
         log.between.iter().take(LIMIT),
@@ -347,11 +351,11 @@ pub(super) fn log(report: &Report, clock: &Clock) -> Option<Markup> {
         @for stages in log.slowest.iter().take(TABLES) {
             h3.rid { (stages.rid) }
             p.dim { "gap " (duration(stages.gap_ns)) }
-            (draw(report_table::stages(stages, clock)))
+            (draw_table(report_table::stage_table(stages, clock)))
         }
         @if !log.between.is_empty() {
             h3 { "From stage to stage" }
-            (draw(pairs))
+            (draw_table(pairs))
         }
     })
 }

@@ -93,9 +93,7 @@ impl World {
 
     pub(super) fn forward(&mut self, choice: usize) {
         let waiting = self.waiting(false);
-        let Some(&(hop, lane)) = waiting.get(choice % waiting.len().max(1)) else {
-            return;
-        };
+        let Some(&(hop, lane)) = waiting.get(choice % waiting.len().max(1)) else { return };
         let Some(frame) = self.receive(hop, lane) else { return };
         if frame.kind == Kind::Abort {
             return;

@@ -10,9 +10,7 @@ use crate::schedule::{Observation, Policy};
 impl World {
     pub(super) fn receive_on_last_hop(&mut self, choice: usize) {
         let waiting = self.waiting(true);
-        let Some(&(hop, lane)) = waiting.get(choice % waiting.len().max(1)) else {
-            return;
-        };
+        let Some(&(hop, lane)) = waiting.get(choice % waiting.len().max(1)) else { return };
         let received_at = self.now;
         let Some(frame) = self.receive(hop, lane) else { return };
         self.frame_of_wakeup += 1;
@@ -62,9 +60,7 @@ impl World {
             Policy::YieldsAll => running.queued.pop_front().into_iter().collect(),
             _ => running.queued.drain(..).collect(),
         };
-        let Some((last, earlier)) = served.split_last() else {
-            return;
-        };
+        let Some((last, earlier)) = served.split_last() else { return };
         running.closed |= last.finish.is_some();
         running.received += served.iter().map(|part| part.tokens).sum::<u32>();
         let received = running.received;
@@ -121,9 +117,7 @@ impl World {
     /// Disconnects the client, which ends its waiter.
     pub(super) fn disconnect(&mut self, slot: usize) {
         let connected = |r: &&mut Running| !r.closed && !r.disconnected && r.sent > 0;
-        let Some(running) = self.running.get_mut(&slot).filter(connected) else {
-            return;
-        };
+        let Some(running) = self.running.get_mut(&slot).filter(connected) else { return };
         running.disconnected = true;
         running.closed |= running.queued.iter().any(|part| part.finish.is_some());
         running.queued.clear();

@@ -8,7 +8,10 @@ use std::ops::Range;
 use trace::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls};
 
 use super::arguments::parse_json;
-use super::{LOOKED_BEHIND, PARSED, ResponseCalls, SearchedText, StepBudget, arguments_behind, is_name, object_end};
+use super::{
+    ResponseCalls, STEPS_BEHIND_KEY, STEPS_TO_PARSE_BYTE, SearchedText, StepBudget, arguments_behind, is_name,
+    object_length,
+};
 
 /// Key of a call's name.
 const KEY: &str = "\"name\"";
@@ -25,7 +28,7 @@ impl ResponseCalls {
         if sent.finish != Some(Finish::Stop) {
             return None;
         }
-        let all_objects = objects_in(sent.text, budget)?;
+        let all_objects = find_call_objects(sent.text, budget)?;
         let equal_objects = self.find_equal_objects(sent.text, &all_objects, budget);
         // Otherwise those that were found by the names of the calls, if each was.
         let delivered: Vec<_> = equal_objects.or_else(|| objects.iter().cloned().collect())?;
@@ -58,7 +61,7 @@ impl ResponseCalls {
         })
     }
 
-    /// The objects with the values of the response's calls, in order. `None` if a call has another value.
+    /// The objects with the values of the response's calls, in order. `None` if a call has a value that no object has, or above the budget.
     fn find_equal_objects(
         &self,
         text: &str,
@@ -71,7 +74,7 @@ impl ResponseCalls {
             let value_of_call = parse_json(&call.arguments)?;
             // Both are in the same order, so the search goes on behind the last object.
             let equal_object = rest.find(|object| {
-                budget.take_steps(object.len() * PARSED)
+                budget.take_steps(object.len() * STEPS_TO_PARSE_BYTE)
                     && parse_json(&text[(*object).clone()]).as_ref() == Some(&value_of_call)
             })?;
             equal_objects.push(equal_object.clone());
@@ -80,8 +83,8 @@ impl ResponseCalls {
     }
 }
 
-/// Arguments of the calls in a text. `None` if it is too long.
-fn objects_in(text: &str, budget: &mut StepBudget) -> Option<Vec<Range<usize>>> {
+/// Where the arguments of the calls in a text are, in order. `None` above the budget.
+fn find_call_objects(text: &str, budget: &mut StepBudget) -> Option<Vec<Range<usize>>> {
     let mut objects = Vec::new();
     let mut search_start = 0;
     while let Some(key) = text[search_start..].find(KEY) {
@@ -89,12 +92,12 @@ fn objects_in(text: &str, budget: &mut StepBudget) -> Option<Vec<Range<usize>>> 
         let mut next_start = key_end;
         if let Some(offset) = arguments_behind_key(&text[key_end..]) {
             let object_start = key_end + offset;
-            if let Some(length) = object_end(&text[object_start..]) {
+            if let Some(length) = object_length(&text[object_start..]) {
                 next_start = object_start + length;
                 objects.push(object_start..next_start);
             }
         }
-        if !budget.take_steps(next_start - search_start + LOOKED_BEHIND) {
+        if !budget.take_steps(next_start - search_start + STEPS_BEHIND_KEY) {
             return None;
         }
         search_start = next_start;
@@ -102,7 +105,7 @@ fn objects_in(text: &str, budget: &mut StepBudget) -> Option<Vec<Range<usize>>> 
     Some(objects)
 }
 
-/// Offset of a call's arguments in the text behind the key of its name.
+/// Offset of a call's arguments in the text behind the key of its name; `None` if the text is not that of a call.
 fn arguments_behind_key(text: &str) -> Option<usize> {
     let value = text.trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
     let (name, rest) = value.split_once('"')?;

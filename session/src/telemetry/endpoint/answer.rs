@@ -70,15 +70,18 @@ fn max_clients(path: ServedPath, run_count: usize) -> usize {
 }
 
 /// Snapshots of all runs, each `None` if its run does not answer. Together they take no longer than `patience`.
-async fn fetch_all<T: Send + Sync + 'static>(
+async fn fetch_snapshots<T: Send + Sync + 'static>(
     clients: Vec<SnapshotClient<T>>,
     patience: Duration,
 ) -> Vec<Option<Arc<T>>> {
     // At the same time: behind a run that does not answer, the snapshots of the others would be too old.
-    let fetch = |client: SnapshotClient<T>| tokio::spawn(async move { client.fetch(patience).await });
-    let fetches: Vec<JoinHandle<Option<Arc<T>>>> = clients.into_iter().map(fetch).collect();
+    let mut fetches: Vec<JoinHandle<Option<Arc<T>>>> = Vec::new();
+    for client in clients {
+        fetches.push(tokio::spawn(async move { client.fetch(patience).await }));
+    }
     let mut snapshots = Vec::new();
     for fetch in fetches {
+        // A task that panicked has no snapshot.
         snapshots.push(fetch.await.ok().flatten());
     }
     snapshots
@@ -95,7 +98,7 @@ impl RequestHandler {
     }
 
     /// Answers a request, or refuses it with the status and a line that says why.
-    pub(super) async fn answer(
+    pub(super) async fn answer_request(
         &self,
         request: Request<Incoming>,
         connection: &ConnectionState,
@@ -130,6 +133,7 @@ impl RequestHandler {
             ServedPath::Health => self.answer_health(self.is_authorized(&request)).await,
             ServedPath::Recording | ServedPath::Events => self.answer_stream(path, &request, connection),
         };
+        // The client counts until its response is sent.
         Ok(response.map(|body| body.holding(permit)))
     }
 
@@ -140,8 +144,8 @@ impl RequestHandler {
 
     /// The runs that the request asks for. An error names the known engines.
     fn select_runs(&self, request: &Request<Incoming>) -> Result<Vec<Arc<ServedRun>>, String> {
-        self.runs.select(request.uri().query()).map_err(|unknown| {
-            let addresses = self.runs.addresses(request.uri().path());
+        self.runs.select_runs(request.uri().query()).map_err(|unknown| {
+            let addresses = self.runs.engine_addresses(request.uri().path());
             format!("no engine is named {}; there are:\n{addresses}", hostile::plain(&unknown))
         })
     }
@@ -152,7 +156,7 @@ impl RequestHandler {
             Ok(runs) => runs,
             Err(why) => return text_response(StatusCode::NOT_FOUND, &why),
         };
-        let snapshots = fetch_all(runs.iter().map(|run| run.metrics.clone()).collect(), SNAPSHOT_TIMEOUT).await;
+        let snapshots = fetch_snapshots(runs.iter().map(|run| run.metrics.clone()).collect(), SNAPSHOT_TIMEOUT).await;
         // A run that failed has no metrics; those of the others are served.
         let answered = runs.iter().zip(&snapshots).filter_map(|(run, families)| Some((run, families.as_ref()?)));
         let families: Vec<RunFamilies> =
@@ -175,7 +179,7 @@ impl RequestHandler {
             Ok(runs) => runs,
             Err(why) => return text_response(StatusCode::NOT_FOUND, &why),
         };
-        let snapshots = fetch_all(runs.iter().map(|run| run.report.clone()).collect(), SNAPSHOT_TIMEOUT).await;
+        let snapshots = fetch_snapshots(runs.iter().map(|run| run.report.clone()).collect(), SNAPSHOT_TIMEOUT).await;
         let mut reports = Vec::new();
         let mut no_answer = Vec::new();
         for (run, report) in runs.iter().zip(snapshots) {
@@ -201,7 +205,9 @@ impl RequestHandler {
             // A run that failed has no report; those of the others are served.
             [] => return no_answer_response(&runs),
             [one] if no_answer.is_empty() => serde_json::to_string(&one.report),
-            several => serde_json::to_string(&RunsReport::of(several).map(|report| report.with_unanswered(no_answer))),
+            several => {
+                serde_json::to_string(&RunsReport::of_runs(several).map(|report| report.with_unanswered(no_answer)))
+            }
         };
         match json {
             Ok(json) => {
@@ -217,7 +223,7 @@ impl RequestHandler {
     /// Answers with the state of all runs. Only clients that `may_see_names` of engines get them.
     async fn answer_health(&self, may_see_names: bool) -> Response<ReplyBody> {
         let runs = self.runs.list();
-        let snapshots = fetch_all(runs.iter().map(|run| run.health.clone()).collect(), HEALTH_TIMEOUT).await;
+        let snapshots = fetch_snapshots(runs.iter().map(|run| run.health.clone()).collect(), HEALTH_TIMEOUT).await;
         let mut states = Vec::new();
         for (run, health) in runs.iter().zip(snapshots) {
             let engine = if may_see_names { run.engine() } else { None };
@@ -245,7 +251,7 @@ impl RequestHandler {
             return text_response(StatusCode::SERVICE_UNAVAILABLE, "no engine is watched yet\n");
         }
         let [run] = runs.as_slice() else {
-            let addresses = self.runs.addresses(path.name());
+            let addresses = self.runs.engine_addresses(path.name());
             let why = format!("several engines are watched; choose one:\n{addresses}");
             return text_response(StatusCode::BAD_REQUEST, &why);
         };
@@ -297,9 +303,10 @@ fn index_page() -> String {
 
 /// Response for runs of which none has answered in time.
 fn no_answer_response(runs: &[Arc<ServedRun>]) -> Response<ReplyBody> {
-    let names = runs.iter().map(|run| run.name()).filter(|name| !name.is_empty()).collect::<Vec<_>>().join(", ");
-    let of_names = if names.is_empty() { names } else { format!(" of {}", hostile::plain(&names)) };
-    let why = format!("no response from the run{of_names}: it failed or is overloaded\n");
+    let names: Vec<String> = runs.iter().map(|run| run.name()).filter(|name| !name.is_empty()).collect();
+    let of_engines =
+        if names.is_empty() { String::new() } else { format!(" of {}", hostile::plain(&names.join(", "))) };
+    let why = format!("no response from the run{of_engines}: it failed or is overloaded\n");
     text_response(StatusCode::SERVICE_UNAVAILABLE, &why)
 }
 

@@ -53,7 +53,7 @@ impl StreamClient {
         let end = loop {
             match self.cursor.next().await {
                 StreamStep::Section(section) => {
-                    if let Err(end) = self.send(section).await {
+                    if let Err(end) = self.send_part(section).await {
                         break end;
                     }
                 }
@@ -61,7 +61,7 @@ impl StreamClient {
                 StreamStep::Ended => break StreamEnd::Complete,
             }
         };
-        self.finish(end).await;
+        self.end_response(end).await;
     }
 
     /// Sends the events as [`Format::Events`], on a thread of its own.
@@ -69,7 +69,7 @@ impl StreamClient {
         let runtime = Handle::current();
         tokio::task::spawn_blocking(move || {
             let end = self.convert_events(engines, &runtime);
-            runtime.block_on(self.finish(end));
+            runtime.block_on(self.end_response(end));
         });
     }
 
@@ -77,6 +77,7 @@ impl StreamClient {
     /// of its own.
     fn convert_events(&self, engines: Engines, runtime: &Handle) -> StreamEnd {
         let mut cursor = self.cursor.clone();
+        // Read ahead by a cursor of its own; the conversion begins at the start again.
         let opening = match runtime.block_on(read_opening(cursor.clone())) {
             Ok(opening) => opening,
             Err(end) => return end,
@@ -85,7 +86,7 @@ impl StreamClient {
         let mut converter = EventConverter::new(opening, engines, lines.clone());
         loop {
             let converted = match runtime.block_on(cursor.next()) {
-                StreamStep::Section(section) => converter.convert(&section),
+                StreamStep::Section(section) => converter.convert_bytes(&section),
                 StreamStep::Behind => return StreamEnd::Slow,
                 StreamStep::Ended => return StreamEnd::Complete,
             };
@@ -94,7 +95,7 @@ impl StreamClient {
             }
             let text = lines.take_lines();
             if !text.is_empty()
-                && let Err(end) = runtime.block_on(self.send(text.into()))
+                && let Err(end) = runtime.block_on(self.send_part(text.into()))
             {
                 return end;
             }
@@ -102,7 +103,7 @@ impl StreamClient {
     }
 
     /// Queues a part for the client. An error says why the stream has to end.
-    async fn send(&self, part: Bytes) -> Result<(), StreamEnd> {
+    async fn send_part(&self, part: Bytes) -> Result<(), StreamEnd> {
         match timeout(self.read_timeout, self.parts.send(part)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(StreamEnd::Gone),
@@ -111,7 +112,7 @@ impl StreamClient {
     }
 
     /// Ends the response: complete only if the client got the whole stream. Then closes the connection.
-    async fn finish(self, end: StreamEnd) {
+    async fn end_response(self, end: StreamEnd) {
         match end {
             StreamEnd::Complete => {
                 self.is_complete.store(true, Ordering::Release);
@@ -178,7 +179,7 @@ impl OpeningReader {
             if let Record::Event(event) = &record {
                 *has_event = true;
                 // Later events of a complete opening show nothing new.
-                *is_complete |= !opening.learn(event);
+                *is_complete |= !opening.read_ahead(event);
             }
         });
         read.map_err(io::Error::other)
@@ -233,7 +234,7 @@ impl EventConverter {
     }
 
     /// Converts the records of these bytes of the stream; the lines are in the buffer of the exporter.
-    fn convert(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn convert_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.splitter.extend(bytes);
         while let Some(section) = self.splitter.next_section().map_err(io::Error::other)? {
             match section {

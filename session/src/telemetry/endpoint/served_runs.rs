@@ -56,7 +56,7 @@ pub(super) struct ServedRuns {
 
 impl ServedRuns {
     /// Adds a run, and returns the number of runs before it.
-    pub(super) fn add(&self, run: Arc<ServedRun>) -> usize {
+    pub(super) fn add_run(&self, run: Arc<ServedRun>) -> usize {
         let mut runs = self.lock();
         runs.push(run);
         runs.len() - 1
@@ -75,11 +75,9 @@ impl ServedRuns {
     }
 
     /// The runs that a request with this query asks for: that of the named engine, otherwise all. `Err` has the unknown name.
-    pub(super) fn select(&self, query: Option<&str>) -> Result<Vec<Arc<ServedRun>>, String> {
+    pub(super) fn select_runs(&self, query: Option<&str>) -> Result<Vec<Arc<ServedRun>>, String> {
         let runs = self.list();
-        let Some(wanted) = query.and_then(engine_parameter) else {
-            return Ok(runs);
-        };
+        let Some(wanted) = query.and_then(engine_parameter) else { return Ok(runs) };
         match runs.into_iter().find(|run| run.name() == wanted) {
             Some(run) => Ok(vec![run]),
             None => Err(wanted),
@@ -87,20 +85,20 @@ impl ServedRuns {
     }
 
     /// Lines with the address of `path` for each engine.
-    pub(super) fn addresses(&self, path: &str) -> String {
+    pub(super) fn engine_addresses(&self, path: &str) -> String {
         let names = self.list().into_iter().map(|run| run.name()).filter(|name| !name.is_empty());
         names.map(|name| format!("{path}?engine={}\n", encode_name(&name))).collect::<Vec<String>>().concat()
     }
 }
 
-/// Value of the parameter `engine`.
+/// Value of the parameter `engine` of a query.
 fn engine_parameter(query: &str) -> Option<String> {
     let value = query.split('&').find_map(|pair| pair.strip_prefix("engine="))?;
     Some(percent_decode_str(value).decode_utf8_lossy().into_owned())
 }
 
 /// A name as a part of a query.
-pub(crate) fn encode_name(name: &str) -> String {
+pub fn encode_name(name: &str) -> String {
     utf8_percent_encode(name, RESERVED).to_string()
 }
 

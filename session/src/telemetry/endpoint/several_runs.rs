@@ -7,7 +7,6 @@ use trace::{Analysis, Config, MonoNs, ReportInput};
 
 use super::hostile_clients::endpoint_with;
 use super::*;
-use crate::remote::{RemoteEvent, RemoteOptions, RemoteRun, RemoteRuns};
 use crate::telemetry::access_token::AccessToken;
 use crate::telemetry::health::TokenFlow;
 
@@ -119,64 +118,4 @@ fn the_end_of_a_run_does_not_wait_for_the_clients_of_others() {
     let mut stream = Vec::new();
     std::io::Read::read_to_end(&mut client, &mut stream).expect("it ends");
     assert!(stream.ends_with(b"0\r\n\r\n"), "the stream is complete");
-}
-
-/// Polls until the source answers.
-fn wait_until_up(run: &mut RemoteRun) {
-    let began = Instant::now();
-    loop {
-        match run.poll() {
-            Some(RemoteEvent::Up(_)) => return,
-            Some(RemoteEvent::Down(why)) => panic!("{why}"),
-            _ => thread::sleep(Duration::from_millis(5)),
-        }
-        assert!(began.elapsed() < SOON, "it answers");
-    }
-}
-
-fn next_run(runs: &mut RemoteRuns) -> RemoteRun {
-    let began = Instant::now();
-    loop {
-        if let Some(run) = runs.next_run() {
-            return run;
-        }
-        assert!(began.elapsed() < SOON, "a further run");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
-#[test]
-fn a_watcher_of_a_machine_gets_each_engine_and_those_that_join() {
-    let endpoint = endpoint_with(None, ENDPOINT_LIMITS);
-    name_engine(&endpoint, "sglang:30000");
-    publish(&endpoint, true);
-    let address = endpoint.server.listen_address.to_string();
-    let options = RemoteOptions { address: address.clone(), engine: None, token: None };
-    let (mut runs, mut first) = RemoteRuns::start(vec![options.clone()]).expect("a thread");
-    let first = &mut first[0];
-    wait_until_up(first);
-    assert_eq!((first.engine_name(), first.endpoint()), (None, address.clone()), "the only engine needs no name");
-    let joined =
-        endpoint.server.add_run(&RecordingHeader::for_source("attach", Config::default())).expect("a further run");
-    name_engine(&joined, "vllm:8000");
-    publish(&joined, true);
-    let mut second = next_run(&mut runs);
-    wait_until_up(&mut second);
-    assert_eq!((first.engine_name(), second.engine_name()), (Some("sglang:30000"), Some("vllm:8000")));
-    let second_engine = second.engine().expect("it is named");
-    assert_eq!((second_engine.port, second_engine.role), (Some(8_000), "single"));
-    assert_eq!(second.endpoint(), format!("{address}/vllm:8000"));
-    let named = RemoteOptions { engine: Some("sglang:1".to_owned()), ..options };
-    let (_named, mut unknown) = RemoteRuns::start(vec![named]).expect("a thread");
-    let began = Instant::now();
-    loop {
-        match unknown[0].poll() {
-            Some(RemoteEvent::Down(why)) => {
-                assert_eq!(why, "it watches no engine named sglang:1");
-                return;
-            }
-            _ => assert!(began.elapsed() < SOON, "it is refused"),
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
 }

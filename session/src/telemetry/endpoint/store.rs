@@ -52,7 +52,8 @@ struct KeptSections {
 }
 
 impl KeptSections {
-    fn end(&self) -> u64 {
+    /// Number of the next section to arrive.
+    fn next_number(&self) -> u64 {
         self.first + self.sections.len() as u64
     }
 }
@@ -71,9 +72,9 @@ impl SectionStore {
     }
 
     /// Adds a section, and removes the oldest beyond the limit. The newest is kept, however large it is.
-    pub(super) fn push(&self, section: Bytes) {
+    pub(super) fn add_section(&self, section: Bytes) {
         let past_bytes = self.past_limit.bytes_per_run();
-        let mut kept = self.kept();
+        let mut kept = self.lock_kept();
         kept.bytes += section.len();
         kept.sections.push_back(section);
         let slack_bytes = (past_bytes / 4).max(MIN_SLACK_BYTES);
@@ -88,8 +89,8 @@ impl SectionStore {
     }
 
     /// Marks the end: no section follows.
-    pub(super) fn end(&self) {
-        self.kept().has_ended = true;
+    pub(super) fn mark_end(&self) {
+        self.lock_kept().has_ended = true;
         self.arrived.notify_waiters();
     }
 
@@ -101,7 +102,7 @@ impl SectionStore {
     /// Number of the oldest section of the past that a new client gets.
     fn first_of_past(&self, kept: &KeptSections) -> u64 {
         let mut bytes_left = self.past_limit.bytes_per_run();
-        let mut first = kept.end();
+        let mut first = kept.next_number();
         for section in kept.sections.iter().rev() {
             if section.len() > bytes_left {
                 break;
@@ -112,7 +113,7 @@ impl SectionStore {
         first
     }
 
-    fn kept(&self) -> MutexGuard<'_, KeptSections> {
+    fn lock_kept(&self) -> MutexGuard<'_, KeptSections> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -150,15 +151,13 @@ impl SectionCursor {
 
     /// Next part; `None` if there is none yet.
     pub(super) fn try_next(&mut self) -> Option<StreamStep> {
-        let kept = self.store.kept();
+        let kept = self.store.lock_kept();
         let Some(next) = self.next else {
             self.next = Some(self.store.first_of_past(&kept));
             return Some(StreamStep::Section(self.store.start.clone()));
         };
         // Sections before the first kept one are gone.
-        let Some(index) = next.checked_sub(kept.first) else {
-            return Some(StreamStep::Behind);
-        };
+        let Some(index) = next.checked_sub(kept.first) else { return Some(StreamStep::Behind) };
         match kept.sections.get(index as usize) {
             Some(section) => {
                 self.next = Some(next + 1);
@@ -183,7 +182,7 @@ mod tests {
         let stores = [(); 3].map(|()| Arc::new(SectionStore::new(section(1), Arc::clone(&limit))));
         for store in &stores {
             for _ in 0..5 {
-                store.push(section(600));
+                store.add_section(section(600));
             }
             let mut client = store.cursor();
             let mut sections = 0;
@@ -198,7 +197,7 @@ mod tests {
     fn a_new_client_gets_the_past_within_its_limit_and_a_slow_one_falls_behind() {
         let store = Arc::new(SectionStore::new(section(1), Arc::new(PastLimit::new(3_000))));
         for _ in 0..5 {
-            store.push(section(1_000));
+            store.add_section(section(1_000));
         }
         let mut client = store.cursor();
         assert_eq!(client.try_next(), Some(StreamStep::Section(section(1))));
@@ -208,17 +207,17 @@ mod tests {
         assert_eq!(client.try_next(), None, "nothing follows yet");
         let mut slow = client.clone();
         for _ in 0..3 {
-            store.push(section(MIN_SLACK_BYTES / 2));
+            store.add_section(section(MIN_SLACK_BYTES / 2));
             assert_eq!(client.try_next(), Some(StreamStep::Section(section(MIN_SLACK_BYTES / 2))));
         }
         assert_eq!(slow.try_next(), Some(StreamStep::Behind));
-        store.push(section(2 * MIN_SLACK_BYTES));
+        store.add_section(section(2 * MIN_SLACK_BYTES));
         assert_eq!(
             client.try_next(),
             Some(StreamStep::Section(section(2 * MIN_SLACK_BYTES))),
             "the newest is always kept"
         );
-        store.end();
+        store.mark_end();
         assert_eq!(client.try_next(), Some(StreamStep::Ended));
     }
 }

@@ -32,9 +32,9 @@ fn stream_records(endpoint: &mut RunEndpoint, numbers: Range<usize>) -> bool {
             return true;
         }
         match record {
-            Record::Event(event) if number >= numbers.start => endpoint.stream.event(&event),
+            Record::Event(event) if number >= numbers.start => endpoint.stream.write_event(&event),
             Record::Tick(now) if number >= numbers.start => {
-                endpoint.stream.tick(now, &|| ReportInput::for_source("demo"));
+                endpoint.stream.write_tick(now, &|| ReportInput::for_source("demo"));
                 // The endpoint's queue is short, and a real run ticks ten times a second.
                 thread::sleep(Duration::from_millis(1));
             }
@@ -65,9 +65,7 @@ fn read_chunked(response: impl Read) -> ResponseBody {
     while !body.is_complete {
         line.clear();
         response.read_line(&mut line).ok();
-        let Ok(length) = usize::from_str_radix(line.trim(), 16) else {
-            return body;
-        };
+        let Ok(length) = usize::from_str_radix(line.trim(), 16) else { return body };
         // A line end follows each chunk.
         let mut chunk = vec![0; length + 2];
         if response.read_exact(&mut chunk).is_err() {

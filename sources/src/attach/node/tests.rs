@@ -86,9 +86,9 @@ fn a_full_ring_is_counted_once_for_all_engines() {
     let emit: &mut dyn FnMut(&Observation<'_>) = &mut |observation| own.push(format!("{observation:?}"));
     let mut delivery = Delivery { run: runs[0], runs: entries, receivers, counts: &mut counts, emit };
     for pid in [2, 1, 2, 2] {
-        delivery.deliver(&Observation::Exited { pid });
+        delivery.deliver_observation(&Observation::Exited { pid });
     }
-    delivery.deliver(&Observation::Lost { cause: Loss::RingFull, count: 100 });
+    delivery.deliver_observation(&Observation::Lost { cause: Loss::RingFull, count: 100 });
     assert_eq!(own[1..], [lost(25)]);
     let last_of = [runs[1], runs[2], waiting].map(|run| {
         let mut last = String::new();

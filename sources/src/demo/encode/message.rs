@@ -59,8 +59,8 @@ impl SglangRelease {
         self == Self::V0_5_13
     }
 
-    /// Names in `SchedulerReqTimeStats` with `--enable-metrics`.
-    fn times(self) -> &'static [&'static str] {
+    /// Names of the times in `SchedulerReqTimeStats` with `--enable-metrics`.
+    fn time_stat_names(self) -> &'static [&'static str] {
         match self {
             Self::V0_5_9 => &[],
             Self::V0_5_10 => &[
@@ -87,7 +87,8 @@ impl SglangRelease {
         FIELDS[self as usize][class as usize]
     }
 
-    /// Fields of `GetLoadsReqOutput` up to the first that is `None` on a server without metrics.
+    /// Fields of `GetLoadsReqOutput` up to the first that is `None` on a server without metrics, in three parts. Only the second part differs
+    /// between releases.
     fn load_fields(self) -> [&'static [&'static str]; 3] {
         let tokens: &[_] = match self {
             Self::V0_5_9 | Self::V0_5_10 => &["num_used_tokens"],
@@ -152,24 +153,29 @@ pub(in crate::demo) enum Finish {
     Abort,
 }
 
-/// Encodes a batch. `split` marks a request extracted from a batch by the router, which omits empty columns.
-pub(in crate::demo) fn batch(release: SglangRelease, class: Class, rows: &[BatchRow<'_>], split: bool) -> Vec<u8> {
+/// Encodes a batch of the class. `is_split`: a sender has extracted its only row from another batch, and omits empty columns.
+pub(in crate::demo) fn encode_batch(
+    release: SglangRelease,
+    class: Class,
+    rows: &[BatchRow<'_>],
+    is_split: bool,
+) -> Vec<u8> {
     let mut pickler = Pickler::new(PickleStyle::PYTHON);
-    let columns =
-        Columns { release, rows, split, load: !split && (class == Class::TokenIds || release.text_carries_load()) };
+    let has_load_report = !is_split && (class == Class::TokenIds || release.text_carries_load());
+    let columns = Columns { release, rows, is_split, has_load_report };
     pickler.instance(IO_STRUCT, CLASSES[class as usize], |p| {
         p.dict(|p| {
             for field in release.fields(class) {
                 p.text(field);
-                columns.write(p, field);
+                columns.write_column(p, field);
             }
         });
     });
     pickler.finish()
 }
 
-/// Encodes a request.
-pub(in crate::demo) fn request(release: SglangRelease, row: &RequestRow<'_>) -> Vec<u8> {
+/// Encodes a request to the scheduler.
+pub(in crate::demo) fn encode_request(release: SglangRelease, row: &RequestRow<'_>) -> Vec<u8> {
     let mut pickler = Pickler::new(PickleStyle::PYTHON);
     pickler.instance(IO_STRUCT, REQUEST, |p| {
         p.dict(|p| {
@@ -269,16 +275,16 @@ fn write_ids(p: &mut Pickler<'_>, release: SglangRelease, ids: &[i64]) {
 struct Columns<'a> {
     release: SglangRelease,
     rows: &'a [BatchRow<'a>],
-    split: bool,
-    load: bool,
+    is_split: bool,
+    has_load_report: bool,
 }
 
 impl Columns<'_> {
-    /// Writes the named column. Columns this server leaves unset (logprobs, hidden states etc.) are `None` as a whole.
-    fn write(&self, p: &mut Pickler<'_>, field: &str) {
+    /// Writes the column of this name. Columns that this server leaves unset (logprobs, hidden states etc.) are `None` as a whole.
+    fn write_column(&self, p: &mut Pickler<'_>, field: &str) {
         match field {
             "rids" => self.write_each(p, |p, row| p.text(row.rid)),
-            "http_worker_ipcs" if self.split && self.rows.iter().all(|row| row.worker.is_none()) => p.none(),
+            "http_worker_ipcs" if self.is_split && self.rows.iter().all(|row| row.worker.is_none()) => p.none(),
             "http_worker_ipcs" => self.write_each(p, |p, row| match row.worker {
                 Some(worker) => p.text(worker),
                 None => p.none(),
@@ -313,8 +319,8 @@ impl Columns<'_> {
             "time_stats" => self
                 .write_each(p, |p, row| p.instance(TIME_STATS, "SchedulerReqTimeStats", |p| self.write_times(p, row))),
             "customized_info" => p.empty_dict(),
-            "load" if self.load => self.write_load_report(p),
-            _ if field.starts_with("spec_") && !self.split => p.list::<()>(&[], |_, ()| {}),
+            "load" if self.has_load_report => self.write_load_report(p),
+            _ if field.starts_with("spec_") && !self.is_split => p.list::<()>(&[], |_, ()| {}),
             _ => p.none(),
         }
     }
@@ -325,11 +331,12 @@ impl Columns<'_> {
 
     /// Writes the content of `SchedulerReqTimeStats`.
     fn write_times(&self, p: &mut Pickler<'_>, row: &BatchRow<'_>) {
+        // A server without metrics keeps no times.
         if row.times == EngineSeconds::default() {
             return p.empty_dict();
         }
         p.dict(|p| {
-            for name in self.release.times() {
+            for name in self.release.time_stat_names() {
                 p.interned(name);
                 p.float(match *name {
                     "wait_queue_entry_time" => row.times.queued,
@@ -368,6 +375,7 @@ fn write_finish_reason(p: &mut Pickler<'_>, finish: Option<Finish>) {
     let Some(finish) = finish else { return p.none() };
     p.dict(|p| {
         p.interned("type");
+        // The value of the type, then the other keys, each with its value.
         match finish {
             Finish::Length(length) => {
                 p.interned("length");

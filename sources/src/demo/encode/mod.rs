@@ -8,7 +8,7 @@ use bytes::Bytes;
 use engines::sglang::wire::Limits;
 use trace::MonoNs;
 
-pub(super) use message::{BatchRow, Class, Finish, READ_OFFSET, RequestRow, SglangRelease, batch};
+pub(super) use message::{BatchRow, Class, Finish, READ_OFFSET, RequestRow, SglangRelease, encode_batch};
 pub(super) use vllm::Stats;
 
 /// The engine that the peers simulate.
@@ -48,16 +48,16 @@ impl DemoEngine {
     /// Parts of the message with a request.
     pub(in crate::demo) fn encode_request(self, row: &RequestRow<'_>) -> Vec<Bytes> {
         match self {
-            Self::Sglang(release) => vec![message::request(release, row).into()],
-            Self::Vllm => vec![Bytes::from_static(&vllm::ADD), vllm::request(row).into()],
+            Self::Sglang(release) => vec![message::encode_request(release, row).into()],
+            Self::Vllm => vec![Bytes::from_static(&vllm::ADD), vllm::encode_request(row).into()],
         }
     }
 
     /// Message of one step. Only vLLM's contains `stats` and the time.
     pub(in crate::demo) fn encode_step(self, rows: &[BatchRow<'_>], stats: Stats) -> Vec<u8> {
         match self {
-            Self::Sglang(release) => batch(release, Class::TokenIds, rows, false),
-            Self::Vllm => vllm::outputs(rows, Some(stats), MonoNs::now().0 as f64 / 1e9),
+            Self::Sglang(release) => encode_batch(release, Class::TokenIds, rows, false),
+            Self::Vllm => vllm::encode_outputs(rows, Some(stats), MonoNs::now().0 as f64 / 1e9),
         }
     }
 }

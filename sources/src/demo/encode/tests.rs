@@ -5,7 +5,7 @@ use engines::sglang::wire::{Decoder, Limits};
 use trace::event::{DispatchKind, DispatchedRequest};
 
 use super::DemoEngine;
-use super::message::{BatchRow, Class, Finish, RequestRow, SglangRelease, batch};
+use super::message::{BatchRow, Class, Finish, RequestRow, SglangRelease, encode_batch};
 use super::vllm::{self, Stats};
 use crate::demo::scenario::PROMPT;
 
@@ -37,7 +37,7 @@ fn check(releases: &[SglangRelease], case: &str, class: Class, change: impl Fn(u
             row
         };
         let rows: Vec<_> = (0..decoded.chunks().len()).map(row).collect();
-        assert_eq!(batch(release, class, &rows, false), message, "{case} of {release:?}");
+        assert_eq!(encode_batch(release, class, &rows, false), message, "{case} of {release:?}");
     }
 }
 
@@ -74,7 +74,7 @@ fn the_largest_batch_of_the_demo_fits_one_pickle_frame() {
         ..BatchRow::default()
     };
     for release in RELEASES {
-        let written = batch(release, Class::TokenIds, &vec![row; 128], false);
+        let written = encode_batch(release, Class::TokenIds, &vec![row; 128], false);
         assert!(written.len() < FRAME_TARGET, "{release:?}: {} bytes", written.len());
     }
 }
@@ -164,7 +164,7 @@ fn finish_reasons_and_router_messages_decode() {
             };
             let alone = BatchRow { worker: None, ..row };
             for (class, row) in [(Class::TokenIds, row), (Class::Text, alone)] {
-                let message = batch(release, class, &[row], true);
+                let message = encode_batch(release, class, &[row], true);
                 let mut decoder = Decoder::new(Limits::default());
                 let decoded = decoder.decode(&message).unwrap_or_else(|why| panic!("{release:?}: {why}"));
                 let kind = decoded.chunks()[0].finish.expect("finished");
@@ -189,7 +189,7 @@ fn vllm_outputs_match_the_recorded_bytes() {
             .map(|chunk| BatchRow { rid: chunk.rid, ids: chunk.ids, ..BatchRow::default() })
             .collect();
         let stats = Stats { running: rows.len().max(64), waiting: 3, step: 17 };
-        let written = vllm::outputs(&rows, (case != "delta_15").then_some(stats), 12_345.678_901);
+        let written = vllm::encode_outputs(&rows, (case != "delta_15").then_some(stats), 12_345.678_901);
         assert_eq!(written, message, "{case}");
     }
 }
@@ -209,7 +209,7 @@ fn vllm_finish_reasons_and_first_outputs_decode() {
             completion_tokens: 2,
             ..BatchRow::default()
         };
-        let message = vllm::outputs(&[row], None, 0.0);
+        let message = vllm::encode_outputs(&[row], None, 0.0);
         let mut decoder = DemoEngine::Vllm.decoder();
         let parts = [message.as_slice()];
         let decoded = decoder.decode(&parts).expect("our own message");

@@ -18,7 +18,7 @@ pub(in crate::demo) struct Stats {
 
 /// Encodes the outputs of one step at `at` seconds of the monotonic clock; without `stats` as an engine with `--disable-log-stats`. The
 /// time distinguishes messages with the same tokens.
-pub(super) fn outputs(rows: &[BatchRow<'_>], stats: Option<Stats>, at: f64) -> Vec<u8> {
+pub(super) fn encode_outputs(rows: &[BatchRow<'_>], stats: Option<Stats>, at: f64) -> Vec<u8> {
     let mut p = Packer(Vec::with_capacity(1024 + rows.len() * 96));
     p.array(9);
     p.int(0); // engine_index
@@ -27,7 +27,7 @@ pub(super) fn outputs(rows: &[BatchRow<'_>], stats: Option<Stats>, at: f64) -> V
         write_output(&mut p, row);
     }
     match stats {
-        Some(stats) => scheduler_stats(&mut p, stats),
+        Some(stats) => write_scheduler_stats(&mut p, stats),
         None => p.nils(1),
     }
     p.float(at);
@@ -38,8 +38,8 @@ pub(super) fn outputs(rows: &[BatchRow<'_>], stats: Option<Stats>, at: f64) -> V
 /// First part of a message with a request.
 pub(super) const ADD: [u8; 1] = [0];
 
-/// Encodes a request.
-pub(super) fn request(row: &RequestRow<'_>) -> Vec<u8> {
+/// Encodes a request to the engine core.
+pub(super) fn encode_request(row: &RequestRow<'_>) -> Vec<u8> {
     let mut p = Packer(Vec::with_capacity(512 + row.prompt.len() * 5));
     p.array(22);
     p.text(row.rid);
@@ -47,18 +47,18 @@ pub(super) fn request(row: &RequestRow<'_>) -> Vec<u8> {
     row.prompt.iter().for_each(|&id| p.int(id as u64));
     p.nils(1); // mm_features
     p.map(5);
-    p.fields("temperature 0.7 top_p 0.95 max_tokens 64 bad_words [0 skip_reading_prefix_cache false");
+    p.write_fields("temperature 0.7 top_p 0.95 max_tokens 64 bad_words [0 skip_reading_prefix_cache false");
     p.nils(1); // pooling_params
     p.float(row.arrived);
-    p.nils(5);
-    p.int(0);
-    p.int(0);
-    p.int(0);
-    p.nils(1);
-    p.boolean(false);
-    p.nils(3);
-    p.boolean(false);
-    p.nils(2);
+    p.nils(5); // lora_request, cache_salt, data_parallel_rank, prompt_embeds, prompt_is_token_ids
+    p.int(0); // client_index
+    p.int(0); // current_wave
+    p.int(0); // priority
+    p.nils(1); // trace_headers
+    p.boolean(false); // resumable
+    p.nils(3); // external_req_id, reasoning_ended, reasoning_parser_kwargs
+    p.boolean(false); // abort_immediately
+    p.nils(2); // session_id, kv_hints
     p.0
 }
 
@@ -71,6 +71,7 @@ fn write_output(p: &mut Packer, row: &BatchRow<'_>) {
     p.nils(3); // new_logprobs, new_prompt_logprobs_tensors, pooling_output
     match row.finish {
         None => p.nils(1),
+        // Numbers of `FinishReason`.
         Some(Finish::Stop(_)) => p.int(0),
         Some(Finish::Length(_)) => p.int(1),
         Some(Finish::Abort) => p.int(2),
@@ -110,13 +111,13 @@ fn write_prefill_stats(p: &mut Packer, prompt_tokens: u32) {
     let text = "num_prompt_tokens PROMPT num_computed_tokens PROMPT num_cached_tokens 0 num_local_cached_tokens 0 \
                 num_external_cached_tokens 0 num_cache_creation_tokens 0";
     p.map(6);
-    p.fields(&text.replace("PROMPT", &prompt_tokens.to_string()));
+    p.write_fields(&text.replace("PROMPT", &prompt_tokens.to_string()));
 }
 
 /// Writes `SchedulerStats`. The values that no screen shows are those of the recorded message.
-fn scheduler_stats(p: &mut Packer, Stats { running, waiting, step }: Stats) {
+fn write_scheduler_stats(p: &mut Packer, Stats { running, waiting, step }: Stats) {
     p.map(18);
-    p.fields(&format!(
+    p.write_fields(&format!(
         "num_running_reqs {running} num_waiting_reqs {waiting} num_skipped_waiting_reqs 0 num_kv_fetch_reqs_by_stage {{0 \
          step_counter {step} current_wave 1 kv_cache_usage 0.421875 iteration_details - \
          prefix_cache_stats {{8 reset false requests 2 queries 64 hits 16 preempted_requests 0 preempted_queries 0 \
@@ -159,7 +160,7 @@ impl Packer {
     }
 
     /// Writes names with their values: a number, `false`, `-` for nil, `{N` for a map of the next N fields, `[N` for an array.
-    fn fields(&mut self, text: &str) {
+    fn write_fields(&mut self, text: &str) {
         let mut words = text.split(' ');
         while let (Some(name), Some(value)) = (words.next(), words.next()) {
             self.text(name);

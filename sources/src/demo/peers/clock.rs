@@ -13,7 +13,7 @@ pub(super) struct Clock {
     script: Script,
     next_pause: Instant,
     start: Instant,
-    current: usize,
+    current_index: usize,
     random: Random,
 }
 
@@ -21,7 +21,7 @@ impl Clock {
     /// Starts the clock in the first phase.
     pub(super) fn new(script: &Script, random: Random) -> Self {
         let start = Instant::now();
-        let mut clock = Self { script: script.clone(), next_pause: start, start, current: 0, random };
+        let mut clock = Self { script: script.clone(), next_pause: start, start, current_index: 0, random };
         clock.plan_pause();
         clock
     }
@@ -30,27 +30,28 @@ impl Clock {
     pub(super) fn current_phase(&mut self, reports: &Reports) -> TokenizerPhase {
         let Script { phases, phase, .. } = self.script;
         let phases_begun = (self.start.elapsed().as_nanos() / phase.as_nanos().max(1)) as usize;
-        let current = phases_begun % phases.len();
-        if current != self.current {
-            self.current = current;
-            reports.push(PeerAction::Serves(phases[current].mode));
+        // The phases follow each other in a circle.
+        let index = phases_begun % phases.len();
+        if index != self.current_index {
+            self.current_index = index;
+            reports.push(PeerAction::Serves(phases[index].mode));
         }
-        phases[current]
+        phases[index]
     }
 
-    /// Length of a pause due now; zero if none is.
+    /// Length of the pause that is due now, after which the next one is planned; zero if none is.
     pub(super) fn take_due_pause(&mut self) -> Duration {
         if !self.script.pauses || Instant::now() < self.next_pause {
             return Duration::ZERO;
         }
         self.plan_pause();
-        Duration::from_micros(self.random.between(40_000, 150_000).into())
+        Duration::from_micros(self.random.draw_between(40_000, 150_000).into())
     }
 
     /// Plans the next pause, 700 ms later on average.
     fn plan_pause(&mut self) {
         if self.script.pauses {
-            self.next_pause = Instant::now() + Duration::from_secs_f64(self.random.wait(0.7));
+            self.next_pause = Instant::now() + Duration::from_secs_f64(self.random.draw_wait(0.7));
         }
     }
 }
@@ -58,7 +59,8 @@ impl Clock {
 /// A thread that does one thing at a time. It sleeps instead of computing, to leave the CPU to others.
 #[derive(Debug)]
 pub(super) struct Busy {
-    until: Instant,
+    /// End of the work so far. It may lie up to a [`RESOLUTION`] in the past, so that a sleep that was too long shortens the next one.
+    busy_until: Instant,
 }
 
 /// Timer resolution. Shorter work accumulates until it reaches this; an overlong sleep is compensated.
@@ -66,16 +68,16 @@ const RESOLUTION: Duration = Duration::from_millis(1);
 
 impl Busy {
     pub(super) fn new() -> Self {
-        Self { until: Instant::now() }
+        Self { busy_until: Instant::now() }
     }
 
-    /// Spends `time` being busy.
+    /// Sleeps for `time`, on average over many calls.
     pub(super) async fn spend_time(&mut self, time: Duration) {
         let now = Instant::now();
         // Sums up short times, because the runtime's timer cannot sleep for less than a millisecond.
-        self.until = self.until.max(now.checked_sub(RESOLUTION).unwrap_or(now)) + time;
-        if self.until - now >= RESOLUTION {
-            sleep_until(self.until).await;
+        self.busy_until = self.busy_until.max(now.checked_sub(RESOLUTION).unwrap_or(now)) + time;
+        if self.busy_until - now >= RESOLUTION {
+            sleep_until(self.busy_until).await;
         }
     }
 }

@@ -12,7 +12,7 @@ use super::clock::Busy;
 use super::network::{Inbox, InboxMessage, Outlet, Parts};
 use super::report::PeerAction;
 use super::requests::text_of;
-use crate::demo::encode::{BatchRow, Class, DemoEngine, Finish, SglangRelease, batch};
+use crate::demo::encode::{BatchRow, Class, DemoEngine, Finish, SglangRelease, encode_batch};
 use crate::demo::topology::detokenizer_of;
 
 /// A message to send.
@@ -52,7 +52,7 @@ pub(super) enum ForwarderRole {
 
 impl Forwarder {
     /// Forwards messages as long as they arrive.
-    pub(super) async fn run(mut self) -> anyhow::Result<()> {
+    pub(super) async fn forward_messages(mut self) -> anyhow::Result<()> {
         let script = &self.stage.script;
         let DemoEngine::Sglang(release) = script.engine else {
             anyhow::bail!("{} has a detokenizer, and vLLM has none", script.name);
@@ -66,14 +66,14 @@ impl Forwarder {
         let mut wakeup = 0;
         loop {
             if self.inbox.is_empty() {
-                self.inbox.wait().await;
+                self.inbox.wait_for_item().await;
                 wakeup += 1;
             }
-            let Some(InboxMessage { id, parts: message }) = self.inbox.take() else { continue };
+            let Some(InboxMessage { id, parts: message }) = self.inbox.take_oldest() else { continue };
             self.stage.reports.push(PeerAction::Received { id, wakeup: Some(wakeup) });
             let Forwarded { chunks, outgoing } = self.transform_message(release, &mut decoder, &message)?;
             // Before the send, as in a real process, whose time delays its output.
-            busy.spend_time(cost.of(chunks)).await;
+            busy.spend_time(cost.for_chunks(chunks)).await;
             for Outgoing { outlet_index, message } in outgoing {
                 self.role.outlet_at(outlet_index).send(vec![message.into()]).await?;
             }
@@ -105,7 +105,7 @@ impl Forwarder {
                     if self.stage.script.strays.is_some_and(|every| is_misrouted(row, every)) {
                         detokenizer += 1;
                     }
-                    let message = batch(release, Class::TokenIds, &[*row], true);
+                    let message = encode_batch(release, Class::TokenIds, &[*row], true);
                     outgoing.push(Outgoing { outlet_index: detokenizer % outlets.len(), message });
                 }
             }
@@ -115,12 +115,12 @@ impl Forwarder {
                     let worker = workers.iter().position(|worker| Some(&*worker.endpoint) == row.worker);
                     let outlet_index = worker.context("chunk for an unknown worker")?;
                     let row_without_worker = BatchRow { worker: None, ..*row };
-                    let message = batch(release, Class::Text, &[row_without_worker], true);
+                    let message = encode_batch(release, Class::Text, &[row_without_worker], true);
                     outgoing.push(Outgoing { outlet_index, message });
                 }
             }
             ForwarderRole::Detokenizer(_) => {
-                let message = batch(release, Class::Text, &rows, false);
+                let message = encode_batch(release, Class::Text, &rows, false);
                 outgoing.push(Outgoing { outlet_index: 0, message });
             }
         }

@@ -54,12 +54,12 @@ impl Memory {
     }
 
     /// Inbox of the receiver of a hop.
-    pub(super) fn bind(&self, hop: HopId) -> Inbox {
+    pub(super) fn inbox_of(&self, hop: HopId) -> Inbox {
         self.state().receivers.entry(hop).or_default().inbox.clone()
     }
 
     /// Opens a lane to the receiver of a hop, as a connection would be.
-    pub(super) fn connect(&self, hop: HopId) -> anyhow::Result<MemoryLane> {
+    pub(super) fn open_lane(&self, hop: HopId) -> anyhow::Result<MemoryLane> {
         let mut state = self.state();
         let receiver = state.receivers.get_mut(&hop).context("a hop without a receiver")?;
         let lane = receiver.lane_count;

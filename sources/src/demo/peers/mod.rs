@@ -77,7 +77,7 @@ impl Stage {
     }
 
     /// Binds every inbox, connects, and starts the peers. The inner future lasts until every client has received its last tokens.
-    pub(super) async fn open(&self) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + Send + use<>> {
+    pub(super) async fn start_peers(&self) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + Send + use<>> {
         let mut random = Random::new(self.seed);
         let mut inboxes = Vec::with_capacity(self.hops.len());
         for hop in &self.hops {
@@ -95,10 +95,10 @@ impl Stage {
         };
         let mut serving = JoinSet::new();
         for (inbox, outlet) in request_inboxes.into_iter().zip(outlets) {
-            serving.spawn(Scheduler::new(self.clone(), inbox, outlet).run());
+            serving.spawn(Scheduler::new(self.clone(), inbox, outlet).serve_requests());
         }
         let clients = Clients::new(self.script.load, workers, client_sockets, random.fork());
-        serving.spawn(clients.run(self.clone()));
+        serving.spawn(clients.send_requests(self.clone()));
         Ok(await_end(serving, tasks, self.account.clone()))
     }
 
@@ -111,11 +111,11 @@ impl Stage {
             match hop.to {
                 ReceiverRole::Router => {
                     let role = ForwarderRole::Router(self.connect_to(ReceiverRole::Detokenizer).await?);
-                    receivers.tasks.spawn(Forwarder { stage, inbox, role }.run());
+                    receivers.tasks.spawn(Forwarder { stage, inbox, role }.forward_messages());
                 }
                 ReceiverRole::Detokenizer => {
                     let role = ForwarderRole::Detokenizer(self.connect_to(ReceiverRole::Tokenizer).await?);
-                    receivers.tasks.spawn(Forwarder { stage, inbox, role }.run());
+                    receivers.tasks.spawn(Forwarder { stage, inbox, role }.forward_messages());
                 }
                 ReceiverRole::Tokenizer => {
                     let socket = ClientSocket::default();
@@ -123,7 +123,7 @@ impl Stage {
                     let schedulers = self.connect_to(ReceiverRole::Scheduler).await?;
                     let schedulers = schedulers.into_iter().map(|scheduler| scheduler.outlet).collect();
                     let tokenizer = Tokenizer::new(stage, inbox, socket, schedulers, random.fork());
-                    receivers.tasks.spawn(tokenizer.run());
+                    receivers.tasks.spawn(tokenizer.run_event_loop());
                 }
                 ReceiverRole::Scheduler => receivers.request_inboxes.push(inbox),
             }
@@ -166,7 +166,7 @@ async fn await_end(
         while let Some(ended) = serving.join_next().await {
             ended.context("a demo scheduler, or its clients, failed")??;
         }
-        while account.open() > 0 {
+        while account.open_requests() > 0 {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())

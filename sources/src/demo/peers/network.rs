@@ -36,7 +36,7 @@ impl Network {
         match self {
             Self::Sockets(in_flight) => Inbox::bind(hop, in_flight.clone()).await,
             #[cfg(test)]
-            Self::Memory(memory) => Ok(memory.bind(hop.id)),
+            Self::Memory(memory) => Ok(memory.inbox_of(hop.id)),
         }
     }
 
@@ -45,7 +45,7 @@ impl Network {
         match self {
             Self::Sockets(in_flight) => Ok(Outlet::Socket(Push::connect(hop, in_flight.clone()).await?)),
             #[cfg(test)]
-            Self::Memory(memory) => Ok(Outlet::Memory(memory.connect(hop.id)?)),
+            Self::Memory(memory) => Ok(Outlet::Memory(memory.open_lane(hop.id)?)),
         }
     }
 }
@@ -101,10 +101,12 @@ impl InFlight {
         }
     }
 
-    /// Removes a received message, and returns its connection and its number there, as the relay counts them.
+    /// Removes a received message, and returns its connection and its number there, as the relay counts them. `None` if no sender of the hop has
+    /// sent it.
     fn remove_received(&self, hop: HopId, message: &Parts) -> Option<FrameId> {
         let mut by_hop = self.lock();
         for (lane, waiting) in (0..).zip(by_hop.get_mut(&hop)?) {
+            // Only the oldest message of a connection can be the next one received.
             if waiting.messages.pop_front_if(|oldest| *oldest == *message).is_some() {
                 let id = FrameId { hop, lane, seq: waiting.received };
                 waiting.received += 1;
@@ -148,10 +150,10 @@ impl Inbox {
         let mut socket = PullSocket::new();
         socket.bind(&hop.upstream).await.with_context(|| format!("cannot bind {}", hop.upstream))?;
         let inbox = Self::default();
-        let filled = inbox.clone();
+        let inbox_to_fill = inbox.clone();
         let hop_id = hop.id;
         tokio::spawn(async move {
-            if let Err(error) = filled.pull(socket, hop_id, &in_flight).await {
+            if let Err(error) = inbox_to_fill.pull_messages(socket, hop_id, &in_flight).await {
                 tracing::error!("a demo peer cannot receive: {error:#}");
             }
         });
@@ -160,7 +162,7 @@ impl Inbox {
 
     /// Moves messages from the socket to the inbox until the socket fails. The socket does not show the lane of a message, so its sender's copy
     /// is looked up.
-    async fn pull(&self, mut socket: PullSocket, hop: HopId, in_flight: &InFlight) -> anyhow::Result<()> {
+    async fn pull_messages(&self, mut socket: PullSocket, hop: HopId, in_flight: &InFlight) -> anyhow::Result<()> {
         loop {
             let parts = socket.recv().await?.into_vec();
             let id = in_flight.remove_received(hop, &parts).context("a message that no demo peer sent")?;
@@ -188,7 +190,7 @@ impl<T> Queue<T> {
     }
 
     /// Removes the oldest item, like `zmq_msg_recv`.
-    pub(super) fn take(&self) -> Option<T> {
+    pub(super) fn take_oldest(&self) -> Option<T> {
         self.items().pop_front()
     }
 
@@ -197,7 +199,7 @@ impl<T> Queue<T> {
     }
 
     /// Waits until there is an item, like a poll.
-    pub(super) async fn wait(&self) {
+    pub(super) async fn wait_for_item(&self) {
         while self.is_empty() {
             self.state.has_items.notified().await;
         }

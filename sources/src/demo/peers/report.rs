@@ -15,7 +15,7 @@ const QUEUE: usize = 1 << 16;
 #[derive(Clone, Debug)]
 pub(in crate::demo) struct PeerEvent {
     pub(in crate::demo) at: MonoNs,
-    pub(in crate::demo) did: PeerAction,
+    pub(in crate::demo) action: PeerAction,
 }
 
 #[derive(Clone, Debug)]
@@ -74,9 +74,9 @@ impl Reports {
         (self.shared.now)()
     }
 
-    /// Adds a report about an action that just happened.
-    pub(in crate::demo) fn push(&self, did: PeerAction) {
-        if self.shared.queue.push(PeerEvent { at: self.now(), did }).is_err() {
+    /// Adds a report about an action that just happened. If the queue is full, it is only counted.
+    pub(in crate::demo) fn push(&self, action: PeerAction) {
+        if self.shared.queue.push(PeerEvent { at: self.now(), action }).is_err() {
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }

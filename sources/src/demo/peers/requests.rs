@@ -55,14 +55,14 @@ enum Ending {
 }
 
 impl DemoRequest {
-    /// Appends the tokens of the next step to `ids`, at most `burst`. Returns the finish reason with the last one.
-    pub(super) fn generate_step(&mut self, burst: u32, last_step: bool, ids: &mut Vec<i64>) -> Option<Finish> {
+    /// Appends the tokens of the next step to `ids`, at most `burst`. Returns the finish reason at the request's end, else `None`.
+    pub(super) fn generate_step(&mut self, burst: u32, is_last_step: bool, ids: &mut Vec<i64>) -> Option<Finish> {
         // Prefill makes one token.
         let burst = if self.generated == 0 { 1 } else { burst };
-        let count = self.random.between(1, burst).min(self.target - self.generated);
+        let count = self.random.draw_between(1, burst).min(self.target - self.generated);
         ids.extend((0..count).map(|_| draw_token(&mut self.random)));
         self.generated += count;
-        if self.generated < self.target && !last_step {
+        if self.generated < self.target && !is_last_step {
             return None;
         }
         let is_complete = self.generated == self.target;
@@ -113,6 +113,7 @@ impl<T> ByRid<T> {
         self.lock().remove(rid)
     }
 
+    /// The value for this request, if there is one.
     pub(super) fn get(&self, rid: &str) -> Option<T>
     where
         T: Copy,
@@ -159,7 +160,7 @@ impl ChosenRid {
 }
 
 fn fresh_rid(random: &mut Random) -> String {
-    format!("{:016x}{:016x}", random.next(), random.next())
+    format!("{:016x}{:016x}", random.next_u64(), random.next_u64())
 }
 
 /// Least and largest number of tokens after which a client leaves.
@@ -174,7 +175,7 @@ impl Clients {
     }
 
     /// Sends requests until the simulation ends.
-    pub(super) async fn run(mut self, stage: Stage) -> anyhow::Result<()> {
+    pub(super) async fn send_requests(mut self, stage: Stage) -> anyhow::Result<()> {
         let schedulers = stage.script.route.schedulers;
         // So that the load is typical from the start.
         for _ in 0..self.load.running / 2 * schedulers {
@@ -182,12 +183,12 @@ impl Clients {
         }
         let mut arrival = Instant::now();
         loop {
-            arrival += Duration::from_secs_f64(self.random.wait(1.0 / (self.load.arrivals * schedulers as f64)));
+            arrival += Duration::from_secs_f64(self.random.draw_wait(1.0 / (self.load.arrivals * schedulers as f64)));
             sleep_until(arrival).await;
             if stage.ending.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            if stage.account.open() < self.load.open {
+            if stage.account.open_requests() < self.load.open {
                 self.send_request(&stage);
             }
         }
@@ -205,7 +206,7 @@ impl Clients {
         match self.load.form {
             RequestForm::Single => ChosenRid::of_answer(fresh_rid(random)),
             RequestForm::Chats => {
-                ChosenRid::of_answer(format!("chatcmpl-{:016x}-{:08x}", random.next(), random.next() as u32))
+                ChosenRid::of_answer(format!("chatcmpl-{:016x}-{:08x}", random.next_u64(), random.next_u64() as u32))
             }
             RequestForm::Prefill => ChosenRid::of_prefill(fresh_rid(random), 1),
             RequestForm::Groups => {
@@ -245,17 +246,17 @@ impl Clients {
         let answer_tokens = draw_length(self.load.answer, &mut random);
         let (ending, target) = if let Some(target) = prefill_tokens {
             (Ending::Prefill, target)
-        } else if random.chance(self.load.aborts) {
-            (Ending::Abort, random.between(1, answer_tokens))
-        } else if random.chance(0.7) {
+        } else if random.draw_chance(self.load.aborts) {
+            (Ending::Abort, random.draw_between(1, answer_tokens))
+        } else if random.draw_chance(0.7) {
             (Ending::Stop, answer_tokens)
         } else {
             (Ending::Length, answer_tokens)
         };
         let prompt: Vec<i64> = (0..draw_length(PROMPT, &mut random)).map(|_| draw_token(&mut random)).collect();
-        let preparation = self.load.preparation_ms.map(|(least, most)| random.between(least, most));
-        let leaves = random.chance(self.load.leavers);
-        let leaves_after = leaves.then(|| random.between(MIN_TOKENS_OF_LEAVER, MAX_TOKENS_OF_LEAVER));
+        let preparation = self.load.preparation_ms.map(|(least, most)| random.draw_between(least, most));
+        let leaves = random.draw_chance(self.load.leavers);
+        let leaves_after = leaves.then(|| random.draw_between(MIN_TOKENS_OF_LEAVER, MAX_TOKENS_OF_LEAVER));
         DemoRequest {
             rid: rid.into(),
             worker: worker.map(|worker| Arc::clone(&self.workers[worker])),
@@ -276,11 +277,11 @@ impl Clients {
 }
 
 fn draw_token(random: &mut Random) -> i64 {
-    random.between(0, VOCABULARY - 1).into()
+    random.draw_between(0, VOCABULARY - 1).into()
 }
 
 fn draw_length(lengths: Lengths, random: &mut Random) -> u32 {
-    (random.log_normal(lengths.median, lengths.sigma) as u32).clamp(lengths.min, lengths.max)
+    (random.draw_log_normal(lengths.median, lengths.sigma) as u32).clamp(lengths.min, lengths.max)
 }
 
 /// Words for token ids, so that messages have realistic sizes.

@@ -32,6 +32,7 @@ pub(super) struct Scheduler {
 }
 
 impl Scheduler {
+    /// A scheduler without requests, that receives from `inbox` and sends frames to `outlet`.
     pub(super) fn new(stage: Stage, inbox: Inbox, outlet: Outlet) -> Self {
         let wall_clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let wall_clock_lead = wall_clock - to_seconds(stage.reports.now());
@@ -39,7 +40,7 @@ impl Scheduler {
     }
 
     /// Serves requests until the simulation ends. Then all requests of clients get their last chunk.
-    pub(super) async fn run(mut self) -> anyhow::Result<()> {
+    pub(super) async fn serve_requests(mut self) -> anyhow::Result<()> {
         let load = self.stage.script.load;
         let mut step = Instant::now();
         let freezes = self.stage.script.freezes;
@@ -50,7 +51,7 @@ impl Scheduler {
                 && due <= step
             {
                 next_freeze = Some(due + freezes.interval);
-                self.stage.account.count(|truth| truth.scheduler_freezes += 1);
+                self.stage.account.update_truth(|truth| truth.scheduler_freezes += 1);
                 sleep(freezes.length).await;
             }
             self.receive_requests()?;
@@ -76,12 +77,13 @@ impl Scheduler {
     fn receive_requests(&mut self) -> anyhow::Result<()> {
         let Stage { script, reports, sent_requests, .. } = &self.stage;
         let read_requests = script.engine.format().read_requests;
-        while let Some(InboxMessage { id, parts }) = self.inbox.take() {
+        while let Some(InboxMessage { id, parts }) = self.inbox.take_oldest() {
             reports.push(PeerAction::Received { id, wakeup: None });
             let parts: Vec<_> = parts.iter().map(|part| Excerpt::whole(part)).collect();
             let mut named_requests = Vec::new();
             read_requests(&parts, &mut named_requests).context("the demo's scheduler cannot read a request")?;
             for named in named_requests {
+                // The message only names the request. What the simulation needs of it is handed over beside the socket.
                 let mut request = sent_requests.take(named.rid).context("a request that no tokenizer sent")?;
                 request.times.queued = to_seconds(reports.now());
                 self.waiting.push_back(request);
@@ -93,12 +95,12 @@ impl Scheduler {
 
     /// Moves waiting requests into the batch of at most `limit` requests.
     fn fill_batch(&mut self, limit: usize) {
-        let free = (limit - self.running.len()).min(self.waiting.len());
+        let joining = (limit - self.running.len()).min(self.waiting.len());
         let batch_entered = to_seconds(self.stage.reports.now());
-        self.running.extend(self.waiting.drain(..free).map(|mut request| {
+        for mut request in self.waiting.drain(..joining) {
             request.times.batch_entered = batch_entered;
-            request
-        }));
+            self.running.push(request);
+        }
     }
 
     /// The end of a forward pass: encodes a frame with a chunk for each running request. Requests that end leave the batch, in the last step all.
@@ -122,12 +124,12 @@ impl Scheduler {
             });
         }
         let frame = self.stage.script.engine.encode_step(&rows, stats);
-        self.stage.account.count(|truth| {
+        self.stage.account.update_truth(|truth| {
             truth.chunks += rows.len() as u64;
             truth.tokens += ids.len() as u64;
         });
         for (request, step) in self.running.iter_mut().zip(&steps) {
-            self.stage.count_abandoned(request, step.ids.len() as u32, now);
+            self.stage.count_abandoned_tokens(request, step.ids.len() as u32, now);
         }
         // In the order of `running`, which `retain` keeps.
         let mut steps = steps.iter();
@@ -142,6 +144,7 @@ impl Scheduler {
         let mut steps = Vec::with_capacity(self.running.len());
         for request in &mut self.running {
             let is_first = request.generated == 0;
+            // The first step of a request is the end of its prefill.
             if is_first {
                 account.count_started_request();
                 request.times.prefill_finished = to_seconds(now);
@@ -170,19 +173,19 @@ fn to_seconds(at: MonoNs) -> f64 {
 }
 
 impl Stage {
-    /// Counts tokens that are sent after the request's client left.
-    fn count_abandoned(&self, request: &mut DemoRequest, tokens: u32, now: MonoNs) {
+    /// Counts tokens that are sent after the request's client left, once that is longer ago than [`ABANDONED`].
+    fn count_abandoned_tokens(&self, request: &mut DemoRequest, tokens: u32, now: MonoNs) {
         let Some(left_at) = self.departures.get(&request.rid) else { return };
         request.tokens_abandoned += tokens;
         if Duration::from_nanos(now.since(left_at)) < ABANDONED {
             return;
         }
         if request.is_abandoned {
-            self.account.count(|truth| truth.tokens_abandoned += u64::from(tokens));
+            self.account.update_truth(|truth| truth.tokens_abandoned += u64::from(tokens));
             return;
         }
         request.is_abandoned = true;
-        self.account.count(|truth| {
+        self.account.update_truth(|truth| {
             truth.requests_abandoned += 1;
             // All tokens since the client left, which were not counted before.
             truth.tokens_abandoned += u64::from(request.tokens_abandoned);

@@ -64,6 +64,7 @@ struct ReadRequest {
 }
 
 impl Tokenizer {
+    /// A tokenizer without requests, that serves `clients`, sends their requests to `schedulers` and receives frames from `inbox`.
     pub(super) fn new(
         stage: Stage,
         inbox: Inbox,
@@ -88,17 +89,17 @@ impl Tokenizer {
         }
     }
 
-    /// Runs the event loop.
-    pub(super) async fn run(mut self) -> anyhow::Result<()> {
+    /// Runs the event loop: serves requests, processes messages of the scheduler, and runs the waiters of requests that have new chunks.
+    pub(super) async fn run_event_loop(mut self) -> anyhow::Result<()> {
         let mut next_take = 0;
         loop {
             if self.has_nothing_to_do() {
                 // In a fixed order, so that a run can be repeated.
                 tokio::select! {
                     biased;
-                    () = self.inbox.wait() => {}
-                    () = self.clients.wait() => {}
-                    () = self.prepared.wait() => {}
+                    () = self.inbox.wait_for_item() => {}
+                    () = self.clients.wait_for_item() => {}
+                    () = self.prepared.wait_for_item() => {}
                 }
                 self.wakeup += 1;
             }
@@ -106,11 +107,12 @@ impl Tokenizer {
             self.serve_requests().await?;
             // Between two messages, the loop runs other tasks for some turns.
             if self.turn >= next_take
-                && let Some(InboxMessage { id, parts: message }) = self.inbox.take()
+                && let Some(InboxMessage { id, parts: message }) = self.inbox.take_oldest()
             {
                 self.process_message(id, &message).await?;
                 next_take = self.turn + TURNS_A_MESSAGE;
             }
+            // A waiter without a fixed turn runs once no message is left.
             let is_drained = self.inbox.is_empty();
             while let Some(waiter) = self.due.front()
                 && waiter.turn.map_or(is_drained, |turn| turn <= self.turn)
@@ -129,7 +131,7 @@ impl Tokenizer {
 
     /// `generate_request`: reads and prepares requests, and sends prepared ones to a scheduler.
     async fn serve_requests(&mut self) -> anyhow::Result<()> {
-        while let Some(Arrived { at: arrived, request }) = self.clients.take() {
+        while let Some(Arrived { at: arrived, request }) = self.clients.take_oldest() {
             let read_at = self.stage.reports.now();
             let phase = self.clock.current_phase(&self.stage.reports);
             let mut state = WaiterState::new(&request.rid, phase.mode, phase.clients_add_up);
@@ -148,7 +150,7 @@ impl Tokenizer {
                 prepared.push(ReadRequest { read_at, request });
             });
         }
-        while let Some(request) = self.prepared.take() {
+        while let Some(request) = self.prepared.take_oldest() {
             self.send_request(request).await?;
         }
         Ok(())
@@ -162,7 +164,7 @@ impl Tokenizer {
         let read_wall_time =
             SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(preparation);
         if preparation >= LATE {
-            account.count(|truth| truth.requests_dispatched_late += 1);
+            account.update_truth(|truth| truth.requests_dispatched_late += 1);
         }
         let prompt = std::mem::take(&mut request.prompt);
         let message = script.engine.encode_request(&RequestRow {
@@ -186,7 +188,7 @@ impl Tokenizer {
         let phase = self.clock.current_phase(&self.stage.reports);
         let pause = self.clock.take_due_pause();
         let chunks = self.queue_chunks(message)?;
-        self.busy.spend_time(phase.cost.of(chunks) + pause).await;
+        self.busy.spend_time(phase.cost.for_chunks(chunks) + pause).await;
         self.stage.reports.push(PeerAction::Processed(id));
         Ok(())
     }
@@ -198,16 +200,16 @@ impl Tokenizer {
         for chunk in batch.chunks() {
             let Some(state) = self.states.get_mut(chunk.rid) else {
                 // "Received output for rid=.. but the state was deleted".
-                self.stage.account.count(|truth| truth.tokens_discarded += u64::from(chunk.listed.unwrap_or(0)));
+                self.stage.account.update_truth(|truth| truth.tokens_discarded += u64::from(chunk.listed.unwrap_or(0)));
                 if chunk.finish.is_some() {
                     self.stage.account.count_closed_request();
                 }
                 continue;
             };
-            state.queue(chunk.listed.unwrap_or(0), chunk.completion_tokens, chunk.finish.is_some());
+            state.queue_chunk(chunk.listed.unwrap_or(0), chunk.completion_tokens, chunk.finish.is_some());
             // Further chunks until the waiter runs wait in its list.
-            if !state.woken {
-                state.woken = true;
+            if !state.is_woken {
+                state.is_woken = true;
                 let turn = self.stage.script.waiter_turns.map(|turns| self.turn + u64::from(turns));
                 self.due.push_back(WokenWaiter { turn, rid: Arc::clone(state.rid()) });
             }
@@ -221,6 +223,7 @@ impl Tokenizer {
         let Some(state) = self.states.get_mut(rid) else { return };
         let mut finished = false;
         let Stage { script, account, reports, departures, .. } = &self.stage;
+        // The response begins only once.
         if let Some(times) = state.arrival.take() {
             reports.push(PeerAction::Responds { rid: Arc::clone(rid), times });
         }
@@ -229,7 +232,7 @@ impl Tokenizer {
             reports.push(PeerAction::Delivered(given));
         });
         if !finished && let Some(tokens) = state.left_after() {
-            account.count(|truth| truth.clients_left += 1);
+            account.update_truth(|truth| truth.clients_left += 1);
             reports.push(PeerAction::ClientLeft { rid: Arc::clone(rid), tokens });
             departures.insert(Arc::clone(rid), reports.now());
             finished = true;
@@ -250,7 +253,7 @@ mod tests {
 
     use super::super::{Network, Reports};
     use super::*;
-    use crate::demo::encode::{BatchRow, Class, Finish, SglangRelease, batch};
+    use crate::demo::encode::{BatchRow, Class, Finish, SglangRelease, encode_batch};
     use crate::demo::scenario::{Cost, Scenario, Script, TokenizerPhase};
     use crate::demo::truth::{Account, Truth};
 
@@ -280,7 +283,7 @@ mod tests {
             };
             let rows: Vec<_> = rids.iter().map(|rid| row(rid)).collect();
             let id = FrameId { hop: HopId(0), lane: 0, seq: step.into() };
-            let parts = vec![batch(SglangRelease::V0_5_9, Class::TokenIds, &rows, false).into()];
+            let parts = vec![encode_batch(SglangRelease::V0_5_9, Class::TokenIds, &rows, false).into()];
             inbox.push(InboxMessage { id, parts });
         }
         inbox
@@ -300,12 +303,12 @@ mod tests {
             tokenizer.states.insert(rid.into(), state);
         }
         let all_served = async {
-            while account.open() > 0 {
+            while account.open_requests() > 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
         tokio::select! {
-            failed = tokenizer.run() => panic!("{failed:?}"),
+            failed = tokenizer.run_event_loop() => panic!("{failed:?}"),
             () = all_served => account.truth(),
         }
     }

@@ -26,31 +26,33 @@ pub(super) struct WaiterState {
     clients_add_up: bool,
     out_list: Vec<Queued>,
     /// Set while the event is set and the waiter is due to run.
-    pub(super) woken: bool,
+    pub(super) is_woken: bool,
     /// When the request reached its socket; `None` once its response has begun.
     pub(super) arrival: Option<ArrivalTimes>,
     /// Number of tokens after which the client leaves; `None` if it stays.
     pub(super) leaves_after: Option<u32>,
     /// Number of tokens queued so far.
-    made: u32,
-    given: u32,
+    tokens_queued: u32,
+    /// Number of tokens passed to the client so far.
+    tokens_given: u32,
     /// Set once one of its chunks was dropped or merged.
-    affected: bool,
+    is_affected: bool,
 }
 
 impl WaiterState {
+    /// State of a new request. `clients_add_up`: its client takes all tokens of a delivery for new ones, whatever the mode.
     pub(super) fn new(rid: &str, mode: Mode, clients_add_up: bool) -> Self {
         Self {
             rid: rid.into(),
             mode,
             clients_add_up,
             out_list: Vec::new(),
-            woken: false,
+            is_woken: false,
             arrival: None,
             leaves_after: None,
-            made: 0,
-            given: 0,
-            affected: false,
+            tokens_queued: 0,
+            tokens_given: 0,
+            is_affected: false,
         }
     }
 
@@ -60,73 +62,73 @@ impl WaiterState {
 
     /// Number of tokens after which the client left; `None` if it is there.
     pub(super) fn left_after(&self) -> Option<u32> {
-        let has_left = self.leaves_after.is_some_and(|tokens| self.given >= tokens);
-        has_left.then_some(self.given)
+        let has_left = self.leaves_after.is_some_and(|tokens| self.tokens_given >= tokens);
+        has_left.then_some(self.tokens_given)
     }
 
     /// Queues a chunk of `tokens` tokens. `count` is the number of tokens so far, if the chunk states it.
-    pub(super) fn queue(&mut self, tokens: u32, count: Option<u32>, finished: bool) {
-        self.made = count.unwrap_or(self.made + tokens);
-        self.out_list.push(Queued { tokens, completion_tokens: self.made, finished });
+    pub(super) fn queue_chunk(&mut self, tokens: u32, count: Option<u32>, finished: bool) {
+        self.tokens_queued = count.unwrap_or(self.tokens_queued + tokens);
+        self.out_list.push(Queued { tokens, completion_tokens: self.tokens_queued, finished });
     }
 
     /// Runs the waiter: passes deliveries to `give` and counts dropped and merged chunks in `account`.
     pub(super) fn pass_queued_chunks(&mut self, waiter: Waiter, account: &Account, mut give: impl FnMut(PeerDelivery)) {
-        self.woken = false;
+        self.is_woken = false;
         let queued = std::mem::take(&mut self.out_list);
-        let Some((&last, earlier)) = queued.split_last() else {
-            return;
-        };
+        let Some((&last, earlier)) = queued.split_last() else { return };
         let tokens_before: u32 = earlier.iter().map(|chunk| chunk.tokens).sum();
         let earlier_chunks = earlier.len() as u64;
-        if self.mode == Mode::Cumulative {
-            give(self.create_delivery(last.completion_tokens, last, account));
-        } else {
-            match waiter {
-                Waiter::YieldsAll => {
-                    for &chunk in &queued {
-                        give(self.create_delivery(chunk.tokens, chunk, account));
-                    }
-                    return;
-                }
-                Waiter::KeepsLast => {
-                    if earlier_chunks > 0 {
-                        account.count(|truth| {
-                            truth.chunks_dropped += earlier_chunks;
-                            truth.tokens_lost += u64::from(tokens_before);
-                        });
-                        self.count_affected_request(account);
-                    }
-                    give(self.create_delivery(last.tokens, last, account));
-                }
-                Waiter::Merges => give(self.create_delivery(tokens_before + last.tokens, last, account)),
+        let is_cumulative = self.mode == Mode::Cumulative;
+        if !is_cumulative && waiter == Waiter::YieldsAll {
+            // Each chunk has a delivery of its own, so none is dropped or merged.
+            for &chunk in &queued {
+                give(self.create_delivery(chunk.tokens, chunk, account));
             }
+            return;
         }
-        // A cumulative delivery contains all tokens so far, so it merges whatever the waiter does.
-        let are_merged = self.mode == Mode::Cumulative || waiter == Waiter::Merges;
-        if are_merged && earlier_chunks > 0 {
-            account.count(|truth| truth.chunks_merged += earlier_chunks);
-            self.count_affected_request(account);
+        // One delivery for all queued chunks. A cumulative one has all tokens so far, so it merges them whatever the waiter does.
+        let are_dropped = !is_cumulative && waiter == Waiter::KeepsLast;
+        let tokens = if is_cumulative {
+            last.completion_tokens
+        } else if are_dropped {
+            last.tokens
+        } else {
+            tokens_before + last.tokens
+        };
+        give(self.create_delivery(tokens, last, account));
+        if earlier_chunks == 0 {
+            return;
         }
+        account.update_truth(|truth| {
+            if are_dropped {
+                truth.chunks_dropped += earlier_chunks;
+                truth.tokens_lost += u64::from(tokens_before);
+            } else {
+                truth.chunks_merged += earlier_chunks;
+            }
+        });
+        self.count_affected_request(account);
     }
 
     /// Counts the request once. Kept here, so that nothing needs to be stored for finished requests.
     fn count_affected_request(&mut self, account: &Account) {
-        if !self.affected {
-            self.affected = true;
-            account.count(|truth| truth.rids_affected += 1);
+        if !self.is_affected {
+            self.is_affected = true;
+            account.update_truth(|truth| truth.rids_affected += 1);
         }
     }
 
-    /// Delivers `tokens` to the client, which counts them as new, or as all so far minus those it has.
+    /// Makes a delivery of `tokens`, and counts in `account` how many of them the client takes for new: all, or, if it reads cumulative counts,
+    /// those beyond the ones that it has.
     fn create_delivery(&mut self, tokens: u32, chunk: Queued, account: &Account) -> PeerDelivery {
         let mode = if self.clients_add_up { Mode::Incremental } else { self.mode };
-        let counted = match mode {
+        let new_for_client = match mode {
             Mode::Incremental => tokens,
-            Mode::Cumulative => tokens - self.given,
+            Mode::Cumulative => tokens - self.tokens_given,
         };
-        self.given = chunk.completion_tokens;
-        account.count(|truth| truth.tokens_claimed += u64::from(counted));
+        self.tokens_given = chunk.completion_tokens;
+        account.update_truth(|truth| truth.tokens_claimed += u64::from(new_for_client));
         if chunk.finished {
             account.count_closed_request();
         }
@@ -161,7 +163,7 @@ mod tests {
             account.count_started_request();
             let mut state = WaiterState::new("d5a06630b7c75f3897de269456fef0c2", mode, false);
             for (tokens, completion_tokens) in [(1, 1), (2, 3), (4, 7)] {
-                state.queue(tokens, Some(completion_tokens), completion_tokens == 7);
+                state.queue_chunk(tokens, Some(completion_tokens), completion_tokens == 7);
             }
             let mut given = Vec::new();
             state.pass_queued_chunks(waiter, &account, |g| given.push(g.tokens));
@@ -174,7 +176,7 @@ mod tests {
                 truth.tokens_claimed,
             ];
             assert_eq!((&given[..], counted), (deliveries, counts), "{mode:?} {waiter:?}");
-            assert_eq!(account.open(), 0);
+            assert_eq!(account.open_requests(), 0);
         }
     }
 
@@ -185,7 +187,7 @@ mod tests {
         account.count_started_request();
         let mut state = WaiterState::new("r", Mode::Cumulative, true);
         for n in 1..=4 {
-            state.queue(1, Some(n), n == 4);
+            state.queue_chunk(1, Some(n), n == 4);
             state.pass_queued_chunks(Waiter::KeepsLast, &account, |_| {});
         }
         assert_eq!(account.truth().tokens_claimed, 1 + 2 + 3 + 4);

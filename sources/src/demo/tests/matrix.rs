@@ -133,12 +133,12 @@ fn inflated_counts_rank_above_waits() {
         let gap = format!("warning first-token-gap {hop} unknown");
         let backlog = format!("warning backlog {hop}");
         // At the end, the backlog has been over for less than ten seconds.
-        let expected = ["critical inflation", &gap, &backlog, "warning merged-chunks tokenizer->client"];
+        let expected = ["critical inflation tokenizer", &gap, &backlog, "warning merged-chunks tokenizer->client"];
         check(script(Scenario::Regression, at), at, &expected);
     }
-    check_all(Scenario::Regression, &[At::Workers], &["critical inflation"]);
+    check_all(Scenario::Regression, &[At::Workers], &["critical inflation worker"]);
     let expected = [
-        "critical inflation",
+        "critical inflation worker",
         "critical backlog detokenizer->worker",
         "warning first-token-gap detokenizer->worker busy",
     ];
@@ -152,7 +152,7 @@ fn each_phase_of_the_regression_has_its_own_headline() {
         let phases: &'static [TokenizerPhase] = &script.phases[n..=n];
         Script { phases, ..script }
     };
-    check(phase(0), At::Direct, &["critical inflation"]);
+    check(phase(0), At::Direct, &["critical inflation tokenizer"]);
     let expected = [
         "warning first-token-gap scheduler->tokenizer busy",
         "warning backlog scheduler->tokenizer",
@@ -215,7 +215,7 @@ fn a_frozen_scheduler_is_the_headline() {
 fn requests_whose_client_left_are_abandoned() {
     for at in [At::Direct, At::Detokenizer] {
         let script = script(Scenario::Abandoned, at);
-        let (report, DemoTruth { truth, .. }) = check(script, at, &["warning abandoned-requests"]);
+        let (report, DemoTruth { truth, .. }) = check(script, at, &["warning abandoned-requests scheduler"]);
         let evidence = &report["findings"][0]["evidence"];
         assert!(truth.requests_abandoned > 2 && truth.clients_left >= truth.requests_abandoned, "{truth:?}");
         assert_eq!(

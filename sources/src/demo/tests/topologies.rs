@@ -126,8 +126,11 @@ fn more_detokenizers_move_the_wait_to_the_next_bottleneck() {
     };
     let (one, four, eight) = (run(1), run(4), run(8));
     let moved = |a: &Report, b: &Report| {
-        let diff =
-            Diff::of(NamedRun { name: "a", report: a }, NamedRun { name: "b", report: b }, &DiffOptions::default());
+        let diff = Diff::of_runs(
+            NamedRun { name: "a", report: a },
+            NamedRun { name: "b", report: b },
+            &DiffOptions::default(),
+        );
         let wait = diff.wait.clone().expect("both runs see where chunks wait");
         assert!(wait.summary.starts_with("the wait moved from "), "{}", diff.to_text());
         assert!(diff.to_text().contains("WHERE A CHUNK'S TIME GOES"), "{}", diff.to_text());

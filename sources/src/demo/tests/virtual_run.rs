@@ -74,7 +74,7 @@ pub(super) fn play(script: Script, time: Duration) -> (Report, DemoTruth) {
         };
         tokio::select! {
             biased;
-            played = async { stage.open().await?.await } => played.expect("the peers play"),
+            played = async { stage.start_peers().await?.await } => played.expect("the peers play"),
             () = watched => {}
         }
         turn(true);

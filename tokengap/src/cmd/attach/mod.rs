@@ -121,8 +121,8 @@ impl Args {
         }
     }
 
-    /// Options of the attach, by the arguments.
-    fn options(&self, python: Option<PythonOptions>) -> anyhow::Result<AttachOptions> {
+    /// Options of the attach, by the arguments. Reads the tokenizer, if one is named.
+    fn attach_options(&self, python: Option<PythonOptions>) -> anyhow::Result<AttachOptions> {
         Ok(AttachOptions {
             named: self.pid.iter().map(|spec| spec.pid).collect(),
             capture: self.capture,
@@ -138,12 +138,12 @@ impl Args {
 }
 
 /// `tokengap attach`: finds the engines, attaches to them and watches them until the end.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run_attach(args: &Args) -> anyhow::Result<ExitCode> {
     // The token is read before root is given up.
     let endpoint = args.live.telemetry.endpoint_options()?;
     let python = args.python_stacks.map(|hertz| PythonOptions::start(hertz, args.python_stacks_all)).transpose()?;
     confinement::confine_attach(&args.live, &args.helper_options())?;
-    let options = args.options(python)?;
+    let options = args.attach_options(python)?;
     let names = EngineNames { names: args.engine.iter().cloned().collect() };
     // Before discovery, which may take long, and before the attach is announced, so that an interrupt prints a report.
     let signals = Signals::install().context("cannot listen for signals")?;
@@ -153,19 +153,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let start_up = StartUp::new(&signals, args.live.duration);
     let named = args.pid.clone();
-    let Some(watcher) = start_up.wait(move || processes(&named))? else {
+    let Some(watcher) = start_up.wait_for_result_of(move || find_processes(&named))? else {
         return end_early(args, endpoint, &signals, "the search for the engine's processes");
     };
     let topology = watcher.topology().clone();
     let named = args.pid.clone();
     let names_to_select = names.clone();
-    let Some(chosen) = start_up.wait(move || names_to_select.select_engines(choose_engines(&topology, &named)?))?
+    let Some(chosen) =
+        start_up.wait_for_result_of(move || names_to_select.select_engines(choose_engines(&topology, &named)?))?
     else {
         return end_early(args, endpoint, &signals, "the choice of an engine");
     };
     // If the user named the processes, no further engine may join.
     let joining = if args.pid.is_empty() { Some(names) } else { None };
-    let Some((engines, attached)) = start_up.wait(move || EngineRuns::attach(watcher, chosen, options, joining))?
+    let Some((engines, attached)) =
+        start_up.wait_for_result_of(move || EngineRuns::attach(watcher, chosen, options, joining))?
     else {
         return end_early(args, endpoint, &signals, "the attach to the engine's processes");
     };
@@ -220,7 +222,7 @@ fn watch_engines(
     let mut runs = maker.start_first_runs(first, endpoint)?;
     let mut pairs = LivePairs::new(maker.screen(), live.report.slowest);
     let mut join = || Some(maker.start_further_run(engines.next_run()?));
-    let mut compare = |runs: &mut [Running<WatchedEngine>]| pairs.update(runs, pair_servers);
+    let mut compare = |runs: &mut [Running<WatchedEngine>]| pairs.update_pairs(runs, pair_servers);
     let hooks = RunHooks { join: Some(&mut join), compare: Some(&mut compare) };
     app::run_live(&mut runs, live, signals, hooks)?;
     // Restore the terminal before printing anything.
@@ -296,7 +298,7 @@ fn end_early(
 }
 
 /// Finds the processes of engines, and those `named` by the user.
-pub(super) fn processes(named: &[RoleSpec]) -> anyhow::Result<Watcher> {
+pub(super) fn find_processes(named: &[RoleSpec]) -> anyhow::Result<Watcher> {
     open_files::raise_limit(open_files::DISCOVERY);
     let options =
         discover::DiscoverOptions { named: named.to_vec(), ..discover::DiscoverOptions::new(engines::DISCOVERED) };

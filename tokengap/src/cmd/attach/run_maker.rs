@@ -48,7 +48,7 @@ impl<'a> RunMaker<'a> {
                 self.telemetry = first.shared_telemetry();
                 outputs.push(first);
             } else {
-                outputs.push(RunOutputs::open_further(self.live, engine.kind(), &files, &self.telemetry)?);
+                outputs.push(RunOutputs::open_for_further_run(self.live, engine.kind(), &files, &self.telemetry)?);
             }
         }
         self.screen = app::open_screen(self.live)?.map(|screen| Rc::new(RefCell::new(screen)));
@@ -67,7 +67,8 @@ impl<'a> RunMaker<'a> {
     /// Starts the run of an engine that joins the others. If its files cannot be opened, it goes on without them.
     pub(super) fn start_further_run(&mut self, engine: EngineRun) -> Running<WatchedEngine> {
         let name = engine.name();
-        let opened = RunOutputs::open_further(self.live, engine.kind(), &self.files.of_run(&name), &self.telemetry);
+        let opened =
+            RunOutputs::open_for_further_run(self.live, engine.kind(), &self.files.of_run(&name), &self.telemetry);
         // The other runs go on, so a failure here must not end the command.
         let mut problem = None;
         let outputs = opened.unwrap_or_else(|error| {

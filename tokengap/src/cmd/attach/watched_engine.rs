@@ -164,8 +164,9 @@ impl About for WatchedEngine {
 }
 
 impl Source for WatchedEngine {
+    /// Passes new events of the engine to the session, and updates its line in the list of runs.
     fn poll(&mut self, session: &mut Session) -> Flow {
-        let flow = LiveSource::poll(&mut self.engine, &mut |event| session.event(event));
+        let flow = LiveSource::poll(&mut self.engine, &mut |event| session.process_event(event));
         self.update_line(session.analysis());
         flow
     }

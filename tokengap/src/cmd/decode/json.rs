@@ -54,6 +54,7 @@ struct MessageLine<'a> {
 }
 
 impl Serialize for MessageLine<'_> {
+    /// Writes the message as an object. Content beyond the budget is left out, and `truncated` says so.
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let shape = self.message.shape();
         let chunks = self.message.chunks();
@@ -70,7 +71,8 @@ impl Serialize for MessageLine<'_> {
         }
         fields.serialize_field("chunks", &ChunkList { message: self.message, budget: self.budget })?;
         if !self.message.requests().is_empty() {
-            fields.serialize_field("requests", &RequestList(self.message.requests(), self.budget))?;
+            let requests = RequestList { requests: self.message.requests(), budget: self.budget };
+            fields.serialize_field("requests", &requests)?;
         }
         if self.budget.is_exhausted() {
             fields.serialize_field("truncated", &true)?;
@@ -85,6 +87,7 @@ struct ChunkList<'a> {
 }
 
 impl Serialize for ChunkList<'_> {
+    /// Writes the chunks as a list, as far as the budget allows.
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let Self { message, budget } = *self;
         // What an abort has instead of chunks was written as its request.
@@ -95,11 +98,15 @@ impl Serialize for ChunkList<'_> {
     }
 }
 
-struct RequestList<'a>(&'a [DispatchedRequest<'a>], &'a OutputBudget);
+struct RequestList<'a> {
+    requests: &'a [DispatchedRequest<'a>],
+    budget: &'a OutputBudget,
+}
 
 impl Serialize for RequestList<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(self.0.iter().take_while(|request| self.1.charge(CHUNK_BYTES + request.rid.len())))
+        let Self { requests, budget } = self;
+        to.collect_seq(requests.iter().take_while(|request| budget.charge(CHUNK_BYTES + request.rid.len())))
     }
 }
 
@@ -110,6 +117,7 @@ struct Chunk<'a> {
 }
 
 impl Serialize for Chunk<'_> {
+    /// Writes the chunk as an object, and charges its content to the budget.
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let Self { message, index, budget } = *self;
         let chunk = message.chunks()[index];
@@ -169,6 +177,7 @@ impl<'a> WireValue<'a> {
 }
 
 impl Serialize for WireValue<'_> {
+    /// Writes the value as JSON. Items beyond a limit of depth, number or bytes are left out.
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self.value.clone() {
             Value::Null => to.serialize_unit(),

@@ -49,6 +49,7 @@ impl MessageReader {
 }
 
 impl<'a> AnyMessage<'a> {
+    /// What kind of message it is, in which codec and layout.
     pub(super) fn shape(&self) -> &Shape {
         match self {
             Self::Sglang(batch, _) => batch.shape(),
@@ -67,6 +68,7 @@ impl<'a> AnyMessage<'a> {
         }
     }
 
+    /// The message's chunks; of an abort, the requests that it names.
     pub(super) fn chunks(&self) -> &[Chunk<'a>] {
         match self {
             Self::Sglang(batch, _) => batch.chunks(),

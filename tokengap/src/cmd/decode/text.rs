@@ -37,6 +37,7 @@ pub(super) fn write_message(
         let mut line = format!("  {}", request.rid.escape_debug());
         let prompt = request.prompt_tokens.map(u64::from);
         for (name, number) in [("prompt", prompt), ("room", request.room), ("arrived", request.arrived_unix_ns)] {
+            // Writing to a string cannot fail.
             if let Some(number) = number {
                 let _ = write!(line, "  {name} {number}");
             }

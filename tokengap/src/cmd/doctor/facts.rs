@@ -28,8 +28,8 @@ fn named_fact(name: impl Into<String>, value: impl Into<Option<String>>) -> Fact
 pub(super) fn machine_facts() -> Vec<Fact> {
     let mut facts = vec![
         named_fact("kernel", read_setting("/proc/sys/kernel/osrelease")),
-        named_fact("kernel types (BTF)", kernel_types()),
-        named_fact("uprobes", uprobe_support()),
+        named_fact("kernel types (BTF)", describe_kernel_types()),
+        named_fact("uprobes", try_uprobe()),
         named_fact("capabilities", capability_summary()),
     ];
     for kind in [NamespaceKind::User, NamespaceKind::Pid, NamespaceKind::Time] {
@@ -63,7 +63,7 @@ fn cgroup_version() -> Option<&'static str> {
 }
 
 /// Whether the types of the running kernel (BTF) can be read.
-fn kernel_types() -> String {
+fn describe_kernel_types() -> String {
     match Btf::read_running_kernel() {
         Ok(btf) if btf.probe_offsets().sched() => "readable, with the required fields of task_struct".to_owned(),
         Ok(_) => "readable, without the required fields of task_struct".to_owned(),
@@ -71,8 +71,8 @@ fn kernel_types() -> String {
     }
 }
 
-/// Whether a uprobe can be set, tried on this process.
-fn uprobe_support() -> String {
+/// Tries to set a uprobe on this process, and says in which way that works, or why not.
+fn try_uprobe() -> String {
     match probe_self_with_multi_uprobe() {
         Ok(true) => "set on tokengap itself, with one link for multiple probe points".to_owned(),
         Ok(false) => "set on tokengap itself, with one perf event per probe point".to_owned(),
@@ -192,13 +192,13 @@ fn describe_libzmq(process: &Process) -> Option<String> {
     let release = library.release.as_ref().map_or("of unknown release".to_owned(), ToString::to_string);
     let what = match analyse_libzmq(process.id.pid, library) {
         Ok(code) => {
-            let places = if code.has_single_points { "code supported" } else { "probed at entries and returns" };
+            let probing = if code.has_single_points { "code supported" } else { "probed at entries and returns" };
             let layout = match code.has_known_layout {
                 Some(true) => "known message layout",
                 Some(false) => "unknown message layout",
                 None => "assumed message layout",
             };
-            format!("{places}, {layout}")
+            format!("{probing}, {layout}")
         }
         Err(error) => error,
     };

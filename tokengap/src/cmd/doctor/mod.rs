@@ -14,7 +14,7 @@ use probe_user::discover::{Engine, PickError, RoleSpec, Watcher};
 use serde::Serialize;
 use sources::attach::{EngineTraits, FeatureRow, FeatureState, Reason};
 
-use crate::cmd::attach::{choose_engines, processes, role_spec};
+use crate::cmd::attach::{choose_engines, find_processes, role_spec};
 use crate::{app, output};
 use facts::Fact;
 
@@ -95,8 +95,8 @@ impl EngineLine {
 }
 
 /// `tokengap doctor`: prints which features work here. Exit code 1 if one does not.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let watcher = processes(&args.pid)?;
+pub(crate) fn run_doctor(args: &Args) -> anyhow::Result<ExitCode> {
+    let watcher = find_processes(&args.pid)?;
     let topology = watcher.topology();
     let engines = match topology.pick_engines(&args.pid) {
         // Without an engine, the machine is diagnosed.
@@ -109,13 +109,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let diagnosis = diagnose(watcher, &engines, args.attach);
     let text = if args.json { serde_json::to_string_pretty(&diagnosis)? + "\n" } else { diagnosis_text(&diagnosis) };
-    output::write_result(None, &text, app::form(args.json), false)?;
+    output::write_result(None, &text, app::escape_form(args.json), false)?;
     let all_work = diagnosis.features.iter().all(|row| row.state == FeatureState::Works);
     Ok(ExitCode::from(u8::from(!all_work)))
 }
 
-/// Tests each feature, by an attach to the engine if `attach`, else on this process.
-fn diagnose(watcher: Watcher, engines: &[Engine], attach: bool) -> Diagnosis {
+/// Tests each feature: on the engine if `tries_attach`, which attaches to it for a moment, else on this process.
+fn diagnose(watcher: Watcher, engines: &[Engine], tries_attach: bool) -> Diagnosis {
     let mut facts = facts::machine_facts();
     // The facts of many processes would hide those of the machine.
     if let [engine] = engines {
@@ -132,7 +132,7 @@ fn diagnose(watcher: Watcher, engines: &[Engine], attach: bool) -> Diagnosis {
         features.push(rows::thread_times_row(engine));
     }
     match engine {
-        Some(engine) if attach => {
+        Some(engine) if tries_attach => {
             features.extend(trial::try_on_engine(watcher, engine.clone()));
             features.push(rows::splice_row(&engine));
         }
@@ -164,6 +164,7 @@ const STATE_WIDTH: usize = 9;
 fn diagnosis_text(diagnosis: &Diagnosis) -> String {
     let mut out = format!("tokengap {} {}", env!("CARGO_PKG_VERSION"), RunEnvironment::current().phrase());
     write_engines(&mut out, diagnosis);
+    // Writing to a string cannot fail.
     for row in &diagnosis.features {
         let _ = writeln!(out, "{:NAME_WIDTH$} {:STATE_WIDTH$} {}", row.name, row.state.word(), line(&row.tried));
     }
@@ -183,6 +184,7 @@ fn write_engines(out: &mut String, diagnosis: &Diagnosis) {
         out.push_str(", without an engine\n\n");
         return;
     };
+    // Writing to a string cannot fail.
     if diagnosis.engines.len() <= 1 {
         let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
         let _ = writeln!(out, ", engine of pids {}\n", pids.join(", "));
@@ -208,6 +210,7 @@ fn write_reasons(out: &mut String, features: &[FeatureRow]) {
                 out.push('\n');
             }
             printed.push(reason);
+            // Writing to a string cannot fail.
             let _ = writeln!(out, "{}: {}", row.name, line(&reason.why));
             if let Some(fix) = &reason.fix {
                 let _ = writeln!(out, "    {}", line(fix));

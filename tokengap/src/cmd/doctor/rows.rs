@@ -16,6 +16,7 @@ use sources::splice::Located;
 /// Tests whether an engine is visible.
 pub(super) fn engine_row(has_engine: bool, topology: &Topology) -> FeatureRow {
     let mut reasons: Vec<Reason> = topology.blind_spots.iter().map(Reason::from).collect();
+    // A process that cannot be read may be a part of the engine.
     let state = if !has_engine {
         FeatureState::Missing
     } else if reasons.is_empty() {

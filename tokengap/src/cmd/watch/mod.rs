@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use outputs::report::RunReport;
-use session::remote::{RemoteOptions, RemoteRun, RemoteRuns};
+use replay::watch::{RemoteOptions, RemoteRun, RemoteRuns};
 use session::sink::Sink;
 use session::telemetry::AccessToken;
 use session::{Observer, RunHooks, RunOptions, Running, Session, Signals};
@@ -74,12 +74,12 @@ pub(crate) struct Args {
 }
 
 /// `tokengap watch`: shows the runs that other tokengaps serve.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run_watch(args: &Args) -> anyhow::Result<ExitCode> {
     let token = match &args.token_file {
         Some(path) => Some(AccessToken::of_file(path, named_file::open(path))?),
         None => None,
     };
-    let ports = args.addresses.iter().filter_map(|run| run.address.rsplit_once(':')?.1.parse().ok());
+    let ports = args.addresses.iter().filter_map(RunAddress::port);
     // The screen can export a report into the working folder.
     let here = if args.outcome.is_headless() { None } else { Some(Path::new("report.json")) };
     confinement::confine_watch(ports, &[args.record.as_deref(), here]);
@@ -122,10 +122,10 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
         runs.push(maker.create_run(remote, are_several));
     }
     let mut join = || Some(maker.start_further_run(remotes.next_run()?));
-    let mut compare = |runs: &mut [Running<Pod>]| live_pairs.update(runs, pair_servers);
+    let mut compare = |runs: &mut [Running<Pod>]| live_pairs.update_pairs(runs, pair_servers);
     let hooks = RunHooks { join: Some(&mut join), compare: Some(&mut compare) };
     let run_options = RunOptions { hooks, duration: args.duration, reload: None, alarm: &app::print_message };
-    session::run(&mut runs, &signals, run_options);
+    session::run_sessions(&mut runs, &signals, run_options);
     // Restore the terminal before printing anything.
     for run in &mut runs {
         run.source.leave_screen();
@@ -195,12 +195,21 @@ struct RunAddress {
     engine: Option<String>,
 }
 
+impl RunAddress {
+    /// The port to connect to, which a parsed address always has.
+    fn port(&self) -> Option<u16> {
+        let (_host, port) = self.address.rsplit_once(':')?;
+        port.parse().ok()
+    }
+}
+
 /// Parses `HOST:PORT` and `HOST:PORT/ENGINE`, also as a URL.
 fn parse_address(text: &str) -> Result<RunAddress, String> {
     let hint = "expected an address like 127.0.0.1:9464 or 127.0.0.1:9464/sglang:30000";
     if text.starts_with("https://") {
         return Err("tokengap serves http only: forward the port with SSH or kubectl, and watch 127.0.0.1:PORT".into());
     }
+    // An engine's name follows the first slash.
     let rest = text.strip_prefix("http://").unwrap_or(text);
     let (address, engine) = rest.split_once('/').unwrap_or((rest, ""));
     let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use outputs::report::{RunReport, hostile};
 use recording::{BlockReader, Record, RecordOptions, RecordingHeader, StreamSection};
+use replay::watch::{RemoteEvent, RemoteRun};
 use serde_json::Value;
-use session::remote::{RemoteEvent, RemoteRun};
 use session::units::{format_count, format_duration};
 use session::{About, Flow, Session, Source};
 use trace::clock::Anchor;
@@ -51,7 +51,7 @@ pub(super) struct Pod {
     down_reason: String,
     /// The analysis failed, so the run is not followed any further.
     is_broken: bool,
-    stopped: bool,
+    is_stopped: bool,
     gaps: u64,
     /// Blocks that could not be decoded, and the reason of the last.
     unreadable_blocks: u64,
@@ -82,8 +82,9 @@ impl About for Pod {
 }
 
 impl Source for Pod {
+    /// Passes what has arrived from the remote run to the session, and updates its line in the list of runs.
     fn poll(&mut self, session: &mut Session) -> Flow {
-        if self.stopped {
+        if self.is_stopped {
             return Flow::Ended;
         }
         let mut flow = Flow::Idle;
@@ -96,7 +97,7 @@ impl Source for Pod {
                     self.host = host.filter(|host| !host.is_empty());
                     self.update_name();
                 }
-                Some(RemoteEvent::Down(why)) => self.connection_lost(why, session),
+                Some(RemoteEvent::Down(why)) => self.record_connection_loss(why, session),
                 Some(RemoteEvent::Section(section)) => self.process_section(*section, session),
             }
             flow = Flow::Busy;
@@ -104,7 +105,7 @@ impl Source for Pod {
         let now = Instant::now();
         if now >= self.next_update {
             self.next_update = now + UPDATE_INTERVAL;
-            self.update_state(now);
+            self.update_connection_problems(now);
             if let Some(RunView { screen, run_index }) = &self.screen {
                 screen.borrow_mut().set_pod(*run_index, self.summary_line(now, session.analysis()));
             }
@@ -115,12 +116,13 @@ impl Source for Pod {
     }
 
     fn stop(&mut self) {
-        self.stopped = true;
+        self.is_stopped = true;
     }
 }
 
 impl Pod {
-    pub(super) fn new(remote: RemoteRun, screen: Option<RunView>, args: &Args, several: bool) -> Self {
+    /// A remote run before its connection. If `are_several`, each run has a recording of its own.
+    pub(super) fn new(remote: RemoteRun, screen: Option<RunView>, args: &Args, are_several: bool) -> Self {
         let now = Instant::now();
         let record = args.record.clone();
         Self {
@@ -138,12 +140,16 @@ impl Pod {
             next_update: now,
             down_reason: String::new(),
             is_broken: false,
-            stopped: false,
+            is_stopped: false,
             gaps: 0,
             unreadable_blocks: 0,
             unreadable_reason: String::new(),
             limits: args.limits.limits(),
-            record: if several { record.map(|path| recording::path_of_run(&path, &remote.endpoint())) } else { record },
+            record: if are_several {
+                record.map(|path| recording::path_of_run(&path, &remote.endpoint()))
+            } else {
+                record
+            },
             options: RecordOptions {
                 max_bytes: args.record_max_size,
                 force: args.force,
@@ -167,7 +173,7 @@ impl Pod {
     }
 
     /// Records that the connection to the run was lost, and says so once.
-    fn connection_lost(&mut self, down_reason: String, session: &mut Session) {
+    fn record_connection_loss(&mut self, down_reason: String, session: &mut Session) {
         // After the end of a run, the connection is closed.
         if self.state == PodState::Ended {
             return;
@@ -217,7 +223,7 @@ impl Pod {
     /// Begins the run of this header, after the end of the run before it if there was one.
     fn start_run(&mut self, run: u64, header: &RecordingHeader, session: &mut Session) {
         if self.run.is_some() {
-            for message in session.close(&ReportInput::for_source(&self.kind)) {
+            for message in session.close_files(&ReportInput::for_source(&self.kind)) {
                 session.notify(message);
             }
             session.notify(format!("{} was restarted: this is the new run", self.name));
@@ -238,9 +244,9 @@ impl Pod {
         self.anchor = Some(header.anchor);
         self.closing = ReportInput::default();
         let header = RecordingHeader { source: self.kind.clone(), config, part: 0, ..header.clone() };
-        session.sink().describe(header, self.options);
+        session.sink().describe_remote_run(header, self.options);
         if let Some(path) = self.record.take()
-            && let Err(error) = session.sink().record(&path)
+            && let Err(error) = session.sink().start_recording(&path)
         {
             session.add_degraded(format!("recording: {error}"));
             session.notify(format!("! recording: {error}"));
@@ -258,8 +264,8 @@ impl Pod {
         // An error in the analysis of one run must not end the others.
         let read = catch_unwind(AssertUnwindSafe(|| {
             reader.read(block, &mut |record| match record {
-                Record::Event(event) => session.event(&event),
-                Record::Tick(now) => session.tick(now, self),
+                Record::Event(event) => session.process_event(&event),
+                Record::Tick(now) => session.process_tick(now, self),
                 Record::Anchor(_) | Record::Closing(_) => {}
             })
         }));
@@ -285,8 +291,8 @@ impl Pod {
         }
     }
 
-    /// Updates the state of the connection.
-    fn update_state(&mut self, now: Instant) {
+    /// Notes a source that has become silent, and renews the lines for the report about the connection.
+    fn update_connection_problems(&mut self, now: Instant) {
         self.update_name();
         // The source also sends sections without traffic, so silence means that it hangs or that the network holds them up.
         if self.state == PodState::Live && now - self.last_section >= SILENT_AFTER {
@@ -386,7 +392,7 @@ impl Pod {
 
     /// Finishes the run and returns its report, which has the figures of the source's last status.
     pub(super) fn finish(mut self, session: Session) -> RunReport {
-        self.update_state(Instant::now());
+        self.update_connection_problems(Instant::now());
         let engine = self.remote.engine().cloned().unwrap_or_default();
         RunReport {
             endpoint: Some(self.remote.endpoint()),

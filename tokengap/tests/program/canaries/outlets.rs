@@ -93,9 +93,7 @@ fn call_events() -> String {
 /// HTTP server of an engine, which streams a response.
 pub(crate) fn server() -> u16 {
     serve(|mut stream| {
-        let Some((head, _)) = request(&mut BufReader::new(&stream)) else {
-            return;
-        };
+        let Some((head, _)) = request(&mut BufReader::new(&stream)) else { return };
         assert!(head.contains(SECRET), "the relay has changed the request: {head}");
         let events: String = if head.contains("/v1/chat/completions") {
             call_events()

@@ -294,22 +294,42 @@ fn late_dispatches_one_after_the_other_are_information() {
     assert_eq!(only(scene.check("late-dispatch", 60 * SECOND)).severity, Severity::Info);
 }
 
+/// Requests that are dispatched after six seconds, in which each second of the tokenizer has these shares, in percent.
+fn scene_of_late_dispatches(shares: [u64; 3]) -> Scene {
+    let mut scene = scene();
+    for tenth in 1..=70 {
+        scene.cpu(tenth * 100 * MS, 7, shares);
+    }
+    for number in 0..4 {
+        add(&mut scene, number, number * 10 * MS, QUICK.dispatched_after(6 * SECOND));
+    }
+    scene.tick(9 * SECOND);
+    scene
+}
+
 /// A tokenizer that hardly runs while requests are late does not prepare them.
 #[test]
 fn late_dispatches_beside_an_idle_tokenizer_are_information() {
     for (running, severity) in [(5, Severity::Info), (80, Severity::Critical)] {
-        let mut scene = scene();
-        for tenth in 1..=70 {
-            scene.cpu(tenth * 100 * MS, 7, [running, 0, 0]);
-        }
-        for number in 0..4 {
-            add(&mut scene, number, number * 10 * MS, QUICK.dispatched_after(6 * SECOND));
-        }
-        scene.tick(9 * SECOND);
-        let found = only(scene.check("late-dispatch", 9 * SECOND));
+        let found = only(scene_of_late_dispatches([running, 0, 0]).check("late-dispatch", 9 * SECOND));
         assert_eq!(found.severity, severity, "{found:?}");
         assert!(found.summary.ends_with(&format!("the tokenizer ran {running} % of that time")), "{}", found.summary);
     }
+}
+
+/// A thread that waits for a CPU does not run.
+#[test]
+fn late_dispatches_of_a_tokenizer_that_lacks_a_cpu_say_so() {
+    let found = only(scene_of_late_dispatches([1, 98, 0]).check("late-dispatch", 9 * SECOND));
+    let use_of_time = "; the tokenizer ran 1 % of that time, and its main thread waited for a CPU 98 %";
+    assert!(found.summary.ends_with(use_of_time), "{}", found.summary);
+    let numbers = ["process_running", "run_wait"].map(|name| found.evidence[name].as_f64());
+    assert_eq!((numbers, &found.evidence["thread"]), ([Some(0.01), Some(0.98)], &"waiting for a CPU".into()));
+    assert_eq!(found.severity, Severity::Critical);
+    assert!(advice(&found).starts_with("the tokenizer was waiting for a CPU: "), "{found:?}");
+    let own_work = only(scene_of_late_dispatches([97, 2, 0]).check("late-dispatch", 9 * SECOND));
+    assert!(own_work.summary.ends_with("; the tokenizer ran 97 % of that time"), "{}", own_work.summary);
+    assert!(advice(&own_work).starts_with("tokenisation, the chat template"), "{own_work:?}");
 }
 
 /// The function that runs most is not the one that ran while requests were late.

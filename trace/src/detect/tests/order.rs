@@ -73,6 +73,11 @@ fn a_stopped_tokenizer_comes_before_the_requests_that_it_dispatches_late() {
     // A tokenizer that briefly lacks a CPU is not the reason why requests are slow to prepare.
     both.list[1].kind = "consumer-starved";
     assert_eq!(kinds_in_order(&both), ["late-dispatch", "consumer-starved"]);
+    // One that lacked a CPU while they were prepared is.
+    both.list[0].verdict.evidence.insert("thread".to_owned(), "waiting for a CPU".into());
+    assert_eq!(kinds_in_order(&both), ["consumer-starved", "late-dispatch"]);
+    both.list[1].kind = "consumer-throttled";
+    assert_eq!(kinds_in_order(&both), ["late-dispatch", "consumer-throttled"]);
 }
 
 /// Merged chunks count for ten seconds after the last one.

@@ -110,7 +110,7 @@ fn rules() -> Vec<Rule> {
         .or(
             Info,
             format!(
-                "{minor}, in fewer than {} requests at once, or if its process ran less than {} of that time",
+                "{minor}, in fewer than {} requests at once, or if its process ran, or waited for a CPU, less than {} of that time",
                 ttft::MIN_LATE_DISPATCHES,
                 percent(ttft::MIN_PREPARING_SHARE)
             ),

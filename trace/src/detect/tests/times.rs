@@ -8,7 +8,7 @@ use crate::clock::MonoNs;
 fn find(scene: &Scene, kind: &str, runs_at: &[u64]) -> Finding {
     let mut findings = Findings::default();
     for &now in runs_at {
-        findings.update(&DetectContext::new(&scene.ledger, MonoNs(now)));
+        findings.run_detectors(&DetectContext::new(&scene.ledger, MonoNs(now)));
     }
     let sorted = findings.sorted();
     let found = sorted.iter().find(|finding| finding.kind == kind).expect("it is found");

@@ -2,8 +2,8 @@
 
 use super::{MS, SECOND, Scene};
 use crate::clock::MonoNs;
-use crate::detect::attribution::busy;
-use crate::detect::late::add_busiest_threads;
+use crate::detect::attribution::busy_share;
+use crate::detect::late::add_busiest_server_thread;
 use crate::detect::{DetectContext, Findings, Severity, Verdict};
 use crate::engine::{Engines, Facts};
 use crate::event::{Capabilities, CpuSample, Delivery, FrontendWait, PollUse, Response, SendWait, ThreadPart, What};
@@ -16,8 +16,8 @@ fn time_away_from_the_poll_is_busy_time() {
     let mut scene = Scene::skip_path();
     scene.send(0, &[]);
     scene.receive_by(MS, 0, 7);
-    let busy_share = |scene: &Scene| busy(&scene.ledger, scene.ledger.hops().iter(), SECOND);
-    assert_eq!(busy_share(&scene), Some(0.0));
+    let busy_of = |scene: &Scene| busy_share(&scene.ledger, scene.ledger.hops().iter(), SECOND);
+    assert_eq!(busy_of(&scene), Some(0.0));
     let sample = CpuSample {
         name: "python3",
         wait_ns: Some(0),
@@ -25,8 +25,8 @@ fn time_away_from_the_poll_is_busy_time() {
         ..CpuSample::new(ThreadId { pid: 7, tid: 7 }, "tokenizer", SECOND, 300 * MS)
     };
     scene.apply(SECOND, What::Cpu(sample));
-    assert_eq!(busy_share(&scene), Some(0.31));
-    let of_longer_run = busy(&scene.ledger, scene.ledger.hops().iter(), 4 * SECOND);
+    assert_eq!(busy_of(&scene), Some(0.31));
+    let of_longer_run = busy_share(&scene.ledger, scene.ledger.hops().iter(), 4 * SECOND);
     assert_eq!(of_longer_run, Some(0.31 / 4.0), "of the run, although the poll was sampled for a part of it");
 }
 
@@ -109,7 +109,7 @@ fn a_backlog_that_grows_no_more_lasts_until_it_is_received() {
     let mut scene = Scene::skip_path();
     let mut findings = Findings::default();
     let mut end_at = |scene: &Scene, second: u64| {
-        findings.update(&DetectContext::new(&scene.ledger, MonoNs(second * SECOND)));
+        findings.run_detectors(&DetectContext::new(&scene.ledger, MonoNs(second * SECOND)));
         findings.sorted().iter().find(|finding| finding.kind == "backlog").map(|finding| finding.ended_at())
     };
     for second in 0..5 {
@@ -205,7 +205,7 @@ fn late_frames_that_another_finding_explains_are_no_finding() {
     let kinds = |chunks| {
         let scene = scene_with_late_frames(chunks, Some(390));
         let mut findings = Findings::default();
-        findings.update(&DetectContext::new(&scene.ledger, MonoNs(5 * SECOND)));
+        findings.run_detectors(&DetectContext::new(&scene.ledger, MonoNs(5 * SECOND)));
         findings.sorted().iter().map(|finding| finding.kind).collect::<Vec<_>>()
     };
     assert_eq!(kinds(&[]), ["late-frames"]);
@@ -215,7 +215,7 @@ fn late_frames_that_another_finding_explains_are_no_finding() {
     scene.send(4 * SECOND, &[("a", 1, 1)]);
     scene.receive(6 * SECOND, 10);
     let mut findings = Findings::default();
-    findings.update(&DetectContext::new(&scene.ledger, MonoNs(7 * SECOND)));
+    findings.run_detectors(&DetectContext::new(&scene.ledger, MonoNs(7 * SECOND)));
     let kinds: Vec<&str> = findings.sorted().iter().map(|finding| finding.kind).collect();
     assert_eq!(kinds, ["first-token-gap"], "it names this hop at this time");
 }
@@ -226,7 +226,7 @@ fn a_later_finding_does_not_explain_frames_that_were_late_before() {
     scene.send(60 * SECOND, &[("a", 1, 1)]);
     scene.receive(62 * SECOND, 10);
     let mut findings = Findings::default();
-    findings.update(&DetectContext::new(&scene.ledger, MonoNs(63 * SECOND)));
+    findings.run_detectors(&DetectContext::new(&scene.ledger, MonoNs(63 * SECOND)));
     let kinds: Vec<&str> = findings.sorted().iter().map(|finding| finding.kind).collect();
     assert_eq!(kinds, ["first-token-gap", "late-frames"]);
 }
@@ -414,7 +414,7 @@ fn busiest(threads: &[(&str, u64, u64)]) -> Verdict {
         }
     }
     let mut verdict = Verdict { summary: "late".to_owned(), ..Verdict::default() };
-    add_busiest_threads(&mut verdict, &DetectContext::new(&scene.ledger, MonoNs(3 * SECOND)), 3 * SECOND);
+    add_busiest_server_thread(&mut verdict, &DetectContext::new(&scene.ledger, MonoNs(3 * SECOND)), 3 * SECOND);
     verdict
 }
 
@@ -469,7 +469,7 @@ fn sockets_with_one_endpoint_count_as_one_receiver() {
     two.send_undecodable(1, 2_000, "truncated");
     assert!(two.check("worker-imbalance", SECOND).is_empty(), "its one frame held no chunk");
     let nameless = &unknown.check("worker-imbalance", SECOND)[0].summary;
-    assert!(nameless.starts_with("one receiver of 2 on "), "{nameless}");
+    assert!(nameless.starts_with("of the 2 receivers on "), "{nameless}");
 }
 
 #[test]

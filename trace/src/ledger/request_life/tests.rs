@@ -86,7 +86,8 @@ fn the_chunks_with_the_differing_part_of_a_tool_call_are_marked() {
     let part =
         ArgumentsPart { at: 1, chars: 9, tokens: [2, 3], whole_chunks: true, events: [1, 2], whole_events: true };
     let calls = ToolCalls { outcome: ToolCallOutcome::Missing, part: Some(part), ..ToolCalls::default() };
-    let marked = (1..=4).filter(|&end| tool_call_in(&seen(0, end, [0, 1], 1), Some(&calls)) == Some(calls.outcome));
+    let marked = (1..=4)
+        .filter(|&end| tool_call_outcome_in_chunk(&seen(0, end, [0, 1], 1), Some(&calls)) == Some(calls.outcome));
     assert_eq!(marked.collect::<Vec<u32>>(), [2, 3]);
 }
 

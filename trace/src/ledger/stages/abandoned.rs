@@ -85,8 +85,8 @@ impl AbandonedRequests {
         if self.is_logged() { "the engine's log" } else { "responses and frames" }
     }
 
-    /// Adds an output of a request that the engine discarded to `discarded`, those of the request so far. From [`ABANDONED_NS`] on, the request
-    /// counts as abandoned.
+    /// Adds an output that the engine discarded, because its request has no client, to those of the request so far (`discarded`). Once they span
+    /// [`ABANDONED_NS`], the request counts as abandoned.
     pub(super) fn add_discarded_output(&mut self, rid: &str, at: MonoNs, discarded: &mut DiscardedOutputs) {
         discarded.outputs += 1;
         let since = discarded.since.map_or(at, |since| since.min(at));
@@ -99,6 +99,7 @@ impl AbandonedRequests {
             // With those before it was known to be abandoned.
             self.outputs += discarded.outputs;
         } else {
+            // An abort may still be on its way.
             return;
         }
         self.times.record_span(since, at);
@@ -124,13 +125,14 @@ impl AbandonedRequests {
         self.keep_longest(request);
     }
 
-    /// Keeps the request if it is one of those that were abandoned longest.
+    /// Lists the request, or updates it in the list, if it is one of the [`MAX_LONGEST`] that were abandoned longest.
     fn keep_longest(&mut self, request: AbandonedRequest) {
         if let Some(known) = self.longest.iter_mut().find(|known| known.rid == request.rid) {
             *known = AbandonedRequest { last: known.last.max(request.last), ..request };
         } else if self.longest.len() < MAX_LONGEST {
             self.longest.push(request);
         } else if let Some(shortest) = self.longest.last_mut().filter(|last| last.length_ns() < request.length_ns()) {
+            // The list is sorted, so the last one is the shortest.
             *shortest = request;
         } else {
             return;

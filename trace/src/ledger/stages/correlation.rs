@@ -30,15 +30,18 @@ struct GapState {
 }
 
 impl GapStatePairs {
-    /// Adds a gap and the number of states at its end. Beyond the limit, a random sample of all pairs is kept.
-    pub(super) fn add_pair(&mut self, gap_ns: u64, states: u32) {
+    /// Adds a gap, in nanoseconds, and the number of states at its end. Beyond the limit, a random sample of all pairs is kept.
+    pub(super) fn add_gap_with_states(&mut self, gap_ns: u64, states: u32) {
         self.seen += 1;
         if self.sample.len() < MAX_PAIRS {
             self.sample.push(GapState { gap_ns, states });
             return;
         }
-        // Reservoir sampling. A fixed sequence, so that replaying a recording gives the same number.
+        // Reservoir sampling: of `seen` pairs, each is kept with the same probability if the new one replaces the pair at a random index below
+        // `seen`, and none at an index beyond the sample. The sequence is fixed (Knuth's multiplier), so that replaying a recording gives
+        // the same correlation.
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        // The random number has 64 bits, so this is `seen` times a fraction below 1.
         let index = ((u128::from(self.random) * u128::from(self.seen)) >> 64) as usize;
         if let Some(pair) = self.sample.get_mut(index) {
             *pair = GapState { gap_ns, states };
@@ -98,7 +101,7 @@ mod tests {
     fn of(pairs: &[(u64, u32)]) -> Option<f64> {
         let mut all = GapStatePairs::default();
         for &(gap, states) in pairs {
-            all.add_pair(gap, states);
+            all.add_gap_with_states(gap, states);
         }
         all.correlation().map(|c| c.rho)
     }
@@ -123,7 +126,7 @@ mod tests {
     fn pairs_over_the_limit_are_sampled_and_counted() {
         let mut all = GapStatePairs::default();
         for n in 0..2 * MAX_PAIRS as u64 {
-            all.add_pair(n, n as u32);
+            all.add_gap_with_states(n, n as u32);
         }
         let found = all.correlation().unwrap();
         assert_eq!((found.of, found.sampled), (2 * MAX_PAIRS as u64, MAX_PAIRS as u64));

@@ -70,7 +70,7 @@ pub struct LoggedSilence {
 }
 
 impl LoggedSilence {
-    /// Joins the failed checks of one silence. `None` if a message came in between.
+    /// One silence with the failed checks of both, if they name the same last message. `None` if a message came in between.
     fn joined_with(self, later: Self) -> Option<Self> {
         let is_same_message = self.last_message.0.abs_diff(later.last_message.0) <= SAME_MESSAGE_NS;
         if !is_same_message {
@@ -113,7 +113,7 @@ impl StateSeries {
             self.step_ns = 1_000_000_000;
             self.from = at;
         }
-        // Earlier values count in the first step, since timestamps may go back slightly.
+        // `since` is 0 for an earlier time, so values before the first count in its step: timestamps may go back slightly.
         let mut index = at.since(self.from) / self.step_ns;
         while index >= MAX_STEPS as u64 {
             // At the limit, two steps become one of twice the length.
@@ -212,7 +212,8 @@ impl LoggedProcesses {
         }
     }
 
-    /// States at `at` of the source with that name, or of the only source that logs states if none has that name.
+    /// Number of states at `at` of the process with that name, or of the only process that logs states if none has that name. `None` if there
+    /// are several, or none.
     pub(super) fn states_of(&self, by: &str, at: MonoNs) -> Option<u32> {
         let mut logging = self.list.iter().filter(|process| process.last_states.is_some());
         if let Some(process) = logging.clone().find(|process| *process.by == *by) {

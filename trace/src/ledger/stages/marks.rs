@@ -72,7 +72,7 @@ impl StageMarks {
     /// Inserts a stage in the order of time, unless it is a repetition or there are too many.
     pub(super) fn insert_mark(&mut self, mark: StageMark) -> MarkPlacement {
         let mut of_same_name = self.list.iter().filter(|known| known.name == mark.name);
-        // Two processes may log the same moment.
+        // A process logs a stage once, and two processes may log the same moment.
         let is_repeat = of_same_name.any(|known| known.by == mark.by || known.at.0.abs_diff(mark.at.0) < SAME_NS);
         if is_repeat {
             return MarkPlacement::Repeat;
@@ -96,8 +96,8 @@ impl StageMarks {
         MarkPlacement::Earlier
     }
 
-    /// New gaps: receives with a known send. A receive belongs to the latest send
-    /// before it: a request that went through two servers has two of each.
+    /// Gaps that end with a receive that no earlier call returned: `sent` and `received` are the numbers of the stage names. A receive belongs
+    /// to the latest send before it: a request that went through two servers has two of each.
     pub(super) fn take_new_gaps(&mut self, sent: u8, received: u8) -> SmallVec<[LoggedGap; 1]> {
         let mut gaps = SmallVec::new();
         let mut begin = None;

@@ -24,9 +24,7 @@ impl Ledger {
         stages.counts.sends += u64::from(meaning.position == GapPosition::Begin);
         stages.counts.receives += u64::from(meaning.position == GapPosition::End);
         let ticket = self.table.ticket_of(stage.rid).unwrap_or_else(|| self.admit_request(stage.rid, at));
-        let Some(request) = self.table.get_mut(ticket) else {
-            return;
-        };
+        let Some(request) = self.table.get_mut(ticket) else { return };
         request.last_at = request.last_at.max(at);
         // Lines of several log files are only nearly in order.
         request.first_at = request.first_at.min(at);
@@ -79,7 +77,7 @@ impl Ledger {
         }
     }
 
-    /// Records a gap whose both ends are in one line.
+    /// Records a gap of a request from a log line that has its length and its end, the stage `received`.
     fn record_timed_gap(&mut self, ticket: Ticket, received: StageMark, gap_ns: u64) {
         let stages = &mut self.stages;
         let Some(request) = self.table.get_mut(ticket) else { return };
@@ -98,7 +96,7 @@ impl Ledger {
         self.gap.record(received.at, gap_ns);
         self.worst_gap.keep_longest(received.at, &request.rid, gap_ns);
         if let Some(states) = stages.logged_processes.states_of(stages.by.name_of(received.by), received.at) {
-            stages.gaps.add_pair(gap_ns, states);
+            stages.gaps.add_gap_with_states(gap_ns, states);
             for mark in marks.list.iter_mut().filter(|mark| **mark == received) {
                 mark.states = Some(states);
             }
@@ -109,9 +107,7 @@ impl Ledger {
     /// Pairs a request's first send with its first receive, whichever is logged last.
     fn record_logged_gap(&mut self, ticket: Ticket, StageMark { at, by, .. }: StageMark, position: GapPosition) {
         let stages = &mut self.stages;
-        let Some(request) = self.table.get_mut(ticket) else {
-            return;
-        };
+        let Some(request) = self.table.get_mut(ticket) else { return };
         match position {
             GapPosition::Begin => {
                 request.sent_first = Some(request.sent_first.map_or(at, |known| known.min(at)));
@@ -143,7 +139,7 @@ impl Ledger {
                 let states = stages.logged_processes.states_of(stages.by.name_of(gap.end.by), end);
                 marks.list[gap.receive_index].states = states;
                 if let Some(states) = states {
-                    stages.gaps.add_pair(ns, states);
+                    stages.gaps.add_gap_with_states(ns, states);
                 }
             }
         }
@@ -155,7 +151,8 @@ impl Ledger {
         }
     }
 
-    /// Marks the unlogged receives of earlier first sends as missed. Frames of one sender arrive in order, so they were received too.
+    /// Marks the receives of first tokens that the process `by` sent before `sent` as missed, if they are not logged. Frames of one sender arrive
+    /// in order, so they were received, too.
     fn mark_overtaken_receives(&mut self, by: u8, sent: MonoNs) {
         let Some(awaited) = self.stages.awaited.get_mut(&by) else { return };
         while let Some((_, ticket)) = awaited.pop_front_if(|(sent_before, _)| *sent_before < sent) {

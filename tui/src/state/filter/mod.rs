@@ -48,7 +48,7 @@ pub(super) enum Condition {
     Number {
         /// Name of its column.
         head: &'static str,
-        of: Number,
+        number_of: Number,
         compare: NumberComparison,
         value: u64,
     },
@@ -185,15 +185,15 @@ impl RequestFilter {
         self.terms.is_empty()
     }
 
-    /// Reads times that have two readings by the run.
-    pub(crate) fn settle_times(&mut self, span: RunSpan) {
+    /// Decides how times are read that can be times of day or times from the start, such as `14:59`: by the span of the run.
+    pub(crate) fn resolve_ambiguous_times(&mut self, span: RunSpan) {
         for term in &mut self.terms {
             match &mut term.condition {
-                Condition::InFlight(time) => time.settle(span),
+                Condition::InFlight(time) => time.resolve_ambiguity(span),
                 Condition::InFlightDuring(typed) | Condition::Waited(WaitOnHop { during: Some(typed), .. }) => {
-                    typed.settle(span);
+                    typed.resolve_ambiguity(span);
                 }
-                Condition::BegunSince(since) => since.settle(span),
+                Condition::BegunSince(since) => since.resolve_ambiguity(span),
                 _ => {}
             }
         }
@@ -217,7 +217,7 @@ impl RequestFilter {
         Ok(())
     }
 
-    /// Parts of rids that the filter requires.
+    /// Parts of rids that every matching request has, in lower case.
     pub(crate) fn required_rid_parts(&self) -> impl Iterator<Item = &str> {
         self.required_conditions().filter_map(|condition| match condition {
             Condition::Rid(part) => Some(part.as_str()),
@@ -235,19 +235,20 @@ impl RequestFilter {
         self.terms.iter().filter(|term| !term.is_negated).map(|term| &term.condition)
     }
 
-    /// Searches the chunks that the ledger keeps for frames that waited, where that was not done before or `is_outdated`.
-    pub(crate) fn find_waits(&mut self, ledger: &Ledger, clock: RunClock, is_outdated: bool) {
+    /// Finds the requests with a frame that waited, for each term that asks for them: in the chunks that the ledger keeps. Unless `is_outdated`,
+    /// only for terms of which that was not done before.
+    pub(crate) fn refresh_found_waits(&mut self, ledger: &Ledger, clock: RunClock, is_outdated: bool) {
         for term in &mut self.terms {
             if let Condition::Waited(wait) = &mut term.condition
                 && (is_outdated || wait.found.is_none())
             {
-                wait.found = Some(Arc::new(wait.find_waits(ledger, clock)));
+                wait.found = Some(Arc::new(wait.find_waiting_requests(ledger, clock)));
             }
         }
     }
 
-    /// Reads the requests of the findings that it names.
-    pub(crate) fn read_findings(&mut self, findings: &[Finding]) {
+    /// Copies the requests of the findings that the filter names.
+    pub(crate) fn refresh_named_findings(&mut self, findings: &[Finding]) {
         for term in &mut self.terms {
             if let Condition::OfFinding(named) = &mut term.condition {
                 let finding = findings.iter().find(|finding| named.is_of(finding));
@@ -274,8 +275,9 @@ impl RequestFilter {
         }
     }
 
+    /// Whether all terms match the request.
     pub(crate) fn matches(&self, row: &RequestRow, clock: RunClock) -> bool {
-        self.terms.iter().all(|term| term.condition.holds(row, clock) != term.is_negated)
+        self.terms.iter().all(|term| term.condition.holds_for(row, clock) != term.is_negated)
     }
 }
 
@@ -292,7 +294,7 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
     let comparison = COMPARISONS.iter().find_map(|&(sign, compare)| Some((sign, compare, rest.strip_prefix(sign)?)));
     let Some((sign, compare, value)) = comparison else {
         // A word without a sign is part of a rid.
-        if let Some(message) = refuse_word(body) {
+        if let Some(message) = explain_misused_word(body) {
             return Err(FilterSyntaxError { position, message });
         }
         return Ok(FilterTerm { position, is_negated, condition: Condition::Rid(body.to_lowercase()) });
@@ -322,7 +324,8 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
             };
             let units = if number.column.is_duration { &DURATION_UNITS } else { &COUNT_UNITS };
             let value = parse_amount(value, value_position, units)?;
-            let condition = Condition::Number { head: number.on_screen.head, of: number.column.of, compare, value };
+            let condition =
+                Condition::Number { head: number.on_screen.head, number_of: number.column.of, compare, value };
             return Ok(FilterTerm { position, is_negated, condition });
         }
     };
@@ -356,9 +359,9 @@ impl TypedSpan {
         Ok(Some(Self { from, to }))
     }
 
-    fn settle(&mut self, run: RunSpan) {
-        self.from.settle(run);
-        self.to.settle(run);
+    fn resolve_ambiguity(&mut self, run: RunSpan) {
+        self.from.resolve_ambiguity(run);
+        self.to.resolve_ambiguity(run);
     }
 
     /// The span by the run's clock, its end included.
@@ -393,7 +396,7 @@ impl WaitOnHop {
     }
 
     /// Searches the chunks that the ledger keeps for frames that waited on the hop.
-    fn find_waits(&self, ledger: &Ledger, clock: RunClock) -> FoundWaits {
+    fn find_waiting_requests(&self, ledger: &Ledger, clock: RunClock) -> FoundWaits {
         let during = self.during.map_or(clock.started..=ledger.now(), |span| span.on_clock(clock));
         let hops = ledger.hops().iter().filter(|hop| {
             // Without observed receives, every frame would seem to wait.
@@ -448,8 +451,9 @@ fn unknown_name(name: &str) -> String {
     format!("unknown name {name:?}; did you mean {nearest}? Names: {}", names.join(" "))
 }
 
-/// Refuses a word that is meant as something else than text of a rid; `rid:` searches for it as text.
-fn refuse_word(word: &str) -> Option<String> {
+/// Message about a word that is probably meant as something else than text of a rid, such as `and`; `None` for any other. `rid:` searches for
+/// such a word as text.
+fn explain_misused_word(word: &str) -> Option<String> {
     let as_text = format!("rid:{word} searches the rid");
     if ["or", "and", "not", "||", "&&", "!"].contains(&word.to_lowercase().as_str()) {
         return Some(format!("{word} is no term: all terms must match, and `-` negates one; {as_text}"));
@@ -482,15 +486,18 @@ pub(crate) fn nearest_name<'n>(typed: &str, names: &[&'n str]) -> Option<&'n str
 
 /// Number of insertions, deletions and replacements of characters that turn `a` into `b`.
 fn edit_distance(a: &str, b: &str) -> usize {
-    // One row of the table of distances between their beginnings; `costs[n]` is for the first `n` characters of `a`.
+    // Levenshtein distance: one row of the table of distances between their beginnings; `costs[n]` is for the first `n` characters of `a`.
     let mut costs: Vec<usize> = (0..=a.chars().count()).collect();
     for (row, of_b) in b.chars().enumerate() {
+        // Distance of both beginnings without their last characters, from the row before.
         let mut diagonal = costs[0];
         costs[0] = row + 1;
         for (column, of_a) in a.chars().enumerate() {
             let replaced = diagonal + usize::from(of_a != of_b);
             diagonal = costs[column + 1];
-            costs[column + 1] = replaced.min(diagonal + 1).min(costs[column] + 1);
+            let inserted = diagonal + 1;
+            let deleted = costs[column] + 1;
+            costs[column + 1] = replaced.min(inserted).min(deleted);
         }
     }
     costs[costs.len() - 1]
@@ -526,7 +533,7 @@ const DURATION_UNITS: AmountUnits = AmountUnits {
     expected: "a duration, for example 250ms, 1s or 2m",
 };
 
-/// Parses an amount with a unit; durations become nanoseconds.
+/// Parses an amount with one of these units, such as `1.5s` or `20k`. Durations become nanoseconds.
 fn parse_amount(text: &str, position: usize, units: &AmountUnits) -> Result<u64, FilterSyntaxError> {
     let message = format!("expected {}", units.expected);
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -542,7 +549,7 @@ fn parse_amount(text: &str, position: usize, units: &AmountUnits) -> Result<u64,
 
 impl Condition {
     /// Whether the condition is true for a request.
-    fn holds(&self, row: &RequestRow, clock: RunClock) -> bool {
+    fn holds_for(&self, row: &RequestRow, clock: RunClock) -> bool {
         match self {
             Self::Rid(part) => contains_ignoring_case(&row.rid, part),
             Self::State(state) => row.state == *state,
@@ -557,7 +564,9 @@ impl Condition {
             Self::Waited(wait) => wait.found.as_ref().is_some_and(|found| found.rids.contains(&*row.rid)),
             Self::OfFinding(named) => named.requests.as_ref().is_some_and(|requests| requests.contains(&row.rid)),
             Self::BegunSince(since) => row.began_at() >= clock.at(since.first_ns(clock.wall_start_ns)),
-            Self::Number { of, compare, value, .. } => of(row).is_some_and(|number| compare(number, *value)),
+            Self::Number { number_of, compare, value, .. } => {
+                number_of(row).is_some_and(|number| compare(number, *value))
+            }
         }
     }
 }
@@ -572,7 +581,7 @@ fn contains_ignoring_case(text: &str, lower: &str) -> bool {
     if !text.is_ascii() || !lower.is_ascii() {
         return text.to_lowercase().contains(lower);
     }
-    text.as_bytes().windows(lower.len()).any(|w| w.eq_ignore_ascii_case(lower.as_bytes()))
+    text.as_bytes().windows(lower.len()).any(|part| part.eq_ignore_ascii_case(lower.as_bytes()))
 }
 
 #[cfg(test)]

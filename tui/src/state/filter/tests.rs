@@ -122,7 +122,7 @@ fn hours_and_minutes_are_a_time_of_day_unless_the_run_is_as_long_from_its_start(
         ("since:15:00", 70, false),
     ] {
         let mut filter = RequestFilter::parse(text).expect(text);
-        filter.settle_times(RunSpan { wall_start_ns: clock.wall_start_ns, length_ns: length_s * SECOND });
+        filter.resolve_ambiguous_times(RunSpan { wall_start_ns: clock.wall_start_ns, length_ns: length_s * SECOND });
         assert_eq!(filter.matches(&row, clock), expected, "{text} in {length_s} s");
     }
 }

@@ -3,7 +3,7 @@
 use crate::state::action::Tab;
 use crate::state::flags::{Health, RunVerdict};
 use crate::state::pods::{KeyFigures, PairLine, PairProblem, PodLine, PodState, WorstLeg};
-use crate::state::scene::MS;
+use crate::state::tests::scene::MS;
 use crate::view::tests::race;
 
 #[test]

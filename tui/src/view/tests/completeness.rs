@@ -92,7 +92,7 @@ fn a_low_overview_counts_the_curves_that_it_leaves_out() {
     let drawn = fixture.drawn((80, 24), "C.UTF-8");
     assert!(drawn.contains(" chunks lost ") && !drawn.contains(" chunks merged "), "{drawn}");
     assert!(drawn.contains("2 more: enlarge"), "{drawn}");
-    fixture.model.chunks.dropped_confirmed = Some(0);
+    fixture.model.findings[0].kind = "merged-chunks";
     let drawn = fixture.drawn((80, 24), "C.UTF-8");
     assert!(!drawn.contains(" chunks lost ") && drawn.contains(" chunks merged "), "merged, but not lost: {drawn}");
     assert!(!fixture.drawn((200, 50), "C.UTF-8").contains("enlarge"));

@@ -5,7 +5,7 @@ use serde_json::Value;
 use trace::{ReportInput, ThreadId};
 
 use super::*;
-use crate::state::agreement::Replayed;
+use crate::state::tests::agreement::Replayed;
 use crate::state::ui::SECONDS_PER_COLUMN;
 use crate::view::chart::{ChartSeries, SeriesNumbers, TimeWindow};
 use crate::view::{cpu, hops, overview};

@@ -41,7 +41,7 @@ fn a_request_that_changes_its_worker_shows_from_which_to_which() {
     let expected = "detokenizer worker 1 to worker 3 at chunk 4, 300 ms after its first";
     let index = fixture.model.findings.iter().position(|finding| finding.kind == "rid-changed-worker");
     fixture.press(&[Action::OpenItem(Tab::Findings, index.expect("the finding"))]);
-    fixture.model.refresh_finding_detail(&fixture.scene.analysis, &fixture.scene.pinned, index.unwrap_or(0));
+    fixture.model.refresh_receiver_changes(&fixture.scene.analysis, &fixture.scene.pinned, index.unwrap_or(0));
     let drawn = fixture.drawn((100, 30), "C.UTF-8");
     assert!(drawn.contains(expected), "{drawn}");
     fixture.press(&[Action::OpenSelection]);

@@ -1,7 +1,7 @@
 //! Numbers keep their digits and units at every size.
 
 use super::*;
-use crate::state::agreement::Replayed;
+use crate::state::tests::agreement::Replayed;
 
 /// Cells of this width below the end of the heading; none if the heading is not on the screen.
 fn cells_below(drawn: &str, heading: &str, width: usize, rows: usize) -> Vec<String> {

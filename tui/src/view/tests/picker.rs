@@ -30,7 +30,7 @@ fn the_start_menu_matches_its_snapshots() {
     for size in [(1, 1), (0, 0), (80, 5), (20, 6)] {
         show(&picker, size);
     }
-    assert!(picker.apply(Action::OpenSelection).is_continue());
+    assert!(picker.apply_action(Action::OpenSelection).is_continue());
     let asking = show(&picker, (60, 20));
     assert!(asking.contains("! attach to SGLang 0.5.9, which is running? Enter: yes"), "{asking}");
 }

@@ -6,66 +6,84 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use probe_user::ProbeOptions;
 
-use super::{Counts, FaultChecks, KernelObjects, PeerLoad, PeerPair, attach};
+use super::{Counts, FaultChecks, FaultSetup, KernelObjects, PeerLoad, PeerPair, attach_probe};
 
 /// Resources of a process and their allowed growth over all cycles. Memory has allocator slack: a leak of one page a cycle would be 2,000
 /// KiB in 500 cycles.
 const RESOURCES: [(&str, u64); 4] = [("open files", 0), ("threads", 0), ("mappings", 19), ("KiB", 1_499)];
 
+/// Index of the memory in [`RESOURCES`].
+const MEMORY: usize = 3;
+
 /// Repeated attach, observe and detach. Neither side may leak resources.
-pub(super) fn run(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
-    let cycles = if long { 500 } else { 50 };
+pub(super) fn attach_repeatedly(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
+    let cycles = if setup.is_long { 500 } else { 50 };
     let load = PeerLoad { rate: 2_000, sizes: "small", ..PeerLoad::STEADY };
-    let mut pair = PeerPair::start(load, endpoint)?;
-    pair.sender.go()?;
+    let mut pair = PeerPair::start(load, &setup.endpoint)?;
+    pair.sender.start_sending()?;
     let own = std::process::id();
-    let mut before = Vec::new();
-    let mut counts = Counts::default();
+    let mut first_readings = Vec::new();
+    let mut lost = 0;
     let mut objects = KernelObjects::default();
     let mut blind = 0;
     for cycle in 0..cycles {
-        let mut probe = attach(&pair.pids(), ProbeOptions::default())?;
+        let mut probe = attach_probe(&pair.pids(), ProbeOptions::default())?;
         objects.add_held_by(own)?;
-        let mut this = Counts::default();
-        this.read_for(&mut probe, Duration::from_millis(40))?;
+        let mut of_cycle = Counts::default();
+        of_cycle.read_for(&mut probe, Duration::from_millis(40))?;
         // Wait for traffic: on a busy machine the peers may not have run.
-        this.read_until(&mut probe, |counts| counts.sent > 0 && counts.received > 0)?;
-        blind += u32::from(this.sent == 0 || this.received == 0);
-        counts.sent += this.sent;
-        counts.received += this.received;
-        counts.lost += this.lost + this.overflowed;
+        of_cycle.read_until(&mut probe, |counts| counts.sent > 0 && counts.received > 0)?;
+        blind += u32::from(of_cycle.sent == 0 || of_cycle.received == 0);
+        lost += of_cycle.lost + of_cycle.overflowed;
         drop(probe);
         // Measure after one-time allocations: libraries, buffers, and the kernel's page for a process's first uprobe.
         if cycle == 4 {
             let [receiver, sender] = pair.pids();
             for (name, pid) in [("tokengap", own), ("receiver", receiver), ("sender", sender)] {
-                before.push((name, pid, resources_held_by(pid)?));
+                first_readings.push(FirstReading { name, pid, resources: resources_held_by(pid)? });
             }
         }
     }
-    checks.equal("cycles without observations", &0, &blind);
-    checks.equal("records lost", &0, &counts.lost);
+    checks.expect_equal("cycles without observations", &0, &blind);
+    checks.expect_equal("records lost", &0, &lost);
     objects.check_freed(checks);
     let mut grown = Vec::new();
-    for (name, pid, before) in before {
-        let after = resources_held_by(pid)?;
-        // Allow fewer, because the kernel may still be removing links of the previous probe at the first reading.
-        for ((what, slack), (before, after)) in RESOURCES.into_iter().zip(before.into_iter().zip(after)) {
-            let claim = format!("{what} of the {name} do not grow ({before}, then {after})");
-            checks.holds(&claim, after <= before + slack);
-        }
-        grown.push(format!("{name} {} KiB", after[3].saturating_sub(before[3])));
+    for first in &first_readings {
+        let grown_kib = first.check_growth(checks)?;
+        grown.push(format!("{} {grown_kib} KiB", first.name));
     }
-    let arrived = pair.end(checks)?;
+    let arrived = pair.finish(checks)?;
     let grown = grown.join(", ");
     checks.outcome = format!("{cycles} cycles, {objects}, all freed; growth: {grown}; {arrived}");
     Ok(())
 }
 
+/// What a process held after the first cycles.
+struct FirstReading {
+    name: &'static str,
+    pid: u32,
+    resources: [u64; RESOURCES.len()],
+}
+
+impl FirstReading {
+    /// Checks that the process holds no more now than its resources may grow. Returns the growth of its memory in KiB.
+    fn check_growth(&self, checks: &mut FaultChecks) -> Result<u64> {
+        let now = resources_held_by(self.pid)?;
+        for (index, (what, slack)) in RESOURCES.into_iter().enumerate() {
+            let before = self.resources[index];
+            let after = now[index];
+            let claim = format!("{what} of the {} do not grow ({before}, then {after})", self.name);
+            // Allow fewer, because the kernel may still be removing links of the previous probe at the first reading.
+            checks.expect_true(&claim, after <= before + slack);
+        }
+        Ok(now[MEMORY].saturating_sub(self.resources[MEMORY]))
+    }
+}
+
 /// Two probes on the same processes: each observes everything, and detaching one does not affect the other.
-pub(super) fn together(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
+pub(super) fn attach_two_probes(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     let load = PeerLoad {
-        count: if long { 50_000 } else { 2_500 },
+        count: if setup.is_long { 50_000 } else { 2_500 },
         connections: 2,
         // A rate low enough for the ring buffer while the other probe detaches, which can take seconds on a busy machine.
         rate: 1_500,
@@ -73,40 +91,40 @@ pub(super) fn together(long: bool, endpoint: &str, checks: &mut FaultChecks) -> 
         ..PeerLoad::STEADY
     };
     let wanted = u64::from(load.count * load.connections);
-    let mut pair = PeerPair::start(load, endpoint)?;
-    let mut remaining = attach(&pair.pids(), ProbeOptions::default())?;
-    let mut detached = attach(&pair.pids(), ProbeOptions::default())?;
+    let mut pair = PeerPair::start(load, &setup.endpoint)?;
+    let mut remaining = attach_probe(&pair.pids(), ProbeOptions::default())?;
+    let mut detached = attach_probe(&pair.pids(), ProbeOptions::default())?;
     let mut of_one = Counts::default();
     let mut of_other = Counts::default();
-    pair.sender.go()?;
+    pair.sender.start_sending()?;
     while of_other.received < wanted / 2 {
         of_one.read_for(&mut remaining, Duration::from_millis(2))?;
         of_other.read_for(&mut detached, Duration::from_millis(2))?;
     }
     drop(detached);
     of_one.read_until(&mut remaining, |counts| counts.received >= wanted)?;
-    checks.equal(
+    checks.expect_equal(
         "messages sent and received, as reported by the remaining probe",
         &(wanted, wanted, 0, 0),
         &(of_one.sent, of_one.received, of_one.lost, of_one.overflowed),
     );
-    checks.equal("records lost by the detached probe", &(0, 0), &(of_other.lost, of_other.overflowed));
+    checks.expect_equal("records lost by the detached probe", &(0, 0), &(of_other.lost, of_other.overflowed));
     drop(remaining);
-    let arrived = pair.end(checks)?;
+    let arrived = pair.finish(checks)?;
     let received = of_other.received;
     checks.outcome = format!("{arrived}; one probe observed all of them, the other {received} until it detached");
     Ok(())
 }
 
 /// [`RESOURCES`] held by a process, from `/proc`.
-fn resources_held_by(pid: u32) -> Result<[u64; 4]> {
+fn resources_held_by(pid: u32) -> Result<[u64; RESOURCES.len()]> {
     let proc = format!("/proc/{pid}");
     let status = fs::read_to_string(format!("{proc}/status")).with_context(|| format!("reading {proc}/status"))?;
-    let [threads, resident] = ["Threads:", "VmRSS:"].map(|name| {
+    let [threads, resident_kib] = ["Threads:", "VmRSS:"].map(|name| {
         let value = status.lines().find_map(|line| line.strip_prefix(name));
         value.and_then(|value| value.split_whitespace().next()?.parse().ok()).unwrap_or(0)
     });
     let files = fs::read_dir(format!("{proc}/fd"))?.count() as u64;
     let mappings = fs::read_to_string(format!("{proc}/maps"))?.lines().count() as u64;
-    Ok([files, threads, mappings, resident])
+    Ok([files, threads, mappings, resident_kib])
 }

@@ -9,28 +9,60 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use probe_user::{Capture, Loss, Observation, Probe, ProbeOptions, Target};
 
-use super::FaultChecks;
 use super::kernel::KernelObjects;
 use super::peers::{Peer, PeerLoad, PeerPair};
+use super::{FaultChecks, FaultSetup};
 
-/// Name, description, and the function. Its first argument asks for an overnight load, the second is the endpoint to use.
-type Fault = (&'static str, &'static str, fn(bool, &str, &mut FaultChecks) -> Result<()>);
+/// A fault of the table.
+pub(super) struct ProbeFault {
+    pub(super) name: &'static str,
+    /// What is done.
+    pub(super) what: &'static str,
+    pub(super) inject: fn(&FaultSetup, &mut FaultChecks) -> Result<()>,
+}
+
+impl ProbeFault {
+    const fn new(
+        name: &'static str,
+        what: &'static str,
+        inject: fn(&FaultSetup, &mut FaultChecks) -> Result<()>,
+    ) -> Self {
+        Self { name, what, inject }
+    }
+}
 
 /// All faults, in the order of the table.
-pub(super) const FAULTS: &[Fault] = &[
-    ("attached and detached", "50 times (500 with --long) under traffic", cycles::run),
-    ("target dies at attach", "SIGKILL for a sender at every stage of an attach; a new one replaces it", targets::dies),
-    ("target execs", "the sender execs another program with the same process id; attached again", targets::execs),
-    ("target stopped", "SIGSTOP for the sender before the attach, SIGCONT after it", targets::stopped),
-    ("target frozen", "the same with the cgroup freezer", targets::in_freezer),
-    ("two at once", "two probes on the same processes; one detaches under traffic", cycles::together),
-    ("ring overflow", "a ring buffer of 64 KiB that is not read for a while", fill_ring),
+pub(super) const FAULTS: &[ProbeFault] = &[
+    ProbeFault::new("attached and detached", "50 times (500 with --long) under traffic", cycles::attach_repeatedly),
+    ProbeFault::new(
+        "target dies at attach",
+        "SIGKILL for a sender at every stage of an attach; a new one replaces it",
+        targets::kill_target_at_attach,
+    ),
+    ProbeFault::new(
+        "target execs",
+        "the sender execs another program with the same process id; attached again",
+        targets::exec_target,
+    ),
+    ProbeFault::new(
+        "target stopped",
+        "SIGSTOP for the sender before the attach, SIGCONT after it",
+        targets::stop_target,
+    ),
+    ProbeFault::new("target frozen", "the same with the cgroup freezer", targets::freeze_target),
+    ProbeFault::new(
+        "two at once",
+        "two probes on the same processes; one detaches under traffic",
+        cycles::attach_two_probes,
+    ),
+    ProbeFault::new("ring overflow", "a ring buffer of 64 KiB that is not read for a while", fill_ring),
 ];
 
 /// Bytes captured of each message.
 const CAPTURE: Capture = Capture { sent: 4096, received: 4096 };
 
-fn attach(pids: &[u32], options: ProbeOptions) -> Result<Probe> {
+/// Attaches a probe to these processes.
+fn attach_probe(pids: &[u32], options: ProbeOptions) -> Result<Probe> {
     let targets: Vec<_> = pids.iter().map(|pid| Target { pid: *pid, capture: CAPTURE }).collect();
     Probe::attach(&targets, options).context("attaching")
 }
@@ -54,7 +86,7 @@ impl Counts {
     }
 
     /// Counts one observation by its kind.
-    fn count(&mut self, seen: &Observation<'_>) {
+    fn count_observation(&mut self, seen: &Observation<'_>) {
         match seen {
             Observation::Sent(_) => self.sent += 1,
             Observation::Received(_) => self.received += 1,
@@ -80,15 +112,16 @@ impl Counts {
     fn read_until(&mut self, probe: &mut Probe, done: impl Fn(&Self) -> bool) -> Result<()> {
         let until = Instant::now() + Duration::from_mins(3);
         while !done(self) && Instant::now() < until {
-            probe.poll(Duration::from_millis(2), |seen| self.count(&seen))?;
+            probe.poll(Duration::from_millis(2), |seen| self.count_observation(&seen))?;
         }
         Ok(())
     }
 }
 
 /// A full ring buffer: every dropped record is counted, and later messages are reported again.
-fn fill_ring(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
-    let load = PeerLoad { count: if long { 500_000 } else { 20_000 }, connections: 2, rate: 0, ..PeerLoad::STEADY };
+fn fill_ring(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
+    let load =
+        PeerLoad { count: if setup.is_long { 500_000 } else { 20_000 }, connections: 2, rate: 0, ..PeerLoad::STEADY };
     let wanted = u64::from(load.count * load.connections);
     // Exactly one record per message on either side.
     let options = ProbeOptions {
@@ -98,9 +131,9 @@ fn fill_ring(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()>
         polls: false,
         ..ProbeOptions::default()
     };
-    let mut pair = PeerPair::start(load, endpoint)?;
-    let mut probe = attach(&pair.pids(), options)?;
-    pair.sender.go()?;
+    let mut pair = PeerPair::start(load, &setup.endpoint)?;
+    let mut probe = attach_probe(&pair.pids(), options)?;
+    pair.sender.start_sending()?;
     let mut counts = Counts::default();
     // Read rarely, so that the ring buffer often alternates between full and empty.
     for _ in 0..3_000 {
@@ -112,15 +145,15 @@ fn fill_ring(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()>
     }
     // Loss counters are read every 100 ms.
     counts.read_for(&mut probe, Duration::from_millis(300))?;
-    checks.equal(
+    checks.expect_equal(
         "records received or counted as dropped, one per sent and per received message",
         &(2 * wanted),
         &counts.known_messages(),
     );
-    checks.equal("lost for another reason", &0, &counts.lost);
-    checks.holds("the ring buffer was full", counts.overflowed > wanted / 10);
+    checks.expect_equal("lost for another reason", &0, &counts.lost);
+    checks.expect_true("the ring buffer was full", counts.overflowed > wanted / 10);
     drop(probe);
-    pair.end(checks)?;
+    pair.finish(checks)?;
     let received = counts.sent + counts.received;
     let dropped = counts.overflowed;
     checks.outcome = format!("{received} received and {dropped} counted as dropped, of {} in total", 2 * wanted);

@@ -9,25 +9,25 @@ use anyhow::{Context, Result};
 use probe_user::{Probe, ProbeOptions, Target};
 use rustix::process::Signal;
 
-use super::{CAPTURE, Counts, FaultChecks, KernelObjects, Peer, PeerLoad, PeerPair, attach};
+use super::{CAPTURE, Counts, FaultChecks, FaultSetup, KernelObjects, Peer, PeerLoad, PeerPair, attach_probe};
 
 /// A load with a known count, so that every record can be accounted for.
 const COUNTED: PeerLoad = PeerLoad { count: 2_000, connections: 2, rate: 4_000, sizes: "small", ..PeerLoad::STEADY };
 
 /// Kills a sender at varying times during attach while the same probe observes the receiver throughout.
-pub(super) fn dies(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
-    let rounds = if long { 100 } else { 10 };
+pub(super) fn kill_target_at_attach(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
+    let rounds = if setup.is_long { 100 } else { 10 };
     let endless = PeerLoad { count: 0, ..COUNTED };
-    let mut pair = PeerPair::start(endless, endpoint)?;
-    pair.sender.go()?;
+    let mut pair = PeerPair::start(endless, &setup.endpoint)?;
+    pair.sender.start_sending()?;
     let own = std::process::id();
     let mut objects = KernelObjects::default();
     let mut counts = Counts::default();
     let mut refused = 0;
-    let mut probe = attach(&[pair.receiver.pid()], ProbeOptions::default())?;
+    let mut probe = attach_probe(&[pair.receiver.pid()], ProbeOptions::default())?;
     for round in 0..rounds {
-        let mut victim = Peer::sender(endpoint, PeerLoad { first: 100 + round * 10, ..endless })?;
-        victim.go()?;
+        let mut victim = Peer::start_sender(&setup.endpoint, PeerLoad { first: 100 + round * 10, ..endless })?;
+        victim.start_sending()?;
         let pid = victim.pid();
         let killer = thread::spawn(move || {
             thread::sleep(Duration::from_millis(u64::from(round) * 80 / u64::from(rounds)));
@@ -39,111 +39,144 @@ pub(super) fn dies(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Resu
         counts.read_for(&mut probe, Duration::from_millis(150))?;
         objects.add_held_by(own)?;
     }
-    checks.equal("reported exits and refused attaches", &u64::from(rounds), &(counts.exited + u64::from(refused)));
-    checks.holds("the receiver is observed throughout", counts.received > 100);
+    checks.expect_equal(
+        "reported exits and refused attaches",
+        &u64::from(rounds),
+        &(counts.exited + u64::from(refused)),
+    );
+    checks.expect_true("the receiver is observed throughout", counts.received > 100);
     drop(probe);
     objects.check_freed(checks);
-    let arrived = pair.end(checks)?;
+    let arrived = pair.finish(checks)?;
     checks.outcome = format!("{rounds} rounds, {} exits reported; the other sender: {arrived}", counts.exited);
     Ok(())
 }
 
 /// A process loses its probes on exec. After a second attach, all its messages are observed.
-pub(super) fn execs(_: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
-    let mut pair = PeerPair::start(COUNTED, endpoint)?;
-    let mut probe = attach(&pair.pids(), ProbeOptions::default())?;
-    pair.sender.become_another()?;
+pub(super) fn exec_target(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
+    let mut pair = PeerPair::start(COUNTED, &setup.endpoint)?;
+    let mut probe = attach_probe(&pair.pids(), ProbeOptions::default())?;
+    pair.sender.exec_again()?;
     let mut counts = Counts::default();
     counts.read_for(&mut probe, Duration::from_millis(200))?;
     drop(probe);
-    let mut probe = attach(&pair.pids(), ProbeOptions::default())?;
-    pair.sender.go()?;
-    all_reported(&mut probe, checks)?;
+    let mut probe = attach_probe(&pair.pids(), ProbeOptions::default())?;
+    pair.sender.start_sending()?;
+    expect_all_reported(&mut probe, checks)?;
     drop(probe);
-    checks.outcome = pair.end(checks)? + ", each observed at both ends";
+    checks.outcome = pair.finish(checks)? + ", each observed at both ends";
     Ok(())
 }
 
-fn set_stopped(sender: &Peer, stop: bool) -> Result<()> {
-    sender.signal(if stop { Signal::STOP } else { Signal::CONT })
+/// How a process is frozen.
+enum FreezeMethod {
+    /// By SIGSTOP, and thawed by SIGCONT.
+    Signals,
+    Cgroup(CgroupFreezer),
+}
+
+impl FreezeMethod {
+    fn freeze(&self, sender: &Peer) -> Result<()> {
+        match self {
+            Self::Signals => sender.send_signal(Signal::STOP),
+            Self::Cgroup(freezer) => freezer.set_state(sender, freezer.frozen_word),
+        }
+    }
+
+    fn thaw(&self, sender: &Peer) -> Result<()> {
+        match self {
+            Self::Signals => sender.send_signal(Signal::CONT),
+            Self::Cgroup(freezer) => freezer.set_state(sender, freezer.thawed_word),
+        }
+    }
 }
 
 /// SIGSTOP before the attach and SIGCONT after it.
-pub(super) fn stopped(_: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
-    frozen(&set_stopped, endpoint, checks)
+pub(super) fn stop_target(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
+    attach_to_frozen(&FreezeMethod::Signals, setup, checks)
 }
 
 /// Checks that attaching to a frozen process takes no longer than usual, and that its later messages are observed.
-fn frozen(freeze: &dyn Fn(&Peer, bool) -> Result<()>, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
-    let mut pair = PeerPair::start(COUNTED, endpoint)?;
-    freeze(&pair.sender, true)?;
+fn attach_to_frozen(method: &FreezeMethod, setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
+    let mut pair = PeerPair::start(COUNTED, &setup.endpoint)?;
+    method.freeze(&pair.sender)?;
     let begun = Instant::now();
-    let probe = attach(&pair.pids(), ProbeOptions::default());
+    let probe = attach_probe(&pair.pids(), ProbeOptions::default());
     let attach_time = begun.elapsed();
-    freeze(&pair.sender, false)?;
+    method.thaw(&pair.sender)?;
     let mut probe = probe?;
     let limit = Duration::from_secs(10);
-    checks.holds(&format!("attaching to a frozen process does not wait ({attach_time:?})"), attach_time < limit);
-    pair.sender.go()?;
-    all_reported(&mut probe, checks)?;
+    checks.expect_true(&format!("attaching to a frozen process does not wait ({attach_time:?})"), attach_time < limit);
+    pair.sender.start_sending()?;
+    expect_all_reported(&mut probe, checks)?;
     // Also detach while the process is frozen.
-    freeze(&pair.sender, true)?;
+    method.freeze(&pair.sender)?;
     let begun = Instant::now();
     drop(probe);
     let detach_time = begun.elapsed();
-    freeze(&pair.sender, false)?;
-    checks.holds(&format!("detaching from a frozen process does not wait ({detach_time:?})"), detach_time < limit);
+    method.thaw(&pair.sender)?;
+    checks
+        .expect_true(&format!("detaching from a frozen process does not wait ({detach_time:?})"), detach_time < limit);
     let attached = attach_time.as_millis();
     let detached = detach_time.as_millis();
-    let arrived = pair.end(checks)?;
+    let arrived = pair.finish(checks)?;
     checks.outcome =
         format!("attached in {attached} ms, detached in {detached} ms; {arrived}, each observed at both ends");
     Ok(())
 }
 
 /// A cgroup for freezing its processes.
-struct Freezer {
-    place: PathBuf,
-    /// Control file and its values, of cgroup v2 or v1.
+struct CgroupFreezer {
+    folder: PathBuf,
+    /// Name of the control file, of cgroup v2 or v1.
     file: &'static str,
-    words: [&'static str; 2],
+    /// Content of the control file that freezes.
+    frozen_word: &'static str,
+    thawed_word: &'static str,
 }
 
-impl Freezer {
-    /// Makes a cgroup in the first of the places where one can be frozen.
-    fn make() -> Result<Self> {
+impl CgroupFreezer {
+    /// Makes a cgroup below the first of these roots where one can be frozen.
+    fn create() -> Result<Self> {
         let name = format!("tokengap-faults-{}", std::process::id());
         let versions = [
             ("/sys/fs/cgroup/freezer", "freezer.state", ["FROZEN", "THAWED"]),
             ("/sys/fs/cgroup/unified", "cgroup.freeze", ["1", "0"]),
             ("/sys/fs/cgroup", "cgroup.freeze", ["1", "0"]),
         ];
-        for (root, file, words) in versions {
-            let place = Path::new(root).join(&name);
-            if fs::create_dir(&place).is_err() {
+        for (root, file, [frozen_word, thawed_word]) in versions {
+            let folder = Path::new(root).join(&name);
+            // This version is not mounted, or is read-only.
+            if fs::create_dir(&folder).is_err() {
                 continue;
             }
-            let freezer = Self { place, file, words };
-            if freezer.place.join(file).exists() {
+            let freezer = Self { folder, file, frozen_word, thawed_word };
+            if freezer.folder.join(file).exists() {
                 return Ok(freezer);
             }
         }
         anyhow::bail!("cannot create a cgroup with a freezer")
     }
 
+    /// Moves the process into the cgroup, and freezes or thaws that.
+    fn set_state(&self, sender: &Peer, word: &str) -> Result<()> {
+        self.write_control_file("cgroup.procs", &sender.pid().to_string())?;
+        self.write_control_file(self.file, word)
+    }
+
     /// Writes a word to a control file of the cgroup.
-    fn write(&self, file: &str, word: &str) -> Result<()> {
-        let path = self.place.join(file);
+    fn write_control_file(&self, file: &str, word: &str) -> Result<()> {
+        let path = self.folder.join(file);
         fs::write(&path, word).with_context(|| format!("writing {word} to {}", path.display()))
     }
 }
 
-impl Drop for Freezer {
+impl Drop for CgroupFreezer {
     fn drop(&mut self) {
         // Thaw first: a frozen process cannot exit. At most an empty folder remains.
-        let _ = self.write(self.file, self.words[1]);
+        let _ = self.write_control_file(self.file, self.thawed_word);
         for _ in 0..100 {
-            if fs::remove_dir(&self.place).is_ok() {
+            if fs::remove_dir(&self.folder).is_ok() {
                 return;
             }
             thread::sleep(Duration::from_millis(20));
@@ -152,15 +185,9 @@ impl Drop for Freezer {
 }
 
 /// Freezes the sender with a cgroup before the attach, and thaws it after.
-pub(super) fn in_freezer(_: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
-    match Freezer::make() {
-        Ok(freezer) => {
-            let set_frozen = |sender: &Peer, freeze: bool| {
-                freezer.write("cgroup.procs", &sender.pid().to_string())?;
-                freezer.write(freezer.file, freezer.words[usize::from(!freeze)])
-            };
-            frozen(&set_frozen, endpoint, checks)
-        }
+pub(super) fn freeze_target(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
+    match CgroupFreezer::create() {
+        Ok(freezer) => attach_to_frozen(&FreezeMethod::Cgroup(freezer), setup, checks),
         Err(why) => {
             checks.outcome = format!("SKIPPED: {why}");
             Ok(())
@@ -169,11 +196,11 @@ pub(super) fn in_freezer(_: bool, endpoint: &str, checks: &mut FaultChecks) -> R
 }
 
 /// Checks that the probe reports every message of [`COUNTED`] at both ends.
-fn all_reported(probe: &mut Probe, checks: &mut FaultChecks) -> Result<()> {
+fn expect_all_reported(probe: &mut Probe, checks: &mut FaultChecks) -> Result<()> {
     let wanted = u64::from(COUNTED.count * COUNTED.connections);
     let mut counts = Counts::default();
     counts.read_until(probe, |counts| counts.received >= wanted)?;
-    checks.equal(
+    checks.expect_equal(
         "messages reported as sent, received and lost",
         &(wanted, wanted, 0),
         &(counts.sent, counts.received, counts.lost),

@@ -16,14 +16,12 @@ impl PickleMachine<'_, '_> {
     /// The array that `callable(*args)` constructs: the reconstructor over 64-bit words, or the constructor over a list, as in protocol 2.
     /// `None` for any other call.
     pub(super) fn construct_array(&mut self, callable: Node, args: Node) -> Option<Node> {
-        let (Node::Global(callable), Node::Tuple(args)) = (callable, args) else {
-            return None;
-        };
+        let (Node::Global(callable), Node::Tuple(args)) = (callable, args) else { return None };
         let callable = self.arena.globals[callable as usize];
         if self.name_bytes(callable.module) != b"array" {
             return None;
         }
-        let args = self.arena.seqs[args as usize];
+        let args = self.arena.list_runs[args as usize];
         match (self.name_bytes(callable.name), self.arena.cells.get(args.start as usize..args.end as usize)?) {
             (b"_array_reconstructor", [_, Node::Str(code), Node::Int(format), Node::Bytes(data)]) => {
                 let format = scalar::read_int(self.message, *format as usize);
@@ -34,9 +32,9 @@ impl PickleMachine<'_, '_> {
                 self.remember_call_bytes(data as usize);
                 Some(Node::Array(data))
             }
-            (b"array", &[Node::Str(code), list @ Node::List(seq)]) if self.string_at(code) == Some(b"q") => {
+            (b"array", &[Node::Str(code), list @ Node::List(first_run)]) if self.string_at(code) == Some(b"q") => {
                 // The array stands for its list. A list that grows later would no longer be equal to it.
-                self.arena.seqs[seq as usize].copied = true;
+                self.arena.list_runs[first_run as usize].is_array_source = true;
                 Some(list)
             }
             _ => None,
@@ -48,7 +46,8 @@ impl PickleMachine<'_, '_> {
     pub(super) fn process_repeated_calls(&mut self, at: usize) -> bool {
         self.array_calls.last_start = at;
         let known = self.message.get(self.array_calls.known_bytes.clone()).unwrap_or_default();
-        // Three references of two or five bytes each, a mark, a number of two bytes, and the opcode of the data.
+        // Three references of two or five bytes each, a mark, a number of two bytes, and the opcode of the data. The compiler needs the
+        // length to compare the bytes without a loop.
         let next = match known.len() {
             10 => self.process_matching_calls::<10>(at, known),
             13 => self.process_matching_calls::<13>(at, known),
@@ -66,9 +65,7 @@ impl PickleMachine<'_, '_> {
     fn process_matching_calls<const N: usize>(&mut self, mut at: usize, known: &[u8]) -> usize {
         /// `MEMOIZE TUPLE MEMOIZE REDUCE MEMOIZE`; the last three bytes are masked.
         const CLOSE: u64 = u64::from_le_bytes([op::MEMOIZE, op::TUPLE, op::MEMOIZE, op::REDUCE, op::MEMOIZE, 0, 0, 0]);
-        let Some(known) = known.first_chunk::<N>() else {
-            return at;
-        };
+        let Some(known) = known.first_chunk::<N>() else { return at };
         // A call takes three memo slots and one value.
         let memo = self.limits.memo.saturating_sub(self.arena.memo.len()) / 3;
         let mut budget = memo.min(self.limits.stack.saturating_sub(self.stack.len()));
@@ -83,19 +80,13 @@ impl PickleMachine<'_, '_> {
             let places = self.arena.memo[slots..].as_chunks_mut().0.iter_mut();
             let mut count = 0;
             for (numbered, value) in places.zip(&mut self.stack[values..]) {
-                let Some((head, data)) = rest.split_first_chunk::<N>() else {
-                    break;
-                };
+                let Some((head, data)) = rest.split_first_chunk::<N>() else { break };
                 if head != known {
                     break;
                 }
                 let Some((&len, bytes)) = data.split_first() else { break };
-                let Some((_, close)) = bytes.split_at_checked(usize::from(len)) else {
-                    break;
-                };
-                let Some((tail, _)) = close.split_first_chunk() else {
-                    break;
-                };
+                let Some((_, close)) = bytes.split_at_checked(usize::from(len)) else { break };
+                let Some((tail, _)) = close.split_first_chunk() else { break };
                 if len % 8 != 0 || u64::from_le_bytes(*tail) & 0xff_ffff_ffff != CLOSE {
                     break;
                 }
@@ -133,9 +124,7 @@ impl PickleMachine<'_, '_> {
         if repeats == 0 {
             return;
         }
-        let Some(Node::Object(last)) = self.stack.last().copied() else {
-            return;
-        };
+        let Some(Node::Object(last)) = self.stack.last().copied() else { return };
         let limits = self.limits;
         let arena = &mut *self.arena;
         // Each object takes a record, two memo slots and a value. Those beyond a limit are left to the machine, which reports it.
@@ -186,8 +175,7 @@ impl PickleMachine<'_, '_> {
 
     /// The string whose opcode is at `at`.
     fn string_at(&self, at: u32) -> Option<&[u8]> {
-        let (start, end) = scalar::payload_span(self.message, at as usize)?;
-        self.message.get(start..end)
+        self.message.get(scalar::payload_range(self.message, at as usize)?)
     }
 
     /// The bytes of a name in the message.

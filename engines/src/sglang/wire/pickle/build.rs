@@ -1,20 +1,20 @@
 //! Construction of containers, names and records of calls.
 
 use super::super::Undecoded;
-use super::super::arena::{Global, NameSpan, Node, RecordedCall, Seq};
+use super::super::arena::{Global, ListRun, NameSpan, Node, RecordedCall};
 use super::vm::PickleMachine;
 use super::{flat, op, scalar};
 
 impl PickleMachine<'_, '_> {
     /// Pushes an empty container, which `node` makes of its index in the arena.
     pub(super) fn push_empty(&mut self, node: impl FnOnce(u32) -> Node) -> Result<(), Undecoded> {
-        let seq = self.arena.new_seq(Seq::EMPTY, self.limits)?;
-        self.push_value(node(seq))
+        let first_run = self.arena.add_list_run(ListRun::EMPTY, self.limits)?;
+        self.push_value(node(first_run))
     }
 
-    /// `EMPTY_LIST` with the opcodes that usually follow: its memo slot, and its only batch, which is left in the message.
+    /// Runs `EMPTY_LIST` with the opcodes that usually follow: its memo slot, and its only batch, which is left in the message.
     pub(super) fn push_list(&mut self) -> Result<(), Undecoded> {
-        let list = Node::List(self.arena.seqs.len() as u32);
+        let list = Node::List(self.arena.list_runs.len() as u32);
         self.push_value(list)?;
         self.memoize_next()?;
         let batch = match self.message.get(self.at) {
@@ -25,13 +25,13 @@ impl PickleMachine<'_, '_> {
             // Continue after the APPEND or APPENDS that ends the batch.
             self.at = batch.end + 1;
         }
-        self.arena.new_seq(batch.map_or(Seq::EMPTY, |batch| batch.as_seq()), self.limits).map(drop)
+        self.arena.add_list_run(batch.map_or(ListRun::EMPTY, |batch| batch.to_list_run()), self.limits).map(drop)
     }
 
     /// Moves the values from `from` on into the list below them.
     pub(super) fn fill_list(&mut self, from: usize) -> Result<(), Undecoded> {
         match self.value_below(from)? {
-            Node::List(seq) => self.arena.append_items(seq, &self.stack[from..], self.limits)?,
+            Node::List(list) => self.arena.append_items(list, &self.stack[from..], self.limits)?,
             // A class that is itself a container. No field that is read has such a class.
             Node::Object(_) => {}
             // No pickler appends to a list after it has completed it.
@@ -45,7 +45,7 @@ impl PickleMachine<'_, '_> {
     /// Moves the values from `from` on into the dict below them: keys and values alternate.
     pub(super) fn fill_dict(&mut self, from: usize) -> Result<(), Undecoded> {
         match self.value_below(from)? {
-            Node::Dict(seq) => self.arena.append_items(seq, &self.stack[from..], self.limits)?,
+            Node::Dict(list) => self.arena.append_items(list, &self.stack[from..], self.limits)?,
             // A class that is itself a container. No field that is read has such a class.
             Node::Object(_) => {}
             _ => return Err(self.malformed("items for something that is not a dict")),
@@ -56,10 +56,10 @@ impl PickleMachine<'_, '_> {
 
     /// Builds a tuple from the stack's values from `from` on.
     pub(super) fn build_tuple(&mut self, from: usize) -> Result<(), Undecoded> {
-        let seq = self.arena.new_seq(Seq::EMPTY, self.limits)?;
-        self.arena.append_items(seq, &self.stack[from..], self.limits)?;
+        let list = self.arena.add_list_run(ListRun::EMPTY, self.limits)?;
+        self.arena.append_items(list, &self.stack[from..], self.limits)?;
         self.stack.truncate(from);
-        self.push_value(Node::Tuple(seq))
+        self.push_value(Node::Tuple(list))
     }
 
     /// Runs `STACK_GLOBAL`: replaces the names of a module and a class on the stack by the class.
@@ -76,8 +76,8 @@ impl PickleMachine<'_, '_> {
 
     /// Position of the text of the string at `at`.
     fn name_at(&self, at: usize) -> Result<NameSpan, Undecoded> {
-        let (start, end) = scalar::payload_span(self.message, at).ok_or(Undecoded::Truncated { at })?;
-        Ok(NameSpan { start: start as u32, len: (end - start) as u32 })
+        let text = scalar::payload_range(self.message, at).ok_or(Undecoded::Truncated { at })?;
+        Ok(NameSpan { start: text.start as u32, len: (text.end - text.start) as u32 })
     }
 
     /// Reads the two lines of text that follow `GLOBAL` and `INST`.
@@ -103,8 +103,8 @@ impl PickleMachine<'_, '_> {
         Ok(Node::Global((self.arena.globals.len() - 1) as u32))
     }
 
-    /// `callable(*args)`: builds an array if it is one, and otherwise records the call.
-    pub(super) fn construct(&mut self, callable: Node, args: Node) -> Result<(), Undecoded> {
+    /// Runs `callable(*args)`: builds the array if it constructs one, and otherwise records the call.
+    pub(super) fn construct_value(&mut self, callable: Node, args: Node) -> Result<(), Undecoded> {
         match self.construct_array(callable, args) {
             Some(array) => self.push_value(array),
             None => self.push_object(callable, args),

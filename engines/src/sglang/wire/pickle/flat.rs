@@ -3,7 +3,7 @@
 //! About nine columns in ten are `MARK item... APPENDS` with only numbers, `None`, booleans, strings and references to strings. Such a
 //! batch is measured and left in the message. A column that is read decodes it in place.
 
-use super::super::arena::{Node, Seq, kinds};
+use super::super::arena::{ListRun, Node, kinds};
 use super::{op, scalar};
 use crate::msgpack::runs::{count_equal_words, count_repeats};
 
@@ -17,8 +17,8 @@ pub(super) struct FlatBatch {
 }
 
 impl FlatBatch {
-    pub(super) fn as_seq(&self) -> Seq {
-        Seq::flat(self.start as u32, self.end as u32, self.len, self.kinds)
+    pub(super) fn to_list_run(&self) -> ListRun {
+        ListRun::flat(self.start as u32, self.end as u32, self.len, self.kinds)
     }
 }
 
@@ -37,6 +37,7 @@ pub(super) fn scan_batch(bytes: &[u8], start: usize, memo: &mut Vec<Node>, memo_
 pub(super) fn scan_items(data: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<FlatBatch> {
     let mut at = start;
     let mut len = 0_usize;
+    // Bit set of `kinds`.
     let mut set = 0_u8;
     loop {
         match *data.get(at)? {
@@ -82,18 +83,18 @@ pub(super) fn scan_items(data: &[u8], start: usize, memo: &mut Vec<Node>, memo_l
             }
             op::SHORT_BINUNICODE | op::BINUNICODE => {
                 set |= kinds::STR;
-                let (next, more) = scan_strings(data, at, memo, memo_limit);
-                if more > 0 {
+                let ScannedStrings { count, next } = scan_strings(data, at, memo, memo_limit);
+                if count > 0 {
                     // The end of the loop counts one of them.
-                    len += more - 1;
+                    len += count - 1;
                     at = next;
                 } else {
-                    let (_, end) = scalar::payload_span(data, at)?;
-                    at = memoize_node(data, Node::Str(at as u32), end, memo, memo_limit)?;
+                    let text = scalar::payload_range(data, at)?;
+                    at = memoize_node(data, Node::Str(at as u32), text.end, memo, memo_limit)?;
                 }
             }
             op::BINGET | op::LONG_BINGET => {
-                let (slot, next) = read_get(data, at)?;
+                let MemoGet { slot, next } = read_memo_get(data, at)?;
                 // The machine reports a reference to a slot that is not set.
                 if slot >= memo.len() {
                     return None;
@@ -121,9 +122,15 @@ pub(super) fn scan_items(data: &[u8], start: usize, memo: &mut Vec<Node>, memo_l
     }
 }
 
-/// Adds short strings from `at` on that are memoized without an explicit slot, as nearly all are. Returns the offset after them and their
-/// number.
-fn scan_strings(bytes: &[u8], mut at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> (usize, usize) {
+/// Consecutive short strings of a batch.
+struct ScannedStrings {
+    count: usize,
+    /// Offset after them.
+    next: usize,
+}
+
+/// Enters short strings from `at` on into the memo, as long as each is memoized without an explicit slot, as nearly all are.
+fn scan_strings(bytes: &[u8], mut at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> ScannedStrings {
     let first = memo.len();
     let mut rest = bytes.get(at..).unwrap_or_default();
     while memo.len() < memo_limit
@@ -134,7 +141,7 @@ fn scan_strings(bytes: &[u8], mut at: usize, memo: &mut Vec<Node>, memo_limit: u
         at += 3 + usize::from(*len);
         rest = after;
     }
-    (at, memo.len() - first)
+    ScannedStrings { count: memo.len() - first, next: at }
 }
 
 /// Number of consecutive `BINFLOAT` from `at` on.
@@ -185,14 +192,17 @@ fn nth_byte(word: u64, index: u32) -> u8 {
 /// are sufficient.
 #[inline]
 pub(super) fn parse_short_int_list(bytes: &[u8]) -> Option<ShortIntList> {
-    // One load for all comparisons.
+    const LIST: u16 = u16::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE]);
+    const LIST_WITH_MARK: u32 = u32::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE, op::MARK, 0]);
+    // The first eight bytes as one number, of which the first byte is the lowest: one load for all comparisons.
     let head = u64::from_le_bytes(*bytes.first_chunk()?);
+    let first_three_bytes = head as u32 & 0xff_ffff;
     // The common case of several numbers.
-    if head as u32 & 0xff_ffff == u32::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE, op::MARK, 0]) {
-        let (len, end) = scan_short_ints(bytes, 3)?;
-        return Some(ShortIntList { len: u16::try_from(len).ok()?, first: 3, next: end + 1 });
+    if first_three_bytes == LIST_WITH_MARK {
+        let (count, end) = scan_short_ints(bytes, 3)?;
+        return Some(ShortIntList { len: u16::try_from(count).ok()?, first: 3, next: end + 1 });
     }
-    if head as u16 != u16::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE]) {
+    if head as u16 != LIST {
         return None;
     }
     match nth_byte(head, 2) {
@@ -207,7 +217,8 @@ pub(super) fn parse_short_int_list(bytes: &[u8]) -> Option<ShortIntList> {
     }
 }
 
-/// Number of integers in the batch at `start` if all are short, as in most lists of token ids, and the batch's end.
+/// Number of integers in the batch at `start`, and the offset of the `APPENDS` that ends it. `None` unless all are short, as in most lists of
+/// token ids.
 ///
 /// Token ids have two widths at random, which defeats branch prediction. Widths therefore come from a table. Only runs of one-byte
 /// integers, as in columns of small numbers, get a branch.
@@ -272,16 +283,26 @@ pub(super) fn scan_single_int(bytes: &[u8], start: usize) -> Option<FlatBatch> {
     (*bytes.get(end)? == op::APPEND).then_some(FlatBatch { start, end, len: 1, kinds: kinds::INT })
 }
 
-/// Memo slot that the `GET` at `at` names, and the offset after it.
-pub(super) fn read_get(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
+/// A reference to the memo.
+pub(super) struct MemoGet {
+    pub(super) slot: usize,
+    /// Offset after the opcode.
+    pub(super) next: usize,
+}
+
+/// Reads the `GET` opcode at `at`; `None` for any other opcode.
+pub(super) fn read_memo_get(bytes: &[u8], at: usize) -> Option<MemoGet> {
     Some(match *bytes.get(at)? {
-        op::BINGET => (usize::from(*bytes.get(at + 1)?), at + 2),
-        op::LONG_BINGET => (u32::from_le_bytes(*bytes.get(at + 1..)?.first_chunk()?) as usize, at + 5),
+        op::BINGET => MemoGet { slot: usize::from(*bytes.get(at + 1)?), next: at + 2 },
+        op::LONG_BINGET => {
+            MemoGet { slot: u32::from_le_bytes(*bytes.get(at + 1..)?.first_chunk()?) as usize, next: at + 5 }
+        }
         _ => return None,
     })
 }
 
-/// Memoizes `node` if the opcode at `at` requests it. Returns the next offset.
+/// Enters `node` into the memo if the opcode at `at` requests it. Returns the offset after that opcode, or `at` if it is another one. `None` at
+/// the limit, and for a slot out of order: both are left to the machine.
 fn memoize_node(bytes: &[u8], node: Node, at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<usize> {
     let (slot, next) = match *bytes.get(at)? {
         op::MEMOIZE => (memo.len(), at + 1),
@@ -312,10 +333,10 @@ pub(in super::super) fn read_item(bytes: &[u8], at: usize, memo: &[Node]) -> Opt
         op::NEWFALSE => (Node::Bool(false), at + 1),
         op::BINFLOAT => (Node::Float(offset), at + 9),
         op::SHORT_BINUNICODE | op::BINUNICODE => {
-            (Node::Str(offset), skip_put(bytes, scalar::payload_span(bytes, at)?.1))
+            (Node::Str(offset), skip_memo_put(bytes, scalar::payload_range(bytes, at)?.end))
         }
         _ => {
-            let (slot, next) = read_get(bytes, at)?;
+            let MemoGet { slot, next } = read_memo_get(bytes, at)?;
             (*memo.get(slot)?, next)
         }
     };
@@ -337,8 +358,9 @@ pub(in super::super) fn read_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 /// [`read_string`] for any encoding of the string.
 #[cold]
 fn read_other_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (start, end) = scalar::payload_span(bytes, past_frame(bytes, 0))?;
-    Some((bytes.get(start..end)?, bytes.get(skip_put(bytes, end)..)?))
+    let text = scalar::payload_range(bytes, past_frame(bytes, 0))?;
+    let after = bytes.get(skip_memo_put(bytes, text.end)..)?;
+    Some((bytes.get(text)?, after))
 }
 
 /// The integer at `at` of a batch in which [`scan_batch`] found only short integers, and the offset after it.
@@ -347,7 +369,7 @@ pub(in super::super) fn read_short_int(bytes: &[u8], at: usize) -> Option<(i32, 
 }
 
 /// Offset after the memo opcode at `at`, or `at` if there is none.
-fn skip_put(bytes: &[u8], at: usize) -> usize {
+fn skip_memo_put(bytes: &[u8], at: usize) -> usize {
     at + match bytes.get(at) {
         Some(&op::MEMOIZE) => 1,
         Some(&op::BINPUT) => 2,

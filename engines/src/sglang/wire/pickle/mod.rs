@@ -17,11 +17,11 @@ mod writer;
 
 pub(super) use flat::{read_item as flat_item, read_short_int as flat_int, read_string as flat_string};
 pub(crate) use request_walk::{
-    PickleWalk, RequestField, WalkItem, field_int_at, ids_len_at, is_true_at, read_text_list, text_at,
+    PickleWalk, RequestField, WalkItem, count_ids_at, field_int_at, is_true_at, read_text_list, text_at,
 };
 pub use writer::{PickleStyle, Pickler};
 
-pub(super) use scalar::{payload_span, read_float, read_int, text_equals};
+pub(super) use scalar::{payload_range, read_float, read_int, text_equals};
 
 use super::arena::{Arena, Node};
 use super::{Limits, Undecoded};

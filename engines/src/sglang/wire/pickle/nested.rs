@@ -1,7 +1,7 @@
 //! Fast path one level up: a batch of lists that are themselves flat, such as the token ids of a whole frame.
 
 use super::super::Undecoded;
-use super::super::arena::{Node, Seq};
+use super::super::arena::{ListRun, Node};
 use super::vm::PickleMachine;
 use super::{flat, op};
 
@@ -11,15 +11,15 @@ impl PickleMachine<'_, '_> {
     #[inline(never)]
     pub(super) fn read_flat_lists(&mut self, outer: u32) -> Result<bool, Undecoded> {
         let memo_before = self.arena.memo.len();
-        let seqs_before = self.arena.seqs.len();
+        let runs_before = self.arena.list_runs.len();
         let cells_before = self.arena.cells.len();
         let Some(end) = self.scan_flat_lists() else {
             self.arena.memo.truncate(memo_before);
-            self.arena.seqs.truncate(seqs_before);
+            self.arena.list_runs.truncate(runs_before);
             self.arena.cells.truncate(cells_before);
             return Ok(false);
         };
-        let run = Seq::cells(cells_before as u32, self.arena.cells.len() as u32);
+        let run = ListRun::cells(cells_before as u32, self.arena.cells.len() as u32);
         self.at = end;
         self.arena.append_run(outer, run, self.limits)?;
         Ok(true)
@@ -37,12 +37,12 @@ impl PickleMachine<'_, '_> {
                 [op::EMPTY_LIST, op::MEMOIZE, next] => {
                     let arena = &mut *self.arena;
                     let is_arena_full = arena.memo.len() >= limits.memo
-                        || arena.seqs.len() >= limits.items
+                        || arena.list_runs.len() >= limits.items
                         || arena.cells.len() >= limits.items;
                     if is_arena_full {
                         return None;
                     }
-                    let list = Node::List(arena.seqs.len() as u32);
+                    let list = Node::List(arena.list_runs.len() as u32);
                     arena.memo.push(list);
                     arena.cells.push(list);
                     let batch = match *next {
@@ -53,7 +53,7 @@ impl PickleMachine<'_, '_> {
                         _ => Some(flat::scan_single_int(message, at + 2)?),
                     };
                     at = batch.as_ref().map_or(at + 2, |batch| batch.end + 1);
-                    arena.seqs.push(batch.map_or(Seq::EMPTY, |batch| batch.as_seq()));
+                    arena.list_runs.push(batch.map_or(ListRun::EMPTY, |batch| batch.to_list_run()));
                 }
                 [op::FRAME, ..] => at = flat::skip_frame(message, at)?,
                 [op::APPENDS, ..] => return Some(at + 1),

@@ -4,6 +4,7 @@
 //! keys of an object's state from its values.
 
 use super::super::Undecoded;
+use super::flat::MemoGet;
 use super::{flat, op, scalar};
 
 /// Fields of the messages to the scheduler that are read.
@@ -61,6 +62,7 @@ pub(crate) struct PickleWalk<'a> {
 }
 
 impl<'a> PickleWalk<'a> {
+    /// A walk from the beginning of a pickle, of which `bytes` are the first bytes.
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self {
             bytes,
@@ -102,15 +104,15 @@ impl<'a> PickleWalk<'a> {
                     self.depth += 1;
                 }
                 op::SHORT_BINUNICODE | op::BINUNICODE | op::BINUNICODE8 => {
-                    let (start, end) = scalar::payload_span(self.bytes, at).ok_or(Undecoded::Truncated { at })?;
-                    self.at = end;
-                    if let Some(item) = self.push_string(&self.bytes[start..end], follows_empty_dict && self.depth == 0)
-                    {
+                    let text = scalar::payload_range(self.bytes, at).ok_or(Undecoded::Truncated { at })?;
+                    self.at = text.end;
+                    if let Some(item) = self.push_string(&self.bytes[text], follows_empty_dict && self.depth == 0) {
                         return Ok(Some(item));
                     }
                 }
                 op::BINGET | op::LONG_BINGET => {
-                    let (slot, next) = flat::read_get(self.bytes, at).ok_or(Undecoded::Truncated { at })?;
+                    let MemoGet { slot, next } =
+                        flat::read_memo_get(self.bytes, at).ok_or(Undecoded::Truncated { at })?;
                     self.at = next;
                     let mut name_slots = self.name_slots.iter();
                     let named = name_slots.position(|known| known.is_some_and(|known| known as usize == slot));
@@ -143,7 +145,7 @@ impl<'a> PickleWalk<'a> {
                     self.height += 1;
                 }
                 op::SHORT_BINBYTES | op::BINBYTES | op::BINBYTES8 | op::BYTEARRAY8 => {
-                    (_, self.at) = scalar::payload_span(self.bytes, at).ok_or(Undecoded::Truncated { at })?;
+                    self.at = scalar::payload_range(self.bytes, at).ok_or(Undecoded::Truncated { at })?.end;
                     self.height += 1;
                 }
                 // Takes one value and leaves one.
@@ -218,8 +220,7 @@ pub(crate) fn text_at(bytes: &[u8], at: usize) -> Option<&[u8]> {
     if !is_text {
         return None;
     }
-    let (start, end) = scalar::payload_span(bytes, at)?;
-    bytes.get(start..end)
+    bytes.get(scalar::payload_range(bytes, at)?)
 }
 
 /// Whether the value at `at` is `True`.
@@ -237,18 +238,19 @@ pub(crate) fn field_int_at(bytes: &[u8], at: usize) -> Option<i64> {
     }
 }
 
-/// The texts of the list at the beginning of a pickle. An error for anything else.
-pub(crate) fn read_text_list<'a>(bytes: &'a [u8], mut add: impl FnMut(&'a [u8])) -> Result<(), Undecoded> {
+/// Passes the texts of the list that a pickle holds to `add_text`. An error for any other pickle.
+pub(crate) fn read_text_list<'a>(bytes: &'a [u8], mut add_text: impl FnMut(&'a [u8])) -> Result<(), Undecoded> {
     let mut at = 0;
     loop {
         at = match bytes.get(at) {
             Some(&op::STOP) => return Ok(()),
+            // Followed by the version, and by a length of eight bytes.
             Some(&op::PROTO) => at + 2,
             Some(&op::FRAME) => at + 9,
             Some(&(op::EMPTY_LIST | op::MEMOIZE | op::MARK | op::APPEND | op::APPENDS)) => at + 1,
             Some(_) => {
-                add(text_at(bytes, at).ok_or(Undecoded::Malformed { at, what: "not a list of texts" })?);
-                scalar::payload_span(bytes, at).map_or(bytes.len(), |(_, end)| end)
+                add_text(text_at(bytes, at).ok_or(Undecoded::Malformed { at, what: "not a list of texts" })?);
+                scalar::payload_range(bytes, at).map_or(bytes.len(), |text| text.end)
             }
             None => return Err(Undecoded::Truncated { at }),
         };
@@ -257,14 +259,14 @@ pub(crate) fn read_text_list<'a>(bytes: &'a [u8], mut add: impl FnMut(&'a [u8]))
 
 /// Number of ids in the list or the array at `at`; `None` for another value, or if the captured bytes do not show it. `is_whole`: whether
 /// `bytes` is the whole message.
-pub(crate) fn ids_len_at(bytes: &[u8], at: usize, is_whole: bool) -> Option<u32> {
+pub(crate) fn count_ids_at(bytes: &[u8], at: usize, is_whole: bool) -> Option<u32> {
     let at = skip_frame_header(bytes, at);
     if *bytes.get(at)? != op::EMPTY_LIST {
-        return array_len(bytes, at);
+        return count_array_ids(bytes, at);
     }
     // A long list is not walked if its end was not captured: behind it, in a prefix, is the next field's name.
     let is_captured = is_whole || has_list_end(bytes.get(at..)?);
-    if is_captured { list_len(bytes, at + 1) } else { None }
+    if is_captured { count_listed_ids(bytes, at + 1) } else { None }
 }
 
 /// Whether a list may end in these bytes before a string.
@@ -273,8 +275,8 @@ fn has_list_end(bytes: &[u8]) -> bool {
     ends.any(|at| bytes.get(at + 1) == Some(&op::SHORT_BINUNICODE))
 }
 
-/// Length of the list of integers after the `EMPTY_LIST` that ends at `at`.
-fn list_len(bytes: &[u8], mut at: usize) -> Option<u32> {
+/// Number of integers in the list after the `EMPTY_LIST` that ends at `at`. `None` if it has other items, or is not the value of a field.
+fn count_listed_ids(bytes: &[u8], mut at: usize) -> Option<u32> {
     let mut len = 0;
     let mut is_in_batch = false;
     loop {
@@ -309,30 +311,30 @@ fn list_len(bytes: &[u8], mut at: usize) -> Option<u32> {
     }
 }
 
-/// Length of the array at `at`: `_array_reconstructor(array, code, format, data)`.
-fn array_len(b: &[u8], mut at: usize) -> Option<u32> {
+/// Number of integers in the array at `at`: `_array_reconstructor(array, code, format, data)`. `None` for anything else.
+fn count_array_ids(bytes: &[u8], mut at: usize) -> Option<u32> {
     // Module and name of the function and of the class, the call's marks, code and format.
     const MAX_OPCODES: usize = 20;
     let mut format = None;
     for _ in 0..MAX_OPCODES {
-        at = match *b.get(at)? {
-            op::SHORT_BINUNICODE => scalar::payload_span(b, at)?.1,
+        at = match *bytes.get(at)? {
+            op::SHORT_BINUNICODE => scalar::payload_range(bytes, at)?.end,
             op::BINGET => at + 2,
             op::LONG_BINGET => at + 5,
             op::FRAME => at + 9,
             op::MEMOIZE | op::STACK_GLOBAL | op::MARK => at + 1,
             op::BININT1 => {
                 // The only number before the data.
-                format = b.get(at + 1).copied();
+                format = bytes.get(at + 1).copied();
                 at + 2
             }
             opcode @ (op::SHORT_BINBYTES | op::BINBYTES) => {
                 // The data need not be captured.
-                let bytes = match opcode {
-                    op::SHORT_BINBYTES => u32::from(*b.get(at + 1)?),
-                    _ => u32::from_le_bytes(*b.get(at + 1..)?.first_chunk()?),
+                let data_bytes = match opcode {
+                    op::SHORT_BINBYTES => u32::from(*bytes.get(at + 1)?),
+                    _ => u32::from_le_bytes(*bytes.get(at + 1..)?.first_chunk()?),
                 };
-                return Some(bytes / item_len(format?)?);
+                return Some(data_bytes / bytes_per_item(format?)?);
             }
             _ => return None,
         };
@@ -340,8 +342,8 @@ fn array_len(b: &[u8], mut at: usize) -> Option<u32> {
     None
 }
 
-/// Length of an item by `MachineFormat` in the documentation of Python's `array`; `None` for what cannot be an id.
-fn item_len(format: u8) -> Option<u32> {
+/// Bytes of an array's item by the machine format code, in the documentation of Python's `array`; `None` for what cannot be an id.
+fn bytes_per_item(format: u8) -> Option<u32> {
     match format {
         0..=1 => Some(1),
         2..=5 => Some(2),

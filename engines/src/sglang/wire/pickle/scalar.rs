@@ -1,10 +1,12 @@
 //! Opcodes that carry their value: their lengths and values, read in place.
 
+use std::ops::Range;
+
 use super::op;
 
-/// Start and end of the payload of a length-prefixed opcode (string or bytes) at `at`.
+/// Where the payload of the string or bytes opcode at `at` is. `None` for another opcode, or if the message ends before the payload does.
 #[inline]
-pub(in super::super) fn payload_span(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
+pub(in super::super) fn payload_range(bytes: &[u8], at: usize) -> Option<Range<usize>> {
     let (start, len) = match *bytes.get(at)? {
         op::SHORT_BINUNICODE | op::SHORT_BINBYTES => (at + 2, usize::from(*bytes.get(at + 1)?)),
         op::BINUNICODE | op::BINBYTES => (at + 5, u32::from_le_bytes(*bytes.get(at + 1..)?.first_chunk()?) as usize),
@@ -14,7 +16,7 @@ pub(in super::super) fn payload_span(bytes: &[u8], at: usize) -> Option<(usize, 
         _ => return None,
     };
     let end = start.checked_add(len)?;
-    (end <= bytes.len()).then_some((start, end))
+    (end <= bytes.len()).then_some(start..end)
 }
 
 /// Returns whether the string at `at` is `text`.
@@ -24,7 +26,7 @@ pub(in super::super) fn text_equals(bytes: &[u8], at: usize, text: &[u8]) -> boo
     if let Some([op::SHORT_BINUNICODE, len, rest @ ..]) = bytes.get(at..) {
         return usize::from(*len) == text.len() && rest.starts_with(text);
     }
-    payload_span(bytes, at).and_then(|(start, end)| bytes.get(start..end)) == Some(text)
+    payload_range(bytes, at).and_then(|payload| bytes.get(payload)) == Some(text)
 }
 
 /// Integer of the opcode at `at`; `None` when it does not fit 64 bits.

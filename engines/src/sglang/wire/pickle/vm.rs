@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::super::arena::{Arena, Node, Seq};
+use super::super::arena::{Arena, ListRun, Node};
 use super::super::{Limits, Undecoded};
 use super::{Scratch, flat, op, scalar};
 
@@ -39,7 +39,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         let Scratch { stack, marks } = scratch;
         stack.clear();
         marks.clear();
-        let empty_tuple = arena.new_seq(Seq::EMPTY, limits)?;
+        let empty_tuple = arena.add_list_run(ListRun::EMPTY, limits)?;
         // Skip PROTO and its version.
         Ok(Self { message, at: 2, arena, stack, marks, limits, empty_tuple, array_calls: ArrayCalls::default() })
     }
@@ -143,14 +143,14 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                 op::REDUCE | op::NEWOBJ => {
                     let args = self.pop_value()?;
                     let callable = self.pop_value()?;
-                    self.construct(callable, args)?;
+                    self.construct_value(callable, args)?;
                 }
                 op::NEWOBJ_EX => {
                     // Keyword arguments are not read.
                     let _kwargs = self.pop_value()?;
                     let args = self.pop_value()?;
                     let callable = self.pop_value()?;
-                    self.construct(callable, args)?;
+                    self.construct_value(callable, args)?;
                 }
                 op::OBJ => {
                     let mark = self.pop_mark()?;
@@ -158,14 +158,14 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                     self.build_tuple(mark + 1)?;
                     let args = self.pop_value()?;
                     self.stack.truncate(mark);
-                    self.construct(callable, args)?;
+                    self.construct_value(callable, args)?;
                 }
                 op::INST => {
                     let callable = self.read_text_global()?;
                     let mark = self.pop_mark()?;
                     self.build_tuple(mark)?;
                     let args = self.pop_value()?;
-                    self.construct(callable, args)?;
+                    self.construct_value(callable, args)?;
                 }
                 op::BUILD => {
                     let state = self.pop_value()?;
@@ -208,18 +208,18 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
 
     /// Opens a mark, or leaves the whole batch in the message if it fills a list.
     fn open_mark(&mut self) -> Result<(), Undecoded> {
-        if let Some(Node::List(seq)) = self.stack.last().copied()
+        if let Some(Node::List(list)) = self.stack.last().copied()
             && self.stack.len() > self.stack_base()
         {
             if self.message.get(self.at) == Some(&op::EMPTY_LIST) {
                 // Lists in a list, such as the ids of each request.
-                if self.read_flat_lists(seq)? {
+                if self.read_flat_lists(list)? {
                     return Ok(());
                 }
             } else if let Some(batch) = flat::scan_batch(self.message, self.at, &mut self.arena.memo, self.limits.memo)
             {
                 self.at = batch.end + 1;
-                return self.arena.append_run(seq, batch.as_seq(), self.limits);
+                return self.arena.append_run(list, batch.to_list_run(), self.limits);
             }
         }
         if self.marks.len() >= self.limits.depth {
@@ -328,7 +328,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
 
     /// End of the string or bytes at `at`.
     fn payload_end(&self, at: usize) -> Result<usize, Undecoded> {
-        scalar::payload_span(self.message, at).map(|(_, end)| end).ok_or(Undecoded::Truncated { at })
+        scalar::payload_range(self.message, at).map(|payload| payload.end).ok_or(Undecoded::Truncated { at })
     }
 
     pub(super) fn malformed(&self, what: &'static str) -> Undecoded {

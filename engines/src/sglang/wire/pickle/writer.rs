@@ -133,6 +133,7 @@ impl<'t> Pickler<'t> {
 
     /// Writes a tuple; `item` writes each element.
     pub fn tuple<'i, T>(&mut self, items: &'i [T], mut item: impl FnMut(&mut Self, &'i T)) {
+        // Tuples of up to three items have opcodes of their own, which need no mark.
         let ends = [op::EMPTY_TUPLE, op::TUPLE1, op::TUPLE2, op::TUPLE3];
         let end = ends.get(items.len());
         if end.is_none() {
@@ -142,6 +143,7 @@ impl<'t> Pickler<'t> {
             item(self, one);
         }
         self.out.push(*end.unwrap_or(&op::TUPLE));
+        // There is one empty tuple, which CPython does not memoize.
         if !items.is_empty() {
             self.memoize();
         }
@@ -158,7 +160,7 @@ impl<'t> Pickler<'t> {
                 self.write_interned(module);
                 self.write_text(class);
                 self.out.push(op::STACK_GLOBAL);
-                self.share(class);
+                self.share_next_entry(class);
                 self.memoize();
             }
         }
@@ -171,6 +173,7 @@ impl<'t> Pickler<'t> {
 
     /// Writes `array('q', ids)` as `array.__reduce_ex__` does.
     pub fn array(&mut self, ids: &[i64]) {
+        // Protocol 2 has no opcode for bytes, so the array is made of a list.
         if self.style.protocol == 2 {
             self.write_global("array", "array");
             self.write_text("q");
@@ -247,14 +250,16 @@ impl<'t> Pickler<'t> {
         entry
     }
 
+    /// Writes a string that Python interns: later uses refer to its memo entry.
     fn write_interned(&mut self, text: &'t str) {
         if let Some(&entry) = self.memo_of_shared.get(text) {
             return self.write_reference(entry);
         }
-        self.share(text);
+        self.share_next_entry(text);
         self.write_text(text);
     }
 
+    /// Writes a string and memoizes it.
     fn write_text(&mut self, text: &str) {
         if self.style.protocol < 4 {
             self.write(&[op::BINUNICODE], &(text.len() as u32).to_le_bytes());
@@ -265,12 +270,14 @@ impl<'t> Pickler<'t> {
         self.memoize();
     }
 
+    /// Writes a bytes object and memoizes it.
     fn write_bytes(&mut self, bytes: &[u8]) {
         self.write_opcode_with_number(op::SHORT_BINBYTES, op::BINBYTES, bytes.len() as u32);
         self.out.extend_from_slice(bytes);
         self.memoize();
     }
 
+    /// Writes an integer with the shortest opcode of the pickler; beyond 32 bits always with eight bytes.
     fn write_int(&mut self, value: i64) {
         if let Ok(byte) = u8::try_from(value) {
             self.out.extend_from_slice(&[op::BININT1, byte]);
@@ -284,7 +291,7 @@ impl<'t> Pickler<'t> {
     }
 
     /// Makes later uses of a string, or of the global with this name, refer to the next memo entry.
-    fn share(&mut self, text: &'t str) {
+    fn share_next_entry(&mut self, text: &'t str) {
         if self.style.has_memo {
             self.memo_of_shared.insert(text, self.memo);
         }
@@ -322,6 +329,7 @@ impl<'t> Pickler<'t> {
         self.out.extend_from_slice(argument);
     }
 
+    /// Begins another frame after a complete value if this one is long enough, and adds opcodes without effect if the style has them.
     fn end_value(&mut self) {
         if self.style.has_noise {
             self.out.extend_from_slice(&[op::NONE, op::POP]);
@@ -333,6 +341,7 @@ impl<'t> Pickler<'t> {
         }
     }
 
+    /// Begins a frame, if the protocol and the style have frames.
     fn begin_frame(&mut self) {
         if self.style.protocol >= 4 && self.style.frame_bytes.is_some() {
             // The length, which `end_frame` writes.
@@ -341,6 +350,7 @@ impl<'t> Pickler<'t> {
         }
     }
 
+    /// Writes the length of the open frame into its head.
     fn end_frame(&mut self) {
         if let Some(start) = self.frame_start.take() {
             let length = (self.out.len() - start) as u64;

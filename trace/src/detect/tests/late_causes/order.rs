@@ -43,7 +43,7 @@ fn queue_beside(scene: &mut Scene, findings: &mut Findings, requests: u64, end: 
 fn update_until(scene: &mut Scene, findings: &mut Findings, start: u64, end: u64) {
     for at in (start..=end).step_by(500 * MS as usize) {
         scene.tick(at);
-        findings.update(&DetectContext::new(&scene.ledger, MonoNs(at)));
+        findings.run_detectors(&DetectContext::new(&scene.ledger, MonoNs(at)));
     }
 }
 
@@ -151,7 +151,7 @@ fn findings_of_one_severity_are_ordered_by_the_ttft_that_they_explain() {
         }
         scene.tick(6 * SECOND);
         let mut findings = Findings::default();
-        findings.update(&DetectContext::new(&scene.ledger, MonoNs(6 * SECOND)));
+        findings.run_detectors(&DetectContext::new(&scene.ledger, MonoNs(6 * SECOND)));
         let sorted = findings.sorted();
         let late = sorted.iter().filter(|finding| ["late-read", "queued"].contains(&finding.kind));
         late.map(|finding| (finding.kind, finding.verdict.severity)).collect::<Vec<_>>()

@@ -38,7 +38,8 @@ pub struct RecordingTarget {
 }
 
 impl ImportedRun {
-    fn apply(&mut self, event: &Event<'_>) -> Result<(), RecordError> {
+    /// Analyses an event and writes it to the recording, if there is one.
+    fn apply_event(&mut self, event: &Event<'_>) -> Result<(), RecordError> {
         // The file is created at the first event, so that an empty import does not overwrite an older recording.
         if let Some(RecordingTarget { path, force, config }) = self.target.take() {
             // The log's clock starts at the epoch.
@@ -59,6 +60,7 @@ impl ImportedRun {
         Ok(())
     }
 
+    /// Lets the analysis look for findings at this time, and records that.
     fn tick(&mut self, now: MonoNs) {
         self.analysis.tick(now);
         if let Some(recorder) = &mut self.recorder {
@@ -85,7 +87,7 @@ pub fn import_logs(
         has_more = import.read_some(&mut |event| {
             // One step passes several events, and cannot be ended by an error of the first.
             if failed.is_none() {
-                failed = run.apply(event).err();
+                failed = run.apply_event(event).err();
             }
         });
         show_progress(import.progress());
@@ -122,6 +124,7 @@ fn import_notes(stats: &ImportStats, zone: Option<&TimeZone>) -> Vec<String> {
         count(stats.known_records()),
         count(stats.unknown)
     )];
+    // Full rids are needed only for truncated ones.
     let cut = stats.rids_completed + stats.rids_ambiguous + stats.rids_incomplete;
     let evicted = if cut > 0 { stats.rids_evicted } else { 0 };
     let zone = match zone {
@@ -158,6 +161,12 @@ fn import_notes(stats: &ImportStats, zone: Option<&TimeZone>) -> Vec<String> {
         if n > 0 {
             notes.push(format!("log: {} {what}", count(n)));
         }
+    }
+    if let Some(why) = stats.rejected_uncounted_why {
+        notes.push(format!(
+            "log: {} of requests with an error status, which name no engine, are not counted: {why}",
+            plural(stats.rejected_uncounted, "access line")
+        ));
     }
     if stats.files_skipped > 0 {
         notes.push(format!(

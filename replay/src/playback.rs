@@ -1,6 +1,4 @@
-//! Source of a replay: a recording played at its original pace or another speed.
-
-mod player;
+//! A recording played at its original pace or another speed.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -13,7 +11,7 @@ use trace::clock::Anchor;
 use trace::detect::Finding;
 use trace::{Analysis, MonoNs, ReportInput, words};
 
-use self::player::Player;
+use crate::player::Player;
 
 /// Recorded time that one poll plays, so that keys are read in between.
 const STEP_NS: u64 = 50_000_000;
@@ -34,7 +32,7 @@ pub struct Playback<'r> {
     first_shown: HashMap<FindingKey, MonoNs>,
     /// Finding that the last command sought.
     sought: Option<FindingKey>,
-    stopped: bool,
+    is_stopped: bool,
 }
 
 impl<'r> Playback<'r> {
@@ -50,7 +48,7 @@ impl<'r> Playback<'r> {
             known: HashSet::new(),
             first_shown: HashMap::new(),
             sought: None,
-            stopped: false,
+            is_stopped: false,
         })
     }
 
@@ -59,8 +57,8 @@ impl<'r> Playback<'r> {
         self.player.has_ended
     }
 
-    /// Plays from an earlier block on, in order to reach `to`.
-    fn restart(&mut self, to: MonoNs) {
+    /// Plays from an earlier block on, in order to reach `to` with a new analysis.
+    fn restart_before(&mut self, to: MonoNs) {
         let block = first_block_to_replay(self.recording, to);
         self.reader = self.recording.reader_at(block);
         self.player.start_from((block > 0).then(|| self.recording.blocks()[block].from));
@@ -68,8 +66,8 @@ impl<'r> Playback<'r> {
         self.known.clear();
     }
 
-    /// Stops at a finding that is shown for the first time, if the user seeks one; at the worst of several.
-    fn check_findings(&mut self, session: &Session) {
+    /// Notes when each finding is shown for the first time. Pauses there if the user seeks the next finding; at the worst of several.
+    fn note_new_findings(&mut self, session: &Session) {
         let now = session.analysis().ledger().now();
         let mut worst_new: Option<&Finding> = None;
         for finding in session.analysis().findings() {
@@ -95,10 +93,10 @@ impl<'r> Playback<'r> {
 impl Source for Playback<'_> {
     fn poll(&mut self, session: &mut Session) -> Flow {
         if let Some(to) = self.player.restart.take() {
-            self.restart(to);
+            self.restart_before(to);
             session.restart(self.recording.header().config);
         }
-        if self.stopped || self.player.has_ended {
+        if self.is_stopped || self.player.has_ended {
             return Flow::Ended;
         }
         if !self.player.is_due(Instant::now()) {
@@ -107,12 +105,12 @@ impl Source for Playback<'_> {
         loop {
             let at = match self.reader.next() {
                 Ok(Some(Record::Event(event))) => {
-                    session.event(&event);
+                    session.process_event(&event);
                     event.at
                 }
                 Ok(Some(Record::Tick(at))) => {
-                    session.tick(at, self);
-                    self.check_findings(session);
+                    session.process_tick(at, self);
+                    self.note_new_findings(session);
                     at
                 }
                 Ok(Some(Record::Anchor(_) | Record::Closing(_))) => continue,
@@ -126,6 +124,7 @@ impl Source for Playback<'_> {
                 Err(error) => {
                     session.add_degraded(format!("recording: {error}"));
                     session.notify(format!("! recording: {error}"));
+                    // Playback goes on behind a damaged block. After another error, the user decides.
                     if !matches!(error, ReadError::Damaged { .. }) {
                         self.player.pause();
                     }
@@ -141,9 +140,10 @@ impl Source for Playback<'_> {
     }
 
     fn stop(&mut self) {
-        self.stopped = true;
+        self.is_stopped = true;
     }
 
+    /// Executes a command of the user, and remembers which finding a command for the previous one seeks.
     fn play(&mut self, play: Play, analysis: &Analysis) {
         let mut shown_findings = Vec::new();
         // When each of them was first shown.
@@ -156,7 +156,7 @@ impl Source for Playback<'_> {
                 shown_findings.push(key);
             }
         }
-        self.player.execute(play, &shown_at);
+        self.player.execute_command(play, &shown_at);
         self.sought = None;
         if play == Play::PreviousFinding
             && let Some(target) = self.player.restart
@@ -177,6 +177,7 @@ impl About for Playback<'_> {
         self.closing.degraded.iter().map(words::json_text).chain(missing).collect()
     }
 
+    /// Position of the playback, with the finding that was sought once it is reached.
     fn position(&self) -> Option<Position> {
         let wall_ns = self.recording.wall_ns(self.player.at);
         let position = self.player.position(Some(wall_ns));
@@ -201,6 +202,7 @@ impl About for Playback<'_> {
 /// Block at which the analysis starts in order to reach `to`: the first one, unless that takes too long.
 fn first_block_to_replay(recording: &Recording, to: MonoNs) -> usize {
     let blocks = recording.blocks();
+    // Blocks from here on begin after `to`.
     let until = blocks.partition_point(|block| block.from <= to);
     let mut records = 0u64;
     for (index, block) in blocks[..until].iter().enumerate().rev() {

@@ -16,8 +16,8 @@ use serde_json::Value;
 use trace::detect::{FindingPhase, Severity};
 use trace::{Analysis, Config, ReportInput};
 
-use super::flags::Health;
-use super::model::{Model, RunValues};
+use crate::state::flags::Health;
+use crate::state::model::{Model, RunValues};
 
 /// All recordings in the repository. The last one has a run of which no delivery is observed, and whose losses are not judged.
 const RECORDINGS: [&str; 6] = [
@@ -105,7 +105,7 @@ fn assert_one_headline(name: &str, analysis: &Analysis, input: &ReportInput) {
     let json: Value = serde_json::from_str(&report.to_json()).expect("JSON");
     assert_same(name, &(json["verdict"].as_str(), json["severity"].as_str()), &(Some(headline.as_str()), severity));
     let run = NamedRun { name, report: &report };
-    let diff = Diff::of(run, run, &DiffOptions::default());
+    let diff = Diff::of_runs(run, run, &DiffOptions::default());
     assert_same(name, &[&diff.a.verdict, &diff.b.verdict], &[headline, headline]);
     let input = Input { report: input, version: "", pushed: None, endpoint: None, pair_findings: &[] };
     let families = metrics::collect(analysis, &input);

@@ -5,7 +5,7 @@ use trace::event::{Capabilities, Chunk, Delivery, Engine, Event, Finish, Frame, 
 use trace::ledger::{DEFAULT_CHUNK_HISTORY, Limits};
 use trace::{Analysis, FrameId, HopId, MonoNs};
 
-use super::pinned::PinnedHistories;
+use crate::state::pinned::PinnedHistories;
 
 pub(crate) const MS: u64 = 1_000_000;
 

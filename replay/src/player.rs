@@ -101,11 +101,11 @@ impl Player {
     }
 
     /// Executes a command of the user.
-    pub(super) fn execute(&mut self, command: Play, findings_shown_at: &[MonoNs]) {
+    pub(super) fn execute_command(&mut self, command: Play, findings_shown_at: &[MonoNs]) {
         // Otherwise a pause, or the time at another speed, would count as time to catch up with.
         self.reset_clock();
         match command {
-            Play::Toggle => self.toggle(),
+            Play::Toggle => self.toggle_playing(),
             Play::Speed(steps) => self.speed = self.speed.step(steps),
             Play::Skip(seconds) => {
                 let skipped_ns = seconds.saturating_mul(SECOND_NS as i64);
@@ -130,7 +130,7 @@ impl Player {
     }
 
     /// Pauses or continues. Aborts a seek; at the end, plays from the beginning.
-    fn toggle(&mut self) {
+    fn toggle_playing(&mut self) {
         if self.target.is_some() {
             self.pause();
         } else if self.has_ended {
@@ -218,12 +218,12 @@ mod tests {
         let now = Instant::now();
         assert!(!player.is_due(now), "ten seconds are not over");
         assert!(player.is_due(now + Duration::from_secs(11)));
-        player.execute(Play::Toggle, &[]);
+        player.execute_command(Play::Toggle, &[]);
         assert!(!player.is_due(now + Duration::from_mins(1)));
-        player.execute(Play::Toggle, &[]);
+        player.execute_command(Play::Toggle, &[]);
         player.advance_to(second(111));
         assert!(!player.is_due(Instant::now()), "the pause is not caught up with");
-        player.execute(Play::Speed(9), &[]);
+        player.execute_command(Play::Speed(9), &[]);
         assert!(player.is_due(Instant::now()));
     }
 
@@ -231,17 +231,17 @@ mod tests {
     fn forward_seeks_play_through_and_backward_seeks_restart() {
         let mut player = player();
         player.advance_to(second(110));
-        player.execute(Play::Skip(10), &[]);
+        player.execute_command(Play::Skip(10), &[]);
         assert!(player.is_due(Instant::now()) && player.restart.is_none());
         player.advance_to(second(120));
         assert_eq!(doing(&player), (20, PlaybackState::Playing));
-        player.execute(Play::Skip(-15), &[]);
+        player.execute_command(Play::Skip(-15), &[]);
         assert_eq!(player.restart.take(), Some(second(105)));
         player.start_from(None);
         assert_eq!(doing(&player), (0, PlaybackState::Seeking));
         player.advance_to(second(105));
         assert_eq!(doing(&player), (5, PlaybackState::Playing));
-        player.execute(Play::Skip(-1_000), &[]);
+        player.execute_command(Play::Skip(-1_000), &[]);
         assert_eq!(player.restart.take(), Some(second(100)), "not before the start");
     }
 
@@ -249,25 +249,25 @@ mod tests {
     fn a_finding_seek_pauses_at_the_start_of_the_finding() {
         let mut player = player();
         assert!(!player.seeks_finding());
-        player.execute(Play::NextFinding, &[]);
+        player.execute_command(Play::NextFinding, &[]);
         player.advance_to(second(130));
         assert_eq!(doing(&player).1, PlaybackState::Seeking);
         assert!(player.seeks_finding());
         player.pause();
         assert_eq!(doing(&player), (30, PlaybackState::Paused));
-        player.execute(Play::PreviousFinding, &[second(105), second(112), second(130)]);
+        player.execute_command(Play::PreviousFinding, &[second(105), second(112), second(130)]);
         assert_eq!(player.restart.take(), Some(second(112)));
     }
 
     #[test]
     fn playback_stays_ended_until_it_is_restarted() {
         let mut player = player();
-        player.execute(Play::End, &[]);
+        player.execute_command(Play::End, &[]);
         player.finish();
         assert_eq!(doing(&player), (60, PlaybackState::Ended));
-        player.execute(Play::NextFinding, &[]);
+        player.execute_command(Play::NextFinding, &[]);
         assert_eq!(doing(&player).1, PlaybackState::Ended);
-        player.execute(Play::Toggle, &[]);
+        player.execute_command(Play::Toggle, &[]);
         assert!(player.has_ended);
         assert_eq!(player.restart.take(), Some(second(100)));
     }

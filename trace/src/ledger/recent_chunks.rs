@@ -1,6 +1,7 @@
-//! Ring of recent events of chunks over all requests, from which the history of one request is read. Other records keep only sums.
+//! Ring of recent events of chunks over all requests, from which a screen reads every chunk of one request.
 //!
-//! Events are appended without any lookup. The history of a request is collected from the ring on demand.
+//! Events are appended without any lookup, and a request's chunks are collected on demand, which takes a pass over the ring. Exports cannot read it:
+//! it forgets, and they need every request once. They have the timelines (`request_timeline`), of constant size per request.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -96,14 +97,14 @@ enum MomentKind {
 const NO_COUNT: u32 = u32::MAX;
 
 #[derive(Debug, Default)]
-pub(super) struct ChunkHistory {
+pub(super) struct RecentChunks {
     moments: VecDeque<Moment>,
     limit: usize,
     has_evicted: bool,
     hasher: RandomState,
 }
 
-impl ChunkHistory {
+impl RecentChunks {
     pub(super) fn new(limit: usize) -> Self {
         Self { limit, ..Self::default() }
     }
@@ -114,7 +115,7 @@ impl ChunkHistory {
             return;
         }
         let FrameId { hop, lane, seq } = context.frame;
-        self.push(Moment {
+        self.push_moment(Moment {
             at: context.at,
             rid_hash: self.hasher.hash_one(chunk.rid),
             seq,
@@ -136,7 +137,7 @@ impl ChunkHistory {
         // The number of the wakeup takes the place of the tokens, which a receive does not have.
         let tokens = wakeup.unwrap_or(0) as u32;
         let kind = MomentKind::Received(wakeup.is_some());
-        self.push(Moment { at, rid_hash: 0, seq, lane, number: 0, tokens, end: NO_COUNT, hop, kind });
+        self.push_moment(Moment { at, rid_hash: 0, seq, lane, number: 0, tokens, end: NO_COUNT, hop, kind });
     }
 
     /// Keeps a delivery.
@@ -144,7 +145,7 @@ impl ChunkHistory {
         if self.limit == 0 {
             return;
         }
-        self.push(Moment {
+        self.push_moment(Moment {
             at,
             rid_hash: self.hasher.hash_one(delivery.rid),
             seq: 0,
@@ -162,7 +163,7 @@ impl ChunkHistory {
         if self.limit == 0 {
             return;
         }
-        self.push(Moment {
+        self.push_moment(Moment {
             at,
             rid_hash: self.hasher.hash_one(rid),
             // The number of chunks takes the place of the frame number, which an outcome does not have.
@@ -178,7 +179,7 @@ impl ChunkHistory {
     }
 
     /// Adds a moment. Beyond the limit, the oldest one is forgotten.
-    fn push(&mut self, moment: Moment) {
+    fn push_moment(&mut self, moment: Moment) {
         if self.moments.len() >= self.limit {
             self.moments.pop_front();
             self.has_evicted = true;
@@ -261,7 +262,7 @@ impl HopWait {
     }
 }
 
-impl ChunkHistory {
+impl RecentChunks {
     pub(super) fn hash_rid(&self, rid: &str) -> u64 {
         self.hasher.hash_one(rid)
     }
@@ -271,7 +272,8 @@ impl ChunkHistory {
         self.moments.front().filter(|_| self.has_evicted).map(|moment| moment.at)
     }
 
-    /// Hashes of the rids with a chunk in a frame with this wait. A frame that was not received waits until `now`.
+    /// Hashes of the rids of requests with a chunk in a frame whose wait on a hop is one that `wait` asks for. A frame that was not received waits
+    /// until `now`.
     pub(super) fn rids_that_waited(&self, wait: &HopWait, now: MonoNs) -> HashSet<u64> {
         let mut received_at: HashMap<FrameId, MonoNs> = HashMap::new();
         // Highest number of a received frame.

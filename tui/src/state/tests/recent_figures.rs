@@ -4,9 +4,9 @@ use trace::{Analysis, ReportInput};
 
 use outputs::report::Report;
 
-use super::Model;
 use super::agreement::Replayed;
-use super::model::RunValues;
+use crate::state::Model;
+use crate::state::model::RunValues;
 
 /// Sum of the last values of a column.
 fn sum_of_last(column: &[u64], seconds: usize) -> u64 {

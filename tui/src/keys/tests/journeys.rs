@@ -12,11 +12,12 @@ use crate::state::Model;
 use crate::state::action::{Action, Effect, ExportAs, Tab};
 use crate::state::curves::Curves;
 use crate::state::filter::RequestFilter;
-use crate::state::flags::Flag;
+use crate::state::flags::{Flag, Health};
 use crate::state::model::HopSummary;
 use crate::state::request_row::{RequestColumn, RequestRow};
 use crate::state::request_table::SortOrder;
-use crate::state::ui::{Dialog, SECONDS_PER_COLUMN, SavedFilter, Ui};
+use crate::state::saved_filter::SavedFilter;
+use crate::state::ui::{Dialog, SECONDS_PER_COLUMN, Ui};
 
 const END: Option<Effect> = Some(Effect::Command(ScreenCommand::End));
 
@@ -60,7 +61,7 @@ impl Fixture {
     }
 
     fn apply(&mut self, action: Action) -> Option<Effect> {
-        let effect = self.ui.apply(action, &self.model);
+        let effect = self.ui.apply_action(action, &self.model);
         self.update();
         effect
     }
@@ -106,6 +107,30 @@ fn the_worst_request_is_first_and_enter_opens_it() {
     assert_eq!(fixture.selected(), "aaa");
     fixture.key(KeyCode::PageUp);
     assert_eq!(fixture.selected(), "bbb");
+}
+
+#[test]
+fn esc_returns_through_the_tabs_from_which_details_were_opened() {
+    let mut fixture = Fixture::new();
+    fixture.press("5f\n");
+    assert_eq!(fixture.ui.tab, Tab::Request);
+    fixture.press("\x1b\x1b");
+    assert_eq!((fixture.ui.tab, &*fixture.ui.filter.text), (Tab::Requests, ""), "the filter goes first");
+    fixture.press("\x1b");
+    assert_eq!(fixture.ui.tab, Tab::Findings);
+    fixture.press("\x1b");
+    assert_eq!(fixture.ui.tab, Tab::Findings, "it was chosen by its key");
+}
+
+#[test]
+fn the_hops_open_at_the_worst_one() {
+    let mut fixture = Fixture::new();
+    let mut worst = fixture.model.hops[0].clone();
+    fixture.model.hops[0].health = Health::Good;
+    worst.health = Health::Critical;
+    fixture.model.hops.push(worst);
+    fixture.press("4");
+    assert_eq!(fixture.ui.selected_index(Tab::Hops), fixture.model.hops.len() - 1);
 }
 
 #[test]

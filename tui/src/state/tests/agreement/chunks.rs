@@ -10,12 +10,12 @@ use trace::clock::Anchor;
 use trace::ledger::{ChunkState, RequestHistory};
 use trace::{Analysis, Config, MonoNs, ReportInput};
 
-use super::super::chunk_status::label_of;
-use super::super::model::Model;
-use super::super::pinned::PinnedHistories;
-use super::super::request_detail::RequestDetail;
 use super::Replayed;
 use super::scenes::{self, PlayScene, Step};
+use crate::state::chunk_status::label_of;
+use crate::state::model::Model;
+use crate::state::pinned::PinnedHistories;
+use crate::state::request_detail::RequestDetail;
 
 /// Wall-clock time of the start of the scenes.
 const WALL_NS: u64 = 1_763_690_000_123_456_789;
@@ -114,7 +114,7 @@ impl Run {
         let mut opening = Opening::new("attach", "", Anchor { mono: scenes::START, wall_ns: WALL_NS });
         play(&mut |step| {
             if let Step::Event(event) = step {
-                opening.learn(event);
+                opening.read_ahead(event);
             }
         });
         let mut out = Vec::new();
@@ -134,7 +134,7 @@ impl Run {
 
     fn detail(&self, rid: &str) -> RequestDetail {
         let mut model = Model::default();
-        model.refresh_detail(&self.analysis, &PinnedHistories::default(), rid);
+        model.refresh_request_detail(&self.analysis, &PinnedHistories::default(), rid);
         model.detail.expect("a detail")
     }
 }

@@ -8,17 +8,16 @@ use std::thread;
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use hyper::header::{AUTHORIZATION, HOST, HeaderValue};
+use hyper::header::{AUTHORIZATION, HOST};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use recording::{StreamSection, StreamSplitter};
 use serde_json::Value;
+use session::telemetry::{AccessToken, HOST_HEADER, encode_name, next_part};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-
-use crate::telemetry::{AccessToken, HOST_HEADER, encode_name, next_part};
 
 /// Sections received but not polled. Beyond this limit the connection is not read, and the source sees a slow client.
 const WAITING_SECTIONS: usize = 8;
@@ -79,7 +78,7 @@ pub struct RemoteEngine {
 
 impl RemoteEngine {
     /// Reads an entry of the source's health. `None` until the engine has a name.
-    fn of_health(health: &Value) -> Option<Self> {
+    fn from_health(health: &Value) -> Option<Self> {
         let name = health["engine"].as_str().filter(|name| !name.is_empty())?;
         Some(Self {
             name: name.to_owned(),
@@ -128,6 +127,7 @@ impl RemoteRuns {
                 tasks.spawn_on(follow_all_engines(target, sender, add_run.clone()), runtime.handle());
             }
         }
+        // The thread ends once nobody watches any source.
         thread::Builder::new()
             .name("watch".into())
             .spawn(move || runtime.block_on(async { while tasks.join_next().await.is_some() {} }))?;
@@ -241,7 +241,7 @@ async fn read_engines(target: &RunTarget) -> anyhow::Result<Vec<RemoteEngine>> {
     }
     let health: Value = serde_json::from_slice(&text)?;
     let engines = health["engines"].as_array().into_iter().flatten();
-    Ok(engines.filter_map(RemoteEngine::of_health).collect())
+    Ok(engines.filter_map(RemoteEngine::from_health).collect())
 }
 
 /// Connects repeatedly until the receiver is dropped.
@@ -263,7 +263,7 @@ async fn follow_run(target: RunTarget, events: Sender<RemoteEvent>) {
     }
 }
 
-/// Reads the recording until the connection ends.
+/// Reads the recording until the connection ends. Sets `is_reached` once the source has answered with it.
 async fn read_run(target: &RunTarget, events: &Sender<RemoteEvent>, is_reached: &mut bool) -> anyhow::Result<()> {
     // Dropped at the end of this function, which closes the connection.
     let mut connection = JoinSet::new();
@@ -271,8 +271,10 @@ async fn read_run(target: &RunTarget, events: &Sender<RemoteEvent>, is_reached: 
         Some(engine) => format!("/recording?engine={}", encode_name(&engine.name)),
         None => "/recording".to_owned(),
     };
-    let response = timeout(PATIENCE, send_request(target, &path, &mut connection)).await;
-    let response = response.map_err(|_| anyhow::anyhow!("it does not answer"))??;
+    let response = match timeout(PATIENCE, send_request(target, &path, &mut connection)).await {
+        Ok(response) => response?,
+        Err(_) => anyhow::bail!("it does not answer"),
+    };
     check_status(&response, target)?;
     *is_reached = true;
     let host = response.headers().get(HOST_HEADER).and_then(|host| host.to_str().ok()).map(str::to_owned);
@@ -285,10 +287,8 @@ async fn read_run(target: &RunTarget, events: &Sender<RemoteEvent>, is_reached: 
     loop {
         let part = timeout(SILENT, next_part(&mut body)).await;
         let part = part.map_err(|_| anyhow::anyhow!("nothing received from it for {} s", SILENT.as_secs()))?;
-        let Some(part) = part.transpose().map_err(|error| describe_http_error(&error))? else {
-            return Ok(());
-        };
-        splitter.extend(&part);
+        let Some(part) = part else { return Ok(()) };
+        splitter.extend(&part.map_err(|error| describe_http_error(&error))?);
         while let Some(section) = splitter.next_section()? {
             if events.send(RemoteEvent::Section(Box::new(section))).await.is_err() {
                 return Ok(());
@@ -328,13 +328,10 @@ fn check_status(response: &Response<Incoming>, target: &RunTarget) -> anyhow::Re
         }
         StatusCode::SERVICE_UNAVAILABLE => anyhow::bail!("it has too many clients"),
         StatusCode::BAD_REQUEST => anyhow::bail!("it watches several engines: name one as HOST:PORT/ENGINE"),
-        StatusCode::NOT_FOUND if target.engine.get().is_some() => {
-            anyhow::bail!(
-                "it watches no engine named {}",
-                target.engine.get().map_or("", |engine| engine.name.as_str())
-            )
-        }
-        StatusCode::NOT_FOUND => anyhow::bail!("it serves no /recording: use the address of tokengap's --metrics"),
+        StatusCode::NOT_FOUND => match target.engine.get() {
+            Some(engine) => anyhow::bail!("it watches no engine named {}", engine.name),
+            None => anyhow::bail!("it serves no /recording: use the address of tokengap's --metrics"),
+        },
         other => anyhow::bail!("it answers with status {other}: use the address of tokengap's --metrics"),
     }
 }
@@ -347,16 +344,5 @@ fn describe_http_error(error: &hyper::Error) -> anyhow::Error {
         anyhow::anyhow!("the source closed the connection before its end")
     } else {
         anyhow::anyhow!("the connection failed: {error}")
-    }
-}
-
-impl AccessToken {
-    /// Value of the header that sends the token.
-    fn bearer(&self) -> HeaderValue {
-        let text = [b"Bearer ", self.bytes()].concat();
-        // A token consists of graphic ASCII characters only.
-        let mut value = HeaderValue::from_bytes(&text).expect("graphic ASCII characters");
-        value.set_sensitive(true);
-        value
     }
 }

@@ -1,0 +1,301 @@
+//! The measures that two runs have: their values in each slot under load.
+
+use super::MeasureUnit;
+use super::problem_outcome::{DROPPED_CONFIRMED, DROPPED_PREDICTED, MERGED};
+use crate::report::{HopSeries, Series, SpreadSeries, ThreadSeries};
+
+/// Direction of improvement.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum GoodDirection {
+    /// More, unless as much more load explains it; less is worse unless as much less load explains it.
+    MoreAtEqualLoad,
+    Less,
+    Neither,
+}
+
+/// Samples of one measure, one for each slot; `None` if a run does not observe it.
+pub(super) struct Measure {
+    pub(super) name: String,
+    pub(super) unit: MeasureUnit,
+    pub(super) good: GoodDirection,
+    pub(super) a: Option<Vec<f64>>,
+    pub(super) b: Option<Vec<f64>>,
+    /// Shares of all chunks of both runs, shown instead of the mean of slots.
+    pub(super) whole_runs: Option<[Option<f64>; 2]>,
+    /// Exact totals of both runs, if a count is conclusive: none against some needs no test for noise.
+    pub(super) exact: Option<ExactTotals>,
+    /// Smallest difference that matters, in the measure's unit.
+    pub(super) least_distance: f64,
+}
+
+/// Totals of a whole run, before and after.
+#[derive(Clone, Copy)]
+pub(super) struct ExactTotals {
+    pub(super) a: u64,
+    pub(super) b: u64,
+}
+
+/// Change of the mean backlog below which nobody waits longer: a few frames are always on their way.
+const LEAST_BACKLOG: f64 = 10.0;
+
+/// The measures of two runs, in the order of the path.
+struct MeasureList<'s> {
+    a: &'s Series,
+    b: &'s Series,
+    measures: Vec<Measure>,
+}
+
+impl MeasureList<'_> {
+    /// Adds a measure that `samples_of` takes from a run. Skips measures that neither run observes.
+    fn add_measure(
+        &mut self,
+        name: &str,
+        unit: MeasureUnit,
+        good: GoodDirection,
+        samples_of: impl Fn(&Series) -> Option<Vec<f64>>,
+    ) {
+        let a = samples_of(self.a);
+        let b = samples_of(self.b);
+        if a.is_some() || b.is_some() {
+            let name = name.to_owned();
+            self.measures.push(Measure { name, unit, good, a, b, whole_runs: None, exact: None, least_distance: 0.0 });
+        }
+    }
+
+    /// Adds the measures of all hops together.
+    fn add_traffic_measures(&mut self) {
+        use GoodDirection::{Less, MoreAtEqualLoad, Neither};
+        use MeasureUnit::{Ns, Number, PerSecond};
+        self.add_measure("tokens sent", PerSecond, MoreAtEqualLoad, |run| Some(per_second(run, &run.tokens.sent)));
+        self.add_measure("tokens received", PerSecond, MoreAtEqualLoad, |run| {
+            Some(per_second(run, run.tokens.received.as_ref()?))
+        });
+        self.add_measure("tokens delivered", PerSecond, MoreAtEqualLoad, |run| {
+            Some(per_second(run, run.tokens.delivered.as_ref()?))
+        });
+        self.add_measure("requests live", Number, Neither, |run| Some(live_requests(run)));
+        self.add_measure("tokens a chunk", Number, Neither, |run| {
+            Some(ratio_per_slot(run, &run.tokens.sent, &run.chunks.sent))
+        });
+        self.add_measure("gap, median", Ns, Less, |run| quantile_per_slot(run, run.gap_ns.as_ref(), |gap| &gap.p50));
+        self.add_measure("gap, p99", Ns, Less, |run| quantile_per_slot(run, run.gap_ns.as_ref(), |gap| &gap.p99));
+    }
+
+    /// Adds the measures of a hop.
+    fn add_hop_measures(&mut self, name: &str) {
+        use GoodDirection::{Less, Neither};
+        use MeasureUnit::{Ns, Number};
+        self.add_measure(&format!("chunks a frame on {name}"), Number, Neither, |run| {
+            let hop = hop_named(run, name)?;
+            Some(match &hop.frames_sent {
+                Some(sent) => ratio_per_slot(run, &hop.chunks, sent),
+                None => ratio_per_slot(run, &hop.chunks, hop.frames_received.as_ref()?),
+            })
+        });
+        self.add_measure(&format!("queue wait, median on {name}"), Ns, Less, |run| {
+            quantile_per_slot(run, hop_named(run, name)?.queue_wait_ns.as_ref(), |wait| &wait.p50)
+        });
+        self.add_measure(&format!("queue wait, p99 on {name}"), Ns, Less, |run| {
+            quantile_per_slot(run, hop_named(run, name)?.queue_wait_ns.as_ref(), |wait| &wait.p99)
+        });
+        let backlog_name = format!("backlog, frames on {name}");
+        self.add_measure(&backlog_name, Number, Less, |run| {
+            let backlog = hop_named(run, name)?.backlog_max_frames.as_ref()?;
+            Some(per_slot(run, |slot| Some(backlog.count_in(slot)? as f64)))
+        });
+        if let Some(backlog) = self.measures.last_mut().filter(|measure| measure.name == backlog_name) {
+            backlog.least_distance = LEAST_BACKLOG;
+        }
+        self.add_measure(&format!("frames a wakeup on {name}"), Number, Neither, |run| {
+            let hop = hop_named(run, name)?;
+            // A receiver that never catches up completes no wakeup.
+            let received = hop.frames_received.as_ref()?;
+            Some(hop.wakeups.as_ref().map_or_else(Vec::new, |wakeups| ratio_per_slot(run, received, wakeups)))
+        });
+    }
+
+    /// Adds the measures of the threads of a receiving role.
+    fn add_receiver_measures(&mut self, role: &str) {
+        use GoodDirection::{Less, Neither};
+        use MeasureUnit::{Ns, Share};
+        self.add_measure(&format!("CPU of the {role} a token"), Ns, Less, |run| {
+            has_receiver(run, role).then(|| cpu_per_token(run, role))
+        });
+        self.add_measure(&format!("{role} on a CPU"), Share, Neither, |run| {
+            has_receiver(run, role).then(|| highest_share(run, role, |thread| Some(&thread.on_cpu)))
+        });
+        // Not every source observes these.
+        self.add_measure(&format!("{role} waiting for a CPU"), Share, Less, |run| {
+            none_if_empty(highest_share(run, role, |thread| thread.run_wait.as_ref()))
+        });
+        self.add_measure(&format!("{role} throttled"), Share, Less, |run| {
+            none_if_empty(highest_share(run, role, |thread| thread.throttled.as_ref()))
+        });
+    }
+
+    /// Adds the shares of merged and dropped chunks.
+    fn add_chunk_outcomes(&mut self) {
+        use GoodDirection::Less;
+        use MeasureUnit::Share;
+        self.add_measure(MERGED, Share, Less, |run| {
+            Some(ratio_per_slot(run, run.chunks.merged.as_ref()?, &run.chunks.sent))
+        });
+        self.add_measure(DROPPED_PREDICTED, Share, Less, |run| {
+            Some(ratio_per_slot(run, run.chunks.dropped_predicted.as_ref()?, &run.chunks.sent))
+        });
+        self.add_measure(DROPPED_CONFIRMED, Share, Less, |run| {
+            Some(ratio_per_slot(run, run.chunks.dropped_confirmed.as_ref()?, &run.chunks.sent))
+        });
+    }
+}
+
+/// All measures that one of the runs observes.
+pub(super) fn list_measures(a: &Series, b: &Series) -> Vec<Measure> {
+    let mut list = MeasureList { a, b, measures: Vec::new() };
+    list.add_traffic_measures();
+    let hops = distinct_names(a.hops.iter().chain(&b.hops).map(|hop| &hop.name));
+    if let Some(origin) = hops.first() {
+        // Tokens are counted where they are sent, so they go with the frames of the first hop only.
+        list.add_measure(&format!("tokens a frame on {origin}"), MeasureUnit::Number, GoodDirection::Neither, |run| {
+            Some(ratio_per_slot(run, &run.tokens.sent, hop_named(run, origin)?.frames_sent.as_ref()?))
+        });
+    }
+    for name in hops {
+        list.add_hop_measures(name);
+    }
+    let receivers = a.threads.iter().chain(&b.threads).filter(|thread| thread.receives);
+    for role in distinct_names(receivers.map(|thread| &thread.role)) {
+        list.add_receiver_measures(role);
+    }
+    list.add_chunk_outcomes();
+    list.measures
+}
+
+/// Number of live requests in each loaded slot.
+pub(super) fn live_requests(series: &Series) -> Vec<f64> {
+    per_slot(series, |slot| Some(*series.requests.live.get(slot)? as f64))
+}
+
+/// The values; `None` if a run has none.
+fn none_if_empty(values: Vec<f64>) -> Option<Vec<f64>> {
+    if values.is_empty() { None } else { Some(values) }
+}
+
+/// Names in the order in which they first occur.
+fn distinct_names<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
+    let mut seen = Vec::new();
+    for name in names {
+        if !seen.contains(&name) {
+            seen.push(name);
+        }
+    }
+    seen
+}
+
+/// Slots to compare: those with tokens or live requests, from the first to the last with traffic, as long as new requests arrive. The first
+/// and last of these are left out because load ramps up and down in them.
+pub(super) fn loaded_slots(series: &Series) -> Vec<usize> {
+    let begun = &series.requests.begun;
+    let sent = &series.tokens.sent;
+    let slots = 0..series.len();
+    let first = slots.clone().find(|&slot| sent.get(slot).is_some_and(|&tokens| tokens > 0) || begun[slot] > 0);
+    // After the last new request the remaining ones drain, and the load is no longer comparable.
+    let last_with_new_request = slots.clone().rfind(|&slot| begun[slot] > 0);
+    let last_with_tokens = slots.clone().rfind(|&slot| sent.get(slot).is_some_and(|&tokens| tokens > 0));
+    let (Some(first), Some(last)) = (first, last_with_new_request.or(last_with_tokens)) else {
+        return Vec::new();
+    };
+    // Between them, at least two slots must be left.
+    if first + 2 >= last {
+        return Vec::new();
+    }
+    (first + 1..last).filter(|slot| is_under_load(series, *slot)).collect()
+}
+
+/// Whether a request is live in the slot, or a token sent. A pause between two tests is no load.
+fn is_under_load(series: &Series, slot: usize) -> bool {
+    let requests = &series.requests;
+    [&series.tokens.sent, &requests.live, &requests.begun].iter().any(|column| column.count_in(slot) > Some(0))
+}
+
+/// A column of counts, some of which may be unobserved.
+trait CountColumn {
+    /// Value of the slot, if it is known.
+    fn count_in(&self, slot: usize) -> Option<u64>;
+}
+
+impl CountColumn for Vec<u64> {
+    fn count_in(&self, slot: usize) -> Option<u64> {
+        self.get(slot).copied()
+    }
+}
+
+impl CountColumn for Vec<Option<u64>> {
+    fn count_in(&self, slot: usize) -> Option<u64> {
+        self.get(slot).copied().flatten()
+    }
+}
+
+/// Values of the loaded slots for which `value_of` has a finite one.
+fn per_slot(series: &Series, value_of: impl Fn(usize) -> Option<f64>) -> Vec<f64> {
+    loaded_slots(series).into_iter().filter_map(value_of).filter(|value| value.is_finite()).collect()
+}
+
+/// Rate of `column` per second.
+fn per_second(series: &Series, column: &impl CountColumn) -> Vec<f64> {
+    per_slot(series, |slot| Some(column.count_in(slot)? as f64 / series.seconds(slot)))
+}
+
+/// Ratio of `part` to `whole` in each loaded slot where `whole` is not 0.
+fn ratio_per_slot(series: &Series, part: &impl CountColumn, whole: &impl CountColumn) -> Vec<f64> {
+    per_slot(series, |slot| {
+        let whole = whole.count_in(slot)?;
+        (whole > 0).then_some(part.count_in(slot)? as f64 / whole as f64)
+    })
+}
+
+/// Whether a thread of the role receives frames.
+fn has_receiver(series: &Series, role: &str) -> bool {
+    receiving_threads(series, role).next().is_some()
+}
+
+/// Threads of the role that receive frames.
+fn receiving_threads<'s>(series: &'s Series, role: &'s str) -> impl Iterator<Item = &'s ThreadSeries> {
+    series.threads.iter().filter(move |thread| thread.receives && thread.role == role)
+}
+
+/// CPU nanoseconds of all receiving threads of `role` per token sent; empty if unknown.
+fn cpu_per_token(series: &Series, role: &str) -> Vec<f64> {
+    per_slot(series, |slot| {
+        let tokens = *series.tokens.sent.get(slot)?;
+        let cpu_shares: Vec<f64> =
+            receiving_threads(series, role).filter_map(|thread| *thread.on_cpu.get(slot)?).collect();
+        if tokens == 0 || cpu_shares.is_empty() {
+            return None;
+        }
+        let cpu_ns = cpu_shares.iter().sum::<f64>() * series.seconds(slot) * 1e9;
+        Some(cpu_ns / tokens as f64)
+    })
+}
+
+/// In each loaded slot, the share of the receiving thread of `role` whose share in this column is highest. Empty if none is known.
+fn highest_share(series: &Series, role: &str, column_of: fn(&ThreadSeries) -> Option<&Vec<Option<f64>>>) -> Vec<f64> {
+    per_slot(series, |slot| {
+        receiving_threads(series, role).filter_map(|thread| *column_of(thread)?.get(slot)?).reduce(f64::max)
+    })
+}
+
+/// The hop with this name. `None` if the run has none.
+fn hop_named<'a>(series: &'a Series, name: &str) -> Option<&'a HopSeries> {
+    series.hops.iter().find(|hop| hop.name == name)
+}
+
+/// A quantile of `spread`, in slots that have one; `None` if it was not observed.
+fn quantile_per_slot(
+    series: &Series,
+    spread: Option<&SpreadSeries>,
+    column_of: fn(&SpreadSeries) -> &Vec<Option<u64>>,
+) -> Option<Vec<f64>> {
+    let column = column_of(spread?);
+    Some(per_slot(series, |slot| column.get(slot)?.map(|ns| ns as f64)))
+}
