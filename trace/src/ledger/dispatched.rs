@@ -494,6 +494,11 @@ impl Ledger {
         self.dispatched.by_rid.len() - self.dispatched.aborted
     }
 
+    /// Sum of the waits of these requests since they were sent.
+    pub fn dispatched_wait_ns(&self) -> u128 {
+        self.dispatched.iter().map(|waiting| u128::from(self.now().since(waiting.times.sent))).sum()
+    }
+
     /// Requests that were sent to the scheduler, and of which no chunk was observed, with their rids; aborted ones included.
     pub fn waiting_requests(&self) -> impl Iterator<Item = (&str, RequestDispatch)> {
         self.dispatched.waiting.values().map(|waiting| (&*waiting.rid, waiting.times))

@@ -28,5 +28,6 @@ pub(crate) mod tests;
 pub(crate) mod threads;
 pub(crate) mod ui;
 mod unobserved;
+pub(crate) mod waiting;
 
 pub(crate) use model::Model;

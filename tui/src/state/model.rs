@@ -21,6 +21,7 @@ use super::request_detail::RequestDetail;
 use super::request_table::RequestTable;
 use super::run_time::{RunClock, RunSpan};
 use super::threads::ThreadLine;
+use super::waiting::WaitingRequests;
 
 /// Everything shown on the screen. `None` means not observable with the attached source.
 #[derive(Clone, Debug, Default)]
@@ -74,7 +75,7 @@ pub(crate) struct Model {
     pub(crate) detail: Option<RequestDetail>,
     /// In the order of the report.
     pub(crate) findings: Vec<Finding>,
-    /// Rank of the first one among those of other runs.
+    /// Highest rank of one among those of other runs.
     pub(crate) worst_rank: FindingRank,
     /// Changes of the receiver of the selected finding's worst request; `None` unless the finding is about them and they are known.
     pub(crate) receiver_changes: Option<String>,
@@ -183,11 +184,15 @@ pub(crate) struct FirstTokenGap {
     pub(crate) without_token: Option<WaitingRequests>,
 }
 
-/// Requests that wait, and for how long.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct WaitingRequests {
-    pub(crate) requests: u64,
-    pub(crate) longest_wait_ns: u64,
+impl FirstTokenGap {
+    /// Requests that have no first token at their receiver yet; `None` without any.
+    pub(crate) fn waiting_requests(&self) -> Option<WaitingRequests> {
+        let first_tokens = self.waiting.unwrap_or_default();
+        let without_token = self.without_token.unwrap_or_default();
+        let requests = first_tokens.requests + without_token.requests;
+        let longest_wait_ns = first_tokens.longest_wait_ns.max(without_token.longest_wait_ns);
+        (requests > 0).then_some(WaitingRequests { requests, longest_wait_ns })
+    }
 }
 
 /// Mean rates per second over the window of current figures.

@@ -1,11 +1,12 @@
 //! Runs of the engines of a machine, or of other tokengap processes: one line each, and their sum; and the pairs among them.
 
 use outputs::report::bar::{Segment, merge_small_segments};
-use outputs::report::{PairReport, PairRequestLine};
+use outputs::report::{PairReport, PairRequestLine, TtftGroupLine};
 use trace::detect::order::FindingRank;
 use trace::words::{count, plural};
 
 use super::flags::{Health, RunVerdict};
+use super::waiting::WaitingRequests;
 
 labelled! {
     /// State of the connection to a source.
@@ -164,6 +165,8 @@ pub struct KeyFigures {
     pub(crate) ttft_p99_ns: Option<u64>,
     /// The longest part of the time to first token.
     pub(crate) worst_leg: Option<WorstLeg>,
+    /// Requests that have no first token yet; `None` without any.
+    pub(crate) waiting: Option<WaitingRequests>,
     /// First-token gap over the last ten seconds.
     pub(crate) gap_p99_ns: Option<u64>,
     /// Frames sent but not received.
@@ -173,7 +176,7 @@ pub struct KeyFigures {
     /// Kind of the worst active finding, if it is at least a warning.
     pub(crate) finding: Option<&'static str>,
     pub(crate) verdict: RunVerdict,
-    /// Rank of the worst finding, which the verdict names.
+    /// Highest rank of a finding among those of other runs.
     pub(crate) worst_rank: FindingRank,
 }
 
@@ -183,6 +186,22 @@ pub(crate) struct WorstLeg {
     pub(crate) name: String,
     /// From 0 to 1.
     pub(crate) share: f64,
+    /// It is the wait of the requests that have no first token yet, of which no leg is known.
+    pub(crate) is_wait: bool,
+}
+
+impl WorstLeg {
+    /// The leg that takes most of the time to first token of `ttft`, or the wait of the requests that have none yet if that is longer.
+    pub(super) fn find(ttft: Option<&TtftGroupLine>, waited_ns: u128) -> Option<Self> {
+        let longest = ttft.and_then(TtftGroupLine::longest_leg);
+        let ttft_ns = ttft.map_or(0.0, |ttft| ttft.mean_ns as f64 * ttft.ns.count as f64);
+        let waited_ns = waited_ns as f64;
+        if waited_ns > longest.map_or(0.0, |leg| leg.share * ttft_ns) {
+            let share = waited_ns / (ttft_ns + waited_ns);
+            return Some(Self { name: "waiting".to_owned(), share, is_wait: true });
+        }
+        longest.map(|leg| Self { name: leg.name.clone(), share: leg.share, is_wait: false })
+    }
 }
 
 impl KeyFigures {
@@ -211,7 +230,10 @@ impl KeyFigures {
         let worst = pods.iter().rev().max_by_key(|pod| (pod.figures.verdict.health, pod.figures.worst_rank));
         if let Some(worst) = worst {
             let verdict = &worst.figures.verdict;
-            combined.verdict = RunVerdict { text: format!("{}: {}", worst.name, verdict.text), ..verdict.clone() };
+            // Nothing is said of a run that was not observed yet.
+            let separator = if verdict.text.is_empty() { "" } else { ": " };
+            let text = format!("{}{separator}{}", worst.name, verdict.text);
+            combined.verdict = RunVerdict { text, ..verdict.clone() };
             combined.worst_rank = worst.figures.worst_rank;
         }
         combined

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use outputs::report::{
-    Chunks, FindingSpan, Itl, LegLine, Requests, SeenTraffic, StackLine, Tokens, TtftGroupLine, TtftReport, bar,
-    describe_bottleneck, describe_observation_ends, headline_of_finding, headline_without_warning, judgements,
+    Chunks, FindingSpan, Itl, LegLine, Requests, SeenTraffic, StackLine, Tokens, TtftReport, bar, describe_bottleneck,
+    describe_observation_ends, headline_of_finding, headline_without_warning, judgements,
 };
 use trace::detect::thresholds::{GAP_WARNING_NS, STALLED_NS};
 use trace::detect::{Severity, Verdict};
@@ -18,7 +18,7 @@ use trace::{Analysis, MonoNs};
 
 use super::curves::Curves;
 use super::flags::{Flag, FlagSet, Health, RunVerdict};
-use super::model::{FirstTokenGap, Model, RunValues, SendRates, WaitingRequests};
+use super::model::{FirstTokenGap, Model, RunValues, SendRates};
 use super::pinned::PinnedHistories;
 use super::pods::{KeyFigures, WorstLeg, sum_known};
 use super::receiver_changes::{describe_receiver_changes, receiver_changes};
@@ -26,6 +26,7 @@ use super::request_detail::RequestDetail;
 use super::request_facts::RequestFacts;
 use super::request_row::{RequestRow, RequestState};
 use super::run_time::RunClock;
+use super::waiting::WaitingRequests;
 use super::{hops, threads};
 
 /// Default number of finished requests in the table; the report counts all of them.
@@ -57,7 +58,8 @@ impl Model {
         // At this instant, as the report has them: those of the last detector run may be older than the numbers beside them.
         let findings = analysis.findings_now();
         self.findings = findings.sorted().into_iter().cloned().collect();
-        self.worst_rank = self.findings.first().map(|worst| findings.rank(worst)).unwrap_or_default();
+        // The first finding need not explain most.
+        self.worst_rank = self.findings.iter().map(|finding| findings.rank(finding)).max().unwrap_or_default();
         self.hops = hops::summarise_hops(ledger, &self.findings, &traffic);
         let path = LegLine::all_legs(&analysis.attribution());
         self.first_token_path = bar::path_segments(&path);
@@ -233,13 +235,13 @@ impl KeyFigures {
         let mut model = Model::default();
         model.refresh(analysis, RunValues::default());
         let ttft = model.ttft.as_ref().filter(|ttft| ttft.ns.count > 0);
-        let longest = ttft.and_then(TtftGroupLine::longest_leg);
         // The worst that lasts. Information is no problem.
         let active = model.findings.iter().find(|finding| finding.active);
         Self {
             ttft_p50_ns: ttft.map(|ttft| ttft.ns.p50),
             ttft_p99_ns: ttft.map(|ttft| ttft.ns.p99),
-            worst_leg: longest.map(|leg| WorstLeg { name: leg.name.clone(), share: leg.share }),
+            worst_leg: WorstLeg::find(ttft, waits_for_first_token_ns(analysis.ledger())),
+            waiting: model.gap.waiting_requests(),
             finding: active.filter(|finding| finding.verdict.severity > Severity::Info).map(|finding| finding.kind),
             tokens_per_s: model.send_rates.map(|rates| rates.tokens),
             requests_live: model.requests.live,
@@ -363,6 +365,12 @@ fn describe_engine(ledger: &Ledger) -> String {
         text.push_str(part);
     }
     text
+}
+
+/// Sum of the waits of the requests that have no first token yet: since their dispatch, or since their first token was sent.
+fn waits_for_first_token_ns(ledger: &Ledger) -> u128 {
+    let since_sent = ledger.requests().filter_map(Request::waiting_since).map(|sent| ledger.now().since(sent));
+    ledger.dispatched_wait_ns() + since_sent.map(u128::from).sum::<u128>()
 }
 
 /// First-token gaps of the ledger, and the requests whose first token waits now.

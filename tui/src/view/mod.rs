@@ -14,16 +14,19 @@ mod position;
 mod request;
 mod requests;
 
+use std::borrow::Cow;
+
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use session::units::{format_bytes, format_clock, format_count, format_duration, format_wall_time, known_or_dash};
 use trace::stats::Spread;
-use trace::words::decimal_percent;
+use trace::words::{decimal_percent, plural};
 
 use crate::keys::{BINDINGS, Binding, IN_FINDINGS, IN_REQUEST, KeyContext};
 use crate::state::Model;
 use crate::state::action::{Action, Tab};
-use crate::state::flags::Health;
+use crate::state::flags::{Health, RunVerdict};
+use crate::state::pods::KeyFigures;
 use crate::state::ui::{Dialog, Ui};
 use crate::theme::{Ink, Theme};
 pub(crate) use pad::ClickAreas;
@@ -51,7 +54,8 @@ pub(crate) fn draw_screen(model: &Model, ui: &Ui, theme: Theme, frame: &mut Fram
     let line = |y| Rect { y, height: 1, ..area };
     draw_tab_bar(&mut pad.sub_pad(line(area.y)), model, ui);
     let min_advice_width = if ui.tab == Tab::Overview { u16::MAX } else { MIN_ADVICE_COLUMNS };
-    draw_verdict(&mut pad.sub_pad(line(area.y + 1)), model, min_advice_width);
+    let verdict = shown_verdict(model, ui);
+    draw_verdict(&mut pad.sub_pad(line(area.y + 1)), &verdict, min_advice_width);
     let tab_area = Rect { y: area.y + 2, height: area.height - 4, ..area };
     draw_tab(&mut pad.sub_pad(tab_area), model, ui);
     let status_line = &mut pad.sub_pad(line(bottom - 2));
@@ -71,6 +75,15 @@ pub(crate) fn draw_screen(model: &Model, ui: &Ui, theme: Theme, frame: &mut Fram
     click_areas
 }
 
+/// Verdict of the tab that is open: over the list of runs, that of the worst, with its name.
+fn shown_verdict<'m>(model: &'m Model, ui: &Ui) -> Cow<'m, RunVerdict> {
+    if ui.tab == Tab::Pods {
+        Cow::Owned(KeyFigures::combine(&model.pods).verdict)
+    } else {
+        Cow::Borrowed(&model.verdict)
+    }
+}
+
 /// Draws the tab that is open.
 fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     match ui.tab {
@@ -87,7 +100,7 @@ fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
 /// Replacement for the tabs on small screens: verdict, worst hop, and the size that is required.
 fn draw_too_small(pad: &mut Pad<'_>, model: &Model) {
     // Its advice is drawn only as a whole.
-    draw_verdict(pad, model, u16::MAX);
+    draw_verdict(pad, &model.verdict, u16::MAX);
     if let Some(hop) = hops::worst_hop(model) {
         let text = format!(
             "{} {}{}{} backlog {}, oldest {}",
@@ -131,9 +144,15 @@ fn draw_tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     pad.draw_at_right_edge(0, fitting.unwrap_or(shortest_run_state), ink);
 }
 
-/// Source, state and time of the run, the longest text first.
+/// Source, state and time of the run, the longest text first. Over the list of runs, none is named.
 fn describe_run_state(model: &Model, ui: &Ui) -> [String; 3] {
     let is_paused = ui.paused_at_second.is_some();
+    if ui.tab == Tab::Pods {
+        let state = if is_paused { "PAUSED" } else { model.run.stage };
+        let runs = plural(model.pods.len() as u64, "run");
+        let time = format_clock(model.running_ns);
+        return [format!(" {runs} {state} {time} "), format!(" {state} {time} "), format!(" {time} ")];
+    }
     let watched = model.pods.get(model.shown_pod);
     let source = watched.map_or(&model.run.source, |pod| &pod.name);
     // A watched run has a state of its own, such as a lost connection.
@@ -155,11 +174,10 @@ fn describe_run_state(model: &Model, ui: &Ui) -> [String; 3] {
 }
 
 /// Draws the health of the run and why, then what to do, if at least `min_advice_width` cells or the whole of it are free.
-fn draw_verdict(pad: &mut Pad<'_>, model: &Model, min_advice_width: u16) {
-    let verdict = &model.verdict;
-    let health = describe_health(pad.theme, model);
+fn draw_verdict(pad: &mut Pad<'_>, verdict: &RunVerdict, min_advice_width: u16) {
+    let health = describe_health(pad.theme, verdict);
     let x = pad.draw_text(1, 0, &health, Ink::Verdict(verdict.health));
-    let x = draw_headline(pad, x + 2, model);
+    let x = draw_headline(pad, x + 2, verdict);
     let Some(advice) = &verdict.advice else { return };
     let free = pad.width().saturating_sub(x + TO_DO.len() as u16);
     if free >= min_advice_width.min(text_width(advice)) {
@@ -172,8 +190,7 @@ fn draw_verdict(pad: &mut Pad<'_>, model: &Model, min_advice_width: u16) {
 const MIN_HEADLINE_WIDTH: u16 = 30;
 
 /// Draws the headline from `x` on. If it is cut before the number of requests that it is about, that number follows. Returns the next free column.
-fn draw_headline(pad: &mut Pad<'_>, x: u16, model: &Model) -> u16 {
-    let verdict = &model.verdict;
+fn draw_headline(pad: &mut Pad<'_>, x: u16, verdict: &RunVerdict) -> u16 {
     let free = pad.width().saturating_sub(x);
     let is_cut = text_width(&verdict.text) > free;
     let hit = verdict.requests_hit.as_ref().filter(|_| is_cut).map(|requests| format!(" {requests}"));
@@ -189,8 +206,8 @@ fn draw_headline(pad: &mut Pad<'_>, x: u16, model: &Model) -> u16 {
     }
 }
 
-fn describe_health(theme: Theme, model: &Model) -> String {
-    format!("{} {}", theme.health_symbol(model.verdict.health), model.verdict.health.label())
+fn describe_health(theme: Theme, verdict: &RunVerdict) -> String {
+    format!("{} {}", theme.health_symbol(verdict.health), verdict.health.label())
 }
 
 /// Draws what to do about the verdict into row `y`, unless it stands behind it: first the share of the time to first token, if the verdict is cut
@@ -198,7 +215,7 @@ fn describe_health(theme: Theme, model: &Model) -> String {
 fn draw_advice(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let verdict = &model.verdict;
     let Some(advice) = &verdict.advice else { return y };
-    let text_x = 1 + text_width(&describe_health(pad.theme, model)) + 2;
+    let text_x = 1 + text_width(&describe_health(pad.theme, verdict)) + 2;
     let free = pad.width().saturating_sub(text_x);
     if text_width(&verdict.text) + TO_DO.len() as u16 + text_width(advice) <= free {
         return y;

@@ -15,8 +15,8 @@ use super::{ItlQuantiles, draw_advice, draw_itl, hops};
 use crate::state::Model;
 use crate::state::action::{Action, Tab};
 use crate::state::flags::Health;
-use crate::state::model::WaitingRequests;
 use crate::state::ui::Ui;
+use crate::state::waiting::WaitingRequests;
 use crate::theme::Ink;
 
 /// Maximum number of rows of one time series.

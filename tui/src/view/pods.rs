@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use session::units::{format_count, format_duration, format_rate, known_or_dash};
-use trace::words::percent;
+use trace::words::{percent, plural};
 
 use super::pad::{List, Pad};
 use crate::state::Model;
@@ -11,6 +11,7 @@ use crate::state::action::Tab;
 use crate::state::flags::Health;
 use crate::state::pods::{KeyFigures, PairLine, PairProblem, PodLine, PodState};
 use crate::state::ui::Ui;
+use crate::state::waiting::WaitingRequests;
 use crate::theme::Ink;
 
 /// Maximum number of pairs below the list.
@@ -77,6 +78,24 @@ fn if_observed(run: &PodLine, text: String) -> String {
 /// Part of the time to first token that takes longest, with its share.
 fn longest_part(figures: &KeyFigures) -> String {
     figures.worst_leg.as_ref().map_or_else(String::new, |leg| format!("{} {}", percent(leg.share), leg.name))
+}
+
+/// The same, with the requests that have no first token yet. Empty without both.
+fn describe_longest_part(figures: &KeyFigures) -> String {
+    let part = longest_part(figures);
+    let waiting = figures.waiting.map(|WaitingRequests { requests, longest_wait_ns }| {
+        format!(
+            "{} without a first token, the longest for {}",
+            plural(requests, "request"),
+            format_duration(longest_wait_ns)
+        )
+    });
+    match (waiting, &figures.worst_leg) {
+        (Some(waiting), Some(worst)) if worst.is_wait => format!("longest part of TTFT: {part} ({waiting})"),
+        (Some(waiting), Some(_)) => format!("longest part of TTFT: {part}, not counting {waiting}"),
+        (None, Some(_)) => format!("longest part of TTFT: {part}"),
+        (waiting, None) => waiting.unwrap_or_default(),
+    }
 }
 
 /// Division of the width between the name and the other columns.
@@ -253,8 +272,7 @@ fn draw_run_detail(pad: &mut Pad<'_>, y: u16, run: &PodLine) {
     // Its last row, from which the next ones are counted.
     let y = pad.draw_paragraph(x + 2, y, 2, &verdict.text, Ink::Strong) - 1;
     let port = run.port.map_or_else(String::new, |port| format!("port {port}"));
-    let longest = longest_part(&run.figures);
-    let longest = if longest.is_empty() { longest } else { format!("longest part of TTFT: {longest}") };
+    let longest = describe_longest_part(&run.figures);
     let facts = [run.name.as_str(), run.role, port.as_str(), run.model.as_str(), longest.as_str()];
     let facts: Vec<&str> = facts.into_iter().filter(|fact| !fact.is_empty()).collect();
     pad.draw_text(1, y + 1, &facts.join(", "), Ink::Dim);

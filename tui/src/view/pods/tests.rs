@@ -31,7 +31,7 @@ fn the_list_of_runs_shows_each_engine_and_totals() {
                 requests_seen: 123_456,
                 ttft_p50_ns: Some(182 * MS),
                 ttft_p99_ns: Some(12_345 * MS),
-                worst_leg: Some(WorstLeg { name: "queue".to_owned(), share: 0.62 }),
+                worst_leg: Some(WorstLeg { name: "queue".to_owned(), share: 0.62, is_wait: false }),
                 ..idle.clone()
             },
             ..line("sglang:30000-2", "decode", 30_000, "Qwen3-235B-A22B-Instruct", PodState::Live)
