@@ -238,7 +238,7 @@ impl Frontends {
             Some(ResponseSide::Frontend(frontend)) => self.join_sides(rid, &writes, &frontend, sink),
             // With two streams of one id, it is unknown whose tokens the response has.
             Some(ResponseSide::Worker { .. } | ResponseSide::Workers) => {
-                self.keep_ended(sink.at, id, ResponseSide::Workers)
+                self.keep_ended(sink.at, id, ResponseSide::Workers);
             }
             None => {
                 let rid = rid.to_owned();

@@ -166,7 +166,7 @@ impl Exporter for Events<'_> {
                 }
             }
             What::Processed(id) => {
-                self.write_line("processed", at, context, |object| put_frame_id(object, *id, context))
+                self.write_line("processed", at, context, |object| put_frame_id(object, *id, context));
             }
             What::Arrived(arrival) if context.options.wants_rid(arrival.rid) => {
                 self.write_line("arrived", at, context, |object| {
@@ -208,11 +208,11 @@ impl Exporter for Events<'_> {
             }
             What::FrontendWait(wait) if context.options.wants_rid(wait.rid) => {
                 self.write_line("frontend_wait", at, context, |object| {
-                    fields!(object, wait, rid, first_token_ns, last_token_ns)
+                    fields!(object, wait, rid, first_token_ns, last_token_ns);
                 });
             }
             What::Rejected(rejection) => {
-                self.write_line("rejected", at, context, |object| fields!(object, rejection, status))
+                self.write_line("rejected", at, context, |object| fields!(object, rejection, status));
             }
             What::Undecoded(undecoded) => self.write_line("undecoded", at, context, |object| {
                 put_frame_id(object, undecoded.id, context);
@@ -238,7 +238,7 @@ impl Exporter for Events<'_> {
                 fields!(object, sample, role, function, file, interval_ns, samples, total, own, gil);
             }),
             What::Stage(stage) if context.options.wants_rid(stage.rid) => {
-                self.write_line("stage", at, context, |object| {
+                self.write_line("stage", at, context, |object| {;
                     object.put("rid", stage.rid).put("stage", stage.name);
                     fields!(object, stage, by, tokens, pending, gap_ns);
                 })

@@ -190,9 +190,7 @@ fn time_cell<'a>(context: &ExportContext<'_>, time: Option<MonoNs>) -> Option<Ce
 /// that time.
 fn describe_ttft_legs(summary: &RequestSummary) -> Option<String> {
     let path = TtftPath::new(summary);
-    if path.ttft_ns().is_none() {
-        return None;
-    }
+    path.ttft_ns()?;
     let legs: Vec<String> = path.legs().map(|timed| format!("{}={}", timed.leg, timed.ns)).collect();
     Some(legs.join(" "))
 }

@@ -222,6 +222,7 @@ pub(super) fn build_series(
 
 /// Length of the slots of a series, and its begin and end since the start of the capture.
 #[derive(Clone, Copy)]
+#[expect(clippy::struct_field_names, reason = "each name needs its unit")]
 struct SeriesSpan {
     slot_ns: u64,
     from_ns: u64,

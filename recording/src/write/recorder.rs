@@ -204,14 +204,13 @@ impl Recorder {
             self.jobs.try_send(job)
         };
         match submitted {
-            Ok(()) => {}
+            // A job that needs a reply is sent by `submit_or_fail` instead, so none is dropped here.
+            Ok(()) | Err(TrySendError::Full(WriterJob::Dump { .. } | WriterJob::Finish { .. })) => {}
             Err(TrySendError::Full(WriterJob::Block(block))) => {
                 self.shared.dropped.fetch_add(block.content.records.into(), Ordering::Relaxed);
                 // Kept for the next block, as the thread returns only buffers that it got.
                 self.spare = Some(block.columns);
             }
-            // Jobs that need a reply use `submit_or_fail` instead.
-            Err(TrySendError::Full(_)) => {}
             Err(TrySendError::Disconnected(_)) => {
                 self.shared.stop_recording(&self.shared.crash_message());
             }

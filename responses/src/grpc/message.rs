@@ -56,7 +56,7 @@ impl<'a> GrpcMessage<'a> {
                 // The field is not repeated in any message of interest.
                 (1, FieldValue::Bytes(_)) => return None,
                 (2, FieldValue::Bytes(entry)) => {
-                    let is_valid = meta.record_entry(MetaEntry::parse(entry)?);
+                    let is_valid = meta.record_entry(&MetaEntry::parse(entry)?);
                     if !is_valid {
                         return None;
                     }
@@ -145,7 +145,7 @@ struct MetaEntry<'a> {
 
 impl<'a> MetaEntries<'a> {
     /// Records an entry of `meta_info`: a key, and a value in JSON. Returns false if the value is invalid.
-    fn record_entry(&mut self, entry: MetaEntry<'a>) -> bool {
+    fn record_entry(&mut self, entry: &MetaEntry<'a>) -> bool {
         match entry.key {
             b"id" => self.rid = Some(entry.json),
             b"completion_tokens" => match serde_json::from_slice(entry.json) {

@@ -198,7 +198,7 @@ fn test_heartbeat(bytes: &[u8]) -> FrameTest {
     }
     let mut name = CommandName::default();
     name.append_from(body);
-    if name.to_command() == ZmtpCommand::Heartbeat {
+    if name.command() == ZmtpCommand::Heartbeat {
         FrameTest::Yes { length: SHORT_HEADER_BYTES as u64 + u64::from(length), tail: None }
     } else if body.len() < HEARTBEAT_NAME_BYTES {
         FrameTest::More

@@ -98,7 +98,7 @@ impl CommandName {
     }
 
     /// The command with this name; [`ZmtpCommand::Other`] also while too little of the name is known.
-    pub(super) fn to_command(&self) -> ZmtpCommand {
+    pub(super) fn command(&self) -> ZmtpCommand {
         match &self.buffer[..self.filled] {
             b"\x05READY" => ZmtpCommand::Ready,
             b"\x05ERROR" => ZmtpCommand::Error,

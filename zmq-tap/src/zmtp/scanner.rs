@@ -277,7 +277,7 @@ impl Scanner {
         if self.version == ZmtpVersion::V2 && span.header == V2_LENGTH as u64 {
             mark(Mark::Command(ZmtpCommand::Other, span));
         } else if header.is_command {
-            mark(Mark::Command(name.to_command(), span));
+            mark(Mark::Command(name.command(), span));
         } else {
             self.message_start = if header.more { Some(self.message_start.unwrap_or(start)) } else { None };
             mark(Mark::Frame { span, more: header.more });
