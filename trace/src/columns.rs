@@ -75,8 +75,8 @@ macro_rules! columns {
 }
 
 columns! {
-    Column { name: None, ..duration_column("", |n| Some(n.last_at.since(n.first_at))) }
-        => "age" 7 9 None "time since it was first observed, or until it ended";
+    Column { name: None, ..duration_column("", |n| Some(n.last_at.since(n.began_at()))) }
+        => "age" 7 9 None "time since it began, or from then until it ended";
     duration_column("gap_ns", |n| n.gap_ns)
         => "gap" 7 2 Strong "first-token gap: received by the tokenizer minus sent by the scheduler; still growing while it waits";
     duration_column("ttft_ns", |n| TtftPath::new(n).ttft_ns())
@@ -117,4 +117,20 @@ columns! {
     duration_column("itl_sent_p50_ns", |n| n.itl.sent.map(|itl| itl.p50));
     duration_column("itl_sent_p90_ns", |n| n.itl.sent.map(|itl| itl.p90));
     duration_column("itl_sent_p99_ns", |n| n.itl.sent.map(|itl| itl.p99));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::ArrivalTimes;
+
+    #[test]
+    fn the_age_counts_from_the_arrival_as_the_begin_does() {
+        let arrived = ArrivalTimes { arrived: MonoNs(1_000), read: MonoNs(1_200), connection: None };
+        let seen = RequestNumbers { first_at: MonoNs(3_000), last_at: MonoNs(5_000), ..RequestNumbers::default() };
+        let age = COLUMNS.iter().find(|column| column.on_screen.is_some_and(|shown| shown.head == "age"));
+        let age_of = age.expect("a column").of;
+        assert_eq!(age_of(&seen), Some(2_000), "without an arrival, from the first observation");
+        assert_eq!(age_of(&RequestNumbers { arrival: Some(Ok(arrived)), ..seen }), Some(4_000));
+    }
 }

@@ -238,10 +238,10 @@ impl Exporter for Events<'_> {
                 fields!(object, sample, role, function, file, interval_ns, samples, total, own, gil);
             }),
             What::Stage(stage) if context.options.wants_rid(stage.rid) => {
-                self.write_line("stage", at, context, |object| {;
+                self.write_line("stage", at, context, |object| {
                     object.put("rid", stage.rid).put("stage", stage.name);
                     fields!(object, stage, by, tokens, pending, gap_ns);
-                })
+                });
             }
             What::LoggedState(state) => self.write_line("logged_state", at, context, |object| {
                 fields!(object, state, by, states, rids, recv_wait_ns, more, cpu, cpu_system);
