@@ -1,7 +1,7 @@
 //! Advice for a bottleneck: one text for each role and cause.
 
 use super::DetectContext;
-use super::attribution::{Attribution, Leg, LegKind, ThreadState, count_receivers};
+use super::attribution::{Attribution, BOTTLENECK_SHARE, Leg, LegKind, ThreadState, count_receivers};
 use super::thresholds::CPU_BOUND_SHARE;
 use crate::engine::{Drops, EngineState, Facts, Mode, Waiter};
 use crate::event::AwayState;
@@ -95,10 +95,21 @@ pub(super) fn not_running_advice(state: AwayState, place: &str) -> &'static str 
 
 /// Advice for frames that wait on a hop.
 pub(super) fn hop_advice(engine: &dyn Facts, attribution: &Attribution<'_>, hop: &str) -> String {
+    hop_advice_by_state(engine, attribution, hop, None)
+}
+
+/// The same with the state of the receiving thread, where another source than its samples shows it.
+pub(super) fn hop_advice_by_state(
+    engine: &dyn Facts,
+    attribution: &Attribution<'_>,
+    hop: &str,
+    observed: Option<ThreadState>,
+) -> String {
     let leg = attribution.legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == hop);
-    match leg {
-        Some(leg) => leg_advice(engine, leg),
-        None => String::from("the receiver of this hop is slower than its senders"),
+    let Some(leg) = leg else { return String::from("the receiver of this hop is slower than its senders") };
+    match observed {
+        Some(thread) if leg.thread == ThreadState::Unknown => leg_advice(engine, &Leg { thread, ..leg.clone() }),
+        _ => leg_advice(engine, leg),
     }
 }
 
@@ -221,6 +232,14 @@ fn leg_advice(engine: &dyn Facts, leg: &Leg<'_>) -> String {
             engine,
             receivers,
         ),
+        ThreadState::PartlyRunning if leg.spent.share(leg.spent.on_ns) >= BOTTLENECK_SHARE => {
+            let running = leg.describe_running();
+            with_relief(
+                &format!("while frames wait, {subject} {running}: most of it is its own work"),
+                engine,
+                receivers,
+            )
+        }
         ThreadState::PartlyRunning => {
             format!("while frames wait, {subject} {}: no single cause has most of it", leg.describe_running())
         }
@@ -293,7 +312,8 @@ mod tests {
         );
         assert_eq!(
             advice(LegKind::Wait, ThreadState::PartlyRunning, 1),
-            "while frames wait, the detokenizer runs 75 % of that time and waits for a CPU 20 %: no single cause has most of it"
+            "while frames wait, the detokenizer runs 75 % of that time and waits for a CPU 20 %: most of it is its own work: --workers \
+             spreads it"
         );
     }
 }

@@ -13,7 +13,7 @@ use crate::stats::{Distribution, DurationSum, LONG_CLASSES, LongDurations, Windo
 use crate::words::{names, percent};
 
 /// Minimum share of the total time that makes a leg the bottleneck.
-const BOTTLENECK_SHARE: f64 = 0.5;
+pub(super) const BOTTLENECK_SHARE: f64 = 0.5;
 /// A receiver stands out if it has at least this many times an even share of the wait.
 const MIN_TIMES_EVEN_SHARE: f64 = 1.5;
 /// Minimum total length of a thread's samples to derive its state from them.

@@ -30,6 +30,9 @@ pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts
         let mut summary =
             format!("{} waited up to {} on {}: ", plural(late.frames, "frame"), duration(late.longest_ns), group.name);
         summary += &describe_receiver(&group.ends.to, leg.map(|leg| leg.thread), processing);
+        // Without samples of its thread, the time between its receives shows that it kept processing.
+        let observed = processing.filter(|share| *share >= CPU_BOUND_SHARE).map(|_| ThreadState::Busy);
+        let advice = advice::hop_advice_by_state(context.facts(), &context.attribution, &group.name, observed);
         out.add_verdict(severity, summary)
             .hop(&group.name)
             .times(late.times)
@@ -37,7 +40,7 @@ pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts
             .weighed("wait_max_ns", late.longest_ns)
             .with("frames", late.frames)
             .with_known("processing", processing.map(round_share))
-            .advice(advice::hop_advice(context.facts(), &context.attribution, &group.name));
+            .advice(advice);
     }
 }
 
