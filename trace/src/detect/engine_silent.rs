@@ -33,6 +33,7 @@ pub(super) fn detect_engine_silence(context: &DetectContext<'_>, out: &mut Verdi
     );
     if silences.count > 1 {
         let _ = write!(summary, "; {} such silences, {} in total", count(silences.count), duration(silences.total_ns));
+        summary += &describe_begins(context);
     }
     report_silence(context, longest, summary, out);
     // The one just added: any confirmed silence is long enough for a verdict.
@@ -40,9 +41,24 @@ pub(super) fn detect_engine_silence(context: &DetectContext<'_>, out: &mut Verdi
         add_waiting_requests(verdict, context);
         verdict
             .occurrences(silences.count)
-            .last_at(silences.last_end())
+            .times(silences.times)
             .with("silences", silences.count)
             .with("silences_total_ns", silences.total_ns);
+    }
+}
+
+/// When each of a few silences began, after the start of the run: `, from 14.000 s and 26.000 s on`. Those close to each other are one episode.
+fn describe_begins(context: &DetectContext<'_>) -> String {
+    /// More are not listed.
+    const MAX_LISTED: u64 = 4;
+    let silences = context.ledger.engine_silences();
+    let started = context.ledger.started().unwrap_or_default();
+    let begins: Vec<String> = silences.recent_begins().map(|from| duration(from.since(started))).collect();
+    match begins.split_last() {
+        Some((last, earlier)) if silences.count <= MAX_LISTED && begins.len() as u64 == silences.count => {
+            format!(", from {} and {last} on", earlier.join(", "))
+        }
+        _ => String::new(),
     }
 }
 

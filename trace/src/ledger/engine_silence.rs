@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use super::limits::push_bounded;
 use super::time_use::TimeUse;
-use super::{GAP_WARNING_NS, Ledger, Request};
+use super::{GAP_WARNING_NS, Ledger, OccurrenceTimes, Request};
 use crate::clock::MonoNs;
 use crate::event::ThreadPart;
 
@@ -83,6 +83,8 @@ pub struct EngineSilences {
     ended_silence: Option<EndedSilence>,
     /// The last confirmed ones.
     recent: VecDeque<SilentTime>,
+    /// Times of all confirmed ones.
+    pub(crate) times: OccurrenceTimes,
 }
 
 /// Begin and end of a confirmed silence.
@@ -125,9 +127,9 @@ impl EndedSilence {
 }
 
 impl EngineSilences {
-    /// End of the last confirmed one.
-    pub(crate) fn last_end(&self) -> Option<MonoNs> {
-        self.recent.back().map(|silent| silent.to)
+    /// Begins of the last confirmed ones, in order.
+    pub(crate) fn recent_begins(&self) -> impl Iterator<Item = MonoNs> {
+        self.recent.iter().map(|silent| silent.from)
     }
 
     /// Whether the engine was silent for more than half of a wait: all requests waited then.
@@ -221,6 +223,7 @@ impl EngineSilences {
             self.total_ns = self.total_ns.saturating_add(ended.silence.ns());
             let silent = SilentTime { from: ended.silence.from, to: ended.silence.to };
             push_bounded(&mut self.recent, silent, MAX_RECENT);
+            self.times.record_span(silent.from, silent.to);
             ended.silence.main_thread = main_thread;
         }
         // Streams are counted for a second after it, so the copy of a confirmed one is renewed.
