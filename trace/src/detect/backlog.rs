@@ -28,16 +28,17 @@ pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
             plural(grown, "frame"),
             duration(grew_ns),
             duration(longest_ns),
-            plural(requests, "request"),
+            plural(requests.counted(), "request"),
             duration(LATE_NS),
         );
         out.add_verdict(Severity::critical_if(course.peak >= BACKLOG_CRITICAL_FRAMES), summary)
             .hop(&group.name)
             .since(Some(rise.since))
+            .requests(&requests)
             .weighed("backlog_frames", course.peak)
             .with("backlog_frames_before", rise.from)
             .with("grew_for_ns", grew_ns)
-            .with("requests_late", requests)
+            .with("requests_late", requests.counted())
             .with("oldest_waiting_ns", longest_ns)
             .advice(advice::hop_advice(context.facts(), &context.attribution, &group.name));
     }

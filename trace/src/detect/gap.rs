@@ -11,7 +11,7 @@ use super::thresholds::{GAP_WARNING_NS, gap_severity};
 use super::ttft::severity_of_leg;
 use super::{DetectContext, Severity, Verdict, Verdicts, advice};
 use crate::clock::MonoNs;
-use crate::ledger::{LateLeg, Ttft, TtftMoment, WaitBreakdown};
+use crate::ledger::{CountedRids, LateLeg, Ttft, TtftMoment, WaitBreakdown};
 use crate::words::{count, duration, percent, plural};
 
 pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Verdicts) {
@@ -19,7 +19,7 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
     if !ledger.observes_gaps() {
         return;
     }
-    let OpenWaits { requests: waiting, oldest_ns, oldest_rid } = open_waits(context);
+    let OpenWaits { requests: waiting, oldest_ns, oldest_rid, late_rids } = open_waits(context);
     let gap = ledger.gap();
     let worst_received_ns = ledger.worst_gap().map_or(0, |worst| worst.ns);
     let worst_ns = worst_received_ns.max(oldest_ns);
@@ -58,6 +58,7 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
         .add_verdict(severity, summary)
         .rid(rid)
         .times(times)
+        .requests(&late_rids)
         .weight(worst_ns)
         .with("requests", gap.count())
         .with("requests_above_warning", above_warning)
@@ -110,15 +111,21 @@ struct OpenWaits<'l> {
     oldest_ns: u64,
     /// Its rid; empty without any.
     oldest_rid: &'l str,
+    /// Requests whose gap was long, and those that have waited as long.
+    late_rids: CountedRids,
 }
 
 /// Finds the requests whose first token waits now.
 fn open_waits<'l>(context: &DetectContext<'l>) -> OpenWaits<'l> {
-    let mut open = OpenWaits { requests: 0, oldest_ns: 0, oldest_rid: "" };
+    let late_rids = context.ledger.late_gap_rids.clone();
+    let mut open = OpenWaits { requests: 0, oldest_ns: 0, oldest_rid: "", late_rids };
     for request in context.ledger.requests() {
         let Some(sent) = request.waiting_since() else { continue };
         open.requests += 1;
         let waited_ns = context.now.since(sent);
+        if waited_ns >= GAP_WARNING_NS {
+            open.late_rids.add_rid(&request.rid);
+        }
         if waited_ns > open.oldest_ns {
             open.oldest_ns = waited_ns;
             open.oldest_rid = &request.rid;

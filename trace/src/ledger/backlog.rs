@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::lane::Lane;
 use super::request::Request;
-use super::{BACKLOG_FRAMES, LATE_NS, Ledger};
+use super::{BACKLOG_FRAMES, CountedRids, LATE_NS, Ledger};
 use crate::clock::MonoNs;
 use crate::id::Ticket;
 use crate::stats::Trend;
@@ -86,18 +86,25 @@ impl Ledger {
             let was_counted = request.has_waited_on(hop.group);
             let Some(stream) = request.streams.iter_mut().find(|stream| stream.hop == hop.id) else { continue };
             stream.has_waited = true;
-            self.hops.groups[hop.group].late_requests += u64::from(!was_counted);
+            if !was_counted {
+                self.hops.groups[hop.group].late_requests.add_rid(&request.rid);
+            }
         }
     }
 
-    /// Number of requests with a frame on the hops of this group that waited, or has waited, at least [`LATE_NS`].
-    pub(crate) fn late_requests(&self, group: usize, now: MonoNs) -> u64 {
+    /// Requests with a frame on the hops of this group that waited, or has waited, at least [`LATE_NS`].
+    pub(crate) fn late_requests(&self, group: usize, now: MonoNs) -> CountedRids {
         // Those that were received are counted; those of frames that are still queued are looked up. A set, because a request may have
         // several such frames.
         let lanes = self.hops_of_group(group).flat_map(|hop| hop.lanes.values());
         let queued: BTreeSet<Ticket> = lanes.flat_map(|lane| lane.tickets_queued_for(now, LATE_NS)).collect();
-        let is_new = |ticket: &Ticket| self.table.get(*ticket).is_some_and(|request| !request.has_waited_on(group));
-        self.hops.groups[group].late_requests + queued.iter().filter(|ticket| is_new(ticket)).count() as u64
+        let mut late = self.hops.groups[group].late_requests.clone();
+        for request in queued.iter().filter_map(|ticket| self.table.get(*ticket)) {
+            if !request.has_waited_on(group) {
+                late.add_rid(&request.rid);
+            }
+        }
+        late
     }
 }
 

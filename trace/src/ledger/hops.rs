@@ -10,7 +10,7 @@ use super::lane::Lane;
 use super::processing_stage::ProcessingStages;
 use super::stream::Stream;
 use super::totals::{AffectedRequests, IdCounts, ModeCounts};
-use super::{GAP_WARNING_NS, OccurrenceTimes};
+use super::{CountedRids, GAP_WARNING_NS, OccurrenceTimes};
 use crate::clock::MonoNs;
 use crate::event::{self, Capabilities, SendWait};
 use crate::id::HopId;
@@ -35,7 +35,7 @@ pub struct HopGroup {
     /// Time of the maximum backlog.
     pub backlog_max_at: MonoNs,
     /// Requests with a received frame that waited at least [`super::LATE_NS`].
-    pub(crate) late_requests: u64,
+    pub(crate) late_requests: CountedRids,
     /// Maximum backlog in the current time slot.
     pub(crate) backlog_slot: u64,
     /// Queue wait: received minus sent.

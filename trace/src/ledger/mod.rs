@@ -210,6 +210,8 @@ pub struct Ledger {
     worst_gap: WorstGap,
     /// Gaps that are worth a finding, each from its send.
     pub(crate) late_gaps: OccurrenceTimes,
+    /// Requests whose first-token gap was that long.
+    pub(crate) late_gap_rids: CountedRids,
     delivery_wait: WindowedDistribution,
     worst_delivery_wait: WorstGap,
     /// Waits for a delivery, or times between two, that are worth a finding.

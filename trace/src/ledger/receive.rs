@@ -416,6 +416,7 @@ impl Ledger {
         self.worst_gap.keep_longest(at, &request.rid, gap_ns);
         if gap_ns >= GAP_WARNING_NS {
             self.late_gaps.record_span(sent, at);
+            self.late_gap_rids.add_rid(&request.rid);
         }
         let hop = &self.hops.all[receive.hop_index];
         if let (Some(receiver), Some(sent_on_last_hop)) = (hop.last_receiver, receive.sent_at)
