@@ -27,7 +27,7 @@ use trace::ReportInput;
 use trace::analysis::{Analysis, Config};
 use trace::clock::{Anchor, MonoNs};
 use trace::engine::Engines;
-use trace::event::Event;
+use trace::event::{Event, Finish};
 use trace::ledger::{Ledger, Limits, RequestSummary, RequestTimeline};
 use trace::words::names;
 
@@ -128,17 +128,24 @@ struct ExportContext<'a> {
 struct ExportedRequest<'a> {
     summary: &'a RequestSummary,
     timeline: &'a RequestTimeline,
-    /// Whether the capture ended before the request did.
+    /// Whether the capture ended before the request did, or before its end was received.
     is_open: bool,
+    /// Whether its first token was sent and not received when the capture ended, as far as that is observed.
+    is_waiting: bool,
 }
 
 impl ExportedRequest<'_> {
-    /// `finished`: its end was observed. `open`: the capture ended first. `orphaned`: removed after silence or at a memory limit.
+    /// `aborted`, `waiting` and `finished` as on the screen. `open`: the capture ended before its end was received. `orphaned`: removed after
+    /// silence or at a memory limit.
     fn state(&self) -> &'static str {
-        if self.summary.finish.is_some() {
-            "finished"
+        if self.summary.finish == Some(Finish::Abort) {
+            "aborted"
+        } else if self.is_waiting {
+            "waiting"
         } else if self.is_open {
             "open"
+        } else if self.summary.finish.is_some() {
+            "finished"
         } else {
             "orphaned"
         }

@@ -61,7 +61,9 @@ impl Selection {
         for TimedRequest { request, timeline } in ledger.timed_requests() {
             let summary = RequestSummary { rid: request.rid.clone(), numbers: ledger.numbers(request) };
             let timeline = timeline.unwrap_or(&none);
-            let request = ExportedRequest { summary: &summary, timeline, is_open: summary.finish.is_none() };
+            let is_open = summary.finish.is_none() || request.is_end_in_transit();
+            let is_waiting = ledger.observes_gaps() && request.waiting_since().is_some();
+            let request = ExportedRequest { summary: &summary, timeline, is_open, is_waiting };
             self.pass_request(&request, analysis, exporter)?;
         }
         exporter.write_end(report, &self.context(analysis))
@@ -70,7 +72,8 @@ impl Selection {
     /// Passes the requests that the last event has closed.
     fn pass_closed_requests(&self, analysis: &Analysis, exporter: &mut dyn Exporter) -> io::Result<()> {
         for ClosedRequest { summary, timeline } in analysis.ledger().closed_requests() {
-            self.pass_request(&ExportedRequest { summary, timeline, is_open: false }, analysis, exporter)?;
+            let request = ExportedRequest { summary, timeline, is_open: false, is_waiting: false };
+            self.pass_request(&request, analysis, exporter)?;
         }
         Ok(())
     }

@@ -26,8 +26,11 @@ fn rows_cover_every_request_and_add_up_to_the_report() {
     assert_eq!(sum(&rows, "tokens_lost"), report.chunks.tokens_lost);
     let gaps = rows.iter().filter_map(|row| row["gap_ns"].parse::<u64>().ok());
     assert_eq!(gaps.max(), report.gap_ns.and_then(|gap| gap.max));
-    let finished = rows.iter().filter(|row| row["state"] == "finished").count();
-    assert_eq!(finished as u64, report.requests.finished);
+    let count_with = |column: &str, text: &str| rows.iter().filter(|row| row[column] == text).count() as u64;
+    assert_eq!(rows.len() as u64 - count_with("finish", ""), report.requests.finished);
+    assert_eq!(Some(count_with("state", "finished")), report.requests.completed);
+    assert_eq!(count_with("state", "aborted"), report.requests.aborted);
+    assert_eq!(count_with("state", "open") + count_with("state", "waiting"), report.requests.live);
     let special = rows.iter().find(|row| row["rid"].starts_with("special")).expect("its row");
     // A line break is escaped, so that a row is one line.
     assert_eq!(special["rid"], "special \"rid\", with\\all\u{fffd}of it");
