@@ -133,7 +133,7 @@ fn describe_lasting_finding(change: &FindingChange, outcomes: &[ProblemOutcome])
 fn describe_finding_change(change: &FindingChange) -> RankedChange {
     let mut text = match (&change.a, &change.b) {
         (None, Some(new)) => format!("{}: {}", change.kind, short_numbers(&new.summary)),
-        (Some(gone), None) => format!("{}: {}", change.kind, gone.summary.split(": ").next().unwrap_or_default()),
+        (Some(gone), None) => format!("{}: {}", change.kind, split_outside_parentheses(&gone.summary, ": ")[0]),
         _ => format!("{} {}", change.name(), change.numbers).trim_end().to_owned(),
     };
     if let Some(note) = &change.note {
@@ -159,9 +159,25 @@ fn describe_state(change: &FindingChange) -> String {
     format!("{state} {severity}")
 }
 
+/// The parts of a text between separators that are in no parentheses.
+fn split_outside_parentheses<'t>(text: &'t str, separator: &str) -> Vec<&'t str> {
+    let mut parts = Vec::new();
+    let mut part_start = 0;
+    for (at, _) in text.match_indices(separator) {
+        let before = &text[part_start..at];
+        let is_inside = before.matches('(').count() > before.matches(')').count();
+        if !is_inside {
+            parts.push(before);
+            part_start = at + separator.len();
+        }
+    }
+    parts.push(&text[part_start..]);
+    parts
+}
+
 /// The clauses of a summary, which colons separate, up to the first without a number: that one explains, and can be read below.
 fn numbers_of_summary(summary: &str) -> String {
-    let clauses = summary.split(": ").enumerate();
+    let clauses = split_outside_parentheses(summary, ": ").into_iter().enumerate();
     let with_numbers =
         clauses.take_while(|(index, clause)| *index == 0 || clause.contains(|c: char| c.is_ascii_digit()));
     with_numbers.map(|(_, clause)| clause).collect::<Vec<_>>().join(": ")
@@ -171,7 +187,7 @@ fn numbers_of_summary(summary: &str) -> String {
 fn short_numbers(summary: &str) -> String {
     const MAX_LENGTH: usize = 110;
     let mut text = String::new();
-    for part in numbers_of_summary(summary).split("; ") {
+    for part in split_outside_parentheses(&numbers_of_summary(summary), "; ") {
         if !text.is_empty() && text.len() + part.len() > MAX_LENGTH {
             break;
         }
@@ -321,4 +337,18 @@ fn describe_measures(stated: &str, outcomes: &[ProblemOutcome], measures: &[Comp
     parts.truncate(MAX_CHANGES);
     let rest = if others > 0 { format!(" and {others} more") } else { String::new() };
     format!("{}: {}{rest}", state.as_str(), parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_summary_is_cut_within_parentheses() {
+        let thread = "the tokenizer thread was waiting for a CPU 25 % of the time while 35 frames waited on a->b, the oldest for 281.4 ms";
+        let summary = format!("{thread} (75 % running; 25 % waiting for a CPU: 0 % asleep); 9 others; and a long rest");
+        let whole = format!("{thread} (75 % running; 25 % waiting for a CPU: 0 % asleep)");
+        assert_eq!(short_numbers(&summary), whole);
+        assert_eq!(split_outside_parentheses("a; b (c; d) e; f", "; "), ["a", "b (c; d) e", "f"]);
+    }
 }

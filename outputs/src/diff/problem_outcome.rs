@@ -7,7 +7,7 @@ use trace::stats::Spread;
 use trace::words::{count, duration, names, percent, share};
 
 use super::{ChangeVerdict, ComparedMeasure, DiffOptions, MeasureUnit};
-use crate::report::{FaultKind, Gap, Report};
+use crate::report::{FaultKind, Gap, Report, TtftReport};
 
 /// Outcome for one problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -299,9 +299,10 @@ impl RequestTimes {
     }
 }
 
-/// A quantile of the times of all requests: the highest one that both runs have and for which both have enough requests, because the worst
-/// waits matter. `None` without such a one.
-fn highest_quantile(quantity: &str, a: &RequestTimes, b: &RequestTimes) -> Option<ComparedQuantile> {
+/// Quantiles of the times of all requests that both runs have and for which both have enough requests, the highest first: the worst waits
+/// matter most.
+fn quantiles_of_requests(quantity: &str, a: &RequestTimes, b: &RequestTimes) -> Vec<ComparedQuantile> {
+    let mut quantiles = Vec::new();
     // Each needs so many requests that ten lie beyond it.
     let descending = [
         QuantileOfRequests { label: "p99", a_ns: a.p99_ns, b_ns: b.p99_ns, least_count: 1_000 },
@@ -311,7 +312,7 @@ fn highest_quantile(quantity: &str, a: &RequestTimes, b: &RequestTimes) -> Optio
     for QuantileOfRequests { label, a_ns, b_ns, least_count } in descending {
         let has_enough = a.count >= least_count && b.count >= least_count;
         if has_enough && let (Some(a_ns), Some(b_ns)) = (a_ns, b_ns) {
-            return Some(ComparedQuantile {
+            quantiles.push(ComparedQuantile {
                 name: format!("{quantity} of all requests, {label}"),
                 label,
                 a_ns,
@@ -323,24 +324,31 @@ fn highest_quantile(quantity: &str, a: &RequestTimes, b: &RequestTimes) -> Optio
             });
         }
     }
-    None
+    quantiles
 }
 
-/// Time to first token of all requests; `None` if the runs measured it between other points, or of too few requests.
-fn quantile_of_ttft(a: &Report, b: &Report) -> Option<ComparedQuantile> {
-    let ttft_a = a.ttft.as_ref()?.main_group()?;
-    let ttft_b = b.ttft.as_ref()?.main_group()?;
-    if ttft_a.from != ttft_b.from || ttft_a.to != ttft_b.to {
-        return None;
+/// The highest of the quantiles, and the median: a few slow requests in one run hide there that most became slower in the other one.
+fn highest_and_median(mut quantiles: Vec<ComparedQuantile>) -> Vec<ComparedQuantile> {
+    // The median is the last one.
+    let last = quantiles.len().saturating_sub(1);
+    if last > 1 {
+        quantiles.drain(1..last);
     }
-    highest_quantile("TTFT", &RequestTimes::of_spread(&ttft_a.ns), &RequestTimes::of_spread(&ttft_b.ns))
+    quantiles
 }
 
-/// First-token gap of all requests; `None` if a run did not observe it, or too few requests have one.
-fn quantile_of_gap(a: &Report, b: &Report) -> Option<ComparedQuantile> {
-    let gap_a = a.gap_ns.as_ref()?;
-    let gap_b = b.gap_ns.as_ref()?;
-    highest_quantile("gap", &RequestTimes::of_gap(gap_a), &RequestTimes::of_gap(gap_b))
+/// Quantiles of the time to first token of all requests; empty if the runs measured it between other points, or of too few requests.
+fn quantiles_of_ttft(a: &Report, b: &Report) -> Vec<ComparedQuantile> {
+    let groups = a.ttft.as_ref().and_then(TtftReport::main_group).zip(b.ttft.as_ref().and_then(TtftReport::main_group));
+    let Some((a, b)) = groups.filter(|(a, b)| a.from == b.from && a.to == b.to) else { return Vec::new() };
+    let times_a = RequestTimes::of_spread(&a.ns);
+    highest_and_median(quantiles_of_requests("TTFT", &times_a, &RequestTimes::of_spread(&b.ns)))
+}
+
+/// Quantiles of the first-token gap of all requests; empty if a run did not observe it, or too few requests have one.
+fn quantiles_of_gap(a: &Report, b: &Report) -> Vec<ComparedQuantile> {
+    let Some((a, b)) = a.gap_ns.as_ref().zip(b.gap_ns.as_ref()) else { return Vec::new() };
+    highest_and_median(quantiles_of_requests("gap", &RequestTimes::of_gap(a), &RequestTimes::of_gap(b)))
 }
 
 /// Waits of all frames on a hop that both runs have.
@@ -358,7 +366,8 @@ pub(super) fn compare_waits(a: &Report, b: &Report, least_time_ns: u64) -> Vec<C
         let (Some(waits_of_a), Some(waits_of_b)) = (&hop.queue_wait_ns, waits_of_b) else { continue };
         let before = RequestTimes::of_spread(waits_of_a);
         let after = RequestTimes::of_spread(waits_of_b);
-        let Some(quantile) = highest_quantile("queue wait", &before, &after) else { continue };
+        let highest = quantiles_of_requests("queue wait", &before, &after).into_iter().next();
+        let Some(quantile) = highest else { continue };
         // Waits of neighbouring frames depend on each other, so there must be more of them than of requests.
         if quantile.a_count.min(quantile.b_count) < LEAST_DEPENDENT {
             continue;
@@ -391,9 +400,9 @@ fn quantiles_of_itl(end: &str, a: &Spread, b: &Spread) -> [ComparedQuantile; 2] 
 /// their slots to decide.
 pub(super) fn compare_whole_runs(a: &Report, b: &Report, least_time_ns: u64, are_short: bool) -> Vec<ComparedMeasure> {
     let mut quantiles = Vec::new();
-    quantiles.extend(quantile_of_ttft(a, b));
+    quantiles.extend(quantiles_of_ttft(a, b));
     if are_short {
-        quantiles.extend(quantile_of_gap(a, b));
+        quantiles.extend(quantiles_of_gap(a, b));
     }
     if let (Some(a), Some(b)) = (&a.itl_ns.sent_by_token, &b.itl_ns.sent_by_token) {
         quantiles.extend(quantiles_of_itl("of the engine", a, b));
@@ -454,6 +463,23 @@ pub(super) fn describe_method(options: &DiffOptions) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Half of the requests became slow, which the highest quantile hides: there, as slow ones were before.
+    #[test]
+    fn the_median_is_compared_beside_the_highest_quantile() {
+        let times = |p50_ns| RequestTimes { count: 300, p50_ns: Some(p50_ns), p90_ns: Some(1_581 << 20), p99_ns: None };
+        let quantiles = highest_and_median(quantiles_of_requests("TTFT", &times(23 << 20), &times(1_832 << 20)));
+        let compared: Vec<ComparedMeasure> =
+            quantiles.into_iter().map(|quantile| compare_quantile(quantile, 20_000_000)).collect();
+        let verdicts: Vec<(&str, ChangeVerdict)> =
+            compared.iter().map(|measure| (measure.name.as_str(), measure.verdict)).collect();
+        assert_eq!(
+            verdicts,
+            [(TTFT_MEASURES[1], ChangeVerdict::WithinNoise), (TTFT_MEASURES[2], ChangeVerdict::Worse)]
+        );
+        assert_eq!(state_by_measures(&compared, &TTFT_MEASURES), ProblemState::Regressed);
+        assert_eq!(numbers_of_measures(&compared, &TTFT_MEASURES), "median 24.1 ms -> 1.921 s");
+    }
 
     #[test]
     fn the_state_follows_the_measure_with_the_reported_numbers() {

@@ -37,13 +37,11 @@ pub(super) fn render_text(diff: &Diff) -> String {
     for pattern in &diff.patterns {
         write_wrapped(&mut out, &format!("{}: {}", pattern.title, pattern.summary), "=> ", "   ");
     }
-    if let Some(wait) = &diff.wait {
-        write_wrapped(&mut out, &wait.summary, "=> ", "   ");
+    let causes = noticed_wait(diff).into_iter().chain(diff.ttft.iter().map(|ttft| &ttft.summary));
+    for cause in causes.clone() {
+        write_wrapped(&mut out, cause, "=> ", "   ");
     }
-    if let Some(ttft) = &diff.ttft {
-        write_wrapped(&mut out, &ttft.summary, "=> ", "   ");
-    }
-    if !diff.patterns.is_empty() || diff.wait.is_some() || diff.ttft.is_some() {
+    if !diff.patterns.is_empty() || causes.count() > 0 {
         append_line!(out);
     }
     write_findings(&mut out, diff);
@@ -62,6 +60,11 @@ pub(super) fn render_text(diff: &Diff) -> String {
     append_line!(out);
     write_wrapped(&mut out, &diff.method, "how  ", "     ");
     lines(&out)
+}
+
+/// What became of the wait of a chunk, if users notice it.
+fn noticed_wait(diff: &Diff) -> Option<&String> {
+    diff.wait.as_ref().filter(|wait| wait.is_noticed()).map(|wait| &wait.summary)
 }
 
 /// Findings to list: information that did not change is none.
@@ -176,7 +179,7 @@ pub(super) fn render_markdown(diff: &Diff) -> String {
         let severity = change.severity().as_str();
         append_line!(out, "- **{state} {severity}** {}: {summaries}", escaped(&describe_finding(change)));
     }
-    for summary in diff.wait.iter().map(|wait| &wait.summary).chain(diff.ttft.iter().map(|ttft| &ttft.summary)) {
+    for summary in noticed_wait(diff).into_iter().chain(diff.ttft.iter().map(|ttft| &ttft.summary)) {
         append_line!(out, "- **{}**", escaped(summary));
     }
     if let Some(ttft) = &diff.ttft {

@@ -95,6 +95,16 @@ impl LegShift {
 }
 
 impl WaitShift {
+    /// Time of a chunk on the whole path of one of the runs.
+    fn path_ns(&self, time_of: fn(&LegShift) -> Option<u64>) -> u64 {
+        self.legs.iter().filter_map(time_of).fold(0, u64::saturating_add)
+    }
+
+    /// Whether users notice a time on the path of either run. Below that, a moved wait is no cause of anything.
+    pub(super) fn is_noticed(&self) -> bool {
+        self.path_ns(|leg| leg.a_ns).max(self.path_ns(|leg| leg.b_ns)) >= CHANGED_NS
+    }
+
     /// Compares the legs; `None` unless both runs observed some.
     pub(super) fn of_runs(a: &Report, b: &Report) -> Option<Self> {
         let from = LongestLeg::of_path(&a.path)?;
