@@ -118,7 +118,7 @@ impl Source for Playback<'_> {
                     if self.player.seeks_finding() {
                         session.notify("no further finding before the end".into());
                     }
-                    self.player.finish();
+                    self.player.stop_at_end();
                     return Flow::Ended;
                 }
                 Err(error) => {

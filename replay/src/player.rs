@@ -72,8 +72,8 @@ impl Player {
         }
     }
 
-    /// Handles the end of the recording.
-    pub(super) fn finish(&mut self) {
+    /// Stops at the end of the recording, and aborts a seek.
+    pub(super) fn stop_at_end(&mut self) {
         self.has_ended = true;
         self.target = None;
         self.at = self.last;
@@ -263,7 +263,7 @@ mod tests {
     fn playback_stays_ended_until_it_is_restarted() {
         let mut player = player();
         player.execute_command(Play::End, &[]);
-        player.finish();
+        player.stop_at_end();
         assert_eq!(doing(&player), (60, PlaybackState::Ended));
         player.execute_command(Play::NextFinding, &[]);
         assert_eq!(doing(&player).1, PlaybackState::Ended);

@@ -57,6 +57,7 @@ impl Decode for Decoder {
 /// Tests whether a message with outputs begins with these bytes. The error is a certain answer, or that more bytes are needed.
 fn check_opening(body: &[u8]) -> Result<(), Opening> {
     let mut rest = body;
+    // The message: an array of at most 15 fields.
     let first = take_byte(&mut rest)?;
     let fields = if first & 0xf0 == 0x90 { u32::from(first & 0x0f) } else { return Err(Opening::No) };
     let envelope = envelope_with_fields(fields).ok_or(Opening::No)?;
@@ -64,17 +65,20 @@ fn check_opening(body: &[u8]) -> Result<(), Opening> {
     if envelope.outputs == 1 {
         refuse_unless(take_byte(&mut rest)? < 0x80)?;
     }
+    // The list of outputs: up to 15 of them, or more with their number in two bytes, but not none.
     match take_byte(&mut rest)? {
         0x91..=0x9f => {}
         0xdc => refuse_unless((take_byte(&mut rest)?, take_byte(&mut rest)?) != (0, 0))?,
         _ => return Err(Opening::No),
     }
+    // The first output: an array, too.
     let fields = match take_byte(&mut rest)? {
         short @ 0x90..=0x9f => u32::from(short & 0x0f),
         0xdc => u32::from(take_byte(&mut rest)?) << 8 | u32::from(take_byte(&mut rest)?),
         _ => return Err(Opening::No),
     };
     refuse_unless(envelope.layouts.iter().any(|layout| layout.len == fields))?;
+    // Its first field, the id of a request: a string of at most 255 bytes, of which the first ones are tested.
     let length = match take_byte(&mut rest)? {
         short @ 0xa0..=0xbf => usize::from(short & 0x1f),
         0xd9 => usize::from(take_byte(&mut rest)?),
@@ -95,6 +99,7 @@ fn take_byte(rest: &mut &[u8]) -> Result<u8, Opening> {
     Ok(*first)
 }
 
+/// The answer that the message is none with outputs, unless the condition holds.
 fn refuse_unless(holds: bool) -> Result<(), Opening> {
     if holds { Ok(()) } else { Err(Opening::No) }
 }

@@ -536,6 +536,7 @@ impl HopIds {
     /// Id of a hop that is new in this generation; `None` beyond the limit.
     pub(super) fn assign_id(&mut self, ends: Ends<&'static str>) -> Option<HopId> {
         let generation = self.generation;
+        // A hop between the same ends as one before a restart of the engine is the same hop for the reader.
         let reappearing = self.assigned.iter().position(|hop| hop.ends == ends && hop.last_generation < generation);
         if let Some(index) = reappearing {
             self.assigned[index].last_generation = generation;

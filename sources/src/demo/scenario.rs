@@ -145,9 +145,16 @@ pub(super) struct DemoLoad {
     pub(super) aborts: f64,
     /// Share of requests whose client disconnects, and whose abort never reaches the scheduler.
     pub(super) leavers: f64,
-    /// Least and most time, in ms, for which a pool of threads prepares the images of a request; `None` for text.
-    pub(super) preparation_ms: Option<(u32, u32)>,
+    /// Time for which a pool of threads prepares the images of a request; `None` for text.
+    pub(super) preparation_ms: Option<MsBounds>,
     pub(super) form: RequestForm,
+}
+
+/// Bounds of times in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MsBounds {
+    pub(super) least: u32,
+    pub(super) most: u32,
 }
 
 /// Log-normal lengths in tokens, clamped at both ends.
@@ -372,7 +379,7 @@ impl Scenario {
                 ..Self::Race.description()
             },
             Self::SlowTokenisation => Script {
-                load: DemoLoad { arrivals: 20.0, preparation_ms: Some((1200, 2500)), ..load },
+                load: DemoLoad { arrivals: 20.0, preparation_ms: Some(MsBounds { least: 1200, most: 2500 }), ..load },
                 ..Self::Healthy.description()
             },
             Self::SchedulerStopped => Script {

@@ -123,6 +123,7 @@ fn print_result(splice: &Splice) {
     for doubt in &splice.doubts {
         errln!("tokengap: {doubt}");
     }
+    // The report says so if this could not be checked.
     if let Ok(seen) = splice.seen() {
         if seen.broken.is_empty() {
             errln!(

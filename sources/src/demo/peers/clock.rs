@@ -74,7 +74,8 @@ impl Busy {
     /// Sleeps for `time`, on average over many calls.
     pub(super) async fn spend_time(&mut self, time: Duration) {
         let now = Instant::now();
-        // Sums up short times, because the runtime's timer cannot sleep for less than a millisecond.
+        // Sums up short times, because the runtime's timer cannot sleep for less than a millisecond. What it slept too long counts for later
+        // calls, but no idle time before.
         self.busy_until = self.busy_until.max(now.checked_sub(RESOLUTION).unwrap_or(now)) + time;
         if self.busy_until - now >= RESOLUTION {
             sleep_until(self.busy_until).await;

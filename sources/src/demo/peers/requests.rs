@@ -254,7 +254,7 @@ impl Clients {
             (Ending::Length, answer_tokens)
         };
         let prompt: Vec<i64> = (0..draw_length(PROMPT, &mut random)).map(|_| draw_token(&mut random)).collect();
-        let preparation = self.load.preparation_ms.map(|(least, most)| random.draw_between(least, most));
+        let preparation = self.load.preparation_ms.map(|ms| random.draw_between(ms.least, ms.most));
         let leaves = random.draw_chance(self.load.leavers);
         let leaves_after = leaves.then(|| random.draw_between(MIN_TOKENS_OF_LEAVER, MAX_TOKENS_OF_LEAVER));
         DemoRequest {

@@ -320,21 +320,27 @@ pub(super) fn choose_engines(topology: &Topology, named: &[RoleSpec]) -> anyhow:
         // The named processes may not be connected yet. The user knows that they belong together.
         Err(PickError::Unconnected(_)) => Ok(vec![engine_of_named(topology, named)]),
         Err(error) => {
+            // What was found shows why none of it was chosen.
             if !topology.engines.is_empty() || !topology.blind_spots.is_empty() {
                 err!("{topology}");
             }
-            if !matches!(error, PickError::None(_)) {
-                bail!(error);
+            if matches!(error, PickError::None(_)) {
+                bail!("{error}{}", advice_to_see_more(topology));
             }
-            let as_root = if Permissions::current().missing_for(Feature::Queues).is_empty() {
-                ""
-            } else {
-                "; or run as root: other users' processes are only partly visible"
-            };
-            let containers = describe_searched_containers(topology);
-            bail!("{error}{as_root}; {containers}; tokengap doctor shows what is visible")
+            bail!(error)
         }
     }
+}
+
+/// How processes become visible that were not found, to follow an error message.
+fn advice_to_see_more(topology: &Topology) -> String {
+    let as_root = if Permissions::current().missing_for(Feature::Queues).is_empty() {
+        ""
+    } else {
+        "; or run as root: other users' processes are only partly visible"
+    };
+    let containers = describe_searched_containers(topology);
+    format!("{as_root}; {containers}; tokengap doctor shows what is visible")
 }
 
 /// Whether engines in containers were searched, for a user whose engine was not found.
