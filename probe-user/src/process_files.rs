@@ -39,7 +39,7 @@ pub fn open_named_regular(path: &Path, expected: ExpectedFile) -> Result<Regular
     }
 }
 
-/// Opens a regular file that the user named.
+/// Opens a regular file that the user named. If this process may not open it, asks the opener process, which may.
 pub fn open_named(path: &Path) -> io::Result<File> {
     match trace::named_file::open_regular(path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {

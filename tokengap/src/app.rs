@@ -33,7 +33,8 @@ pub(crate) fn run_to_exit_code(
     print_report(&run_to_report(source, args, endpoint, &signals)?, args.outcome)
 }
 
-/// Runs `source` until it ends or a signal ends the run, and returns the report. Fails if the source could observe nothing.
+/// Runs `source` until it ends or a signal ends the run, and returns the report. With `--metrics-linger`, serves its final metrics for that time before. Fails
+/// if the source could observe nothing.
 pub(crate) fn run_to_report(
     mut source: impl LiveSource,
     args: &LiveArgs,

@@ -122,8 +122,8 @@ fn result_files(args: &LiveArgs) -> ResultFiles {
     results
 }
 
-/// Confines a relay with `plan`, which lacks the files of its results: they are added, or as root created by another process. The relay then
-/// has the rights of `account` only, or this fails.
+/// Confines a relay with `plan`, and lets it write the files of its results: itself, or as root through a broker process. From then on it has
+/// the rights of `account` only. Does nothing if the user has turned confinement off.
 pub(crate) fn confine_as(account: Account, mut plan: Plan, args: &LiveArgs) -> anyhow::Result<()> {
     if is_disabled() {
         return Ok(());

@@ -183,7 +183,7 @@ fn numbers_of_summary(summary: &str) -> String {
     with_numbers.map(|(_, clause)| clause).collect::<Vec<_>>().join(": ")
 }
 
-/// [`numbers_of_summary`], cut at a semicolon if it is long.
+/// The beginning of a finding's summary: its clauses with numbers, of which those after about 110 characters are left out.
 fn short_numbers(summary: &str) -> String {
     const MAX_LENGTH: usize = 110;
     let mut text = String::new();

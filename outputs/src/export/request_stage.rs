@@ -130,11 +130,11 @@ impl<'t, 'a> HopPath<'t, 'a> {
     /// The hops of this request's first chunk.
     fn new(timeline: &'t RequestTimeline, ledger: &'a Ledger) -> Self {
         let mut hops: Vec<&HopTimes> = timeline.hops.iter().collect();
-        hops.sort_by_key(|on| on.first.first_time());
-        // Of several hops between two roles, to several workers, its first chunk crossed the first.
+        hops.sort_by_key(|hop_times| hop_times.first.first_time());
+        // Later chunks may go to another worker, on another hop of the same group: only the earliest hop of a group is that of the first chunk.
         let mut groups: Vec<usize> = Vec::new();
-        hops.retain(|on| {
-            let Some(hop) = ledger.hop(on.hop) else { return false };
+        hops.retain(|hop_times| {
+            let Some(hop) = ledger.hop(hop_times.hop) else { return false };
             let is_first_of_group = !groups.contains(&hop.group);
             if is_first_of_group {
                 groups.push(hop.group);

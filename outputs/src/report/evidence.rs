@@ -27,17 +27,26 @@ pub enum EvidenceNumber {
 }
 
 /// Numbers with decimals that are no shares, with their units.
-const OTHER_UNITS: [(&str, &str); 4] =
-    [("imbalance", " times the mean"), ("ratio", " times"), ("process_cpus", " CPUs"), ("tokens_per_event", " tokens")];
+const OTHER_UNITS: [(&str, &str); 4] = [
+    ("imbalance", " times an even share"),
+    ("ratio", " times"),
+    ("process_cpus", " CPUs"),
+    ("tokens_per_event", " tokens"),
+];
 
 /// Labels of evidence whose name alone is not plain.
-const LABELS: [(&str, &str); 6] = [
+const LABELS: [(&str, &str); 11] = [
     ("on_cpu", "on a CPU"),
     ("run_wait", "waiting for a CPU"),
     ("io_on_cpu", "io thread on a CPU"),
     ("io_run_wait", "io thread waiting for a CPU"),
     ("busiest_thread_waiting", "busiest thread waiting for a CPU"),
-    ("concurrent", "late at the same time"),
+    ("concurrent", "late while another one was"),
+    ("requests_hop", "hop of the requests"),
+    ("requests_late_longest_ns", "longest wait of these requests"),
+    ("silence_at_ns", "longest silence began after the start by"),
+    ("backlog_frames_before", "frames before it grew"),
+    ("ttft_share_of_all", "share in all times to first token"),
 ];
 
 impl EvidenceNumber {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use trace::MonoNs;
-use trace::detect::{Finding, Severity};
+use trace::detect::{Finding, FindingPhase, Severity};
 use trace::ledger::{Hop, Ledger, ObservationEnd};
 use trace::path::UNKNOWN;
 use trace::words::{duration, names, plural};
@@ -257,36 +257,39 @@ pub struct FindingSpan<'f> {
     at_ns: u64,
     last_at_ns: u64,
     ended_at_ns: Option<u64>,
+    /// Whether it may occur again, or lasts.
+    phase: FindingPhase,
 }
 
-impl<'f> From<&'f Finding> for FindingSpan<'f> {
-    fn from(finding: &'f Finding) -> Self {
+impl<'f> FindingSpan<'f> {
+    /// The span of a finding, as it is at `now`.
+    pub fn at(finding: &'f Finding, now: MonoNs) -> Self {
         Self {
             kind: finding.kind,
             severity: finding.verdict.severity,
             at_ns: finding.began.0,
             last_at_ns: finding.last_at.0,
             ended_at_ns: finding.ended_at().map(|at| at.0),
+            phase: finding.phase(now),
         }
     }
-}
 
-impl<'f> From<&'f FindingLine> for FindingSpan<'f> {
-    fn from(line: &'f FindingLine) -> Self {
+    /// The span of a finding of a report whose capture ends at `end_ns`.
+    fn at_end(line: &'f FindingLine, end_ns: u64) -> Self {
         Self {
             kind: &line.kind,
             severity: line.severity,
             at_ns: line.at_ns,
             last_at_ns: line.last_at_ns,
             ended_at_ns: line.ended_at_ns,
+            phase: FindingPhase::new(line.ended_at_ns.is_none(), end_ns.saturating_sub(line.last_at_ns)),
         }
     }
-}
 
-impl FindingSpan<'_> {
-    /// Whether it is a problem that lasts and began before the end of the other one, so that it may be the rest of the same.
+    /// Whether it is a problem that lasts and began before the end of the other one, so that it may be the rest of the same. One whose last
+    /// occurrence is some seconds ago does not last, although it may occur again.
     fn outlasts(self, other: FindingSpan<'_>) -> bool {
-        let lasts = self.severity > Severity::Info && self.ended_at_ns.is_none();
+        let lasts = self.severity > Severity::Info && self.phase == FindingPhase::Lasts;
         lasts && self.at_ns <= other.last_at_ns
     }
 }
@@ -369,8 +372,11 @@ pub fn headline_without_warning(judged: &[Judgement], traffic: SeenTraffic<'_>, 
 pub(super) fn headline(report: &Report, clock: &Clock) -> String {
     if let Some(worst) = report.worst_finding() {
         let severity = worst.severity.as_str().to_uppercase();
-        let all = report.findings.iter().map(FindingSpan::from);
-        let text = headline_of_finding(worst.into(), all, &worst.summary, |at_ns| clock.describe_moment_in_zone(at_ns));
+        let end_ns = report.capture_length_ns();
+        let all = report.findings.iter().map(|finding| FindingSpan::at_end(finding, end_ns));
+        let text = headline_of_finding(FindingSpan::at_end(worst, end_ns), all, &worst.summary, |at_ns| {
+            clock.describe_moment_in_zone(at_ns)
+        });
         return format!("{severity}: {text}");
     }
     let rejected: u64 = report.rejected.values().sum();
@@ -410,8 +416,14 @@ fn describe_unjudged(judgements: &[Judgement]) -> Option<String> {
 mod tests {
     use super::*;
 
-    const WORST: FindingSpan<'_> =
-        FindingSpan { kind: "backlog", severity: Severity::Critical, at_ns: 10, last_at_ns: 20, ended_at_ns: Some(20) };
+    const WORST: FindingSpan<'_> = FindingSpan {
+        kind: "backlog",
+        severity: Severity::Critical,
+        at_ns: 10,
+        last_at_ns: 20,
+        ended_at_ns: Some(20),
+        phase: FindingPhase::Ended,
+    };
 
     /// Headline of a run with the worst finding and another one.
     fn headline_beside(other: FindingSpan<'_>) -> String {
@@ -421,13 +433,15 @@ mod tests {
     #[test]
     fn the_headline_says_when_its_finding_ended_and_what_lasts() {
         let other = FindingSpan { kind: "late-frames", severity: Severity::Warning, at_ns: 15, ..WORST };
-        let lasting = FindingSpan { ended_at_ns: None, last_at_ns: 30, ..other };
+        let lasting = FindingSpan { ended_at_ns: None, last_at_ns: 30, phase: FindingPhase::Lasts, ..other };
+        let paused = FindingSpan { phase: FindingPhase::Pauses, ..lasting };
         assert_eq!(headline_beside(other), "ended 20: frames waited");
         assert_eq!(headline_beside(lasting), "ended 20 (late-frames lasts): frames waited", "what users feel lasts");
+        assert_eq!(headline_beside(paused), "ended 20: frames waited", "it did not occur in the last second");
         for unrelated in [FindingSpan { severity: Severity::Info, ..lasting }, FindingSpan { at_ns: 25, ..lasting }] {
             assert_eq!(headline_beside(unrelated), "ended 20: frames waited");
         }
-        let worst = FindingSpan { ended_at_ns: None, ..WORST };
+        let worst = FindingSpan { ended_at_ns: None, phase: FindingPhase::Lasts, ..WORST };
         let headline = headline_of_finding(worst, [worst].into_iter(), "frames wait", |at_ns| at_ns.to_string());
         assert_eq!(headline, "frames wait");
     }

@@ -107,7 +107,7 @@ impl Node {
     fn unused_name(&self, engine: &EngineTraits) -> String {
         let mut name = engine.name.clone();
         let mut number = 2;
-        while self.runs.values().any(|entry| letters_of(&entry.name).eq(letters_of(&name))) {
+        while self.runs.values().any(|entry| file_name_letters(&entry.name).eq(file_name_letters(&name))) {
             name = format!("{}-{number}", engine.name);
             number += 1;
         }
@@ -414,7 +414,7 @@ struct SharedProcess {
 }
 
 /// Letters, digits and dots of a name. Recordings are named by them, so names that differ otherwise would share a file.
-fn letters_of(name: &str) -> impl Iterator<Item = char> {
+fn file_name_letters(name: &str) -> impl Iterator<Item = char> {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' })
 }
 

@@ -181,8 +181,9 @@ impl Model {
     fn judge_run(&self, ledger: &Ledger, source: &str) -> RunVerdict {
         // As in the report's headline, a finding that is over keeps its severity.
         if let Some(worst) = self.findings.first().filter(|worst| worst.verdict.severity > Severity::Info) {
-            let all = self.findings.iter().map(FindingSpan::from);
-            let text = headline_of_finding(worst.into(), all, &worst.verdict.summary, |at_ns| {
+            let now = ledger.now();
+            let all = self.findings.iter().map(|finding| FindingSpan::at(finding, now));
+            let text = headline_of_finding(FindingSpan::at(worst, now), all, &worst.verdict.summary, |at_ns| {
                 self.format_moment(MonoNs(at_ns).since(self.started_at))
             });
             return RunVerdict {

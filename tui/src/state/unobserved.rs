@@ -3,6 +3,7 @@
 use trace::MonoNs;
 use trace::columns::Number;
 use trace::path;
+use trace::words::plural;
 
 use super::Model;
 use super::filter::{Condition, NamedFinding, RequestFilter, WaitOnHop};
@@ -13,6 +14,16 @@ impl Model {
     /// Whether a receiver of output is known. Before, nothing shows whether its receives are observed.
     pub(crate) fn knows_receiver(&self) -> bool {
         self.output_hops().any(|hop| &*hop.ends.to != path::UNKNOWN)
+    }
+
+    /// Requests that may wait now and that no number has: a request is known from its dispatch on or, where that is not observed, from its first
+    /// token on.
+    pub(crate) fn unseen_requests(&self) -> &'static str {
+        if self.hops.iter().any(|hop| hop.carries_requests) {
+            "requests before dispatch are not observed"
+        } else {
+            "requests before their first token are not observed"
+        }
     }
 
     /// Why nothing is known of receives.
@@ -68,8 +79,20 @@ impl Model {
 
     /// Why the run does not show which requests have this state; `None` if it does.
     fn state_absence(&self, state: RequestState) -> Option<String> {
-        let is_unobserved = state == RequestState::Waiting && self.gap.waiting.is_none();
-        is_unobserved.then(|| format!("state:waiting is not observed in this run: {}", self.gap_absence()))
+        if state != RequestState::Waiting {
+            return None;
+        }
+        let Some(waiting) = self.gap.waiting else {
+            return Some(format!("state:waiting is not observed in this run: {}", self.gap_absence()));
+        };
+        let has_row = waiting.requests > 0 || self.unanswered_requests > 0;
+        let without_token = self.gap.without_token.map_or(0, |waiting| waiting.requests);
+        let unlisted = match without_token {
+            0 => String::new(),
+            count => format!("{} have none yet and are not listed, ", plural(count, "dispatched request")),
+        };
+        (!has_row)
+            .then(|| format!("state:waiting has requests with a first token: {unlisted}{}", self.unseen_requests()))
     }
 
     /// Why no request can have this flag; `None` if one could.
@@ -113,7 +136,9 @@ fn finding_absence(named: &NamedFinding) -> Option<String> {
     let kind = named.kind;
     match &named.requests {
         None => Some(format!("the run has no finding {kind}")),
-        Some(requests) if requests.counted() == 0 => Some(format!("{kind} counts no requests")),
+        Some(requests) if requests.counted() == 0 => Some(format!(
+            "which requests {kind} counts is not kept: `f` on the finding lists those that its time and place show"
+        )),
         Some(_) => None,
     }
 }

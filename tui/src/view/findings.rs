@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(format_evidence("ttft_share", &0.125.into()), "ttft share 12.5 %");
         assert_eq!(format_evidence("run_wait", &0.255.into()), "waiting for a CPU 25.5 %");
         assert_eq!(format_evidence("kernel_bytes_max", &0.into()), "kernel bytes max 0 B");
-        assert_eq!(format_evidence("imbalance", &2.19.into()), "imbalance 2.19 times the mean");
+        assert_eq!(format_evidence("imbalance", &2.19.into()), "imbalance 2.19 times an even share");
         assert_eq!(format_evidence("by_cause", &serde_json::json!({"a": 1})), "by cause {\"a\":1}");
     }
 }

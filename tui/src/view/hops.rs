@@ -266,7 +266,11 @@ pub(super) fn describe_oldest_wait(hop: &HopSummary, model: &Model) -> String {
     if let Some(end) = hop.receives_end {
         return format!("receives are {}", model.describe_observation_end(end));
     }
-    if hop.backlog_frames == Some(0) { "none".to_owned() } else { known_or_dash(hop.oldest_wait_ns, format_duration) }
+    match hop.oldest_wait_ns {
+        _ if hop.backlog_frames == Some(0) => "none".to_owned(),
+        Some(0) => "sent just now".to_owned(),
+        wait_ns => known_or_dash(wait_ns, format_duration),
+    }
 }
 
 /// Kernel queue and libzmq inbox. The kernel queue can be empty while the inbox behind it holds the backlog.

@@ -135,18 +135,14 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     }
     let text = match model.receives_end {
         Some(end) => format!("receives are {}", model.describe_observation_end(end)),
-        None => describe_waiting_requests(waiting, gap.without_token, model.is_at_end()),
+        None => describe_waiting_requests(waiting, model),
     };
     pad.draw_text(3, y + 3, &text, Ink::Plain);
     y + 4
 }
 
 /// Requests whose first token was sent and waits, and those that have no token yet.
-fn describe_waiting_requests(
-    waiting: WaitingRequests,
-    without_token: Option<WaitingRequests>,
-    is_at_end: bool,
-) -> String {
+fn describe_waiting_requests(waiting: WaitingRequests, model: &Model) -> String {
     let mut parts = Vec::new();
     let wait = format_duration(waiting.longest_wait_ns);
     match waiting.requests {
@@ -157,18 +153,20 @@ fn describe_waiting_requests(
         more if waiting.longest_wait_ns == 0 => parts.push(format!("{} first tokens are waiting", format_count(more))),
         more => parts.push(format!("{} first tokens are waiting, the longest for {wait}", format_count(more))),
     }
-    if let Some(WaitingRequests { requests, longest_wait_ns }) = without_token {
+    if let Some(WaitingRequests { requests, longest_wait_ns }) = model.gap.without_token {
         let wait = format_duration(longest_wait_ns);
         parts.push(match requests {
-            1 => format!("1 request has no token yet, for {wait}"),
-            more => format!("{} requests have no token yet, the longest for {wait}", format_count(more)),
+            1 if longest_wait_ns == 0 => "1 dispatched request has no token yet".to_owned(),
+            1 => format!("1 dispatched request has no token yet, for {wait}"),
+            more => format!("{} dispatched requests have no token yet, the longest for {wait}", format_count(more)),
         });
     }
-    match (parts.is_empty(), is_at_end) {
-        (false, _) => parts.join("; "),
-        (true, true) => "no first token is waiting at the end".to_owned(),
-        (true, false) => "no first token is waiting now".to_owned(),
+    if parts.is_empty() {
+        let moment = if model.is_at_end() { "at the end" } else { "now" };
+        parts.push(format!("no first token is waiting {moment}"));
     }
+    parts.push(model.unseen_requests().to_owned());
+    parts.join("; ")
 }
 
 /// Draws the time to first token in one row, if it is known. Returns the next free row.

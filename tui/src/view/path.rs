@@ -243,7 +243,8 @@ fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
     if has_problem {
         lines.swap(0, 1);
     }
-    let oldest_wait_ns = if has_problem { hop.oldest_wait_ns } else { None };
+    // A frame that was sent at this instant has not waited.
+    let oldest_wait_ns = hop.oldest_wait_ns.filter(|wait_ns| has_problem && *wait_ns > 0);
     Arrow {
         hop_index: Some(index),
         ends: hop.ends.clone(),

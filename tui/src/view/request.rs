@@ -351,14 +351,15 @@ struct ChunkLayout {
     pitch: u16,
 }
 
-/// Distance of columns that are wide enough for `wait router`.
+/// Distance between the columns: as usual, wide enough for `wait router`, and on narrow screens.
+const PITCH: u16 = 10;
 const WIDE_PITCH: u16 = 12;
+const NARROW_PITCH: u16 = 9;
 
 impl ChunkLayout {
     /// Columns that fit into this width beside the outcome.
     fn for_width(width: u16, hop_count: usize) -> Self {
         use ChunkColumn::{Number, SentAt, Tokens, UpTo, Wait, Wakeup};
-        const OUTCOME_WIDTH: u16 = 10;
         let waits = (0..hop_count).map(Wait);
         let columns = [Number, SentAt].into_iter().chain(waits).chain([Tokens, UpTo, Wakeup]).collect();
         let mut layout = Self { columns, pitch: if hop_count == 1 { 10 } else { WIDE_PITCH } };

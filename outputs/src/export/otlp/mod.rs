@@ -140,7 +140,7 @@ impl LiveSpans {
         self.add_finding_spans(now, analysis);
     }
 
-    /// Ends the run; `report` is its final report.
+    /// Encodes the spans that only the end of the run shows: those of its last requests and findings, and one of the whole capture.
     pub fn finish(&mut self, analysis: &Analysis, report: &Report) {
         if let Some(selection) = &mut self.selection {
             // Encoding into memory cannot fail.

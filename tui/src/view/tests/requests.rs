@@ -96,6 +96,25 @@ fn f_on_a_growing_backlog_lists_the_requests_whose_frames_waited() {
     assert!(drawn.contains("! no hop is named scheduler->nobody: the hops are scheduler->tokenizer"), "{drawn}");
 }
 
+/// Those that were received late, and those that wait.
+#[test]
+fn a_first_token_gap_lists_the_requests_that_it_counts() {
+    let mut fixture = Fixture::of(Scene::delivering());
+    fixture.scene.send(0, &[("received", 1, 1)]);
+    fixture.scene.send(MS, &[("waiting", 1, 1)]);
+    fixture.scene.receive(2_000 * MS, 0, 1);
+    fixture.scene.send(2_900 * MS, &[("new", 1, 1)]);
+    fixture.scene.tick(3_000 * MS);
+    fixture.refresh();
+    let finding = fixture.model.findings.iter().find(|finding| finding.kind == "first-token-gap");
+    assert_eq!(finding.map(|finding| finding.verdict.requests.counted()), Some(2));
+    type_filter(&mut fixture, "finding:first-token-gap");
+    fixture.press(&[Action::AcceptText]);
+    let mut listed: Vec<&str> = fixture.model.table.visible_rows(0..9).iter().map(|row| row.rid.as_str()).collect();
+    listed.sort_unstable();
+    assert_eq!(listed, ["received", "waiting"]);
+}
+
 #[test]
 fn similar_rids_can_be_told_apart_on_a_narrow_screen() {
     let mut fixture = Fixture::of(Scene::delivering());
