@@ -9,7 +9,7 @@ use crate::words::{duration, plural};
 /// Maximum number of requests named in the summary; the report lists more.
 const MAX_NAMED: usize = 3;
 
-/// Abandoned requests: as observed, or else according to the engine's log.
+/// Reports abandoned requests. If none were observed, the numbers are those of the engine's log.
 pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
     let abandoned = context.ledger.abandoned_requests();
     let Some(longest) = abandoned.longest().first() else { return };
@@ -74,7 +74,7 @@ fn describe_aborts(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -
     let mut words = String::new();
     for (requests, state) in [(unsent, "without an abort"), (ignored, aborts)] {
         if requests > 0 {
-            // What the numbers are of is said once.
+            // Only the first part says that both numbers are those of the longest requests.
             let is_part = words.is_empty() && abandoned.requests > longest.len() as u64;
             let scope = if is_part { format!("of the {} longest, ", longest.len()) } else { String::new() };
             let _ = write!(words, "; {scope}{requests} {state}");
@@ -83,7 +83,7 @@ fn describe_aborts(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -
     words
 }
 
-/// The engine's own advice for its release. Without any, where to look.
+/// Returns the advice for the engine's release. Without any, it says where to look for observed requests, and is empty for logged ones.
 fn abandoned_advice(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -> &'static str {
     let of_engine = context.facts().abandons(context.ledger.engine().version.as_deref());
     if of_engine.is_empty() && !abandoned.is_logged() {

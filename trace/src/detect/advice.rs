@@ -86,7 +86,7 @@ pub(super) fn not_running_advice(state: AwayState, place: &str) -> &'static str 
             "nanosleep" | "clock_nanosleep" => "its own code sleeps on the receiving thread: `py-spy dump` shows where",
             _ => "a blocking call holds up the receiving thread: `py-spy dump --native` shows where",
         },
-        // Only seen while frames wait for it.
+        // These states are only recorded while frames wait for the thread.
         AwayState::Polling | AwayState::Asleep => {
             "it waits for something other than its socket: `py-spy dump` shows whether the receiving task has ended or awaits something"
         }
@@ -98,7 +98,7 @@ pub(super) fn hop_advice(engine: &dyn Facts, attribution: &Attribution<'_>, hop:
     hop_advice_by_state(engine, attribution, hop, None)
 }
 
-/// The same with the state of the receiving thread, where another source than its samples shows it.
+/// Advice for frames that wait on a hop. `observed`: state of the receiving thread by another source, used if its samples do not show it.
 pub(super) fn hop_advice_by_state(
     engine: &dyn Facts,
     attribution: &Attribution<'_>,

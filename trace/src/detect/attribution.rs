@@ -178,8 +178,8 @@ impl<'l> Attribution<'l> {
         Self { legs }
     }
 
-    /// The attribution of the longest first tokens alone, over the run: what delays a few for seconds need not be what delays most. Of all first
-    /// tokens, if none is long.
+    /// Attribution of the longest first tokens alone, over the run; of all first tokens if none is long. What delays a few of them for
+    /// seconds may differ from what delays most of them.
     pub(crate) fn of_long_first_tokens(&self) -> Self {
         let mut long = self.clone();
         // The classes begin with that of the longest durations.
@@ -219,7 +219,7 @@ impl<'l> Attribution<'l> {
 impl Leg<'_> {
     /// Describes the leg's share of first tokens' time and its receivers' state.
     fn describe_first_tokens(&self) -> String {
-        let of = self.worker.as_deref().map_or(String::new(), |worker| format!(" of {worker}"));
+        let of_worker = self.worker.as_deref().map_or(String::new(), |worker| format!(" of {worker}"));
         let share = percent(self.first_token[RUN].share);
         let running = percent(self.spent.share(self.spent.on_ns));
         let thread = match (self.thread, self.busy) {
@@ -235,7 +235,7 @@ impl Leg<'_> {
             (ThreadState::Busy, Some(busy)) => format!(" (the {} was busy {} of the run)", self.role, percent(busy)),
             _ => String::new(),
         };
-        format!("{share} of that time was spent {}{of}{thread}", self.describe())
+        format!("{share} of that time was spent {}{of_worker}{thread}", self.describe())
     }
 
     /// Describes how much the receiving thread ran while frames waited for it: `runs 75 % of that time`.
@@ -252,26 +252,26 @@ impl Leg<'_> {
     }
 }
 
-/// Share of `part` in `whole`; 0 of nothing.
+/// Share of `part` in `whole`; 0 if `whole` is 0.
 fn share_of(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }
 
-/// State of the main thread of the process that answers clients, while a request waited in its socket until `end`. What the thread does off the
-/// CPU is sampled only while frames wait for it, except that it is stopped.
+/// State of the main thread of the process that answers clients, while a request waited in its socket for `wait_ns` until `end`. Samples
+/// show that the thread is stopped at any time, but what else it does off the CPU only while frames wait for it.
 pub(super) fn socket_reader_state(ledger: &Ledger, end: MonoNs, wait_ns: u64) -> ThreadState {
     let mut readers = ledger.hops().iter().filter(|hop| hop.last).filter_map(|hop| ledger.only_receiver(hop));
     let Some(thread) = readers.next().and_then(|id| ledger.thread(id)) else { return ThreadState::Unknown };
     state_before(thread, end, wait_ns)
 }
 
-/// State of the thread that receives requests from this hop, while one waited on it until `end`.
+/// State of the thread that receives requests from this hop, while one waited on it for `wait_ns` until `end`.
 pub(super) fn request_receiver_state(ledger: &Ledger, hop: Option<HopId>, end: MonoNs, wait_ns: u64) -> ThreadState {
     let receiver = hop.and_then(|hop| ledger.hop(hop)?.receiving_thread());
     receiver.and_then(|id| ledger.thread(id)).map_or(ThreadState::Unknown, |thread| state_before(thread, end, wait_ns))
 }
 
-/// State of a thread in the time before `end`.
+/// State of a thread in the `wait_ns` before `end`; [`ThreadState::Unknown`] if it was not sampled then.
 fn state_before(thread: &Thread, end: MonoNs, wait_ns: u64) -> ThreadState {
     let from = MonoNs(end.0.saturating_sub(wait_ns));
     match thread.use_between(from, end) {
@@ -300,7 +300,7 @@ fn wait_leg<'l>(
         first_token[RUN].sum.add(hop.first_waits.whole());
         first_token[RECENT].sum.add(hop.first_waits.recent(now));
     }
-    // `add_open_waits` adds what still waits, for which it needs the leg.
+    // A leg without any received chunk is needed if frames wait: `add_open_waits` adds their time to it.
     let has_waiting = members.iter().any(|hop| hop.capabilities().received && hop.oldest_waiting().is_some());
     if chunk[RUN].sum.count == 0 && !has_waiting {
         return None;
@@ -329,7 +329,7 @@ pub struct HopReceiver {
     pub thread: ThreadState,
     /// Shares of its time; empty if not sampled.
     pub spent: TimeUse,
-    /// Share of the run for which it was busy, as [`busy`] computes it; `None` if not observed.
+    /// Share of the run for which it was busy, as [`busy_share`] computes it; `None` if not observed.
     pub busy: Option<f64>,
     /// The receiver with most of the wait, if one of several stands out: `worker 2` or its endpoint.
     pub worker: Option<String>,
@@ -344,12 +344,14 @@ impl HopReceiver {
         let slow: Vec<&Hop> = members.iter().copied().filter(is_slow).collect();
         let spent = slow.iter().map(|hop| hop.while_waiting).fold(TimeUse::default(), TimeUse::plus);
         let away = slow.iter().map(|hop| hop.away).fold(AwayTimes::default(), AwayTimes::plus);
-        let busy = if worker.is_some() { busy_share(ledger, slow.iter().copied(), window_ns) } else { busy };
+        let shown_busy = if worker.is_some() { busy_share(ledger, slow.iter().copied(), window_ns) } else { busy };
+        let worker_name =
+            |hop: &Hop| hop.worker.map_or_else(|| hop.endpoint.to_string(), |number| format!("worker {number}"));
         Self {
-            thread: thread_state(&spent, &away, busy),
+            thread: thread_state(&spent, &away, shown_busy),
             spent,
-            busy,
-            worker: worker.map(|hop| hop.worker.map_or_else(|| hop.endpoint.to_string(), |n| format!("worker {n}"))),
+            busy: shown_busy,
+            worker: worker.map(worker_name),
         }
     }
 
@@ -359,16 +361,17 @@ impl HopReceiver {
             return None;
         }
         let running = percent(self.spent.share(self.spent.on_ns));
-        let of = self.worker.as_deref().map_or_else(String::new, |worker| format!("{worker}: "));
+        let worker_prefix = self.worker.as_deref().map_or_else(String::new, |worker| format!("{worker}: "));
         let state = match self.thread {
             ThreadState::Unknown | ThreadState::PartlyRunning => String::new(),
             state => format!("{}, ", state.as_str()),
         };
-        Some(format!("{of}{state}ran {running} of the time that frames waited"))
+        Some(format!("{worker_prefix}{state}ran {running} of the time that frames waited"))
     }
 }
 
-/// The leg inside a process; `None` without times. `shows_receives`: its receives are observed. `receivers`: number of processes of the role.
+/// The leg inside a process; `None` if no chunk has passed it. `shows_receives`: its receives are observed. `receivers`: number of
+/// processes of the role.
 fn inside_leg<'l>(
     ledger: &Ledger,
     stage: &'l ProcessingStage,
@@ -418,7 +421,7 @@ fn thread_state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>) -> ThreadS
     let stopped = away.time_in_any(&[AwayState::Stopped, AwayState::Traced]);
     let frozen = away.time_in(AwayState::Frozen);
     let asleep = away.time_in_any(&[AwayState::Polling, AwayState::Asleep]);
-    // A thread that is stopped or frozen does not lack a CPU.
+    // Causes that keep the thread from running are named before its own work. A thread that is stopped or frozen does not lack a CPU.
     let suspended = stopped.saturating_add(frozen);
     let starved = spent.starved_ns();
     if spent.share(suspended) >= STARVED_SHARE && starved.is_none_or(|starved| starved < suspended) {
@@ -462,8 +465,8 @@ pub(super) fn count_receivers(hops: &[&Hop]) -> usize {
     nameless + named.len()
 }
 
-/// A hop of the receiver with most of the wait. `None` if it is the only one, has no name, or does not stand out: with half of the wait and
-/// [`MIN_TIMES_EVEN_SHARE`].
+/// A hop of the receiver with most of the wait. `None` if it is the only one, has no name, or does not stand out. It stands out with half
+/// of the wait, if that is also [`MIN_TIMES_EVEN_SHARE`] times an even share.
 fn slowest_receiver<'h>(members: &[&'h Hop], now: MonoNs) -> Option<&'h Hop> {
     let mut wait_ns_by_receiver: Vec<(&Hop, u128)> = Vec::new();
     for hop in members {
@@ -503,6 +506,7 @@ fn set_shares(legs: &mut [Leg<'_>]) {
 
 /// Adds first tokens that have not reached the tokenizer to the leg where each was last observed, with the time since then.
 fn add_open_waits(ledger: &Ledger, legs: &mut [Leg<'_>]) {
+    // Where gaps are not observed, a wait that has ended may look open.
     if !ledger.observes_gaps() {
         return;
     }
@@ -515,14 +519,14 @@ fn add_open_waits(ledger: &Ledger, legs: &mut [Leg<'_>]) {
         let in_process_since = request.in_process_since(stream);
         // If receives are not observed, the wait and the time inside the process are one leg.
         let is_inside = in_process_since.is_some() || !hop.capabilities().received;
-        let since = in_process_since.unwrap_or(stream.first_at);
+        let waited_ns = ledger.now().since(in_process_since.unwrap_or(stream.first_at));
         let leg_name = if is_inside { &*group.ends.to } else { &group.name };
-        let sum = DurationSum { count: 1, ns: ledger.now().since(since).into() };
+        let sum = DurationSum { count: 1, ns: waited_ns.into() };
         for leg in legs.iter_mut().filter(|leg| leg.name == leg_name && is_inside == (leg.kind != LegKind::Wait)) {
             for time in &mut leg.first_token {
                 time.sum.add(sum);
             }
-            leg.long_first_tokens.record(ledger.now().since(since));
+            leg.long_first_tokens.record(waited_ns);
         }
     }
 }
@@ -533,7 +537,7 @@ pub fn busy_share<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, wind
     let mut receivers: Vec<BusyReceiver<'_>> = Vec::new();
     for hop in hops.filter(|hop| hop.capabilities().processed) {
         let processing = share_of(hop.counts.busy_ns as f64, window_ns as f64);
-        let poll = hop.receiving_thread().and_then(|by| ledger.thread(by)?.poll);
+        let poll = hop.receiving_thread().and_then(|thread| ledger.thread(thread)?.poll);
         // Polls may be sampled in a part of the window only, and the receiver may have ended before it.
         let away_ns = poll.map_or(0, |poll| poll.interval_ns.saturating_sub(poll.polled_ns));
         let away = share_of(away_ns as f64, window_ns as f64);
@@ -551,7 +555,7 @@ pub fn busy_share<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, wind
     (!receivers.is_empty() && window_ns > 0).then(|| sum / receivers.len() as f64)
 }
 
-/// Shares of a window.
+/// Shares of a window in which one receiver was busy.
 struct BusyReceiver<'h> {
     key: Key<'h>,
     /// Processing frames of any of its connections.
@@ -561,7 +565,7 @@ struct BusyReceiver<'h> {
 }
 
 impl BusyReceiver<'_> {
-    /// Frames are processed away from the poll, so that both times overlap.
+    /// Busy share of the window. It is the larger of both and not their sum, because frames are processed outside the poll.
     fn share(&self) -> f64 {
         self.processing.max(self.away).min(1.0)
     }

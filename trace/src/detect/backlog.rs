@@ -15,18 +15,19 @@ pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
         if group.backlog < BACKLOG_FRAMES || waited_ns < LATE_NS {
             continue;
         }
+        // A backlog that has not grown for three seconds is no finding.
         let Some(rise) = group.course.rise else { continue };
         let course = &group.course;
-        let grown = course.peak.saturating_sub(rise.from);
-        let grew_ns = course.peak_at.since(rise.since);
+        let added_frames = course.peak.saturating_sub(rise.from);
+        let growth_ns = course.peak_at.since(rise.since);
         let longest_ns = course.longest_wait_ns.max(waited_ns);
         let requests = context.ledger.late_requests(group_index, context.now);
         let summary = format!(
             "up to {} waited on {}, grown by {} in {}; the oldest for {}; {} waited {} or more",
             plural(course.peak, "frame"),
             group.name,
-            plural(grown, "frame"),
-            duration(grew_ns),
+            plural(added_frames, "frame"),
+            duration(growth_ns),
             duration(longest_ns),
             plural(requests.counted(), "request"),
             duration(LATE_NS),
@@ -37,7 +38,7 @@ pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
             .requests(&requests)
             .weighed("backlog_frames", course.peak)
             .with("backlog_frames_before", rise.from)
-            .with("grew_for_ns", grew_ns)
+            .with("grew_for_ns", growth_ns)
             .with("requests_late", requests.counted())
             .with("oldest_waiting_ns", longest_ns)
             .advice(advice::hop_advice(context.facts(), &context.attribution, &group.name));
@@ -54,7 +55,7 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
         if max < u64::from(BURST_FRAMES) && long_first_wakeups == 0 {
             continue;
         }
-        // Only of wakeups that have ended.
+        // The quantiles cover only wakeups that have ended.
         let quantiles = group.wakeups.quantile(0.5).zip(group.wakeups.quantile(0.99));
         let has_bursts = max >= u64::from(BURST_FRAMES);
         let mut summary = match quantiles {

@@ -41,13 +41,14 @@ impl LateConsumer<'_> {
         !self.has_received && self.spent.starved_ns().is_none_or(|starved_ns| starved_ns < self.spent.on_ns)
     }
 
-    /// CPU use of its whole process since then, in CPUs.
+    /// Mean number of CPUs that its whole process used since `from`.
     pub(super) fn process_cpus(&self, context: &DetectContext<'_>) -> f64 {
-        let of_process = context.ledger.threads().iter().filter(|t| t.id.pid == self.thread.id.pid);
-        of_process.filter_map(|t| t.use_between(self.from, context.now)).map(|spent| spent.share(spent.on_ns)).sum()
+        let of_process = context.ledger.threads().iter().filter(|thread| thread.id.pid == self.thread.id.pid);
+        let uses = of_process.filter_map(|thread| thread.use_between(self.from, context.now));
+        uses.map(|spent| spent.share(spent.on_ns)).sum()
     }
 
-    /// Start of every summary: `tokenizer (4711/4711) `.
+    /// Names the thread at the start of a summary: `the tokenizer thread (4711/4711)`.
     pub(super) fn describe_thread(&self) -> String {
         let id = self.thread.id;
         format!("the {} thread ({}/{})", self.thread.role, id.pid, id.tid)
@@ -116,7 +117,7 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
             if waited_ns < late_ns {
                 continue;
             }
-            // Samples are kept for little longer than this.
+            // Samples of threads are kept for little longer than `MAX_LOOKBACK_NS`.
             let from = MonoNs(oldest.0.max(context.now.0.saturating_sub(MAX_LOOKBACK_NS)));
             let has_received = hop.last_received_at.is_some_and(|at| at > from);
             // Several senders into one socket have one consumer.
@@ -125,6 +126,7 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
                 known.has_received |= has_received;
                 continue;
             }
+            // Nothing shows what a thread without samples did.
             let Some(thread) = ledger.thread(receiver) else { continue };
             let Some(spent) = thread.use_between(from, context.now) else { continue };
             late.push(LateConsumer {
@@ -231,6 +233,7 @@ fn starved_share(late: &LateConsumer<'_>) -> Option<f64> {
     Some(late.spent.share(starved_ns))
 }
 
+/// Share of the time in which its CPU quota held the consumer back; `None` if that is not observed.
 fn throttled_share(late: &LateConsumer<'_>) -> Option<f64> {
     Some(late.spent.share(late.spent.throttled_ns()?))
 }

@@ -31,6 +31,7 @@ pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdic
     for JudgedConsumer { consumer, share } in worst {
         let longest = states.iter().copied().max_by_key(|state| consumer.away.time_in(*state));
         let state = longest.unwrap_or(states[0]);
+        // The system call; empty if unknown.
         let place = consumer.thread.longest_sleep_place(state, consumer.from, context.now);
         let state_words = match state {
             AwayState::Stopped => String::from("was stopped by a signal"),
@@ -56,8 +57,8 @@ pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdic
     }
 }
 
-/// Whether there is another explanation. A few waiting frames beside an idle thread may only be missed receives. A consumer whose I/O
-/// thread is waiting for a CPU has nothing to wake up for.
+/// Whether something else explains the waiting frames. A few waiting frames beside an idle thread may only be missed receives. A consumer
+/// whose I/O thread is waiting for a CPU has nothing to wake up for.
 fn has_other_explanation(context: &DetectContext<'_>, one: &LateConsumer<'_>) -> bool {
     let io_thread = most_starved_io_thread(context, one);
     one.frames < u64::from(BURST_FRAMES) || io_thread.is_some_and(|io| io.starved_share >= STARVED_SHARE)
@@ -66,7 +67,7 @@ fn has_other_explanation(context: &DetectContext<'_>, one: &LateConsumer<'_>) ->
 /// libzmq I/O threads that are waiting for a CPU: frames wait on their way into the inbox although the consumer has time for them.
 pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Verdicts) {
     for consumer in late_consumers(context).into_iter().filter(|consumer| !consumer.group.carries_requests) {
-        // A consumer that never sleeps is itself the cause.
+        // A consumer that never sleeps is itself the cause. Time stopped or frozen is part of `blocked_ns`, but is no sleep.
         let asleep = consumer.spent.blocked_ns().map(|ns| consumer.spent.share(ns));
         let suspended = consumer.spent.share(consumer.away.time_in_any(&SUSPENDED));
         if asleep.is_none_or(|share| share - suspended < STARVED_SHARE) {

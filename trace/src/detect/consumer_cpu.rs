@@ -13,6 +13,10 @@ use crate::words::{bytes, count, duration, percent, plural};
 const MIN_SAMPLES: u64 = 20;
 /// A process that waits at least this long for a message is idle.
 const IDLE_WAIT_NS: u64 = 5_000_000;
+/// Minimum share of samples in response writes to mention it.
+const MENTIONED_WRITES_SHARE: f64 = 0.1;
+/// Minimum share of samples in response writes that makes them the consumer's main work.
+const MAIN_WRITES_SHARE: f64 = 0.5;
 
 /// Whether the function writes parts of an HTTP response: uvicorn's `RequestResponseCycle.send`, of either parser.
 fn writes_response(function: &StackFunction) -> bool {
@@ -70,14 +74,14 @@ pub(super) fn detect_cpu_bound_consumer(context: &DetectContext<'_>, out: &mut V
         }
         let role = &consumer.thread.role;
         let writes = share_of_response_writes(context, role);
-        if let Some(share) = writes.filter(|share| *share >= 0.1) {
+        if let Some(share) = writes.filter(|share| *share >= MENTIONED_WRITES_SHARE) {
             let _ = write!(summary, "; {} of its stack samples were writing HTTP responses", percent(share));
         }
         let engine = context.facts();
         let receivers = Receivers::of_group(context, &consumer.group.name, role);
         // Only a profile shows what the thread does; without one, the advice names the engine's usual work.
         let advice = match writes {
-            Some(share) if share >= 0.5 => advice::own_writes_advice(engine, receivers),
+            Some(share) if share >= MAIN_WRITES_SHARE => advice::own_writes_advice(engine, receivers),
             _ => advice::cpu_bound_advice(engine, receivers),
         };
         let processing = spent.share(spent.processing_ns);
@@ -101,17 +105,17 @@ pub(super) fn detect_logged_cpu_bound_consumer(context: &DetectContext<'_>, out:
         .iter()
         .filter_map(|process| Some((process, process.cpu_at(context.now)?)))
         .filter(|(_, cpu)| *cpu >= CPU_BOUND_SHARE)
-        .max_by(|a, b| a.1.total_cmp(&b.1));
+        .max_by(|(_, cpu), (_, other_cpu)| cpu.total_cmp(other_cpu));
     let Some((process, cpu)) = busiest else { return };
-    // It mostly waits for messages, so its own work is not the limit.
     let recv_wait = process.recv_wait.quantile(0.5);
+    // It mostly waits for messages, so its own work is not the limit.
     if recv_wait.is_some_and(|ns| ns >= IDLE_WAIT_NS) {
         return;
     }
     let mut waiting = 0;
     let mut oldest_ns = 0;
-    for since in context.ledger.requests().filter_map(Request::waiting_since) {
-        let wait_ns = context.now.since(since);
+    for sent_at in context.ledger.requests().filter_map(Request::waiting_since) {
+        let wait_ns = context.now.since(sent_at);
         if wait_ns >= LATE_NS {
             waiting += 1;
             oldest_ns = wait_ns.max(oldest_ns);

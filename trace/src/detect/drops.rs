@@ -50,7 +50,7 @@ pub(super) fn detect_dropped_chunks(context: &DetectContext<'_>, out: &mut Verdi
         .advice(advice);
 }
 
-/// Responses matched to no frame: the count claimed by the last event against the tokens carried.
+/// Responses matched to no frame that carry fewer tokens than their last event counts.
 pub(super) fn detect_short_answers(context: &DetectContext<'_>, out: &mut Verdicts) {
     let answers = &context.ledger.totals().answers;
     let short_responses = &answers.judged_alone_lost;
@@ -113,7 +113,7 @@ pub(super) fn detect_repeated_ids(context: &DetectContext<'_>, out: &mut Verdict
         .advice("events were written twice, or ids of other tokens are among them: look at the events of the worst response, and at retries in the server and its middleware");
 }
 
-/// Streams that were written to their end without saying that they end.
+/// Streams that were written to their end without a finish reason or `[DONE]`.
 pub(super) fn detect_unfinished_responses(context: &DetectContext<'_>, out: &mut Verdicts) {
     let unfinished_responses = &context.ledger.totals().answers.lacking_end;
     if unfinished_responses.rids == 0 {
@@ -131,7 +131,7 @@ pub(super) fn detect_unfinished_responses(context: &DetectContext<'_>, out: &mut
         .advice("the server's generator ended early: read its log for an exception or an abort of this request");
 }
 
-/// Responses that call a cut text complete, or a complete one cut.
+/// Responses whose finish reason contradicts the engine's: they call a cut text complete, or a complete text cut.
 pub(super) fn detect_finish_mismatch(context: &DetectContext<'_>, out: &mut Verdicts) {
     let contradicted = &context.ledger.totals().answers.finish_contradicted;
     if contradicted.rids == 0 {
@@ -155,6 +155,7 @@ pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, out: &mut Verd
     if totals.predicted.dropped == 0 || context.ledger.observes_deliveries() {
         return;
     }
+    // If the turnaround is unknown, a waiter is assumed to wait for the whole wakeup, so the number is an upper limit.
     let at_most = if context.ledger.engine().turnaround.is_some() { "" } else { "up to " };
     // Text deltas are cut from the full text, so only clients that read token ids can miss tokens.
     let delivers_text = context.ledger.groups().iter().any(|group| group.name.starts_with("detokenizer->"));

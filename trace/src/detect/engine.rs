@@ -33,7 +33,7 @@ pub(super) fn detect_engine_failure(context: &DetectContext<'_>, out: &mut Verdi
         .since(Some(at))
         .weighed("live_requests", live)
         .advice("read the engine's log for the error and restart the engine: it makes no more tokens");
-    // It lasts until an engine sends frames again.
+    // The failure lasts until an engine sends frames again.
     if context.ledger.output_groups().any(|(_, group)| group.last_frame_at > Some(at)) {
         // An occurrence that does not recur ends; a state lasts.
         verdict.occurrences(1).last_at(Some(at));

@@ -36,7 +36,7 @@ pub(super) fn detect_engine_silence(context: &DetectContext<'_>, out: &mut Verdi
         summary += &describe_begins(context);
     }
     report_silence(context, longest, summary, out);
-    // The one just added: any confirmed silence is long enough for a verdict.
+    // The verdict that was just added, since any confirmed silence is long enough for one.
     if let Some(verdict) = out.list.last_mut() {
         add_waiting_requests(verdict, context);
         verdict
@@ -62,7 +62,8 @@ fn describe_begins(context: &DetectContext<'_>) -> String {
     }
 }
 
-/// Describes the requests that waited for their first token because of the silences, between a silence and its streams.
+/// Describes the requests that waited for their first token because of the silences. The words stand in a summary between the length of the
+/// silence and the number of open streams.
 fn describe_waiting_requests(ttft: &Ttft) -> String {
     let silenced = ttft.silenced();
     if silenced.requests.rids == 0 {
@@ -96,7 +97,7 @@ fn add_waiting_requests(verdict: &mut Verdict, context: &DetectContext<'_>) {
 /// Adds a verdict on a silence, if it is long enough, with what its thread did and whether a control message may be the cause.
 fn report_silence(context: &DetectContext<'_>, silence: &EngineSilence, mut summary: String, out: &mut Verdicts) {
     let Some(severity) = gap_severity(silence.ns()) else { return };
-    // It may have been asked to pause, or to load other weights.
+    // The control message may have asked the engine to pause, or to load other weights.
     let severity = if silence.control == ControlMessages::None { severity } else { severity.min(Severity::Warning) };
     let source = context.facts().source();
     let started = context.ledger.started().unwrap_or_default();

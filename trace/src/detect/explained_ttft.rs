@@ -9,7 +9,8 @@ use TtftMoment::{
     SchedulerReceived,
 };
 
-/// Time to first token that a finding of this kind explains, by which findings of equal severity are ordered; `None` if it explains none.
+/// Time to first token that a finding of this kind explains; `None` for kinds that explain none. Findings of equal severity are ordered by
+/// it.
 pub(super) fn explained_ttft_ns(ttft: &Ttft, kind: &str) -> Option<u128> {
     let is_explained: fn(TtftLeg) -> bool = match kind {
         "engine-silent" => return Some(ttft.silenced().part.ns),
@@ -36,8 +37,7 @@ pub(super) fn is_behind_receive(leg: TtftLeg) -> bool {
     leg.from >= FirstSent && leg.to > FirstReceived
 }
 
-/// `91 % of the TTFT of 34 of 120 requests`. The share is that of these requests alone: with all others it would be unrelated to what their
-/// clients saw.
+/// `91 % of the TTFT of 34 of 120 requests`. It is a share of the time of these 34 requests alone, because that is what their clients saw.
 pub(super) fn describe_share(ttft: &Ttft, part: TtftPart) -> String {
     let judged = ttft.judged().requests;
     format!("{} of the TTFT of {} of {}", percent(part.share()), count(part.requests), plural(judged, "request"))

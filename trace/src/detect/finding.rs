@@ -122,7 +122,7 @@ impl Verdict {
         self
     }
 
-    /// Sets the number of occurrences so far: the problem lasts until the last one is ten seconds ago.
+    /// Sets the number of occurrences so far. A problem with such a number lasts until ten seconds after its last occurrence.
     pub(super) fn occurrences(&mut self, count: u64) -> &mut Self {
         self.occurrences = Some(count);
         self
@@ -223,10 +223,11 @@ impl Finding {
 impl FindingPhase {
     /// Phase of a problem whose last occurrence was `since_last_ns` ago. `is_active`: it lasts, or that was less than ten seconds ago.
     pub fn new(is_active: bool, since_last_ns: u64) -> Self {
-        const NOW_NS: u64 = 1_000_000_000;
+        /// Time after its last occurrence for which a problem is said to last.
+        const LASTING_NS: u64 = 1_000_000_000;
         if !is_active {
             Self::Ended
-        } else if since_last_ns < NOW_NS {
+        } else if since_last_ns < LASTING_NS {
             Self::Lasts
         } else {
             Self::Pauses

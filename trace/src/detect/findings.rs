@@ -39,7 +39,7 @@ impl Findings {
             }
             (detector.check)(context, &mut found);
             for finding in self.list.iter_mut().filter(|finding| finding.kind == detector.kind) {
-                // Until a verdict finds it again.
+                // It has ended unless a verdict below finds it again.
                 finding.active = false;
             }
             for verdict in found.list.drain(..) {
@@ -108,8 +108,9 @@ impl Findings {
         // Decided for all before any is removed, because each is compared with the others.
         let is_kept: Vec<bool> =
             self.list.iter().map(|finding| finding.kind != LATE_FRAMES || !self.is_explained(finding)).collect();
-        let mut is_kept = is_kept.into_iter();
-        self.list.retain(|_| is_kept.next().unwrap_or(true));
+        // `retain` visits the findings in the order of these decisions.
+        let mut decisions = is_kept.into_iter();
+        self.list.retain(|_| decisions.next().unwrap_or(true));
     }
 
     /// Whether each episode of a finding about late frames overlaps another finding about the same hop that is more than information.
@@ -134,9 +135,9 @@ impl Findings {
         }
     }
 
-    /// Worst severity among the findings.
+    /// Worst severity among the findings; `None` without any.
     pub fn worst(&self) -> Option<Severity> {
-        self.list.iter().map(|f| f.verdict.severity).max()
+        self.list.iter().map(|finding| finding.verdict.severity).max()
     }
 }
 

@@ -14,6 +14,7 @@ use crate::clock::MonoNs;
 use crate::ledger::{CountedRids, LateLeg, Ttft, TtftMoment, WaitBreakdown};
 use crate::words::{count, duration, percent, plural};
 
+/// First tokens that wait, or waited, for long between the scheduler's send and the tokenizer's receive.
 pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Verdicts) {
     let ledger = context.ledger;
     if !ledger.observes_gaps() {
@@ -157,7 +158,7 @@ fn describe_received_gaps(context: &DetectContext<'_>, worst_ns: u64) -> String 
     )
 }
 
-/// First tokens that waited a second or more, as far as they are parts of a known time to first token.
+/// First tokens that waited a second or more, as far as they are parts of a known time to first token; `None` without any.
 fn late_output<'a>(context: &DetectContext<'a>) -> Option<&'a LateLeg> {
     context.ledger.ttft().late_leg(TtftMoment::FirstSent)
 }
@@ -170,6 +171,7 @@ fn describe_late_output(ttft: &Ttft, late: &LateLeg) -> String {
 fn severity_of_received(context: &DetectContext<'_>) -> Option<Severity> {
     let ledger = context.ledger;
     let severity = gap_severity(ledger.worst_gap()?.ns)?;
+    // The share of the time to first token counts only if it is known of all long waits.
     let late = late_output(context).filter(|late| late.requests >= ledger.gap().count_above(GAP_WARNING_NS));
     let of_leg = late.and_then(|late| severity_of_leg(ledger.ttft(), late));
     Some(of_leg.unwrap_or(severity))
@@ -177,6 +179,8 @@ fn severity_of_received(context: &DetectContext<'_>) -> Option<Severity> {
 
 /// Describes what the receiving thread did while first tokens waited for it.
 fn describe_receiving_thread(breakdown: &WaitBreakdown) -> String {
+    /// A smaller part of the gap is not worth a mention.
+    const MIN_UPSTREAM_SHARE: f64 = 0.05;
     let spent = &breakdown.spent;
     let mut words = format!(
         "the receiving thread was on CPU {} of the time, {}",
@@ -184,8 +188,7 @@ fn describe_receiving_thread(breakdown: &WaitBreakdown) -> String {
         describe_other_shares(spent)
     );
     let upstream_share = breakdown.upstream_ns as f64 / breakdown.gap_ns.max(1) as f64;
-    // Less is not worth a mention.
-    if upstream_share >= 0.05 {
+    if upstream_share >= MIN_UPSTREAM_SHARE {
         let _ = write!(words, "; {} of the gap was before the last hop", percent(upstream_share));
     }
     words

@@ -13,6 +13,8 @@ use TtftMoment::{Arrived, Dispatched, FirstSent, Read};
 
 /// Maximum number of times of a problem to which waits are compared; the oldest is dropped.
 const MAX_SPANS: usize = 64;
+/// The waits are known of most requests if at most one in this many has no streamed response.
+const MIN_JUDGED_PER_UNSTREAMED: u64 = 10;
 
 /// When a problem lasted, and with which process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +29,8 @@ impl ProblemSpan {
     /// Whether it covers more than half of a wait for this process.
     fn explains(&self, wait: &ProcessWait, pid: Option<u32>) -> bool {
         let is_of_process = self.pid.is_none() || self.pid == pid.map(u64::from);
-        is_of_process && self.to.min(wait.to).since(self.from.max(wait.from)) > wait.ns() / 2
+        let common_ns = self.to.min(wait.to).since(self.from.max(wait.from));
+        is_of_process && common_ns > wait.ns() / 2
     }
 }
 
@@ -121,6 +124,7 @@ impl HeldRequests {
         let is_first_wait = self.last_request != Some(wait.request);
         self.last_request = Some(wait.request);
         self.part.add_wait(wait.ns(), wait.ttft_ns, is_first_wait);
+        // Each leg is listed once, in path order.
         if let Err(index) = self.legs.binary_search(&wait.leg_from) {
             self.legs.insert(index, wait.leg_from);
         }
@@ -129,6 +133,7 @@ impl HeldRequests {
     /// Removes from a finding what [`Self::extend_finding`] added: its last words, and the limit of its severity.
     pub(super) fn restore_finding(&mut self, finding: &mut Finding) {
         let kept = finding.verdict.summary.strip_suffix(&self.added).map(str::len);
+        // Without these words at its end, the summary stays whole.
         finding.verdict.summary.truncate(kept.unwrap_or(usize::MAX));
         self.added.clear();
         if let Some(own) = self.own_severity.take() {
@@ -181,8 +186,8 @@ pub(super) fn add_new_waits(context: &DetectContext<'_>, held: &mut [HeldRequest
 pub(super) fn are_waits_known(context: &DetectContext<'_>, hop: &str) -> bool {
     let ttft = context.ledger.ttft();
     let judged = ttft.judged().requests;
-    // The output of the others is not judged.
-    let are_streamed = judged > 0 && ttft.not_streamed <= judged / 10;
+    // The output of requests that are not streamed is not judged.
+    let are_streamed = judged > 0 && ttft.not_streamed <= judged / MIN_JUDGED_PER_UNSTREAMED;
     let is_behind_first_hop = context.ledger.output_groups().count() == 2;
     are_streamed && (context.hop_target(hop) != HopTarget::Other || is_behind_first_hop)
 }

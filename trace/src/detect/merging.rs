@@ -68,6 +68,7 @@ pub(super) fn detect_merged_chunks(context: &DetectContext<'_>, out: &mut Verdic
 /// Merged chunks according to the engine's log. It names no total, and a merge is only logged if many chunks were queued.
 fn detect_logged_merges(context: &DetectContext<'_>, out: &mut Verdicts) {
     let merged = &context.ledger.stages().merged;
+    // Where receives are observed, they show merged chunks without the log.
     if merged.times == 0 || context.ledger.observes_receives() {
         return;
     }
@@ -92,6 +93,7 @@ fn detect_logged_merges(context: &DetectContext<'_>, out: &mut Verdicts) {
 pub(super) fn detect_would_drop(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     let engine = context.ledger.engine();
+    // Only such a waiter replaces chunks.
     if engine.waiter != Some(Waiter::KeepsLast) {
         return;
     }

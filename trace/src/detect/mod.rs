@@ -77,6 +77,7 @@ impl<'a> DetectContext<'a> {
     /// Role of the process that makes the tokens, such as the scheduler; `None` if no hop from it is observed.
     fn token_source_role(&self) -> Option<&str> {
         let ends: Vec<Ends<&str>> = self.ledger.output_groups().map(|(_, group)| group.ends.as_str()).collect();
+        // No observed hop leads to the first role of the path.
         let is_first = |first: &&Ends<&str>| first.from != UNKNOWN && ends.iter().all(|other| other.to != first.from);
         ends.iter().find(is_first).map(|first| first.from)
     }

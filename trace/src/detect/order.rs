@@ -36,7 +36,7 @@ pub fn is_recent(is_active: bool, since_last_ns: u64) -> bool {
     is_active || since_last_ns < WINDOW_NS
 }
 
-/// Place of a kind in [`ALL`].
+/// Index of a kind in [`ALL`]; `None` if no detector has it.
 fn detector_index(kind: &str) -> Option<usize> {
     ALL.iter().position(|detector| detector.kind == kind)
 }
@@ -47,7 +47,7 @@ fn longest_wait_ns(finding: &Finding) -> u64 {
     waits.into_iter().flatten().max().unwrap_or(0)
 }
 
-/// Whether the finding about requests measured the state of their thread that is a finding of this kind.
+/// Whether a finding about requests measured that their thread was in the state that findings of this kind are about.
 fn has_measured_same(of_requests: &Finding, kind: &str) -> bool {
     let state = match kind {
         "consumer-frozen" => ThreadState::Frozen,
@@ -71,6 +71,7 @@ impl Findings {
             let index = if explained_ns.is_some() { first_index } else { own_index };
             let is_over = !self.is_recent(finding);
             let severity = finding.verdict.severity;
+            // By the first key that differs; `false` sorts before `true`.
             (Reverse(severity), is_over, index, Reverse(explained_ns), !finding.active, own_index, finding.began)
         });
         self.move_causes_before_consequences(&mut list);
@@ -116,7 +117,8 @@ impl Findings {
         is_recent(finding.active, self.updated_at.since(finding.last_at))
     }
 
-    /// Time that a finding explains: time to first token of all requests, or at least the longest wait; that of its consequences, if it is more.
+    /// Time that a finding explains: the time to first token of its kind or of the requests that it held up, its longest wait, or the time
+    /// of one of its consequences, whichever is longest.
     pub fn explained_ns(&self, finding: &Finding) -> u64 {
         let consequences = self.list.iter().filter(|other| self.is_caused_by(other, finding));
         let of_consequences = consequences.map(|other| self.ttft_of_kind_ns(other.kind)).max();
@@ -138,12 +140,12 @@ impl Findings {
         }
         let consequences = self.list.iter().filter(|other| self.is_caused_by(other, finding));
         let of_consequences = consequences.map(|other| self.ttft_of_kind_ns(other.kind)).max();
+        // At least 1, so that a cause that explains nothing is not greater than this one.
         let explained_ns = self.held_ns(finding).max(of_consequences.unwrap_or(0)).max(1);
+        let far_more_ns = u128::from(explained_ns).saturating_mul(MINOR_TIMES);
         // Late dispatches may be those of slow clients.
         let others = self.list.iter().filter(|other| other.kind != "late-dispatch");
-        let greater = others.filter(|other| {
-            u128::from(self.ttft_of_kind_ns(other.kind)) >= u128::from(explained_ns).saturating_mul(MINOR_TIMES)
-        });
+        let greater = others.filter(|other| u128::from(self.ttft_of_kind_ns(other.kind)) >= far_more_ns);
         greater.map(|other| other.verdict.severity).max().filter(|severity| *severity > Severity::Info)
     }
 

@@ -86,15 +86,15 @@ fn missed_advice(missed: &MissedCounts) -> &'static str {
         (missed.cut_short, "read the engine's log: connections ended inside a frame"),
         (missed.unannounced, "give tokengap a core, or a larger --ring: frames passed without a record"),
     ];
-    let max = causes.into_iter().max_by_key(|(n, _)| *n);
-    max.map_or("", |(_, advice)| advice)
+    let most_frequent = causes.into_iter().max_by_key(|(observations, _)| *observations);
+    most_frequent.map_or("", |(_, advice)| advice)
 }
 
 /// Memory limits of tokengap that were reached.
 pub(super) fn detect_reached_limits(context: &DetectContext<'_>, out: &mut Verdicts) {
     let limits = context.ledger.limits();
     let reached: Vec<_> = limits.iter().filter(|limit| limit.times > 0).collect();
-    // Limits that make totals inexact go first.
+    // A limit that makes totals inexact is worse than any other: `true` is greater than `false`.
     let Some(worst) = reached.iter().max_by_key(|limit| (!limit.keeps_totals(), limit.times)) else {
         return;
     };

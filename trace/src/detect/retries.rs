@@ -12,6 +12,7 @@ const MAX_NAMED: usize = 3;
 pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, out: &mut Verdicts) {
     let ledger = context.ledger;
     let requests = ledger.aborted_retry_count();
+    // An engine that does not abort ended responses cannot end a retry.
     let (Some(latest), Some(delay_ns)) = (ledger.aborted_retries().next_back(), context.facts().abort_delay_ns())
     else {
         return;

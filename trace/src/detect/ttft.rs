@@ -79,7 +79,7 @@ pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, out: &mut Verd
     let used = Some(late.receiver_use).filter(|used| u128::from(used.process.interval_ns) >= late.ns / 2);
     let state = match used.map_or(ThreadState::Unknown, |used| cpu_shortage(used.main)) {
         ThreadState::Unknown => attribution::socket_reader_state(context.ledger, worst.at, worst.ns),
-        // It held up all of them, which the summary is about.
+        // The shortage was measured over the waits of all these requests, not only over the longest.
         lacks_cpu => lacks_cpu,
     };
     let held_up = stopped_advice(state);
@@ -295,11 +295,12 @@ fn describe_unknown_parts(context: &DetectContext<'_>, leg: TtftLeg) -> String {
     }
 }
 
-/// The most frequent function in stack samples of the process that answers clients, while requests waited on the leg that begins with this moment;
-/// over the whole run if there are not enough of those. `None` without enough of them.
+/// Names the most frequent function in stack samples of the process that answers clients, while requests waited on the leg that begins with
+/// this moment. With too few such samples, those of the whole run count; `None` if these are too few as well.
 fn describe_top_function(context: &DetectContext<'_>, leg_from: TtftMoment) -> Option<String> {
     let ledger = context.ledger;
-    let role = &ledger.groups()[ledger.hops().iter().find(|hop| hop.last)?.group].ends.to;
+    let last_hop = ledger.hops().iter().find(|hop| hop.last)?;
+    let role = &ledger.groups()[last_hop.group].ends.to;
     let stacks = ledger.stacks().iter().find(|stacks| stacks.role == *role)?;
     let of_late = stacks.top_function_of_late(leg_from).filter(TopFunction::is_significant);
     let time = if of_late.is_some() { "in that time" } else { "over the whole run" };
@@ -331,12 +332,12 @@ pub(super) fn severity_of_leg(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
     }
 }
 
-/// Adds a verdict on a leg that has one part, without advice.
+/// Adds a verdict without advice on a leg that has one part. `None` if the leg is not worth a finding.
 fn detect_late_leg<'v>(context: &DetectContext<'_>, late: &LateLeg, out: &'v mut Verdicts) -> Option<&'v mut Verdict> {
     detect_late_leg_at(context, late, &describe_place(context.facts(), late.leg.from), out)
 }
 
-/// Adds a verdict on a leg, without advice. `place`: where requests are on it.
+/// Adds a verdict on a leg, without advice. `place`: where requests are on it. `None` if the leg is not worth a finding.
 fn detect_late_leg_at<'v>(
     context: &DetectContext<'_>,
     late: &LateLeg,

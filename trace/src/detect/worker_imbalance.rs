@@ -36,7 +36,7 @@ struct Receiver<'a> {
     backlog_max: u64,
 }
 
-/// The receivers of these hops, each with its traffic on all of them.
+/// The receivers of these hops that may serve output, each with its traffic on all of them.
 fn receivers_with_load<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
     let mut receivers: BTreeMap<(Option<u16>, &str, Option<HopId>), Receiver<'a>> = BTreeMap::new();
     for hop in members {
@@ -59,7 +59,7 @@ fn receivers_with_load<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
 }
 
 impl Receiver<'_> {
-    /// False for a socket that carries only control messages. It may serve another purpose: requests take the opposite direction on it.
+    /// Whether output may pass here. False for a socket that carries only control messages, or requests in the opposite direction.
     fn may_serve_output(&self) -> bool {
         self.chunks > 0 || self.frames == 0 || self.hop.worker.is_some()
     }
