@@ -133,7 +133,7 @@ impl Binding {
         }
     }
 
-    /// Whether it can do something in this run: a tab that does not exist cannot be opened.
+    /// Whether its action can do something in this run. A tab that does not exist cannot be opened.
     pub(crate) fn has_effect(&self, model: &Model) -> bool {
         !matches!(self.action, Action::OpenTab(tab) if !tab.exists(model))
     }
@@ -150,7 +150,7 @@ impl Binding {
     }
 }
 
-/// Action of a key in the current state.
+/// Action of a key in the current state; `None` if the key has none.
 pub(crate) fn action_of_key(key: &KeyEvent, ui: &Ui) -> Option<Action> {
     match ui.dialog {
         Dialog::Filter(_) | Dialog::Time(_) => action_while_typing(key),
@@ -161,7 +161,7 @@ pub(crate) fn action_of_key(key: &KeyEvent, ui: &Ui) -> Option<Action> {
     }
 }
 
-/// Action of the first active binding for this key.
+/// Action of the first active binding for this key; `None` without one.
 fn bound_action(key: &KeyEvent, is_active: impl Fn(&Binding) -> bool) -> Option<Action> {
     // Terminals report `?` or `G` with or without SHIFT; the character already implies it.
     let modifiers = if matches!(key.code, KeyCode::Char(_)) { key.modifiers - SHIFT } else { key.modifiers };
@@ -172,7 +172,7 @@ fn bound_action(key: &KeyEvent, is_active: impl Fn(&Binding) -> bool) -> Option<
 /// Action of a key in the help, where only keys that scroll or close it are active.
 fn action_in_help(key: &KeyEvent) -> Option<Action> {
     match action_in_picker(key)? {
-        // As in pagers; Ctrl-C still ends the program.
+        // `q` closes the help, as it does in pagers. Ctrl-C still ends the program.
         Action::Quit if key.code == KeyCode::Char('q') => Some(Action::GoBack),
         Action::OpenSelection | Action::ShowHelp => Some(Action::GoBack),
         action => Some(action),
@@ -262,7 +262,7 @@ fn action_in_export_list(key: &KeyEvent) -> Action {
 
 /// Action of a key while a text is typed.
 fn action_while_typing(key: &KeyEvent) -> Option<Action> {
-    // As in a shell.
+    // The same keys as in a shell.
     if key.modifiers.contains(CTRL) {
         return match key.code {
             KeyCode::Char('c') => Some(Action::GoBack),

@@ -68,7 +68,7 @@ impl Theme {
         let is_utf8 = locale.contains("utf-8") || locale.contains("utf8");
         let has_256_colours = term.contains("256color") || !var("COLORTERM").is_empty();
         let has_no_colours = !var("NO_COLOR").is_empty() || ["dumb", "vt100", "vt220"].contains(&&*term);
-        // As set by rxvt and others: foreground;background.
+        // rxvt and others set it to `foreground;background`, by indices of the 16 colours.
         let background = var("COLORFGBG").rsplit(';').next().and_then(|index| index.parse::<u8>().ok());
         let detected = if has_no_colours {
             Palette::Mono

@@ -50,7 +50,7 @@ impl ChangeTracker {
         self.last_refresh = None;
     }
 
-    /// Returns whether anything is new since the last time it returned true.
+    /// Returns whether anything is new since the last refresh, and if so, counts this call as the next refresh.
     pub(super) fn needs_refresh(&mut self, run: &Run<'_>, now: Instant) -> bool {
         let ledger = run.analysis.ledger();
         let second = ledger.now().since(ledger.started().unwrap_or_default()) / 1_000_000_000;

@@ -18,6 +18,8 @@ use crate::state::action::ExportAs;
 
 /// Maximum number of chunks and deliveries drawn per request, as in `tokengap export`.
 const MAX_CHUNKS: u32 = 64;
+/// Maximum number of exports in one second with the same subject and extension.
+const MAX_FILES_PER_SECOND: u32 = 100;
 
 /// Writes exports. A trace is written on a separate thread, at most one at a time.
 #[derive(Default)]
@@ -37,7 +39,7 @@ impl ScreenExporter {
             ExportAs::Json => write_report("json", &(run.report)().to_json()),
             ExportAs::Perfetto => self.start_trace(run),
         };
-        // As all errors in the last row of the screen.
+        // All errors in the last row of the screen begin with this mark.
         result.unwrap_or_else(|error| format!("! {error:#}"))
     }
 
@@ -82,7 +84,7 @@ impl ScreenExporter {
     }
 }
 
-/// Converts the recording into a trace for Perfetto.
+/// Converts the recording into a trace for Perfetto. Its progress is not shown.
 fn write_trace(recording: &Path, engines: Engines, file: &File) -> anyhow::Result<()> {
     let recording = Recording::open(recording)?;
     let options = Options { chunks: MAX_CHUNKS, ..Options::default() };
@@ -112,12 +114,13 @@ struct NewFile {
 /// Creates a file in the working folder, named after its subject and the time: `tokengap-report-1764499200.html`.
 fn create_export_file(subject: &str, extension: &str) -> anyhow::Result<NewFile> {
     let second = trace::clock::wall_now_ns() / 1_000_000_000;
-    for copy in 0..100 {
+    for copy in 0..MAX_FILES_PER_SECOND {
         let suffix = if copy == 0 { String::new() } else { format!("-{copy}") };
         // Another export of the same second must not be overwritten.
         let name = format!("tokengap-{subject}-{second}{suffix}.{extension}");
         match storage::create(Path::new(&name)) {
             Ok(file) => return Ok(NewFile { name, file }),
+            // The next suffix may be free.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => {
                 return Err(error)
@@ -125,5 +128,5 @@ fn create_export_file(subject: &str, extension: &str) -> anyhow::Result<NewFile>
             }
         }
     }
-    anyhow::bail!("this folder already has 100 files from this second; try again in a moment")
+    anyhow::bail!("this folder already has {MAX_FILES_PER_SECOND} files from this second; try again in a moment")
 }

@@ -50,6 +50,9 @@ const ROWS_SHARE: u32 = 20;
 const HISTORY_COPY_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of inputs per iteration of the run loop, so that a held key does not delay the source.
 const MAX_INPUTS_PER_TURN: usize = 16;
+/// Lines by which a turn of the mouse wheel moves the selection, on the screen and in the picker.
+const WHEEL_STEP: isize = 3;
+const PICKER_WHEEL_STEP: isize = 1;
 
 /// The screen as an observer of one run, or of several.
 pub struct Screen {
@@ -163,7 +166,7 @@ impl Screen {
         }
     }
 
-    /// Whether the screen shows pairs of runs: in the list of runs, or of a request.
+    /// Whether the screen shows pairs of runs: those in the list of runs, or the pair of the shown request.
     pub fn shows_pairs(&self) -> bool {
         self.ui.tab == Tab::Pods || self.shown_request().is_some()
     }
@@ -181,7 +184,7 @@ impl Screen {
         self.pairs = pairs;
     }
 
-    /// Sets the shown request on both servers of its pair; `None` if it is of none.
+    /// Sets the shown request on both servers of its pair; `None` if the request belongs to no pair.
     pub fn set_pair_request(&mut self, request: Option<PairRequest>) {
         // Without it, a run without events would not be drawn again.
         self.needs_draw |= self.pair_request != request;
@@ -212,14 +215,15 @@ impl Screen {
         self.changes.force_refresh();
     }
 
-    /// Reads the keys and clicks that wait, and applies their actions. A limited number, so that a held key does not delay the run.
+    /// Reads the keys and clicks that wait, at most [`MAX_INPUTS_PER_TURN`], and applies their actions. Fails if the terminal was closed.
     fn read_keys(&mut self, run: &Run<'_>) -> anyhow::Result<()> {
         for _ in 0..MAX_INPUTS_PER_TURN {
             let Some(input) = terminal::read_input(Duration::ZERO)? else { break };
             self.needs_draw |= matches!(input, Input::Resize(..));
-            if let Some(action) =
-                terminal::action_of_input(&input, &self.click_areas, 3, |key| keys::action_of_key(key, &self.ui))
-            {
+            let action = terminal::action_of_input(&input, &self.click_areas, WHEEL_STEP, |key| {
+                keys::action_of_key(key, &self.ui)
+            });
+            if let Some(action) = action {
                 self.apply_action(action, run);
             }
         }
@@ -365,7 +369,7 @@ impl Screen {
         Ok(())
     }
 
-    /// Reads keys, refreshes and draws what is due, and returns the oldest command of the user.
+    /// Reads keys, refreshes and draws what is due, and returns the oldest command of the user; [`ScreenCommand::Stay`] without one.
     fn update_screen(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
         if let Some(command) = self.commands.pop_front() {
             return Ok(command);
@@ -388,7 +392,7 @@ impl Screen {
             self.needs_draw = true;
         }
         self.read_keys(run)?;
-        // A key may have requested a refresh.
+        // A key may have made a refresh due, at a later time than the `now` above.
         let now = Instant::now();
         let is_due = now >= self.next_refresh;
         if is_due {
@@ -458,7 +462,7 @@ impl Drop for Screen {
 }
 
 impl CpuMeter {
-    /// Measures the CPU use again once a second is over.
+    /// Measures the CPU use since the last measurement, if that was at least a second ago.
     fn measure_share(&mut self, now: Instant) {
         let elapsed = now - self.since;
         if elapsed >= Duration::from_secs(1) {
@@ -496,8 +500,8 @@ pub struct FoundSources {
     pub blind: Vec<String>,
 }
 
-/// Shows `offers`, then those that `searches` sends, until the user chooses or quits. Returns the chosen command. Restores the terminal
-/// afterwards.
+/// Shows `offers`, then those that `searches` sends, until the user chooses or quits. Returns the chosen command, or `None` if the
+/// user quits. Restores the terminal afterwards.
 pub fn pick_source(offers: Vec<SourceOffer>, searches: &Receiver<FoundSources>) -> anyhow::Result<Option<Vec<String>>> {
     let mut picker = SourcePicker::default();
     picker.replace_offers(offers);
@@ -520,7 +524,7 @@ pub fn pick_source(offers: Vec<SourceOffer>, searches: &Receiver<FoundSources>) 
             picker.page_rows = click_areas.page_rows;
         }
         let Some(input) = terminal::read_input(PICKER_WAIT)? else { continue };
-        let action = terminal::action_of_input(&input, &click_areas, 1, keys::action_in_picker);
+        let action = terminal::action_of_input(&input, &click_areas, PICKER_WHEEL_STEP, keys::action_in_picker);
         if let Some(ControlFlow::Break(chosen)) = action.map(|action| picker.apply_action(action)) {
             return Ok(chosen);
         }

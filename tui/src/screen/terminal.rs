@@ -45,6 +45,7 @@ impl Terminal {
         let frame_slot = writer.frame_slot();
         PANIC_HOOK.call_once(restore_on_panic);
         enable_raw_mode()?;
+        // Before the alternate screen, so that any later error or panic restores the terminal.
         IS_TAKEN_OVER.store(true, Ordering::Release);
         let opened = execute!(io::stdout(), EnterAlternateScreen, EnableMouseCapture, Hide)
             .and_then(|()| ratatui::Terminal::new(CrosstermBackend::new(writer)))
@@ -103,8 +104,8 @@ pub(super) fn wait_for_input(time: Duration) -> bool {
     poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&timeout)).is_ok_and(|ready| ready > 0)
 }
 
-/// Waits at most `time` for an input and returns it. Fails if the terminal has been closed, because crossterm would loop forever at the
-/// end of input.
+/// Waits at most `time` for an input and returns it; `None` if none arrived. Fails if the terminal has been closed, because crossterm would
+/// loop forever at the end of input.
 pub(super) fn read_input(time: Duration) -> anyhow::Result<Option<Input>> {
     let stdin = io::stdin();
     let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
@@ -168,7 +169,8 @@ pub(super) fn clipboard_sequence(text: &str) -> String {
 fn base64(bytes: &[u8]) -> String {
     let mut encoded = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
-        // Three bytes make four digits of six bits. A shorter group is filled with zeros, and `=` marks digits without data.
+        // Three bytes make four digits of six bits. They are the last bytes of a number of four bytes, whose first one stays zero. A
+        // shorter group is filled with zeros, and `=` marks digits without data.
         let mut padded = [0; 4];
         padded[1..=group.len()].copy_from_slice(group);
         let bits = u32::from_be_bytes(padded);

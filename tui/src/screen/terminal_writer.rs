@@ -87,12 +87,13 @@ impl Write for TerminalWriter {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // While a frame is being written, the next one is kept, not queued.
+        // While a frame is being written or drawn, the bytes stay here, and a later flush sends them.
         if self.frame.is_empty() || !self.slot.is_free() || self.slot.is_drawing.load(Ordering::Acquire) {
             return Ok(());
         }
         self.slot.mark_filled();
         let frame = std::mem::take(&mut self.frame);
+        // The slot was free, so this fails only if the thread has ended.
         self.frames.try_send(frame).map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "the terminal was closed"))
     }
 }

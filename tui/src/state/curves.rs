@@ -86,7 +86,7 @@ impl Curves {
         values
     }
 
-    /// Values of the kept ones of these seconds, both included.
+    /// Values of the seconds from `first` to `last`, both included, as far as they are kept.
     fn slots(&self, first: u64, last: u64) -> impl Iterator<Item = &SlotValues> {
         (first..=last).filter_map(|second| self.seconds.second(second.checked_sub(self.offset_s)?))
     }

@@ -42,8 +42,8 @@ pub(super) struct FindingRequests {
 }
 
 impl Model {
-    /// The requests that the finding is about: by their rows or as it counts them, else those whose frames waited on its hop while it lasted,
-    /// else those in flight then.
+    /// The requests that the finding is about: those that their rows show, or that the finding counts. Without these, the requests whose frames
+    /// waited on its hop while it lasted, or else all that were in flight then.
     pub(super) fn requests_of_finding(&self, finding: &Finding) -> FindingRequests {
         let kind = finding.kind;
         let description = format!("requests of {kind}");
@@ -56,8 +56,8 @@ impl Model {
         // A filter's terms are separated by spaces.
         let hop = finding.verdict.hop.replace(' ', "_");
         if finding.verdict.requests.counted() > 0 {
-            let place = if hop.is_empty() { hop } else { format!("@{hop}") };
-            return FindingRequests { filter: format!("finding:{kind}{place}"), description, order };
+            let hop_suffix = if hop.is_empty() { hop } else { format!("@{hop}") };
+            return FindingRequests { filter: format!("finding:{kind}{hop_suffix}"), description, order };
         }
         let from = format_milliseconds(finding.began.since(self.started_at));
         let to = format_milliseconds(finding.last_at.since(self.started_at));

@@ -112,7 +112,7 @@ impl FlagSet {
 
     /// Flags that are set, worst first.
     pub(crate) fn iter(self) -> impl Iterator<Item = Flag> {
-        Flag::ALL.into_iter().filter(move |&f| self.contains(f))
+        Flag::ALL.into_iter().filter(move |flag| self.contains(*flag))
     }
 
     /// Severity, larger for worse. Only the worst flag counts. Aborts are ignored, because nobody waits for their tokens.

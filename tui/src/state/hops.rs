@@ -45,7 +45,7 @@ struct HealthByFindings {
     has_ended: bool,
 }
 
-/// Health of a hop by the worst findings about it, and whether all of those have ended: a finding that is over keeps its severity, as on every
+/// Health of a hop by the worst findings about it, and whether all of those have ended. A finding that is over keeps its severity, as on every
 /// other screen.
 fn health_from_findings(findings: &[Finding], hop_name: &str) -> HealthByFindings {
     let of_hop = findings.iter().filter(|finding| finding.verdict.concerns_hop(hop_name));
@@ -76,7 +76,7 @@ fn sort_in_path_order<T>(hops: &mut [T], ends_of: fn(&T) -> &Ends<Box<str>>, car
     let outputs = hops.iter().filter(|hop| !carries_requests(hop));
     let output_ends: Vec<Ends<Box<str>>> = outputs.map(|hop| ends_of(hop).clone()).collect();
     hops.sort_by_key(|hop| {
-        // Those of requests have no depth, and so come first.
+        // Hops that carry requests have no depth: `None` sorts first.
         if carries_requests(hop) { None } else { Some(path::depth(&output_ends, &ends_of(hop).from)) }
     });
 }
@@ -90,7 +90,7 @@ fn summarise_group(ledger: &Ledger, index: usize, group: &HopGroup, members: &[&
     let wakeup_frames_max = members.iter().map(|hop| hop.counts.wakeup_frames_max).max().unwrap_or(0);
     let receives_end = ledger.group_receives_end(index);
     let busy_share = receiver_busy_share(ledger, members);
-    // What waits now is not known any more.
+    // After the end of the receives, nothing shows which frames wait.
     let observes_queue = observes_receives && receives_end.is_none();
     HopSummary {
         name: group.name.clone(),
@@ -140,10 +140,11 @@ fn kernel_queue_bytes(ledger: &Ledger, group: &HopGroup) -> Option<KernelQueueBy
 pub(super) fn rates_of_group(ledger: &Ledger, group: usize, traffic: &RecentTraffic) -> Option<HopRates> {
     let sums = traffic.hops.get(group)?;
     let observes_sends = ledger.hops_of_group(group).any(|hop| hop.capabilities().sent);
+    // Neither end of the hop is observed any more.
     if !observes_sends && ledger.group_receives_end(group).is_some() {
         return None;
     }
-    // As in the curve of the hop.
+    // The curve of the hop counts the same frames.
     let frames = if observes_sends { sums.frames_sent } else { sums.frames_received };
     Some(HopRates {
         frames: traffic.per_second(frames)?,
@@ -152,7 +153,7 @@ pub(super) fn rates_of_group(ledger: &Ledger, group: usize, traffic: &RecentTraf
     })
 }
 
-/// Frames that passed a hop. A hop where one end is not observed has a count of 0 there.
+/// Frames that passed a hop, by the larger count. An end that is not observed has a count of 0.
 fn observed_frames(counts: &HopCounts) -> u64 {
     counts.frames_sent.max(counts.frames_received)
 }

@@ -106,7 +106,7 @@ impl Model {
         self.hops.iter().filter(|hop| !hop.carries_requests)
     }
 
-    /// Shows the request on both servers of its pair, if it is that of the detail in the shown run.
+    /// Shows a request on both servers of its pair. Shows none unless the detail is about this request, in the run that is shown.
     pub(crate) fn show_pair_request(&mut self, request: Option<&PairRequest>, shown_run: usize) {
         let rid = self.detail.as_ref().map(|detail| detail.rid.as_str());
         let is_shown =
@@ -155,7 +155,7 @@ impl Model {
         format!("last {} s", seconds.strip_suffix(".0").unwrap_or(&seconds))
     }
 
-    /// Exact length of that window, over which rates are means: `9.4 s`.
+    /// Length of the window of current figures with one decimal, over which rates are means: `9.4 s`.
     pub(crate) fn format_rate_window(&self) -> String {
         format!("{:.1} s", self.recent_window.length_ns() as f64 / 1e9)
     }

@@ -101,7 +101,7 @@ impl SourcePicker {
             // A second click on the same line opens it.
             Action::SelectRow(index) if index == self.selected_index && self.has_moved => {
                 if is_confirmed {
-                    // Asked again, so that the action below finds the question that this one has cleared.
+                    // Restores the question that was cleared above, so that the action below finds it confirmed.
                     self.asked_command = self.selected_offer().map(|offer| offer.command.clone());
                 }
                 return self.apply_action(Action::OpenSelection);

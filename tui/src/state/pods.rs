@@ -195,8 +195,9 @@ impl WorstLeg {
     pub(super) fn find(ttft: Option<&TtftGroupLine>, waited_ns: u128) -> Option<Self> {
         let longest = ttft.and_then(TtftGroupLine::longest_leg);
         let ttft_ns = ttft.map_or(0.0, |ttft| ttft.mean_ns as f64 * ttft.ns.count as f64);
+        let longest_leg_ns = longest.map_or(0.0, |leg| leg.share * ttft_ns);
         let waited_ns = waited_ns as f64;
-        if waited_ns > longest.map_or(0.0, |leg| leg.share * ttft_ns) {
+        if waited_ns > longest_leg_ns {
             let share = waited_ns / (ttft_ns + waited_ns);
             return Some(Self { name: "waiting".to_owned(), share, is_wait: true });
         }
@@ -205,8 +206,8 @@ impl WorstLeg {
 }
 
 impl KeyFigures {
-    /// Key figures of all runs: sums, the longest times and the worst verdict. A request of a pair is on both of its servers, with its first
-    /// token: it counts as one of the decode server, if that is among the runs.
+    /// Key figures of all runs: sums, the longest times and the worst verdict. A request of a pair is on both servers, each with its first token.
+    /// It is counted once, on the decode server, if that is among the runs.
     pub(crate) fn combine(pods: &[PodLine]) -> Self {
         let mut combined = Self::default();
         for pod in pods {
@@ -223,10 +224,11 @@ impl KeyFigures {
             combined.gap_p99_ns = combined.gap_p99_ns.max(figures.gap_p99_ns);
             combined.ttft_p99_ns = combined.ttft_p99_ns.max(figures.ttft_p99_ns);
         }
-        // Nothing is unknown of a run without requests.
+        // A run without requests has nothing to lose, so its unknown values do not make a sum unknown.
         let figures = pods.iter().map(|pod| &pod.figures).filter(|figures| figures.requests_seen > 0);
         combined.backlog_frames = sum_at_least(figures.clone().map(|figures| figures.backlog_frames));
         combined.tokens_lost = sum_at_least(figures.map(|figures| figures.tokens_lost));
+        // Reversed, so that the first one counts of several that are equally bad.
         let worst = pods.iter().rev().max_by_key(|pod| (pod.figures.verdict.health, pod.figures.worst_rank));
         if let Some(worst) = worst {
             let verdict = &worst.figures.verdict;

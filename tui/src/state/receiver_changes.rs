@@ -23,6 +23,7 @@ pub(crate) struct ReceiverChange {
 impl fmt::Display for ReceiverChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} to {}", self.role, self.from, self.to)?;
+        // If earlier chunks are not kept, the time since the first kept one would mislead.
         let Some(chunk) = self.chunk else { return Ok(()) };
         write!(f, " at chunk {chunk}")?;
         match self.after_ns {
@@ -32,7 +33,7 @@ impl fmt::Display for ReceiverChange {
     }
 }
 
-/// Joins the first few changes; `None` without any.
+/// Joins the descriptions of the first few changes; `None` without any.
 pub(crate) fn describe_receiver_changes(changes: &[ReceiverChange]) -> Option<String> {
     const MAX_NAMED: usize = 3;
     let mut named: Vec<String> = changes.iter().take(MAX_NAMED).map(ReceiverChange::to_string).collect();

@@ -102,7 +102,7 @@ impl Model {
         self.rows_left_out = finished_count.saturating_sub(max_finished) as u64;
         self.rows_evicted = ledger.totals().requests.closed.saturating_sub(finished_count as u64);
         let has_precedence = |summary: &RequestSummary| ledger.is_notable(summary) || pins.contains(&*summary.rid);
-        // Counting them takes time, and is not needed if all requests fit.
+        // Counting the requests with precedence takes time, and is not needed if all requests fit.
         let precedent_count = if self.rows_left_out == 0 {
             0
         } else {
@@ -160,8 +160,8 @@ impl Model {
         self.detail = Some(RequestDetail::new(rid, &history, life, is_known.then_some(row), ledger.engine(), facts));
     }
 
-    /// Finds the receivers between which the worst request changed, for the details of the finding with this index; none unless the finding is
-    /// about that.
+    /// Finds the receivers between which the worst request of the finding with this index changed; none unless the finding is about such
+    /// changes.
     pub(crate) fn refresh_receiver_changes(
         &mut self,
         analysis: &Analysis,
@@ -236,7 +236,7 @@ impl KeyFigures {
         let mut model = Model::default();
         model.refresh(analysis, RunValues::default());
         let ttft = model.ttft.as_ref().filter(|ttft| ttft.ns.count > 0);
-        // The worst that lasts. Information is no problem.
+        // The worst finding that lasts. It is left out below if it is only information.
         let active = model.findings.iter().find(|finding| finding.active);
         Self {
             ttft_p50_ns: ttft.map(|ttft| ttft.ns.p50),
@@ -282,7 +282,7 @@ impl<'a> RowWriter<'a> {
         let now = self.ledger.now();
         let waiting_since = if self.observes_gaps { request.waiting_since() } else { None };
         let mut numbers = self.ledger.numbers(request);
-        // As in the number of live requests, the end counts once it was received.
+        // The end counts once it was received, as it does for the number of live requests.
         let has_ended = numbers.finish.is_some() && !request.is_end_in_transit();
         let state = if numbers.finish == Some(Finish::Abort) {
             RequestState::Aborted
@@ -295,7 +295,7 @@ impl<'a> RowWriter<'a> {
             RequestState::Live
         };
         if !has_ended || waiting_since.is_some() {
-            // It is still in flight, for filters by time.
+            // For filters by time, the request is still in flight.
             numbers.last_at = now;
         }
         numbers.gap_ns = numbers.gap_ns.or(waiting_since.map(|at| now.since(at)));
@@ -378,9 +378,9 @@ fn waits_for_first_token_ns(ledger: &Ledger) -> u128 {
 fn first_token_gap(ledger: &Ledger) -> FirstTokenGap {
     let now = ledger.now();
     let mut waiting = WaitingRequests::default();
-    for since in ledger.requests().filter_map(Request::waiting_since) {
+    for sent_at in ledger.requests().filter_map(Request::waiting_since) {
         waiting.requests += 1;
-        waiting.longest_wait_ns = waiting.longest_wait_ns.max(now.since(since));
+        waiting.longest_wait_ns = waiting.longest_wait_ns.max(now.since(sent_at));
     }
     let without_token = ledger.oldest_dispatched().map(|(_, oldest)| WaitingRequests {
         requests: ledger.dispatched_count() as u64,

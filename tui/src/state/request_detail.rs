@@ -82,8 +82,8 @@ impl RequestDetail {
         }
     }
 
-    /// Indices of the chunks that were lost or merged, or that are in the differing part of a tool call. Where a tool call differs, chunks
-    /// with an unknown outcome are left out, because all later ones have it.
+    /// Indices of the chunks that were lost or merged, or that are in the differing part of a tool call. If a tool call differs, chunks with an
+    /// unknown outcome are left out, because all chunks behind the difference have that outcome.
     pub(crate) fn harmed_chunks(&self) -> impl DoubleEndedIterator<Item = usize> {
         let has_damaged_call = self.chunks.iter().any(|chunk| chunk.tool_call.is_some());
         let harmed = self.chunks.iter().enumerate().filter(move |(_, chunk)| {
@@ -94,7 +94,7 @@ impl RequestDetail {
         harmed.map(|(index, _)| index)
     }
 
-    /// First and last time of all ticks and stages.
+    /// First and last time of all ticks and stages; `None` without any.
     pub(crate) fn time_span(&self) -> Option<TimeSpan> {
         let ticks = self.tracks.iter().flat_map(|track| &track.ticks).map(|tick| tick.at);
         TimeSpan::enclosing(ticks.chain(self.stages.iter().map(|stage| stage.at)))
@@ -145,13 +145,13 @@ fn first_token_path(legs: &[LifeLeg], numbers: &RequestNumbers, engine: &dyn Fac
         share: leg.to.since(leg.from) as f64 / whole_ns as f64,
     });
     let mut segments: Vec<Segment> = segments.collect();
-    // The legs need not cover all of the time.
+    // The legs may leave some of the time uncovered.
     let observed: f64 = segments.iter().map(|segment| segment.share).sum();
     segments.push(Segment { name: "not observed".into(), share: (1.0 - observed).max(0.0) });
     merge_small_segments(segments.into_iter())
 }
 
-/// Describes parts of the way from scheduler to tokenizer with the names of the run's path.
+/// Describes consecutive parts of the way from scheduler to tokenizer with the names of the run's path.
 fn describe_way(parts: &[WayPart], legs: &[LifeLeg]) -> String {
     match *parts {
         [WayPart::OnHop(hop)] => LegKind::Wait.describe(&legs[hop].ends.to_string()),
@@ -193,11 +193,11 @@ fn list_path_stages(
         let log_name = in_parentheses(log_names.first_delivered);
         stages.push(PathStage { at, text: format!("first tokens accepted for the client{log_name}") });
     }
-    // The only delivery is that of the first tokens.
+    // A single delivery is that of the first tokens, which is listed above.
     if let [_, .., latest] = history.deliveries.as_slice() {
         stages.push(PathStage { at: latest.at, text: "latest tokens accepted for the client".into() });
     }
-    // Moments of several sources, each in its own order.
+    // They come from several sources, each in its own order.
     stages.sort_by_key(|stage| stage.at);
     stages
 }

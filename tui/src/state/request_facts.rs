@@ -46,7 +46,7 @@ impl RequestFacts {
                 ..common
             };
         }
-        // The newest one if the rid was reused.
+        // If the rid was reused, the newest request counts.
         let lossy = ledger.lossy_requests().rev().find(|lossy| &*lossy.rid == rid);
         Self {
             confirmed_losses: lossy.and_then(|lossy| lossy.confirmed.as_deref().cloned()),

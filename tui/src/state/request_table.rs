@@ -101,7 +101,7 @@ impl RequestTable {
         if is_unchanged {
             return;
         }
-        // Taken out, because rows are compared by `self`. Its memory is reused.
+        // Taken out while it is built, because `compare_rows` borrows `self`. Its memory is reused.
         let mut shown = std::mem::take(&mut self.shown);
         shown.clear();
         self.order = order;
@@ -164,7 +164,7 @@ impl RequestTable {
         visible_pinned.iter().chain(visible_others.iter().copied()).map(|shown| self.row(shown)).collect()
     }
 
-    /// Whether this number of any request is known.
+    /// Whether this number is known of at least one request.
     pub(super) fn has_number(&self, number: Number) -> bool {
         self.rows[..self.row_count].iter().any(|row| number(row).is_some())
     }
@@ -184,8 +184,8 @@ impl RequestTable {
         }
         // The others are not sorted, so the position is the number of rows that sort before it.
         let first = others.iter().filter(|other| has_rid(other)).min_by(|a, b| self.compare_rows(a, b))?;
-        let before = others.iter().filter(|other| self.compare_rows(other, first).is_lt());
-        Some(self.pinned_count + before.count())
+        let rows_before = others.iter().filter(|other| self.compare_rows(other, first).is_lt());
+        Some(self.pinned_count + rows_before.count())
     }
 
     /// Worst of the shown rows; `None` if all are healthy.

@@ -47,12 +47,15 @@ impl RunClock {
     }
 }
 
+/// Decimals of a second that is written in nanoseconds; further ones are ignored.
+const NANOSECOND_DECIMALS: usize = 9;
+
 impl TypedTime {
     /// Parses a time of day such as `14:59:08`, or a time from the start such as `1:23` or `3.9s`.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let time_of_day = TimeOfDay::parse(text);
         let Some(ns) = units::parse_moment(text) else { return time_of_day.map(Self::OfDay) };
-        // `14:59` has both readings, of which the run decides; `14:59:08` is a time of day.
+        // `14:59:08` is a time of day. `14:59` may also be minutes and seconds from the start, which the span of the run decides later.
         if let Some(time) = time_of_day
             && !time.is_minute()
         {
@@ -61,11 +64,11 @@ impl TypedTime {
         // `3.9s` stands for a tenth of a second, `3s` for a whole one.
         let after_point = text.split_once('.').map_or("", |(_, end)| end);
         let decimals = after_point.bytes().take_while(u8::is_ascii_digit).count();
-        let precision_ns = 1_000_000_000 / 10_u64.pow(decimals.min(9) as u32);
+        let precision_ns = 1_000_000_000 / 10_u64.pow(decimals.min(NANOSECOND_DECIMALS) as u32);
         Some(Self::FromStart { ns, precision_ns, as_time_of_day: time_of_day })
     }
 
-    /// Whether it is later than another time of the same kind. A range over midnight is shorter than half a day.
+    /// Whether it is later than another time of the same kind. A time of day that is later by more than half a day belongs to the day before.
     pub(super) fn is_after(self, other: Self) -> bool {
         const DAY_NS: u64 = 86_400_000_000_000;
         if let (Self::OfDay(time), Self::OfDay(other)) = (self, other) {
@@ -83,8 +86,8 @@ impl TypedTime {
         matches!(self, Self::OfDay(time) if time.is_minute())
     }
 
-    /// Makes `14:59` a time of day if the run covers that, but is shorter than 14 minutes and 59 seconds. Without this call, it is a time from
-    /// the start.
+    /// Makes `14:59` a time of day if the run covers that time of day, but is shorter than 14 minutes and 59 seconds. Otherwise it stays a time
+    /// from the start.
     pub(super) fn resolve_ambiguity(&mut self, span: RunSpan) {
         let Self::FromStart { ns, as_time_of_day: Some(time), .. } = *self else { return };
         let Some(start_ns) = span.wall_start_ns else { return };

@@ -146,7 +146,7 @@ impl Ui {
             Action::GoBack => self.go_back(),
             Action::ShowHelp => {
                 self.dialog = Dialog::Help(0);
-                // Known after it is drawn.
+                // The length of the help is known after it is drawn.
                 self.help_end = usize::MAX;
             }
             Action::TypeFilter => {
@@ -245,6 +245,7 @@ impl Ui {
     /// Selects the finding that a seek of the playback has reached.
     fn select_sought_finding(&mut self, model: &Model) {
         let sought = model.position.as_ref().and_then(|position| position.sought.as_ref());
+        // Selected before: the user may have selected another one since.
         if sought == self.selected_sought.as_ref() {
             return;
         }
@@ -256,7 +257,7 @@ impl Ui {
         let exact = findings.clone().position(|finding| FindingKey::from(finding) == *sought);
         // A finding about all hops names the one that is worst now.
         let Some(index) = exact.or_else(|| findings.position(|finding| finding.kind == sought.kind)) else {
-            // The model is older than the position.
+            // The model is older than the position, so the next draw tries again.
             return;
         };
         self.selected_sought = Some(sought.clone());
@@ -304,7 +305,7 @@ impl Ui {
         self.scrolled_back_s.unwrap_or_else(|| self.idle_seconds_left_out(model))
     }
 
-    /// Idle seconds at the end of a run that is over, which are left out until the user scrolls there: empty curves say nothing about the run.
+    /// Idle seconds at the end of a run that is over. They are left out until the user scrolls there, because they show nothing of the run.
     pub(crate) fn idle_seconds_left_out(&self, model: &Model) -> u64 {
         /// So many columns fit on the narrowest screen beside the last traffic.
         const MIN_IDLE_S: u64 = 20;
@@ -323,7 +324,7 @@ impl Ui {
         self.message = Some(text.into());
     }
 
-    /// Shows a tab that the user chose by itself: Esc does not return from it. The hops begin with the worst one.
+    /// Shows a tab that the user chose directly, from which Esc does not return. On the hops, it selects the worst one if the first is selected.
     fn change_tab(&mut self, tab: Tab, model: &Model) {
         self.visited_tabs.clear();
         let is_first_hop_selected = self.selected_index(Tab::Hops) == 0;
@@ -346,7 +347,7 @@ impl Ui {
     /// Shows a tab, and closes the dialog.
     fn open_tab(&mut self, tab: Tab) {
         self.tab = tab;
-        // It was about the tab before.
+        // The dialog was about the tab before.
         self.dialog = Dialog::None;
     }
 
@@ -438,6 +439,7 @@ impl Ui {
             return;
         };
         let requests = model.requests_of_finding(finding);
+        // The text was not typed, so it is always valid.
         let Ok(filter) = RequestFilter::parse(&requests.filter) else { return };
         self.show_message(requests.description);
         self.sort = requests.order.unwrap_or(self.sort);
@@ -522,7 +524,7 @@ impl Ui {
         self.scrolled_back_s = if follows_run { None } else { Some(seconds_back) };
     }
 
-    /// Changes the text that the dialog reads, if it does.
+    /// Changes the text of the dialog, if the dialog reads one.
     fn edit_text(&mut self, change: impl FnOnce(&mut String)) {
         match &mut self.dialog {
             Dialog::Filter(text) | Dialog::Time(text) => change(text),
@@ -563,7 +565,7 @@ impl Ui {
         Err(FilterSyntaxError { position: 0, message: format!("no saved filter @{name}: {hint}") })
     }
 
-    /// Uses a filter, with the first request that matches as the selected one.
+    /// Uses a filter, and selects the first request that matches.
     fn apply_filter(&mut self, filter: RequestFilter) {
         self.filter = filter;
         // The selected request may not match.
@@ -571,7 +573,7 @@ impl Ui {
         self.dialog = Dialog::None;
     }
 
-    /// Applies the typed filter or time, unless it is invalid.
+    /// Applies the typed filter or time. An invalid one stays in its dialog, which shows the error.
     fn accept_text(&mut self, model: &Model) -> Option<Effect> {
         match &self.dialog {
             Dialog::Filter(text) => {

@@ -16,8 +16,8 @@ impl Model {
         self.output_hops().any(|hop| &*hop.ends.to != path::UNKNOWN)
     }
 
-    /// Requests that may wait now and that no number has: a request is known from its dispatch on or, where that is not observed, from its first
-    /// token on.
+    /// Names the requests that may wait now without being counted. A request is known from its dispatch on or, if dispatches are not observed,
+    /// from its first token on.
     pub(crate) fn unseen_requests(&self) -> &'static str {
         if self.hops.iter().any(|hop| hop.carries_requests) {
             "requests before dispatch are not observed"
@@ -41,8 +41,8 @@ impl Model {
         format!("not observed since {}", self.format_moment(end.since(self.started_at)))
     }
 
-    /// Why no request can match the filter, or each does: its first term on something that this run does not show. A negated term matches such
-    /// requests.
+    /// Explains the first term of the filter that is about something this run does not show; `None` without one. No request matches such a term,
+    /// and each request matches its negation.
     pub(crate) fn explain_unobserved_term(&self, filter: &RequestFilter) -> Option<String> {
         filter.conditions().find_map(|condition| match *condition {
             Condition::Number { head, number_of, .. } => self.explain_missing_number(head, number_of),
@@ -131,7 +131,7 @@ impl Model {
     }
 }
 
-/// Why no request is one of a finding's; `None` if the finding counts some.
+/// Why the requests of a finding are not known; `None` if the finding counts some.
 fn finding_absence(named: &NamedFinding) -> Option<String> {
     let kind = named.kind;
     match &named.requests {

@@ -19,6 +19,8 @@ use crate::theme::Ink;
 const BLOCK_LEVELS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
 const ASCII_LEVELS: [&str; 9] = [" ", ".", ".", ":", ":", "i", "i", "|", "|"];
 const SECOND_NS: u64 = 1_000_000_000;
+/// Heights of a bar that one row can show, besides none.
+const LEVELS_PER_ROW: u16 = 8;
 /// Cells reserved for the label, and for each of the last value and the maximum.
 const LABEL_WIDTH: u16 = 14;
 const NUMBER_WIDTH: u16 = 9;
@@ -71,7 +73,7 @@ impl<'a> ChartSeries<'a> {
         Self { end, ..self }
     }
 
-    /// Value of each slot, stretched to `columns`; `Err` with the reason if there is none.
+    /// Value of each slot, stretched to `columns`; `Err` with the reason if no slot has one.
     pub(super) fn column_values(
         &self,
         curves: &Curves,
@@ -180,8 +182,8 @@ impl TimeWindow {
         }
     }
 
-    /// Title of the last value beside a series: from when it is, or how long its last second was if the run ended in it, or `so far` while the
-    /// run goes on.
+    /// Title of the last value beside a series: the time that the value is from. For the newest second it is `so far` while the run goes
+    /// on, and after the end of the run the part of that second until then.
     pub(super) fn describe_last(self, model: &Model) -> String {
         if model.curves.is_current(self.end) {
             if !model.is_at_end() {
@@ -281,11 +283,11 @@ pub(super) fn draw_bars(pad: &mut Pad<'_>, x: u16, values: &[Option<f64>], ink: 
         return;
     }
     let max = max_value(values);
-    let levels = pad.theme.rich_or_ascii(BLOCK_LEVELS, ASCII_LEVELS);
+    let symbols = pad.theme.rich_or_ascii(BLOCK_LEVELS, ASCII_LEVELS);
     for (column_x, value) in (x..).zip(values) {
         let Some(value) = value else { continue };
-        // A bar has eight levels per row.
-        let mut height = if max > 0.0 { (value / max * f64::from(rows) * 8.0).round() as u16 } else { 0 };
+        let levels = f64::from(LEVELS_PER_ROW);
+        let mut height = if max > 0.0 { (value / max * f64::from(rows) * levels).round() as u16 } else { 0 };
         if *value > 0.0 {
             // A small value must look different from zero.
             height = height.max(1);
@@ -294,9 +296,9 @@ pub(super) fn draw_bars(pad: &mut Pad<'_>, x: u16, values: &[Option<f64>], ink: 
             pad.draw_text(column_x, rows - 1, pad.theme.rich_or_ascii("·", "_"), Ink::Dim);
         }
         for rows_below in 0..rows {
-            let level = height.saturating_sub(rows_below * 8).min(8);
+            let level = height.saturating_sub(rows_below * LEVELS_PER_ROW).min(LEVELS_PER_ROW);
             if level > 0 {
-                pad.draw_text(column_x, rows - 1 - rows_below, levels[usize::from(level)], ink);
+                pad.draw_text(column_x, rows - 1 - rows_below, symbols[usize::from(level)], ink);
             }
         }
     }

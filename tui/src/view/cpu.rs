@@ -19,6 +19,8 @@ const CORE_BAR_WIDTH: usize = 40;
 /// Maximum number of rows of one time series.
 const MAX_CHART_ROWS: u16 = 4;
 const SHARE_WIDTH: u16 = 7;
+/// First cell of a function's name, behind four cells of eight columns.
+const FUNCTION_X: u16 = 35;
 /// First cell of the thread's name.
 const NAME_X: u16 = 16;
 /// Minimum shares for the verdicts: CPU-bound, and waiting for a CPU or throttled.
@@ -114,8 +116,7 @@ fn draw_functions(pad: &mut Pad<'_>, y: u16, stacks: &StackLine) {
     );
     pad.draw_heading(y, &title);
     pad.draw_cells(CellRow { x: 1, y: y + 1, pitch: 8, width: 7 }, ["own", "total", "GIL", "growing"], Ink::Dim);
-    // Behind four cells of eight columns.
-    pad.draw_text(35, y + 1, "function", Ink::Dim);
+    pad.draw_text(FUNCTION_X, y + 1, "function", Ink::Dim);
     for (y, function) in (y + 2..).zip(&stacks.functions) {
         if y >= pad.height() {
             return;
@@ -127,12 +128,12 @@ fn draw_functions(pad: &mut Pad<'_>, y: u16, stacks: &StackLine) {
             known_or_dash(function.growing, |shares| format_percent(shares.own)),
         ];
         pad.draw_cells(CellRow { x: 1, y, pitch: 8, width: 7 }, cells, Ink::Plain);
-        let x = pad.draw_text(35, y, &function.function, Ink::Strong);
+        let x = pad.draw_text(FUNCTION_X, y, &function.function, Ink::Strong);
         pad.draw_text(x + 2, y, &function.file, Ink::Dim);
     }
 }
 
-/// The longest text, `99.9 %`, leaves a space in its column.
+/// Formats a share with one decimal, such as `99.9 %`. The longer `100.0 %` would fill its column, so that becomes `100 %`.
 fn format_percent(share: f64) -> String {
     if share >= 0.9995 { percent(share) } else { decimal_percent(share) }
 }

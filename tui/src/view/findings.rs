@@ -85,7 +85,7 @@ fn draw_finding(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Finding) {
         &model.format_finding_end(finding),
         if model.phase_of(finding) == FindingPhase::Lasts { ink } else { Ink::Dim },
     );
-    // The details have the kind, too.
+    // On a narrow screen, only the details have the kind.
     let mut x = 31;
     if pad.width() >= 80 {
         let kind_width = if pad.width() >= 100 { LONGEST_KIND } else { USUAL_KIND };
@@ -135,7 +135,7 @@ fn describe_time_of_finding(model: &Model, finding: &Finding) -> String {
     let began = model.format_exact_moment(finding.began);
     let last = model.format_exact_moment(finding.last_at);
     let duration_ns = finding.last_at.since(finding.began);
-    // Found by the last run of the detectors.
+    // The last run of the detectors found it.
     let occurs_at_last_tick = finding.last_at.since(model.started_at) >= model.running_ns;
     if finding.active && occurs_at_last_tick {
         let lasting = if model.is_at_end() { "lasted to the end of the run" } else { "lasts now" };

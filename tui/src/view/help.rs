@@ -11,6 +11,9 @@ use crate::state::request_row::RequestColumn;
 use crate::state::ui::Ui;
 use crate::theme::{Ink, Theme};
 
+/// First cell of the key of a line, and cells for it.
+const KEY_X: u16 = 2;
+const KEY_WIDTH: u16 = 13;
 /// First cell of the text of a line, behind its key.
 const TEXT_X: u16 = 16;
 
@@ -52,12 +55,12 @@ pub(super) fn draw_help(pad: &mut Pad<'_>, scrolled: usize, ui: &Ui, model: &Mod
 
 /// Draws a key, what it does, and where it applies at the right edge.
 fn draw_dialog_line(pad: &mut Pad<'_>, y: u16, key: &str, text: &str, context: &str) {
-    pad.draw_clipped(2, y, 13, key, Ink::Head);
+    pad.draw_clipped(KEY_X, y, KEY_WIDTH, key, Ink::Head);
     pad.draw_clipped(TEXT_X, y, width_of_text(pad.width(), context), text, Ink::Plain);
     pad.draw_at_right_edge(y, &format!("{context} "), Ink::Dim);
 }
 
-/// Cells for the text of a line, between its key and its context.
+/// Cells for the text of a line, between its key and its context, which has a space on both sides.
 fn width_of_text(width: u16, context: &str) -> u16 {
     width.saturating_sub(TEXT_X + 1 + text_width(context) + 1)
 }

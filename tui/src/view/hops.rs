@@ -24,6 +24,10 @@ const MIN_TREND_WIDTH: u16 = 26;
 const FACT_ROWS: usize = 10;
 /// Minimum cells of an endpoint that tell it from others.
 const MIN_ENDPOINT_WIDTH: u16 = 12;
+/// First cell of the time series on a screen narrower than [`WIDE_COLUMNS`], right of the longest bar of the histogram with its number.
+const NARROW_TREND_X: u16 = 45;
+/// From this width on, the time series have the right half of the screen.
+const WIDE_COLUMNS: u16 = 120;
 /// Rows of one time series, including its heading.
 const TREND_ROWS: u16 = 9;
 
@@ -67,7 +71,7 @@ struct HopColumn {
     priority: HopColumnPriority,
 }
 
-/// A hop to the scheduler carries no chunks.
+/// Chunks per second; `none` for a hop to the scheduler, which carries requests and no chunks.
 fn format_chunk_rate(hop: &HopSummary) -> String {
     if hop.carries_requests { "none".to_owned() } else { known_or_dash(hop.rates, |rates| format_rate(rates.chunks)) }
 }
@@ -131,14 +135,14 @@ impl HopTableLayout {
         let name_widths = hops.iter().map(|hop| text_width(&hop.ends.from) + 1 + text_width(&hop.ends.to));
         let longest_name = name_widths.max().unwrap_or(0).max(MIN_NAME_WIDTH);
         let mut columns: Vec<&HopColumn> = COLUMNS.iter().collect();
-        let mut name_width = longest_name;
+        let mut wanted_name_width = longest_name;
         for hidden in [HopColumnPriority::HiddenFirst, HopColumnPriority::HiddenSecond, HopColumnPriority::HiddenThird]
         {
             // Long names are cut before the last of these columns is hidden.
             if hidden == HopColumnPriority::HiddenThird {
-                name_width = MIN_NAME_WIDTH;
+                wanted_name_width = MIN_NAME_WIDTH;
             }
-            if Self::width_for_name(width, columns.len()) < name_width {
+            if Self::width_for_name(width, columns.len()) < wanted_name_width {
                 columns.retain(|column| column.priority != hidden);
             }
         }
@@ -192,8 +196,7 @@ fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) 
         y += 1;
     }
     if !hop.queue_wait_histogram.is_empty() {
-        // Right of the longest bar of the histogram with its number.
-        let chart_x = if pad.width() >= 120 { pad.width() / 2 } else { 45 };
+        let chart_x = if pad.width() >= WIDE_COLUMNS { pad.width() / 2 } else { NARROW_TREND_X };
         if pad.width() >= chart_x + MIN_TREND_WIDTH {
             draw_trends(pad, chart_x, y, hop, model, ui);
         } else {
@@ -261,7 +264,7 @@ fn describe_processing(hop: &HopSummary) -> String {
     if known.is_empty() { "-".to_owned() } else { known.join("  ") }
 }
 
-/// Age of the oldest waiting frame, or `none`; `-` if unknown; since when receives are not observed, if they ended.
+/// Age of the oldest waiting frame; `none` without one, `-` if unknown. If the observation of receives has ended, since when.
 pub(super) fn describe_oldest_wait(hop: &HopSummary, model: &Model) -> String {
     if let Some(end) = hop.receives_end {
         return format!("receives are {}", model.describe_observation_end(end));
@@ -363,6 +366,7 @@ fn draw_trend(pad: &mut Pad<'_>, x: u16, series: &ChartSeries<'_>, window: TimeW
 
 /// Largest backlog of a group in the slot; `None` if its receives were not observed any more.
 pub(super) fn backlog_frames(slot: &SlotValues, group: usize) -> Option<f64> {
+    // In a slot from before the hop appeared, no frame waited on it.
     let Some(values) = slot.hops.get(group) else { return Some(0.0) };
     (!values.receives_ended).then_some(values.backlog_max as f64)
 }

@@ -56,6 +56,7 @@ pub(crate) fn draw_screen(model: &Model, ui: &Ui, theme: Theme, frame: &mut Fram
     let min_advice_width = if ui.tab == Tab::Overview { u16::MAX } else { MIN_ADVICE_COLUMNS };
     let verdict = shown_verdict(model, ui);
     draw_verdict(&mut pad.sub_pad(line(area.y + 1)), &verdict, min_advice_width);
+    // Without the tab bar and the verdict above, and the status and the bottom line below.
     let tab_area = Rect { y: area.y + 2, height: area.height - 4, ..area };
     draw_tab(&mut pad.sub_pad(tab_area), model, ui);
     let status_line = &mut pad.sub_pad(line(bottom - 2));
@@ -127,6 +128,7 @@ fn draw_tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let run_states = describe_run_state(model, ui);
     let [.., shortest_run_state] = &run_states;
     let tabs = Tab::ALL.into_iter().enumerate().filter(|(_, tab)| tab.exists(model));
+    // A space, the number and another space come before a name.
     let names_width: u16 = tabs.clone().map(|(_, tab)| text_width(tab.label()) + 3).sum();
     let has_room_for_names = x + names_width + text_width(shortest_run_state) <= pad.width();
     for (index, tab) in tabs {
@@ -193,14 +195,14 @@ const MIN_HEADLINE_WIDTH: u16 = 30;
 fn draw_headline(pad: &mut Pad<'_>, x: u16, verdict: &RunVerdict) -> u16 {
     let free = pad.width().saturating_sub(x);
     let is_cut = text_width(&verdict.text) > free;
-    let hit = verdict.requests_hit.as_ref().filter(|_| is_cut).map(|requests| format!(" {requests}"));
+    let requests_hit = verdict.requests_hit.as_ref().filter(|_| is_cut).map(|requests| format!(" {requests}"));
     // One cell has the ellipsis.
-    let shown_width = free.saturating_sub(1 + hit.as_ref().map_or(0, |hit| text_width(hit)));
+    let shown_width = free.saturating_sub(1 + requests_hit.as_ref().map_or(0, |requests| text_width(requests)));
     let shown: String = verdict.text.chars().take(shown_width.into()).collect();
-    match hit.filter(|hit| !shown.contains(&**hit)) {
-        Some(hit) if shown_width > MIN_HEADLINE_WIDTH => {
+    match requests_hit.filter(|requests| !shown.contains(&**requests)) {
+        Some(requests) if shown_width > MIN_HEADLINE_WIDTH => {
             let x = pad.draw_clipped(x, 0, shown_width + 1, &verdict.text, Ink::Strong);
-            pad.draw_text(x, 0, &hit, Ink::Strong)
+            pad.draw_text(x, 0, &requests, Ink::Strong)
         }
         _ => pad.draw_text(x, 0, &verdict.text, Ink::Strong),
     }
@@ -210,8 +212,8 @@ fn describe_health(theme: Theme, verdict: &RunVerdict) -> String {
     format!("{} {}", theme.health_symbol(verdict.health), verdict.health.label())
 }
 
-/// Draws what to do about the verdict into row `y`, unless it stands behind it: first the share of the time to first token, if the verdict is cut
-/// before it. Returns the next free row.
+/// Draws what to do about the verdict into row `y`, unless the row of the verdict has room for it. The share of the time to first token
+/// comes first, if the verdict is cut before it. Returns the next free row.
 fn draw_advice(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let verdict = &model.verdict;
     let Some(advice) = &verdict.advice else { return y };
@@ -221,6 +223,7 @@ fn draw_advice(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         return y;
     }
     let shown: String = verdict.text.chars().take(free.into()).collect();
+    // The headline may have the share itself, in these words.
     let hidden_share = verdict.ttft_share.as_ref().filter(|_| !shown.contains("of the TTFT of"));
     let share = hidden_share.map_or_else(String::new, |share| format!("{share}: "));
     let x = pad.draw_text(1, y, TO_DO.trim_start(), Ink::Head);
@@ -253,9 +256,9 @@ const MIN_DEGRADED_WIDTH: u16 = 12;
 fn draw_degraded(pad: &mut Pad<'_>, x: u16, model: &Model) -> bool {
     let Some(first) = model.run.degraded.first() else { return false };
     let count = model.run.degraded.len();
-    let count = if count > 1 { format!("{count} ") } else { String::new() };
+    let number = if count > 1 { format!("{count} ") } else { String::new() };
     // Findings (5) has the whole text, so its number must not be cut.
-    let place = format!("! {count}degraded (5)");
+    let place = format!("! {number}degraded (5)");
     let has_room_for_text = x + text_width(&place) + MIN_DEGRADED_WIDTH <= pad.width();
     let text = if has_room_for_text { format!("{place}: {first}") } else { place };
     pad.draw_text(x, 0, &text, Ink::Health(Health::Warning));
@@ -282,6 +285,7 @@ fn draw_outputs(pad: &mut Pad<'_>, mut x: u16, model: &Model) -> u16 {
     x
 }
 
+/// Draws the kind of an output, and what is written to it. Returns the next free column.
 fn draw_output(pad: &mut Pad<'_>, x: u16, kind: &str, text: &str) -> u16 {
     let x = pad.draw_text(x, 0, kind, Ink::Health(Health::Info));
     pad.draw_text(x + 1, 0, text, Ink::Plain)
@@ -302,7 +306,7 @@ struct ItlQuantiles {
     engine: Option<Spread>,
 }
 
-/// Draws the inter-token latency at the client and at the engine; one that is unknown comes last, with the reason. Returns the next row.
+/// Draws the inter-token latency at the client and at the engine. An unknown one comes last, with the reason. Returns the next free row.
 fn draw_itl(pad: &mut Pad<'_>, y: u16, model: &Model, itl: &ItlQuantiles) -> u16 {
     let client_unknown = if model.chunks.delivered.is_none() {
         model.deliveries_absence()
@@ -387,6 +391,7 @@ fn draw_filter_input(pad: &mut Pad<'_>, typed: &str, ui: &Ui, model: &Model) {
 
 /// Draws the typed time with what it means, why it is refused, or which times there are.
 fn draw_time_input(pad: &mut Pad<'_>, typed: &str, model: &Model) {
+    // Only a recording has a time to go to.
     let Some(position) = &model.position else { return };
     if typed.is_empty() {
         let hint = format!("{}, also 3.9s, +10s, -1m", position.describe_range());
@@ -473,6 +478,7 @@ fn key_hints(ui: &Ui) -> Vec<KeyHint> {
         _ => 2,
     });
     for binding in bindings {
+        // One of several keys is enough for a hint.
         let key = binding.shown_keys.split(' ').next().unwrap_or(binding.shown_keys);
         match hints.iter_mut().find(|hint| hint.hint == binding.hint) {
             Some(joined) => {

@@ -37,6 +37,8 @@ const LOW_ROWS: u16 = 20;
 const WIDE_COLUMNS: u16 = 100;
 /// First cell of the rid with the longest gap.
 const RID_X: u16 = 66;
+/// Minimum cells of that rid with its title.
+const MIN_RID_WIDTH: u16 = 12;
 
 /// Draws the state of the engine from top to bottom: gaps, totals, path, breakdowns, curves, findings.
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
@@ -49,13 +51,13 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     y += u16::from(is_tall);
     y = draw_gap(pad, y, model);
     y = draw_ttft(pad, y, model);
-    // On a low screen, a filter on `ttft` and the report say it.
+    // On a low screen, only a filter on `ttft` and the report show what is not observed.
     if has_spare_rows {
         y = draw_ttft_absences(pad, y, model);
     }
     y += u16::from(is_tall);
     y = draw_totals(pad, y, model);
-    // A small screen shows it only if the client's is known.
+    // A small screen shows inter-token latencies only if that at the client is known.
     if has_spare_rows || (!is_low && model.itl.delivered_by_token.is_some()) {
         let [client, engine] = [model.itl.delivered_by_token, model.itl.sent_by_token];
         y = draw_itl(pad, y, model, &ItlQuantiles { title: "itl p50/p90/p99", client, engine });
@@ -116,13 +118,13 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     for (row, (name, spread)) in [(&*recent, gap.window), ("whole run", gap.whole)].into_iter().enumerate() {
         let cells = CellRow { y: y + 1 + row as u16, ..heads };
         pad.draw_text(3, cells.y, name, Ink::Plain);
-        let Some(Spread { count: n, p50, p90, p99, max }) = spread else {
+        let Some(Spread { count: gaps, p50, p90, p99, max }) = spread else {
             pad.draw_right_aligned(cells.x, cells.y, cells.width, "none", Ink::Dim);
             continue;
         };
         pad.draw_cells(cells, [p50, p90, p99, max].map(format_duration), Ink::Strong);
-        pad.draw_right_aligned(requests_x, cells.y, 8, &format_count(n), Ink::Plain);
-        if row == 1 && !gap.worst_rid.is_empty() && pad_width > RID_X + 12 {
+        pad.draw_right_aligned(requests_x, cells.y, 8, &format_count(gaps), Ink::Plain);
+        if row == 1 && !gap.worst_rid.is_empty() && pad_width > RID_X + MIN_RID_WIDTH {
             let x = pad.draw_text(RID_X, cells.y, "max: ", Ink::Dim);
             let rid = pad.shorten_id(&gap.worst_rid, pad_width - x);
             pad.draw_text(x, cells.y, &rid, Ink::Dim);
@@ -187,6 +189,7 @@ fn draw_ttft_absences(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     if model.ttft_absences.is_empty() || model.chunks.sent == 0 {
         return y;
     }
+    // Below the text of the row above, which has the title.
     let x = if model.ttft.is_some() { 7 } else { pad.draw_text(1, y, "TTFT", Ink::Head) + 2 };
     let width = pad.width().saturating_sub(x);
     pad.draw_clipped(x, y, width, &format!("not observed: {}", model.ttft_absences.join("; ")), Ink::Dim);
@@ -293,7 +296,7 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
     }
 }
 
-/// Draws how the thread that receives tokens spends its time, if threads are observed.
+/// Draws how the thread that receives tokens spends its time, if threads are observed. Returns the next free row.
 fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let time = format!("({})", model.format_recent_seconds());
     let last_role = model.hops.last().map(|hop| &*hop.ends.to);
@@ -323,7 +326,7 @@ fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     y + 1
 }
 
-/// Draws `text`, highlighted as critical if `count` is not 0.
+/// Draws `text`, highlighted as critical if `count` is not 0. Returns the next free column.
 fn draw_problem_count(pad: &mut Pad<'_>, x: u16, y: u16, count: u64, text: &str) -> u16 {
     if count > 0 {
         let x = pad.draw_text(x, y, pad.theme.health_symbol(Health::Critical), Ink::Health(Health::Critical));

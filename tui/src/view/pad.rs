@@ -170,12 +170,13 @@ impl<'a> Pad<'a> {
         x + width
     }
 
-    /// The id in at most `width` cells: a long one is shortened in the middle, because ids of one client begin alike.
+    /// The id in at most `width` cells. A long id is shortened in the middle, because ids of one client begin alike.
     pub(super) fn shorten_id<'t>(&self, id: &'t str, width: u16) -> Cow<'t, str> {
         shorten_middle(id, width.into(), self.theme.rich_or_ascii("…", "~"))
     }
 
-    /// Shortens an id to `width` cells that is shown together with others: what they differ in stays, so their common start goes first.
+    /// Shortens an id that is shown together with others to `width` cells. Its first `common_start` bytes, which all of them share, are
+    /// left out before the rest.
     pub(super) fn shorten_similar_id<'t>(&self, id: &'t str, common_start: usize, width: u16) -> Cow<'t, str> {
         shorten_after_start(id, common_start, width.into(), self.theme.rich_or_ascii("…", "~"))
     }
@@ -204,7 +205,8 @@ impl<'a> Pad<'a> {
         self.draw_text(self.area.width - text_width, y, text, ink);
     }
 
-    /// Writes from `x` on the items of a text, which two spaces separate: those that fit whole, and that there are more.
+    /// Writes a text whose items are separated by two spaces. Items that do not fit whole are left out, and a note says that there are
+    /// more.
     pub(super) fn draw_items(&mut self, x: u16, y: u16, text: &str, ink: Ink) {
         const MORE: &str = "  more: enlarge";
         let free_width = self.area.width.saturating_sub(x);
@@ -407,7 +409,7 @@ fn shorten_middle<'t>(id: &'t str, width: usize, ellipsis: &str) -> Cow<'t, str>
     format!("{start}{ellipsis}{end}").into()
 }
 
-/// Shortens an id to `width` characters, first by the bytes that it has in common with others.
+/// Shortens an id to `width` characters. Its first `common_start` bytes, which other ids share, are left out before the rest.
 fn shorten_after_start<'t>(id: &'t str, common_start: usize, width: usize, ellipsis: &str) -> Cow<'t, str> {
     /// A shorter start tells more than an ellipsis.
     const MIN_START: usize = 4;
@@ -424,7 +426,7 @@ fn shorten_after_start<'t>(id: &'t str, common_start: usize, width: usize, ellip
     format!("{ellipsis}{}", shorten_middle(differing, width - 1, ellipsis)).into()
 }
 
-/// Number of characters, as columns are reserved.
+/// Number of characters, for which as many columns are reserved.
 pub(super) fn text_width(text: &str) -> u16 {
     text.chars().count() as u16
 }

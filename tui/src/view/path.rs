@@ -71,7 +71,7 @@ impl LineForm {
         };
         let label_start = text[..number_start].trim_end().rfind(' ').map_or(0, |space| space + 1);
         let label = text[label_start..number_start].trim_end();
-        // It is a remark on the hop, no label of the number.
+        // A word before a semicolon is a remark on the hop and no label of the number.
         if label.ends_with(';') { &text[number_start..] } else { &text[label_start..] }
     }
 
@@ -113,7 +113,7 @@ impl Arrow {
     }
 }
 
-/// Draws the path from row `y` on, as a list if it must be low. Returns the next free row.
+/// Draws the path from row `y` on; as a list if the screen is low or too narrow for arrows in one row. Returns the next free row.
 pub(super) fn draw_path(pad: &mut Pad<'_>, y: u16, model: &Model, is_low: bool) -> u16 {
     let chain = chain_of_hops(&model.hops).into_iter();
     let mut arrows: Vec<Arrow> =
@@ -128,6 +128,7 @@ pub(super) fn draw_path(pad: &mut Pad<'_>, y: u16, model: &Model, is_low: bool) 
     }
     let names_width: u16 =
         arrows.iter().map(|arrow| text_width(&arrow.start_text(pad.theme))).sum::<u16>() + text_width("client");
+    // One column stays empty at each edge.
     let arrow_width = pad.width().saturating_sub(2 + names_width) / arrows.len() as u16;
     // The list has the same numbers, one hop a row.
     if is_low || arrow_width < MIN_ARROW_WIDTH {
@@ -169,10 +170,13 @@ fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16)
 
 /// Draws one arrow per row, with its numbers beside it. Returns the next free row.
 fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
+    // Between the names of its ends, an arrow of two cells has a space on both sides.
     let name_widths =
         arrows.iter().map(|arrow| text_width(&arrow.start_text(pad.theme)) + text_width(&arrow.ends.to) + 4);
+    // The names begin in column 3, and two spaces follow them.
     let texts_x = name_widths.max().unwrap_or(0) + 5;
     let forms = [LineForm::Whole, LineForm::NoRemark, LineForm::OneLabel];
+    // The spaces behind the last column may lie beyond the edge.
     let fitting = forms.into_iter().find(|form| texts_x + list_width(arrows, *form) <= pad.width() + 2);
     let form = fitting.unwrap_or(LineForm::OneLabel);
     for (y, arrow) in (y..).zip(arrows) {
@@ -279,16 +283,13 @@ fn client_arrow(model: &Model, last_role: &str) -> Arrow {
     let merged = merged.unwrap_or_else(|| "merged unknown".into());
     let ends = Ends::new(last_role, "client").to_owned();
     let by_findings = worst_health(&model.findings, &ends.to_string());
+    // Information leaves the arrow as it is: deliveries are good or unknown then.
+    let problem = if by_findings >= Health::Warning { by_findings } else { Health::Unknown };
     Arrow {
         hop_index: None,
         ends,
         start_health: Health::Unknown,
-        // Information leaves the arrow as it is: deliveries are good or unknown then.
-        health: health_of_deliveries(chunks).max(if by_findings >= Health::Warning {
-            by_findings
-        } else {
-            Health::Unknown
-        }),
+        health: health_of_deliveries(chunks).max(problem),
         is_over: false,
         lines: [drops, lost, merged],
         oldest_wait_ns: None,

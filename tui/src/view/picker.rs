@@ -20,6 +20,11 @@ const HELP: [(&str, &str); 9] = [
     ("demos", "need no engine, no root and no GPU"),
 ];
 
+/// Fewest rows for a list of offers.
+const MIN_ROWS: u16 = 6;
+/// Rows for the title, an empty one, the warning, the command and the keys.
+const OTHER_ROWS: u16 = 5;
+
 enum PickerLine<'a> {
     Heading(SourceKind),
     /// An offer, with its index.
@@ -33,7 +38,7 @@ pub(crate) fn draw_picker(picker: &SourcePicker, theme: Theme, frame: &mut Frame
     let mut click_areas = ClickAreas::default();
     let mut pad = Pad::new(frame, theme, &mut click_areas);
     let height = pad.height();
-    if height < 6 {
+    if height < MIN_ROWS {
         pad.draw_text(0, 0, "enlarge the terminal, or press q to quit", Ink::Plain);
         return click_areas;
     }
@@ -47,8 +52,7 @@ pub(crate) fn draw_picker(picker: &SourcePicker, theme: Theme, frame: &mut Frame
         pad.draw_text(1, height - 1, KEY_HINTS, Ink::Dim);
         return click_areas;
     }
-    // Without the title, an empty row, the warning, the command and the keys.
-    draw_offers(&mut pad, height - 5, picker);
+    draw_offers(&mut pad, height - OTHER_ROWS, picker);
     if let Some(first) = picker.blind.first() {
         let others = picker.blind.len() - 1;
         let more = if others > 0 { format!(" (and {others} more: tokengap attach lists them)") } else { String::new() };
@@ -67,7 +71,7 @@ pub(crate) fn draw_picker(picker: &SourcePicker, theme: Theme, frame: &mut Frame
     click_areas
 }
 
-/// Draws the offers in so many rows, such that the selected one is visible.
+/// Draws the part of the offers that fits into `rows` rows and includes the selected one.
 fn draw_offers(pad: &mut Pad<'_>, rows: u16, picker: &SourcePicker) {
     let lines = picker_lines(picker);
     pad.click_areas.page_rows = rows.into();
@@ -109,10 +113,10 @@ fn picker_lines(picker: &SourcePicker) -> Vec<PickerLine<'_>> {
             continue;
         }
         lines.push(PickerLine::Heading(kind));
-        let before = lines.len();
+        let lines_before = lines.len();
         let of_kind = picker.offers.iter().enumerate().filter(|(_, offer)| offer.kind == kind);
         lines.extend(of_kind.map(|(index, offer)| PickerLine::Offer(index, offer)));
-        if lines.len() == before {
+        if lines.len() == lines_before {
             lines.push(PickerLine::Empty(match kind {
                 SourceKind::Engine if picker.has_searched => "none found; looking again every second",
                 SourceKind::Engine => "looking ...",

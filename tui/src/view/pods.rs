@@ -18,6 +18,8 @@ use crate::theme::Ink;
 const MAX_PAIRS: usize = 3;
 /// Maximum number of rows for a pair, and for its finding.
 const PAIR_ROWS: u16 = 2;
+/// Rows for the headings, the totals, the remark and the details of the selected run.
+const OTHER_ROWS: u16 = 9;
 
 /// Width of the narrowest screen with a column for the role.
 const ROLE_SCREEN: u16 = 96;
@@ -80,7 +82,7 @@ fn longest_part(figures: &KeyFigures) -> String {
     figures.worst_leg.as_ref().map_or_else(String::new, |leg| format!("{} {}", percent(leg.share), leg.name))
 }
 
-/// The same, with the requests that have no first token yet. Empty without both.
+/// The longest part of the time to first token, and the requests that have no first token yet. Empty if neither is known.
 fn describe_longest_part(figures: &KeyFigures) -> String {
     let part = longest_part(figures);
     let waiting = figures.waiting.map(|WaitingRequests { requests, longest_wait_ns }| {
@@ -182,8 +184,7 @@ fn ink_of_cell(heading: &str, run: &PodLine) -> Ink {
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let layout = RunTableLayout::for_width(pad.width());
     layout.draw_headings(pad);
-    // The other rows are for headings, totals, the remark and the details of the selected run.
-    let max_rows = pad.height().saturating_sub(9 + reserved_pair_rows(&model.pairs)).max(2);
+    let max_rows = pad.height().saturating_sub(OTHER_ROWS + reserved_pair_rows(&model.pairs)).max(2);
     let selected = ui.selected_index(Tab::Pods);
     let list = List { items: &model.pods, selected, max_items: max_rows };
     let explained = runs_to_explain(&model.pods, pad.width(), usize::from(max_rows));
@@ -216,7 +217,8 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     }
 }
 
-/// Indices of the sick runs that have a second row for their problem: the worst, as many as rows are free on a screen without a column for it.
+/// Indices of the sick runs that have a second row for their problem: the worst ones, as many as there are free rows. None on a screen with
+/// a column for the finding.
 fn runs_to_explain(runs: &[PodLine], screen_width: u16, max_rows: usize) -> Vec<usize> {
     if screen_width >= FINDING_SCREEN {
         return Vec::new();
@@ -269,7 +271,7 @@ fn draw_pairs(pad: &mut Pad<'_>, mut y: u16, pairs: &[PairLine]) -> u16 {
 fn draw_run_detail(pad: &mut Pad<'_>, y: u16, run: &PodLine) {
     let verdict = &run.figures.verdict;
     let x = pad.draw_text(1, y, verdict.health.label(), Ink::Health(verdict.health));
-    // Its last row, from which the next ones are counted.
+    // Last row of the verdict, from which the rows below are counted.
     let y = pad.draw_paragraph(x + 2, y, 2, &verdict.text, Ink::Strong) - 1;
     let port = run.port.map_or_else(String::new, |port| format!("port {port}"));
     let longest = describe_longest_part(&run.figures);

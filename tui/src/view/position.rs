@@ -63,7 +63,7 @@ fn draw_bar(pad: &mut Pad<'_>, x: u16, width: u16, model: &Model, position: &Pos
         let seek = ScreenCommand::Play(Play::To(target_ns as u64));
         pad.add_click_area(Rect::new(x + cell, 0, 1, 1), Action::Command(seek));
     }
-    // The first one is the most important and must stay visible in its cell.
+    // Drawn from last to first, because the first one is the most important and must stay visible in its cell.
     for finding in model.findings.iter().rev() {
         let cell = bar_cell(model.finding_start_ns(finding), whole_ns, width).min(width.saturating_sub(1));
         let health = Health::from(finding.verdict.severity);

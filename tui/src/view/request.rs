@@ -210,10 +210,10 @@ fn draw_stages(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, clock: RunCloc
     let hidden = detail.stages.len().saturating_sub(rows.into());
     // The last row has the number of stages that are not shown.
     let shown = if hidden > 0 { usize::from(rows.saturating_sub(1)) } else { detail.stages.len() };
-    let mut before = first.at;
+    let mut previous_at = first.at;
     for (stage_y, stage) in (y + 1..).zip(&detail.stages[..shown]) {
-        draw_stage(pad, stage_y, stage, stage.at.since(before), &scale);
-        before = stage.at;
+        draw_stage(pad, stage_y, stage, stage.at.since(previous_at), &scale);
+        previous_at = stage.at;
     }
     if hidden > 0 {
         let text = format!("{} more: enlarge the screen", detail.stages.len() - shown);
@@ -298,9 +298,12 @@ fn draw_track(pad: &mut Pad<'_>, y: u16, track: &TickTrack, span: TimeSpan, labe
             Some('|') => (pad.theme.rich_or_ascii('│', '|'), Ink::Series),
             Some(symbol) => (symbol, Ink::Health(tick_health(symbol))),
         };
-        pad.draw_text(x, y, symbol.encode_utf8(&mut [0; 4]), ink);
+        pad.draw_text(x, y, symbol.encode_utf8(&mut [0; MAX_UTF8_BYTES]), ink);
     }
 }
+
+/// Bytes of the longest character in UTF-8.
+const MAX_UTF8_BYTES: usize = 4;
 
 /// Symbol of the worst tick in each of the cells into which the span is divided; `None` in a cell without ticks.
 fn worst_tick_of_each_cell(ticks: &[Tick], span: TimeSpan, cell_count: u16) -> Vec<Option<char>> {
@@ -360,9 +363,10 @@ impl ChunkLayout {
     /// Columns that fit into this width beside the outcome.
     fn for_width(width: u16, hop_count: usize) -> Self {
         use ChunkColumn::{Number, SentAt, Tokens, UpTo, Wait, Wakeup};
+        const OUTCOME_WIDTH: u16 = 10;
         let waits = (0..hop_count).map(Wait);
         let columns = [Number, SentAt].into_iter().chain(waits).chain([Tokens, UpTo, Wakeup]).collect();
-        let mut layout = Self { columns, pitch: if hop_count == 1 { 10 } else { WIDE_PITCH } };
+        let mut layout = Self { columns, pitch: if hop_count == 1 { PITCH } else { WIDE_PITCH } };
         // The least important first, until the outcome fits.
         for hidden in [Wakeup, UpTo, SentAt] {
             if layout.outcome_x() + OUTCOME_WIDTH > width {
@@ -370,13 +374,14 @@ impl ChunkLayout {
             }
         }
         if layout.outcome_x() + OUTCOME_WIDTH > width {
-            layout.pitch = 9;
+            layout.pitch = NARROW_PITCH;
         }
         layout
     }
 
     /// Heading of the column with the wait on the hop into this role: `wait router`, in narrow columns `->router`.
     fn wait_heading(&self, role: &str) -> String {
+        // The last word of the role, shortened if it has more than six letters.
         let word = role.rsplit(['-', ' ']).next().unwrap_or(role);
         let word =
             if word.len() > 6 { format!("{}.", word.chars().take(5).collect::<String>()) } else { word.to_owned() };

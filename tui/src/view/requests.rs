@@ -105,11 +105,11 @@ fn draw_title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let all = format_count(model.table.row_count as u64);
     let mut x = pad.draw_text(1, 0, &format!("{shown} of {all} requests{note}"), Ink::Plain);
     if !ui.filter.is_empty() {
-        let note = describe_missing_requests(model, ui);
+        let missing = describe_missing_requests(model, ui);
         x = pad.draw_text(x + 2, 0, "filter: ", Ink::Head);
-        // `/` shows the whole text.
-        let text = pad.shorten_id(&ui.filter.text, pad.width().saturating_sub(x + text_width(&note)));
-        x = pad.draw_text(x, 0, &format!("{text}{note}"), Ink::Head);
+        // The key `/` shows the whole text.
+        let text = pad.shorten_id(&ui.filter.text, pad.width().saturating_sub(x + text_width(&missing)));
+        x = pad.draw_text(x, 0, &format!("{text}{missing}"), Ink::Head);
     }
     if ui.follows_worst {
         pad.draw_text(x + 2, 0, "following the worst", Ink::Head);
@@ -206,6 +206,7 @@ fn draw_row(pad: &mut Pad<'_>, y: u16, columns: &[ShownColumn], visible: &Visibl
 
 /// Highlights the parts of a drawn rid that the filter matches.
 fn highlight_matches(pad: &mut Pad<'_>, x: u16, y: u16, shown_rid: &str, filter: &RequestFilter) {
+    // ASCII letters keep their byte positions, so that a match is at the same place in the shown rid.
     let lower_rid = shown_rid.to_ascii_lowercase();
     for part in filter.required_rid_parts() {
         if let Some(start) = lower_rid.find(part) {

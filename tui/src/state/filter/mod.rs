@@ -116,12 +116,12 @@ type NumberComparison = fn(u64, u64) -> bool;
 
 /// Signs between a name and a value; a longer sign precedes its own prefix.
 const COMPARISONS: [(&str, NumberComparison); 6] = [
-    (">=", |n, value| n >= value),
-    ("<=", |n, value| n <= value),
-    (">", |n, value| n > value),
-    ("<", |n, value| n < value),
-    ("=", |n, value| n == value),
-    (":", |n, value| n == value),
+    (">=", |number, value| number >= value),
+    ("<=", |number, value| number <= value),
+    (">", |number, value| number > value),
+    ("<", |number, value| number < value),
+    ("=", |number, value| number == value),
+    (":", |number, value| number == value),
 ];
 
 /// A syntax error in a filter, with its position.
@@ -185,7 +185,7 @@ impl RequestFilter {
         self.terms.is_empty()
     }
 
-    /// Decides how times are read that can be times of day or times from the start, such as `14:59`: by the span of the run.
+    /// Decides by the span of the run whether times such as `14:59` are times of day or times from the start.
     pub(crate) fn resolve_ambiguous_times(&mut self, span: RunSpan) {
         for term in &mut self.terms {
             match &mut term.condition {
@@ -205,6 +205,7 @@ impl RequestFilter {
         for term in &self.terms {
             let begin_ns = match term.condition {
                 Condition::InFlightDuring(span) | Condition::Waited(WaitOnHop { during: Some(span), .. }) => {
+                    // A start that is later than the end is one before the run, as in `TypedSpan::on_clock`.
                     span.from.first_ns(wall_start_ns).min(span.to.first_ns(wall_start_ns))
                 }
                 Condition::InFlight(time) | Condition::BegunSince(time) => time.first_ns(wall_start_ns),
@@ -235,8 +236,8 @@ impl RequestFilter {
         self.terms.iter().filter(|term| !term.is_negated).map(|term| &term.condition)
     }
 
-    /// Finds the requests with a frame that waited, for each term that asks for them: in the chunks that the ledger keeps. Unless `is_outdated`,
-    /// only for terms of which that was not done before.
+    /// Finds the requests with a frame that waited, for each term that asks for them, in the chunks that the ledger keeps. Terms whose requests
+    /// were found before are searched again only if `is_outdated`.
     pub(crate) fn refresh_found_waits(&mut self, ledger: &Ledger, clock: RunClock, is_outdated: bool) {
         for term in &mut self.terms {
             if let Condition::Waited(wait) = &mut term.condition
@@ -265,7 +266,7 @@ impl RequestFilter {
         })
     }
 
-    /// Number of requests that the finding counts which this filter names; `None` if it names none, or has other terms, too.
+    /// Number of requests that the named finding counts; `None` unless a single term names a finding that the run has.
     pub(crate) fn counted_by_finding(&self) -> Option<u64> {
         match &self.terms[..] {
             [FilterTerm { is_negated: false, condition: Condition::OfFinding(named), .. }] => {
@@ -486,7 +487,7 @@ pub(crate) fn nearest_name<'n>(typed: &str, names: &[&'n str]) -> Option<&'n str
 
 /// Number of insertions, deletions and replacements of characters that turn `a` into `b`.
 fn edit_distance(a: &str, b: &str) -> usize {
-    // Levenshtein distance: one row of the table of distances between their beginnings; `costs[n]` is for the first `n` characters of `a`.
+    // Levenshtein distance, with one row of its table: `costs[n]` is the distance from the first `n` characters of `a` to the start of `b`.
     let mut costs: Vec<usize> = (0..=a.chars().count()).collect();
     for (row, of_b) in b.chars().enumerate() {
         // Distance of both beginnings without their last characters, from the row before.
@@ -536,13 +537,13 @@ const DURATION_UNITS: AmountUnits = AmountUnits {
 /// Parses an amount with one of these units, such as `1.5s` or `20k`. Durations become nanoseconds.
 fn parse_amount(text: &str, position: usize, units: &AmountUnits) -> Result<u64, FilterSyntaxError> {
     let message = format!("expected {}", units.expected);
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (amount, unit) = text.split_at(digits);
+    let unit_start = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (amount, unit) = text.split_at(unit_start);
     let Ok(amount) = amount.parse::<f64>() else {
         return Err(FilterSyntaxError { position, message });
     };
     let Some((_, factor)) = units.factors.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)) else {
-        return Err(FilterSyntaxError { position: position + digits, message });
+        return Err(FilterSyntaxError { position: position + unit_start, message });
     };
     Ok((amount * factor).round() as u64)
 }
@@ -556,7 +557,7 @@ impl Condition {
             Self::Flag(flag) => row.flags.contains(*flag),
             Self::InFlight(time) => {
                 let begin = clock.at(time.first_ns(clock.wall_start_ns));
-                // `14:59` names no moment.
+                // `14:59` names a whole minute and no moment.
                 let end = if time.is_minute() { clock.at(time.last_ns(clock.wall_start_ns)) } else { begin };
                 was_in_flight(row, &(begin..=end))
             }
