@@ -45,8 +45,8 @@ struct HealthByFindings {
     has_ended: bool,
 }
 
-/// Health of a hop by the worst findings about it, and whether all of those have ended. A finding that is over keeps its severity, as on every
-/// other screen.
+/// Health of a hop by the worst findings about it, and whether all of those have ended. A finding that is over keeps its severity, as on
+/// every other screen.
 fn health_from_findings(findings: &[Finding], hop_name: &str) -> HealthByFindings {
     let of_hop = findings.iter().filter(|finding| finding.verdict.concerns_hop(hop_name));
     let problems = of_hop.filter(|finding| finding.verdict.severity >= Severity::Warning);

@@ -13,8 +13,8 @@ pub(crate) struct PinnedHistories {
 }
 
 impl PinnedHistories {
-    /// Copies the histories of the first [`MAX_HISTORIES`] of these requests, and drops those of all others. Called every few seconds, so that
-    /// the request of a finding can be inspected later.
+    /// Copies the histories of the first [`MAX_HISTORIES`] of these requests, and drops those of all others. Called every few seconds, so
+    /// that the request of a finding can be inspected later.
     pub(crate) fn keep_only(&mut self, ledger: &Ledger, rids: &[&str]) {
         let rids = &rids[..rids.len().min(MAX_HISTORIES)];
         self.by_rid.retain(|rid, _| rids.contains(&rid.as_str()));

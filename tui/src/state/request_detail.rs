@@ -82,8 +82,8 @@ impl RequestDetail {
         }
     }
 
-    /// Indices of the chunks that were lost or merged, or that are in the differing part of a tool call. If a tool call differs, chunks with an
-    /// unknown outcome are left out, because all chunks behind the difference have that outcome.
+    /// Indices of the chunks that were lost or merged, or that are in the differing part of a tool call. If a tool call differs, chunks
+    /// with an unknown outcome are left out, because all chunks behind the difference have that outcome.
     pub(crate) fn harmed_chunks(&self) -> impl DoubleEndedIterator<Item = usize> {
         let has_damaged_call = self.chunks.iter().any(|chunk| chunk.tool_call.is_some());
         let harmed = self.chunks.iter().enumerate().filter(move |(_, chunk)| {

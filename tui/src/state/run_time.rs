@@ -68,7 +68,8 @@ impl TypedTime {
         Some(Self::FromStart { ns, precision_ns, as_time_of_day: time_of_day })
     }
 
-    /// Whether it is later than another time of the same kind. A time of day that is later by more than half a day belongs to the day before.
+    /// Whether it is later than another time of the same kind. A time of day that is later by more than half a day belongs to the day
+    /// before.
     pub(super) fn is_after(self, other: Self) -> bool {
         const DAY_NS: u64 = 86_400_000_000_000;
         if let (Self::OfDay(time), Self::OfDay(other)) = (self, other) {
@@ -86,8 +87,8 @@ impl TypedTime {
         matches!(self, Self::OfDay(time) if time.is_minute())
     }
 
-    /// Makes `14:59` a time of day if the run covers that time of day, but is shorter than 14 minutes and 59 seconds. Otherwise it stays a time
-    /// from the start.
+    /// Makes `14:59` a time of day if the run covers that time of day, but is shorter than 14 minutes and 59 seconds. Otherwise it stays a
+    /// time from the start.
     pub(super) fn resolve_ambiguity(&mut self, span: RunSpan) {
         let Self::FromStart { ns, as_time_of_day: Some(time), .. } = *self else { return };
         let Some(start_ns) = span.wall_start_ns else { return };

@@ -79,8 +79,8 @@ fn thread_line(thread: &Thread, window: RecentWindow) -> Option<ThreadLine> {
     })
 }
 
-/// Longest state that kept the thread from running; `None` if it was short. Sleep in a poll is left out, because a thread in a poll is free, even
-/// if tokengap has missed a receive.
+/// Longest state that kept the thread from running; `None` if it was short. Sleep in a poll is left out, because a thread in a poll is
+/// free, even if tokengap has missed a receive.
 fn longest_away_state(thread: &Thread, time: &TimeUse, window: RecentWindow) -> Option<AwayState> {
     let away_times = thread.away_between(window.from, window.to);
     let states = [AwayState::Stopped, AwayState::Traced, AwayState::Frozen, AwayState::Blocked];

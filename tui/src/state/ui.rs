@@ -324,7 +324,8 @@ impl Ui {
         self.message = Some(text.into());
     }
 
-    /// Shows a tab that the user chose directly, from which Esc does not return. On the hops, it selects the worst one if the first is selected.
+    /// Shows a tab that the user chose directly, from which Esc does not return. On the hops, it selects the worst one if the first is
+    /// selected.
     fn change_tab(&mut self, tab: Tab, model: &Model) {
         self.visited_tabs.clear();
         let is_first_hop_selected = self.selected_index(Tab::Hops) == 0;

@@ -16,8 +16,8 @@ impl Model {
         self.output_hops().any(|hop| &*hop.ends.to != path::UNKNOWN)
     }
 
-    /// Names the requests that may wait now without being counted. A request is known from its dispatch on or, if dispatches are not observed,
-    /// from its first token on.
+    /// Names the requests that may wait now without being counted. A request is known from its dispatch on or, if dispatches are not
+    /// observed, from its first token on.
     pub(crate) fn unseen_requests(&self) -> &'static str {
         if self.hops.iter().any(|hop| hop.carries_requests) {
             "requests before dispatch are not observed"
@@ -41,8 +41,8 @@ impl Model {
         format!("not observed since {}", self.format_moment(end.since(self.started_at)))
     }
 
-    /// Explains the first term of the filter that is about something this run does not show; `None` without one. No request matches such a term,
-    /// and each request matches its negation.
+    /// Explains the first term of the filter that is about something this run does not show; `None` without one. No request matches such a
+    /// term, and each request matches its negation.
     pub(crate) fn explain_unobserved_term(&self, filter: &RequestFilter) -> Option<String> {
         filter.conditions().find_map(|condition| match *condition {
             Condition::Number { head, number_of, .. } => self.explain_missing_number(head, number_of),

@@ -236,8 +236,8 @@ impl RequestFilter {
         self.terms.iter().filter(|term| !term.is_negated).map(|term| &term.condition)
     }
 
-    /// Finds the requests with a frame that waited, for each term that asks for them, in the chunks that the ledger keeps. Terms whose requests
-    /// were found before are searched again only if `is_outdated`.
+    /// Finds the requests with a frame that waited, for each term that asks for them, in the chunks that the ledger keeps. Terms whose
+    /// requests were found before are searched again only if `is_outdated`.
     pub(crate) fn refresh_found_waits(&mut self, ledger: &Ledger, clock: RunClock, is_outdated: bool) {
         for term in &mut self.terms {
             if let Condition::Waited(wait) = &mut term.condition
