@@ -153,6 +153,7 @@ impl<'l> Attribution<'l> {
         let ends: Vec<Ends<&str>> = ledger.groups().iter().map(|group| group.ends.as_str()).collect();
         let mut order: Vec<usize> = ledger.output_groups().map(|(group_index, _)| group_index).collect();
         let output_ends: Vec<Ends<&str>> = order.iter().map(|&group_index| ends[group_index]).collect();
+        // In path order, from the scheduler on.
         order.sort_by_key(|&group_index| path::depth(&output_ends, ends[group_index].from));
         let mut legs: Vec<Leg<'l>> = Vec::new();
         let mut seen_roles: Vec<&str> = Vec::new();

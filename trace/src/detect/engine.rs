@@ -63,6 +63,7 @@ pub(super) fn detect_stalled_requests(context: &DetectContext<'_>, out: &mut Ver
         if silent_ns > worst_ns {
             worst_ns = silent_ns;
             worst_rid = &request.rid;
+            // Start of the stall: the request was not stalled before it had been silent for so long.
             since = Some(MonoNs(request.last_at.0.saturating_add(STALLED_NS)));
         }
     }

@@ -126,7 +126,7 @@ pub(super) fn detect_late_receives(context: &DetectContext<'_>, out: &mut Verdic
     let Some(verdict) = detect_late_leg(context, late, out) else { return };
     verdict.with_known(REQUESTS_HOP, late.worst_hop.map(|hop| context.ledger.hop_name(hop).into_owned()));
     let held_up = stopped_advice(state);
-    // A process between the two may be the one that receives them late.
+    // A process between tokenizer and scheduler may be the one that receives them late.
     let worst_hop = late.worst_hop.and_then(|hop| context.ledger.hop(hop)).filter(|hop| hop.forwards_requests);
     let forwarding = worst_hop.map(|hop| &*context.ledger.groups()[hop.group].ends.to);
     if held_up.is_some() {

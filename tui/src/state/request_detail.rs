@@ -197,7 +197,7 @@ fn list_path_stages(
     if let [_, .., latest] = history.deliveries.as_slice() {
         stages.push(PathStage { at: latest.at, text: "latest tokens accepted for the client".into() });
     }
-    // They come from several sources, each in its own order.
+    // The stages come from several sources, each in its own order.
     stages.sort_by_key(|stage| stage.at);
     stages
 }

@@ -21,6 +21,14 @@ const MAX_SUMMARY_ROWS: u16 = 6;
 const LONGEST_KIND: u16 = 24;
 /// Cells of `rid-changed-worker`; few kinds are longer.
 const USUAL_KIND: u16 = 18;
+/// First cell and cells of the start of a finding, behind the longest severity, so that times are below each other.
+const START_X: u16 = 12;
+const START_WIDTH: u16 = 7;
+/// First cell of the end of a finding, and of the texts behind it.
+const END_X: u16 = 20;
+const KIND_X: u16 = 31;
+/// First cell of the texts of the details, behind the longest label.
+const DETAIL_X: u16 = 11;
 
 /// A line of the list.
 #[derive(Clone, Copy)]
@@ -77,16 +85,15 @@ fn draw_finding(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Finding) {
     let health = Health::from(verdict.severity);
     let ink = Ink::Health(health);
     pad.draw_text(1, y, &format!("{} {}", pad.theme.health_symbol(health), health.label()), ink);
-    // Behind the longest severity, so that times are below each other.
-    pad.draw_right_aligned(12, y, 7, &format_clock(model.finding_start_ns(finding)), Ink::Plain);
+    pad.draw_right_aligned(START_X, y, START_WIDTH, &format_clock(model.finding_start_ns(finding)), Ink::Plain);
     pad.draw_text(
-        20,
+        END_X,
         y,
         &model.format_finding_end(finding),
         if model.phase_of(finding) == FindingPhase::Lasts { ink } else { Ink::Dim },
     );
     // On a narrow screen, only the details have the kind.
-    let mut x = 31;
+    let mut x = KIND_X;
     if pad.width() >= 80 {
         let kind_width = if pad.width() >= 100 { LONGEST_KIND } else { USUAL_KIND };
         pad.draw_clipped(x, y, kind_width, finding.kind, Ink::Strong);
@@ -108,25 +115,25 @@ fn draw_finding_detail(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Findi
     y = pad.draw_paragraph(1, y, 3, &format!("{span}{place}"), Ink::Plain);
     if !verdict.rid.is_empty() {
         let x = pad.draw_text(1, y, "worst rid ", Ink::Head);
+        // Two spaces and the hint on the key follow.
         let rid = pad.shorten_id(&verdict.rid, pad.width().saturating_sub(x + 16));
         let x = pad.draw_text(x, y, &rid, Ink::Plain);
         pad.draw_text(x + 2, y, "(Enter: open)", Ink::Dim);
         y += 1;
     }
-    // The texts below are aligned behind the longest label.
     if let Some(changes) = &model.receiver_changes {
         pad.draw_text(1, y, "changed", Ink::Head);
-        y = pad.draw_paragraph(11, y, 2, changes, Ink::Plain);
+        y = pad.draw_paragraph(DETAIL_X, y, 2, changes, Ink::Plain);
     }
     let numbers: Vec<String> = verdict.evidence.iter().map(|(name, value)| format_evidence(name, value)).collect();
     if !numbers.is_empty() {
         pad.draw_text(1, y, "evidence", Ink::Head);
-        y = pad.draw_paragraph(11, y, 4, &numbers.join(",  "), Ink::Plain);
+        y = pad.draw_paragraph(DETAIL_X, y, 4, &numbers.join(",  "), Ink::Plain);
     }
     if let Some(advice) = &verdict.advice {
         pad.draw_text(1, y, "to do", Ink::Head);
         let max_rows = pad.height().saturating_sub(y).max(1);
-        pad.draw_paragraph(11, y, max_rows, advice, Ink::Strong);
+        pad.draw_paragraph(DETAIL_X, y, max_rows, advice, Ink::Strong);
     }
 }
 

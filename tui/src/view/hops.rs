@@ -16,6 +16,8 @@ use crate::theme::Ink;
 
 /// Index of the first class of waits above one second, behind the bound of one second.
 const FIRST_CLASS_ABOVE_1_S: usize = 5;
+/// First cell of the histogram bars, behind their labels.
+const BAR_X: u16 = 10;
 /// Cells of the longest histogram bar.
 const MAX_BAR_WIDTH: u16 = 24;
 /// Minimum cells of a time series: its name and numbers.
@@ -306,7 +308,7 @@ fn draw_histogram(pad: &mut Pad<'_>, y: u16, hop: &HopSummary) {
         pad.draw_text(22, y, &format!("{hidden} more: enlarge"), Ink::Dim);
     }
     if shown.is_empty() {
-        pad.draw_text(10, y + 1, "none received", Ink::Dim);
+        pad.draw_text(BAR_X, y + 1, "none received", Ink::Dim);
     }
     // The longest waits matter most.
     for (class_y, &(class, frames)) in (y + 1..).zip(&shown[hidden..]) {
@@ -319,7 +321,7 @@ fn draw_histogram(pad: &mut Pad<'_>, y: u16, hop: &HopSummary) {
         // A small class must look different from an empty one.
         let bar = pad.theme.rich_or_ascii("█", "#").repeat(cells.max(usize::from(frames > 0)));
         let health = if class >= FIRST_CLASS_ABOVE_1_S { Health::Warning } else { Health::Good };
-        let x = pad.draw_text(10, class_y, &bar, Ink::Health(health));
+        let x = pad.draw_text(BAR_X, class_y, &bar, Ink::Health(health));
         pad.draw_text(x + 1, class_y, &format_count(frames), Ink::Plain);
     }
 }

@@ -14,6 +14,8 @@ use crate::state::action::Action;
 use crate::state::flags::Health;
 use crate::theme::Ink;
 
+/// From this width on, the wall-clock time is shown.
+const WIDE_COLUMNS: u16 = 100;
 const BAR_MIN_WIDTH: u16 = 16;
 const BAR_MAX_WIDTH: u16 = 80;
 
@@ -28,7 +30,7 @@ pub(super) fn draw_position(pad: &mut Pad<'_>, model: &Model, position: &Positio
     let x = pad.draw_text(1, 0, state, Ink::Head);
     let x = pad.draw_text(x + 1, 0, &position.speed.to_string(), Ink::Plain);
     let mut x = pad.draw_text(x + 2, 0, &format_clock(position.at_ns), Ink::Strong) + 1;
-    if pad.width() >= 100
+    if pad.width() >= WIDE_COLUMNS
         && let Some(wall_time) = position.wall_ns.and_then(format_wall_time)
     {
         x = pad.draw_text(x, 0, &format!("({wall_time}) "), Ink::Dim);

@@ -23,6 +23,9 @@ use crate::theme::Ink;
 
 /// First cell of the bars beside the stages.
 const BAR_X: u16 = 97;
+/// Minimum and maximum cells of such a bar; with fewer free ones, there is none.
+const MIN_BAR_WIDTH: u16 = 10;
+const MAX_BAR_WIDTH: u16 = 60;
 /// Cells for the labels of the tracks; the longest of SGLang is `detokenizer-router received (0)`.
 const MIN_LABEL_WIDTH: u16 = 19;
 const MAX_LABEL_WIDTH: u16 = 31;
@@ -232,8 +235,8 @@ struct StageScale {
 /// Draws a stage with its time of day and the time since the stage before; on a wide screen also with the time since the first one and a bar.
 fn draw_stage(pad: &mut Pad<'_>, y: u16, stage: &PathStage, step_ns: u64, scale: &StageScale) {
     let bar_width = match pad.width().saturating_sub(BAR_X + 2) {
-        0..10 => 0,
-        free_width => free_width.min(60),
+        0..MIN_BAR_WIDTH => 0,
+        free_width => free_width.min(MAX_BAR_WIDTH),
     };
     let since_first_ns = stage.at.since(scale.first);
     pad.draw_text(1, y, &scale.clock.format_moment(stage.at), Ink::Strong);

@@ -18,6 +18,8 @@ use crate::theme::Ink;
 const WHOLE_RID_WIDTH: u16 = 32;
 /// First cell of the first column; pins are marked left of it.
 const FIRST_COLUMN_X: u16 = 2;
+/// First row of the list, below the title and the headings.
+const FIRST_ROW_Y: u16 = 2;
 
 /// A column on the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,12 +33,12 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let columns = fitting_columns(pad.width(), ui.sort.column);
     draw_title(pad, model, ui);
     draw_headings(pad, &columns, ui.sort);
-    let rows = pad.height().saturating_sub(2);
+    let rows = pad.height().saturating_sub(FIRST_ROW_Y);
     pad.click_areas.page_rows = rows.into();
     let count = model.table.visible_count();
     if model.table.matching_count == 0 {
         // Pinned rows may be above.
-        let y = 3 + count as u16;
+        let y = FIRST_ROW_Y + 1 + count as u16;
         pad.draw_paragraph(2, y, 3, &describe_no_match(model, ui), Ink::Dim);
     }
     if count == 0 {
@@ -49,7 +51,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let common_start = common_start(shown.iter().map(|row| row.rid.as_str()));
     for (line, row) in (0..rows).zip(shown) {
         let position = first + usize::from(line);
-        let y = 2 + line;
+        let y = FIRST_ROW_Y + line;
         if position < model.table.pinned_count {
             pad.draw_text(0, y, "*", Ink::Head);
         }
