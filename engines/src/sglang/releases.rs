@@ -62,7 +62,7 @@ const ROWS: &[ReleaseRow] = &[
     behaviour_from("0.5.0rc1", KeepsLast, FLAG, NEW, Delta, Delta),
     behaviour_from("0.5.1", KeepsLast, FLAG, NEW, Delta, AfterPrompt),
     behaviour_from("0.5.4.post3", KeepsLast, FLAG, NEW, Delta, Delta),
-    behaviour_from("0.5.6", KeepsLast, FLAG, FLAG, Delta, Delta),
+    behaviour_from("0.5.6rc0", KeepsLast, FLAG, FLAG, Delta, Delta),
     behaviour_from("0.5.10rc0", YieldsAll, RENAMED, RENAMED, Delta, Delta),
     behaviour_from("0.5.10", Merges, RENAMED, RENAMED, Delta, Delta),
 ];

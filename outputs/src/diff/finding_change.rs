@@ -135,8 +135,20 @@ pub(super) fn compare_findings(a: &Report, b: &Report) -> Vec<FindingChange> {
 
 /// Kinds of which a run has at most one finding. Its place may be another one in the other run: where requests wait longest, the last process
 /// of another engine, or none in a report of an older version.
-const ONE_PER_RUN: [&str; 6] =
-    ["first-token-gap", "dropped-chunks", "dropped-chunks-predicted", "merged-chunks", "would-drop", "late-dispatch"];
+const ONE_PER_RUN: [&str; 12] = [
+    "first-token-gap",
+    "dropped-chunks",
+    "dropped-chunks-predicted",
+    "merged-chunks",
+    "would-drop",
+    "late-read",
+    "late-dispatch",
+    "late-intake",
+    "queued",
+    "slow-prefill",
+    "inflation",
+    "abandoned-requests",
+];
 
 /// The other run's finding of the same kind and hop; or of the same kind, if a run has at most one of it.
 fn find_counterpart<'r>(finding: &FindingLine, other: &'r Report) -> Option<&'r FindingLine> {

@@ -191,12 +191,18 @@ impl QueueSampler {
 
     /// Time until the next sample at this interval.
     fn time_until_due(&self, interval: Duration) -> Duration {
-        self.last_sample_at.map_or(Duration::ZERO, |last| interval.saturating_sub(last.elapsed()))
+        // Without connections, a command is due first.
+        let none_due = if self.hops.is_empty() { interval } else { Duration::ZERO };
+        self.last_sample_at.map_or(none_due, |last| interval.saturating_sub(last.elapsed()))
     }
 
     /// Reads the queues of all hops if a sample is due at this interval, and passes a reading of each hop to `emit`.
     fn sample_queues(&mut self, interval: Duration, emit: &mut dyn FnMut(QueueReading)) {
         if !self.time_until_due(interval).is_zero() {
+            return;
+        }
+        if self.hops.is_empty() {
+            // The first sample follows as soon as the connections are known.
             return;
         }
         self.last_sample_at = Some(Instant::now());

@@ -5,7 +5,7 @@ use outputs::report::Chunks;
 use outputs::report::bar::{self, Segment};
 use ratatui::layout::Rect;
 use session::units::{format_count, format_duration, format_rate};
-use trace::detect::Finding;
+use trace::detect::{Finding, Severity};
 use trace::path::Ends;
 use trace::words::percent;
 
@@ -30,8 +30,8 @@ struct Arrow {
     /// Index of the hop; `None` for the deliveries to the client.
     hop_index: Option<usize>,
     ends: Ends<Box<str>>,
-    /// Health of the process at its start, by the findings about what happens inside it.
-    start_health: Health,
+    /// Problem inside the process at its start.
+    start_problem: Option<PlaceProblem>,
     health: Health,
     /// Whether its problem is over, beside numbers of the last seconds.
     is_over: bool,
@@ -96,20 +96,19 @@ impl Arrow {
 
     /// Name of the process at its start, behind the sign of its problem, if it has one.
     fn start_text(&self, theme: Theme) -> String {
-        if self.start_health < Health::Warning {
-            return self.ends.from.to_string();
+        match &self.start_problem {
+            Some(problem) => format!("{} {}", problem_sign(problem.health, problem.is_over, theme), self.ends.from),
+            None => self.ends.from.to_string(),
         }
-        format!("{} {}", theme.health_symbol(self.start_health), self.ends.from)
     }
 
     /// Sign of its health, in brackets if the problem is over: `(✗)`.
     fn sign(&self, theme: Theme) -> String {
-        let symbol = theme.health_symbol(self.health);
-        if self.is_over { format!("({symbol})") } else { symbol.to_owned() }
+        problem_sign(self.health, self.is_over, theme)
     }
 
     fn start_ink(&self) -> Ink {
-        if self.start_health < Health::Warning { Ink::Strong } else { Ink::Health(self.start_health) }
+        self.start_problem.as_ref().map_or(Ink::Strong, |problem| Ink::Health(problem.health))
     }
 }
 
@@ -124,7 +123,7 @@ pub(super) fn draw_path(pad: &mut Pad<'_>, y: u16, model: &Model, is_low: bool) 
     };
     arrows.push(client_arrow(model, &last.ends.to));
     for arrow in &mut arrows {
-        arrow.start_health = worst_health(&model.findings, &arrow.ends.from);
+        arrow.start_problem = PlaceProblem::find(&model.findings, &arrow.ends.from);
     }
     let names_width: u16 =
         arrows.iter().map(|arrow| text_width(&arrow.start_text(pad.theme))).sum::<u16>() + text_width("client");
@@ -252,7 +251,7 @@ fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
     Arrow {
         hop_index: Some(index),
         ends: hop.ends.clone(),
-        start_health: Health::Unknown,
+        start_problem: None,
         health: hop.health,
         is_over: hop.has_recovered,
         lines,
@@ -260,11 +259,28 @@ fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
     }
 }
 
-/// Health of a process or a hop by the worst finding that names it as its place; one that is over keeps its severity.
-fn worst_health(findings: &[Finding], place: &str) -> Health {
-    let of_place = findings.iter().filter(|finding| finding.verdict.hop == place);
-    let worst = of_place.map(|finding| finding.verdict.severity).max();
-    worst.map_or(Health::Unknown, Health::from)
+/// The worst findings about a process or a hop, of those that need attention.
+struct PlaceProblem {
+    health: Health,
+    /// All of this severity are over.
+    is_over: bool,
+}
+
+impl PlaceProblem {
+    /// The problem at a place; `None` if no warning names it. One that is over keeps its severity.
+    fn find(findings: &[Finding], place: &str) -> Option<Self> {
+        let of_place = findings.iter().filter(|finding| finding.verdict.hop == place);
+        let worst = of_place.clone().map(|finding| finding.verdict.severity).max()?;
+        let mut of_worst = of_place.filter(|finding| finding.verdict.severity == worst);
+        let is_over = of_worst.all(|finding| finding.ended_at().is_some());
+        (worst > Severity::Info).then_some(Self { health: worst.into(), is_over })
+    }
+}
+
+/// Sign of a problem, in brackets if it is over: `(✗)`.
+fn problem_sign(health: Health, is_over: bool, theme: Theme) -> String {
+    let symbol = theme.health_symbol(health);
+    if is_over { format!("({symbol})") } else { symbol.to_owned() }
 }
 
 /// The arrow from the last role to the client, with the outcomes of its chunks.
@@ -282,15 +298,16 @@ fn client_arrow(model: &Model, last_role: &str) -> Arrow {
     let merged = describe_outcome("merged", chunks.merged, model.merged_predicted);
     let merged = merged.unwrap_or_else(|| "merged unknown".into());
     let ends = Ends::new(last_role, "client").to_owned();
-    let by_findings = worst_health(&model.findings, &ends.to_string());
-    // Information leaves the arrow as it is: deliveries are good or unknown then.
-    let problem = if by_findings >= Health::Warning { by_findings } else { Health::Unknown };
+    let problem = PlaceProblem::find(&model.findings, &ends.to_string());
+    let health = health_of_deliveries(chunks);
+    // Proven losses are critical whether or not a finding says so.
+    let is_over = problem.as_ref().is_some_and(|problem| problem.is_over && problem.health >= health);
     Arrow {
         hop_index: None,
         ends,
-        start_health: Health::Unknown,
-        health: health_of_deliveries(chunks).max(problem),
-        is_over: false,
+        start_problem: None,
+        health: problem.map_or(health, |problem| problem.health.max(health)),
+        is_over,
         lines: [drops, lost, merged],
         oldest_wait_ns: None,
     }

@@ -96,19 +96,19 @@ impl WaiterState {
         } else {
             tokens_before + last.tokens
         };
-        give(self.create_delivery(tokens, last, account));
-        if earlier_chunks == 0 {
-            return;
+        // Before the delivery, which may close the request: the truth is complete once no request is open.
+        if earlier_chunks > 0 {
+            account.update_truth(|truth| {
+                if are_dropped {
+                    truth.chunks_dropped += earlier_chunks;
+                    truth.tokens_lost += u64::from(tokens_before);
+                } else {
+                    truth.chunks_merged += earlier_chunks;
+                }
+            });
+            self.count_affected_request(account);
         }
-        account.update_truth(|truth| {
-            if are_dropped {
-                truth.chunks_dropped += earlier_chunks;
-                truth.tokens_lost += u64::from(tokens_before);
-            } else {
-                truth.chunks_merged += earlier_chunks;
-            }
-        });
-        self.count_affected_request(account);
+        give(self.create_delivery(tokens, last, account));
     }
 
     /// Counts the request once. Kept here, so that nothing needs to be stored for finished requests.
