@@ -262,7 +262,7 @@ fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
 /// The worst findings about a process or a hop, of those that need attention.
 struct PlaceProblem {
     health: Health,
-    /// All of this severity are over.
+    /// Every finding of this severity is over.
     is_over: bool,
 }
 
