@@ -136,7 +136,7 @@ fn tar_header(folder: &str, name: &str, bytes: u64, modified: Timestamp) -> [u8;
     let start = format!("{name:\0<100}0000600\x000000000\x000000000\0{size:011o}\0{seconds:011o}\0        0");
     let mut header = [0; TAR_BLOCK];
     header[..start.len()].copy_from_slice(start.as_bytes());
-    // Magic and version of the format.
+    // The offsets below are those of the fields in the format. First its magic and version.
     header[257..265].copy_from_slice(b"ustar\x0000");
     // The prefix, which readers put before the name.
     header[345..345 + folder.len()].copy_from_slice(folder.as_bytes());
