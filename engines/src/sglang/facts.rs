@@ -190,7 +190,7 @@ impl Facts for SgLang {
         Some(Drops { fixed_in: DROPS_FIXED_IN, flag: "--stream-output" })
     }
 
-    /// Cause and cure of requests that go on without a client; empty if the release always aborts them. Up to 0.5.19, the tokenizer may delete
+    /// Cause and fix of requests that go on without a client; empty if the release always aborts them. Up to 0.5.19, the tokenizer may delete
     /// the state of a request whose client disconnected, and then sends no abort, because the state is missing (sgl-project/sglang#36333,
     /// fixed by #35255).
     fn abandons(&self, version: Option<&str>) -> &'static str {
