@@ -172,8 +172,8 @@ const LENGTH: [u8; 256] = {
     length
 };
 
-/// Offset after the `count` values from `at` on in a part of a message. `None` if the head of a value was not captured, or if the values end
-/// beyond the part. The payloads need not have been captured.
+/// Offset after the `count` values from `at` on in a part of a message. `None` if the head of a value was not captured, or if the values
+/// end beyond the part. The payloads need not have been captured.
 pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64, count: u32) -> Option<u64> {
     // Containers add their items.
     let mut values_left = u64::from(count);

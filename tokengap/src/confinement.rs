@@ -264,7 +264,7 @@ pub(crate) fn confine_analysis() {
     apply_plan(&plan);
 }
 
-/// Starts the process that opens files of other processes for this one ([`probe_user::opener`]).
+/// Starts the process that opens files of other processes for this one ([`probe_user::opener`]), and connects to it.
 fn start_opener(args: &LiveArgs, helpers: &HelperOptions) -> anyhow::Result<()> {
     let mut command = Command::new("/proc/self/exe");
     pass_log_level(&mut command, args);
@@ -277,7 +277,7 @@ fn start_opener(args: &LiveArgs, helpers: &HelperOptions) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Makes a process that is to be started write a log, if this one does and has no screen.
+/// Makes the process that `command` starts log debug messages, if this process does so and has no screen.
 fn pass_log_level(command: &mut Command, args: &LiveArgs) {
     if args.outcome.is_headless() && tracing::enabled!(tracing::Level::DEBUG) {
         command.arg("-vv");

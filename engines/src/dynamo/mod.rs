@@ -91,7 +91,7 @@ impl Recognise for Dynamo {
         submitted_ids(line)
     }
 
-    /// On a response stream, frontends send only these, each in its own frame.
+    /// Whether a frontend's message on a response stream cancels the request. Frontends send only these two, each in its own frame.
     fn cancels(&self, message: &[u8]) -> bool {
         message.ends_with(br#""stop""#) || message.ends_with(br#""kill""#)
     }

@@ -158,8 +158,8 @@ fn emit_stage_of_each(rids: &[LoggedRid<'_>], name: &str, sink: &mut dyn FnMut(&
     }
 }
 
-/// Passes the stages of a finished request to `sink`, each with its time. Leaves out stages without a time. `number_of` returns the number in
-/// the field of this name.
+/// Passes the stages of a finished request to `sink`, each with its time. Leaves out stages without a time. `number_of` returns the number
+/// in the field of this name.
 fn emit_times(
     rid: LoggedRid<'_>,
     is_streamed: Option<bool>,

@@ -225,7 +225,7 @@ fn watch_engines(
     let mut compare = |runs: &mut [Running<WatchedEngine>]| pairs.update_pairs(runs, pair_servers);
     let hooks = RunHooks { join: Some(&mut join), compare: Some(&mut compare) };
     app::run_live(&mut runs, live, signals, hooks)?;
-    // Restore the terminal before printing anything.
+    // The screen restores the terminal once its last owner is gone, which must be before anything is printed.
     for run in &mut runs {
         run.source.leave_screen();
         run.session.remove_observer();

@@ -96,7 +96,7 @@ fn capability_summary() -> String {
     format!("{effective}; root would also have: {of_root}{caveat}")
 }
 
-/// Whether CLOCK_MONOTONIC of this process is that of the kernel, which a time namespace can shift. `None` if that is unknown.
+/// Whether `CLOCK_MONOTONIC` of this process is that of the kernel, which a time namespace can shift. `None` if that is unknown.
 fn clock_state() -> Option<String> {
     let ahead_ns = clock_offset_ns()?;
     Some(if ahead_ns == 0 {

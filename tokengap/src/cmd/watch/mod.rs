@@ -126,7 +126,7 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
     let hooks = RunHooks { join: Some(&mut join), compare: Some(&mut compare) };
     let run_options = RunOptions { hooks, duration: args.duration, reload: None, alarm: &app::print_message };
     session::run_sessions(&mut runs, &signals, run_options);
-    // Restore the terminal before printing anything.
+    // The screen restores the terminal once its last owner is gone, which must be before anything is printed.
     for run in &mut runs {
         run.source.leave_screen();
         run.session.remove_observer();
