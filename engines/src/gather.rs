@@ -33,6 +33,7 @@ pub(crate) const fn total_length<T>(lists: &[&[T]]) -> usize {
 
 /// The items of all lists, whose number is `N`. At least one list has an item.
 pub(crate) const fn join_lists<T: Copy, const N: usize>(lists: &[&[T]]) -> [T; N] {
+    // Find the first list with an item.
     let mut index = 0;
     while lists[index].is_empty() {
         index += 1;
@@ -41,11 +42,11 @@ pub(crate) const fn join_lists<T: Copy, const N: usize>(lists: &[&[T]]) -> [T; N
     let mut joined = [lists[index][0]; N];
     let mut length = 0;
     while index < lists.len() {
-        let mut at = 0;
-        while at < lists[index].len() {
-            joined[length] = lists[index][at];
+        let mut item_index = 0;
+        while item_index < lists[index].len() {
+            joined[length] = lists[index][item_index];
             length += 1;
-            at += 1;
+            item_index += 1;
         }
         index += 1;
     }

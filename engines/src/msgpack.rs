@@ -106,7 +106,7 @@ pub(crate) fn read_head(data: &[u8], at: usize) -> Option<(Head, usize)> {
 
 /// The bytes of the string at `at`, and the offset after it.
 pub(crate) fn read_string(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
-    // Request ids have this form.
+    // The usual form of a request id: the type byte 0xd9, a length of one byte, and the text.
     if let [0xd9, len, rest @ ..] = bytes.get(at..)? {
         let text = rest.get(..usize::from(*len))?;
         return Some((text, at + 2 + text.len()));
@@ -172,13 +172,14 @@ const LENGTH: [u8; 256] = {
     length
 };
 
-/// Offset after `count` values from `at` on of a part of a message. The heads of values must have been captured; their payloads need not.
+/// Offset after the `count` values from `at` on in a part of a message. `None` if the head of a value was not captured, or if the values
+/// end beyond the part. The payloads need not have been captured.
 pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64, count: u32) -> Option<u64> {
     // Containers add their items.
     let mut values_left = u64::from(count);
     while values_left > 0 {
         let bytes = part.bytes_from(at)?;
-        // Short values whose first byte states the length.
+        // Skip short values whose first byte states the length.
         let mut skipped = 0;
         while values_left > 0
             && let Some(first) = bytes.get(skipped)
@@ -193,7 +194,7 @@ pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64, count: u32) -> Opt
             continue;
         }
         values_left -= 1;
-        // By its length, since the payload may not have been captured.
+        // Skip a longer value by its length, since its payload may not have been captured.
         if let Some(payload) = payload_range(bytes) {
             at += payload.end;
             continue;
@@ -209,8 +210,7 @@ pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64, count: u32) -> Opt
     (at <= part.length).then_some(at)
 }
 
-/// Where the payload of the string, bytes or extension at the beginning of `bytes` is: it may end behind the end of `bytes`. `None` for another
-/// value.
+/// Range of the payload of the string, bytes or extension at the beginning of `bytes`. It may end beyond `bytes`. `None` for another value.
 pub(crate) fn payload_range(bytes: &[u8]) -> Option<Range<u64>> {
     let first = *bytes.first()?;
     let (length, start) = match first {
@@ -231,7 +231,7 @@ pub(crate) fn payload_range(bytes: &[u8]) -> Option<Range<u64>> {
 /// End of the value at `at` in a message that has been validated, so that the end is within the message.
 pub(crate) fn skip_validated(bytes: &[u8], at: usize) -> Option<usize> {
     match *bytes.get(at..)? {
-        // An extension: its head has three bytes.
+        // The head of a short extension has three bytes: type byte, length, and kind.
         [0xc7, len, ..] => Some(at + 3 + usize::from(len)),
         [first, ..] if LENGTH[usize::from(first)] > 0 => Some(at + usize::from(LENGTH[usize::from(first)])),
         _ => skip_value(bytes, at).ok(),

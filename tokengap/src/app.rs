@@ -33,8 +33,8 @@ pub(crate) fn run_to_exit_code(
     print_report(&run_to_report(source, args, endpoint, &signals)?, args.outcome)
 }
 
-/// Runs `source` until it ends or a signal ends the run, and returns the report. With `--metrics-linger`, serves its final metrics for that time before. Fails
-/// if the source could observe nothing.
+/// Runs `source` until it ends or a signal ends the run, and returns the report. With `--metrics-linger`, serves the final metrics for that
+/// time before it returns. Fails if the source could observe nothing.
 pub(crate) fn run_to_report(
     mut source: impl LiveSource,
     args: &LiveArgs,
@@ -49,6 +49,7 @@ pub(crate) fn run_to_report(
     let session = outputs.into_session(args, open_observer(args)?);
     let mut runs = vec![Running::new(source, session)];
     run_live(&mut runs, args, signals, RunHooks::default())?;
+    // It is the only run, because the hooks let none join.
     let Running { source, session, .. } = runs.remove(0);
     let report = session.finish(&source, &print_message);
     // The report is complete, so a reader of the metrics gets the final state.
@@ -149,7 +150,7 @@ pub(crate) fn open_screen(args: &LiveArgs) -> anyhow::Result<Option<Screen>> {
     if args.outcome.is_headless() { Ok(None) } else { Screen::open(&args.screen.options()).map(Some) }
 }
 
-/// Polls the runs, and those that join, until they end.
+/// Polls the runs, and those that join, until they end, `--duration` is over or a signal arrives. SIGHUP reloads the configuration file.
 pub(crate) fn run_live<S: Source>(
     runs: &mut Vec<Running<S>>,
     args: &LiveArgs,
@@ -176,8 +177,9 @@ pub(crate) fn run_live<S: Source>(
 
 /// Keeps the final state served for as long as asked for, or until a signal.
 pub(crate) fn keep_serving(args: &LiveArgs, signals: &Signals) {
-    let before = signals.end_request_count();
-    args.telemetry.keep_serving(|| signals.end_request_count() > before);
+    // The signal that ended the run does not end the serving; a further one does.
+    let earlier_requests = signals.end_request_count();
+    args.telemetry.keep_serving(|| signals.end_request_count() > earlier_requests);
 }
 
 /// Prints the reports and returns the exit code for `--fail-on` over all of them.
@@ -214,8 +216,9 @@ pub(crate) fn print_report(report: &Report, outcome: OutcomeArgs) -> anyhow::Res
     Ok(exit_code(report.severity, outcome.fail_on))
 }
 
-/// Exit code for `--fail-on`, with the severity of the worst finding.
+/// Exit code for `--fail-on`: 1 if the worst finding has at least that severity, otherwise 0. `worst` is `None` without findings.
 pub(crate) fn exit_code(worst: Option<Severity>, fail_on: Option<Severity>) -> ExitCode {
+    // `None` is less than every severity.
     ExitCode::from(u8::from(fail_on.is_some_and(|min| worst >= Some(min))))
 }
 
@@ -230,7 +233,7 @@ fn apply_reloaded_config(session: &mut Session, configured: &mut Configured) {
     }
 }
 
-/// How a result with or without `--json` is escaped.
+/// Form in which a result is escaped, with or without `--json`.
 pub(crate) fn escape_form(json: bool) -> EscapeForm {
     if json { EscapeForm::Json } else { EscapeForm::Text }
 }

@@ -41,7 +41,7 @@ const EVERYDAY: &[&str] = &[
 /// The command line with everyday flags only in the short help of live commands.
 pub(crate) fn with_short_help(command: clap::Command) -> clap::Command {
     command.mut_subcommands(|command| {
-        // The flag that all live commands have.
+        // Only live commands have this flag. The help of the others is not shortened.
         if command.get_arguments().all(|arg| arg.get_id() != "headless") {
             return command;
         }
@@ -68,7 +68,7 @@ pub(crate) fn with_similar_flag(mut error: clap::Error, command: &clap::Command,
         Some(flag) => error.insert(ContextKind::SuggestedArg, ContextValue::String(format!("--{flag}"))),
         None => error.remove(ContextKind::SuggestedArg),
     };
-    // It shows clap's choice, too.
+    // The usage line names clap's own choice, too.
     error.remove(ContextKind::Usage);
     error
 }

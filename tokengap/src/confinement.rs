@@ -122,8 +122,8 @@ fn result_files(args: &LiveArgs) -> ResultFiles {
     results
 }
 
-/// Confines a relay with `plan`, and lets it write the files of its results: itself, or as root through a broker process. From then on it has
-/// the rights of `account` only. Does nothing if the user has turned confinement off.
+/// Confines a relay with `plan`, and reduces its rights to those of `account`. An ordinary user writes result files itself; for root, a
+/// broker process that is started here creates them. Does nothing if the user has turned confinement off.
 pub(crate) fn confine_as(account: Account, mut plan: Plan, args: &LiveArgs) -> anyhow::Result<()> {
     if is_disabled() {
         return Ok(());
@@ -138,7 +138,8 @@ pub(crate) fn confine_as(account: Account, mut plan: Plan, args: &LiveArgs) -> a
     change_account(account, plan)
 }
 
-/// Confines this process with the rights of `account` only, or fails.
+/// Confines this process with `plan` and the rights of `account`. Fails if not all threads could change to that user. Does nothing with
+/// `--no-confine`.
 pub(crate) fn change_account(account: Account, mut plan: Plan) -> anyhow::Result<()> {
     if is_disabled() {
         return Ok(());
@@ -187,7 +188,7 @@ pub(crate) fn confine_attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow
     if IS_DISABLED.load(Ordering::Relaxed) {
         return Ok(());
     }
-    // What a feature lacks depends on the rights that tokengap was started with, not on those that remain here.
+    // Both calls remember their first result. It must be that of the rights that tokengap was started with, not of those that remain here.
     Permissions::current();
     filter::filtered_calls();
     let prober = start_prober(args, &helpers.prober_arguments)?;
@@ -197,7 +198,7 @@ pub(crate) fn confine_attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow
     let mut plan = live_plan(Work::Observe, args);
     plan.keep |= capabilities_needed_here();
     let why_still_root = give_up_root(&mut plan, &result_files(args))?;
-    // Its programs' ring is opened while that is permitted.
+    // Opens the ring buffer of the prober's programs, which needs system calls that the plan forbids.
     helper::connect_helper(prober).context("cannot connect to the process that attaches probes")?;
     if let Some(why) = why_still_root {
         tracing::info!("confinement: still running as root: {why}");
@@ -206,10 +207,11 @@ pub(crate) fn confine_attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow
     Ok(())
 }
 
-/// Lets `plan` give up root, if this process is root and can, and starts the process that then creates the results. Returns why it stays root.
+/// Lets `plan` give up root, if this process is root and can, and starts the process that then creates the results. Returns why this
+/// process stays root; `None` if it gives up root or is not root.
 fn give_up_root(plan: &mut Plan, results: &ResultFiles) -> anyhow::Result<Option<String>> {
     match confine::can_drop_root() {
-        // It is not root.
+        // This process is not root.
         Ok(false) => Ok(None),
         Ok(true) => {
             let broker_start = if results.is_empty() { Ok(()) } else { broker::start_broker(results) };
@@ -244,7 +246,8 @@ pub(crate) fn start_locator() -> anyhow::Result<OwnedFd> {
 
 /// Drops, as root, what the analyses of libraries do not need. Each opens one library of any user and then drops the rest.
 pub(crate) fn keep_rights_to_analyse() {
-    // Another user may have them from the service manager or from the program's file, which then could not be started again.
+    // Another user may have capabilities from the service manager or from the program's file. Without them, that file could not be started
+    // again.
     if !rustix::process::geteuid().is_root() {
         return;
     }
@@ -261,7 +264,7 @@ pub(crate) fn confine_analysis() {
     apply_plan(&plan);
 }
 
-/// Starts the process that opens files of other processes for this one ([`probe_user::opener`]).
+/// Starts the process that opens files of other processes for this one ([`probe_user::opener`]), and connects to it.
 fn start_opener(args: &LiveArgs, helpers: &HelperOptions) -> anyhow::Result<()> {
     let mut command = Command::new("/proc/self/exe");
     pass_log_level(&mut command, args);
@@ -274,7 +277,7 @@ fn start_opener(args: &LiveArgs, helpers: &HelperOptions) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Makes a process that is to be started write a log, if this one does and has no screen.
+/// Makes the process that `command` starts log debug messages, if this process does so and has no screen.
 fn pass_log_level(command: &mut Command, args: &LiveArgs) {
     if args.outcome.is_headless() && tracing::enabled!(tracing::Level::DEBUG) {
         command.arg("-vv");
@@ -366,7 +369,7 @@ pub(crate) fn apply_plan(plan: &Plan) {
         return;
     }
     let outcome = plan.apply();
-    // What the kernel does not offer is missing. The rest holds nevertheless.
+    // A restriction that the kernel does not offer is missing. The other restrictions hold nevertheless.
     for missing in &outcome.missing {
         tracing::warn!("{missing}");
     }

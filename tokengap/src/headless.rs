@@ -38,7 +38,7 @@ pub(crate) struct Progress {
 }
 
 impl Observer for Progress {
-    /// Prints a new notice, and what the end of the run waits for, once a second.
+    /// Prints a new notice. While the run ends, also prints once a second what the end waits for. Never returns a command.
     fn show_run(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
         if run.notice.number != self.notice {
             self.notice = run.notice.number;
@@ -46,6 +46,7 @@ impl Observer for Progress {
         }
         // The end can take long, such as for open requests of the demo.
         if run.stage == RunStage::Ending {
+            // The first call only starts the interval, so that a quick end prints nothing.
             let last_shown = *self.last_shown.get_or_insert_with(Instant::now);
             if last_shown.elapsed() >= Duration::from_secs(1) {
                 self.last_shown = Some(Instant::now());

@@ -76,7 +76,8 @@ fn run_command_line() -> anyhow::Result<ExitCode> {
     cli.run_command()
 }
 
-/// Parses the command line. An empty one on a terminal opens the picker.
+/// Parses the command line. An empty one on a terminal opens the picker. Returns `None` if nothing is left to run: the user has quit the
+/// picker, or `--print-config` was answered. A mistake on the command line ends the process.
 fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
     #[cfg(target_os = "linux")]
     if std::env::args_os().len() == 1 && headless::has_terminal() && std::io::stdin().is_terminal() {
@@ -91,7 +92,7 @@ fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
     let parsed = cli::with_short_help(command.clone()).try_get_matches_from(&line);
     let matches = parsed.unwrap_or_else(|error| exit_with(&cli::with_similar_flag(error, &command, &line)));
     if let Some((section, flags)) = matches.subcommand()
-        // A command without this flag answers with an error.
+        // For a command without this flag, clap returns an error.
         && flags.try_get_one::<bool>("print_config").is_ok_and(|print| print == Some(&true))
     {
         output::write_result(None, &config::effective_config(&command, section, flags), EscapeForm::Text, false)?;
@@ -100,9 +101,10 @@ fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
     Ok(Some(cli::Cli::from_arg_matches(&matches).unwrap_or_else(|error| exit_with(&error))))
 }
 
-/// Ends with the help, or with a mistake on the command line, which may contain names of files as from `*`.
+/// Prints the help or the error, and ends the process. The text may contain hostile file names, for example from an expanded `*`.
 fn exit_with(error: &clap::Error) -> ! {
     let text = error.render().to_string();
+    // If nothing needs escaping, clap prints the text itself, in colours.
     if *hostile::output(&text, EscapeForm::Text) == *text {
         error.exit();
     }

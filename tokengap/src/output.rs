@@ -43,15 +43,15 @@ pub(crate) fn is_terminal() -> bool {
 
 /// Writes `text` to `path`, or to standard output without a path.
 pub(crate) fn write_result(path: Option<&Path>, text: &str, form: EscapeForm, force: bool) -> anyhow::Result<()> {
-    let text = &*hostile::output(text, form);
+    let escaped = &*hostile::output(text, form);
     let Some(path) = destination_file(path) else {
         let mut out = raw_stdout();
-        out.write_all(text.as_bytes())?;
+        out.write_all(escaped.as_bytes())?;
         out.flush()?;
         return Ok(());
     };
     let mut target = ResultFile::open(path, force)?;
-    let written = target.writer().write_all(text.as_bytes());
+    let written = target.writer().write_all(escaped.as_bytes());
     written.with_context(|| format!("cannot write {}", path.display()))?;
     target.finish()
 }
@@ -91,7 +91,8 @@ impl<'a> ResultFile<'a> {
         Ok(Self { path, force, kind })
     }
 
-    /// Fails if `path` cannot be written later. Does not open a pipe, because its reader would see end of file.
+    /// Fails if no file can be written at `path` later. Accepts a pipe or device without opening it, because closing a pipe again would
+    /// show its reader the end of the file.
     pub(crate) fn check_writable(path: &'a Path, force: bool) -> anyhow::Result<()> {
         match path.symlink_metadata() {
             Ok(metadata) if !metadata.is_file() => Ok(()),
@@ -107,7 +108,7 @@ impl<'a> ResultFile<'a> {
         }
     }
 
-    /// Moves the finished file into place.
+    /// Moves the finished file into place. A pipe or device already has the result.
     pub(crate) fn finish(self) -> anyhow::Result<()> {
         let ResultFileKind::Replacement(file) = self.kind else { return Ok(()) };
         let placed = if self.force { file.persist(self.path) } else { file.persist_noclobber(self.path) };
@@ -120,6 +121,7 @@ impl<'a> ResultFile<'a> {
 fn open_linked(path: &Path) -> anyhow::Result<File> {
     let folder = path.parent().unwrap_or(Path::new("/")).metadata()?;
     let is_of_root_or_own = [0, rustix::process::geteuid().as_raw()].contains(&folder.uid());
+    // The write permissions of the group and of all others.
     let is_writable_by_others = folder.mode() & 0o022 != 0;
     // Such a link to a regular file would redirect the result.
     let leads_to_file = path.metadata().is_ok_and(|metadata| metadata.is_file());
@@ -139,6 +141,7 @@ fn open_in_place(path: &Path, flags: OFlags) -> io::Result<File> {
 
 /// Creates a temporary file beside `path` that replaces it once complete.
 fn temporary_beside(path: &Path) -> io::Result<NamedTempFile> {
+    // The parent of a bare file name is empty: it means the working folder.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     // Check the folder first, so that the error does not name the temporary file.

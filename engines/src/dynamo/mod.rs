@@ -91,7 +91,7 @@ impl Recognise for Dynamo {
         submitted_ids(line)
     }
 
-    /// On a response stream, frontends send only these, each in its own frame.
+    /// Whether a frontend's message on a response stream cancels the request. Frontends send only these two, each in its own frame.
     fn cancels(&self, message: &[u8]) -> bool {
         message.ends_with(br#""stop""#) || message.ends_with(br#""kill""#)
     }
@@ -126,7 +126,7 @@ fn is_module(argv: &[String], package: &str, folder: &str) -> bool {
     }
 }
 
-/// Settings that Dynamo's worker decides where SGLang's flags leave them open; all unknown without Dynamo's release.
+/// Settings that Dynamo's worker decides where SGLang's flags leave them open. All are unknown without Dynamo's release.
 fn defaults_of_worker(evidence: &Evidence<'_>) -> LauncherDefaults {
     let Some(release) = evidence.release(&Dynamo) else { return LauncherDefaults::default() };
     let by_release = Origin::Release(format!("Dynamo {release}"));
@@ -143,11 +143,13 @@ fn defaults_of_worker(evidence: &Evidence<'_>) -> LauncherDefaults {
     LauncherDefaults { skips_tokenizer_init, mode: Some(Setting::new(mode, by_release)) }
 }
 
-/// Parses `Submitted SGLang Request ID: RID, Context: ID` with any text around it. Returns the frontend's id, then SGLang's.
+/// Parses `Submitted SGLang Request ID: RID, Context: ID` with any text around it. Returns the frontend's id, then SGLang's; `None` for any
+/// other line.
 pub(super) fn submitted_ids(line: &str) -> Option<(&str, &str)> {
     let (_, ids) = line.split_once("Submitted SGLang Request ID: ")?;
     let (rid, rest) = ids.split_once(", Context: ")?;
-    let end = rest.find(|c| !is_id_character(c)).unwrap_or(rest.len());
+    // The context ends before the first character that no id contains.
+    let end = rest.find(|character| !is_id_character(character)).unwrap_or(rest.len());
     let context = &rest[..end];
     let is_rid = !rid.is_empty() && rid.chars().all(is_id_character);
     (is_rid && !context.is_empty()).then_some((context, rid))

@@ -77,7 +77,7 @@ impl ParseRequests for RequestPlaneParser {
         self.unread > MAX_HEADER_BYTES
     }
 
-    /// Notes that `bytes` bytes of the connection were not observed. Parsing then waits for a beginning, unless they were of a body.
+    /// Notes that `bytes` bytes of the connection were not observed. Unless all were in a body, parsing waits for the start of a read.
     fn missed(&mut self, bytes: u64) {
         // All missed bytes are of a body, which would not be read anyway.
         if self.body_bytes_left >= bytes && self.body_bytes_left > 0 {
@@ -102,9 +102,10 @@ impl ParseRequests for RequestPlaneParser {
                 take_bytes(&mut input, &mut self.body_bytes_left);
                 continue;
             }
+            // Taken, because it is complete now, or is kept again with this input.
             let mut kept = std::mem::take(&mut self.kept_head);
             let kept_length = kept.len();
-            // Without copying, if the message begins in this input.
+            // Nothing is copied if the message begins in this input.
             let bytes = if kept.is_empty() {
                 input
             } else {
@@ -168,7 +169,7 @@ fn split_part(bytes: &[u8], may_begin: impl Fn(&[u8]) -> bool) -> Result<Option<
     Ok(rest.split_at_checked(length).map(|(bytes, rest)| MessagePart { bytes, rest }))
 }
 
-/// Passes the ids in the headers of a request to `emit`. A control message of another kind has none.
+/// Passes the ids in the headers of a request to `emit`. Does nothing for a control message of another kind, which has no ids.
 fn emit_ids(path: &[u8], headers: &Headers<'_>, control: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) {
     let Ok(Control { id, connection_info }) = serde_json::from_slice(control) else { return };
     // JSON within a JSON string.
@@ -190,7 +191,8 @@ fn emit_ids(path: &[u8], headers: &Headers<'_>, control: &[u8], emit: &mut dyn F
 
 /// The trace id in a `traceparent`, which is its second part. `None` if it is malformed.
 fn trace_id_of(traceparent: &str) -> Option<&str> {
+    const TRACE_ID_DIGITS: usize = 32;
     let trace_id = traceparent.split('-').nth(1)?;
-    let is_valid = trace_id.len() == 32 && trace_id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_valid = trace_id.len() == TRACE_ID_DIGITS && trace_id.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_valid.then_some(trace_id)
 }

@@ -88,7 +88,7 @@ fn begins_stream(bytes: &[u8]) -> Recognition {
     Recognition::begins_with(header, START)
 }
 
-/// Length of the frame after this prefix.
+/// Length of the frame after this prefix. Fails if a length is too large for a frame.
 fn frame_length(prefix: &[u8; PREFIX]) -> Result<u64, Unreadable> {
     let FrameLengths { header, body } = FrameLengths::parse(prefix);
     let is_valid = header <= MAX_HEADER_BYTES && u32::try_from(body).is_ok();
@@ -98,7 +98,7 @@ fn frame_length(prefix: &[u8; PREFIX]) -> Result<u64, Unreadable> {
 impl ParseStream for ResponseFrames {
     /// Passes the elements of all frames that end in `input` to `emit`.
     fn parse(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
-        // Out of `self`, which `parse_frame` needs while a frame still borrows from it.
+        // Taken out of `self`, which `parse_frame` needs while a frame borrows from `framed`.
         let mut framed = std::mem::take(&mut self.framed);
         while !self.has_ended {
             match framed.next_message(&mut input, self.limits.event_bytes, frame_length)? {
@@ -117,7 +117,7 @@ impl ResponseFrames {
         Self { limits, framed: Framed::default(), subject: String::new(), has_ended: false }
     }
 
-    /// Parses a frame: a header, which names the stream at its beginning, and a chunk of the response.
+    /// Parses a frame: a header and a chunk of the response. The header of the first frame names the stream.
     fn parse_frame(&mut self, prefix: &[u8; PREFIX], frame: &[u8], emit: &mut Emit<'_>) {
         let header_bytes = FrameLengths::parse(prefix).header;
         let (header, body) = frame.split_at(header_bytes as usize);
@@ -133,7 +133,7 @@ impl ResponseFrames {
     /// Parses a chunk of a response: output, an error, a comment, or the end.
     fn parse_chunk(&mut self, body: &[u8], emit: &mut Emit<'_>) {
         let outer: Option<Outer<'_>> = match body.first() {
-            // The codec depends on the release.
+            // The release decides the codec: JSON up to 1.3, msgpack from 1.4 on.
             Some(b'{') => serde_json::from_slice(body).ok(),
             _ => rmp_serde::from_slice(body).ok(),
         };
@@ -186,7 +186,7 @@ impl Output<'_> {
             tokens: if let Some(ids) = &self.token_ids {
                 Some(ids.len() as u32)
             } else {
-                // The end of a cancelled request.
+                // The end of a cancelled request has neither ids nor text, so no tokens.
                 let has_text = self.text.as_ref().is_some_and(|text| !text.0.is_empty());
                 (finished && !has_text).then_some(0)
             },

@@ -3,13 +3,15 @@
 /// Number of consecutive 8-byte words from `at` on that equal `pattern` in the bits of `mask`. Long runs of one short value make up most of a
 /// frame.
 pub(crate) fn count_equal_words(bytes: &[u8], at: usize, mask: u64, pattern: u64) -> usize {
+    /// Number of words that are compared without a branch for each.
+    const BLOCK_WORDS: usize = 4;
     let words: &[[u8; 8]] = bytes[at..].as_chunks().0;
-    // Four at a time without a branch for each: their differences are collected in one word, which stays 0 if all are equal.
-    let blocks = words.as_chunks::<4>().0;
+    // The differences of a block are collected in one word, which stays 0 if all its words are equal.
+    let blocks = words.as_chunks::<BLOCK_WORDS>().0;
     let equal_blocks = blocks
         .iter()
         .take_while(|block| block.iter().fold(0, |bits, word| bits | differing_bits(*word, mask, pattern)) == 0);
-    let in_blocks = 4 * equal_blocks.count();
+    let in_blocks = BLOCK_WORDS * equal_blocks.count();
     in_blocks + words[in_blocks..].iter().take_while(|word| differing_bits(**word, mask, pattern) == 0).count()
 }
 
@@ -29,9 +31,11 @@ pub(crate) fn count_repeats<const N: usize>(bytes: &[u8], at: usize) -> usize {
 
 /// Length of the common prefix of two slices.
 fn common_prefix_len(left: &[u8], right: &[u8]) -> usize {
-    // Blocks of 32 bytes are compared with vector instructions, words of 8 without a branch for each byte.
-    let blocks = left.as_chunks::<32>().0.iter().zip(right.as_chunks::<32>().0);
-    let mut at = 32 * blocks.take_while(|(a, b)| a == b).count();
+    /// Number of bytes that are compared with vector instructions.
+    const BLOCK_BYTES: usize = 32;
+    // The rest is compared in words of eight bytes, without a branch for each byte.
+    let blocks = left.as_chunks::<BLOCK_BYTES>().0.iter().zip(right.as_chunks::<BLOCK_BYTES>().0);
+    let mut at = BLOCK_BYTES * blocks.take_while(|(a, b)| a == b).count();
     let words = left[at..].as_chunks().0.iter().zip(right[at..].as_chunks().0);
     for (a, b) in words {
         let difference = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);

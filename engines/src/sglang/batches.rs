@@ -70,7 +70,7 @@ impl Decode for BatchDecoder {
     /// Does nothing: the ids are not part of the message.
     fn keep_ids(&mut self) {}
 
-    /// Decodes the message, with the memory of the chunks of the message before.
+    /// Decodes the message. Reuses the memory that the chunks of the last message had.
     fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
         let message = *parts.first().unwrap_or(&&[][..]);
         let mut chunks: Vec<Chunk<'a>> = recycle(std::mem::take(&mut self.chunks));
@@ -101,7 +101,7 @@ impl Decode for BatchDecoder {
     }
 }
 
-/// Reads the columns into `chunks`. Returns the number of columns.
+/// Reads the columns into `chunks`, one for each request. Returns the number of columns.
 fn read_batch<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a>>) -> Result<u32, Undecoded> {
     let (columns, at) = read_array_head(message, 0).ok_or(Undecoded::Truncated { at: 0 })?;
     if columns < READ_COLUMNS {
@@ -156,7 +156,7 @@ fn read_array_head(message: &[u8], at: usize) -> Option<(u32, usize)> {
     }
 }
 
-/// Offset of the first item of a column with `count` items.
+/// Offset of the first item of the column at `at`. Fails unless the column has `count` items.
 fn read_column_head(message: &[u8], at: usize, count: u32) -> Result<usize, Undecoded> {
     match read_array_head(message, at) {
         Some((len, first)) if len == count => Ok(first),

@@ -190,9 +190,9 @@ impl Facts for SgLang {
         Some(Drops { fixed_in: DROPS_FIXED_IN, flag: "--stream-output" })
     }
 
-    /// Cause and cure of requests that go on without a client; empty if the release always aborts them. Up to 0.5.19, the tokenizer may delete
-    /// the state of a request whose client disconnected, and then sends no abort, because the state is missing (sgl-project/sglang#36333,
-    /// fixed by #35255).
+    /// Cause and fix of requests that go on without a client; empty if the release always aborts them. Up to 0.5.19, the tokenizer may
+    /// delete the state of a request whose client disconnected, and then sends no abort, because the state is missing
+    /// (sgl-project/sglang#36333, fixed by #35255).
     fn abandons(&self, version: Option<&str>) -> &'static str {
         let range = version.and_then(|version| version.parse::<VersionRange>().ok());
         let fixed = ABANDONS_FIXED_IN.parse::<Version>().ok();

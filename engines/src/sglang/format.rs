@@ -51,6 +51,7 @@ fn new_decoder(longest: usize) -> Box<dyn Decode> {
 }
 
 impl Decode for Decoder {
+    /// Whether the message has one part that begins like a pickle, or like a msgpack array whose first item is a string.
     fn recognises(&self, parts: &[&[u8]]) -> bool {
         matches!(parts, [[0x80, ..] | [0x90..=0x9f, 0xa0..=0xbf | 0xd9, ..] | [0xdc, _, _, 0xa0..=0xbf | 0xd9, ..]])
     }

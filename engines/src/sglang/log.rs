@@ -136,7 +136,7 @@ fn read_trace(rest: &str, _line_ns: Option<u64>, sink: &mut dyn FnMut(&Statement
         sink(&stage_statement(rid, Stage { tokens, pending, ..Stage::new(rid.text, name, by) }));
         return Ok(());
     }
-    // A line about a whole batch.
+    // Without a request id, the line is about a whole batch.
     let (_, rids) = body.split_once("batch_rids=").ok_or(MalformedLine)?;
     let words = first_list(rids).split([',', ' ']);
     // A list that was cut ends with dots.
@@ -160,7 +160,7 @@ fn first_list(text: &str) -> &str {
 fn is_name(word: &str) -> bool {
     const LONGEST: usize = 64;
     word.len() <= LONGEST
-        && word.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
+        && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-'))
         && word.as_bytes()[0].is_ascii_alphabetic()
 }
 

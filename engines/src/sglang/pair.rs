@@ -11,7 +11,7 @@ const FAILED: &[u8] = b"0";
 /// Minimum number of parts behind the guard in which a decode server describes the memory of a request. 0.5.9 sends 8, 0.5.23 sends 10.
 const MEMORY_PARTS: u64 = 6;
 
-/// Reads a message of the backends mooncake and nixl. With nixl the end of a transfer is no message.
+/// Reads a message of the backends mooncake and nixl; `None` for any other. With nixl, no message reports the end of a transfer.
 pub(super) fn read_pair_message(parts: &[Excerpt<'_>], part_count: u64) -> Option<PairMessage> {
     let (first, rest) = parts.split_first()?;
     if first.is_whole() && first.head == NIXL_GUARD {
@@ -19,6 +19,7 @@ pub(super) fn read_pair_message(parts: &[Excerpt<'_>], part_count: u64) -> Optio
         return (part_count > MEMORY_PARTS).then_some(PairMessage { room, kind: PairMessageKind::Allocated });
     }
     let room = read_room(first)?;
+    // A message with a status has two or three parts, one about the memory of a request has more.
     let kind = match (part_count, rest.first().map(|status| status.head)) {
         (2..=3, Some(SUCCESS)) => PairMessageKind::Transferred,
         (2..=3, Some(FAILED)) => PairMessageKind::Failed,

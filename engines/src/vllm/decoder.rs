@@ -123,8 +123,8 @@ fn shape_of(class: &'static str, releases: &'static str, waiter: Option<Waiter>,
     Shape { engine: NAME, class, codec: "msgpack", schema: releases, kind, ids, waiter }
 }
 
-/// Reads the fields from `at` on, behind the outputs, and returns when the outputs were made, if they have that. An error unless the message ends
-/// where its last field does, as one that fits the layout does.
+/// Reads the fields behind the outputs, of which the first is at `at`. Returns when the outputs were made; `None` if the message does not
+/// say it. Fails unless the message ends with its last field, because it then has another layout.
 fn read_fields_after_outputs(message: &[u8], mut at: usize, envelope: &Envelope) -> Result<Option<MonoNs>, Undecoded> {
     let mut made_at = None;
     for field in envelope.outputs + 1..envelope.len {
@@ -201,6 +201,7 @@ fn is_wave(message: &[u8]) -> bool {
 fn read_tuple_heads(message: &[u8]) -> Option<(u32, [Head; 3])> {
     let (Head::Array { len }, mut at) = read_head(message, 0)? else { return None };
     let mut heads = [Head::Nil; 3];
+    // `None` for an array of more than three.
     for head in heads.get_mut(..len as usize)? {
         *head = read_head(message, at)?.0;
         at = skip_value(message, at).ok()?;
@@ -393,7 +394,7 @@ fn read_output_head(bytes: &[u8], at: usize, fields: u32) -> Result<usize, Undec
     }
 }
 
-/// Length in bytes of a list of one id, which most outputs have; `None` for other lists.
+/// Length in bytes of a list of one id, as most outputs have; `None` for any other list.
 #[inline]
 fn single_id_list_len(bytes: &[u8]) -> Option<usize> {
     match bytes {
@@ -406,6 +407,9 @@ fn single_id_list_len(bytes: &[u8]) -> Option<usize> {
     }
 }
 
+/// Index of the first field of an output after the request id and the new ids.
+const FIRST_TAIL_FIELD: u32 = 2;
+
 /// Reads the fields of an output after its ids, of which the first is at `at`. Returns them with their end.
 fn read_output_tail(
     bytes: &[u8],
@@ -416,7 +420,7 @@ fn read_output_tail(
     let OutputColumns { finish, finished, cached, prefill, pooling, events } = layout.columns;
     let mut tail = OutputTail::default();
     let mut has_ended = false;
-    for field in 2..layout.len {
+    for field in FIRST_TAIL_FIELD..layout.len {
         let next = skip_value(bytes, at)?;
         let (value, first) = read_head(bytes, at).ok_or(Undecoded::Truncated { at })?;
         let column = Some(field);
@@ -452,7 +456,7 @@ fn read_output_tail(
         }
         at = next;
     }
-    // Releases with this flag state no reason.
+    // An output with the flag `finished` may have no reason.
     if has_ended && tail.finish.is_none() {
         tail.finish = Some(Finish::Other);
     }

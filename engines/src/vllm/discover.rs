@@ -147,10 +147,11 @@ fn role_of_title(title: &str) -> Option<(Role, Rank)> {
 
 /// Messages that a connection between two processes carries, and their direction, by the roles of both.
 fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>]) -> Option<Reading> {
-    let (connector, by) = roles[wire.connector?]?;
-    let (acceptor, known) = roles[wire.acceptor]?;
-    let reading = Reading::forward(Carries::Unknown, Confidence::of_sources([by, known]));
-    match (connector, acceptor) {
+    let (connector_role, connector_source) = roles[wire.connector?]?;
+    let (acceptor_role, acceptor_source) = roles[wire.acceptor]?;
+    let confidence = Confidence::of_sources([connector_source, acceptor_source]);
+    let reading = Reading::forward(Carries::Unknown, confidence);
+    match (connector_role, acceptor_role) {
         // The coordinator receives only statistics.
         (ENGINE_CORE, API_SERVER | COORDINATOR) => Some(reading),
         (API_SERVER, ENGINE_CORE) => Some(Reading { reversed: true, ..reading }),
@@ -212,7 +213,7 @@ fn is_rust_frontend(argv: &[String]) -> bool {
     is_vllm_rs && command == "frontend"
 }
 
-/// The parent of an API server is its launcher.
+/// Marks the parent of an API server as a launcher, if it was recognised by its command line.
 fn mark_launchers(nodes: &[Node], roles: &mut [Option<RoleWithSource>]) {
     for child in nodes {
         if let (Some((API_SERVER, RoleSource::Title | RoleSource::CommandLine)), Some(parent)) =
@@ -225,7 +226,7 @@ fn mark_launchers(nodes: &[Node], roles: &mut [Option<RoleWithSource>]) {
     }
 }
 
-/// Before 0.10.1 an engine has no title: it is a child of the API server, and connected with it.
+/// Finds the engines of releases before 0.10.1, which have no title. Such an engine is a child of the API server, and connected with it.
 fn infer_untitled_engines(nodes: &[Node], edges: &[Edge], roles: &mut [Option<RoleWithSource>]) {
     for child in 0..nodes.len() {
         if let Some(parent) = nodes[child].parent

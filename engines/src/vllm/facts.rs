@@ -19,8 +19,8 @@ const EVENTS_FROM: &str = "0.7.3";
 /// Behaviour of the releases of a range such as `0.8.3..0.8.4` when several outputs of one request wait; `None` if they differ.
 pub(super) fn waiter_of_releases(releases: &str) -> Option<Waiter> {
     let range: VersionRange = releases.parse().ok()?;
-    let from: Version = MERGES_FROM.parse().ok()?;
-    match (range.first >= from, range.last >= from) {
+    let merges_from: Version = MERGES_FROM.parse().ok()?;
+    match (range.first >= merges_from, range.last >= merges_from) {
         (true, true) => Some(Waiter::Merges),
         (false, false) => Some(Waiter::YieldsAll),
         _ => None,

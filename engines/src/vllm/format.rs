@@ -99,7 +99,7 @@ fn take_byte(rest: &mut &[u8]) -> Result<u8, Opening> {
     Ok(*first)
 }
 
-/// The answer that the message is none with outputs, unless the condition holds.
+/// Fails unless the condition holds, with the answer that this is no message with outputs.
 fn refuse_unless(holds: bool) -> Result<(), Opening> {
     if holds { Ok(()) } else { Err(Opening::No) }
 }

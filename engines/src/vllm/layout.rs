@@ -118,7 +118,8 @@ impl ReleaseSpan {
     }
 }
 
-/// Parses the table: first the line of the releases, then `CLASS array RELEASES FIELDS`. Other lines, of enums, have no known releases.
+/// Parses the table: first the line of the releases, then lines `CLASS array RELEASES FIELDS`. Leaves out lines of enums, which have no
+/// known releases there.
 fn parse_table(text: &'static str) -> ParsedTable {
     let mut releases: Vec<&'static str> = Vec::new();
     let mut lines: Vec<LayoutLine> = Vec::new();

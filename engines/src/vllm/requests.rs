@@ -11,6 +11,9 @@ use crate::sglang::wire::{PickleWalk, read_pickled_request, read_text_list};
 use crate::undecoded::Undecoded;
 
 const CLASS: &str = "EngineCoreRequest";
+/// Type bytes of messages with a request, and with ids to abort.
+const ADD: u8 = 0;
+const ABORT: u8 = 1;
 /// Number of bytes before the end of a request in which its arrival time is searched.
 const ARRIVAL_BYTES: usize = 4096;
 /// Number of floats to which the arrival time is compared. Few fields of a request are floats.
@@ -37,15 +40,16 @@ pub(super) fn read_requests<'a>(
     };
     let payload = parts.get(type_part + 1).copied().unwrap_or(Excerpt::whole(&[]));
     match parts[type_part].head {
-        [0] => {
+        [ADD] => {
             requests.push(read_request(payload)?);
             Ok(DispatchKind::Requests)
         }
-        [1] => {
-            let before = requests.len();
+        [ABORT] => {
+            let known_requests = requests.len();
             let read = read_aborts(payload, requests);
+            // The ids of an invalid message may be anything.
             if read.is_err() {
-                requests.truncate(before);
+                requests.truncate(known_requests);
             }
             Ok(read?)
         }
@@ -66,7 +70,7 @@ fn read_request(payload: Excerpt<'_>) -> Result<DispatchedRequest<'_>, Undecoded
     };
     let mut request = DispatchedRequest::new(read_request_id(payload, first, 0)?);
     let mut layouts = TABLE.requests.iter().filter(|layout| layout.len == len);
-    // 0.8.5 dropped the text of the prompt, which was nil, and added a field.
+    // 0.8.5 dropped the text of the prompt, which was nil, and added a field. Where the text is field 1, the ids are field 2.
     let may_have_text = layouts.clone().any(|layout| layout.prompt_ids == 2);
     if let Some(behind_id) = skip_in_excerpt(payload, first as u64, 1) {
         request.prompt_tokens = read_ids_len(payload, behind_id);
@@ -104,7 +108,7 @@ fn last_bytes(payload: Excerpt<'_>) -> &[u8] {
     &end[end.len().saturating_sub(ARRIVAL_BYTES)..]
 }
 
-/// Time of arrival, in nanoseconds of the wall clock, in the last bytes of a pickled request.
+/// Time of arrival, in nanoseconds of the wall clock, in the last bytes of a pickled request; `None` if it is not there.
 fn find_pickled_arrival(payload: Excerpt<'_>) -> Option<u64> {
     let end = last_bytes(payload);
     let at = memchr::memmem::rfind(end, PICKLED_ARRIVAL)? + PICKLED_ARRIVAL.len();
@@ -140,7 +144,7 @@ fn read_aborts<'a>(payload: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a
     if !payload.is_whole() {
         return Err(Undecoded::CutByCapture { what: "all ids to abort" });
     }
-    let first = requests.len();
+    let known_requests = requests.len();
     if payload.head.first() == Some(&PICKLE) {
         read_text_list(payload.head, |id| requests.extend(utf8(id).map(DispatchedRequest::new)))?;
     } else {
@@ -153,7 +157,7 @@ fn read_aborts<'a>(payload: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a
         }
     }
     // A message of kind `Aborts` without ids would abort all requests.
-    Ok(if requests.len() == first { DispatchKind::Control } else { DispatchKind::Aborts })
+    Ok(if requests.len() == known_requests { DispatchKind::Control } else { DispatchKind::Aborts })
 }
 
 /// Error for a request in neither codec.

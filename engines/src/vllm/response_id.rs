@@ -34,7 +34,7 @@ fn split_sample(rid: &str) -> SampledRid<'_> {
     SampledRid { sample: None, id: rid }
 }
 
-/// Splits `cmpl-X-1` into `cmpl-X` and the index of the prompt.
+/// Splits `cmpl-X-1` into `cmpl-X` and the index of the prompt; `None` for an id without an index.
 fn split_prompt(id: &str) -> Option<(&str, u32)> {
     let has_index = id.strip_prefix("cmpl-")?.contains('-');
     if !has_index {
@@ -44,6 +44,7 @@ fn split_prompt(id: &str) -> Option<(&str, u32)> {
     Some((response_id, prompt.parse().ok()?))
 }
 
+/// Whether this is the random suffix that releases from 0.14.0 on append: 8 hexadecimal digits.
 fn is_random_suffix(end: &str) -> bool {
     end.len() == 8 && end.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }

@@ -45,7 +45,7 @@ impl OutputArgs {
 pub(crate) fn parse_at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("must be at least 1".into()),
-        Ok(n) => Ok(n),
+        Ok(number) => Ok(number),
         Err(error) => Err(format!("{error}; expected a whole number, for example 100000")),
     }
 }
@@ -56,16 +56,17 @@ pub(crate) const TUNING: &str = "Tuning";
 /// Parses a duration greater than zero, with its unit.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let hint = "write it like 5s, 500ms, 2m or 1h 30m";
+    // A number alone has no unit.
     if text.parse::<f64>().is_ok() {
         return Err(format!("{text} has no unit; write {text}s, or {text}ms, {text}m or {text}h"));
     }
     let span: jiff::SignedDuration = text.parse().map_err(|error| format!("{error}; {hint}"))?;
-    // A negative one cannot be converted, so it is refused like zero.
+    // A negative span cannot be converted: it becomes zero, and is refused like it.
     let duration = Duration::try_from(span).unwrap_or_default();
     if duration.is_zero() { Err(format!("must be greater than zero; {hint}")) } else { Ok(duration) }
 }
 
-/// `duration` in nanoseconds, or as many as there can be.
+/// `duration` in nanoseconds, or the largest number if it does not fit.
 pub(crate) fn to_nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -103,12 +103,14 @@ impl TelemetryArgs {
         })
     }
 
-    /// Keeps serving the final metrics for the time asked for, unless `asked_to_end`.
+    /// Waits for the time of `--metrics-linger`, while other threads serve the final metrics. Ends early once `asked_to_end` returns true.
     pub(crate) fn keep_serving(&self, asked_to_end: impl Fn() -> bool) {
+        /// Interval at which `asked_to_end` is asked.
+        const POLL_INTERVAL: Duration = Duration::from_millis(20);
         let Some(linger) = self.metrics_linger else { return };
         let began = Instant::now();
         while began.elapsed() < linger && !asked_to_end() {
-            thread::sleep(Duration::from_millis(20));
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }

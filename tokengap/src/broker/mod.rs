@@ -137,21 +137,22 @@ pub(crate) fn serve_requests(socket: BorrowedFd<'_>, mut rules: Rules) -> io::Re
             Ok(received) if received.bytes == 0 => return Ok(()),
             // A longer message than any request.
             Err(Errno::MSGSIZE) => Err(Errno::INVAL.into()),
+            // Any other error of the socket ends the service.
             received => execute_request(&mut rules, &buffer[..received?.bytes]),
         };
         let reply_number = match &outcome {
             // Zero means success.
             Ok(_) => 0,
-            // An error without a number counts as one of input and output.
+            // An error without an errno is sent as EIO.
             Err(error) => error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
         };
-        let opened_file = outcome.ok().flatten();
-        let opened_file = opened_file.as_ref().map(AsFd::as_fd);
-        channel::send_message(socket, &encode_message(&reply_number), opened_file.as_slice())?;
+        let created_file = outcome.ok().flatten();
+        let descriptor = created_file.as_ref().map(AsFd::as_fd);
+        channel::send_message(socket, &encode_message(&reply_number), descriptor.as_slice())?;
     }
 }
 
-/// Executes a request, if the rules permit it. Returns the created file, if it asks for one.
+/// Executes a request, if the rules permit it. Returns the created file; `None` for a request that creates none.
 fn execute_request(rules: &mut Rules, request: &[u8]) -> io::Result<Option<File>> {
     match decode_message(request).ok_or(Errno::INVAL)? {
         FileRequest::Start => Ok(None),

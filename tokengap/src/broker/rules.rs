@@ -24,7 +24,7 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// Opens the folders of the results. In one that does not exist, nothing can be created.
+    /// Opens the folders of the results. Skips a folder that cannot be opened: nothing can be created in it later.
     pub(crate) fn new(results: ResultFiles) -> Self {
         let folders_of_files = results.file.iter().filter_map(|file| file.parent());
         let paths: HashSet<&Path> = folders_of_files.chain(results.folder.iter().map(PathBuf::as_path)).collect();
@@ -51,10 +51,10 @@ impl Rules {
         Ok(file)
     }
 
-    /// Renames a file created here to a result. Replaces an existing file only with `--force`.
+    /// Renames a file created here to a result beside it. Replaces a file that was not created here only with `--force`.
     pub(super) fn rename_to_result(&mut self, from: &Path, to: &Path) -> io::Result<()> {
         let entry = self.find_entry(to)?;
-        // A file created here is this run's own.
+        // A file created here belongs to this run, so it may be replaced without `--force`.
         let replaces_foreign_file = entry.folder.find_file(entry.name)?.is_some() && !self.created.contains(to);
         let may_replace = !replaces_foreign_file || self.results.force;
         // A result is written next to the file that it replaces.

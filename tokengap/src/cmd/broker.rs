@@ -24,10 +24,10 @@ pub(crate) fn run_broker(args: &Args) -> anyhow::Result<ExitCode> {
     // A result file stands for its folder, in which the confinement permits writing.
     let files_in_folders: Vec<PathBuf> = folder.iter().map(|folder| folder.join("any")).collect();
     let paths: Vec<Option<&Path>> = file.iter().chain(&files_in_folders).map(|path| Some(path.as_path())).collect();
-    // A path through another process's root can be opened only before.
+    // Opens the folders before the confinement: afterwards, paths through the root of another process cannot be opened.
     let rules = broker::Rules::new(args.results.clone());
     confinement::confine_to_files(&[], &paths);
-    // It ends when tokengap does, which also receives these signals and then completes its files.
+    // This process ends when tokengap does. tokengap receives these signals, too, and needs this process to complete its files.
     ignore_ending_signals()?;
     broker::serve_requests(stdin(), rules).context("cannot serve requests for files")?;
     Ok(ExitCode::SUCCESS)

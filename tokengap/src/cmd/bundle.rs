@@ -136,12 +136,12 @@ fn tar_header(folder: &str, name: &str, bytes: u64, modified: Timestamp) -> [u8;
     let start = format!("{name:\0<100}0000600\x000000000\x000000000\0{size:011o}\0{seconds:011o}\0        0");
     let mut header = [0; TAR_BLOCK];
     header[..start.len()].copy_from_slice(start.as_bytes());
-    // Magic and version of the format.
+    // The offsets below are those of the fields in the format. First its magic and version.
     header[257..265].copy_from_slice(b"ustar\x0000");
     // The prefix, which readers put before the name.
     header[345..345 + folder.len()].copy_from_slice(folder.as_bytes());
     if bytes > TAR_MAX_OCTAL {
-        // The size as a binary number with the highest bit set, as GNU tar, libarchive and Python write and read it.
+        // The size as a big-endian number of twelve bytes with the highest bit set, as GNU tar, libarchive and Python write and read it.
         header[124..136].copy_from_slice(&((1 << 95) | u128::from(bytes)).to_be_bytes()[4..]);
     }
     let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
@@ -175,7 +175,7 @@ fn open_own_file(path: &Path) -> io::Result<File> {
 /// Copies a recording without its token ids into a new file in `folder`, which is removed when the result is dropped.
 fn copy_without_token_ids(original: &Recording, folder: &Path) -> anyhow::Result<TempPath> {
     let header = RecordingHeader { payload: RecordedPayload::Lengths, ..original.header().clone() };
-    // Blocks of a second, so that a replay of the copy seeks as fast.
+    // By default a block ends after a second, so that a replay of the copy seeks as fast. The anchors are those of the original.
     let options = RecordOptions { wait: true, anchor_every_ns: None, ..RecordOptions::default() };
     let created = tempfile::Builder::new()
         .prefix(".tokengap-")

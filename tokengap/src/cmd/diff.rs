@@ -88,10 +88,10 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// Parses a number between 0 and 1, without either.
+/// Parses a number that is greater than 0 and less than 1.
 fn parse_share(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        Ok(n) if n > 0.0 && n < 1.0 => Ok(n),
+        Ok(share) if share > 0.0 && share < 1.0 => Ok(share),
         _ => Err(String::from("expected a number between 0 and 1, for example 0.05")),
     }
 }

@@ -109,14 +109,14 @@ pub(crate) fn run_export(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         // The exporter escapes its output.
         let out = output::raw_stdout();
-        // On a terminal, it would be between the lines of the output.
+        // On a terminal, the progress would appear between the lines of the output.
         let progress = if out.is_terminal() { None } else { Some(Progress::labelled("exporting")) };
         write_export(&recording, args, out, progress)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses an output that no reader of Parquet could read.
+/// Fails if this build cannot write Parquet, or if the output would be a terminal or compressed twice.
 fn check_parquet_output(args: &Args) -> anyhow::Result<()> {
     ensure!(cfg!(feature = "parquet"), "cannot write Parquet: {}", missing_feature("parquet"));
     let path = output::destination_file(args.output.file());
@@ -139,7 +139,7 @@ fn time_range(args: &Args) -> Option<RangeInclusive<u64>> {
     Some(from.unwrap_or(0)..=to.unwrap_or(u64::MAX))
 }
 
-/// Converts a recording to the format of the arguments, and shows the progress.
+/// Converts a recording to the format of the arguments. Shows the progress, and reports damaged parts of the recording on stderr.
 fn write_export(
     recording: &Recording,
     args: &Args,

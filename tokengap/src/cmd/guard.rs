@@ -63,7 +63,7 @@ pub(crate) fn run_guard(args: &Args) -> anyhow::Result<ExitCode> {
     // Blocks until tokengap ends, however it ends: the kernel then closes its end of the pipe. An error is such an end, too.
     let mut message = String::new();
     let _ = std::io::stdin().read_to_string(&mut message);
-    // tokengap has restored the sockets itself.
+    // With a message, tokengap says that it has restored the sockets itself.
     if !message.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
@@ -78,7 +78,7 @@ pub(crate) fn run_guard(args: &Args) -> anyhow::Result<ExitCode> {
     if let (Some(child), Some(folder)) = (child, &args.remove) {
         // The command may still use its folder. A poll that a signal interrupts is repeated.
         while poll(&mut [PollFd::new(&child, PollFlags::IN)], None).is_err() {}
-        // The command may have removed it, and nobody is left to be told of an error.
+        // The command may have removed its folder already, and nobody is left to read an error.
         let _ = std::fs::remove_dir_all(folder);
     }
     Ok(ExitCode::SUCCESS)

@@ -70,7 +70,7 @@ pub(crate) fn run_import(args: &Args) -> anyhow::Result<ExitCode> {
     import_files(args)
 }
 
-/// Imports the files, and refuses to replace a recording before it reads them.
+/// Imports the files, then prints the report or completes the recording. Fails before it reads them if the recording exists already.
 fn import_files(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = args.record.as_ref().filter(|path| path.exists() && !args.report_output.output.force) {
         return Err(RecordError::Exists(path.clone()).into());
@@ -118,7 +118,7 @@ fn parse_zone(text: &str) -> Result<TimeZone, String> {
     if let Some(offset) = parse_offset(text) {
         return Ok(TimeZone::fixed(offset));
     }
-    TimeZone::get(text).map_err(|e| format!("{e}; expected an IANA name, an offset such as +01:00, or system"))
+    TimeZone::get(text).map_err(|error| format!("{error}; expected an IANA name, an offset such as +01:00, or system"))
 }
 
 /// Parses an offset such as `+01:00`; `None` for anything else.

@@ -53,7 +53,7 @@ impl LivePairs {
         self.screen.as_ref()?.borrow().shown_request()
     }
 
-    /// Whether the next join is due: never if nobody reads the pairs, and at shorter intervals for a screen that shows them.
+    /// Whether the next join is due. It never is if nobody reads the pairs. A screen that shows them gets shorter intervals.
     fn are_due(&self, is_served: bool) -> bool {
         let is_shown = self.screen.as_ref().is_some_and(|screen| screen.borrow().shows_pairs());
         if !is_shown && !is_served {
@@ -88,7 +88,8 @@ impl LivePairs {
         self.last_join = Some(LastJoin { at: began, duration: began.elapsed(), request: self.shown_request() });
     }
 
-    /// Joins these servers and shows their pairs, and the request that the screen shows. Returns the pair of each decode server.
+    /// Joins these servers. Gives the screen the pairs, and what they show about the request that is open there. Returns the pair of each
+    /// decode server.
     fn join_and_show(&self, servers: &[RunningServer<'_>]) -> Vec<PairOfRun> {
         let shown = self.shown_request();
         let joined = pair::join_newest(servers, self.slowest, NEWEST_FINISHED, shown.as_ref());
@@ -101,7 +102,7 @@ impl LivePairs {
     }
 }
 
-/// Gives each decode server's run its pair, and takes those of all other runs.
+/// Gives each decode server's run its pair, and removes the pairs of all other runs.
 pub(crate) fn set_pairs<S>(runs: &mut [Running<S>], pairs: Vec<PairOfRun>) {
     for run in &mut *runs {
         run.session.set_pair(None);

@@ -30,15 +30,15 @@ pub(crate) fn run_locator(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Starts a process for each request. It reads nothing else.
+/// Starts a process for each request on stdin. This process itself reads no library.
 fn start_analyses() -> anyhow::Result<()> {
     confinement::keep_rights_to_analyse();
-    // It ends when the prober does.
+    // This process ends when the prober closes its end of the socket.
     ignore_ending_signals()?;
     locator::supervise(stdin(), analysis_command).context("cannot analyse libraries")
 }
 
-/// Command that starts this program to analyse one library, for the probe points with the number `sought`.
+/// Command that starts this program to search one library for the kind of probe points with the number `sought`.
 fn analysis_command(sought: u32) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg("locator").arg(format!("--sought={sought}"));

@@ -28,7 +28,7 @@ pub(crate) struct Args {
 pub(crate) fn run_opener(args: &Args) -> anyhow::Result<ExitCode> {
     open_files::raise_limit(open_files::DISCOVERY);
     confinement::confine_opener();
-    // It ends when tokengap does, which also receives these signals and then completes its report.
+    // This process ends when tokengap does. tokengap receives these signals, too, and needs this process to complete its report.
     ignore_ending_signals()?;
     let permitted = Permitted { engines: engines::DISCOVERED, pids: args.pid.clone(), files: args.file.clone() };
     opener::serve(stdin(), permitted).context("cannot serve requests for files")?;

@@ -89,7 +89,9 @@ pub(crate) fn report_of_recordings(files: [&Path; 2], slowest: usize) -> anyhow:
     let mut joined = PairReport::new(&pair, &names, decode.side_by(), start, slowest).with_context(|| {
         format!("no request of {} is in {}: neither a room nor an id is in both", decode.name, prefill.name)
     })?;
+    // Its slowest requests would not be printed, so none is listed.
     let prefill_report = prefill.report(0);
+    // The only prefill server has the index 0.
     joined.add_prefill_report(0, &prefill_report);
     report.add_pair_report(joined);
     report.add_prefill_findings(&prefill.name, &prefill_report, pair.clock_uses()[0]);
@@ -103,7 +105,8 @@ struct RecordedPair {
 }
 
 impl RecordedPair {
-    /// Finds out which one is the prefill server. The side of one tells that of the other.
+    /// Finds out which of the two is the prefill server. If only one shows its side, the other gets the opposite one. Fails if neither
+    /// shows a side, or if both show the same.
     fn assign_sides(mut first: RecordedServer, mut second: RecordedServer) -> anyhow::Result<Self> {
         let Some(known) = first.side.or(second.side) else {
             bail!(
@@ -137,7 +140,8 @@ pub(crate) fn add_to_reports(finished: &mut [RunReport], pairs: Vec<PairOfRun>) 
     name_unjoined_servers(finished);
 }
 
-/// Says in the report of each decode server without a pair that its requests are on none of the watched prefill servers.
+/// Adds a note to the report of each decode server without a pair: its requests are on none of the watched prefill servers. Does nothing
+/// without prefill servers.
 fn name_unjoined_servers(finished: &mut [RunReport]) {
     let prefill = finished.iter().filter(|run| is_side_with_requests(run, "prefill"));
     let prefill_names: Vec<String> = prefill.map(|run| run.name.clone()).collect();
@@ -229,7 +233,8 @@ pub(crate) fn join_newest(
     joined
 }
 
-/// The shown request, if it is one of this pair. `None` if several of its requests have this id, so that none is shown wrongly.
+/// The request that the screen shows, if it belongs to this pair. `None` if several requests of the pair have its id, because the wrong one
+/// could be shown.
 fn find_shown_request(
     pair: &Pair<'_>,
     prefill_servers: &[PrefillName],
@@ -263,7 +268,8 @@ fn servers_of_side<'s, 'a>(
 }
 
 impl RunningServer<'_> {
-    /// How the clocks of this prefill server and of a decode server are related. Without anchors both ran on this machine.
+    /// How the clocks of this prefill server and of a decode server are related. They are the same unless both have an anchor, because a
+    /// server without one runs on this machine.
     fn clocks_with(&self, decode: &Self) -> PairClocks {
         match (self.anchor, decode.anchor) {
             (Some(prefill), Some(decode)) => PairClocks::of_anchors(prefill, decode),

@@ -24,7 +24,7 @@ pub(crate) fn pick_arguments() -> anyhow::Result<Option<Vec<String>>> {
     pick_source(demo_offers().collect(), &found)
 }
 
-/// Repeatedly sends the sources found, until the receiver is dropped.
+/// Searches for sources once a second and sends what was found, until the receiver is dropped.
 fn search_loop(sender: &Sender<FoundSources>) {
     let mut watcher = Watcher::new(discover::DiscoverOptions::new(engines::DISCOVERED));
     loop {
@@ -50,14 +50,14 @@ fn search_loop(sender: &Sender<FoundSources>) {
     }
 }
 
-/// The offer to attach to an engine; `None` if none of its processes is its main one.
+/// The offer to attach to an engine; `None` if its main process is unknown.
 fn engine_offer(engine: &Engine) -> Option<SourceOffer> {
     let pid = engine.main_process()?.id.pid;
-    let headline = engine.to_string();
+    let description = engine.to_string();
     let processes = engine.processes.len();
     Some(SourceOffer {
         kind: SourceKind::Engine,
-        title: headline.lines().next().unwrap_or_default().trim().to_owned(),
+        title: description.lines().next().unwrap_or_default().trim().to_owned(),
         note: format!("attach to its {processes} processes, passively (pid {pid} and others)"),
         command: vec!["attach".into(), "--pid".into(), pid.to_string()],
     })
@@ -79,6 +79,7 @@ fn served_run_offers() -> Vec<SourceOffer> {
         if let Some(command) = watch_arguments(&words) {
             offers.push(SourceOffer {
                 kind: SourceKind::Served,
+                // The address follows the name of the command.
                 title: command[1].clone(),
                 note: format!("watch it: served by process {pid}"),
                 command,
@@ -88,7 +89,7 @@ fn served_run_offers() -> Vec<SourceOffer> {
     offers
 }
 
-/// Value of a flag, as `--flag value` or `--flag=value`.
+/// Value of a flag, given as `--flag value` or `--flag=value`; `None` if the flag is missing or has no value.
 fn flag_value<'a>(words: &[&'a str], flag: &str) -> Option<&'a str> {
     for (index, word) in words.iter().enumerate() {
         if *word == flag {
@@ -101,7 +102,7 @@ fn flag_value<'a>(words: &[&'a str], flag: &str) -> Option<&'a str> {
     None
 }
 
-/// Arguments to watch the run served by a tokengap with this command line.
+/// Arguments to watch the run served by a tokengap with this command line; `None` if the command line shows no address to connect to.
 fn watch_arguments(words: &[&str]) -> Option<Vec<String>> {
     if !Path::new(words.first()?).ends_with("tokengap") {
         return None;
@@ -112,6 +113,7 @@ fn watch_arguments(words: &[&str]) -> Option<Vec<String>> {
     if port.parse::<u16>().ok()? == 0 {
         return None;
     }
+    // A run that listens on all addresses is reachable by the loopback address, too.
     let is_any_address = matches!(host, "0.0.0.0" | "[::]");
     let host = if is_any_address { "127.0.0.1" } else { host };
     let mut command = vec!["watch".to_owned(), format!("{host}:{port}")];
@@ -140,7 +142,7 @@ struct FoundRecording {
 }
 
 impl FoundRecording {
-    /// The recording of this entry of a folder; `None` if it is no file with the name of one.
+    /// The recording of this entry of a folder; `None` if it is not a readable file with the extension `tgap`.
     fn read(entry: &DirEntry) -> Option<Self> {
         let name = entry.file_name().into_string().ok()?;
         let metadata = entry.metadata().ok()?;
@@ -154,9 +156,9 @@ impl FoundRecording {
 
     /// The offer to replay the recording.
     fn into_offer(self) -> SourceOffer {
-        let age = self.written_at.elapsed().unwrap_or_default();
+        let elapsed = self.written_at.elapsed().unwrap_or_default();
         let size = format_bytes(self.bytes);
-        let age = format_duration(age.as_nanos() as u64);
+        let age = format_duration(elapsed.as_nanos() as u64);
         SourceOffer {
             kind: SourceKind::Recording,
             note: format!("replay it: {size}, written {age} ago"),

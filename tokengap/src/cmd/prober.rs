@@ -43,12 +43,12 @@ impl Args {
     }
 }
 
-/// The process that has the probe, and sets uprobes at the request of a confined tokengap.
+/// The process that loads the eBPF programs, and attaches probes at the request of a confined tokengap.
 pub(crate) fn run_prober(args: &Args) -> anyhow::Result<ExitCode> {
-    // This process may start none later.
+    // Once confined, this process may start no other.
     let locator = confinement::start_locator()?;
     confinement::confine_prober();
-    // It ends when tokengap does, which also receives these signals and then completes its report.
+    // This process ends when tokengap does. tokengap receives these signals, too, and needs this process to complete its report.
     ignore_ending_signals()?;
     let settings = ProberSettings { options: args.probe_options(), servers: inner_servers(), locator };
     prober::serve(stdin(), settings, confinement::refuse_programs).context("cannot serve requests for probes")?;

@@ -47,9 +47,9 @@ pub(crate) struct Args {
 
 /// `tokengap replay`: plays a recording on the screen, or prints its report.
 pub(crate) fn run_replay(args: &Args) -> anyhow::Result<ExitCode> {
-    // The screen can export a report into the working folder.
-    let here = if args.outcome.is_headless() { None } else { Some(Path::new("report.json")) };
-    confinement::confine_to_files(&[&args.file], &[here]);
+    // The screen can export a report into the working folder. The name stands for any file there.
+    let exported = if args.outcome.is_headless() { None } else { Some(Path::new("report.json")) };
+    confinement::confine_to_files(&[&args.file], &[exported]);
     let recording = Recording::open(&args.file)?;
     if args.outcome.is_headless() {
         if !args.outcome.asks_for_report() {

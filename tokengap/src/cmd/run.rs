@@ -116,10 +116,10 @@ pub(crate) fn run_child_command(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(app::exit_code(report.severity, args.live.outcome.fail_on))
 }
 
-/// Restricts the process to the access needed once the child runs.
+/// Restricts this process to the access that it needs once the command runs.
 fn confine_run(args: &Args, folder: &Path) -> anyhow::Result<()> {
     let mut plan = confinement::live_plan_without_results(Work::Move, &args.live);
-    // To end a command that has changed its user.
+    // `CAP_KILL` is needed to end a command that has changed its user.
     plan.keep |= confinement::probe_capabilities() | Capabilities::KILL;
     plan.write.push(folder.to_owned());
     args.report.iter().for_each(|report| plan.permit_creation(report));
@@ -133,7 +133,7 @@ fn create_log_file(args: &Args) -> anyhow::Result<(File, PathBuf)> {
         Some(path) => path.clone(),
         None => std::env::temp_dir().join(format!("tokengap-run-{}.log", std::process::id())),
     };
-    // The output may contain prompts, so that only its user may read it.
+    // The output may contain prompts, so only the file's owner may read it.
     let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path);
     let file = file.with_context(|| format!("cannot create {} for the output of the command", path.display()))?;
     Ok((file, path))

@@ -48,10 +48,12 @@ fn parse_named_report(text: &[u8], name: &str) -> anyhow::Result<Report> {
     parse_report(text).with_context(|| format!("{name} is not a tokengap report"))
 }
 
-/// Whether the file begins like JSON. An empty one counts as JSON that ends too early.
+/// Whether the first character of the file is that of a JSON object. An empty file counts as JSON, so that the error says that it is empty.
 #[expect(clippy::disallowed_methods, reason = "a recording or report that the user named")]
 fn is_json(file: &Path) -> std::io::Result<bool> {
-    let mut start = [0; 64];
+    /// Number of bytes in which the first character is searched.
+    const START_BYTES: usize = 64;
+    let mut start = [0; START_BYTES];
     let length = File::open(file)?.read(&mut start)?;
     Ok(length == 0 || start[..length].trim_ascii_start().starts_with(b"{"))
 }
@@ -59,6 +61,7 @@ fn is_json(file: &Path) -> std::io::Result<bool> {
 /// Reads a report of at most `LARGEST_JSON` bytes.
 fn read_limited(from: impl Read) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
+    // One byte more shows that the limit is exceeded.
     from.take(LARGEST_JSON + 1).read_to_end(&mut bytes)?;
     ensure!(bytes.len() as u64 <= LARGEST_JSON, "it is larger than the limit for reports of {LARGEST_JSON} bytes");
     Ok(bytes)

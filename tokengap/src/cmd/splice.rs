@@ -81,13 +81,14 @@ pub(crate) fn run_splice(args: &Args) -> anyhow::Result<ExitCode> {
     // The guard must have the user that writes the notes.
     let account = if confinement::is_disabled() { account::own_account() } else { located.account };
     let guard = Guard::start(&located.folders(), Some(account), None)?;
-    // No other program starts after this point, and no message has been read yet. From here on, sockets are reached with the engine's rights.
+    // The confinement comes after the last program was started and before the first message is read. From here on, sockets are reached with
+    // the rights of the engine's user.
     let mut needs = confinement::live_plan_without_results(Work::Move, &args.live);
     needs.keep |= confinement::probe_capabilities();
     confinement::confine_as(located.account, needs, &args.live)?;
     let Movable { planned, unmovable } = located.select_movable()?;
-    for left in unmovable {
-        errln!("tokengap: not changed: {left}");
+    for reason in unmovable {
+        errln!("tokengap: not changed: {reason}");
     }
     let prepared = Prepared::new(engine, planned)?;
     err!("tokengap: sockets to move behind the relay:\n{}", prepared.describe());
@@ -117,13 +118,13 @@ pub(crate) fn run_splice(args: &Args) -> anyhow::Result<ExitCode> {
     app::print_report(&report, args.live.outcome)
 }
 
-/// Prints the result of the move.
+/// Prints how long the move interrupted the connections, and whether requests continued across it without a missing chunk.
 fn print_result(splice: &Splice) {
     errln!("tokengap: moved; connections were interrupted for {} ms", splice.outage.as_millis());
     for doubt in &splice.doubts {
         errln!("tokengap: {doubt}");
     }
-    // The report says so if this could not be checked.
+    // An error means that continuity could not be checked. The report shows it, so nothing is printed here.
     if let Ok(seen) = splice.seen() {
         if seen.broken.is_empty() {
             errln!(
@@ -138,7 +139,7 @@ fn print_result(splice: &Splice) {
     }
 }
 
-/// Asks on the terminal whether to go on.
+/// Asks on the terminal whether to go on. Returns whether the answer was yes; fails without a terminal.
 fn ask_for_confirmation() -> anyhow::Result<bool> {
     ensure!(
         std::io::stdin().is_terminal(),
@@ -151,7 +152,7 @@ fn ask_for_confirmation() -> anyhow::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// `tokengap splice --restore`: moves sockets back that a killed tokengap has left. Exit code 2 if one could not be.
+/// `tokengap splice --restore`: moves sockets back that a killed tokengap has left behind. Exit code 2 if one could not be moved back.
 fn restore_recorded(args: &Args) -> anyhow::Result<ExitCode> {
     let mut folders = args.folder.clone();
     // Engines create their sockets among the temporary files.

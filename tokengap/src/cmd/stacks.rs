@@ -18,7 +18,7 @@ pub(crate) struct Args {
 
 /// The process that reads Python stacks, or its supervisor.
 pub(crate) fn run_stacks(args: &Args) -> anyhow::Result<ExitCode> {
-    // It ends when tokengap does, which also receives these signals.
+    // This process ends when tokengap does. tokengap receives these signals, too.
     ignore_ending_signals()?;
     if args.reader {
         confinement::confine_stacks();

@@ -79,7 +79,7 @@ pub(crate) fn run_tap(args: &Args) -> anyhow::Result<ExitCode> {
         args.queue_bytes,
         args.max_buffered
     );
-    // The relay needs no right of root.
+    // The relay needs no right of root, so root changes to the user of the endpoints.
     let account = if rustix::process::geteuid().is_root() {
         account::account_for_endpoints(&args.listen, &args.upstream)?
     } else {
@@ -88,7 +88,7 @@ pub(crate) fn run_tap(args: &Args) -> anyhow::Result<ExitCode> {
     let mut plan = confinement::live_plan_without_results(Work::Network, &args.live);
     confinement::allow_relay(&mut plan, &args.listen, &args.upstream);
     confinement::confine_as(account, plan, &args.live)?;
-    // Two per connection.
+    // Each connection has two sockets.
     open_files::raise_limit(args.max_connections as u64 * 2 + OTHER_FILES);
     let options = RelayOptions {
         formats: engines::FORMATS,
@@ -113,7 +113,7 @@ pub(crate) fn run_tap(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// State of an upstream, judged by its address only, because a test connection would reach the receiver.
+/// Warning about an upstream whose socket file does not exist; empty for any other. A test connection would disturb the receiver.
 fn note_on_upstream(upstream: &Endpoint) -> &'static str {
     let is_missing = matches!(upstream, Endpoint::Path(path) if !path.exists());
     if is_missing { " (does not exist yet: clients are disconnected and must retry)" } else { "" }
@@ -131,7 +131,7 @@ fn worker_number(names: &[Option<&String>], index: usize) -> Option<u16> {
     Some(pairs_before as u16)
 }
 
-/// The hops of the arguments: each --listen with its --upstream, and with its name if --hop is given.
+/// The hops of the arguments: each --listen with its --upstream, and with its name if --hop is given. Fails if their numbers differ.
 fn parse_hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
     let listens = args.listen.len();
     let upstreams = args.upstream.len();

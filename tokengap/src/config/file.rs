@@ -25,11 +25,11 @@ pub(super) struct Entry {
 }
 
 impl ConfigFile<'_> {
-    /// Creates the error `what` at this byte of the text: `FILE:LINE:COLUMN: what`.
+    /// Creates the error `FILE:LINE:COLUMN: what`, with the position of the byte `offset`.
     pub(super) fn error_at(&self, offset: usize, what: &str) -> anyhow::Error {
-        let before = self.text.get(..offset).unwrap_or(self.text);
-        let line = before.matches('\n').count() + 1;
-        let start_of_line = before.rsplit('\n').next().unwrap_or_default();
+        let text_before = self.text.get(..offset).unwrap_or(self.text);
+        let line = text_before.matches('\n').count() + 1;
+        let start_of_line = text_before.rsplit('\n').next().unwrap_or_default();
         let column = start_of_line.chars().count() + 1;
         anyhow::anyhow!("{}:{line}:{column}: {what}", self.path.display())
     }
@@ -52,12 +52,13 @@ impl ConfigFile<'_> {
                 return Err(self.error_at(key_offset(root, name, item), &what));
             }
             if name != SHARED_SECTION && name != section {
-                // Only to find its errors.
+                // A section of another command is read only to find its errors.
                 self.section_entries(root, command, name, name)?;
             }
         }
         let mut entries = self.section_entries(root, command, SHARED_SECTION, section)?;
         for own in self.section_entries(root, command, section, section)? {
+            // Replaces the shared value of the same flag.
             entries.retain(|entry| entry.arg.get_id() != own.arg.get_id());
             entries.push(own);
         }
@@ -74,7 +75,7 @@ impl ConfigFile<'_> {
     ) -> anyhow::Result<Vec<Entry>> {
         let mut known_flags = settable_flags(command, subcommand);
         if name == SHARED_SECTION {
-            // Only flags that all sources have.
+            // Keep only the flags that all sources have.
             for source in SOURCES {
                 let flags = settable_flags(command, source);
                 known_flags.retain(|arg| flags.iter().any(|flag| long_name(flag) == long_name(arg)));
@@ -98,12 +99,13 @@ impl ConfigFile<'_> {
     }
 }
 
+/// Byte offset of a key, or of its value if the parser has no position of the key; 0 without both.
 fn key_offset(table: &dyn toml_edit::TableLike, key: &str, item: &Item) -> usize {
-    let of_key = table.key(key).and_then(toml_edit::Key::span);
-    of_key.or_else(|| item.span()).map_or(0, |span| span.start)
+    let key_span = table.key(key).and_then(toml_edit::Key::span);
+    key_span.or_else(|| item.span()).map_or(0, |span| span.start)
 }
 
-/// `; did you mean X?` with the most similar of the known names, if any is similar.
+/// `; did you mean X?` with the most similar of the known names; empty if none is similar.
 fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     closest(name, known).map_or_else(String::new, |known| format!("; did you mean {known}?"))
 }

@@ -45,7 +45,7 @@ fn words_of_switch(flag: String, value: &Value) -> Option<Vec<OsString>> {
     Some(if is_on { vec![flag.into()] } else { Vec::new() })
 }
 
-/// The flag as often as the value says, which clap counts in a byte. `None` if the value is no such number.
+/// The flag, repeated as often as the value says. `None` if the value is no number from 0 to 255: clap counts repetitions in a byte.
 fn words_of_counter(flag: String, value: &Value) -> Option<Vec<OsString>> {
     let count = u8::try_from(value.as_integer()?).ok()?;
     Some(vec![flag.into(); usize::from(count)])
@@ -84,11 +84,14 @@ fn kind_in_words(value: &Value) -> &'static str {
 
 /// The most similar of the known names, if any is similar.
 pub(crate) fn closest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let like = known.map(|k| (strsim::normalized_damerau_levenshtein(name, k), k)).filter(|(score, _)| *score > 0.5);
-    like.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known)
+    /// Names with at most this similarity are no typing errors; 1 is equality.
+    const MIN_SIMILARITY: f64 = 0.5;
+    let scored = known.map(|candidate| (strsim::normalized_damerau_levenshtein(name, candidate), candidate));
+    let similar = scored.filter(|(score, _)| *score > MIN_SIMILARITY);
+    similar.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, candidate)| candidate)
 }
 
-/// The effective configuration as a file that reproduces it: the section with the flags that are set; defaults appear as comments.
+/// The effective configuration as a file that reproduces it: one section with a line for each flag. Defaults are comments.
 pub(crate) fn effective_config(command: &Command, section: &str, matches: &ArgMatches) -> String {
     let lines = settable_flags(command, section).iter().filter_map(|arg| config_line(arg, matches)).collect::<Vec<_>>();
     format!("[{section}]\n{}\n", lines.join("\n"))
@@ -103,7 +106,7 @@ fn config_line(arg: &Arg, matches: &ArgMatches) -> Option<String> {
         ArgAction::SetTrue => matches.get_flag(id).into(),
         ArgAction::Count => i64::from(matches.get_count(id)).into(),
         ArgAction::Append => Value::Array(raw_values(id, matches).collect::<Array>()),
-        // Of several, the last one counts.
+        // If the flag is given several times, the last value counts.
         _ => match raw_values(id, matches).next_back() {
             Some(value) => value,
             None => return Some(format!("# {long} is not set")),
@@ -113,7 +116,7 @@ fn config_line(arg: &Arg, matches: &ArgMatches) -> Option<String> {
     Some(format!("{comment}{long} = {value}"))
 }
 
-/// The raw words of a flag's values: a parsed value has lost its form, such as the unit of a duration.
+/// Values of a flag as they were written. A parsed value has lost its form, such as the unit of a duration.
 fn raw_values(id: &str, matches: &ArgMatches) -> impl DoubleEndedIterator<Item = Value> {
     matches.get_raw(id).into_iter().flatten().map(|raw| toml_value(&raw.to_string_lossy()))
 }

@@ -54,7 +54,7 @@ impl FileRequest {
         // Ignore errors, since the file may provide required flags.
         let matches = command.clone().ignore_errors(true).try_get_matches_from(line).ok()?;
         let (section, matches) = matches.subcommand()?;
-        // Commands without the flag answer with an error.
+        // A command without this flag returns an error; with the flag, there may be no value.
         let path = matches.try_get_one::<PathBuf>("config").ok()??.clone();
         Some(Self { path, section: section.to_owned(), matches: matches.clone() })
     }
@@ -86,14 +86,15 @@ fn insert_flags(
     Ok(line)
 }
 
-/// Checks with clap whether the flag accepts the value. Other errors, such as of missing flags, are those of the whole command line.
+/// Checks with clap whether the flag accepts the value. Ignores other errors, such as a missing flag, because `words` are only a part of
+/// the command line.
 fn check_value(command: &Command, section: &str, words: &[OsString]) -> Result<(), String> {
     let line = ["tokengap".into(), section.into()].into_iter().chain(words.iter().cloned());
     match command.clone().try_get_matches_from(line) {
         Err(error) if matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue) => {
             let message = error.to_string();
-            let first = message.lines().next().unwrap_or_default();
-            Err(first.trim_start_matches("error: ").to_owned())
+            let first_line = message.lines().next().unwrap_or_default();
+            Err(first_line.trim_start_matches("error: ").to_owned())
         }
         _ => Ok(()),
     }

@@ -46,7 +46,7 @@ impl Configured {
         Ok(Self { section: section.to_owned(), matches: matches.clone() })
     }
 
-    /// Reads the file again, and changes the log level if it does. Returns the new flags, and a message about the changed ones. An error changes
+    /// Reads the file again and sets the log level by it. Returns the new flags, and a message about the changed ones. An error changes
     /// nothing.
     pub(crate) fn reload(&mut self) -> anyhow::Result<(LiveArgs, String)> {
         let new = Self::read_current()?;
@@ -62,16 +62,17 @@ impl Configured {
     }
 }
 
-/// Lists the changed flags, and those that take effect at the next start.
+/// Message that lists the changed flags, and separately those that take effect at the next start. Such a message begins with `!`.
 fn describe_changes(old: &str, new: &str) -> String {
     // Both texts list the same flags in the same order.
     let mut changed_now = Vec::new();
     let mut changed_later = Vec::new();
     for (old_line, new_line) in old.lines().zip(new.lines()) {
         if old_line != new_line {
+            // A flag with its default value is a comment.
             let name = new_line.trim_start_matches("# ").split(' ').next().unwrap_or_default();
-            let names = if RELOADABLE_FLAGS.contains(&name) { &mut changed_now } else { &mut changed_later };
-            names.push(name);
+            let changed = if RELOADABLE_FLAGS.contains(&name) { &mut changed_now } else { &mut changed_later };
+            changed.push(name);
         }
     }
     let mut parts = Vec::new();

@@ -67,8 +67,8 @@ impl<'a> BoundEndpoints<'a> {
         endpoints
     }
 
-    /// Schedulers connect to several sockets of the main process: output, requests, RPC, metrics. The output socket is the one that
-    /// detokenizers also connect to (they are started even where they are idle).
+    /// Interprets a wire from a scheduler to the main process. Schedulers connect to several sockets of it: output, requests, RPC, metrics.
+    /// The output socket is the one that detokenizers also connect to (they are started even where they are idle).
     fn scheduler_to_main(&self, wire: &Wire<'_>, confidence: Confidence) -> Option<Reading> {
         let output_endpoints = self.endpoints_with(wire.acceptor, DETOKENIZER);
         if output_endpoints.contains(&wire.endpoint) {
@@ -80,10 +80,10 @@ impl<'a> BoundEndpoints<'a> {
         other_endpoints.retain(|endpoint| {
             output_endpoints.first().is_none_or(|output| transport_of(output) == transport_of(endpoint))
         });
-        let is_only_other = other_endpoints.len() == 1;
+        let has_one_other = other_endpoints.len() == 1;
         let Some(output_endpoint) = output_endpoints.first() else {
-            // One of these sockets has the output, and of several only the traffic shows which.
-            let carries = if is_only_other { Carries::Output } else { Carries::Unknown };
+            // One of these sockets has the output. If there are several, only the traffic shows which one.
+            let carries = if has_one_other { Carries::Output } else { Carries::Unknown };
             return Some(Reading::forward(carries, Confidence::Inferred));
         };
         // An engine binds all its sockets with one transport; the transfer server of a prefill engine is TCP.
@@ -91,7 +91,7 @@ impl<'a> BoundEndpoints<'a> {
             return None;
         }
         // Beside the output, schedulers without a controller connect to the socket with their requests.
-        if is_only_other && self.endpoints_with(wire.acceptor, DP_CONTROLLER).is_empty() {
+        if has_one_other && self.endpoints_with(wire.acceptor, DP_CONTROLLER).is_empty() {
             return Some(Reading::requests_back(Confidence::Inferred));
         }
         Some(Reading::forward(Carries::Unknown, Confidence::Inferred))
@@ -103,7 +103,7 @@ fn transport_of(endpoint: &str) -> Option<&str> {
     endpoint.split(':').next()
 }
 
-/// Interprets a wire of which only the accepting side is visible.
+/// Interprets a wire of which only the accepting side is visible. `None` for a role that receives no output.
 fn read_one_sided_wire(acceptor: Role) -> Option<Reading> {
     let carries = match acceptor {
         TOKENIZER | ROUTER => Carries::Unknown,

@@ -43,7 +43,7 @@ fn infer_from_children(nodes: &[Node], roles: &mut Roles) {
 
 /// Infers the roles of unnamed processes from named neighbours, until no role changes.
 fn infer_from_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
-    // A role that was found may name the next process.
+    // A role that was found may show the role of the next process.
     loop {
         let mut has_changed = false;
         for &(from, to) in edges {
@@ -66,7 +66,8 @@ struct NeighbourRole {
     role: Role,
 }
 
-/// Role of the unnamed end of an edge whose other end is named. `None` if both are, or none, or the edge does not tell.
+/// Role of the unnamed end of an edge whose other end is named. `None` if both ends are named, if neither is, or if the role of the named
+/// end does not show that of the other.
 fn role_by_neighbour(from: usize, to: usize, edges: &[Edge], roles: &Roles) -> Option<NeighbourRole> {
     match (known_role(roles, from), known_role(roles, to)) {
         (None, Some(receiver)) => {
@@ -141,7 +142,7 @@ fn has_outgoing_edge(edges: &[Edge], node: usize) -> bool {
     edges.iter().any(|&(from, _)| from == node)
 }
 
-/// Turns the main process of an engine with tokenizer workers into a router.
+/// Turns the main process of an engine with tokenizer workers into a router, unless the user has set its role.
 fn mark_routers(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     for node in 0..nodes.len() {
         if known_role(roles, node) != Some(TOKENIZER) {

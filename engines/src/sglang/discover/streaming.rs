@@ -127,12 +127,12 @@ impl StreamingRules<'_> {
     /// Value of an environment variable that is parsed like SGLang's `EnvBool`; `None` if it is not set or not readable.
     fn environment_switch(&self, name: &str) -> Option<Setting<bool>> {
         let value = self.evidence.variable(name)?;
-        let on = match value.to_ascii_lowercase().as_str() {
+        let is_on = match value.to_ascii_lowercase().as_str() {
             "true" | "1" | "yes" | "y" => true,
             "false" | "0" | "no" | "n" => false,
             _ => return None,
         };
-        Some(Setting::new(on, Origin::Environment { pid: self.evidence.pid, variable: format!("{name}={value}") }))
+        Some(Setting::new(is_on, Origin::Environment { pid: self.evidence.pid, variable: format!("{name}={value}") }))
     }
 
     /// Codec of the engine's frames.
@@ -212,6 +212,7 @@ impl StreamingRules<'_> {
             return None;
         }
         let creates_task = python.value < (PythonVersion { major: 3, minor: 12 });
+        // The additional task takes two more turns.
         let turns = if creates_task { 3 } else { 1 };
         Some(Setting::new(turns, python.origin.clone()))
     }
@@ -225,7 +226,7 @@ impl StreamingRules<'_> {
         match skips_tokenizer_init {
             Some(true) => on_token_path,
             Some(false) => on_text_path,
-            // Which path it is does not matter if both have the same mode.
+            // The path is unknown, which does not matter if both have the same mode.
             None => on_token_path.filter(|token| on_text_path.is_some_and(|text| text.value == token.value)),
         }
     }

@@ -48,14 +48,14 @@ fn read_server_error(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement
     read_status(500, rest, sink)
 }
 
-/// Parses the last two digits of a status and its phrase, which end the line.
+/// Parses the last two digits of a status and its phrase, which end the line. `first` is the status with the first digit only: 400 or 500.
 fn read_status(first: u16, rest: &str, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
     let (digits, phrase) = rest.split_at_checked(2).ok_or(MalformedLine)?;
     let phrase = phrase.trim_end();
     let is_phrase = phrase.is_empty() || phrase.starts_with(' ');
     let has_only_words = phrase.bytes().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b' ' | b'-' | b'\''));
     let has_only_digits = digits.bytes().all(|byte| byte.is_ascii_digit());
-    // A line in a prompt goes on.
+    // Such a line inside a prompt is followed by other text, so it is not taken for a status.
     if !(is_phrase && has_only_words && has_only_digits) {
         return Err(MalformedLine);
     }

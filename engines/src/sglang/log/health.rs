@@ -25,7 +25,7 @@ pub(super) fn read_failed_check(
         // The request is from the quarter of an hour before the line. The offset of its time zone is a number of quarters, so the remainders
         // of both times are comparable.
         let asked_ago_s = (line_s % QUARTER_S + QUARTER_S - asked_s % QUARTER_S) % QUARTER_S;
-        // A line that is that late, or another clock's: the wait in the line is certain.
+        // The line may be late, or its time may be from another clock. The request was sent at least as long ago as the line says.
         let asked_ago_s = asked_ago_s.max(waited_s);
         // The last message may have come before midnight.
         let silent_before_s = (asked_s + DAY_S - last_message_s) % DAY_S;
@@ -36,7 +36,7 @@ pub(super) fn read_failed_check(
     Ok(())
 }
 
-/// Parses `05:49:14` behind `key` to seconds.
+/// Seconds since midnight of the time `05:49:14` behind `key`; `None` without a valid time.
 fn time_of_day_s(text: &str, key: &str) -> Option<u64> {
     let mut parts = value_of_key(text, key)?.trim_end_matches('.').split(':');
     let mut seconds = 0;

@@ -31,7 +31,7 @@ impl<'l> Iterator for Fields<'l> {
     }
 }
 
-/// Strings of a value, without their quotes: of one string, or of a list of strings.
+/// Strings in a value, without their quotes. The value is one string or a list of strings. Ends where a string is cut.
 pub(super) fn strings_in(value: &str) -> impl Iterator<Item = &str> {
     let mut rest = value;
     std::iter::from_fn(move || {

@@ -65,7 +65,7 @@ pub(super) fn read_record(
     record: &JsonRecord<'_>,
     sink: &mut dyn FnMut(&Statement<'_>),
 ) -> Option<Result<&'static str, MalformedLine>> {
-    // Form of the record, and the stage that it is itself.
+    // Form of the record, and the stage at which it is written. Records of request metrics show no stage themselves.
     let (form, logged_stage) = match record.text_of("event").as_deref() {
         Some("request.received") => ("request-received", Some("receive_logged")),
         Some("request.finished") => ("request-finished", Some("finish_logged")),
@@ -139,14 +139,14 @@ pub(super) fn read_finish(
     Ok(())
 }
 
-/// The requests that a line is about: of several, only the one with the `id` of the output, if the line has one. `None` if no rid is readable.
+/// The requests that a line is about. If one of several has the `id` of the output, only that one. `None` if no rid is readable.
 fn named_requests<'l>(rids: impl Iterator<Item = &'l str>, id: Option<&str>) -> Option<Vec<LoggedRid<'l>>> {
     let named: Vec<LoggedRid<'l>> = rids.filter_map(LoggedRid::parse).collect();
     if named.is_empty() {
         return None;
     }
     match named.iter().find(|rid| Some(rid.text) == id) {
-        Some(of_output) => Some(vec![*of_output]),
+        Some(answered) => Some(vec![*answered]),
         None => Some(named),
     }
 }
@@ -158,15 +158,18 @@ fn emit_stage_of_each(rids: &[LoggedRid<'_>], name: &str, sink: &mut dyn FnMut(&
     }
 }
 
-/// Passes the stages of a finished request to `sink`, each with its time; `number_of` returns the number in the field of this name.
+/// Passes the stages of a finished request to `sink`, each with its time. Leaves out stages without a time. `number_of` returns the number
+/// in the field of this name.
 fn emit_times(
     rid: LoggedRid<'_>,
     is_streamed: Option<bool>,
     number_of: impl Fn(&str) -> Option<f64>,
     sink: &mut dyn FnMut(&Statement<'_>),
 ) {
+    /// Numbers below fit 32 bits.
+    const TOKEN_LIMIT: f64 = 4e9;
     // Below the limit, the cast loses only a fraction, which a count does not have.
-    let tokens = number_of(TOKENS).filter(|tokens| (0.0..4e9).contains(tokens)).map(|tokens| tokens as u32);
+    let tokens = number_of(TOKENS).filter(|tokens| (0.0..TOKEN_LIMIT).contains(tokens)).map(|tokens| tokens as u32);
     let first_token_ns = match (number_of(ARRIVAL), number_of(FIRST_TOKEN_LATENCY)) {
         (Some(arrival), Some(latency)) => epoch_seconds_to_ns(arrival + latency),
         _ => None,

@@ -9,6 +9,9 @@ use super::stage_statement;
 
 /// A longer duration is a time by mistake: releases subtract an unset time, which is 0, from one since the epoch or since boot.
 const MAX_DURATION_MS: f64 = 86_400_000.0;
+const NS_PER_MS: f64 = 1e6;
+/// Maximum number of phases in a line: bootstrap, allocation, transfer, queue, and forward.
+const MAX_PHASES: usize = 5;
 
 /// `ServerRole` of the server that wrote the line.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,7 +27,7 @@ struct LoggedPhase {
     end: &'static str,
 }
 
-/// A duration that cannot be.
+/// The line has a duration that cannot be true.
 struct Impossible;
 
 /// Parses `4f1c, input_len=12, output_len=30, type=unified): queue_duration=1.00ms, forward_duration=4.50ms, entry_time=1768722900.123`.
@@ -118,7 +121,7 @@ impl<'l> LineFields<'l> {
         fields
     }
 
-    /// Adds the field in a word whose first `=` is at `equals_at`.
+    /// Adds the field in a word whose first `=` is at `equals_at`. Ignores a word without a field, and fields beyond the maximum.
     fn add_word(&mut self, word: &'l str, equals_at: Option<usize>) {
         if let Some(field) = parse_field(word, equals_at)
             && !field.key.is_empty()
@@ -144,7 +147,7 @@ impl<'l> LineFields<'l> {
     fn duration_ns_of(&self, keys: &[&str]) -> Result<Option<u64>, Impossible> {
         let Some(value) = self.value_of(keys) else { return Ok(None) };
         match parse_number(value) {
-            Some(ms) if ms < MAX_DURATION_MS => Ok(Some((ms * 1e6).round() as u64)),
+            Some(ms) if ms < MAX_DURATION_MS => Ok(Some((ms * NS_PER_MS).round() as u64)),
             _ => Err(Impossible),
         }
     }
@@ -172,8 +175,8 @@ fn parse_number(value: &str) -> Option<f64> {
     (number.is_finite() && number >= 0.0).then_some(number)
 }
 
-/// Passes the id and the room of a request to `sink` if this server is one of a pair, which runs half of the request. Both servers log the same
-/// `bootstrap_room`.
+/// Passes the id and the room of a request to `sink` if this server runs one half of it. The servers of a pair log the same
+/// `bootstrap_room`. Does nothing for a single server, and without a whole id.
 fn emit_half(request: &LineFields<'_>, rid: LoggedRid<'_>, role: ServerRole, sink: &mut dyn FnMut(&Statement<'_>)) {
     if role == ServerRole::Unified || rid.is_truncated {
         return;
@@ -189,7 +192,7 @@ fn emit_half(request: &LineFields<'_>, rid: LoggedRid<'_>, role: ServerRole, sin
     }
 }
 
-/// Wall time at which the first phase began.
+/// Wall time at which the first phase began; `None` if the line does not state it.
 fn read_begin_ns(times: &LineFields<'_>) -> Option<u64> {
     times.number(&["bootstrap_done_time", "entry_time", "start_time", "start"]).and_then(epoch_seconds_to_ns)
 }
@@ -204,13 +207,13 @@ fn first_stage(times: &LineFields<'_>, role: ServerRole) -> &'static str {
     }
 }
 
-/// Phases of a request in order, by the names of all releases.
+/// Phases of a request in order. Knows the names that any release gives them. Fails if a duration is missing or cannot be true.
 fn read_phases(times: &LineFields<'_>, role: ServerRole) -> Result<Vec<LoggedPhase>, Impossible> {
-    // The start is unset, so the durations that count from it are none.
+    // The start is unset, so the durations that count from it mean nothing.
     if times.number(&["start_time", "start"]) == Some(0.0) {
         return Err(Impossible);
     }
-    let mut phases = Vec::with_capacity(5);
+    let mut phases = Vec::with_capacity(MAX_PHASES);
     match role {
         ServerRole::Unified => {}
         ServerRole::Prefill => {
@@ -253,7 +256,7 @@ fn add_bootstrap(
     phases: &mut Vec<LoggedPhase>,
 ) -> Result<(), Impossible> {
     let mut bootstrap_ns = times.duration_ns_of(&["bootstrap_duration", "bootstrap"])?;
-    // 0.5.5 to 0.5.9 write parts that they do not measure, with a rest.
+    // 0.5.5 to 0.5.9 write parts that they do not measure. Only their lines have the field `other`.
     let has_rest = times.value_of(&["other"]).is_some();
     if has_rest {
         bootstrap_ns = None;

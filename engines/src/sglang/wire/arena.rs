@@ -156,7 +156,8 @@ impl Arena {
         }
     }
 
-    /// Adds a run, as that of a new list or as a further one of a chain. Returns its index, by which a [`Node::List`] refers to its first run.
+    /// Adds a run: the first one of a new list, or a further one of a chain. Returns its index. A [`Node::List`] holds the index of its
+    /// first run.
     pub(super) fn add_list_run(&mut self, run: ListRun, limits: &Limits) -> Result<u32, Undecoded> {
         Self::check_item_limit(self.list_runs.len(), limits)?;
         self.list_runs.push(run);
@@ -208,6 +209,7 @@ impl Arena {
         Ok(())
     }
 
+    /// Fails if a table with `len` entries is full.
     fn check_item_limit(len: usize, limits: &Limits) -> Result<(), Undecoded> {
         if len >= limits.items { Err(Undecoded::Limit { limit: "items", value: limits.items }) } else { Ok(()) }
     }

@@ -102,6 +102,7 @@ impl<'a> MessageColumns<'a, '_> {
     ) -> Result<bool, Undecoded> {
         let column = self.columns.ids;
         let Some(ids) = self.column_per_request(column, "output_ids", chunks)? else {
+            // A column of only `None` is present, but lists no ids.
             return Ok(self.has_column(column));
         };
         let mut total = 0;
@@ -154,15 +155,15 @@ impl<'a> MessageColumns<'a, '_> {
         if self.columns.rid.is_none() {
             return Err(self.layout_mismatch("no rid"));
         }
-        let Some(rid) = self.field_value(self.columns.rid) else { return Ok(()) };
-        if let Some(rids) = self.doc.list_items(rid) {
+        let Some(field) = self.field_value(self.columns.rid) else { return Ok(()) };
+        if let Some(rids) = self.doc.list_items(field) {
             for (row, rid) in rids.take(self.limits.items).enumerate() {
                 chunks.push(aborted_chunk(self.read_rid("rid", row, self.doc.string_bytes(rid))?));
             }
             return Ok(());
         }
         // The id is empty when `abort_all` is set.
-        let rid = self.read_rid("rid", 0, self.doc.string_bytes(rid))?;
+        let rid = self.read_rid("rid", 0, self.doc.string_bytes(field))?;
         if !rid.is_empty() {
             chunks.push(aborted_chunk(rid));
         }
@@ -263,6 +264,7 @@ impl<'a> MessageColumns<'a, '_> {
     }
 
     /// Reads a request's id. Clients choose it, so an id that is too long or not UTF-8 becomes empty, and the other chunks stay valid.
+    /// Fails only if `rid` is `None`: the value is not a string.
     fn read_rid(&self, field: &'static str, row: usize, rid: Option<&'a [u8]>) -> Result<&'a str, Undecoded> {
         match self.read_text(field, row, rid) {
             Err(_) if rid.is_some() => Ok(""),

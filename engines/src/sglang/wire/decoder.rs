@@ -117,7 +117,7 @@ impl Decoder {
     }
 }
 
-/// Reads the columns into `chunks`, of which each is a request, and returns what kind of message they are from.
+/// Reads the columns into `chunks`, one for each request, and into the buffers of `rows`. Returns the properties of the message.
 fn read_columns<'a>(
     doc: Doc<'a>,
     codec: Codec,

@@ -97,7 +97,8 @@ fn split_message_object(doc: Doc<'_>, value: Node) -> Result<PickledObject<'_>, 
     }
 }
 
-/// Splits a state dict into the names and values of `rows`. Returns false for any other value. An object without fields has no state.
+/// Splits a state dict into the names and values of `rows`. Returns whether the value is a state: a dict, or nil for an object without
+/// fields.
 fn split_state_into(doc: Doc<'_>, state: Node, rows: &mut RowBuffers) -> bool {
     rows.names.clear();
     rows.values.clear();
@@ -194,6 +195,7 @@ pub(super) fn identify_msgpack(
 
 /// Error for a class that is in no release, with its name as far as it is displayed.
 pub(super) fn unknown_class(class: &[u8]) -> Undecoded {
-    let class = String::from_utf8_lossy(class).chars().take(120).collect();
+    const MAX_SHOWN: usize = 120;
+    let class = String::from_utf8_lossy(class).chars().take(MAX_SHOWN).collect();
     Undecoded::UnknownClass { class }
 }

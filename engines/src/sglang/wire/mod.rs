@@ -35,11 +35,12 @@ pub use requests::read_requests;
 pub use schema::fields;
 pub use value::{List, Map, Value};
 
-/// Error for a message in neither codec.
+/// Error for a message in neither codec, with its first bytes.
 fn not_a_codec(message: &[u8]) -> Undecoded {
+    const SHOWN_BYTES: usize = 8;
     Undecoded::Codec {
         expected: "neither a pickle (protocol 2 to 5) nor a tagged msgpack array",
-        first: message[..message.len().min(8)].to_vec(),
+        first: message[..message.len().min(SHOWN_BYTES)].to_vec(),
     }
 }
 

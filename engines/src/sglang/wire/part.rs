@@ -90,12 +90,12 @@ impl<'a> Iterator for ColumnParts<'a> {
 }
 
 impl<'a> ColumnPart<'a> {
-    /// Indices of its items in the list.
+    /// Indices of the part's items in the list.
     pub(super) fn row_range(self) -> Range<usize> {
         self.first..self.first + self.len as usize
     }
 
-    /// Its items, if they are stored in the arena's cells.
+    /// The part's items, if they are stored in the arena's cells.
     fn arena_cells(self) -> Option<&'a [Node]> {
         match self.run {
             ItemRun::Cells { at } => self.doc.arena.cells.get(at..at + self.len as usize),
@@ -103,12 +103,12 @@ impl<'a> ColumnPart<'a> {
         }
     }
 
-    /// Iterates over its items.
+    /// Iterates over the part's items.
     pub(super) fn all_items(self) -> Items<'a> {
         Items { doc: self.doc, run: self.run, left: self.len, next: NONE }
     }
 
-    /// Appends its items, which should be lists, to `nodes`. Short arrays become [`Node::Words`].
+    /// Appends the part's items, which should be lists, to `nodes`. Short arrays become [`Node::Words`].
     pub(super) fn append_lists(self, nodes: &mut Vec<Node>) {
         match (self.arena_cells(), self.run) {
             // The lists and arrays of a pickle are contiguous cells.
@@ -138,7 +138,8 @@ impl<'a> ColumnPart<'a> {
         }
     }
 
-    /// Calls `f` with the index and bytes of each string; `None` for an item that is not a string.
+    /// Calls `f` with the index and bytes of each string; `None` for an item that is not a string. Stops at the first error of `f`, and
+    /// where the next item cannot be found.
     pub(super) fn for_each_string<E>(
         self,
         mut f: impl FnMut(usize, Option<&'a [u8]>) -> Result<(), E>,
@@ -149,7 +150,7 @@ impl<'a> ColumnPart<'a> {
                 let mut rest = doc.bytes.get(at..).unwrap_or_default();
                 for row in self.row_range() {
                     let Some((text, next)) = pickle::flat_string(rest) else {
-                        // The items after it cannot be found.
+                        // The items after this one cannot be found.
                         return f(row, None);
                     };
                     f(row, Some(text))?;
@@ -171,7 +172,7 @@ impl<'a> ColumnPart<'a> {
         }
     }
 
-    /// Its integers if each fits into a byte, as in most columns of counts.
+    /// The part's integers if each fits into a byte, as in most columns of counts.
     pub(super) fn small_ints(self) -> Option<SmallInts<'a>> {
         match self.run {
             // The shortest opcode takes two bytes, so a run with two bytes per item has no other opcode.

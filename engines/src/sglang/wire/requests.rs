@@ -48,7 +48,7 @@ pub fn read_requests<'a>(
     message: Excerpt<'a>,
     requests: &mut Vec<DispatchedRequest<'a>>,
 ) -> Result<DispatchKind, Undecoded> {
-    let before = requests.len();
+    let known_requests = requests.len();
     let read = match message.head {
         [0x80, 2..=5, ..] => read_pickle(message, requests),
         [0x90..=0x9f | 0xdc | 0xdd, ..] => read_msgpack(message, requests),
@@ -60,7 +60,7 @@ pub fn read_requests<'a>(
     };
     // The first requests of a message that was cut are right; those of an invalid one may be anything.
     if !matches!(read, Ok(_) | Err(Undecoded::CutByCapture { .. })) {
-        requests.truncate(before);
+        requests.truncate(known_requests);
     }
     read
 }
@@ -69,7 +69,7 @@ fn cut_by_capture() -> Undecoded {
     Undecoded::CutByCapture { what: "all its requests" }
 }
 
-/// The request id with these bytes. An error without any, and for a long one.
+/// The request id with these bytes. Fails for `None`, for too many bytes, and for bytes that are not UTF-8.
 fn read_rid(rid: Option<&[u8]>) -> Result<&str, Undecoded> {
     let rid = match rid {
         Some(rid) if rid.len() <= Limits::default().text => utf8(rid),
@@ -117,7 +117,7 @@ fn read_pickled_class(walk: &mut PickleWalk<'_>) -> Result<RequestClass, Undecod
     Err(Undecoded::Malformed { at: 0, what: "the pickle holds no message object" })
 }
 
-/// Reads id and length of the prompt, whose fields are among the first.
+/// Reads the request's id and the length of its prompt. Their fields are among the first, so the walk ends there.
 pub(crate) fn read_pickled_request<'a>(
     message: Excerpt<'a>,
     walk: &mut PickleWalk<'a>,
@@ -165,8 +165,8 @@ fn read_pickled_batch<'a>(
     walk: &mut PickleWalk<'a>,
     requests: &mut Vec<DispatchedRequest<'a>>,
 ) -> Result<DispatchKind, Undecoded> {
-    let first = requests.len();
-    // Number of marks around the fields of a request. Only dicts inside a request have more.
+    let first_of_batch = requests.len();
+    // Number of marks around the fields of a request. Only dicts inside a request have more. The first request shows the number.
     let mut request_depth = usize::MAX;
     let mut open_depth = 0;
     while let Some(item) = walk.next_item()? {
@@ -182,7 +182,7 @@ fn read_pickled_batch<'a>(
         if depth != open_depth {
             continue;
         }
-        match (field, requests[first..].last_mut()) {
+        match (field, requests[first_of_batch..].last_mut()) {
             // Ids precede the dicts that a client chooses; the room follows them.
             (RequestField::InputIds, Some(request)) if request.prompt_tokens.is_none() => {
                 // The walk ends at a list whose end was not captured.
@@ -198,7 +198,7 @@ fn read_pickled_batch<'a>(
     Ok(DispatchKind::Requests)
 }
 
-/// Reads which request a pickled `AbortReq` names, unless it aborts all.
+/// Adds the request that a pickled `AbortReq` names. Adds none if the message aborts all.
 fn read_pickled_abort<'a>(
     message: &'a [u8],
     walk: &mut PickleWalk<'a>,
@@ -219,7 +219,7 @@ fn read_pickled_abort<'a>(
     push_abort(rid, requests)
 }
 
-/// Adds the request that an abort names, if it names one: otherwise it aborts all.
+/// Adds the request that an abort names. An abort without an id aborts all, so nothing is added.
 fn push_abort<'a>(rid: Option<&'a [u8]>, requests: &mut Vec<DispatchedRequest<'a>>) -> Result<DispatchKind, Undecoded> {
     if rid.is_some_and(|rid| !rid.is_empty()) {
         requests.push(DispatchedRequest::new(read_rid(rid)?));
@@ -267,7 +267,7 @@ fn read_packed_batch<'a>(
     Ok(DispatchKind::Requests)
 }
 
-/// Reads which request a msgpack `AbortReq` names, unless it aborts all.
+/// Adds the request that a msgpack `AbortReq` names. Adds none if the message aborts all.
 fn read_packed_abort<'a>(
     abort: &PackedObject<'a>,
     requests: &mut Vec<DispatchedRequest<'a>>,
@@ -348,7 +348,7 @@ impl<'a> PackedObject<'a> {
         self.skip_fields(room_at, self.fields - room_index).ok()
     }
 
-    /// The known layout with this number of fields.
+    /// The newest known layout with this number of fields.
     fn layout(&self) -> Option<&'static MessageLayout> {
         let mut layouts = layouts_of_class(self.class).iter().rev().filter(|layout| layout.form == MessageForm::Struct);
         layouts.find(|layout| layout.has_fields(self.fields as usize))
@@ -382,7 +382,7 @@ fn count_packed_ids(data: &[u8]) -> Option<u32> {
     const ID_BYTES: u64 = 8;
     let ids = match *data {
         [0xc7..=0xc9 | 0xd4..=0xd8, ..] => {
-            // A big-endian length, that many bytes of metadata (the type code `q` as msgpack string), then the ids.
+            // A big-endian length of four bytes, that many bytes of metadata (the type code `q` as msgpack string), then the ids.
             const TYPE_CODE: &[u8] = b"\xa1q";
             let payload = payload_range(data)?;
             let start = payload.start as usize;

@@ -113,7 +113,7 @@ static LAYOUTS: LazyLock<Vec<MessageLayout>> = LazyLock::new(|| {
     lines.filter_map(parse_layout).collect()
 });
 
-/// Parses the table, which takes about a millisecond, unless that was done.
+/// Parses the table if that was not done yet. It takes about a millisecond.
 pub(super) fn load_layouts() {
     LazyLock::force(&LAYOUTS);
 }
@@ -145,9 +145,10 @@ fn parse_layout(line: &'static str) -> Option<MessageLayout> {
     let form = words.next()?;
     let releases = words.next()?;
     let fields: Vec<&str> = words.collect();
-    let first = releases.split(',').next()?.split("..").next()?;
-    let last = releases.rsplit(',').next()?.rsplit("..").next()?;
-    let release = ReleaseBehaviour::of_range(VersionRange { first: first.parse().ok()?, last: last.parse().ok()? });
+    let first_release = releases.split(',').next()?.split("..").next()?;
+    let last_release = releases.rsplit(',').next()?.rsplit("..").next()?;
+    let range = VersionRange { first: first_release.parse().ok()?, last: last_release.parse().ok()? };
+    let release = ReleaseBehaviour::of_range(range);
     let kind = kind_of_class(class);
     let ids = if kind != Kind::Text {
         release.token_ids.unwrap_or(IdColumn::Undecided)

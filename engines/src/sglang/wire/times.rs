@@ -18,7 +18,7 @@ const SEARCHED_BYTES: usize = 256;
 impl MessageColumns<'_, '_> {
     /// Reads the times of requests whose first tokens are in this message. Later messages repeat them.
     pub(super) fn read_times(&self, chunks: &[Chunk<'_>], nested: &mut NestedPickle, times: &mut Vec<ChunkSeconds>) {
-        // Most messages end here.
+        // Most messages have no first tokens.
         if !chunks.iter().any(has_first_tokens) {
             return;
         }
@@ -36,14 +36,14 @@ impl MessageColumns<'_, '_> {
         }
     }
 
-    /// A column that is present and as long as the list of chunks.
+    /// Items of a column; `None` unless it is present and as long as the list of chunks.
     fn list_per_chunk(&self, column_index: Option<u16>, chunks: &[Chunk<'_>]) -> Option<Items<'_>> {
         let column = self.field_value(column_index)?;
         let has_item_per_chunk = self.doc.item_count(column) == Some(chunks.len() as u32);
         if has_item_per_chunk { self.doc.list_items(column) } else { None }
     }
 
-    /// Up to 0.5.9 a message has the time in the queue instead of its start.
+    /// Reads the columns of releases up to 0.5.9. They have the duration of the wait in the queue, from which its start is computed.
     fn read_time_columns(&self, chunks: &[Chunk<'_>], times: &mut Vec<ChunkSeconds>) {
         let Some(entries) = self.list_per_chunk(self.columns.batch_entry, chunks) else { return };
         let Some(waits) = self.list_per_chunk(self.columns.queue_time, chunks) else { return };
@@ -58,7 +58,7 @@ impl MessageColumns<'_, '_> {
     }
 }
 
-/// Whether the chunk holds the first tokens of its request: all that it counts. An embedding has no tokens and one message.
+/// Whether the chunk holds the first tokens of its request: it lists all that it counts. An embedding has no counts and only one message.
 fn has_first_tokens(chunk: &Chunk<'_>) -> bool {
     match (chunk.listed, chunk.completion_tokens) {
         (Some(listed), Some(count)) => count <= listed,
@@ -71,7 +71,7 @@ fn seconds_of_field(doc: Doc<'_>, state: Node, name: &[u8]) -> f64 {
     doc.find_entry(state, name).map_or(0.0, |value| doc.seconds_of(value))
 }
 
-/// Reads objects of the class `SchedulerReqTimeStats`.
+/// Reads the times in a list of objects of the class `SchedulerReqTimeStats`. Does nothing unless it has one object for each chunk.
 fn append_time_stats(doc: Doc<'_>, stats: Node, chunks: &[Chunk<'_>], times: &mut Vec<ChunkSeconds>) {
     let has_object_per_chunk = doc.item_count(stats) == Some(chunks.len() as u32);
     if !has_object_per_chunk {

@@ -2,6 +2,7 @@
 
 use super::arena::{Node, kinds};
 use super::doc::Doc;
+use super::words::WORD_BYTES;
 
 /// Number of ids in one entry of an id column; `None` when it contains anything but 64-bit integers.
 pub(super) fn count_ids(doc: Doc<'_>, node: Node) -> Option<u32> {
@@ -17,7 +18,7 @@ pub(super) fn count_ids(doc: Doc<'_>, node: Node) -> Option<u32> {
         }
     }
     if let Some(words) = doc.array_words_range(node) {
-        return Some(((words.end - words.start) / 8) as u32);
+        return Some(((words.end - words.start) / WORD_BYTES) as u32);
     }
     let mut count = 0;
     for item in doc.list_items(node)? {

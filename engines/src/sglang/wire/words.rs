@@ -4,6 +4,9 @@ use std::ops::Range;
 
 use crate::msgpack::{Head, be_bytes, read_head};
 
+/// Length of a word of an `array('q')`.
+pub(super) const WORD_BYTES: usize = 8;
+
 /// Fast path for an `array('q')` of up to 31 words with two bytes of metadata. Returns the position of the first word and the number of
 /// words.
 #[inline]
@@ -16,19 +19,20 @@ pub(super) fn parse_short_array(data: &[u8], at: usize) -> Option<(usize, u16)> 
     let has_known_head = head & !0xff00 == 0xa102_0000_0001_00c7 && rest.get(8) == Some(&b'q');
     let is_whole = rest.len() >= 3 + len;
     // Six bytes of metadata, and the words.
-    let has_whole_words = len % 8 == 6;
-    (has_known_head && is_whole && has_whole_words).then_some((at + 9, (len / 8) as u16))
+    let has_whole_words = len % WORD_BYTES == 6;
+    // The type byte, the length, the kind, and the metadata precede the words.
+    (has_known_head && is_whole && has_whole_words).then_some((at + 9, (len / WORD_BYTES) as u16))
 }
 
 /// Where the words of the `array('q')` at `at` are, in the forms of SGLang's encoder: extension type 1 (0.5.19 and later), or the pair
 /// `["q", bytes]` (0.5.15 to 0.5.18). `None` for anything else.
 pub(super) fn find_array_words(data: &[u8], at: usize) -> Option<Range<usize>> {
     if let Some((start, words)) = parse_short_array(data, at) {
-        return Some(start..start + 8 * usize::from(words));
+        return Some(start..start + WORD_BYTES * usize::from(words));
     }
     let words = match read_head(data, at)? {
         (Head::Ext { kind: 1, end }, start) => {
-            // A big-endian length, that many bytes of metadata (the type code as msgpack string), then the words.
+            // A big-endian length of four bytes, that many bytes of metadata (the type code as msgpack string), then the words.
             let metadata = start + 4;
             let metadata_end = metadata.checked_add(u32::from_be_bytes(be_bytes(data, start)?) as usize)?;
             let is_only_type_code = skip_type_code(data, metadata)? == metadata_end;
@@ -46,7 +50,7 @@ pub(super) fn find_array_words(data: &[u8], at: usize) -> Option<Range<usize>> {
         }
         _ => return None,
     };
-    ((words.end - words.start) % 8 == 0).then_some(words)
+    ((words.end - words.start) % WORD_BYTES == 0).then_some(words)
 }
 
 /// Offset after the string "q" at `at`; `None` for anything else.

@@ -192,7 +192,7 @@ fn print_attached(engines: &[EngineRun]) {
             continue;
         };
         let pid = attach.main_pid().unwrap_or_default();
-        let of_name = if are_several { format!(" of {name} (main pid {pid})") } else { String::new() };
+        let suffix = if are_several { format!(" of {name} (main pid {pid})") } else { String::new() };
         if let Some(side) = attach.disaggregation() {
             errln!(
                 "tokengap: {name} is the {} server of a pair ({}); it sends {}",
@@ -205,7 +205,7 @@ fn print_attached(engines: &[EngineRun]) {
             let probe = probe.unwrap_or("nothing");
             errln!("tokengap: frames of {} {} are observed by {probe}", process.role, process.id.pid);
         }
-        errln!("tokengap: attached to {} processes{of_name}", attach.watched());
+        errln!("tokengap: attached to {} processes{suffix}", attach.watched());
     }
 }
 
@@ -225,7 +225,7 @@ fn watch_engines(
     let mut compare = |runs: &mut [Running<WatchedEngine>]| pairs.update_pairs(runs, pair_servers);
     let hooks = RunHooks { join: Some(&mut join), compare: Some(&mut compare) };
     app::run_live(&mut runs, live, signals, hooks)?;
-    // Restore the terminal before printing anything.
+    // The screen restores the terminal once its last owner is gone, which must be before anything is printed.
     for run in &mut runs {
         run.source.leave_screen();
         run.session.remove_observer();
@@ -260,7 +260,7 @@ fn watch_engines(
     bail!("{name}: {failure}")
 }
 
-/// Ends the runs: each step of all of them before the next, because the later steps wait.
+/// Ends the runs. Each step is done for all runs before the next step begins, because the later steps wait.
 fn finish_runs(mut runs: Vec<Running<WatchedEngine>>) -> Vec<RunReport> {
     for run in &mut runs {
         run.source.close_outputs(&mut run.session);
@@ -271,7 +271,7 @@ fn finish_runs(mut runs: Vec<Running<WatchedEngine>>) -> Vec<RunReport> {
     runs.into_iter().map(|run| run.source.finish(run.session)).collect()
 }
 
-/// The engines, each of which may be a server of a pair.
+/// The runs, each of which may belong to a server of a pair.
 fn pair_servers(runs: &[Running<WatchedEngine>]) -> Vec<RunningServer<'_>> {
     let servers = runs.iter().enumerate().map(|(run_index, run)| {
         let analysis = run.session.analysis();
@@ -310,7 +310,7 @@ pub(super) fn role_spec(text: &str) -> Result<RoleSpec, String> {
     RoleSpec::parse(text, engines::DISCOVERED)
 }
 
-/// Selects the engines: those of the named processes, or all that run.
+/// Selects the engines of the named processes, or all that run if none is named. Prints which candidates are left out.
 pub(super) fn choose_engines(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<Vec<Engine>> {
     match topology.pick_engines(named) {
         Ok(engines) => {
@@ -320,7 +320,7 @@ pub(super) fn choose_engines(topology: &Topology, named: &[RoleSpec]) -> anyhow:
         // The named processes may not be connected yet. The user knows that they belong together.
         Err(PickError::Unconnected(_)) => Ok(vec![engine_of_named(topology, named)]),
         Err(error) => {
-            // What was found shows why none of it was chosen.
+            // The list of what was found shows why nothing of it was chosen.
             if !topology.engines.is_empty() || !topology.blind_spots.is_empty() {
                 err!("{topology}");
             }
@@ -332,7 +332,7 @@ pub(super) fn choose_engines(topology: &Topology, named: &[RoleSpec]) -> anyhow:
     }
 }
 
-/// How processes become visible that were not found, to follow an error message.
+/// Advice for a user whose engine was not found, as the end of an error message.
 fn advice_to_see_more(topology: &Topology) -> String {
     let as_root = if Permissions::current().missing_for(Feature::Queues).is_empty() {
         ""
@@ -361,7 +361,7 @@ fn describe_searched_containers(topology: &Topology) -> String {
 /// Engine of only the named processes, even if they were assigned to different engines.
 fn engine_of_named(topology: &Topology, named: &[RoleSpec]) -> Engine {
     let pids: BTreeSet<u32> = named.iter().map(|spec| spec.pid).collect();
-    // Hops and settings are those of the first engine with one of them.
+    // Hops and settings are those of the first engine that has one of these processes.
     let first = topology.engines.iter().find(|engine| pids.iter().any(|pid| engine.process_with_pid(*pid).is_some()));
     let mut engine = first.cloned().unwrap_or_default();
     let all_processes = topology.engines.iter().flat_map(|engine| &engine.processes);

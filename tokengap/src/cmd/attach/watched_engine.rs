@@ -30,7 +30,7 @@ impl WatchedEngine {
         Self { engine, screen, state: PodState::default(), since: now, next_update: now }
     }
 
-    /// Sets the run's line in the list of runs, if there is one.
+    /// Updates the run's line in the list of runs, at most once per interval. Does nothing without a screen or list.
     fn update_line(&mut self, analysis: &Analysis) {
         let now = Instant::now();
         let Some(RunView { screen, run_index }) = &self.screen else { return };
@@ -88,7 +88,7 @@ impl WatchedEngine {
         self.screen = None;
     }
 
-    /// Why nothing could be observed.
+    /// Reason why nothing could be observed; `None` without one.
     pub(super) fn failure(&self) -> Option<String> {
         self.engine.failure()
     }

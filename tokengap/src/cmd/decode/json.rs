@@ -56,9 +56,11 @@ struct MessageLine<'a> {
 impl Serialize for MessageLine<'_> {
     /// Writes the message as an object. Content beyond the budget is left out, and `truncated` says so.
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        /// Number of fields if none is left out.
+        const MAX_FIELDS: usize = 10;
         let shape = self.message.shape();
         let chunks = self.message.chunks();
-        let mut fields = to.serialize_struct("Message", 10)?;
+        let mut fields = to.serialize_struct("Message", MAX_FIELDS)?;
         fields.serialize_field("file", self.file)?;
         fields.serialize_field("engine", shape.engine)?;
         fields.serialize_field("class", shape.class)?;
@@ -90,7 +92,7 @@ impl Serialize for ChunkList<'_> {
     /// Writes the chunks as a list, as far as the budget allows.
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let Self { message, budget } = *self;
-        // What an abort has instead of chunks was written as its request.
+        // The entries of an abort only name requests. The first was written as `rid`.
         let chunk_count = if message.shape().kind == Kind::Abort { 0 } else { message.chunks().len() };
         // Each chunk is charged before it is written, so the output ends where the budget does.
         let shown = (0..chunk_count).take_while(|_| budget.charge(CHUNK_BYTES));
@@ -104,6 +106,7 @@ struct RequestList<'a> {
 }
 
 impl Serialize for RequestList<'_> {
+    /// Writes the requests as a list, as far as the budget allows. Each is charged before it is written.
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let Self { requests, budget } = self;
         to.collect_seq(requests.iter().take_while(|request| budget.charge(CHUNK_BYTES + request.rid.len())))
@@ -119,22 +122,23 @@ struct Chunk<'a> {
 impl Serialize for Chunk<'_> {
     /// Writes the chunk as an object, and charges its content to the budget.
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        const FIELDS: usize = 11;
         let Self { message, index, budget } = *self;
         let chunk = message.chunks()[index];
         budget.charge(chunk.rid.len() + chunk.worker.map_or(0, str::len));
-        let mut fields = to.serialize_struct("Chunk", 11)?;
+        let mut fields = to.serialize_struct("Chunk", FIELDS)?;
         fields.serialize_field("rid", chunk.rid)?;
         fields.serialize_field("tokens", &chunk.listed.map(|_| TokenIds(chunk.ids, budget)))?;
         fields.serialize_field("completion_tokens", &chunk.completion_tokens)?;
         fields.serialize_field("prompt_tokens", &chunk.prompt_tokens)?;
         fields.serialize_field("cached_tokens", &chunk.cached_tokens)?;
         fields.serialize_field("retractions", &chunk.retractions)?;
-        // A value may contain itself.
+        // Limits the items shown, because a hostile value may contain itself.
         let values_left = Cell::new(MAX_SHOWN_VALUES);
         match message.finish_reason(index) {
             Some(value) => fields
                 .serialize_field("finish", &WireValue { value, depth: MAX_DEPTH, values_left: &values_left, budget })?,
-            // The kind alone, in the form of SGLang's.
+            // Only the kind is known. It has the form of SGLang's finish reasons.
             None => fields.serialize_field("finish", &chunk.finish.map(|finish| json!({ "type": finish.as_str() })))?,
         }
         fields.serialize_field("http_worker_ipc", &chunk.worker)?;
@@ -147,9 +151,11 @@ impl Serialize for Chunk<'_> {
     }
 }
 
+/// Token ids, and the budget that they are charged to.
 struct TokenIds<'a>(&'a [i64], &'a OutputBudget);
 
 impl Serialize for TokenIds<'_> {
+    /// Writes the ids as a list, as far as the budget allows. Each is charged before it is written.
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_seq(self.0.iter().take_while(|_| self.1.charge(TOKEN_BYTES)))
     }
@@ -164,11 +170,12 @@ struct WireValue<'a> {
 }
 
 impl<'a> WireValue<'a> {
+    /// An item of this value, with the remaining limits. `count_shown_value` must have returned true, so that `depth` is not 0.
     fn nested(&self, value: Value<'a>) -> Self {
         WireValue { value, depth: self.depth - 1, values_left: self.values_left, budget: self.budget }
     }
 
-    /// Returns whether one more value may be shown, and counts it.
+    /// Counts one more value and charges it to the budget. Returns whether it may be shown.
     fn count_shown_value(&self) -> bool {
         let values_left = self.values_left.get();
         self.values_left.set(values_left.saturating_sub(1));

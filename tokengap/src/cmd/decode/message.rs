@@ -27,7 +27,7 @@ impl MessageReader {
 
     /// Decodes a message of any engine. The error is a line for the user.
     pub(super) fn read<'a>(&'a mut self, message: &'a [u8]) -> Result<AnyMessage<'a>, String> {
-        // Its own decoder also has the finish reason as it was sent.
+        // SGLang's own decoder also has the finish reason as it was sent.
         if self.sglang.recognises(&[message]) {
             let batch = self.sglang.decode(message).map_err(|why| why.to_string())?;
             let mut requests = Vec::new();
@@ -49,7 +49,7 @@ impl MessageReader {
 }
 
 impl<'a> AnyMessage<'a> {
-    /// What kind of message it is, in which codec and layout.
+    /// Kind, codec and layout of the message.
     pub(super) fn shape(&self) -> &Shape {
         match self {
             Self::Sglang(batch, _) => batch.shape(),
@@ -68,7 +68,7 @@ impl<'a> AnyMessage<'a> {
         }
     }
 
-    /// The message's chunks; of an abort, the requests that it names.
+    /// The message's chunks. An abort has one for each request that it names.
     pub(super) fn chunks(&self) -> &[Chunk<'a>] {
         match self {
             Self::Sglang(batch, _) => batch.chunks(),

@@ -13,6 +13,10 @@ use super::message::AnyMessage;
 
 /// Maximum number of token ids shown per request.
 const MAX_SHOWN_IDS: usize = 12;
+/// Maximum number of details shown of a finish reason.
+const MAX_SHOWN_DETAILS: usize = 8;
+/// Maximum width of the column of request ids. Longer ids are shown whole.
+const MAX_RID_WIDTH: usize = 48;
 
 /// Writes a message for people: its class, then a line for each request or chunk.
 pub(super) fn write_message(
@@ -47,7 +51,7 @@ pub(super) fn write_message(
         }
         writeln!(out, "{line}")?;
     }
-    let widest = chunks.iter().map(|chunk| chunk.rid.len()).max().unwrap_or(0).min(48);
+    let widest = chunks.iter().map(|chunk| chunk.rid.len()).max().unwrap_or(0).min(MAX_RID_WIDTH);
     for (row, chunk) in chunks.iter().enumerate() {
         let mut line = format!("  {:widest$}", chunk.rid.escape_debug().to_string());
         if let Some(listed) = chunk.listed {
@@ -107,8 +111,8 @@ fn format_finish(finish: Finish, wire: Option<Value<'_>>) -> String {
     let mut kind = finish.as_str().to_owned();
     let mut details = Vec::new();
     if let Some(Value::Map(entries)) = wire {
-        // The map is from the message: the bound keeps the line short.
-        for (key, value) in entries.take(8) {
+        // The message decides how many entries the map has, so the limit keeps the line short.
+        for (key, value) in entries.take(MAX_SHOWN_DETAILS) {
             let Value::Str(key) = key else { continue };
             let value = match value {
                 Value::Int(value) => value.to_string(),
@@ -118,7 +122,7 @@ fn format_finish(finish: Finish, wire: Option<Value<'_>>) -> String {
             if key != "type" {
                 details.push(format!("{} {value}", plain(key)));
             } else if finish == Finish::Other {
-                // A kind that tokengap does not know, in the engine's word.
+                // tokengap does not know this kind, so it shows the engine's word.
                 kind = value;
             }
         }

@@ -20,6 +20,7 @@ pub(super) struct Fact {
     pub(super) value: Option<String>,
 }
 
+/// A fact; without a value if it cannot be determined.
 fn named_fact(name: impl Into<String>, value: impl Into<Option<String>>) -> Fact {
     Fact { name: name.into(), value: value.into() }
 }
@@ -51,13 +52,13 @@ pub(super) fn machine_facts() -> Vec<Fact> {
     facts
 }
 
-/// Version of the cgroup hierarchy visible here, from which CPU limits are read.
+/// Version of the cgroup hierarchy visible here, from which CPU limits are read; `None` if no hierarchy is mounted.
 fn cgroup_version() -> Option<&'static str> {
     let root = std::path::Path::new("/sys/fs/cgroup");
     if root.join("cgroup.controllers").exists() {
         return Some("version 2");
     }
-    // Distributions mount the controller alone or together with that of the accounting.
+    // Distributions mount the CPU controller alone, or together with the controller for CPU accounting.
     let is_version_1 = ["cpu", "cpu,cpuacct"].iter().any(|folder| root.join(folder).exists());
     if is_version_1 { Some("version 1") } else { None }
 }
@@ -71,7 +72,7 @@ fn describe_kernel_types() -> String {
     }
 }
 
-/// Tries to set a uprobe on this process, and says in which way that works, or why not.
+/// Sets a uprobe on this process for a moment. Describes the mechanism that worked, or the error.
 fn try_uprobe() -> String {
     match probe_self_with_multi_uprobe() {
         Ok(true) => "set on tokengap itself, with one link for multiple probe points".to_owned(),
@@ -85,7 +86,7 @@ fn join_names(capabilities: impl Iterator<Item = Capability>) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// Relevant capabilities: effective ones, and those available only to root here.
+/// Capabilities that probes need: the effective ones, and those that only root would have here.
 fn capability_summary() -> String {
     let here = Permissions::current();
     let all = Capability::ALL.into_iter();
@@ -95,7 +96,7 @@ fn capability_summary() -> String {
     format!("{effective}; root would also have: {of_root}{caveat}")
 }
 
-/// Whether this process has the kernel's clock. `None` if that is unknown.
+/// Whether `CLOCK_MONOTONIC` of this process is that of the kernel, which a time namespace can shift. `None` if that is unknown.
 fn clock_state() -> Option<String> {
     let ahead_ns = clock_offset_ns()?;
     Some(if ahead_ns == 0 {
@@ -105,7 +106,7 @@ fn clock_state() -> Option<String> {
     })
 }
 
-/// Mode of seccomp, and which of the system calls that tokengap needs it refuses. `None` if the mode is unknown.
+/// Mode of seccomp, and for each system call that tokengap needs whether it is refused. `None` if the mode is unknown.
 fn seccomp_state() -> Option<String> {
     let mut tried = Vec::new();
     for call in SystemCall::ALL {
@@ -130,17 +131,17 @@ fn locked_memory_limit() -> String {
     }
 }
 
-/// Processes that look like a part of an engine but have no connection to another role.
+/// Pids of processes that look like a part of an engine but have no connection to another role; `None` if there are none.
 pub(super) fn candidate_fact(topology: &Topology) -> Option<Fact> {
-    const SHOWN: usize = 16;
+    const MAX_SHOWN: usize = 16;
     let pids = topology.candidate_pids();
-    let shown: Vec<String> = pids.iter().take(SHOWN).map(u32::to_string).collect();
+    let shown: Vec<String> = pids.iter().take(MAX_SHOWN).map(u32::to_string).collect();
     if pids.is_empty() {
         return None;
     }
-    let more = pids.len().saturating_sub(SHOWN);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    Some(named_fact("candidates without a connection", format!("pids {}{more}", shown.join(", "))))
+    let hidden = pids.len().saturating_sub(MAX_SHOWN);
+    let rest = if hidden > 0 { format!(" and {hidden} more") } else { String::new() };
+    Some(named_fact("candidates without a connection", format!("pids {}{rest}", shown.join(", "))))
 }
 
 /// Facts about this engine.
@@ -167,6 +168,7 @@ pub(super) fn engine_facts(engine: &Engine) -> Vec<Fact> {
     facts
 }
 
+/// A setting with its origin; `None` if the setting is unknown.
 fn describe_setting<T>(setting: Option<&Setting<T>>, show: impl Fn(&T) -> String) -> Option<String> {
     setting.map(|setting| format!("{} ({})", show(&setting.value), setting.origin))
 }
@@ -190,7 +192,7 @@ fn observed_by(process: &Process) -> Option<String> {
 fn describe_libzmq(process: &Process) -> Option<String> {
     let library = process.libzmq.as_ref()?;
     let release = library.release.as_ref().map_or("of unknown release".to_owned(), ToString::to_string);
-    let what = match analyse_libzmq(process.id.pid, library) {
+    let analysis = match analyse_libzmq(process.id.pid, library) {
         Ok(code) => {
             let probing = if code.has_single_points { "code supported" } else { "probed at entries and returns" };
             let layout = match code.has_known_layout {
@@ -202,15 +204,19 @@ fn describe_libzmq(process: &Process) -> Option<String> {
         }
         Err(error) => error,
     };
-    Some(format!("{release}, {}: {what}", library.path.display()))
+    Some(format!("{release}, {}: {analysis}", library.path.display()))
 }
 
+/// Pid of the process in its own pid namespace.
 fn reported_pid(process: &Process) -> Option<String> {
+    // The list goes from the outermost namespace to the innermost.
     let inner = process.ns_pids.last()?;
     Some(format!("pid {inner}"))
 }
 
+/// Whether the throttling of the process by its cgroup can be read; `None` if it cannot.
 fn cpu_limit(process: &Process) -> Option<String> {
+    // One thread is enough: the cgroup is that of the process.
     let sample = CpuSampler::new(process.id.pid, 0..1).and_then(|mut sampler| sampler.sample()).ok()?;
     sample.throttled_ns.map(|_| "cpu.stat of its cgroup is readable".to_owned())
 }

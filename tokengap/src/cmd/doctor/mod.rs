@@ -114,13 +114,14 @@ pub(crate) fn run_doctor(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!all_work)))
 }
 
-/// Tests each feature: on the engine if `tries_attach`, which attaches to it for a moment, else on this process.
+/// Tests each feature. If `tries_attach`, the tests attach to the engine for a moment; otherwise they use only this process.
 fn diagnose(watcher: Watcher, engines: &[Engine], tries_attach: bool) -> Diagnosis {
     let mut facts = facts::machine_facts();
     // The facts of many processes would hide those of the machine.
     if let [engine] = engines {
         facts.extend(facts::engine_facts(engine));
     }
+    // From here on, all engines are tested like one.
     let engine = all_processes(engines);
     facts.extend(facts::candidate_fact(watcher.topology()));
     let mut features = vec![rows::engine_row(!engines.is_empty(), watcher.topology())];
@@ -178,7 +179,7 @@ fn diagnosis_text(diagnosis: &Diagnosis) -> String {
     out
 }
 
-/// Writes the end of the first line, about the engines, and a list if there are several.
+/// Completes the first line with the engines, and adds a blank line. Several engines follow as a list.
 fn write_engines(out: &mut String, diagnosis: &Diagnosis) {
     let Some(pids) = &diagnosis.pids else {
         out.push_str(", without an engine\n\n");

@@ -13,7 +13,7 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use sources::attach::{FeatureRow, FeatureState, Reason};
 use sources::splice::Located;
 
-/// Tests whether an engine is visible.
+/// Row about the search for engines: missing without an engine, degraded if some processes could not be examined.
 pub(super) fn engine_row(has_engine: bool, topology: &Topology) -> FeatureRow {
     let mut reasons: Vec<Reason> = topology.blind_spots.iter().map(Reason::from).collect();
     // A process that cannot be read may be a part of the engine.
@@ -39,6 +39,7 @@ pub(super) fn engine_row(has_engine: bool, topology: &Topology) -> FeatureRow {
 
 /// Tests access to the CPU times of threads in `/proc`.
 pub(super) fn thread_times_row(engine: &Engine) -> FeatureRow {
+    /// Number of threads read per process: a refusal shows at the first ones.
     const THREADS: usize = 8;
     let refused = engine.processes.iter().find_map(|process| {
         let sampled = CpuSampler::new(process.id.pid, 0..THREADS).and_then(|mut sampler| sampler.sample());
@@ -75,7 +76,7 @@ fn check_folders_writable(engine: &Engine) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Listens on a TCP port and on a Unix socket, for a moment.
+/// Listens on a TCP port and on a Unix socket, and closes both again.
 fn try_listening() -> std::io::Result<()> {
     std::net::TcpListener::bind("127.0.0.1:0")?;
     let folder = tempfile::tempdir()?;
@@ -95,8 +96,8 @@ pub(super) fn tap_row() -> FeatureRow {
 /// Tests whether a recording can be written to the working folder.
 pub(super) fn recording_row() -> FeatureRow {
     let folder = std::env::current_dir().unwrap_or_default();
-    let written = tempfile::tempfile_in(&folder);
-    let reason = written.err().map(|error| Reason {
+    let created = tempfile::tempfile_in(&folder);
+    let reason = created.err().map(|error| Reason {
         why: format!("cannot create a file in {}: {error}", folder.display()),
         fix: Some(match RunEnvironment::current() {
             RunEnvironment::Host | RunEnvironment::Unit => "use --record with a writable folder".to_owned(),

@@ -15,7 +15,7 @@ const HERTZ: u32 = 50;
 /// Bytes copied per message; the content is not used.
 const CAPTURE_BYTES: u32 = 64;
 
-/// Attaches to this engine as `attach` does.
+/// Rows of the probe's features after a brief attach to this engine. If the attach fails, all rows have its error.
 pub(super) fn try_on_engine(watcher: Watcher, engine: Engine) -> Vec<FeatureRow> {
     let options = AttachOptions {
         capture: CAPTURE_BYTES,
@@ -35,7 +35,8 @@ pub(super) fn try_on_engine(watcher: Watcher, engine: Engine) -> Vec<FeatureRow>
     }
 }
 
-/// Tests the global parts and a uprobe on this program. Reading another process may need more privileges.
+/// Tests the parts of the probe that need no engine, with a uprobe on this program. Reading the memory of another process is judged by the
+/// capabilities for it.
 pub(super) fn try_on_tokengap() -> Vec<FeatureRow> {
     let mut probe = match Probe::attach(&[], ProbeOptions::default()) {
         Ok(probe) => probe,
@@ -43,22 +44,23 @@ pub(super) fn try_on_tokengap() -> Vec<FeatureRow> {
         Err(error) => return refused_rows(&Reason::new(&error), "an empty probe"),
     };
     let serves = Serves { written: CAPTURE, ..Serves::default() };
-    let served = probe.observe_serving(std::process::id(), serves);
+    let writes = probe.observe_serving(std::process::id(), serves);
     let arrivals = probe.observe_arrivals(std::process::id(), ListeningPorts::default());
-    let read = probe.observe_zmtp_reads(std::process::id(), &BTreeSet::new());
+    let reads = probe.observe_zmtp_reads(std::process::id(), &BTreeSet::new());
     let uprobe = probe_self_with_multi_uprobe();
     let permissions = Permissions::current();
     let rows = Feature::ALL.into_iter().map(|feature| {
         let mut reasons: Vec<Reason> =
-            probe.degraded().iter().filter(|d| d.feature == feature).map(Reason::from).collect();
+            probe.degraded().iter().filter(|degraded| degraded.feature == feature).map(Reason::from).collect();
         let tried = match feature {
             Feature::Messages | Feature::Processed | Feature::Polls | Feature::Tls => {
-                reasons.extend(uprobe.as_ref().err().map(|own| Reason::from(&Degraded { feature, ..own.clone() })));
+                let refusal = uprobe.as_ref().err();
+                reasons.extend(refusal.map(|degraded| Reason::from(&Degraded { feature, ..degraded.clone() })));
                 "a uprobe on tokengap itself"
             }
             Feature::Scheduler => "raw tracepoints of the scheduler",
             Feature::Egress => {
-                reasons.extend(served.as_ref().err().map(Reason::new));
+                reasons.extend(writes.as_ref().err().map(Reason::new));
                 "raw tracepoints of writes"
             }
             Feature::Arrivals => {
@@ -66,7 +68,7 @@ pub(super) fn try_on_tokengap() -> Vec<FeatureRow> {
                 "raw tracepoints of sockets"
             }
             Feature::SocketReads => {
-                reasons.extend(read.as_ref().err().map(Reason::new));
+                reasons.extend(reads.as_ref().err().map(Reason::new));
                 "a raw tracepoint of socket reads"
             }
             Feature::Queues | Feature::PythonStacks => "capabilities only; --try tests a running engine",
@@ -82,6 +84,7 @@ pub(super) fn try_on_tokengap() -> Vec<FeatureRow> {
     rows.collect()
 }
 
+/// A row of each feature with the same reason.
 fn refused_rows(reason: &Reason, tried: &str) -> Vec<FeatureRow> {
     Feature::ALL.into_iter().map(|feature| FeatureRow::with_reasons(feature.name(), tried, [reason.clone()])).collect()
 }

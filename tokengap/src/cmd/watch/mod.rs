@@ -80,9 +80,9 @@ pub(crate) fn run_watch(args: &Args) -> anyhow::Result<ExitCode> {
         None => None,
     };
     let ports = args.addresses.iter().filter_map(RunAddress::port);
-    // The screen can export a report into the working folder.
-    let here = if args.outcome.is_headless() { None } else { Some(Path::new("report.json")) };
-    confinement::confine_watch(ports, &[args.record.as_deref(), here]);
+    // The screen can export a report into the working folder. The name stands for any file there.
+    let exported = if args.outcome.is_headless() { None } else { Some(Path::new("report.json")) };
+    confinement::confine_watch(ports, &[args.record.as_deref(), exported]);
     let mut sources = Vec::new();
     for run in &args.addresses {
         sources.push(RemoteOptions { address: run.address.clone(), engine: run.engine.clone(), token: token.clone() });
@@ -104,7 +104,7 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
     let are_several = first.len() > 1;
     let screen = screen.map(|mut screen| {
         screen.watch_runs(first.len());
-        // Which of several is sick comes before what one does.
+        // With several runs, the list shows first which one has a problem.
         if are_several {
             screen.open_run_list();
         }
@@ -126,7 +126,7 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
     let hooks = RunHooks { join: Some(&mut join), compare: Some(&mut compare) };
     let run_options = RunOptions { hooks, duration: args.duration, reload: None, alarm: &app::print_message };
     session::run_sessions(&mut runs, &signals, run_options);
-    // Restore the terminal before printing anything.
+    // The screen restores the terminal once its last owner is gone, which must be before anything is printed.
     for run in &mut runs {
         run.source.leave_screen();
         run.session.remove_observer();
@@ -150,7 +150,7 @@ struct PodMaker<'a> {
 }
 
 impl PodMaker<'_> {
-    /// Connects a remote run with its session and with its place on the screen.
+    /// Makes the session and the screen's tab of a remote run. If `are_several`, the run records to a file of its own.
     fn create_run(&mut self, remote: RemoteRun, are_several: bool) -> Running<Pod> {
         let run_index = self.run_count;
         self.run_count += 1;
@@ -167,7 +167,7 @@ impl PodMaker<'_> {
     fn start_further_run(&mut self, remote: RemoteRun) -> Running<Pod> {
         if let Some(screen) = &self.screen {
             screen.borrow_mut().add_run();
-            // The engines of a machine are listed once the source was reached.
+            // The second run at the start means that the source has several engines.
             if self.run_count == 1 && self.began.elapsed() < LIST_TIME {
                 screen.borrow_mut().open_run_list();
             }
@@ -181,7 +181,7 @@ impl PodMaker<'_> {
     }
 }
 
-/// The runs that may be of servers of a pair: a source that was never reached is none.
+/// The runs that may belong to servers of a pair. Leaves out sources that were never reached.
 fn pair_servers(runs: &[Running<Pod>]) -> Vec<RunningServer<'_>> {
     let numbered = runs.iter().enumerate();
     numbered.filter_map(|(index, run)| run.source.as_pair_server(index, run.session.analysis())).collect()

@@ -172,14 +172,14 @@ impl Pod {
         self.name = hostile::plain(&name);
     }
 
-    /// Records that the connection to the run was lost, and says so once.
+    /// Keeps the reason for a missing connection. If the run was connected, marks it as lost and notifies the user.
     fn record_connection_loss(&mut self, down_reason: String, session: &mut Session) {
         // After the end of a run, the connection is closed.
         if self.state == PodState::Ended {
             return;
         }
         self.down_reason = down_reason;
-        // One without a connection cannot be lost.
+        // Only a connected run can be lost. For the others, each failed attempt to connect only changes the reason.
         let was_connected = matches!(self.state, PodState::Live | PodState::Silent);
         if was_connected {
             self.change_state(PodState::Lost);
@@ -220,7 +220,7 @@ impl Pod {
         }
     }
 
-    /// Begins the run of this header, after the end of the run before it if there was one.
+    /// Starts the run that this header describes. If the source had another run before, closes its files first.
     fn start_run(&mut self, run: u64, header: &RecordingHeader, session: &mut Session) {
         if self.run.is_some() {
             for message in session.close_files(&ReportInput::for_source(&self.kind)) {
@@ -260,7 +260,7 @@ impl Pod {
         }
         // Taken out, because the session's tick borrows this run.
         let mut reader = mem::take(&mut self.reader);
-        let lost = reader.lost();
+        let lost_before = reader.lost();
         // An error in the analysis of one run must not end the others.
         let read = catch_unwind(AssertUnwindSafe(|| {
             reader.read(block, &mut |record| match record {
@@ -276,14 +276,15 @@ impl Pod {
                 self.unreadable_blocks += 1;
                 self.unreadable_reason = error.to_string();
             }
+            // The analysis panicked, so later blocks of this run are skipped.
             Err(_) => {
                 self.is_broken = true;
             }
         }
-        self.note_missed_records(self.reader.lost() - lost, session);
+        self.note_missed_records(self.reader.lost() - lost_before, session);
     }
 
-    /// Counts a gap in the stream, and tells the user.
+    /// Counts a gap of this many records in the stream and notifies the user. Does nothing if there are none.
     fn note_missed_records(&mut self, records: u64, session: &mut Session) {
         if records > 0 {
             self.gaps += 1;
@@ -291,25 +292,25 @@ impl Pod {
         }
     }
 
-    /// Notes a source that has become silent, and renews the lines for the report about the connection.
+    /// Marks a source that sends nothing as silent, and rebuilds the report's list of problems.
     fn update_connection_problems(&mut self, now: Instant) {
         self.update_name();
         // The source also sends sections without traffic, so silence means that it hangs or that the network holds them up.
         if self.state == PodState::Live && now - self.last_section >= SILENT_AFTER {
             self.change_state(PodState::Silent);
         }
-        let since = format_duration((now - self.since).as_nanos() as u64);
+        let state_age = format_duration((now - self.since).as_nanos() as u64);
         let mut problems = Vec::new();
         match self.state {
             PodState::Live | PodState::Ended | PodState::Waiting => {}
             PodState::Away if self.down_reason.is_empty() => {}
             PodState::Away => {
-                problems.push(format!("{} has been unreachable for {since}: {}", self.name, self.down_reason));
+                problems.push(format!("{} has been unreachable for {state_age}: {}", self.name, self.down_reason));
             }
             PodState::Silent => {
-                problems.push(format!("{} has been silent for {since}: its values are that old", self.name));
+                problems.push(format!("{} has been silent for {state_age}: its values are that old", self.name));
             }
-            PodState::Lost => problems.push(format!("{} was lost {since} ago: {}", self.name, self.down_reason)),
+            PodState::Lost => problems.push(format!("{} was lost {state_age} ago: {}", self.name, self.down_reason)),
         }
         if self.reader.lost() > 0 {
             problems.push(format!(
@@ -336,22 +337,23 @@ impl Pod {
         self.problems = problems;
     }
 
-    /// Note that the run began before the stream.
+    /// Note that the run began before the stream; `None` if the stream has the whole run or has not begun.
     fn late_start_note(&self) -> Option<String> {
-        let before = self.reader.records_before()?;
-        if before == 0 {
+        let earlier_records = self.reader.records_before()?;
+        if earlier_records == 0 {
             return None;
         }
         Some(format!(
             "watch: the numbers of {} begin with the stream: {} earlier records are not in them; http://{}/report has the whole run",
             self.name,
-            format_count(before),
+            format_count(earlier_records),
             self.remote.address()
         ))
     }
 
     /// Wall-clock time at which the numbers begin, if the run began earlier.
     fn begun_wall_ns(&self, analysis: &Analysis) -> Option<u64> {
+        // Without earlier records, the numbers begin with the run.
         self.reader.records_before().filter(|records| *records > 0)?;
         Some(self.wall()?.wall_ns_at(analysis.ledger().started()?))
     }

@@ -65,6 +65,7 @@ impl PickleMachine<'_, '_> {
     fn process_matching_calls<const N: usize>(&mut self, mut at: usize, known: &[u8]) -> usize {
         /// `MEMOIZE TUPLE MEMOIZE REDUCE MEMOIZE`; the last three bytes are masked.
         const CLOSE: u64 = u64::from_le_bytes([op::MEMOIZE, op::TUPLE, op::MEMOIZE, op::REDUCE, op::MEMOIZE, 0, 0, 0]);
+        const CLOSE_BYTES: usize = 5;
         let Some(known) = known.first_chunk::<N>() else { return at };
         // A call takes three memo slots and one value.
         let memo = self.limits.memo.saturating_sub(self.arena.memo.len()) / 3;
@@ -96,8 +97,8 @@ impl PickleMachine<'_, '_> {
                 // The slots of the data, of the arguments, and of the result.
                 *numbered = [Node::Bytes(data), Node::Unbuilt, array];
                 *value = array;
-                rest = &close[5..];
-                at += N + 1 + usize::from(len) + 5;
+                rest = &close[CLOSE_BYTES..];
+                at += N + 1 + usize::from(len) + CLOSE_BYTES;
                 count += 1;
             }
             // What was reserved and not used is given back.
@@ -116,6 +117,7 @@ impl PickleMachine<'_, '_> {
     pub(super) fn repeat_last_object(&mut self) {
         let object_start = self.array_calls.last_start;
         let object_bytes = self.at - object_start;
+        // The reference to the class has 2 or 5 bytes. `EMPTY_TUPLE NEWOBJ MEMOIZE` and the empty state follow, with 3 bytes each.
         let repeats = match (object_bytes, &self.message[object_start..]) {
             (8, [op::BINGET, _, op::EMPTY_TUPLE, ..]) => count_repeats::<8>(self.message, object_start),
             (11, [op::LONG_BINGET, _, _, _, _, op::EMPTY_TUPLE, ..]) => count_repeats::<11>(self.message, object_start),
@@ -164,7 +166,7 @@ impl PickleMachine<'_, '_> {
         (self.message.get(format) == Some(&op::BININT1)).then_some(format + 2)
     }
 
-    /// Offset after the reference to the memo at `at`.
+    /// Offset after the reference to the memo at `at`; `None` for any other opcode.
     fn skip_memo_get(&self, at: usize) -> Option<usize> {
         match self.message.get(at) {
             Some(&op::BINGET) => Some(at + 2),

@@ -14,6 +14,7 @@ impl PickleMachine<'_, '_> {
 
     /// Runs `EMPTY_LIST` with the opcodes that usually follow: its memo slot, and its only batch, which is left in the message.
     pub(super) fn push_list(&mut self) -> Result<(), Undecoded> {
+        // The index of the list's run, which is added at the end, once its items are known.
         let list = Node::List(self.arena.list_runs.len() as u32);
         self.push_value(list)?;
         self.memoize_next()?;
@@ -89,7 +90,7 @@ impl PickleMachine<'_, '_> {
     /// Reads the rest of a line, as in pickles of protocol 0.
     fn read_line(&mut self) -> Result<NameSpan, Undecoded> {
         let at = self.at;
-        let len = self.message[at..].iter().position(|b| *b == b'\n').ok_or(Undecoded::Truncated { at })?;
+        let len = self.message[at..].iter().position(|byte| *byte == b'\n').ok_or(Undecoded::Truncated { at })?;
         self.at += len + 1;
         Ok(NameSpan { start: at as u32, len: len as u32 })
     }
@@ -115,7 +116,7 @@ impl PickleMachine<'_, '_> {
     pub(super) fn skip_empty_state(&mut self) -> bool {
         const EMPTY_STATE: [u8; 3] = [op::EMPTY_DICT, op::MEMOIZE, op::BUILD];
         let has_empty_state = self.message[self.at..].starts_with(&EMPTY_STATE);
-        // At the limit, the machine executes the opcodes and reports it.
+        // At the limit of the memo, the machine executes the opcodes and reports the limit.
         if !has_empty_state || self.arena.memo.len() >= self.limits.memo {
             return false;
         }

@@ -25,12 +25,12 @@ impl FlatBatch {
 /// Measures the batch whose first item is at `start`. Returns `None`, with the memo unchanged, if an item needs the machine or the message
 /// ends. Stops at `memo_limit`, which the machine then reports.
 pub(super) fn scan_batch(bytes: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<FlatBatch> {
-    let before = memo.len();
-    let flat = scan_items(bytes, start, memo, memo_limit);
-    if flat.is_none() {
-        memo.truncate(before);
+    let memo_before = memo.len();
+    let batch = scan_items(bytes, start, memo, memo_limit);
+    if batch.is_none() {
+        memo.truncate(memo_before);
     }
-    flat
+    batch
 }
 
 /// [`scan_batch`] without restoring the memo.
@@ -166,7 +166,7 @@ pub(super) fn skip_frame(bytes: &[u8], at: usize) -> Option<usize> {
 }
 
 /// Length of the opcode `FRAME` with its argument.
-const FRAME: usize = 9;
+pub(super) const FRAME: usize = 9;
 
 /// Offset of the item at `at` in a batch that [`scan_batch`] measured, after a `FRAME` if there is one.
 fn past_frame(bytes: &[u8], at: usize) -> usize {
@@ -269,10 +269,11 @@ pub(super) fn short_int_len(op: u8) -> usize {
 #[inline]
 fn starts_four_byte_ints(bytes: &[u8], at: usize) -> bool {
     let next = bytes.get(at..).and_then(<[u8]>::first_chunk);
+    // `BININT1` is 0x4b. The mask leaves out the values.
     next.is_some_and(|word| u64::from_le_bytes(*word) & 0x00ff_00ff_00ff_00ff == 0x004b_004b_004b_004b)
 }
 
-/// Parses a batch of one number before an `APPEND`.
+/// Parses a batch of one short integer before an `APPEND`; `None` for anything else.
 pub(super) fn scan_single_int(bytes: &[u8], start: usize) -> Option<FlatBatch> {
     let width = short_int_len(*bytes.get(start)?);
     if width == 0 {
@@ -368,7 +369,7 @@ pub(in super::super) fn read_short_int(bytes: &[u8], at: usize) -> Option<(i32, 
     scalar::read_short_int(bytes, past_frame(bytes, at))
 }
 
-/// Offset after the memo opcode at `at`, or `at` if there is none.
+/// Offset after the opcode at `at` that enters a value into the memo, or `at` if it is another opcode.
 fn skip_memo_put(bytes: &[u8], at: usize) -> usize {
     at + match bytes.get(at) {
         Some(&op::MEMOIZE) => 1,

@@ -14,6 +14,7 @@ impl PickleMachine<'_, '_> {
         let runs_before = self.arena.list_runs.len();
         let cells_before = self.arena.cells.len();
         let Some(end) = self.scan_flat_lists() else {
+            // Undo what the scan has added before it failed.
             self.arena.memo.truncate(memo_before);
             self.arena.list_runs.truncate(runs_before);
             self.arena.cells.truncate(cells_before);

@@ -94,7 +94,7 @@ impl<'a> PickleWalk<'a> {
                 // The opcode and the version.
                 op::PROTO => self.at = at + 2,
                 op::FRAME => {
-                    self.at = at + 9;
+                    self.at = at + flat::FRAME;
                     self.follows_empty_dict = follows_empty_dict;
                 }
                 op::MARK => {
@@ -196,13 +196,13 @@ impl<'a> PickleWalk<'a> {
         WalkItem::Field { field, value_at: self.at, depth: self.depth, is_first: is_only_field || is_after_mark }
     }
 
-    /// Takes this many values from the stack.
+    /// Takes this many values from the stack, of which only the height is known.
     fn pop(&mut self, values: u32) -> Result<(), Undecoded> {
         self.height = self.height.checked_sub(values).ok_or_else(|| self.underflow())?;
         Ok(())
     }
 
-    /// Height of the stack at the innermost mark, which is closed.
+    /// Closes the innermost mark. Returns the height of the stack at it.
     fn close_mark(&mut self) -> Result<u32, Undecoded> {
         self.depth = self.depth.checked_sub(1).ok_or_else(|| self.underflow())?;
         Ok(self.marks[self.depth].height)
@@ -238,7 +238,8 @@ pub(crate) fn field_int_at(bytes: &[u8], at: usize) -> Option<i64> {
     }
 }
 
-/// Passes the texts of the list that a pickle holds to `add_text`. An error for any other pickle.
+/// Passes the texts of the list that a pickle holds to `add_text`. Fails for any other pickle, after the texts before the error were
+/// passed.
 pub(crate) fn read_text_list<'a>(bytes: &'a [u8], mut add_text: impl FnMut(&'a [u8])) -> Result<(), Undecoded> {
     let mut at = 0;
     loop {
@@ -246,7 +247,7 @@ pub(crate) fn read_text_list<'a>(bytes: &'a [u8], mut add_text: impl FnMut(&'a [
             Some(&op::STOP) => return Ok(()),
             // Followed by the version, and by a length of eight bytes.
             Some(&op::PROTO) => at + 2,
-            Some(&op::FRAME) => at + 9,
+            Some(&op::FRAME) => at + flat::FRAME,
             Some(&(op::EMPTY_LIST | op::MEMOIZE | op::MARK | op::APPEND | op::APPENDS)) => at + 1,
             Some(_) => {
                 add_text(text_at(bytes, at).ok_or(Undecoded::Malformed { at, what: "not a list of texts" })?);
@@ -269,7 +270,7 @@ pub(crate) fn count_ids_at(bytes: &[u8], at: usize, is_whole: bool) -> Option<u3
     if is_captured { count_listed_ids(bytes, at + 1) } else { None }
 }
 
-/// Whether a list may end in these bytes before a string.
+/// Whether these bytes may contain the end of a list with a string behind it, such as the next field's name.
 fn has_list_end(bytes: &[u8]) -> bool {
     let mut ends = memchr::memchr2_iter(op::APPENDS, op::APPEND, bytes);
     ends.any(|at| bytes.get(at + 1) == Some(&op::SHORT_BINUNICODE))
@@ -293,7 +294,7 @@ fn count_listed_ids(bytes: &[u8], mut at: usize) -> Option<u32> {
                 at += scalar::int_opcode_len(bytes, at)?;
             }
             op::MEMOIZE => at += 1,
-            op::FRAME => at += 9,
+            op::FRAME => at += flat::FRAME,
             // A list is written in batches of 1,000.
             op::MARK if !is_in_batch => {
                 is_in_batch = true;
@@ -321,7 +322,7 @@ fn count_array_ids(bytes: &[u8], mut at: usize) -> Option<u32> {
             op::SHORT_BINUNICODE => scalar::payload_range(bytes, at)?.end,
             op::BINGET => at + 2,
             op::LONG_BINGET => at + 5,
-            op::FRAME => at + 9,
+            op::FRAME => at + flat::FRAME,
             op::MEMOIZE | op::STACK_GLOBAL | op::MARK => at + 1,
             op::BININT1 => {
                 // The only number before the data.
@@ -355,5 +356,5 @@ fn bytes_per_item(format: u8) -> Option<u32> {
 
 /// Offset of the value at `at`, behind the header of a frame if one begins there.
 fn skip_frame_header(bytes: &[u8], at: usize) -> usize {
-    if bytes.get(at) == Some(&op::FRAME) { at + 9 } else { at }
+    if bytes.get(at) == Some(&op::FRAME) { at + flat::FRAME } else { at }
 }

@@ -44,6 +44,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         Ok(Self { message, at: 2, arena, stack, marks, limits, empty_tuple, array_calls: ArrayCalls::default() })
     }
 
+    /// Executes all opcodes. Returns the value that the pickle holds.
     pub(super) fn execute(&mut self) -> Result<Node, Undecoded> {
         loop {
             let at = self.at;
@@ -229,7 +230,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         Ok(())
     }
 
-    /// Copies the top of the stack into the memo, at the next slot.
+    /// Copies the top of the stack into the memo at `slot`. Fails unless it is the next slot.
     fn memoize_top(&mut self, slot: usize) -> Result<(), Undecoded> {
         if slot != self.arena.memo.len() {
             // Every CPython pickler numbers slots from 0 without gaps; references left in the message depend on that.
@@ -268,7 +269,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         }
     }
 
-    /// Pushes a value. An error beyond the limit of the stack.
+    /// Pushes a value. Fails at the limit of the stack.
     pub(super) fn push_value(&mut self, node: Node) -> Result<(), Undecoded> {
         if self.stack.len() >= self.limits.stack {
             return Err(Undecoded::Limit { limit: "stack", value: self.limits.stack });
@@ -277,7 +278,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         Ok(())
     }
 
-    /// Takes the top of the stack. An error at a mark.
+    /// Takes the top of the stack. Fails if there is no value above the innermost mark.
     pub(super) fn pop_value(&mut self) -> Result<Node, Undecoded> {
         let from = self.index_from_top(1)?;
         let node = self.stack[from];
@@ -285,7 +286,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         Ok(node)
     }
 
-    /// The value on top of the stack. An error at a mark.
+    /// The value on top of the stack. Fails if there is no value above the innermost mark.
     pub(super) fn top_value(&self) -> Result<Node, Undecoded> {
         Ok(self.stack[self.index_from_top(1)?])
     }
@@ -311,7 +312,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         }
     }
 
-    /// The container below the values from `mark` on.
+    /// The container below the values from `mark` on. Fails if there is none above the innermost open mark.
     pub(super) fn value_below(&self, mark: usize) -> Result<Node, Undecoded> {
         match mark.checked_sub(1) {
             Some(index) if index >= self.stack_base() => Ok(self.stack[index]),

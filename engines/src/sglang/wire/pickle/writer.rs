@@ -4,6 +4,9 @@ use std::collections::HashMap;
 
 use super::op;
 
+/// Number of bytes of a frame's length.
+const FRAME_LENGTH_BYTES: usize = 8;
+
 /// Variations of a pickle. All styles of a value are equivalent.
 #[derive(Clone, Copy, Debug)]
 pub struct PickleStyle {
@@ -139,8 +142,8 @@ impl<'t> Pickler<'t> {
         if end.is_none() {
             self.out.push(op::MARK);
         }
-        for one in items {
-            item(self, one);
+        for element in items {
+            item(self, element);
         }
         self.out.push(*end.unwrap_or(&op::TUPLE));
         // There is one empty tuple, which CPython does not memoize.
@@ -228,8 +231,8 @@ impl<'t> Pickler<'t> {
             if batch.len() > 1 {
                 self.out.push(op::MARK);
             }
-            for of_batch in batch {
-                item(self, of_batch);
+            for element in batch {
+                item(self, element);
             }
             self.out.push(if batch.len() > 1 { several } else { one });
         }
@@ -344,8 +347,8 @@ impl<'t> Pickler<'t> {
     /// Begins a frame, if the protocol and the style have frames.
     fn begin_frame(&mut self) {
         if self.style.protocol >= 4 && self.style.frame_bytes.is_some() {
-            // The length, which `end_frame` writes.
-            self.write(&[op::FRAME], &[0; 8]);
+            // Room for the length, which `end_frame` writes.
+            self.write(&[op::FRAME], &[0; FRAME_LENGTH_BYTES]);
             self.frame_start = Some(self.out.len());
         }
     }
@@ -354,7 +357,7 @@ impl<'t> Pickler<'t> {
     fn end_frame(&mut self) {
         if let Some(start) = self.frame_start.take() {
             let length = (self.out.len() - start) as u64;
-            self.out[start - 8..start].copy_from_slice(&length.to_le_bytes());
+            self.out[start - FRAME_LENGTH_BYTES..start].copy_from_slice(&length.to_le_bytes());
         }
     }
 }
