@@ -567,6 +567,7 @@ fn lists_all_counted_ids(chunk: &Chunk<'_>) -> bool {
 #[cold]
 fn may_be_late_chunk(request: &Request, stream_index: usize, context: &FrameContext, chunk: &Chunk<'_>) -> bool {
     if lists_all_counted_ids(chunk) {
+        // Where chunks list only new ids, one with all of them is the first chunk of another request.
         return !matches!(context.claimed_ids, IdColumn::Delta | IdColumn::DeltaAfterPromptTail);
     }
     let stream = request.streams.get(stream_index);
@@ -584,7 +585,7 @@ fn kept_ids<'c>(chunk: &Chunk<'c>, carried: u32, limit: usize) -> &'c [i64] {
     }
     match chunk.ids.len().checked_sub(carried) {
         Some(first) => &chunk.ids[first..],
-        // Without ids of all its tokens, it is unknown whose these are.
+        // Without ids of all its tokens, it is unknown which tokens these are.
         None => &[],
     }
 }

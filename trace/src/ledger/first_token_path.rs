@@ -38,6 +38,7 @@ pub struct WayParts {
 impl WayParts {
     /// Indices of the hops among them.
     pub fn hops(self) -> Range<usize> {
+        // A hop is among them if the parts begin at or before its send.
         self.from.div_ceil(2)..self.to.div_ceil(2)
     }
 

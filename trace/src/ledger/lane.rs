@@ -180,7 +180,7 @@ impl Lane {
 
     /// Sequence number of the oldest queued frame that is not evicted.
     pub(crate) fn first_waiting(&self) -> Option<u64> {
-        self.frames.front().map(|f| f.seq)
+        self.frames.front().map(|frame| frame.seq)
     }
 
     /// Evicts the oldest frame and returns its chunks.

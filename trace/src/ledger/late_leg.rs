@@ -65,7 +65,7 @@ impl WindowSums {
 
     /// Share of these sums in `whole`, at most 1.
     pub(super) fn share_of(self, whole: Self) -> f64 {
-        // A request may be judged in a later window than its time to first token.
+        // A request may be judged in a later window than its time to first token, so its part alone may exceed the whole.
         share_of_whole(self.sum_ns(), whole.sum_ns().max(self.sum_ns()))
     }
 }
@@ -228,7 +228,7 @@ impl LateLeg {
         {
             span.is_concurrent = true;
             self.concurrent += 1;
-            // It may have been counted beside the one before it.
+            // The last request counts, too, unless it was counted together with the one before it.
             if !last.is_concurrent {
                 self.concurrent += 1;
             }

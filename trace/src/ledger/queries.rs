@@ -230,7 +230,7 @@ impl Ledger {
         self.delivery_wait.whole()
     }
 
-    /// Largest of those in the window of current figures; `None` without any.
+    /// Longest [`Self::delivery_wait`] in the window of current figures; `None` without any.
     pub(crate) fn recent_delivery_wait_max(&self, now: MonoNs) -> Option<u64> {
         self.delivery_wait.recent_max(now)
     }

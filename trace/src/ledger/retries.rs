@@ -167,11 +167,12 @@ impl Retries {
         if self.followed.is_empty() {
             return;
         }
-        // The earlier attempt may end, too.
+        // The rid alone does not show which attempt ended: the earlier one may end, too.
         let is_of_retry =
             |retry: &Retry| &*retry.rid == rid && dispatch.is_some_and(|dispatch| dispatch.sent == retry.dispatched);
         let Some(index) = self.followed.iter().position(is_of_retry) else { return };
         if self.followed[index].aborted.is_none() || finish != Finish::Abort {
+            // No abort of an earlier attempt ended it.
             self.followed.remove(index);
             return;
         }
