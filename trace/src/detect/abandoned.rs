@@ -74,7 +74,7 @@ fn describe_aborts(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -
     let mut words = String::new();
     for (requests, state) in [(unsent, "without an abort"), (ignored, aborts)] {
         if requests > 0 {
-            // What the numbers are of is said once.
+            // The first number says of how many requests it is; that of the second is the same.
             let is_part = words.is_empty() && abandoned.requests > longest.len() as u64;
             let scope = if is_part { format!("of the {} longest, ", longest.len()) } else { String::new() };
             let _ = write!(words, "; {scope}{requests} {state}");

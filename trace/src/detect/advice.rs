@@ -98,7 +98,7 @@ pub(super) fn hop_advice(engine: &dyn Facts, attribution: &Attribution<'_>, hop:
     hop_advice_by_state(engine, attribution, hop, None)
 }
 
-/// The same with the state of the receiving thread, where another source than its samples shows it.
+/// Advice for frames that wait on a hop. `observed`: state of the receiving thread, where another source than its samples shows it.
 pub(super) fn hop_advice_by_state(
     engine: &dyn Facts,
     attribution: &Attribution<'_>,

@@ -200,7 +200,8 @@ impl<'l> Attribution<'l> {
     /// Describes where the first tokens' time went: the bottleneck, or the two legs with most of it.
     pub(crate) fn describe_first_tokens(&self) -> String {
         let mut legs: Vec<&Leg<'_>> = self.legs.iter().filter(|leg| leg.first_token[RUN].sum.ns > 0).collect();
-        legs.sort_by(|a, b| b.first_token[RUN].share.total_cmp(&a.first_token[RUN].share));
+        // Greatest share first.
+        legs.sort_by(|one, other| other.first_token[RUN].share.total_cmp(&one.first_token[RUN].share));
         let limit = if self.bottleneck().is_some() { 1 } else { 2 };
         let parts: Vec<String> = legs.iter().take(limit).map(|leg| leg.describe_first_tokens()).collect();
         if parts.is_empty() {
@@ -211,15 +212,16 @@ impl<'l> Attribution<'l> {
 
     /// Leg with most of the first tokens' time over the run; `None` if no leg has half of it.
     pub fn bottleneck(&self) -> Option<&Leg<'l>> {
-        let max = self.legs.iter().max_by(|a, b| a.first_token[RUN].share.total_cmp(&b.first_token[RUN].share))?;
-        (max.first_token[RUN].share >= BOTTLENECK_SHARE).then_some(max)
+        let share_of_leg = |leg: &Leg<'l>| leg.first_token[RUN].share;
+        let max = self.legs.iter().max_by(|one, other| share_of_leg(one).total_cmp(&share_of_leg(other)))?;
+        (share_of_leg(max) >= BOTTLENECK_SHARE).then_some(max)
     }
 }
 
 impl Leg<'_> {
     /// Describes the leg's share of first tokens' time and its receivers' state.
     fn describe_first_tokens(&self) -> String {
-        let of = self.worker.as_deref().map_or(String::new(), |worker| format!(" of {worker}"));
+        let of_worker = self.worker.as_deref().map_or(String::new(), |worker| format!(" of {worker}"));
         let share = percent(self.first_token[RUN].share);
         let running = percent(self.spent.share(self.spent.on_ns));
         let thread = match (self.thread, self.busy) {
@@ -235,7 +237,7 @@ impl Leg<'_> {
             (ThreadState::Busy, Some(busy)) => format!(" (the {} was busy {} of the run)", self.role, percent(busy)),
             _ => String::new(),
         };
-        format!("{share} of that time was spent {}{of}{thread}", self.describe())
+        format!("{share} of that time was spent {}{of_worker}{thread}", self.describe())
     }
 
     /// Describes how much the receiving thread ran while frames waited for it: `runs 75 % of that time`.
@@ -349,7 +351,8 @@ impl HopReceiver {
             thread: thread_state(&spent, &away, busy),
             spent,
             busy,
-            worker: worker.map(|hop| hop.worker.map_or_else(|| hop.endpoint.to_string(), |n| format!("worker {n}"))),
+            worker: worker
+                .map(|hop| hop.worker.map_or_else(|| hop.endpoint.to_string(), |number| format!("worker {number}"))),
         }
     }
 
@@ -359,12 +362,12 @@ impl HopReceiver {
             return None;
         }
         let running = percent(self.spent.share(self.spent.on_ns));
-        let of = self.worker.as_deref().map_or_else(String::new, |worker| format!("{worker}: "));
+        let worker = self.worker.as_deref().map_or_else(String::new, |worker| format!("{worker}: "));
         let state = match self.thread {
             ThreadState::Unknown | ThreadState::PartlyRunning => String::new(),
             state => format!("{}, ", state.as_str()),
         };
-        Some(format!("{of}{state}ran {running} of the time that frames waited"))
+        Some(format!("{worker}{state}ran {running} of the time that frames waited"))
     }
 }
 
@@ -503,6 +506,7 @@ fn set_shares(legs: &mut [Leg<'_>]) {
 
 /// Adds first tokens that have not reached the tokenizer to the leg where each was last observed, with the time since then.
 fn add_open_waits(ledger: &Ledger, legs: &mut [Leg<'_>]) {
+    // Without receives, a token that was received would seem to wait.
     if !ledger.observes_gaps() {
         return;
     }
@@ -533,7 +537,7 @@ pub fn busy_share<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, wind
     let mut receivers: Vec<BusyReceiver<'_>> = Vec::new();
     for hop in hops.filter(|hop| hop.capabilities().processed) {
         let processing = share_of(hop.counts.busy_ns as f64, window_ns as f64);
-        let poll = hop.receiving_thread().and_then(|by| ledger.thread(by)?.poll);
+        let poll = hop.receiving_thread().and_then(|receiver| ledger.thread(receiver)?.poll);
         // Polls may be sampled in a part of the window only, and the receiver may have ended before it.
         let away_ns = poll.map_or(0, |poll| poll.interval_ns.saturating_sub(poll.polled_ns));
         let away = share_of(away_ns as f64, window_ns as f64);

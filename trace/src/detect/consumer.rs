@@ -43,8 +43,9 @@ impl LateConsumer<'_> {
 
     /// CPU use of its whole process since then, in CPUs.
     pub(super) fn process_cpus(&self, context: &DetectContext<'_>) -> f64 {
-        let of_process = context.ledger.threads().iter().filter(|t| t.id.pid == self.thread.id.pid);
-        of_process.filter_map(|t| t.use_between(self.from, context.now)).map(|spent| spent.share(spent.on_ns)).sum()
+        let of_process = context.ledger.threads().iter().filter(|thread| thread.id.pid == self.thread.id.pid);
+        let uses = of_process.filter_map(|thread| thread.use_between(self.from, context.now));
+        uses.map(|spent| spent.share(spent.on_ns)).sum()
     }
 
     /// Start of every summary: `tokenizer (4711/4711) `.
@@ -231,6 +232,7 @@ fn starved_share(late: &LateConsumer<'_>) -> Option<f64> {
     Some(late.spent.share(starved_ns))
 }
 
+/// Share of the time in which a quota held the consumer back; `None` if that is not observed.
 fn throttled_share(late: &LateConsumer<'_>) -> Option<f64> {
     Some(late.spent.share(late.spent.throttled_ns()?))
 }

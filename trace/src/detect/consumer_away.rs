@@ -58,9 +58,9 @@ pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdic
 
 /// Whether there is another explanation. A few waiting frames beside an idle thread may only be missed receives. A consumer whose I/O
 /// thread is waiting for a CPU has nothing to wake up for.
-fn has_other_explanation(context: &DetectContext<'_>, one: &LateConsumer<'_>) -> bool {
-    let io_thread = most_starved_io_thread(context, one);
-    one.frames < u64::from(BURST_FRAMES) || io_thread.is_some_and(|io| io.starved_share >= STARVED_SHARE)
+fn has_other_explanation(context: &DetectContext<'_>, late: &LateConsumer<'_>) -> bool {
+    let io_thread = most_starved_io_thread(context, late);
+    late.frames < u64::from(BURST_FRAMES) || io_thread.is_some_and(|io| io.starved_share >= STARVED_SHARE)
 }
 
 /// libzmq I/O threads that are waiting for a CPU: frames wait on their way into the inbox although the consumer has time for them.
@@ -104,7 +104,7 @@ fn most_starved_io_thread<'a>(context: &DetectContext<'a>, late: &LateConsumer<'
         let spent = thread.use_between(late.from, context.now)?;
         Some(StarvedIoThread { thread, spent, starved_share: spent.share(spent.starved_ns()?) })
     });
-    sampled.max_by(|a, b| a.starved_share.total_cmp(&b.starved_share))
+    sampled.max_by(|one, other| one.starved_share.total_cmp(&other.starved_share))
 }
 
 /// An I/O thread of libzmq, and the share of its time waiting for a CPU.

@@ -11,11 +11,16 @@ use crate::words::{bytes, count, duration, percent, plural};
 
 /// With fewer stack samples of a running thread, a share is not significant.
 const MIN_SAMPLES: u64 = 20;
+/// Minimum share of stack samples writing HTTP responses that the summary mentions.
+const MENTIONED_WRITE_SHARE: f64 = 0.1;
+/// Share of stack samples writing HTTP responses from which on the advice is about these writes.
+const MAIN_WRITE_SHARE: f64 = 0.5;
 /// A process that waits at least this long for a message is idle.
 const IDLE_WAIT_NS: u64 = 5_000_000;
 
 /// Whether the function writes parts of an HTTP response: uvicorn's `RequestResponseCycle.send`, of either parser.
 fn writes_response(function: &StackFunction) -> bool {
+    // The last part of the name is the method; before it is the class, if the interpreter provides it.
     function.file.contains("uvicorn/protocols/http/") && function.function.rsplit('.').next() == Some("send")
 }
 
@@ -70,14 +75,14 @@ pub(super) fn detect_cpu_bound_consumer(context: &DetectContext<'_>, out: &mut V
         }
         let role = &consumer.thread.role;
         let writes = share_of_response_writes(context, role);
-        if let Some(share) = writes.filter(|share| *share >= 0.1) {
+        if let Some(share) = writes.filter(|share| *share >= MENTIONED_WRITE_SHARE) {
             let _ = write!(summary, "; {} of its stack samples were writing HTTP responses", percent(share));
         }
         let engine = context.facts();
         let receivers = Receivers::of_group(context, &consumer.group.name, role);
         // Only a profile shows what the thread does; without one, the advice names the engine's usual work.
         let advice = match writes {
-            Some(share) if share >= 0.5 => advice::own_writes_advice(engine, receivers),
+            Some(share) if share >= MAIN_WRITE_SHARE => advice::own_writes_advice(engine, receivers),
             _ => advice::cpu_bound_advice(engine, receivers),
         };
         let processing = spent.share(spent.processing_ns);
@@ -101,7 +106,7 @@ pub(super) fn detect_logged_cpu_bound_consumer(context: &DetectContext<'_>, out:
         .iter()
         .filter_map(|process| Some((process, process.cpu_at(context.now)?)))
         .filter(|(_, cpu)| *cpu >= CPU_BOUND_SHARE)
-        .max_by(|a, b| a.1.total_cmp(&b.1));
+        .max_by(|(_, one_cpu), (_, other_cpu)| one_cpu.total_cmp(other_cpu));
     let Some((process, cpu)) = busiest else { return };
     // It mostly waits for messages, so its own work is not the limit.
     let recv_wait = process.recv_wait.quantile(0.5);

@@ -223,6 +223,7 @@ impl Finding {
 impl FindingPhase {
     /// Phase of a problem whose last occurrence was `since_last_ns` ago. `is_active`: it lasts, or that was less than ten seconds ago.
     pub fn new(is_active: bool, since_last_ns: u64) -> Self {
+        /// A problem that occurred less than this long ago counts as lasting.
         const NOW_NS: u64 = 1_000_000_000;
         if !is_active {
             Self::Ended

@@ -108,6 +108,7 @@ impl Findings {
         // Decided for all before any is removed, because each is compared with the others.
         let is_kept: Vec<bool> =
             self.list.iter().map(|finding| finding.kind != LATE_FRAMES || !self.is_explained(finding)).collect();
+        // `retain` asks in the order of the list, so each finding gets its own decision.
         let mut is_kept = is_kept.into_iter();
         self.list.retain(|_| is_kept.next().unwrap_or(true));
     }
@@ -136,7 +137,7 @@ impl Findings {
 
     /// Worst severity among the findings.
     pub fn worst(&self) -> Option<Severity> {
-        self.list.iter().map(|f| f.verdict.severity).max()
+        self.list.iter().map(|finding| finding.verdict.severity).max()
     }
 }
 

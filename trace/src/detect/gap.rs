@@ -14,6 +14,10 @@ use crate::clock::MonoNs;
 use crate::ledger::{CountedRids, LateLeg, Ttft, TtftMoment, WaitBreakdown};
 use crate::words::{count, duration, percent, plural};
 
+/// Minimum share of a gap before the last hop that is mentioned.
+const MIN_MENTIONED_SHARE: f64 = 0.05;
+
+/// First tokens that waited long between scheduler and tokenizer, or wait now.
 pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Verdicts) {
     let ledger = context.ledger;
     if !ledger.observes_gaps() {
@@ -170,6 +174,7 @@ fn describe_late_output(ttft: &Ttft, late: &LateLeg) -> String {
 fn severity_of_received(context: &DetectContext<'_>) -> Option<Severity> {
     let ledger = context.ledger;
     let severity = gap_severity(ledger.worst_gap()?.ns)?;
+    // Only if each long gap is a part of a known time to first token.
     let late = late_output(context).filter(|late| late.requests >= ledger.gap().count_above(GAP_WARNING_NS));
     let of_leg = late.and_then(|late| severity_of_leg(ledger.ttft(), late));
     Some(of_leg.unwrap_or(severity))
@@ -184,8 +189,7 @@ fn describe_receiving_thread(breakdown: &WaitBreakdown) -> String {
         describe_other_shares(spent)
     );
     let upstream_share = breakdown.upstream_ns as f64 / breakdown.gap_ns.max(1) as f64;
-    // Less is not worth a mention.
-    if upstream_share >= 0.05 {
+    if upstream_share >= MIN_MENTIONED_SHARE {
         let _ = write!(words, "; {} of the gap was before the last hop", percent(upstream_share));
     }
     words

@@ -14,6 +14,9 @@ use TtftMoment::{Arrived, Dispatched, FirstSent, Read};
 /// Maximum number of times of a problem to which waits are compared; the oldest is dropped.
 const MAX_SPANS: usize = 64;
 
+/// At most one of this many judged requests may be unstreamed for the waits of a process to count as known.
+const MIN_JUDGED_PER_UNSTREAMED: u64 = 10;
+
 /// When a problem lasted, and with which process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ProblemSpan {
@@ -128,6 +131,7 @@ impl HeldRequests {
 
     /// Removes from a finding what [`Self::extend_finding`] added: its last words, and the limit of its severity.
     pub(super) fn restore_finding(&mut self, finding: &mut Finding) {
+        // A summary that does not end with the added words is a newer one, and stays whole.
         let kept = finding.verdict.summary.strip_suffix(&self.added).map(str::len);
         finding.verdict.summary.truncate(kept.unwrap_or(usize::MAX));
         self.added.clear();
@@ -182,7 +186,8 @@ pub(super) fn are_waits_known(context: &DetectContext<'_>, hop: &str) -> bool {
     let ttft = context.ledger.ttft();
     let judged = ttft.judged().requests;
     // The output of the others is not judged.
-    let are_streamed = judged > 0 && ttft.not_streamed <= judged / 10;
+    let are_streamed = judged > 0 && ttft.not_streamed <= judged / MIN_JUDGED_PER_UNSTREAMED;
+    // With more than two groups of hops, the waits between the first and the last one are not recorded.
     let is_behind_first_hop = context.ledger.output_groups().count() == 2;
     are_streamed && (context.hop_target(hop) != HopTarget::Other || is_behind_first_hop)
 }

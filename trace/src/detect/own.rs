@@ -86,7 +86,7 @@ fn missed_advice(missed: &MissedCounts) -> &'static str {
         (missed.cut_short, "read the engine's log: connections ended inside a frame"),
         (missed.unannounced, "give tokengap a core, or a larger --ring: frames passed without a record"),
     ];
-    let max = causes.into_iter().max_by_key(|(n, _)| *n);
+    let max = causes.into_iter().max_by_key(|(observations, _)| *observations);
     max.map_or("", |(_, advice)| advice)
 }
 

@@ -10,11 +10,11 @@ const SECOND: u64 = 1_000_000_000;
 pub const GAP_CRITICAL_NS: u64 = 5 * SECOND;
 /// Backlog that is critical, in frames.
 pub const BACKLOG_CRITICAL_FRAMES: u64 = 1_000;
-/// Share of that wait on a CPU that makes a thread CPU-bound.
+/// Share of the time on a CPU, while frames wait for it, that makes a thread CPU-bound.
 pub(crate) const CPU_BOUND_SHARE: f64 = 0.8;
-/// Share of that wait spent waiting for a CPU that makes a thread starved.
+/// Share of the time waiting for a CPU, while frames wait for it, that makes a thread starved.
 pub(crate) const STARVED_SHARE: f64 = 0.25;
-/// Share of that wait held back by a quota that makes a thread throttled.
+/// Share of the time held back by a quota, while frames wait for it, that makes a thread throttled.
 pub(crate) const THROTTLED_SHARE: f64 = 0.1;
 /// Silence of an unfinished request after its first chunk that makes it stalled, in nanoseconds.
 pub const STALLED_NS: u64 = 30 * SECOND;

@@ -287,13 +287,13 @@ impl Stacks {
             let frames = count_waiting_frames();
             let frames_before = last.and_then(|last| last.backlog);
             let growing = match (frames, frames_before) {
-                (Some(frames), Some(before)) => frames > before && frames >= MIN_BACKLOG,
+                (Some(frames), Some(frames_before)) => frames > frames_before && frames >= MIN_BACKLOG,
                 _ => false,
             };
             BacklogWindow { at, backlog: frames, growing, thread: sample.thread }
         });
         self.windows.insert(pid, BacklogWindow { thread: sample.thread, ..window });
-        let role_index = self.roles.iter().position(|r| *r.role == *sample.role).unwrap_or_else(|| {
+        let role_index = self.roles.iter().position(|stacks| *stacks.role == *sample.role).unwrap_or_else(|| {
             self.roles.push(StackRole::new(sample.role));
             self.roles.len() - 1
         });
@@ -356,6 +356,7 @@ fn count_waiting_frames(hops: &Hops, sample: &StackSample<'_>) -> Option<u64> {
         // A consumer far behind may not have received any frame sent since the attach. Then the hop's name identifies its role.
         None => hop.shows.received && *hops.groups[hop.group].ends.to == *sample.role,
     });
+    // Stays `None` without a hop into the process.
     let mut waiting = None;
     for hop in into_process {
         *waiting.get_or_insert(0) += hop.counts.backlog;
