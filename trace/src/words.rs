@@ -32,12 +32,12 @@ pub fn known_or_dash<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> Str
 
 /// Formats nanoseconds in a suitable unit: `850 ns`, `12.3 us`, `4.5 ms`, `23.839 s`, `2m05s`.
 pub fn duration(ns: u64) -> String {
-    let n = ns as f64;
+    let value = ns as f64;
     match ns {
         0..1_000 => format!("{ns} ns"),
-        1_000..1_000_000 => format!("{:.1} us", n / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} ms", n / 1e6),
-        1_000_000_000..MINUTE_NS => format!("{:.3} s", n / 1e9),
+        1_000..1_000_000 => format!("{:.1} us", value / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", value / 1e6),
+        1_000_000_000..MINUTE_NS => format!("{:.3} s", value / 1e9),
         _ => long_duration(ns),
     }
 }

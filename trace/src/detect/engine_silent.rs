@@ -62,8 +62,8 @@ fn describe_begins(context: &DetectContext<'_>) -> String {
     }
 }
 
-/// Describes the requests that waited for their first token because of the silences. The words stand between the length of a silence and the
-/// number of its streams.
+/// Describes the requests that waited for their first token because of the silences. The words stand between the length of a silence and
+/// the number of its streams.
 fn describe_waiting_requests(ttft: &Ttft) -> String {
     let silenced = ttft.silenced();
     if silenced.requests.rids == 0 {

@@ -79,7 +79,7 @@ pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, out: &mut Verd
     let used = Some(late.receiver_use).filter(|used| u128::from(used.process.interval_ns) >= late.ns / 2);
     let state = match used.map_or(ThreadState::Unknown, |used| cpu_shortage(used.main)) {
         ThreadState::Unknown => attribution::socket_reader_state(context.ledger, worst.at, worst.ns),
-        // It held up all of them, which the summary is about.
+        // A lack of CPU held up all of them, which the summary is about.
         lacks_cpu => lacks_cpu,
     };
     let held_up = stopped_advice(state);
@@ -299,7 +299,8 @@ fn describe_unknown_parts(context: &DetectContext<'_>, leg: TtftLeg) -> String {
 /// over the whole run if there are not enough of those. `None` without enough of them.
 fn describe_top_function(context: &DetectContext<'_>, leg_from: TtftMoment) -> Option<String> {
     let ledger = context.ledger;
-    let role = &ledger.groups()[ledger.hops().iter().find(|hop| hop.last)?.group].ends.to;
+    let last_hop = ledger.hops().iter().find(|hop| hop.last)?;
+    let role = &ledger.groups()[last_hop.group].ends.to;
     let stacks = ledger.stacks().iter().find(|stacks| stacks.role == *role)?;
     let of_late = stacks.top_function_of_late(leg_from).filter(TopFunction::is_significant);
     let time = if of_late.is_some() { "in that time" } else { "over the whole run" };

@@ -22,10 +22,10 @@ pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut 
     let Some(oldest) = unanswered.first() else { return };
     let source = context.facts().source();
     let named: Vec<String> = (unanswered.iter().take(MAX_NAMED))
-        .map(|one| {
-            let prompt = one.dispatch.prompt_tokens.map(|tokens| plural(tokens.into(), "prompt token"));
-            let prompt = prompt.map_or_else(String::new, |prompt| format!(", {prompt}"));
-            format!("{} for {}{prompt}", one.rid, duration(context.now.since(one.dispatch.sent)))
+        .map(|request| {
+            let tokens = request.dispatch.prompt_tokens.map(|tokens| plural(tokens.into(), "prompt token"));
+            let prompt = tokens.map_or_else(String::new, |tokens| format!(", {tokens}"));
+            format!("{} for {}{prompt}", request.rid, duration(context.now.since(request.dispatch.sent)))
         })
         .collect();
     let more = if unanswered.len() > MAX_NAMED { ", .." } else { "" };
@@ -41,10 +41,10 @@ pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut 
         named.join("; "),
     );
     let rows: Vec<_> = (unanswered.iter().take(MAX_LISTED))
-        .map(|one| {
-            let dispatch = one.dispatch;
+        .map(|request| {
+            let dispatch = request.dispatch;
             json!({
-                "rid": one.rid,
+                "rid": request.rid,
                 "wait_ns": context.now.since(dispatch.sent),
                 "prompt_tokens": dispatch.prompt_tokens,
                 "received": dispatch.received.is_some(),
@@ -69,7 +69,7 @@ pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut 
     out.add_verdict(Severity::Warning, summary)
         .rid(oldest.rid)
         .since(Some(oldest.dispatch.sent))
-        .requests(&unanswered.iter().map(|one| one.rid).collect())
+        .requests(&unanswered.iter().map(|request| request.rid).collect())
         .weighed("requests", requests)
         .with("longest_ns", context.now.since(oldest.dispatch.sent))
         .with("requests_answered_since", oldest.answered_since)
