@@ -47,11 +47,16 @@ pub const MINUTE_NS: u64 = 60_000_000_000;
 
 /// Formats nanoseconds of a minute or more in two units: `2m05s`, `1h02m`, `3d04h`.
 pub fn long_duration(ns: u64) -> String {
+    const MINUTE: u64 = 60;
+    const HOUR: u64 = 60 * MINUTE;
+    const DAY: u64 = 24 * HOUR;
+    const HUNDRED_HOURS: u64 = 100 * HOUR;
+    const THOUSAND_DAYS: u64 = 1_000 * DAY;
     let seconds = ns / 1_000_000_000;
     match seconds {
-        0..3_600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
-        3_600..360_000 => format!("{}h{:02}m", seconds / 3_600, seconds / 60 % 60),
-        360_000..86_400_000 => format!("{}d{:02}h", seconds / 86_400, seconds / 3_600 % 24),
+        0..HOUR => format!("{}m{:02}s", seconds / MINUTE, seconds % MINUTE),
+        HOUR..HUNDRED_HOURS => format!("{}h{:02}m", seconds / HOUR, seconds / MINUTE % 60),
+        HUNDRED_HOURS..THOUSAND_DAYS => format!("{}d{:02}h", seconds / DAY, seconds / HOUR % 24),
         _ => ">1000d".to_owned(),
     }
 }
@@ -61,6 +66,7 @@ pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (place, digit) in digits.chars().enumerate() {
+        // Before each group of three digits, counted from the end.
         if place > 0 && (digits.len() - place).is_multiple_of(3) {
             out.push(',');
         }

@@ -12,6 +12,8 @@ use crate::words::{duration, percent, plural};
 
 /// A pause at the client that is this many times as long as the engine's longest pause is not caused by the engine.
 pub(super) const MIN_TIMES_LONGER: u64 = 4;
+/// A pause at the client that is this many times as long as the longest wait on a hop is not caused by that wait.
+const MIN_TIMES_HOP_WAIT: u64 = 2;
 /// Longest time before a check over which the use of threads is compared: samples are kept for little longer.
 const COMPARED_NS: u64 = 10_000_000_000;
 /// Minimum share of time that is mentioned.
@@ -67,7 +69,7 @@ pub(super) fn detect_late_deliveries(context: &DetectContext<'_>, out: &mut Verd
     // A wait on a hop before the receive is reported by the findings about that hop.
     let on_hop_ns = ledger.output_groups().filter_map(|(_, group)| group.queue_wait.max()).max().unwrap_or(0);
     // A pause of the engine, or a wait on a hop, appears at the client, too.
-    let explained_ns = sent_ns.saturating_mul(MIN_TIMES_LONGER).max(on_hop_ns.saturating_mul(2));
+    let explained_ns = sent_ns.saturating_mul(MIN_TIMES_LONGER).max(on_hop_ns.saturating_mul(MIN_TIMES_HOP_WAIT));
     let silence_ns = if delivered_ns > explained_ns { delivered_ns } else { 0 };
     let worst = first_ns.max(silence_ns);
     let Some(severity) = gap_severity(worst) else { return };
@@ -170,8 +172,8 @@ fn longest_wait_ns(waits: &Distribution) -> u64 {
     waits.max().unwrap_or(0)
 }
 
-/// Adds to a verdict which thread was busiest in the last `wait_ns` before the check, of a server inside the process that generates tokens: it
-/// may delay the others. The verdict is unchanged if there is no such server.
+/// Adds to a verdict which thread was busiest in the last `wait_ns` before the check. Only threads of a server inside the process that
+/// generates tokens count, because one of them may delay the others. The verdict is unchanged if there is no such server.
 pub(super) fn add_busiest_server_thread(verdict: &mut Verdict, context: &DetectContext<'_>, wait_ns: u64) {
     let prefixes = context.facts().server_threads();
     let from = MonoNs(context.now.0.saturating_sub(wait_ns.min(COMPARED_NS)));

@@ -59,9 +59,9 @@ fn has_measured_same(of_requests: &Finding, kind: &str) -> bool {
 }
 
 impl Findings {
-    /// Findings, worst first; within a severity, first those of the last ten seconds. Of those, the ones that explain time to first token follow
-    /// each other by how much they explain, from the place in [`ALL`] where such findings begin; the others are in the order of [`ALL`]. A cause
-    /// comes before its consequences.
+    /// Findings, worst first. Within a severity, those of the last ten seconds come first. Of those, the ones that explain time to first
+    /// token follow each other by how much they explain, from the place in [`ALL`] where such findings begin. The others are in the order
+    /// of [`ALL`]. A cause comes before its consequences.
     pub fn sorted(&self) -> Vec<&Finding> {
         let first_index = detector_index(FIRST_KIND_OF_TTFT);
         let mut list: Vec<&Finding> = self.list.iter().collect();
@@ -116,7 +116,8 @@ impl Findings {
         is_recent(finding.active, self.updated_at.since(finding.last_at))
     }
 
-    /// Time that a finding explains: time to first token of all requests, or at least the longest wait; that of its consequences, if it is more.
+    /// Time that a finding explains: time to first token of all requests, or at least the longest wait. If its consequences explain more,
+    /// it is theirs.
     pub fn explained_ns(&self, finding: &Finding) -> u64 {
         let consequences = self.list.iter().filter(|other| self.is_caused_by(other, finding));
         let of_consequences = consequences.map(|other| self.ttft_of_kind_ns(other.kind)).max();

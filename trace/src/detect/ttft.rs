@@ -295,8 +295,8 @@ fn describe_unknown_parts(context: &DetectContext<'_>, leg: TtftLeg) -> String {
     }
 }
 
-/// The most frequent function in stack samples of the process that answers clients, while requests waited on the leg that begins with this moment;
-/// over the whole run if there are not enough of those. `None` without enough of them.
+/// The most frequent function in stack samples of the process that answers clients, while requests waited on the leg that begins with this
+/// moment. Without enough such samples, it is that of the whole run. `None` without enough of those, too.
 fn describe_top_function(context: &DetectContext<'_>, leg_from: TtftMoment) -> Option<String> {
     let ledger = context.ledger;
     let last_hop = ledger.hops().iter().find(|hop| hop.last)?;

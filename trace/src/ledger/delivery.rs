@@ -57,8 +57,8 @@ impl Totals {
         }
     }
 
-    /// Records that a consumer counts tokens of a request repeatedly, if a delivery shows that: it claims far more tokens than the engine
-    /// generated, because each adds all tokens so far. `new_tokens`: those that the delivery really added.
+    /// Records that a consumer counts tokens of a request repeatedly, if a delivery shows that. The consumer then claims far more tokens
+    /// than the engine generated, because each delivery adds all tokens so far. `new_tokens`: those that the delivery really added.
     fn record_claimed_inflation(
         &mut self,
         at: MonoNs,

@@ -102,7 +102,7 @@ impl DeliveryTracker {
         }
     }
 
-    /// Sets the hop of the next chunk. A new hop leads to the waiter of another worker, or to another request with the same rid; that
+    /// Sets the hop of the next chunk. A new hop leads to the waiter of another worker, or to another request with the same rid. That
     /// waiter does not receive the chunks queued here.
     pub(crate) fn set_hop(&mut self, hop: HopId) {
         let previous_hop = self.last_hop.replace(hop);
@@ -526,8 +526,8 @@ impl DeliveryTracker {
         Some(DeliveryResult { judged, lost_ranges: lost, new_tokens, ..DeliveryResult::default() })
     }
 
-    /// Makes the chunks unjudged that a delivery up to count `to` may have covered: counts run behind and it matches no chunk, so a send was not
-    /// observed.
+    /// Makes the chunks unjudged that a delivery up to count `to` may have covered. Counts run behind, and the delivery matches no chunk,
+    /// so a send was not observed.
     fn unjudge_up_to(&mut self, to: u32) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let last_covered = self.in_flight.iter().rposition(|entry| entry.reported_count == to || entry.end_count <= to);

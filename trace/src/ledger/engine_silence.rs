@@ -174,8 +174,9 @@ impl EngineSilences {
         }
     }
 
-    /// Counts new tokens of a stream after the silence that has just ended. `last_at` is the time of the stream's chunk before: if that precedes
-    /// the silence, the stream goes on after it, and counts unless it is not streamed.
+    /// Counts new tokens of a stream after the silence that has just ended. `last_at` is the time of the stream's chunk before. If that
+    /// precedes the silence, the stream was open before it and goes on after it. It then counts as one of its streams, unless it is not
+    /// streamed.
     #[inline]
     pub(super) fn record_tokens(
         &mut self,
@@ -238,8 +239,8 @@ impl EngineSilences {
 }
 
 impl Ledger {
-    /// Ends the silence before a frame on the hop at `hop_index`, if the hop is the engine's and the time since its last frame is far longer than
-    /// usual. Called before the frame's chunks are recorded.
+    /// Ends the silence before a frame on the hop at `hop_index`. Nothing is recorded unless the hop is the engine's and the time since
+    /// its last frame is far longer than usual. Called before the frame's chunks are recorded.
     pub(super) fn end_engine_silence(&mut self, at: MonoNs, hop_index: usize, forwarded: Option<MonoNs>) {
         let hop = &self.hops.all[hop_index];
         // Behind the scheduler, another process may hold frames back.

@@ -128,8 +128,9 @@ pub fn first_token_legs(numbers: &RequestNumbers, crossings: &[FirstCrossing]) -
     legs
 }
 
-/// Adds the legs of the way from the scheduler to the tokenizer: from `start`, the first send, split at each observed send and receive of the
-/// first chunk. `whole` is the leg of the time to first token that begins with it; `None` if no later moment was observed.
+/// Adds the legs of the way from the scheduler to the tokenizer. The way begins at `start`, the first send, and is split at each observed
+/// send and receive of the first chunk. `whole` is the leg of the time to first token that begins with it; `None` if no later moment was
+/// observed.
 fn add_legs_of_way(
     legs: &mut Vec<FirstTokenLeg>,
     crossings: &[FirstCrossing],

@@ -264,7 +264,7 @@ impl Hop {
         self.last || self.may_be_last
     }
 
-    /// Records when stages ceased to be observed, after an announcement at `at`; `before`: those observed until then.
+    /// Records when stages ceased to be observed, after an announcement at `at`. `before`: the stages observed until then.
     pub(super) fn update_observation_ends(&mut self, at: MonoNs, before: Capabilities) {
         if self.shows.received {
             self.receives_end = None;

@@ -309,8 +309,8 @@ impl Hops {
         })
     }
 
-    /// Makes room in the hop for `lane`, if it is a new one and the hop is full: evicts and returns the lane with the fewest queued frames, of
-    /// those the one silent longest. `None` if there was room.
+    /// Makes room in the hop for `lane`, if it is a new one and the hop is full. Evicts and returns the lane with the fewest queued
+    /// frames. Of several such lanes, it is the one silent longest. `None` if there was room.
     pub(crate) fn evict_lane_if_full(hop: &mut Hop, lane: u32, limit: usize) -> Option<Lane> {
         if hop.lanes.len() < limit.max(1) || hop.lanes.contains_key(&lane) {
             return None;

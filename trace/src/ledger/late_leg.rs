@@ -186,7 +186,8 @@ impl LateLeg {
         }
     }
 
-    /// Adds a request that was late on this leg. `receiver_use`: time use meanwhile of the process that answers clients; `None` if unknown.
+    /// Adds a request that was late on this leg. `receiver_use`: time use of the process that answers clients while the request was on the
+    /// leg; `None` if unknown.
     pub(super) fn record_late_request(&mut self, late: &LateRequest, receiver_use: Option<ReceiverUse>) {
         self.requests += 1;
         self.rids.add_rid(&late.rid);

@@ -212,8 +212,8 @@ impl LateLegs {
         judged.of_pairs += u64::from(is_of_pair(request));
     }
 
-    /// Adds a time to first token to the sums of which late legs have a share: of the whole run, and of the window in which the first token
-    /// came.
+    /// Adds a time to first token to the sums of which late legs have a share. These are the sum of the whole run, and that of the window
+    /// in which the first token came.
     fn add_ttft(&mut self, path: &TtftPath, ttft_ns: u64) {
         let window_number = path.whole_leg().map_or(0, |whole| whole.end().0 / WINDOW_NS);
         if window_number > self.window_number {

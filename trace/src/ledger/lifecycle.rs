@@ -133,8 +133,8 @@ impl Ledger {
         })
     }
 
-    /// Closes a request for lack of room, and remembers when: a later chunk of it creates a new record, which could mistake that chunk for
-    /// the first. Returns whether it was still in the table.
+    /// Closes a request for lack of room, and remembers when. A later chunk of it creates a new record, which could mistake that chunk for
+    /// the first. Returns whether the request was still in the table.
     fn evict_request(&mut self, ticket: Ticket, reason: CloseReason) -> bool {
         let was_present = self.close_request(ticket, reason);
         if was_present {

@@ -223,8 +223,8 @@ fn follow_chunks(
     lives
 }
 
-/// Finds the chunk of a further leg, with these `chunks`, in which `chunk`, the one at `index` on the first leg, continues; `None` if it is not
-/// there. Moves `search_from` to the first chunk with at least as many tokens.
+/// Finds the chunk of a further leg in which `chunk`, the one at `index` on the first leg, continues. `chunks` are those of the further
+/// leg. `None` if it is not there. Moves `search_from` to the first chunk with at least as many tokens.
 fn find_continuation<'c>(
     chunks: &'c [ChunkRecord],
     search_from: &mut usize,

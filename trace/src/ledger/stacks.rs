@@ -198,16 +198,16 @@ impl StackRole {
             self.keep_recent_samples(at, sample, index);
             return true;
         }
-        let mut new = StackFunction {
+        let mut new_function = StackFunction {
             function: sample.function.into(),
             file: sample.file.into(),
             all: StackHits::default(),
             growing: StackHits::default(),
             late: LateSamples::default(),
         };
-        new.add_hits(hits, is_growing);
+        new_function.add_hits(hits, is_growing);
         if self.functions.len() < limit {
-            self.functions.push(new);
+            self.functions.push(new_function);
             self.keep_recent_samples(at, sample, self.functions.len() - 1);
             return true;
         }
@@ -216,13 +216,13 @@ impl StackRole {
         let rarest = functions.min_by_key(|(_, function)| (function.all.total, function.all.own));
         let left_out = match rarest {
             Some((index, rarest)) if rarest.all.total < hits.total => {
-                let evicted = std::mem::replace(rarest, new);
+                let evicted = std::mem::replace(rarest, new_function);
                 // Recent samples of the evicted function must not count for the one with its index now.
                 self.recent.retain(|recent| recent.function != index);
                 self.keep_recent_samples(at, sample, index);
                 evicted
             }
-            _ => new,
+            _ => new_function,
         };
         self.left_out += left_out.all.own;
         false

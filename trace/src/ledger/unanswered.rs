@@ -142,8 +142,8 @@ impl Ledger {
         }
     }
 
-    /// Whether the scheduler answered a health check that was dispatched far later than this request, while it ran nothing else: it is idle, and
-    /// has forgotten the request. `waiting_prefill_ns`: time for the prompts of all requests without output.
+    /// Whether the scheduler answered a health check that was dispatched far later than this request, while it ran nothing else. Such a
+    /// scheduler is idle, and has forgotten the request. `waiting_prefill_ns`: time for the prompts of all requests without output.
     fn is_overtaken_by_health_check(&self, waiting: &WaitingRequest, waiting_prefill_ns: u64) -> bool {
         let hop = waiting.message.hop;
         let Some(&check_sent) = self.dispatched.idle_checks.get(&hop) else { return false };
@@ -154,8 +154,9 @@ impl Ledger {
             && check_sent.since(waiting.times.sent) >= least_ns.saturating_add(waiting_prefill_ns)
     }
 
-    /// Wait in nanoseconds, without the time for its prompt, from which on a request of this hop counts as unanswered. `None` without a usual
-    /// wait, and if the hop's receives are not observed: the scheduler may then run on another machine, and its output be unobserved, too.
+    /// Wait in nanoseconds, without the time for its prompt, from which on a request of this hop counts as unanswered. `None` without a
+    /// usual wait. Also `None` if the hop's receives are not observed: the scheduler may then run on another machine, where its output is
+    /// not observed either.
     fn shortest_unanswered_wait_ns(&self, hop: HopId, now: MonoNs) -> Option<u64> {
         let observes_receives = self.hops.get(hop).is_some_and(|hop| hop.counts.frames_received > 0);
         if !observes_receives {

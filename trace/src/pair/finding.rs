@@ -106,8 +106,8 @@ impl LegRule {
         LateRequests { list, independent: independent as u64 }
     }
 
-    /// Counts the late requests, those that overlap during a pause of a scheduler once: one stop of a scheduler that had nothing else to do may
-    /// have made all of them late. `late` is in order of time.
+    /// Counts the late requests. Those that overlap during a pause of a scheduler count once: one stop of a scheduler that had nothing
+    /// else to do may have made all of them late. `late` is in order of time.
     fn count_once_per_pause(&self, late: &[LateRequest<'_>], activity: &PairActivity) -> usize {
         let mut counted = 0;
         let mut counted_until = MonoNs(0);
