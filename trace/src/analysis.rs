@@ -61,7 +61,7 @@ impl Analysis {
         self.time_series.advance_to(event.at, &mut self.ledger);
         let is_late = self.time_series.expect_event(event.at, &self.ledger);
         self.ledger.apply(event);
-        // Its slot is over, so its counts are moved there.
+        // The slot of a late event is over, so its counts are moved there.
         if is_late {
             self.time_series.count_late_event(event.at, &self.ledger);
         }

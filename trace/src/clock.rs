@@ -2,6 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+const NS_PER_SECOND: u64 = 1_000_000_000;
+/// A longer time since the boot is implausible: 31 years.
+const MAX_UPTIME_SECONDS: f64 = 1e9;
+
 /// An instant on `CLOCK_MONOTONIC`, in nanoseconds. Comparable between processes of one machine, never between machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -15,8 +19,8 @@ impl MonoNs {
 
     /// An instant given in seconds, as Python's `time.monotonic` and `time.perf_counter` return it. `None` for a value that cannot be one.
     pub fn from_seconds(seconds: f64) -> Option<Self> {
-        // A billion seconds are 31 years of uptime.
-        (seconds > 0.0 && seconds < 1e9).then(|| Self((seconds * 1e9).round() as u64))
+        let is_plausible = seconds > 0.0 && seconds < MAX_UPTIME_SECONDS;
+        is_plausible.then(|| Self((seconds * NS_PER_SECOND as f64).round() as u64))
     }
 
     /// Nanoseconds from `earlier` to `self`; 0 if `earlier` is later, since two observers of one clock may differ slightly.
@@ -57,6 +61,6 @@ pub fn wall_now_ns() -> u64 {
 }
 
 fn read_clock(clock: rustix::time::ClockId) -> u64 {
-    let t = rustix::time::clock_gettime(clock);
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+    let reading = rustix::time::clock_gettime(clock);
+    reading.tv_sec as u64 * NS_PER_SECOND + reading.tv_nsec as u64
 }

@@ -454,7 +454,7 @@ pub struct FrontendWait<'a> {
 }
 
 impl FrontendWait<'_> {
-    /// The longer of the two waits.
+    /// The longer of the two waits; `None` if neither is known.
     pub(crate) fn longest_ns(&self) -> Option<u64> {
         self.first_token_ns.max(self.last_token_ns)
     }

@@ -3,8 +3,8 @@
 //!
 //! `TOKENGAP_FAULT` selects one: `PLACE=panic@N` and `PLACE=block:SECONDS@N` at the Nth pass of a place, or `clock=jump`.
 
-/// Injects the fault that the environment requests for this place, if this build has the feature: `ledger`, `detectors`, `decoder`, `recorder`
-/// or `writer`.
+/// Injects the fault that the environment requests for this place, if this build has the feature. Places are `ledger`, `detectors`,
+/// `decoder`, `recorder` and `writer`.
 #[inline]
 pub fn inject_at(place: &str) {
     #[cfg(feature = "fault-injection")]

@@ -5,6 +5,9 @@ use serde_json::Value;
 
 use crate::clock::{Anchor, MonoNs};
 
+/// Number of requests listed as the slowest unless the application sets another one.
+const DEFAULT_SLOWEST: usize = 10;
+
 /// Data that the application adds to a report. A recording ends with it, without its source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -46,7 +49,7 @@ impl ReportInput {
             kind: kind.to_owned(),
             window: None,
             wall: None,
-            slowest: 10,
+            slowest: DEFAULT_SLOWEST,
             cpu_ns: None,
             rss_bytes: None,
             degraded: Vec::new(),

@@ -31,8 +31,9 @@ macro_rules! counters {
         }
 
         impl $name {
-            fn combine_with(self, other: Self, by: fn(u64, u64) -> u64) -> Self {
-                Self { $($counter: by(self.$counter, other.$counter),)+ }
+            /// The counters of both, each combined with its counterpart by this function.
+            fn combine_with(self, other: Self, combine: fn(u64, u64) -> u64) -> Self {
+                Self { $($counter: combine(self.$counter, other.$counter),)+ }
             }
         }
     };
@@ -268,7 +269,8 @@ fn hop_counts_so_far(ledger: &Ledger, group_index: usize) -> HopSlotCounts {
 
 /// Time use of a thread since this reading; `None` without a sample in between.
 fn time_use_since(ledger: &Ledger, thread: ThreadTotal) -> Option<TimeUse> {
-    let time_use = ledger.thread(thread.id)?.total()?.minus(thread.total);
+    let total_now = ledger.thread(thread.id)?.total()?;
+    let time_use = total_now.minus(thread.total);
     (time_use.interval_ns > 0).then_some(time_use)
 }
 
@@ -341,8 +343,8 @@ impl RecentSeconds {
     /// Values of the second that contains this time, as [`Self::second`].
     fn second_at(&mut self, at: MonoNs) -> Option<&mut SlotValues> {
         let second = at.since(self.begun?) / SLOT_NS;
-        let back = usize::try_from(self.count.checked_sub(second)?).ok()?;
-        let index = self.slots.len().checked_sub(back)?;
+        let number_from_end = usize::try_from(self.count.checked_sub(second)?).ok()?;
+        let index = self.slots.len().checked_sub(number_from_end)?;
         self.slots.get_mut(index).map(Arc::make_mut)
     }
 
@@ -421,8 +423,8 @@ impl LateCounts {
     /// Replaces the counters by their growth since they were read.
     fn subtract_from_present(&mut self, ledger: &Ledger) {
         self.passed = counts_so_far(ledger).combine_with(self.passed, u64::saturating_sub);
-        for (group_index, before) in self.hops.iter_mut().enumerate() {
-            *before = hop_counts_so_far(ledger, group_index).combine_with(*before, u64::saturating_sub);
+        for (group_index, counts) in self.hops.iter_mut().enumerate() {
+            *counts = hop_counts_so_far(ledger, group_index).combine_with(*counts, u64::saturating_sub);
         }
     }
 
@@ -485,6 +487,7 @@ impl TimeSeries {
         let max_off_path = if self.recent_seconds.max_slots > 0 { MAX_THREADS } else { 0 };
         self.slot_start.add_threads(ledger, max_off_path);
         let ended = Arc::new(self.slot_start.values_since(ledger));
+        // Only now: it resets values that the ended slot has.
         ledger.next_slot();
         self.slot_start.start_slot(ledger, self.slot_end);
         series.add_slots(&ended, 1);
@@ -524,7 +527,7 @@ impl TimeSeries {
         if let Some(second) = self.recent_seconds.second_at(at) {
             late.add_to_slot(second);
         }
-        // The current slot is what was counted since its start: with a later start, it lacks these.
+        // The current slot is the growth since its start. Added to the start, the late counts are no longer part of it.
         let start = &mut self.slot_start;
         start.passed = start.passed.combine_with(late.passed, u64::saturating_add);
         if start.hops.len() < late.hops.len() {
@@ -540,7 +543,7 @@ impl TimeSeries {
         self.series.as_ref().map(Series::begun)
     }
 
-    /// The last slot may be shorter.
+    /// Length of a slot in nanoseconds. The last one may be shorter.
     pub fn slot_ns(&self) -> u64 {
         self.series.as_ref().map_or(SLOT_NS, Series::width_ns)
     }

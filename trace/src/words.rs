@@ -32,12 +32,12 @@ pub fn known_or_dash<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> Str
 
 /// Formats nanoseconds in a suitable unit: `850 ns`, `12.3 us`, `4.5 ms`, `23.839 s`, `2m05s`.
 pub fn duration(ns: u64) -> String {
-    let n = ns as f64;
+    let value = ns as f64;
     match ns {
         0..1_000 => format!("{ns} ns"),
-        1_000..1_000_000 => format!("{:.1} us", n / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} ms", n / 1e6),
-        1_000_000_000..MINUTE_NS => format!("{:.3} s", n / 1e9),
+        1_000..1_000_000 => format!("{:.1} us", value / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", value / 1e6),
+        1_000_000_000..MINUTE_NS => format!("{:.3} s", value / 1e9),
         _ => long_duration(ns),
     }
 }
@@ -47,11 +47,16 @@ pub const MINUTE_NS: u64 = 60_000_000_000;
 
 /// Formats nanoseconds of a minute or more in two units: `2m05s`, `1h02m`, `3d04h`.
 pub fn long_duration(ns: u64) -> String {
+    const MINUTE: u64 = 60;
+    const HOUR: u64 = 60 * MINUTE;
+    const DAY: u64 = 24 * HOUR;
+    const HUNDRED_HOURS: u64 = 100 * HOUR;
+    const THOUSAND_DAYS: u64 = 1_000 * DAY;
     let seconds = ns / 1_000_000_000;
     match seconds {
-        0..3_600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
-        3_600..360_000 => format!("{}h{:02}m", seconds / 3_600, seconds / 60 % 60),
-        360_000..86_400_000 => format!("{}d{:02}h", seconds / 86_400, seconds / 3_600 % 24),
+        0..HOUR => format!("{}m{:02}s", seconds / MINUTE, seconds % MINUTE),
+        HOUR..HUNDRED_HOURS => format!("{}h{:02}m", seconds / HOUR, seconds / MINUTE % 60),
+        HUNDRED_HOURS..THOUSAND_DAYS => format!("{}d{:02}h", seconds / DAY, seconds / HOUR % 24),
         _ => ">1000d".to_owned(),
     }
 }
@@ -61,6 +66,7 @@ pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (place, digit) in digits.chars().enumerate() {
+        // Before each group of three digits, counted from the end.
         if place > 0 && (digits.len() - place).is_multiple_of(3) {
             out.push(',');
         }

@@ -28,6 +28,9 @@ enum Phase {
 )]
 pub struct BadVersion(String);
 
+/// Maximum number of characters of a bad version that its error shows.
+const MAX_SHOWN_CHARS: usize = 64;
+
 impl Version {
     /// A final release.
     pub const fn new(major: u32, minor: u32, patch: u32) -> Self {
@@ -62,11 +65,11 @@ impl FromStr for Version {
     type Err = BadVersion;
 
     fn from_str(text: &str) -> Result<Self, BadVersion> {
-        parse_version(text).ok_or_else(|| BadVersion(text.chars().take(64).collect()))
+        parse_version(text).ok_or_else(|| BadVersion(text.chars().take(MAX_SHOWN_CHARS).collect()))
     }
 }
 
-/// Parses a version such as `v0.5.10rc0+g1a2b`.
+/// Parses a version such as `v0.5.10rc0+g1a2b`; `None` if the text is not one.
 fn parse_version(text: &str) -> Option<Version> {
     let (release, suffix) = split_release(text)?;
     let (phase, tail) = split_phase(suffix)?;
@@ -153,9 +156,10 @@ impl FromStr for VersionRange {
     fn from_str(text: &str) -> Result<Self, BadVersion> {
         // A single release is a range of one.
         let (first, last) = text.split_once("..").unwrap_or((text, text));
+        // Rust's form `..=` is accepted, too.
         let range = Self { first: first.parse()?, last: last.trim_start_matches('=').parse()? };
         if range.first > range.last {
-            return Err(BadVersion(text.chars().take(64).collect()));
+            return Err(BadVersion(text.chars().take(MAX_SHOWN_CHARS).collect()));
         }
         Ok(range)
     }

@@ -112,7 +112,7 @@ impl Absences {
 
     /// Where the thread slept most between `from` and `to` while in `state`, such as the name of a system call; empty if unknown.
     pub(crate) fn longest_sleep_place(&self, state: AwayState, from: MonoNs, to: MonoNs) -> &str {
-        // An ordered list instead of a map: of several places with the same time, the last one counts.
+        // A list in the order of the stretches, so that the choice between places with the same time does not change from call to call.
         let mut ns_by_place: Vec<(&str, u64)> = Vec::new();
         for absence in self.stretches.iter().filter(|absence| absence.state == state) {
             let ns = absence.asleep_ns_between(from, to);

@@ -54,7 +54,7 @@ impl Ledger {
                 || request.tracker.as_ref().is_some_and(|tracker| tracker.outcomes.delivered > 0)
         });
         self.record_summed_counts(at, answer.rid, answer.completion_tokens);
-        // Before the response itself ends the request.
+        // Before `finish_by_response`, which may end the request with a finish reason that no frame had.
         self.compare_finish(at, answer);
         if self.engine.facts().ends_silently() {
             self.finish_by_response(at, answer);
@@ -88,8 +88,8 @@ impl Ledger {
         }
     }
 
-    /// Keeps how the response of a request ended: in its record or, if that is closed, in its summary. A rid that several requests use has
-    /// none.
+    /// Keeps how the response of a request ended: in its record or, if that is closed, in its summary. Nothing is kept for a rid that
+    /// several requests use.
     fn keep_response_end(&mut self, answer: &Answer<'_>) {
         if let Some(request) = self.table.ticket_of(answer.rid).and_then(|ticket| self.table.get_mut(ticket)) {
             if !request.is_shared() {
@@ -102,7 +102,7 @@ impl Ledger {
         }
     }
 
-    /// Compares the finish reason of a whole response with that of the engine's frames.
+    /// Counts a whole response whose finish reason contradicts that of the engine's frames. Without both reasons, nothing is compared.
     fn compare_finish(&mut self, at: MonoNs, answer: &Answer<'_>) {
         if answer.end != AnswerEnd::Whole {
             return;
@@ -157,7 +157,7 @@ impl Ledger {
         answers.uncounted += u64::from(answer.tokens.is_none());
         answers.claiming += u64::from(answer.completion_tokens.is_some());
         answers.tokens_claimed += answer.completion_tokens.map_or(0, u64::from);
-        // Only a response that is read event by event over HTTP has one.
+        // Only a response that is read event by event over HTTP has content.
         if let Some(content) = &answer.content {
             *answers.events.get_or_insert_default() += u64::from(content.events);
             answers.event_tokens_max = answers.event_tokens_max.max(content.event_tokens_max);
@@ -170,7 +170,8 @@ impl Ledger {
         }
     }
 
-    /// Compares the tokens that a complete response carried with the count that its last event claims.
+    /// Compares the tokens that a complete response carried with the count that its last event claims. Too few count as lost, too many as
+    /// repeated.
     fn judge_by_own_sums(&mut self, at: MonoNs, answer: &Answer<'_>, tokens: u32, claimed: u32) {
         let answers = &mut self.totals.answers;
         let is_openai = answer.content.is_some_and(|content| content.form == AnswerForm::OpenAi);
@@ -214,7 +215,7 @@ impl Ledger {
             return;
         }
         if answer.end == AnswerEnd::Whole {
-            // As a frame with its finish would.
+            // Marked and counted as for a frame with a finish reason.
             request.finish_seen = true;
             self.totals.requests.finished += 1;
             self.totals.requests.completed += 1;

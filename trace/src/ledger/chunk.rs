@@ -179,8 +179,8 @@ impl Ledger {
         CheckedChunk { ticket, stream_index, step }
     }
 
-    /// Marks requests as live at the same time if this chunk shows that: one with inconsistent counts, or with a rid that a previous request may
-    /// still use. Returns the step of the chunk, without a verdict on its tokens if its rid is shared.
+    /// Marks requests with one rid as live at the same time if this chunk shows that: its counts are inconsistent, or it may belong to a
+    /// previous request with the rid. Returns the step of the chunk, without a verdict on its tokens if its rid is shared.
     #[cold]
     fn resolve_shared_rid(&mut self, checked: CheckedChunk, context: &FrameContext, chunk: &Chunk<'_>) -> CountStep {
         if checked.step.verdict == CountVerdict::Overlap || self.is_of_predecessor(checked, context, chunk) {
@@ -222,19 +222,19 @@ impl Ledger {
             self.totals.requests.overwritten += 1;
             self.close_soon(ticket, context.at);
         }
-        let new = self.admit_request(rid, context.at);
+        let next = self.admit_request(rid, context.at);
         let predecessor = match live_stream {
             Some(stream) => Some(Predecessor { ticket, stream }),
             // This request has ended, but the one before it may be live.
             None => self.predecessors.get(&ticket).cloned(),
         };
         if let Some(predecessor) = predecessor {
-            self.predecessors.insert(new, predecessor);
+            self.predecessors.insert(next, predecessor);
         }
-        if is_final_in_transit && self.predecessors.contains_key(&new) || self.overlaps_predecessor(new, context.at) {
-            self.stop_judging_shared(new);
+        if is_final_in_transit && self.predecessors.contains_key(&next) || self.overlaps_predecessor(next, context.at) {
+            self.stop_judging_shared(next);
         }
-        new
+        next
     }
 
     /// Adds what the chunk's counts prove about its request to the totals of the run: tokens lost on the wire, or listed more than once.
@@ -525,8 +525,8 @@ impl Ledger {
         self.finish_request(ticket, at, finish);
     }
 
-    /// Makes the rid lead to no record, if its record is that of a request that has ended and the scheduler was asked to abort a later request
-    /// with the same rid.
+    /// Removes the rid's mapping to the record of a request that has ended, if the scheduler was asked to abort a later request with the
+    /// rid. The next look-up of the rid then finds no record.
     fn unmap_earlier_attempt(&mut self, rid: &str) {
         let Some(ticket) = self.table.ticket_of(rid) else { return };
         let has_ended = self.table.get(ticket).is_some_and(|request| request.finish.is_some());
@@ -567,6 +567,7 @@ fn lists_all_counted_ids(chunk: &Chunk<'_>) -> bool {
 #[cold]
 fn may_be_late_chunk(request: &Request, stream_index: usize, context: &FrameContext, chunk: &Chunk<'_>) -> bool {
     if lists_all_counted_ids(chunk) {
+        // Where chunks list only new ids, one with all of them is the first chunk of another request.
         return !matches!(context.claimed_ids, IdColumn::Delta | IdColumn::DeltaAfterPromptTail);
     }
     let stream = request.streams.get(stream_index);
@@ -584,7 +585,7 @@ fn kept_ids<'c>(chunk: &Chunk<'c>, carried: u32, limit: usize) -> &'c [i64] {
     }
     match chunk.ids.len().checked_sub(carried) {
         Some(first) => &chunk.ids[first..],
-        // Without ids of all its tokens, it is unknown whose these are.
+        // Without ids of all its tokens, it is unknown which tokens these are.
         None => &[],
     }
 }

@@ -41,6 +41,7 @@ struct WatchedRequest {
 }
 
 impl ClientlessRequests {
+    /// Removes and returns what is known of a watched request; `None` if it is not watched.
     fn stop_watching(&mut self, ticket: Ticket) -> Option<WatchedRequest> {
         let index = self.watched.iter().position(|watched| watched.ticket == ticket)?;
         self.watched.remove(index)
@@ -80,7 +81,7 @@ impl ClientlessRequests {
         if abort.received.is_some() {
             return;
         }
-        // Where receives are not observed, all remain.
+        // Where receives are not observed, no entry is removed one by one.
         if self.unreceived_aborts.len() >= MAX_WATCHED_REQUESTS {
             self.unreceived_aborts.clear();
         }
@@ -89,7 +90,7 @@ impl ClientlessRequests {
 
     /// Records the receive of a message, which may contain aborts.
     pub(super) fn record_received_abort(&mut self, at: MonoNs, frame: FrameId) {
-        // Every received frame asks, and few are aborts.
+        // Called for every received frame, of which few carry aborts.
         if self.unreceived_aborts.is_empty() {
             return;
         }
@@ -124,11 +125,11 @@ impl Ledger {
         let mut watched = WatchedRequest::new(ticket, at, request);
         watched.has_client_left = true;
         let delivered = watched.tokens_delivered;
-        if let Some(before) = self.clientless.stop_watching(ticket) {
-            watched.abort = before.abort;
-            if before.abort.is_some() && before.tokens_delivered == delivered {
+        if let Some(earlier_watch) = self.clientless.stop_watching(ticket) {
+            watched.abort = earlier_watch.abort;
+            if earlier_watch.abort.is_some() && earlier_watch.tokens_delivered == delivered {
                 // Nothing was delivered since the abort, so the request counts as left from then on.
-                watched = WatchedRequest { has_client_left: true, ..before };
+                watched = WatchedRequest { has_client_left: true, ..earlier_watch };
             }
         }
         self.clientless.watch(watched);
@@ -146,12 +147,13 @@ impl Ledger {
         }
         let Some(watched) = self.clientless.watched_mut(ticket) else { return true };
         // A process between the tokenizer and the scheduler sends it again: the last receive is the scheduler's.
-        let first_sent = watched.abort.map_or(abort.sent, |before| before.sent);
+        let first_sent = watched.abort.map_or(abort.sent, |first_abort| first_abort.sent);
         watched.abort = Some(RequestAbort { sent: first_sent, ..abort });
         self.clientless.await_receive(ticket, frame, abort);
         true
     }
 
+    /// The request with this rid and its ticket; `None` without a record, or if it has finished.
     fn unfinished_request(&self, rid: &str) -> Option<(Ticket, &Request)> {
         let ticket = self.table.ticket_of(rid)?;
         Some((ticket, self.table.get(ticket).filter(|request| request.finish.is_none())?))
@@ -193,6 +195,7 @@ impl Ledger {
     /// Whether messages to the scheduler are observed and none was missed, so that the absence of an abort is a fact.
     pub fn observes_aborts(&self) -> bool {
         let mut hops = self.hops.all.iter().filter(|hop| hop.carries_requests).peekable();
+        // `all` alone would be true without any such hop.
         hops.peek().is_some() && hops.all(|hop| hop.epoch == 0)
     }
 

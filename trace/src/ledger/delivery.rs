@@ -57,8 +57,8 @@ impl Totals {
         }
     }
 
-    /// Records that a consumer counts tokens of a request repeatedly, if a delivery shows that: it claims far more tokens than the engine
-    /// generated, because each adds all tokens so far. `new_tokens`: those that the delivery really added.
+    /// Records that a consumer counts tokens of a request repeatedly, if a delivery shows that. The consumer then claims far more tokens
+    /// than the engine generated, because each delivery adds all tokens so far. `new_tokens`: those that the delivery really added.
     fn record_claimed_inflation(
         &mut self,
         at: MonoNs,
@@ -68,12 +68,12 @@ impl Totals {
         tracker: &mut DeliveryTracker,
         new_tokens: u32,
     ) {
-        let generated = u64::from(delivery.completion_tokens.unwrap_or(0)).max(tracker.delivered_to());
-        let exceeds_count = tracker.claimed_tokens > generated + TOLERATED_EXTRA_TOKENS;
+        let delivered_count = u64::from(delivery.completion_tokens.unwrap_or(0)).max(tracker.delivered_to());
+        let exceeds_count = tracker.claimed_tokens > delivered_count + TOLERATED_EXTRA_TOKENS;
         if delivery.completion_tokens.is_none() || tracker.is_incomplete || !exceeds_count {
             return;
         }
-        let generated = streams.iter().fold(generated, |max, stream| max.max(u64::from(stream.count.high)));
+        let generated = streams.iter().fold(delivered_count, |max, stream| max.max(u64::from(stream.count.high)));
         // A request retracted unobserved restarts its count, so its tokens exceed the count.
         let adds_up_counts = tracker.repeating_deliveries >= MIN_REPEATING_DELIVERIES
             || streams.iter().any(|stream| stream.count.evidence == Evidence::Cumulative);

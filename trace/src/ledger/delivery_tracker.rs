@@ -102,7 +102,7 @@ impl DeliveryTracker {
         }
     }
 
-    /// Sets the hop of the next chunk. A new hop leads to the waiter of another worker, or to another request with the same rid; that
+    /// Sets the hop of the next chunk. A new hop leads to the waiter of another worker, or to another request with the same rid. That
     /// waiter does not receive the chunks queued here.
     pub(crate) fn set_hop(&mut self, hop: HopId) {
         let previous_hop = self.last_hop.replace(hop);
@@ -283,7 +283,7 @@ impl DeliveryTracker {
         self.epoch = epoch;
         self.is_incomplete |= has_missed_deliveries;
         let is_broken = self.may_follow_unobserved(delivery, has_missed_deliveries);
-        // Uncertain was this delivery. Its match decides whether the next one is, too.
+        // The mark was for this delivery. Matching it decides whether the next one is uncertain, too.
         self.is_uncertain = false;
         let mut result = self.match_delivery(delivery, is_broken);
         if delivery.response == Response::Whole {
@@ -334,10 +334,10 @@ impl DeliveryTracker {
         // No entry ends at `to`: the last delivered chunk was not observed. Tokens lost on the wire before it are unknown, and so is
         // the start of the delivery.
         let gap = self.last_covered_end(to).is_some_and(|end| end < to);
-        let broken = broken || gap;
+        let is_broken = broken || gap;
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
-        let mut inside = 0_u32;
+        let mut carried_tokens = 0_u32;
         let mut ranges = Vec::new();
         while let Some(entry) = self.in_flight.front().copied() {
             let start = entry.end_count.saturating_sub(entry.tokens).max(self.delivered_to);
@@ -347,29 +347,29 @@ impl DeliveryTracker {
             self.pop_entry();
             if entry.tokens == 0 || start >= from {
                 // An empty chunk has nothing to lose, so it counts as carried.
-                inside = entry.tokens.saturating_add(inside);
+                carried_tokens = entry.tokens.saturating_add(carried_tokens);
                 entry.add_carried(self.delivered_to, &mut judged, &mut has_carrier);
                 continue;
             }
-            let lost = entry.end_count.min(from).saturating_sub(start);
+            let undelivered = entry.end_count.min(from).saturating_sub(start);
             // An entry of several chunks shows how many tokens were lost, but not from which chunks.
             // If the wire also lost tokens among them, it does not show their positions either.
             let positions_unknown = entry.chunks > 1 && entry.missing_tokens > 0;
-            let outcome = if broken {
+            let outcome = if is_broken {
                 ChunkOutcome::Unjudged(UnjudgedCause::MissedObservations)
             } else if positions_unknown || (entry.chunks > 1 && entry.end_count > from) {
                 ChunkOutcome::Unjudged(UnjudgedCause::Ambiguous)
             } else {
                 ChunkOutcome::Dropped
             };
-            let lost = if broken || positions_unknown { 0 } else { lost };
+            let lost = if is_broken || positions_unknown { 0 } else { undelivered };
             judged.push_chunks(entry.with_outcome(outcome, lost));
             if lost > 0 {
                 ranges.push(self.lost_range(&entry, start, start + lost));
             }
         }
         // If the tokens do not add up, the delivery contains a chunk that was not observed.
-        self.is_uncertain = (self.is_incomplete || gap) && inside != delivery.tokens;
+        self.is_uncertain = (self.is_incomplete || gap) && carried_tokens != delivery.tokens;
         DeliveryResult {
             judged,
             lost_ranges: ranges,
@@ -461,7 +461,7 @@ impl DeliveryTracker {
 
     /// End of the last in-flight chunk that a delivery up to `to` may contain.
     fn last_covered_end(&self, to: u32) -> Option<u32> {
-        self.in_flight.iter().map(|e| e.end_count).rfind(|&end| end <= to)
+        self.in_flight.iter().map(|entry| entry.end_count).rfind(|&end| end <= to)
     }
 
     /// Start of a delivery of `tokens` tokens that ends at `to`. Tokens lost on the wire in between are not part of it.
@@ -526,8 +526,8 @@ impl DeliveryTracker {
         Some(DeliveryResult { judged, lost_ranges: lost, new_tokens, ..DeliveryResult::default() })
     }
 
-    /// Makes the chunks unjudged that a delivery up to count `to` may have covered: counts run behind and it matches no chunk, so a send was not
-    /// observed.
+    /// Makes the chunks unjudged that a delivery up to count `to` may have covered. Counts run behind, and the delivery matches no chunk,
+    /// so a send was not observed.
     fn unjudge_up_to(&mut self, to: u32) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let last_covered = self.in_flight.iter().rposition(|entry| entry.reported_count == to || entry.end_count <= to);
@@ -561,7 +561,7 @@ impl DeliveryTracker {
         DeliveryResult { judged, new_tokens: covered, ..DeliveryResult::default() }
     }
 
-    /// Raises the count delivered so far to `to`. Returns by how many tokens, `max_new` at most.
+    /// Raises the count delivered so far to `to`. Returns the number of new tokens, `max_new` at most.
     fn advance_to(&mut self, to: u32, max_new: u32) -> u32 {
         let new_tokens = to.saturating_sub(self.delivered_to).min(max_new);
         self.delivered_to = self.delivered_to.max(to);

@@ -79,6 +79,7 @@ impl WaitingRequest {
         if let Some(forwarding) = self.forwarding
             && let Some(received) = self.times.received
         {
+            // From the tokenizer's send to the scheduler's receive, over both hops.
             let whole_ns = received.since(self.times.sent);
             if forwarding.ns > whole_ns / 2 {
                 return forwarding.hop;
@@ -176,6 +177,7 @@ impl DispatchedRequests {
         // A reused rid belongs to the latest request.
         let is_ambiguous = self.remove(request.rid).is_some();
         let is_full = self.by_rid.len() >= max.max(1);
+        // Evicts requests until there is room for one, or none is left.
         while self.by_rid.len() >= max.max(1) && self.remove_oldest() {}
         let received = self.early_receive(frame);
         let number = self.next_number;
@@ -210,7 +212,7 @@ impl DispatchedRequests {
 
     /// Remembers which message has the request with this number until its receive.
     fn await_receive(&mut self, frame: FrameId, number: u64, max: usize) {
-        // Where receives are not observed, all remain.
+        // Where receives are not observed, no entry is removed one by one.
         if self.unreceived.len() >= max.max(1) {
             self.unreceived.clear();
         }
@@ -309,16 +311,16 @@ impl DispatchedRequests {
     /// Removes the request with this id, whose first chunk was observed, and marks those before it on its hop as overtaken. `None` if its
     /// dispatch was not observed.
     pub(super) fn remove_answered(&mut self, at: MonoNs, rid: &str) -> Option<WaitingRequest> {
-        // Without a watched tokenizer there are none, and every new request asks.
+        // Called for every new request. Without a watched tokenizer, no dispatch is observed.
         if self.by_rid.is_empty() {
             return None;
         }
         let number = *self.by_rid.get(rid)?;
         let answered = self.remove(rid)?;
         self.count_answered(at, answered.message.hop, number, answered.times.sent);
-        if let Some(before) = answered.forwarding {
+        if let Some(forwarding) = answered.forwarding {
             // It also waited on the hop to the process that forwarded it, with another number.
-            self.count_answered(at, before.hop, before.number, answered.times.sent);
+            self.count_answered(at, forwarding.hop, forwarding.number, answered.times.sent);
         }
         Some(answered)
     }
@@ -378,7 +380,7 @@ impl DispatchedRequests {
         }
     }
 
-    /// Whether the request with this id waits for its abort.
+    /// Whether a request with this id waits that the scheduler was asked to abort.
     pub(super) fn is_aborted(&self, rid: &str) -> bool {
         let waiting = self.by_rid.get(rid).and_then(|number| self.waiting.get(number));
         waiting.is_some_and(|waiting| waiting.abort.is_some())
@@ -409,7 +411,7 @@ impl DispatchedRequests {
 
     /// Removes the oldest request. Returns whether there was one.
     fn remove_oldest(&mut self) -> bool {
-        let rid = self.waiting.first_key_value().map(|oldest| Arc::clone(&oldest.1.rid));
+        let rid = self.waiting.first_key_value().map(|(_, oldest)| Arc::clone(&oldest.rid));
         rid.is_some_and(|rid| self.remove(&rid).is_some())
     }
 }
@@ -433,7 +435,8 @@ impl Ledger {
         }
         let is_repeated = self.hops.get(dispatch.id.hop).is_some_and(|hop| hop.repeats_requests);
         let received = self.dispatched.early_receive(dispatch.id);
-        let sent_before = dispatch.request.filter(|_| is_repeated).and_then(|it| self.dispatched.abort_sent_at(it.rid));
+        let repeated = dispatch.request.filter(|_| is_repeated);
+        let sent_before = repeated.and_then(|request| self.dispatched.abort_sent_at(request.rid));
         let abort = RequestAbort { sent: sent_before.unwrap_or(at), received };
         let message = AbortMessage { id: dispatch.id, abort };
         if dispatch.kind == DispatchKind::Aborts && dispatch.request.is_none() {

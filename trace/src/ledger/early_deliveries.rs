@@ -48,7 +48,7 @@ impl EarlyDeliveries {
     /// Count reached by early deliveries of a request whose first chunk was sent at `first_sent`. `None` if there was none; 0 if it is
     /// unknown whether there was one, so that the request proves no loss.
     pub(super) fn count_reached(&self, rid: &str, first_sent: MonoNs) -> Option<u32> {
-        // Each new request asks, so nothing is hashed without need.
+        // Called for each new request, so the rid is hashed only if there are early deliveries.
         if !self.deliveries.is_empty() {
             let rid_hash = hash_rid(rid);
             // A delivery before the first send belongs to an earlier request with the rid.

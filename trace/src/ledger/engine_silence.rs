@@ -26,6 +26,8 @@ const BLOCKING_FRAMES: u64 = 64;
 const MAX_RECENT: usize = 64;
 /// Time after a silence in which its streams are counted.
 const MAX_RESUME_NS: u64 = 1_000_000_000;
+/// Frames that were only held up arrive within this part of the silence's length: one tenth.
+const CATCH_UP_DIVISOR: u64 = 10;
 
 /// Longest time from a control message to the last frame before its effect.
 const MAX_CONTROL_DELAY_NS: u64 = 1_000_000_000;
@@ -114,7 +116,7 @@ struct EndedSilence {
 impl EndedSilence {
     /// Time after the silence in which frames that were only held up arrive.
     fn catch_up_ns(&self) -> u64 {
-        (self.silence.ns() / 10).min(MAX_RESUME_NS)
+        (self.silence.ns() / CATCH_UP_DIVISOR).min(MAX_RESUME_NS)
     }
 
     /// Whether the engine itself was silent: several streams went on, with less than half of the tokens that they usually make in such a time.
@@ -156,13 +158,15 @@ impl EngineSilences {
         self.last_control = self.last_control.max(Some(at));
     }
 
-    /// Records a frame and returns the time of the last one, if the time between them is long.
+    /// Records a frame sent at `at` that ends at `end`. Returns the end of the frames before it, if the time since then is long.
     fn record_frame(&mut self, at: MonoNs, end: MonoNs) -> Option<MonoNs> {
-        let before = self.last_frame.replace(self.last_frame.map_or(end, |last| last.max(end)))?;
-        (at.since(before) >= MIN_SILENCE_NS).then_some(before)
+        let newest_end = self.last_frame.map_or(end, |last| last.max(end));
+        let previous_end = self.last_frame.replace(newest_end)?;
+        (at.since(previous_end) >= MIN_SILENCE_NS).then_some(previous_end)
     }
 
-    /// Records tokens of a stream that was open at `last_at` and that the wire lost: what was sent meanwhile is unknown.
+    /// Records that the wire lost tokens of a stream whose last chunk before was sent at `last_at`. If an unconfirmed silence lies in
+    /// between, it is forgotten, because the lost tokens may have been sent in it.
     pub(super) fn record_wire_loss(&mut self, last_at: MonoNs) {
         let is_unconfirmed = |ended: &EndedSilence| last_at <= ended.silence.from && !ended.is_confirmed;
         if self.ended_silence.as_ref().is_some_and(is_unconfirmed) {
@@ -170,8 +174,9 @@ impl EngineSilences {
         }
     }
 
-    /// Counts new tokens of a stream after the silence that has just ended. `last_at` is the time of the stream's chunk before: if that precedes
-    /// the silence, the stream goes on after it, and counts unless it is not streamed.
+    /// Counts new tokens of a stream after the silence that has just ended. `last_at` is the time of the stream's chunk before. If that
+    /// precedes the silence, the stream was open before it and goes on after it. It then counts as one of its streams, unless it is not
+    /// streamed.
     #[inline]
     pub(super) fn record_tokens(
         &mut self,
@@ -234,8 +239,8 @@ impl EngineSilences {
 }
 
 impl Ledger {
-    /// Ends the silence before a frame on the hop at `hop_index`, if the hop is the engine's and the time since its last frame is far longer than
-    /// usual. Called before the frame's chunks are recorded.
+    /// Ends the silence before a frame on the hop at `hop_index`. Nothing is recorded unless the hop is the engine's and the time since
+    /// its last frame is far longer than usual. Called before the frame's chunks are recorded.
     pub(super) fn end_engine_silence(&mut self, at: MonoNs, hop_index: usize, forwarded: Option<MonoNs>) {
         let hop = &self.hops.all[hop_index];
         // Behind the scheduler, another process may hold frames back.

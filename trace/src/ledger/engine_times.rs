@@ -29,7 +29,7 @@ impl Ledger {
             request.details.get_or_insert_default().engine_times = Some(reported.times);
             self.totals.engine_times.requests += 1;
         }
-        // Without times, too: an unknown prefill may have slowed others.
+        // Also for a request without times, because its prefill may have slowed others.
         self.record_prefill(reported.rid);
     }
 
@@ -44,7 +44,7 @@ impl Ledger {
 
     /// Why a time is absent that the engine sends as `sent` says.
     fn absence_of_time(&self, sent: SentTime) -> &'static str {
-        // With a time of any request, the condition is met.
+        // A time of any request shows that the condition is met.
         let has_times = self.totals.engine_times.requests > 0;
         match sent {
             SentTime::Never(reason) => reason,

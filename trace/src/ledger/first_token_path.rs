@@ -38,6 +38,7 @@ pub struct WayParts {
 impl WayParts {
     /// Indices of the hops among them.
     pub fn hops(self) -> Range<usize> {
+        // A hop is among them if the parts begin at or before its send.
         self.from.div_ceil(2)..self.to.div_ceil(2)
     }
 
@@ -127,8 +128,9 @@ pub fn first_token_legs(numbers: &RequestNumbers, crossings: &[FirstCrossing]) -
     legs
 }
 
-/// Adds the legs of the way from the scheduler to the tokenizer: from `start`, the first send, split at each observed send and receive of the
-/// first chunk. `whole` is the leg of the time to first token that begins with it; `None` if no later moment was observed.
+/// Adds the legs of the way from the scheduler to the tokenizer. The way begins at `start`, the first send, and is split at each observed
+/// send and receive of the first chunk. `whole` is the leg of the time to first token that begins with it; `None` if no later moment was
+/// observed.
 fn add_legs_of_way(
     legs: &mut Vec<FirstTokenLeg>,
     crossings: &[FirstCrossing],

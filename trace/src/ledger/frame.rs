@@ -69,6 +69,7 @@ impl Ledger {
         let Some(hop_index) = self.register_frame(at, frame.id) else { return };
         // Before the chunks, which show whether the streams go on after it.
         self.end_engine_silence(at, hop_index, frame.forwarded);
+        // Filled with the frame's chunks by `record_frame_content`, and queued with the frame.
         self.pending_receive.clear();
         self.record_frame_content(at, hop_index, frame, true);
         let load = FrameLoad::new(frame.chunks.len(), frame.bytes);
@@ -134,6 +135,7 @@ impl Ledger {
         for hop_index in 0..self.hops.all.len() {
             let hop = &mut self.hops.all[hop_index];
             hop.epoch += 1;
+            // Taken out, because `subtract_lane` borrows the ledger.
             let lanes = std::mem::take(&mut hop.lanes);
             for lane in lanes.values() {
                 self.subtract_lane(hop_index, lane);

@@ -56,7 +56,7 @@ impl Ledger {
 }
 
 impl FrontendWaits {
-    /// Adds the waits of a response.
+    /// Adds the waits of a response. One without any wait is not counted.
     fn add_wait(&mut self, at: MonoNs, wait: &FrontendWait<'_>) {
         let Some(longest_ns) = wait.longest_ns() else { return };
         self.responses += 1;

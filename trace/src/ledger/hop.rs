@@ -264,7 +264,7 @@ impl Hop {
         self.last || self.may_be_last
     }
 
-    /// Records when stages ceased to be observed, after an announcement at `at`; `before`: those observed until then.
+    /// Records when stages ceased to be observed, after an announcement at `at`. `before`: the stages observed until then.
     pub(super) fn update_observation_ends(&mut self, at: MonoNs, before: Capabilities) {
         if self.shows.received {
             self.receives_end = None;
@@ -342,6 +342,7 @@ impl Hop {
 
     /// Frames received in the first wakeup, until it ends.
     pub(crate) fn first_wakeup_frames(&self) -> u32 {
+        // The maximum stays 0 until the first wakeup has ended.
         self.wakeup.as_ref().filter(|_| self.counts.wakeup_frames_max == 0).map_or(0, |wakeup| wakeup.frames)
     }
 
@@ -369,7 +370,8 @@ impl Hop {
         Some(request.ticket)
     }
 
-    /// Returns the receive time of the processed frame. A receiver processes frames in the order received.
+    /// Returns the receive time of the processed frame; `None` if it is not remembered. Also forgets the frames received before it, because
+    /// a receiver processes frames in the order received.
     pub(crate) fn take_unprocessed(&mut self, id: FrameId) -> Option<MonoNs> {
         let index = self.unprocessed.iter().position(|frame| frame.id == id)?;
         self.unprocessed.drain(..=index).next_back().map(|frame| frame.received_at)

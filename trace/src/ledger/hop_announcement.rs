@@ -177,8 +177,8 @@ impl Ledger {
             entered += 1;
             previous_end = Some(chunk.end_count);
         }
-        for judged in judged {
-            self.record_outcomes(self.now, ticket, &judged);
+        for outcomes in judged {
+            self.record_outcomes(self.now, ticket, &outcomes);
         }
         entered
     }

@@ -101,6 +101,7 @@ pub(crate) struct Hops {
 impl Hops {
     /// A number that changes whenever a message was missed, or output may have been because a hop became known.
     pub(crate) fn missed_messages(&self) -> u64 {
+        // Each missed message raises an epoch, and each new hop with output adds one.
         self.all.iter().map(|hop| u64::from(hop.epoch) + u64::from(!hop.carries_requests)).sum()
     }
 
@@ -115,6 +116,7 @@ impl Hops {
     pub(crate) fn each_scheduler_has_request_hop(&self) -> bool {
         let schedulers = self.all.iter().filter(|hop| hop.origin && !hop.carries_requests).count();
         let into_schedulers = self.all.iter().filter(|hop| hop.carries_requests && !hop.forwards_requests).count();
+        // A single scheduler gets all requests, on whichever hop.
         schedulers <= 1 || schedulers <= into_schedulers
     }
 
@@ -191,12 +193,12 @@ impl Hops {
         let Some(hop_index) = known.or_else(|| self.add_hop(announced.id, announced.ends, limit)) else {
             return false;
         };
-        let before = self.all[hop_index].group;
+        let old_group = self.all[hop_index].group;
         // A late name of a single hop is a rename: its group keeps its history.
-        let alone = !self.all.iter().any(|h| h.group == before && h.id != announced.id);
-        if alone && self.group_between(announced.ends).is_none() {
+        let is_alone = !self.all.iter().any(|hop| hop.group == old_group && hop.id != announced.id);
+        if is_alone && self.group_between(announced.ends).is_none() {
             // The whole group takes the new name, with its history.
-            self.groups[before].set_ends(announced.ends);
+            self.groups[old_group].set_ends(announced.ends);
         }
         let group = self.group_or_add(announced.ends);
         self.groups[group].carries_requests = announced.carries_requests;
@@ -217,19 +219,19 @@ impl Hops {
         if announced.capabilities.received && !announced.last && !announced.carries_requests {
             self.processing_stages.mark_receives_observed(ends.to);
         }
-        if before != group {
-            self.move_backlog(hop_index, before);
+        if old_group != group {
+            self.move_backlog(hop_index, old_group);
         }
-        self.any_origin = self.all.iter().any(|h| h.origin);
-        self.any_last = self.all.iter().any(|h| h.last);
+        self.any_origin = self.all.iter().any(|hop| hop.origin);
+        self.any_last = self.all.iter().any(|hop| hop.last);
         // Chunks are tracked on one hop only: the hop into the tokenizer, if deliveries are observed there.
-        let at_last = self.all.iter().any(|h| h.last && h.capabilities.delivered);
+        let observed_at_last = self.all.iter().any(|hop| hop.last && hop.capabilities.delivered);
         for hop in &mut self.all {
-            hop.tracks_deliveries = hop.capabilities.delivered && (hop.last || !at_last);
+            hop.tracks_deliveries = hop.capabilities.delivered && (hop.last || !observed_at_last);
         }
         self.mark_forwarding_hops();
-        self.any_received = self.all.iter().any(|h| h.capabilities.received && !h.carries_requests);
-        self.any_delivered = self.all.iter().any(|h| h.capabilities.delivered);
+        self.any_received = self.all.iter().any(|hop| hop.capabilities.received && !hop.carries_requests);
+        self.any_delivered = self.all.iter().any(|hop| hop.capabilities.delivered);
         true
     }
 
@@ -289,11 +291,11 @@ impl Hops {
     }
 
     pub(crate) fn group_named(&self, name: &str) -> Option<usize> {
-        self.groups.iter().position(|g| g.name == name)
+        self.groups.iter().position(|group| group.name == name)
     }
 
     fn group_between(&self, ends: Ends<&str>) -> Option<usize> {
-        self.groups.iter().position(|g| g.ends.as_str() == ends)
+        self.groups.iter().position(|group| group.ends.as_str() == ends)
     }
 
     /// Index of the group of hops between these ends, which is added if there is none.
@@ -307,8 +309,8 @@ impl Hops {
         })
     }
 
-    /// Makes room in the hop for `lane`, if it is a new one and the hop is full: evicts and returns the lane with the fewest queued frames, of
-    /// those the one silent longest. `None` if there was room.
+    /// Makes room in the hop for `lane`, if it is a new one and the hop is full. Evicts and returns the lane with the fewest queued
+    /// frames. Of several such lanes, it is the one silent longest. `None` if there was room.
     pub(crate) fn evict_lane_if_full(hop: &mut Hop, lane: u32, limit: usize) -> Option<Lane> {
         if hop.lanes.len() < limit.max(1) || hop.lanes.contains_key(&lane) {
             return None;

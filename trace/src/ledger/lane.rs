@@ -180,7 +180,7 @@ impl Lane {
 
     /// Sequence number of the oldest queued frame that is not evicted.
     pub(crate) fn first_waiting(&self) -> Option<u64> {
-        self.frames.front().map(|f| f.seq)
+        self.frames.front().map(|frame| frame.seq)
     }
 
     /// Evicts the oldest frame and returns its chunks.
@@ -200,8 +200,8 @@ impl Lane {
         frames
     }
 
-    /// Forgets evicted frames that the receive of frame `seq` shows as received, and returns their number: the frame itself, or all if `seq` is
-    /// in the queue or later.
+    /// Forgets evicted frames that the receive of frame `seq` shows as received, and returns their number. If `seq` is in the queue or
+    /// later, these are all evicted frames. Otherwise it is the frame itself.
     pub(crate) fn take_evicted_before(&mut self, seq: u64) -> u64 {
         // Evicted frames are older than all queued ones, and a lane keeps its order.
         let is_after_evicted = self.first_waiting().is_some_and(|first| first <= seq);

@@ -65,7 +65,7 @@ impl WindowSums {
 
     /// Share of these sums in `whole`, at most 1.
     pub(super) fn share_of(self, whole: Self) -> f64 {
-        // A request may be judged in a later window than its time to first token.
+        // A request may be judged in a later window than its time to first token, so its part alone may exceed the whole.
         share_of_whole(self.sum_ns(), whole.sum_ns().max(self.sum_ns()))
     }
 }
@@ -186,7 +186,8 @@ impl LateLeg {
         }
     }
 
-    /// Adds a request that was late on this leg. `receiver_use`: time use meanwhile of the process that answers clients; `None` if unknown.
+    /// Adds a request that was late on this leg. `receiver_use`: time use of the process that answers clients while the request was on the
+    /// leg; `None` if unknown.
     pub(super) fn record_late_request(&mut self, late: &LateRequest, receiver_use: Option<ReceiverUse>) {
         self.requests += 1;
         self.rids.add_rid(&late.rid);
@@ -228,7 +229,7 @@ impl LateLeg {
         {
             span.is_concurrent = true;
             self.concurrent += 1;
-            // It may have been counted beside the one before it.
+            // The last request counts, too, unless it was counted together with the one before it.
             if !last.is_concurrent {
                 self.concurrent += 1;
             }

@@ -104,7 +104,8 @@ fn prompt_tokens(request: &Request) -> Option<u32> {
 
 /// How long the connection of the request waited to be accepted; `None` unless it is the first one on a new connection.
 fn accept_wait_ns(request: &Request) -> Option<u64> {
-    request.arrival()?.ok()?.connection?.accept_wait_ns()
+    let arrival_times = request.arrival()?.ok()?;
+    arrival_times.connection?.accept_wait_ns()
 }
 
 /// When the prefill ended with which `leg` begins: as the engine says or, outside of a pair, with the leg. `None` if unknown.
@@ -211,12 +212,13 @@ impl LateLegs {
         judged.of_pairs += u64::from(is_of_pair(request));
     }
 
-    /// Adds a time to first token to the sums of which late legs have a share: of the whole run, and of the window in which the first token
-    /// came.
+    /// Adds a time to first token to the sums of which late legs have a share. These are the sum of the whole run, and that of the window
+    /// in which the first token came.
     fn add_ttft(&mut self, path: &TtftPath, ttft_ns: u64) {
         let window_number = path.whole_leg().map_or(0, |whole| whole.end().0 / WINDOW_NS);
         if window_number > self.window_number {
             let follows_last_window = window_number == self.window_number + 1;
+            // The shares in the last two windows, before their sums are replaced.
             for late in &mut self.legs {
                 late.max_window_share = late.max_window_share.max(late.window.share_of(self.window));
                 late.window.begin_window(follows_last_window);
@@ -240,6 +242,7 @@ impl LateLegs {
     /// Records a prefill that is slow beside others. `scheduler_use`: time use of its scheduler's thread meanwhile.
     pub(super) fn record_slow_prefill(&mut self, slow: &SlowPrefill, scheduler_use: Option<TimeUse>) {
         let late = slow.to_late_request();
+        // Before `record_late`, which replaces the worst request of the leg.
         let worst = self.legs.iter().find(|known| known.leg == late.leg).and_then(|known| known.worst.as_ref());
         if worst.is_none_or(|worst| worst.ns <= late.ns) {
             self.slowest_prefill = Some(SlowestPrefill { comparison: slow.comparison, scheduler_use });
@@ -298,7 +301,7 @@ impl Ledger {
         let others = of_process.filter(|thread| thread.id != main_thread);
         let mut process = main;
         for spent in others.filter_map(|thread| thread.use_between(from, to)) {
-            // They run beside each other.
+            // Threads run beside each other, so their intervals do not add up.
             process = TimeUse { interval_ns: main.interval_ns, ..process.plus(spent) };
         }
         Some(ReceiverUse { main, process })

@@ -35,11 +35,13 @@ impl Ledger {
             self.close_request(ticket, CloseReason::Ended);
         }
         self.close_silent_requests(now);
+        // Receives whose sends did not follow.
         for hop in &mut self.hops.all {
             while hop.early_receives.pop_front_if(|early| now.since(early.at) > EARLY_RECEIVE_TIMEOUT_NS).is_some() {}
         }
         self.waits.drop_overdue(now);
         self.dispatched.drop_older_than(MonoNs(now.0.saturating_sub(self.limits.orphan_after_ns)));
+        // Before the judgements below, which a silence of the engine may explain.
         self.advance_engine_silences(now);
         self.judge_unanswered_requests(now);
         self.judge_late_requests(now);
@@ -131,8 +133,8 @@ impl Ledger {
         })
     }
 
-    /// Closes a request for lack of room, and remembers when: a later chunk of it creates a new record, which could mistake that chunk for
-    /// the first. Returns whether it was still in the table.
+    /// Closes a request for lack of room, and remembers when. A later chunk of it creates a new record, which could mistake that chunk for
+    /// the first. Returns whether the request was still in the table.
     fn evict_request(&mut self, ticket: Ticket, reason: CloseReason) -> bool {
         let was_present = self.close_request(ticket, reason);
         if was_present {
@@ -199,8 +201,8 @@ impl Ledger {
         }
     }
 
-    /// Marks first tokens and ends that the tokenizer may have received unobserved: those on their way when observations were missed. Where
-    /// they were does not show it, because their sends on later hops may have been missed, too.
+    /// Marks first tokens and ends that the tokenizer may have received unobserved: those on their way when observations were missed. All
+    /// of them are marked, on whichever hop they were seen last, because their sends on later hops may have been missed, too.
     fn apply_missed_receives(&mut self) {
         let Some(until) = self.receives_missed_until.take() else { return };
         for request in self.table.iter_mut() {

@@ -155,6 +155,7 @@ use crate::stats::{Buckets, Distribution, RunSeconds, WindowedDistribution};
 
 /// Caps a number from an event, so that sums of hostile values cannot overflow.
 fn capped(number: u64) -> u64 {
+    // Far above any real count or length.
     const MAX: u64 = 1 << 40;
     number.min(MAX)
 }
@@ -325,6 +326,7 @@ impl Ledger {
     /// Counts a frame that could not be decoded. Nothing is judged across it.
     fn record_undecoded(&mut self, at: MonoNs, undecoded: &Undecoded<'_>) {
         self.totals.undecoded += 1;
+        // Its chunks are unknown, so none is queued with it.
         self.pending_receive.clear();
         self.totals.undecoded_times.record(at);
         self.silences.forget_current_silence();
@@ -345,6 +347,7 @@ impl Ledger {
             let load = FrameLoad::undecoded(undecoded.bytes);
             self.queue_sent_frame(at, undecoded.id, hop_index, load, undecoded.forwarded);
         } else {
+            // Where sends are not observed, the frame was seen at its receive.
             hop.counts.frames_received += 1;
         }
     }
@@ -355,7 +358,7 @@ impl Ledger {
         self.silences.forget_current_silence();
         self.totals.missed.add_missed(at, missed.cause, count);
         let mut may_hide_deliveries = missed.hop.is_none();
-        for hop in self.hops.all.iter_mut().filter(|h| missed.hop.is_none_or(|id| id == h.id)) {
+        for hop in self.hops.all.iter_mut().filter(|hop| missed.hop.is_none_or(|id| id == hop.id)) {
             hop.epoch += 1;
             hop.reported_missed += count;
             hop.counts.lost += count;
@@ -411,6 +414,7 @@ impl Ledger {
         self.gap_slot.clear();
         for group in &mut self.hops.groups {
             group.queue_wait_slot.clear();
+            // Frames that wait now also wait in the new slot.
             group.backlog_slot = group.backlog;
         }
     }

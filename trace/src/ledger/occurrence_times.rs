@@ -88,7 +88,7 @@ impl OccurrenceTimes {
         episodes[index] = new;
         episodes[index + 1..].copy_from_slice(&self.episodes[index..]);
         let before_shortest_pause =
-            (0..MAX_EPISODES).min_by_key(|&before| episodes[before + 1].first.since(episodes[before].last));
+            (0..MAX_EPISODES).min_by_key(|&earlier| episodes[earlier + 1].first.since(episodes[earlier].last));
         // There is one, because the list is not empty.
         let joined = before_shortest_pause.unwrap_or(0);
         episodes[joined].last = episodes[joined + 1].last;

@@ -111,6 +111,7 @@ impl JudgedList {
 
     /// The chunks, merged ones with the chunk in whose delivery they are: the last delivered one before them.
     pub(crate) fn iter_with_carriers(&self) -> impl Iterator<Item = JudgedChunks> {
+        // Updated by each delivered range, for the merged ones after it.
         let mut last_delivered: Option<JudgedChunks> = None;
         self.ranges.iter().map(move |&chunks| match chunks.outcome {
             ChunkOutcome::Delivered => {
@@ -128,7 +129,7 @@ impl JudgedList {
     /// Changes the outcome of the first `max` merged chunks to delivered.
     pub(crate) fn mark_merged_delivered(&mut self, max: u64) {
         let mut remaining = u32::try_from(max).unwrap_or(u32::MAX);
-        // A range may be split, and its parts joined with their neighbours.
+        // A range may be split, and its parts joined with their neighbours. `push_chunks` ignores an empty part.
         for chunks in std::mem::take(&mut self.ranges) {
             let changed = if chunks.outcome == ChunkOutcome::Merged { remaining.min(chunks.count) } else { 0 };
             remaining -= changed;

@@ -21,6 +21,8 @@ use crate::stats::Tally;
 pub(crate) const MIN_TIMES_OTHERS: u64 = 4;
 /// Number of other prefills with as much work below which none is judged.
 pub(crate) const MIN_OTHERS: u64 = 20;
+/// Quantile of other prefills with which a prefill is compared: nine of ten are shorter.
+const USUAL_QUANTILE: f64 = 0.9;
 /// Number of classes of work, by doublings.
 const CLASSES: usize = 32;
 /// A scheduler that ran, or waited for a CPU, for less than this share of a prefill was stopped.
@@ -92,6 +94,7 @@ struct PrefillWork {
 
 /// Class of this number of tokens, by doublings.
 fn class_of(tokens: u64) -> usize {
+    // The number of bits grows by one with each doubling.
     ((u64::BITS - tokens.leading_zeros()) as usize).min(CLASSES - 1)
 }
 
@@ -221,7 +224,7 @@ impl Prefills {
         }
         // More work takes at least as long as less.
         let comparable = self.lengths[..=class].iter().filter(|lengths| lengths.count() >= MIN_OTHERS);
-        comparable.filter_map(|lengths| lengths.quantile(0.9)).max()
+        comparable.filter_map(|lengths| lengths.quantile(USUAL_QUANTILE)).max()
     }
 
     /// Prompt tokens of the known prefills that overlap this time, of all requests and of those on the same connection.
@@ -247,7 +250,8 @@ impl Prefills {
 fn idlest_use<'l>(threads: impl Iterator<Item = &'l Thread>, span: PrefillSpan) -> Option<TimeUse> {
     let uses = threads.filter_map(|thread| thread.use_between(span.from, span.to));
     let sampled_long = uses.filter(|spent| spent.interval_ns >= span.ns() / 2);
-    sampled_long.min_by(|a, b| a.share(a.wanted_ns()).total_cmp(&b.share(b.wanted_ns())))
+    let wanted_share = |spent: &TimeUse| spent.share(spent.wanted_ns());
+    sampled_long.min_by(|one, other| wanted_share(one).total_cmp(&wanted_share(other)))
 }
 
 impl Ledger {
@@ -285,6 +289,7 @@ impl Ledger {
             self.ttft.late_legs.prefills.missed_before = missed;
             self.ttft.late_legs.prefills.mark_unknown_until(now);
         }
+        // A silence that may still be confirmed would explain a slow prefill.
         if self.silences.is_undecided(now) {
             return;
         }

@@ -186,7 +186,7 @@ impl ProcessingStages {
         limits: &mut CountedLimits,
     ) {
         let Some(processing_stage) = self.all.get_mut(usize::from(role)) else { return };
-        // The send may have been reported first.
+        // The send may have been reported first. One before this receive is that of another chunk with the same count.
         let sent = match_other_side(&mut self.waiting, in_process, role, StageSide::Received, chunk, limits);
         if let Some(sent) = sent.filter(|&sent| sent >= chunk.at) {
             processing_stage.record_inside(sent, sent.since(chunk.at), is_first_chunk);
@@ -215,19 +215,19 @@ fn match_other_side(
         in_process.push(InProcess { role, side, waiting: VecDeque::new() });
         in_process.len() - 1
     });
-    let in_process = &mut in_process[index];
-    let waiting_before = in_process.waiting.len();
-    let other_side = in_process.take_other_side(side, chunk);
-    let waiting = in_process.waiting.len();
+    let chunks_of_role = &mut in_process[index];
+    let waiting_before = chunks_of_role.waiting.len();
+    let other_side = chunks_of_role.take_other_side(side, chunk);
+    let waiting = chunks_of_role.waiting.len();
     let is_request_full = waiting > limits.in_process_per_rid;
     // Only an entry that was just added can exceed the total.
     let is_total_full = waiting > waiting_before && *all_waiting >= limits.in_process;
     if is_request_full || is_total_full {
-        in_process.waiting.pop_front();
+        chunks_of_role.waiting.pop_front();
         limits.count_reached("in_process");
     }
     // By as many as the request's own list has become longer or shorter.
-    *all_waiting = (*all_waiting + in_process.waiting.len()).saturating_sub(waiting_before);
+    *all_waiting = (*all_waiting + chunks_of_role.waiting.len()).saturating_sub(waiting_before);
     other_side
 }
 

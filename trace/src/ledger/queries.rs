@@ -70,8 +70,8 @@ impl Ledger {
         was_observed && !self.scheduler_may_hold_tokens_back(request)
     }
 
-    /// Whether the scheduler may be generating tokens of a silent request. Those of a request that is not streamed are sent together, every
-    /// few steps of the scheduler: until it has made that many steps since the last chunk, none is due.
+    /// Whether the scheduler may be generating tokens of a silent request. Tokens of a request that is not streamed are sent together,
+    /// every few steps of the scheduler. Until it has made that many steps since the last chunk, no chunk is due.
     fn scheduler_may_hold_tokens_back(&self, request: &Request) -> bool {
         let unstreamed_tokens = self.engine.facts().unstreamed_tokens();
         // Without such a number, the engine sends each token as soon as it is generated.
@@ -230,7 +230,7 @@ impl Ledger {
         self.delivery_wait.whole()
     }
 
-    /// Largest of those in the window of current figures; `None` without any.
+    /// Longest [`Self::delivery_wait`] in the window of current figures; `None` without any.
     pub(crate) fn recent_delivery_wait_max(&self, now: MonoNs) -> Option<u64> {
         self.delivery_wait.recent_max(now)
     }

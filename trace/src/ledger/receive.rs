@@ -97,7 +97,8 @@ impl Ledger {
             return;
         }
         // The two ends of a hop may be reported in either order.
-        let early = hop.early_receives.iter().position(|e| e.id == id).and_then(|at| hop.early_receives.remove(at));
+        let early_index = hop.early_receives.iter().position(|early| early.id == id);
+        let early = early_index.and_then(|index| hop.early_receives.remove(index));
         if let Some(early) = early {
             let receive = FrameReceive {
                 at: early.at,

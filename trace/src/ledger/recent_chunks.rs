@@ -257,6 +257,7 @@ pub struct HopWait {
 }
 
 impl HopWait {
+    /// Whether the wait of a frame with these times is one that is searched for.
     fn includes(&self, sent: MonoNs, received: MonoNs) -> bool {
         received.since(sent) >= self.min_ns && sent <= *self.during.end() && received >= *self.during.start()
     }

@@ -98,7 +98,7 @@ impl Ledger {
     pub fn life_of(&self, rid: &str, history: &RequestHistory, numbers: &RequestNumbers) -> RequestLife {
         let hops: Vec<CrossedHop<'_>> = self.hops().iter().filter_map(|hop| self.crossed_hop(hop)).collect();
         let mut legs = legs_crossed(history, &hops);
-        // These are kept longer than the chunks.
+        // The numbers of a request are kept longer than its chunks.
         if let Some(origin) = legs.first_mut() {
             origin.first_sent = origin.first_sent.or(numbers.sent_first);
         }
@@ -151,8 +151,8 @@ fn legs_crossed(history: &RequestHistory, hops: &[CrossedHop<'_>]) -> Vec<LifeLe
             continue;
         }
         let siblings: Vec<&CrossedHop<'_>> = hops.iter().filter(|sibling| sibling.ends == hop.ends).collect();
-        let crossed_leg = |chunk: &&ChunkRecord| siblings.iter().any(|sibling| sibling.id == chunk.hop);
-        let chunks: Vec<ChunkRecord> = history.chunks.iter().filter(crossed_leg).copied().collect();
+        let is_on_leg = |chunk: &&ChunkRecord| siblings.iter().any(|sibling| sibling.id == chunk.hop);
+        let chunks: Vec<ChunkRecord> = history.chunks.iter().filter(is_on_leg).copied().collect();
         if !chunks.is_empty() {
             let observes_received = siblings.iter().any(|sibling| sibling.observes_received);
             // If early chunks were overwritten, the first ones in the history are not the request's first.
@@ -194,8 +194,8 @@ fn follow_chunks(
         let judged = on_each_leg.iter().rev().flatten().find(|seen| seen.outcome.is_some());
         let last = on_each_leg.last().copied().flatten();
         // Several chunks that continue in one follow each other.
-        let before = on_last_leg.last().copied().flatten();
-        let is_combined = before.zip(last).is_some_and(|(before, last)| std::ptr::eq(before, last));
+        let previous = on_last_leg.last().copied().flatten();
+        let is_combined = previous.zip(last).is_some_and(|(previous, last)| std::ptr::eq(previous, last));
         let combined_with = is_combined.then(|| lives[index - 1].combined_with.unwrap_or(index));
         lives.push(ChunkLife {
             sent: chunk.sent,
@@ -223,8 +223,8 @@ fn follow_chunks(
     lives
 }
 
-/// Finds the chunk of a further leg, with these `chunks`, in which `chunk`, the one at `index` on the first leg, continues; `None` if it is not
-/// there. Moves `search_from` to the first chunk with at least as many tokens.
+/// Finds the chunk of a further leg in which `chunk`, the one at `index` on the first leg, continues. `chunks` are those of the further
+/// leg. `None` if it is not there. Moves `search_from` to the first chunk with at least as many tokens.
 fn find_continuation<'c>(
     chunks: &'c [ChunkRecord],
     search_from: &mut usize,

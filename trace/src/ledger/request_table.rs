@@ -154,6 +154,7 @@ impl RequestTable {
 
     /// Removes and returns a record; `None` if the ticket leads to none, as it does from now on.
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Request> {
+        // Leaves if the ticket is that of an earlier record in the slot.
         self.get(ticket)?;
         let was_mapped = self.remove_mapping(ticket);
         let slot = &mut self.slots[ticket.slot as usize];
@@ -162,7 +163,7 @@ impl RequestTable {
         self.free.push(ticket.slot);
         let request = slot.request.take()?;
         self.rid_bytes -= request.rid.len();
-        // The rid leads to another request, so its records were counted by rid.
+        // `unmap` has counted this record by its rid.
         if !was_mapped && let EntryRef::Occupied(mut count) = self.unmapped.entry_ref(&*request.rid) {
             *count.get_mut() -= 1;
             if *count.get() == 0 {
@@ -198,11 +199,11 @@ impl RequestTable {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Request> {
-        self.slots.iter().filter_map(|s| s.request.as_ref())
+        self.slots.iter().filter_map(|slot| slot.request.as_ref())
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Request> {
-        self.slots.iter_mut().filter_map(|s| s.request.as_mut())
+        self.slots.iter_mut().filter_map(|slot| slot.request.as_mut())
     }
 
     /// Advances to the next occupied slot, cyclically. Ageing and eviction use it to walk the table without scanning it.

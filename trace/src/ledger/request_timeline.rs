@@ -151,12 +151,13 @@ impl RequestTimeline {
 
     /// Earliest known time on a hop.
     pub fn first_time(&self) -> Option<MonoNs> {
-        self.hops.iter().filter_map(|on| on.first.first_time()).min()
+        self.hops.iter().filter_map(|times| times.first.first_time()).min()
     }
 
     /// Latest known time on a hop or of a delivery.
     pub fn last_time(&self) -> Option<MonoNs> {
-        let stages = self.hops.iter().flat_map(|on| [on.first.last_time(), on.last.and_then(|last| last.last_time())]);
+        let stages =
+            self.hops.iter().flat_map(|times| [times.first.last_time(), times.last.and_then(|last| last.last_time())]);
         stages.chain([self.last_delivered]).flatten().max()
     }
 }
@@ -208,6 +209,7 @@ impl Timelines {
         self.closed.push(ClosedRequest { summary, timeline });
     }
 
+    /// Forgets the closed requests, whose timelines do not count any more.
     fn forget_closed(&mut self) {
         self.closed.clear();
         self.count -= std::mem::take(&mut self.closed_count);
@@ -303,6 +305,7 @@ impl Timelines {
     fn record_chunks(&mut self, frame: &Frame<'_>, times: FrameTimes, ledger: &Ledger) -> Vec<FrameMark> {
         let mut marks = Vec::new();
         if frame.kind == Kind::Abort {
+            // An abort has no chunk to mark, but its request has a timeline.
             for ticket in frame.chunks.iter().filter_map(|chunk| ledger.table.ticket_of(chunk.rid)) {
                 self.get_or_open(ticket, ledger);
             }
@@ -415,7 +418,7 @@ impl Ledger {
 
     /// Records an applied event into the timelines of its requests.
     pub(super) fn update_timelines(&mut self, event: &Event<'_>) {
-        // Taken out, because they read the ledger.
+        // Taken out, because recording into them reads the rest of the ledger.
         let Some(mut timelines) = self.timelines.take() else { return };
         if let What::Delivered(delivery) = &event.what {
             // A delivery has no chunks of its own to name its request.

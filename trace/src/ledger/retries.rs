@@ -112,8 +112,8 @@ impl Retries {
         self.followed.remove(index)
     }
 
-    /// Records the dispatch of a request, and follows it as a retry if an attempt with its rid ended so shortly before that the abort of that
-    /// one, `delay_ns` after its end, is still to come.
+    /// Records the dispatch of a request, and follows it as a retry if the abort of an earlier attempt with its rid is still to come. The
+    /// engine sends that abort `delay_ns` after the end of the attempt.
     fn record_dispatch(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
         // This dispatch replaces an earlier retry with its rid.
         self.remove_followed(rid);
@@ -167,11 +167,12 @@ impl Retries {
         if self.followed.is_empty() {
             return;
         }
-        // The earlier attempt may end, too.
+        // The rid alone does not show which attempt ended: the earlier one may end, too.
         let is_of_retry =
             |retry: &Retry| &*retry.rid == rid && dispatch.is_some_and(|dispatch| dispatch.sent == retry.dispatched);
         let Some(index) = self.followed.iter().position(is_of_retry) else { return };
         if self.followed[index].aborted.is_none() || finish != Finish::Abort {
+            // No abort of an earlier attempt ended it.
             self.followed.remove(index);
             return;
         }

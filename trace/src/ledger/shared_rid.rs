@@ -47,14 +47,14 @@ impl Predecessor {
 
 /// Time until which a delivery may belong to the previous request with the rid of `ticket`; 0 without one.
 pub(super) fn late_deliveries_until(predecessors: &BTreeMap<Ticket, Predecessor>, ticket: Ticket) -> MonoNs {
-    let last = predecessors.get(&ticket).map(|before| before.stream.last_at);
+    let last = predecessors.get(&ticket).map(|predecessor| predecessor.stream.last_at);
     last.map_or(MonoNs(0), |last| MonoNs(last.0.saturating_add(MAX_LATE_NS)))
 }
 
 impl Ledger {
     /// Previous requests with the rid of `ticket` that are not known to have ended, latest first.
     fn predecessors_of(&self, ticket: Ticket) -> impl Iterator<Item = &Predecessor> {
-        std::iter::successors(self.predecessors.get(&ticket), |before| self.predecessors.get(&before.ticket))
+        std::iter::successors(self.predecessors.get(&ticket), |known| self.predecessors.get(&known.ticket))
     }
 
     /// Whether several requests have, or may have, had one rid.
@@ -84,7 +84,7 @@ impl Ledger {
 
     /// Whether a previous request with the rid of `ticket` sent a chunk within the last seconds, so that both may live.
     pub(super) fn overlaps_predecessor(&self, ticket: Ticket, at: MonoNs) -> bool {
-        self.predecessors_of(ticket).any(|before| at.since(before.stream.last_at) < MAX_LATE_NS)
+        self.predecessors_of(ticket).any(|predecessor| at.since(predecessor.stream.last_at) < MAX_LATE_NS)
     }
 
     /// Whether this chunk begins a second live request with the rid: the known one is unfinished on another hop of the same name.
@@ -123,11 +123,11 @@ impl Ledger {
             let rid = request.rid.clone();
             self.add_shared_rid(rid);
         }
-        for ticket in predecessors.into_iter().chain([ticket]) {
-            self.predecessors.remove(&ticket);
-            if let Some(tracker) = self.table.get_mut(ticket).and_then(|request| request.tracker.as_mut()) {
+        for sharing in predecessors.into_iter().chain([ticket]) {
+            self.predecessors.remove(&sharing);
+            if let Some(tracker) = self.table.get_mut(sharing).and_then(|request| request.tracker.as_mut()) {
                 tracker.is_shared = true;
-                self.stop_waiting(self.now, ticket, UnjudgedCause::SharedRid);
+                self.stop_waiting(self.now, sharing, UnjudgedCause::SharedRid);
             }
         }
     }

@@ -198,16 +198,16 @@ impl StackRole {
             self.keep_recent_samples(at, sample, index);
             return true;
         }
-        let mut new = StackFunction {
+        let mut new_function = StackFunction {
             function: sample.function.into(),
             file: sample.file.into(),
             all: StackHits::default(),
             growing: StackHits::default(),
             late: LateSamples::default(),
         };
-        new.add_hits(hits, is_growing);
+        new_function.add_hits(hits, is_growing);
         if self.functions.len() < limit {
-            self.functions.push(new);
+            self.functions.push(new_function);
             self.keep_recent_samples(at, sample, self.functions.len() - 1);
             return true;
         }
@@ -216,13 +216,13 @@ impl StackRole {
         let rarest = functions.min_by_key(|(_, function)| (function.all.total, function.all.own));
         let left_out = match rarest {
             Some((index, rarest)) if rarest.all.total < hits.total => {
-                let evicted = std::mem::replace(rarest, new);
+                let evicted = std::mem::replace(rarest, new_function);
                 // Recent samples of the evicted function must not count for the one with its index now.
                 self.recent.retain(|recent| recent.function != index);
                 self.keep_recent_samples(at, sample, index);
                 evicted
             }
-            _ => new,
+            _ => new_function,
         };
         self.left_out += left_out.all.own;
         false
@@ -287,13 +287,13 @@ impl Stacks {
             let frames = count_waiting_frames();
             let frames_before = last.and_then(|last| last.backlog);
             let growing = match (frames, frames_before) {
-                (Some(frames), Some(before)) => frames > before && frames >= MIN_BACKLOG,
+                (Some(frames), Some(frames_before)) => frames > frames_before && frames >= MIN_BACKLOG,
                 _ => false,
             };
             BacklogWindow { at, backlog: frames, growing, thread: sample.thread }
         });
         self.windows.insert(pid, BacklogWindow { thread: sample.thread, ..window });
-        let role_index = self.roles.iter().position(|r| *r.role == *sample.role).unwrap_or_else(|| {
+        let role_index = self.roles.iter().position(|stacks| *stacks.role == *sample.role).unwrap_or_else(|| {
             self.roles.push(StackRole::new(sample.role));
             self.roles.len() - 1
         });
@@ -356,6 +356,7 @@ fn count_waiting_frames(hops: &Hops, sample: &StackSample<'_>) -> Option<u64> {
         // A consumer far behind may not have received any frame sent since the attach. Then the hop's name identifies its role.
         None => hop.shows.received && *hops.groups[hop.group].ends.to == *sample.role,
     });
+    // Stays `None` without a hop into the process.
     let mut waiting = None;
     for hop in into_process {
         *waiting.get_or_insert(0) += hop.counts.backlog;

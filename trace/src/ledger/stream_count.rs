@@ -397,14 +397,14 @@ impl StreamCount {
     /// Records a chunk of a stream whose count is not known yet: the first chunk with ids shows it. `new`: tokens above the highest count so far.
     fn check_while_catching_up(&mut self, listed: u32, completion: u32, new: u32) -> CountStep {
         // Of a stream joined late, the tokens before this chunk are not new.
-        let new = if self.catch_up == CatchUpState::SinceJoin { listed } else { new };
+        let new_tokens = if self.catch_up == CatchUpState::SinceJoin { listed } else { new };
         if listed > 0 {
             self.high = completion;
             self.catch_up = CatchUpState::No;
-            CountStep::new(new, new.min(listed), CountVerdict::Rebased)
+            CountStep::new(new_tokens, new_tokens.min(listed), CountVerdict::Rebased)
         } else {
             self.high = self.high.max(completion);
-            CountStep::new(new, 0, CountVerdict::Fits)
+            CountStep::new(new_tokens, 0, CountVerdict::Fits)
         }
     }
 }

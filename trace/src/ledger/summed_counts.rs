@@ -10,8 +10,8 @@ use crate::clock::MonoNs;
 const MIN_CHUNKS: u32 = 4;
 
 impl Totals {
-    /// Records that a process reports as count of a request what is the sum of all counts on one of the request's first `before` hops. Returns
-    /// whether `claimed` is such a sum.
+    /// Records a process that adds up cumulative counts: `claimed`, its count of a request, is the sum of all counts on one of the
+    /// request's first `before` hops. Returns whether it is such a sum.
     ///
     /// Only those hops precede the claiming process. A claim that does not exceed the count of some hop is a plain count. If a request
     /// changes its worker, the sum of its counts at the first one can equal a later count at the second. Hops with missed observations
@@ -49,13 +49,13 @@ impl Totals {
 }
 
 impl Ledger {
-    /// Records that a delivery or response reports as count of its request what is the sum of all counts on one of its hops. Returns whether
-    /// `claimed` is such a sum.
+    /// Records a delivery or response whose count of its request, `claimed`, is the sum of all counts on one of the request's hops. Returns
+    /// whether it is such a sum.
     pub(super) fn record_summed_counts(&mut self, at: MonoNs, rid: &str, claimed: Option<u32>) -> bool {
         let Some(claimed) = claimed else { return false };
         let Some(ticket) = self.table.ticket_of(rid) else { return false };
         let Some(request) = self.table.get_mut(ticket) else { return false };
-        // It may be that of another request with the rid.
+        // The count may be that of another request with the rid.
         if request.is_shared() || self.predecessors.contains_key(&ticket) {
             return false;
         }

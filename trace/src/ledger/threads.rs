@@ -65,7 +65,8 @@ impl Thread {
         self.timeline.use_between(from, to)
     }
 
-    /// Time off the CPU between `from` and `to`, by reason. Sampled while frames wait for the thread; that it is stopped, at other times, too.
+    /// Time off the CPU between `from` and `to`, by reason. The reason is sampled while frames wait for the thread. That the thread is
+    /// stopped is sampled at other times, too.
     pub fn away_between(&self, from: MonoNs, to: MonoNs) -> AwayTimes {
         self.absences.times_between(from, to)
     }
@@ -144,7 +145,9 @@ impl Threads {
 
     /// Records a sample. Keeps the last `kept` samples of a thread. Returns `false` at the limit of threads.
     pub(crate) fn add_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, kept: usize, limit: usize) -> bool {
-        self.get_or_add(sample.thread, at, limit).map(|thread| thread.add_sample(at, sample, kept)).is_some()
+        let Some(thread) = self.get_or_add(sample.thread, at, limit) else { return false };
+        thread.add_sample(at, sample, kept);
+        true
     }
 
     /// Marks a thread as a receiver of frames and returns it; `None` at the limit of threads.

@@ -65,13 +65,13 @@ impl TimeUse {
     }
 
     /// The times of both, each combined with its counterpart by this function.
-    fn combine_with(self, other: Self, by: fn(u64, u64) -> u64) -> Self {
+    fn combine_with(self, other: Self, combine: fn(u64, u64) -> u64) -> Self {
         Self {
-            interval_ns: by(self.interval_ns, other.interval_ns),
-            on_ns: by(self.on_ns, other.on_ns),
-            wait_ns: combine_known(self.wait_ns, other.wait_ns, by),
-            throttled_ns: combine_known(self.throttled_ns, other.throttled_ns, by),
-            processing_ns: by(self.processing_ns, other.processing_ns),
+            interval_ns: combine(self.interval_ns, other.interval_ns),
+            on_ns: combine(self.on_ns, other.on_ns),
+            wait_ns: combine_known(self.wait_ns, other.wait_ns, combine),
+            throttled_ns: combine_known(self.throttled_ns, other.throttled_ns, combine),
+            processing_ns: combine(self.processing_ns, other.processing_ns),
         }
     }
 
@@ -89,11 +89,11 @@ impl TimeUse {
 
 /// Combines two times; `None` if neither is known. One that is known on one side only counts as 0 on the other: a quota may be set during the
 /// run.
-fn combine_known(a: Option<u64>, b: Option<u64>, by: fn(u64, u64) -> u64) -> Option<u64> {
-    if a.is_none() && b.is_none() {
+fn combine_known(one: Option<u64>, other: Option<u64>, combine: fn(u64, u64) -> u64) -> Option<u64> {
+    if one.is_none() && other.is_none() {
         return None;
     }
-    Some(by(a.unwrap_or(0), b.unwrap_or(0)))
+    Some(combine(one.unwrap_or(0), other.unwrap_or(0)))
 }
 
 fn scale_ns(ns: u64, share: f64) -> u64 {
@@ -118,6 +118,7 @@ impl TimeUseTimeline {
     /// and the oldest above `max_samples`.
     pub(crate) fn push_sums(&mut self, at: MonoNs, sums: TimeUse, kept_ns: u64, max_samples: usize) {
         if self.marks.back().is_some_and(|last| last.at >= at) {
+            // Out of order. The sums of the next sample include this one.
             return;
         }
         // The first mark begins the first sample, the second one ends it.

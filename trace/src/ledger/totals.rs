@@ -213,7 +213,7 @@ impl MissedCounts {
 
     /// Missed observations reported by the source, over all causes.
     pub fn reported(&self) -> u64 {
-        self.by_cause().iter().map(|cause| cause.1).sum()
+        self.by_cause().iter().map(|(_, count)| count).sum()
     }
 }
 
@@ -303,6 +303,7 @@ impl AnswerTotals {
     /// Counts a response with an error status, or a stream with only an error event.
     pub(crate) fn count_rejection(&mut self, status: u16) {
         match status {
+            // A stream that has begun keeps this status; its only event is an error.
             200 => {
                 self.seen += 1;
                 self.failed += 1;

@@ -165,6 +165,7 @@ impl Ttft {
     /// Records a request whose first token has been delivered, or that ends.
     pub(super) fn record_request(&mut self, request: &mut Request, limits: &mut CountedLimits) {
         let Some(details) = &request.details else { return };
+        // Without an earlier moment and a first send, there is no time to judge.
         if !details.has_early_moment() || request.sent_first.is_none() || request.is_ttft_recorded {
             return;
         }
@@ -191,7 +192,7 @@ impl Ttft {
     /// Adds the path of a request to the group of paths with the same observed moments. Returns false if it has no time to first token, or no
     /// group is free.
     fn record_path(&mut self, path: &TtftPath) -> bool {
-        // From the first send on, the gap and the wait for delivery are the legs.
+        // A path that begins with the first send has no time to first token. The gap and the wait for delivery are recorded elsewhere.
         if path.ttft_ns().is_none() {
             return false;
         }

@@ -260,8 +260,9 @@ impl TtftPath {
 
     /// Length of the leg between this moment and the next one that exists; `None` unless both were observed.
     pub(crate) fn leg_from(&self, moment: TtftMoment) -> Option<u64> {
-        let end = *self.times.get(moment.index() + 1)?;
-        Some(end?.since(self.times[moment.index()]?))
+        let begin = self.time_of(moment)?;
+        let end = self.times.get(moment.index() + 1).copied().flatten()?;
+        Some(end.since(begin))
     }
 
     /// Its observed moments, without their times.

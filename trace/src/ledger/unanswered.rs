@@ -20,6 +20,8 @@ pub(crate) const UNANSWERED_NS: u64 = 30_000_000_000;
 pub(crate) const PREFILL_NS_PER_TOKEN: u64 = 1_000_000;
 /// How many times the usual wait of the run a request must wait that an idle engine does not answer.
 const MIN_TIMES_USUAL_IDLE: u64 = 3;
+/// Quantile of the waits of answered requests that counts as usual.
+const USUAL_QUANTILE: f64 = 0.99;
 /// Interval between judgements.
 const JUDGE_EVERY_NS: u64 = 1_000_000_000;
 
@@ -61,7 +63,8 @@ impl Ledger {
             });
         unanswered.map(move |waiting| {
             let hop = waiting.message.hop;
-            let answered_since = waiting.overtaken.map_or(0, |then| self.answered_requests(hop) - then.answered);
+            let answered_since =
+                waiting.overtaken.map_or(0, |progress| self.answered_requests(hop) - progress.answered);
             UnansweredRequest { rid: &waiting.rid, dispatch: waiting.times, answered_since, hop }
         })
     }
@@ -72,7 +75,7 @@ impl Ledger {
 
     /// Longest usual time from the dispatch on this hop to the first chunk, in the last ten seconds; `None` without an answered request.
     pub(crate) fn usual_first_chunk_wait_ns(&self, hop: HopId, now: MonoNs) -> Option<u64> {
-        self.dispatched.answered.get(&hop)?.first_chunk_waits.recent_quantile(0.99, now)
+        self.dispatched.answered.get(&hop)?.first_chunk_waits.recent_quantile(USUAL_QUANTILE, now)
     }
 
     /// Finds requests that have waited for too long.
@@ -84,6 +87,7 @@ impl Ledger {
             return;
         }
         self.dispatched.judged_at = Some(now);
+        // An answer may be on a hop beyond the limit. On a socket to several schedulers, a later request may have gone to another one.
         if self.has_unseen_hops() || !self.hops.each_scheduler_has_request_hop() {
             return;
         }
@@ -138,20 +142,21 @@ impl Ledger {
         }
     }
 
-    /// Whether the scheduler answered a health check that was dispatched far later than this request, while it ran nothing else: it is idle, and
-    /// has forgotten the request. `waiting_prefill_ns`: time for the prompts of all requests without output.
+    /// Whether the scheduler answered a health check that was dispatched far later than this request, while it ran nothing else. Such a
+    /// scheduler is idle, and has forgotten the request. `waiting_prefill_ns`: time for the prompts of all requests without output.
     fn is_overtaken_by_health_check(&self, waiting: &WaitingRequest, waiting_prefill_ns: u64) -> bool {
         let hop = waiting.message.hop;
         let Some(&check_sent) = self.dispatched.idle_checks.get(&hop) else { return false };
-        let usual_ns =
-            self.dispatched.answered.get(&hop).and_then(|answered| answered.first_chunk_waits.whole().quantile(0.99));
+        let answered_on_hop = self.dispatched.answered.get(&hop);
+        let usual_ns = answered_on_hop.and_then(|answered| answered.first_chunk_waits.whole().quantile(USUAL_QUANTILE));
         let least_ns = UNANSWERED_NS.max(usual_ns.unwrap_or(0).saturating_mul(MIN_TIMES_USUAL_IDLE));
         waiting.times.received.is_some()
             && check_sent.since(waiting.times.sent) >= least_ns.saturating_add(waiting_prefill_ns)
     }
 
-    /// Wait in nanoseconds, without the time for its prompt, from which on a request of this hop counts as unanswered. `None` without a usual
-    /// wait, and if the hop's receives are not observed: the scheduler may then run on another machine, and its output be unobserved, too.
+    /// Wait in nanoseconds, without the time for its prompt, from which on a request of this hop counts as unanswered. `None` without a
+    /// usual wait. Also `None` if the hop's receives are not observed: the scheduler may then run on another machine, where its output is
+    /// not observed either.
     fn shortest_unanswered_wait_ns(&self, hop: HopId, now: MonoNs) -> Option<u64> {
         let observes_receives = self.hops.get(hop).is_some_and(|hop| hop.counts.frames_received > 0);
         if !observes_receives {

@@ -28,7 +28,7 @@ impl Task {
         let from = time_of(request, clock, self.from)?;
         let to = match self.until.iter().find_map(|moment| time_of(request, clock, *moment)) {
             Some(end) => end,
-            // It lasts until now.
+            // It has not ended, so it covers all later times.
             None if self.may_last && request.is_open => MonoNs(u64::MAX),
             None => return None,
         };
@@ -147,6 +147,7 @@ impl PairActivity {
     }
 }
 
+/// Whether one of the intervals takes more than half of a span.
 fn takes_most(intervals: &Intervals, span: Interval) -> bool {
     intervals.longest_within(span) > span.ns() / 2
 }

@@ -166,14 +166,18 @@ impl ClockBounds {
         self.least_ns.iter().copied().min_by_key(|lead_ns| self.contradictions_of(*lead_ns))
     }
 
+    /// Number of limits that this lead contradicts. Both lists are sorted.
     fn contradictions_of(&self, lead_ns: i64) -> usize {
-        let below = self.least_ns.partition_point(|least_ns| *least_ns <= lead_ns);
-        self.least_ns.len() - below + self.most_ns.partition_point(|most_ns| *most_ns < lead_ns)
+        let least_fulfilled = self.least_ns.partition_point(|least_ns| *least_ns <= lead_ns);
+        let least_contradicted = self.least_ns.len() - least_fulfilled;
+        let most_contradicted = self.most_ns.partition_point(|most_ns| *most_ns < lead_ns);
+        least_contradicted + most_contradicted
     }
 
     /// Whether the messages contradict that both servers have one clock, as those of two virtual machines from one snapshot may. Single
     /// requests are no proof: a message that was sent again has its last time.
     fn shows_two_clocks(&self) -> bool {
+        // More than half of the requests.
         self.requests_of_two_clocks * 2 > self.requests
     }
 

@@ -106,8 +106,8 @@ impl LegRule {
         LateRequests { list, independent: independent as u64 }
     }
 
-    /// Counts the late requests, those that overlap during a pause of a scheduler once: one stop of a scheduler that had nothing else to do may
-    /// have made all of them late. `late` is in order of time.
+    /// Counts the late requests. Those that overlap during a pause of a scheduler count once: one stop of a scheduler that had nothing
+    /// else to do may have made all of them late. `late` is in order of time.
     fn count_once_per_pause(&self, late: &[LateRequest<'_>], activity: &PairActivity) -> usize {
         let mut counted = 0;
         let mut counted_until = MonoNs(0);
@@ -285,6 +285,7 @@ fn find_long_leg(rule: &LegRule, rows: &[&PairRow<'_>], activity: &PairActivity)
     }
     let ttft_ns: u128 = long.iter().map(|request| u128::from(request.ttft_ns)).sum();
     let requests = long.len() as u64;
+    // From here on the list has the long ones only. Shares are those of all requests with the leg.
     long.retain(|request| request.ns() >= LATE_NS && !rule.is_explained_by_stop(request, activity));
     let late = rule.late_requests(&long, GAP_WARNING_NS, activity);
     if late.are_many_of(requests) && late.share_of_ttft() >= MIN_LATE_SHARE {
@@ -354,6 +355,7 @@ fn leg_finding(
     }
 }
 
+/// Rounds a share for the evidence, to three digits.
 fn round(share: f64) -> f64 {
     (share * 1000.0).round() / 1000.0
 }
@@ -372,12 +374,12 @@ fn find_late_prefill_responses(pair: &Pair<'_>, rows: &[&PairRow<'_>]) -> Option
         let span = Interval { from, to };
         // The clocks may differ by as much, which makes a span look longer.
         if span.ns() >= GAP_WARNING_NS.saturating_add(uncertainty_ns) {
-            // Of a client whose router waits for the response.
-            let ttft_ns = ttft_ns.saturating_add(span.ns());
+            // The time to first token of a client whose router waits for the response.
+            let ttft_behind_router_ns = ttft_ns.saturating_add(span.ns());
             held.push(LateRequest {
                 rid: row.decode_rid,
                 span,
-                ttft_ns,
+                ttft_ns: ttft_behind_router_ns,
                 prefill_server,
                 explained_ns: 0,
                 is_explained: true,

@@ -19,6 +19,7 @@ impl Interval {
         self.to.since(self.from)
     }
 
+    /// The part in both. Without one, its length is 0.
     fn overlap(self, other: Self) -> Self {
         Self { from: self.from.max(other.from), to: self.to.min(other.to) }
     }

@@ -141,6 +141,7 @@ impl<'a> Pair<'a> {
         let prefill_requests: Vec<Vec<ServerRequest<'a>>> =
             prefill.iter().map(|server| ServerRequest::list_of_ledger(server.ledger, finished_limit)).collect();
         let prefill_index = RequestIndex::new(&prefill_requests);
+        // A list of one server, because an index is built for several.
         let mut decode_servers = [ServerRequest::list_of_ledger(decode, finished_limit)];
         let decode_index = RequestIndex::new(&decode_servers);
         let decode_requests = std::mem::take(&mut decode_servers[0]);
@@ -315,9 +316,9 @@ impl<'a> Pair<'a> {
         let across = self.legs.iter().filter(|other| other.leg.is_across_clocks());
         let all_ns: u128 = across.map(|other| other.sum_ns).sum();
         let Some(error_ns) = self.clock_uncertainty_ns() else { return 0..=all_ns };
-        let error_ns = u128::from(error_ns) * u128::from(lengths.requests);
-        let max_ns = (sum_ns + error_ns).min(all_ns.max(sum_ns));
-        sum_ns.saturating_sub(error_ns)..=max_ns
+        let error_of_sum_ns = u128::from(error_ns) * u128::from(lengths.requests);
+        let max_ns = (sum_ns + error_of_sum_ns).min(all_ns.max(sum_ns));
+        sum_ns.saturating_sub(error_of_sum_ns)..=max_ns
     }
 
     /// Maximum error of the times of all prefill servers whose times are compared with those of the decode server; `None` if it is unknown.

@@ -28,9 +28,9 @@ pub(super) struct ServerRequest<'a> {
 
 /// Whether a prefill may have ended at `at`: behind the known moments of the request that come before its end, and before the first send.
 fn is_during_prefill(path: &TtftPath, at: MonoNs) -> bool {
-    let before = [TtftMoment::Dispatched, TtftMoment::SchedulerReceived, TtftMoment::Queued, TtftMoment::BatchEntered];
-    let mut times_before = before.into_iter().filter_map(|moment| path.time_of(moment));
-    let is_behind_all = times_before.all(|earlier| earlier <= at);
+    let moments = [TtftMoment::Dispatched, TtftMoment::SchedulerReceived, TtftMoment::Queued, TtftMoment::BatchEntered];
+    let mut earlier_times = moments.into_iter().filter_map(|moment| path.time_of(moment));
+    let is_behind_all = earlier_times.all(|earlier| earlier <= at);
     let is_before_first_send = path.time_of(TtftMoment::FirstSent).is_none_or(|sent| at <= sent);
     is_behind_all && is_before_first_send
 }

@@ -95,8 +95,8 @@ impl<'a> PairRow<'a> {
     }
 }
 
-/// Times of the moments on the path of the first token: those between the first and the last one of the decode server, as far as their order is
-/// right. What the prefill server did before the decode server waited for it takes no time of the path.
+/// Times of the moments on the path of the first token. These are the moments between the first and the last one of the decode server, as
+/// far as their order is right. What the prefill server did before the decode server waited for it takes no time of the path.
 fn place_on_path(times: &[Option<MonoNs>; MOMENTS]) -> [Option<MonoNs>; PATH_MOMENTS] {
     let mut path = [None; PATH_MOMENTS];
     for moment in PairMoment::BY_TRUST {
@@ -106,12 +106,12 @@ fn place_on_path(times: &[Option<MonoNs>; MOMENTS]) -> [Option<MonoNs>; PATH_MOM
         if moment.is_concurrent() && path[PairMoment::Allocated.index()].is_none() {
             continue;
         }
-        let before = path[..index].iter().flatten().max().copied();
-        let after = path[index + 1..].iter().flatten().min().copied();
+        let last_before = path[..index].iter().flatten().max().copied();
+        let first_after = path[index + 1..].iter().flatten().min().copied();
         // Before the decode server waited for it, it took no time of the path.
-        let at = if moment.is_concurrent() { at.max(before.unwrap_or(at)) } else { at };
+        let at = if moment.is_concurrent() { at.max(last_before.unwrap_or(at)) } else { at };
         // The time to first token begins and ends on the decode server.
-        let is_inside = before.is_some_and(|before| before <= at) && after.is_some_and(|after| at <= after);
+        let is_inside = last_before.is_some_and(|last| last <= at) && first_after.is_some_and(|first| at <= first);
         if is_inside || !moment.is_added_to_decode() {
             path[index] = Some(at);
         }

@@ -163,6 +163,7 @@ impl Tally {
 
     /// For each of the rising `bounds`, the number of values below it. A value within an eighth of a bound may count on either side.
     pub fn cumulative_counts(&self, bounds: &[u64]) -> Vec<u64> {
+        // The bounds rise, so each goes on counting where the one before it stopped.
         let mut counted = 0;
         let mut counts = self.counts.iter().peekable();
         let below = bounds.iter().map(|&bound| {

@@ -9,6 +9,9 @@ use super::{Tally, buckets};
 /// Longer durations are recorded as one hour.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
+/// Precision of the histograms, in decimal digits.
+const SIGNIFICANT_DIGITS: u8 = 3;
+
 /// A distribution of nanoseconds. Allocated at the first value.
 #[derive(Debug, Default)]
 pub struct Distribution {
@@ -26,7 +29,7 @@ pub(super) struct Counted<C: Counter> {
 
 impl<C: Counter> Default for Counted<C> {
     fn default() -> Self {
-        let histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3);
+        let histogram = Histogram::new_with_bounds(1, LONGEST_NS, SIGNIFICANT_DIGITS);
         let histogram = histogram.expect("the bounds are constants that the histogram accepts");
         Self { histogram, min: u64::MAX, max: 0, sum: 0 }
     }
@@ -52,7 +55,7 @@ impl<C: Counter> Counted<C> {
 
     /// Removes all values.
     pub(super) fn clear(&mut self) {
-        // A reset writes the whole histogram.
+        // A reset writes the whole histogram, so an empty one is left as it is.
         if !self.histogram.is_empty() {
             self.histogram.reset();
         }
@@ -180,12 +183,12 @@ pub struct Spread {
 impl Spread {
     /// Summary of the whole run; `None` without values.
     pub fn of_distribution(values: &Distribution) -> Option<Self> {
-        Self::new(values.count(), values.max()?, |q| values.quantile(q))
+        Self::new(values.count(), values.max()?, |quantile| values.quantile(quantile))
     }
 
     /// Summary of a tally, with quantiles accurate to 6 %; `None` without values.
     pub fn of_tally(values: &Tally) -> Option<Self> {
-        Self::new(values.count(), values.max()?, |q| values.quantile(q))
+        Self::new(values.count(), values.max()?, |quantile| values.quantile(quantile))
     }
 
     fn new(count: u64, max: u64, quantile: impl Fn(f64) -> Option<u64>) -> Option<Self> {

@@ -43,8 +43,8 @@ impl<T: Default> Slices<T> {
         Self { seconds, ..Self::default() }
     }
 
-    /// Value of the second at `at`. Its place may hold that of an older second, which is cleared by `clear`, or of a newer one: `None` then,
-    /// because a late observation must not clear it.
+    /// Value of the second at `at`. Seconds that are a whole window apart share a place. An older value in it is reset by `clear`. `None`
+    /// if the place has the value of a newer second, which a late observation must not reset.
     pub(super) fn slice_at(&mut self, at: MonoNs, clear: impl FnOnce(&mut T)) -> Option<&mut T> {
         let second = self.seconds.number_at(at);
         let index = (second % SLICES as u64) as usize;

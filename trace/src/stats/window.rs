@@ -68,7 +68,7 @@ impl RecentWindow {
     /// Mean per second of a sum over the window; `None` before a tenth of a second has passed.
     pub fn per_second(self, sum: u64) -> Option<f64> {
         let length_ns = self.length_ns();
-        (length_ns >= MIN_RATE_NS).then(|| sum as f64 * 1e9 / length_ns as f64)
+        (length_ns >= MIN_RATE_NS).then(|| sum as f64 * SECOND_NS as f64 / length_ns as f64)
     }
 }
 

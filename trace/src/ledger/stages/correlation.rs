@@ -3,6 +3,9 @@
 /// Maximum number of pairs kept; beyond that, a uniform random sample.
 const MAX_PAIRS: usize = 131_072;
 
+/// With fewer pairs, no correlation is computed.
+const MIN_PAIRS: usize = 3;
+
 /// Correlation of two quantities.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Correlation {
@@ -64,7 +67,7 @@ fn rank_values(values: impl Iterator<Item = u64>) -> Vec<f64> {
     indices_by_value.sort_unstable_by_key(|&index| values[index]);
     let mut ranks = vec![0.0; values.len()];
     let mut first_rank = 0;
-    for equal_values in indices_by_value.chunk_by(|&a, &b| values[a] == values[b]) {
+    for equal_values in indices_by_value.chunk_by(|&index, &next| values[index] == values[next]) {
         let mean_rank = first_rank as f64 + (equal_values.len() - 1) as f64 / 2.0;
         for &index in equal_values {
             ranks[index] = mean_rank;
@@ -74,23 +77,23 @@ fn rank_values(values: impl Iterator<Item = u64>) -> Vec<f64> {
     ranks
 }
 
-/// Pearson correlation; `None` with fewer than three pairs, or if all values of one side are equal.
-fn pearson_correlation(a: &[f64], b: &[f64]) -> Option<f64> {
-    let n = a.len();
-    if n < 3 {
+/// Pearson correlation of two lists of ranks; `None` with fewer than [`MIN_PAIRS`] pairs, or if all values of one side are equal.
+fn pearson_correlation(gap_ranks: &[f64], state_ranks: &[f64]) -> Option<f64> {
+    let pairs = gap_ranks.len();
+    if pairs < MIN_PAIRS {
         return None;
     }
-    // Ranks are 0 to n - 1 and ties share their mean, so the overall mean is known.
-    let mean = (n - 1) as f64 / 2.0;
+    // Ranks are 0 to `pairs - 1` and ties share their mean, so the overall mean is known.
+    let mean = (pairs - 1) as f64 / 2.0;
     let mut covariance = 0.0;
-    let mut variance_a = 0.0;
-    let mut variance_b = 0.0;
-    for (a, b) in a.iter().zip(b) {
-        covariance += (a - mean) * (b - mean);
-        variance_a += (a - mean) * (a - mean);
-        variance_b += (b - mean) * (b - mean);
+    let mut gap_variance = 0.0;
+    let mut state_variance = 0.0;
+    for (gap_rank, state_rank) in gap_ranks.iter().zip(state_ranks) {
+        covariance += (gap_rank - mean) * (state_rank - mean);
+        gap_variance += (gap_rank - mean) * (gap_rank - mean);
+        state_variance += (state_rank - mean) * (state_rank - mean);
     }
-    let scale = (variance_a * variance_b).sqrt();
+    let scale = (gap_variance * state_variance).sqrt();
     (scale > 0.0).then(|| (covariance / scale).clamp(-1.0, 1.0))
 }
 

@@ -12,6 +12,8 @@ const MAX_AGE_NS: u64 = 10_000_000_000;
 const SAME_MESSAGE_NS: u64 = 3_000_000_000;
 /// Maximum number of steps in a timeline. When all are used, neighbours are merged, which doubles their length.
 const MAX_STEPS: usize = 240;
+/// Length of a step before any are merged.
+const FIRST_STEP_NS: u64 = 1_000_000_000;
 
 /// State of one process, from its own log.
 #[derive(Debug, Default)]
@@ -110,7 +112,7 @@ impl StateSeries {
             self.max = Some(LoggedValue { at, value: states });
         }
         if self.steps.is_empty() {
-            self.step_ns = 1_000_000_000;
+            self.step_ns = FIRST_STEP_NS;
             self.from = at;
         }
         // `since` is 0 for an earlier time, so values before the first count in its step: timestamps may go back slightly.
@@ -171,6 +173,7 @@ impl LoggedProcesses {
     /// The process with this name, which is added if unknown; `None` at the limit of processes.
     fn process_or_add(&mut self, by: &str) -> Option<&mut LoggedProcess> {
         let index = self.list.iter().position(|process| *process.by == *by).unwrap_or(self.list.len());
+        // The list is never longer than the limit, so only a new process can have this index.
         if index == MAX_PROCESSES {
             return None;
         }

@@ -106,8 +106,8 @@ impl StageMarks {
                 begin = Some(*mark);
             } else if mark.name == received && self.gaps_taken & (1 << index) == 0 {
                 // Clocks of two processes may differ slightly: a receive just before its only send is a gap of 0.
-                let begin = begin.or_else(|| self.list.iter().find(|known| known.name == sent).copied());
-                if let Some(begin) = begin {
+                let first_send = || self.list.iter().find(|known| known.name == sent).copied();
+                if let Some(begin) = begin.or_else(first_send) {
                     self.gaps_taken |= 1 << index;
                     gaps.push(LoggedGap { receive_index: index, begin, end: *mark });
                 }
@@ -147,5 +147,6 @@ pub(super) fn offer_slowest(slowest: &mut Vec<SlowRequest>, rid: &str, gap_ns: u
         }
         slowest.push(SlowRequest { rid: rid.into(), gap_ns, marks: marks.clone() });
     }
-    slowest.sort_by(|a, b| b.gap_ns.cmp(&a.gap_ns).then_with(|| a.rid.cmp(&b.rid)));
+    // Longest first, equal ones by rid.
+    slowest.sort_by(|one, other| other.gap_ns.cmp(&one.gap_ns).then_with(|| one.rid.cmp(&other.rid)));
 }

@@ -77,11 +77,11 @@ impl NameTable {
 
     /// Index of a known name.
     fn id_of(&self, name: &str) -> Option<u8> {
-        Some(self.list.iter().position(|n| **n == *name)? as u8)
+        Some(self.list.iter().position(|known| **known == *name)? as u8)
     }
 
     fn name_of(&self, id: u8) -> &str {
-        self.list.get(usize::from(id)).map_or("", |n| n)
+        self.list.get(usize::from(id)).map_or("", |name| name)
     }
 }
 
@@ -193,7 +193,7 @@ impl Stages {
 
     /// Time from one stage to the next of the same request, in the order they happened: from, to, durations.
     pub fn times_between_stages(&self) -> impl Iterator<Item = (&str, &str, &Distribution)> {
-        self.between.iter().map(|(&(from, to), d)| (self.names.name_of(from), self.names.name_of(to), d))
+        self.between.iter().map(|(&(from, to), times)| (self.names.name_of(from), self.names.name_of(to), times))
     }
 
     /// Requests with the worst gaps, worst first.

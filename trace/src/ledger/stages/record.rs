@@ -38,8 +38,8 @@ impl Ledger {
         }
         let mark = StageMark { at, name, by, tokens: stage.tokens, pending: stage.pending, states: None };
         let before_in_chain = meaning.chain.map(|chain| {
-            let mut marks = marks.list.iter().rev();
-            let before = marks.find(|mark| stages.meanings[usize::from(mark.name)].chain == Some(chain));
+            let mut latest_first = marks.list.iter().rev();
+            let before = latest_first.find(|mark| stages.meanings[usize::from(mark.name)].chain == Some(chain));
             before.map(|before| (before.name, at.since(before.at)))
         });
         match marks.insert_mark(mark) {
@@ -47,8 +47,8 @@ impl Ledger {
                 let after = before_in_chain.unwrap_or(after);
                 // A repeated stage is no step from one stage to another.
                 if let Some((from, ns)) = after.filter(|(from, _)| *from != name) {
-                    let known = stages.between.len() < MAX_STAGE_PAIRS || stages.between.contains_key(&(from, name));
-                    if known {
+                    let is_kept = stages.between.len() < MAX_STAGE_PAIRS || stages.between.contains_key(&(from, name));
+                    if is_kept {
                         stages.between.entry((from, name)).or_default().record(ns);
                     }
                 }
@@ -70,7 +70,7 @@ impl Ledger {
             }
             self.record_logged_gap(ticket, mark, meaning.position);
         }
-        if meaning.is_end && self.table.get(ticket).is_some_and(|r| r.finish.is_none()) {
+        if meaning.is_end && self.table.get(ticket).is_some_and(|request| request.finish.is_none()) {
             self.totals.requests.finished += 1;
             self.totals.requests.completed += 1;
             self.finish_request(ticket, at, Finish::Other);
@@ -121,6 +121,7 @@ impl Ledger {
             GapPosition::After => request.first_receive_missed |= request.received_first.is_none(),
             GapPosition::Other => {}
         }
+        // Sender and send of the first token that has been received.
         let mut overtaking = None;
         let Some(marks) = &mut request.marks else { return };
         let names = self.engine.facts().stages();
