@@ -138,7 +138,7 @@ fn machine_restriction(feature: Feature) -> Option<Missing> {
     if !filtered.is_empty() {
         return Some(Missing::Filtered(filtered));
     }
-    // Programs in the kernel are not subject to ptrace access, and other features not to lockdown.
+    // Programs in the kernel are not subject to ptrace access, and other features not to lockdown. A scope of 3 forbids all ptrace access.
     if !feature.is_in_kernel() && ptrace_scope() == Some(3) {
         return Some(Missing::PtraceScope);
     }
@@ -162,9 +162,12 @@ pub(crate) fn error_with_causes(error: &dyn std::error::Error) -> String {
     line
 }
 
-/// Shortens the error: the verifier's log can have thousands of lines.
+/// Maximum number of characters shown of an error.
+const MAX_ERROR_CHARS: usize = 300;
+
+/// Shortens an error to its first line, because the verifier's log can have thousands of lines.
 fn first_line(error: &str) -> String {
-    error.lines().next().unwrap_or_default().chars().take(300).collect()
+    error.lines().next().unwrap_or_default().chars().take(MAX_ERROR_CHARS).collect()
 }
 
 #[cfg(test)]

@@ -91,6 +91,7 @@ pub fn format_count(n: u64) -> String {
 
 /// A rate per second, without the `/s`: one decimal below 100.
 pub fn format_rate(per_second: f64) -> String {
+    // From 99.95 on, one decimal would be rounded to 100.0.
     if per_second > 0.0 && per_second < 99.95 {
         format!("{per_second:.1}")
     } else {
@@ -115,6 +116,7 @@ pub fn format_bytes(n: u64) -> String {
         scaled /= KIB;
         unit = larger_unit;
     }
+    // From 9.95 on, one decimal would be rounded to 10.0.
     let decimals = usize::from(scaled < 9.95);
     format!("{scaled:.decimals$}{unit}")
 }

@@ -94,8 +94,8 @@ const MAX_DETACHING_THREADS: usize = 32;
 /// An attached program. Dropping it detaches, which takes a kernel grace period: see [`detach_links`].
 pub(crate) type Link = Box<dyn Send>;
 
-/// Detaches links in parallel. For each link the kernel waits until no CPU can still run its program; waits that begin together end
-/// together.
+/// Detaches links in parallel. For each link the kernel waits until no CPU can still run its program. Waits that begin together also end
+/// together, so threads shorten the whole.
 pub(crate) fn detach_links(links: Vec<Link>) {
     let thread_count = MAX_DETACHING_THREADS.min(links.len());
     let mut shares: Vec<Vec<Link>> = std::iter::repeat_with(Vec::new).take(thread_count).collect();
@@ -144,7 +144,8 @@ impl AttachMethod {
         }
     }
 
-    /// Attaches a batch to process `pid`, which has the library at `path` mapped: the path of an open descriptor, so that no other file is reached.
+    /// Attaches a batch to process `pid`, which has the library at `path` mapped. The path names an open descriptor, so that a file
+    /// replaced meanwhile is not reached.
     pub(crate) fn attach_batch(
         &mut self,
         ebpf: &mut Ebpf,

@@ -67,6 +67,7 @@ impl MultiUprobeProgram {
             let loaded = load_program(&self.instructions, &self.license);
             self.descriptor = Some(loaded.map_err(|source| MultiUprobeError::Load { name: self.name, source })?);
         }
+        // Set above, so the error does not occur.
         self.descriptor.as_ref().ok_or_else(|| missing_program(self.name))
     }
 }
@@ -103,13 +104,13 @@ impl MultiUprobes {
         for name in names {
             let program = object.programs.get(*name).ok_or_else(|| missing_program(name))?;
             let function = &object.functions[&program.function_key()];
-            let program = MultiUprobeProgram {
+            let unloaded = MultiUprobeProgram {
                 name,
                 instructions: function.instructions.clone(),
                 license: program.license.clone(),
                 descriptor: None,
             };
-            programs.insert(*name, program);
+            programs.insert(*name, unloaded);
         }
         if let Some(first) = names.first().and_then(|name| programs.get_mut(name)) {
             check_links(first.load_once()?)?;
@@ -134,13 +135,13 @@ impl MultiUprobes {
     ) -> Result<OwnedFd, MultiUprobeError> {
         let failed = |source| MultiUprobeError::Attach { count: batch.points.len(), source };
         let program = self.programs.get_mut(batch.program).ok_or_else(|| missing_program(batch.program))?;
-        let program = program.load_once()?;
+        let descriptor = program.load_once()?;
         let file = CString::new(path.as_os_str().as_bytes()).map_err(|error| failed(error.into()))?;
-        create_link(program, batch.is_at_returns, &file, pid.get(), &batch.points).map_err(failed)
+        create_link(descriptor, batch.is_at_returns, &file, pid.get(), &batch.points).map_err(failed)
     }
 }
 
-/// Tests with links that must fail whether the kernel supports links for multiple probe points, as libbpf does. A successful load proves
+/// Tests, with links that must fail, whether the kernel supports links for multiple probe points, as libbpf does. A successful load proves
 /// nothing: before 6.6 the kernel does not check the attach type of a program of this kind.
 fn check_links(program: &OwnedFd) -> Result<(), MultiUprobeError> {
     const NO_PROCESS: u32 = u32::MAX;

@@ -62,7 +62,7 @@ impl DumpTrigger {
         self.scheduled.take().map(|dump| dump.reason)
     }
 
-    /// Schedules a dump if a severe finding has started since the last one and the limits permit it.
+    /// Schedules a dump if a severe finding has started since the last dump and the limits permit it.
     fn schedule_dump<'a>(
         &mut self,
         now: MonoNs,

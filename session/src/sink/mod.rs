@@ -117,6 +117,7 @@ impl Sink {
         self.is_remote = true;
     }
 
+    /// Returns whether no file is being written.
     fn is_idle(&self) -> bool {
         self.recording.is_none() && self.ring.is_none()
     }
@@ -282,6 +283,7 @@ impl Sink {
     }
 }
 
+/// State of a file being written, for the screen.
 fn written_file(path: &Path, status: &RecordingStatus) -> WrittenFile {
     WrittenFile { name: path.display().to_string(), bytes: status.bytes, dropped: status.dropped }
 }

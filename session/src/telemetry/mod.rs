@@ -91,7 +91,7 @@ struct JoinedPair {
 }
 
 impl JoinedPair {
-    /// Its report; `None` if it says nothing of now, because no later join has followed.
+    /// Report of the pair; `None` if the pair is too old, because no join has followed for some time.
     fn recent_report(&self) -> Option<&PairReport> {
         if self.at.elapsed() < MAX_PAIR_AGE { Some(&self.report) } else { None }
     }

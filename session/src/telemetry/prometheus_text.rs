@@ -64,6 +64,7 @@ fn to_older_format(body: &str, counters: &[String]) -> String {
         if line.starts_with("# UNIT") || line.starts_with("# EOF") {
             continue;
         }
+        // A comment is `# HELP NAME TEXT` or `# TYPE NAME KIND`.
         let words: Vec<&str> = line.splitn(4, ' ').collect();
         if let ["#", comment_kind, name, rest] = words[..] {
             // In OpenMetrics, the comments of a counter name it without its suffix.
@@ -159,8 +160,8 @@ fn encode_value<S: EncodeLabelSet>(
         (_, Value::Float(value)) => metric.encode_gauge(value),
         (_, Value::Histogram(histogram)) => {
             let bounds = histogram.at_most.iter().map(|bucket| bucket.bound).chain([f64::INFINITY]);
-            let classes: Vec<(f64, u64)> = bounds.zip(histogram.counts_by_bucket()).collect();
-            metric.encode_histogram::<S>(histogram.sum, histogram.count, &classes, None)
+            let buckets: Vec<(f64, u64)> = bounds.zip(histogram.counts_by_bucket()).collect();
+            metric.encode_histogram::<S>(histogram.sum, histogram.count, &buckets, None)
         }
     }
 }

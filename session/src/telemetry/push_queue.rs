@@ -100,8 +100,8 @@ impl PushQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a body. Metrics are cumulative, so newer ones replace queued ones of the run. A body that does not fit is dropped and counted. One that
-    /// starts within the limit per minute is sent completely.
+    /// Adds a body, or drops and counts it if the queue or the minute's limit of spans is full. Spans are admitted until the limit is
+    /// reached, so the last admitted body may exceed it.
     pub(super) fn push_body(&self, body: PushBody) {
         let mut state = self.lock_state();
         if body.signal == PushSignal::Traces {
@@ -111,6 +111,7 @@ impl PushQueue {
                 return;
             }
         } else {
+            // Metrics are cumulative, so the new ones replace those of the same run that still wait.
             state.waiting.retain(|waiting| waiting.signal != PushSignal::Metrics || waiting.run != body.run);
         }
         let waiting_bytes: usize = state.waiting.iter().map(|waiting| waiting.json.len()).sum();
@@ -185,14 +186,15 @@ impl PushQueue {
     pub(super) fn close_run(&self, run: PushRunId, deadline: Instant) {
         let mut state = self.lock_state();
         let deadline = *state.deadline.get_or_insert(deadline);
-        if let Some(run) = state.runs.get_mut(run.index) {
-            run.is_closed = true;
+        if let Some(run_push) = state.runs.get_mut(run.index) {
+            run_push.is_closed = true;
         }
         // Wakes the sender if it waits for a retry.
         self.changed.notify_all();
         let time_left = deadline.saturating_duration_since(Instant::now());
         let waited = self.changed.wait_timeout_while(state, time_left, |state| state.has_body_of(run));
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        // The bodies of other runs stay in the queue.
         for body in std::mem::take(&mut state.waiting) {
             if body.run == run {
                 state.count_dropped_items(&body, body.items, "the run ended before they were accepted");
@@ -275,6 +277,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const MAX_BODY_AGE: Duration = Duration::from_mins(5);
 /// Maximum number of bytes read of a response.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
+/// Maximum number of characters of a response in a message.
+const MAX_SHOWN_CHARS: usize = 200;
+/// Port of OTLP over gRPC, which the push does not use.
+const GRPC_PORT: u16 = 4317;
 
 /// Port of the OTLP receiver at `url`.
 pub fn receiver_port(url: &str) -> Option<u16> {
@@ -319,7 +325,7 @@ impl PushSender {
         if authority.as_str().contains('@') {
             bail!("--otlp: a URL with credentials is not supported; set OTEL_EXPORTER_OTLP_HEADERS instead");
         }
-        if uri.port_u16() == Some(4317) {
+        if uri.port_u16() == Some(GRPC_PORT) {
             bail!("--otlp {url}: port 4317 is for OTLP over gRPC; tokengap uses OTLP over HTTP, usually on port 4318");
         }
         let mut headers = HeaderMap::from_iter([
@@ -394,7 +400,7 @@ impl PushSender {
             let RejectedItems { count, why } = parse_partial_success(&text);
             return Ok(RejectedItems { count, why: format!("{to}: {why}") });
         }
-        let first_line: String = text.lines().next().unwrap_or_default().chars().take(200).collect();
+        let first_line: String = text.lines().next().unwrap_or_default().chars().take(MAX_SHOWN_CHARS).collect();
         let why = format!("{to}: {status} {first_line}").trim_end().to_owned();
         // The OTLP specification lists these four as retryable.
         let retryable = [

@@ -70,7 +70,7 @@ impl<T> SnapshotClient<T> {
         let answer = tokio::time::timeout(patience, latest.changed()).await;
         // An error means that the run was too slow, or that it is gone.
         answer.ok()?.ok()?;
-        latest.borrow().as_ref().map(|latest| Arc::clone(&latest.content))
+        latest.borrow().as_ref().map(|snapshot| Arc::clone(&snapshot.content))
     }
 }
 

@@ -92,18 +92,18 @@ impl StreamPublisher {
         }
     }
 
-    /// Sends the end of the run.
+    /// Sends the end of the run. Gives up after a time limit if the queue stays full.
     pub(super) fn send_end(&mut self, input: &ReportInput) {
         self.send_block();
         let (done, is_done) = mpsc::channel();
         let mut end = StreamJob::End(Box::new(input.clone()), done);
         let deadline = Instant::now() + END_TIMEOUT;
         // Ends as well if the endpoint's thread has ended.
-        while let Err(TrySendError::Full(back)) = self.jobs.try_send(end) {
+        while let Err(TrySendError::Full(unsent)) = self.jobs.try_send(end) {
             if Instant::now() >= deadline {
                 break;
             }
-            end = back;
+            end = unsent;
             thread::sleep(RETRY_INTERVAL);
         }
         self.end = Some(SentEnd { is_done, deadline });

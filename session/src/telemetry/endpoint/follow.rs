@@ -128,7 +128,7 @@ impl StreamClient {
     }
 }
 
-/// Reads the kept past ahead, as the export of a recording does. Waits for the first event.
+/// Reads the kept past ahead, to learn what the export states before its first event. Waits for the first event.
 async fn read_opening(mut ahead: SectionCursor) -> Result<Opening, StreamEnd> {
     let mut reader = OpeningReader::default();
     while !reader.is_complete {
@@ -142,6 +142,7 @@ async fn read_opening(mut ahead: SectionCursor) -> Result<Opening, StreamEnd> {
             Some(StreamStep::Ended) | None => break,
         }
     }
+    // A run that ended before its header has nothing to convert.
     reader.opening.ok_or(StreamEnd::Complete)
 }
 
