@@ -130,13 +130,14 @@ pub struct Refused {
 impl Refused {
     /// Reason for a message in no known format: by its number of parts, or by its first bytes.
     fn unknown_format(parts: &[&[u8]]) -> Self {
+        const MAX_SHOWN_BYTES: usize = 8;
         if parts.len() > 1 {
             return Self {
                 reason: "multipart",
                 detail: format!("a message of {} parts, which no known engine sends", parts.len()),
             };
         }
-        let first: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).take(8).collect();
+        let first: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).take(MAX_SHOWN_BYTES).collect();
         Self { reason: "codec", detail: format!("not in a known format: it begins with {first:02x?}") }
     }
 }
@@ -184,7 +185,7 @@ impl EngineSeconds {
     /// The times of the request `rid`, whose message was sent at `sent_at` on the same machine.
     fn check_times(self, rid: &str, sent_at: MonoNs) -> RequestTimes<'_> {
         let mut checker = StepChecker { next_step_at: sent_at, impossible: 0 };
-        // From the last step to the first.
+        // From the last step to the first, because each must not be later than the one that followed.
         let prefill_finished = checker.check_step(self.prefill_finished);
         let batch_entered = checker.check_step(self.batch_entered);
         let queued = checker.check_step(self.queued);
@@ -352,6 +353,7 @@ impl Decoders {
         Ok(decoded)
     }
 
+    /// Index of the first decoder that recognises the message. An error if none does.
     fn find_decoder(&self, parts: &[&[u8]]) -> Result<usize, Refused> {
         let recognising = self.decoders.iter().position(|decoder| decoder.recognises(parts));
         recognising.ok_or_else(|| Refused::unknown_format(parts))

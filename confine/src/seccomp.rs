@@ -80,7 +80,7 @@ pub(crate) fn install_filters(work: Work) -> Result<(), String> {
     Ok(())
 }
 
-/// Compiles a filter with the results for calls that match none of the rules, and for calls that match one.
+/// Compiles a filter. `otherwise` is its result for calls that match none of the rules, and `matched` that for calls that match one.
 fn compile_filter(rules: SeccompRules, otherwise: SeccompAction, matched: SeccompAction) -> Result<BpfProgram, String> {
     let arch = TargetArch::try_from(ARCH).map_err(|error| error.to_string())?;
     let filter = SeccompFilter::new(rules, otherwise, matched, arch).map_err(|error| error.to_string())?;
@@ -195,8 +195,8 @@ fn permitted_rules(work: Work) -> BuildResult<SeccompRules> {
         }
         requests.extend(PERF_IOCTLS);
     }
-    let requests = requests.into_iter().map(|request| argument_equals(1, request));
-    rules.insert(libc::SYS_ioctl, requests.collect::<BuildResult<_>>()?);
+    let request_rules = requests.into_iter().map(|request| argument_equals(1, request));
+    rules.insert(libc::SYS_ioctl, request_rules.collect::<BuildResult<_>>()?);
     if work == Work::Attach {
         // For `install_final_filter`. Filters can only remove rights.
         rules.insert(libc::SYS_seccomp, vec![argument_equals(0, u64::from(libc::SECCOMP_SET_MODE_FILTER))?]);
@@ -218,8 +218,8 @@ fn permitted_rules(work: Work) -> BuildResult<SeccompRules> {
         if has_sockets {
             families.extend([libc::AF_UNIX, libc::AF_INET, libc::AF_INET6]);
         }
-        let families = families.into_iter().map(|family| argument_equals(0, family as u64));
-        rules.insert(libc::SYS_socket, families.collect::<BuildResult<_>>()?);
+        let family_rules = families.into_iter().map(|family| argument_equals(0, family as u64));
+        rules.insert(libc::SYS_socket, family_rules.collect::<BuildResult<_>>()?);
     }
     Ok(rules)
 }

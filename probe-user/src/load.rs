@@ -84,7 +84,7 @@ fn object_without_tail_calls() -> Box<AlignedObject> {
     Box::new(AlignedObject { bytes })
 }
 
-/// Byte ranges of the uprobe programs in the object.
+/// Byte ranges of the uprobe programs in the object. Empty if the object cannot be parsed, which its load then reports.
 fn uprobe_code_ranges() -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     let Ok(file) = object::File::parse(OBJECT) else { return ranges };

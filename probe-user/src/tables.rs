@@ -12,7 +12,7 @@ use crate::load;
 use crate::plain::Plain;
 use crate::programs::{TableChange, ThreadEntry};
 
-/// Changes a table.
+/// Changes a table. The flags of all its calls are 0, so that an entry is created or replaced.
 pub(crate) fn apply_change(ebpf: &mut Ebpf, change: TableChange) -> Result<(), MapError> {
     match change {
         TableChange::Watch { target, capture, counts_sends } => {
@@ -85,6 +85,7 @@ pub(crate) fn read_threads(ebpf: &Ebpf) -> Result<Vec<ThreadEntry>, MapError> {
     Ok(threads.iter().flatten().map(|(key, Plain(thread))| ThreadEntry { key, thread }).collect())
 }
 
+/// The table with this name. An error if the object has none.
 pub(crate) fn find_map<'e>(ebpf: &'e Ebpf, name: &str) -> Result<&'e Map, MapError> {
     ebpf.map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() })
 }
@@ -105,6 +106,7 @@ where
     Array::try_from(find_map_mut(ebpf, name)?)
 }
 
+/// The table with this name, to change. An error if the object has none.
 fn find_map_mut<'e>(ebpf: &'e mut Ebpf, name: &str) -> Result<&'e mut Map, MapError> {
     ebpf.map_mut(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() })
 }

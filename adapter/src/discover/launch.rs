@@ -72,8 +72,8 @@ pub fn program(argv: &[String]) -> Option<Program<'_>> {
         };
         // Single-letter options may be combined, up to one that takes the rest or the next argument: `-um race`.
         let last_option = letters.trim_start_matches(|letter| "bBdEiIOPqsSuvVx".contains(letter));
+        // `-` reads the program from standard input, and `-c` has it in an argument.
         let is_program_elsewhere = letters.is_empty() || last_option.starts_with('c');
-        // On standard input, or in the argument itself.
         if is_program_elsewhere {
             return None;
         }
@@ -127,6 +127,7 @@ pub fn port_of_command(argv: &[String], default_port: u16) -> Option<u16> {
     }
 }
 
+/// Last part of a path.
 fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }

@@ -49,6 +49,7 @@ pub(crate) fn assemble_engines(
             engine.is_confirmed = is_confirmed(&engine, unread);
             engines.push(engine);
         } else {
+            // The processes of another program have no roles.
             for &index in group {
                 roles[index] = None;
             }
@@ -62,7 +63,8 @@ pub(crate) fn assemble_engines(
     Assembly { engines, roles }
 }
 
-/// Interprets the links, without those between two engines that carry no output. Reports these, and what else connects engines.
+/// Interprets the links, without those between two engines that carry no output. Adds these to `blind_spots`, and the processes that
+/// several engines share.
 fn separate_engines(
     known: &[EngineKind],
     candidates: &[&Candidate],
@@ -88,6 +90,7 @@ fn group_nodes(nodes: &[Node], roles: &[Option<RoleWithSource>], links: &Interpr
     let exchanging = links.hops().filter_map(|(link, _)| Some((link.connector?.candidate, link.acceptor.candidate)));
     let related = nodes.iter().enumerate().filter_map(|(child, node)| {
         let parent = node.parent?;
+        // A parent without a role is no part of an engine.
         roles[parent]?;
         // The main process of an engine may be the child of another program.
         roles[child].is_some_and(|(role, _)| !role.is_main()).then_some((child, parent))
@@ -175,7 +178,8 @@ fn engine_with_role(engines: &[EngineKind], role: Role) -> Option<EngineKind> {
     engines.iter().copied().find(|engine| engine.roles().contains(&role))
 }
 
-/// Determines the settings of the engine as a whole, from its main process where possible. Returns what hides its output.
+/// Sets the launcher, the releases and the settings of the engine, as its main process shows them. Returns the blind spot if its output
+/// does not cross ZMQ.
 fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candidate]) -> Option<BlindSpot> {
     let main_id = engine.main_process()?.id;
     let main = group.iter().map(|&index| candidates[index]).find(|candidate| candidate.id == main_id)?;

@@ -183,7 +183,7 @@ impl BlindSpot {
     /// Whether both are the same limit, with other numbers.
     pub fn is_same_limit(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Limit { what, .. }, Self::Limit { what: other, .. }) => what == other,
+            (Self::Limit { what, .. }, Self::Limit { what: other_what, .. }) => what == other_what,
             _ => std::mem::discriminant(self) == std::mem::discriminant(other),
         }
     }

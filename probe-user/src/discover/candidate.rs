@@ -263,7 +263,7 @@ impl Candidate {
     }
 }
 
-/// Engine whose runtime is among these mapped files, if that connects to clients instead of listening for them.
+/// Engine whose runtime is among these mapped files. Such a runtime connects to clients instead of listening for them.
 fn find_connecting_engine(engines: &[EngineKind], files: &[maps::MappedFile]) -> Option<EngineKind> {
     let mut engines = engines.iter().copied();
     engines.find(|engine| files.iter().any(|file| engine.connects_to_clients(&file.path)))
@@ -323,9 +323,12 @@ fn display_title(argv: &[String], stat: &ProcessStat, is_titled: bool, launcher:
 
 /// Threads that libzmq names `ZMQbg/IO/0`, `ZMQbg/IO/1`, and so on.
 pub(crate) fn find_io_threads(process: &ProcDir) -> Vec<u32> {
+    // A name has at most 15 bytes.
+    const MAX_NAME_BYTES: usize = 64;
     let mut threads = process.list_threads(MAX_THREADS).unwrap_or_default().items;
+    // A thread that has exited since has no name, and is left out.
     threads.retain(|tid| {
-        let name = process.read(&format!("task/{tid}/comm"), 64);
+        let name = process.read(&format!("task/{tid}/comm"), MAX_NAME_BYTES);
         name.is_ok_and(|name| name.starts_with(b"ZMQbg/IO"))
     });
     threads

@@ -22,9 +22,9 @@ const MAX_PROCESSES: usize = 65_536;
 /// Only a connection that was being established at the last scan can then be new.
 const UNCHANGED_INTERVALS: u32 = 6;
 
-/// Whether less time than `interval` has passed since that time. False if it never was.
+/// Whether less time than `interval` has passed since the time `since`. False without such a time.
 fn has_been_less_than(interval: Duration, since: Option<Instant>) -> bool {
-    since.is_some_and(|since| since.elapsed() < interval)
+    since.is_some_and(|time| time.elapsed() < interval)
 }
 
 /// Keeps a [`Topology`] up to date.
@@ -145,6 +145,7 @@ impl Watcher {
         let mut found = find_links(&candidates, &processes, &self.sockets, &mut self.diag_sockets);
         // After the socket scan, so that every connected process has its I/O threads as well.
         self.cache.find_io_threads();
+        // Listed again, because the search for threads has changed the candidates.
         let candidates: Vec<&Candidate> = self.cache.candidates().into_iter().map(|(candidate, _)| candidate).collect();
         let mut unread: Vec<u32> = Vec::new();
         for (candidate, sockets) in candidates.iter().zip(&self.sockets) {
@@ -174,7 +175,7 @@ impl Watcher {
             blind_spots.push(BlindSpot::OpenerEnded);
         }
         blind_spots.extend(self.own.blind_spots(self.cache.refused_count(), !engines.is_empty()));
-        let roles: Vec<_> = candidates.iter().map(|c| c.id).zip(roles).collect();
+        let roles: Vec<_> = candidates.iter().map(|candidate| candidate.id).zip(roles).collect();
         self.cache.keep_roles(&roles);
         Topology { engines, frontends: self.cache.frontends(), blind_spots, roles: role_names }
     }
@@ -207,7 +208,7 @@ impl Watcher {
         })
     }
 
-    /// Local pids of processes that have the id `pid` inside their containers.
+    /// Local pids of processes that have the id `pid` inside their containers. Omits processes whose status cannot be read.
     fn pids_outside(&self, pid: u32) -> Result<Vec<u32>, DiscoverError> {
         let mut pids = self.list_other_pids()?.items;
         pids.retain(|&outside| {

@@ -190,6 +190,7 @@ pub(crate) struct HelperAnswer {
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 
+/// Refusal for a helper that has exited, or whose reply is none.
 fn helper_exited() -> Refusal {
     Refusal::Kernel(String::from("the process that attaches probes for tokengap has exited"))
 }

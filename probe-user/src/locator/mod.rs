@@ -39,7 +39,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Length of a request.
 const REQUEST_BYTES: usize = 4;
 
-/// The [`Sought`] of a request with this number: 0 is the functions, others are the method of a server.
+/// The [`Sought`] of a request with this number: 0 is the functions, others are the method of a server, counted from 1. `None` if there is
+/// no such server.
 pub fn sought_by_number(number: u32, servers: &[InnerServer]) -> Option<Sought> {
     let Some(server) = number.checked_sub(1) else { return Some(Sought::Functions) };
     Some(Sought::Method(servers.get(server as usize)?.methods))
@@ -74,6 +75,7 @@ pub fn supervise(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -
         }
         // One whose file system does not answer may end only later.
         killed.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        // A malformed request gets no answer, and its descriptors are closed.
         if received.bytes != REQUEST_BYTES {
             continue;
         }

@@ -68,6 +68,7 @@ impl IdenticalFrames {
     }
 }
 
+/// Whether two frames have the same content, as far as it was copied. An equal length alone does not count.
 fn are_identical(a: &Fingerprint, b: &Fingerprint) -> bool {
     a.agreement_with(b) > Agreement::Length
 }

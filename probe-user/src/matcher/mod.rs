@@ -179,7 +179,7 @@ impl Matcher {
         &mut self.lanes[index]
     }
 
-    /// Records that the socket refused its last frame.
+    /// Records that the socket refused its last frame, and returns the frame. `None` if the socket has no lane.
     pub fn record_refused_send(&mut self, call: &Call) -> Option<FrameRef> {
         let lane = &mut self.lanes[*self.lane_of_sender.get(&call.socket)?];
         lane.remove_refused(call.seq);
@@ -223,7 +223,7 @@ impl Matcher {
         Unmatched::Unsent
     }
 
-    /// Returns the frame that the application has processed.
+    /// Returns the frame that the application has processed; `None` if it is not the last matched frame of the socket.
     pub fn processed_frame(&self, call: &Call) -> Option<FrameRef> {
         let last = self.receivers.get(&call.socket)?.last?;
         (last.seq == call.seq).then_some(last.frame)
@@ -334,6 +334,7 @@ impl Matcher {
         lanes.iter().filter(|lane| self.head_agreement(**lane, fingerprint) == Some(agreement)).count() > 1
     }
 
+    /// How well the first frame of a lane agrees; `None` if there is none, or its send was not observed.
     fn head_agreement(&self, lane: usize, fingerprint: &Fingerprint) -> Option<Agreement> {
         let send = self.lanes[lane].frame_at(0)?.observed?;
         Some(send.fingerprint.agreement_with(fingerprint))
@@ -374,6 +375,7 @@ struct AgreeingHead {
 }
 
 impl AgreeingHead {
+    /// Sort key, whose maximum is the frame with the best agreement. Of several, the oldest is preferred, then that of the last lane.
     fn preference(&self) -> (Agreement, Reverse<MonoNs>, usize) {
         (self.agreement, Reverse(self.sent_at), self.lane)
     }

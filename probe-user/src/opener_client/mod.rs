@@ -66,6 +66,7 @@ impl OpenerReply {
         self.numbers[0]
     }
 
+    /// The descriptor of the reply. An error if the opener sent none.
     pub(crate) fn into_file(self) -> Result<OwnedFd, ReadError> {
         self.descriptor.ok_or(ReadError::Os(Errno::PROTO))
     }
@@ -85,7 +86,7 @@ impl Opener {
         self.named.iter().position(|named| named == path).and_then(|index| u32::try_from(index).ok())
     }
 
-    /// Sends a request on a free connection, or on a new one.
+    /// Sends a request on a free connection, or on a new one. A connection that fails is closed.
     pub(crate) fn send_request(&self, request: &OpenRequest) -> Result<OpenerReply, ReadError> {
         let idle = lock(&self.idle).pop();
         let connection = match idle {

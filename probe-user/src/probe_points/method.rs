@@ -67,12 +67,12 @@ fn find_name<'s>(segments: &'s [LoadedSegment<'_>], method: &str) -> impl Iterat
 
 /// Whether the pointer at this address, to a name of this length, is a field of a table entry.
 fn is_name_field(segments: &[LoadedSegment<'_>], address: u64, length_bytes: u64) -> bool {
-    let length = address.checked_add(LENGTH).and_then(|at| word_at(segments, at));
-    let flags = address.checked_add(FLAGS).and_then(|at| word_at(segments, at));
+    let length = address.checked_add(LENGTH).and_then(|field| word_at(segments, field));
+    let flags = address.checked_add(FLAGS).and_then(|field| word_at(segments, field));
     length == Some(length_bytes) && flags.is_some_and(|flags| flags as u32 == FAST_WITH_KEYWORDS)
 }
 
-/// The 64 bits at an address of the data.
+/// The 64 bits at an address of the data; `None` if the file has no bytes there.
 fn word_at(segments: &[LoadedSegment<'_>], address: u64) -> Option<u64> {
     let bytes = segments.iter().find_map(|segment| segment.bytes_from(address))?;
     Some(u64::from_le_bytes(*bytes.first_chunk()?))

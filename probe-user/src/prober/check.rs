@@ -97,6 +97,7 @@ fn server_number_of_extension(path: &[u8], servers: &[InnerServer]) -> Option<u3
     u32::try_from(index + 1).ok()
 }
 
+/// Last part of a path; empty if there is none.
 fn file_name(path: &[u8]) -> &[u8] {
     Path::new(OsStr::from_bytes(path)).file_name().map_or(b"", OsStr::as_bytes)
 }

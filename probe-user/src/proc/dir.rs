@@ -22,6 +22,9 @@ use crate::opener_client::{self, Opener, OpenerReply};
 /// Maximum size of a file about a thread.
 const MAX_THREAD_FILE_BYTES: usize = 4096;
 
+/// Initial capacity for the target of a link. A longer target only costs another allocation.
+const USUAL_LINK_BYTES: usize = 128;
+
 /// Lists at most `limit` pids.
 pub(crate) fn list_pids(limit: usize) -> Result<Listing<u32>, ReadError> {
     list_numbers(open_dir(CWD, "/proc")?, limit)
@@ -75,6 +78,7 @@ impl ProcDir {
         read_to_limit(&File::from(self.open_file(name)?), limit)
     }
 
+    /// Opens a file of the directory in this process, not through the opener.
     fn open_file(&self, name: &str) -> Result<OwnedFd, ReadError> {
         Ok(openat(&self.dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
     }
@@ -105,7 +109,7 @@ impl ProcDir {
         read_to_limit(&File::from(self.open_environment()?), limit)
     }
 
-    /// Path that a link leads to, in the process's own root.
+    /// Path that a link leads to, in the process's own root. Read through the opener if there is one.
     pub(crate) fn link(&self, link: ProcessLink) -> Result<PathBuf, ReadError> {
         match self.ask_opener(ProcessRequest::Link(link)) {
             Some(opened) => Ok(PathBuf::from(OsString::from_vec(opened?.content))),
@@ -114,7 +118,7 @@ impl ProcDir {
     }
 
     fn read_link(&self, name: &str) -> Result<PathBuf, ReadError> {
-        let target = readlinkat(&self.dir, name, Vec::with_capacity(128))?;
+        let target = readlinkat(&self.dir, name, Vec::with_capacity(USUAL_LINK_BYTES))?;
         Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
     }
 
