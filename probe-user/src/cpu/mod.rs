@@ -116,8 +116,7 @@ impl SampledThread {
     }
 
     /// Time the thread waited for a CPU. If the thread is runnable and its times have not changed, it has waited for the whole interval.
-    /// The kernel adds that wait later; it is then not reported again. `state` is the state letter, or `None`
-    /// if the times have changed.
+    /// The kernel adds that wait later, when it is not reported again. `state` is the state letter, or `None` if the times have changed.
     fn account_wait(&mut self, times: &ThreadTimes, interval_ns: u64, state: Option<char>) -> Option<u64> {
         if times.wait_ns.is_some() && state == Some('R') {
             self.reported_early_ns += interval_ns;

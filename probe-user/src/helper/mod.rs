@@ -190,7 +190,7 @@ pub(crate) struct HelperAnswer {
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 
-/// Refusal for a helper that has exited, or whose reply is none.
+/// Refusal for a helper that has exited, or whose reply is malformed.
 fn helper_exited() -> Refusal {
     Refusal::Kernel(String::from("the process that attaches probes for tokengap has exited"))
 }

@@ -42,7 +42,7 @@ struct ProgramOfProcess {
 }
 
 impl ExaminedProcesses {
-    /// Remembers the processes that have the ids `named` now. A later process with one of these ids is not examined for it.
+    /// Remembers the processes that have the ids `named` now. A later process with one of these ids is not one of them.
     pub(super) fn new(engines: Engines, named: &[u32]) -> Self {
         let named = named.iter().filter_map(|pid| ProcDir::with_opener(*pid, None).ok()).collect();
         Self { engines, named, known: Mutex::default() }

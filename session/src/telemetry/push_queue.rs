@@ -100,8 +100,8 @@ impl PushQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a body, or drops and counts it if the queue or the minute's limit of spans is full. Spans are admitted until the limit is
-    /// reached, so the last admitted body may exceed it.
+    /// Adds a body. Drops and counts it if the queue is full, or if the spans of the minute have reached their limit. The last body before
+    /// the limit may exceed it.
     pub(super) fn push_body(&self, body: PushBody) {
         let mut state = self.lock_state();
         if body.signal == PushSignal::Traces {
