@@ -128,7 +128,7 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// Reason for a message in no known format: by its number of parts, or by its first bytes.
+    /// Reason for a message in no known format. States its number of parts if there are several, or else its first bytes.
     fn unknown_format(parts: &[&[u8]]) -> Self {
         const MAX_SHOWN_BYTES: usize = 8;
         if parts.len() > 1 {
@@ -182,7 +182,7 @@ pub struct ChunkSeconds {
 }
 
 impl EngineSeconds {
-    /// The times of the request `rid`, whose message was sent at `sent_at` on the same machine.
+    /// The engine's times of the request `rid`, without impossible ones. The message was sent at `sent_at` on the same machine.
     fn check_times(self, rid: &str, sent_at: MonoNs) -> RequestTimes<'_> {
         let mut checker = StepChecker { next_step_at: sent_at, impossible: 0 };
         // From the last step to the first, because each must not be later than the one that followed.
@@ -236,8 +236,8 @@ impl<'a> Decoded<'a> {
         Self { shape, chunks, made_at: None, engine_seconds: &[], home }
     }
 
-    /// Wait of the content in the sender, for a message that was sent at `at` on the same machine. `None` without a timestamp, or with a
-    /// later one.
+    /// Time that the content waited in the sender, for a message that was sent at `at` on the same machine. `None` without a timestamp, or
+    /// if the timestamp is later than `at`.
     pub fn send_wait(&self, hop: HopId, at: MonoNs) -> Option<SendWait> {
         let made_at = self.made_at?;
         if made_at > at {

@@ -101,8 +101,8 @@ const LINK_COMMANDS: [u64; 2] = [
     28, // BPF_LINK_CREATE
 ];
 
-/// Installs a further filter on all threads. It refuses further filters, and `bpf` other than for own maps and loaded programs: loading
-/// programs, which could write to the memory of other processes, and opening programs and maps of others.
+/// Installs a further filter on all threads, which refuses further filters. It also refuses `bpf`, except for own maps and loaded programs.
+/// So no program can be loaded, which could write to the memory of other processes, and no program or map of others can be opened.
 pub(crate) fn install_final_filter() -> Result<(), String> {
     let permitted_commands = [MAP_COMMANDS.as_slice(), &LINK_COMMANDS].concat();
     let other_command = bpf_other_than(&permitted_commands).map_err(|error| error.to_string())?;

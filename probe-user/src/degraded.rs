@@ -45,7 +45,8 @@ pub enum Missing {
 }
 
 impl Degraded {
-    /// Determines why `feature` failed with `error`: checks the known requirements first, then uses the error text.
+    /// Determines why `feature` failed with `error`. Checks the known requirements first, and uses the text of the error only if all are
+    /// met.
     pub(crate) fn from_failure(
         feature: Feature,
         pid: Option<u32>,
@@ -150,7 +151,7 @@ fn call_names(calls: &[SystemCall]) -> Vec<&'static str> {
     calls.iter().map(|call| call.name()).collect()
 }
 
-/// The error and its causes in one line, each once: some errors repeat their cause.
+/// The error and its causes in one line. A cause is omitted if the line contains it, because some errors repeat their cause.
 pub(crate) fn error_with_causes(error: &dyn std::error::Error) -> String {
     let mut line = error.to_string();
     for cause in std::iter::successors(error.source(), |cause| cause.source()) {

@@ -259,8 +259,8 @@ impl KernelSide {
 impl Drop for KernelSide {
     fn drop(&mut self) {
         // All together, so that the kernel's waits for them end together.
-        let of_groups = std::mem::take(&mut self.groups).into_values().flatten();
-        let of_targets = std::mem::take(&mut self.targets).into_values().flatten();
-        attach::detach_links(of_groups.chain(of_targets).collect());
+        let group_links = std::mem::take(&mut self.groups).into_values().flatten();
+        let target_links = std::mem::take(&mut self.targets).into_values().flatten();
+        attach::detach_links(group_links.chain(target_links).collect());
     }
 }

@@ -105,7 +105,7 @@ struct PidNamespace {
     inode: u64,
 }
 
-/// The PID namespace of this process; zeros if it is the initial one.
+/// The PID namespace of this process. Zeros if it is the initial one, or if it cannot be read.
 fn own_pid_namespace() -> PidNamespace {
     match std::fs::metadata("/proc/self/ns/pid") {
         Ok(file) if file.ino() != NamespaceKind::Pid.initial_inode() => {

@@ -70,8 +70,8 @@ pub(crate) fn apply_change(ebpf: &mut Ebpf, change: TableChange) -> Result<(), M
 fn remove_threads(ebpf: &mut Ebpf, target: u32) -> Result<(), MapError> {
     let mut threads = hash_table_mut::<u32, Plain<Thread>>(ebpf, "THREADS")?;
     // Collected first, because a removal would disturb the walk through the table.
-    let of_target = threads.iter().flatten().filter(|(_, Plain(thread))| thread.target == target);
-    let ended: Vec<u32> = of_target.map(|(key, _)| key).collect();
+    let target_threads = threads.iter().flatten().filter(|(_, Plain(thread))| thread.target == target);
+    let ended: Vec<u32> = target_threads.map(|(key, _)| key).collect();
     for key in ended {
         // An error means that the entry was evicted in the meantime.
         let _ = threads.remove(&key);
@@ -79,7 +79,7 @@ fn remove_threads(ebpf: &mut Ebpf, target: u32) -> Result<(), MapError> {
     Ok(())
 }
 
-/// The accounting of all threads. An entry may be replaced during the walk; the next walk includes it.
+/// The accounting of all threads. An entry may be replaced while the table is read, and the next reading includes it.
 pub(crate) fn read_threads(ebpf: &Ebpf) -> Result<Vec<ThreadEntry>, MapError> {
     let threads: HashMap<_, u32, Plain<Thread>> = HashMap::try_from(find_map(ebpf, "THREADS")?)?;
     Ok(threads.iter().flatten().map(|(key, Plain(thread))| ThreadEntry { key, thread }).collect())

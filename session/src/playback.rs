@@ -135,7 +135,8 @@ impl Position {
     pub fn outside_message(&self) -> String {
         let middle_ns = self.whole_ns / 2;
         let from_start = units::format_clock(middle_ns);
-        let by_clock = self.wall_at(middle_ns).map(|at| at.strftime("%H:%M:%S or ").to_string()).unwrap_or_default();
+        let by_clock =
+            self.wall_at(middle_ns).map(|time| time.strftime("%H:%M:%S or ").to_string()).unwrap_or_default();
         format!("outside the run, {}: type for example {by_clock}{from_start}", self.describe_range())
     }
 

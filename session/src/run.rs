@@ -164,7 +164,7 @@ impl<S: Source> Running<S> {
         Self { source, session, flow: Flow::Idle }
     }
 
-    /// Polls the source. A panic in the analysis disables it; the source is polled on, because traffic may depend on it.
+    /// Polls the source. A panic in the analysis disables the analysis. The source is still polled, because traffic may depend on it.
     fn poll_source(&mut self, is_tick_due: bool, alarm: &dyn Fn(&str)) {
         let Self { source, session, flow } = self;
         let polled = catch_unwind(AssertUnwindSafe(|| {
@@ -266,7 +266,7 @@ fn notify_reloading() {
     }
 }
 
-/// Notifies the service manager; does nothing without one.
+/// Notifies the service manager. Does nothing if there is none.
 fn notify_service_manager(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::warn!("cannot notify the service manager: {error}");

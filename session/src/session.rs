@@ -99,7 +99,7 @@ impl Session {
         self.observer.observe_tick(&self.analysis);
     }
 
-    /// Restarts the run with an empty state and `config`; the known engines and what a screen keeps stay.
+    /// Restarts the run with an empty state and `config`. Keeps the known engines, the history of chunks and what a screen has stored.
     pub fn restart(&mut self, config: Config) {
         let Self { engines, chunk_history, .. } = *self;
         self.analysis = Analysis::new(Config { engines, chunk_history, ..config });
@@ -148,7 +148,7 @@ impl Session {
         }
     }
 
-    /// Disables the analysis after a panic: further events are discarded.
+    /// Disables the analysis after a panic. Further events and ticks are discarded.
     pub(crate) fn disable_analysis(&mut self) {
         self.has_failed = true;
         self.remove_observer();
@@ -286,15 +286,15 @@ impl Session {
     }
 }
 
-/// Limits of the run to report: the source's, those of its outputs, and the session's own.
+/// Limits of the run for the report: first those of the source, then those of the outputs, then those of the session.
 fn all_degraded(about: &dyn About, output_problems: &[String], degraded: &[String]) -> Vec<String> {
-    let mut all = about.degraded();
-    all.extend(output_problems.iter().cloned());
-    all.extend(degraded.iter().cloned());
-    all
+    let mut limits = about.degraded();
+    limits.extend(output_problems.iter().cloned());
+    limits.extend(degraded.iter().cloned());
+    limits
 }
 
-/// Input of a report of a run with these limits; `slowest` is the number of requests to list.
+/// Input of a report with these limits of the run. `slowest` is the number of requests to list.
 fn report_input(about: &dyn About, degraded: Vec<String>, slowest: usize) -> ReportInput {
     let own_usage = about.own_usage();
     ReportInput {

@@ -119,7 +119,8 @@ pub fn flag_value<'a>(argv: &'a [String], name: &str) -> Option<&'a str> {
     None
 }
 
-/// Port in a server's command line: `--port`, otherwise the default. `None` if a configuration file may contain it.
+/// Port in a server's command line: the value of `--port`, or the default. `None` if a configuration file may contain the port, or if it is
+/// invalid.
 pub fn port_of_command(argv: &[String], default_port: u16) -> Option<u16> {
     match flag_value(argv, "--port") {
         Some(port) => port.parse().ok(),

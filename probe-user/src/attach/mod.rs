@@ -179,7 +179,7 @@ fn attach_by_perf_events(
     Ok(links)
 }
 
-/// Attaches the programs that count polls in the kernel, for all targets. Few kernels allow it: it needs fentry.
+/// Attaches the programs that count polls in the kernel, for all targets. Few kernels allow it, because the programs need fentry.
 pub(crate) fn attach_kernel_polls(ebpf: &mut Ebpf) -> Result<Vec<Link>, AttachError> {
     let types = Btf::from_sys_fs()?;
     let mut links = Vec::new();
@@ -235,7 +235,7 @@ where
     ebpf.program_mut(name).ok_or_else(|| ProgramError::InvalidName { name: name.to_owned() })?.try_into()
 }
 
-/// Treats a program that is already loaded as success: it is loaded once, however many links it has.
+/// Treats a program that is already loaded as success. A program is loaded once, however many links it has.
 fn accept_loaded(result: Result<(), ProgramError>) -> Result<(), ProgramError> {
     match result {
         Err(ProgramError::AlreadyLoaded) => Ok(()),

@@ -126,7 +126,7 @@ impl MultiUprobes {
         Ok(())
     }
 
-    /// Attaches a batch to process `pid`; its offsets are those of the file at `path`.
+    /// Attaches a batch to process `pid`. The offsets of the batch are those of the file at `path`.
     pub(crate) fn attach_batch(
         &mut self,
         batch: &Batch,
@@ -150,7 +150,8 @@ fn check_links(program: &OwnedFd) -> Result<(), MultiUprobeError> {
     judge_link_refusals(refusal_of_folder, refusal_of_process)
 }
 
-/// Error number with which the kernel refuses a link for process `pid` to a folder; 0 means any process.
+/// Error number with which the kernel refuses to link a folder, for process `pid` or, if that is 0, for any process. `None` if it accepts
+/// the link.
 fn refusal_of_link(program: &OwnedFd, pid: u32) -> Option<i32> {
     let link = create_link(program, false, c"/", pid, &[(0, Cookie(0))]);
     link.err()?.raw_os_error()
@@ -167,7 +168,8 @@ fn judge_link_refusals(of_folder: Option<i32>, of_process: Option<i32>) -> Resul
     }
 }
 
-/// Attaches a program to all points of a file with one link, for one process. `is_at_returns`: at the returns of the functions there.
+/// Attaches a program to all points of a file with one link, for one process. `is_at_returns`: the program runs at the returns of the
+/// functions that begin at the points.
 fn create_link(
     program: &OwnedFd,
     is_at_returns: bool,

@@ -77,7 +77,7 @@ fn read_thread_text(process: &ProcDir, tid: u32, file: ThreadFile) -> Option<Str
     Some(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Whether the cgroup freezer has frozen the process: `cgroup.events` of version 2, `freezer.state` of version 1.
+/// Whether the cgroup freezer has frozen the process, according to any of its control groups. False if they cannot be read.
 fn is_frozen(pid: u32) -> bool {
     let text = kernel::read_text(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     parse_groups(&text).any(|group| is_frozen_group(&group))

@@ -197,7 +197,8 @@ impl CpuSampler {
         }
     }
 
-    /// Opens the files of new threads in the sampled range: the main thread and libzmq's come first, the others by id.
+    /// Opens the files of new threads in the sampled range. In the order of the range, the main thread and libzmq's threads come first,
+    /// then the others, each by id.
     fn find_threads(&mut self) -> Result<(), String> {
         let pid = self.pid;
         let listed = fs::read_dir(format!("/proc/{pid}/task")).map_err(|error| {

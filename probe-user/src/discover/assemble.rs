@@ -98,8 +98,8 @@ fn group_nodes(nodes: &[Node], roles: &[Option<RoleWithSource>], links: &Interpr
     connected_groups(nodes.len(), exchanging.chain(related))
 }
 
-/// Whether a group is an engine. Many programs use ZMQ, so an unnamed group is one only with a hop that must be output, or while the peers
-/// of such a hop are gone. `has_lost_peers`: a process of the group had a role at the last scan.
+/// Whether a group is an engine. Many programs use ZMQ, so an unnamed group needs a hop that must be output. While the peers of such a hop
+/// are gone, it stays an engine: `has_lost_peers` means that a process of the group had a role at the last scan.
 fn is_engine(engine: &Engine, has_lost_peers: bool) -> bool {
     let has_output = engine.hops.iter().any(|hop| hop.carries == Carries::Output);
     has_output || (engine.hops.is_empty() && has_lost_peers) || engine.is_named()
@@ -217,8 +217,8 @@ fn releases_of_engine<'a>(
     let mut releases: Vec<PackageRelease> = hosts.cloned().collect();
     if let Some(kind) = kind {
         // Another process may import packages from other folders than the main one.
-        let of_main = main.installed.release(kind);
-        let own_release = of_main.or_else(|| candidates.find_map(|candidate| candidate.installed.release(kind)));
+        let main_release = main.installed.release(kind);
+        let own_release = main_release.or_else(|| candidates.find_map(|candidate| candidate.installed.release(kind)));
         releases.extend(own_release.cloned());
     }
     releases

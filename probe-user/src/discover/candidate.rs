@@ -149,7 +149,8 @@ pub(crate) struct StatedRole {
 }
 
 impl StatedRole {
-    /// Role that the command line states. The role given by the user comes before that of the title, and that before the command's.
+    /// Role that the user or the command line states. The role given by the user comes first, then the role of the title, then the role of
+    /// the command.
     pub(crate) fn from_argv(argv: &[String], by_hand: Option<&RoleSpec>, engines: &[EngineKind]) -> Self {
         let titled = argv.first().and_then(|title| engines.iter().find_map(|engine| engine.role_of_title(title)));
         let launcher = Launcher::of_command(argv, engines);
@@ -200,7 +201,7 @@ impl Candidate {
         })
     }
 
-    /// The value of a part that could be read. Records a refusal; missing or oversized parts remain unknown.
+    /// The value of a part that could be read. Records a refusal in the candidate. A part that is missing or too large stays unknown.
     fn value_if_readable<T>(&mut self, part: ProcPart, result: Result<T, ReadError>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
@@ -213,7 +214,7 @@ impl Candidate {
         }
     }
 
-    /// Value of an environment variable, if it is one of the kept ones and set.
+    /// Value of an environment variable. `None` if it is not set, or is not among the kept variables.
     fn variable(&self, name: &str) -> Option<&str> {
         let (_, value) = self.environment.as_ref()?.iter().find(|(known, _)| known == name)?;
         Some(value)

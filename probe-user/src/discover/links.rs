@@ -107,7 +107,7 @@ struct HeldSockets {
 }
 
 impl HeldSockets {
-    /// Adds a socket, unless an older process holds it: a socket inherited over a fork has two holders, of which the older created it.
+    /// Adds a socket, unless an older process holds it. A socket inherited over a fork has two holders, and the older process created it.
     fn add_socket(&mut self, socket: OpenSocket, candidates: &[&Candidate]) {
         let holder = self.holders.entry(socket.inode).or_insert(socket);
         if socket.age_order(candidates) < holder.age_order(candidates) {

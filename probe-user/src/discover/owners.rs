@@ -45,7 +45,7 @@ impl Owners {
         Some(LinkOwners { connecting, accepting })
     }
 
-    /// Reports the processes that have connected to another engine than that of their owner, each once for an engine.
+    /// Reports the processes that are connected to another engine than their owner's. A process is reported once for each such engine.
     pub(crate) fn report_foreign_connections(
         &self,
         between_engines: &BTreeSet<Link>,
@@ -88,7 +88,7 @@ impl Owners {
         pids_by_mains.into_iter().map(|(mains, pids)| BlindSpot::SharedProcesses { pids, mains })
     }
 
-    /// By process: the owners of the engines with which it exchanges messages. Messages of control processes do not count.
+    /// The engines with which each process exchanges messages, as the indexes of their owners. Messages of control processes do not count.
     fn engines_by_process(
         &self,
         links: &InterpretedLinks,
@@ -111,7 +111,7 @@ impl Owners {
         engines_by_process
     }
 
-    /// Owners that are main processes of an engine: output flows between two processes of theirs.
+    /// Owners that are main processes of an engine, because output may flow between two of their processes.
     fn owners_of_engines(&self, links: &InterpretedLinks) -> BTreeSet<usize> {
         let mut engine_owners = BTreeSet::new();
         for (link, reading) in links.hops() {

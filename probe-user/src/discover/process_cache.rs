@@ -69,7 +69,8 @@ impl CandidateCounts {
         }
     }
 
-    /// Limits that leave a quarter of this process's descriptors for everything else. `None`: it may have any number of them.
+    /// Limits of candidates that leave a quarter of this process's descriptors for everything else. `descriptor_limit` is `None` if their
+    /// number is unlimited.
     fn for_descriptor_limit(descriptor_limit: Option<u64>) -> Self {
         let descriptors = descriptor_limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
         // Each candidate holds one descriptor.
@@ -165,7 +166,7 @@ impl ProcessCache {
         (self.comparable_candidates(), self.frontends(), self.has_left_out(), self.lacks_descriptors)
     }
 
-    /// Examines a process again; removes it if it has exited.
+    /// Examines a process again, or for the first time. Removes it if it has exited.
     fn examine_again(&mut self, pid: u32, by_hand: &[RoleSpec], is_parent: bool) {
         // Not counted during its examination, which checks the room for candidates.
         let previous = self.processes.remove(&pid);
@@ -249,7 +250,7 @@ impl ProcessCache {
             .collect()
     }
 
-    /// All candidates; [`Self::candidates`] has them in a fixed order.
+    /// All candidates, in the changing order of the map. [`Self::candidates`] has them in a fixed order.
     fn candidates_in_any_order(&self) -> impl Iterator<Item = (&Candidate, &ProcDir)> {
         self.processes.values().filter_map(|entry| match &entry.state {
             Examination::Candidate(candidate, process) => Some((&**candidate, process)),
@@ -273,7 +274,7 @@ impl ProcessCache {
         found
     }
 
-    /// Searches for I/O threads of processes without any: libzmq starts them with the first socket.
+    /// Searches for the I/O threads of candidates that have none so far. libzmq starts these threads with the first socket.
     pub(crate) fn find_io_threads(&mut self) {
         for entry in self.processes.values_mut() {
             if let Examination::Candidate(candidate, process) = &mut entry.state
@@ -329,7 +330,8 @@ impl ProcessCache {
 }
 
 impl CachedProcess {
-    /// Checks whether it is the same process, examined recently enough. Remembers when the process was read for the check.
+    /// Checks whether the id still belongs to this process, and whether the process was examined recently enough. Sets `checked_at` when it
+    /// has read the process.
     fn check_is_current(&mut self, pid: u32) -> Result<bool, ReadError> {
         if self.examine_after.is_some_and(|after| self.examined_at.elapsed() >= after) {
             return Ok(false);

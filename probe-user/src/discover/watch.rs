@@ -180,7 +180,8 @@ impl Watcher {
         Topology { engines, frontends: self.cache.frontends(), blind_spots, roles: role_names }
     }
 
-    /// What is unknown about a candidate: its libzmq if it has a role, or else the role if the user named the process.
+    /// What is unknown about a candidate. With a role, that is a libzmq that could not be read. Without one, it is the role, if the user
+    /// named the process.
     fn blind_spot_of_candidate(&self, candidate: &Candidate, has_role: bool, role_names: &str) -> Option<BlindSpot> {
         let pid = candidate.id.pid;
         if has_role {

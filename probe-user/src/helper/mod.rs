@@ -59,7 +59,7 @@ impl Helper {
         Ok(Self { requests, slow_requests: Mutex::new(our_end), ring: Mutex::new(ring.map(Some)) })
     }
 
-    /// Takes the ring of the loaded programs, which has one reader: a second call fails.
+    /// Takes the ring of the loaded programs. A second call fails, because the ring has only one reader.
     pub(crate) fn take_ring(&self) -> Result<LoadedRing, Refusal> {
         match &mut *self.ring.lock().unwrap_or_else(PoisonError::into_inner) {
             Ok(ring) => {

@@ -63,8 +63,9 @@ pub fn answer_once(sought: Sought, library: &RegularFile, mut output: impl io::W
     output.write_all(&answer_to_bytes(found.map_err(|error| error.to_string())))
 }
 
-/// Serves requests on `socket` until its other end is closed. `command_for` returns the process for a request's number; its standard input is a
-/// socket with a descriptor that locates the library ([`receive_library`]), and its standard output takes the answer.
+/// Serves requests on `socket` until its other end is closed. `command_for` returns the command of the process for a request's number.
+/// Standard input of that process is a socket with a descriptor that locates the library ([`receive_library`]). Its standard output takes
+/// the answer.
 pub fn supervise(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -> io::Result<()> {
     let mut killed: Vec<Child> = Vec::new();
     let mut buffer = [0; REQUEST_BYTES];

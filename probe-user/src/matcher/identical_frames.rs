@@ -58,7 +58,7 @@ impl IdenticalFrames {
         self.expected.iter().any(|frame| are_identical(frame, fingerprint))
     }
 
-    /// Whether a frame like this one was expected; if so, it is not expected again.
+    /// Returns whether a frame with this fingerprint was expected. Such a frame is then no longer expected.
     pub(super) fn take_expected(&mut self, fingerprint: &Fingerprint) -> bool {
         let Some(index) = self.expected.iter().position(|frame| are_identical(frame, fingerprint)) else {
             return false;

@@ -165,7 +165,7 @@ impl Matcher {
         NumberedSend { frame, lost_before }
     }
 
-    /// The socket's lane that a send with this number continues; otherwise adds a new one.
+    /// The lane of the socket, if a send with this number continues it. Otherwise adds a new lane.
     fn find_or_add_lane(&mut self, socket: SocketId, seq: u64) -> &mut SendingLane {
         if let Some(&index) = self.lane_of_sender.get(&socket)
             && self.lanes[index].continues_with(seq, self.limits.max_in_flight)
@@ -288,7 +288,8 @@ impl Matcher {
         }
     }
 
-    /// Finds a received frame by its position, after this number of unobserved receipts. `head`: the best of the lanes' first frames.
+    /// Finds a received frame by its position, after this number of unobserved receipts. `head` is the best of the lanes' first frames.
+    /// `None` if the order does not decide.
     fn find_by_order(
         &self,
         own_lanes: &[usize],

@@ -170,7 +170,7 @@ impl OpenerServer {
         }
     }
 
-    /// Answers a request for a file that the user named, or for one of a process.
+    /// Answers a request about a process, or about a file that the user named.
     fn answer_request(&self, request: &OpenRequest) -> Result<OpenerAnswer, ReadError> {
         match request {
             OpenRequest::Process(process, request) => self.answer_process_request(*process, request),

@@ -19,8 +19,8 @@ pub(super) struct ProcessAccount {
     groups: Vec<u32>,
 }
 
-/// User and groups of the process with this `status`. Refuses one that has the rights of several users: a process of a user may execute a
-/// program with the rights of root at any time.
+/// User and groups of the process with this `status`. Refuses a process that has the rights of several users, because any process may
+/// execute a program with the rights of root.
 pub(super) fn parse_account(status: &[u8]) -> Result<ProcessAccount, ReadError> {
     let user = only_id(status, "Uid:").ok_or(ReadError::Denied)?;
     let group = only_id(status, "Gid:").ok_or(ReadError::Denied)?;

@@ -122,7 +122,8 @@ impl Opener {
     }
 }
 
-/// Sends a request and receives its whole reply. The outer error is one of the connection.
+/// Sends a request and receives its whole reply. An outer error means that the connection has failed. An inner error is the opener's
+/// answer.
 fn exchange_messages(connection: &OwnedFd, request: &OpenRequest) -> Result<Result<OpenerReply, ReadError>, Errno> {
     channel::send_message(connection.as_fd(), &encode_message(request), &[])?;
     let mut buffer = vec![0; REPLY_BYTES];

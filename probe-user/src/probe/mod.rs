@@ -261,7 +261,8 @@ impl Probe {
         Ok(known_threads)
     }
 
-    /// Attaches the programs that serve all targets. `can_observe_sleep`: those of the scheduler also show which threads sleep in a poll.
+    /// Attaches the programs that serve all targets. `can_observe_sleep`: the programs of the scheduler also show which threads sleep in a
+    /// poll.
     fn attach_groups(&mut self, can_observe_sleep: bool) {
         if self.options.scheduler {
             match self.kernel.attach_group(Group::Scheduler) {
@@ -283,7 +284,7 @@ impl Probe {
         self.targets.iter().position(|slot| slot.pid == pid && !slot.is_free)
     }
 
-    /// Assigns an entry to the process and returns its index. Its sends are not observed yet.
+    /// Assigns an entry to the process and returns its index. The sends of the process are not observed yet.
     fn register_target(&mut self, target: Target) -> Result<usize, ProbeError> {
         // Shows the exit of the process, whose id may then belong to another.
         let pidfd =

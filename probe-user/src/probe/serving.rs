@@ -154,7 +154,8 @@ impl Probe {
         self.change_table(TableChange::IgnoreTls { connection: ssl_address })
     }
 
-    /// Passes the capture limits of a process that is the target `index` to the kernel side: zeros if it does not serve clients.
+    /// Passes the capture limits of a process that is the target `index` to the kernel side. They are zero if the process does not serve
+    /// clients.
     pub(super) fn update_serving(&mut self, pid: u32, index: u32) -> Result<(), ProbeError> {
         let serves = self.serving.capture_limits.get(&pid).copied().unwrap_or_default();
         self.change_table(TableChange::Serve { target: index, serves })

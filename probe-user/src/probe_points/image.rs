@@ -55,7 +55,7 @@ impl<'a> LoadedSegment<'a> {
         })
     }
 
-    /// Its bytes from an address on; `None` if the file has none there.
+    /// Bytes of the segment from an address on. `None` if the file has no bytes there.
     pub(super) fn bytes_from(&self, address: u64) -> Option<&'a [u8]> {
         let offset = address.checked_sub(self.address)?;
         self.bytes.get(usize::try_from(offset).ok()?..)

@@ -353,7 +353,7 @@ impl MachineState {
         self.forget_written(instruction);
     }
 
-    /// Applies an addition to, or subtraction from, the stack pointer: they release and reserve room in the frame.
+    /// Applies an addition to the stack pointer, which releases room in the frame, or a subtraction, which reserves room.
     fn move_stack_pointer(&mut self, instruction: &Instruction) {
         let amount = instruction.immediate(1) as i64;
         let change = if instruction.mnemonic() == Mnemonic::Sub { amount.wrapping_neg() } else { amount };
@@ -384,7 +384,7 @@ impl MachineState {
         self.store_first_operand(instruction, moved, WORD_BYTES);
     }
 
-    /// Value of the second operand of a move; for `lea`, its address.
+    /// Value of the second operand of a move. For `lea`, the address that the operand names.
     fn second_operand(&self, instruction: &Instruction) -> TrackedValue {
         if instruction.op1_kind() == OpKind::Register {
             return self.register(instruction.op1_register());

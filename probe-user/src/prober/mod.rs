@@ -101,7 +101,7 @@ impl ProberServer {
         self.kernel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `work` with the programs; returns the refusal if they could not be loaded.
+    /// Calls `work` with the programs. Returns the refusal if the programs could not be loaded.
     fn with_kernel<T>(&self, work: impl FnOnce(&mut KernelSide) -> Result<T, Refusal>) -> Result<T, Refusal> {
         match &mut *self.lock_kernel() {
             Ok(kernel) => work(kernel),
@@ -152,7 +152,7 @@ impl ProberServer {
         let Some(request) = decode_message(message) else {
             return send_reply(socket, Err(not_a_request()), &[]);
         };
-        let done = match request {
+        let result = match request {
             HelperRequest::Start => Err(not_a_request()),
             HelperRequest::DiagSocket { pid } => {
                 return match open_diag_socket(pid) {
@@ -191,7 +191,7 @@ impl ProberServer {
                 Ok(())
             }),
         };
-        send_reply(socket, done.map(|()| LoadedFacts::default()), &[])
+        send_reply(socket, result.map(|()| LoadedFacts::default()), &[])
     }
 
     /// Checks the claim, and finds the probe points for the target with this index. Waits as long as `peer` is open.

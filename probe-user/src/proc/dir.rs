@@ -148,7 +148,7 @@ impl ProcDir {
         }
     }
 
-    /// Its sockets, and whether it uses `io_uring`. Reads at most `limit` descriptors.
+    /// The sockets of the process, and whether it uses `io_uring`. Reads at most `limit` descriptors.
     pub(crate) fn list_descriptors(&self, limit: usize) -> Result<Listing<OpenDescriptor>, ReadError> {
         let limit_u32 = u32::try_from(limit).unwrap_or(u32::MAX);
         if let Some(opened) = self.ask_opener(ProcessRequest::Descriptors { limit: limit_u32 }) {
@@ -166,7 +166,7 @@ impl ProcDir {
         Ok(Listing { items: found.collect(), is_truncated: fds.is_truncated })
     }
 
-    /// Its sockets. Reads at most `limit` descriptors.
+    /// The sockets of the process. Reads at most `limit` descriptors.
     pub(crate) fn list_sockets(&self, limit: usize) -> Result<Listing<SocketDescriptor>, ReadError> {
         let descriptors = self.list_descriptors(limit)?;
         let sockets = descriptors.items.into_iter().filter_map(|descriptor| match descriptor {
@@ -176,7 +176,7 @@ impl ProcDir {
         Ok(Listing { items: sockets.collect(), is_truncated: descriptors.is_truncated })
     }
 
-    /// Opens a mapped library itself: by its path if that still has the same inode, otherwise through `map_files`.
+    /// Opens a mapped library. Uses its path if that still has the same inode, otherwise `map_files`.
     pub(crate) fn open_library(&self, file: &MappedFile) -> Result<RegularFile, ReadError> {
         // The device is not compared, since overlayfs shows different ones in `maps` and `stat`.
         let expected = ExpectedFile { inode: Some(file.inode), ..ExpectedFile::ANY };
@@ -317,7 +317,7 @@ impl ProcessRoot<'_> {
     }
 }
 
-/// The path as one of a request. A relative one begins at the root.
+/// The path in the form that a request needs. A relative path begins at the root. An error if it does not fit a request.
 fn path_from_root(path: &Path) -> Result<PathBuf, ReadError> {
     let path = Path::new("/").join(path);
     if fits_request(&path) { Ok(path) } else { Err(ReadError::Gone) }

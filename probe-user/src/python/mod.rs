@@ -178,7 +178,7 @@ enum OpenAttempt {
 }
 
 impl SampledProcess {
-    /// Tries to open a reader of the process. Its limitation or a final refusal is added to `shared`.
+    /// Tries to open a reader of the process. Adds a limitation of the reader, or a final refusal, to `shared`.
     fn open_reader(&mut self, now: Instant, shared: &Mutex<SharedState>) -> OpenAttempt {
         let why = match StackReader::open(self.pid) {
             Ok(reader) => {

@@ -171,7 +171,7 @@ impl ThreadIds {
             return Some(tid_in_namespace);
         }
         if !self.current_ids.contains_key(&tid_in_namespace)
-            && self.listed_at.is_none_or(|at| at.elapsed() > LIST_INTERVAL)
+            && self.listed_at.is_none_or(|time| time.elapsed() > LIST_INTERVAL)
         {
             self.listed_at = Some(Instant::now());
             self.current_ids = self.list_ids();

@@ -27,7 +27,7 @@ pub struct RingOptions {
 }
 
 impl RingOptions {
-    /// The ring of one of several runs.
+    /// The ring of a run, if there are several runs. Its path contains the name of the run.
     pub(super) fn of_run(&self, name: &str) -> Self {
         let file = self.file.as_ref().map(|path| recording::path_of_run(path, name));
         Self { file, run: Some(name.to_owned()), ..self.clone() }

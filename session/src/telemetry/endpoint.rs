@@ -201,7 +201,7 @@ impl RunEndpoint {
         })
     }
 
-    /// Problems for the report: those of the run's streams, and in the first run those of all clients.
+    /// Problems for the report. The first run also reports the problems of all clients of the endpoint.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = if self.is_first { self.server.counts.problems() } else { Vec::new() };
         let blocks_dropped = load_count(&self.run.store.blocks_dropped);
@@ -255,7 +255,8 @@ struct OpenConnection {
     task: AbortHandle,
 }
 
-/// Accepts connections for ever, each in a task. At the limit, a new connection replaces one that has not sent a request, else the oldest.
+/// Accepts connections for ever, each in a task. At the limit, a new connection replaces the oldest that has not sent a request. If all
+/// have sent one, it replaces the oldest.
 async fn accept_connections(
     listener: StdListener,
     limits: EndpointLimits,
@@ -322,7 +323,7 @@ async fn run_connection(
     }
 }
 
-/// Answers the requests of a connection, which has only one: it is not kept alive.
+/// Answers the only request of a connection, which is not kept alive.
 async fn serve_connection(
     stream: TcpStream,
     limits: EndpointLimits,

@@ -221,7 +221,7 @@ impl Telemetry {
         self.with_push(|push| push.close_run());
     }
 
-    /// Publishes the final state of the run. `input` is that of the report.
+    /// Publishes the final state of the run: its metrics, health and report, and the end of its stream. `input` is the input of the report.
     pub(crate) fn serve_final_state(&mut self, analysis: &Analysis, input: &ReportInput) {
         self.catch_panic(|telemetry| telemetry.publish_metrics(analysis, input, true));
         self.publish_ended_health();
@@ -260,7 +260,7 @@ impl Telemetry {
         self.push.as_ref()?.take_message()
     }
 
-    /// Publishes the metrics of this moment to the clients of the endpoint. `is_final`: the run has ended, so they stay.
+    /// Publishes the metrics of this moment to the clients of the endpoint. `is_final`: the run has ended, so the metrics stay valid.
     fn publish_metrics(&mut self, analysis: &Analysis, input: &ReportInput, is_final: bool) {
         let pushed = self.push.as_ref().map(OtlpPush::pushed);
         if let Some(endpoint) = &self.endpoint {
@@ -271,7 +271,7 @@ impl Telemetry {
         }
     }
 
-    /// Publishes the report of this moment to the clients of the endpoint. `is_final`: the run has ended, so it stays.
+    /// Publishes the report of this moment to the clients of the endpoint. `is_final`: the run has ended, so the report stays valid.
     fn publish_report(&self, analysis: &Analysis, input: &ReportInput, is_final: bool) {
         if let Some(endpoint) = &self.endpoint {
             endpoint.report.publish(self.report(analysis, input), is_final);

@@ -21,7 +21,7 @@ pub(super) struct RunFamilies {
 }
 
 impl RunFamilies {
-    /// Metrics of the run of this engine; without labels if the source does not name engines.
+    /// Metrics of the run of this engine. They have no labels if the source does not name engines.
     pub(super) fn of_run(engine: Option<EngineIdentity>, families: Vec<Family>) -> Self {
         let engine = engine.unwrap_or_default();
         let mut engine_labels = Vec::new();
@@ -57,7 +57,8 @@ pub(super) fn encode_metrics(runs: Vec<RunFamilies>, accept: &str) -> Result<Met
     Ok(MetricsText { content_type: "text/plain; version=0.0.4; charset=utf-8", body })
 }
 
-/// Converts `OpenMetrics` to the older format, which marks neither units nor the end. Its comments have the whole names of `counters`.
+/// Converts `OpenMetrics` to the older format, which marks neither units nor the end. In the older format, the comments also have the whole
+/// names of `counters`.
 fn to_older_format(body: &str, counters: &[String]) -> String {
     let mut out = String::with_capacity(body.len());
     for line in body.lines() {

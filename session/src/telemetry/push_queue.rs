@@ -181,8 +181,8 @@ impl PushQueue {
         }
     }
 
-    /// Ends the pushes of a run: waits until `deadline` for the rest of its bodies to be sent, then drops them. Runs that end after the first
-    /// have its deadline.
+    /// Ends the pushes of a run. Waits until the deadline for the rest of its bodies to be sent, then drops them. The first run that ends
+    /// sets the `deadline` of all.
     pub(super) fn close_run(&self, run: PushRunId, deadline: Instant) {
         let mut state = self.lock_state();
         let deadline = *state.deadline.get_or_insert(deadline);
@@ -381,7 +381,8 @@ impl PushSender {
         }
     }
 
-    /// Sends a body once. Returns what the receiver has rejected of it, which may be all or nothing. An error may be gone at the next attempt.
+    /// Sends a body once. Returns the items that the receiver has rejected for good, which may be all or none. After an error, another
+    /// attempt may succeed.
     fn send_once(&self, body: &PushBody) -> Result<RejectedItems, FailedAttempt> {
         let path = match body.signal {
             PushSignal::Traces => "v1/traces",

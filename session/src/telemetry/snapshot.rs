@@ -36,7 +36,7 @@ impl<T> Clone for SnapshotClient<T> {
     }
 }
 
-/// Creates both sides of one kind of snapshot: the run's, and the endpoint's.
+/// Creates both sides of one kind of snapshot. The run keeps the publisher, and the endpoint the client.
 pub(super) fn snapshot_pair<T>() -> (SnapshotPublisher<T>, SnapshotClient<T>) {
     let (sender, latest) = watch::channel(None);
     let requested = Arc::<AtomicBool>::default();

@@ -75,7 +75,7 @@ impl StreamPublisher {
     pub(super) fn write_tick(&mut self, now: MonoNs, input: &dyn Fn() -> ReportInput) {
         self.blocks.tick(now);
         self.send_block();
-        if self.last_status.is_none_or(|at| now.since(at) >= SECOND_NS) {
+        if self.last_status.is_none_or(|sent_at| now.since(sent_at) >= SECOND_NS) {
             self.last_status = Some(now);
             // The next one replaces it, so a full queue costs nothing.
             let _ = self.jobs.try_send(StreamJob::Status(Box::new(input())));

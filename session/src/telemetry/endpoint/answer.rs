@@ -242,7 +242,7 @@ impl RequestHandler {
         with_header(full_response(status, "application/json", format!("{health}\n")), CACHE_CONTROL, "no-store")
     }
 
-    /// Starts a stream of the only run, or of that of the named engine.
+    /// Starts a stream of the run of the named engine, or of the only run. Refuses the request if there are several runs and none is named.
     fn answer_stream(
         &self,
         path: ServedPath,
@@ -311,9 +311,9 @@ fn index_page() -> String {
 /// Response for runs of which none has answered in time.
 fn no_answer_response(runs: &[Arc<ServedRun>]) -> Response<ReplyBody> {
     let names: Vec<String> = runs.iter().map(|run| run.name()).filter(|name| !name.is_empty()).collect();
-    let of_engines =
+    let engine_names =
         if names.is_empty() { String::new() } else { format!(" of {}", hostile::plain(&names.join(", "))) };
-    let why = format!("no response from the run{of_engines}: it failed or is overloaded\n");
+    let why = format!("no response from the run{engine_names}: it failed or is overloaded\n");
     text_response(StatusCode::SERVICE_UNAVAILABLE, &why)
 }
 

@@ -111,7 +111,7 @@ impl StreamClient {
         }
     }
 
-    /// Ends the response: complete only if the client got the whole stream. Then closes the connection.
+    /// Ends the response, which is complete only if the client got the whole stream. Then closes the connection.
     async fn end_response(self, end: StreamEnd) {
         match end {
             StreamEnd::Complete => {
@@ -234,7 +234,7 @@ impl EventConverter {
         }
     }
 
-    /// Converts the records of these bytes of the stream; the lines are in the buffer of the exporter.
+    /// Converts the records of these bytes of the stream. The exporter writes the lines to the buffer.
     fn convert_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.splitter.extend(bytes);
         while let Some(section) = self.splitter.next_section().map_err(io::Error::other)? {

@@ -89,7 +89,7 @@ impl SectionStore {
         self.arrived.notify_waiters();
     }
 
-    /// Marks the end: no section follows.
+    /// Marks the end, after which no section follows. Wakes the clients that wait for one.
     pub(super) fn mark_end(&self) {
         self.lock_kept().has_ended = true;
         self.arrived.notify_waiters();
