@@ -57,6 +57,7 @@ impl Plan {
                     Some(Err(error)) => {
                         outcome.add_missing(&format!("still running as root with write access to its files: {error}"));
                     }
+                    // The plan keeps the user.
                     None => {}
                 }
             }

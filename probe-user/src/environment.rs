@@ -73,7 +73,7 @@ impl RunEnvironment {
         }
     }
 
-    /// Phrase for a sentence.
+    /// Phrase for the middle of a sentence, such as `in a Docker container`.
     pub const fn phrase(self) -> &'static str {
         match self {
             Self::Host => "on a host",

@@ -43,6 +43,7 @@ pub(crate) fn load_object(settings: LoadSettings) -> Result<Ebpf, aya::EbpfError
     let namespace = own_pid_namespace();
     let log_level = if shows_kernel_log() { u8::MAX } else { 0 };
     let has_private_stacks = Permissions::current().kernel() >= FIRST_WITH_PRIVATE_STACKS;
+    // Only kernels with private stacks need the tail calls, and some older ones refuse them.
     let changed_object = if has_private_stacks { None } else { Some(object_without_tail_calls()) };
     EbpfLoader::new()
         .override_global("OFFSETS", &Plain(settings.offsets), true)
@@ -68,8 +69,8 @@ struct AlignedObject {
     bytes: [u8; OBJECT.len()],
 }
 
-/// The object without the tail calls of its uprobe programs, which only kernels with private stacks need. ARM64 before Linux 6.0 refuses them
-/// in programs that call functions.
+/// The object without the tail calls of its uprobe programs, which only kernels with private stacks need. ARM64 before Linux 6.0 refuses
+/// tail calls in programs that call functions.
 fn object_without_tail_calls() -> Box<AlignedObject> {
     let mut bytes: [u8; OBJECT.len()] = std::array::from_fn(|index| OBJECT[index]);
     for range in uprobe_code_ranges() {

@@ -60,13 +60,13 @@ fn parse_clock_seconds(text: &str) -> Option<f64> {
     Some(minutes as f64 * 60.0 + seconds)
 }
 
-/// Time of day, in UTC: `14:59:08Z`. `None` if no date has this many nanoseconds since the epoch.
+/// Time of day, in UTC: `14:59:08Z`. `None` if the time is out of range.
 pub fn format_wall_time(ns: u64) -> Option<String> {
     let time = jiff::Timestamp::from_nanosecond(ns.into()).ok()?;
     Some(time.strftime("%H:%M:%SZ").to_string())
 }
 
-/// Time of day, in UTC, with milliseconds: `14:59:08.123Z`. `None` if no date has this many nanoseconds since the epoch.
+/// Time of day, in UTC, with milliseconds: `14:59:08.123Z`. `None` if the time is out of range.
 pub fn format_wall_time_ms(ns: u64) -> Option<String> {
     let time = jiff::Timestamp::from_nanosecond(ns.into()).ok()?;
     Some(time.strftime("%H:%M:%S%.3fZ").to_string())

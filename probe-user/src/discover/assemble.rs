@@ -34,13 +34,14 @@ pub(crate) fn assemble_engines(
     });
     let nodes: Vec<Node> = nodes.collect();
     let stated: Vec<Option<RoleWithSource>> = nodes.iter().map(|node| node.stated).collect();
-    let links = link_meaning::remove_client_links(links, &stated);
-    let mut roles = infer_roles(known, candidates, &nodes, &links);
-    let links = separate_engines(known, candidates, &nodes, &roles, links, blind_spots);
+    let engine_links = link_meaning::remove_client_links(links, &stated);
+    let mut roles = infer_roles(known, candidates, &nodes, &engine_links);
+    let links = separate_engines(known, candidates, &nodes, &roles, engine_links, blind_spots);
 
     let mut engines: Vec<Engine> = Vec::new();
     for group in &group_nodes(&nodes, &roles, &links) {
         let mut engine = assemble_engine(known, group, candidates, &roles, &links, blind_spots);
+        // No process of the group has a role.
         if engine.processes.is_empty() {
             continue;
         }
@@ -74,15 +75,15 @@ fn separate_engines(
     blind_spots: &mut Vec<BlindSpot>,
 ) -> InterpretedLinks {
     let owners = Owners::find(nodes, roles);
-    let mut links = InterpretedLinks::interpret(known, links, roles);
-    let between_engines = owners.links_between_engines(&links);
+    let mut interpreted = InterpretedLinks::interpret(known, links, roles);
+    let between_engines = owners.links_between_engines(&interpreted);
     if !between_engines.is_empty() {
         blind_spots.extend(owners.report_foreign_connections(&between_engines, candidates));
         // Without them, the other links of their acceptors may have another meaning.
-        links = InterpretedLinks::interpret(known, links.links_without(&between_engines), roles);
+        interpreted = InterpretedLinks::interpret(known, interpreted.links_without(&between_engines), roles);
     }
-    blind_spots.extend(owners.report_shared_processes(&links, roles, candidates));
-    links
+    blind_spots.extend(owners.report_shared_processes(&interpreted, roles, candidates));
+    interpreted
 }
 
 /// Groups the processes of each engine: those that exchange messages, and children with their parents.

@@ -37,7 +37,7 @@ impl ProcPart {
         }
     }
 
-    /// What is unknown without it.
+    /// Information that is unknown if this part cannot be read, for messages.
     const fn content(self) -> &'static str {
         match self {
             Self::Maps => "libzmq",

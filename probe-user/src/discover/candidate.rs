@@ -283,8 +283,8 @@ fn engine_with_extension(engines: &[EngineKind], path: &Path) -> Option<EngineKi
     engines.iter().copied().find(|engine| engine.inner_server().is_some_and(|server| (server.is_extension)(path)))
 }
 
-/// Extracts the kept variables. `setproctitle` overwrites the environment with its title and fills the rest with zeros. That must be
-/// distinguished from unset variables.
+/// Extracts the kept variables. `None` if `setproctitle` has overwritten the environment with its title. Then the variables are unknown,
+/// and not unset.
 fn kept_variables(bytes: &[u8], engines: &[EngineKind]) -> Option<Vec<(String, String)>> {
     let strings = split_strings(bytes);
     let begins_with_variable = strings.first().is_some_and(|string| string.contains('='));

@@ -76,9 +76,9 @@ impl Watcher {
         &self.topology
     }
 
-    /// Scans again. Costs a directory listing and a short read per engine process. Examines new processes, and lists the processes'
-    /// sockets when the processes have changed or [`DiscoverOptions::socket_interval`] has passed. Scans the kernel's tables when the sockets differ. Returns
-    /// whether the topology has changed.
+    /// Scans again, and returns whether the topology has changed. Costs a directory listing and a short read per engine process. Examines
+    /// new processes. Lists the sockets if the processes have changed or [`DiscoverOptions::socket_interval`] has passed. Scans the
+    /// kernel's tables if the sockets differ.
     pub fn poll(&mut self) -> Result<bool, DiscoverError> {
         let pids = self.list_other_pids()?;
         let has_opener_ended = opener_client::has_ended();
@@ -90,9 +90,9 @@ impl Watcher {
             return Ok(false);
         }
         self.sockets_listed_at = Some(Instant::now());
-        let is_same = self.update_sockets();
+        let are_sockets_same = self.update_sockets();
         let links_interval = self.options.socket_interval * UNCHANGED_INTERVALS;
-        if !changed && is_same && has_been_less_than(links_interval, self.links_found_at) {
+        if !changed && are_sockets_same && has_been_less_than(links_interval, self.links_found_at) {
             return Ok(false);
         }
         self.links_found_at = Some(Instant::now());

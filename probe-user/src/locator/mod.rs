@@ -74,7 +74,7 @@ pub fn supervise(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -
         if received.bytes == 0 {
             return Ok(());
         }
-        // One whose file system does not answer may end only later.
+        // Forgets the killed processes that have ended. One whose file system does not answer may end only later.
         killed.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         // A malformed request gets no answer, and its descriptors are closed.
         if received.bytes != REQUEST_BYTES {

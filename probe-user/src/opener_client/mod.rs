@@ -88,8 +88,8 @@ impl Opener {
 
     /// Sends a request on a free connection, or on a new one. A connection that fails is closed.
     pub(crate) fn send_request(&self, request: &OpenRequest) -> Result<OpenerReply, ReadError> {
-        let idle = lock(&self.idle).pop();
-        let connection = match idle {
+        let idle_connection = lock(&self.idle).pop();
+        let connection = match idle_connection {
             Some(connection) => connection,
             None => self.open_connection()?,
         };

@@ -83,7 +83,8 @@ pub struct PythonStacks {
 }
 
 impl PythonStacks {
-    /// Starts a thread that takes up to `hertz` samples a second, of the processes of [`Self::sample_processes`]. Fails only if no thread can be started.
+    /// Starts a thread that takes up to `hertz` samples a second of the processes of [`Self::sample_processes`]. Fails only if no thread
+    /// can be started.
     pub fn start(hertz: u32) -> std::io::Result<Self> {
         let hertz = hertz.clamp(1, MAX_HERTZ);
         let cost = SamplingCost { hertz, ..SamplingCost::default() };

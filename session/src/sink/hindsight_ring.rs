@@ -61,7 +61,8 @@ struct RunningDump {
 }
 
 impl HindsightRing {
-    /// Creates the file of the ring, with a name of this process if the options have none. `force` replaces an existing file.
+    /// Creates the file of the ring. If the options have no path, the name of the file contains the id of this process. `force` replaces an
+    /// existing file.
     pub(super) fn open(ring: &RingOptions, force: bool, header: &RecordingHeader) -> Result<Self, RecordError> {
         let path = match &ring.file {
             Some(path) => path.clone(),

@@ -244,7 +244,7 @@ impl Telemetry {
         self.push.is_some()
     }
 
-    /// Problems, for the report.
+    /// Problems of the push and of the endpoint, and a crash, for the report.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         problems.extend(self.push.as_ref().and_then(OtlpPush::problem));

@@ -59,7 +59,7 @@ pub(super) struct OtlpPush {
 }
 
 impl PushTarget {
-    /// Starts the sender.
+    /// Reads the environment variables of OpenTelemetry, and starts the thread that sends.
     pub(super) fn open(options: &PushOptions) -> anyhow::Result<Self> {
         let environment = Environment::read(|name| std::env::var(name).ok())?;
         let sender = PushSender::new(&options.url, &environment)?;

@@ -73,11 +73,11 @@ impl StreamClient {
         });
     }
 
-    /// Converts the sections of the run to JSON lines and sends them, until the run ends or the client does not keep up. Blocks, so it has a thread
-    /// of its own.
+    /// Converts the sections of the run to JSON lines and sends them, until the run ends or the client does not keep up. Has a thread of
+    /// its own, because it blocks.
     fn convert_events(&self, engines: Engines, runtime: &Handle) -> StreamEnd {
         let mut cursor = self.cursor.clone();
-        // Read ahead by a cursor of its own; the conversion begins at the start again.
+        // Read ahead by a copy of the cursor, so that the conversion begins at the start.
         let opening = match runtime.block_on(read_opening(cursor.clone())) {
             Ok(opening) => opening,
             Err(end) => return end,
