@@ -42,8 +42,8 @@ pub struct Format {
 /// capture, and none of another one.
 pub type ReadRequests = for<'a> fn(&[Excerpt<'a>], &mut Vec<DispatchedRequest<'a>>) -> Result<DispatchKind, Refused>;
 
-/// Reads a message from one scheduler to another from its first parts, at most [`PAIR_MESSAGE_PARTS`], and its number of parts. `None` if it
-/// tells nothing of a request.
+/// Reads a message from one scheduler to another from its first parts, at most [`PAIR_MESSAGE_PARTS`], and its number of parts. `None` if
+/// it tells nothing of a request.
 pub type ReadPairMessage = fn(&[Excerpt<'_>], u64) -> Option<PairMessage>;
 
 /// Number of parts of a message between schedulers that are read.

@@ -31,9 +31,9 @@ const OWNER_FCNTLS: [u64; 3] = [8, 10, 15];
 /// The same by `ioctl`: `FIOSETOWN` and `SIOCSPGRP`.
 const OWNER_IOCTLS: [u64; 2] = [0x8901, 0x8902];
 
-/// Permitted requests of `ioctl` on all kinds of descriptors. They inspect and configure terminals, and query or set bytes in queues, blocking
-/// and inheritance. All others are refused: with the right capability, some freeze or shut down a whole file system. The numbers are those
-/// of include/uapi/asm-generic/ioctls.h, since the types of the constants differ between C libraries.
+/// Permitted requests of `ioctl` on all kinds of descriptors. They inspect and configure terminals, and query or set bytes in queues,
+/// blocking and inheritance. All others are refused: with the right capability, some freeze or shut down a whole file system. The numbers
+/// are those of include/uapi/asm-generic/ioctls.h, since the types of the constants differ between C libraries.
 const IOCTLS: [u64; 16] = [
     0x5401,      // TCGETS
     0x5402,      // TCSETS

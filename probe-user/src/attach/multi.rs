@@ -2,7 +2,8 @@
 //! detaches it. It needs `BPF` and `PERFMON`, where a perf event needs `SYS_ADMIN`.
 //!
 //! aya 0.14 cannot load such programs. Therefore the object is parsed again and its instructions are relocated to the maps that aya
-//! created. Two raw `bpf` calls load and attach the programs. If the kernel refuses, perf events are used instead ([`super::AttachMethod`]).
+//! created. Two raw `bpf` calls load and attach the programs. If the kernel refuses, perf events are used instead
+//! ([`super::AttachMethod`]).
 #![expect(unsafe_code, reason = "bpf(2) has no safe wrapper that knows this attach type")]
 
 use std::collections::{HashMap, HashSet};

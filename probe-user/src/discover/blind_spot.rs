@@ -77,7 +77,8 @@ pub(crate) fn could_not_be_asked(error: ReadError) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the comment of a variant describes its fields")]
 pub enum BlindSpot {
-    /// Parts of engine processes cannot be read. `missing` is empty if all usual capabilities are present; a hardened kernel may still refuse.
+    /// Parts of engine processes cannot be read. `missing` is empty if all usual capabilities are present; a hardened kernel may still
+    /// refuse.
     Unreadable { parts: Vec<ProcPart>, pids: Vec<u32>, missing: Vec<Capability> },
     /// Other users' Python processes without a known title; an engine among them is missed.
     Unexamined { count: usize, missing: Vec<Capability> },

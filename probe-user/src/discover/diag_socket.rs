@@ -1,5 +1,5 @@
-//! Netlink socket for `sock_diag` in the current network namespace or in that of a process. It alone shows the other end of a Unix connection
-//! and the queues of one socket (Linux 3.3).
+//! Netlink socket for `sock_diag` in the current network namespace or in that of a process. It alone shows the other end of a Unix
+//! connection and the queues of one socket (Linux 3.3).
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};

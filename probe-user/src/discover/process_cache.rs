@@ -19,8 +19,8 @@ const AGE_DIVISOR: u32 = 4;
 /// needs time to load before it sets its title and opens its sockets.
 const EXAMINATION_INTERVAL: IntervalLimits =
     IntervalLimits { min: Duration::from_millis(200), max: Duration::from_mins(5) };
-/// Minimum interval for a program that is not named like Python's. It has libzmq and its command from the start, except where it is a launcher
-/// that executes another program. On a busy machine, most processes are compilers and shells that end soon.
+/// Minimum interval for a program that is not named like Python's. It has libzmq and its command from the start, except where it is a
+/// launcher that executes another program. On a busy machine, most processes are compilers and shells that end soon.
 const MIN_INTERVAL_OF_OTHER_PROGRAMS: Duration = Duration::from_secs(5);
 /// Interval for checking that a pid still has the same start time and name. Processes of an engine are always checked.
 const IDENTITY_CHECK_INTERVAL: Duration = Duration::from_secs(30);

@@ -18,8 +18,8 @@ use crate::opener_client;
 use crate::proc::{Listing, ProcDir, ReadError, list_pids, stat};
 
 const MAX_PROCESSES: usize = 65_536;
-/// How many times [`DiscoverOptions::socket_interval`] passes between scans of the kernel's tables while no candidate opens or closes a socket.
-/// Only a connection that was being established at the last scan can then be new.
+/// How many times [`DiscoverOptions::socket_interval`] passes between scans of the kernel's tables while no candidate opens or closes a
+/// socket. Only a connection that was being established at the last scan can then be new.
 const UNCHANGED_INTERVALS: u32 = 6;
 
 /// Whether less time than `interval` has passed since the time `since`. False without such a time.

@@ -145,8 +145,8 @@ impl Locator {
         Self { supervisor: Mutex::new(supervisor), cached: Mutex::default() }
     }
 
-    /// Probe points of a library with this identity, whose descriptor may locate it only, for the [`Sought`] with this number. Waits as long
-    /// as `peer` is open, but not for the analysis of another library if this one is known.
+    /// Probe points of a library with this identity, whose descriptor may locate it only, for the [`Sought`] with this number. Waits as
+    /// long as `peer` is open, but not for the analysis of another library if this one is known.
     pub(crate) fn find_probe_points(
         &self,
         sought_number: u32,

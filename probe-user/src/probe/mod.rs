@@ -199,8 +199,8 @@ impl Probe {
         Ok(())
     }
 
-    /// Observes the messages that `pid` passes to a server inside it, instead of those it sends through libzmq. Call this before the process
-    /// is added.
+    /// Observes the messages that `pid` passes to a server inside it, instead of those it sends through libzmq. Call this before the
+    /// process is added.
     pub fn observe_inner_server(&mut self, pid: u32, server: InnerServer) {
         self.inner_servers.insert(pid, server);
     }

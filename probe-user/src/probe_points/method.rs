@@ -1,7 +1,8 @@
 //! Methods of `CPython` extensions that are built with `PyO3`.
 //!
-//! Such a library is stripped and exports only its module's initialiser. `PyO3` keeps a table of each class's methods, in read-only data with
-//! relocations: function, name and its length with the final zero, documentation and its length, flags. The relocations name the function.
+//! Such a library is stripped and exports only its module's initialiser. `PyO3` keeps a table of each class's methods, in read-only data
+//! with relocations: function, name and its length with the final zero, documentation and its length, flags. The relocations name the
+//! function.
 
 use std::collections::{HashMap, HashSet};
 

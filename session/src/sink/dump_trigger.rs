@@ -73,7 +73,8 @@ impl DumpTrigger {
             let is_severe = finding.active && finding.verdict.severity >= self.rules.min_severity;
             let key = FindingKey::from(finding);
             let is_wanted = is_severe && !self.is_too_soon(now) && !self.dumped_findings.contains(&key);
-            // A finding skipped because of a limit is checked again while it is active. Counting the dumps reads a folder, so it comes last.
+            // A finding skipped because of a limit is checked again while it is active. Counting the dumps reads a folder, so it comes
+            // last.
             if is_wanted && !self.is_at_the_limit(dump_count) {
                 self.dumped_findings.insert(key);
                 let at = MonoNs(now.0.saturating_add(DUMP_DELAY_NS));

@@ -1,5 +1,5 @@
-//! The endpoint of the runs of a process: HTTP/1.1 on its own thread, with limits on clients, request size and time. Snapshots of a run are made at most
-//! four times a second, regardless of the number of requests; streams read what the endpoint keeps. No client delays the run.
+//! The endpoint of the runs of a process: HTTP/1.1 on its own thread, with limits on clients, request size and time. Snapshots of a run are
+//! made at most four times a second, regardless of the number of requests; streams read what the endpoint keeps. No client delays the run.
 
 mod answer;
 mod body;

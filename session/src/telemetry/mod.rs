@@ -1,5 +1,5 @@
-//! Access to a run while it runs: metrics, report, recording and events on request, spans and metrics by push. A failure here, even a panic,
-//! is reported but does not affect the run.
+//! Access to a run while it runs: metrics, report, recording and events on request, spans and metrics by push. A failure here, even a
+//! panic, is reported but does not affect the run.
 
 mod access_token;
 mod endpoint;

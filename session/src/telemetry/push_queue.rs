@@ -1,5 +1,5 @@
-//! Queue of the push, which all runs share, and the thread that empties it. A run never blocks: the queue is limited in bytes, and in bytes of spans per minute. The
-//! thread sends one body after another to an OTLP/HTTP receiver, with exponential backoff up to a time limit.
+//! Queue of the push, which all runs share, and the thread that empties it. A run never blocks: the queue is limited in bytes, and in bytes
+//! of spans per minute. The thread sends one body after another to an OTLP/HTTP receiver, with exponential backoff up to a time limit.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -358,7 +358,8 @@ impl PushSender {
         }
     }
 
-    /// Sends a body, with retries that double their pause, until the receiver has accepted it, the body is too old or the queue is being closed.
+    /// Sends a body, with retries that double their pause, until the receiver has accepted it, the body is too old or the queue is being
+    /// closed.
     fn send_with_retries(&self, body: &PushBody, queue: &PushQueue) {
         let mut pause = FIRST_PAUSE;
         loop {

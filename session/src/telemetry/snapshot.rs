@@ -1,4 +1,5 @@
-//! Passes a state of the run to the endpoint's thread. It is made on request, at most four times a second, between two turns of the run loop.
+//! Passes a state of the run to the endpoint's thread. It is made on request, at most four times a second, between two turns of the run
+//! loop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
