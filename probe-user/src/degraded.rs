@@ -72,7 +72,7 @@ impl Degraded {
         self.remedy_in(RunEnvironment::current())
     }
 
-    /// Remedy for it where tokengap runs in this environment.
+    /// Remedy for the unavailable feature where tokengap runs in this environment.
     fn remedy_in(&self, environment: RunEnvironment) -> String {
         match &self.missing {
             Missing::Capabilities(lacking) => {

@@ -196,8 +196,8 @@ fn list_tcp_ends(process: &ProcDir) -> Result<HashMap<u64, TcpEnds>, ReadError> 
             Err(ReadError::Gone) => continue,
             table => table?.items,
         };
-        let connected = sockets.iter().filter(|found| found.state != TcpState::Listening);
-        listed.extend(connected.map(|found| (found.inode, TcpEnds { local: found.local, remote: found.remote })));
+        let connected = sockets.iter().filter(|socket| socket.state != TcpState::Listening);
+        listed.extend(connected.map(|socket| (socket.inode, TcpEnds { local: socket.local, remote: socket.remote })));
     }
     Ok(listed)
 }

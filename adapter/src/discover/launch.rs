@@ -20,7 +20,8 @@ impl FlagName {
         Self { name, shortest, has_value: true }
     }
 
-    /// Value of the flag, from after `=` or the next argument. For a switch the argument as written, unless its value is such as `false`.
+    /// Value of the flag, which comes after `=` or is the next argument. For a switch, the argument as written, unless its value is such as
+    /// `false`. `None` if the flag is absent.
     fn find_in_command(&self, argv: &[String]) -> Option<String> {
         for (index, argument) in argv.iter().enumerate() {
             let (flag, value) = match argument.split_once('=') {

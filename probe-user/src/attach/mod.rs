@@ -243,7 +243,7 @@ fn accept_loaded(result: Result<(), ProgramError>) -> Result<(), ProgramError> {
     }
 }
 
-/// One of the probe's maps, of any type.
+/// One of the probe's maps, whatever its type. `None` for a type that the probe does not use.
 pub(crate) fn map_data(map: &Map) -> Option<&MapData> {
     let (Map::Array(data)
     | Map::HashMap(data)

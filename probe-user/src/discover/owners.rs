@@ -141,10 +141,10 @@ fn has_control_role(role: Option<RoleWithSource>) -> bool {
 /// The outermost main process among a process and those that started it.
 fn outermost_main_process(process: usize, nodes: &[Node], roles: &[Option<RoleWithSource>]) -> Option<usize> {
     let mut outermost = None;
-    let mut next = Some(process);
+    let mut next_process = Some(process);
     // Parents would form a circle if pids were reused while they are read.
     for _ in 0..nodes.len() {
-        let Some(ancestor) = next else { break };
+        let Some(ancestor) = next_process else { break };
         // A role that connections show is no evidence of an engine of its own.
         let is_main = roles[ancestor].is_some_and(|(role, source)| {
             role.is_main() && matches!(source, RoleSource::CommandLine | RoleSource::Children)
@@ -152,7 +152,7 @@ fn outermost_main_process(process: usize, nodes: &[Node], roles: &[Option<RoleWi
         if is_main {
             outermost = Some(ancestor);
         }
-        next = nodes[ancestor].parent;
+        next_process = nodes[ancestor].parent;
     }
     outermost
 }

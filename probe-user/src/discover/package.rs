@@ -181,8 +181,8 @@ impl<'n> DistInfo<'n> {
 fn parse_version_header(metadata: &[u8]) -> Option<String> {
     // An empty line ends the headers.
     let mut headers = metadata.split(|&byte| byte == b'\n').take_while(|line| !line.trim_ascii().is_empty());
-    let version = headers.find_map(|line| line.strip_prefix(b"Version:"))?;
-    let version = std::str::from_utf8(version).ok()?.trim();
+    let value = headers.find_map(|line| line.strip_prefix(b"Version:"))?;
+    let version = std::str::from_utf8(value).ok()?.trim();
     if version.is_empty() || version.len() > MAX_VERSION_BYTES {
         return None;
     }

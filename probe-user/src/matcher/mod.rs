@@ -354,7 +354,7 @@ impl Matcher {
         self.receivers.entry(socket).or_default().identical.explain_skipped(lane, &skipped)
     }
 
-    /// Searches lanes without a receiver, then lanes that ZMQ distributes to several.
+    /// Searches lanes without a receiver, then lanes with another receiver, whose frames ZMQ may distribute to several.
     fn find_in_other_lanes(&self, own_lanes: &[usize], fingerprint: &Fingerprint) -> Option<FoundFrame> {
         let has_receiver = |lane: &usize| !self.lanes[*lane].receivers.is_empty();
         let other_lanes = || (0..self.lanes.len()).filter(|lane| !own_lanes.contains(lane));

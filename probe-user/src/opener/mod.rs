@@ -78,8 +78,7 @@ pub fn serve(socket: BorrowedFd<'_>, permitted: Permitted) -> io::Result<()> {
         if !received.descriptors.is_empty() {
             continue;
         }
-        // Only this thread adds to the count.
-        // At the limit, the new connection is closed.
+        // Only this thread adds to the count. At the limit, the new connection is closed.
         if connections.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
             connections.fetch_sub(1, Ordering::Relaxed);
             continue;

@@ -270,7 +270,7 @@ impl Probe {
                 Err(refusal) => self.record_refusal(Feature::Scheduler, None, refusal),
             }
         }
-        // Without the scheduler programs, the time in a poll needs its return as well.
+        // Without the scheduler programs, the time in a poll needs the return of the poll as well, which only uprobes on libc observe.
         if self.options.polls && self.observes_sleep {
             match self.kernel.attach_group(Group::KernelPolls) {
                 Ok(()) => self.polls_in_kernel = true,

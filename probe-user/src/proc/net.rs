@@ -107,13 +107,14 @@ pub(crate) fn parse_unix_table(text: &[u8], limit: usize) -> Listing<UnixSocket>
 /// is no stream socket or has no name.
 fn parse_unix_line(line: &[u8]) -> Option<UnixSocket> {
     const SO_ACCEPTCON: u32 = 0x1_0000;
+    const STREAM_TYPE: &str = "0001";
     let mut rest = line;
     // The fields before the name cannot be split off at once, because the name may contain spaces.
     let _address = next_field(&mut rest)?;
     let _reference_count = next_field(&mut rest)?;
     let _protocol = next_field(&mut rest)?;
     let flags = u32::from_str_radix(next_field(&mut rest)?, 16).ok()?;
-    let is_stream = next_field(&mut rest)? == "0001";
+    let is_stream = next_field(&mut rest)? == STREAM_TYPE;
     let _state = next_field(&mut rest)?;
     let inode = next_field(&mut rest)?.parse().ok().filter(|&inode| inode != 0)?;
     // Connecting sides have no name.

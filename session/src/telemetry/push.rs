@@ -73,7 +73,7 @@ impl PushTarget {
         Ok(Self { options: options.clone(), queue, environment })
     }
 
-    /// Pushes a run of this source, too.
+    /// Adds the push of a further run, whose source has this name.
     pub(super) fn add_run(&self, source: &str) -> OtlpPush {
         let mut resource = Resource::for_source(source, VERSION);
         resource.service.clone_from(&self.environment.service);

@@ -154,14 +154,15 @@ impl PushQueue {
     /// Records that a body was sent and accepted, except `rejected` of its items.
     pub(super) fn record_sent(&self, body: &PushBody, rejected: u64, why: &str) {
         let mut state = self.lock_state();
-        let rejected = rejected.min(body.items);
-        let accepted = body.items - rejected;
+        // A receiver may claim to have rejected more than the body has.
+        let rejected_items = rejected.min(body.items);
+        let accepted = body.items - rejected_items;
         state.items_of(body).accepted += accepted;
         if accepted > 0 {
             state.is_failing = false;
         }
-        if rejected > 0 {
-            state.count_dropped_items(body, rejected, why);
+        if rejected_items > 0 {
+            state.count_dropped_items(body, rejected_items, why);
         }
         state.sending = None;
         self.changed.notify_all();
@@ -421,18 +422,18 @@ impl PushSender {
     /// Posts a body to `/v1/traces` or `/v1/metrics` on a new connection. Reads at most `MAX_RESPONSE_BYTES` of the response's text.
     async fn post_body(&self, path: &str, body: &PushBody) -> anyhow::Result<ReceiverResponse> {
         let stream = TcpStream::connect(&self.address).await?;
-        let (mut sender, io) = http1::handshake(TokioIo::new(stream)).await?;
+        let (mut sender, transfer) = http1::handshake(TokioIo::new(stream)).await?;
         // Transfers the bytes, and ends with this function.
         let mut connection = JoinSet::new();
-        connection.spawn(io);
+        connection.spawn(transfer);
         let json = String::from_utf8_lossy(&body.json).into_owned();
         let mut request = Request::post(format!("{}/{path}", self.base_path)).body(json)?;
         *request.headers_mut() = self.headers.clone();
-        let (head, mut rest) = sender.send_request(request).await?.into_parts();
+        let (head, mut response_body) = sender.send_request(request).await?.into_parts();
         let mut text = Vec::new();
         // The status counts even if the connection ends within the text.
         while text.len() < MAX_RESPONSE_BYTES
-            && let Some(Ok(part)) = next_part(&mut rest).await
+            && let Some(Ok(part)) = next_part(&mut response_body).await
         {
             text.extend_from_slice(&part);
         }
