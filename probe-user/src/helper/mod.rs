@@ -161,7 +161,8 @@ fn request_about_library(
     request: &HelperRequest,
     library: BorrowedFd<'_>,
 ) -> Result<(), Refusal> {
-    // The prober must be able to end although the library's file system does not answer. So it gets a descriptor that only locates the file.
+    // The prober must be able to end although the library's file system does not answer. So it gets a descriptor that only locates the
+    // file.
     let located = foreign::locate_only(library).map_err(|error| Refusal::Kernel(format!("the library: {error}")))?;
     exchange_messages(connection, request, Some(located.as_fd())).map(drop)
 }
