@@ -42,8 +42,8 @@ pub struct Format {
 /// capture, and none of another one.
 pub type ReadRequests = for<'a> fn(&[Excerpt<'a>], &mut Vec<DispatchedRequest<'a>>) -> Result<DispatchKind, Refused>;
 
-/// Reads a message from one scheduler to another from its first parts, at most [`PAIR_MESSAGE_PARTS`], and its number of parts. `None` if it
-/// tells nothing of a request.
+/// Reads a message from one scheduler to another from its first parts, at most [`PAIR_MESSAGE_PARTS`], and its number of parts. `None` if
+/// it tells nothing of a request.
 pub type ReadPairMessage = fn(&[Excerpt<'_>], u64) -> Option<PairMessage>;
 
 /// Number of parts of a message between schedulers that are read.
@@ -128,15 +128,16 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// Reason for a message in no known format: by its number of parts, or by its first bytes.
+    /// Reason for a message in no known format. States its number of parts if there are several, or else its first bytes.
     fn unknown_format(parts: &[&[u8]]) -> Self {
+        const MAX_SHOWN_BYTES: usize = 8;
         if parts.len() > 1 {
             return Self {
                 reason: "multipart",
                 detail: format!("a message of {} parts, which no known engine sends", parts.len()),
             };
         }
-        let first: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).take(8).collect();
+        let first: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).take(MAX_SHOWN_BYTES).collect();
         Self { reason: "codec", detail: format!("not in a known format: it begins with {first:02x?}") }
     }
 }
@@ -181,10 +182,10 @@ pub struct ChunkSeconds {
 }
 
 impl EngineSeconds {
-    /// The times of the request `rid`, whose message was sent at `sent_at` on the same machine.
+    /// The engine's times of the request `rid`, without impossible ones. The message was sent at `sent_at` on the same machine.
     fn check_times(self, rid: &str, sent_at: MonoNs) -> RequestTimes<'_> {
         let mut checker = StepChecker { next_step_at: sent_at, impossible: 0 };
-        // From the last step to the first.
+        // From the last step to the first, because each must not be later than the one that followed.
         let prefill_finished = checker.check_step(self.prefill_finished);
         let batch_entered = checker.check_step(self.batch_entered);
         let queued = checker.check_step(self.queued);
@@ -235,8 +236,8 @@ impl<'a> Decoded<'a> {
         Self { shape, chunks, made_at: None, engine_seconds: &[], home }
     }
 
-    /// Wait of the content in the sender, for a message that was sent at `at` on the same machine. `None` without a timestamp, or with a
-    /// later one.
+    /// Time that the content waited in the sender, for a message that was sent at `at` on the same machine. `None` without a timestamp, or
+    /// if the timestamp is later than `at`.
     pub fn send_wait(&self, hop: HopId, at: MonoNs) -> Option<SendWait> {
         let made_at = self.made_at?;
         if made_at > at {
@@ -352,6 +353,7 @@ impl Decoders {
         Ok(decoded)
     }
 
+    /// Index of the first decoder that recognises the message. An error if none does.
     fn find_decoder(&self, parts: &[&[u8]]) -> Result<usize, Refused> {
         let recognising = self.decoders.iter().position(|decoder| decoder.recognises(parts));
         recognising.ok_or_else(|| Refused::unknown_format(parts))

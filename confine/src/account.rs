@@ -39,6 +39,7 @@ pub(crate) fn is_root_with(needed: &[(CapabilitySet, &'static str)]) -> std::res
 
 /// Changes the user and group ids of this thread and leaves all groups. Permitted capabilities stay, effective ones do not.
 pub(crate) fn change_user(account: Account) -> Result<()> {
+    // Already this user, whose groups stay as they are.
     if geteuid().as_raw() == account.user {
         return Ok(());
     }

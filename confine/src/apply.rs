@@ -26,13 +26,13 @@ impl Plan {
             outcome.add_missing(&format!("cannot disable core dumps: {error}"));
         }
         self.drop_rights(&mut outcome);
-        // Its memory could otherwise be written to by a process with its user id, which then had its rights.
+        // Otherwise a process with the same user id could write to the memory of this one, and so use its rights.
         if matches!(self.work, Work::Attach | Work::Open)
             && let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable)
         {
             outcome.add_missing(&format!("cannot protect the memory from processes of the same user: {error}"));
         }
-        // Landlock and seccomp require it.
+        // Landlock and seccomp require `no_new_privs`, so neither is tried without it.
         if let Err(error) = set_no_new_privs(true) {
             outcome.add_missing(&format!("cannot set no_new_privs: {error}"));
             return outcome;
@@ -57,6 +57,7 @@ impl Plan {
                     Some(Err(error)) => {
                         outcome.add_missing(&format!("still running as root with write access to its files: {error}"));
                     }
+                    // The plan keeps the user.
                     None => {}
                 }
             }
@@ -105,6 +106,7 @@ impl Outcome {
 
 /// Drops all capabilities but these, for a process that starts others and reads nothing of others itself.
 pub fn keep_capabilities(keep: Capabilities) -> Result<(), String> {
+    // Of this plan, only the capabilities are applied.
     let plan = Plan { keep, ..Plan::new(Work::Files) };
     match caps::drop_capabilities(&plan) {
         Ok(_) => Ok(()),

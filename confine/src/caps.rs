@@ -31,6 +31,7 @@ pub(crate) struct DroppedRights {
 /// Drops all capabilities except those that `plan` keeps or its files need, and changes the user if planned.
 pub(crate) fn drop_capabilities(plan: &Plan) -> Result<DroppedRights> {
     let permitted = capabilities(None)?.permitted;
+    // Without capabilities there is nothing to drop, and the user cannot be changed.
     if permitted.is_empty() {
         return Ok(DroppedRights { kept: permitted, user_change: None });
     }
@@ -132,14 +133,17 @@ fn drop_root() -> Result<u32> {
     Ok(account.user)
 }
 
-/// A user id that no process has: a process could be traced and written to by another one with the same id.
+/// A user id that no process has, because a process can be traced and written to by another one with the same id. `None` if no attempt
+/// finds one.
 fn find_unused_user(uid_map: &str) -> Option<u32> {
     let permitted = choosable_users(uid_map)?;
+    let user_count = u64::from(permitted.end - permitted.start);
     let mut candidates = (0..MAX_ATTEMPTS).map(|_| {
         // Random, because two processes in different PID namespaces may choose at the same time.
         let random = RandomState::new().build_hasher().finish();
-        permitted.start + (random % u64::from(permitted.end - permitted.start)) as u32
+        permitted.start + (random % user_count) as u32
     });
+    // The kernel finds no process of an unused user.
     candidates.find(|user| getpriority_user(Uid::from_raw(*user)) == Err(Errno::SRCH))
 }
 

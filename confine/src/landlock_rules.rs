@@ -104,8 +104,8 @@ fn error_with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Access that a process with sockets still has under this version of Landlock; `None` if it has none. Gaps in file access are closed by the
-/// filter of system calls.
+/// Access that a process with sockets still has under this version of Landlock. `None` if there is none. The filter of system calls closes
+/// gaps in file access.
 pub(crate) fn unrestricted_access(landlock: ABI) -> Option<&'static str> {
     if landlock < ABI::V4 {
         Some("TCP ports and abstract sockets are not restricted; this needs Linux 6.7 for ports, 6.12 for sockets")

@@ -22,8 +22,8 @@ pub enum Work {
     Observe,
     /// Attaches eBPF programs to other processes, uses their maps, and enters network namespaces, for a process with [`Self::Observe`].
     Attach,
-    /// Opens files of other processes with the rights of their users, for a process with [`Self::Observe`]. Without sockets, except those it
-    /// has.
+    /// Opens files of other processes with the rights of their users, for a process with [`Self::Observe`]. Without sockets, except those
+    /// it has.
     Open,
     /// Reads the memory of other processes and their files in `/proc`, and nothing else of them. Without sockets, except those it has.
     Memory,

@@ -31,9 +31,9 @@ const OWNER_FCNTLS: [u64; 3] = [8, 10, 15];
 /// The same by `ioctl`: `FIOSETOWN` and `SIOCSPGRP`.
 const OWNER_IOCTLS: [u64; 2] = [0x8901, 0x8902];
 
-/// Permitted requests of `ioctl` on all kinds of descriptors. They inspect and configure terminals, and query or set bytes in queues, blocking
-/// and inheritance. All others are refused: with the right capability, some freeze or shut down a whole file system. The numbers are those
-/// of include/uapi/asm-generic/ioctls.h, since the types of the constants differ between C libraries.
+/// Permitted requests of `ioctl` on all kinds of descriptors. They inspect and configure terminals, and query or set bytes in queues,
+/// blocking and inheritance. All others are refused: with the right capability, some freeze or shut down a whole file system. The numbers
+/// are those of include/uapi/asm-generic/ioctls.h, since the types of the constants differ between C libraries.
 const IOCTLS: [u64; 16] = [
     0x5401,      // TCGETS
     0x5402,      // TCSETS
@@ -80,7 +80,7 @@ pub(crate) fn install_filters(work: Work) -> Result<(), String> {
     Ok(())
 }
 
-/// Compiles a filter with the results for calls that match none of the rules, and for calls that match one.
+/// Compiles a filter. `otherwise` is its result for calls that match none of the rules, and `matched` that for calls that match one.
 fn compile_filter(rules: SeccompRules, otherwise: SeccompAction, matched: SeccompAction) -> Result<BpfProgram, String> {
     let arch = TargetArch::try_from(ARCH).map_err(|error| error.to_string())?;
     let filter = SeccompFilter::new(rules, otherwise, matched, arch).map_err(|error| error.to_string())?;
@@ -101,8 +101,8 @@ const LINK_COMMANDS: [u64; 2] = [
     28, // BPF_LINK_CREATE
 ];
 
-/// Installs a further filter on all threads. It refuses further filters, and `bpf` other than for own maps and loaded programs: loading
-/// programs, which could write to the memory of other processes, and opening programs and maps of others.
+/// Installs a further filter on all threads, which refuses further filters. It also refuses `bpf`, except for own maps and loaded programs.
+/// So no program can be loaded, which could write to the memory of other processes, and no program or map of others can be opened.
 pub(crate) fn install_final_filter() -> Result<(), String> {
     let permitted_commands = [MAP_COMMANDS.as_slice(), &LINK_COMMANDS].concat();
     let other_command = bpf_other_than(&permitted_commands).map_err(|error| error.to_string())?;
@@ -195,8 +195,8 @@ fn permitted_rules(work: Work) -> BuildResult<SeccompRules> {
         }
         requests.extend(PERF_IOCTLS);
     }
-    let requests = requests.into_iter().map(|request| argument_equals(1, request));
-    rules.insert(libc::SYS_ioctl, requests.collect::<BuildResult<_>>()?);
+    let request_rules = requests.into_iter().map(|request| argument_equals(1, request));
+    rules.insert(libc::SYS_ioctl, request_rules.collect::<BuildResult<_>>()?);
     if work == Work::Attach {
         // For `install_final_filter`. Filters can only remove rights.
         rules.insert(libc::SYS_seccomp, vec![argument_equals(0, u64::from(libc::SECCOMP_SET_MODE_FILTER))?]);
@@ -218,8 +218,8 @@ fn permitted_rules(work: Work) -> BuildResult<SeccompRules> {
         if has_sockets {
             families.extend([libc::AF_UNIX, libc::AF_INET, libc::AF_INET6]);
         }
-        let families = families.into_iter().map(|family| argument_equals(0, family as u64));
-        rules.insert(libc::SYS_socket, families.collect::<BuildResult<_>>()?);
+        let family_rules = families.into_iter().map(|family| argument_equals(0, family as u64));
+        rules.insert(libc::SYS_socket, family_rules.collect::<BuildResult<_>>()?);
     }
     Ok(rules)
 }

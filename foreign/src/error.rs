@@ -38,6 +38,7 @@ pub enum ReadError {
     Os(#[serde(serialize_with = "serialize_errno", deserialize_with = "deserialize_errno")] Errno),
 }
 
+/// Writes an error as its number.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn serialize_errno<S: Serializer>(errno: &Errno, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_i32(errno.raw_os_error())
@@ -45,9 +46,10 @@ fn serialize_errno<S: Serializer>(errno: &Errno, serializer: S) -> Result<S::Ok,
 
 /// Reads an error's number, and refuses one that the kernel cannot return.
 fn deserialize_errno<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Errno, D::Error> {
-    let number = i32::deserialize(deserializer)?;
     // The kernel's numbers have 12 bits.
-    if !(1..4096).contains(&number) {
+    const NUMBER_END: i32 = 1 << 12;
+    let number = i32::deserialize(deserializer)?;
+    if !(1..NUMBER_END).contains(&number) {
         return Err(serde::de::Error::custom("no error's number"));
     }
     Ok(Errno::from_raw_os_error(number))

@@ -33,6 +33,7 @@ impl ForeignRoot {
         Self::open_folder(process, "root")
     }
 
+    /// Opens a folder for the resolution of paths below it only.
     fn open_folder(at: impl AsFd, path: impl Arg) -> Result<Self, ReadError> {
         let folder = openat(at, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Self { folder })
@@ -75,6 +76,7 @@ impl ForeignRoot {
                     result => return result,
                 }
             }
+            // Renamed or mounted during every attempt.
             Err(Errno::AGAIN)
         })
         .map_err(ReadError::from)

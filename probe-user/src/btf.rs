@@ -88,6 +88,7 @@ impl Btf {
 
     /// Parses BTF in the kernel's export format.
     pub(crate) fn parse(data: Vec<u8>) -> Result<Self, BtfError> {
+        // Id 0 is `void`, which has no record.
         let mut btf = Self { data, types: vec![0], strings: 0..0, structs: HashMap::new() };
         if btf.data.get(..2) != Some(&MAGIC.to_ne_bytes()) {
             return Err(BtfError::Malformed("wrong magic or byte order"));
@@ -192,6 +193,7 @@ impl Btf {
     /// Parses the second word of a type's record.
     fn type_info(&self, position: usize) -> Option<TypeInfo> {
         let word = self.word_at(position + 4)?;
+        // Bits 0 to 15 are the number of members, bits 24 to 28 the kind, and bit 31 the flag of bit fields.
         Some(TypeInfo {
             kind: (word >> 24) & 0x1f,
             member_count: (word & 0xffff) as usize,

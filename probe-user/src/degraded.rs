@@ -45,7 +45,8 @@ pub enum Missing {
 }
 
 impl Degraded {
-    /// Determines why `feature` failed with `error`: checks the known requirements first, then uses the error text.
+    /// Determines why `feature` failed with `error`. Checks the known requirements first, and uses the text of the error only if all are
+    /// met.
     pub(crate) fn from_failure(
         feature: Feature,
         pid: Option<u32>,
@@ -71,7 +72,7 @@ impl Degraded {
         self.remedy_in(RunEnvironment::current())
     }
 
-    /// Remedy for it where tokengap runs in this environment.
+    /// Remedy for the unavailable feature where tokengap runs in this environment.
     fn remedy_in(&self, environment: RunEnvironment) -> String {
         match &self.missing {
             Missing::Capabilities(lacking) => {
@@ -138,7 +139,7 @@ fn machine_restriction(feature: Feature) -> Option<Missing> {
     if !filtered.is_empty() {
         return Some(Missing::Filtered(filtered));
     }
-    // Programs in the kernel are not subject to ptrace access, and other features not to lockdown.
+    // Programs in the kernel are not subject to ptrace access, and other features not to lockdown. A scope of 3 forbids all ptrace access.
     if !feature.is_in_kernel() && ptrace_scope() == Some(3) {
         return Some(Missing::PtraceScope);
     }
@@ -150,7 +151,7 @@ fn call_names(calls: &[SystemCall]) -> Vec<&'static str> {
     calls.iter().map(|call| call.name()).collect()
 }
 
-/// The error and its causes in one line, each once: some errors repeat their cause.
+/// The error and its causes in one line. A cause is omitted if the line contains it, because some errors repeat their cause.
 pub(crate) fn error_with_causes(error: &dyn std::error::Error) -> String {
     let mut line = error.to_string();
     for cause in std::iter::successors(error.source(), |cause| cause.source()) {
@@ -162,9 +163,12 @@ pub(crate) fn error_with_causes(error: &dyn std::error::Error) -> String {
     line
 }
 
-/// Shortens the error: the verifier's log can have thousands of lines.
+/// Maximum number of characters shown of an error.
+const MAX_ERROR_CHARS: usize = 300;
+
+/// Shortens an error to its first line, because the verifier's log can have thousands of lines.
 fn first_line(error: &str) -> String {
-    error.lines().next().unwrap_or_default().chars().take(300).collect()
+    error.lines().next().unwrap_or_default().chars().take(MAX_ERROR_CHARS).collect()
 }
 
 #[cfg(test)]

@@ -54,6 +54,7 @@ fn attach_traps(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error:
     }
     if traps == Traps::All {
         for library in library::open_libc(pid)? {
+            // An empty program uses no target, and the probe needs no returns of polls.
             for batch in poll_batches(&*cache.find_in_library(Sought::Functions, &library.file)?, 0, false)? {
                 links.extend(method.attach_batch(&mut ebpf, &with_empty_program(batch), &library.file.path(), id)?);
             }
@@ -125,6 +126,7 @@ fn file_offset_in_mapping(line: &str, address: u64) -> Option<u64> {
     if !(start..end).contains(&address) {
         return None;
     }
+    // The permissions come between.
     let mapped_offset = u64::from_str_radix(fields.nth(1)?, 16).ok()?;
     (address - start).checked_add(mapped_offset)
 }

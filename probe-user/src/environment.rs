@@ -73,7 +73,7 @@ impl RunEnvironment {
         }
     }
 
-    /// Phrase for a sentence.
+    /// Phrase for the middle of a sentence, such as `in a Docker container`.
     pub const fn phrase(self) -> &'static str {
         match self {
             Self::Host => "on a host",
@@ -84,7 +84,7 @@ impl RunEnvironment {
         }
     }
 
-    /// How to grant these capabilities, to a process that runs as root: in a container, other users do not receive them.
+    /// How to grant these capabilities to a process that runs as root. In a container, other users do not receive them.
     pub(crate) fn grant_remedy(self, capabilities: &[Capability]) -> String {
         match self {
             Self::Host => {

@@ -44,6 +44,7 @@ pub fn disconnect_sender(holder: Holder, inode: u64, patience: Duration) -> Resu
     }
     let began = Instant::now();
     let mut quiet_since = began;
+    // Without a sleep, because every write in the quiet period must be noticed.
     loop {
         let now = Instant::now();
         if unsent_bytes(&socket) != Some(0) {
@@ -64,7 +65,7 @@ pub fn disconnect_sender(holder: Holder, inode: u64, patience: Duration) -> Resu
     Ok(Instant::now())
 }
 
-/// Reads `SIOCOUTQ`, for which rustix has no function.
+/// Number of bytes in the socket that its receiver has not read (`SIOCOUTQ`). `None` if the kernel refuses.
 #[expect(unsafe_code, reason = "rustix has no wrapper for this ioctl")]
 fn unsent_bytes(socket: impl AsFd) -> Option<u64> {
     const SIOCOUTQ: rustix::ioctl::Opcode = 0x5411;

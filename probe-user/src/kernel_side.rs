@@ -19,6 +19,10 @@ use crate::probe_options::ProbeOptions;
 use crate::programs::{Batch, Group, LoadedFacts, LossCounts, Refusal, TableChange, ThreadEntry, UPROBES, WITH_TLS};
 use crate::tables;
 
+/// Limits of the size of the ring.
+const MIN_RING_BYTES: u32 = 64 << 10;
+const MAX_RING_BYTES: u32 = 1 << 30;
+
 pub(crate) struct KernelSide {
     ebpf: Ebpf,
     attach_method: AttachMethod,
@@ -71,7 +75,7 @@ impl KernelSide {
         let types = KernelTypes::read();
         let settings = LoadSettings {
             // The kernel accepts powers of two only.
-            ring_bytes: options.ring_bytes.clamp(64 << 10, 1 << 30).next_power_of_two(),
+            ring_bytes: options.ring_bytes.clamp(MIN_RING_BYTES, MAX_RING_BYTES).next_power_of_two(),
             offsets: types.offsets,
             accounting: options.scheduler || options.polls,
             places: types.egress_offsets.clone().unwrap_or_default(),
@@ -255,8 +259,8 @@ impl KernelSide {
 impl Drop for KernelSide {
     fn drop(&mut self) {
         // All together, so that the kernel's waits for them end together.
-        let of_groups = std::mem::take(&mut self.groups).into_values().flatten();
-        let of_targets = std::mem::take(&mut self.targets).into_values().flatten();
-        attach::detach_links(of_groups.chain(of_targets).collect());
+        let group_links = std::mem::take(&mut self.groups).into_values().flatten();
+        let target_links = std::mem::take(&mut self.targets).into_values().flatten();
+        attach::detach_links(group_links.chain(target_links).collect());
     }
 }

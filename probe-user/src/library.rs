@@ -112,8 +112,8 @@ fn open_library(process: &ProcDir, file: &MappedFile) -> Result<Library, ReadErr
     Ok(Library { file: process.open_library(file)?, path: file.path.clone(), may_use_buffers: false })
 }
 
-/// Whether only pyzmq uses this file: it is pyzmq's module with libzmq linked in, or it is in the wheel's `pyzmq.libs` and the module is
-/// among the `mapped_files`.
+/// Whether only pyzmq uses this file. That is so for pyzmq's module with libzmq linked in. It is also so for the wheel's `pyzmq.libs`, if
+/// the module is among the `mapped_files`.
 fn is_used_by_pyzmq_only(file: &MappedFile, mapped_files: &[MappedFile]) -> bool {
     const MODULE: &str = "/zmq/backend/";
     if path_contains(file, MODULE) {

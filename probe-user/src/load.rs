@@ -43,6 +43,7 @@ pub(crate) fn load_object(settings: LoadSettings) -> Result<Ebpf, aya::EbpfError
     let namespace = own_pid_namespace();
     let log_level = if shows_kernel_log() { u8::MAX } else { 0 };
     let has_private_stacks = Permissions::current().kernel() >= FIRST_WITH_PRIVATE_STACKS;
+    // Only kernels with private stacks need the tail calls, and some older ones refuse them.
     let changed_object = if has_private_stacks { None } else { Some(object_without_tail_calls()) };
     EbpfLoader::new()
         .override_global("OFFSETS", &Plain(settings.offsets), true)
@@ -68,8 +69,8 @@ struct AlignedObject {
     bytes: [u8; OBJECT.len()],
 }
 
-/// The object without the tail calls of its uprobe programs, which only kernels with private stacks need. ARM64 before Linux 6.0 refuses them
-/// in programs that call functions.
+/// The object without the tail calls of its uprobe programs, which only kernels with private stacks need. ARM64 before Linux 6.0 refuses
+/// tail calls in programs that call functions.
 fn object_without_tail_calls() -> Box<AlignedObject> {
     let mut bytes: [u8; OBJECT.len()] = std::array::from_fn(|index| OBJECT[index]);
     for range in uprobe_code_ranges() {
@@ -84,7 +85,7 @@ fn object_without_tail_calls() -> Box<AlignedObject> {
     Box::new(AlignedObject { bytes })
 }
 
-/// Byte ranges of the uprobe programs in the object.
+/// Byte ranges of the uprobe programs in the object. Empty if the object cannot be parsed, which its load then reports.
 fn uprobe_code_ranges() -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     let Ok(file) = object::File::parse(OBJECT) else { return ranges };
@@ -105,7 +106,7 @@ struct PidNamespace {
     inode: u64,
 }
 
-/// The PID namespace of this process; zeros if it is the initial one.
+/// The PID namespace of this process. Zeros if it is the initial one, or if it cannot be read.
 fn own_pid_namespace() -> PidNamespace {
     match std::fs::metadata("/proc/self/ns/pid") {
         Ok(file) if file.ino() != NamespaceKind::Pid.initial_inode() => {

@@ -58,10 +58,10 @@ impl LossCounters {
         };
         // SAFETY: the kernel writes 8 bytes for each possible processor, at most [`MAX_PROCESSORS`], which is the length of the buffer; key
         // and buffer outlive the call.
-        let done = unsafe {
+        let returned = unsafe {
             libc::syscall(libc::SYS_bpf, BPF_MAP_LOOKUP_ELEM, &raw const lookup, size_of::<MapLookupAttribute>())
         };
-        if done < 0 {
+        if returned < 0 {
             return Err(MapError::from(aya::sys::SyscallError {
                 call: "bpf_map_lookup_elem",
                 io_error: io::Error::last_os_error(),

@@ -31,7 +31,7 @@ pub mod byte_string {
 
     /// A value that is a string of bytes.
     pub trait ByteString {
-        /// Its bytes.
+        /// The bytes of the value.
         fn as_byte_string(&self) -> &[u8];
         /// The value with these bytes.
         fn from_byte_string(bytes: &[u8]) -> Self;

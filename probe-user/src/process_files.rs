@@ -31,7 +31,7 @@ pub fn output_status(pid: u32, descriptor: u32) -> Result<FileStatus, ReadError>
     ProcDir::open(pid)?.output_status(descriptor)
 }
 
-/// Opens a file that the user named, if it is a regular one.
+/// Opens a file that the user named, if it is a regular one. If this process may not open it, asks the opener process, which may.
 pub fn open_named_regular(path: &Path, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
     match RegularFile::open(path, expected) {
         Err(ReadError::Denied) => ask_for_named(path, OpenRequest::Named)?.into_regular_file(expected),
@@ -49,7 +49,7 @@ pub fn open_named(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The file that a path of the user leads to.
+/// Device, inode and size of the file that a path of the user leads to. If this process may not read them, asks the opener process.
 pub fn named_status(path: &Path) -> Result<FileStatus, ReadError> {
     match rustix::fs::stat(path).map_err(ReadError::from) {
         Err(ReadError::Denied) => {
@@ -59,7 +59,8 @@ pub fn named_status(path: &Path) -> Result<FileStatus, ReadError> {
     }
 }
 
-/// Asks the opener for a file that this process may not read.
+/// Asks the opener for a file that this process may not read. `request` makes the request from the index of the file. An error if there is
+/// no opener, or the user did not name the file.
 fn ask_for_named(path: &Path, request: fn(u32) -> OpenRequest) -> Result<OpenerReply, ReadError> {
     let opener = opener_client::connected_opener().ok_or(ReadError::Denied)?;
     let index = opener.index_of_named(path).ok_or(ReadError::Denied)?;

@@ -124,10 +124,12 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
+    /// Refusal with the text of an error and of its causes.
     pub(crate) fn from_error(error: &dyn std::error::Error) -> Self {
         Self::Kernel(error_with_causes(error))
     }
 
+    /// Refusal with the error of the table with this name.
     pub(crate) fn from_table_error(name: &str, error: &MapError) -> Self {
         Self::Kernel(format!("the table {name}: {}", error_with_causes(error)))
     }

@@ -79,6 +79,7 @@ impl Queues {
     /// Forgets the sockets that are no longer used, and those that could not be read, so that they are tried again.
     pub fn retain_sockets(&mut self, is_used: impl Fn(&End) -> bool) {
         self.sockets.retain(|socket, found| found.is_ok() && is_used(socket));
+        // A netlink socket is closed once no socket of its namespace is used.
         let sockets = &self.sockets;
         self.namespaces.retain(|&namespace, opened| {
             opened.is_ok() && sockets.values().flatten().any(|query| query.namespace() == Some(namespace))
@@ -87,14 +88,14 @@ impl Queues {
 
     /// Queued bytes at `socket`; `None` if it is closed. The first call for a socket finds it, which takes longer for TCP.
     pub fn read_depth(&mut self, socket: End) -> Result<Option<QueueDepth>, QueueError> {
-        let query = if let Some(known) = self.sockets.get(&socket) {
+        let found_query = if let Some(known) = self.sockets.get(&socket) {
             *known
         } else {
             let found = self.find_socket(socket);
             self.sockets.insert(socket, found);
             found
         };
-        let query = query?;
+        let query = found_query?;
         let Some(namespace) = query.namespace() else { return Ok(None) };
         // The result is kept, so that a closed socket is not searched again.
         match self.send_query(query, socket.inode) {
@@ -151,10 +152,10 @@ impl Queues {
         }
         let diag = self.diag_socket(namespace).map_err(refused)?;
         // Inodes of sockets have 32 bits.
-        if let Ok(inode) = u32::try_from(inode)
-            && diag.query_unix_depth(inode).map_err(refused)?.is_some()
+        if let Ok(unix_inode) = u32::try_from(inode)
+            && diag.query_unix_depth(unix_inode).map_err(refused)?.is_some()
         {
-            return Ok(SocketQuery::Unix { namespace, inode });
+            return Ok(SocketQuery::Unix { namespace, inode: unix_inode });
         }
         // The list is long, so it is read again only for a socket that it lacks.
         if self.listed.namespace != namespace || !self.listed.ends_by_inode.contains_key(&inode) {
@@ -195,8 +196,8 @@ fn list_tcp_ends(process: &ProcDir) -> Result<HashMap<u64, TcpEnds>, ReadError> 
             Err(ReadError::Gone) => continue,
             table => table?.items,
         };
-        let connected = sockets.iter().filter(|found| found.state != TcpState::Listening);
-        listed.extend(connected.map(|found| (found.inode, TcpEnds { local: found.local, remote: found.remote })));
+        let connected = sockets.iter().filter(|socket| socket.state != TcpState::Listening);
+        listed.extend(connected.map(|socket| (socket.inode, TcpEnds { local: socket.local, remote: socket.remote })));
     }
     Ok(listed)
 }

@@ -12,7 +12,7 @@ use crate::load;
 use crate::plain::Plain;
 use crate::programs::{TableChange, ThreadEntry};
 
-/// Changes a table.
+/// Changes a table. The flags of all its calls are 0, so that an entry is created or replaced.
 pub(crate) fn apply_change(ebpf: &mut Ebpf, change: TableChange) -> Result<(), MapError> {
     match change {
         TableChange::Watch { target, capture, counts_sends } => {
@@ -70,8 +70,8 @@ pub(crate) fn apply_change(ebpf: &mut Ebpf, change: TableChange) -> Result<(), M
 fn remove_threads(ebpf: &mut Ebpf, target: u32) -> Result<(), MapError> {
     let mut threads = hash_table_mut::<u32, Plain<Thread>>(ebpf, "THREADS")?;
     // Collected first, because a removal would disturb the walk through the table.
-    let of_target = threads.iter().flatten().filter(|(_, Plain(thread))| thread.target == target);
-    let ended: Vec<u32> = of_target.map(|(key, _)| key).collect();
+    let target_threads = threads.iter().flatten().filter(|(_, Plain(thread))| thread.target == target);
+    let ended: Vec<u32> = target_threads.map(|(key, _)| key).collect();
     for key in ended {
         // An error means that the entry was evicted in the meantime.
         let _ = threads.remove(&key);
@@ -79,12 +79,13 @@ fn remove_threads(ebpf: &mut Ebpf, target: u32) -> Result<(), MapError> {
     Ok(())
 }
 
-/// The accounting of all threads. An entry may be replaced during the walk; the next walk includes it.
+/// The accounting of all threads. An entry may be replaced while the table is read, and the next reading includes it.
 pub(crate) fn read_threads(ebpf: &Ebpf) -> Result<Vec<ThreadEntry>, MapError> {
     let threads: HashMap<_, u32, Plain<Thread>> = HashMap::try_from(find_map(ebpf, "THREADS")?)?;
     Ok(threads.iter().flatten().map(|(key, Plain(thread))| ThreadEntry { key, thread }).collect())
 }
 
+/// The table with this name. An error if the object has none.
 pub(crate) fn find_map<'e>(ebpf: &'e Ebpf, name: &str) -> Result<&'e Map, MapError> {
     ebpf.map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() })
 }
@@ -105,6 +106,7 @@ where
     Array::try_from(find_map_mut(ebpf, name)?)
 }
 
+/// The table with this name, to change. An error if the object has none.
 fn find_map_mut<'e>(ebpf: &'e mut Ebpf, name: &str) -> Result<&'e mut Map, MapError> {
     ebpf.map_mut(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() })
 }

@@ -53,7 +53,8 @@ pub trait About {
         None
     }
 
-    /// Time up to which its events were delivered, for the next tick: before now while a source reads more slowly than it observes.
+    /// Time up to which the source has delivered its events, which is the time of the next tick. It is before now while the source reads
+    /// more slowly than it observes.
     fn observed_until(&self) -> MonoNs {
         MonoNs::now()
     }

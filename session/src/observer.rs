@@ -76,7 +76,7 @@ pub trait Observer {
     /// Called when the run restarts from its beginning with an empty state.
     fn observe_restart(&mut self) {}
 
-    /// Shows the run as it is now, and returns what the user asks of it. Called every few milliseconds by the run loop. Must be quick, because
+    /// Shows the run as it is now, and returns the user's command. The run loop calls it every few milliseconds. It must be quick, because
     /// the source is not polled meanwhile.
     fn show_run(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand>;
 

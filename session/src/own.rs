@@ -16,6 +16,7 @@ pub fn cpu_ns() -> u64 {
     process_ns().saturating_sub(BEFORE.load(Ordering::Relaxed))
 }
 
+/// CPU time of this process since it was created, in nanoseconds.
 fn process_ns() -> u64 {
     let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64

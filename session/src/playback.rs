@@ -64,9 +64,9 @@ impl From<&Finding> for FindingKey {
 }
 
 impl Position {
-    /// Parses a time that a user typed into nanoseconds from the start: `3.9s` is a time from the start, `+10s` or `-1m` one from the current
-    /// position. Of `14:59:08` and `1:23`, the run covers the time of day or that from the start; if both, three parts are a time of day and
-    /// two are one from the start. A zone, `pm` or a date leave no choice. The error names the run's range.
+    /// Parses a time that a user typed into nanoseconds from the start. `3.9s` counts from the start, `+10s` or `-1m` from the current
+    /// position. `14:59:08` or `1:23` may be a time of day or a time from the start: the one that the run covers is meant. If it covers
+    /// both, three parts are a time of day, and two count from the start. The error for a time outside the run names the run's range.
     pub fn parse_target(&self, text: &str) -> Result<u64, String> {
         let Some(candidates_ns) = self.parse_candidates(text.trim()) else {
             return Err("expected a time: 14:59, 14:59:08, 1:23, 3.9s, +10s, -1m".to_owned());
@@ -75,7 +75,8 @@ impl Position {
         first_covered.ok_or_else(|| self.outside_message())
     }
 
-    /// Times from the start that a text may mean, the likeliest first; empty if they cannot be expressed. `None` if the text is no time.
+    /// Times from the start that a text may mean, the likeliest first. Empty if the text means a time before the start or beyond the
+    /// largest number. `None` if the text is no time.
     fn parse_candidates(&self, text: &str) -> Option<Vec<u64>> {
         if let Some(ahead_ns) = text.strip_prefix('+').and_then(units::parse_moment) {
             return Some(Vec::from_iter(self.at_ns.checked_add(ahead_ns)));
@@ -104,11 +105,12 @@ impl Position {
         Some(candidates.into_iter().flatten().collect())
     }
 
-    /// Parses `2026-11-27 14:59:08` into nanoseconds from the start, in UTC unless it has an offset. Before the run, the largest number, which
-    /// no run covers. `None` if the text is no date, or the wall clock is unknown.
+    /// Parses `2026-11-27 14:59:08` into nanoseconds from the start, in UTC unless it has an offset. A date before the run becomes the
+    /// largest number, which no run covers. `None` if the text is no date, or the wall clock is unknown.
     fn parse_date(&self, text: &str) -> Option<u64> {
-        let at = text.parse::<jiff::Timestamp>().ok().or_else(|| parse_date_in_utc(text))?;
-        let from_start_ns = at.as_nanosecond() - i128::from(self.start_wall_ns()?);
+        let instant = text.parse::<jiff::Timestamp>().ok().or_else(|| parse_date_in_utc(text))?;
+        let from_start_ns = instant.as_nanosecond() - i128::from(self.start_wall_ns()?);
+        // Hours, minutes and seconds: three parts.
         let names_second = text.split(':').count() > 2;
         let precision_ns = if names_second { SECOND_NS } else { 60 * SECOND_NS };
         // The second or minute in which the run begins is part of it.
@@ -128,12 +130,13 @@ impl Position {
         }
     }
 
-    /// Why a time outside the run is refused, with two that are not: `outside the run, 2026-11-27 14:59:02 to 14:59:15 UTC, 0:00 to 0:12: type
-    /// for example 14:59:09 or 0:06`.
+    /// Message that refuses a time outside the run, with the middle of the run as an example: `outside the run, 2026-11-27 14:59:02 to
+    /// 14:59:15 UTC, 0:00 to 0:12: type for example 14:59:09 or 0:06`.
     pub fn outside_message(&self) -> String {
         let middle_ns = self.whole_ns / 2;
         let from_start = units::format_clock(middle_ns);
-        let by_clock = self.wall_at(middle_ns).map(|at| at.strftime("%H:%M:%S or ").to_string()).unwrap_or_default();
+        let by_clock =
+            self.wall_at(middle_ns).map(|time| time.strftime("%H:%M:%S or ").to_string()).unwrap_or_default();
         format!("outside the run, {}: type for example {by_clock}{from_start}", self.describe_range())
     }
 
@@ -148,8 +151,8 @@ impl Position {
         let (Some(start), Some(end)) = (self.wall_at(0), self.wall_at(self.whole_ns)) else { return from_start };
         // A run over midnight ends on another date.
         let is_one_day = start.strftime("%F").to_string() == end.strftime("%F").to_string();
-        let end = end.strftime(if is_one_day { "%H:%M:%S" } else { "%F %H:%M:%S" });
-        format!("{} to {end} UTC, {from_start}", start.strftime("%F %H:%M:%S"))
+        let end_text = end.strftime(if is_one_day { "%H:%M:%S" } else { "%F %H:%M:%S" });
+        format!("{} to {end_text} UTC, {from_start}", start.strftime("%F %H:%M:%S"))
     }
 
     /// Wall clock at an offset from the start; `None` if the recording does not contain it.
@@ -204,6 +207,7 @@ impl Speed {
 
 impl Default for Speed {
     fn default() -> Self {
+        // Real time: the factor 1.0 of `ALL`.
         Self { index: 2 }
     }
 }

@@ -139,7 +139,7 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
     }
 }
 
-/// Compares the runs. A panic in it disables the comparison only.
+/// Compares the runs with each other, if the command has a comparison. A panic in the comparison disables it and ends no run.
 fn compare_runs<S>(runs: &mut [Running<S>], options: &mut RunOptions<'_, S>) {
     let Some(compare) = &mut options.hooks.compare else { return };
     if catch_unwind(AssertUnwindSafe(|| compare(runs))).is_err() {
@@ -164,7 +164,7 @@ impl<S: Source> Running<S> {
         Self { source, session, flow: Flow::Idle }
     }
 
-    /// Polls the source. A panic in the analysis disables it; the source is polled on, because traffic may depend on it.
+    /// Polls the source. A panic in the analysis disables the analysis. The source is still polled, because traffic may depend on it.
     fn poll_source(&mut self, is_tick_due: bool, alarm: &dyn Fn(&str)) {
         let Self { source, session, flow } = self;
         let polled = catch_unwind(AssertUnwindSafe(|| {
@@ -224,7 +224,9 @@ impl IdleTimer {
 
     /// Length of the next sleep while idle: short between messages, longer after a quiet period, and longest at rest.
     fn sleep_time(&mut self, now: Instant) -> Duration {
-        match now - *self.idle_since.get_or_insert(now) {
+        // The first call since the last message begins the idle period.
+        let idle_since = *self.idle_since.get_or_insert(now);
+        match now - idle_since {
             idle if idle < QUIET_PERIOD => SHORT_SLEEP,
             idle if idle < REST_PERIOD => LONG_SLEEP,
             _ => REST_SLEEP,
@@ -240,6 +242,7 @@ struct Watchdog {
 }
 
 impl Watchdog {
+    /// Reads the interval from the environment that the service manager has set. Half of it leaves time for a late message.
     fn new() -> Self {
         Self { interval: sd_notify::watchdog_enabled().map(|max| max / 2), next_notification: Instant::now() }
     }
@@ -263,7 +266,7 @@ fn notify_reloading() {
     }
 }
 
-/// Notifies the service manager; does nothing without one.
+/// Notifies the service manager. Does nothing if there is none.
 fn notify_service_manager(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::warn!("cannot notify the service manager: {error}");

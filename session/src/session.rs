@@ -55,6 +55,7 @@ impl Session {
     /// Adds telemetry to the run.
     #[must_use]
     pub fn with_telemetry(mut self, telemetry: Telemetry) -> Self {
+        // The spans of a request are made from its timeline.
         if telemetry.pushes_requests() {
             self.analysis.keep_timelines();
         }
@@ -66,7 +67,7 @@ impl Session {
         &self.analysis
     }
 
-    /// Processes an event.
+    /// Processes an event. Discards it if the analysis has crashed.
     pub fn process_event(&mut self, event: &Event<'_>) {
         if self.has_failed {
             return;
@@ -78,7 +79,7 @@ impl Session {
         self.observer.observe_event(event);
     }
 
-    /// Processes a tick.
+    /// Processes a tick. Discards it if the analysis has crashed.
     pub fn process_tick(&mut self, now: MonoNs, about: &dyn About) {
         if self.has_failed {
             return;
@@ -98,7 +99,7 @@ impl Session {
         self.observer.observe_tick(&self.analysis);
     }
 
-    /// Restarts the run with an empty state and `config`; the known engines and what a screen keeps stay.
+    /// Restarts the run with an empty state and `config`. Keeps the known engines, the history of chunks and what a screen has stored.
     pub fn restart(&mut self, config: Config) {
         let Self { engines, chunk_history, .. } = *self;
         self.analysis = Analysis::new(Config { engines, chunk_history, ..config });
@@ -113,8 +114,8 @@ impl Session {
         self.telemetry.is_used()
     }
 
-    /// Sets the pair whose decode server is the engine of this run, as joined now; `None` if it is none. The served report and the metrics have it
-    /// until the next call, for a limited time.
+    /// Sets the pair whose decode server is the engine of this run; `None` if the engine is the decode server of no pair. The served report
+    /// and the metrics show the pair until the next call, but only for a limited time.
     pub fn set_pair(&mut self, pair: Option<PairReport>) {
         self.telemetry.set_pair(pair);
     }
@@ -147,7 +148,7 @@ impl Session {
         }
     }
 
-    /// Disables the analysis after a panic: further events are discarded.
+    /// Disables the analysis after a panic. Further events and ticks are discarded.
     pub(crate) fn disable_analysis(&mut self) {
         self.has_failed = true;
         self.remove_observer();
@@ -227,11 +228,13 @@ impl Session {
     }
 
     /// Ends the run: closes the recording with the contents of the report, and queues the last pushes. Waits for nothing, so that no run of
-    /// several loses the end of its recording while another one waits. Passes messages about the outputs to `show`.
+    /// several loses the end of its recording while another one waits. Passes messages about the outputs to `show`. A second call does
+    /// nothing.
     pub fn close_outputs(&mut self, about: &dyn About, show: &dyn Fn(&str)) {
         if self.final_input.is_some() {
             return;
         }
+        // Before the messages, which need the restored terminal.
         self.remove_observer();
         let input = self.report_input(about);
         for message in self.close_files(&input) {
@@ -244,7 +247,7 @@ impl Session {
         self.final_input = Some(input);
     }
 
-    /// Waits for the pushes, after [`Self::close_outputs`] of all runs, and serves the final state.
+    /// Waits for the pushes and serves the final state. Call it after [`Self::close_outputs`] of all runs. A second call does nothing.
     pub fn serve_final_state(&mut self, about: &dyn About, show: &dyn Fn(&str)) {
         self.close_outputs(about, show);
         if self.has_served_final_state {
@@ -265,11 +268,12 @@ impl Session {
     pub fn finish(mut self, about: &dyn About, show: &dyn Fn(&str)) -> Report {
         self.serve_final_state(about, show);
         self.telemetry.wait_for_clients();
+        // Closing the outputs has set the final input.
         let input = self.final_input.take().unwrap_or_else(|| self.report_input(about));
         Report::of(&self.analysis, &input)
     }
 
-    /// Input of a report at this time.
+    /// Input of a report as of now, with the current problems of the outputs.
     fn report_input(&self, about: &dyn About) -> ReportInput {
         report_input(about, all_degraded(about, &self.output_problems(), &self.degraded), self.slowest)
     }
@@ -282,15 +286,15 @@ impl Session {
     }
 }
 
-/// Limits of the run to report: the source's, those of its outputs, and the session's own.
+/// Limits of the run for the report: first those of the source, then those of the outputs, then those of the session.
 fn all_degraded(about: &dyn About, output_problems: &[String], degraded: &[String]) -> Vec<String> {
-    let mut all = about.degraded();
-    all.extend(output_problems.iter().cloned());
-    all.extend(degraded.iter().cloned());
-    all
+    let mut limits = about.degraded();
+    limits.extend(output_problems.iter().cloned());
+    limits.extend(degraded.iter().cloned());
+    limits
 }
 
-/// Input of a report of a run with these limits; `slowest` is the number of requests to list.
+/// Input of a report with these limits of the run. `slowest` is the number of requests to list.
 fn report_input(about: &dyn About, degraded: Vec<String>, slowest: usize) -> ReportInput {
     let own_usage = about.own_usage();
     ReportInput {

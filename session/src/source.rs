@@ -25,7 +25,8 @@ pub trait Source: About {
     /// Asks the source to end. Events in flight are still delivered, until [`Flow::Ended`].
     fn stop(&mut self);
 
-    /// Returns whether the source observes an engine. The ticks of any other source come with its events, and it may continue after its end.
+    /// Returns whether the source observes an engine. The ticks of any other source come with its events, and it may continue after its
+    /// end.
     fn is_live(&self) -> bool {
         false
     }

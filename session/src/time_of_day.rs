@@ -4,6 +4,8 @@ use crate::units::parse_decimal;
 
 const SECOND_NS: u64 = 1_000_000_000;
 const MINUTE_NS: u64 = 60 * SECOND_NS;
+/// Decimals of a second that a time in nanoseconds can hold.
+const MAX_DECIMALS: usize = 9;
 const DAY_NS: u64 = 86_400 * SECOND_NS;
 
 /// A time of day in UTC.
@@ -41,7 +43,7 @@ impl TimeOfDay {
         };
         let minute_ns = (hours * 60 + minutes) * MINUTE_NS;
         let Some(seconds) = seconds else { return Some(Self { ns: minute_ns, precision_ns: MINUTE_NS }) };
-        let decimals = seconds.split_once('.').map_or(0, |(_, decimals)| decimals.len().min(9));
+        let decimals = seconds.split_once('.').map_or(0, |(_, decimals)| decimals.len().min(MAX_DECIMALS));
         let seconds = parse_decimal(seconds).filter(|seconds| *seconds < 60.0)?;
         Some(Self {
             ns: minute_ns + (seconds * 1e9).round() as u64,

@@ -60,16 +60,16 @@ fn parse_clock_seconds(text: &str) -> Option<f64> {
     Some(minutes as f64 * 60.0 + seconds)
 }
 
-/// Time of day, in UTC: `14:59:08Z`.
+/// Time of day, in UTC: `14:59:08Z`. `None` if the time is out of range.
 pub fn format_wall_time(ns: u64) -> Option<String> {
-    let at = jiff::Timestamp::from_nanosecond(ns.into()).ok()?;
-    Some(at.strftime("%H:%M:%SZ").to_string())
+    let time = jiff::Timestamp::from_nanosecond(ns.into()).ok()?;
+    Some(time.strftime("%H:%M:%SZ").to_string())
 }
 
-/// Time of day, in UTC, with milliseconds: `14:59:08.123Z`.
+/// Time of day, in UTC, with milliseconds: `14:59:08.123Z`. `None` if the time is out of range.
 pub fn format_wall_time_ms(ns: u64) -> Option<String> {
-    let at = jiff::Timestamp::from_nanosecond(ns.into()).ok()?;
-    Some(at.strftime("%H:%M:%S%.3fZ").to_string())
+    let time = jiff::Timestamp::from_nanosecond(ns.into()).ok()?;
+    Some(time.strftime("%H:%M:%S%.3fZ").to_string())
 }
 
 /// Time on a clock that started at 0, with milliseconds: `0:07.125`.
@@ -91,6 +91,7 @@ pub fn format_count(n: u64) -> String {
 
 /// A rate per second, without the `/s`: one decimal below 100.
 pub fn format_rate(per_second: f64) -> String {
+    // From 99.95 on, one decimal would be rounded to 100.0.
     if per_second > 0.0 && per_second < 99.95 {
         format!("{per_second:.1}")
     } else {
@@ -115,6 +116,7 @@ pub fn format_bytes(n: u64) -> String {
         scaled /= KIB;
         unit = larger_unit;
     }
+    // From 9.95 on, one decimal would be rounded to 10.0.
     let decimals = usize::from(scaled < 9.95);
     format!("{scaled:.decimals$}{unit}")
 }

@@ -4,10 +4,11 @@
 pub fn connected_groups(count: usize, edges: impl IntoIterator<Item = (usize, usize)>) -> Vec<Vec<usize>> {
     // Disjoint sets: each node refers to one of its group, and the group's first node to itself.
     let mut leaders: Vec<usize> = (0..count).collect();
-    for (a, b) in edges {
-        let leader_a = find_leader(&mut leaders, a);
-        let leader_b = find_leader(&mut leaders, b);
-        leaders[leader_a.max(leader_b)] = leader_a.min(leader_b);
+    for (node, other) in edges {
+        let leader = find_leader(&mut leaders, node);
+        let other_leader = find_leader(&mut leaders, other);
+        // The first of both leaders stands for the joined group.
+        leaders[leader.max(other_leader)] = leader.min(other_leader);
     }
     let mut groups: Vec<Vec<usize>> = vec![Vec::new(); count];
     for node in 0..count {

@@ -76,6 +76,7 @@ impl HopSeen {
     }
 }
 
+/// Name of the role at an end; `?` if the end is not visible.
 fn role_word(end: Option<End>) -> &'static str {
     end.map_or(UNKNOWN, |end| end.role.word())
 }

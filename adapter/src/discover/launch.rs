@@ -20,7 +20,8 @@ impl FlagName {
         Self { name, shortest, has_value: true }
     }
 
-    /// Value of the flag, from after `=` or the next argument. For a switch the argument as written, unless its value is such as `false`.
+    /// Value of the flag, which comes after `=` or is the next argument. For a switch, the argument as written, unless its value is such as
+    /// `false`. `None` if the flag is absent.
     fn find_in_command(&self, argv: &[String]) -> Option<String> {
         for (index, argument) in argv.iter().enumerate() {
             let (flag, value) = match argument.split_once('=') {
@@ -72,8 +73,8 @@ pub fn program(argv: &[String]) -> Option<Program<'_>> {
         };
         // Single-letter options may be combined, up to one that takes the rest or the next argument: `-um race`.
         let last_option = letters.trim_start_matches(|letter| "bBdEiIOPqsSuvVx".contains(letter));
+        // `-` reads the program from standard input, and `-c` has it in an argument.
         let is_program_elsewhere = letters.is_empty() || last_option.starts_with('c');
-        // On standard input, or in the argument itself.
         if is_program_elsewhere {
             return None;
         }
@@ -119,7 +120,8 @@ pub fn flag_value<'a>(argv: &'a [String], name: &str) -> Option<&'a str> {
     None
 }
 
-/// Port in a server's command line: `--port`, otherwise the default. `None` if a configuration file may contain it.
+/// Port in a server's command line: the value of `--port`, or the default. `None` if a configuration file may contain the port, or if it is
+/// invalid.
 pub fn port_of_command(argv: &[String], default_port: u16) -> Option<u16> {
     match flag_value(argv, "--port") {
         Some(port) => port.parse().ok(),
@@ -127,6 +129,7 @@ pub fn port_of_command(argv: &[String], default_port: u16) -> Option<u16> {
     }
 }
 
+/// Last part of a path.
 fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }

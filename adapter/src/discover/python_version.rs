@@ -18,7 +18,7 @@ impl std::fmt::Display for PythonVersion {
 impl PythonVersion {
     /// Version from the name of a file: `python3.11`, `libpython3.11.so.1.0`, `lib/python3.11/lib-dynload/...`.
     pub fn in_path(path: &str) -> Option<Self> {
-        path.match_indices("python").find_map(|(at, word)| Self::parse(&path[at + word.len()..]))
+        path.match_indices("python").find_map(|(start, word)| Self::parse(&path[start + word.len()..]))
     }
 
     /// Parses a version such as `3.11` at the beginning of `text`.

@@ -330,7 +330,7 @@ impl Evidence<'_> {
 
     /// Value of an environment variable.
     pub fn variable(&self, name: &str) -> Option<&str> {
-        self.environment?.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+        self.environment?.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
     /// Origin of a setting that an argument determines.

@@ -126,7 +126,8 @@ pub struct Rank {
 impl fmt::Display for Rank {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = [("DP", self.dp), ("PP", self.pp), ("TP", self.tp), ("EP", self.ep)];
-        let words: Vec<String> = parts.iter().filter_map(|(name, n)| n.map(|n| format!("{name}{n}"))).collect();
+        let words: Vec<String> =
+            parts.iter().filter_map(|(axis, rank)| rank.map(|number| format!("{axis}{number}"))).collect();
         f.pad(&words.join(" "))
     }
 }

@@ -94,8 +94,8 @@ const MAX_DETACHING_THREADS: usize = 32;
 /// An attached program. Dropping it detaches, which takes a kernel grace period: see [`detach_links`].
 pub(crate) type Link = Box<dyn Send>;
 
-/// Detaches links in parallel. For each link the kernel waits until no CPU can still run its program; waits that begin together end
-/// together.
+/// Detaches links in parallel. For each link the kernel waits until no CPU can still run its program. Waits that begin together also end
+/// together, so threads shorten the whole.
 pub(crate) fn detach_links(links: Vec<Link>) {
     let thread_count = MAX_DETACHING_THREADS.min(links.len());
     let mut shares: Vec<Vec<Link>> = std::iter::repeat_with(Vec::new).take(thread_count).collect();
@@ -144,7 +144,8 @@ impl AttachMethod {
         }
     }
 
-    /// Attaches a batch to process `pid`, which has the library at `path` mapped: the path of an open descriptor, so that no other file is reached.
+    /// Attaches a batch to process `pid`, which has the library at `path` mapped. The path names an open descriptor, so that a file
+    /// replaced meanwhile is not reached.
     pub(crate) fn attach_batch(
         &mut self,
         ebpf: &mut Ebpf,
@@ -178,7 +179,7 @@ fn attach_by_perf_events(
     Ok(links)
 }
 
-/// Attaches the programs that count polls in the kernel, for all targets. Few kernels allow it: it needs fentry.
+/// Attaches the programs that count polls in the kernel, for all targets. Few kernels allow it, because the programs need fentry.
 pub(crate) fn attach_kernel_polls(ebpf: &mut Ebpf) -> Result<Vec<Link>, AttachError> {
     let types = Btf::from_sys_fs()?;
     let mut links = Vec::new();
@@ -234,7 +235,7 @@ where
     ebpf.program_mut(name).ok_or_else(|| ProgramError::InvalidName { name: name.to_owned() })?.try_into()
 }
 
-/// Treats a program that is already loaded as success: it is loaded once, however many links it has.
+/// Treats a program that is already loaded as success. A program is loaded once, however many links it has.
 fn accept_loaded(result: Result<(), ProgramError>) -> Result<(), ProgramError> {
     match result {
         Err(ProgramError::AlreadyLoaded) => Ok(()),
@@ -242,7 +243,7 @@ fn accept_loaded(result: Result<(), ProgramError>) -> Result<(), ProgramError> {
     }
 }
 
-/// One of the probe's maps, of any type.
+/// One of the probe's maps, whatever its type. `None` for a type that the probe does not use.
 pub(crate) fn map_data(map: &Map) -> Option<&MapData> {
     let (Map::Array(data)
     | Map::HashMap(data)

@@ -2,7 +2,8 @@
 //! detaches it. It needs `BPF` and `PERFMON`, where a perf event needs `SYS_ADMIN`.
 //!
 //! aya 0.14 cannot load such programs. Therefore the object is parsed again and its instructions are relocated to the maps that aya
-//! created. Two raw `bpf` calls load and attach the programs. If the kernel refuses, perf events are used instead ([`super::AttachMethod`]).
+//! created. Two raw `bpf` calls load and attach the programs. If the kernel refuses, perf events are used instead
+//! ([`super::AttachMethod`]).
 #![expect(unsafe_code, reason = "bpf(2) has no safe wrapper that knows this attach type")]
 
 use std::collections::{HashMap, HashSet};
@@ -67,6 +68,7 @@ impl MultiUprobeProgram {
             let loaded = load_program(&self.instructions, &self.license);
             self.descriptor = Some(loaded.map_err(|source| MultiUprobeError::Load { name: self.name, source })?);
         }
+        // Set above, so the error does not occur.
         self.descriptor.as_ref().ok_or_else(|| missing_program(self.name))
     }
 }
@@ -103,13 +105,13 @@ impl MultiUprobes {
         for name in names {
             let program = object.programs.get(*name).ok_or_else(|| missing_program(name))?;
             let function = &object.functions[&program.function_key()];
-            let program = MultiUprobeProgram {
+            let unloaded = MultiUprobeProgram {
                 name,
                 instructions: function.instructions.clone(),
                 license: program.license.clone(),
                 descriptor: None,
             };
-            programs.insert(*name, program);
+            programs.insert(*name, unloaded);
         }
         if let Some(first) = names.first().and_then(|name| programs.get_mut(name)) {
             check_links(first.load_once()?)?;
@@ -125,7 +127,7 @@ impl MultiUprobes {
         Ok(())
     }
 
-    /// Attaches a batch to process `pid`; its offsets are those of the file at `path`.
+    /// Attaches a batch to process `pid`. The offsets of the batch are those of the file at `path`.
     pub(crate) fn attach_batch(
         &mut self,
         batch: &Batch,
@@ -134,13 +136,13 @@ impl MultiUprobes {
     ) -> Result<OwnedFd, MultiUprobeError> {
         let failed = |source| MultiUprobeError::Attach { count: batch.points.len(), source };
         let program = self.programs.get_mut(batch.program).ok_or_else(|| missing_program(batch.program))?;
-        let program = program.load_once()?;
+        let descriptor = program.load_once()?;
         let file = CString::new(path.as_os_str().as_bytes()).map_err(|error| failed(error.into()))?;
-        create_link(program, batch.is_at_returns, &file, pid.get(), &batch.points).map_err(failed)
+        create_link(descriptor, batch.is_at_returns, &file, pid.get(), &batch.points).map_err(failed)
     }
 }
 
-/// Tests with links that must fail whether the kernel supports links for multiple probe points, as libbpf does. A successful load proves
+/// Tests, with links that must fail, whether the kernel supports links for multiple probe points, as libbpf does. A successful load proves
 /// nothing: before 6.6 the kernel does not check the attach type of a program of this kind.
 fn check_links(program: &OwnedFd) -> Result<(), MultiUprobeError> {
     const NO_PROCESS: u32 = u32::MAX;
@@ -149,7 +151,8 @@ fn check_links(program: &OwnedFd) -> Result<(), MultiUprobeError> {
     judge_link_refusals(refusal_of_folder, refusal_of_process)
 }
 
-/// Error number with which the kernel refuses a link for process `pid` to a folder; 0 means any process.
+/// Error number with which the kernel refuses to link a folder, for process `pid` or, if that is 0, for any process. `None` if it accepts
+/// the link.
 fn refusal_of_link(program: &OwnedFd, pid: u32) -> Option<i32> {
     let link = create_link(program, false, c"/", pid, &[(0, Cookie(0))]);
     link.err()?.raw_os_error()
@@ -166,7 +169,8 @@ fn judge_link_refusals(of_folder: Option<i32>, of_process: Option<i32>) -> Resul
     }
 }
 
-/// Attaches a program to all points of a file with one link, for one process. `is_at_returns`: at the returns of the functions there.
+/// Attaches a program to all points of a file with one link, for one process. `is_at_returns`: the program runs at the returns of the
+/// functions that begin at the points.
 fn create_link(
     program: &OwnedFd,
     is_at_returns: bool,

@@ -38,7 +38,7 @@ impl Away {
             wait_function.clear();
         }
         let waits_in_freezer = FROZEN_IN.contains(&&*wait_function);
-        // The files of the cgroup are read only if the function does not tell. Version 1 of the freezer leaves threads in state D.
+        // The files of the cgroup are read only if the function does not show it. Version 1 of the freezer leaves threads in state D.
         let may_be_frozen = state_letter == 'D' || wait_function.is_empty();
         if waits_in_freezer || (may_be_frozen && is_frozen(pid)) {
             return Some(Self::outside_call(AwayState::Frozen));
@@ -77,7 +77,7 @@ fn read_thread_text(process: &ProcDir, tid: u32, file: ThreadFile) -> Option<Str
     Some(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Whether the cgroup freezer has frozen the process: `cgroup.events` of version 2, `freezer.state` of version 1.
+/// Whether the cgroup freezer has frozen the process, according to any of its control groups. False if they cannot be read.
 fn is_frozen(pid: u32) -> bool {
     let text = kernel::read_text(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     parse_groups(&text).any(|group| is_frozen_group(&group))

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 
 use foreign::kernel;
 
+/// Number of bytes read of `cpu.stat`, which has a few hundred.
+const MAX_CPU_STAT_BYTES: usize = 2_048;
+
 #[derive(Debug)]
 pub(super) struct Cgroup {
     /// Content of `/proc/PID/cgroup`.
@@ -102,7 +105,7 @@ fn cpu_stat_paths(text: &str) -> Vec<PathBuf> {
 
 /// Reads `cpu.stat` of a control group from its start.
 fn read_cpu_stat(file: &File) -> Option<CpuStat> {
-    let mut text = [0; 2048];
+    let mut text = [0; MAX_CPU_STAT_BYTES];
     let length = file.read_at(&mut text, 0).ok()?;
     parse_cpu_stat(std::str::from_utf8(&text[..length]).ok()?)
 }

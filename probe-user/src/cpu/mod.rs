@@ -116,7 +116,7 @@ impl SampledThread {
     }
 
     /// Time the thread waited for a CPU. If the thread is runnable and its times have not changed, it has waited for the whole interval.
-    /// The kernel adds that wait later; it is then not reported again. `state` is its letter if they have not changed.
+    /// The kernel adds that wait later, when it is not reported again. `state` is the state letter, or `None` if the times have changed.
     fn account_wait(&mut self, times: &ThreadTimes, interval_ns: u64, state: Option<char>) -> Option<u64> {
         if times.wait_ns.is_some() && state == Some('R') {
             self.reported_early_ns += interval_ns;
@@ -197,7 +197,8 @@ impl CpuSampler {
         }
     }
 
-    /// Opens the files of new threads in the sampled range: the main thread and libzmq's come first, the others by id.
+    /// Opens the files of new threads in the sampled range. In the order of the range, the main thread and libzmq's threads come first,
+    /// then the others, each by id.
     fn find_threads(&mut self) -> Result<(), String> {
         let pid = self.pid;
         let listed = fs::read_dir(format!("/proc/{pid}/task")).map_err(|error| {

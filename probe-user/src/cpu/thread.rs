@@ -7,6 +7,9 @@ use foreign::kernel;
 
 use crate::proc::stat;
 
+/// Number of bytes read of `schedstat` or `stat`, each of which is one shorter line.
+const MAX_TIMES_BYTES: usize = 1_024;
+
 /// Nanoseconds since the thread started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ThreadTimes {
@@ -40,7 +43,7 @@ impl ThreadTimesFile {
 
     /// Current times; `None` when the thread has exited.
     pub(super) fn read(&self) -> Option<ThreadTimes> {
-        let mut text = [0; 1024];
+        let mut text = [0; MAX_TIMES_BYTES];
         let length = self.file.read_at(&mut text, 0).ok()?;
         if length == 0 {
             return None;
@@ -90,7 +93,7 @@ fn parse_schedstat(text: &str) -> Option<ThreadTimes> {
 
 /// Parses `stat`: `tid (name with ) and spaces) state ppid .. utime stime ..`. The times are fields 14 and 15, counted from 1; proc(5).
 fn parse_stat(text: &str, tick_ns: u64) -> Option<ThreadTimes> {
-    // The first of these fields is the state, field 3.
+    // The first field after the name is the state, field 3. Fields 3 to 13 are skipped.
     let mut ticks = stat::fields_after_name(text.as_bytes())?.skip(11).map(str::parse::<u64>);
     let user_ticks = ticks.next()?.ok()?;
     let system_ticks = ticks.next()?.ok()?;

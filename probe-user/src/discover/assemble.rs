@@ -34,13 +34,14 @@ pub(crate) fn assemble_engines(
     });
     let nodes: Vec<Node> = nodes.collect();
     let stated: Vec<Option<RoleWithSource>> = nodes.iter().map(|node| node.stated).collect();
-    let links = link_meaning::remove_client_links(links, &stated);
-    let mut roles = infer_roles(known, candidates, &nodes, &links);
-    let links = separate_engines(known, candidates, &nodes, &roles, links, blind_spots);
+    let engine_links = link_meaning::remove_client_links(links, &stated);
+    let mut roles = infer_roles(known, candidates, &nodes, &engine_links);
+    let links = separate_engines(known, candidates, &nodes, &roles, engine_links, blind_spots);
 
     let mut engines: Vec<Engine> = Vec::new();
     for group in &group_nodes(&nodes, &roles, &links) {
         let mut engine = assemble_engine(known, group, candidates, &roles, &links, blind_spots);
+        // No process of the group has a role.
         if engine.processes.is_empty() {
             continue;
         }
@@ -49,6 +50,7 @@ pub(crate) fn assemble_engines(
             engine.is_confirmed = is_confirmed(&engine, unread);
             engines.push(engine);
         } else {
+            // The processes of another program have no roles.
             for &index in group {
                 roles[index] = None;
             }
@@ -62,7 +64,8 @@ pub(crate) fn assemble_engines(
     Assembly { engines, roles }
 }
 
-/// Interprets the links, without those between two engines that carry no output. Reports these, and what else connects engines.
+/// Interprets the links, without those between two engines that carry no output. Adds these to `blind_spots`, and the processes that
+/// several engines share.
 fn separate_engines(
     known: &[EngineKind],
     candidates: &[&Candidate],
@@ -72,15 +75,15 @@ fn separate_engines(
     blind_spots: &mut Vec<BlindSpot>,
 ) -> InterpretedLinks {
     let owners = Owners::find(nodes, roles);
-    let mut links = InterpretedLinks::interpret(known, links, roles);
-    let between_engines = owners.links_between_engines(&links);
+    let mut interpreted = InterpretedLinks::interpret(known, links, roles);
+    let between_engines = owners.links_between_engines(&interpreted);
     if !between_engines.is_empty() {
         blind_spots.extend(owners.report_foreign_connections(&between_engines, candidates));
         // Without them, the other links of their acceptors may have another meaning.
-        links = InterpretedLinks::interpret(known, links.links_without(&between_engines), roles);
+        interpreted = InterpretedLinks::interpret(known, interpreted.links_without(&between_engines), roles);
     }
-    blind_spots.extend(owners.report_shared_processes(&links, roles, candidates));
-    links
+    blind_spots.extend(owners.report_shared_processes(&interpreted, roles, candidates));
+    interpreted
 }
 
 /// Groups the processes of each engine: those that exchange messages, and children with their parents.
@@ -88,6 +91,7 @@ fn group_nodes(nodes: &[Node], roles: &[Option<RoleWithSource>], links: &Interpr
     let exchanging = links.hops().filter_map(|(link, _)| Some((link.connector?.candidate, link.acceptor.candidate)));
     let related = nodes.iter().enumerate().filter_map(|(child, node)| {
         let parent = node.parent?;
+        // A parent without a role is no part of an engine.
         roles[parent]?;
         // The main process of an engine may be the child of another program.
         roles[child].is_some_and(|(role, _)| !role.is_main()).then_some((child, parent))
@@ -95,8 +99,8 @@ fn group_nodes(nodes: &[Node], roles: &[Option<RoleWithSource>], links: &Interpr
     connected_groups(nodes.len(), exchanging.chain(related))
 }
 
-/// Whether a group is an engine. Many programs use ZMQ, so an unnamed group is one only with a hop that must be output, or while the peers
-/// of such a hop are gone. `has_lost_peers`: a process of the group had a role at the last scan.
+/// Whether a group is an engine. Many programs use ZMQ, so an unnamed group needs a hop that must be output. While the peers of such a hop
+/// are gone, it stays an engine: `has_lost_peers` means that a process of the group had a role at the last scan.
 fn is_engine(engine: &Engine, has_lost_peers: bool) -> bool {
     let has_output = engine.hops.iter().any(|hop| hop.carries == Carries::Output);
     has_output || (engine.hops.is_empty() && has_lost_peers) || engine.is_named()
@@ -175,7 +179,8 @@ fn engine_with_role(engines: &[EngineKind], role: Role) -> Option<EngineKind> {
     engines.iter().copied().find(|engine| engine.roles().contains(&role))
 }
 
-/// Determines the settings of the engine as a whole, from its main process where possible. Returns what hides its output.
+/// Sets the launcher, the releases and the settings of the engine, as its main process shows them. Returns the blind spot if its output
+/// does not cross ZMQ.
 fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candidate]) -> Option<BlindSpot> {
     let main_id = engine.main_process()?.id;
     let main = group.iter().map(|&index| candidates[index]).find(|candidate| candidate.id == main_id)?;
@@ -213,8 +218,8 @@ fn releases_of_engine<'a>(
     let mut releases: Vec<PackageRelease> = hosts.cloned().collect();
     if let Some(kind) = kind {
         // Another process may import packages from other folders than the main one.
-        let of_main = main.installed.release(kind);
-        let own_release = of_main.or_else(|| candidates.find_map(|candidate| candidate.installed.release(kind)));
+        let main_release = main.installed.release(kind);
+        let own_release = main_release.or_else(|| candidates.find_map(|candidate| candidate.installed.release(kind)));
         releases.extend(own_release.cloned());
     }
     releases

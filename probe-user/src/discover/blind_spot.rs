@@ -37,7 +37,7 @@ impl ProcPart {
         }
     }
 
-    /// What is unknown without it.
+    /// Information that is unknown if this part cannot be read, for messages.
     const fn content(self) -> &'static str {
         match self {
             Self::Maps => "libzmq",
@@ -77,7 +77,8 @@ pub(crate) fn could_not_be_asked(error: ReadError) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the comment of a variant describes its fields")]
 pub enum BlindSpot {
-    /// Parts of engine processes cannot be read. `missing` is empty if all usual capabilities are present; a hardened kernel may still refuse.
+    /// Parts of engine processes cannot be read. `missing` is empty if all usual capabilities are present; a hardened kernel may still
+    /// refuse.
     Unreadable { parts: Vec<ProcPart>, pids: Vec<u32>, missing: Vec<Capability> },
     /// Other users' Python processes without a known title; an engine among them is missed.
     Unexamined { count: usize, missing: Vec<Capability> },
@@ -183,7 +184,7 @@ impl BlindSpot {
     /// Whether both are the same limit, with other numbers.
     pub fn is_same_limit(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Limit { what, .. }, Self::Limit { what: other, .. }) => what == other,
+            (Self::Limit { what, .. }, Self::Limit { what: other_what, .. }) => what == other_what,
             _ => std::mem::discriminant(self) == std::mem::discriminant(other),
         }
     }

@@ -149,7 +149,8 @@ pub(crate) struct StatedRole {
 }
 
 impl StatedRole {
-    /// Role that the command line states. The role given by the user comes before that of the title, and that before the command's.
+    /// Role that the user or the command line states. The role given by the user comes first, then the role of the title, then the role of
+    /// the command.
     pub(crate) fn from_argv(argv: &[String], by_hand: Option<&RoleSpec>, engines: &[EngineKind]) -> Self {
         let titled = argv.first().and_then(|title| engines.iter().find_map(|engine| engine.role_of_title(title)));
         let launcher = Launcher::of_command(argv, engines);
@@ -200,7 +201,7 @@ impl Candidate {
         })
     }
 
-    /// The value of a part that could be read. Records a refusal; missing or oversized parts remain unknown.
+    /// The value of a part that could be read. Records a refusal in the candidate. A part that is missing or too large stays unknown.
     fn value_if_readable<T>(&mut self, part: ProcPart, result: Result<T, ReadError>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
@@ -213,7 +214,7 @@ impl Candidate {
         }
     }
 
-    /// Value of an environment variable, if it is one of the kept ones and set.
+    /// Value of an environment variable. `None` if it is not set, or is not among the kept variables.
     fn variable(&self, name: &str) -> Option<&str> {
         let (_, value) = self.environment.as_ref()?.iter().find(|(known, _)| known == name)?;
         Some(value)
@@ -263,7 +264,7 @@ impl Candidate {
     }
 }
 
-/// Engine whose runtime is among these mapped files, if that connects to clients instead of listening for them.
+/// Engine whose runtime is among these mapped files. Such a runtime connects to clients instead of listening for them.
 fn find_connecting_engine(engines: &[EngineKind], files: &[maps::MappedFile]) -> Option<EngineKind> {
     let mut engines = engines.iter().copied();
     engines.find(|engine| files.iter().any(|file| engine.connects_to_clients(&file.path)))
@@ -282,8 +283,8 @@ fn engine_with_extension(engines: &[EngineKind], path: &Path) -> Option<EngineKi
     engines.iter().copied().find(|engine| engine.inner_server().is_some_and(|server| (server.is_extension)(path)))
 }
 
-/// Extracts the kept variables. `setproctitle` overwrites the environment with its title and fills the rest with zeros. That must be
-/// distinguished from unset variables.
+/// Extracts the kept variables. `None` if `setproctitle` has overwritten the environment with its title. Then the variables are unknown,
+/// and not unset.
 fn kept_variables(bytes: &[u8], engines: &[EngineKind]) -> Option<Vec<(String, String)>> {
     let strings = split_strings(bytes);
     let begins_with_variable = strings.first().is_some_and(|string| string.contains('='));
@@ -323,9 +324,12 @@ fn display_title(argv: &[String], stat: &ProcessStat, is_titled: bool, launcher:
 
 /// Threads that libzmq names `ZMQbg/IO/0`, `ZMQbg/IO/1`, and so on.
 pub(crate) fn find_io_threads(process: &ProcDir) -> Vec<u32> {
+    // A name has at most 15 bytes.
+    const MAX_NAME_BYTES: usize = 64;
     let mut threads = process.list_threads(MAX_THREADS).unwrap_or_default().items;
+    // A thread that has exited since has no name, and is left out.
     threads.retain(|tid| {
-        let name = process.read(&format!("task/{tid}/comm"), 64);
+        let name = process.read(&format!("task/{tid}/comm"), MAX_NAME_BYTES);
         name.is_ok_and(|name| name.starts_with(b"ZMQbg/IO"))
     });
     threads

@@ -16,7 +16,7 @@ pub(crate) struct SocketConnection {
     pub(crate) endpoint: String,
 }
 
-/// Finds Unix connections: the accepted side has its listener's name, and the connecting side has none.
+/// Finds Unix connections. The accepted side has its listener's name, and the connecting side usually has none.
 pub(crate) fn pair_unix_sockets(sockets: &[UnixSocket]) -> Vec<SocketConnection> {
     let listening = sockets.iter().filter(|socket| socket.is_listening);
     let listener_names: HashSet<&[u8]> = listening.map(|socket| socket.name.as_slice()).collect();
@@ -75,7 +75,7 @@ impl TcpListeners {
     }
 }
 
-/// TCP connections with both ends in these tables (of one network namespace), one of them accepted.
+/// TCP connections with both ends in this table of one network namespace, of which one end was accepted by a listener.
 pub(crate) fn pair_tcp_sockets(sockets: &[TcpSocket]) -> Vec<SocketConnection> {
     let mut inode_by_ends: HashMap<(SocketAddr, SocketAddr), u64> = HashMap::new();
     let mut listeners = TcpListeners::default();

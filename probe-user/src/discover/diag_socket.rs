@@ -1,5 +1,5 @@
-//! Netlink socket for `sock_diag` in the current network namespace or in that of a process. It alone shows the other end of a Unix connection
-//! and the queues of one socket (Linux 3.3).
+//! Netlink socket for `sock_diag` in the current network namespace or in that of a process. It alone shows the other end of a Unix
+//! connection and the queues of one socket (Linux 3.3).
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -180,14 +180,15 @@ impl DiagSocket {
         }
     }
 
-    /// Tests whether the kernel reports Unix sockets, since it answers a query for one socket with `ENOENT` in both cases.
+    /// Tests whether the kernel reports Unix sockets. A query for one socket cannot show that, because `ENOENT` also means that the
+    /// kernel's module is missing. The test is a dump of the sockets in no state, which is empty.
     pub(crate) fn check_unix_support(&self) -> Result<(), DiagError> {
         let nothing = unix_request(0, StateFlags::empty(), ShowFlags::empty());
         self.query_kernel(nothing, NLM_F_DUMP, DiagError::Refused, &mut [0; ONE_REPLY_BYTES])?;
         Ok(())
     }
 
-    /// Tests whether the kernel reports TCP sockets.
+    /// Tests whether the kernel reports TCP sockets, by a dump of those in no state.
     pub(crate) fn check_tcp_support(&self) -> Result<(), DiagError> {
         let nothing = tcp_request(AF_INET, SocketId::new_v4(), inet::StateFlags::empty());
         self.query_kernel(nothing, NLM_F_DUMP, DiagError::NoTcp, &mut [0; ONE_REPLY_BYTES])?;
@@ -263,6 +264,7 @@ impl DiagSocket {
         message.finalize();
         let mut bytes = vec![0; message.buffer_len()];
         message.serialize(&mut bytes);
+        // The kernel has the port 0, and no multicast group is addressed.
         let kernel = SocketAddrNetlink::new(0, 0);
         sendto(&self.netlink, &bytes, SendFlags::empty(), &kernel).map_err(DiagError::Socket)?;
         Ok(())
@@ -276,12 +278,12 @@ impl DiagSocket {
     }
 }
 
-/// Request for the Unix socket `inode`, or a dump of those in these states.
+/// Request for the Unix socket `inode`. In a dump, `inode` is 0 and the sockets in these states are meant.
 fn unix_request(inode: u32, state_flags: StateFlags, show_flags: ShowFlags) -> SockDiagMessage {
     SockDiagMessage::UnixRequest(UnixRequest { state_flags, inode, show_flags, cookie: NO_COOKIE })
 }
 
-/// Request for one TCP socket, or a dump of those in these states.
+/// Request for the TCP socket `socket_id`. In a dump, it has no addresses and the sockets in these states are meant.
 fn tcp_request(family: u8, socket_id: SocketId, states: inet::StateFlags) -> SockDiagMessage {
     SockDiagMessage::InetRequest(InetRequest {
         family,
@@ -384,7 +386,7 @@ impl SocketQueues {
     }
 }
 
-/// Header of an answer about a Unix socket; `None` if it is about another one.
+/// Header of an answer about a Unix socket; `None` if the answer is about a socket of another family, or malformed.
 fn parse_unix_header(body: &[u8]) -> Option<UnixResponseHeader> {
     if body.first() != Some(&AF_UNIX) {
         return None;

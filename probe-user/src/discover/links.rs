@@ -107,7 +107,7 @@ struct HeldSockets {
 }
 
 impl HeldSockets {
-    /// Adds a socket, unless an older process holds it: a socket inherited over a fork has two holders, of which the older created it.
+    /// Adds a socket, unless an older process holds it. A socket inherited over a fork has two holders, and the older process created it.
     fn add_socket(&mut self, socket: OpenSocket, candidates: &[&Candidate]) {
         let holder = self.holders.entry(socket.inode).or_insert(socket);
         if socket.age_order(candidates) < holder.age_order(candidates) {
@@ -132,6 +132,7 @@ fn collect_sockets(candidates: &[&Candidate], all_sockets: &[ProcessSockets], fo
             Err(ReadError::Denied) => {
                 found.refused.entry(ProcPart::Descriptors).or_default().push(candidate.id.pid);
             }
+            // Without known sockets, the process needs no listing of its namespace.
             Err(_) => continue,
         }
         if let Some(namespace) = candidate.net_ns {
@@ -164,7 +165,7 @@ fn resolve_ends(
     Some(Link { acceptor, endpoint: connection.endpoint, connector })
 }
 
-/// Finds the Unix connections of a network namespace. Its socket for questions to the kernel is kept for the next search.
+/// Finds the Unix connections of a network namespace. Keeps the netlink socket of the namespace in `diag_sockets` for the next search.
 fn find_unix_connections(
     namespace: u64,
     process: &ProcDir,

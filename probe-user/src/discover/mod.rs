@@ -1,8 +1,8 @@
 //! Discovery of an engine's local processes, their roles, and the sockets that connect them.
 //!
 //! All information comes from `/proc` and netlink `sock_diag`. No process is stopped, traced or written to. Roles come from process titles
-//! and commands if possible, otherwise from parents and connections. Unreadable information yields a [`BlindSpot`] with the missing capability,
-//! never an error.
+//! and commands if possible, otherwise from parents and connections. Unreadable information yields a [`BlindSpot`] with the missing
+//! capability, never an error.
 //!
 //! A [`Watcher`] scans once, and again at every poll:
 //!

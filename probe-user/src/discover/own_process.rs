@@ -31,7 +31,8 @@ impl OwnProcess {
         }
     }
 
-    /// Information that is unavailable from here. `unexamined` processes were refused; `has_engine` tells whether an engine was found.
+    /// Information that is unavailable to this process. `unexamined` is the number of refused processes, and `has_engine` says whether an
+    /// engine was found.
     pub(crate) fn blind_spots(&self, unexamined: usize, has_engine: bool) -> Vec<BlindSpot> {
         let missing = ProcPart::Maps.missing_capabilities(self.permissions);
         let mut blind = Vec::new();

@@ -45,7 +45,7 @@ impl Owners {
         Some(LinkOwners { connecting, accepting })
     }
 
-    /// Reports the processes that have connected to another engine than that of their owner, each once for an engine.
+    /// Reports the processes that are connected to another engine than their owner's. A process is reported once for each such engine.
     pub(crate) fn report_foreign_connections(
         &self,
         between_engines: &BTreeSet<Link>,
@@ -88,7 +88,7 @@ impl Owners {
         pids_by_mains.into_iter().map(|(mains, pids)| BlindSpot::SharedProcesses { pids, mains })
     }
 
-    /// By process: the owners of the engines with which it exchanges messages. Messages of control processes do not count.
+    /// The engines with which each process exchanges messages, as the indexes of their owners. Messages of control processes do not count.
     fn engines_by_process(
         &self,
         links: &InterpretedLinks,
@@ -111,7 +111,7 @@ impl Owners {
         engines_by_process
     }
 
-    /// Owners that are main processes of an engine: output flows between two processes of theirs.
+    /// Owners that are main processes of an engine, because output may flow between two of their processes.
     fn owners_of_engines(&self, links: &InterpretedLinks) -> BTreeSet<usize> {
         let mut engine_owners = BTreeSet::new();
         for (link, reading) in links.hops() {
@@ -141,10 +141,10 @@ fn has_control_role(role: Option<RoleWithSource>) -> bool {
 /// The outermost main process among a process and those that started it.
 fn outermost_main_process(process: usize, nodes: &[Node], roles: &[Option<RoleWithSource>]) -> Option<usize> {
     let mut outermost = None;
-    let mut next = Some(process);
+    let mut next_process = Some(process);
     // Parents would form a circle if pids were reused while they are read.
     for _ in 0..nodes.len() {
-        let Some(ancestor) = next else { break };
+        let Some(ancestor) = next_process else { break };
         // A role that connections show is no evidence of an engine of its own.
         let is_main = roles[ancestor].is_some_and(|(role, source)| {
             role.is_main() && matches!(source, RoleSource::CommandLine | RoleSource::Children)
@@ -152,7 +152,7 @@ fn outermost_main_process(process: usize, nodes: &[Node], roles: &[Option<RoleWi
         if is_main {
             outermost = Some(ancestor);
         }
-        next = nodes[ancestor].parent;
+        next_process = nodes[ancestor].parent;
     }
     outermost
 }

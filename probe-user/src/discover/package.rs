@@ -13,6 +13,8 @@ const MAX_PYTHON_PATH: usize = 64;
 const MAX_ENTRIES: usize = 50_000;
 /// Maximum size of `METADATA`, which contains the README after its headers.
 const MAX_METADATA_BYTES: usize = 4 << 20;
+/// Maximum size of a source file that assigns the release.
+const MAX_SOURCE_BYTES: usize = 64 << 10;
 /// Maximum length of a version.
 const MAX_VERSION_BYTES: usize = 100;
 
@@ -71,9 +73,9 @@ pub(crate) fn import_path(interpreter: PythonInterpreter<'_>) -> Vec<PathBuf> {
         // Without a script, as with `python -m`, the working folder comes first.
         None => dirs.extend(interpreter.cwd.map(Path::to_owned)),
     }
-    let python_path = interpreter.python_path.unwrap_or_default().split(':').filter(|entry| !entry.is_empty());
-    let python_path = python_path.take(MAX_PYTHON_PATH);
-    dirs.extend(python_path.filter_map(|entry| interpreter.absolute_path(Path::new(entry))));
+    let entries = interpreter.python_path.unwrap_or_default().split(':').filter(|entry| !entry.is_empty());
+    let read_entries = entries.take(MAX_PYTHON_PATH);
+    dirs.extend(read_entries.filter_map(|entry| interpreter.absolute_path(Path::new(entry))));
     dirs.extend(find_package_directories(interpreter.files));
     if let Some(PythonVersion { major, minor }) = interpreter.version {
         for prefix in interpreter.prefixes() {
@@ -99,7 +101,7 @@ pub(crate) struct InstalledReleases {
 }
 
 impl InstalledReleases {
-    /// Finds the release of each engine's package in the first folder that has it.
+    /// Finds the release of each engine's package in the first folder that has it. Skips folders that cannot be read.
     pub(crate) fn find(process: &ProcDir, dirs: &[PathBuf], engines: &[EngineKind]) -> Self {
         let mut found = Self::default();
         let Ok(root) = process.root() else { return found };
@@ -151,7 +153,7 @@ fn release_in_source(root: &ProcessRoot<'_>, dir: &Path, names: &[&str], files: 
             continue;
         }
         let file = dir.join(file);
-        let Ok(text) = root.read(&file, 64 << 10) else { continue };
+        let Ok(text) = root.read(&file, MAX_SOURCE_BYTES) else { continue };
         if let Some(version) = parse_version_assignment(&String::from_utf8_lossy(&text)) {
             return Some(Setting::new(version, Origin::File(file)));
         }
@@ -179,8 +181,8 @@ impl<'n> DistInfo<'n> {
 fn parse_version_header(metadata: &[u8]) -> Option<String> {
     // An empty line ends the headers.
     let mut headers = metadata.split(|&byte| byte == b'\n').take_while(|line| !line.trim_ascii().is_empty());
-    let version = headers.find_map(|line| line.strip_prefix(b"Version:"))?;
-    let version = std::str::from_utf8(version).ok()?.trim();
+    let value = headers.find_map(|line| line.strip_prefix(b"Version:"))?;
+    let version = std::str::from_utf8(value).ok()?.trim();
     if version.is_empty() || version.len() > MAX_VERSION_BYTES {
         return None;
     }

@@ -13,12 +13,14 @@ use super::topology::ProcessId;
 use crate::proc::stat::ProcessStat;
 use crate::proc::{ProcDir, ReadError};
 
+/// Part of a process's age that is the interval between its examinations.
+const AGE_DIVISOR: u32 = 4;
 /// Minimum and maximum interval between examinations of a process. Within these limits, it is a quarter of the process's age. A worker
 /// needs time to load before it sets its title and opens its sockets.
 const EXAMINATION_INTERVAL: IntervalLimits =
     IntervalLimits { min: Duration::from_millis(200), max: Duration::from_mins(5) };
-/// Minimum interval for a program that is not named like Python's. It has libzmq and its command from the start, except where it is a launcher
-/// that executes another program. On a busy machine, most processes are compilers and shells that end soon.
+/// Minimum interval for a program that is not named like Python's. It has libzmq and its command from the start, except where it is a
+/// launcher that executes another program. On a busy machine, most processes are compilers and shells that end soon.
 const MIN_INTERVAL_OF_OTHER_PROGRAMS: Duration = Duration::from_secs(5);
 /// Interval for checking that a pid still has the same start time and name. Processes of an engine are always checked.
 const IDENTITY_CHECK_INTERVAL: Duration = Duration::from_secs(30);
@@ -67,7 +69,8 @@ impl CandidateCounts {
         }
     }
 
-    /// Limits that leave a quarter of this process's descriptors for everything else. `None`: it may have any number of them.
+    /// Limits of candidates that leave a quarter of this process's descriptors for everything else. `descriptor_limit` is `None` if their
+    /// number is unlimited.
     fn for_descriptor_limit(descriptor_limit: Option<u64>) -> Self {
         let descriptors = descriptor_limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
         // Each candidate holds one descriptor.
@@ -114,7 +117,7 @@ impl ProcessCache {
     /// Updates the cache for the listed pids, with the roles that the user gave `by_hand`. Returns whether the set of candidates or the
     /// information about one has changed.
     pub(crate) fn update_for_pids(&mut self, pids: &[u32], by_hand: &[RoleSpec]) -> bool {
-        let before = self.reported_state();
+        let previous_state = self.reported_state();
         let listed: HashSet<u32> = pids.iter().copied().collect();
         self.forget_others(&listed);
         self.lacks_descriptors = false;
@@ -132,7 +135,7 @@ impl ProcessCache {
                 self.examine_again(pid, by_hand, true);
             }
         }
-        before != self.reported_state()
+        previous_state != self.reported_state()
     }
 
     /// Removes the processes that are not listed. Those that have exited leave room for others.
@@ -163,8 +166,9 @@ impl ProcessCache {
         (self.comparable_candidates(), self.frontends(), self.has_left_out(), self.lacks_descriptors)
     }
 
-    /// Examines a process again; removes it if it has exited.
+    /// Examines a process again, or for the first time. Removes it if it has exited.
     fn examine_again(&mut self, pid: u32, by_hand: &[RoleSpec], is_parent: bool) {
+        // Not counted during its examination, which checks the room for candidates.
         let previous = self.processes.remove(&pid);
         if let Some(previous) = &previous {
             self.kept_counts.uncount_process(&previous.state);
@@ -219,7 +223,7 @@ impl ProcessCache {
         };
         let is_other_program = matches!(state, Examination::Other) && !stat.comm.starts_with("python");
         let min_interval = if is_other_program { MIN_INTERVAL_OF_OTHER_PROGRAMS } else { EXAMINATION_INTERVAL.min };
-        let examine_after = (process_age(stat.start_time) / 4).clamp(min_interval, EXAMINATION_INTERVAL.max);
+        let examine_after = (process_age(stat.start_time) / AGE_DIVISOR).clamp(min_interval, EXAMINATION_INTERVAL.max);
         let now = Instant::now();
         Ok(Some(CachedProcess {
             start_time: stat.start_time,
@@ -246,7 +250,7 @@ impl ProcessCache {
             .collect()
     }
 
-    /// All candidates; [`Self::candidates`] has them in a fixed order.
+    /// All candidates, in the changing order of the map. [`Self::candidates`] has them in a fixed order.
     fn candidates_in_any_order(&self) -> impl Iterator<Item = (&Candidate, &ProcDir)> {
         self.processes.values().filter_map(|entry| match &entry.state {
             Examination::Candidate(candidate, process) => Some((&**candidate, process)),
@@ -270,7 +274,7 @@ impl ProcessCache {
         found
     }
 
-    /// Searches for I/O threads of processes without any: libzmq starts them with the first socket.
+    /// Searches for the I/O threads of candidates that have none so far. libzmq starts these threads with the first socket.
     pub(crate) fn find_io_threads(&mut self) {
         for entry in self.processes.values_mut() {
             if let Examination::Candidate(candidate, process) = &mut entry.state
@@ -326,7 +330,8 @@ impl ProcessCache {
 }
 
 impl CachedProcess {
-    /// Checks whether it is the same process, examined recently enough. Remembers when the process was read for the check.
+    /// Checks whether the id still belongs to this process, and whether the process was examined recently enough. Sets `checked_at` when it
+    /// has read the process.
     fn check_is_current(&mut self, pid: u32) -> Result<bool, ReadError> {
         if self.examine_after.is_some_and(|after| self.examined_at.elapsed() >= after) {
             return Ok(false);
@@ -356,7 +361,7 @@ impl CachedProcess {
         is_frontend.then_some(ProcessId { pid, start_time: self.start_time })
     }
 
-    /// Keeps results of an earlier examination of the same process.
+    /// Keeps results of an earlier examination of the same process. Does nothing if another process had the id then.
     fn keep_earlier_results(&mut self, previous: Self) {
         if self.start_time != previous.start_time {
             return;
@@ -380,7 +385,7 @@ impl CachedProcess {
             // Parents of an engine's processes are kept beyond the limit.
             Examination::Refused | Examination::LeftOut => true,
             Examination::Other | Examination::TooLarge | Examination::Frontend => {
-                let interval = (since.elapsed() / 4).clamp(PARENT_INTERVAL.min, PARENT_INTERVAL.max);
+                let interval = (since.elapsed() / AGE_DIVISOR).clamp(PARENT_INTERVAL.min, PARENT_INTERVAL.max);
                 self.examined_at.elapsed() >= interval
             }
         }
@@ -397,7 +402,8 @@ fn read_running_stat(process: &ProcDir) -> Result<Option<ProcessStat>, ReadError
 /// Time since the start of a process, which `/proc/PID/stat` gives in ticks.
 fn process_age(start_time: u64) -> Duration {
     // USER_HZ: the unit in /proc/PID/stat is a hundredth of a second on every architecture.
-    let started = Duration::from_millis(start_time.saturating_mul(10));
+    const TICK_MS: u64 = 10;
+    let started = Duration::from_millis(start_time.saturating_mul(TICK_MS));
     // The start time counts from the boot, suspended time included.
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let since_boot = Duration::new(now.tv_sec.try_into().unwrap_or(0), now.tv_nsec.try_into().unwrap_or(0));

@@ -26,6 +26,7 @@ pub struct Route<'a> {
 impl Route<'_> {
     /// Whether a connection belongs to this hop.
     fn has_ends_of(&self, hop: &HopSeen) -> bool {
+        // A hop has at least one lane, and all lanes lead to the same receiver.
         let receiver_pid = self.lanes[0].to.map(|end| end.pid);
         self.ends == hop.ends() && self.endpoint == hop.endpoint && receiver_pid == hop.to.map(|end| end.pid)
     }

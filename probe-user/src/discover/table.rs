@@ -11,14 +11,14 @@ impl fmt::Display for Topology {
         if self.confirmed_engines().next().is_none() {
             writeln!(f, "no engine found")?;
         }
-        for (i, engine) in self.confirmed_engines().enumerate() {
-            if i > 0 {
+        for (index, engine) in self.confirmed_engines().enumerate() {
+            if index > 0 {
                 writeln!(f)?;
             }
-            writeln!(f, "engine {}: {engine}", i + 1)?;
+            writeln!(f, "engine {}: {engine}", index + 1)?;
         }
-        for (i, candidate) in self.unconfirmed_engines().enumerate() {
-            if i == 0 {
+        for (index, candidate) in self.unconfirmed_engines().enumerate() {
+            if index == 0 {
                 writeln!(
                     f,
                     "\ncandidates without a connection between two roles (an engine that is starting, or only a title):"

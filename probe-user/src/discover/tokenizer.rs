@@ -12,9 +12,11 @@ use crate::proc::{ProcDir, ReadError, split_strings};
 const MAX_ARGUMENT_BYTES: usize = 4 << 20;
 /// Maximum size of a tokenizer.
 const MAX_TOKENIZER_BYTES: usize = 128 << 20;
+/// Maximum size of a file that names a revision of a model.
+const MAX_REVISION_BYTES: usize = 1 << 10;
 const FILE_NAME: &str = "tokenizer.json";
 
-/// Result of `find` for the first command line of the engine's processes that has one, and that process.
+/// Calls `find` with the command line of each process of the engine. Returns its first result, with the process.
 fn find_in_commands<T>(engine: &Engine, find: impl Fn(EngineKind, &[String]) -> Option<T>) -> Option<(ProcDir, T)> {
     let kind = engine.kind?;
     engine.processes.iter().find_map(|process| {
@@ -60,9 +62,8 @@ fn read_named_tokenizer(process: &ProcDir, name: &str) -> Result<Vec<u8>, String
     // There is no such directory, so it may be the name of a model in the cache.
     let variables = split_strings(&process.environment(MAX_ARGUMENT_BYTES).unwrap_or_default());
     let model = hub_cache(&variables).join(format!("models--{}", name.replace('/', "--")));
-    let revision = root.read(&model.join("refs/main"), 1 << 10);
-    let revision = revision.map_err(|_| local_error_text)?;
-    let revision = String::from_utf8_lossy(&revision);
+    let revision_file = root.read(&model.join("refs/main"), MAX_REVISION_BYTES).map_err(|_| local_error_text)?;
+    let revision = String::from_utf8_lossy(&revision_file);
     // The cache has a folder for each revision, and `refs/main` names the current one.
     let cached = model.join("snapshots").join(revision.trim()).join(FILE_NAME);
     root.read(&cached, MAX_TOKENIZER_BYTES).map_err(|error| format!("{}: {error}", cached.display()))

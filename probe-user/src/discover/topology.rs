@@ -113,8 +113,8 @@ impl Engine {
         self.processes.iter().find(|process| process.id.pid == pid)
     }
 
-    /// Processes to probe: those at an end of a hop that carries or may carry output, and those with a server inside. Other ranks of a
-    /// source send no output.
+    /// Processes to probe. They are at an end of a hop that carries or may carry output, or have a server inside. Other ranks of a source
+    /// send no output.
     pub fn on_token_path(&self) -> impl Iterator<Item = &Process> {
         let output_hops = self.hops.iter().filter(|hop| hop.carries != Carries::Requests);
         let ends = output_hops.flat_map(|hop| [hop.from, hop.to]).flatten();
@@ -122,7 +122,7 @@ impl Engine {
         self.processes.iter().filter(move |process| pids.contains(&process.id.pid) || process.inner_server.is_some())
     }
 
-    /// Main process of the engine, according to its role; otherwise the oldest.
+    /// Process with the role of a main process. If there is none, the oldest process of the engine.
     pub fn main_process(&self) -> Option<&Process> {
         self.processes
             .iter()
@@ -167,7 +167,8 @@ impl Topology {
         engines
     }
 
-    /// Confirmed engines with a stated role; without any, the confirmed ones; without any, the others.
+    /// The confirmed engines with a stated role. If there is none, all confirmed engines. If there is none of them either, the unconfirmed
+    /// ones.
     fn engines_by_certainty(&self) -> Vec<&Engine> {
         let confirmed: Vec<&Engine> = self.confirmed_engines().collect();
         if confirmed.is_empty() {
@@ -177,8 +178,9 @@ impl Topology {
         if named.is_empty() { confirmed } else { named }
     }
 
-    /// Chooses the engines to attach to: those of the processes `named` by the user. Without any, the confirmed engines, or those of them
-    /// with a stated role. An unconfirmed one is chosen only if there is no other.
+    /// Chooses the engines to attach to, which are those of the processes `named` by the user. If the user named none, chooses the
+    /// confirmed engines, or only those with a stated role if there are any. An unconfirmed engine is then chosen only if it is the only
+    /// one.
     pub fn pick_engines(&self, named: &[RoleSpec]) -> Result<Vec<&Engine>, PickError> {
         let choice = if named.is_empty() { self.engines_by_certainty() } else { self.engines_of(named) };
         if choice.is_empty() {

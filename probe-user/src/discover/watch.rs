@@ -18,13 +18,13 @@ use crate::opener_client;
 use crate::proc::{Listing, ProcDir, ReadError, list_pids, stat};
 
 const MAX_PROCESSES: usize = 65_536;
-/// How many times [`DiscoverOptions::socket_interval`] passes between scans of the kernel's tables while no candidate opens or closes a socket.
-/// Only a connection that was being established at the last scan can then be new.
+/// How many times [`DiscoverOptions::socket_interval`] passes between scans of the kernel's tables while no candidate opens or closes a
+/// socket. Only a connection that was being established at the last scan can then be new.
 const UNCHANGED_INTERVALS: u32 = 6;
 
-/// Whether less time than `interval` has passed since that time. False if it never was.
+/// Whether less time than `interval` has passed since the time `since`. False without such a time.
 fn has_been_less_than(interval: Duration, since: Option<Instant>) -> bool {
-    since.is_some_and(|since| since.elapsed() < interval)
+    since.is_some_and(|time| time.elapsed() < interval)
 }
 
 /// Keeps a [`Topology`] up to date.
@@ -76,9 +76,9 @@ impl Watcher {
         &self.topology
     }
 
-    /// Scans again. Costs a directory listing and a short read per engine process. Examines new processes, and lists the processes'
-    /// sockets when the processes have changed or [`DiscoverOptions::socket_interval`] has passed. Scans the kernel's tables when the sockets differ. Returns
-    /// whether the topology has changed.
+    /// Scans again, and returns whether the topology has changed. Costs a directory listing and a short read per engine process. Examines
+    /// new processes. Lists the sockets if the processes have changed or [`DiscoverOptions::socket_interval`] has passed. Scans the
+    /// kernel's tables if the sockets differ.
     pub fn poll(&mut self) -> Result<bool, DiscoverError> {
         let pids = self.list_other_pids()?;
         let has_opener_ended = opener_client::has_ended();
@@ -90,9 +90,9 @@ impl Watcher {
             return Ok(false);
         }
         self.sockets_listed_at = Some(Instant::now());
-        let is_same = self.update_sockets();
+        let are_sockets_same = self.update_sockets();
         let links_interval = self.options.socket_interval * UNCHANGED_INTERVALS;
-        if !changed && is_same && has_been_less_than(links_interval, self.links_found_at) {
+        if !changed && are_sockets_same && has_been_less_than(links_interval, self.links_found_at) {
             return Ok(false);
         }
         self.links_found_at = Some(Instant::now());
@@ -145,6 +145,7 @@ impl Watcher {
         let mut found = find_links(&candidates, &processes, &self.sockets, &mut self.diag_sockets);
         // After the socket scan, so that every connected process has its I/O threads as well.
         self.cache.find_io_threads();
+        // Listed again, because the search for threads has changed the candidates.
         let candidates: Vec<&Candidate> = self.cache.candidates().into_iter().map(|(candidate, _)| candidate).collect();
         let mut unread: Vec<u32> = Vec::new();
         for (candidate, sockets) in candidates.iter().zip(&self.sockets) {
@@ -174,12 +175,13 @@ impl Watcher {
             blind_spots.push(BlindSpot::OpenerEnded);
         }
         blind_spots.extend(self.own.blind_spots(self.cache.refused_count(), !engines.is_empty()));
-        let roles: Vec<_> = candidates.iter().map(|c| c.id).zip(roles).collect();
+        let roles: Vec<_> = candidates.iter().map(|candidate| candidate.id).zip(roles).collect();
         self.cache.keep_roles(&roles);
         Topology { engines, frontends: self.cache.frontends(), blind_spots, roles: role_names }
     }
 
-    /// What is unknown about a candidate: its libzmq if it has a role, or else the role if the user named the process.
+    /// What is unknown about a candidate. With a role, that is a libzmq that could not be read. Without one, it is the role, if the user
+    /// named the process.
     fn blind_spot_of_candidate(&self, candidate: &Candidate, has_role: bool, role_names: &str) -> Option<BlindSpot> {
         let pid = candidate.id.pid;
         if has_role {
@@ -207,7 +209,7 @@ impl Watcher {
         })
     }
 
-    /// Local pids of processes that have the id `pid` inside their containers.
+    /// Local pids of processes that have the id `pid` inside their containers. Omits processes whose status cannot be read.
     fn pids_outside(&self, pid: u32) -> Result<Vec<u32>, DiscoverError> {
         let mut pids = self.list_other_pids()?.items;
         pids.retain(|&outside| {

@@ -68,7 +68,8 @@ impl ConnectionTracker {
         Some(ConnectionStep::Closed { end, unacknowledged: Some(head.unacknowledged.into()) })
     }
 
-    /// Interprets the record of a write or a read: that the socket did not accept all, that bytes before these were missed, and the bytes.
+    /// Interprets the record of a write or a read. Its steps come in this order: the socket did not accept all, bytes before these were
+    /// missed, and these bytes.
     fn interpret_bytes<'a>(&mut self, record: &Record<'a>) -> [Option<ConnectionStep<'a>>; 3] {
         let head = &record.head;
         // A negative number is an error: the socket accepted nothing.

@@ -65,6 +65,7 @@ fn field_offset(btf: &Btf, struct_name: &str, path: &str) -> Result<u32, Missing
 
 /// Reads all required offsets from the running kernel's types.
 pub(crate) fn find_egress_offsets(btf: &Btf) -> Result<Places, MissingField> {
+    // The number of the system call, and its first three arguments.
     let [number, first, second, third] = REGISTERS;
     Ok(Places {
         calls: CALLS,

@@ -40,11 +40,12 @@ impl SystemCall {
         let nothing = std::ptr::null::<u8>();
         let zero = 0_usize;
         let none = -1_i64;
+        let unknown_command = 9999_usize;
         // SAFETY: no command 9999 exists (EINVAL); a null attribute is not read (EFAULT); -1 is not a descriptor (EBADF);
         // `process_vm_readv` copies zero bytes.
         let returned = unsafe {
             match self {
-                Self::Bpf => libc::syscall(libc::SYS_bpf, 9999_usize, nothing, zero),
+                Self::Bpf => libc::syscall(libc::SYS_bpf, unknown_command, nothing, zero),
                 Self::PerfEventOpen => libc::syscall(libc::SYS_perf_event_open, nothing, zero, none, none, zero),
                 Self::PidfdGetfd => libc::syscall(libc::SYS_pidfd_getfd, none, zero, zero),
                 Self::ProcessVmReadv => {

@@ -59,7 +59,7 @@ impl Helper {
         Ok(Self { requests, slow_requests: Mutex::new(our_end), ring: Mutex::new(ring.map(Some)) })
     }
 
-    /// Takes the ring of the loaded programs, which has one reader: a second call fails.
+    /// Takes the ring of the loaded programs. A second call fails, because the ring has only one reader.
     pub(crate) fn take_ring(&self) -> Result<LoadedRing, Refusal> {
         match &mut *self.ring.lock().unwrap_or_else(PoisonError::into_inner) {
             Ok(ring) => {
@@ -161,7 +161,8 @@ fn request_about_library(
     request: &HelperRequest,
     library: BorrowedFd<'_>,
 ) -> Result<(), Refusal> {
-    // The prober must be able to end although the library's file system does not answer: it gets a descriptor without open file.
+    // The prober must be able to end although the library's file system does not answer. So it gets a descriptor that only locates the
+    // file.
     let located = foreign::locate_only(library).map_err(|error| Refusal::Kernel(format!("the library: {error}")))?;
     exchange_messages(connection, request, Some(located.as_fd())).map(drop)
 }
@@ -190,6 +191,7 @@ pub(crate) struct HelperAnswer {
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 
+/// Refusal for a helper that has exited, or whose reply is malformed.
 fn helper_exited() -> Refusal {
     Refusal::Kernel(String::from("the process that attaches probes for tokengap has exited"))
 }

@@ -58,7 +58,7 @@ pub(crate) enum HelperReply {
 }
 
 impl HelperReply {
-    /// The reply to a request; the reason of a refusal may be cut.
+    /// The reply to a request. Cuts the reason of a refusal to [`MAX_TEXT`] bytes, so that the reply fits into [`REPLY_BYTES`].
     pub(crate) fn of_result(result: Result<LoadedFacts, Refusal>) -> Self {
         match result {
             Ok(facts) => Self::Done(facts),
@@ -76,7 +76,7 @@ const MAX_PIECE: usize = 32 << 10;
 /// Maximum size of a message with content.
 pub(crate) const PIECE_BYTES: usize = MAX_PIECE + 64;
 
-/// Messages with this content, of which the last is marked.
+/// Splits content into encoded messages of bounded size, of which the last is marked.
 pub(crate) fn content_to_pieces(content: &[u8]) -> Vec<Vec<u8>> {
     let mut pieces = Vec::new();
     let mut rest = content;

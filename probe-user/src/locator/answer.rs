@@ -11,7 +11,7 @@ pub(crate) const ANSWER_BYTES: usize = 1024;
 /// The probe points, or why there are none.
 pub(crate) type LocatorAnswer = Result<ProbePoints, String>;
 
-/// Encodes what was found in a library, or why it was not; the reason may be cut.
+/// Encodes an answer. Cuts the reason of a failure to [`MAX_TEXT`] bytes, so that the answer fits into [`ANSWER_BYTES`].
 pub(crate) fn answer_to_bytes(answer: LocatorAnswer) -> Vec<u8> {
     encode_message(&answer.map_err(|mut why| {
         why.truncate(why.floor_char_boundary(MAX_TEXT));

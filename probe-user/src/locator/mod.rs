@@ -39,7 +39,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Length of a request.
 const REQUEST_BYTES: usize = 4;
 
-/// The [`Sought`] of a request with this number: 0 is the functions, others are the method of a server.
+/// The [`Sought`] of a request with this number: 0 is the functions, others are the method of a server, counted from 1. `None` if there is
+/// no such server.
 pub fn sought_by_number(number: u32, servers: &[InnerServer]) -> Option<Sought> {
     let Some(server) = number.checked_sub(1) else { return Some(Sought::Functions) };
     Some(Sought::Method(servers.get(server as usize)?.methods))
@@ -62,8 +63,9 @@ pub fn answer_once(sought: Sought, library: &RegularFile, mut output: impl io::W
     output.write_all(&answer_to_bytes(found.map_err(|error| error.to_string())))
 }
 
-/// Serves requests on `socket` until its other end is closed. `command_for` returns the process for a request's number; its standard input is a
-/// socket with a descriptor that locates the library ([`receive_library`]), and its standard output takes the answer.
+/// Serves requests on `socket` until its other end is closed. `command_for` returns the command of the process for a request's number.
+/// Standard input of that process is a socket with a descriptor that locates the library ([`receive_library`]). Its standard output takes
+/// the answer.
 pub fn supervise(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -> io::Result<()> {
     let mut killed: Vec<Child> = Vec::new();
     let mut buffer = [0; REQUEST_BYTES];
@@ -72,8 +74,9 @@ pub fn supervise(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -
         if received.bytes == 0 {
             return Ok(());
         }
-        // One whose file system does not answer may end only later.
+        // Forgets the killed processes that have ended. One whose file system does not answer may end only later.
         killed.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        // A malformed request gets no answer, and its descriptors are closed.
         if received.bytes != REQUEST_BYTES {
             continue;
         }
@@ -142,8 +145,8 @@ impl Locator {
         Self { supervisor: Mutex::new(supervisor), cached: Mutex::default() }
     }
 
-    /// Probe points of a library with this identity, whose descriptor may locate it only, for the [`Sought`] with this number. Waits as long
-    /// as `peer` is open, but not for the analysis of another library if this one is known.
+    /// Probe points of a library with this identity, whose descriptor may locate it only, for the [`Sought`] with this number. Waits as
+    /// long as `peer` is open, but not for the analysis of another library if this one is known.
     pub(crate) fn find_probe_points(
         &self,
         sought_number: u32,

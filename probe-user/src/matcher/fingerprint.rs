@@ -69,6 +69,7 @@ fn hash_ends(bytes: &[u8]) -> u64 {
 fn hash_bytes(bytes: &[u8]) -> u64 {
     // The lanes do not depend on each other, so the CPU works on all four at a time.
     let mut lanes = [1, 2, 3, bytes.len() as u64];
+    // A block has a word of eight bytes for each lane.
     let mut blocks = bytes.chunks_exact(32);
     for block in &mut blocks {
         for (lane, chunk) in lanes.iter_mut().zip(block.chunks_exact(8)) {

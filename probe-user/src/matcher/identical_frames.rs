@@ -58,7 +58,7 @@ impl IdenticalFrames {
         self.expected.iter().any(|frame| are_identical(frame, fingerprint))
     }
 
-    /// Whether a frame like this one was expected; if so, it is not expected again.
+    /// Returns whether a frame with this fingerprint was expected. Such a frame is then no longer expected.
     pub(super) fn take_expected(&mut self, fingerprint: &Fingerprint) -> bool {
         let Some(index) = self.expected.iter().position(|frame| are_identical(frame, fingerprint)) else {
             return false;
@@ -68,6 +68,7 @@ impl IdenticalFrames {
     }
 }
 
+/// Whether two frames have the same content, as far as it was copied. An equal length alone does not count.
 fn are_identical(a: &Fingerprint, b: &Fingerprint) -> bool {
     a.agreement_with(b) > Agreement::Length
 }

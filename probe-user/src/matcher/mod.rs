@@ -165,7 +165,7 @@ impl Matcher {
         NumberedSend { frame, lost_before }
     }
 
-    /// The socket's lane that a send with this number continues; otherwise adds a new one.
+    /// The lane of the socket, if a send with this number continues it. Otherwise adds a new lane.
     fn find_or_add_lane(&mut self, socket: SocketId, seq: u64) -> &mut SendingLane {
         if let Some(&index) = self.lane_of_sender.get(&socket)
             && self.lanes[index].continues_with(seq, self.limits.max_in_flight)
@@ -179,7 +179,7 @@ impl Matcher {
         &mut self.lanes[index]
     }
 
-    /// Records that the socket refused its last frame.
+    /// Records that the socket refused its last frame, and returns the frame. `None` if the socket has no lane.
     pub fn record_refused_send(&mut self, call: &Call) -> Option<FrameRef> {
         let lane = &mut self.lanes[*self.lane_of_sender.get(&call.socket)?];
         lane.remove_refused(call.seq);
@@ -223,7 +223,7 @@ impl Matcher {
         Unmatched::Unsent
     }
 
-    /// Returns the frame that the application has processed.
+    /// Returns the frame that the application has processed; `None` if it is not the last matched frame of the socket.
     pub fn processed_frame(&self, call: &Call) -> Option<FrameRef> {
         let last = self.receivers.get(&call.socket)?.last?;
         (last.seq == call.seq).then_some(last.frame)
@@ -288,7 +288,8 @@ impl Matcher {
         }
     }
 
-    /// Finds a received frame by its position, after this number of unobserved receipts. `head`: the best of the lanes' first frames.
+    /// Finds a received frame by its position, after this number of unobserved receipts. `head` is the best of the lanes' first frames.
+    /// `None` if the order does not decide.
     fn find_by_order(
         &self,
         own_lanes: &[usize],
@@ -334,6 +335,7 @@ impl Matcher {
         lanes.iter().filter(|lane| self.head_agreement(**lane, fingerprint) == Some(agreement)).count() > 1
     }
 
+    /// How well the first frame of a lane agrees; `None` if there is none, or its send was not observed.
     fn head_agreement(&self, lane: usize, fingerprint: &Fingerprint) -> Option<Agreement> {
         let send = self.lanes[lane].frame_at(0)?.observed?;
         Some(send.fingerprint.agreement_with(fingerprint))
@@ -352,7 +354,7 @@ impl Matcher {
         self.receivers.entry(socket).or_default().identical.explain_skipped(lane, &skipped)
     }
 
-    /// Searches lanes without a receiver, then lanes that ZMQ distributes to several.
+    /// Searches lanes without a receiver, then lanes with another receiver, whose frames ZMQ may distribute to several.
     fn find_in_other_lanes(&self, own_lanes: &[usize], fingerprint: &Fingerprint) -> Option<FoundFrame> {
         let has_receiver = |lane: &usize| !self.lanes[*lane].receivers.is_empty();
         let other_lanes = || (0..self.lanes.len()).filter(|lane| !own_lanes.contains(lane));
@@ -374,6 +376,7 @@ struct AgreeingHead {
 }
 
 impl AgreeingHead {
+    /// Sort key, whose maximum is the frame with the best agreement. Of several, the oldest is preferred, then that of the last lane.
     fn preference(&self) -> (Agreement, Reverse<MonoNs>, usize) {
         (self.agreement, Reverse(self.sent_at), self.lane)
     }

@@ -78,7 +78,7 @@ pub fn serve(socket: BorrowedFd<'_>, permitted: Permitted) -> io::Result<()> {
         if !received.descriptors.is_empty() {
             continue;
         }
-        // Only this thread adds to the count.
+        // Only this thread adds to the count. At the limit, the new connection is closed.
         if connections.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
             connections.fetch_sub(1, Ordering::Relaxed);
             continue;
@@ -91,6 +91,7 @@ pub fn serve(socket: BorrowedFd<'_>, permitted: Permitted) -> io::Result<()> {
             }
             counted.fetch_sub(1, Ordering::Relaxed);
         });
+        // Without a thread, nothing else takes the connection from the count.
         if thread.is_err() {
             connections.fetch_sub(1, Ordering::Relaxed);
         }
@@ -111,7 +112,7 @@ struct RequestPace {
 }
 
 impl RequestPace {
-    /// Counts a request. Returns how long it must wait, beyond the limit of the interval.
+    /// Counts a request. Returns how long it must wait if the limit of the interval is exceeded, else `None`.
     fn count_request(&mut self) -> Option<Duration> {
         if self.since.elapsed() >= PACE_INTERVAL {
             *self = Self { since: Instant::now(), requests: 0 };
@@ -168,7 +169,7 @@ impl OpenerServer {
         }
     }
 
-    /// Answers a request for a file that the user named, or for one of a process.
+    /// Answers a request about a process, or about a file that the user named.
     fn answer_request(&self, request: &OpenRequest) -> Result<OpenerAnswer, ReadError> {
         match request {
             OpenRequest::Process(process, request) => self.answer_process_request(*process, request),
@@ -183,12 +184,14 @@ impl OpenerServer {
         }
     }
 
+    /// Path of the file that the user named, by its index. Any other index is refused.
     fn path_of_named(&self, index: u32) -> Result<&PathBuf, ReadError> {
         self.files.get(index as usize).ok_or(ReadError::Denied)
     }
 
     /// Answers a request about a process of an engine. Any other process is refused.
     fn answer_process_request(&self, key: ProcessKey, request: &ProcessRequest) -> Result<OpenerAnswer, ReadError> {
+        // This process is the opener, so it asks no other one.
         let process = ProcDir::with_opener(key.pid, None)?;
         // Another process has the id now.
         if process.inode()? != key.inode {
@@ -269,7 +272,8 @@ fn send_reply(connection: BorrowedFd<'_>, answer: Result<OpenerAnswer, ReadError
     let answer = match answer {
         Ok(answer) => answer,
         Err(error) => {
-            return Ok(channel::send_message(connection, &encode_message(&ReplyPiece::single(Err(error))), &[])?);
+            let refusal = ReplyPiece::single(Err(error));
+            return Ok(channel::send_message(connection, &encode_message(&refusal), &[])?);
         }
     };
     let mut rest = answer.content.as_slice();

@@ -19,19 +19,19 @@ pub(super) struct ProcessAccount {
     groups: Vec<u32>,
 }
 
-/// User and groups of the process with this `status`. Refuses one that has the rights of several users: a process of a user may execute a
-/// program with the rights of root at any time.
+/// User and groups of the process with this `status`. Refuses a process that has the rights of several users, because any process may
+/// execute a program with the rights of root.
 pub(super) fn parse_account(status: &[u8]) -> Result<ProcessAccount, ReadError> {
     let user = only_id(status, "Uid:").ok_or(ReadError::Denied)?;
     let group = only_id(status, "Gid:").ok_or(ReadError::Denied)?;
-    let groups = status_field(status, "Groups:").ok_or(ReadError::Denied)?.split_ascii_whitespace();
-    let groups: Result<Vec<u32>, _> = groups.map(str::parse).collect();
+    let group_words = status_field(status, "Groups:").ok_or(ReadError::Denied)?.split_ascii_whitespace();
+    let groups: Result<Vec<u32>, _> = group_words.map(str::parse).collect();
     Ok(ProcessAccount { user, group, groups: groups.map_err(|_| ReadError::Denied)? })
 }
 
 /// Calls `open` with the rights of an account on files, and no capability for files. Where this process may not take other ids, `open` has
-/// those of its own user; root keeps its capabilities too, since then the process that asks has stayed root as well. If the rights cannot be
-/// restored, the process ends.
+/// those of its own user. Root without that right also keeps its capabilities, since then the process that asks has stayed root as well. If
+/// the rights cannot be restored, this process ends.
 pub(super) fn with_rights_of<T>(account: &ProcessAccount, open: impl FnOnce() -> T) -> Result<T, ReadError> {
     let own_capabilities = capabilities(None)?;
     let own_account = ProcessAccount { user: geteuid().as_raw(), group: getegid().as_raw(), groups: Vec::new() };

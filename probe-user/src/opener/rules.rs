@@ -42,7 +42,7 @@ struct ProgramOfProcess {
 }
 
 impl ExaminedProcesses {
-    /// `named` are the ids of processes that run now. Later ones with these ids are others.
+    /// Remembers the processes that have the ids `named` now. A later process with one of these ids is not one of them.
     pub(super) fn new(engines: Engines, named: &[u32]) -> Self {
         let named = named.iter().filter_map(|pid| ProcDir::with_opener(*pid, None).ok()).collect();
         Self { engines, named, known: Mutex::default() }
@@ -65,6 +65,7 @@ impl ExaminedProcesses {
             return Ok(false);
         }
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        // Forgotten processes are examined again, which costs time only.
         if known.len() >= MAX_REMEMBERED {
             known.clear();
         }
@@ -90,6 +91,7 @@ impl ExaminedProcesses {
     }
 }
 
+/// Whether a path is that of an extension with an engine's server.
 fn is_engine_extension(path: &Path, engines: Engines) -> bool {
     let mut servers = engines.iter().filter_map(|engine| engine.inner_server());
     servers.any(|server| (server.is_extension)(path))
@@ -123,7 +125,8 @@ const DIST_INFO: &[u8] = b".dist-info";
 /// Whether a name in a folder of packages is needed to find the release of an engine.
 pub(super) fn is_package_name(name: &[u8], engines: Engines) -> bool {
     let mut sources = engines.iter().filter_map(|engine| engine.package()).flat_map(|package| package.source);
-    name.ends_with(DIST_INFO) || sources.any(|file| file.split('/').next().is_some_and(|top| top.as_bytes() == name))
+    name.ends_with(DIST_INFO)
+        || sources.any(|file| file.split('/').next().is_some_and(|folder| folder.as_bytes() == name))
 }
 
 #[cfg(test)]

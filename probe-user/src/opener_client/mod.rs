@@ -66,6 +66,7 @@ impl OpenerReply {
         self.numbers[0]
     }
 
+    /// The descriptor of the reply. An error if the opener sent none.
     pub(crate) fn into_file(self) -> Result<OwnedFd, ReadError> {
         self.descriptor.ok_or(ReadError::Os(Errno::PROTO))
     }
@@ -85,10 +86,10 @@ impl Opener {
         self.named.iter().position(|named| named == path).and_then(|index| u32::try_from(index).ok())
     }
 
-    /// Sends a request on a free connection, or on a new one.
+    /// Sends a request on a free connection, or on a new one. A connection that fails is closed.
     pub(crate) fn send_request(&self, request: &OpenRequest) -> Result<OpenerReply, ReadError> {
-        let idle = lock(&self.idle).pop();
-        let connection = match idle {
+        let idle_connection = lock(&self.idle).pop();
+        let connection = match idle_connection {
             Some(connection) => connection,
             None => self.open_connection()?,
         };
@@ -121,7 +122,8 @@ impl Opener {
     }
 }
 
-/// Sends a request and receives its whole reply. The outer error is one of the connection.
+/// Sends a request and receives its whole reply. An outer error means that the connection has failed. An inner error is the opener's
+/// answer.
 fn exchange_messages(connection: &OwnedFd, request: &OpenRequest) -> Result<Result<OpenerReply, ReadError>, Errno> {
     channel::send_message(connection.as_fd(), &encode_message(request), &[])?;
     let mut buffer = vec![0; REPLY_BYTES];

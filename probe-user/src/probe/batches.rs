@@ -82,8 +82,8 @@ fn method_batches(entry: u64, target: u32) -> Vec<Batch> {
     vec![Batch::at_entries(ZMQ, called), Batch::at_returns(ZMQ_RETURNED, returned)]
 }
 
-/// Probe points in libc. If no scheduler program measures the time in a poll, they include the returns of polls. Return probes are attached
-/// first; the return of a poll whose entry was not observed is ignored.
+/// Probe points in libc. `with_returns`: also at the returns of polls, which is needed if no scheduler program measures the time in a poll.
+/// Return probes are attached first, because the return of a poll whose entry was not observed is ignored.
 pub(crate) fn poll_batches(
     probe_points: &ProbePoints,
     target: u32,
@@ -108,9 +108,10 @@ fn accept_batches(probe_points: &ProbePoints, target: u32) -> Result<Vec<Batch>,
     Ok(vec![Batch::at_returns(ACCEPTED, returns.to_vec())])
 }
 
-/// Probe points in OpenSSL. Return probes are attached first; the return of a write whose entry was not observed is ignored.
+/// Probe points in OpenSSL. Return probes are attached first, because the return of a write whose entry was not observed is ignored.
 fn tls_batches(probe_points: &ProbePoints, target: u32) -> Result<Vec<Batch>, ProbePointsError> {
     let tls_write_ex = Cookie::new(ProbePoint::TlsWriteEx, target);
+    // Both writes call the inner function, if it was found.
     let writes = if let Some(inner) = probe_points.tls_write {
         vec![(inner, tls_write_ex)]
     } else {
@@ -126,6 +127,7 @@ fn tls_batches(probe_points: &ProbePoints, target: u32) -> Result<Vec<Batch>, Pr
     Ok(non_empty([Batch::at_returns(TLS_RETURNED, writes), Batch::at_entries(TLS_ENTERED, entries)]))
 }
 
+/// The batches that have probe points.
 fn non_empty<const N: usize>(batches: [Batch; N]) -> Vec<Batch> {
     batches.into_iter().filter(|batch| !batch.points.is_empty()).collect()
 }

@@ -199,8 +199,8 @@ impl Probe {
         Ok(())
     }
 
-    /// Observes the messages that `pid` passes to a server inside it, instead of those it sends through libzmq. Call this before the process
-    /// is added.
+    /// Observes the messages that `pid` passes to a server inside it, instead of those it sends through libzmq. Call this before the
+    /// process is added.
     pub fn observe_inner_server(&mut self, pid: u32, server: InnerServer) {
         self.inner_servers.insert(pid, server);
     }
@@ -213,12 +213,12 @@ impl Probe {
     /// Passes new observations to `emit`, oldest first, and returns their number. If there are none, waits up to `patience`, since
     /// records do not wake the reader. Reads for a limited time ([`Probe::has_unread`]).
     pub fn poll(&mut self, patience: Duration, mut emit: impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
-        let mut seen = self.poll_for(READ_LIMIT, &mut emit)?;
-        if seen == 0 && !patience.is_zero() {
+        let mut observations = self.poll_for(READ_LIMIT, &mut emit)?;
+        if observations == 0 && !patience.is_zero() {
             self.wait_for_records(patience)?;
-            seen = self.poll_for(READ_LIMIT, emit)?;
+            observations = self.poll_for(READ_LIMIT, emit)?;
         }
-        Ok(seen)
+        Ok(observations)
     }
 
     /// Passes new observations to `emit` for about `limit`, without waiting for any, and returns their number.
@@ -227,6 +227,7 @@ impl Probe {
         let mut observations = self.read_records(deadline, &mut emit)?;
         if self.noticed.is_none() && self.housekeeping_at.elapsed() >= HOUSEKEEPING_INTERVAL {
             self.noticed = Some(self.notice_changes()?);
+            // Records that were written before the changes may have come since the first read.
             observations += self.read_records(deadline, &mut emit)?;
         }
         // Losses and exits are reported after the records from before them.
@@ -260,7 +261,8 @@ impl Probe {
         Ok(known_threads)
     }
 
-    /// Attaches the programs that serve all targets. `can_observe_sleep`: those of the scheduler also show which threads sleep in a poll.
+    /// Attaches the programs that serve all targets. `can_observe_sleep`: the programs of the scheduler also show which threads sleep in a
+    /// poll.
     fn attach_groups(&mut self, can_observe_sleep: bool) {
         if self.options.scheduler {
             match self.kernel.attach_group(Group::Scheduler) {
@@ -268,7 +270,7 @@ impl Probe {
                 Err(refusal) => self.record_refusal(Feature::Scheduler, None, refusal),
             }
         }
-        // Without the scheduler programs, the time in a poll needs its return as well.
+        // Without the scheduler programs, the time in a poll needs the return of the poll as well, which only uprobes on libc observe.
         if self.options.polls && self.observes_sleep {
             match self.kernel.attach_group(Group::KernelPolls) {
                 Ok(()) => self.polls_in_kernel = true,
@@ -282,7 +284,7 @@ impl Probe {
         self.targets.iter().position(|slot| slot.pid == pid && !slot.is_free)
     }
 
-    /// Assigns an entry to the process and returns its index. Its sends are not observed yet.
+    /// Assigns an entry to the process and returns its index. The sends of the process are not observed yet.
     fn register_target(&mut self, target: Target) -> Result<usize, ProbeError> {
         // Shows the exit of the process, whose id may then belong to another.
         let pidfd =
@@ -318,11 +320,12 @@ impl Probe {
         self.change_table(TableChange::Watch { target: index as u32, capture, counts_sends })
     }
 
+    /// Changes a table of the kernel's programs.
     fn change_table(&mut self, change: TableChange) -> Result<(), ProbeError> {
         self.kernel.change_table(change).map_err(|refusal| tables_error(&refusal))
     }
 
-    /// Attaches all uprobes that a process needs. Those that cannot be attached are added to the missing parts.
+    /// Attaches all uprobes that a process needs. Features that cannot be attached are recorded for [`Probe::degraded`].
     fn attach_to_target(&mut self, index: usize) {
         let pid = self.targets[index].pid;
         // Before libzmq, so that the delivery of every received frame is observed.
@@ -400,7 +403,7 @@ impl Probe {
         sought: Sought,
         library: &Library,
     ) -> Result<(), AttachError> {
-        // No process has the id 0.
+        // No process has the id 0, so nothing is left out.
         let Some(pid) = NonZeroU32::new(self.targets[target_index].pid) else { return Ok(()) };
         let target = UprobeTarget { index: target_index as u32, pid };
         // The kernel would resolve the library's own path again, and reach another file if the process has replaced it.
@@ -423,7 +426,7 @@ impl Probe {
         self.record_degraded(Degraded::from_failure(feature, pid, self.permissions, error_with_causes(error)));
     }
 
-    /// Adds a missing part, once.
+    /// Records a missing feature for [`Probe::degraded`], once.
     fn record_degraded(&mut self, degraded: Degraded) {
         if !self.degraded.contains(&degraded) {
             self.degraded.push(degraded);

@@ -118,7 +118,7 @@ impl Probe {
 
     /// Passes noticed losses and exits to `emit`. Returns their number.
     pub(super) fn report_changes(&mut self, noticed: NoticedChanges, emit: &mut impl FnMut(Observation<'_>)) -> usize {
-        let mut count = noticed.losses.map_or(0, |totals| self.losses.report_new(&totals, &Loss::ALL, emit));
+        let mut reported = noticed.losses.map_or(0, |totals| self.losses.report_new(&totals, &Loss::ALL, emit));
         for pid in noticed.exited_pids {
             // Its entry may have been released, or reused by another process.
             let Some(index) = self.target_index(pid) else { continue };
@@ -128,9 +128,9 @@ impl Probe {
             self.kernel.detach_target(index as u32);
             self.release_target(index);
             emit(Observation::Exited { pid });
-            count += 1;
+            reported += 1;
         }
-        count
+        reported
     }
 
     /// Ends the observation of these processes. Their records that were not read may be attributed to a process added later.

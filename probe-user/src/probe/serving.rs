@@ -76,7 +76,7 @@ impl Probe {
         Ok(true)
     }
 
-    /// Passes the ports of a process that has become the target `index` to the kernel side.
+    /// Passes the ports of a process that has become the target `index` to the kernel side. Passes none if its arrivals are not observed.
     pub(super) fn enter_listeners(&mut self, pid: u32, index: u32) -> Result<(), ProbeError> {
         let ListeningPorts { ports, network_namespace } = self.serving.listeners.get(&pid).cloned().unwrap_or_default();
         for port in ports.into_iter().take(MAX_LISTENERS as usize) {
@@ -86,7 +86,8 @@ impl Probe {
         Ok(())
     }
 
-    /// Observes when a target accepts connections. Without that, only the time of the accept is unknown.
+    /// Observes when a target accepts connections, if its arrivals are observed. A failure is only logged, because then only the time of
+    /// the accept is unknown.
     pub(super) fn attach_accepts(&mut self, index: usize) {
         let pid = self.targets[index].pid;
         if !self.serving.listeners.contains_key(&pid) {
@@ -109,8 +110,8 @@ impl Probe {
         }
     }
 
-    /// Observes only the writes of `pid` to TCP sockets: it gets no uprobes. Returns whether they are observed. In a separate pid namespace
-    /// they are not, because there the kernel side learns a process by its uprobes.
+    /// Observes only the writes of `pid` to TCP sockets, without uprobes. Returns whether the writes are observed. In a separate pid
+    /// namespace they are not, because there the kernel side learns a process by its uprobes.
     pub fn observe_writes(&mut self, pid: u32) -> Result<bool, ProbeError> {
         let limits = Serves { written: CAPTURE, ..Serves::default() };
         if !load::is_in_initial_pid_namespace() || !self.observe_serving(pid, limits)? {
@@ -121,7 +122,8 @@ impl Probe {
         Ok(true)
     }
 
-    /// Observes the plain bytes of a serving target's TLS connections if [`ProbeOptions::tls`](crate::ProbeOptions::tls) requests it.
+    /// Observes the plain bytes of a serving target's TLS connections if [`ProbeOptions::tls`](crate::ProbeOptions::tls) requests it. Does
+    /// nothing if they are observed already.
     pub(super) fn attach_tls(&mut self, index: usize) {
         let slot = &self.targets[index];
         let pid = slot.pid;
@@ -152,7 +154,8 @@ impl Probe {
         self.change_table(TableChange::IgnoreTls { connection: ssl_address })
     }
 
-    /// Passes the capture limits of a process that is the target `index` to the kernel side: zeros if it does not serve clients.
+    /// Passes the capture limits of a process that is the target `index` to the kernel side. They are zero if the process does not serve
+    /// clients.
     pub(super) fn update_serving(&mut self, pid: u32, index: u32) -> Result<(), ProbeError> {
         let serves = self.serving.capture_limits.get(&pid).copied().unwrap_or_default();
         self.change_table(TableChange::Serve { target: index, serves })

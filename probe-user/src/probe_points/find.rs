@@ -114,7 +114,7 @@ pub(super) fn find_received_point(code: MachineCode<'_>, function: u64) -> Optio
     None
 }
 
-/// Finds where a send has failed: after its call, where -1 becomes the result.
+/// Finds where a send has failed: the first instruction after its call at which -1 becomes the result.
 pub(super) fn find_refused_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
     let outer = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
     if let Some(point) = find_error_return_after(code, &outer.call, outer.state) {
@@ -199,7 +199,8 @@ fn is_call_or_tail_jump(instruction: &Instruction) -> bool {
     matches!(instruction.code(), Code::Call_rel32_64 | Code::Jmp_rel32_64)
 }
 
-/// First point after a call where the function's result becomes -1, which libzmq compiles to `mov eax, -1`. `state` is that before the call.
+/// First point after a call where the function's result becomes -1, which libzmq compiles to `mov eax, -1`. `state` is the state before the
+/// call.
 fn find_error_return_after(code: MachineCode<'_>, call: &Instruction, state: MachineState) -> Option<SocketPoint> {
     code.find_on_paths(call.next_ip(), state.after_call(), |instruction, state| {
         let sets_result_to_minus_one = instruction.code() == Code::Mov_r32_imm32

@@ -55,7 +55,7 @@ impl<'a> LoadedSegment<'a> {
         })
     }
 
-    /// Its bytes from an address on; `None` if the file has none there.
+    /// Bytes of the segment from an address on. `None` if the file has no bytes there.
     pub(super) fn bytes_from(&self, address: u64) -> Option<&'a [u8]> {
         let offset = address.checked_sub(self.address)?;
         self.bytes.get(usize::try_from(offset).ok()?..)
@@ -90,7 +90,7 @@ impl<'a> Image<'a> {
         let segments: Vec<LoadedSegment<'a>> =
             headers.iter().filter_map(|header| LoadedSegment::from_header(header, elf.endian(), file)).collect();
         let loaded_bytes: usize = segments.iter().map(|segment| segment.bytes.len()).sum();
-        // All segments of a hostile file may be the same bytes, which would be searched once for each.
+        // All segments of a hostile file may be the same bytes, which would be searched once for each. Twice the file is tolerated.
         if loaded_bytes > file.len().saturating_mul(2) {
             return Err(ImageError::Overlap);
         }
@@ -102,8 +102,8 @@ impl<'a> Image<'a> {
         let table = self.elf.elf_dynamic_symbol_table();
         check_limit("exported symbols", table.len(), MAX_SYMBOLS)?;
         let endian = self.elf.endian();
-        let strings = self.elf.elf_section_table().section(table.string_section());
-        let strings = strings.and_then(|section| section.data(endian, self.elf.data())).unwrap_or_default();
+        let string_section = self.elf.elf_section_table().section(table.string_section());
+        let strings = string_section.and_then(|section| section.data(endian, self.elf.data())).unwrap_or_default();
         let mut exports = Vec::new();
         for symbol in table.iter() {
             if symbol.is_undefined(endian) {

@@ -15,6 +15,10 @@ use probe_ebpf::{Kept, Register};
 
 /// Maximum number of instructions examined in one function.
 const MAX_INSTRUCTIONS: usize = 400;
+/// Size of a 64-bit register, and of what `push` stores.
+const WORD_BYTES: i64 = 8;
+/// Size of an `int`.
+const INT_BYTES: i64 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TrackedValue {
@@ -28,8 +32,9 @@ pub(super) enum TrackedValue {
 }
 
 impl TrackedValue {
+    /// Size of the value in memory, in bytes.
     const fn size(self) -> i64 {
-        if matches!(self, Self::Number(_)) { 4 } else { 8 }
+        if matches!(self, Self::Number(_)) { INT_BYTES } else { WORD_BYTES }
     }
 }
 
@@ -94,6 +99,7 @@ impl MachineCode<'_> {
         let mut visited = BTreeSet::new();
         while let Some((ip, mut state)) = pending.pop() {
             // Where two paths meet, the instruction is visited with the state of the first.
+            // At the limit, the search ends without the instructions that are left.
             if visited.len() == MAX_INSTRUCTIONS || !visited.insert(ip) {
                 continue;
             }
@@ -209,6 +215,7 @@ impl MachineState {
         Some(base.wrapping_add(instruction.memory_displacement64() as i64))
     }
 
+    /// Value of the base register of a memory operand; unknown if it is no 64-bit register, such as the instruction pointer.
     fn base_register(&self, base: Reg) -> TrackedValue {
         if base.is_gpr64() { self.register(base) } else { TrackedValue::Unknown }
     }
@@ -221,10 +228,10 @@ impl MachineState {
     /// Applies `push` of this value.
     fn push_value(&mut self, value: TrackedValue) {
         if let TrackedValue::Frame(top) = self.register(Reg::RSP) {
-            let top = top.wrapping_sub(8);
-            self.set_register(Reg::RSP, TrackedValue::Frame(top));
-            self.forget_slots(top, 8);
-            self.slots.insert(top, value);
+            let new_top = top.wrapping_sub(WORD_BYTES);
+            self.set_register(Reg::RSP, TrackedValue::Frame(new_top));
+            self.forget_slots(new_top, WORD_BYTES);
+            self.slots.insert(new_top, value);
         }
     }
 
@@ -233,7 +240,7 @@ impl MachineState {
         let TrackedValue::Frame(top) = self.register(Reg::RSP) else {
             return TrackedValue::Unknown;
         };
-        self.set_register(Reg::RSP, TrackedValue::Frame(top.wrapping_add(8)));
+        self.set_register(Reg::RSP, TrackedValue::Frame(top.wrapping_add(WORD_BYTES)));
         self.slots.remove(&top).unwrap_or(TrackedValue::Unknown)
     }
 
@@ -331,7 +338,7 @@ impl MachineState {
             Code::Mov_r64_rm64 | Code::Mov_rm64_r64 | Code::Lea_r64_m => return self.execute_move(instruction),
             Code::Mov_r32_rm32 | Code::Mov_rm32_r32 => {
                 let moved = self.operand_number(instruction, 1).map_or(TrackedValue::Unknown, TrackedValue::Number);
-                return self.store_first_operand(instruction, moved, 4);
+                return self.store_first_operand(instruction, moved, INT_BYTES);
             }
             Code::Sub_rm64_imm8 | Code::Sub_rm64_imm32 | Code::Add_rm64_imm8 | Code::Add_rm64_imm32
                 if instruction.op0_register() == Reg::RSP =>
@@ -346,7 +353,7 @@ impl MachineState {
         self.forget_written(instruction);
     }
 
-    /// Applies an addition to, or subtraction from, the stack pointer: they release and reserve room in the frame.
+    /// Applies an addition to the stack pointer, which releases room in the frame, or a subtraction, which reserves room.
     fn move_stack_pointer(&mut self, instruction: &Instruction) {
         let amount = instruction.immediate(1) as i64;
         let change = if instruction.mnemonic() == Mnemonic::Sub { amount.wrapping_neg() } else { amount };
@@ -374,10 +381,10 @@ impl MachineState {
     /// Applies a move of 64 bits, or the calculation of an address.
     fn execute_move(&mut self, instruction: &Instruction) {
         let moved = self.second_operand(instruction);
-        self.store_first_operand(instruction, moved, 8);
+        self.store_first_operand(instruction, moved, WORD_BYTES);
     }
 
-    /// Value of the second operand of a move; for `lea`, its address.
+    /// Value of the second operand of a move. For `lea`, the address that the operand names.
     fn second_operand(&self, instruction: &Instruction) -> TrackedValue {
         if instruction.op1_kind() == OpKind::Register {
             return self.register(instruction.op1_register());

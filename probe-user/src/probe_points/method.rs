@@ -1,7 +1,8 @@
 //! Methods of `CPython` extensions that are built with `PyO3`.
 //!
-//! Such a library is stripped and exports only its module's initialiser. `PyO3` keeps a table of each class's methods, in read-only data with
-//! relocations: function, name and its length with the final zero, documentation and its length, flags. The relocations name the function.
+//! Such a library is stripped and exports only its module's initialiser. `PyO3` keeps a table of each class's methods, in read-only data
+//! with relocations: function, name and its length with the final zero, documentation and its length, flags. The relocations name the
+//! function.
 
 use std::collections::{HashMap, HashSet};
 
@@ -67,12 +68,12 @@ fn find_name<'s>(segments: &'s [LoadedSegment<'_>], method: &str) -> impl Iterat
 
 /// Whether the pointer at this address, to a name of this length, is a field of a table entry.
 fn is_name_field(segments: &[LoadedSegment<'_>], address: u64, length_bytes: u64) -> bool {
-    let length = address.checked_add(LENGTH).and_then(|at| word_at(segments, at));
-    let flags = address.checked_add(FLAGS).and_then(|at| word_at(segments, at));
+    let length = address.checked_add(LENGTH).and_then(|field| word_at(segments, field));
+    let flags = address.checked_add(FLAGS).and_then(|field| word_at(segments, field));
     length == Some(length_bytes) && flags.is_some_and(|flags| flags as u32 == FAST_WITH_KEYWORDS)
 }
 
-/// The 64 bits at an address of the data.
+/// The 64 bits at an address of the data; `None` if the file has no bytes there.
 fn word_at(segments: &[LoadedSegment<'_>], address: u64) -> Option<u64> {
     let bytes = segments.iter().find_map(|segment| segment.bytes_from(address))?;
     Some(u64::from_le_bytes(*bytes.first_chunk()?))

@@ -112,7 +112,7 @@ impl ProbePoints {
         let mut tls_write_ex = None;
         for ExportedSymbol { name, address } in exports {
             let known = FUNCTIONS.iter().zip(&mut probe_points.functions).find(|(function, _)| **function == name);
-            // A symbol may have several versions; use the first.
+            // A symbol may have several versions. The first sets the function, and further ones are skipped here.
             let Some((_, function @ None)) = known else { continue };
             let Some(segment) = find_code_segment(&image, address) else { continue };
             // Only the code of x86-64 is decoded.
@@ -160,6 +160,7 @@ struct CodeSegment<'a> {
 }
 
 impl CodeSegment<'_> {
+    /// Offset in the file of an address in this segment.
     fn file_offset_of(&self, address: u64) -> u64 {
         address.wrapping_sub(self.code.address).wrapping_add(self.file_offset)
     }

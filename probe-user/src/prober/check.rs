@@ -78,8 +78,8 @@ fn uses_zmq(path: &[u8], servers: &[InnerServer]) -> bool {
     is_libzmq_name(file_name(path)) || server_number_of_extension(path, servers).is_some()
 }
 
-/// What is looked for in a library with this path for a set of probe points ([`crate::locator::sought_by_number`]). `None` if the set belongs to
-/// other libraries.
+/// Number of what a set of probe points needs of the library with this path ([`crate::locator::sought_by_number`]). `None` if the set
+/// belongs to other libraries.
 fn sought_in_library(set: PointSet, path: &[u8], servers: &[InnerServer]) -> Option<u32> {
     let name = file_name(path);
     match set {
@@ -97,6 +97,7 @@ fn server_number_of_extension(path: &[u8], servers: &[InnerServer]) -> Option<u3
     u32::try_from(index + 1).ok()
 }
 
+/// Last part of a path; empty if there is none.
 fn file_name(path: &[u8]) -> &[u8] {
     Path::new(OsStr::from_bytes(path)).file_name().map_or(b"", OsStr::as_bytes)
 }

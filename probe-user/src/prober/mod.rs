@@ -101,7 +101,7 @@ impl ProberServer {
         self.kernel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `work` with the programs; returns the refusal if they could not be loaded.
+    /// Calls `work` with the programs. Returns the refusal if the programs could not be loaded.
     fn with_kernel<T>(&self, work: impl FnOnce(&mut KernelSide) -> Result<T, Refusal>) -> Result<T, Refusal> {
         match &mut *self.lock_kernel() {
             Ok(kernel) => work(kernel),
@@ -129,7 +129,7 @@ impl ProberServer {
         }
     }
 
-    /// Waits for a request, and shows the kernel's log meanwhile.
+    /// Waits for a request and shows the kernel's log meanwhile. Returns at once if there is no log to show.
     fn wait_for_request(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         while self.flush_log() {
             if poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&LOG_INTERVAL))? > 0 {
@@ -152,7 +152,7 @@ impl ProberServer {
         let Some(request) = decode_message(message) else {
             return send_reply(socket, Err(not_a_request()), &[]);
         };
-        let done = match request {
+        let result = match request {
             HelperRequest::Start => Err(not_a_request()),
             HelperRequest::DiagSocket { pid } => {
                 return match open_diag_socket(pid) {
@@ -177,7 +177,7 @@ impl ProberServer {
             HelperRequest::Analyse { pid, set } => match files {
                 [library] => {
                     let library = ClaimedLibrary { pid, set, file: library.as_fd() };
-                    // Only fills the cache of analyses.
+                    // Only fills the cache of analyses, which does not depend on the target.
                     self.find_probe_points(0, &library, socket).map(drop)
                 }
                 _ => Err(not_a_request()),
@@ -191,7 +191,7 @@ impl ProberServer {
                 Ok(())
             }),
         };
-        send_reply(socket, done.map(|()| LoadedFacts::default()), &[])
+        send_reply(socket, result.map(|()| LoadedFacts::default()), &[])
     }
 
     /// Checks the claim, and finds the probe points for the target with this index. Waits as long as `peer` is open.
@@ -218,8 +218,8 @@ impl ProberServer {
 
     /// Attaches the set. The process must live on until it is attached, so that its id cannot mean another one in between.
     fn attach_library(&self, target: u32, library: &ClaimedLibrary<'_>, peer: BorrowedFd<'_>) -> Result<(), Refusal> {
-        let id = i32::try_from(library.pid).ok().and_then(Pid::from_raw);
-        let id = id.ok_or_else(|| process_has_exited(library.pid))?;
+        let valid_id = i32::try_from(library.pid).ok().and_then(Pid::from_raw);
+        let id = valid_id.ok_or_else(|| process_has_exited(library.pid))?;
         let pid = NonZeroU32::new(library.pid).ok_or_else(|| process_has_exited(library.pid))?;
         let pidfd = pidfd_open(id, PidfdFlags::empty()).map_err(|error| Refusal::from_error(&error))?;
         let batches = self.find_probe_points(target, library, peer)?;
@@ -227,7 +227,7 @@ impl ProberServer {
             for batch in &batches {
                 kernel.attach_uprobes(target, pid, batch, library.file)?;
             }
-            // A pidfd is readable once its process has exited. After the attach: an id reused before it would be noticed here, too.
+            // A pidfd is readable once its process has exited. It is checked after the attach, so that an id reused before is noticed, too.
             let ready_count = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&Timespec::default()));
             if ready_count.is_ok_and(|ready| ready > 0) {
                 kernel.detach_target(target);

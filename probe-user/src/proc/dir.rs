@@ -22,6 +22,9 @@ use crate::opener_client::{self, Opener, OpenerReply};
 /// Maximum size of a file about a thread.
 const MAX_THREAD_FILE_BYTES: usize = 4096;
 
+/// Initial capacity for the target of a link. A longer target only costs another allocation.
+const USUAL_LINK_BYTES: usize = 128;
+
 /// Lists at most `limit` pids.
 pub(crate) fn list_pids(limit: usize) -> Result<Listing<u32>, ReadError> {
     list_numbers(open_dir(CWD, "/proc")?, limit)
@@ -75,6 +78,7 @@ impl ProcDir {
         read_to_limit(&File::from(self.open_file(name)?), limit)
     }
 
+    /// Opens a file of the directory in this process, not through the opener.
     fn open_file(&self, name: &str) -> Result<OwnedFd, ReadError> {
         Ok(openat(&self.dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
     }
@@ -105,7 +109,7 @@ impl ProcDir {
         read_to_limit(&File::from(self.open_environment()?), limit)
     }
 
-    /// Path that a link leads to, in the process's own root.
+    /// Path that a link leads to, in the process's own root. Read through the opener if there is one.
     pub(crate) fn link(&self, link: ProcessLink) -> Result<PathBuf, ReadError> {
         match self.ask_opener(ProcessRequest::Link(link)) {
             Some(opened) => Ok(PathBuf::from(OsString::from_vec(opened?.content))),
@@ -114,7 +118,7 @@ impl ProcDir {
     }
 
     fn read_link(&self, name: &str) -> Result<PathBuf, ReadError> {
-        let target = readlinkat(&self.dir, name, Vec::with_capacity(128))?;
+        let target = readlinkat(&self.dir, name, Vec::with_capacity(USUAL_LINK_BYTES))?;
         Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
     }
 
@@ -144,7 +148,7 @@ impl ProcDir {
         }
     }
 
-    /// Its sockets, and whether it uses `io_uring`. Reads at most `limit` descriptors.
+    /// The sockets of the process, and whether it uses `io_uring`. Reads at most `limit` descriptors.
     pub(crate) fn list_descriptors(&self, limit: usize) -> Result<Listing<OpenDescriptor>, ReadError> {
         let limit_u32 = u32::try_from(limit).unwrap_or(u32::MAX);
         if let Some(opened) = self.ask_opener(ProcessRequest::Descriptors { limit: limit_u32 }) {
@@ -162,7 +166,7 @@ impl ProcDir {
         Ok(Listing { items: found.collect(), is_truncated: fds.is_truncated })
     }
 
-    /// Its sockets. Reads at most `limit` descriptors.
+    /// The sockets of the process. Reads at most `limit` descriptors.
     pub(crate) fn list_sockets(&self, limit: usize) -> Result<Listing<SocketDescriptor>, ReadError> {
         let descriptors = self.list_descriptors(limit)?;
         let sockets = descriptors.items.into_iter().filter_map(|descriptor| match descriptor {
@@ -172,7 +176,7 @@ impl ProcDir {
         Ok(Listing { items: sockets.collect(), is_truncated: descriptors.is_truncated })
     }
 
-    /// Opens a mapped library itself: by its path if that still has the same inode, otherwise through `map_files`.
+    /// Opens a mapped library. Uses its path if that still has the same inode, otherwise `map_files`.
     pub(crate) fn open_library(&self, file: &MappedFile) -> Result<RegularFile, ReadError> {
         // The device is not compared, since overlayfs shows different ones in `maps` and `stat`.
         let expected = ExpectedFile { inode: Some(file.inode), ..ExpectedFile::ANY };
@@ -313,7 +317,7 @@ impl ProcessRoot<'_> {
     }
 }
 
-/// The path as one of a request. A relative one begins at the root.
+/// The path in the form that a request needs. A relative path begins at the root. An error if it does not fit a request.
 fn path_from_root(path: &Path) -> Result<PathBuf, ReadError> {
     let path = Path::new("/").join(path);
     if fits_request(&path) { Ok(path) } else { Err(ReadError::Gone) }

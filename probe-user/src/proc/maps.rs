@@ -45,8 +45,8 @@ pub(crate) fn parse_mapped_files(text: &[u8]) -> Vec<MappedFile> {
     text.split(|&byte| byte == b'\n').filter_map(|line| parse_new_file(line, &mut seen)).collect()
 }
 
-/// Parses a line such as `7f12-7f34 r-xp 00002000 fe:00 247030      /usr/lib/x.so (deleted)`, and adds its file to `seen`. `None` as well
-/// if it was there before: most lines are further mappings of a file.
+/// Parses a line such as `7f12-7f34 r-xp 00002000 fe:00 247030      /usr/lib/x.so (deleted)`, and adds its file to `seen`. `None` if the
+/// line is not about a file, or if the file was in `seen` before. Most lines are further mappings of a file.
 fn parse_new_file(line: &[u8], seen: &mut HashSet<FileKey>) -> Option<MappedFile> {
     let slash = line.iter().position(|&byte| byte == b'/')?;
     let head = std::str::from_utf8(&line[..slash]).ok()?;
@@ -105,6 +105,7 @@ fn parse_executable_mapping(line: &[u8]) -> Option<ExecutableMapping<'_>> {
     let mut fields = head.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
     let permissions = fields.next()?.as_bytes();
+    // `r-xp`: the third character is the right to execute.
     if permissions.get(2) != Some(&b'x') {
         return None;
     }

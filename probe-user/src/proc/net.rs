@@ -6,6 +6,8 @@ use super::{Listing, ProcDir, ReadError};
 
 /// Maximum length of a line of a TCP table in bytes.
 const MAX_LINE_BYTES: usize = 256;
+/// Number of hexadecimal digits of 32 bits.
+const WORD_DIGITS: usize = 8;
 
 /// A TCP socket with an inode. An orphan or a `TIME_WAIT` socket has none and belongs to no process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,14 +57,15 @@ fn parse_tcp_line(line: &[u8]) -> Option<TcpSocket> {
         "0A" => TcpState::Listening,
         _ => TcpState::Other,
     };
-    // Queues, timer, retransmissions, user and timeout come between.
+    // The queues, the timer, the retransmissions, the user and the timeout come between.
     let inode = fields.nth(5)?.parse().ok().filter(|&inode| inode != 0)?;
     Some(TcpSocket { local, remote, state, inode })
 }
 
-/// The four bytes of an address whose 8 digits begin at `at`.
-fn address_word(digits: &str, at: usize) -> Option<[u8; 4]> {
-    Some(u32::from_str_radix(digits.get(at..at + 8)?, 16).ok()?.to_ne_bytes())
+/// The four bytes of an address whose [`WORD_DIGITS`] digits begin at `start`.
+fn address_word(digits: &str, start: usize) -> Option<[u8; 4]> {
+    let word_digits = digits.get(start..start + WORD_DIGITS)?;
+    Some(u32::from_str_radix(word_digits, 16).ok()?.to_ne_bytes())
 }
 
 /// Parses `0100007F:7569`, or 32 digits for IPv6: each 32-bit word in this machine's byte order. An IPv4-mapped IPv6 address becomes IPv4,
@@ -74,8 +77,8 @@ fn parse_address(text: &str) -> Option<SocketAddr> {
         8 => IpAddr::V4(Ipv4Addr::from(address_word(ip, 0)?)),
         32 => {
             let mut bytes = [0; 16];
-            for (i, four) in bytes.chunks_exact_mut(4).enumerate() {
-                four.copy_from_slice(&address_word(ip, i * 8)?);
+            for (index, word) in bytes.chunks_exact_mut(4).enumerate() {
+                word.copy_from_slice(&address_word(ip, index * WORD_DIGITS)?);
             }
             Ipv6Addr::from(bytes).to_canonical()
         }
@@ -104,13 +107,14 @@ pub(crate) fn parse_unix_table(text: &[u8], limit: usize) -> Listing<UnixSocket>
 /// is no stream socket or has no name.
 fn parse_unix_line(line: &[u8]) -> Option<UnixSocket> {
     const SO_ACCEPTCON: u32 = 0x1_0000;
+    const STREAM_TYPE: &str = "0001";
     let mut rest = line;
     // The fields before the name cannot be split off at once, because the name may contain spaces.
     let _address = next_field(&mut rest)?;
     let _reference_count = next_field(&mut rest)?;
     let _protocol = next_field(&mut rest)?;
     let flags = u32::from_str_radix(next_field(&mut rest)?, 16).ok()?;
-    let is_stream = next_field(&mut rest)? == "0001";
+    let is_stream = next_field(&mut rest)? == STREAM_TYPE;
     let _state = next_field(&mut rest)?;
     let inode = next_field(&mut rest)?.parse().ok().filter(|&inode| inode != 0)?;
     // Connecting sides have no name.
@@ -121,7 +125,7 @@ fn parse_unix_line(line: &[u8]) -> Option<UnixSocket> {
     Some(UnixSocket { inode, is_listening: flags & SO_ACCEPTCON != 0, name: name.to_vec(), peer: None })
 }
 
-/// Takes the next field of a line, which ends with a space.
+/// Returns the next field of a line, which ends with a space, and removes it from `rest`.
 fn next_field<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
     let start = rest.iter().position(|&byte| byte != b' ')?;
     let end = start + rest[start..].iter().position(|&byte| byte == b' ')?;

@@ -50,7 +50,8 @@ pub(crate) fn state_letter(stat: &[u8]) -> Option<char> {
     fields_after_name(stat)?.next()?.chars().next()
 }
 
-/// Pids of a process from this procfs's pid namespace inwards (`NSpid`). The last is the pid that the process itself sees.
+/// Pids of a process from this procfs's pid namespace inwards (`NSpid`). The last is the pid that the process itself sees. Empty if they
+/// cannot be parsed.
 pub(crate) fn parse_ns_pids(status: &[u8]) -> Vec<u32> {
     // Kernels without pid namespaces have no such field.
     let Some(field) = status_field(status, "NSpid:") else { return Vec::new() };

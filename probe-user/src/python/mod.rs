@@ -83,7 +83,8 @@ pub struct PythonStacks {
 }
 
 impl PythonStacks {
-    /// Starts a thread that takes up to `hertz` samples a second, of the processes of [`Self::sample_processes`]. Fails only if no thread can be started.
+    /// Starts a thread that takes up to `hertz` samples a second of the processes of [`Self::sample_processes`]. Fails only if no thread
+    /// can be started.
     pub fn start(hertz: u32) -> std::io::Result<Self> {
         let hertz = hertz.clamp(1, MAX_HERTZ);
         let cost = SamplingCost { hertz, ..SamplingCost::default() };
@@ -178,7 +179,7 @@ enum OpenAttempt {
 }
 
 impl SampledProcess {
-    /// Tries to open a reader of the process. Its limitation or a final refusal is added to `shared`.
+    /// Tries to open a reader of the process. Adds a limitation of the reader, or a final refusal, to `shared`.
     fn open_reader(&mut self, now: Instant, shared: &Mutex<SharedState>) -> OpenAttempt {
         let why = match StackReader::open(self.pid) {
             Ok(reader) => {
@@ -207,7 +208,7 @@ impl SamplingThread {
     /// Reads all stacks `hertz` times a second, until the thread should stop.
     fn sample_until_stopped(mut self, hertz: u32) {
         let period = Duration::from_secs(1) / hertz;
-        let mut next = Instant::now();
+        let mut next_reading = Instant::now();
         let mut last_report = ReportTime::now();
         while !lock(&self.shared).should_stop {
             self.update_processes();
@@ -221,20 +222,20 @@ impl SamplingThread {
             if last_report.instant.elapsed() >= REPORT_INTERVAL {
                 self.send_report(&mut last_report);
             }
-            next += period;
+            next_reading += period;
             let now = Instant::now();
             // Readings that are late are counted and not made up for.
-            if let Some(behind) = now.checked_duration_since(next) {
+            if let Some(behind) = now.checked_duration_since(next_reading) {
                 let missed = behind.as_nanos() / period.as_nanos();
                 lock(&self.shared).cost.late += missed as u64;
-                next = now;
+                next_reading = now;
             } else {
-                thread::sleep(next - now);
+                thread::sleep(next_reading - now);
             }
         }
     }
 
-    /// Takes over the wanted processes, if they have changed.
+    /// Takes over the wanted processes, if they have changed. Processes that stay keep their readers.
     fn update_processes(&mut self) {
         let Some(wanted) = lock(&self.shared).wanted.take() else { return };
         self.processes.retain(|process| wanted.contains(&process.pid));
@@ -258,13 +259,15 @@ impl SamplingThread {
         });
     }
 
-    /// Reports the current interval and forgets processes that have exited.
+    /// Sends the samples of the interval since the last report, forgets processes that have exited, and updates the CPU time of this
+    /// thread.
     fn send_report(&mut self, last_report: &mut ReportTime) {
         let now = ReportTime::now();
         let interval_ns = now.at.since(last_report.at);
         for process in &mut self.processes {
             let Some(reader) = &mut process.reader else { continue };
             let threads = reader.take_stacks();
+            // No stack could be read in the interval.
             if threads.is_empty() {
                 continue;
             }

@@ -95,7 +95,7 @@ impl StackReader {
         true
     }
 
-    /// Adds a stack with the thread id that the process itself sees.
+    /// Adds a stack with the thread id that the process itself sees. Omits a stack whose thread is not known here.
     fn add_stack_of_namespaced_thread(&mut self, stack: &StackTrace) {
         let Some(tid_in_namespace) = stack.os_thread_id.and_then(|id| u32::try_from(id).ok()) else {
             return;
@@ -114,6 +114,7 @@ impl StackReader {
         self.tallies.entry(tid).or_default().add_stack(functions, stack.owns_gil);
     }
 
+    /// Returns the counts of each thread since the last call, and begins a new interval.
     pub(super) fn take_stacks(&mut self) -> Vec<ThreadStacks> {
         let tallies = std::mem::take(&mut self.tallies);
         tallies.into_iter().map(|(tid, tally)| tally.into_stacks(tid)).collect()
@@ -139,6 +140,7 @@ fn function_of_frame(frame: &py_spy::Frame) -> Function {
     Function::new(&frame.name, frame.short_filename.as_ref().unwrap_or(&frame.filename))
 }
 
+/// Whether a process has this id.
 fn is_alive(pid: u32) -> bool {
     Path::new("/proc").join(pid.to_string()).exists()
 }
@@ -169,7 +171,7 @@ impl ThreadIds {
             return Some(tid_in_namespace);
         }
         if !self.current_ids.contains_key(&tid_in_namespace)
-            && self.listed_at.is_none_or(|at| at.elapsed() > LIST_INTERVAL)
+            && self.listed_at.is_none_or(|time| time.elapsed() > LIST_INTERVAL)
         {
             self.listed_at = Some(Instant::now());
             self.current_ids = self.list_ids();
@@ -191,7 +193,8 @@ impl ThreadIds {
 
 /// A task's id in its innermost pid namespace.
 fn namespaced_id(task: &Path) -> Option<u32> {
-    parse_ns_pids(&kernel::read(task.join("status"), kernel::MAX_STATUS_BYTES).ok()?).last().copied()
+    let status = kernel::read(task.join("status"), kernel::MAX_STATUS_BYTES).ok()?;
+    parse_ns_pids(&status).last().copied()
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ impl Function {
     }
 }
 
+/// The text without control characters, cut to [`MAX_NAME_LENGTH`] characters.
 fn displayable_name(text: &str) -> String {
     text.chars().filter(|character| !character.is_control()).take(MAX_NAME_LENGTH).collect()
 }
@@ -84,7 +85,7 @@ impl StackTally {
         }
     }
 
-    /// Returns the counts of at most [`MAX_FUNCTIONS`] functions.
+    /// Returns the counts of at most [`MAX_FUNCTIONS`] functions, those that were innermost most often.
     pub(super) fn into_stacks(self, tid: u32) -> ThreadStacks {
         let mut functions: Vec<(Function, Hits)> = self.functions.into_iter().collect();
         functions.sort_by(|(function, hits), (other, other_hits)| {

@@ -62,7 +62,7 @@ impl DumpTrigger {
         self.scheduled.take().map(|dump| dump.reason)
     }
 
-    /// Schedules a dump if a severe finding has started since the last one and the limits permit it.
+    /// Schedules a dump if a severe finding has started since the last dump and the limits permit it.
     fn schedule_dump<'a>(
         &mut self,
         now: MonoNs,
@@ -73,7 +73,8 @@ impl DumpTrigger {
             let is_severe = finding.active && finding.verdict.severity >= self.rules.min_severity;
             let key = FindingKey::from(finding);
             let is_wanted = is_severe && !self.is_too_soon(now) && !self.dumped_findings.contains(&key);
-            // A finding skipped because of a limit is checked again while it is active. Counting the dumps reads a folder, so it comes last.
+            // A finding skipped because of a limit is checked again while it is active. Counting the dumps reads a folder, so it comes
+            // last.
             if is_wanted && !self.is_at_the_limit(dump_count) {
                 self.dumped_findings.insert(key);
                 let at = MonoNs(now.0.saturating_add(DUMP_DELAY_NS));

@@ -11,6 +11,7 @@ use crate::units::format_bytes;
 
 /// Name prefix of dumps.
 const DUMP_PREFIX: &str = "tokengap-hindsight-";
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// Location of a ring, and the conditions for dumping it.
 #[derive(Clone, Debug)]
@@ -26,7 +27,7 @@ pub struct RingOptions {
 }
 
 impl RingOptions {
-    /// The ring of one of several runs.
+    /// The ring of a run, if there are several runs. Its path contains the name of the run.
     pub(super) fn of_run(&self, name: &str) -> Self {
         let file = self.file.as_ref().map(|path| recording::path_of_run(path, name));
         Self { file, run: Some(name.to_owned()), ..self.clone() }
@@ -60,7 +61,8 @@ struct RunningDump {
 }
 
 impl HindsightRing {
-    /// Creates the file of the ring, with a name of this process if the options have none. `force` replaces an existing file.
+    /// Creates the file of the ring. If the options have no path, the name of the file contains the id of this process. `force` replaces an
+    /// existing file.
     pub(super) fn open(ring: &RingOptions, force: bool, header: &RecordingHeader) -> Result<Self, RecordError> {
         let path = match &ring.file {
             Some(path) => path.clone(),
@@ -76,7 +78,7 @@ impl HindsightRing {
         })
     }
 
-    /// Writes a tick. Starts a dump if one is due, and returns a message about it.
+    /// Writes a tick. Starts a dump if one is due, and returns a message about it. `closing` makes the report input that ends the dump.
     pub(super) fn process_tick(
         &mut self,
         now: MonoNs,
@@ -94,7 +96,7 @@ impl HindsightRing {
 
     /// Starts a dump into a new file beside the ring, and returns a message with its name.
     pub(super) fn start_dump(&mut self, reason: &str, closing: &ReportInput) -> String {
-        let second = trace::clock::wall_now_ns() / 1_000_000_000;
+        let second = trace::clock::wall_now_ns() / SECOND_NS;
         let name = named_for_run(&format!("{DUMP_PREFIX}{second}.tgap"), self.run.as_deref());
         let path = self.recorder.path().with_file_name(name);
         match self.recorder.dump(&path, closing) {
@@ -114,6 +116,7 @@ impl HindsightRing {
             match dump.pending.poll() {
                 // Of several that have finished, the last one is shown.
                 Some(result) => message = Some(dump_message(&result, &dump.path, &dump.reason)),
+                // It is still written, so it stays in the list.
                 None => self.dumps.push(dump),
             }
         }
@@ -144,7 +147,7 @@ impl HindsightRing {
     }
 }
 
-/// Number of dumps beside the ring, including those of earlier runs.
+/// Number of dumps beside the ring, including those of earlier runs. 0 if the folder cannot be read.
 fn count_dumps_beside(ring: &Path) -> usize {
     let folder = match ring.parent() {
         // The parent of a bare file name is the empty path.

@@ -32,7 +32,7 @@ pub struct OutputFiles {
 }
 
 impl OutputFiles {
-    /// Files of one of several runs.
+    /// Files of a run, if there are several runs. Their paths contain the name of the run.
     #[must_use]
     pub fn of_run(&self, name: &str) -> Self {
         let record = self.record.as_ref().map(|path| recording::path_of_run(path, name));
@@ -117,6 +117,7 @@ impl Sink {
         self.is_remote = true;
     }
 
+    /// Returns whether no file is being written.
     fn is_idle(&self) -> bool {
         self.recording.is_none() && self.ring.is_none()
     }
@@ -249,7 +250,7 @@ impl Sink {
         })
     }
 
-    /// Detects a recording that stopped by itself: size limit, full disk, vanished mount.
+    /// Reports a recording that has stopped by itself, for example because of its size limit or a full disk. Reports it once.
     fn check_recording(&mut self) {
         let Some(reason) = self.recording.as_ref().and_then(|recorder| recorder.status().stopped) else { return };
         // It is reported once.
@@ -282,6 +283,7 @@ impl Sink {
     }
 }
 
+/// State of a file being written, for the screen.
 fn written_file(path: &Path, status: &RecordingStatus) -> WrittenFile {
     WrittenFile { name: path.display().to_string(), bytes: status.bytes, dropped: status.dropped }
 }

@@ -26,7 +26,7 @@ impl fmt::Debug for AccessToken {
     }
 }
 
-/// Reads at most one byte more than a token may have.
+/// Reads a token file. Refuses one that other users can read. The byte beyond the limit shows that a file is too long.
 fn read_secret(file: File) -> io::Result<Vec<u8>> {
     secret_file::check_secret(&file, OTHER_USERS)?;
     let mut text = Vec::new();
@@ -88,7 +88,7 @@ impl AccessToken {
         scheme.eq_ignore_ascii_case(SCHEME) && self.equals_in_constant_time(token)
     }
 
-    /// Compares in a time that depends on the length of the token only.
+    /// Compares the secret with a token that a client has sent. The time depends on the lengths only, so it does not reveal the secret.
     fn equals_in_constant_time(&self, token: &[u8]) -> bool {
         let mut difference = 0;
         for (expected, sent) in self.secret.iter().zip(token) {

@@ -1,5 +1,5 @@
-//! The endpoint of the runs of a process: HTTP/1.1 on its own thread, with limits on clients, request size and time. Snapshots of a run are made at most
-//! four times a second, regardless of the number of requests; streams read what the endpoint keeps. No client delays the run.
+//! The endpoint of the runs of a process: HTTP/1.1 on its own thread, with limits on clients, request size and time. Snapshots of a run are
+//! made at most four times a second, regardless of the number of requests; streams read what the endpoint keeps. No client delays the run.
 
 mod answer;
 mod body;
@@ -67,6 +67,10 @@ pub(super) const ENDPOINT_LIMITS: EndpointLimits = EndpointLimits {
 
 /// Send buffer of the kernel for a client, in bytes. The default grows to megabytes.
 const KERNEL_BUFFER_BYTES: usize = 64 << 10;
+/// Pause after a connection could not be accepted, for example because no file descriptor is free.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Interval of checks whether clients still stream the run.
+const STREAM_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// Maximum time for the clients of streams to receive the end of the run.
 const LAST_READ_TIMEOUT: Duration = Duration::from_millis(1_500);
 
@@ -197,7 +201,7 @@ impl RunEndpoint {
         })
     }
 
-    /// Problems for the report: those of the run's streams, and in the first run those of all clients.
+    /// Problems for the report. The first run also reports the problems of all clients of the endpoint.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = if self.is_first { self.server.counts.problems() } else { Vec::new() };
         let blocks_dropped = load_count(&self.run.store.blocks_dropped);
@@ -215,7 +219,7 @@ fn sum_counts(counts: &[(&str, u64)]) -> u64 {
     counts.iter().map(|(_, count)| count).sum()
 }
 
-/// Keeps the sections of the run, in order, until its end.
+/// Encodes the jobs of the run into sections and stores them in order, until the run ends.
 async fn keep_sections(mut jobs: Receiver<StreamJob>, mut packer: StreamPacker, store: Arc<SectionStore>) {
     while let Some(job) = jobs.recv().await {
         match job.encode_section(&mut packer) {
@@ -234,14 +238,14 @@ async fn keep_sections(mut jobs: Receiver<StreamJob>, mut packer: StreamPacker, 
             return;
         }
     }
-    // The telemetry crashed.
+    // The run's side is gone without an end: the telemetry crashed.
     store.mark_end();
 }
 
 /// Waits until no connection streams the run any more.
 async fn wait_for_streams(store: &SectionStore) {
     while load_count(&store.streaming) > 0 {
-        sleep(Duration::from_millis(10)).await;
+        sleep(STREAM_CHECK_INTERVAL).await;
     }
 }
 
@@ -251,7 +255,8 @@ struct OpenConnection {
     task: AbortHandle,
 }
 
-/// Accepts connections for ever, each in a task. At the limit, a new connection replaces one that has not sent a request, else the oldest.
+/// Accepts connections for ever, each in a task. At the limit, a new connection replaces the oldest that has not sent a request. If all
+/// have sent one, it replaces the oldest.
 async fn accept_connections(
     listener: StdListener,
     limits: EndpointLimits,
@@ -266,7 +271,7 @@ async fn accept_connections(
             // Out of file descriptors, for now.
             Err(error) => {
                 tracing::info!("metrics: cannot accept a connection: {error}");
-                sleep(Duration::from_millis(100)).await;
+                sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
@@ -302,6 +307,7 @@ async fn run_connection(
             std::future::pending::<()>().await;
         }
     };
+    // Dropped when the connection ends, or when this task is aborted.
     let _streaming = StreamingCount { connection: &state };
     let has_failed = tokio::select! {
         // A client that disconnects by itself is not counted.
@@ -317,7 +323,7 @@ async fn run_connection(
     }
 }
 
-/// Answers the requests of a connection, which has only one: it is not kept alive.
+/// Answers the only request of a connection, which is not kept alive.
 async fn serve_connection(
     stream: TcpStream,
     limits: EndpointLimits,
@@ -341,7 +347,7 @@ async fn serve_connection(
         .await
 }
 
-/// Counts a connection that streams until it ends.
+/// When dropped, subtracts the connection from the count of those that stream its run.
 struct StreamingCount<'a> {
     connection: &'a ConnectionState,
 }

@@ -19,7 +19,7 @@ pub(super) struct Environment {
 }
 
 impl Environment {
-    /// Reads the settings; `get` returns the value of a variable. One that is set but blank counts as unset.
+    /// Reads the settings. `get` returns the value of a variable. A variable that is set but blank counts as unset.
     pub(super) fn read(get: impl Fn(&str) -> Option<String>) -> anyhow::Result<Self> {
         let variable = |name: &str| get(name).filter(|value| !value.trim().is_empty());
         let attributes = parse_list_variable("OTEL_RESOURCE_ATTRIBUTES", variable)?;

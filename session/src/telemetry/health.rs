@@ -57,7 +57,7 @@ pub(super) struct EngineHealth {
     pub(super) health: Option<RunHealth>,
 }
 
-/// State of all runs together, with that of each if there are several, or if its engine is named.
+/// State of all runs together. Also has the state of each run if there are several, or if an engine is named.
 pub(super) fn health_of_runs(runs: &[EngineHealth]) -> Value {
     // A single run without an answer makes the whole dead.
     let answered: Option<Vec<RunHealth>> = runs.iter().map(|run| run.health).collect();
@@ -69,7 +69,7 @@ pub(super) fn health_of_runs(runs: &[EngineHealth]) -> Value {
     json
 }
 
-/// Health of one of several engines, with its name and address.
+/// State of a run as JSON, with the name, the port, the model and the side of its engine if the client may see them.
 fn engine_health_json(run: &EngineHealth) -> Value {
     let mut json = health_json(run.health);
     if let Some(engine) = &run.engine {
@@ -87,7 +87,7 @@ fn health_json(health: Option<RunHealth>) -> Value {
 }
 
 impl RunHealth {
-    /// State of two runs: alive if both are, attached if one is, with the tokens of both.
+    /// State of two runs together: alive if both are, and attached if one is. Tokens flow if they flow in one of the runs.
     fn combine_with(self, other: Self) -> Self {
         // Of the runs in which tokens flow, the one in which they have done so for longest.
         let since = if !self.has_flow() {

@@ -1,5 +1,5 @@
-//! Access to a run while it runs: metrics, report, recording and events on request, spans and metrics by push. A failure here, even a panic,
-//! is reported but does not affect the run.
+//! Access to a run while it runs: metrics, report, recording and events on request, spans and metrics by push. A failure here, even a
+//! panic, is reported but does not affect the run.
 
 mod access_token;
 mod endpoint;
@@ -91,7 +91,7 @@ struct JoinedPair {
 }
 
 impl JoinedPair {
-    /// Its report; `None` if it says nothing of now, because no later join has followed.
+    /// Report of the pair; `None` if the pair is too old, because no join has followed for some time.
     fn recent_report(&self) -> Option<&PairReport> {
         if self.at.elapsed() < MAX_PAIR_AGE { Some(&self.report) } else { None }
     }
@@ -221,7 +221,7 @@ impl Telemetry {
         self.with_push(|push| push.close_run());
     }
 
-    /// Publishes the final state of the run. `input` is that of the report.
+    /// Publishes the final state of the run: its metrics, health and report, and the end of its stream. `input` is the input of the report.
     pub(crate) fn serve_final_state(&mut self, analysis: &Analysis, input: &ReportInput) {
         self.catch_panic(|telemetry| telemetry.publish_metrics(analysis, input, true));
         self.publish_ended_health();
@@ -244,7 +244,7 @@ impl Telemetry {
         self.push.is_some()
     }
 
-    /// Problems, for the report.
+    /// Problems of the push and of the endpoint, and a crash, for the report.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         problems.extend(self.push.as_ref().and_then(OtlpPush::problem));
@@ -260,7 +260,7 @@ impl Telemetry {
         self.push.as_ref()?.take_message()
     }
 
-    /// Publishes the metrics of this moment to the clients of the endpoint. `is_final`: the run has ended, so they stay.
+    /// Publishes the metrics of this moment to the clients of the endpoint. `is_final`: the run has ended, so the metrics stay valid.
     fn publish_metrics(&mut self, analysis: &Analysis, input: &ReportInput, is_final: bool) {
         let pushed = self.push.as_ref().map(OtlpPush::pushed);
         if let Some(endpoint) = &self.endpoint {
@@ -271,7 +271,7 @@ impl Telemetry {
         }
     }
 
-    /// Publishes the report of this moment to the clients of the endpoint. `is_final`: the run has ended, so it stays.
+    /// Publishes the report of this moment to the clients of the endpoint. `is_final`: the run has ended, so the report stays valid.
     fn publish_report(&self, analysis: &Analysis, input: &ReportInput, is_final: bool) {
         if let Some(endpoint) = &self.endpoint {
             endpoint.report.publish(self.report(analysis, input), is_final);

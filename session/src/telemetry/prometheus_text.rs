@@ -21,7 +21,7 @@ pub(super) struct RunFamilies {
 }
 
 impl RunFamilies {
-    /// Metrics of the run of this engine; without labels if the source does not name engines.
+    /// Metrics of the run of this engine. They have no labels if the source does not name engines.
     pub(super) fn of_run(engine: Option<EngineIdentity>, families: Vec<Family>) -> Self {
         let engine = engine.unwrap_or_default();
         let mut engine_labels = Vec::new();
@@ -57,13 +57,15 @@ pub(super) fn encode_metrics(runs: Vec<RunFamilies>, accept: &str) -> Result<Met
     Ok(MetricsText { content_type: "text/plain; version=0.0.4; charset=utf-8", body })
 }
 
-/// Converts `OpenMetrics` to the older format, which marks neither units nor the end. Its comments have the whole names of `counters`.
+/// Converts `OpenMetrics` to the older format, which marks neither units nor the end. In the older format, the comments also have the whole
+/// names of `counters`.
 fn to_older_format(body: &str, counters: &[String]) -> String {
     let mut out = String::with_capacity(body.len());
     for line in body.lines() {
         if line.starts_with("# UNIT") || line.starts_with("# EOF") {
             continue;
         }
+        // A comment is `# HELP NAME TEXT` or `# TYPE NAME KIND`.
         let words: Vec<&str> = line.splitn(4, ' ').collect();
         if let ["#", comment_kind, name, rest] = words[..] {
             // In OpenMetrics, the comments of a counter name it without its suffix.
@@ -159,8 +161,8 @@ fn encode_value<S: EncodeLabelSet>(
         (_, Value::Float(value)) => metric.encode_gauge(value),
         (_, Value::Histogram(histogram)) => {
             let bounds = histogram.at_most.iter().map(|bucket| bucket.bound).chain([f64::INFINITY]);
-            let classes: Vec<(f64, u64)> = bounds.zip(histogram.counts_by_bucket()).collect();
-            metric.encode_histogram::<S>(histogram.sum, histogram.count, &classes, None)
+            let buckets: Vec<(f64, u64)> = bounds.zip(histogram.counts_by_bucket()).collect();
+            metric.encode_histogram::<S>(histogram.sum, histogram.count, &buckets, None)
         }
     }
 }

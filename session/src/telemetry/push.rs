@@ -59,7 +59,7 @@ pub(super) struct OtlpPush {
 }
 
 impl PushTarget {
-    /// Starts the sender.
+    /// Reads the environment variables of OpenTelemetry, and starts the thread that sends.
     pub(super) fn open(options: &PushOptions) -> anyhow::Result<Self> {
         let environment = Environment::read(|name| std::env::var(name).ok())?;
         let sender = PushSender::new(&options.url, &environment)?;
@@ -73,7 +73,7 @@ impl PushTarget {
         Ok(Self { options: options.clone(), queue, environment })
     }
 
-    /// Pushes a run of this source, too.
+    /// Adds the push of a further run, whose source has this name.
     pub(super) fn add_run(&self, source: &str) -> OtlpPush {
         let mut resource = Resource::for_source(source, VERSION);
         resource.service.clone_from(&self.environment.service);

@@ -1,5 +1,5 @@
-//! Queue of the push, which all runs share, and the thread that empties it. A run never blocks: the queue is limited in bytes, and in bytes of spans per minute. The
-//! thread sends one body after another to an OTLP/HTTP receiver, with exponential backoff up to a time limit.
+//! Queue of the push, which all runs share, and the thread that empties it. A run never blocks: the queue is limited in bytes, and in bytes
+//! of spans per minute. The thread sends one body after another to an OTLP/HTTP receiver, with exponential backoff up to a time limit.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -100,8 +100,8 @@ impl PushQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a body. Metrics are cumulative, so newer ones replace queued ones of the run. A body that does not fit is dropped and counted. One that
-    /// starts within the limit per minute is sent completely.
+    /// Adds a body. Drops and counts it if the queue is full, or if the spans of the minute have reached their limit. The last body before
+    /// the limit may exceed it.
     pub(super) fn push_body(&self, body: PushBody) {
         let mut state = self.lock_state();
         if body.signal == PushSignal::Traces {
@@ -111,6 +111,7 @@ impl PushQueue {
                 return;
             }
         } else {
+            // Metrics are cumulative, so the new ones replace those of the same run that still wait.
             state.waiting.retain(|waiting| waiting.signal != PushSignal::Metrics || waiting.run != body.run);
         }
         let waiting_bytes: usize = state.waiting.iter().map(|waiting| waiting.json.len()).sum();
@@ -153,14 +154,15 @@ impl PushQueue {
     /// Records that a body was sent and accepted, except `rejected` of its items.
     pub(super) fn record_sent(&self, body: &PushBody, rejected: u64, why: &str) {
         let mut state = self.lock_state();
-        let rejected = rejected.min(body.items);
-        let accepted = body.items - rejected;
+        // A receiver may claim to have rejected more than the body has.
+        let rejected_items = rejected.min(body.items);
+        let accepted = body.items - rejected_items;
         state.items_of(body).accepted += accepted;
         if accepted > 0 {
             state.is_failing = false;
         }
-        if rejected > 0 {
-            state.count_dropped_items(body, rejected, why);
+        if rejected_items > 0 {
+            state.count_dropped_items(body, rejected_items, why);
         }
         state.sending = None;
         self.changed.notify_all();
@@ -180,19 +182,20 @@ impl PushQueue {
         }
     }
 
-    /// Ends the pushes of a run: waits until `deadline` for the rest of its bodies to be sent, then drops them. Runs that end after the first
-    /// have its deadline.
+    /// Ends the pushes of a run. Waits until the deadline for the rest of its bodies to be sent, then drops them. The first run that ends
+    /// sets the `deadline` of all.
     pub(super) fn close_run(&self, run: PushRunId, deadline: Instant) {
         let mut state = self.lock_state();
         let deadline = *state.deadline.get_or_insert(deadline);
-        if let Some(run) = state.runs.get_mut(run.index) {
-            run.is_closed = true;
+        if let Some(run_push) = state.runs.get_mut(run.index) {
+            run_push.is_closed = true;
         }
         // Wakes the sender if it waits for a retry.
         self.changed.notify_all();
         let time_left = deadline.saturating_duration_since(Instant::now());
         let waited = self.changed.wait_timeout_while(state, time_left, |state| state.has_body_of(run));
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        // The bodies of other runs stay in the queue.
         for body in std::mem::take(&mut state.waiting) {
             if body.run == run {
                 state.count_dropped_items(&body, body.items, "the run ended before they were accepted");
@@ -275,6 +278,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const MAX_BODY_AGE: Duration = Duration::from_mins(5);
 /// Maximum number of bytes read of a response.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
+/// Maximum number of characters of a response in a message.
+const MAX_SHOWN_CHARS: usize = 200;
+/// Port of OTLP over gRPC, which the push does not use.
+const GRPC_PORT: u16 = 4317;
 
 /// Port of the OTLP receiver at `url`.
 pub fn receiver_port(url: &str) -> Option<u16> {
@@ -319,7 +326,7 @@ impl PushSender {
         if authority.as_str().contains('@') {
             bail!("--otlp: a URL with credentials is not supported; set OTEL_EXPORTER_OTLP_HEADERS instead");
         }
-        if uri.port_u16() == Some(4317) {
+        if uri.port_u16() == Some(GRPC_PORT) {
             bail!("--otlp {url}: port 4317 is for OTLP over gRPC; tokengap uses OTLP over HTTP, usually on port 4318");
         }
         let mut headers = HeaderMap::from_iter([
@@ -352,7 +359,8 @@ impl PushSender {
         }
     }
 
-    /// Sends a body, with retries that double their pause, until the receiver has accepted it, the body is too old or the queue is being closed.
+    /// Sends a body, with retries that double their pause, until the receiver has accepted it, the body is too old or the queue is being
+    /// closed.
     fn send_with_retries(&self, body: &PushBody, queue: &PushQueue) {
         let mut pause = FIRST_PAUSE;
         loop {
@@ -375,7 +383,8 @@ impl PushSender {
         }
     }
 
-    /// Sends a body once. Returns what the receiver has rejected of it, which may be all or nothing. An error may be gone at the next attempt.
+    /// Sends a body once. Returns the items that the receiver has rejected for good, which may be all or none. After an error, another
+    /// attempt may succeed.
     fn send_once(&self, body: &PushBody) -> Result<RejectedItems, FailedAttempt> {
         let path = match body.signal {
             PushSignal::Traces => "v1/traces",
@@ -394,7 +403,7 @@ impl PushSender {
             let RejectedItems { count, why } = parse_partial_success(&text);
             return Ok(RejectedItems { count, why: format!("{to}: {why}") });
         }
-        let first_line: String = text.lines().next().unwrap_or_default().chars().take(200).collect();
+        let first_line: String = text.lines().next().unwrap_or_default().chars().take(MAX_SHOWN_CHARS).collect();
         let why = format!("{to}: {status} {first_line}").trim_end().to_owned();
         // The OTLP specification lists these four as retryable.
         let retryable = [
@@ -413,18 +422,18 @@ impl PushSender {
     /// Posts a body to `/v1/traces` or `/v1/metrics` on a new connection. Reads at most `MAX_RESPONSE_BYTES` of the response's text.
     async fn post_body(&self, path: &str, body: &PushBody) -> anyhow::Result<ReceiverResponse> {
         let stream = TcpStream::connect(&self.address).await?;
-        let (mut sender, io) = http1::handshake(TokioIo::new(stream)).await?;
+        let (mut sender, transfer) = http1::handshake(TokioIo::new(stream)).await?;
         // Transfers the bytes, and ends with this function.
         let mut connection = JoinSet::new();
-        connection.spawn(io);
+        connection.spawn(transfer);
         let json = String::from_utf8_lossy(&body.json).into_owned();
         let mut request = Request::post(format!("{}/{path}", self.base_path)).body(json)?;
         *request.headers_mut() = self.headers.clone();
-        let (head, mut rest) = sender.send_request(request).await?.into_parts();
+        let (head, mut response_body) = sender.send_request(request).await?.into_parts();
         let mut text = Vec::new();
         // The status counts even if the connection ends within the text.
         while text.len() < MAX_RESPONSE_BYTES
-            && let Some(Ok(part)) = next_part(&mut rest).await
+            && let Some(Ok(part)) = next_part(&mut response_body).await
         {
             text.extend_from_slice(&part);
         }

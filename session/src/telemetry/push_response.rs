@@ -46,10 +46,10 @@ pub(super) fn parse_retry_after(text: &str, now: jiff::Timestamp) -> Option<Dura
     Some(Duration::try_from(date.timestamp().duration_since(now)).unwrap_or_default())
 }
 
-/// What the receiver rejected, by its successful response.
+/// Parses the items that the receiver rejected from the text of a successful response. A text without them means that none was rejected.
 pub(super) fn parse_partial_success(answer: &str) -> RejectedItems {
-    let Ok(answer) = serde_json::from_str::<Value>(answer) else { return RejectedItems::default() };
-    let partial = &answer["partialSuccess"];
+    let Ok(response) = serde_json::from_str::<Value>(answer) else { return RejectedItems::default() };
+    let partial = &response["partialSuccess"];
     let rejected = ["rejectedSpans", "rejectedDataPoints"].iter().find_map(|name| {
         let count = &partial[*name];
         // Protobuf's JSON writes a 64-bit number as text; some receivers write a number.

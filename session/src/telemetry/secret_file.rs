@@ -4,11 +4,11 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 
-/// Refuses a file with a secret that belongs to another user than this process's and root, or whose mode has one of the `forbidden_bits`.
+/// Refuses a file with a secret if its mode has one of the `forbidden_bits`, or if its owner is neither root nor the user of this process.
 pub(super) fn check_secret(file: &File, forbidden_bits: u32) -> io::Result<()> {
-    let found = file.metadata()?;
-    let owner = found.uid();
-    if found.mode() & forbidden_bits != 0 {
+    let metadata = file.metadata()?;
+    let owner = metadata.uid();
+    if metadata.mode() & forbidden_bits != 0 {
         let why = "other users can read it: run chmod 600 on it, and create a new one if it may have been read";
         return Err(io::Error::new(io::ErrorKind::InvalidData, why));
     }

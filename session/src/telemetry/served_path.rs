@@ -37,7 +37,7 @@ impl ServedPath {
         }
     }
 
-    /// What it serves, for the page of links.
+    /// Description of the path's content, for the page of links.
     pub(super) fn content(self) -> &'static str {
         match self {
             Self::Metrics => "metrics for Prometheus",

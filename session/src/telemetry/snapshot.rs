@@ -1,4 +1,5 @@
-//! Passes a state of the run to the endpoint's thread. It is made on request, at most four times a second, between two turns of the run loop.
+//! Passes a state of the run to the endpoint's thread. It is made on request, at most four times a second, between two turns of the run
+//! loop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +37,7 @@ impl<T> Clone for SnapshotClient<T> {
     }
 }
 
-/// Creates both sides of one kind of snapshot: the run's, and the endpoint's.
+/// Creates both sides of one kind of snapshot. The run keeps the publisher, and the endpoint the client.
 pub(super) fn snapshot_pair<T>() -> (SnapshotPublisher<T>, SnapshotClient<T>) {
     let (sender, latest) = watch::channel(None);
     let requested = Arc::<AtomicBool>::default();
@@ -70,7 +71,7 @@ impl<T> SnapshotClient<T> {
         let answer = tokio::time::timeout(patience, latest.changed()).await;
         // An error means that the run was too slow, or that it is gone.
         answer.ok()?.ok()?;
-        latest.borrow().as_ref().map(|latest| Arc::clone(&latest.content))
+        latest.borrow().as_ref().map(|snapshot| Arc::clone(&snapshot.content))
     }
 }
 

@@ -75,7 +75,7 @@ impl StreamPublisher {
     pub(super) fn write_tick(&mut self, now: MonoNs, input: &dyn Fn() -> ReportInput) {
         self.blocks.tick(now);
         self.send_block();
-        if self.last_status.is_none_or(|at| now.since(at) >= SECOND_NS) {
+        if self.last_status.is_none_or(|sent_at| now.since(sent_at) >= SECOND_NS) {
             self.last_status = Some(now);
             // The next one replaces it, so a full queue costs nothing.
             let _ = self.jobs.try_send(StreamJob::Status(Box::new(input())));
@@ -92,18 +92,18 @@ impl StreamPublisher {
         }
     }
 
-    /// Sends the end of the run.
+    /// Sends the end of the run. Gives up after a time limit if the queue stays full.
     pub(super) fn send_end(&mut self, input: &ReportInput) {
         self.send_block();
         let (done, is_done) = mpsc::channel();
         let mut end = StreamJob::End(Box::new(input.clone()), done);
         let deadline = Instant::now() + END_TIMEOUT;
         // Ends as well if the endpoint's thread has ended.
-        while let Err(TrySendError::Full(back)) = self.jobs.try_send(end) {
+        while let Err(TrySendError::Full(unsent)) = self.jobs.try_send(end) {
             if Instant::now() >= deadline {
                 break;
             }
-            end = back;
+            end = unsent;
             thread::sleep(RETRY_INTERVAL);
         }
         self.end = Some(SentEnd { is_done, deadline });

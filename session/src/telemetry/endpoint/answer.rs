@@ -33,6 +33,8 @@ use crate::telemetry::snapshot::SnapshotClient;
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The same for `/healthz`, which callers repeat.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
+/// Seconds after which a client refused by a limit may try again.
+const RETRY_AFTER_SECONDS: &str = "5";
 /// Parts of a stream that wait for the connection.
 const WAITING_PARTS: usize = 1;
 
@@ -63,7 +65,7 @@ impl ConnectionState {
     }
 }
 
-/// Maximum number of concurrent clients of a path that serves this number of runs.
+/// Maximum number of concurrent clients of a path that serves this number of runs. Only `/recording` has a limit per run.
 fn max_clients(path: ServedPath, run_count: usize) -> usize {
     let streams = if path == ServedPath::Recording { run_count.max(1) } else { 1 };
     path.max_clients() * streams
@@ -88,7 +90,7 @@ async fn fetch_snapshots<T: Send + Sync + 'static>(
 }
 
 impl RequestHandler {
-    /// Number of current clients of a path.
+    /// Number of current clients of a path: its limit less the free permits.
     pub(super) fn client_count(
         permits: &[Arc<Semaphore>; ServedPath::ALL.len()],
         path: ServedPath,
@@ -125,7 +127,11 @@ impl RequestHandler {
             self.counts.over_limit.fetch_add(1, Ordering::Relaxed);
             let max_clients = max_clients(path, self.runs.count());
             let why = format!("too many clients: {} has a limit of {max_clients}\n", path.name());
-            return Ok(with_header(text_response(StatusCode::SERVICE_UNAVAILABLE, &why), RETRY_AFTER, "5"));
+            return Ok(with_header(
+                text_response(StatusCode::SERVICE_UNAVAILABLE, &why),
+                RETRY_AFTER,
+                RETRY_AFTER_SECONDS,
+            ));
         };
         let response = match path {
             ServedPath::Metrics => self.answer_metrics(&request).await,
@@ -173,7 +179,8 @@ impl RequestHandler {
         }
     }
 
-    /// Report of the selected run, or of several with their names. All must answer: a report that lacks one would look complete.
+    /// Report of the selected run, or of several with their names. A report of several also names the runs that did not answer, because it
+    /// would otherwise look complete.
     async fn answer_report(&self, request: &Request<Incoming>) -> Response<ReplyBody> {
         let runs = match self.select_runs(request) {
             Ok(runs) => runs,
@@ -202,7 +209,7 @@ impl RequestHandler {
             });
         }
         let json = match reports.as_slice() {
-            // A run that failed has no report; those of the others are served.
+            // No run has answered.
             [] => return no_answer_response(&runs),
             [one] if no_answer.is_empty() => serde_json::to_string(&one.report),
             several => {
@@ -235,7 +242,7 @@ impl RequestHandler {
         with_header(full_response(status, "application/json", format!("{health}\n")), CACHE_CONTROL, "no-store")
     }
 
-    /// Starts a stream of the only run, or of that of the named engine.
+    /// Starts a stream of the run of the named engine, or of the only run. Refuses the request if there are several runs and none is named.
     fn answer_stream(
         &self,
         path: ServedPath,
@@ -304,9 +311,9 @@ fn index_page() -> String {
 /// Response for runs of which none has answered in time.
 fn no_answer_response(runs: &[Arc<ServedRun>]) -> Response<ReplyBody> {
     let names: Vec<String> = runs.iter().map(|run| run.name()).filter(|name| !name.is_empty()).collect();
-    let of_engines =
+    let engine_names =
         if names.is_empty() { String::new() } else { format!(" of {}", hostile::plain(&names.join(", "))) };
-    let why = format!("no response from the run{of_engines}: it failed or is overloaded\n");
+    let why = format!("no response from the run{engine_names}: it failed or is overloaded\n");
     text_response(StatusCode::SERVICE_UNAVAILABLE, &why)
 }
 

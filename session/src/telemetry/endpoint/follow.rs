@@ -73,11 +73,11 @@ impl StreamClient {
         });
     }
 
-    /// Converts the sections of the run to JSON lines and sends them, until the run ends or the client does not keep up. Blocks, so it has a thread
-    /// of its own.
+    /// Converts the sections of the run to JSON lines and sends them, until the run ends or the client does not keep up. Has a thread of
+    /// its own, because it blocks.
     fn convert_events(&self, engines: Engines, runtime: &Handle) -> StreamEnd {
         let mut cursor = self.cursor.clone();
-        // Read ahead by a cursor of its own; the conversion begins at the start again.
+        // Read ahead by a copy of the cursor, so that the conversion begins at the start.
         let opening = match runtime.block_on(read_opening(cursor.clone())) {
             Ok(opening) => opening,
             Err(end) => return end,
@@ -111,7 +111,7 @@ impl StreamClient {
         }
     }
 
-    /// Ends the response: complete only if the client got the whole stream. Then closes the connection.
+    /// Ends the response, which is complete only if the client got the whole stream. Then closes the connection.
     async fn end_response(self, end: StreamEnd) {
         match end {
             StreamEnd::Complete => {
@@ -128,7 +128,7 @@ impl StreamClient {
     }
 }
 
-/// Reads the kept past ahead, as the export of a recording does. Waits for the first event.
+/// Reads the kept past ahead, to learn what the export states before its first event. Waits for the first event.
 async fn read_opening(mut ahead: SectionCursor) -> Result<Opening, StreamEnd> {
     let mut reader = OpeningReader::default();
     while !reader.is_complete {
@@ -142,6 +142,7 @@ async fn read_opening(mut ahead: SectionCursor) -> Result<Opening, StreamEnd> {
             Some(StreamStep::Ended) | None => break,
         }
     }
+    // A run that ended before its header has nothing to convert.
     reader.opening.ok_or(StreamEnd::Complete)
 }
 
@@ -233,7 +234,7 @@ impl EventConverter {
         }
     }
 
-    /// Converts the records of these bytes of the stream; the lines are in the buffer of the exporter.
+    /// Converts the records of these bytes of the stream. The exporter writes the lines to the buffer.
     fn convert_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.splitter.extend(bytes);
         while let Some(section) = self.splitter.next_section().map_err(io::Error::other)? {

@@ -74,7 +74,7 @@ impl ServedRuns {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The runs that a request with this query asks for: that of the named engine, otherwise all. `Err` has the unknown name.
+    /// The run of the engine that the query names, or all runs if it names none. `Err` has the unknown name.
     pub(super) fn select_runs(&self, query: Option<&str>) -> Result<Vec<Arc<ServedRun>>, String> {
         let runs = self.list();
         let Some(wanted) = query.and_then(engine_parameter) else { return Ok(runs) };

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hyper::body::Bytes;
 use tokio::sync::Notify;
 
-/// Minimum of the bytes that are kept in addition to the past that a new client gets, of which they are a quarter. A client that falls further
-/// behind is dropped.
+/// The store keeps the past that a new client gets, and a quarter of its size in addition. A client that falls further behind is dropped.
+const SLACK_DIVISOR: usize = 4;
+/// Minimum size of that addition, in bytes.
 const MIN_SLACK_BYTES: usize = 1 << 20;
 
 /// Maximum size of the past that new clients get of all runs together, in bytes.
@@ -77,7 +78,7 @@ impl SectionStore {
         let mut kept = self.lock_kept();
         kept.bytes += section.len();
         kept.sections.push_back(section);
-        let slack_bytes = (past_bytes / 4).max(MIN_SLACK_BYTES);
+        let slack_bytes = (past_bytes / SLACK_DIVISOR).max(MIN_SLACK_BYTES);
         while kept.bytes > past_bytes.saturating_add(slack_bytes) && kept.sections.len() > 1 {
             let removed = kept.sections.pop_front().map_or(0, |section| section.len());
             kept.bytes -= removed;
@@ -88,7 +89,7 @@ impl SectionStore {
         self.arrived.notify_waiters();
     }
 
-    /// Marks the end: no section follows.
+    /// Marks the end, after which no section follows. Wakes the clients that wait for one.
     pub(super) fn mark_end(&self) {
         self.lock_kept().has_ended = true;
         self.arrived.notify_waiters();
@@ -99,7 +100,7 @@ impl SectionStore {
         SectionCursor { store: Arc::clone(self), next: None }
     }
 
-    /// Number of the oldest section of the past that a new client gets.
+    /// Number of the oldest section that a new client gets. Counts back from the newest section until the limit of the past is reached.
     fn first_of_past(&self, kept: &KeptSections) -> u64 {
         let mut bytes_left = self.past_limit.bytes_per_run();
         let mut first = kept.next_number();
