@@ -53,7 +53,7 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// As [`create`], in this process: for a [`Delegate`].
+/// Creates a file as [`create`] does, but always in this process.
 pub(crate) fn create_here(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)

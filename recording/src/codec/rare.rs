@@ -176,7 +176,7 @@ impl<'b> RareReader<'b> {
         let fields = ColumnCursor::new(column.read_bytes(length as usize)?);
         // The texts of a record of an unknown kind must be counted, too.
         texts.skip_new(new_texts);
-        // A copy: fields refer to texts by index.
+        // A copy, because fields refer to texts by index and take none.
         Ok(Self { fields, texts: *texts })
     }
 
@@ -528,7 +528,7 @@ impl<'b> RareField<'b> for Hop<'b> {
             self.origin,
             self.last,
             self.capabilities.sent,
-            // Whether forwards have records of their own: files before 2.6.
+            // Obsolete: whether forwards have records of their own, as in files before 2.6.
             false,
             self.capabilities.received,
             self.capabilities.processed,

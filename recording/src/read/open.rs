@@ -354,7 +354,7 @@ fn newest_lap(scan: SectionScan) -> Vec<LocatedSection> {
     sections.split_off(first)
 }
 
-/// Counts the records before the first block and between blocks.
+/// Counts in `missing` the records that are missing before the first block and between blocks.
 fn count_missing_records(blocks: &[BlockInfo], missing: &mut MissingParts) {
     let mut next_record = None;
     for block in blocks {
