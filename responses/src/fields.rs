@@ -22,7 +22,7 @@ pub(super) fn count_items(items: &[IgnoredAny]) -> u32 {
     items.len() as u32
 }
 
-/// Reads a list item by item, of which none is kept: `add` combines the result so far, at first `first`, with the next item.
+/// Reads a list item by item, without keeping any. `add` combines the result so far, which begins as `first`, with the next item.
 pub(super) fn fold_list<'de, D: Deserializer<'de>, T: Deserialize<'de>, A>(
     list: D,
     first: A,

@@ -166,7 +166,7 @@ impl DeclaredBody {
     }
 }
 
-/// Value of the last header with this name.
+/// Value of the last header with this name. `None` without one.
 fn header_value<'a>(response: &'a httparse::Response<'_, '_>, name: &str) -> Option<&'a [u8]> {
     let found = response.headers.iter().rfind(|header| header.name.eq_ignore_ascii_case(name));
     found.map(|header| header.value.trim_ascii())
@@ -191,7 +191,7 @@ fn declared_body(response: &httparse::Response<'_, '_>) -> DeclaredBody {
     DeclaredBody { state, content }
 }
 
-/// Parses a number in a header's value.
+/// Parses a number in a header's value. `None` if it is anything else.
 pub(super) fn parse_decimal<T: FromStr>(digits: &[u8]) -> Option<T> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }

@@ -139,6 +139,7 @@ impl ResponseReader {
 
     /// Records that bytes were not observed, so their content is unknown. The reader searches for the next readable position.
     pub fn record_gap(&mut self, at: MonoNs, events: &mut dyn FnMut(&Event<'_>)) {
+        // At least one byte, so that the next readable position is not taken for the start of the connection.
         self.skipped_bytes = self.skipped_bytes.max(1);
         self.parser = match &self.parser {
             Parser::Unreadable => return,

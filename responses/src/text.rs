@@ -215,6 +215,7 @@ impl Texts {
         // The first chunk of a request states only its own tokens.
         let may_be_first = chunk.completion_tokens.is_none_or(|count| count <= max_tokens_of_chunk(chunk));
         if let Some(request) = self.requests.values.get_mut(rid) {
+            // Without its earlier text, the request is not compared.
             let Some(sent) = &mut request.sent else { return };
             // A router forwards the same text on another hop.
             if sent.hop != hop {
@@ -253,7 +254,7 @@ impl Texts {
     }
 
     /// Compares an event of a response. Returns its number of tokens, or `None` if it is unknown. Text that is missing before an event is lost
-    /// only if `all_observed`: no earlier event of the response was missed. Deliveries to report are in [`Texts::take_ready`].
+    /// only if `all_observed`: no earlier event of the response was missed. [`Texts::take_ready_deliveries`] has the deliveries to report.
     pub(super) fn compare_event(
         &mut self,
         rid: &str,
@@ -330,6 +331,7 @@ impl Texts {
         let unmatched = request.unmatched.get_or_insert_default();
         unmatched.carried += text.non_empty_pieces().map(Digest::len).sum::<u64>();
         if !text.tool_calls.is_empty() {
+            // The event adds to the kept calls, or discards all of them.
             self.bytes -= unmatched.calls.bytes;
             unmatched.calls.add_event(text.tool_calls);
             self.bytes += unmatched.calls.bytes;

@@ -196,7 +196,7 @@ impl SentText {
         let PendingMatch { skipped, start, last } = self.find_pending(text, may_skip)?;
         let without_text = self.count_without_text(skipped..last, start);
         let carried = self.pending.drain(..=last).next_back()?;
-        // Kept only to search tool calls in the text that no event has carried.
+        // The kept text serves only the search for tool calls, which are in text that no event has carried.
         self.text.drain(..(carried.text.len() - self.carried.text.len()) as usize);
         self.carried = carried;
         self.last_event = text;

@@ -30,9 +30,10 @@ impl ResponseCalls {
         }
         let all_objects = find_call_objects(sent.text, budget)?;
         let equal_objects = self.find_equal_objects(sent.text, &all_objects, budget);
-        // Otherwise those that were found by the names of the calls, if each was.
+        // Without equal values, the objects that were found by the names of the calls, if each call has one.
         let delivered: Vec<_> = equal_objects.or_else(|| objects.iter().cloned().collect())?;
         let mut absent = all_objects.clone();
+        // Two ranges are the same object if they start at the same byte.
         absent.retain(|object| delivered.iter().all(|found| found.start != object.start));
         let accounts_for_all = absent.len() + self.found.len() == all_objects.len();
         let absent_bytes: usize = absent.iter().map(Range::len).sum();
