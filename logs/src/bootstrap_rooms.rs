@@ -43,6 +43,7 @@ impl BootstrapRooms {
 
     /// Adds a half. A room that is used again belongs to the later request.
     pub(super) fn add_half(&mut self, half: &RequestHalf<'_>) {
+        // Without memory for any room, the halves stay separate.
         if self.limit == 0 {
             return;
         }
@@ -57,6 +58,7 @@ impl BootstrapRooms {
             *halves = RoomHalves::default();
         }
         *halves.rid_slot(half) = Some(half.rid.into());
+        // Until the other half is known, there is nothing to join.
         let RoomHalves { prefill: Some(prefill), decode: Some(decode) } = halves else { return };
         // A client may give both halves the same rid, which then needs no translation.
         if prefill == decode || self.prefill_rids.contains_key(decode) {

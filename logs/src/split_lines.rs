@@ -140,16 +140,16 @@ fn ends_with_escaped_newline(json: &[u8]) -> bool {
 /// Number of bytes that Docker read for this JSON string, which has a replacement character for each byte that was not UTF-8.
 fn decoded_bytes(json: &[u8]) -> usize {
     let mut decoded = 0;
-    let mut at = 0;
-    while let Some(&byte) = json.get(at) {
-        if let Some(code) = unicode_escape_at(json, at) {
+    let mut index = 0;
+    while let Some(&byte) = json.get(index) {
+        if let Some(code) = unicode_escape_at(json, index) {
             // The replacement character stands for one byte.
             let is_replacement = code == 0xfffd;
             decoded += if is_replacement { 1 } else { char::from_u32(code).map_or(1, char::len_utf8) };
-            at += br"\uffff".len();
+            index += br"\uffff".len();
         } else {
             decoded += 1;
-            at += if byte == b'\\' { br"\n".len() } else { 1 };
+            index += if byte == b'\\' { br"\n".len() } else { 1 };
         }
     }
     decoded

@@ -126,6 +126,7 @@ impl StatementQueue {
     /// Keeps the memory of a slot whose statements were passed on.
     pub(super) fn reuse_slot(&mut self, passed: DueSlot) {
         let DueSlot { mut entries, mut order } = passed;
+        // A slot that has grown large gives its memory back.
         if entries.capacity() > SPARE_ENTRIES {
             return;
         }

@@ -122,6 +122,7 @@ impl StreamObserver for ZmtpWatch {
             self.report_unread(why);
         }
         if self.assembly.is_rejected {
+            // Cleared, so that it is reported once.
             self.assembly.is_rejected = false;
             self.reporter.journal.push_rare(Observed::Rejected(self.reporter.direction));
         }

@@ -71,7 +71,7 @@ impl BoundarySearch {
         }
     }
 
-    /// As [`Self::new`], but a single anchor suffices at the first byte, since a frame may have ended before it.
+    /// Begins a search at an offset where a frame may have ended. A single anchor suffices there.
     pub(super) fn from_boundary(start: u64, max_frame_bytes: u64, formats: &'static [Format]) -> Self {
         let mut search = Self::new(start, max_frame_bytes, formats);
         search.add_candidate(start, None);
@@ -114,6 +114,7 @@ impl BoundarySearch {
                     PositionTest::NeedsBytes => break,
                 }
                 if at == self.nearest_end {
+                    // The candidates that end here are decided.
                     self.candidates.retain(|candidate| candidate.end > at);
                     self.update_nearest_end();
                 }

@@ -77,7 +77,7 @@ impl FrameReader {
         self.assembly.framing
     }
 
-    /// Processes a hole in the stream: the bytes before the next ones were not seen.
+    /// Processes a hole in the stream: the bytes before the next ones were not seen. Does nothing if the stream is unreadable anyway.
     pub fn record_hole(&mut self, on_element: &mut impl FnMut(Element<'_>) -> bool) {
         if !matches!(self.assembly.framing, Framing::Unreadable(_)) {
             self.assembly.lose_framing(on_element);
