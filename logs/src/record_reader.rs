@@ -158,7 +158,7 @@ impl LogRecordReader {
         json_depth: usize,
         target: &mut ReadTarget<'_>,
     ) {
-        // Nearly all lines end here.
+        // A text without a mark has no record.
         let Some(mark) = mark else { return };
         let json_start = if json_depth > 0 { find_json_start(text, mark.start) } else { None };
         let Some(start) = json_start else {
