@@ -178,7 +178,8 @@ impl BufferedLines {
         if start == self.complete {
             return self.advance_to_next_block(max_kept_bytes);
         }
-        let end = memchr(b'\n', &self.buffer[start..self.complete]).map_or(self.complete, |at| start + at + 1);
+        let end =
+            memchr(b'\n', &self.buffer[start..self.complete]).map_or(self.complete, |newline| start + newline + 1);
         self.line = start..end;
         Ok((end - start) as u64)
     }
@@ -202,13 +203,13 @@ impl BufferedLines {
             self.fill_buffer()?;
             let added = &self.buffer[read_from..self.filled];
             // Only in the added bytes: the earlier ones have no line end.
-            self.complete = memrchr(b'\n', added).map_or(0, |at| read_from + at + 1);
+            self.complete = memrchr(b'\n', added).map_or(0, |newline| read_from + newline + 1);
         }
         // The last line of a file may lack its end.
         if self.is_at_end && self.complete == 0 {
             self.complete = self.filled;
         }
-        let end = memchr(b'\n', &self.buffer[..self.complete]).map_or(self.complete, |at| at + 1);
+        let end = memchr(b'\n', &self.buffer[..self.complete]).map_or(self.complete, |newline| newline + 1);
         if copied_bytes == 0 {
             self.line = 0..end;
             return Ok(end as u64);

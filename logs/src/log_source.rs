@@ -108,7 +108,7 @@ impl LogSource {
     }
 }
 
-/// Parser of timestamps with the given year, or that of the file's last modification.
+/// Creates the parser of a file's timestamps. Their year is that of the options, or else of the file's last modification.
 fn timestamp_parser(file: &LogFile, options: &ImportOptions) -> TimestampParser {
     const DECEMBER: i8 = 12;
     let zone = options.zone.clone().unwrap_or(TimeZone::UTC);

@@ -63,7 +63,7 @@ pub(super) struct DueSlot {
 }
 
 impl DueSlot {
-    /// Sorts statements by time; those of one time keep their order. `order` is empty memory to use.
+    /// Sorts statements by time. Statements of equal times keep their order. `order` is empty memory to use.
     fn from_entries(entries: Vec<QueuedStatement>, mut order: Vec<u128>) -> Self {
         let times = entries.iter().map(|queued| u128::from(queued.at_ns));
         // Time and index in one number, so that sorting moves 16 bytes and no statement.

@@ -169,7 +169,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
 }
 
 impl<'a> Choice<'a> {
-    /// Text of the choice: of a chat, its message; else the text itself.
+    /// Text of the choice. A chat has it in its message, and a completion in the field `text`.
     fn choice_text(&self) -> ChoiceText<'a> {
         let message = self.delta.or(self.message).unwrap_or_default();
         let content = self.text.unwrap_or(message.content);

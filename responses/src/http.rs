@@ -77,6 +77,7 @@ impl HttpParser {
                     *left == 0
                 }
                 HttpState::UntilClosed => {
+                    // All bytes up to the end of the connection belong to the body.
                     body.parse(std::mem::take(&mut input), limits, emit);
                     false
                 }

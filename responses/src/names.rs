@@ -49,7 +49,7 @@ struct ChoiceRequest {
 }
 
 impl ResponseIds {
-    /// Records the requests of a frame. `response_id`: reads from a request's id that of its response, and the index of its choice.
+    /// Records the requests of a frame. `response_id` reads the id of the response and the index of the choice from a request's id.
     pub(super) fn record_requests(&mut self, response_id: ReadResponseId, chunks: &[Chunk<'_>]) {
         for chunk in chunks {
             if let Some((id, index)) = response_id(chunk.rid) {

@@ -403,8 +403,8 @@ impl OpenResponse {
         Some(part)
     }
 
-    /// How the response ended. `end` is how its connection or its body ended; an earlier sign may say more. `unacknowledged`: number of bytes
-    /// that the client has not acknowledged, if known.
+    /// How the response ended. `end` is how its connection or its body ended. An earlier sign may say more. `unacknowledged`: number of
+    /// bytes that the client has not acknowledged, if known.
     fn settle_end(&self, end: AnswerEnd, unacknowledged: Option<u64>) -> AnswerEnd {
         let has_reached_client = unacknowledged.unwrap_or(0) == 0;
         match self.end {

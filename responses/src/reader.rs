@@ -331,7 +331,8 @@ impl ConnectionResponses {
     }
 }
 
-/// Arrival of the request of a response that begins; `None` where arrivals are not observed. `other_protocol`: why the protocol of the connection hides it.
+/// Arrival of the request whose response begins. `None` where arrivals are not observed. `other_protocol`: why the connection's protocol
+/// hides the arrival.
 fn take_arrival(
     next_arrival: &mut Option<Result<ArrivalTimes, UnknownArrival>>,
     other_protocol: Option<UnknownArrival>,

@@ -271,13 +271,13 @@ impl Encoder {
         self.content.chunks += count;
     }
 
-    /// Writes the request of a chunk that does not belong to the predicted request. Returns the index of its link. `last_link`: that of the
-    /// chunk before it, or [`NO_LINK`].
+    /// Writes the request of a chunk that does not belong to the predicted request. Returns the index of its link. `last_link`: link of
+    /// the chunk before it, or [`NO_LINK`].
     fn write_request(&mut self, lane_index: u32, rid: &str, last_link: u32, newest_request: &ChunkPredictor) -> u32 {
         let text = self.texts.add_text(rid, &mut self.columns);
         // A new text has no link yet, which saves the lookup.
-        let known = if text.is_new { None } else { self.links.get(&(lane_index, text.index)).copied() };
-        if let Some(link_index) = known {
+        let known_link = if text.is_new { None } else { self.links.get(&(lane_index, text.index)).copied() };
+        if let Some(link_index) = known_link {
             // Requests follow each other in nearly the same order, so the distance from the last one is short.
             let last_index = if last_link == NO_LINK { 0 } else { last_link };
             let distance = i64::from(link_index) - i64::from(last_index);

@@ -348,7 +348,7 @@ impl RareField<'_> for Result<ArrivalTimes, UnknownArrival> {
 
 /// Added to the code of an answer's end if its content follows, from 2.9 on.
 const WITH_CONTENT: u8 = 0x80;
-/// Added likewise if the finish reason and `[DONE]` of the content follow it, from 2.17 on.
+/// Added to the same code if the finish reason and `[DONE]` follow the content, from 2.17 on.
 const WITH_FINISH: u8 = 0x40;
 
 /// The fields of 2.9.

@@ -133,6 +133,7 @@ impl RecordReader<'_> {
         let missed = (skipped_records > 0).then(|| Missed::new(None, skipped_records, cause));
         // The announcements of engine and hops may be among the missing records.
         let wants_standing = starts_late || skipped_records > 0;
+        // The block has the buffers until it ends.
         let block = BlockInProgress::try_new(MutBorrow::new(mem::take(&mut self.buffers)), |buffers| {
             buffers.borrow_mut().decode_block(&section.content, wants_standing, missed)
         });

@@ -409,11 +409,11 @@ fn cut_before(written: &[CharSpan], index: usize) -> Cut {
 
 /// The part of the arguments with these bytes, bounded by the last character before it and the first one behind it.
 fn differing_part(units: &[CharSpan], bytes: Range<usize>, cuts: [Cut; 3]) -> DifferingPart {
-    let before = units.partition_point(|unit| unit.to <= bytes.start);
-    let behind = units.partition_point(|unit| unit.from < bytes.end);
+    let units_before = units.partition_point(|unit| unit.to <= bytes.start);
+    let next_unit = units.partition_point(|unit| unit.from < bytes.end);
     DifferingPart {
-        previous_end: before.checked_sub(1).map_or(0, |last_before| units[last_before].to),
-        next_start: units.get(behind).map_or(bytes.end, |unit| unit.from),
+        previous_end: units_before.checked_sub(1).map_or(0, |last_before| units[last_before].to),
+        next_start: units.get(next_unit).map_or(bytes.end, |unit| unit.from),
         bytes,
         cuts,
     }

@@ -118,6 +118,7 @@ impl StreamObserver for ZmtpWatch {
         if !is_kept {
             self.note_discarded();
         }
+        // Taken, because a report changes `self`.
         for why in std::mem::take(&mut self.assembly.unread) {
             self.report_unread(why);
         }

@@ -106,7 +106,7 @@ fn find_call_objects(text: &str, budget: &mut StepBudget) -> Option<Vec<Range<us
     Some(objects)
 }
 
-/// Offset of a call's arguments in the text behind the key of its name; `None` if the text is not that of a call.
+/// Offset of a call's arguments in the text that follows the key of the call's name. `None` if it does not continue like a call.
 fn arguments_behind_key(text: &str) -> Option<usize> {
     let value = text.trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
     let (name, rest) = value.split_once('"')?;
