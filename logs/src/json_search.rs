@@ -230,6 +230,7 @@ impl<'l> Visitor<'l> for MemberVisitor<'_, '_, 'l> {
         f.write_str("an object or an array")
     }
 
+    /// Searches each value of an object. Its key tells whether it may be the time of the records beside it.
     fn visit_map<A: MapAccess<'l>>(mut self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<JsonString<'l>>()? {
             let value = map.next_value::<&'l RawValue>()?.get();

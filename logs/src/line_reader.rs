@@ -76,6 +76,7 @@ struct CountingFile {
 }
 
 impl Read for CountingFile {
+    /// Reads from the file, and counts the bytes.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.file.read(into)?;
         self.read_bytes.fetch_add(count as u64, Ordering::Relaxed);

@@ -155,6 +155,7 @@ pub(super) trait FieldTransfer {
 
 /// The writer. Never fails, and changes no field.
 impl FieldTransfer for Vec<u8> {
+    /// Appends the distance from the expected value if the field `differs` from it.
     fn write_or_read_optional(
         &mut self,
         differs: bool,
@@ -169,6 +170,7 @@ impl FieldTransfer for Vec<u8> {
         Ok(())
     }
 
+    /// Appends the number if it `differs` from the expected one.
     fn write_or_read_number(&mut self, differs: bool, field: &mut u32, _: u32) -> Result<(), MalformedBlock> {
         if differs {
             self.put_number((*field).into());
@@ -176,6 +178,7 @@ impl FieldTransfer for Vec<u8> {
         Ok(())
     }
 
+    /// Appends the code if the value `differs` from the expected one.
     fn write_or_read_code<T: EnumCode>(&mut self, differs: bool, field: &mut T, _: T) -> Result<(), MalformedBlock> {
         if differs {
             self.push(field.to_code());
@@ -186,6 +189,7 @@ impl FieldTransfer for Vec<u8> {
 
 /// The reader. Fails where the column ends too early or holds a value that no writer produces.
 impl FieldTransfer for ColumnCursor<'_> {
+    /// Sets the field to the expected value, or to that in the column if it `differs`.
     fn write_or_read_optional(
         &mut self,
         differs: bool,
@@ -210,6 +214,7 @@ impl FieldTransfer for ColumnCursor<'_> {
         Ok(())
     }
 
+    /// Sets the field to the expected value, or to that in the column if it `differs`.
     fn write_or_read_code<T: EnumCode>(
         &mut self,
         differs: bool,

@@ -78,6 +78,7 @@ pub struct MissingParts {
 }
 
 impl fmt::Display for MissingParts {
+    /// Lists the missing parts, separated by semicolons.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts: Vec<String> = Vec::new();
         if self.records_before > 0 {

@@ -130,6 +130,7 @@ fn parse_ipc_path(path: &str) -> Result<Endpoint, Cow<'static, str>> {
 }
 
 impl fmt::Display for Endpoint {
+    /// Writes the endpoint in the notation in which it is parsed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Path(path) => write!(f, "ipc://{}", path.display()),

@@ -136,6 +136,7 @@ fn listen_error(path: &Path, error: io::Error) -> RelayError {
 }
 
 impl Drop for SocketClaim {
+    /// Removes the note, and the socket file unless another file has replaced it.
     fn drop(&mut self) {
         if let Ok(Some(found)) = self.entry.find_file()
             && FileIdentity::of_metadata(found.metadata()) == self.identity
