@@ -185,8 +185,8 @@ impl BufferedLines {
         Ok((end - start) as u64)
     }
 
-    /// Reads on until there is a complete line, and goes to it. Copies a line that is longer than the buffer. Returns what
-    /// [`Self::advance_line`] does.
+    /// Reads on until there is a complete line, and goes to it. Copies a line that is longer than the buffer. Returns the
+    /// length of the line in bytes with its line end; 0 after the last line.
     fn advance_to_next_block(&mut self, max_kept_bytes: usize) -> io::Result<u64> {
         // The beginning of a line moves to the front, so that the rest fits behind it.
         self.buffer.copy_within(self.line.end..self.filled, 0);

@@ -112,6 +112,7 @@ impl LogSource {
 fn timestamp_parser(file: &LogFile, options: &ImportOptions) -> TimestampParser {
     const DECEMBER: i8 = 12;
     let zone = options.zone.clone().unwrap_or(TimeZone::UTC);
+    // No month is later than December, so all dates are of the given year.
     if let Some(year) = options.year {
         return TimestampParser::new(zone, year, DECEMBER);
     }

@@ -172,10 +172,10 @@ impl LogRecordReader {
             read_bytes = values.byte_offset();
             self.read_json(value.get(), stamp, json_depth - 1, target);
         }
-        // The rest of the line is no JSON, or is cut.
+        // The text behind the JSON, or the whole text if no value could be read.
         let rest = if read_bytes == 0 { text } else { &text[start + read_bytes..] };
-        if let Some(mark) = self.recogniser.find_mark(rest.as_bytes()) {
-            self.read_records_of_line(rest, mark, stamp, target);
+        if let Some(mark_in_rest) = self.recogniser.find_mark(rest.as_bytes()) {
+            self.read_records_of_line(rest, mark_in_rest, stamp, target);
         }
     }
 

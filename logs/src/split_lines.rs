@@ -118,8 +118,9 @@ fn parse_docker_part(line: &[u8]) -> Option<LinePart<'_>> {
     // The last one, because the text may quote such a record.
     let end = memmem::rfind(log, DOCKER_STREAM)?;
     let (text, suffix) = log.split_at(end);
+    // The constant ends with the letters that the names of both streams begin with.
     let stream = stream_index(&suffix[DOCKER_STREAM.len() - b"std".len()..])?;
-    // Collectors write records of the same form without line ends.
+    // Collectors also write records without line ends, but only a split part has exactly this length.
     let is_last = ends_with_escaped_newline(text) || decoded_bytes(text) != DOCKER_PART_BYTES;
     Some(LinePart { stream, prefix: DOCKER_BEGIN, text, suffix, is_last })
 }

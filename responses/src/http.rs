@@ -176,6 +176,7 @@ fn header_value<'a>(response: &'a httparse::Response<'_, '_>, name: &str) -> Opt
 /// How the body is transferred, and how its content is read.
 fn declared_body(response: &httparse::Response<'_, '_>) -> DeclaredBody {
     let coding = header_value(response, "transfer-encoding");
+    // Without chunks and a length, a body ends with its connection.
     let mut state = HttpState::UntilClosed;
     if let Some(coding) = coding {
         // A transfer coding overrides a length.

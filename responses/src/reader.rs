@@ -277,6 +277,7 @@ impl ResponseReader {
     fn stop_reading(&mut self, why: Unreadable, server: &mut Server, sink: &mut EventSink<'_>) {
         self.parser = Parser::Unreadable;
         if let Some(response) = &mut self.responses.frontend {
+            // The reason concerns the whole connection, which stream 0 stands for.
             return response.time_element(0, &ResponseElement::Unreadable(why), &mut server.frontends, sink);
         }
         self.responses.open.values_mut().for_each(OpenResponse::mark_incomplete);

@@ -144,8 +144,9 @@ impl SentText {
         true
     }
 
-    /// Text of a chunk's ids; `None` if one of them is not known. A token that stops the request has none.
+    /// Text of a chunk's ids. `None` if one of them is not known. A token that stops the request has no text.
     fn detokenize_chunk(&mut self, chunk: &Chunk<'_>, detokenizer: &dyn Detokenize) -> Option<String> {
+        // The chunk does not carry all ids that it lists.
         if chunk.listed.unwrap_or(0) as usize != chunk.ids.len() {
             return None;
         }
