@@ -193,6 +193,7 @@ fn words_of_key(key: &str) -> impl Iterator<Item = &str> {
 /// Splits ASCII text before each capital that follows a small letter: `eventTime` becomes `event` and `Time`.
 fn split_before_capitals(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
+    // Each call removes the next word from `rest`.
     std::iter::from_fn(move || {
         if rest.is_empty() {
             return None;

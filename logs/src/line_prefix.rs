@@ -41,7 +41,7 @@ pub(super) struct LinePrefixMemo {
 }
 
 impl LinePrefixMemo {
-    /// Like [`parse_prefix`], whose last result is used again for the same text.
+    /// Parses the text before a record. If it is the same text as before, uses the last result again.
     pub(super) fn read_prefix<'l>(&mut self, before: &'l str, parser: &mut TimestampParser) -> LinePrefix<'l> {
         // The same text is another time after a line has shown the file's offset.
         if self.text == before && !before.is_empty() && self.offset_s == parser.derived_offset_s() {

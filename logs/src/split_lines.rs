@@ -53,6 +53,7 @@ impl SplitLineJoiner {
         let Some(part) = parse_cri_part(line).or_else(|| parse_docker_part(line)) else { return JoinResult::Whole };
         let joined = &mut self.lines[part.stream];
         if joined.is_empty() {
+            // A last part without earlier ones is a whole line.
             if part.is_last {
                 return JoinResult::Whole;
             }

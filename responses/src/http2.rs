@@ -330,6 +330,7 @@ impl Http2Parser {
         self.payload_left = head.length;
         self.is_at_payload_start = true;
         let has_padding = matches!(head.kind, DATA | HEADERS | PUSH_PROMISE) && head.has_flag(PADDED);
+        // The first byte of a padded payload has the length of the padding.
         self.padding = if has_padding { None } else { Some(0) };
         if matches!(head.kind, HEADERS | PUSH_PROMISE) {
             self.block.begin_block(head);

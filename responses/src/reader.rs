@@ -193,10 +193,10 @@ impl ResponseReader {
             parser.end_connection(&mut |element| responses.add_element(0, element, None, limits, server, sink));
         }
         for (stream, response) in std::mem::take(&mut responses.open) {
-            // A client may have cancelled a stream earlier, which only the server reads.
+            // Only the server reads that a client has cancelled one of several streams.
             let is_end_known = stream == 0 || end == AnswerEnd::ClientLeft;
-            let end = if is_end_known { end } else { AnswerEnd::Unknown };
-            response.end_response(end, unacknowledged, server, sink);
+            let response_end = if is_end_known { end } else { AnswerEnd::Unknown };
+            response.end_response(response_end, unacknowledged, server, sink);
         }
     }
 

@@ -139,7 +139,9 @@ impl Recorder {
         }
         // Tests can inject a fault here.
         fault::inject_at("recorder");
-        if !self.encoder.write_event(event) {
+        let is_written = self.encoder.write_event(event);
+        // An event that is too large was left out.
+        if !is_written {
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
         }
         self.close_block_if_due(event.at);

@@ -335,6 +335,7 @@ fn find_garbled(written: &[CharSpan], sent: &[CharSpan]) -> Option<Comparison> {
         {
             sent_index += 1;
         }
+        // U+FFFD stands for no character of the sent text.
         if sent_index == run_start {
             return None;
         }

@@ -185,7 +185,7 @@ async fn wait_until(deadline: Option<Instant>) {
     }
 }
 
-/// Error of the connecting side. It is the source of the forward direction and the sink of the backward one. `None` if it failed in neither.
+/// Error of the connecting side. It is the source of the forward direction and the sink of the backward one. `None` if it has not failed.
 fn connector_failure(forward: Option<DirectionEnd>, backward: Option<DirectionEnd>) -> Option<io::ErrorKind> {
     if let Some(DirectionEnd::Source { kind, .. }) = forward {
         return Some(kind);
@@ -196,7 +196,7 @@ fn connector_failure(forward: Option<DirectionEnd>, backward: Option<DirectionEn
     None
 }
 
-/// Error of the upstream. It is the source of the backward direction and the sink of the forward one. `None` if it failed in neither.
+/// Error of the upstream. It is the source of the backward direction and the sink of the forward one. `None` if it has not failed.
 fn upstream_failure(forward: Option<DirectionEnd>, backward: Option<DirectionEnd>) -> Option<io::ErrorKind> {
     // Both sides have the same roles in opposite directions.
     connector_failure(backward, forward)

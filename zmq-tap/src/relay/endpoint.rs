@@ -100,6 +100,7 @@ fn parse_tcp_address(address: &str) -> Result<TcpAddress, Cow<'static, str>> {
         return Err(": use an address, not an interface or a source address".into());
     }
     let (host, port) = address.rsplit_once(':').ok_or(NO_PORT)?;
+    // Port 0 lets the kernel choose.
     let port = if port == "*" { 0 } else { port.parse().map_err(|_| NO_PORT)? };
     if host == "*" {
         return Ok(TcpAddress { host: None, port });

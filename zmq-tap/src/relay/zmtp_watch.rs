@@ -95,7 +95,7 @@ fn payload_of_message(message: AssembledMessage, written: &StreamSlice) -> Paylo
 }
 
 impl StreamObserver for ZmtpWatch {
-    /// Bytes of the incomplete message. None, if those bytes are not kept anyway.
+    /// Bytes of the incomplete message, or no bytes if that message is not kept.
     fn bytes_to_keep(&mut self) -> Pending {
         if let Some(pending) = self.scanner.pending() {
             self.assembly.discard_if_too_large(pending);
