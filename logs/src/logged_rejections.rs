@@ -64,8 +64,8 @@ impl LoggedRejections {
         }
     }
 
-    /// Removes and returns the rejected requests, and counts them in `stats`. If it is not known that they are of one engine, returns none and
-    /// keeps the reason in `stats`. `has_engine`: another line is an engine's.
+    /// Removes and returns the rejected requests, and counts them in `stats`. If it is not known that they are of one engine, returns none
+    /// and keeps the reason in `stats`. `has_engine`: another line is an engine's.
     pub(super) fn take_counted(&mut self, has_engine: bool, stats: &mut ImportStats) -> Vec<LoggedRejection> {
         let rejections = std::mem::take(&mut self.list);
         let lines = rejections.len() as u64 + self.beyond_limit;

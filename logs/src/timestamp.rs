@@ -89,7 +89,7 @@ impl TimestampParser {
         self.derived_offset_s
     }
 
-    /// Reads timestamps without a zone at this offset, in seconds east of UTC, from now on.
+    /// Reads timestamps without a zone at this offset, in seconds east of UTC, from now on. Ignores an offset that no zone can have.
     pub(super) fn set_offset_s(&mut self, seconds: i32) {
         if let Ok(offset) = Offset::from_seconds(seconds) {
             self.zone = TimeZone::fixed(offset);

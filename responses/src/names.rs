@@ -22,8 +22,8 @@ pub(super) struct AnnouncedStream {
 }
 
 impl AnnouncedStream {
-    /// Request id of an event whose `name` is that of the stream, followed by `#` and the index of a choice other than the first. `None` if it is of
-    /// another stream.
+    /// Request id of an event. Its `name` is the name of the stream, followed by `#` and the index of a choice other than the first. `None`
+    /// for an event of another stream.
     pub(super) fn request_id_of(&self, name: &str) -> Option<Cow<'_, str>> {
         let choice_suffix = name.strip_prefix(self.subject.as_str())?;
         let id = self.rid.as_ref().unwrap_or(&self.context);

@@ -191,6 +191,7 @@ impl Texts {
     pub(super) fn record_frame(&mut self, frame: &Frame<'_>) {
         let detokenizes = frame.kind == Kind::TokenIds && self.detokenizer.is_some();
         for chunk in frame.chunks {
+            // Text without a count does not show its number of tokens.
             let has_counted_text = frame.kind == Kind::Text && chunk.completion_tokens.is_some();
             if detokenizes || has_counted_text {
                 self.record_chunk(frame.id.hop, chunk);

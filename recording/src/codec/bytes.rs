@@ -134,8 +134,8 @@ pub(super) trait EnumCode: Copy {
 /// A column that is written or read. One list of a record's fields serves both: a writer (`Vec<u8>`) appends each field, and a reader
 /// ([`ColumnCursor`]) replaces it with the value in the column. A field that is as expected takes no bytes.
 pub(super) trait FieldTransfer {
-    /// Writes or reads an optional number, stored as its difference from the expected one. Only a field that `differs` from that has bytes in
-    /// the column.
+    /// Writes or reads an optional number, stored as its difference from the expected one. Only a field that `differs` from that has bytes
+    /// in the column.
     fn write_or_read_optional(
         &mut self,
         differs: bool,

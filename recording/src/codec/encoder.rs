@@ -271,8 +271,8 @@ impl Encoder {
         self.content.chunks += count;
     }
 
-    /// Writes the request of a chunk that does not belong to the predicted request. Returns the index of its link. `last_link`: link of
-    /// the chunk before it, or [`NO_LINK`].
+    /// Writes the request of a chunk that does not belong to the predicted request. Returns the index of its link. `last_link`: link of the
+    /// chunk before it, or [`NO_LINK`].
     fn write_request(&mut self, lane_index: u32, rid: &str, last_link: u32, newest_request: &ChunkPredictor) -> u32 {
         let text = self.texts.add_text(rid, &mut self.columns);
         // A new text has no link yet, which saves the lookup.

@@ -215,15 +215,20 @@ struct Escape {
 
 /// The escape at the begin of `text`; `None` if it is incomplete.
 fn parse_escape(text: &str) -> Option<Escape> {
+    const HIGH_SURROGATES_START: u32 = 0xd800;
+    const LOW_SURROGATES_START: u32 = 0xdc00;
     match text.as_bytes().get(1)? {
         b'u' => {
             let first = code_unit_at(text, 2)?;
             // Characters beyond the basic plane are two escapes, a surrogate pair: `\ud83d\ude00`.
-            let begins_pair = (0xd800..0xdc00).contains(&first) && text.get(6..8) == Some("\\u");
+            let begins_pair =
+                (HIGH_SURROGATES_START..LOW_SURROGATES_START).contains(&first) && text.get(6..8) == Some("\\u");
             if begins_pair {
                 let second = code_unit_at(text, 8)?;
                 // Each half has ten bits of the code point.
-                let joined = 0x10000 + ((first - 0xd800) << 10) + (second.wrapping_sub(0xdc00) & 0x3ff);
+                let high_bits = (first - HIGH_SURROGATES_START) << 10;
+                let low_bits = second.wrapping_sub(LOW_SURROGATES_START) & 0x3ff;
+                let joined = 0x10000 + high_bits + low_bits;
                 return Some(Escape { char: char::from_u32(joined)?, bytes: 12 });
             }
             // Half of a pair is no character.
