@@ -124,6 +124,7 @@ impl HttpParser {
             Some(204 | 304) => Some(DeclaredBody::empty()),
             _ => Some(declared_body(&response)),
         };
+        // The bytes behind the head belong to the body or to the next response.
         *input = &input[head_bytes - earlier_bytes..];
         self.partial_head.clear();
         if let Some(body) = body {

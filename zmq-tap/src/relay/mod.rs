@@ -177,6 +177,7 @@ impl Relay {
             _ => return Err(RelayError::Pairs),
         };
         let listen = pair.listen.clone();
+        // Sent before the pair: the thread reads them, without waiting, as soon as it gets the pair.
         self.listener_sender.send_sockets(sockets).map_err(|error| RelayError::Bind(listen.clone(), error))?;
         let (ready, registration_result) = channel();
         self.pair_sender.send(AddedPair { index, pair, gate, upstream, ready }).map_err(|_| RelayError::Stopped)?;
