@@ -43,6 +43,7 @@ impl BootstrapRooms {
 
     /// Adds a half. A room that is used again belongs to the later request.
     pub(super) fn add_half(&mut self, half: &RequestHalf<'_>) {
+        // Without memory for any room, the halves stay separate.
         if self.limit == 0 {
             return;
         }
@@ -57,6 +58,7 @@ impl BootstrapRooms {
             *halves = RoomHalves::default();
         }
         *halves.rid_slot(half) = Some(half.rid.into());
+        // Until the other half is known, there is nothing to join.
         let RoomHalves { prefill: Some(prefill), decode: Some(decode) } = halves else { return };
         // A client may give both halves the same rid, which then needs no translation.
         if prefill == decode || self.prefill_rids.contains_key(decode) {
@@ -76,7 +78,7 @@ impl BootstrapRooms {
         }
     }
 
-    /// Remembers that these two rids are of one request. At the limit, those of the oldest request are removed first.
+    /// Remembers that these two rids are of one request. At the limit, the pair of the oldest request is removed first.
     fn pair_rids(&mut self, prefill: Box<str>, decode: Box<str>) {
         if self.decode_order.len() >= self.limit
             && let Some(oldest) = self.decode_order.pop_front()

@@ -157,7 +157,7 @@ impl Import {
         true
     }
 
-    /// Time before which no more lines are expected: lines may be out of order by the length of the window. Without any file, no time is.
+    /// Time before which no more lines are expected. Lines may be out of order by the length of the window.
     fn horizon_ns(&self) -> u64 {
         let next_file_ns = self.waiting.last().map(|source| source.first_ns);
         let earliest_ns = self.active.iter().map(|source| source.frontier_ns).chain(next_file_ns).min();
@@ -173,7 +173,7 @@ impl Import {
             if reached_ns.is_some_and(|reached_ns| reached_ns < due_from_ns) {
                 return;
             }
-            // It waits until another file is read to its end. Its lines may then be late, which is counted.
+            // At the limit, the file waits until another one is read to its end. Its lines may then be late, which is counted.
             if self.active.len() >= self.options.max_open_files.max(1) {
                 self.reader.stats.opened_late += 1;
                 return;

@@ -128,6 +128,7 @@ impl<'l> Visitor<'l> for FieldReader<'_, 'l> {
         f.write_str("an object")
     }
 
+    /// Keeps the fields that have a use, and skips the values of all others.
     fn visit_map<A: MapAccess<'l>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<JsonString<'l>>()? {
             let name = key.into_text();

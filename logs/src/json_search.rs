@@ -193,6 +193,7 @@ fn words_of_key(key: &str) -> impl Iterator<Item = &str> {
 /// Splits ASCII text before each capital that follows a small letter: `eventTime` becomes `event` and `Time`.
 fn split_before_capitals(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
+    // Each call removes the next word from `rest`.
     std::iter::from_fn(move || {
         if rest.is_empty() {
             return None;
@@ -230,6 +231,7 @@ impl<'l> Visitor<'l> for MemberVisitor<'_, '_, 'l> {
         f.write_str("an object or an array")
     }
 
+    /// Searches each value of an object. Its key tells whether it may be the time of the records beside it.
     fn visit_map<A: MapAccess<'l>>(mut self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<JsonString<'l>>()? {
             let value = map.next_value::<&'l RawValue>()?.get();

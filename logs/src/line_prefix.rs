@@ -41,7 +41,7 @@ pub(super) struct LinePrefixMemo {
 }
 
 impl LinePrefixMemo {
-    /// Like [`parse_prefix`], whose last result is used again for the same text.
+    /// Parses the text before a record. If it is the same text as before, uses the last result again.
     pub(super) fn read_prefix<'l>(&mut self, before: &'l str, parser: &mut TimestampParser) -> LinePrefix<'l> {
         // The same text is another time after a line has shown the file's offset.
         if self.text == before && !before.is_empty() && self.offset_s == parser.derived_offset_s() {
@@ -88,23 +88,23 @@ struct DateInText<'l> {
 fn find_last_date<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<DateInText<'l>> {
     let bytes = text.as_bytes();
     // The logger's own date stands close to the record.
-    let mut at = bytes.len().saturating_sub(SEARCHED_BYTES);
+    let mut index = bytes.len().saturating_sub(SEARCHED_BYTES);
     let mut last = None;
-    while let Some(offset) = bytes[at..].iter().position(u8::is_ascii_digit) {
-        at += offset;
-        if may_be_date(bytes, at)
-            && let Some((stamp, rest)) = parser.parse_start(&bytes[at..])
+    while let Some(offset) = bytes[index..].iter().position(u8::is_ascii_digit) {
+        index += offset;
+        if may_be_date(bytes, index)
+            && let Some((stamp, rest)) = parser.parse_start(&bytes[index..])
         {
             let end = bytes.len() - rest.len();
-            let is_bracketed = at > 0 && bytes[at - 1] == b'[';
+            let is_bracketed = index > 0 && bytes[index - 1] == b'[';
             let after = &text[end..];
             // Only inside the brackets of the date does a rank follow it.
             let rank = if is_bracketed { rank_before_bracket(after) } else { "" };
-            last = Some(DateInText { stamp, at: at - usize::from(is_bracketed), rank });
-            at = end;
+            last = Some(DateInText { stamp, at: index - usize::from(is_bracketed), rank });
+            index = end;
         } else {
             // Past the whole number, since no date begins inside one.
-            at += bytes[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+            index += bytes[index..].iter().take_while(|byte| byte.is_ascii_digit()).count();
         }
     }
     last

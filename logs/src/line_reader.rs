@@ -76,6 +76,7 @@ struct CountingFile {
 }
 
 impl Read for CountingFile {
+    /// Reads from the file, and counts the bytes.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.file.read(into)?;
         self.read_bytes.fetch_add(count as u64, Ordering::Relaxed);
@@ -178,13 +179,14 @@ impl BufferedLines {
         if start == self.complete {
             return self.advance_to_next_block(max_kept_bytes);
         }
-        let end = memchr(b'\n', &self.buffer[start..self.complete]).map_or(self.complete, |at| start + at + 1);
+        let end =
+            memchr(b'\n', &self.buffer[start..self.complete]).map_or(self.complete, |newline| start + newline + 1);
         self.line = start..end;
         Ok((end - start) as u64)
     }
 
-    /// Reads on until there is a complete line, and goes to it. Copies a line that is longer than the buffer. Returns what
-    /// [`Self::advance_line`] does.
+    /// Reads on until there is a complete line, and goes to it. Copies a line that is longer than the buffer. Returns the
+    /// length of the line in bytes with its line end; 0 after the last line.
     fn advance_to_next_block(&mut self, max_kept_bytes: usize) -> io::Result<u64> {
         // The beginning of a line moves to the front, so that the rest fits behind it.
         self.buffer.copy_within(self.line.end..self.filled, 0);
@@ -202,13 +204,13 @@ impl BufferedLines {
             self.fill_buffer()?;
             let added = &self.buffer[read_from..self.filled];
             // Only in the added bytes: the earlier ones have no line end.
-            self.complete = memrchr(b'\n', added).map_or(0, |at| read_from + at + 1);
+            self.complete = memrchr(b'\n', added).map_or(0, |newline| read_from + newline + 1);
         }
         // The last line of a file may lack its end.
         if self.is_at_end && self.complete == 0 {
             self.complete = self.filled;
         }
-        let end = memchr(b'\n', &self.buffer[..self.complete]).map_or(self.complete, |at| at + 1);
+        let end = memchr(b'\n', &self.buffer[..self.complete]).map_or(self.complete, |newline| newline + 1);
         if copied_bytes == 0 {
             self.line = 0..end;
             return Ok(end as u64);

@@ -11,7 +11,8 @@ const MAX_KEY_BYTES: usize = 24;
 /// Levels of loggers, which hold no prompt.
 const LEVELS: [&str; 7] = ["TRACE", "DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL"];
 
-/// Removes all words that are not clearly technical from the start of the line. Timestamps, numbers, levels, `[tags]`, keys and rids remain.
+/// Shape of a line: its first words, where `…` stands for those that are not clearly technical. Timestamps, numbers, levels, keys and rids
+/// remain.
 pub(super) fn describe_shape(line: &str) -> String {
     let mut shown: Vec<String> = Vec::new();
     let mut words = line.split_whitespace();
@@ -22,7 +23,7 @@ pub(super) fn describe_shape(line: &str) -> String {
         shown.push(String::from("…"));
     }
     // One ellipsis stands for any number of words.
-    shown.dedup_by(|a, b| *a == "…" && *b == "…");
+    shown.dedup_by(|word, previous| *word == "…" && *previous == "…");
     shown.join(" ")
 }
 

@@ -11,6 +11,10 @@ use super::import_stats::ImportStats;
 /// Suffixes of files without a log: profiles, pickled requests (they hold prompts), tokengap recordings, archives.
 const SUFFIXES_WITHOUT_LOG: [&str; 9] =
     [".pkl", ".pickle", ".pstats", ".tgap", ".json.gz", ".tar", ".tgz", ".zip", ".npz"];
+/// Maximum length of a number or date at the end of a rotated file's name.
+const LONGEST_ROTATION: usize = 10;
+/// A number of at least this length is a date, even behind a name without an extension.
+const SHORTEST_DATE: usize = 4;
 /// Maximum depth of nested directories.
 const MAX_DEPTH: usize = 32;
 
@@ -108,9 +112,9 @@ fn label_of_rotated_set(name: &str) -> &str {
         let Some((stem, end)) = name.rsplit_once(['.', '-']) else { return name };
         let is_compression = matches!(end, "gz" | "zst" | "zstd");
         let is_digits = end.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_');
-        let is_number_or_date = (1..=10).contains(&end.len()) && is_digits;
+        let is_number_or_date = (1..=LONGEST_ROTATION).contains(&end.len()) && is_digits;
         // A number at the end of a stem without an extension is part of the name: `decode-0`.
-        let is_rotation = is_number_or_date && (stem.contains('.') || end.len() >= 4);
+        let is_rotation = is_number_or_date && (stem.contains('.') || end.len() >= SHORTEST_DATE);
         if stem.is_empty() || !(is_compression || is_rotation) {
             return name;
         }

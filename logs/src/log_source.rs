@@ -108,10 +108,11 @@ impl LogSource {
     }
 }
 
-/// Parser of timestamps with the given year, or that of the file's last modification.
+/// Creates the parser of a file's timestamps. Their year is that of the options, or else of the file's last modification.
 fn timestamp_parser(file: &LogFile, options: &ImportOptions) -> TimestampParser {
     const DECEMBER: i8 = 12;
     let zone = options.zone.clone().unwrap_or(TimeZone::UTC);
+    // No month is later than December, so all dates are of the given year.
     if let Some(year) = options.year {
         return TimestampParser::new(zone, year, DECEMBER);
     }

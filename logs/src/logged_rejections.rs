@@ -43,6 +43,7 @@ impl LoggedRejections {
 
     /// Adds the address that a server serves.
     pub(super) fn add_address(&mut self, address: &str) {
+        // A second address is enough to show that there are several servers.
         if self.addresses.len() < 2 && address.len() <= MAX_ADDRESS_BYTES {
             self.addresses.insert(address.into());
         }
@@ -63,8 +64,8 @@ impl LoggedRejections {
         }
     }
 
-    /// Removes and returns the rejected requests, and counts them. None, with the reason, if it is not known that they are of one engine.
-    /// `has_engine`: another line is an engine's.
+    /// Removes and returns the rejected requests, and counts them in `stats`. If it is not known that they are of one engine, returns none
+    /// and keeps the reason in `stats`. `has_engine`: another line is an engine's.
     pub(super) fn take_counted(&mut self, has_engine: bool, stats: &mut ImportStats) -> Vec<LoggedRejection> {
         let rejections = std::mem::take(&mut self.list);
         let lines = rejections.len() as u64 + self.beyond_limit;

@@ -139,7 +139,7 @@ impl<'l> LoggedRid<'l> {
     pub fn parse(word: &'l str) -> Option<Self> {
         // Almost all rids are like this. A check of all bytes without an early exit is vectorised.
         let is_plain =
-            word.bytes().fold(true, |is_plain, byte| is_plain & (byte.is_ascii_alphanumeric() || byte == b'-'));
+            word.bytes().fold(true, |are_plain, byte| are_plain & (byte.is_ascii_alphanumeric() || byte == b'-'));
         if is_plain && (MIN_PLAIN_BYTES..=LONGEST_RID_BYTES).contains(&word.len()) {
             return Some(Self { text: word, is_truncated: false });
         }

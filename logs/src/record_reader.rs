@@ -158,7 +158,7 @@ impl LogRecordReader {
         json_depth: usize,
         target: &mut ReadTarget<'_>,
     ) {
-        // Nearly all lines end here.
+        // A text without a mark has no record.
         let Some(mark) = mark else { return };
         let json_start = if json_depth > 0 { find_json_start(text, mark.start) } else { None };
         let Some(start) = json_start else {
@@ -172,10 +172,10 @@ impl LogRecordReader {
             read_bytes = values.byte_offset();
             self.read_json(value.get(), stamp, json_depth - 1, target);
         }
-        // The rest of the line is no JSON, or is cut.
+        // The text behind the JSON, or the whole text if no value could be read.
         let rest = if read_bytes == 0 { text } else { &text[start + read_bytes..] };
-        if let Some(mark) = self.recogniser.find_mark(rest.as_bytes()) {
-            self.read_records_of_line(rest, mark, stamp, target);
+        if let Some(mark_in_rest) = self.recogniser.find_mark(rest.as_bytes()) {
+            self.read_records_of_line(rest, mark_in_rest, stamp, target);
         }
     }
 
@@ -297,7 +297,8 @@ impl LogRecordReader {
     }
 }
 
-/// Index of the start of the record in a text whose mark is at index `mark`, with the bracket of its timestamp: `[2026-01-18 07:55:00 TP0] `.
+/// Index of the start of the record whose mark is at index `mark`. A record starts with the bracket of its timestamp,
+/// `[2026-01-18 07:55:00 TP0] `, or else with its mark.
 fn find_record_start(text: &str, mark: usize) -> usize {
     let Some(bracket) = text[..mark].rfind('[') else { return mark };
     let begins_with_digit = text[bracket + 1..].starts_with(|c: char| c.is_ascii_digit());
@@ -348,10 +349,12 @@ impl<'s, 't> RecordSink<'s, 't> {
             StatementKind::RequestHalf(half) => self.reader.rooms.add_half(&half),
             StatementKind::ImpossibleDurations => self.reader.stats.impossible += 1,
             StatementKind::ServerAddress(address) => {
+                // An address needs no time, so its line does not count as undated.
                 self.is_dated = true;
                 self.reader.rejections.add_address(address);
             }
             StatementKind::Rejected { status } => {
+                // A rejection without a time is dropped, and its line counts as undated.
                 let Some(at_ns) = self.stamp.map(|stamp| stamp.wall_ns) else { return };
                 self.is_dated = true;
                 self.reader.rejections.add_rejection(LoggedRejection { at_ns, status });
@@ -475,6 +478,7 @@ fn word_index(words: &mut Vec<Box<str>>, word: &str) -> u16 {
     if let Some(known) = words.iter().position(|known| **known == *word) {
         return known as u16;
     }
+    // A full list always has `OTHER`, which stands for all further words.
     if words.len() >= MAX_WORDS {
         return words.iter().position(|known| &**known == OTHER).unwrap_or(MAX_WORDS - 1) as u16;
     }
@@ -484,7 +488,7 @@ fn word_index(words: &mut Vec<Box<str>>, word: &str) -> u16 {
     (words.len() - 1) as u16
 }
 
-/// The whole rid of a statement, or the truncated one followed by `...` if it cannot be completed, which `stats` count.
+/// The whole rid of a statement. A truncated rid that cannot be completed is followed by `...`. Counts both cases in `stats`.
 fn complete_rid<'r>(queued: &'r QueuedStatement, rids: &'r mut KnownRids, stats: &mut ImportStats) -> Cow<'r, str> {
     if !queued.is_rid_truncated {
         return Cow::Borrowed(&queued.rid);

@@ -53,6 +53,7 @@ impl SplitLineJoiner {
         let Some(part) = parse_cri_part(line).or_else(|| parse_docker_part(line)) else { return JoinResult::Whole };
         let joined = &mut self.lines[part.stream];
         if joined.is_empty() {
+            // A last part without earlier ones is a whole line.
             if part.is_last {
                 return JoinResult::Whole;
             }
@@ -118,8 +119,9 @@ fn parse_docker_part(line: &[u8]) -> Option<LinePart<'_>> {
     // The last one, because the text may quote such a record.
     let end = memmem::rfind(log, DOCKER_STREAM)?;
     let (text, suffix) = log.split_at(end);
+    // The constant ends with the letters that the names of both streams begin with.
     let stream = stream_index(&suffix[DOCKER_STREAM.len() - b"std".len()..])?;
-    // Collectors write records of the same form without line ends.
+    // Collectors also write records without line ends, but only a split part has exactly this length.
     let is_last = ends_with_escaped_newline(text) || decoded_bytes(text) != DOCKER_PART_BYTES;
     Some(LinePart { stream, prefix: DOCKER_BEGIN, text, suffix, is_last })
 }
@@ -140,16 +142,16 @@ fn ends_with_escaped_newline(json: &[u8]) -> bool {
 /// Number of bytes that Docker read for this JSON string, which has a replacement character for each byte that was not UTF-8.
 fn decoded_bytes(json: &[u8]) -> usize {
     let mut decoded = 0;
-    let mut at = 0;
-    while let Some(&byte) = json.get(at) {
-        if let Some(code) = unicode_escape_at(json, at) {
+    let mut index = 0;
+    while let Some(&byte) = json.get(index) {
+        if let Some(code) = unicode_escape_at(json, index) {
             // The replacement character stands for one byte.
             let is_replacement = code == 0xfffd;
             decoded += if is_replacement { 1 } else { char::from_u32(code).map_or(1, char::len_utf8) };
-            at += br"\uffff".len();
+            index += br"\uffff".len();
         } else {
             decoded += 1;
-            at += if byte == b'\\' { br"\n".len() } else { 1 };
+            index += if byte == b'\\' { br"\n".len() } else { 1 };
         }
     }
     decoded

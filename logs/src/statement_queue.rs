@@ -63,7 +63,7 @@ pub(super) struct DueSlot {
 }
 
 impl DueSlot {
-    /// Sorts statements by time; those of one time keep their order. `order` is empty memory to use.
+    /// Sorts statements by time. Statements of equal times keep their order. `order` is empty memory to use.
     fn from_entries(entries: Vec<QueuedStatement>, mut order: Vec<u128>) -> Self {
         let times = entries.iter().map(|queued| u128::from(queued.at_ns));
         // Time and index in one number, so that sorting moves 16 bytes and no statement.
@@ -126,6 +126,7 @@ impl StatementQueue {
     /// Keeps the memory of a slot whose statements were passed on.
     pub(super) fn reuse_slot(&mut self, passed: DueSlot) {
         let DueSlot { mut entries, mut order } = passed;
+        // A slot that has grown large gives its memory back.
         if entries.capacity() > SPARE_ENTRIES {
             return;
         }

@@ -41,8 +41,8 @@ pub(crate) fn trim_ascii_matches(text: &str, is_match: impl Fn(u8) -> bool) -> &
 pub fn split_once<'l>(text: &'l str, separator: &str) -> Option<(&'l str, &'l str)> {
     let (first, others) = separator.as_bytes().split_first()?;
     let mut starts = memchr_iter(*first, text.as_bytes());
-    let at = starts.find(|&at| others.is_empty() || text.as_bytes()[at + 1..].starts_with(others))?;
-    Some((&text[..at], &text[at + separator.len()..]))
+    let start = starts.find(|&start| others.is_empty() || text.as_bytes()[start + 1..].starts_with(others))?;
+    Some((&text[..start], &text[start + separator.len()..]))
 }
 
 /// Value of `key` (which ends in `=` or `: `) as one word. The key must not be the end of a longer word. `None` if the text lacks the key, or
@@ -60,9 +60,9 @@ pub fn value_of_key<'l>(text: &'l str, key: &str) -> Option<&'l str> {
 fn text_behind_key<'l>(text: &'l str, key: &str) -> Option<&'l str> {
     let mut search_start = 0;
     loop {
-        let at = search_start + memmem::find(&text.as_bytes()[search_start..], key.as_bytes())?;
-        search_start = at + key.len();
-        let ends_longer_word = text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        let key_start = search_start + memmem::find(&text.as_bytes()[search_start..], key.as_bytes())?;
+        search_start = key_start + key.len();
+        let ends_longer_word = text[..key_start].ends_with(|c: char| c.is_alphanumeric() || c == '_');
         if !ends_longer_word {
             return Some(&text[search_start..]);
         }
@@ -152,12 +152,15 @@ pub(super) fn fraction_ns(text: &[u8]) -> Option<(u64, &[u8])> {
 
 /// Converts seconds since the epoch to nanoseconds, exact to a microsecond. `None` outside 2001 to 2096, which excludes other clocks such as uptime.
 pub fn epoch_seconds_to_ns(seconds: f64) -> Option<u64> {
+    const US_PER_SECOND: f64 = 1e6;
+    const NS_PER_US: u64 = 1_000;
+    // From September 2001 to October 2096.
     if !(1e9..4e9).contains(&seconds) {
         return None;
     }
     // A float of that size is exact to less than a microsecond, and to no nanosecond.
-    let epoch_us = (seconds * 1e6).round() as u64;
-    Some(epoch_us * 1_000)
+    let epoch_us = (seconds * US_PER_SECOND).round() as u64;
+    Some(epoch_us * NS_PER_US)
 }
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ struct StartedMinute {
 }
 
 impl TimestampParser {
-    /// Creates a parser that reads timestamps without a zone in `zone`. `latest_year` and `latest_month` are those of the latest possible date of
+    /// Creates a parser that reads timestamps without a zone in `zone`. `latest_year` and `latest_month` are of the latest possible date of
     /// a timestamp without a year.
     pub(super) fn new(zone: TimeZone, latest_year: i16, latest_month: i8) -> Self {
         Self { zone, derived_offset_s: None, latest_year, latest_month, last_minute: None }
@@ -89,7 +89,7 @@ impl TimestampParser {
         self.derived_offset_s
     }
 
-    /// Reads timestamps without a zone at this offset, in seconds east of UTC, from now on.
+    /// Reads timestamps without a zone at this offset, in seconds east of UTC, from now on. Ignores an offset that no zone can have.
     pub(super) fn set_offset_s(&mut self, seconds: i32) {
         if let Ok(offset) = Offset::from_seconds(seconds) {
             self.zone = TimeZone::fixed(offset);
@@ -178,7 +178,7 @@ impl TimestampParser {
         Some((LogTimestamp { is_year_assumed: true, ..stamp }, rest))
     }
 
-    /// The timestamp of a local time. Without an offset, that of the parser's zone is taken. `None` if no such time exists.
+    /// The timestamp of a local time. Without an offset, the time is in the parser's zone. `None` if no such time exists.
     fn timestamp_at(&mut self, day: CalendarDay, time: &TimeOfDay, offset_s: Option<i32>) -> Option<LogTimestamp> {
         let minute = CalendarMinute { day, hour: time.hour, minute: time.minute, offset_s };
         let wall_ns = self.minute_start_ns(minute)?.checked_add(time.second * SECOND_NS + time.fraction_ns)?;

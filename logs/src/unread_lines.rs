@@ -85,7 +85,7 @@ impl UnreadLineCounter {
         self.found.entry(kind.name).or_insert(FoundKind { lines: 0, advice: kind.advice }).lines += 1;
     }
 
-    /// One sentence for each kind, that of the most lines first.
+    /// One sentence for each kind. The kind with the most lines comes first.
     pub(super) fn describe_kinds(&self) -> Vec<String> {
         let mut kinds: Vec<_> = self.found.iter().collect();
         kinds.sort_by_key(|(_name, kind)| std::cmp::Reverse(kind.lines));

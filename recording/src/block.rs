@@ -40,7 +40,7 @@ impl BlockWriter {
     /// Writes a tick and, at intervals, both clocks.
     pub fn tick(&mut self, now: MonoNs) {
         self.encoder.write_tick(now);
-        // The header has the clocks of the start.
+        // The run's header has the clocks of the start, so the first interval begins with the first tick.
         let anchored_at = *self.anchored_at.get_or_insert(now);
         if now.since(anchored_at) >= ANCHOR_INTERVAL_NS {
             self.anchored_at = Some(now);
@@ -53,7 +53,7 @@ impl BlockWriter {
         self.encoder.is_full(MAX_BLOCK_BYTES)
     }
 
-    /// Closes the block and starts the next one; `None` if the block is empty.
+    /// Closes the block and starts the next one. `None` if the block has no record yet.
     pub fn close(&mut self) -> Option<OpenBlock> {
         if self.encoder.content.records == 0 {
             return None;
@@ -77,7 +77,7 @@ pub struct BlockReader {
 }
 
 impl BlockReader {
-    /// Continues at the record with this number, and counts those in between as lost. Returns their number.
+    /// Sets the number of the next record. Counts the records between the expected number and this one as lost, and returns how many.
     fn continue_at(&mut self, record: u64) -> u64 {
         let skipped = self.next_record.map_or(0, |next| record.saturating_sub(next));
         self.next_record = Some(record);
@@ -113,7 +113,7 @@ impl BlockReader {
         if packed.len() != section.packed_bytes as usize || crc32fast::hash(packed) != section.crc {
             return Err(damaged_block("its checksum does not match"));
         }
-        // It was already read, before a reconnection.
+        // After a reconnection, a block may come again that was already read.
         if self.next_record.is_some_and(|next| section.first_record < next) {
             return Ok(());
         }

@@ -50,7 +50,7 @@ pub enum RecordError {
 }
 
 impl RecordError {
-    /// An error of a system call on a file; `what` names the call in the message.
+    /// An error of a system call on a file. `what` names the call in the message. An existing file has a variant of its own.
     pub(super) fn io(what: &'static str, path: &Path, error: io::Error) -> Self {
         let path = path.to_owned();
         match error.kind() {
@@ -66,7 +66,7 @@ impl OpenError {
         Self::Io { path: path.to_owned(), error }
     }
 
-    /// The file has no valid header in its first bytes, of which there should be so many.
+    /// Error of a file without a valid header in its first `bytes` bytes.
     pub(super) fn no_header(path: &Path, bytes: u64) -> Self {
         Self::NoHeader { path: path.to_owned(), bytes }
     }

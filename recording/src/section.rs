@@ -15,6 +15,8 @@ pub(super) const MINOR: u16 = 17;
 
 pub(super) const PREAMBLE_BYTES: usize = 16;
 pub(super) const SECTION_HEADER_BYTES: usize = 88;
+/// Offset of the fields in a section header, behind its magic number and its checksum.
+const FIELDS_OFFSET: usize = 8;
 
 /// Maximum length of a payload, compressed or not. Blocks are closed long before.
 pub(super) const MAX_PAYLOAD_BYTES: u32 = 64 << 20;
@@ -36,6 +38,7 @@ impl Preamble {
 
     /// The preamble as it is in a file.
     pub(super) fn to_bytes(self) -> [u8; PREAMBLE_BYTES] {
+        // Magic number, version and kind of file. The rest stays 0.
         let mut bytes = [0; PREAMBLE_BYTES];
         bytes[..8].copy_from_slice(&FILE_MAGIC);
         bytes[8..10].copy_from_slice(&self.major.to_le_bytes());
@@ -65,13 +68,13 @@ impl Preamble {
     }
 }
 
-/// Removes and returns a little-endian number of so many bytes, of which `fields` must have enough.
+/// Removes a little-endian number of `bytes` bytes from the front of `fields`, which must have them, and returns it.
 fn split_number(fields: &mut &[u8], bytes: usize) -> u64 {
     let (number, rest) = fields.split_at(bytes);
     *fields = rest;
-    let mut value = [0; 8];
-    value[..bytes].copy_from_slice(number);
-    u64::from_le_bytes(value)
+    let mut padded = [0; 8];
+    padded[..bytes].copy_from_slice(number);
+    u64::from_le_bytes(padded)
 }
 
 /// Kinds of sections.
@@ -113,7 +116,7 @@ impl Section {
     pub(super) fn to_bytes(self) -> [u8; SECTION_HEADER_BYTES] {
         let mut bytes = [0; SECTION_HEADER_BYTES];
         // Magic number and checksum come first, but are computed last.
-        let mut offset = 8;
+        let mut offset = FIELDS_OFFSET;
         let fields: [&[u8]; 13] = [
             &[self.kind, 0, 0, 0],
             &self.packed_bytes.to_le_bytes(),
@@ -133,16 +136,16 @@ impl Section {
             bytes[offset..offset + field.len()].copy_from_slice(field);
             offset += field.len();
         }
-        let crc = crc32fast::hash(&bytes[8..]);
+        let crc = crc32fast::hash(&bytes[FIELDS_OFFSET..]);
         bytes[..4].copy_from_slice(&SECTION_MAGIC);
-        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        bytes[4..FIELDS_OFFSET].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
     /// Parses a section header; `None` if the bytes are not one, or it is damaged.
     pub(super) fn parse(bytes: &[u8; SECTION_HEADER_BYTES]) -> Option<Self> {
-        let (magic, rest) = bytes.split_first_chunk::<4>()?;
-        let (crc, fields) = rest.split_first_chunk::<4>()?;
+        let (magic, behind_magic) = bytes.split_first_chunk::<4>()?;
+        let (crc, fields) = behind_magic.split_first_chunk::<4>()?;
         if *magic != SECTION_MAGIC || u32::from_le_bytes(*crc) != crc32fast::hash(fields) {
             return None;
         }
@@ -182,7 +185,7 @@ impl Section {
 const TRAILER_MAGIC: [u8; 8] = *b"TGAPEND\n";
 pub(super) const TRAILER_BYTES: usize = 20;
 
-/// Last bytes of a closed file, with the offset of the index.
+/// Last bytes of a closed file: the offset of the index, its checksum, and a magic number.
 pub(super) fn trailer_bytes(index_offset: u64) -> [u8; TRAILER_BYTES] {
     let mut bytes = [0; TRAILER_BYTES];
     bytes[..8].copy_from_slice(&index_offset.to_le_bytes());

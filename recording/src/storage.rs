@@ -14,11 +14,11 @@ const OWNER_ONLY: u32 = 0o600;
 
 /// Another process that creates, renames and removes files.
 pub trait Delegate: Send + Sync {
-    /// As [`create`].
+    /// Creates a file that only its owner may open. Fails if it exists.
     fn create(&self, path: &Path) -> io::Result<File>;
-    /// As [`rename`].
+    /// Renames a file, and replaces `to` if it exists.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// As [`remove`].
+    /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
 }
 
@@ -53,7 +53,7 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// As [`create`], in this process: for a [`Delegate`].
+/// Creates a file as [`create`] does, but always in this process.
 pub(crate) fn create_here(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)

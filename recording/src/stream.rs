@@ -170,7 +170,7 @@ impl StreamSplitter {
     }
 }
 
-/// What a section of a stream says; `None` for one that this version does not know. `head` is its header as received.
+/// Content of a section of a stream. `None` if its kind is unknown to this version. `head` is its header as received.
 fn parse_section(
     section: &Section,
     head: &[u8],

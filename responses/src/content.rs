@@ -76,6 +76,7 @@ impl SentTokens {
 impl ContentMatcher {
     /// Turns matching on, with a random key. A key in use stays, because hashes of two keys cannot be compared.
     pub fn enable(&mut self) {
+        // Any value hashed by a new random state gives a random number.
         self.key.get_or_insert_with(|| RandomState::new().hash_one(0));
     }
 

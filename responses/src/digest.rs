@@ -7,7 +7,8 @@ use std::sync::LazyLock;
 /// Modulus of the hash: a Mersenne prime.
 const PRIME: u64 = (1 << 61) - 1;
 
-/// Random base of the hash. It differs from run to run, so a digest cannot confirm a guess of a text elsewhere.
+/// Random base of the hash. It differs from run to run, so a digest cannot confirm a guess of a text elsewhere. It is at least
+/// 256, the highest number that stands for a byte.
 static BASE: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0) % (PRIME - 256) + 256);
 
 /// Length in bytes and hash of a text. Those of `ab` follow from those of `a` and `b`. Two texts of equal digests differ with a probability

@@ -230,7 +230,7 @@ fn choices_completion<'a>(
     completion
 }
 
-/// Parses the data of one server-sent event. `None` for an event about no request: that of another application.
+/// Parses the data of one server-sent event. `None` for an event of another application, which is about no request.
 pub(super) fn parse_event(json: &[u8]) -> Option<ResponseElement<'_>> {
     if json.trim_ascii() == b"[DONE]" {
         return Some(ResponseElement::Done);

@@ -22,7 +22,7 @@ pub(super) fn count_items(items: &[IgnoredAny]) -> u32 {
     items.len() as u32
 }
 
-/// Reads a list item by item, of which none is kept: `add` combines the result so far, at first `first`, with the next item.
+/// Reads a list item by item, without keeping any. `add` combines the result so far, which begins as `first`, with the next item.
 pub(super) fn fold_list<'de, D: Deserializer<'de>, T: Deserialize<'de>, A>(
     list: D,
     first: A,
@@ -69,6 +69,7 @@ impl<'de> Deserialize<'de> for FinishReason {
                 Ok(FinishReason(AnswerFinish::from_name(name)))
             }
 
+            /// An object has its name in `type`. Its other fields are skipped.
             fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<FinishReason, A::Error> {
                 let mut reason = FinishReason(AnswerFinish::Other);
                 while let Some(BorrowedText(name)) = fields.next_key::<BorrowedText<'_>>()? {
@@ -155,6 +156,7 @@ struct Choice<'a> {
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
+    /// Combines the finish reasons of all choices, and keeps other values of the last one.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         fold_list(deserializer, Self::default(), |choices, choice: Choice<'a>| Self {
             finish: common_finish(choices.finish, choice.finish_reason.map(|FinishReason(finish)| finish)),
@@ -169,7 +171,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
 }
 
 impl<'a> Choice<'a> {
-    /// Text of the choice: of a chat, its message; else the text itself.
+    /// Text of the choice. A chat has it in its message, and a completion in the field `text`.
     fn choice_text(&self) -> ChoiceText<'a> {
         let message = self.delta.or(self.message).unwrap_or_default();
         let content = self.text.unwrap_or(message.content);
@@ -204,6 +206,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for ChatMessage<'a> {
                 f.write_str("a message")
             }
 
+            /// Keeps the fields that are compared. Of any other field, only keeps whether it contains anything.
             fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<ChatMessage<'de>, A::Error> {
                 let mut message = ChatMessage::default();
                 while let Some(BorrowedText(name)) = fields.next_key::<BorrowedText<'_>>()? {
@@ -267,6 +270,7 @@ macro_rules! filled {
 }
 
 impl<'de> Deserialize<'de> for Outline {
+    /// Accepts a value of any form, and keeps no text of it.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct OutlineVisitor;
         impl<'de> Visitor<'de> for OutlineVisitor {
@@ -286,6 +290,7 @@ impl<'de> Deserialize<'de> for Outline {
                 Ok(Outline { filled: !text.is_empty(), digest: Digest::of_text(text), ..Outline::default() })
             }
 
+            /// A list is filled if it has any item.
             fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Outline, A::Error> {
                 let mut len = 0_u32;
                 let mut nulls = false;
@@ -296,6 +301,7 @@ impl<'de> Deserialize<'de> for Outline {
                 Ok(Outline { filled: len > 0, len: Some(len), nulls, ..Outline::default() })
             }
 
+            /// An object is filled if any of its values is.
             fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Outline, A::Error> {
                 let mut outline = Outline::default();
                 while let Some((BorrowedText(name), value)) = fields.next_entry::<BorrowedText<'_>, Outline>()? {

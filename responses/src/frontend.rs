@@ -247,7 +247,7 @@ impl Frontends {
         }
     }
 
-    /// Records that a response of the frontend has ended, and joins it with that of the worker if it ended before.
+    /// Records that a response of the frontend has ended. Joins it with the worker's stream if that has ended before.
     fn record_frontend_end(&mut self, id: &str, writes: Writes, sink: &mut EventSink<'_>) {
         match self.waiting.remove(id).map(|ended| ended.side) {
             Some(ResponseSide::Worker { rid, writes: worker }) => self.join_sides(&rid, &worker, &writes, sink),

@@ -77,6 +77,7 @@ impl HttpParser {
                     *left == 0
                 }
                 HttpState::UntilClosed => {
+                    // All bytes up to the end of the connection belong to the body.
                     body.parse(std::mem::take(&mut input), limits, emit);
                     false
                 }
@@ -123,6 +124,7 @@ impl HttpParser {
             Some(204 | 304) => Some(DeclaredBody::empty()),
             _ => Some(declared_body(&response)),
         };
+        // The bytes behind the head belong to the body or to the next response.
         *input = &input[head_bytes - earlier_bytes..];
         self.partial_head.clear();
         if let Some(body) = body {
@@ -166,7 +168,7 @@ impl DeclaredBody {
     }
 }
 
-/// Value of the last header with this name.
+/// Value of the last header with this name. `None` without one.
 fn header_value<'a>(response: &'a httparse::Response<'_, '_>, name: &str) -> Option<&'a [u8]> {
     let found = response.headers.iter().rfind(|header| header.name.eq_ignore_ascii_case(name));
     found.map(|header| header.value.trim_ascii())
@@ -175,6 +177,7 @@ fn header_value<'a>(response: &'a httparse::Response<'_, '_>, name: &str) -> Opt
 /// How the body is transferred, and how its content is read.
 fn declared_body(response: &httparse::Response<'_, '_>) -> DeclaredBody {
     let coding = header_value(response, "transfer-encoding");
+    // Without chunks and a length, a body ends with its connection.
     let mut state = HttpState::UntilClosed;
     if let Some(coding) = coding {
         // A transfer coding overrides a length.
@@ -191,7 +194,7 @@ fn declared_body(response: &httparse::Response<'_, '_>) -> DeclaredBody {
     DeclaredBody { state, content }
 }
 
-/// Parses a number in a header's value.
+/// Parses a number in a header's value. `None` if it is anything else.
 pub(super) fn parse_decimal<T: FromStr>(digits: &[u8]) -> Option<T> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }

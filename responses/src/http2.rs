@@ -237,6 +237,7 @@ pub(super) fn begins_connection(bytes: &[u8]) -> Recognition {
 pub(super) fn begins_with_response(bytes: &[u8]) -> Recognition {
     // The length of these frames is below 64 KiB, so the first of its three bytes is 0.
     let is_short_frame = bytes.first() == Some(&0);
+    // The kind of the frame follows its length.
     let may_be_response = bytes.get(3).is_none_or(|kind| matches!(*kind, DATA | HEADERS));
     if !is_short_frame || !may_be_response {
         return Recognition::No;
@@ -329,6 +330,7 @@ impl Http2Parser {
         self.payload_left = head.length;
         self.is_at_payload_start = true;
         let has_padding = matches!(head.kind, DATA | HEADERS | PUSH_PROMISE) && head.has_flag(PADDED);
+        // The first byte of a padded payload has the length of the padding.
         self.padding = if has_padding { None } else { Some(0) };
         if matches!(head.kind, HEADERS | PUSH_PROMISE) {
             self.block.begin_block(head);
@@ -557,7 +559,7 @@ impl FieldDecoder {
         self.decoder = None;
     }
 
-    /// Decompresses a block of fields.
+    /// Decompresses a block of fields. [`ResponseHead::Unknown`] if the block is invalid, or fields before it were missed.
     fn decode_block(&mut self, block: &[u8]) -> ResponseHead {
         let Some(decoder) = &mut self.decoder else { return ResponseHead::Unknown };
         let mut values = FieldValues::default();

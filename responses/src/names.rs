@@ -22,8 +22,8 @@ pub(super) struct AnnouncedStream {
 }
 
 impl AnnouncedStream {
-    /// Request id of an event whose `name` is that of the stream, followed by `#` and the index of a choice other than the first. `None` if it is of
-    /// another stream.
+    /// Request id of an event. Its `name` is the name of the stream, followed by `#` and the index of a choice other than the first. `None`
+    /// for an event of another stream.
     pub(super) fn request_id_of(&self, name: &str) -> Option<Cow<'_, str>> {
         let choice_suffix = name.strip_prefix(self.subject.as_str())?;
         let id = self.rid.as_ref().unwrap_or(&self.context);
@@ -49,7 +49,7 @@ struct ChoiceRequest {
 }
 
 impl ResponseIds {
-    /// Records the requests of a frame. `response_id`: reads from a request's id that of its response, and the index of its choice.
+    /// Records the requests of a frame. `response_id` reads the id of the response and the index of the choice from a request's id.
     pub(super) fn record_requests(&mut self, response_id: ReadResponseId, chunks: &[Chunk<'_>]) {
         for chunk in chunks {
             if let Some((id, index)) = response_id(chunk.rid) {

@@ -105,8 +105,8 @@ impl RequestPart {
 }
 
 impl OpenResponse {
-    /// The frontend's id of the request, before the first event of a stream whose request at the engine is not known. Later it is of no use:
-    /// the events keep the id of the first.
+    /// The frontend's id of a stream's request, while the engine's id of it is unknown. `None` from the first event on: later events
+    /// keep the id of the first.
     pub(super) fn context_without_rid(&self) -> Option<&str> {
         let announced = self.announced.as_ref().filter(|announced| announced.rid.is_none())?;
         self.parts.is_empty().then_some(&announced.context)
@@ -282,7 +282,8 @@ impl OpenResponse {
     }
 
     /// Number of tokens in an event, for engines that count each event's tokens. Prefers continuous usage to ids, and ids to log
-    /// probabilities. `None` if the event has text and no count, or no count while its text is compared.
+    /// probabilities. `None` if an earlier event or this one shows no count. An event without text counts as 0 tokens, unless text is
+    /// compared.
     fn count_tokens(
         &self,
         completion: &Completion<'_>,
@@ -402,8 +403,8 @@ impl OpenResponse {
         Some(part)
     }
 
-    /// How the response ended. `end` is how its connection or its body ended; an earlier sign may say more. `unacknowledged`: number of bytes
-    /// that the client has not acknowledged, if known.
+    /// How the response ended. `end` is how its connection or its body ended. An earlier sign may say more. `unacknowledged`: number of
+    /// bytes that the client has not acknowledged, if known.
     fn settle_end(&self, end: AnswerEnd, unacknowledged: Option<u64>) -> AnswerEnd {
         let has_reached_client = unacknowledged.unwrap_or(0) == 0;
         match self.end {
@@ -417,7 +418,7 @@ impl OpenResponse {
         }
     }
 
-    /// Why tool calls are not judged whose comparison says `reason`: that the response is not complete explains more.
+    /// Why tool calls are not judged. An incomplete response explains more than `reason`, which their comparison has given.
     fn why_calls_unjudged(&self, end: AnswerEnd, reason: UnjudgedReason) -> UnjudgedReason {
         match end {
             AnswerEnd::ClientLeft | AnswerEnd::ServerLeft | AnswerEnd::Failed => UnjudgedReason::EndedEarly,

@@ -119,8 +119,8 @@ fn behind_size_line(bytes: &[u8]) -> Option<&[u8]> {
 pub(super) fn find_chunk_with_event(bytes: &[u8]) -> Option<usize> {
     for end_of_size_line in memmem::find_iter(bytes, b"\r\ndata:") {
         // The size line is read backwards from its end.
-        let before = &bytes[..end_of_size_line];
-        let digits = before.iter().rev().take_while(|byte| byte.is_ascii_hexdigit()).count();
+        let up_to_line_end = &bytes[..end_of_size_line];
+        let digits = up_to_line_end.iter().rev().take_while(|byte| byte.is_ascii_hexdigit()).count();
         let chunk = end_of_size_line - digits;
         let is_line_start = chunk == 0 || bytes[..chunk].ends_with(b"\r\n");
         if digits > 0 && is_line_start {

@@ -139,6 +139,7 @@ impl ResponseReader {
 
     /// Records that bytes were not observed, so their content is unknown. The reader searches for the next readable position.
     pub fn record_gap(&mut self, at: MonoNs, events: &mut dyn FnMut(&Event<'_>)) {
+        // At least one byte, so that the next readable position is not taken for the start of the connection.
         self.skipped_bytes = self.skipped_bytes.max(1);
         self.parser = match &self.parser {
             Parser::Unreadable => return,
@@ -192,10 +193,10 @@ impl ResponseReader {
             parser.end_connection(&mut |element| responses.add_element(0, element, None, limits, server, sink));
         }
         for (stream, response) in std::mem::take(&mut responses.open) {
-            // A client may have cancelled a stream earlier, which only the server reads.
+            // Only the server reads that a client has cancelled one of several streams.
             let is_end_known = stream == 0 || end == AnswerEnd::ClientLeft;
-            let end = if is_end_known { end } else { AnswerEnd::Unknown };
-            response.end_response(end, unacknowledged, server, sink);
+            let response_end = if is_end_known { end } else { AnswerEnd::Unknown };
+            response.end_response(response_end, unacknowledged, server, sink);
         }
     }
 
@@ -276,6 +277,7 @@ impl ResponseReader {
     fn stop_reading(&mut self, why: Unreadable, server: &mut Server, sink: &mut EventSink<'_>) {
         self.parser = Parser::Unreadable;
         if let Some(response) = &mut self.responses.frontend {
+            // The reason concerns the whole connection, which stream 0 stands for.
             return response.time_element(0, &ResponseElement::Unreadable(why), &mut server.frontends, sink);
         }
         self.responses.open.values_mut().for_each(OpenResponse::mark_incomplete);
@@ -330,7 +332,8 @@ impl ConnectionResponses {
     }
 }
 
-/// Arrival of the request of a response that begins; `None` where arrivals are not observed. `other_protocol`: why the protocol of the connection hides it.
+/// Arrival of the request whose response begins. `None` where arrivals are not observed. `other_protocol`: why the connection's protocol
+/// hides the arrival.
 fn take_arrival(
     next_arrival: &mut Option<Result<ArrivalTimes, UnknownArrival>>,
     other_protocol: Option<UnknownArrival>,

@@ -30,7 +30,8 @@ impl<V> Recent<V> {
 
     /// Removes and returns the value that was inserted first.
     pub(super) fn remove_oldest(&mut self) -> Option<V> {
-        self.values.remove(&self.order.pop_front()?)
+        let oldest = self.order.pop_front()?;
+        self.values.remove(&oldest)
     }
 
     /// Removes and returns a value. `None` if there is none of this id. Most leave in about the order of their insertion, so the search is short.

@@ -20,6 +20,7 @@ impl EventParser {
     /// Parses a piece of the body. Emits the data of each event, its lines joined. `None` stands for an event that is skipped, because it is
     /// longer than `limit` bytes or memory is short.
     pub(super) fn parse(&mut self, piece: &[u8], limit: usize, mut emit: impl FnMut(Option<&[u8]>)) {
+        // Taken, because parsing its bytes changes `self`.
         let mut buffer = std::mem::take(&mut self.buffer);
         let has_incomplete_event = !buffer.is_empty();
         if has_incomplete_event && buffer.extend(piece).is_ok() {
@@ -78,6 +79,7 @@ impl EventParser {
             if newline < block_start {
                 continue;
             }
+            // A skipped event ends with the first block.
             let is_skipped = std::mem::take(&mut self.skipping);
             if !is_skipped {
                 self.parse_block(&bytes[block_start..newline], emit);

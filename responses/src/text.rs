@@ -191,6 +191,7 @@ impl Texts {
     pub(super) fn record_frame(&mut self, frame: &Frame<'_>) {
         let detokenizes = frame.kind == Kind::TokenIds && self.detokenizer.is_some();
         for chunk in frame.chunks {
+            // Text without a count does not show its number of tokens.
             let has_counted_text = frame.kind == Kind::Text && chunk.completion_tokens.is_some();
             if detokenizes || has_counted_text {
                 self.record_chunk(frame.id.hop, chunk);
@@ -215,6 +216,7 @@ impl Texts {
         // The first chunk of a request states only its own tokens.
         let may_be_first = chunk.completion_tokens.is_none_or(|count| count <= max_tokens_of_chunk(chunk));
         if let Some(request) = self.requests.values.get_mut(rid) {
+            // Without its earlier text, the request is not compared.
             let Some(sent) = &mut request.sent else { return };
             // A router forwards the same text on another hop.
             if sent.hop != hop {
@@ -253,7 +255,7 @@ impl Texts {
     }
 
     /// Compares an event of a response. Returns its number of tokens, or `None` if it is unknown. Text that is missing before an event is lost
-    /// only if `all_observed`: no earlier event of the response was missed. Deliveries to report are in [`Texts::take_ready`].
+    /// only if `all_observed`: no earlier event of the response was missed. [`Texts::take_ready_deliveries`] has the deliveries to report.
     pub(super) fn compare_event(
         &mut self,
         rid: &str,
@@ -323,6 +325,7 @@ impl Texts {
     /// text when the response ends.
     pub(super) fn defer_comparison(&mut self, rid: &str, text: &ChoiceText<'_>) {
         let Some(request) = self.requests.values.get_mut(rid) else { return };
+        // It stays open whether the text before the held deliveries was lost, so they are never reported.
         request.held.clear();
         if request.sent.is_none() {
             return;
@@ -330,6 +333,7 @@ impl Texts {
         let unmatched = request.unmatched.get_or_insert_default();
         unmatched.carried += text.non_empty_pieces().map(Digest::len).sum::<u64>();
         if !text.tool_calls.is_empty() {
+            // The event adds to the kept calls, or discards all of them.
             self.bytes -= unmatched.calls.bytes;
             unmatched.calls.add_event(text.tool_calls);
             self.bytes += unmatched.calls.bytes;

@@ -88,7 +88,7 @@ impl<'a> ColumnCursor<'a> {
     /// Reads the rest of a number whose first byte is `first`, and returns the whole, which has at most 70 bits.
     fn finish_long_number(&mut self, first: u8) -> Result<u128, MalformedBlock> {
         let mut value = u128::from(first & 0x7f);
-        // An optional number may be one more than 64 bits hold.
+        // Ten groups of seven bits: an optional number is stored plus one, so it may need 65 bits.
         for shift in (7..70).step_by(7) {
             let byte = self.read_byte()?;
             value |= u128::from(byte & 0x7f) << shift;
@@ -111,7 +111,7 @@ impl<'a> ColumnCursor<'a> {
             return Ok(u64::from(first).checked_sub(1));
         }
         match self.finish_long_number(first)?.checked_sub(1) {
-            // A 0 that takes several bytes.
+            // A 0 in several bytes, which the writer never produces.
             None => Ok(None),
             Some(value) => u64::try_from(value).map(Some).map_err(|_| MalformedBlock("a number has more than 64 bits")),
         }
@@ -134,7 +134,7 @@ pub(super) trait EnumCode: Copy {
 /// A column that is written or read. One list of a record's fields serves both: a writer (`Vec<u8>`) appends each field, and a reader
 /// ([`ColumnCursor`]) replaces it with the value in the column. A field that is as expected takes no bytes.
 pub(super) trait FieldTransfer {
-    /// Writes or reads an optional number, stored as its difference from the expected one. `differs`: it is not the expected one, so that it is
+    /// Writes or reads an optional number, stored as its difference from the expected one. Only a field that `differs` from that has bytes
     /// in the column.
     fn write_or_read_optional(
         &mut self,
@@ -142,9 +142,9 @@ pub(super) trait FieldTransfer {
         field: &mut Option<u32>,
         expected: Option<u32>,
     ) -> Result<(), MalformedBlock>;
-    /// Writes or reads a number, stored as it is.
+    /// Writes or reads a number, stored as it is if it `differs` from the expected one.
     fn write_or_read_number(&mut self, differs: bool, field: &mut u32, expected: u32) -> Result<(), MalformedBlock>;
-    /// Writes or reads the value of an enum, stored as its code.
+    /// Writes or reads the value of an enum, stored as its code if it `differs` from the expected one.
     fn write_or_read_code<T: EnumCode>(
         &mut self,
         differs: bool,
@@ -155,6 +155,7 @@ pub(super) trait FieldTransfer {
 
 /// The writer. Never fails, and changes no field.
 impl FieldTransfer for Vec<u8> {
+    /// Appends the distance from the expected value if the field `differs` from it.
     fn write_or_read_optional(
         &mut self,
         differs: bool,
@@ -169,6 +170,7 @@ impl FieldTransfer for Vec<u8> {
         Ok(())
     }
 
+    /// Appends the number if it `differs` from the expected one.
     fn write_or_read_number(&mut self, differs: bool, field: &mut u32, _: u32) -> Result<(), MalformedBlock> {
         if differs {
             self.put_number((*field).into());
@@ -176,6 +178,7 @@ impl FieldTransfer for Vec<u8> {
         Ok(())
     }
 
+    /// Appends the code if the value `differs` from the expected one.
     fn write_or_read_code<T: EnumCode>(&mut self, differs: bool, field: &mut T, _: T) -> Result<(), MalformedBlock> {
         if differs {
             self.push(field.to_code());
@@ -186,6 +189,7 @@ impl FieldTransfer for Vec<u8> {
 
 /// The reader. Fails where the column ends too early or holds a value that no writer produces.
 impl FieldTransfer for ColumnCursor<'_> {
+    /// Sets the field to the expected value, or to that in the column if it `differs`.
     fn write_or_read_optional(
         &mut self,
         differs: bool,
@@ -210,6 +214,7 @@ impl FieldTransfer for ColumnCursor<'_> {
         Ok(())
     }
 
+    /// Sets the field to the expected value, or to that in the column if it `differs`.
     fn write_or_read_code<T: EnumCode>(
         &mut self,
         differs: bool,
@@ -223,11 +228,13 @@ impl FieldTransfer for ColumnCursor<'_> {
 
 /// Maps numbers near 0 to small ones: 0, -1, 1, -2 to 0, 1, 2, 3.
 pub(super) fn zigzag(value: i64) -> u64 {
+    // The sign moves to the lowest bit. The shift by 63 gives 0, or all ones for a negative number.
     ((value << 1) ^ (value >> 63)) as u64
 }
 
 /// Inverse of [`zigzag`].
 pub(super) fn unzigzag(value: u64) -> i64 {
+    // The lowest bit is the sign. Its negation gives 0, or all ones for a negative number.
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }
 

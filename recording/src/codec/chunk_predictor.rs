@@ -8,7 +8,8 @@ use super::columns::BlockColumns;
 /// Maximum number of chunks in a frame; a larger frame is not recorded.
 pub(super) const MAX_FRAME_CHUNKS: usize = 1 << 18;
 
-/// Codes in `whose` after a run: a new request, a request new in this lane, or the distance of a known one.
+/// Codes in the column `requests` after a run of predicted requests: a new request, or one that is new in this lane. From the last code on,
+/// the rest of the number is the distance of a known request.
 pub(super) const NEW_REQUEST: u64 = 0;
 pub(super) const NEW_IN_LANE: u64 = 1;
 pub(super) const KNOWN_REQUEST: u64 = 2;
@@ -61,7 +62,7 @@ pub(super) struct ChunkPredictor {
 }
 
 impl ChunkPredictor {
-    /// Prediction for a new request: the same start as `first`, the previous new request of the lane.
+    /// Prediction for a new request, which probably starts like `first`, the previous new request of the lane.
     pub(super) fn for_new_request(first: &Self) -> Self {
         Self {
             has_begun: false,
@@ -73,9 +74,9 @@ impl ChunkPredictor {
         }
     }
 
-    /// Predicted token count: the last chunk's, and as many new tokens as that had. `None` if the last chunk has no count.
+    /// Predicted token count: that of the last chunk, plus as many new tokens as the last chunk had. `None` if the last chunk has no count.
     fn predicted_completion(&self) -> Option<u32> {
-        self.completion.map(|before| before.wrapping_add(self.completion_step))
+        self.completion.map(|last_completion| last_completion.wrapping_add(self.completion_step))
     }
 
     /// Predicted number of ids that a chunk with the token count `completion` lists. `None` if it probably lists none.
@@ -169,6 +170,7 @@ impl ChunkPredictor {
             self.retractions,
         )?;
         if flags & FINISH != 0 {
+            // A chunk that is read has no finish yet, so it gets one to be replaced.
             columns.finish.write_or_read_code(true, chunk.finish.get_or_insert(Finish::Other), Finish::Other)?;
         }
         columns.worker.write_or_read_number(flags & WORKER != 0, worker, self.worker)

@@ -28,7 +28,7 @@ pub(crate) struct DecodeBuffers {
 }
 
 impl DecodeBuffers {
-    /// Decompresses a block, whose header states that it has `length` bytes.
+    /// Decompresses a block into the buffer. Fails if it does not have the `length` bytes that its header states.
     pub(crate) fn decompress_columns(&mut self, packed: &[u8], length: u32) -> io::Result<()> {
         let zstd = match &mut self.zstd {
             Some(zstd) => zstd,
@@ -85,7 +85,7 @@ pub(crate) struct DecodedBlock<'b> {
     texts: TextReader<'b>,
     /// Token ids not yet assigned to chunks.
     ids: &'b [i64],
-    /// Remaining chunks and records of the numbers in the block's header.
+    /// Remaining chunks and records of those that the block's header states.
     chunks_left: u32,
     records_left: u32,
     /// Earliest time in the block: the time of events that are not its records.
@@ -123,6 +123,7 @@ impl<'b> DecodedBlock<'b> {
 
     /// The next record; `None` at the end. Missed records and standing data come before those of the block.
     fn read_next(&mut self) -> Result<Option<Record<'b>>, MalformedBlock> {
+        // Taken, so that it is reported once.
         if let Some(missed) = self.missed.take() {
             return Ok(Some(Record::Event(Event::new(self.from, What::Missed(missed)))));
         }
@@ -153,7 +154,7 @@ impl<'b> DecodedBlock<'b> {
         }
     }
 
-    /// Reads a record. Returns `None` if it is skipped.
+    /// Reads the record with this `op` and time. `None` if it is skipped, because its kind is obsolete or unknown.
     fn read_record(&mut self, op: u8, at: MonoNs) -> Result<Option<Record<'b>>, MalformedBlock> {
         let kind = op & op::KIND_MASK;
         let what = match kind {
@@ -215,9 +216,9 @@ impl<'b> DecodedBlock<'b> {
         let wakeup_distance = self.columns.wakeup.read_optional()?;
         let wakeup = wakeup_distance.map(|distance| lane.wakeup.wrapping_add(unzigzag(distance) as u64));
         lane.wakeup = wakeup.unwrap_or(lane.wakeup);
+        // 0: no thread, 1: the same as before, 2: another one, whose ids follow.
         let by = match self.columns.by.read_byte()? {
             0 => None,
-            // The same thread as before.
             1 => lane.by,
             _ => {
                 let pid = self.columns.by.read_u32()?;
@@ -317,8 +318,8 @@ impl<'b> DecodedBlock<'b> {
     }
 }
 
-/// Whether the next item belongs to the current run, of which it is then consumed. At the end of a run, an exception follows. `remaining`: items
-/// left of the run; `None` if the next run's length must be read.
+/// Returns whether the next item belongs to the current run, and counts it off. Otherwise the item is the exception that follows the run.
+/// `remaining`: number of items left of the run; `None` if the next run's length must be read.
 #[inline]
 fn continues_run(remaining: &mut Option<u64>, column: &mut ColumnCursor<'_>) -> Result<bool, MalformedBlock> {
     let items = match *remaining {
@@ -347,7 +348,7 @@ fn read_request(
         NEW_IN_LANE => Ok(RequestReference::New { text: column.read_u32()? }),
         code => {
             let distance = unzigzag(code - KNOWN_REQUEST);
-            // A distance from the last one.
+            // Before the first request, the distance counts from index 0.
             let last_index = if last_link == NO_LINK { 0 } else { last_link };
             let link_index = i64::from(last_index).checked_add(distance).and_then(|index| u32::try_from(index).ok());
             match link_index {

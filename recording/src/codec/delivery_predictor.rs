@@ -38,7 +38,7 @@ impl Default for DeliveryState {
 impl DeliveryState {
     /// Predicted token count; `None` if the last delivery has no count.
     fn predicted_completion(&self) -> Option<u32> {
-        self.completion.map(|before| before.wrapping_add(self.completion_step))
+        self.completion.map(|last_completion| last_completion.wrapping_add(self.completion_step))
     }
 
     /// Predicted number of tokens of a delivery with the token count `completion`.
@@ -56,9 +56,9 @@ impl DeliveryState {
         // Most deliveries have one token.
         self.completion_step = 1;
         if let Some(completion) = delivery.completion_tokens
-            && let Some(before) = self.completion
+            && let Some(last_completion) = self.completion
         {
-            self.completion_step = completion.wrapping_sub(before);
+            self.completion_step = completion.wrapping_sub(last_completion);
         }
         self.completion = delivery.completion_tokens;
         self.tokens = delivery.tokens;
@@ -178,6 +178,7 @@ impl DeliveryPredictor {
             state.predicted_completion(),
         )?;
         let predicted_tokens = state.predicted_tokens(delivery.mode, delivery.completion_tokens);
+        // The column holds optional numbers, but a delivery always has its number of tokens.
         let mut tokens = Some(delivery.tokens);
         column.write_or_read_optional(flags & TOKENS != 0, &mut tokens, Some(predicted_tokens))?;
         delivery.tokens = tokens.ok_or(MalformedBlock("a delivery without a count"))?;
@@ -186,7 +187,7 @@ impl DeliveryPredictor {
         column.write_or_read_number(flags & WITHOUT_TEXT != 0, &mut delivery.without_text, 0)
     }
 
-    /// Advances the predictions after a delivery of the request `index`, where that of the request `predicted` was expected.
+    /// Advances the predictions after a delivery. `index` is its request, and `predicted` is the request that was expected.
     fn advance_order(&mut self, predicted: u32, index: u32, delivery: &Delivery<'_>) {
         self.mode = delivery.mode;
         self.order.advance_position(&mut self.position, predicted, index);

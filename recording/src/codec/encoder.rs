@@ -22,6 +22,8 @@ const MAX_EVENT_BYTES: usize = 16 << 20;
 const MAX_CHUNK_BYTES: usize = 64;
 // A frame that can be written has no more chunks than a reader accepts.
 const _: () = assert!(MAX_EVENT_BYTES / MAX_CHUNK_BYTES <= MAX_FRAME_CHUNKS);
+/// Maximum encoded size of a token id, in bytes.
+const MAX_ID_BYTES: usize = 10;
 /// Number of chunks and ids that fills a block regardless of its size, which bounds a reader's memory.
 const MAX_BLOCK_CHUNKS: u32 = 4 << 20;
 const MAX_BLOCK_IDS: usize = 1 << 20;
@@ -117,6 +119,7 @@ impl Encoder {
     pub(crate) fn close_block(&mut self, mut empty: BlockColumns<Vec<u8>>) -> EncodedBlock {
         empty.clear();
         let columns = std::mem::replace(&mut self.columns, empty);
+        // Each block is readable on its own, so the next one starts without texts and predictions.
         self.state.clear();
         self.texts.clear();
         self.links.clear();
@@ -268,13 +271,13 @@ impl Encoder {
         self.content.chunks += count;
     }
 
-    /// Writes the request of a chunk that does not belong to the predicted request. Returns the index of its link. `last_link`: that of the
+    /// Writes the request of a chunk that does not belong to the predicted request. Returns the index of its link. `last_link`: link of the
     /// chunk before it, or [`NO_LINK`].
     fn write_request(&mut self, lane_index: u32, rid: &str, last_link: u32, newest_request: &ChunkPredictor) -> u32 {
         let text = self.texts.add_text(rid, &mut self.columns);
         // A new text has no link yet, which saves the lookup.
-        let known = if text.is_new { None } else { self.links.get(&(lane_index, text.index)).copied() };
-        if let Some(link_index) = known {
+        let known_link = if text.is_new { None } else { self.links.get(&(lane_index, text.index)).copied() };
+        if let Some(link_index) = known_link {
             // Requests follow each other in nearly the same order, so the distance from the last one is short.
             let last_index = if last_link == NO_LINK { 0 } else { last_link };
             let distance = i64::from(link_index) - i64::from(last_index);
@@ -296,6 +299,7 @@ impl Encoder {
     /// Writes an event that has no columns of its own, field by field.
     fn write_rare(&mut self, at: MonoNs, what: &What<'_>) {
         let mut writer = RareWriter::new(&mut self.texts, &mut self.columns, &mut self.rare_fields);
+        // Only columnar events have no kind, and they are written elsewhere.
         let Some(op) = writer.write_event(what) else { return };
         writer.finish_record();
         self.begin_record(op, at);
@@ -310,6 +314,7 @@ impl Encoder {
         for what in self.standing.events() {
             let mut writer = RareWriter::new(&mut self.texts, &mut self.columns, &mut self.rare_fields);
             let is_engine = matches!(what, What::Engine(_));
+            // `standing` has no column of kinds beside it, so its records begin with theirs.
             writer.put_number(u64::from(if is_engine { op::ENGINE } else { op::HOP }));
             writer.write_event(&what);
             writer.finish_standing();
@@ -338,6 +343,7 @@ impl StandingData {
         match what {
             What::Engine(engine) => self.engine = Some(to_msgpack(engine)),
             What::Hop(hop) => {
+                // Beyond the limit, a new hop is not repeated in later blocks.
                 if let Some(known) = self.hops.iter_mut().find(|known| known.id == hop.id) {
                     known.packed = to_msgpack(hop);
                 } else if self.hops.len() < MAX_HOPS {
@@ -405,8 +411,7 @@ fn text_bytes(texts: &[&str]) -> usize {
 
 /// Maximum encoded size of a frame.
 fn max_frame_bytes(frame: &Frame<'_>, writes_token_ids: bool) -> usize {
-    // An id takes at most ten bytes.
-    let id_bytes = if writes_token_ids { 10 } else { 0 };
+    let id_bytes = if writes_token_ids { MAX_ID_BYTES } else { 0 };
     let mut bytes = 0;
     for chunk in frame.chunks {
         let text_bytes = chunk.rid.len() + chunk.worker.map_or(0, str::len);

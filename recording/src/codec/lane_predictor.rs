@@ -84,6 +84,7 @@ impl LanePredictors {
         let new_index = self.lanes.len() as u32;
         let index = *self.indices.entry((id.hop.0, id.lane)).or_insert(new_index);
         columns.lane.put_number(u64::from(index));
+        // The next free index announces a new lane, whose hop and number follow.
         if index == new_index {
             columns.lane.put_number(u64::from(id.hop.0));
             columns.lane.put_number(u64::from(id.lane));
@@ -98,7 +99,7 @@ impl LanePredictors {
         index
     }
 
-    /// Predicted next frame of the stage. Advances the prediction.
+    /// Predicted next frame of the stage. Advances the prediction. Fails if the block has no lane yet.
     pub(super) fn take_predicted(&mut self, stage: FrameStage) -> Result<LaneFrame, MalformedBlock> {
         let lane_index = self.last_lanes[stage as usize];
         let lane = self.lanes.get_mut(lane_index as usize).ok_or(MalformedBlock("a frame of no lane"))?;

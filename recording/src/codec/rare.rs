@@ -176,7 +176,7 @@ impl<'b> RareReader<'b> {
         let fields = ColumnCursor::new(column.read_bytes(length as usize)?);
         // The texts of a record of an unknown kind must be counted, too.
         texts.skip_new(new_texts);
-        // A copy: fields refer to texts by index.
+        // A copy, because fields refer to texts by index and take none.
         Ok(Self { fields, texts: *texts })
     }
 
@@ -331,6 +331,7 @@ options! { flagged: PollUse; f64; }
 options! { last: MonoNs; &'b str; Away<'b>; ToolCalls; DispatchedRequest<'b>; ConnectionTimes; }
 
 impl RareField<'_> for Result<ArrivalTimes, UnknownArrival> {
+    /// Writes why the times are unknown. If they are known, writes that there is no reason, and then the times.
     fn write_field(&self, to: &mut RareWriter<'_>) {
         self.err().write_field(to);
         if let Ok(times) = self {
@@ -338,6 +339,7 @@ impl RareField<'_> for Result<ArrivalTimes, UnknownArrival> {
         }
     }
 
+    /// Reads the reason. Without one, the times follow.
     fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
         match RareField::read_field(from)? {
             Some(why) => Ok(Err(why)),
@@ -348,7 +350,7 @@ impl RareField<'_> for Result<ArrivalTimes, UnknownArrival> {
 
 /// Added to the code of an answer's end if its content follows, from 2.9 on.
 const WITH_CONTENT: u8 = 0x80;
-/// Added likewise if the finish reason and `[DONE]` of the content follow it, from 2.17 on.
+/// Added to the same code if the finish reason and `[DONE]` follow the content, from 2.17 on.
 const WITH_FINISH: u8 = 0x40;
 
 /// The fields of 2.9.
@@ -370,6 +372,7 @@ impl RareField<'_> for AnswerContent {
 }
 
 impl<'b> RareField<'b> for Answer<'b> {
+    /// Writes the fields. Flags in the code of the end say which parts of the content follow.
     fn write_field(&self, to: &mut RareWriter<'_>) {
         self.rid.write_field(to);
         self.tokens.write_field(to);
@@ -390,6 +393,7 @@ impl<'b> RareField<'b> for Answer<'b> {
         self.tool_calls.write_field(to);
     }
 
+    /// Reads the fields. Flags in the code of the end say which parts of the content follow.
     fn read_field(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
         let mut answer =
             Answer::new(RareField::read_field(from)?, RareField::read_field(from)?, RareField::read_field(from)?);
@@ -429,6 +433,7 @@ impl RareField<'_> for EngineTimes {
 }
 
 impl RareField<'_> for ToolCalls {
+    /// Writes the fields in the order in which the format got them.
     fn write_field(&self, to: &mut RareWriter<'_>) {
         self.calls.write_field(to);
         self.call.write_field(to);
@@ -453,6 +458,7 @@ impl RareField<'_> for ToolCalls {
         self.reason.write_field(to);
     }
 
+    /// Reads the fields. Those that an older file lacks keep their defaults.
     fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
         let mut calls = Self {
             calls: RareField::read_field(from)?,
@@ -495,6 +501,7 @@ impl RareField<'_> for ToolCalls {
 }
 
 impl<'b> RareField<'b> for Engine<'b> {
+    /// Writes the fields. Without a version, writes that it is unknown and an empty text.
     fn write_field(&self, to: &mut RareWriter<'_>) {
         self.version.is_some().write_field(to);
         self.version.unwrap_or("").write_field(to);
@@ -504,6 +511,7 @@ impl<'b> RareField<'b> for Engine<'b> {
         self.name.write_field(to);
     }
 
+    /// Reads the fields. The version is `None` if the record says that it is unknown.
     fn read_field(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
         let has_version = bool::read_field(from)?;
         // The text is always present, even if it stands for none.
@@ -519,6 +527,7 @@ impl<'b> RareField<'b> for Engine<'b> {
 }
 
 impl<'b> RareField<'b> for Hop<'b> {
+    /// Writes the fields. All flags are the bits of one number.
     fn write_field(&self, to: &mut RareWriter<'_>) {
         self.id.write_field(to);
         self.ends.to_string().as_str().write_field(to);
@@ -528,7 +537,7 @@ impl<'b> RareField<'b> for Hop<'b> {
             self.origin,
             self.last,
             self.capabilities.sent,
-            // Whether forwards have records of their own: files before 2.6.
+            // Obsolete: whether forwards have records of their own, as in files before 2.6.
             false,
             self.capabilities.received,
             self.capabilities.processed,
@@ -545,6 +554,7 @@ impl<'b> RareField<'b> for Hop<'b> {
         to.put_number(bits);
     }
 
+    /// Reads the fields. All flags are the bits of one number.
     fn read_field(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
         let id = RareField::read_field(from)?;
         let name = <&str>::read_field(from)?;

@@ -85,7 +85,7 @@ impl<S> RequestOrder<S> {
         next
     }
 
-    /// The first request from `index` on that has not ended, or one after a limited number of ended ones.
+    /// Follows the order from `index` on to the first request that has not ended. Stops after a limited number of ended ones.
     fn skip_finished(&self, mut index: u32) -> u32 {
         for _ in 0..MAX_SKIPPED {
             let Some(link) = self.get(index) else { break };

@@ -13,6 +13,12 @@ const FORM_HEX: u64 = 0;
 const FORM_GROUPED_HEX: u64 = 1;
 /// First form of plain texts: the form minus this is the length.
 const FORM_PLAIN: u64 = 2;
+/// Lengths of texts in both forms, and the number of bytes that either of them encodes.
+const HEX_LENGTH: usize = 32;
+const GROUPED_HEX_LENGTH: usize = 36;
+const HEX_BYTES: usize = 16;
+/// Offsets of the hyphens between the groups in a text.
+const HYPHEN_OFFSETS: [usize; 4] = [8, 13, 18, 23];
 /// Byte offsets at which a new group starts.
 const GROUP_STARTS: [usize; 4] = [4, 6, 8, 10];
 
@@ -29,7 +35,7 @@ impl TextArena {
         self.ends.clear();
     }
 
-    /// Ends the text appended last, and returns its index.
+    /// Marks the end of the text that was just appended, and returns its index.
     fn end_text(&mut self) -> u32 {
         self.ends.push(self.text.len() as u32);
         self.ends.len() as u32 - 1
@@ -68,7 +74,7 @@ impl TextTable {
     /// Index of a text, which is written to the columns if it is new to the block.
     pub(super) fn add_text(&mut self, text: &str, columns: &mut BlockColumns<Vec<u8>>) -> TextIndex {
         let Self { arena, indices, hasher } = self;
-        // The table has indices only, and compares texts where they are.
+        // The table holds only indices. It compares their texts in the arena.
         let hash = hasher.hash_one(text);
         if let Some(&index) = indices.find(hash, |&index| arena.get(index) == Some(text)) {
             return TextIndex { index, is_new: false };
@@ -92,7 +98,7 @@ pub(super) struct TextIndex {
 /// Writes a text; ids in hexadecimal take half of their length.
 fn write_text(text: &str, columns: &mut BlockColumns<Vec<u8>>) {
     if let Some(bytes) = decode_hex(text.as_bytes()) {
-        columns.text.put_number(if text.len() == 32 { FORM_HEX } else { FORM_GROUPED_HEX });
+        columns.text.put_number(if text.len() == HEX_LENGTH { FORM_HEX } else { FORM_GROUPED_HEX });
         columns.hex.extend_from_slice(&bytes);
     } else {
         columns.text.put_number(FORM_PLAIN + text.len() as u64);
@@ -101,17 +107,17 @@ fn write_text(text: &str, columns: &mut BlockColumns<Vec<u8>>) {
 }
 
 /// Decodes 32 hex digits, or the 36 characters of a UUID with hyphens; `None` for any other text.
-fn decode_hex(text: &[u8]) -> Option<[u8; 16]> {
+fn decode_hex(text: &[u8]) -> Option<[u8; HEX_BYTES]> {
     let hyphens: &[usize] = match text.len() {
-        32 => &[],
-        36 => &[8, 13, 18, 23],
+        HEX_LENGTH => &[],
+        GROUPED_HEX_LENGTH => &HYPHEN_OFFSETS,
         _ => return None,
     };
     if hyphens.iter().any(|&index| text[index] != b'-') {
         return None;
     }
     let mut digits = (0..text.len()).filter(|index| !hyphens.contains(index)).map(|index| text[index]);
-    let mut bytes = [0; 16];
+    let mut bytes = [0; HEX_BYTES];
     for byte in &mut bytes {
         let high = hex_digit(digits.next()?)?;
         let low = hex_digit(digits.next()?)?;
@@ -121,13 +127,13 @@ fn decode_hex(text: &[u8]) -> Option<[u8; 16]> {
 }
 
 /// Value of a lower-case hexadecimal digit; `None` for another character.
-fn hex_digit(c: u8) -> Option<u8> {
-    // Upper case would not be restored.
-    char::from(c).to_digit(16).filter(|_| !c.is_ascii_uppercase()).map(|digit| digit as u8)
+fn hex_digit(byte: u8) -> Option<u8> {
+    // A reader restores lower case only, so upper case is kept as plain text.
+    char::from(byte).to_digit(16).filter(|_| !byte.is_ascii_uppercase()).map(|digit| digit as u8)
 }
 
 impl TextArena {
-    /// Reads all texts of a block, in place of those of the last one.
+    /// Reads all texts of a block. They replace those of the previous block.
     pub(super) fn read_texts(&mut self, columns: &mut BlockColumns<ColumnCursor<'_>>) -> Result<(), MalformedBlock> {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         self.clear();
@@ -138,7 +144,7 @@ impl TextArena {
                 let text = std::str::from_utf8(bytes).map_err(|_| MalformedBlock("a text is not UTF-8"))?;
                 self.text.push_str(text);
             } else {
-                for (position, byte) in columns.hex.read_bytes(16)?.iter().enumerate() {
+                for (position, byte) in columns.hex.read_bytes(HEX_BYTES)?.iter().enumerate() {
                     if form == FORM_GROUPED_HEX && GROUP_STARTS.contains(&position) {
                         self.text.push('-');
                     }
@@ -181,11 +187,12 @@ impl<'b> TextReader<'b> {
 
     /// Text with that index, which may be the next new one.
     pub(super) fn get_or_take_new(&mut self, index: u32) -> Result<&'b str, MalformedBlock> {
+        // The first reference to the next new text takes it.
         self.next += u32::from(index == self.next);
         self.get(index)
     }
 
-    /// Skips the new texts of a record that was read by index or skipped.
+    /// Skips `count` new texts: those of a record that refers to its texts by index, or that is skipped.
     pub(super) fn skip_new(&mut self, count: u32) {
         self.next = self.next.saturating_add(count);
     }

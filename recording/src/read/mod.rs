@@ -32,6 +32,7 @@ fn apply_record(analysis: &mut Analysis, record: &Record<'_>) {
     match record {
         Record::Event(event) => analysis.apply(event),
         Record::Tick(now) => analysis.tick(*now),
+        // Neither changes the analysis.
         Record::Anchor(_) | Record::Closing(_) => {}
     }
 }

@@ -78,6 +78,7 @@ pub struct MissingParts {
 }
 
 impl fmt::Display for MissingParts {
+    /// Lists the missing parts, separated by semicolons.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts: Vec<String> = Vec::new();
         if self.records_before > 0 {
@@ -354,7 +355,7 @@ fn newest_lap(scan: SectionScan) -> Vec<LocatedSection> {
     sections.split_off(first)
 }
 
-/// Counts the records before the first block and between blocks.
+/// Counts in `missing` the records that are missing before the first block and between blocks.
 fn count_missing_records(blocks: &[BlockInfo], missing: &mut MissingParts) {
     let mut next_record = None;
     for block in blocks {

@@ -97,6 +97,7 @@ impl RecordReader<'_> {
 
     /// Reads the next record of the current block. Returns `false` without a block, and at its end.
     fn advance_record(&mut self) -> Result<bool, ReadError> {
+        // Taken, so that the next call opens the next block, at the end of this one or after an error in it.
         let Some(mut block) = self.block.take() else { return Ok(false) };
         let has_record = block.with_dependent_mut(|_, block| block.advance());
         if has_record.map_err(|error| self.damaged_block(&error))? {
@@ -132,6 +133,7 @@ impl RecordReader<'_> {
         let missed = (skipped_records > 0).then(|| Missed::new(None, skipped_records, cause));
         // The announcements of engine and hops may be among the missing records.
         let wants_standing = starts_late || skipped_records > 0;
+        // The block has the buffers until it ends.
         let block = BlockInProgress::try_new(MutBorrow::new(mem::take(&mut self.buffers)), |buffers| {
             buffers.borrow_mut().decode_block(&section.content, wants_standing, missed)
         });

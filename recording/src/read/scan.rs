@@ -87,8 +87,8 @@ fn find_section(file: &File, run: u64, mut offset: u64, end: u64, buffer: &mut V
         let size = (end - offset).min(SEARCH_WINDOW_BYTES as u64) as usize;
         buffer.resize(size, 0);
         file.read_exact_at(buffer, offset)?;
-        for start in Section::possible_starts(buffer) {
-            let start = offset + start as u64;
+        for index in Section::possible_starts(buffer) {
+            let start = offset + index as u64;
             if read_section(file, run, start, end)?.is_some() {
                 return Ok(Some(start));
             }

@@ -77,6 +77,7 @@ impl BlockPacker {
             anchor: block.anchor,
             ..Section::default()
         };
+        // Taken out, because `pack_bytes` borrows all of `self`.
         let mut raw = std::mem::take(&mut self.raw);
         raw.clear();
         block.columns.write_to(&mut raw);

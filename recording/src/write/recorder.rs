@@ -131,20 +131,23 @@ impl Recorder {
         &self.shared.path
     }
 
-    /// Records an event. Never waits. Allocates nothing for a chunk of a request already in the block.
+    /// Records an event, unless the recording has stopped. Waits only if [`RecordOptions::wait`] is set. Allocates nothing for a chunk of a
+    /// request already in the block.
     pub fn event(&mut self, event: &Event<'_>) {
         if self.has_stopped() {
             return;
         }
         // Tests can inject a fault here.
         fault::inject_at("recorder");
-        if !self.encoder.write_event(event) {
+        let is_written = self.encoder.write_event(event);
+        // An event that is too large was left out.
+        if !is_written {
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
         }
         self.close_block_if_due(event.at);
     }
 
-    /// Records a tick of the analysis and, at intervals, both clocks.
+    /// Records a tick of the analysis and, at intervals, both clocks. Does nothing once the recording has stopped.
     pub fn tick(&mut self, now: MonoNs) {
         if self.has_stopped() {
             return;
@@ -225,7 +228,7 @@ impl Recorder {
         self.request_summary(path.clone(), false, |reply| WriterJob::Dump { to: path, closing, reply })
     }
 
-    /// Writes the remaining data, the closing section and the index, and waits until they are on disk. The file of a ring keeps its form. A
+    /// Writes the remaining data, the closing section and the index, and waits until they are on disk. A ring stays a ring. A
     /// stop at the size limit or after an earlier error is not an error here: the summary reports it.
     pub fn finish(mut self, closing: &ReportInput) -> Result<RecordingSummary, RecordError> {
         let path = self.path().to_owned();

@@ -20,6 +20,8 @@ use crate::storage;
 
 /// Maximum number of blocks in an index: three days. A longer file has no index and is scanned.
 const MAX_INDEXED_BLOCKS: usize = 1 << 18;
+/// Length of an index entry: the offset of a section, and its header.
+const INDEX_ENTRY_BYTES: usize = 8 + SECTION_HEADER_BYTES;
 /// Space reserved for the end of a file with a size limit, in addition to its index.
 const END_BYTES: u64 = 8 << 10;
 
@@ -42,7 +44,7 @@ struct FilePart {
 }
 
 impl FilePart {
-    /// A file of so many bytes without blocks.
+    /// A file of `bytes` bytes that has no block yet.
     fn new(path: &Path, bytes: u64) -> Self {
         Self { path: path.to_owned(), bytes, blocks: 0, records: 0 }
     }
@@ -105,7 +107,7 @@ impl RecordingFiles {
         let mut grown_bytes = 0;
         if let Some(max_bytes) = self.options.max_bytes {
             // The end of the file must fit as well: index, end section and trailer.
-            let index_bytes = (self.current.blocks + 1) * (8 + SECTION_HEADER_BYTES as u64);
+            let index_bytes = (self.current.blocks + 1) * INDEX_ENTRY_BYTES as u64;
             let needed_bytes = self.current.bytes + section.total_bytes() + index_bytes + END_BYTES;
             // The first block is written even if it is larger than the limit.
             if self.current.blocks > 0 && needed_bytes > max_bytes {
@@ -149,6 +151,7 @@ impl RecordingFiles {
         let mut section =
             Section { kind, raw_bytes: json.len() as u32, run: self.run, seq: self.seq, ..Section::default() };
         let written = self.append_bytes(seal_section(&mut section, &json, &mut Vec::new()));
+        // A section that was not written must leave no gap in the numbers.
         self.seq += u64::from(written.is_ok());
         written
     }
@@ -184,7 +187,7 @@ impl RecordingFiles {
         if has_unlisted_blocks {
             return Ok(());
         }
-        let mut entries = Vec::with_capacity(self.index.len() * (8 + SECTION_HEADER_BYTES));
+        let mut entries = Vec::with_capacity(self.index.len() * INDEX_ENTRY_BYTES);
         for WrittenBlock { offset, section } in &self.index {
             entries.extend_from_slice(&offset.to_le_bytes());
             entries.extend_from_slice(&section.to_bytes());
@@ -203,6 +206,7 @@ impl RecordingFiles {
         let next = part_path(&self.first_path, self.header.part);
         // Created first: this file may only be marked as continued if the next one exists.
         let StartedFile { file, bytes } = create_file(&next, self.options.force, &self.header, self.run, false)?;
+        // The last file of the recording states the dropped records and the data for a report.
         if let Err(error) = self.end_file(EndReason::Rotated, 0, None) {
             // The first error is the one to report.
             storage::remove(&next).ok();
@@ -276,7 +280,7 @@ pub fn run_name_of_path(path: &Path, base: &Path) -> Option<String> {
     stem.strip_prefix(&format!("{base_stem}-")).map(str::to_owned)
 }
 
-/// Number in a name such as `run.1.tgap`.
+/// Number in a name such as `run.1.tgap`. `None` for other names.
 fn part_number(path: &Path) -> Option<u32> {
     Path::new(path.file_stem()?).extension()?.to_str()?.parse().ok()
 }

@@ -88,7 +88,7 @@ impl RingFile {
         }
         let start = self.next_offset;
         let end = start + length;
-        // The blocks that the new one overwrites.
+        // The new block overwrites these. They are forgotten before the write, which may fail halfway.
         while self.blocks.front().is_some_and(|block| (start..end).contains(&block.offset)) {
             self.blocks.pop_front();
         }

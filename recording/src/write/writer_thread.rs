@@ -89,7 +89,7 @@ pub(super) struct WriterThread {
 }
 
 impl WriterThread {
-    /// The thread: executes jobs until the recording is finished.
+    /// Executes jobs until the recording is finished, or its recorder is gone.
     pub(super) fn run_jobs(mut self, jobs: &Receiver<WriterJob>) {
         while let Ok(job) = jobs.recv() {
             match job {
@@ -105,6 +105,7 @@ impl WriterThread {
                     let dropped = self.shared.dropped.load(Ordering::Relaxed);
                     let dumped = match &self.store {
                         BlockStore::Ring(ring) => ring.copy_to(&to, &closing, dropped),
+                        // Only a ring can be dumped.
                         BlockStore::Files(_) => Err(RecordError::Empty),
                     };
                     // Without a receiver, nobody waits for the result.
@@ -140,7 +141,7 @@ impl WriterThread {
         }
     }
 
-    /// Processes that a block with so many records was not written: stops the recording, unless the next block may be written.
+    /// Processes the refusal of a block with `records` records. Stops the recording, unless the next block may be written.
     fn process_refusal(&mut self, refused: BlockRefused, records: u32) {
         let dropped = &self.shared.dropped;
         match (refused, &mut self.store) {

@@ -55,6 +55,7 @@ impl<'a> GrpcMessage<'a> {
                 (1, FieldValue::Bytes(value)) if first_field.is_none() => first_field = Some(value),
                 // The field is not repeated in any message of interest.
                 (1, FieldValue::Bytes(_)) => return None,
+                // An entry of `meta_info`.
                 (2, FieldValue::Bytes(entry)) => {
                     let is_valid = meta.record_entry(&MetaEntry::parse(entry)?);
                     if !is_valid {
@@ -112,7 +113,7 @@ impl GrpcOutput<'_> {
         std::str::from_utf8(self.ids).is_err()
     }
 
-    /// The output as an event of `/generate`, of which text has no count. `None` if the request id is invalid.
+    /// The output as an event of `/generate`. Text does not show its number of tokens. `None` if the request id is empty or invalid.
     pub(super) fn as_completion(&self, is_text: bool) -> Option<Completion<'_>> {
         let BorrowedText(rid) = serde_json::from_slice(self.rid).ok()?;
         if rid.is_empty() {
@@ -168,6 +169,7 @@ impl<'a> MetaEntry<'a> {
             let MessageField { number, value: FieldValue::Bytes(value) } = take_field(&mut rest)? else {
                 return None;
             };
+            // Protobuf writes the key of a map entry as field 1, and its value as field 2.
             match number {
                 1 => key = value,
                 2 => json = value,

@@ -118,7 +118,8 @@ impl GrpcParser {
         }
     }
 
-    /// Decides whether the messages have ids or text. Returns false, and keeps this message, while that is unknown.
+    /// Decides whether the messages have ids or text. While that is unknown, keeps this message and returns false. Once it is decided,
+    /// emits the kept messages.
     fn decide_first_field(
         &mut self,
         output: &GrpcOutput<'_>,
@@ -144,7 +145,7 @@ impl GrpcParser {
         true
     }
 
-    /// Reports how the response ended, and its unreadable messages.
+    /// Ends the response: emits the messages that are still undecided, and reports unread messages and a missing end.
     pub(super) fn end_body(mut self, emit: &mut Emit<'_>) {
         if self.undecided_count > 0 {
             // Text with as many bytes as tokens would be taken for ids, but then the reported counts are the same.
@@ -186,6 +187,7 @@ impl GrpcParser {
     /// The messages that wait for the decision whether their first field holds text or ids.
     fn undecided_outputs(&self) -> impl Iterator<Item = GrpcOutput<'_>> {
         let mut rest = &self.undecided[..];
+        // Each call removes the next message from `rest`.
         std::iter::from_fn(move || {
             let (prefix, behind_prefix) = rest.split_first_chunk()?;
             let (message, behind_message) = behind_prefix.split_at_checked(message_length(*prefix) as usize)?;

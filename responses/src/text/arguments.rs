@@ -132,7 +132,7 @@ pub(super) fn compare_arguments(
     damage.unwrap_or(unjudged)
 }
 
-/// Value of complete JSON.
+/// Value of complete JSON. `None` if the text is invalid or incomplete.
 pub(super) fn parse_json(json: &str) -> Option<Value> {
     serde_json::from_str(json).ok()
 }
@@ -149,6 +149,7 @@ fn compare_unfinished(written: &str, sent: &str) -> Comparison {
     }
     let mut comparison = Comparison::new(ToolCallOutcome::Unfinished);
     if let (Some(first), Some(last)) = (sent.get(common), sent.last()) {
+        // The part is missing, so all its cuts are at one place.
         let cuts = [cut_before(&written, common); 3];
         comparison.parts.push(differing_part(&sent, first.from..last.to, cuts));
     }
@@ -181,7 +182,7 @@ fn plain_characters(text: &str) -> Vec<CharSpan> {
     let mut rest = text.char_indices().peekable();
     while let Some((from, char)) = rest.next() {
         let mut to = from + char.len_utf8();
-        let char = match char {
+        let plain_char = match char {
             '\\' => {
                 // An escape that is cut at the end of the text.
                 let Some(Escape { char, bytes }) = parse_escape(&text[from..]) else { break };
@@ -192,8 +193,8 @@ fn plain_characters(text: &str) -> Vec<CharSpan> {
             }
             char => char,
         };
-        if !char.is_whitespace() {
-            units.push(CharSpan { char, from, to });
+        if !plain_char.is_whitespace() {
+            units.push(CharSpan { char: plain_char, from, to });
         }
     }
     units
@@ -214,15 +215,20 @@ struct Escape {
 
 /// The escape at the begin of `text`; `None` if it is incomplete.
 fn parse_escape(text: &str) -> Option<Escape> {
+    const HIGH_SURROGATES_START: u32 = 0xd800;
+    const LOW_SURROGATES_START: u32 = 0xdc00;
     match text.as_bytes().get(1)? {
         b'u' => {
             let first = code_unit_at(text, 2)?;
             // Characters beyond the basic plane are two escapes, a surrogate pair: `\ud83d\ude00`.
-            let begins_pair = (0xd800..0xdc00).contains(&first) && text.get(6..8) == Some("\\u");
+            let begins_pair =
+                (HIGH_SURROGATES_START..LOW_SURROGATES_START).contains(&first) && text.get(6..8) == Some("\\u");
             if begins_pair {
                 let second = code_unit_at(text, 8)?;
                 // Each half has ten bits of the code point.
-                let joined = 0x10000 + ((first - 0xd800) << 10) + (second.wrapping_sub(0xdc00) & 0x3ff);
+                let high_bits = (first - HIGH_SURROGATES_START) << 10;
+                let low_bits = second.wrapping_sub(LOW_SURROGATES_START) & 0x3ff;
+                let joined = 0x10000 + high_bits + low_bits;
                 return Some(Escape { char: char::from_u32(joined)?, bytes: 12 });
             }
             // Half of a pair is no character.
@@ -313,34 +319,35 @@ fn repeated_part(written: &[CharSpan], sent: &[CharSpan], start: usize, length: 
 /// Finds characters that were replaced by U+FFFD. Each run of it stands for characters that have several bytes. `None` if anything else differs.
 fn find_garbled(written: &[CharSpan], sent: &[CharSpan]) -> Option<Comparison> {
     const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
-    let mut in_written = 0;
-    let mut in_sent = 0;
+    let mut written_index = 0;
+    let mut sent_index = 0;
     // From the first to the last replaced character of the sent text.
     let mut replaced: Option<Range<usize>> = None;
-    while let Some(unit) = written.get(in_written) {
-        if sent.get(in_sent) == Some(unit) {
-            in_written += 1;
-            in_sent += 1;
+    while let Some(unit) = written.get(written_index) {
+        if sent.get(sent_index) == Some(unit) {
+            written_index += 1;
+            sent_index += 1;
             continue;
         }
         if unit.char != REPLACEMENT {
             return None;
         }
         // The run stands for all characters up to the next one that both texts have.
-        let run_start = in_sent;
-        in_written += written[in_written..].iter().take_while(|unit| unit.char == REPLACEMENT).count();
-        while sent.get(in_sent).is_some_and(|unit| !unit.char.is_ascii())
-            && (in_sent == run_start || sent.get(in_sent) != written.get(in_written))
+        let run_start = sent_index;
+        written_index += written[written_index..].iter().take_while(|unit| unit.char == REPLACEMENT).count();
+        while sent.get(sent_index).is_some_and(|unit| !unit.char.is_ascii())
+            && (sent_index == run_start || sent.get(sent_index) != written.get(written_index))
         {
-            in_sent += 1;
+            sent_index += 1;
         }
-        if in_sent == run_start {
+        // U+FFFD stands for no character of the sent text.
+        if sent_index == run_start {
             return None;
         }
         let first = replaced.map_or(run_start, |range| range.start);
-        replaced = Some(first..in_sent);
+        replaced = Some(first..sent_index);
     }
-    if in_sent != sent.len() {
+    if sent_index != sent.len() {
         return None;
     }
     let Range { start, end } = replaced?;
@@ -379,7 +386,8 @@ fn find_swapped(
     None
 }
 
-/// Length of the later part if `written` is a later and an earlier part of `sent`, in this order.
+/// Finds a place in `sent` whose two sides were exchanged in `written`. Returns the length of the later side. `None` if there is no such
+/// place, or above the budget.
 fn find_rotation(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget) -> Option<usize> {
     if budget.is_exceeded() {
         return None;
@@ -405,13 +413,13 @@ fn cut_before(written: &[CharSpan], index: usize) -> Cut {
     }
 }
 
-/// The part of the arguments between the last equal unit before these bytes and the first one behind them.
+/// The part of the arguments with these bytes, bounded by the last character before it and the first one behind it.
 fn differing_part(units: &[CharSpan], bytes: Range<usize>, cuts: [Cut; 3]) -> DifferingPart {
-    let before = units.partition_point(|unit| unit.to <= bytes.start);
-    let behind = units.partition_point(|unit| unit.from < bytes.end);
+    let units_before = units.partition_point(|unit| unit.to <= bytes.start);
+    let next_unit = units.partition_point(|unit| unit.from < bytes.end);
     DifferingPart {
-        previous_end: before.checked_sub(1).map_or(0, |last_before| units[last_before].to),
-        next_start: units.get(behind).map_or(bytes.end, |unit| unit.from),
+        previous_end: units_before.checked_sub(1).map_or(0, |last_before| units[last_before].to),
+        next_start: units.get(next_unit).map_or(bytes.end, |unit| unit.from),
         bytes,
         cuts,
     }

@@ -144,8 +144,9 @@ impl SentText {
         true
     }
 
-    /// Text of a chunk's ids; `None` if one of them is not known. A token that stops the request has none.
+    /// Text of a chunk's ids. `None` if one of them is not known. A token that stops the request has no text.
     fn detokenize_chunk(&mut self, chunk: &Chunk<'_>, detokenizer: &dyn Detokenize) -> Option<String> {
+        // The chunk does not carry all ids that it lists.
         if chunk.listed.unwrap_or(0) as usize != chunk.ids.len() {
             return None;
         }
@@ -196,7 +197,7 @@ impl SentText {
         let PendingMatch { skipped, start, last } = self.find_pending(text, may_skip)?;
         let without_text = self.count_without_text(skipped..last, start);
         let carried = self.pending.drain(..=last).next_back()?;
-        // Kept only to search tool calls in the text that no event has carried.
+        // The kept text serves only the search for tool calls, which are in text that no event has carried.
         self.text.drain(..(carried.text.len() - self.carried.text.len()) as usize);
         self.carried = carried;
         self.last_event = text;

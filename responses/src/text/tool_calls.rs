@@ -99,6 +99,7 @@ impl ResponseCalls {
             let index = element.index.unwrap_or(position);
             let known_call = self.found.iter().position(|call| call.index == index);
             let CallFunction { name, arguments } = element.function.unwrap_or_default();
+            // With the end that the event adds to those of the call.
             self.bytes += name.len() + arguments.len() + size_of::<u32>();
             let exceeds_calls = known_call.is_none() && self.found.len() == MAX_CALLS;
             if exceeds_calls || self.bytes > MAX_BYTES {
@@ -128,7 +129,7 @@ impl ResponseCalls {
         }
     }
 
-    /// Compares the calls with the text. `Ok(None)` without any.
+    /// Compares the calls with the text. `Ok(None)` if the response neither has nor lacks a call.
     pub(super) fn compare_with_text(&self, sent: &SearchedText<'_>) -> Result<Option<ToolCalls>, UnjudgedReason> {
         if self.unknown {
             return Err(UnjudgedReason::Unreadable);
@@ -332,6 +333,7 @@ impl SearchedText<'_> {
         call: &ResponseCall,
     ) -> Option<ArgumentsPart> {
         let part = parts.iter().min_by_key(|part| {
+            // The lowest number is the preferred part.
             match (call.ends_at_each_cut(part), self.is_whole_chunks(object, part)) {
                 (true, true) => 0,
                 (true, false) => 1,
@@ -483,7 +485,7 @@ enum Endless {
     Invalid,
 }
 
-/// Length of the JSON object at the begin of `text`.
+/// Length of the JSON object at the begin of `text`. The error says why it has no end.
 fn scan_object(text: &str) -> Result<usize, Endless> {
     let mut depth = 0_usize;
     let mut in_string = false;

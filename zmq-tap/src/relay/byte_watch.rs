@@ -45,6 +45,7 @@ impl StreamObserver for ByteWatch {
         self.is_kept = is_kept;
     }
 
+    /// Counts the written bytes, and reports them if the server sent them.
     fn observe_written(&mut self, window: &mut StreamWindow, count: usize, at: MonoNs) {
         self.reporter.count_relayed(count);
         self.has_relayed = true;

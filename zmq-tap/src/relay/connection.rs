@@ -185,7 +185,7 @@ async fn wait_until(deadline: Option<Instant>) {
     }
 }
 
-/// Error of the connecting side, if it failed in either direction: it is the source of the forward one, and the sink of the backward one.
+/// Error of the connecting side. It is the source of the forward direction and the sink of the backward one. `None` if it has not failed.
 fn connector_failure(forward: Option<DirectionEnd>, backward: Option<DirectionEnd>) -> Option<io::ErrorKind> {
     if let Some(DirectionEnd::Source { kind, .. }) = forward {
         return Some(kind);
@@ -196,8 +196,9 @@ fn connector_failure(forward: Option<DirectionEnd>, backward: Option<DirectionEn
     None
 }
 
-/// Error of the upstream, if it failed in either direction: it is the source of the backward one, and the sink of the forward one.
+/// Error of the upstream. It is the source of the backward direction and the sink of the forward one. `None` if it has not failed.
 fn upstream_failure(forward: Option<DirectionEnd>, backward: Option<DirectionEnd>) -> Option<io::ErrorKind> {
+    // Both sides have the same roles in opposite directions.
     connector_failure(backward, forward)
 }
 

@@ -100,6 +100,7 @@ fn parse_tcp_address(address: &str) -> Result<TcpAddress, Cow<'static, str>> {
         return Err(": use an address, not an interface or a source address".into());
     }
     let (host, port) = address.rsplit_once(':').ok_or(NO_PORT)?;
+    // Port 0 lets the kernel choose.
     let port = if port == "*" { 0 } else { port.parse().map_err(|_| NO_PORT)? };
     if host == "*" {
         return Ok(TcpAddress { host: None, port });
@@ -130,6 +131,7 @@ fn parse_ipc_path(path: &str) -> Result<Endpoint, Cow<'static, str>> {
 }
 
 impl fmt::Display for Endpoint {
+    /// Writes the endpoint in the notation in which it is parsed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Path(path) => write!(f, "ipc://{}", path.display()),

@@ -20,7 +20,7 @@ const FAULTS: [libc::c_int; 7] =
 /// Highest number of standard input, output and error.
 const LAST_STANDARD_STREAM: i32 = 2;
 
-/// Unshares the file table like `unshare_file_table(CLONE_FILES)`, by a call that the seccomp profiles of containers allow without `SYS_ADMIN`. Needs
+/// Unshares the file table like `unshare(CLONE_FILES)`, by a call that the seccomp profiles of containers allow without `SYS_ADMIN`. Needs
 /// Linux 5.9.
 #[allow(unsafe_code)]
 fn unshare_file_table() -> io::Result<()> {

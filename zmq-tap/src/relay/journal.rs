@@ -93,6 +93,7 @@ impl Journal {
 }
 
 impl Drop for Journal {
+    /// Reports that the connection has closed, and why.
     fn drop(&mut self) {
         let recorded = self.end.lock().unwrap_or_else(PoisonError::into_inner).take();
         // Without a recorded end, the task panicked, or the relay dropped it.

@@ -21,6 +21,9 @@ use super::socket::Socket;
 use super::socket_claim::SocketClaim;
 use super::thread::Signal;
 
+/// Pause after a failed attempt to accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
 /// The bound listener of a pair.
 pub(super) struct BoundListener {
     pub(super) socket: OwnedFd,
@@ -138,7 +141,7 @@ pub(super) async fn accept_connections(shared: Arc<RelayState>, route: RelayRout
                     tracing::debug!(%error, listen = %route.pair.listen, "cannot accept");
                     shared.counters.accept_errors.add(1);
                     // Probably out of file descriptors: open connections continue, and new ones wait in the kernel.
-                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },
             Some(ended) = connections.join_next() => record_panic(&shared, &ended),

@@ -177,11 +177,12 @@ impl Relay {
             _ => return Err(RelayError::Pairs),
         };
         let listen = pair.listen.clone();
+        // Sent before the pair: the thread reads them, without waiting, as soon as it gets the pair.
         self.listener_sender.send_sockets(sockets).map_err(|error| RelayError::Bind(listen.clone(), error))?;
-        let (ready, registration) = channel();
+        let (ready, registration_result) = channel();
         self.pair_sender.send(AddedPair { index, pair, gate, upstream, ready }).map_err(|_| RelayError::Stopped)?;
-        let registration = registration.recv().map_err(|_| RelayError::Stopped)?;
-        registration.map_err(|error| RelayError::Bind(listen.clone(), error))?;
+        let registered = registration_result.recv().map_err(|_| RelayError::Stopped)?;
+        registered.map_err(|error| RelayError::Bind(listen.clone(), error))?;
         self.listening.push(listen);
         Ok(())
     }

@@ -205,6 +205,7 @@ impl PoolBlocks {
 
     /// Frees every block that nothing refers to.
     fn free_unused(&mut self) {
+        // Each dropped block is also subtracted from the allocated size.
         self.open.retain_mut(|block| !discount_if_unused(block, &mut self.allocated));
         self.retired.retain_mut(|block| !discount_if_unused(block, &mut self.allocated));
     }

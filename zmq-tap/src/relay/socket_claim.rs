@@ -60,6 +60,8 @@ impl FileIdentity {
     }
 }
 
+/// Limit of the bytes read from a note. The longest note is under 600 bytes, but a file of another origin may have any length.
+const MAX_NOTE_BYTES: u64 = 1_024;
 /// Limit of attempts to lock a note that other processes remove or create meanwhile.
 const MAX_NOTE_ATTEMPTS: usize = 8;
 
@@ -134,6 +136,7 @@ fn listen_error(path: &Path, error: io::Error) -> RelayError {
 }
 
 impl Drop for SocketClaim {
+    /// Removes the note, and the socket file unless another file has replaced it.
     fn drop(&mut self) {
         if let Ok(Some(found)) = self.entry.find_file()
             && FileIdentity::of_metadata(found.metadata()) == self.identity
@@ -151,7 +154,7 @@ impl SocketNote {
         Self::create_for(folder, name.as_ref())
     }
 
-    /// As [`Self::create`], for a name that may not be UTF-8.
+    /// Creates or reuses the note next to `socket`, whose name may not be UTF-8.
     fn create_for(folder: &Folder, socket: &OsStr) -> Result<Self, RelayError> {
         let created = Self::open(folder, socket, MissingNote::IsCreated)?;
         created.ok_or_else(|| RelayError::Foreign(folder.shown(socket)))
@@ -219,8 +222,7 @@ impl SocketNote {
     /// Reads the note. Returns `None` if it cannot be read or is not UTF-8.
     pub(crate) fn read_text(&mut self) -> Option<String> {
         let mut text = String::new();
-        // The longest note is under 600 bytes, but a file of another origin may have any length.
-        let read = self.file.rewind().and_then(|()| (&self.file).take(1_024).read_to_string(&mut text));
+        let read = self.file.rewind().and_then(|()| (&self.file).take(MAX_NOTE_BYTES).read_to_string(&mut text));
         read.is_ok().then_some(text)
     }
 

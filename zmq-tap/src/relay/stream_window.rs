@@ -75,11 +75,13 @@ impl StreamWindow {
             return true;
         }
         // The length that a header claims is trusted step by step: at most a block, or as much as has already arrived.
-        let bytes_to_come = rest_of_frame.max(self.min_spare_bytes()).min(buffered.max(self.pool.block_bytes()));
-        if let Some(larger) = self.pool.acquire_block(buffered + bytes_to_come) {
+        let wanted_bytes = rest_of_frame.max(self.min_spare_bytes());
+        let trusted_bytes = buffered.max(self.pool.block_bytes());
+        if let Some(larger) = self.pool.acquire_block(buffered + wanted_bytes.min(trusted_bytes)) {
             self.move_to_block(larger);
             return true;
         }
+        // The kept bytes go with the block, so the window starts again at the next read.
         self.release_block();
         self.base = self.end;
         self.block = Some(self.pool.acquire_unbudgeted(self.max_read_bytes));
@@ -113,6 +115,7 @@ impl StreamWindow {
     /// Buffer for the next read.
     pub(super) fn spare_buffer(&mut self) -> Limit<&mut BytesMut> {
         let Self { block, pool, max_read_bytes, .. } = self;
+        // `reserve_space` has set the block, so another one is only a fallback.
         let block = block.get_or_insert_with(|| pool.acquire_unbudgeted(*max_read_bytes));
         let limit = block.spare_bytes().min(self.read_limit_bytes);
         (&mut block.bytes).limit(limit)

@@ -30,7 +30,8 @@ pub(super) struct RelayThread {
 }
 
 impl RelayThread {
-    /// Starts the thread, which runs `work` in its runtime.
+    /// Starts the thread, which runs `work` in its runtime. Without permission for its own file table, the thread shares the one of the
+    /// process.
     pub(super) fn start(
         listener_receiver: ListenerReceiver,
         work: impl AsyncFnOnce(&ListenerReceiver) + Send + 'static,

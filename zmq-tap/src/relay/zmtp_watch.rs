@@ -95,6 +95,7 @@ fn payload_of_message(message: AssembledMessage, written: &StreamSlice) -> Paylo
 }
 
 impl StreamObserver for ZmtpWatch {
+    /// Bytes of the incomplete message, or no bytes if that message is not kept.
     fn bytes_to_keep(&mut self) -> Pending {
         if let Some(pending) = self.scanner.pending() {
             self.assembly.discard_if_too_large(pending);
@@ -112,21 +113,25 @@ impl StreamObserver for ZmtpWatch {
         }
     }
 
+    /// Scans the bytes for messages. Reports a part of the stream that cannot be read, and a rejected connection.
     fn observe_read(&mut self, bytes: &[u8], at: MonoNs, is_kept: bool) {
         let Self { scanner, assembly, .. } = self;
         scanner.feed(bytes, &mut |mark| assembly.apply_mark(mark, at, is_kept));
         if !is_kept {
             self.note_discarded();
         }
+        // Taken, because a report changes `self`.
         for why in std::mem::take(&mut self.assembly.unread) {
             self.report_unread(why);
         }
         if self.assembly.is_rejected {
+            // Cleared, so that it is reported once.
             self.assembly.is_rejected = false;
             self.reporter.journal.push_rare(Observed::Rejected(self.reporter.direction));
         }
     }
 
+    /// Counts the written bytes, and reports the messages that they complete.
     fn observe_written(&mut self, window: &mut StreamWindow, count: usize, at: MonoNs) {
         self.reporter.count_relayed(count);
         let mut completed = 0;
@@ -158,6 +163,7 @@ impl StreamObserver for ZmtpWatch {
 }
 
 impl Drop for ZmtpWatch {
+    /// Reports a message that the end of the stream has cut short.
     fn drop(&mut self) {
         if self.scanner.pending().is_some() {
             self.reporter.report_lost(1, MissedCause::CutShort);

@@ -185,6 +185,7 @@ impl HeldPath {
 }
 
 impl Drop for HeldPath {
+    /// Restores the engine's socket. A failure can only be logged here.
     fn drop(&mut self) {
         if let Err(error) = self.restore_socket() {
             tracing::error!("{error}");

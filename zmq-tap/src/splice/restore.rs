@@ -95,7 +95,8 @@ fn restore_socket(folder: &Folder, name: &str) -> Option<Restored> {
     let shown = folder.shown(name);
     // Any user may leave a file of this name in a shared folder.
     let own_user = rustix::process::geteuid().as_raw();
-    if folder.find_file(format!("{name}.tokengap")).ok()??.owner_uid() != own_user {
+    let note_owner = folder.find_file(format!("{name}.tokengap")).ok()??.owner_uid();
+    if note_owner != own_user {
         return Some(Restored::OfAnother(shown));
     }
     let mut note = match SocketNote::lock(folder, name) {

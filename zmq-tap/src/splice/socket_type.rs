@@ -12,14 +12,21 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Limit of the listener's part of the handshake in bytes.
 const MAX_HANDSHAKE_BYTES: usize = 4096;
 
+/// Length of a greeting in bytes.
+const GREETING_BYTES: usize = 64;
+/// Signature, version 3.0, and the mechanism `NULL`. The rest of the greeting is zeros.
+const GREETING_START: &[u8] = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL";
+/// Maximum size of a read in bytes.
+const READ_BYTES: usize = 512;
+
 /// Returns the type of the ZMQ socket that listens on a socket file, such as `PULL`.
 ///
 /// Reads it from the handshake on a new connection, and leaves before that connection is a peer of the socket.
 pub fn read_socket_type(socket: &HeldFile) -> io::Result<String> {
     let mut stream = UnixStream::connect(socket.path())?;
-    let mut greeting = [0; 64];
-    // Signature, version 3.0, and the mechanism; the rest are zeros. No READY follows, so the peer never counts this connection.
-    greeting[..16].copy_from_slice(b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL");
+    let mut greeting = [0; GREETING_BYTES];
+    greeting[..GREETING_START.len()].copy_from_slice(GREETING_START);
+    // No READY follows the greeting, so the peer never counts this connection.
     stream.write_all(&greeting)?;
     let mut scanner = Scanner::from_greeting();
     let mut bytes = Vec::new();
@@ -28,7 +35,7 @@ pub fn read_socket_type(socket: &HeldFile) -> io::Result<String> {
         let time_left = deadline.saturating_duration_since(Instant::now());
         // Zero would mean no timeout.
         stream.set_read_timeout(Some(time_left.max(Duration::from_millis(1))))?;
-        let mut buffer = [0; 512];
+        let mut buffer = [0; READ_BYTES];
         let count = match stream.read(&mut buffer) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(io::ErrorKind::TimedOut.into()),

@@ -71,7 +71,7 @@ impl BoundarySearch {
         }
     }
 
-    /// As [`Self::new`], but a single anchor suffices at the first byte, since a frame may have ended before it.
+    /// Begins a search at an offset where a frame may have ended. A single anchor suffices there.
     pub(super) fn from_boundary(start: u64, max_frame_bytes: u64, formats: &'static [Format]) -> Self {
         let mut search = Self::new(start, max_frame_bytes, formats);
         search.add_candidate(start, None);
@@ -105,16 +105,17 @@ impl BoundarySearch {
     fn search_buffer(&mut self) -> Option<usize> {
         let mut index = 0;
         while let Some(&first) = self.buffer.get(index) {
-            let at = self.buffer_start + index as u64;
+            let offset = self.buffer_start + index as u64;
             // Only a few byte values can begin a header, and few positions are the end of a candidate.
-            if may_begin_with(first) || at == self.nearest_end {
+            if may_begin_with(first) || offset == self.nearest_end {
                 match self.test_position(index) {
                     PositionTest::Boundary => return Some(index),
                     PositionTest::NoBoundary => {}
                     PositionTest::NeedsBytes => break,
                 }
-                if at == self.nearest_end {
-                    self.candidates.retain(|candidate| candidate.end > at);
+                if offset == self.nearest_end {
+                    // The candidates that end here are decided.
+                    self.candidates.retain(|candidate| candidate.end > offset);
                     self.update_nearest_end();
                 }
             }
@@ -130,9 +131,9 @@ impl BoundarySearch {
 
     /// Tests whether framing begins at `buffer[index]`. If a frame may begin there, its end becomes a candidate.
     fn test_position(&mut self, index: usize) -> PositionTest {
-        let at = self.buffer_start + index as u64;
+        let offset = self.buffer_start + index as u64;
         let rest = &self.buffer[index..];
-        let is_expected = at == self.nearest_end && self.completes_candidate(index);
+        let is_expected = offset == self.nearest_end && self.completes_candidate(index);
         let mut test = test_anchor(rest, self.max_frame_bytes, self.formats);
         if is_expected && matches!(test, FrameTest::Yes { .. }) {
             return PositionTest::Boundary;
@@ -145,7 +146,7 @@ impl BoundarySearch {
             FrameTest::More => PositionTest::NeedsBytes,
             FrameTest::No => PositionTest::NoBoundary,
             FrameTest::Yes { length, tail } => {
-                self.add_candidate(at.saturating_add(length), tail);
+                self.add_candidate(offset.saturating_add(length), tail);
                 PositionTest::NoBoundary
             }
         }
@@ -153,11 +154,11 @@ impl BoundarySearch {
 
     /// Whether a candidate ends directly before `buffer[index]`, with the last byte that it must have.
     fn completes_candidate(&self, index: usize) -> bool {
-        let at = self.buffer_start + index as u64;
+        let offset = self.buffer_start + index as u64;
         let byte_before = if index > 0 { Some(self.buffer[index - 1]) } else { self.byte_before };
         self.candidates
             .iter()
-            .any(|candidate| candidate.end == at && (candidate.tail.is_none() || candidate.tail == byte_before))
+            .any(|candidate| candidate.end == offset && (candidate.tail.is_none() || candidate.tail == byte_before))
     }
 
     /// Adds the offset at which a frame may end, with `tail` as its last byte if its format has a fixed one.

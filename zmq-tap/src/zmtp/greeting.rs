@@ -104,7 +104,7 @@ impl GreetingReader {
         GreetingStep::Complete { version: ZmtpVersion::V3, hidden_by, has_begun_frame: false }
     }
 
-    /// Why no readable stream has the last added byte where it is. `None` if it is valid.
+    /// Why the last added byte makes the stream unreadable. `None` if the byte is valid at its place.
     fn invalid_at_last_byte(&self) -> Option<Opaque> {
         let index = self.filled.checked_sub(1)?;
         let byte = self.bytes[index];

@@ -77,7 +77,7 @@ impl FrameReader {
         self.assembly.framing
     }
 
-    /// Processes a hole in the stream: the bytes before the next ones were not seen.
+    /// Processes a hole in the stream: the bytes before the next ones were not seen. Does nothing if the stream is unreadable anyway.
     pub fn record_hole(&mut self, on_element: &mut impl FnMut(Element<'_>) -> bool) {
         if !matches!(self.assembly.framing, Framing::Unreadable(_)) {
             self.assembly.lose_framing(on_element);
@@ -179,6 +179,7 @@ impl FrameAssembly {
     /// Keeps the bytes up to offset `end`, shortened to both ends of a frame. `bytes` begin at offset `base`.
     fn keep_bytes(&mut self, bytes: &[u8], base: u64, end: u64) {
         let first_new = self.end.saturating_sub(base) as usize;
+        // `None` if all bytes before `end` are kept already.
         let Some(new_bytes) = bytes.get(first_new..(end - base) as usize) else { return };
         self.kept.extend_from_slice(new_bytes);
         self.end = end;

@@ -252,7 +252,7 @@ impl Scanner {
         }
     }
 
-    /// Searches for a boundary from the second byte of an invalid header on, of which the buffer had `buffered_before` bytes before this input.
+    /// Searches for a boundary from the second byte of an invalid header on. `buffered_before`: number of header bytes before this input.
     /// Returns the number of bytes of this input that the search has.
     fn search_after_invalid_header(&mut self, buffered_before: usize) -> usize {
         let ScannerState::Header { buffer, .. } = self.state else { return 0 };

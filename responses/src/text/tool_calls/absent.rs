@@ -30,9 +30,10 @@ impl ResponseCalls {
         }
         let all_objects = find_call_objects(sent.text, budget)?;
         let equal_objects = self.find_equal_objects(sent.text, &all_objects, budget);
-        // Otherwise those that were found by the names of the calls, if each was.
+        // Without equal values, the objects that were found by the names of the calls, if each call has one.
         let delivered: Vec<_> = equal_objects.or_else(|| objects.iter().cloned().collect())?;
         let mut absent = all_objects.clone();
+        // Two ranges are the same object if they start at the same byte.
         absent.retain(|object| delivered.iter().all(|found| found.start != object.start));
         let accounts_for_all = absent.len() + self.found.len() == all_objects.len();
         let absent_bytes: usize = absent.iter().map(Range::len).sum();
@@ -105,7 +106,7 @@ fn find_call_objects(text: &str, budget: &mut StepBudget) -> Option<Vec<Range<us
     Some(objects)
 }
 
-/// Offset of a call's arguments in the text behind the key of its name; `None` if the text is not that of a call.
+/// Offset of a call's arguments in the text that follows the key of the call's name. `None` if it does not continue like a call.
 fn arguments_behind_key(text: &str) -> Option<usize> {
     let value = text.trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
     let (name, rest) = value.split_once('"')?;
