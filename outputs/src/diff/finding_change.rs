@@ -133,12 +133,12 @@ pub(super) fn compare_findings(a: &Report, b: &Report) -> Vec<FindingChange> {
     changes
 }
 
-/// Kinds of which a run has at most one finding. Its place may be another one in the other run: where requests wait longest, the last process
-/// of another engine, or none in a report of an older version.
+/// Kinds of which a run has at most one finding. Its hop may differ between the runs: it is the one where requests wait longest, or depends on
+/// the last process of the engine. A report of an older version has none.
 const ONE_PER_RUN: [&str; 6] =
     ["first-token-gap", "dropped-chunks", "dropped-chunks-predicted", "merged-chunks", "would-drop", "late-dispatch"];
 
-/// The other run's finding of the same kind and hop; or of the same kind, if a run has at most one of it.
+/// The other run's finding of the same kind and hop; `None` if it has none. If a run has at most one finding of the kind, hops may differ.
 fn find_counterpart<'r>(finding: &FindingLine, other: &'r Report) -> Option<&'r FindingLine> {
     let mut of_same_kind = other.findings.iter().filter(|candidate| candidate.kind == finding.kind);
     let on_same_hop = of_same_kind.clone().find(|candidate| candidate.hop == finding.hop);
@@ -187,9 +187,9 @@ impl FindingChange {
     }
 }
 
-/// How a finding that both runs have has changed: by its severity or, if that is equal, by its size per traffic.
+/// State of a finding of both runs. Compares the severities or, if they are equal, the sizes in relation to the traffic.
 fn state_of_pair(before: &FindingLine, after: &FindingLine, sizes: Option<SizeChange>) -> FindingState {
-    /// Smallest factor between the sizes of a changed finding: one number a run has no noise to compare with.
+    /// Smallest factor between the sizes of a changed finding. It is large because one number per run does not show the noise.
     const LEAST_FACTOR: f64 = 2.0;
     match after.severity.cmp(&before.severity) {
         Ordering::Greater => return FindingState::Worse,
@@ -356,6 +356,7 @@ fn unobserved_reason(kind: &str, report: &Report) -> Option<String> {
         }
         _ => return None,
     };
+    // A fault that was judged has no reason.
     report.judged.iter().find(|judgement| judgement.fault == fault)?.reason.clone()
 }
 

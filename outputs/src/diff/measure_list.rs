@@ -215,6 +215,7 @@ pub(super) fn loaded_slots(series: &Series) -> Vec<usize> {
 /// Whether a request is live in the slot, or a token sent. A pause between two tests is no load.
 fn is_under_load(series: &Series, slot: usize) -> bool {
     let requests = &series.requests;
+    // `None`, for a slot that the column does not have, is less than `Some(0)`.
     [&series.tokens.sent, &requests.live, &requests.begun].iter().any(|column| column.count_in(slot) > Some(0))
 }
 
