@@ -133,7 +133,7 @@ pub(super) fn compare_findings(a: &Report, b: &Report) -> Vec<FindingChange> {
     changes
 }
 
-/// Kinds of which a run has at most one finding. Its hop may differ between the runs: it is the one where requests wait longest, or depends on
+/// Kinds of which a run has at most one finding. Its hop may differ between the runs: it is the one where requests wait longest, or that to
 /// the last process of the engine. A report of an older version has none.
 const ONE_PER_RUN: [&str; 6] =
     ["first-token-gap", "dropped-chunks", "dropped-chunks-predicted", "merged-chunks", "would-drop", "late-dispatch"];

@@ -85,7 +85,7 @@ pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) ->
     compared
 }
 
-/// Adds the waits of all frames on hops where the runs have enough frames. They replace the waits of slots there, except those that changed.
+/// Adds the waits of all frames on hops where the runs have enough frames. They replace waits of slots there, except changed ones.
 fn replace_slots_of_waits(compared: &mut Vec<ComparedMeasure>, a: &Report, b: &Report, least_time_ns: u64) {
     for waits in problem_outcome::compare_waits(a, b, least_time_ns) {
         let names = ["median", "p99"].map(|quantile| format!("queue wait, {quantile} on {}", waits.hop));

@@ -12,7 +12,7 @@ use super::{FindingLine, Gap, HopLine, LimitLine, Report, Requests, TtftGroupLin
 /// The engine: `NAME 0.5.9, incremental`. Unknown until a request or a release was seen.
 pub(crate) fn describe_engine(report: &Report) -> String {
     let source = &report.source;
-    // Until then, the engine's name is only a default.
+    // Without either, the engine's name is only a default.
     if source.engine_version.is_none() && report.requests.seen == 0 {
         return String::from("an unknown engine");
     }
@@ -185,10 +185,12 @@ pub(crate) fn limits_reached(report: &Report) -> impl Iterator<Item = (&String, 
 
 /// Maximum line width.
 const WIDTH: usize = 100;
+/// Width of the column with the names of rows.
+const NAME_COLUMN: usize = 14;
 
 /// Writes a text with its name in the first column.
 pub(super) fn write_named_row(out: &mut String, name: &str, text: &str) {
-    write_wrapped(out, text, &format!("{name:<14}"), &" ".repeat(14));
+    write_wrapped(out, text, &format!("{name:<NAME_COLUMN$}"), &" ".repeat(NAME_COLUMN));
 }
 
 /// Writes the text in lines of at most [`WIDTH`], the first behind `first_indent` and the others behind `indent`. Lines break at spaces; a
@@ -197,7 +199,8 @@ pub(crate) fn write_wrapped(out: &mut String, text: &str, first_indent: &str, in
     write_wrapped_within(out, text, first_indent, indent, WIDTH);
 }
 
-/// As [`write_wrapped`], with lines of at most `width`.
+/// Writes the text in lines of at most `width`, the first behind `first_indent` and the others behind `indent`. Lines break at spaces, but
+/// not between a number and its unit.
 pub(super) fn write_wrapped_within(out: &mut String, text: &str, first_indent: &str, indent: &str, width: usize) {
     let mut column = first_indent.chars().count();
     out.push_str(first_indent);
@@ -335,7 +338,7 @@ impl Clock {
         self.format_time(at_ns, if self.zone == TimeZone::UTC { "%H:%M:%SZ" } else { "%H:%M:%S %Z" })
     }
 
-    /// As [`Self::time_of_day_in_zone`]; without the wall clock, `12.300 s into the capture`.
+    /// Time of day with its zone. Without the wall clock, the time since the start: `12.300 s into the capture`.
     pub(super) fn describe_moment_in_zone(&self, at_ns: u64) -> String {
         self.time_of_day_in_zone(at_ns).unwrap_or_else(|| format!("{} into the capture", duration(at_ns)))
     }

@@ -192,6 +192,7 @@ fn format_range([first, last]: [u32; 2]) -> String {
 pub fn list_ids<'i>(ids: impl Iterator<Item = &'i i64>, limit: usize) -> String {
     let mut ids = ids.peekable();
     let shown: Vec<String> = ids.by_ref().take(limit).map(i64::to_string).collect();
+    // Whatever is left was cut by the limit.
     shown.join(", ") + if ids.peek().is_some() { ", ..." } else { "" }
 }
 

@@ -232,6 +232,7 @@ impl Report {
     /// Adds what the prefill servers did for this decode server's requests. The findings of the pair become findings of this report, and
     /// its verdict and severity follow from all of them.
     pub fn add_pair_report(&mut self, mut pair: PairReport) {
+        // The findings move from the pair into the report, which lists them with its own.
         let mut pair_findings = std::mem::take(&mut pair.findings);
         keep_worse_of_queue(&mut pair_findings, "decode-queue", &mut self.findings);
         let server_findings = std::mem::take(&mut self.findings);
@@ -276,6 +277,7 @@ impl Report {
     fn sort_findings_and_conclude(&mut self) {
         let end_ns = self.capture_length_ns();
         self.findings.sort_by_key(|finding| Reverse(finding.rank(end_ns).without_explained_time()));
+        // Within a rank, the findings that explain time are sorted by it.
         let of_each_rank = self
             .findings
             .chunk_by_mut(|a, b| a.rank(end_ns).without_explained_time() == b.rank(end_ns).without_explained_time());
@@ -286,7 +288,7 @@ impl Report {
 }
 
 impl FindingLine {
-    /// The same finding in the report of the decode server.
+    /// The finding for the report of the decode server: names the prefill server, and moves the times to the decode server's capture.
     fn of_prefill_server(self, name: &str, shift_ns: i64) -> Self {
         Self {
             summary: format!("prefill server {name}: {}", self.summary),
@@ -348,12 +350,12 @@ fn is_longer_stop(finding: &FindingLine, wait_ns: Option<u64>) -> bool {
 
 /// Length of the stop of a process; `None` if the finding is about something else.
 fn stop_ns(finding: &FindingLine) -> Option<u64> {
-    let length = match finding.kind.as_str() {
+    let evidence_name = match finding.kind.as_str() {
         "consumer-stopped" | "consumer-frozen" => "oldest_waiting_ns",
         "engine-silent" => "silence_ns",
         _ => return None,
     };
-    finding.evidence.get(length)?.as_u64()
+    finding.evidence.get(evidence_name)?.as_u64()
 }
 
 /// Kind of a server's own finding about its queue.

@@ -150,6 +150,7 @@ impl TtftReport {
             let are_bodies = self.not_streamed > 0;
             return Err(if are_bodies { "responses are not streamed" } else { "no time to first token was observed" });
         };
+        // At least half of the streamed requests must be in the main group.
         let streamed = self.groups.iter().map(|group| group.ns.count).sum::<u64>() + self.others;
         if self.not_streamed > streamed {
             Err("most responses are not streamed")
@@ -188,7 +189,8 @@ impl TtftGroupLine {
     fn describe_share_of(&self, longest: &TtftLegLine) -> String {
         let share = percent(longest.share);
         let recent = self.legs.iter().filter_map(|leg| Some((leg, leg.recent_share?)));
-        let Some((leg, recent_share)) = recent.max_by(|a, b| a.1.total_cmp(&b.1)) else {
+        let longest_recent = recent.max_by(|(_, left), (_, right)| left.total_cmp(right));
+        let Some((leg, recent_share)) = longest_recent else {
             return format!("{share} of TTFT, no first token in the last 10 s");
         };
         let recent_share = percent(recent_share);
@@ -215,9 +217,10 @@ fn absent_moments(ledger: &Ledger) -> Vec<UnobservedMomentLine> {
         (arrivals.not_observed, "arrivals on their connections are not observed"),
         (arrivals.contradictory, "their arrival contradicts their dispatch"),
     ];
-    let arrivals = by_reason.chain(others).filter(|(requests, _)| *requests > 0);
-    let mut lines: Vec<UnobservedMomentLine> =
-        arrivals.map(|(requests, reason)| UnobservedMomentLine::new(TtftMoment::Arrived, requests, reason)).collect();
+    let unknown_arrivals = by_reason.chain(others).filter(|(requests, _)| *requests > 0);
+    let mut lines: Vec<UnobservedMomentLine> = unknown_arrivals
+        .map(|(requests, reason)| UnobservedMomentLine::new(TtftMoment::Arrived, requests, reason))
+        .collect();
     for moment in TtftMoment::ALL.iter().copied().filter(|moment| *moment > TtftMoment::Read) {
         let without = ledger.ttft().groups().iter().filter(|group| !group.observes(moment));
         let requests: u64 = without.map(|group| group.times().count()).sum();
@@ -294,7 +297,7 @@ fn leg_line(
     }
 }
 
-/// Share of `whole`; `None` if that is nothing.
+/// Share of `part` in `whole`; `None` if `whole` took no time.
 fn share(part: DurationSum, whole: DurationSum) -> Option<f64> {
     if whole.ns == 0 { None } else { Some(part.ns as f64 / whole.ns as f64) }
 }

@@ -121,8 +121,8 @@ impl TimeSeriesCharts<'_> {
             let from = self.series.begin_ns(slot);
             // The last slot may be shorter than the others.
             let to = (self.series.begin_ns(slot + 1)).min(self.series.to_ns);
-            let text = format!("{}: {}", self.clock.describe_moment(from), tooltip(slot));
-            plot.add_tooltip(from as f64 / 1e9..to as f64 / 1e9, &text);
+            let slot_text = format!("{}: {}", self.clock.describe_moment(from), tooltip(slot));
+            plot.add_tooltip(from as f64 / 1e9..to as f64 / 1e9, &slot_text);
         }
         for (finding, number) in self.report.findings.iter().take(MARKS).zip(1..) {
             let tooltip = format!("{} {}: {}", finding.kind, describe_span(finding, self.clock), finding.summary);
