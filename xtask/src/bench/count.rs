@@ -64,6 +64,7 @@ fn count_instructions() -> anyhow::Result<BTreeMap<String, u64>> {
     let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
     let target = metadata.target_directory.join("count").into_std_path_buf();
     std::fs::create_dir_all(target.join("tmp"))?;
+    // Makes the long frame that a bench target decodes.
     let mut python = Command::new("python3");
     python.arg(root.join("engines/benches/decode/frame.py"));
     python.arg(root.join("zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl"));
@@ -84,9 +85,10 @@ fn count_instructions() -> anyhow::Result<BTreeMap<String, u64>> {
 fn parse_summary(line: &str) -> anyhow::Result<(String, u64)> {
     let summary: Value = serde_json::from_str(line)?;
     let [function, id] = ["function_name", "id"].map(|key| summary[key].as_str().unwrap_or_default());
+    // `Ir` are the instructions read by the CPU, in callgrind's words.
     let counted = &summary["profiles"][0]["data"]["total"]["metrics"]["Ir"]["values"]["new"];
-    let counted = counted.as_u64().with_context(|| format!("no instructions: {line}"))?;
-    Ok((format!("{}/{id}", function.trim_start_matches("count_")), counted / FRAMES))
+    let instructions = counted.as_u64().with_context(|| format!("no instructions: {line}"))?;
+    Ok((format!("{}/{id}", function.trim_start_matches("count_")), instructions / FRAMES))
 }
 
 /// Recorded counts.

@@ -26,9 +26,11 @@ pub(super) fn kill_target_at_attach(setup: &FaultSetup, checks: &mut FaultChecks
     let mut refused = 0;
     let mut probe = attach_probe(&[pair.receiver.pid()], ProbeOptions::default())?;
     for round in 0..rounds {
+        // Its connections have numbers that no other sender uses.
         let mut victim = Peer::start_sender(&setup.endpoint, PeerLoad { first: 100 + round * 10, ..endless })?;
         victim.start_sending()?;
         let pid = victim.pid();
+        // The later the round, the later the attach is interrupted: after up to 80 ms.
         let killer = thread::spawn(move || {
             thread::sleep(Duration::from_millis(u64::from(round) * 80 / u64::from(rounds)));
             drop(victim);
