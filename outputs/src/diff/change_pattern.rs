@@ -228,7 +228,7 @@ fn count_workers(report: &Report, hop_name: &str) -> Option<usize> {
     Some(hop.workers.as_ref().map_or(1, Vec::len))
 }
 
-/// The first finding of this kind.
+/// The first finding of this kind; `None` if the run has none.
 fn first_finding_of_kind<'a>(report: &'a Report, kind: &str) -> Option<&'a FindingLine> {
     report.findings.iter().find(|finding| finding.kind == kind)
 }

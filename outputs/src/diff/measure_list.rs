@@ -176,7 +176,7 @@ pub(super) fn live_requests(series: &Series) -> Vec<f64> {
     per_slot(series, |slot| Some(*series.requests.live.get(slot)? as f64))
 }
 
-/// The values; `None` if a run has none.
+/// The values, or `None` for an empty list: then the run does not observe the measure.
 fn none_if_empty(values: Vec<f64>) -> Option<Vec<f64>> {
     if values.is_empty() { None } else { Some(values) }
 }

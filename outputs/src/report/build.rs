@@ -234,7 +234,7 @@ impl Chunks {
     }
 }
 
-/// Traffic of a group of hops, over a window of this length; `None` if the group has no hops.
+/// Traffic of the group of hops with this index, over a window of this length; `None` if the group has no hops.
 fn hop_line(ledger: &Ledger, group_index: usize, window_ns: u64) -> Option<HopLine> {
     let group: &HopGroup = &ledger.groups()[group_index];
     let members: Vec<&Hop> = ledger.hops_of_group(group_index).collect();

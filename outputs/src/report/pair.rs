@@ -256,7 +256,7 @@ impl Report {
         self.sort_findings_and_conclude();
     }
 
-    /// What must be added to a time since the start of the prefill server's capture, to make it one since the start of this capture.
+    /// Number of nanoseconds to add to a time of the prefill server's capture, so that it counts from the start of this capture.
     fn shift_of_prefill_times_ns(&self, prefill: &Self, clock: ClockUse) -> i64 {
         if let Some(ahead_ns) = clock.ahead_ns() {
             let prefill_start_ns = prefill.capture_start().0.cast_signed().wrapping_add(ahead_ns);

@@ -122,7 +122,7 @@ impl Perfetto<'_> {
         }
     }
 
-    /// Draws frames that are still being processed.
+    /// Draws the receives of frames that are still being processed at the end of the capture.
     pub(super) fn draw_open_receives(&mut self, context: &ExportContext<'_>) {
         for (track, open) in std::mem::take(&mut self.frames.open) {
             self.draw_receive(track, &open, context.ledger.now(), false, context);

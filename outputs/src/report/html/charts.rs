@@ -179,7 +179,7 @@ impl TimeSeriesCharts<'_> {
         let gap = self.series.gap_ns.as_ref()?;
         let min_ns = gap.p50.iter().flatten().chain(gap.max.iter().flatten()).min()?;
         let max_ns = gap.p50.iter().flatten().chain(gap.max.iter().flatten()).max()?;
-        // A logarithmic axis needs a positive value.
+        // A logarithmic axis cannot show a gap of 0 alone.
         if *max_ns == 0 {
             return None;
         }

@@ -129,8 +129,10 @@ fn key_numbers(report: &Report) -> Markup {
                 "Tokens lost, confirmed",
                 &count_or_unobserved(chunks.tokens_lost),
                 &match (chunks.dropped_confirmed, chunks.shown_prediction()) {
-                    (Some(n), _) => format!("in {} chunks, {} of all", count(n), share(n, chunks.sent)),
-                    (None, Some(n)) => format!("{} chunks predicted to be lost", count(n)),
+                    (Some(dropped), _) => {
+                        format!("in {} chunks, {} of all", count(dropped), share(dropped, chunks.sent))
+                    }
+                    (None, Some(predicted)) => format!("{} chunks predicted to be lost", count(predicted)),
                     (None, None) => not_observed(),
                 },
             ))

@@ -64,7 +64,7 @@ impl Axis {
         if self.is_logarithmic { value.max(self.from).log10() } else { value }
     }
 
-    /// About `max` round tick values; on a logarithmic axis its decades.
+    /// About `max` round tick values. A logarithmic axis has one for each decade instead.
     fn tick_values(&self, max: f64) -> Vec<f64> {
         if self.is_logarithmic {
             let decades = (self.to / self.from).log10().round() as i32;
@@ -266,7 +266,7 @@ impl Plot {
         });
     }
 
-    /// Named vertical line; its name is in one of several rows.
+    /// Vertical line with a name. Lines close together have different rows, so that their names do not overlap.
     pub(super) fn draw_vertical_line(&mut self, name: &str, value: f64, row: usize) {
         let x = self.x_at(value);
         let y = TOP + 9.0 + row as f64 * LINE_HEIGHT;

@@ -276,9 +276,11 @@ fn format_itl(itl: Option<Spread>) -> String {
     known_or_dash(itl, |spread| [spread.p50, spread.p90, spread.p99].map(duration).join(", "))
 }
 
-/// Position of a time in the drawing. A margin of 3 on both sides keeps the round marker inside.
+/// Position of a time in the drawing, from its left.
 fn x_of_time(ns: u64, capture_length_ns: u64) -> f64 {
-    3.0 + (ns.min(capture_length_ns) as f64 / capture_length_ns as f64) * (WIDTH - 6.0)
+    /// Space on both sides that keeps the round marker inside.
+    const MARGIN: f64 = 3.0;
+    MARGIN + (ns.min(capture_length_ns) as f64 / capture_length_ns as f64) * (WIDTH - 2.0 * MARGIN)
 }
 
 /// A request's wait from its first send to its first receive, on the time axis of the capture.
