@@ -55,7 +55,7 @@ impl MannWhitney {
 fn tie_correction(a: &[f64], b: &[f64]) -> f64 {
     let mut all = [a, b].concat();
     all.sort_by(f64::total_cmp);
-    let groups = all.chunk_by(|x, y| x.total_cmp(y).is_eq());
+    let groups = all.chunk_by(|value, next| value.total_cmp(next).is_eq());
     groups.map(|equal| (equal.len() as f64).powi(3) - equal.len() as f64).sum()
 }
 

@@ -121,9 +121,9 @@ fn judge_measure(measure: Measure, test: Option<&MannWhitney>, criteria: &Criter
     } else {
         explain_missing_test(&measure, criteria)
     };
-    let p = test.map(MannWhitney::p_value);
+    let p_value = test.map(MannWhitney::p_value);
     let interval = test.and_then(|test| test.shift_interval(criteria.level));
-    ComparedMeasure { name: measure.name, unit: measure.unit, a, b, change, interval, p, verdict, note }
+    ComparedMeasure { name: measure.name, unit: measure.unit, a, b, change, interval, p: p_value, verdict, note }
 }
 
 /// Verdict by the test of the slots, if the difference between the runs' values `a` and `b` is large enough to matter.

@@ -409,11 +409,11 @@ pub(super) fn compare_whole_runs(a: &Report, b: &Report, least_time_ns: u64, are
     if are_short {
         quantiles.extend(quantiles_of_gap(a, b));
     }
-    if let (Some(a), Some(b)) = (&a.itl_ns.sent_by_token, &b.itl_ns.sent_by_token) {
-        quantiles.extend(quantiles_of_itl("of the engine", a, b));
+    if let (Some(itl_a), Some(itl_b)) = (&a.itl_ns.sent_by_token, &b.itl_ns.sent_by_token) {
+        quantiles.extend(quantiles_of_itl("of the engine", itl_a, itl_b));
     }
-    if let (Some(a), Some(b)) = (&a.itl_ns.delivered_by_token, &b.itl_ns.delivered_by_token) {
-        quantiles.extend(quantiles_of_itl("at clients", a, b));
+    if let (Some(itl_a), Some(itl_b)) = (&a.itl_ns.delivered_by_token, &b.itl_ns.delivered_by_token) {
+        quantiles.extend(quantiles_of_itl("at clients", itl_a, itl_b));
     }
     quantiles.into_iter().map(|quantile| compare_quantile(quantile, least_time_ns)).collect()
 }

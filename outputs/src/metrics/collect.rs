@@ -337,15 +337,15 @@ fn ns_by_cpu_state(spent: &TimeUse) -> [(&'static str, Option<u64>); 4] {
 /// Adds the CPU time of threads by role, up to the limit of roles.
 fn add_threads(families: &mut Families, ledger: &Ledger) {
     let mut roles: BTreeMap<&str, Vec<&Thread>> = BTreeMap::new();
-    let mut others = 0;
+    let mut left_out = 0;
     for thread in ledger.threads().iter().filter(|thread| thread.total().is_some()) {
         if roles.len() < ROLES || roles.contains_key(&*thread.role) {
             roles.entry(&thread.role).or_default().push(thread);
         } else {
-            others += 1;
+            left_out += 1;
         }
     }
-    add_left_out(families, "role", others);
+    add_left_out(families, "role", left_out);
     for (role, threads) in roles {
         add_time_use(families, role, &threads);
         let receivers: Vec<&Thread> = threads.into_iter().filter(|thread| thread.is_receiver()).collect();

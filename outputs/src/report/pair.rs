@@ -278,9 +278,9 @@ impl Report {
         let end_ns = self.capture_length_ns();
         self.findings.sort_by_key(|finding| Reverse(finding.rank(end_ns).without_explained_time()));
         // Within a rank, the findings that explain time are sorted by it.
-        let of_each_rank = self
-            .findings
-            .chunk_by_mut(|a, b| a.rank(end_ns).without_explained_time() == b.rank(end_ns).without_explained_time());
+        let of_each_rank = self.findings.chunk_by_mut(|left, right| {
+            left.rank(end_ns).without_explained_time() == right.rank(end_ns).without_explained_time()
+        });
         of_each_rank.for_each(sort_by_explained_time);
         self.severity = self.findings.first().map(|worst| worst.severity);
         self.verdict = headline(self, &Clock::of(self, None));

@@ -145,7 +145,10 @@ pub(super) fn stage_report(ledger: &Ledger, slowest: usize, from: MonoNs) -> Opt
         })
         .collect();
     // The most frequent first, and equally frequent ones by name.
-    between.sort_by(|a, b| b.ns.count.cmp(&a.ns.count).then_with(|| (&a.from, &a.to).cmp(&(&b.from, &b.to))));
+    between.sort_by(|left, right| {
+        let by_falling_count = right.ns.count.cmp(&left.ns.count);
+        by_falling_count.then_with(|| (&left.from, &left.to).cmp(&(&right.from, &right.to)))
+    });
     Some(StageReport {
         logged: log.counts.logged,
         requests: log.counts.requests,

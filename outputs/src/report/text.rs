@@ -391,7 +391,7 @@ pub(super) fn describe_receivers(hop: &HopLine) -> Option<String> {
 /// Writes the load of each worker of a line and of each connection into it.
 fn write_workers_and_lanes(out: &mut String, hop: &HopLine) {
     for worker in hop.workers.iter().flatten().take(MEMBERS) {
-        let name = worker.worker.map_or_else(|| plain(&worker.endpoint), |n| format!("worker {n}"));
+        let name = worker.worker.map_or_else(|| plain(&worker.endpoint), |index| format!("worker {index}"));
         let mut parts = vec![describe_load(worker.chunks, worker.tokens, worker.share)];
         if let Some(max) = worker.backlog_max_frames {
             parts.push(format!("backlog up to {}", count(max)));
@@ -405,9 +405,9 @@ fn write_workers_and_lanes(out: &mut String, hop: &HopLine) {
         write_wrapped(out, &format!("{name}: {}", parts.join(", ")), "  ", "    ");
     }
     for lane in hop.lanes.iter().flatten().take(MEMBERS) {
-        let into = lane.worker.map_or_else(String::new, |n| format!(" into worker {n}"));
+        let into_worker = lane.worker.map_or_else(String::new, |index| format!(" into worker {index}"));
         let load = describe_load(lane.chunks, lane.tokens, lane.share);
-        write_wrapped(out, &format!("connection {}{into}: {load}", lane.lane), "  ", "    ");
+        write_wrapped(out, &format!("connection {}{into_worker}: {load}", lane.lane), "  ", "    ");
     }
 }
 

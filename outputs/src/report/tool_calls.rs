@@ -195,13 +195,13 @@ fn describe_damage(calls: &ToolCalls, how: &str) -> String {
             "{which}: a part of the arguments is in the engine's frames, and {how}. By: the serving process"
         );
     };
-    let by = if calls.outcome == ToolCallOutcome::Garbled {
+    let cause = if calls.outcome == ToolCallOutcome::Garbled {
         "A character was cut. By: the serving process"
     } else {
         describe_extent(part)
     };
     format!(
-        "{which}: {} from character {} of the arguments on ({} of the output) are in the engine's frames, and {how}. {}. {by}",
+        "{which}: {} from character {} of the arguments on ({} of the output) are in the engine's frames, and {how}. {}. {cause}",
         plural(part.chars.into(), "character"),
         count(part.at.into()),
         describe_tokens(part),

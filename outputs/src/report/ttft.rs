@@ -124,12 +124,12 @@ impl TtftReport {
         for group in self.absent.chunk_by(UnobservedMomentLine::is_listed_with) {
             let Some(first) = group.first() else { continue };
             let words: Vec<&str> = group.iter().map(|line| line.words.as_str()).collect();
-            let of = if first.requests == all_requests {
+            let of_requests = if first.requests == all_requests {
                 String::new()
             } else {
                 format!(" of {}", plural(first.requests, "request"))
             };
-            lines.push(format!("{}{of}: {}", words.join(", "), first.reason));
+            lines.push(format!("{}{of_requests}: {}", words.join(", "), first.reason));
         }
         lines
     }
@@ -181,7 +181,7 @@ pub fn describe_bottleneck(ttft: Option<&TtftReport>) -> String {
 impl TtftGroupLine {
     /// The leg with the largest share over the run; `None` if the requests took no time.
     pub fn longest_leg(&self) -> Option<&TtftLegLine> {
-        let longest = self.legs.iter().max_by(|a, b| a.share.total_cmp(&b.share));
+        let longest = self.legs.iter().max_by(|left, right| left.share.total_cmp(&right.share));
         longest.filter(|leg| leg.share > 0.0)
     }
 

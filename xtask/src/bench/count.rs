@@ -35,9 +35,9 @@ pub(crate) fn compare_counts(bless: bool) -> anyhow::Result<()> {
     println!("{:32} {:>12} {:>12}", "instructions a frame", "baseline", "counted");
     for (name, count) in &counted {
         // A benchmark without a baseline changes without limit, so it differs.
-        let before = baseline.counts.get(name).copied().unwrap_or(0);
-        let change_percent = (*count as f64 / before as f64 - 1.0) * 100.0;
-        println!("{name:32} {before:>12} {count:>12} {change_percent:+8.1} %");
+        let expected = baseline.counts.get(name).copied().unwrap_or(0);
+        let change_percent = (*count as f64 / expected as f64 - 1.0) * 100.0;
+        println!("{name:32} {expected:>12} {count:>12} {change_percent:+8.1} %");
         writeln!(new_baseline, "{name} {count}")?;
         if change_percent.abs() > TOLERANCE {
             differing.push(name.as_str());

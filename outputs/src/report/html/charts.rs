@@ -380,7 +380,7 @@ fn draw_distribution(id: &str, heading: &str, unit: &str, classes: &[[u64; 3]], 
     let highest = counts.clone().max().unwrap_or(0);
     let time_axis = Axis::decades(*min_ns as f64, *max_ns as f64);
     let mut plot = Plot::new(time_axis, Axis::counting(highest as f64), HEIGHT);
-    plot.draw_y_ticks(|n| count(n as u64));
+    plot.draw_y_ticks(|number| count(number as u64));
     plot.draw_x_ticks(|ns| TickLabel { value: format_nanoseconds(ns), second_line: None });
     for &[from_ns, to_ns, n] in classes {
         let tooltip = format!("{} to {}: {} {unit}", duration(from_ns), duration(to_ns), count(n));

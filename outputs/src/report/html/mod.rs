@@ -104,7 +104,7 @@ fn key_numbers(report: &Report) -> Markup {
     let backlogs = report.hops.iter().filter_map(|hop| Some((hop.backlog_max_frames?, &hop.name)));
     let longest_backlog = backlogs.max();
     let receivers = report.cpu.iter().flatten().filter(|thread| thread.receives);
-    let busiest = receivers.max_by(|a, b| a.on_cpu.unwrap_or(0.0).total_cmp(&b.on_cpu.unwrap_or(0.0)));
+    let busiest = receivers.max_by(|left, right| left.on_cpu.unwrap_or(0.0).total_cmp(&right.on_cpu.unwrap_or(0.0)));
     html! {
         dl.facts {
             (key_number("Requests", &count(requests.seen), &brief::describe_outcomes(requests)))

@@ -68,21 +68,21 @@ impl Axis {
     fn tick_values(&self, max: f64) -> Vec<f64> {
         if self.is_logarithmic {
             let decades = (self.to / self.from).log10().round() as i32;
-            return (0..=decades).map(|n| self.from * 10_f64.powi(n)).collect();
+            return (0..=decades).map(|decade| self.from * 10_f64.powi(decade)).collect();
         }
         let step = round_step((self.to - self.from) / max);
         let first = (self.from / step).ceil();
         let count = ((self.to / step - first).floor().max(0.0) as usize).min(MAX_TICKS);
-        (0..=count).map(|n| (first + n as f64) * step).collect()
+        (0..=count).map(|index| (first + index as f64) * step).collect()
     }
 }
 
 /// Smallest of 1, 2, 5, 10, 20 ... that is at least `step`.
 fn round_step(step: f64) -> f64 {
     let decade = 10_f64.powf(step.max(1e-12).log10().floor());
-    let steps = [1.0, 2.0, 5.0, 10.0].map(|n| n * decade);
+    let steps = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * decade);
     // Rounding of the division above must not select the next step for a value that is one of them.
-    steps.into_iter().find(|&n| n >= step * 0.999).unwrap_or(10.0 * decade)
+    steps.into_iter().find(|&round| round >= step * 0.999).unwrap_or(10.0 * decade)
 }
 
 /// A coordinate of the drawing, with one decimal.
@@ -278,7 +278,7 @@ impl Plot {
     /// Draws the names of the curves beside their ends, moved up or down so that none covers another.
     fn draw_curve_names(&mut self) {
         let mut names = std::mem::take(&mut self.names);
-        names.sort_by(|a, b| a.y.total_cmp(&b.y));
+        names.sort_by(|left, right| left.y.total_cmp(&right.y));
         let x = WIDTH - RIGHT + 8.0;
         let lowest_y = self.bottom() + 4.0;
         let mut highest_y = TOP;

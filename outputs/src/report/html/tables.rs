@@ -145,7 +145,7 @@ pub(super) fn draw_losses(report: &Report, clock: &Clock) -> Markup {
                 @for (name, chunks, proof) in outcomes {
                     tr {
                         th { (name) }
-                        td.n { (known_or_dash(chunks, |n| format!("{} ({})", count(n), share(n, totals.sent)))) }
+                        td.n { (known_or_dash(chunks, |number| format!("{} ({})", count(number), share(number, totals.sent)))) }
                         td { (if chunks.is_some() || name == PREDICTED { proof } else { NOT_OBSERVABLE }) }
                     }
                 }
@@ -236,7 +236,7 @@ pub(super) fn draw_own_costs(report: &Report) -> Markup {
                 "tokengap observed " (plural(own.events, "event")) " and missed " (count(own.missed())) "; "
                 (plural(own.frames_undecoded, "frame")) " could not be read"
                 @if let Some(ns) = own.cpu_ns { "; it used " (duration(ns)) " of CPU" }
-                @if let Some(n) = own.rss_bytes { " and " (bytes(n)) " of memory" }
+                @if let Some(rss_bytes) = own.rss_bytes { " and " (bytes(rss_bytes)) " of memory" }
                 "."
             }
         }
