@@ -108,7 +108,7 @@ impl FindingChange {
     }
 }
 
-/// Findings of both runs: new ones first, then by severity.
+/// Findings of both runs, most severe first. Those of equal severity are in the order of their states, new ones first.
 pub(super) fn compare_findings(a: &Report, b: &Report) -> Vec<FindingChange> {
     let mut changes = Vec::new();
     let mut paired_findings: Vec<&FindingLine> = Vec::new();

@@ -90,7 +90,7 @@ fn two_sided_tail(z: f64) -> f64 {
     (polynomial * (-x * x).exp()).clamp(0.0, 1.0)
 }
 
-/// The `z` beyond which the two-sided tail probability is `p`: inverse of [`two_sided_tail`], by bisection.
+/// The `z` beyond which the two-sided tail probability of the normal distribution is `p`. Inverts [`two_sided_tail`] by bisection.
 fn quantile_beyond(p: f64) -> f64 {
     let mut low = 0.0;
     // The tail beyond 10 standard deviations is smaller than any level in use.

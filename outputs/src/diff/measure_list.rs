@@ -176,7 +176,7 @@ pub(super) fn live_requests(series: &Series) -> Vec<f64> {
     per_slot(series, |slot| Some(*series.requests.live.get(slot)? as f64))
 }
 
-/// The values, or `None` for an empty list: then the run does not observe the measure.
+/// The values; `None` for an empty list, because the run does not observe the measure.
 fn none_if_empty(values: Vec<f64>) -> Option<Vec<f64>> {
     if values.is_empty() { None } else { Some(values) }
 }
@@ -192,8 +192,8 @@ fn distinct_names<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String
     seen
 }
 
-/// Slots to compare: those with tokens or live requests, from the first to the last with traffic, as long as new requests arrive. The first
-/// and last of these are left out because load ramps up and down in them.
+/// Slots to compare, which have tokens or live requests. They lie between the first slot with traffic and the last with a new request (with
+/// tokens, if no request is new). Both of these are left out because load ramps up and down in them.
 pub(super) fn loaded_slots(series: &Series) -> Vec<usize> {
     let begun = &series.requests.begun;
     let sent = &series.tokens.sent;

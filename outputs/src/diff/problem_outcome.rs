@@ -77,7 +77,7 @@ const LATENCY_MEASURES: [&str; 2] = ["ITL at clients, p99", "ITL at clients, med
 /// Factor from which a value is far below a limit.
 const FAR_BELOW: f64 = 10.0;
 
-/// Outcomes of the problems, most severe first; empty without measures. The time to first token is one if both runs observed it.
+/// Outcomes of the problems, most severe first; empty without measures. The time to first token is among them if both runs observed it.
 pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Vec<ProblemOutcome> {
     if measures.is_empty() {
         return Vec::new();
@@ -301,8 +301,8 @@ impl RequestTimes {
     }
 }
 
-/// Quantiles of the times of all requests that both runs have and for which both have enough requests, the highest first: the worst waits
-/// matter most.
+/// Quantiles of the times of all requests. Leaves out those that a run does not have, or for which it has too few requests. The highest is
+/// the first, because the worst waits matter most.
 fn quantiles_of_requests(quantity: &str, a: &RequestTimes, b: &RequestTimes) -> Vec<ComparedQuantile> {
     let mut quantiles = Vec::new();
     // Each needs so many requests that ten lie beyond it.

@@ -14,7 +14,7 @@ pub(super) struct TraceId {
 }
 
 impl TraceId {
-    /// Trace of a request: that of its caller, else its id if it has the form of one, else a hash of it.
+    /// Trace of a request: that of its caller. Without one, the request id if it has the form of a trace id, else a hash of the request id.
     pub(super) fn of_request(rid: &str, trace_parent: Option<TraceParent>, first_wall_ns: u64) -> Self {
         if let Some(parent) = trace_parent {
             return Self { hex: parent.trace_id(), from: "traceparent" };

@@ -258,8 +258,8 @@ pub fn describe_place(place: &str) -> String {
     format!("{preposition} {place}")
 }
 
-/// Start and end of each of several episodes, to be appended to those of the whole; empty for a single one. `joined` further episodes are part
-/// of their neighbours in the list.
+/// Start and end of each of several episodes, to be appended to start and end of the whole. Empty for a single episode. `joined`: number of
+/// further episodes, which are listed as part of their neighbours.
 pub fn describe_episodes(episodes: impl Iterator<Item = [String; 2]>, joined: u64) -> String {
     let spans: Vec<String> = episodes
         .map(|[first, last]| if first == last { format!("at {first}") } else { format!("{first} to {last}") })
@@ -298,8 +298,10 @@ impl Clock {
         Self { start: None, capture_length_ns, zone: TimeZone::UTC }
     }
 
-    /// Whether this time is at the end of the capture: not before the last tick, at which a state is found.
+    /// Whether this time is at the end of the capture. A state that lasts to the end is found at the last tick, which may be a little
+    /// earlier.
     fn is_at_end(&self, at_ns: u64) -> bool {
+        /// Time between ticks of the analysis.
         const TICK_NS: u64 = 100_000_000;
         self.capture_length_ns.saturating_sub(at_ns) < TICK_NS
     }
@@ -313,7 +315,8 @@ impl Clock {
         }
     }
 
-    /// `07:20:03.120`, on a later day than the start `11-22 07:20:03`; without the wall clock, the time since the start: `12.300 s`.
+    /// A moment of the capture: `07:20:03.120`, or `11-22 07:20:03` on a later day than the start. Without the wall clock, the time since
+    /// the start: `12.300 s`.
     pub(super) fn describe_moment(&self, at_ns: u64) -> String {
         const DATE: &str = "%m-%d";
         let is_first_day = self.format_time(at_ns, DATE) == self.format_time(0, DATE);

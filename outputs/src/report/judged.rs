@@ -294,8 +294,8 @@ impl<'f> FindingSpan<'f> {
     }
 }
 
-/// Text of a headline about the worst of these findings: its summary, after its end if it is over. If another problem outlasts it, users may
-/// still be affected, so that the text names the other one, too.
+/// Text of a headline about the worst of these findings: its summary, with its end in front if it is over. The text then also names a
+/// problem that outlasts it, because users may still be affected.
 pub fn headline_of_finding<'f>(
     worst: FindingSpan<'f>,
     mut all: impl Iterator<Item = FindingSpan<'f>>,

@@ -97,7 +97,7 @@ fn write_head(out: &mut String, report: &Report, clock: &Clock) {
     );
 }
 
-/// What was lost: counted if deliveries were observed, else predicted.
+/// Numbers of lost tokens and chunks if deliveries were observed, else of chunks that are predicted to be lost.
 fn describe_lost(chunks: &Chunks) -> String {
     if let Some(dropped) = chunks.dropped_confirmed {
         let tokens = known_or_dash(chunks.tokens_lost, count);

@@ -171,8 +171,8 @@ impl PairReport {
         &self.findings
     }
 
-    /// Why the prefill and the transfer of the cache are not told apart, so that a slow transfer looks like a long prefill; `None` if they mostly
-    /// are.
+    /// Why the prefill and the transfer of the cache are not told apart, so that a slow transfer looks like a long prefill. `None` if they
+    /// are told apart for most requests.
     fn unseparated_prefill(&self) -> Option<String> {
         let without_end = self.absent.iter().filter(|absent| absent.moment == PairMoment::PrefillEnded.as_str());
         let absent = without_end.max_by_key(|absent| absent.requests)?;
@@ -303,8 +303,8 @@ impl FindingLine {
     }
 }
 
-/// Findings of the pair and of its servers, in the order in which those of equal severity are listed: the pair's first, but behind a stop of a
-/// process that is longer than any of their waits, which may be its consequences.
+/// Findings of the pair and of its servers, in the order in which those of equal severity are listed. The pair's come before those of the
+/// servers, except a stop of a process that is longer than any wait of the pair: the waits may be its consequences.
 fn join_findings(pair_findings: Vec<FindingLine>, server_findings: Vec<FindingLine>) -> Vec<FindingLine> {
     let longest_wait_ns = pair_findings.iter().filter_map(longest_wait_ns).max();
     let (longer_stops, other_findings): (Vec<_>, Vec<_>) =
@@ -312,8 +312,8 @@ fn join_findings(pair_findings: Vec<FindingLine>, server_findings: Vec<FindingLi
     longer_stops.into_iter().chain(pair_findings).chain(other_findings).collect()
 }
 
-/// Sorts those of the findings that explain time, whichever server they are of: a small cause must not hide a larger one. The others, such as
-/// lost tokens, keep their places.
+/// Sorts the findings that explain time, of any server, so that a small cause does not hide a larger one. The others, such as lost tokens,
+/// keep their places.
 fn sort_by_explained_time(findings: &mut [FindingLine]) {
     let of_pair = findings.iter().filter(|finding| PairFinding::is_kind(&finding.kind));
     let longest_wait_ns = of_pair.clone().filter_map(longest_wait_ns).max();

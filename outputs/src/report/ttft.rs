@@ -165,8 +165,9 @@ impl TtftReport {
 /// How the text on a bottleneck begins that cannot be named.
 pub(super) const UNKNOWN_BOTTLENECK: &str = "bottleneck unknown";
 
-/// The leg that takes most of the time to first token, with its share over the run and over the last ten seconds: `bottleneck: prefill (62 % of
-/// TTFT, 70 % in the last 10 s)`. `None`: no message to the scheduler was observed, which the kinds of faults that are not judged say.
+/// Names the leg that takes most of the time to first token, with its share over the run and over the last ten seconds: `bottleneck:
+/// prefill (62 % of TTFT, 70 % in the last 10 s)`. Gives no reason for an unknown bottleneck without a report of the time (`None`), because
+/// the list of faults that were not judged has it.
 pub fn describe_bottleneck(ttft: Option<&TtftReport>) -> String {
     match ttft.map(TtftReport::group_of_most) {
         None => String::from(UNKNOWN_BOTTLENECK),

@@ -164,6 +164,7 @@ impl PeerPair {
         Ok(Self { receiver, sender: Peer::start_sender(endpoint, load)? })
     }
 
+    /// Process ids of the receiver and the sender.
     pub(super) fn pids(&self) -> [u32; 2] {
         [self.receiver.pid(), self.sender.pid()]
     }
