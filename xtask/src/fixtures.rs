@@ -83,6 +83,7 @@ fn record_messages(name: &str, extent: &str, out: &Path) -> Result<()> {
     let mut record = Command::new(harness_python());
     record.arg(project_root().join("zmq-tap/fixtures/record.py")).arg(release).arg(&folder).arg(extent);
     record.env("PYTHONPATH", project_root()).env("PYTHONDONTWRITEBYTECODE", "1").current_dir(project_root());
+    // The name has the suffix of msgpack.
     if name != release {
         record.env("SGLANG_USE_PICKLE_IPC", "0");
     }

@@ -68,8 +68,9 @@ fn for_each_record(root: &Path, mut each: impl FnMut(&Record<'_>) -> Result<()>)
     Ok(())
 }
 
-/// Columns of small blocks, prefixed with their record and chunk counts.
+/// Columns of small blocks, prefixed with their record and chunk counts. Records behind the last full block are left out.
 fn block_seeds(root: &Path) -> Result<Vec<Vec<u8>>> {
+    /// Number of records from which a block is made.
     const RECORDS: usize = 40;
     let mut writer = BlockWriter::new(RecordedPayload::Tokens);
     let mut packer = BlockPacker::new()?;
@@ -94,11 +95,13 @@ fn block_seeds(root: &Path) -> Result<Vec<Vec<u8>>> {
 
 /// The block's columns, uncompressed, behind the numbers of its records and chunks.
 fn seed_of_block(packer: &mut BlockPacker, block: &OpenBlock) -> Result<Vec<u8>> {
+    /// Length of a section's header, which docs/internals/RECORDING.md specifies.
+    const HEADER_LENGTH: usize = 88;
     let numbers = [block.records() as u16, block.chunks() as u16];
     let packed = packer.pack(block)?;
-    // docs/internals/RECORDING.md specifies the header's layout and length.
-    let length = packed.get(16..20).context("a block has a header")?;
-    let length = u32::from_le_bytes(length.try_into()?) as usize;
-    let columns = zstd::bulk::decompress(packed.get(88..).context("a block has columns")?, length)?;
+    // Field of the header with the unpacked length of the payload.
+    let length_field = packed.get(16..20).context("a block has a header")?;
+    let length = u32::from_le_bytes(length_field.try_into()?) as usize;
+    let columns = zstd::bulk::decompress(packed.get(HEADER_LENGTH..).context("a block has columns")?, length)?;
     Ok([numbers.map(u16::to_le_bytes).as_flattened(), &columns].concat())
 }

@@ -52,7 +52,7 @@ pub(crate) fn virtual_environment(requirements: &Path) -> Result<PathBuf> {
     Ok(python)
 }
 
-/// Calls `install` unless `folder` holds a copy of the current `requirements`.
+/// Calls `install` unless `folder` holds a copy of the current `requirements`, which is written after the installation.
 pub(crate) fn install_once(requirements: &Path, folder: &Path, install: impl FnOnce() -> Result<()>) -> Result<()> {
     let made_from = folder.join("requirements.txt");
     let wanted = fs::read_to_string(requirements).with_context(|| format!("read {}", requirements.display()))?;
@@ -77,16 +77,16 @@ pub(crate) fn program_to_test(given: Option<&Path>) -> Result<PathBuf> {
 pub(crate) fn tokengap_with_faults() -> Result<PathBuf> {
     // With a test, dependencies have the features of the workspace's tests and are not compiled again.
     build_program(&["--workspace", "--features", "tokengap/full,tokengap/fault-injection", "--test", "refused"])?;
-    let kept = target_folder().join("faults");
-    fs::create_dir_all(&kept)?;
+    let kept_folder = target_folder().join("faults");
+    fs::create_dir_all(&kept_folder)?;
     let program = target_folder().join("debug/tokengap");
-    let kept = kept.join("tokengap");
+    let kept = kept_folder.join("tokengap");
     fs::rename(&program, &kept).with_context(|| format!("moving {}", program.display()))?;
     Ok(kept)
 }
 
-/// Without `--package`, builds the same packages as `cargo run`. Building only one would select other features of its dependencies and
-/// rebuild all of them.
+/// Builds the program with these further options. Without `--package`, cargo selects the same packages as `cargo run`. For one package it
+/// would select other features of the dependencies and rebuild all of them.
 fn build_program(options: &[&str]) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);

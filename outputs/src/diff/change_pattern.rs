@@ -39,6 +39,7 @@ pub(super) fn find_patterns(
     causes.extend(find_cpu_bound_receiver(a, b, outcomes));
     let legs = wait.map_or(&[][..], |wait| &wait.legs);
     causes.extend(compare_workers(a, b, outcomes, legs));
+    // A receiver that only the second run has cannot be compared with an earlier one.
     causes.extend(compare_processing(outcomes, legs).or_else(|| find_slow_new_receiver(b, outcomes, legs)));
     // A difference between the runs that explains no change is not worth a reader's time.
     causes.retain(|cause| !cause.explains.is_empty());
@@ -66,7 +67,7 @@ const WAITS: [&str; 2] = ["first-token gap", "inter-token latency"];
 /// Problems with queued chunks, which a change of their handling explains.
 const QUEUED_CHUNKS: [&str; 2] = ["lost tokens", "merged chunks"];
 
-/// Those of the problems `names` that changed.
+/// Names of the problems among `names` that changed.
 fn changed_problems(outcomes: &[ProblemOutcome], names: &[&str]) -> Vec<String> {
     problems_in_state(outcomes, names, ProblemState::is_change)
 }
@@ -79,7 +80,7 @@ fn problems_following(outcomes: &[ProblemOutcome], change: LegChange) -> Vec<Str
     })
 }
 
-/// Those of the problems `names` whose state fulfils the condition.
+/// Names of the problems among `names` whose state fulfils the condition.
 fn problems_in_state(
     outcomes: &[ProblemOutcome],
     names: &[&str],
@@ -182,22 +183,22 @@ fn compare_workers(a: &Report, b: &Report, outcomes: &[ProblemOutcome], legs: &[
     patterns
 }
 
-/// A receiver that needs another time for a chunk, which the wait of its queue follows. Of several queues, the one whose wait changed most
-/// shows the cause. `None` if none changed, or for another reason.
+/// A receiver whose time per chunk changed, if the wait of its queue changed in the same direction. Of several queues, the one whose wait
+/// changed most shows the cause. `None` if no wait changed, or that one for another reason.
 fn compare_processing(outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<ChangePattern> {
     let changed_waits = legs.iter().filter(|leg| leg.kind == LegKind::Wait && leg.leg_change().is_some());
-    let wait = changed_waits.max_by_key(|leg| leg.a_ns.unwrap_or(0).abs_diff(leg.b_ns.unwrap_or(0)))?;
-    let receiver = Ends::from(&*wait.name).to;
+    let most_changed = changed_waits.max_by_key(|leg| leg.a_ns.unwrap_or(0).abs_diff(leg.b_ns.unwrap_or(0)))?;
+    let receiver = Ends::from(&*most_changed.name).to;
     let processing = legs.iter().find(|leg| leg.kind == LegKind::Inside && leg.name == receiver)?;
     let change = processing.leg_change()?;
-    // Otherwise the wait has another cause.
-    if wait.leg_change() != Some(change) {
+    // A wait that changed in the other direction has another cause.
+    if most_changed.leg_change() != Some(change) {
         return None;
     }
     let before = duration(processing.a_ns?);
     let after = duration(processing.b_ns?);
     let title = format!("the {receiver} needs {after} a chunk instead of {before}");
-    let summary = format!("Chunks wait on {} for it.", wait.name);
+    let summary = format!("Chunks wait on {} for it.", most_changed.name);
     Some(ChangePattern::new("processing", title, summary).explaining(problems_following(outcomes, change)))
 }
 
@@ -223,10 +224,11 @@ fn find_slow_new_receiver(b: &Report, outcomes: &[ProblemOutcome], legs: &[LegSh
 /// Number of receivers or senders on the hop with this name; `None` without the hop.
 fn count_workers(report: &Report, hop_name: &str) -> Option<usize> {
     let hop = report.hops.iter().find(|hop| hop.name == hop_name)?;
+    // Workers are listed only if there are several.
     Some(hop.workers.as_ref().map_or(1, Vec::len))
 }
 
-/// The first finding of this kind.
+/// The first finding of this kind; `None` if the run has none.
 fn first_finding_of_kind<'a>(report: &'a Report, kind: &str) -> Option<&'a FindingLine> {
     report.findings.iter().find(|finding| finding.kind == kind)
 }

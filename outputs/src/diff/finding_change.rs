@@ -108,7 +108,7 @@ impl FindingChange {
     }
 }
 
-/// Findings of both runs: new ones first, then by severity.
+/// Findings of both runs, most severe first. Those of equal severity are in the order of their states, new ones first.
 pub(super) fn compare_findings(a: &Report, b: &Report) -> Vec<FindingChange> {
     let mut changes = Vec::new();
     let mut paired_findings: Vec<&FindingLine> = Vec::new();
@@ -150,7 +150,7 @@ const ONE_PER_RUN: [&str; 12] = [
     "abandoned-requests",
 ];
 
-/// The other run's finding of the same kind and hop; or of the same kind, if a run has at most one of it.
+/// The other run's finding of the same kind and hop; `None` if it has none. If a run has at most one finding of the kind, hops may differ.
 fn find_counterpart<'r>(finding: &FindingLine, other: &'r Report) -> Option<&'r FindingLine> {
     let mut of_same_kind = other.findings.iter().filter(|candidate| candidate.kind == finding.kind);
     let on_same_hop = of_same_kind.clone().find(|candidate| candidate.hop == finding.hop);
@@ -199,9 +199,9 @@ impl FindingChange {
     }
 }
 
-/// How a finding that both runs have has changed: by its severity or, if that is equal, by its size per traffic.
+/// State of a finding of both runs. Compares the severities or, if they are equal, the sizes in relation to the traffic.
 fn state_of_pair(before: &FindingLine, after: &FindingLine, sizes: Option<SizeChange>) -> FindingState {
-    /// Smallest factor between the sizes of a changed finding: one number a run has no noise to compare with.
+    /// Smallest factor between the sizes of a changed finding. It is large because one number per run does not show the noise.
     const LEAST_FACTOR: f64 = 2.0;
     match after.severity.cmp(&before.severity) {
         Ordering::Greater => return FindingState::Worse,
@@ -368,6 +368,7 @@ fn unobserved_reason(kind: &str, report: &Report) -> Option<String> {
         }
         _ => return None,
     };
+    // A fault that was judged has no reason.
     report.judged.iter().find(|judgement| judgement.fault == fault)?.reason.clone()
 }
 

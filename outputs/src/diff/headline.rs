@@ -25,11 +25,11 @@ struct ShownChanges<'c> {
 }
 
 impl<'c> ShownChanges<'c> {
-    /// The first changes. If the first one is not for the worse, the next that may be is the second.
+    /// Shows the first [`MAX_CHANGES`]. If none of them may be for the worse, the next change that may be takes the last place.
     fn of_ranked(ranked: &'c [RankedChange]) -> Self {
         let mut changes: Vec<&RankedChange> = ranked.iter().collect();
         let first_worse = changes.iter().position(|change| change.may_be_worse);
-        // It takes the last place of the sentence, so that no sentence hides that something became worse.
+        // No sentence may hide that something became worse.
         if let Some(first_worse) = first_worse.filter(|index| *index >= MAX_CHANGES) {
             let worse = changes.remove(first_worse);
             changes.insert(MAX_CHANGES - 1, worse);
@@ -74,7 +74,7 @@ pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChang
             ranked.push(describe_finding_change(change));
         }
     }
-    // Without them, the sentence about two runs that lose tokens would be an improvement elsewhere.
+    // Without lasting findings, the sentence about two runs that both lose tokens would report only an improvement elsewhere.
     for change in findings {
         if is_lasting_critical(change, outcomes) {
             ranked.push(describe_lasting_finding(change, outcomes));
@@ -118,7 +118,7 @@ fn is_lasting_critical(change: &FindingChange, outcomes: &[ProblemOutcome]) -> b
     }
 }
 
-/// A finding as [`describe_finding_change`] has it. If both runs have it, the numbers of its problem are its text.
+/// A lasting critical finding in the words of the headline. If it is unchanged, the numbers of its problem replace its own text.
 fn describe_lasting_finding(change: &FindingChange, outcomes: &[ProblemOutcome]) -> RankedChange {
     let mut ranked = describe_finding_change(change);
     if change.state == FindingState::Unchanged
@@ -139,7 +139,7 @@ fn describe_finding_change(change: &FindingChange) -> RankedChange {
     if let Some(note) = &change.note {
         append!(text, " ({note})");
     }
-    // A new one with a note may have been there before.
+    // A new finding with a note may not be new: the first run could not have shown it.
     let is_uncertain = change.note.is_some() && !became_critical(change);
     let direction = if is_uncertain { Direction::Same } else { change.state.direction() };
     RankedChange { direction, may_be_worse: change.state.is_worse(), state: describe_state(change), text }
@@ -159,23 +159,24 @@ fn describe_state(change: &FindingChange) -> String {
     format!("{state} {severity}")
 }
 
-/// The parts of a text between separators that are in no parentheses.
+/// Splits a text at the separators outside parentheses. Without such a separator, the whole text is the only part.
 fn split_outside_parentheses<'t>(text: &'t str, separator: &str) -> Vec<&'t str> {
     let mut parts = Vec::new();
     let mut part_start = 0;
-    for (at, _) in text.match_indices(separator) {
-        let before = &text[part_start..at];
-        let is_inside = before.matches('(').count() > before.matches(')').count();
-        if !is_inside {
-            parts.push(before);
-            part_start = at + separator.len();
+    for (separator_start, _) in text.match_indices(separator) {
+        let part = &text[part_start..separator_start];
+        let is_inside_parentheses = part.matches('(').count() > part.matches(')').count();
+        if !is_inside_parentheses {
+            parts.push(part);
+            part_start = separator_start + separator.len();
         }
     }
     parts.push(&text[part_start..]);
     parts
 }
 
-/// The clauses of a summary, which colons separate, up to the first without a number: that one explains, and can be read below.
+/// The first clause of a summary, and those behind it up to the first without a number. Colons separate the clauses.
+/// A clause without a number is an explanation, which the list of findings below the headline has.
 fn numbers_of_summary(summary: &str) -> String {
     let clauses = split_outside_parentheses(summary, ": ").into_iter().enumerate();
     let with_numbers =
@@ -183,8 +184,9 @@ fn numbers_of_summary(summary: &str) -> String {
     with_numbers.map(|(_, clause)| clause).collect::<Vec<_>>().join(": ")
 }
 
-/// The beginning of a finding's summary: its clauses with numbers, of which those after about 110 characters are left out.
+/// The beginning of a finding's summary: its clauses with numbers. Leaves out the parts behind the first that would make it too long.
 fn short_numbers(summary: &str) -> String {
+    /// Maximum length in bytes, which only the first part may exceed.
     const MAX_LENGTH: usize = 110;
     let mut text = String::new();
     for part in split_outside_parentheses(&numbers_of_summary(summary), "; ") {
@@ -211,9 +213,9 @@ pub(super) fn summarise_changes(
         let causes = describe_causes(&stated, outcomes, patterns);
         return stated + &causes;
     }
-    let measures = describe_measures(&stated, outcomes, measures);
-    let separator = if stated.is_empty() || measures.is_empty() { "" } else { "; " };
-    format!("{stated}{separator}{measures}")
+    let measures_text = describe_measures(&stated, outcomes, measures);
+    let separator = if stated.is_empty() || measures_text.is_empty() { "" } else { "; " };
+    format!("{stated}{separator}{measures_text}")
 }
 
 /// Changes that the sentence only counts: `REGRESSED: merged chunks 0.0 % -> 30.0 %`; empty without any.
@@ -269,7 +271,8 @@ fn name_with_numbers(outcome: &ProblemOutcome) -> String {
     format!("{} {}", outcome.name, outcome.numbers).trim_end().to_owned()
 }
 
-/// Problems that did not change, by state: `unchanged: lost tokens 0 in both runs; not observed: merged chunks`. Those of the verdict are not repeated.
+/// Problems that did not change, by state: `unchanged: lost tokens 0 in both runs; not observed: merged chunks`.
+/// Leaves out those that the verdict states.
 pub(super) fn describe_unchanged(outcomes: &[ProblemOutcome], verdict: &str) -> String {
     let mut parts = Vec::new();
     for state in [ProblemState::Unchanged, ProblemState::NotEnoughData, ProblemState::NotObserved] {
@@ -282,7 +285,7 @@ pub(super) fn describe_unchanged(outcomes: &[ProblemOutcome], verdict: &str) -> 
     parts.join("; ")
 }
 
-/// Whether a problem's data do not suffice, or the outcome of none is known.
+/// Whether a problem has not enough data for an outcome, or no problem has a known outcome.
 fn is_data_lacking(outcomes: &[ProblemOutcome]) -> bool {
     let lacks_data = outcomes.iter().any(|outcome| outcome.state == ProblemState::NotEnoughData);
     let is_any_known =
@@ -303,11 +306,11 @@ fn state_of_measures(outcomes: &[ProblemOutcome], measures: &[ComparedMeasure]) 
     }
 }
 
-/// State of a comparison in which neither a problem nor a finding changed, by its measures, with the first few that changed. Empty if `stated`
-/// has all that did not change.
+/// States whether a measure changed, and names the first few that did. Used if neither a problem nor a finding changed. Empty if no measure
+/// changed and `stated` already has all problems of the resulting state.
 fn describe_measures(stated: &str, outcomes: &[ProblemOutcome], measures: &[ComparedMeasure]) -> String {
-    let mut judged = measures.iter().map(|measure| measure.verdict);
-    if judged.all(|verdict| matches!(verdict, ChangeVerdict::NotComparable | ChangeVerdict::NotEnoughData)) {
+    let mut verdicts = measures.iter().map(|measure| measure.verdict);
+    if verdicts.all(|verdict| matches!(verdict, ChangeVerdict::NotComparable | ChangeVerdict::NotEnoughData)) {
         return String::from("NOT ENOUGH DATA: no measure has enough slots under load in both runs");
     }
     let state = state_of_measures(outcomes, measures);

@@ -10,9 +10,9 @@ pub(super) struct MannWhitney {
 }
 
 impl MannWhitney {
-    /// Prepares the test whether `b` differs from `a`: compares each value of one sample with each of the other.
+    /// Prepares the test of whether `b` differs from `a`. Compares each value of one sample with each of the other.
     pub(super) fn of_samples(a: &[f64], b: &[f64]) -> Self {
-        // U counts the positive ones, and the median of all estimates the shift.
+        // U is the number of positive differences. The median of all differences estimates the shift.
         let mut differences: Vec<f64> =
             a.iter().flat_map(|value_a| b.iter().map(move |value_b| value_b - value_a)).collect();
         differences.sort_by(f64::total_cmp);
@@ -23,8 +23,8 @@ impl MannWhitney {
         let ties = tie_correction(a, b) / (count * (count - 1.0)).max(1.0);
         let variance = count_a * count_b / 12.0 * (count + 1.0 - ties);
         // Consecutive slots correlate, for example while a backlog grows. Fewer independent slots have a larger variance.
-        let share_of_both = (effective_share(a) * count_a + effective_share(b) * count_b) / count;
-        Self { differences, deviation: (variance.max(0.0) / share_of_both).sqrt() }
+        let independent_share = (effective_share(a) * count_a + effective_share(b) * count_b) / count;
+        Self { differences, deviation: (variance.max(0.0) / independent_share).sqrt() }
     }
 
     /// Two-sided p-value, corrected for ties, that both samples have the same distribution; 1 if either is empty or all values are equal.
@@ -55,14 +55,14 @@ impl MannWhitney {
 fn tie_correction(a: &[f64], b: &[f64]) -> f64 {
     let mut all = [a, b].concat();
     all.sort_by(f64::total_cmp);
-    let groups = all.chunk_by(|x, y| x.total_cmp(y).is_eq());
+    let groups = all.chunk_by(|value, next| value.total_cmp(next).is_eq());
     groups.map(|equal| (equal.len() as f64).powi(3) - equal.len() as f64).sum()
 }
 
-/// Number of independent slots with as much evidence, as share of all: correlated neighbours repeat each other.
+/// Share of the slots that count as independent evidence, since correlated neighbours repeat each other.
 fn effective_share(values: &[f64]) -> f64 {
     // Of a series whose neighbours correlate by rho, this share is independent (AR(1)). Drift in one direction overstates the correlation, so
-    // the share is at least a third.
+    // rho is at most 0.5, and the share at least a third.
     let rho = correlation_of_neighbours(values).clamp(0.0, 0.5);
     (1.0 - rho) / (1.0 + rho)
 }
@@ -90,11 +90,12 @@ fn two_sided_tail(z: f64) -> f64 {
     (polynomial * (-x * x).exp()).clamp(0.0, 1.0)
 }
 
-/// The `z` beyond which the two-sided tail probability is `p`: inverse of [`two_sided_tail`], by bisection.
+/// The `z` beyond which the two-sided tail probability of the normal distribution is `p`. Inverts [`two_sided_tail`] by bisection.
 fn quantile_beyond(p: f64) -> f64 {
     let mut low = 0.0;
+    // The tail beyond 10 standard deviations is smaller than any level in use.
     let mut high = 10.0;
-    // Each step halves the interval, so 60 steps are exact.
+    // Each step halves the interval. After 60 steps it is smaller than the precision of the result.
     for _ in 0..60 {
         let middle = f64::midpoint(low, high);
         if two_sided_tail(middle) > p { low = middle } else { high = middle }
@@ -112,6 +113,7 @@ pub(super) fn significance_level(mut p_values: Vec<f64>, alpha: f64) -> f64 {
             return level;
         }
     }
+    // No p-value is small enough. This is the level that the smallest one exceeds.
     alpha / count
 }
 

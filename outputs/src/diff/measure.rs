@@ -28,7 +28,7 @@ enum LoadChange {
 }
 
 impl LoadChange {
-    /// By the mean number of live requests: an engine that has as many requests and sends fewer tokens is slower.
+    /// Compares the mean numbers of live requests. The token rate is not the load: a slower engine sends fewer tokens under the same load.
     fn of_runs(a: &Series, b: &Series, options: &DiffOptions) -> Self {
         let [live_a, live_b] = [a, b].map(|series| mean_of_slots(Some(&live_requests(series))).unwrap_or(0.0));
         if !is_large_enough(MeasureUnit::Number, live_a, live_b, options) {
@@ -79,19 +79,20 @@ pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) ->
         measure.name.starts_with("gap of all requests, ") && measure.verdict != ChangeVerdict::NotEnoughData
     });
     if is_gap_decided {
-        // Beside a verdict on all requests, slots too few for one only confuse.
+        // Beside the verdict on all requests, a gap of slots without a change only confuses.
         compared.retain(|measure| measure.verdict.is_change() || !measure.name.starts_with("gap, "));
     }
     compared
 }
 
-/// Replaces the waits of slots on hops, unless they changed, by those of all frames, where the runs have enough of them.
+/// Adds the waits of all frames on hops where the runs have enough frames. They replace waits of slots there, except changed ones.
 fn replace_slots_of_waits(compared: &mut Vec<ComparedMeasure>, a: &Report, b: &Report, least_time_ns: u64) {
     for waits in problem_outcome::compare_waits(a, b, least_time_ns) {
         let names = ["median", "p99"].map(|quantile| format!("queue wait, {quantile} on {}", waits.hop));
-        let first = compared.iter().position(|measure| names.contains(&measure.name));
+        let first_index = compared.iter().position(|measure| names.contains(&measure.name));
         compared.retain(|measure| measure.verdict.is_change() || !names.contains(&measure.name));
-        compared.insert(first.unwrap_or(0).min(compared.len()), waits.measure);
+        // The shorter list may end before the former index.
+        compared.insert(first_index.unwrap_or(0).min(compared.len()), waits.measure);
     }
 }
 
@@ -120,9 +121,9 @@ fn judge_measure(measure: Measure, test: Option<&MannWhitney>, criteria: &Criter
     } else {
         explain_missing_test(&measure, criteria)
     };
-    let p = test.map(MannWhitney::p_value);
+    let p_value = test.map(MannWhitney::p_value);
     let interval = test.and_then(|test| test.shift_interval(criteria.level));
-    ComparedMeasure { name: measure.name, unit: measure.unit, a, b, change, interval, p, verdict, note }
+    ComparedMeasure { name: measure.name, unit: measure.unit, a, b, change, interval, p: p_value, verdict, note }
 }
 
 /// Verdict by the test of the slots, if the difference between the runs' values `a` and `b` is large enough to matter.
@@ -176,7 +177,8 @@ fn mean_of_slots(values: Option<&[f64]>) -> Option<f64> {
     Some(values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// Proven losses, or many merged chunks, after a run without any are a fact, regardless of the number of slots.
+/// Verdict if one run has none of the counted chunks and the other has some, which is a fact regardless of the number of slots.
+/// `None` if there are no exact totals, or the slots must decide.
 fn judge_exact_totals(measure: &Measure) -> Option<Judged> {
     let ExactTotals { a, b } = measure.exact?;
     if a == 0 && b > 0 {
@@ -191,7 +193,7 @@ fn judge_exact_totals(measure: &Measure) -> Option<Judged> {
     None
 }
 
-/// Whether the slots shifted as the mean did, from `a` to `b`, and perhaps as far as matters. A single slot can move the mean.
+/// Whether the slots shifted in the direction of the mean, from `a` to `b`, and possibly far enough to matter. One slot can move the mean.
 /// `shift_interval`: ends of the interval of the slots' shift.
 fn is_shifted_as_far(unit: MeasureUnit, a: f64, b: f64, shift_interval: [f64; 2], options: &DiffOptions) -> bool {
     let [low, high] = shift_interval;
@@ -202,7 +204,7 @@ fn is_shifted_as_far(unit: MeasureUnit, a: f64, b: f64, shift_interval: [f64; 2]
     }
 }
 
-/// Why there is no test: a run does not observe the measure, or has too few slots of it.
+/// Verdict on a measure without a test, with the reason: a run does not observe the measure, or has too few slots of it.
 fn explain_missing_test(measure: &Measure, criteria: &Criteria<'_>) -> Judged {
     let unobserved = match (&measure.a, &measure.b) {
         (None, None) => Some("neither run observes it"),
@@ -222,14 +224,14 @@ fn explain_missing_test(measure: &Measure, criteria: &Criteria<'_>) -> Judged {
     Judged { verdict: ChangeVerdict::NotEnoughData, note: Some(why) }
 }
 
-/// `short runs: ...`; `None` if both runs have enough slots to call a difference noise.
+/// `short runs: ...`; `None` if both runs have enough slots to call a difference noise, or one has no time series.
 pub(super) fn describe_short_runs(a: &Report, b: &Report, options: &DiffOptions) -> Option<String> {
     let fewest = loaded_slots(a.series.as_ref()?).len().min(loaded_slots(b.series.as_ref()?).len());
     let needed = options.least_slots_for_noise;
     (fewest < needed).then(|| describe_needed_slots(fewest, needed))
 }
 
-/// Why slots cannot confirm a change: in the same words for every measure, so that a text can print them once.
+/// Why slots cannot confirm a change. The words are the same for every measure, so that a text can print them once.
 fn describe_needed_slots(fewest: usize, needed: usize) -> String {
     format!(
         "short runs: only {fewest} slots under load, {needed} are needed to tell changes from noise: record for longer"
@@ -255,7 +257,8 @@ fn is_large_enough(unit: MeasureUnit, a: f64, b: f64, options: &DiffOptions) -> 
     }
 }
 
-/// Sets the shares of all chunks in the measures of dropped and merged chunks, and their totals if a count is conclusive and both runs have it.
+/// Sets the values of whole runs in the measures of dropped and merged chunks: the shares of all chunks. Sets the totals, too, if both runs
+/// observed them and they are conclusive without a test.
 fn set_whole_runs(measures: &mut [Measure], a: &Report, b: &Report) {
     for name in [DROPPED_CONFIRMED, DROPPED_PREDICTED, MERGED] {
         let Some(measure) = measures.iter_mut().find(|measure| measure.name == name) else { continue };

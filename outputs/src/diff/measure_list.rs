@@ -176,7 +176,7 @@ pub(super) fn live_requests(series: &Series) -> Vec<f64> {
     per_slot(series, |slot| Some(*series.requests.live.get(slot)? as f64))
 }
 
-/// The values; `None` if a run has none.
+/// The values; `None` for an empty list, because the run does not observe the measure.
 fn none_if_empty(values: Vec<f64>) -> Option<Vec<f64>> {
     if values.is_empty() { None } else { Some(values) }
 }
@@ -192,8 +192,8 @@ fn distinct_names<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String
     seen
 }
 
-/// Slots to compare: those with tokens or live requests, from the first to the last with traffic, as long as new requests arrive. The first
-/// and last of these are left out because load ramps up and down in them.
+/// Slots to compare, which have tokens or live requests. They lie between the first slot with traffic and the last with a new request (with
+/// tokens, if no request is new). Both of these are left out because load ramps up and down in them.
 pub(super) fn loaded_slots(series: &Series) -> Vec<usize> {
     let begun = &series.requests.begun;
     let sent = &series.tokens.sent;
@@ -215,6 +215,7 @@ pub(super) fn loaded_slots(series: &Series) -> Vec<usize> {
 /// Whether a request is live in the slot, or a token sent. A pause between two tests is no load.
 fn is_under_load(series: &Series, slot: usize) -> bool {
     let requests = &series.requests;
+    // `None`, for a slot that the column does not have, is less than `Some(0)`.
     [&series.tokens.sent, &requests.live, &requests.begun].iter().any(|column| column.count_in(slot) > Some(0))
 }
 

@@ -54,6 +54,7 @@ impl Default for DiffOptions {
 impl DiffOptions {
     /// Confidence of the intervals: `99 %`.
     fn confidence_text(&self) -> String {
+        // Rounded to hundredths of a percent.
         format!("{} %", (10_000.0 * (1.0 - self.alpha)).round() / 100.0)
     }
 }
@@ -228,9 +229,10 @@ pub struct ComparedMeasure {
 impl ComparedMeasure {
     /// Formats the relative change, or the difference if there is no ratio.
     fn change_text(&self) -> String {
+        /// Smallest relative change that is shown as a factor, which is easier to read: `x11`, not `+1000 %`.
+        const LARGE_CHANGE: f64 = 9.95;
         if let Some(change) = self.change {
-            // Large factors are easier to read than percentages: `x11`, not `+1000 %`.
-            let is_large = change.abs() >= 9.95;
+            let is_large = change.abs() >= LARGE_CHANGE;
             return if is_large { format!("x{:.0}", change + 1.0) } else { format!("{:+.0} %", 100.0 * change) };
         }
         match (self.a, self.b) {

@@ -55,7 +55,7 @@ impl ProblemState {
         matches!(self, Self::Fixed | Self::Improved | Self::Regressed)
     }
 
-    /// The state, of which an improvement is a fix if the second run does not have the problem (`is_resolved`).
+    /// Turns an improvement into a fix if the second run does not have the problem (`is_resolved`).
     fn fixed_if(self, is_resolved: bool) -> Self {
         if self == Self::Improved && is_resolved { Self::Fixed } else { self }
     }
@@ -74,10 +74,10 @@ const TTFT_MEASURES: [&str; 3] =
 /// Measures of the latency at clients: the one that decides, then the one that replaces it.
 const LATENCY_MEASURES: [&str; 2] = ["ITL at clients, p99", "ITL at clients, median"];
 
-/// A limit is this many times as large as what is far below it.
+/// Factor from which a value is far below a limit.
 const FAR_BELOW: f64 = 10.0;
 
-/// Outcomes of the problems, most severe first; empty without measures. The time to first token is one if both runs observed it.
+/// Outcomes of the problems, most severe first; empty without measures. The time to first token is among them if both runs observed it.
 pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Vec<ProblemOutcome> {
     if measures.is_empty() {
         return Vec::new();
@@ -159,20 +159,21 @@ fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Pr
     }
 }
 
-/// What is said of two counts of nothing, whose shares would say no more.
+/// Text for two counts of 0, to which shares would add nothing.
 const NONE_IN_BOTH: &str = "0 in both runs";
 
-/// `12 -> 0`; of runs with different numbers of tokens their shares, too: `4.7 % -> 3.7 % (4,069 -> 1,876)`.
+/// `12 -> 0`. If the runs sent different numbers of tokens, shares come first: `4.7 % -> 3.7 % (4,069 -> 1,876)`.
 fn lost_before_and_after(a: &Report, b: &Report) -> String {
-    /// Smallest factor between the numbers of tokens of two runs whose losses cannot be compared.
+    /// Smallest factor between the numbers of sent tokens from which losses are comparable only as shares.
     const LEAST_FACTOR: f64 = 1.1;
     if a.chunks.tokens_lost == Some(0) && b.chunks.tokens_lost == Some(0) {
         return String::from(NONE_IN_BOTH);
     }
     let counts = before_and_after(a.chunks.tokens_lost, b.chunks.tokens_lost, count);
-    let [tokens_a, tokens_b] = [a.tokens.sent, b.tokens.sent];
-    let is_of_other_length = tokens_a.max(tokens_b) as f64 >= LEAST_FACTOR * tokens_a.min(tokens_b) as f64;
-    if counts.is_empty() || tokens_a.min(tokens_b) == 0 || !is_of_other_length {
+    let more_tokens = a.tokens.sent.max(b.tokens.sent);
+    let fewer_tokens = a.tokens.sent.min(b.tokens.sent);
+    let is_of_other_length = more_tokens as f64 >= LEAST_FACTOR * fewer_tokens as f64;
+    if counts.is_empty() || fewer_tokens == 0 || !is_of_other_length {
         return counts;
     }
     let shares = before_and_after(lost_share(a), lost_share(b), |share| share);
@@ -217,7 +218,8 @@ fn numbers_of_measures(measures: &[ComparedMeasure], names: &[&str]) -> String {
     if numbers.is_empty() { numbers } else { format!("{quantile}{slots} {numbers}") }
 }
 
-/// The first of the named measures that changed; else the first that was judged; else the first. `None` if no measure has one of the names.
+/// The first of the named measures that became better or worse. Without one, the first that was judged, and without that, the first of all.
+/// `None` if no measure has one of the names.
 fn deciding_measure<'m>(measures: &'m [ComparedMeasure], names: &[&str]) -> Option<&'m ComparedMeasure> {
     let mut first_judged = None;
     let mut first = None;
@@ -299,8 +301,8 @@ impl RequestTimes {
     }
 }
 
-/// Quantiles of the times of all requests that both runs have and for which both have enough requests, the highest first: the worst waits
-/// matter most.
+/// Quantiles of the times of all requests. Leaves out those that a run does not have, or for which it has too few requests. The highest is
+/// the first, because the worst waits matter most.
 fn quantiles_of_requests(quantity: &str, a: &RequestTimes, b: &RequestTimes) -> Vec<ComparedQuantile> {
     let mut quantiles = Vec::new();
     // Each needs so many requests that ten lie beyond it.
@@ -327,7 +329,8 @@ fn quantiles_of_requests(quantity: &str, a: &RequestTimes, b: &RequestTimes) -> 
     quantiles
 }
 
-/// The highest of the quantiles, and the median: a few slow requests in one run hide there that most became slower in the other one.
+/// The highest of the quantiles, and the median. A few slow requests in one run raise its highest quantile, which then hides that most
+/// requests became slower in the other run.
 fn highest_and_median(mut quantiles: Vec<ComparedQuantile>) -> Vec<ComparedQuantile> {
     // The median is the last one.
     let last = quantiles.len().saturating_sub(1);
@@ -340,15 +343,17 @@ fn highest_and_median(mut quantiles: Vec<ComparedQuantile>) -> Vec<ComparedQuant
 /// Quantiles of the time to first token of all requests; empty if the runs measured it between other points, or of too few requests.
 fn quantiles_of_ttft(a: &Report, b: &Report) -> Vec<ComparedQuantile> {
     let groups = a.ttft.as_ref().and_then(TtftReport::main_group).zip(b.ttft.as_ref().and_then(TtftReport::main_group));
-    let Some((a, b)) = groups.filter(|(a, b)| a.from == b.from && a.to == b.to) else { return Vec::new() };
-    let times_a = RequestTimes::of_spread(&a.ns);
-    highest_and_median(quantiles_of_requests("TTFT", &times_a, &RequestTimes::of_spread(&b.ns)))
+    let comparable = groups.filter(|(group_a, group_b)| group_a.from == group_b.from && group_a.to == group_b.to);
+    let Some((group_a, group_b)) = comparable else { return Vec::new() };
+    let times_a = RequestTimes::of_spread(&group_a.ns);
+    let times_b = RequestTimes::of_spread(&group_b.ns);
+    highest_and_median(quantiles_of_requests("TTFT", &times_a, &times_b))
 }
 
 /// Quantiles of the first-token gap of all requests; empty if a run did not observe it, or too few requests have one.
 fn quantiles_of_gap(a: &Report, b: &Report) -> Vec<ComparedQuantile> {
-    let Some((a, b)) = a.gap_ns.as_ref().zip(b.gap_ns.as_ref()) else { return Vec::new() };
-    highest_and_median(quantiles_of_requests("gap", &RequestTimes::of_gap(a), &RequestTimes::of_gap(b)))
+    let Some((gap_a, gap_b)) = a.gap_ns.as_ref().zip(b.gap_ns.as_ref()) else { return Vec::new() };
+    highest_and_median(quantiles_of_requests("gap", &RequestTimes::of_gap(gap_a), &RequestTimes::of_gap(gap_b)))
 }
 
 /// Waits of all frames on a hop that both runs have.
@@ -396,30 +401,30 @@ fn quantiles_of_itl(end: &str, a: &Spread, b: &Spread) -> [ComparedQuantile; 2] 
     })
 }
 
-/// Inter-token latency of all tokens, of the engine and at clients, and the first-token gap of all requests if the runs are too short for
-/// their slots to decide.
+/// Compares times that need no slots: the time to first token of all requests, and the inter-token latency of all tokens at the engine and
+/// at clients. Adds the first-token gap of all requests if the runs are too short for slots to decide (`are_short`).
 pub(super) fn compare_whole_runs(a: &Report, b: &Report, least_time_ns: u64, are_short: bool) -> Vec<ComparedMeasure> {
     let mut quantiles = Vec::new();
     quantiles.extend(quantiles_of_ttft(a, b));
     if are_short {
         quantiles.extend(quantiles_of_gap(a, b));
     }
-    if let (Some(a), Some(b)) = (&a.itl_ns.sent_by_token, &b.itl_ns.sent_by_token) {
-        quantiles.extend(quantiles_of_itl("of the engine", a, b));
+    if let (Some(itl_a), Some(itl_b)) = (&a.itl_ns.sent_by_token, &b.itl_ns.sent_by_token) {
+        quantiles.extend(quantiles_of_itl("of the engine", itl_a, itl_b));
     }
-    if let (Some(a), Some(b)) = (&a.itl_ns.delivered_by_token, &b.itl_ns.delivered_by_token) {
-        quantiles.extend(quantiles_of_itl("at clients", a, b));
+    if let (Some(itl_a), Some(itl_b)) = (&a.itl_ns.delivered_by_token, &b.itl_ns.delivered_by_token) {
+        quantiles.extend(quantiles_of_itl("at clients", itl_a, itl_b));
     }
     quantiles.into_iter().map(|quantile| compare_quantile(quantile, least_time_ns)).collect()
 }
 
-/// Compares a quantile of both runs: changed if it is at least twice as large in one of them.
+/// Compares a quantile of both runs. It changed if it is at least twice as large in one of them, and longer by `least_time_ns`.
 fn compare_quantile(quantile: ComparedQuantile, least_time_ns: u64) -> ComparedMeasure {
     /// Smallest factor: without slots, noise cannot be estimated.
     const LEAST_FACTOR: f64 = 2.0;
     let ComparedQuantile { name, a_ns, b_ns, a_count, b_count, least_count, counted, .. } = quantile;
-    let is_large =
-        a_ns.abs_diff(b_ns) >= least_time_ns && a_ns.max(b_ns) as f64 >= LEAST_FACTOR * a_ns.min(b_ns) as f64;
+    let is_twofold = a_ns.max(b_ns) as f64 >= LEAST_FACTOR * a_ns.min(b_ns) as f64;
+    let is_large = is_twofold && a_ns.abs_diff(b_ns) >= least_time_ns;
     let before = count(a_count);
     let after = count(b_count);
     let (verdict, note) = if a_count.min(b_count) < least_count {

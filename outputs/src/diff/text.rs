@@ -62,17 +62,17 @@ pub(super) fn render_text(diff: &Diff) -> String {
     lines(&out)
 }
 
-/// What became of the wait of a chunk, if users notice it.
+/// The sentence on the wait of a chunk before and after, if users notice that wait in either run.
 fn noticed_wait(diff: &Diff) -> Option<&String> {
     diff.wait.as_ref().filter(|wait| wait.is_noticed()).map(|wait| &wait.summary)
 }
 
-/// Findings to list: information that did not change is none.
+/// Findings to list. Leaves out unchanged ones that are only information.
 fn listed_findings(diff: &Diff) -> impl Iterator<Item = &FindingChange> {
     diff.findings.iter().filter(|change| change.state != FindingState::Unchanged || change.severity() > Severity::Info)
 }
 
-/// Findings with their numbers in each run.
+/// Writes the listed findings with their summaries in each run, and an empty line behind them.
 fn write_findings(out: &mut String, diff: &Diff) {
     for change in listed_findings(diff) {
         let severity = change.severity().as_str();
@@ -115,7 +115,7 @@ fn describe_run(run: &RunSummary) -> String {
     format!("{}: {}, {}, {slots}", run.name, run.what, duration(run.window_ns))
 }
 
-/// A name in the first column. A longer one has a line of its own.
+/// A name padded to the width of the first column. A longer name gets a line of its own, and the column below it is blank.
 fn name_cell(name: &str) -> String {
     if name.chars().count() <= NAME_WIDTH {
         return format!("{name:NAME_WIDTH$}");

@@ -37,6 +37,7 @@ pub struct TtftLegShift {
 }
 
 impl TtftLegShift {
+    /// Compares a leg of both runs. `either` is one of the two that exists, for the name.
     fn new(a: Option<&TtftLegLine>, b: Option<&TtftLegLine>, either: &TtftLegLine) -> Self {
         Self {
             name: either.name.clone(),
@@ -88,11 +89,12 @@ fn describe_part(group: &TtftGroupLine, leg: &TtftLegLine) -> String {
 fn legs_of_both(a: &TtftGroupLine, b: &TtftGroupLine) -> Vec<TtftLegShift> {
     let mut legs: Vec<&TtftLegLine> = a.legs.iter().chain(&b.legs).collect();
     legs.sort_by_key(|leg| [leg.from, leg.to]);
+    // After the sort, both runs' lines of a leg are neighbours.
     legs.dedup_by_key(|leg| [leg.from, leg.to]);
     legs.iter().map(|leg| TtftLegShift::new(find_same_leg(a, leg), find_same_leg(b, leg), leg)).collect()
 }
 
-/// The leg of a group between the moments of another one.
+/// The leg of a group between the same moments as `leg`; `None` if the group has none.
 fn find_same_leg<'g>(group: &'g TtftGroupLine, leg: &TtftLegLine) -> Option<&'g TtftLegLine> {
     group.legs.iter().find(|own| (own.from, own.to) == (leg.from, leg.to))
 }

@@ -88,7 +88,7 @@ impl LegShift {
         }
     }
 
-    /// Whether this is the shift of the leg.
+    /// Whether this compares the leg, which then has the same name and kind.
     fn is_shift_of(&self, leg: &LegLine) -> bool {
         self.name == leg.name && self.kind == leg.kind
     }
@@ -100,7 +100,7 @@ impl WaitShift {
         self.legs.iter().filter_map(time_of).fold(0, u64::saturating_add)
     }
 
-    /// Whether users notice a time on the path of either run. Below that, a moved wait is no cause of anything.
+    /// Whether the time on the whole path of either run is long enough for users to notice. Otherwise a moved wait explains nothing.
     pub(super) fn is_noticed(&self) -> bool {
         self.path_ns(|leg| leg.a_ns).max(self.path_ns(|leg| leg.b_ns)) >= CHANGED_NS
     }
@@ -144,7 +144,7 @@ impl<'p> LongestLeg<'p> {
     }
 }
 
-/// Says whether the longest wait has grown, moved, shrunk or gone, or stays. `left_share`: share of the first run's longest leg in the second run.
+/// States whether the wait disappeared, grew, moved, shrank or stays. `left_share`: share of the first run's longest leg in the second run.
 fn summarise_shift(from: &LongestLeg<'_>, to: &LongestLeg<'_>, left_share: f64) -> String {
     let before_ns = from.path_ns;
     let after_ns = to.path_ns;
@@ -170,7 +170,7 @@ fn summarise_shift(from: &LongestLeg<'_>, to: &LongestLeg<'_>, left_share: f64) 
     format!("the wait stays: {from_leg} had {before}, {to_leg} has {after}")
 }
 
-/// Says how long the wait was and is, and where most of it is.
+/// States how long the wait was and is, and where most of it was and is.
 fn describe_changed_length(change: &str, from: &LongestLeg<'_>, to: &LongestLeg<'_>) -> String {
     format!(
         "the wait {change} from {} to {} a chunk: most of it was {} ({}), and is {} ({})",
@@ -219,7 +219,7 @@ fn legs_of_both(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
     legs
 }
 
-/// The leg of a path with the name and kind of another one.
+/// The leg of a path with the same name and kind as `leg`; `None` if the path has none.
 fn find_same_leg<'l>(path: &'l [LegLine], leg: &LegLine) -> Option<&'l LegLine> {
     path.iter().find(|candidate| candidate.name == leg.name && candidate.kind == leg.kind)
 }

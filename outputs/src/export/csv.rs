@@ -66,9 +66,9 @@ fn spreadsheet_cell(text: &str) -> Cow<'_, str> {
     if is_formula { format!("'{printable}").into() } else { printable.into() }
 }
 
-/// RFC 3339 in UTC.
+/// The time as RFC 3339 in UTC; empty if it is out of range.
 fn format_date(wall_ns: u64) -> String {
-    jiff::Timestamp::from_nanosecond(i128::from(wall_ns)).map_or_else(|_| String::new(), |t| format!("{t:.9}"))
+    jiff::Timestamp::from_nanosecond(i128::from(wall_ns)).map_or_else(|_| String::new(), |time| format!("{time:.9}"))
 }
 
 #[cfg(test)]

@@ -120,7 +120,7 @@ impl<'a> Object<'a> {
         self
     }
 
-    /// Appends the name of a field and a colon, after a comma if it is not the first.
+    /// Appends the name of a field and a colon, behind a comma if it is not the first field.
     #[inline]
     fn push_name(&mut self, name: &str) {
         // Reserve space for most values as well.
@@ -267,7 +267,7 @@ impl<'w> ObjectStream<'w> {
         }
     }
 
-    /// Returns the first failure since the last call.
+    /// Returns the first failure since the last call. After it, data is written again.
     pub(super) fn take_write_result(&mut self) -> io::Result<()> {
         std::mem::replace(&mut self.written, Ok(()))
     }

@@ -110,7 +110,7 @@ impl Options {
             return false;
         }
         let loses_tokens = self.losing && summary.tokens_lost.is_some_and(|lost| lost > 0);
-        // A request without a known gap is not slow.
+        // Without a limit every request counts as slow. With one, a request without a known gap does not.
         let is_slow = self.slow_ns.is_none_or(|min| summary.gap_ns >= Some(min));
         is_slow || loses_tokens
     }
@@ -265,6 +265,7 @@ pub fn export_recording(
             Ok(Some(Record::Event(event))) => export.event(&event)?,
             Ok(Some(Record::Tick(now))) => export.tick(now)?,
             Ok(Some(Record::Anchor(anchor))) => export.anchor(anchor),
+            // `Recording::input` returns its content.
             Ok(Some(Record::Closing(_))) => {}
             Ok(None) => break,
             Err(error @ ReadError::Damaged { .. }) => progress(reader.offset(), Some(&error)),

@@ -46,7 +46,7 @@ impl<'w> Parquet<'w> {
         })
     }
 
-    /// Writes the held rows as a row group.
+    /// Writes the held rows as a row group, which empties the columns.
     fn write_row_group(&mut self) -> io::Result<()> {
         self.rows = 0;
         write_columns(&mut self.file, &mut self.columns).map_err(io_error_of)?;

@@ -190,6 +190,7 @@ fn time_cell<'a>(context: &ExportContext<'_>, time: Option<MonoNs>) -> Option<Ce
 /// that time.
 fn describe_ttft_legs(summary: &RequestSummary) -> Option<String> {
     let path = TtftPath::new(summary);
+    // Without the whole time, its parts are not listed.
     path.ttft_ns()?;
     let legs: Vec<String> = path.legs().map(|timed| format!("{}={}", timed.leg, timed.ns)).collect();
     Some(legs.join(" "))
@@ -215,7 +216,7 @@ fn describe_lost_places(summary: &RequestSummary, lost: u32, context: &ExportCon
     if lost == 0 {
         return String::new();
     }
-    // The same rid may have been used before.
+    // The same rid may have been used before, so the time decides and the search begins with the latest.
     let closed = (context.ledger.lossy_requests().rev())
         .find(|lossy| lossy.rid == summary.rid && lossy.first_at == summary.first_at)
         .and_then(|lossy| lossy.confirmed.as_deref());

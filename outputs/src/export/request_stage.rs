@@ -102,12 +102,13 @@ pub(super) fn stages_of_request<'a>(request: &ExportedRequest<'_>, ledger: &'a L
         list.add_way(&way, &path);
     }
     let arrival = times_on_last_hop(timeline, ledger);
+    // The tokenizer's processing is the first leg behind the way.
     for (number, leg) in legs.iter().filter(|leg| leg.is_behind_way()).enumerate() {
         let kind = if number == 0 { StageKind::Processing } else { StageKind::Delivery };
-        let frame = arrival.map(|on| on.first.frame);
+        let frame = arrival.map(|hop_times| hop_times.first.frame);
         list.add_stage(path.name_of_leg(leg), span_of_leg(leg), frame, kind, |_| {});
     }
-    let last_received = arrival.and_then(|on| on.last?.received);
+    let last_received = arrival.and_then(|hop_times| hop_times.last?.received);
     // `None` is less than any time.
     if let Some(last) = timeline.last_delivered.max(last_received) {
         let streaming = TimeSpan { from: list.next_from, to: last };
@@ -146,10 +147,10 @@ impl<'t, 'a> HopPath<'t, 'a> {
 
     /// How the first chunk crossed each of the hops.
     fn first_crossings(&self) -> Vec<FirstCrossing> {
-        let crossings = self.hops.iter().map(|on| FirstCrossing {
-            sent: on.first.sent,
-            received: on.first.received,
-            is_last: self.ledger.hop(on.hop).is_some_and(|hop| hop.last),
+        let crossings = self.hops.iter().map(|hop_times| FirstCrossing {
+            sent: hop_times.first.sent,
+            received: hop_times.first.received,
+            is_last: self.ledger.hop(hop_times.hop).is_some_and(|hop| hop.last),
         });
         crossings.collect()
     }
@@ -241,8 +242,8 @@ impl<'a> StageList<'a> {
 
     /// Adds the time of the request's first frame inside the relay of each of these hops.
     fn add_relays(&mut self, hops: &[&HopTimes]) {
-        for on in hops {
-            self.add_relay(&on.first);
+        for hop_times in hops {
+            self.add_relay(&hop_times.first);
         }
     }
 

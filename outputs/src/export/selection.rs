@@ -57,10 +57,10 @@ impl Selection {
         exporter: &mut dyn Exporter,
     ) -> io::Result<()> {
         let ledger = analysis.ledger();
-        let none = RequestTimeline::default();
+        let empty_timeline = RequestTimeline::default();
         for TimedRequest { request, timeline } in ledger.timed_requests() {
             let summary = RequestSummary { rid: request.rid.clone(), numbers: ledger.numbers(request) };
-            let timeline = timeline.unwrap_or(&none);
+            let timeline = timeline.unwrap_or(&empty_timeline);
             let is_open = summary.finish.is_none() || request.is_end_in_transit();
             let is_waiting = ledger.observes_gaps() && request.waiting_since().is_some();
             let request = ExportedRequest { summary: &summary, timeline, is_open, is_waiting };

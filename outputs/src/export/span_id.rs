@@ -14,7 +14,7 @@ pub(super) struct TraceId {
 }
 
 impl TraceId {
-    /// Trace of a request: that of its caller, else its id if it has the form of one, else a hash of it.
+    /// Trace of a request: that of its caller. Without one, the request id if it has the form of a trace id, else a hash of the request id.
     pub(super) fn of_request(rid: &str, trace_parent: Option<TraceParent>, first_wall_ns: u64) -> Self {
         if let Some(parent) = trace_parent {
             return Self { hex: parent.trace_id(), from: "traceparent" };
@@ -38,7 +38,7 @@ impl TraceId {
     /// A trace id for this name at this time.
     fn of_hash(name: &str, time: u64) -> Self {
         let high = mix_bits(hash_bytes(name.as_bytes(), time));
-        // The other half must not be a copy of the first.
+        // The other half must not be a copy of the first. Any constant would do, and this is the increment of `SplitMix64`.
         let low = mix_bits(high ^ 0x9e37_79b9_7f4a_7c15);
         Self { hex: format!("{high:016x}{:016x}", low.max(1)), from: "hash" }
     }
@@ -71,8 +71,10 @@ impl SpanIds {
 
 /// FNV-1a hash with a seed. Unlike a keyed hash, it is stable between runs and releases.
 fn hash_bytes(bytes: &[u8], seed: u64) -> u64 {
-    let begin = 0xcbf2_9ce4_8422_2325 ^ mix_bits(seed);
-    bytes.iter().fold(begin, |hash, &b| (hash ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3))
+    const OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0000_0100_0000_01b3;
+    let begin = OFFSET_BASIS ^ mix_bits(seed);
+    bytes.iter().fold(begin, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
 }
 
 /// `SplitMix64`'s finisher.

@@ -137,7 +137,7 @@ fn add_requests(families: &mut Families, ledger: &Ledger) {
     let abandoned = ledger.abandoned_requests();
     if observes_requests || ledger.observes_deliveries() {
         families.put_int(&metric::REQUESTS_ABANDONED, [], abandoned.requests);
-        // A log does not count the tokens.
+        // Requests known only from the engine's log have no token count.
         let are_tokens_known = abandoned.requests == 0 || !abandoned.is_logged();
         if are_tokens_known {
             families.put_int(&metric::TOKENS_ABANDONED, [], abandoned.tokens.unwrap_or(0));
@@ -209,7 +209,7 @@ fn add_tokens(families: &mut Families, ledger: &Ledger) {
     }
 }
 
-/// Adds how responses ended.
+/// Adds the numbers of responses by the way in which they ended. Until one ends, adds only rejections.
 fn add_answers(families: &mut Families, ledger: &Ledger) {
     let answers = &ledger.totals().answers;
     for (status, responses) in &answers.rejected {
@@ -259,7 +259,7 @@ fn add_hop_group(families: &mut Families, group: &HopGroup, members: &[&Hop], no
         families.put_int(&metric::HOP_CHUNKS, name, sum_over_hops(members, |hop| hop.counts.chunks));
     }
     families.put_int(&metric::HOP_BYTES, name, sum_over_hops(members, |hop| hop.counts.bytes));
-    // A backlog is that of now, and known as long as its receivers are watched.
+    // The backlog is a current value, so receives must be observed now (`shows`), and not only earlier in the run (`capabilities`).
     if observes_sends && members.iter().any(|hop| hop.shows.received) {
         add_backlog(families, group, members, now);
     }
@@ -282,7 +282,9 @@ fn add_hop_group(families: &mut Families, group: &HopGroup, members: &[&Hop], no
 
 /// Adds how the receiving thread of a group spent the time while frames waited.
 fn add_hop_receiver(families: &mut Families, ledger: &Ledger, hop: &str, members: &[&Hop]) {
+    // Only the thread's time is used, which needs neither the busy share nor the length of the window.
     let spent = HopReceiver::of_hops(ledger, members, None, 0).spent;
+    // Without a sample there is no share.
     if spent.interval_ns == 0 {
         return;
     }
@@ -297,7 +299,7 @@ fn add_hop_receiver(families: &mut Families, ledger: &Ledger, hop: &str, members
 fn add_backlog(families: &mut Families, group: &HopGroup, members: &[&Hop], now: MonoNs) {
     let name = [group.name.as_str()];
     families.put_int(&metric::HOP_BACKLOG_FRAMES, name, group.backlog);
-    // If the load of one hop is unknown, the sum is.
+    // If the load of one hop is unknown, so is the sum.
     let loads: Option<Vec<QueuedLoad>> = members.iter().map(|hop| hop.queued_load()).collect();
     if let Some(loads) = loads {
         if !group.carries_requests {
@@ -310,9 +312,10 @@ fn add_backlog(families: &mut Families, group: &HopGroup, members: &[&Hop], now:
     families.put_seconds(&metric::HOP_OLDEST, name, oldest.map_or(0, |since| now.since(since)));
 }
 
-/// Adds the shares of the path's legs. A leg without first tokens has no share of them.
+/// Adds the shares of the path's legs over the run, for first tokens and for chunks. A leg that none of them passed has no share.
 fn add_attribution(families: &mut Families, attribution: &Attribution<'_>) {
     for leg in attribution.legs.iter().take(HOPS) {
+        // The first time is that of the run, the second that of the last ten seconds.
         for (of, time) in [("first_token", leg.first_token[0]), ("chunk", leg.chunk[0])] {
             if time.sum.count > 0 {
                 families.put_value(&metric::PATH_SHARE, [leg.name, leg.kind.as_str(), of], Value::Float(time.share));
@@ -334,15 +337,15 @@ fn ns_by_cpu_state(spent: &TimeUse) -> [(&'static str, Option<u64>); 4] {
 /// Adds the CPU time of threads by role, up to the limit of roles.
 fn add_threads(families: &mut Families, ledger: &Ledger) {
     let mut roles: BTreeMap<&str, Vec<&Thread>> = BTreeMap::new();
-    let mut others = 0;
+    let mut left_out = 0;
     for thread in ledger.threads().iter().filter(|thread| thread.total().is_some()) {
         if roles.len() < ROLES || roles.contains_key(&*thread.role) {
             roles.entry(&thread.role).or_default().push(thread);
         } else {
-            others += 1;
+            left_out += 1;
         }
     }
-    add_left_out(families, "role", others);
+    add_left_out(families, "role", left_out);
     for (role, threads) in roles {
         add_time_use(families, role, &threads);
         let receivers: Vec<&Thread> = threads.into_iter().filter(|thread| thread.is_receiver()).collect();
@@ -384,7 +387,8 @@ fn add_receivers(families: &mut Families, role: &str, receivers: &[&Thread], win
         .iter()
         .filter_map(|thread| thread.use_between(window.from, window.to))
         .filter(|spent| spent.interval_ns > 0);
-    if let Some(spent) = recent.max_by(|a, b| a.share(a.on_ns).total_cmp(&b.share(b.on_ns))) {
+    let busiest = recent.max_by(|left, right| left.share(left.on_ns).total_cmp(&right.share(right.on_ns)));
+    if let Some(spent) = busiest {
         for (state, ns) in ns_by_cpu_state(&spent) {
             if let Some(ns) = ns {
                 families.put_value(&metric::CONSUMER_CPU, [role, state], Value::Float(spent.share(ns)));
@@ -393,8 +397,8 @@ fn add_receivers(families: &mut Families, role: &str, receivers: &[&Thread], win
     }
 }
 
-/// Adds how many findings of each kind there were, and how many of each kind and severity are active. Those of a pair are only among the active
-/// ones: they are about the newest requests, and a count must not fall.
+/// Adds the number of findings of each kind, and the number of active ones of each kind and severity. Findings of a pair are counted only
+/// as active. They are about the newest requests, so their number may fall, and a counter must not.
 fn add_findings(families: &mut Families, findings: &Findings, pair_findings: &[FindingLine]) {
     let all = findings.sorted();
     for detector in DETECTORS {

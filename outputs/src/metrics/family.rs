@@ -201,6 +201,7 @@ impl Histogram {
 
     /// Non-cumulative count of each bucket; the last one has no upper bound.
     pub fn counts_by_bucket(&self) -> impl Iterator<Item = u64> + '_ {
+        // A bucket has the difference between two neighbouring cumulative counts. The last one reaches to the count of all values.
         let ends = self.at_most.iter().map(|bucket| bucket.values).chain([self.count]);
         let begins = [0].into_iter().chain(self.at_most.iter().map(|bucket| bucket.values));
         ends.zip(begins).map(|(end, begin)| end.saturating_sub(begin))

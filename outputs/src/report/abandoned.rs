@@ -100,7 +100,7 @@ pub(super) fn abandoned_report(ledger: &Ledger, capture_start: MonoNs) -> Option
     })
 }
 
-/// Writes the number of requests and one line for each of the longest.
+/// Writes the number of abandoned requests and one line for each of the longest. Writes nothing if there are none.
 pub(super) fn write_abandoned(out: &mut String, report: &Report, clock: &Clock) {
     let Some(abandoned) = &report.abandoned else { return };
     let amount = describe_thrown_away(abandoned.outputs, abandoned.tokens);

@@ -81,7 +81,7 @@ pub(super) fn answer_counts(ledger: &Ledger) -> Option<AnswerCounts> {
     })
 }
 
-/// Finished responses, and what they show about themselves.
+/// Numbers of finished responses: by the way in which they ended, by their own counts, and of their events.
 pub(super) fn describe_responses(answers: &AnswerCounts) -> String {
     let mut line = format!("{} ended", count(answers.seen));
     for (responses, how) in [
@@ -105,8 +105,8 @@ pub(super) fn describe_responses(answers: &AnswerCounts) -> String {
         append!(line, "; {} judged by their own count carry {listed}", count(answers.judged_alone));
     }
     if let Some(events) = answers.events {
-        let events = if events == 0 { String::from("no event") } else { plural(events, "event") };
-        append!(line, "; {events} with content");
+        let events_text = if events == 0 { String::from("no event") } else { plural(events, "event") };
+        append!(line, "; {events_text} with content");
     }
     if let Some(max) = answers.event_tokens_max {
         append!(line, ", up to {} in one", plural(max.into(), "token"));

@@ -37,7 +37,7 @@ pub fn ends_of_path(path: &[LegLine]) -> Option<Ends<&str>> {
     Some(Ends { from: Ends::from(first.name.as_str()).from, to: Ends::from(last.name.as_str()).to })
 }
 
-/// The parts large enough for their own segment, and one segment for all others.
+/// The parts large enough for their own segment, and one segment for all others. Empty if no part is large enough.
 pub fn merge_small_segments(parts: impl Iterator<Item = Segment>) -> Vec<Segment> {
     let (mut segments, small): (Vec<_>, Vec<_>) = parts.partition(|part| part.share >= SMALLEST);
     let others: f64 = small.iter().map(|part| part.share).sum();

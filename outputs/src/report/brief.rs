@@ -12,7 +12,7 @@ use super::{FindingLine, Gap, HopLine, LimitLine, Report, Requests, TtftGroupLin
 /// The engine: `NAME 0.5.9, incremental`. Unknown until a request or a release was seen.
 pub(crate) fn describe_engine(report: &Report) -> String {
     let source = &report.source;
-    // Until then, the engine's name is only a default.
+    // Without either, the engine's name is only a default.
     if source.engine_version.is_none() && report.requests.seen == 0 {
         return String::from("an unknown engine");
     }
@@ -185,10 +185,12 @@ pub(crate) fn limits_reached(report: &Report) -> impl Iterator<Item = (&String, 
 
 /// Maximum line width.
 const WIDTH: usize = 100;
+/// Width of the column with the names of rows.
+const NAME_COLUMN: usize = 14;
 
 /// Writes a text with its name in the first column.
 pub(super) fn write_named_row(out: &mut String, name: &str, text: &str) {
-    write_wrapped(out, text, &format!("{name:<14}"), &" ".repeat(14));
+    write_wrapped(out, text, &format!("{name:<NAME_COLUMN$}"), &" ".repeat(NAME_COLUMN));
 }
 
 /// Writes the text in lines of at most [`WIDTH`], the first behind `first_indent` and the others behind `indent`. Lines break at spaces; a
@@ -197,7 +199,8 @@ pub(crate) fn write_wrapped(out: &mut String, text: &str, first_indent: &str, in
     write_wrapped_within(out, text, first_indent, indent, WIDTH);
 }
 
-/// As [`write_wrapped`], with lines of at most `width`.
+/// Writes the text in lines of at most `width`, the first behind `first_indent` and the others behind `indent`. Lines break at spaces, but
+/// not between a number and its unit.
 pub(super) fn write_wrapped_within(out: &mut String, text: &str, first_indent: &str, indent: &str, width: usize) {
     let mut column = first_indent.chars().count();
     out.push_str(first_indent);
@@ -255,8 +258,8 @@ pub fn describe_place(place: &str) -> String {
     format!("{preposition} {place}")
 }
 
-/// Start and end of each of several episodes, to be appended to those of the whole; empty for a single one. `joined` further episodes are part
-/// of their neighbours in the list.
+/// Start and end of each of several episodes, to be appended to start and end of the whole. Empty for a single episode. `joined`: number of
+/// further episodes, which are listed as part of their neighbours.
 pub fn describe_episodes(episodes: impl Iterator<Item = [String; 2]>, joined: u64) -> String {
     let spans: Vec<String> = episodes
         .map(|[first, last]| if first == last { format!("at {first}") } else { format!("{first} to {last}") })
@@ -295,8 +298,10 @@ impl Clock {
         Self { start: None, capture_length_ns, zone: TimeZone::UTC }
     }
 
-    /// Whether this time is at the end of the capture: not before the last tick, at which a state is found.
+    /// Whether this time is at the end of the capture. A state that lasts to the end is found at the last tick, which may be a little
+    /// earlier.
     fn is_at_end(&self, at_ns: u64) -> bool {
+        /// Time between ticks of the analysis.
         const TICK_NS: u64 = 100_000_000;
         self.capture_length_ns.saturating_sub(at_ns) < TICK_NS
     }
@@ -310,7 +315,8 @@ impl Clock {
         }
     }
 
-    /// `07:20:03.120`, on a later day than the start `11-22 07:20:03`; without the wall clock, the time since the start: `12.300 s`.
+    /// A moment of the capture: `07:20:03.120`, or `11-22 07:20:03` on a later day than the start. Without the wall clock, the time since
+    /// the start: `12.300 s`.
     pub(super) fn describe_moment(&self, at_ns: u64) -> String {
         const DATE: &str = "%m-%d";
         let is_first_day = self.format_time(at_ns, DATE) == self.format_time(0, DATE);
@@ -335,7 +341,7 @@ impl Clock {
         self.format_time(at_ns, if self.zone == TimeZone::UTC { "%H:%M:%SZ" } else { "%H:%M:%S %Z" })
     }
 
-    /// As [`Self::time_of_day_in_zone`]; without the wall clock, `12.300 s into the capture`.
+    /// Time of day with its zone. Without the wall clock, the time since the start: `12.300 s into the capture`.
     pub(super) fn describe_moment_in_zone(&self, at_ns: u64) -> String {
         self.time_of_day_in_zone(at_ns).unwrap_or_else(|| format!("{} into the capture", duration(at_ns)))
     }

@@ -130,12 +130,12 @@ impl Dispatched {
             unanswered: ledger.unanswered_requests().count() as u64,
             unanswered_total: counts.unanswered,
             unanswered_longest: (ledger.unanswered_requests().take(UNANSWERED))
-                .map(|one| UnansweredRow {
-                    rid: one.rid.to_owned(),
-                    since_ns: one.dispatch.sent.since(capture_start),
-                    scheduler_received_ns: one.dispatch.received.map(|received| received.since(capture_start)),
-                    prompt_tokens: one.dispatch.prompt_tokens,
-                    answered_since: one.answered_since,
+                .map(|request| UnansweredRow {
+                    rid: request.rid.to_owned(),
+                    since_ns: request.dispatch.sent.since(capture_start),
+                    scheduler_received_ns: request.dispatch.received.map(|received| received.since(capture_start)),
+                    prompt_tokens: request.dispatch.prompt_tokens,
+                    answered_since: request.answered_since,
                 })
                 .collect(),
         })
@@ -217,6 +217,7 @@ impl Chunks {
         let outcomes = counts.outcomes;
         // Without deliveries, what became of a chunk is unknown, not 0.
         let observes_deliveries = ledger.observes_deliveries();
+        // If no chunk was judged, counts of 0 would claim that none was merged or lost.
         let is_none_judged = outcomes.unjudged > 0 && outcomes.unjudged == outcomes.chunks();
         let are_judged = observes_deliveries && !is_none_judged;
         Self {
@@ -233,7 +234,7 @@ impl Chunks {
     }
 }
 
-/// Traffic of a group of hops, over a window of this length; `None` if the group has no hops.
+/// Traffic of the group of hops with this index, over a window of this length; `None` if the group has no hops.
 fn hop_line(ledger: &Ledger, group_index: usize, window_ns: u64) -> Option<HopLine> {
     let group: &HopGroup = &ledger.groups()[group_index];
     let members: Vec<&Hop> = ledger.hops_of_group(group_index).collect();
@@ -304,7 +305,7 @@ fn rate_per_second(count: u64, window_ns: u64) -> f64 {
     if window_ns > 0 { count as f64 / (window_ns as f64 / 1e9) } else { 0.0 }
 }
 
-/// Share of `part` in `whole`; `None` if that is nothing.
+/// Share of `part` in `whole`; `None` if `whole` is 0.
 fn share_of_whole(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
@@ -327,7 +328,7 @@ fn lane_lines(members: &[&Hop], chunks: u64) -> Option<Vec<LaneLine>> {
         .collect();
     lanes.sort_by_key(|lane| (std::cmp::Reverse(lane.chunks), lane.worker, lane.lane));
     let receivers = members.iter().filter(|hop| hop.counts.chunks > 0).count();
-    // More connections than receivers mean several senders.
+    // More connections than receivers mean several senders. Counted before the list is cut.
     let has_several_senders = lanes.len() > receivers;
     lanes.truncate(LANES);
     if has_several_senders { Some(lanes) } else { None }
@@ -361,7 +362,7 @@ fn observation_cost(ledger: &Ledger, input: &ReportInput) -> Own {
         rss_bytes: input.rss_bytes,
         events: totals.events,
         events_missed: totals.missed.reported(),
-        missed_by_cause: totals.missed.by_cause().map(|(cause, n)| (cause.to_owned(), n)).into(),
+        missed_by_cause: totals.missed.by_cause().map(|(cause, count)| (cause.to_owned(), count)).into(),
         frames_unannounced: totals.missed.unannounced,
         frames_undecoded: totals.undecoded,
         degraded: input.degraded.iter().cloned().chain(ledger.degraded_reasons().map(Value::String)).collect(),

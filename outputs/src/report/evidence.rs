@@ -61,7 +61,7 @@ impl EvidenceNumber {
         }
     }
 
-    /// A number with decimals: of a known unit, else a share if it can be one.
+    /// A number with decimals. Without a known unit, it is a share if it lies between 0 and 1.
     fn of_decimal(name: &str, number: f64) -> Self {
         let named_unit = OTHER_UNITS.iter().find(|(known, _)| *known == name);
         match named_unit {

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 /// Longer names are truncated visibly.
 const LONGEST: usize = 200;
 
-/// Removes control characters and characters that reverse or hide text. The result is one line.
+/// Replaces control characters and characters that reverse or hide text, and cuts long text. The result is one line.
 pub fn plain(text: &str) -> String {
     let mut out: String = text.chars().take(LONGEST).map(|c| if is_unprintable(c) { '\u{fffd}' } else { c }).collect();
     if text.chars().nth(LONGEST).is_some() {
@@ -19,7 +19,7 @@ pub fn plain(text: &str) -> String {
     out
 }
 
-/// One line of any length: like [`plain`], with visible line breaks.
+/// Replaces unprintable characters, and writes line breaks as `\n`. The result is one line of any length.
 pub fn line(text: &str) -> String {
     lines(&text.replace('\n', "\\n"))
 }
@@ -30,7 +30,7 @@ pub fn is_unprintable(c: char) -> bool {
     c.is_control() || is_invisible || matches!(c, '\u{2028}' | '\u{2029}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// Like [`line`] for text of several lines: line ends stay.
+/// Replaces unprintable characters except line ends, in text of any length.
 pub fn lines(text: &str) -> String {
     text.chars().map(|c| if is_unprintable(c) && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
@@ -123,6 +123,7 @@ impl<W: Write> Write for EscapingWriter<W> {
             }
         }
         self.out.write_all(output(&text, self.form).as_bytes())?;
+        // The start of a character in `partial` counts as written, too.
         Ok(bytes.len())
     }
 
@@ -160,10 +161,10 @@ pub(crate) fn markdown(text: &str) -> String {
 /// Escapes code in a Markdown cell, shown verbatim.
 pub(crate) fn markdown_code(text: &str) -> String {
     let text = plain(text).replace('|', "\\|");
-    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
+    let longest_backticks = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     // Code ends at a fence of the same length only.
-    let fence = "`".repeat(longest + 1);
-    // A blank on both sides is not shown.
+    let fence = "`".repeat(longest_backticks + 1);
+    // Markdown does not show one blank at both ends.
     let pad = if text.starts_with('`') || text.ends_with('`') || text.is_empty() { " " } else { "" };
     format!("{fence}{pad}{text}{pad}{fence}")
 }

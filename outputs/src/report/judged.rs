@@ -98,14 +98,14 @@ fn explain_observation_end(ledger: &Ledger, fault: FaultKind) -> Option<String> 
     }
 }
 
-/// Says that frames were sent after the end of an observation. `None` without such frames, since nothing was missed.
+/// Reason that `stages` are not observed after `end`. `None` if that moment is unknown, or if no frame was sent later, so none was missed.
 fn explain_end(ledger: &Ledger, stages: &str, end: Option<MonoNs>) -> Option<String> {
     let end = end.filter(|end| ledger.was_sent_after(*end))?;
     let after_ns = end.since(ledger.started().unwrap_or_default());
     Some(format!("{stages} are not observed after {}", duration(after_ns)))
 }
 
-/// Sentences about stages that are not observed any more, each with the moment.
+/// Sentences about stages that are not observed any more, each with its hops, the moment and the reason.
 pub fn describe_observation_ends(ledger: &Ledger, format_moment: impl Fn(MonoNs) -> String) -> Vec<String> {
     let mut hops_by_end: BTreeMap<String, Vec<Box<str>>> = BTreeMap::new();
     for ObservationEnd { stages, hop, at } in ledger.observation_ends() {
@@ -119,7 +119,7 @@ pub fn describe_observation_ends(ledger: &Ledger, format_moment: impl Fn(MonoNs)
     hops_by_end.into_iter().map(|(end, hops)| format!("{}: {end}", hops.join(", "))).collect()
 }
 
-/// Reason that concerns all that frames show; `None` if frames are observed.
+/// Why nothing that only frames show can be judged; `None` if frames are observed. `of_log`: the reason if the engine's log was read.
 fn without_frames(ledger: &Ledger, of_log: &'static str) -> Option<&'static str> {
     if ledger.output_groups().next().is_some() {
         return None;
@@ -186,7 +186,7 @@ fn unjudged_queues(ledger: &Ledger) -> Option<&'static str> {
     Some(without_frames(ledger, OF_LOG).unwrap_or_else(|| unobserved_receives(ledger)))
 }
 
-/// A queue is the difference of both ends.
+/// Whether the queue of outputs on the hop is observed, which is the difference between its sends and receives.
 fn observes_output_queue(hop: &Hop) -> bool {
     !hop.carries_requests && hop.capabilities().sent && hop.capabilities().received
 }
@@ -238,8 +238,8 @@ fn unjudged_late_requests(ledger: &Ledger) -> Option<&'static str> {
     Some(without_frames(ledger, OF_LOG).unwrap_or(of_frames))
 }
 
-/// Judges late requests of both servers of a pair, where only their wait for the other server was not. `unseparated`: why the prefill and the
-/// transfer of the cache are not told apart.
+/// Judges late requests of a pair: both servers together show the waits for the other server, which one alone does not. `unseparated`: why
+/// they stay unjudged, because the prefill and the transfer of the cache are not told apart.
 pub(super) fn judge_pair(judgements: &mut [Judgement], unseparated: Option<&str>) {
     for judgement in judgements {
         if judgement.reason.as_deref() == Some(WAITS_FOR_OTHER_SERVER) {
@@ -294,8 +294,8 @@ impl<'f> FindingSpan<'f> {
     }
 }
 
-/// Text of a headline about the worst of these findings: its summary, after its end if it is over. If another problem outlasts it, users may
-/// still be affected, so that the text names the other one, too.
+/// Text of a headline about the worst of these findings: its summary, with its end in front if it is over. The text then also names a
+/// problem that outlasts it, because users may still be affected.
 pub fn headline_of_finding<'f>(
     worst: FindingSpan<'f>,
     mut all: impl Iterator<Item = FindingSpan<'f>>,
@@ -304,8 +304,8 @@ pub fn headline_of_finding<'f>(
 ) -> String {
     let Some(ended_at_ns) = worst.ended_at_ns else { return summary.to_owned() };
     let lasting = all.find(|finding| finding.outlasts(worst));
-    let lasting = lasting.map_or_else(String::new, |lasting| format!(" ({} lasts)", lasting.kind));
-    format!("ended {}{lasting}: {summary}", format_moment(ended_at_ns))
+    let lasting_text = lasting.map_or_else(String::new, |lasting| format!(" ({} lasts)", lasting.kind));
+    format!("ended {}{lasting_text}: {summary}", format_moment(ended_at_ns))
 }
 
 /// Requests and responses of a run without a warning.
@@ -400,14 +400,14 @@ fn describe_unjudged(judgements: &[Judgement]) -> Option<String> {
     let unjudged: Vec<&Judgement> = judgements.iter().filter(|judgement| !judgement.judged).collect();
     let mut groups: Vec<String> = Vec::new();
     for (index, Judgement { reason, .. }) in unjudged.iter().enumerate() {
-        let is_listed = unjudged[..index].iter().any(|before| before.reason == *reason);
+        let is_listed = unjudged[..index].iter().any(|earlier| earlier.reason == *reason);
         if is_listed {
             continue;
         }
         let with_reason = unjudged[index..].iter().filter(|other| other.reason == *reason);
         let faults: Vec<&str> = with_reason.map(|judgement| judgement.fault.as_str()).collect();
-        let reason = reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
-        groups.push(format!("{}{reason}", faults.join(", ")));
+        let reason_text = reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
+        groups.push(format!("{}{reason_text}", faults.join(", ")));
     }
     if groups.is_empty() { None } else { Some(groups.join("; ")) }
 }

@@ -183,7 +183,7 @@ pub fn list_places(ranges: impl ExactSizeIterator<Item = [u32; 2]>, limit: usize
     shown.join(", ") + ellipsis
 }
 
-/// Formats the positions from the first to the last: `7-9`, or `3` for a single one.
+/// Formats a range of positions: `7-9`, or `3` for a single one.
 fn format_range([first, last]: [u32; 2]) -> String {
     if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
@@ -192,6 +192,7 @@ fn format_range([first, last]: [u32; 2]) -> String {
 pub fn list_ids<'i>(ids: impl Iterator<Item = &'i i64>, limit: usize) -> String {
     let mut ids = ids.peekable();
     let shown: Vec<String> = ids.by_ref().take(limit).map(i64::to_string).collect();
+    // Whatever is left was cut by the limit.
     shown.join(", ") + if ids.peek().is_some() { ", ..." } else { "" }
 }
 

@@ -97,7 +97,7 @@ fn write_head(out: &mut String, report: &Report, clock: &Clock) {
     );
 }
 
-/// What was lost: counted if deliveries were observed, else predicted.
+/// Numbers of lost tokens and chunks if deliveries were observed, else of chunks that are predicted to be lost.
 fn describe_lost(chunks: &Chunks) -> String {
     if let Some(dropped) = chunks.dropped_confirmed {
         let tokens = known_or_dash(chunks.tokens_lost, count);
@@ -192,7 +192,7 @@ fn write_pair(out: &mut String, report: &Report, clock: &Clock) {
 /// Writes where the time to first token of most requests goes.
 fn write_ttft(out: &mut String, report: &Report) {
     let Some(main) = report.ttft.as_ref().and_then(TtftReport::main_group) else { return };
-    // The heading is its first line; a paragraph follows.
+    // The text passed as heading also has the paragraph below it.
     let mut heading = format!("Where TTFT goes\n\n{}", brief::describe_ttft(main));
     for line in brief::ttft_caveats(report) {
         append!(heading, "; {line}");

@@ -163,7 +163,7 @@ fn describe_client_mode(line: &ModeLine) -> String {
             Some(ids) => format!("no repeats; in cumulative mode: {} ids", count(ids)),
             None => String::from("no repeats; in cumulative mode: unknown, because not all of a response was observed"),
         },
-        n => format!("{} of them repeats (about {})", count(n), bytes(line.bytes_repeated_estimate)),
+        repeats => format!("{} of them repeats (about {})", count(repeats), bytes(line.bytes_repeated_estimate)),
     };
     format!("client: {} ids for {} tokens, {repeated}", count(line.ids), count(line.tokens))
 }

@@ -171,8 +171,8 @@ impl PairReport {
         &self.findings
     }
 
-    /// Why the prefill and the transfer of the cache are not told apart, so that a slow transfer looks like a long prefill; `None` if they mostly
-    /// are.
+    /// Why the prefill and the transfer of the cache are not told apart, so that a slow transfer looks like a long prefill. `None` if they
+    /// are told apart for most requests.
     fn unseparated_prefill(&self) -> Option<String> {
         let without_end = self.absent.iter().filter(|absent| absent.moment == PairMoment::PrefillEnded.as_str());
         let absent = without_end.max_by_key(|absent| absent.requests)?;
@@ -232,6 +232,7 @@ impl Report {
     /// Adds what the prefill servers did for this decode server's requests. The findings of the pair become findings of this report, and
     /// its verdict and severity follow from all of them.
     pub fn add_pair_report(&mut self, mut pair: PairReport) {
+        // The findings move from the pair into the report, which lists them with its own.
         let mut pair_findings = std::mem::take(&mut pair.findings);
         keep_worse_of_queue(&mut pair_findings, "decode-queue", &mut self.findings);
         let server_findings = std::mem::take(&mut self.findings);
@@ -255,7 +256,7 @@ impl Report {
         self.sort_findings_and_conclude();
     }
 
-    /// What must be added to a time since the start of the prefill server's capture, to make it one since the start of this capture.
+    /// Number of nanoseconds to add to a time of the prefill server's capture, so that it counts from the start of this capture.
     fn shift_of_prefill_times_ns(&self, prefill: &Self, clock: ClockUse) -> i64 {
         if let Some(ahead_ns) = clock.ahead_ns() {
             let prefill_start_ns = prefill.capture_start().0.cast_signed().wrapping_add(ahead_ns);
@@ -276,9 +277,10 @@ impl Report {
     fn sort_findings_and_conclude(&mut self) {
         let end_ns = self.capture_length_ns();
         self.findings.sort_by_key(|finding| Reverse(finding.rank(end_ns).without_explained_time()));
-        let of_each_rank = self
-            .findings
-            .chunk_by_mut(|a, b| a.rank(end_ns).without_explained_time() == b.rank(end_ns).without_explained_time());
+        // Within a rank, the findings that explain time are sorted by it.
+        let of_each_rank = self.findings.chunk_by_mut(|left, right| {
+            left.rank(end_ns).without_explained_time() == right.rank(end_ns).without_explained_time()
+        });
         of_each_rank.for_each(sort_by_explained_time);
         self.severity = self.findings.first().map(|worst| worst.severity);
         self.verdict = headline(self, &Clock::of(self, None));
@@ -286,7 +288,7 @@ impl Report {
 }
 
 impl FindingLine {
-    /// The same finding in the report of the decode server.
+    /// The finding for the report of the decode server: names the prefill server, and moves the times to the decode server's capture.
     fn of_prefill_server(self, name: &str, shift_ns: i64) -> Self {
         Self {
             summary: format!("prefill server {name}: {}", self.summary),
@@ -301,8 +303,8 @@ impl FindingLine {
     }
 }
 
-/// Findings of the pair and of its servers, in the order in which those of equal severity are listed: the pair's first, but behind a stop of a
-/// process that is longer than any of their waits, which may be its consequences.
+/// Findings of the pair and of its servers, in the order in which those of equal severity are listed. The pair's come before those of the
+/// servers, except a stop of a process that is longer than any wait of the pair: the waits may be its consequences.
 fn join_findings(pair_findings: Vec<FindingLine>, server_findings: Vec<FindingLine>) -> Vec<FindingLine> {
     let longest_wait_ns = pair_findings.iter().filter_map(longest_wait_ns).max();
     let (longer_stops, other_findings): (Vec<_>, Vec<_>) =
@@ -310,8 +312,8 @@ fn join_findings(pair_findings: Vec<FindingLine>, server_findings: Vec<FindingLi
     longer_stops.into_iter().chain(pair_findings).chain(other_findings).collect()
 }
 
-/// Sorts those of the findings that explain time, whichever server they are of: a small cause must not hide a larger one. The others, such as
-/// lost tokens, keep their places.
+/// Sorts the findings that explain time, of any server, so that a small cause does not hide a larger one. The others, such as lost tokens,
+/// keep their places.
 fn sort_by_explained_time(findings: &mut [FindingLine]) {
     let of_pair = findings.iter().filter(|finding| PairFinding::is_kind(&finding.kind));
     let longest_wait_ns = of_pair.clone().filter_map(longest_wait_ns).max();
@@ -348,12 +350,12 @@ fn is_longer_stop(finding: &FindingLine, wait_ns: Option<u64>) -> bool {
 
 /// Length of the stop of a process; `None` if the finding is about something else.
 fn stop_ns(finding: &FindingLine) -> Option<u64> {
-    let length = match finding.kind.as_str() {
+    let evidence_name = match finding.kind.as_str() {
         "consumer-stopped" | "consumer-frozen" => "oldest_waiting_ns",
         "engine-silent" => "silence_ns",
         _ => return None,
     };
-    finding.evidence.get(length)?.as_u64()
+    finding.evidence.get(evidence_name)?.as_u64()
 }
 
 /// Kind of a server's own finding about its queue.

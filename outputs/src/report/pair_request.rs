@@ -79,6 +79,7 @@ impl PairRequestLine {
         // The time begins with the first known one of these.
         let first_moments = [PairMoment::DecodeArrived, PairMoment::DecodeRead, PairMoment::DecodeRequest];
         let began_ns = first_moments.iter().find_map(|moment| self.moments.get(moment.as_str()).copied().flatten());
+        // A negative time is before the capture.
         let began_ns = began_ns.and_then(|ns| u64::try_from(ns).ok());
         began_ns.map_or_else(|| "-".to_owned(), |ns| clock.describe_moment(ns))
     }

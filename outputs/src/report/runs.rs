@@ -75,8 +75,8 @@ struct WorstRun<'a> {
 impl<'a> RunsReport<'a> {
     /// Document with these reports; `None` if there are none.
     pub fn of_runs(runs: &'a [RunReport]) -> Option<Self> {
-        let worst = worst_run(runs)?;
-        let worst = WorstRun { name: &worst.name, verdict: &worst.report.verdict };
+        let run = worst_run(runs)?;
+        let worst = WorstRun { name: &run.name, verdict: &run.report.verdict };
         Some(Self { schema: SCHEMA, worst, runs, no_answer: Vec::new() })
     }
 

@@ -263,7 +263,10 @@ fn build_columns(ledger: &Ledger, time_series: &TimeSeries, slots: &[&SlotValues
             spread_series(tallies)
         }),
         hops: groups.filter_map(|(index, group)| hop_series(ledger, index, &group.name, slots)).collect(),
-        threads: time_series.threads(ledger).filter_map(|(index, of)| thread_series(of, index, slots)).collect(),
+        threads: time_series
+            .threads(ledger)
+            .filter_map(|(index, thread)| thread_series(thread, index, slots))
+            .collect(),
         events_missed: count_column(slots, |counts| counts.events_missed),
         by_second: None,
     }
@@ -315,6 +318,7 @@ fn spread_series<'a>(tallies: impl Iterator<Item = SlotTally<'a>>) -> SpreadSeri
 fn hop_series(ledger: &Ledger, group_index: usize, name: &str, slots: &[&SlotValues]) -> Option<HopSeries> {
     // Renaming a hop can leave its old name without hops.
     ledger.hops_of_group(group_index).next()?;
+    // Slots have no values of hops beyond the limit.
     slots.iter().find(|slot| slot.hops.len() > group_index)?;
     let observes_sends = ledger.hops_of_group(group_index).any(|hop| hop.capabilities().sent);
     let observes_receives = ledger.hops_of_group(group_index).any(|hop| hop.capabilities().received);
@@ -347,17 +351,17 @@ fn hop_receive_column(slots: &[Option<&HopSlot>], value_of: fn(&HopSlot) -> u64)
 }
 
 /// Series of a thread; `None` if no slot has a sample of it.
-fn thread_series(of: &Thread, index: usize, slots: &[&SlotValues]) -> Option<ThreadSeries> {
+fn thread_series(thread: &Thread, index: usize, slots: &[&SlotValues]) -> Option<ThreadSeries> {
     let spent: Vec<Option<TimeUse>> = slots.iter().map(|slot| slot.threads.get(index).copied().flatten()).collect();
     spent.iter().find(|slot| slot.is_some())?;
     let run_wait = share_column(&spent, TimeUse::starved_ns);
     let throttled = share_column(&spent, TimeUse::throttled_ns);
     Some(ThreadSeries {
-        role: of.role.to_string(),
-        pid: of.id.pid,
-        tid: of.id.tid,
-        name: of.name.to_string(),
-        receives: of.is_receiver(),
+        role: thread.role.to_string(),
+        pid: thread.id.pid,
+        tid: thread.id.tid,
+        name: thread.name.to_string(),
+        receives: thread.is_receiver(),
         on_cpu: share_column(&spent, |spent| Some(spent.on_ns)),
         // Without a known value the whole column is not observable.
         run_wait: run_wait.iter().any(Option::is_some).then_some(run_wait),

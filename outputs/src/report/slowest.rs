@@ -122,6 +122,7 @@ struct Ranked<'l> {
 impl Ranked<'_> {
     /// Orders by falling wait; the rid decides between equal ones, so that two reports of a run agree.
     fn worst_first(&self, other: &Ranked<'_>) -> Ordering {
+        // The waits change sides, which makes their order falling. An unknown wait is the smallest, and comes last.
         (other.wait_ns, self.rid).cmp(&(self.wait_ns, other.rid))
     }
 }

@@ -92,7 +92,7 @@ fn share_of_count(count: u64, whole: u64) -> f64 {
     (count as f64 / whole.max(1) as f64).min(1.0)
 }
 
-/// Shares of the stacks with a function, `hits`, in the stacks `of` its role.
+/// Shares of the stacks with a function (`hits`) in the stacks of its role (`of`).
 fn stack_share(hits: StackHits, of: StackCounts, gil_observed: bool) -> StackShare {
     StackShare {
         own: share_of_count(hits.own, of.running),

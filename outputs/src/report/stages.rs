@@ -144,8 +144,11 @@ pub(super) fn stage_report(ledger: &Ledger, slowest: usize, from: MonoNs) -> Opt
             Some(Between { from: from.to_owned(), to: to.to_owned(), ns: Spread::of_distribution(durations)? })
         })
         .collect();
-    // The most frequent first.
-    between.sort_by(|a, b| b.ns.count.cmp(&a.ns.count).then_with(|| (&a.from, &a.to).cmp(&(&b.from, &b.to))));
+    // The most frequent first, and equally frequent ones by name.
+    between.sort_by(|left, right| {
+        let by_falling_count = right.ns.count.cmp(&left.ns.count);
+        by_falling_count.then_with(|| (&left.from, &left.to).cmp(&(&right.from, &right.to)))
+    });
     Some(StageReport {
         logged: log.counts.logged,
         requests: log.counts.requests,
@@ -172,7 +175,7 @@ pub(super) fn stage_report(ledger: &Ledger, slowest: usize, from: MonoNs) -> Opt
 /// The stages of a request in the order of their times, which may not be the order in which a request passes them.
 fn stage_table(log: &Stages, names: &StageNames, slow: &SlowRequest, from: MonoNs) -> StageTable {
     let mut stages = Vec::new();
-    let mut before: Option<&StageMark> = None;
+    let mut previous: Option<&StageMark> = None;
     // Place in the engine's order of the latest stage so far.
     let mut furthest_place = 0;
     for mark in slow.marks.list() {
@@ -182,14 +185,14 @@ fn stage_table(log: &Stages, names: &StageNames, slow: &SlowRequest, from: MonoN
         stages.push(StageRow {
             stage: name.to_owned(),
             at_ns: mark.at.since(from),
-            delta_ns: before.map(|before| mark.at.since(before.at)),
+            delta_ns: previous.map(|previous| mark.at.since(previous.at)),
             by: log.process_of(mark).to_owned(),
             tokens: mark.tokens,
             pending: mark.pending,
             states: mark.states,
             out_of_order: place.is_some_and(|place| place < furthest_place),
         });
-        before = Some(mark);
+        previous = Some(mark);
         furthest_place = furthest_place.max(place.unwrap_or(0));
     }
     StageTable { rid: slow.rid.to_string(), gap_ns: slow.gap_ns, stages }
@@ -265,12 +268,16 @@ pub(super) fn write_stage_report(out: &mut String, report: &Report, clock: &Cloc
 
 /// Whether gaps depend on the number of request states, in words.
 fn describe_correlation(correlation: &Correlated) -> String {
+    /// Smallest coefficient of a strong correlation.
+    const STRONG: f64 = 0.7;
+    /// Smallest coefficient of a weak correlation.
+    const WEAK: f64 = 0.3;
     let Correlated { spearman, n, sampled } = *correlation;
-    let words = if spearman >= 0.7 {
+    let words = if spearman >= STRONG {
         "gaps increase with states"
-    } else if spearman >= 0.3 {
+    } else if spearman >= WEAK {
         "gaps tend to increase with states"
-    } else if spearman > -0.3 {
+    } else if spearman > -WEAK {
         "gaps do not depend on states"
     } else {
         "gaps decrease as states increase"
@@ -281,6 +288,7 @@ fn describe_correlation(correlation: &Correlated) -> String {
 
 /// Writes the stages of a slow request.
 fn write_stages(out: &mut String, slow: &StageTable, clock: &Clock) {
+    // As wide as the heading at least. Longer names are cut.
     let widest = slow.stages.iter().map(|row| row.stage.chars().count()).max().unwrap_or(0).clamp(5, 32);
     write_wrapped(out, &format!("{}: {} from first send to first receive", slow.rid, duration(slow.gap_ns)), "", "  ");
     append_line!(out, "  {:widest$}  {:<14}  {:>12}  BY", "STAGE", "TIME", "DELTA");
@@ -326,6 +334,7 @@ fn write_times_between(out: &mut String, log: &StageReport) {
         return;
     }
     let shown = &log.between[..log.between.len().min(PAIRS)];
+    // Longer names are cut.
     let widest = shown.iter().map(|between| between.describe_stages().chars().count()).max().unwrap_or(0).min(58);
     append_line!(out, "{:widest$}  {:>9} {:>10} {:>10} {:>10}", "BETWEEN STAGES", "REQUESTS", "MEDIAN", "P99", "MAX");
     for between in shown {

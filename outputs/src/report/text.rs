@@ -25,6 +25,7 @@ const PAIR_REQUESTS: usize = 5;
 const RANGES: usize = 12;
 /// Maximum number of workers and connections per line; the JSON lists more.
 const MEMBERS: usize = 16;
+/// Width of the column with the names of legs.
 const LEG: usize = 38;
 /// Width of the bar in cells.
 const BAR: usize = 40;
@@ -132,6 +133,7 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
     if report.gap_ns.is_none() || report.slowest.is_empty() || report.is_log_only() {
         return;
     }
+    // Longer ids are cut.
     let widest = 36;
     append_line!(
         out,
@@ -164,6 +166,7 @@ fn write_hops(out: &mut String, report: &Report) {
     if report.hops.is_empty() {
         return;
     }
+    // Longer names are cut.
     let widest = report.hops.iter().map(|hop| hop.name.chars().count()).max().unwrap_or(0).clamp(12, 31);
     append_line!(
         out,
@@ -304,17 +307,18 @@ fn write_slowest_of_pair(out: &mut String, slowest: &[PairRequestLine], clock: &
     append_line!(out);
 }
 
-/// Writes a row whose numbers stand beside the last line of its name: cut, the name of several legs in one would be that of the first.
+/// Writes a row. A long name takes several lines, and the numbers stand beside the last. A name of several legs must not be cut, since it
+/// would become the name of the first.
 fn write_ttft_row(out: &mut String, name: &str, mean_ns: u64, ns: &Spread, shares: &str) {
-    let mut lines = String::new();
-    brief::write_wrapped_within(&mut lines, name, "", "  ", LEG);
-    let lines = lines.trim_end();
-    let (before, name) = lines.rsplit_once('\n').unwrap_or(("", lines));
-    for line in before.lines() {
+    let mut wrapped = String::new();
+    brief::write_wrapped_within(&mut wrapped, name, "", "  ", LEG);
+    let name_lines = wrapped.trim_end();
+    let (first_lines, last_line) = name_lines.rsplit_once('\n').unwrap_or(("", name_lines));
+    for line in first_lines.lines() {
         append_line!(out, "{line}");
     }
     let [mean, p50, p99, max] = [mean_ns, ns.p50, ns.p99, ns.max].map(duration);
-    let row = format!("{name:LEG$}  {mean:>9} {p50:>9} {p99:>9} {max:>9} {shares}");
+    let row = format!("{last_line:LEG$}  {mean:>9} {p50:>9} {p99:>9} {max:>9} {shares}");
     append_line!(out, "{}", row.trim_end());
 }
 
@@ -370,6 +374,7 @@ pub(super) fn describe_receivers(hop: &HopLine) -> Option<String> {
     let mut unknown_receivers = 0;
     for WorkerLine { worker, endpoint, .. } in hops {
         if worker.is_none() && endpoint.is_empty() {
+            // Nothing shows whether other hops have the same receiver, so it counts as one of its own.
             unknown_receivers += 1;
         } else {
             known_receivers.insert((*worker, endpoint.as_str()));
@@ -386,7 +391,7 @@ pub(super) fn describe_receivers(hop: &HopLine) -> Option<String> {
 /// Writes the load of each worker of a line and of each connection into it.
 fn write_workers_and_lanes(out: &mut String, hop: &HopLine) {
     for worker in hop.workers.iter().flatten().take(MEMBERS) {
-        let name = worker.worker.map_or_else(|| plain(&worker.endpoint), |n| format!("worker {n}"));
+        let name = worker.worker.map_or_else(|| plain(&worker.endpoint), |index| format!("worker {index}"));
         let mut parts = vec![describe_load(worker.chunks, worker.tokens, worker.share)];
         if let Some(max) = worker.backlog_max_frames {
             parts.push(format!("backlog up to {}", count(max)));
@@ -400,9 +405,9 @@ fn write_workers_and_lanes(out: &mut String, hop: &HopLine) {
         write_wrapped(out, &format!("{name}: {}", parts.join(", ")), "  ", "    ");
     }
     for lane in hop.lanes.iter().flatten().take(MEMBERS) {
-        let into = lane.worker.map_or_else(String::new, |n| format!(" into worker {n}"));
+        let into_worker = lane.worker.map_or_else(String::new, |index| format!(" into worker {index}"));
         let load = describe_load(lane.chunks, lane.tokens, lane.share);
-        write_wrapped(out, &format!("connection {}{into}: {load}", lane.lane), "  ", "    ");
+        write_wrapped(out, &format!("connection {}{into_worker}: {load}", lane.lane), "  ", "    ");
     }
 }
 
@@ -424,10 +429,10 @@ fn write_cpu(out: &mut String, report: &Report) {
         return;
     }
     for line in lines {
-        let on = describe_share_of_time(line.on_cpu, "on cpu", &brief::unobserved_text());
+        let on_cpu = describe_share_of_time(line.on_cpu, "on cpu", &brief::unobserved_text());
         let wait = describe_share_of_time(line.run_wait, "waiting for a CPU", brief::NO_WAITS);
         let mut text = format!(
-            "{} ({}/{} {}): {on}, {wait}, {}",
+            "{} ({}/{} {}): {on_cpu}, {wait}, {}",
             line.role,
             line.pid,
             line.tid,

@@ -119,8 +119,8 @@ pub fn explain_tool_calls(calls: &ToolCalls) -> String {
         }
         ToolCallOutcome::Unfinished => {
             let rest = calls.part.map_or_else(String::new, |part| {
-                let n = plural(part.chars.into(), "character");
-                format!(", except for {n} that the parser holds back until it can parse them")
+                let held_back = plural(part.chars.into(), "character");
+                format!(", except for {held_back} that the parser holds back until it can parse them")
             });
             let limit = if calls.finish == Some(Finish::Length) { ": raise the request's max_tokens" } else { "" };
             format!(
@@ -174,16 +174,16 @@ fn describe_tokens(part: ArgumentsPart) -> String {
     }
 }
 
-/// Events at the ends of the difference.
+/// Place of the difference among the events that carry the call's arguments.
 fn describe_events(calls: &ToolCalls, part: ArgumentsPart) -> String {
-    let of = format!("of the {} with its arguments", plural(calls.events.into(), "event"));
+    let of_events = format!("of the {} with its arguments", plural(calls.events.into(), "event"));
     match part.events {
         // No event has number 0.
-        [0, 0] => format!("None {of} has them"),
-        [0, behind] => format!("Place: before event {behind} {of}"),
-        [before, 0] => format!("Place: behind event {before} {of}"),
-        [first, last] if first == last => format!("Place: event {first} {of}"),
-        [first, last] => format!("Place: events {first} and {last} {of}"),
+        [0, 0] => format!("None {of_events} has them"),
+        [0, behind] => format!("Place: before event {behind} {of_events}"),
+        [before, 0] => format!("Place: behind event {before} {of_events}"),
+        [first, last] if first == last => format!("Place: event {first} {of_events}"),
+        [first, last] => format!("Place: events {first} and {last} {of_events}"),
     }
 }
 
@@ -195,13 +195,13 @@ fn describe_damage(calls: &ToolCalls, how: &str) -> String {
             "{which}: a part of the arguments is in the engine's frames, and {how}. By: the serving process"
         );
     };
-    let by = if calls.outcome == ToolCallOutcome::Garbled {
+    let cause = if calls.outcome == ToolCallOutcome::Garbled {
         "A character was cut. By: the serving process"
     } else {
         describe_extent(part)
     };
     format!(
-        "{which}: {} from character {} of the arguments on ({} of the output) are in the engine's frames, and {how}. {}. {by}",
+        "{which}: {} from character {} of the arguments on ({} of the output) are in the engine's frames, and {how}. {}. {cause}",
         plural(part.chars.into(), "character"),
         count(part.at.into()),
         describe_tokens(part),
@@ -246,10 +246,12 @@ impl ToolCallCounts {
         let counted = counts.iter().filter(|(responses, _)| *responses > 0);
         let counted: Vec<String> = counted.map(|(responses, what)| format!("{} {what}", count(*responses))).collect();
         let reasons = self.unjudged_by_reason.iter();
-        let reasons: Vec<String> =
-            reasons.map(|(reason, n)| format!("{} because {}", count(*n), describe_reason(*reason))).collect();
-        let reasons = if reasons.is_empty() { String::new() } else { format!(" (not judged: {})", reasons.join(", ")) };
-        counted.join(", ") + &reasons
+        let reasons: Vec<String> = reasons
+            .map(|(reason, responses)| format!("{} because {}", count(*responses), describe_reason(*reason)))
+            .collect();
+        let reasons_text =
+            if reasons.is_empty() { String::new() } else { format!(" (not judged: {})", reasons.join(", ")) };
+        counted.join(", ") + &reasons_text
     }
 
     /// The first few responses that were compared and whose arguments are not complete.

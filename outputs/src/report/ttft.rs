@@ -124,12 +124,12 @@ impl TtftReport {
         for group in self.absent.chunk_by(UnobservedMomentLine::is_listed_with) {
             let Some(first) = group.first() else { continue };
             let words: Vec<&str> = group.iter().map(|line| line.words.as_str()).collect();
-            let of = if first.requests == all_requests {
+            let of_requests = if first.requests == all_requests {
                 String::new()
             } else {
                 format!(" of {}", plural(first.requests, "request"))
             };
-            lines.push(format!("{}{of}: {}", words.join(", "), first.reason));
+            lines.push(format!("{}{of_requests}: {}", words.join(", "), first.reason));
         }
         lines
     }
@@ -150,6 +150,7 @@ impl TtftReport {
             let are_bodies = self.not_streamed > 0;
             return Err(if are_bodies { "responses are not streamed" } else { "no time to first token was observed" });
         };
+        // At least half of the streamed requests must be in the main group.
         let streamed = self.groups.iter().map(|group| group.ns.count).sum::<u64>() + self.others;
         if self.not_streamed > streamed {
             Err("most responses are not streamed")
@@ -164,8 +165,9 @@ impl TtftReport {
 /// How the text on a bottleneck begins that cannot be named.
 pub(super) const UNKNOWN_BOTTLENECK: &str = "bottleneck unknown";
 
-/// The leg that takes most of the time to first token, with its share over the run and over the last ten seconds: `bottleneck: prefill (62 % of
-/// TTFT, 70 % in the last 10 s)`. `None`: no message to the scheduler was observed, which the kinds of faults that are not judged say.
+/// Names the leg that takes most of the time to first token, with its share over the run and over the last ten seconds: `bottleneck:
+/// prefill (62 % of TTFT, 70 % in the last 10 s)`. Gives no reason for an unknown bottleneck without a report of the time (`None`), because
+/// the list of faults that were not judged has it.
 pub fn describe_bottleneck(ttft: Option<&TtftReport>) -> String {
     match ttft.map(TtftReport::group_of_most) {
         None => String::from(UNKNOWN_BOTTLENECK),
@@ -180,7 +182,7 @@ pub fn describe_bottleneck(ttft: Option<&TtftReport>) -> String {
 impl TtftGroupLine {
     /// The leg with the largest share over the run; `None` if the requests took no time.
     pub fn longest_leg(&self) -> Option<&TtftLegLine> {
-        let longest = self.legs.iter().max_by(|a, b| a.share.total_cmp(&b.share));
+        let longest = self.legs.iter().max_by(|left, right| left.share.total_cmp(&right.share));
         longest.filter(|leg| leg.share > 0.0)
     }
 
@@ -188,7 +190,8 @@ impl TtftGroupLine {
     fn describe_share_of(&self, longest: &TtftLegLine) -> String {
         let share = percent(longest.share);
         let recent = self.legs.iter().filter_map(|leg| Some((leg, leg.recent_share?)));
-        let Some((leg, recent_share)) = recent.max_by(|a, b| a.1.total_cmp(&b.1)) else {
+        let longest_recent = recent.max_by(|(_, left), (_, right)| left.total_cmp(right));
+        let Some((leg, recent_share)) = longest_recent else {
             return format!("{share} of TTFT, no first token in the last 10 s");
         };
         let recent_share = percent(recent_share);
@@ -215,9 +218,10 @@ fn absent_moments(ledger: &Ledger) -> Vec<UnobservedMomentLine> {
         (arrivals.not_observed, "arrivals on their connections are not observed"),
         (arrivals.contradictory, "their arrival contradicts their dispatch"),
     ];
-    let arrivals = by_reason.chain(others).filter(|(requests, _)| *requests > 0);
-    let mut lines: Vec<UnobservedMomentLine> =
-        arrivals.map(|(requests, reason)| UnobservedMomentLine::new(TtftMoment::Arrived, requests, reason)).collect();
+    let unknown_arrivals = by_reason.chain(others).filter(|(requests, _)| *requests > 0);
+    let mut lines: Vec<UnobservedMomentLine> = unknown_arrivals
+        .map(|(requests, reason)| UnobservedMomentLine::new(TtftMoment::Arrived, requests, reason))
+        .collect();
     for moment in TtftMoment::ALL.iter().copied().filter(|moment| *moment > TtftMoment::Read) {
         let without = ledger.ttft().groups().iter().filter(|group| !group.observes(moment));
         let requests: u64 = without.map(|group| group.times().count()).sum();
@@ -294,7 +298,7 @@ fn leg_line(
     }
 }
 
-/// Share of `whole`; `None` if that is nothing.
+/// Share of `part` in `whole`; `None` if `whole` took no time.
 fn share(part: DurationSum, whole: DurationSum) -> Option<f64> {
     if whole.ns == 0 { None } else { Some(part.ns as f64 / whole.ns as f64) }
 }

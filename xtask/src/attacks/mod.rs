@@ -100,6 +100,7 @@ pub(crate) fn run_attacks(options: &AttackOptions) -> Result<()> {
     let scripts = select_scripts(&options.names)?;
     let program = program_to_test(options.tokengap.as_deref())?;
     let python = virtual_environment(&project_root().join(FOLDER).join("requirements.txt"))?;
+    // Its Python is `bin/python`.
     let venv = python.ancestors().nth(2).context("the virtual environment has no folder")?;
     check_searchable(venv)?;
     let waiting = Mutex::new(scripts.iter());
@@ -176,6 +177,7 @@ fn run_script(script: &Path, program: &Path, venv: &Path) -> Result<AttackOutcom
     let folder = tempfile::Builder::new().prefix("attack-").tempdir()?;
     let work = folder.path().join("work");
     fs::create_dir(&work)?;
+    // Scripts also start processes of users without rights, which must be able to enter both folders.
     for searched in [folder.path(), &work] {
         fs::set_permissions(searched, Permissions::from_mode(0o755))?;
     }

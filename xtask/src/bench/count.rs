@@ -35,9 +35,9 @@ pub(crate) fn compare_counts(bless: bool) -> anyhow::Result<()> {
     println!("{:32} {:>12} {:>12}", "instructions a frame", "baseline", "counted");
     for (name, count) in &counted {
         // A benchmark without a baseline changes without limit, so it differs.
-        let before = baseline.counts.get(name).copied().unwrap_or(0);
-        let change_percent = (*count as f64 / before as f64 - 1.0) * 100.0;
-        println!("{name:32} {before:>12} {count:>12} {change_percent:+8.1} %");
+        let expected = baseline.counts.get(name).copied().unwrap_or(0);
+        let change_percent = (*count as f64 / expected as f64 - 1.0) * 100.0;
+        println!("{name:32} {expected:>12} {count:>12} {change_percent:+8.1} %");
         writeln!(new_baseline, "{name} {count}")?;
         if change_percent.abs() > TOLERANCE {
             differing.push(name.as_str());
@@ -64,6 +64,7 @@ fn count_instructions() -> anyhow::Result<BTreeMap<String, u64>> {
     let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
     let target = metadata.target_directory.join("count").into_std_path_buf();
     std::fs::create_dir_all(target.join("tmp"))?;
+    // Makes the long frame that a bench target decodes.
     let mut python = Command::new("python3");
     python.arg(root.join("engines/benches/decode/frame.py"));
     python.arg(root.join("zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl"));
@@ -84,9 +85,10 @@ fn count_instructions() -> anyhow::Result<BTreeMap<String, u64>> {
 fn parse_summary(line: &str) -> anyhow::Result<(String, u64)> {
     let summary: Value = serde_json::from_str(line)?;
     let [function, id] = ["function_name", "id"].map(|key| summary[key].as_str().unwrap_or_default());
+    // `Ir` are the instructions read by the CPU, in callgrind's words.
     let counted = &summary["profiles"][0]["data"]["total"]["metrics"]["Ir"]["values"]["new"];
-    let counted = counted.as_u64().with_context(|| format!("no instructions: {line}"))?;
-    Ok((format!("{}/{id}", function.trim_start_matches("count_")), counted / FRAMES))
+    let instructions = counted.as_u64().with_context(|| format!("no instructions: {line}"))?;
+    Ok((format!("{}/{id}", function.trim_start_matches("count_")), instructions / FRAMES))
 }
 
 /// Recorded counts.

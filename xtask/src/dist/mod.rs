@@ -34,8 +34,8 @@ pub(crate) fn build_release(options: &DistOptions) -> Result<()> {
     }
     let here = host_target();
     // This machine's own program runs in the packing script.
-    let others = options.targets.iter().filter(|target| **target != here);
-    for target in [&here].into_iter().chain(others) {
+    let other_targets = options.targets.iter().filter(|target| **target != here);
+    for target in [&here].into_iter().chain(other_targets) {
         run_to_success(Command::new(&build_script).args(["zigbuild", target]))?;
     }
     let host_program = format!("target/{here}/dist/tokengap");

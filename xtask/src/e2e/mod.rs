@@ -102,6 +102,7 @@ pub(crate) fn run_end_to_end(options: &E2eOptions) -> Result<()> {
 fn run_on_real_server(options: &E2eOptions) -> Result<()> {
     let mut pythons =
         REAL_RELEASES.iter().map(|release| setup::install_server("sglang", release)).collect::<Result<Vec<_>>>()?;
+    // The rows run with the Python of the first release. The others are only installed, in the folder that the rows get as `--home`.
     let mut rows = Command::new(pythons.swap_remove(0));
     rows.args(["-m", "testbed.real", "--tokengap"]).arg(program_to_test(options.tokengap.as_deref())?);
     rows.arg("--home").arg(setup::server_folder("sglang")?).current_dir(project_root());
@@ -109,7 +110,7 @@ fn run_on_real_server(options: &E2eOptions) -> Result<()> {
     run_to_success(add_common_options(&mut rows, options)?)
 }
 
-/// Options common to both kinds of rows.
+/// Adds the options common to both kinds of rows. Creates the folder for recordings, if one is given.
 fn add_common_options<'r>(rows: &'r mut Command, options: &E2eOptions) -> Result<&'r mut Command> {
     if let Some(only) = &options.only {
         rows.args(["--only", only]);

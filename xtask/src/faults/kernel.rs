@@ -48,7 +48,7 @@ impl KernelObjects {
         Self { ids_by_kind: [("programs", programs), ("links", links), ("maps", maps)].into() }
     }
 
-    /// Number of objects that the kernel has not freed.
+    /// Number of these objects that the kernel has not freed.
     fn count_present(&self) -> usize {
         let all = Self::all_in_kernel();
         self.ids_by_kind.iter().map(|(kind, ids)| ids.intersection(&all.ids_by_kind[kind]).count()).sum()

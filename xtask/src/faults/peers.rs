@@ -164,6 +164,7 @@ impl PeerPair {
         Ok(Self { receiver, sender: Peer::start_sender(endpoint, load)? })
     }
 
+    /// Process ids of the receiver and the sender.
     pub(super) fn pids(&self) -> [u32; 2] {
         [self.receiver.pid(), self.sender.pid()]
     }
@@ -171,7 +172,7 @@ impl PeerPair {
     /// Stops the sender once everything is sent, waits until all messages have arrived or no more arrive, and compares both sides.
     /// Describes the messages that arrived unchanged.
     pub(super) fn finish(mut self, checks: &mut FaultChecks) -> Result<String> {
-        // Ignore errors: a sender that has sent its count has exited, but its totals are available.
+        // A sender that has sent its count has exited and reads no line, but its totals are available.
         let _ = self.sender.write_line("end");
         let sent = self.sender.wait_for_totals()?.connections;
         let counts: BTreeMap<_, _> = sent.iter().map(|(number, sent)| (number, sent.count)).collect();

@@ -172,7 +172,8 @@ impl ServedResponse {
         run.verdicts(self, &clients.server.degraded())
     }
 
-    /// Whether the arguments of the call with this index are in the response as the model wrote them.
+    /// Whether the arguments of the call with this index are in the response as the model wrote them. An unknown request counts as such, so
+    /// that a finding about it is an accusation.
     fn is_as_modelled(&self, rid: &str, call: usize) -> bool {
         let Some(choice) = self.choice_index(rid) else { return true };
         let written = self.written_arguments(choice);
@@ -223,7 +224,7 @@ impl ServedResponse {
         parts
     }
 
-    /// Whether the model wrote as many calls as the response has and lacks together: those that are absent were left out.
+    /// Whether the model wrote at least as many calls as the response has and lacks together. Then the server left out the absent ones.
     fn has_left_out_calls(&self, rid: &str, calls: &ToolCalls) -> bool {
         self.choice_index(rid).is_some_and(|choice| self.calls[choice].len() >= (calls.calls + calls.absent) as usize)
     }
@@ -348,6 +349,7 @@ impl ResponseRun {
 
     /// Ends the run, and judges each answer and each finding.
     fn verdicts(mut self, response: &ServedResponse, degraded: &[String]) -> Vec<ResponseVerdict> {
+        // Detectors run once more in each of the four seconds after the last event.
         for _ in 0..4 {
             self.now_ns += 1_000_000_000;
             self.analysis.tick(MonoNs(self.now_ns));
@@ -417,6 +419,7 @@ fn reason_not_judged(degraded: &[String]) -> &'static str {
         ("repeated", "text repeated by its parser"),
     ];
     for (how, reason) in reasons {
+        // A count of 0 gives no reason.
         let is_counted = all.contains(&format!("{how} in ")) && !all.contains(&format!("{how} in 0"));
         if is_counted {
             return reason;

@@ -72,6 +72,7 @@ pub(crate) fn judge_healthy_responses(options: &HealthyOptions) -> Result<()> {
 
 /// The command that prints the responses of a release.
 fn response_server(engine: &str, version: &str, options: &HealthyOptions) -> Result<Command> {
+    // The packages of the newest release serve all releases of the engine.
     let (_, newest) = INSTALLED.iter().find(|(name, _)| *name == engine).context("unknown engine")?;
     let mut serve = Command::new(install_server(engine, newest)?);
     serve.args(["-W", "ignore", "-m", "testbed.healthy", engine, version]);
@@ -89,7 +90,7 @@ fn response_server(engine: &str, version: &str, options: &HealthyOptions) -> Res
     Ok(serve)
 }
 
-/// Judges each response of a release, one a line, and writes those that were accused to the file.
+/// Judges each response of a release, one a line. Writes responses with a finding to the file, whether they deserve it or not.
 fn judge_responses(
     engine: &str,
     version: &str,
@@ -101,10 +102,10 @@ fn judge_responses(
         let line = line?;
         let response: ServedResponse = serde_json::from_str(&line)?;
         let verdicts = response.judge(engine, version);
-        let first =
+        let first_finding =
             verdicts.iter().find(|verdict| matches!(verdict, ResponseVerdict::Accused(_) | ResponseVerdict::Changed));
-        if let (Some(file), Some(first)) = (&mut *accused, first) {
-            writeln!(file, "{{\"release\":\"{}\",\"verdict\":\"{first:?}\",\"response\":{line}}}", row.release)?;
+        if let (Some(file), Some(verdict)) = (&mut *accused, first_finding) {
+            writeln!(file, "{{\"release\":\"{}\",\"verdict\":\"{verdict:?}\",\"response\":{line}}}", row.release)?;
         }
         row.add_response(&response, verdicts);
     }

@@ -34,7 +34,7 @@ pub fn encode_metrics(families: &[Family], resource: &Resource, window: MetricsW
 fn write_family(object: &mut Object<'_>, family: &Family, resource: &Resource, window: MetricsWindow) {
     let definition = family.definition;
     object.put("name", definition.name).put("description", definition.help).put("unit", definition.unit.ucum_unit());
-    // As in the endpoint's metrics: receivers that drop attributes of resources keep the engines apart.
+    // Points name their engine, too, as in the endpoint's metrics. So receivers that drop attributes of resources keep the engines apart.
     let engine = if definition.is_of_process() { None } else { resource.run_engine.as_ref() };
     let data = match definition.kind {
         MetricKind::Counter => "sum",

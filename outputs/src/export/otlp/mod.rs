@@ -155,13 +155,14 @@ impl LiveSpans {
     fn add_finding_spans(&mut self, now: MonoNs, analysis: &Analysis) {
         let source = &self.resource.source;
         let clock = self.opening.clock();
+        // Before the first event there is no capture.
         let Some(capture_start) = analysis.ledger().started() else { return };
         let reported_until = self.reported_until.replace(now);
         for finding in analysis.findings().into_iter().filter(|finding| finding.changed_at > reported_until) {
-            let Some(&last) = finding.times.episodes().last() else { continue };
+            let Some(&latest) = finding.times.episodes().last() else { continue };
             self.finding_spans += 1;
-            let to = if finding.active { now } else { last.last };
-            let span = FindingSpan { number: self.finding_spans, from: last.first, to };
+            let to = if finding.active { now } else { latest.last };
+            let span = FindingSpan { number: self.finding_spans, from: latest.first, to };
             self.encoded
                 .add_spans(|list| spans::write_finding_span(list, finding, &span, source, capture_start, &clock));
         }
@@ -179,6 +180,7 @@ impl LiveSpans {
             return None;
         }
         self.update_resource(analysis);
+        // With room for the envelope.
         let mut out = Vec::with_capacity(json.len() + 1_024);
         Object::write(&mut out, |object| {
             wrap_in_envelope(object, TRACES, &self.resource, |list| list.add_encoded(&json));

@@ -34,6 +34,7 @@ pub(super) fn write_request_spans(
     let mut ids = SpanIds::of_request(&trace, &summary.rid, first_wall_ns);
     let root = ids.next();
     let caller = summary.trace_parent.map(|parent| parent.span_id());
+    // A trace that no caller began is sampled.
     let flags = u64::from(summary.trace_parent.is_none_or(|parent| parent.is_sampled));
     // Only the root has a parent in another process.
     let root_flags = if caller.is_some() { flags | REMOTE_PARENT } else { flags };
@@ -300,7 +301,7 @@ fn write_note(list: &mut Array<'_>, note: &RequestNote, context: &ExportContext<
     });
 }
 
-/// Writes the status: an error if the client is affected, by an abort or lost tokens.
+/// Writes the status of an error if lost tokens or an abort affect the client. Other spans have no status.
 fn write_status(object: &mut Object<'_>, request: &ExportedRequest<'_>) {
     let lost = request.summary.tokens_lost.unwrap_or(0);
     let message = if lost > 0 {

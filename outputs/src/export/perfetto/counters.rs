@@ -51,7 +51,7 @@ pub(super) struct CounterTracks {
 }
 
 impl Perfetto<'_> {
-    /// Updates the backlog after a send or receive on the hop, and draws it if the last value is long ago.
+    /// Updates the backlog after a send or receive on the hop, and draws it if the last drawn value is at least [`EVERY_NS`] old.
     pub(super) fn update_backlog(&mut self, at: MonoNs, hop: HopId, context: &ExportContext<'_>) {
         // The backlog is only known if sends and receives are both observed.
         if !context.ledger.hop(hop).is_some_and(|hop| hop.shows.sent && hop.shows.received) {
@@ -77,15 +77,16 @@ impl Perfetto<'_> {
     fn draw_backlog(&mut self, group: usize, context: &ExportContext<'_>) {
         let gauge = &mut self.counters.backlogs[group];
         let Gauge { last, peak, .. } = *gauge;
-        let before = gauge.drawn.replace(last).map(|drawn| drawn.frames);
+        let previous_frames = gauge.drawn.replace(last).map(|drawn| drawn.frames);
+        // The next peak counts from this value.
         gauge.peak = last;
         let name = format!("backlog {}", context.ledger.groups()[group].name);
         // A peak is drawn if it exceeds both neighbours; otherwise one of them shows it.
-        let has_peaked = peak.frames > last.frames && Some(peak.frames) > before;
+        let has_peaked = peak.frames > last.frames && Some(peak.frames) > previous_frames;
         if has_peaked {
             self.draw_backlog_sample(&name, peak, context);
         }
-        if before != Some(last.frames) {
+        if previous_frames != Some(last.frames) {
             self.draw_backlog_sample(&name, last, context);
         }
     }
@@ -97,7 +98,7 @@ impl Perfetto<'_> {
         });
     }
 
-    /// Draws the backlogs and numbers of requests that have changed.
+    /// Draws the backlogs and numbers of requests that have changed since they were drawn.
     pub(super) fn draw_changed_counts(&mut self, now: MonoNs, context: &ExportContext<'_>) {
         for group in 0..self.counters.backlogs.len() {
             let gauge = self.counters.backlogs[group];
@@ -107,8 +108,8 @@ impl Perfetto<'_> {
         }
         let waiting = context.ledger.requests().filter(|request| request.waiting_since().is_some()).count();
         let counts = InFlightCounts { in_flight: context.ledger.timeline_count(), waiting };
-        let drawn = self.counters.requests.replace(counts);
-        if drawn == Some(counts) {
+        let previous_counts = self.counters.requests.replace(counts);
+        if previous_counts == Some(counts) {
             return;
         }
         let ts_ns = context.clock.since_start_ns(now);

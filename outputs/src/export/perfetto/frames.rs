@@ -49,6 +49,7 @@ impl Perfetto<'_> {
         self.out.write_object(|object| {
             write_event_head(object, "X", track, "relay", context.clock.since_start_ns(from));
             object.put_micros("dur", to.since(from)).put("cat", "frame");
+            // The arrow ends at the arrival, so a slice that had to be moved has none.
             if from == arrival {
                 object.put_hex("bind_id", flow_id(id)).put("flow_in", true).put("flow_out", true);
             }
@@ -98,8 +99,8 @@ impl Perfetto<'_> {
             None => self.track_of_row(SyntheticRow::Receives(id.hop), context.ledger),
         };
         // The next receive of a thread ends its previous frame, whose own end was not observed.
-        if let Some(before) = self.frames.open.remove(&track) {
-            self.draw_receive(track, &before, at, false, context);
+        if let Some(previous) = self.frames.open.remove(&track) {
+            self.draw_receive(track, &previous, at, false, context);
         }
         let sent = context.ledger.received_frame().filter(|sent| sent.at < at);
         let open = OpenReceive { id, at, sent, wakeup: received.wakeup };
@@ -111,7 +112,7 @@ impl Perfetto<'_> {
         }
     }
 
-    /// Draws the receive of a frame whose processing has ended.
+    /// Draws the receive of a frame whose processing has ended, unless a later receive of its thread has ended it already.
     pub(super) fn end_receive(&mut self, at: MonoNs, id: FrameId, context: &ExportContext<'_>) {
         if let Some(&track) = self.frames.receiving_thread.get(&id.hop)
             && let Some(open) = self.frames.open.get(&track).copied().filter(|open| open.id == id)
@@ -121,7 +122,7 @@ impl Perfetto<'_> {
         }
     }
 
-    /// Draws frames that are still being processed.
+    /// Draws the receives of frames that are still being processed at the end of the capture.
     pub(super) fn draw_open_receives(&mut self, context: &ExportContext<'_>) {
         for (track, open) in std::mem::take(&mut self.frames.open) {
             self.draw_receive(track, &open, context.ledger.now(), false, context);

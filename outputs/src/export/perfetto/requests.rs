@@ -50,8 +50,8 @@ impl Perfetto<'_> {
     }
 }
 
-/// Row of the request of the current event's chunk. `None` if the chunk is not to be drawn: its request is not selected, is unknown, or has too
-/// many points; `ignores_limit`: their limit does not apply.
+/// Row of the request of the current event's chunk. `None` if the chunk is not to be drawn: its request is unknown or not selected, or has
+/// too many points already. `ignores_limit`: any number of points is allowed.
 fn row_if_drawn<'a>(chunk_index: usize, ignores_limit: bool, context: &ExportContext<'a>) -> Option<RequestRowId<'a>> {
     let options = context.options;
     let TimedRequest { request, timeline } = context.ledger.request_of_chunk(chunk_index)?;

@@ -120,7 +120,7 @@ impl Perfetto<'_> {
                 None => self.add_track(row, "", &format!("receives of hop {}", hop.0)),
                 Some(hop) => {
                     let group = &ledger.groups()[hop.group];
-                    let worker = hop.worker.map_or_else(String::new, |n| format!(" {n}"));
+                    let worker = hop.worker.map_or_else(String::new, |index| format!(" {index}"));
                     self.add_track(row, &format!("{}{worker}", group.ends.to), &format!("receives from {}", group.name))
                 }
             },

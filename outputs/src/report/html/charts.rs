@@ -121,8 +121,8 @@ impl TimeSeriesCharts<'_> {
             let from = self.series.begin_ns(slot);
             // The last slot may be shorter than the others.
             let to = (self.series.begin_ns(slot + 1)).min(self.series.to_ns);
-            let text = format!("{}: {}", self.clock.describe_moment(from), tooltip(slot));
-            plot.add_tooltip(from as f64 / 1e9..to as f64 / 1e9, &text);
+            let slot_text = format!("{}: {}", self.clock.describe_moment(from), tooltip(slot));
+            plot.add_tooltip(from as f64 / 1e9..to as f64 / 1e9, &slot_text);
         }
         for (finding, number) in self.report.findings.iter().take(MARKS).zip(1..) {
             let tooltip = format!("{} {}: {}", finding.kind, describe_span(finding, self.clock), finding.summary);
@@ -179,7 +179,7 @@ impl TimeSeriesCharts<'_> {
         let gap = self.series.gap_ns.as_ref()?;
         let min_ns = gap.p50.iter().flatten().chain(gap.max.iter().flatten()).min()?;
         let max_ns = gap.p50.iter().flatten().chain(gap.max.iter().flatten()).max()?;
-        // A logarithmic axis needs a positive value.
+        // A logarithmic axis cannot show a gap of 0 alone.
         if *max_ns == 0 {
             return None;
         }
@@ -380,7 +380,7 @@ fn draw_distribution(id: &str, heading: &str, unit: &str, classes: &[[u64; 3]], 
     let highest = counts.clone().max().unwrap_or(0);
     let time_axis = Axis::decades(*min_ns as f64, *max_ns as f64);
     let mut plot = Plot::new(time_axis, Axis::counting(highest as f64), HEIGHT);
-    plot.draw_y_ticks(|n| count(n as u64));
+    plot.draw_y_ticks(|number| count(number as u64));
     plot.draw_x_ticks(|ns| TickLabel { value: format_nanoseconds(ns), second_line: None });
     for &[from_ns, to_ns, n] in classes {
         let tooltip = format!("{} to {}: {} {unit}", duration(from_ns), duration(to_ns), count(n));

@@ -104,7 +104,7 @@ fn key_numbers(report: &Report) -> Markup {
     let backlogs = report.hops.iter().filter_map(|hop| Some((hop.backlog_max_frames?, &hop.name)));
     let longest_backlog = backlogs.max();
     let receivers = report.cpu.iter().flatten().filter(|thread| thread.receives);
-    let busiest = receivers.max_by(|a, b| a.on_cpu.unwrap_or(0.0).total_cmp(&b.on_cpu.unwrap_or(0.0)));
+    let busiest = receivers.max_by(|left, right| left.on_cpu.unwrap_or(0.0).total_cmp(&right.on_cpu.unwrap_or(0.0)));
     html! {
         dl.facts {
             (key_number("Requests", &count(requests.seen), &brief::describe_outcomes(requests)))
@@ -129,8 +129,10 @@ fn key_numbers(report: &Report) -> Markup {
                 "Tokens lost, confirmed",
                 &count_or_unobserved(chunks.tokens_lost),
                 &match (chunks.dropped_confirmed, chunks.shown_prediction()) {
-                    (Some(n), _) => format!("in {} chunks, {} of all", count(n), share(n, chunks.sent)),
-                    (None, Some(n)) => format!("{} chunks predicted to be lost", count(n)),
+                    (Some(dropped), _) => {
+                        format!("in {} chunks, {} of all", count(dropped), share(dropped, chunks.sent))
+                    }
+                    (None, Some(predicted)) => format!("{} chunks predicted to be lost", count(predicted)),
                     (None, None) => not_observed(),
                 },
             ))

@@ -16,7 +16,10 @@ const BOTTOM: f64 = 36.0;
 const NAME: usize = 31;
 /// Width of a finding marker.
 const RING: f64 = 18.0;
-/// Bound on ticks whatever the numbers of a report file; an axis asks for about eight.
+/// Number of ticks that an axis asks for.
+const X_TICKS: f64 = 8.0;
+const Y_TICKS: f64 = 4.0;
+/// Bound on ticks whatever the numbers of a report file.
 const MAX_TICKS: usize = 40;
 /// Smallest distance between two names.
 const LINE_HEIGHT: f64 = 13.0;
@@ -40,7 +43,7 @@ impl Axis {
     pub(super) fn counting(max: f64) -> Self {
         // An axis without length could not be divided.
         let max = if max > 0.0 { max } else { 1.0 };
-        let step = round_step(max / 4.0);
+        let step = round_step(max / Y_TICKS);
         Self::linear(0.0, (max / step).ceil() * step)
     }
 
@@ -64,25 +67,26 @@ impl Axis {
         if self.is_logarithmic { value.max(self.from).log10() } else { value }
     }
 
-    /// About `max` round tick values; on a logarithmic axis its decades.
+    /// About `max` round tick values. A logarithmic axis has one for each decade instead.
     fn tick_values(&self, max: f64) -> Vec<f64> {
         if self.is_logarithmic {
             let decades = (self.to / self.from).log10().round() as i32;
-            return (0..=decades).map(|n| self.from * 10_f64.powi(n)).collect();
+            return (0..=decades).map(|decade| self.from * 10_f64.powi(decade)).collect();
         }
         let step = round_step((self.to - self.from) / max);
         let first = (self.from / step).ceil();
         let count = ((self.to / step - first).floor().max(0.0) as usize).min(MAX_TICKS);
-        (0..=count).map(|n| (first + n as f64) * step).collect()
+        (0..=count).map(|index| (first + index as f64) * step).collect()
     }
 }
 
 /// Smallest of 1, 2, 5, 10, 20 ... that is at least `step`.
 fn round_step(step: f64) -> f64 {
+    // Zero has no logarithm.
     let decade = 10_f64.powf(step.max(1e-12).log10().floor());
-    let steps = [1.0, 2.0, 5.0, 10.0].map(|n| n * decade);
+    let steps = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * decade);
     // Rounding of the division above must not select the next step for a value that is one of them.
-    steps.into_iter().find(|&n| n >= step * 0.999).unwrap_or(10.0 * decade)
+    steps.into_iter().find(|&round| round >= step * 0.999).unwrap_or(10.0 * decade)
 }
 
 /// A coordinate of the drawing, with one decimal.
@@ -157,7 +161,7 @@ impl Plot {
 
     /// Ticks on the left, each with a grid line.
     pub(super) fn draw_y_ticks(&mut self, label: impl Fn(f64) -> String) {
-        for tick in self.y.tick_values(4.0) {
+        for tick in self.y.tick_values(Y_TICKS) {
             let y = self.y_at(tick);
             self.append(&html! {
                 path.grid d={ "M" (LEFT) " " (coordinate(y)) "H" (coordinate(WIDTH - RIGHT)) } {}
@@ -170,7 +174,7 @@ impl Plot {
     pub(super) fn draw_x_ticks(&mut self, label_of: impl Fn(f64) -> TickLabel) {
         let bottom = self.bottom();
         self.append(&html! { path.axis d={ "M" (LEFT) " " (coordinate(bottom)) "H" (coordinate(WIDTH - RIGHT)) } {} });
-        for tick in self.x.tick_values(8.0) {
+        for tick in self.x.tick_values(X_TICKS) {
             let x = coordinate(self.x_at(tick));
             let TickLabel { value, second_line } = label_of(tick);
             self.append(&html! {
@@ -266,7 +270,7 @@ impl Plot {
         });
     }
 
-    /// Named vertical line; its name is in one of several rows.
+    /// Vertical line with a name. Lines close together have different rows, so that their names do not overlap.
     pub(super) fn draw_vertical_line(&mut self, name: &str, value: f64, row: usize) {
         let x = self.x_at(value);
         let y = TOP + 9.0 + row as f64 * LINE_HEIGHT;
@@ -278,7 +282,7 @@ impl Plot {
     /// Draws the names of the curves beside their ends, moved up or down so that none covers another.
     fn draw_curve_names(&mut self) {
         let mut names = std::mem::take(&mut self.names);
-        names.sort_by(|a, b| a.y.total_cmp(&b.y));
+        names.sort_by(|left, right| left.y.total_cmp(&right.y));
         let x = WIDTH - RIGHT + 8.0;
         let lowest_y = self.bottom() + 4.0;
         let mut highest_y = TOP;

@@ -145,7 +145,7 @@ pub(super) fn draw_losses(report: &Report, clock: &Clock) -> Markup {
                 @for (name, chunks, proof) in outcomes {
                     tr {
                         th { (name) }
-                        td.n { (known_or_dash(chunks, |n| format!("{} ({})", count(n), share(n, totals.sent)))) }
+                        td.n { (known_or_dash(chunks, |number| format!("{} ({})", count(number), share(number, totals.sent)))) }
                         td { (if chunks.is_some() || name == PREDICTED { proof } else { NOT_OBSERVABLE }) }
                     }
                 }
@@ -236,7 +236,7 @@ pub(super) fn draw_own_costs(report: &Report) -> Markup {
                 "tokengap observed " (plural(own.events, "event")) " and missed " (count(own.missed())) "; "
                 (plural(own.frames_undecoded, "frame")) " could not be read"
                 @if let Some(ns) = own.cpu_ns { "; it used " (duration(ns)) " of CPU" }
-                @if let Some(n) = own.rss_bytes { " and " (bytes(n)) " of memory" }
+                @if let Some(rss_bytes) = own.rss_bytes { " and " (bytes(rss_bytes)) " of memory" }
                 "."
             }
         }
@@ -276,9 +276,11 @@ fn format_itl(itl: Option<Spread>) -> String {
     known_or_dash(itl, |spread| [spread.p50, spread.p90, spread.p99].map(duration).join(", "))
 }
 
-/// Position of a time in the drawing. A margin of 3 on both sides keeps the round marker inside.
+/// Position of a time in the drawing, from its left.
 fn x_of_time(ns: u64, capture_length_ns: u64) -> f64 {
-    3.0 + (ns.min(capture_length_ns) as f64 / capture_length_ns as f64) * (WIDTH - 6.0)
+    /// Space on both sides that keeps the round marker inside.
+    const MARGIN: f64 = 3.0;
+    MARGIN + (ns.min(capture_length_ns) as f64 / capture_length_ns as f64) * (WIDTH - 2.0 * MARGIN)
 }
 
 /// A request's wait from its first send to its first receive, on the time axis of the capture.

@@ -15,7 +15,7 @@ const RESOURCES: [(&str, u64); 4] = [("open files", 0), ("threads", 0), ("mappin
 /// Index of the memory in [`RESOURCES`].
 const MEMORY: usize = 3;
 
-/// Repeated attach, observe and detach. Neither side may leak resources.
+/// Attaches, observes and detaches again and again. Neither tokengap nor the observed processes may leak resources.
 pub(super) fn attach_repeatedly(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     let cycles = if setup.is_long { 500 } else { 50 };
     let load = PeerLoad { rate: 2_000, sizes: "small", ..PeerLoad::STEADY };
@@ -80,7 +80,7 @@ impl FirstReading {
     }
 }
 
-/// Two probes on the same processes: each observes everything, and detaching one does not affect the other.
+/// Attaches two probes to the same processes. Each must observe everything, and detaching one must not affect the other.
 pub(super) fn attach_two_probes(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     let load = PeerLoad {
         count: if setup.is_long { 50_000 } else { 2_500 },

@@ -118,7 +118,7 @@ impl Counts {
     }
 }
 
-/// A full ring buffer: every dropped record is counted, and later messages are reported again.
+/// Fills the ring buffer. Every dropped record must be counted, and later messages must be reported again.
 fn fill_ring(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     let load =
         PeerLoad { count: if setup.is_long { 500_000 } else { 20_000 }, connections: 2, rate: 0, ..PeerLoad::STEADY };

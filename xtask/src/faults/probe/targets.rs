@@ -26,9 +26,11 @@ pub(super) fn kill_target_at_attach(setup: &FaultSetup, checks: &mut FaultChecks
     let mut refused = 0;
     let mut probe = attach_probe(&[pair.receiver.pid()], ProbeOptions::default())?;
     for round in 0..rounds {
+        // Its connections have numbers that no other sender uses.
         let mut victim = Peer::start_sender(&setup.endpoint, PeerLoad { first: 100 + round * 10, ..endless })?;
         victim.start_sending()?;
         let pid = victim.pid();
+        // The later the round, the later the attach is interrupted: after up to 80 ms.
         let killer = thread::spawn(move || {
             thread::sleep(Duration::from_millis(u64::from(round) * 80 / u64::from(rounds)));
             drop(victim);
@@ -52,7 +54,7 @@ pub(super) fn kill_target_at_attach(setup: &FaultSetup, checks: &mut FaultChecks
     Ok(())
 }
 
-/// A process loses its probes on exec. After a second attach, all its messages are observed.
+/// Makes a process exec, on which it loses its probes. After a second attach, all its messages must be observed.
 pub(super) fn exec_target(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     let mut pair = PeerPair::start(COUNTED, &setup.endpoint)?;
     let mut probe = attach_probe(&pair.pids(), ProbeOptions::default())?;
@@ -91,7 +93,7 @@ impl FreezeMethod {
     }
 }
 
-/// SIGSTOP before the attach and SIGCONT after it.
+/// Freezes the sender by SIGSTOP before the attach, and thaws it by SIGCONT after it.
 pub(super) fn stop_target(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     attach_to_frozen(&FreezeMethod::Signals, setup, checks)
 }
