@@ -103,7 +103,7 @@ impl Located {
         let mut left = Vec::new();
         for hop in engine.hops.iter().filter(|hop| hop.carries != Carries::Requests) {
             match hop.to {
-                // Not on the path of tokens.
+                // A receiver that gets no output is not on the path of tokens.
                 Some(to) if !to.role.receives_output() => {}
                 Some(to) => {
                     let listener = Listener { receiver: to.pid, endpoint: &hop.endpoint };
@@ -176,6 +176,7 @@ impl Located {
     }
 }
 
+/// Returns an error that lists why each listener is left where it is.
 fn nothing_to_move<T>(left: &[String]) -> anyhow::Result<T> {
     let left = left.join("\n  ");
     bail!("no hop to move{}{left}", if left.is_empty() { "" } else { ":\n  " })
@@ -186,7 +187,7 @@ fn open_socket(names: Vec<String>, path: &Path, pid: u32, account: Account) -> a
     let no_name = || format!("{} is not the name of a socket file", path.display());
     let parent = path.parent().with_context(no_name)?;
     let file = path.file_name().and_then(|name| name.to_str()).with_context(no_name)?;
-    // As the process sees it, which may be in a container.
+    // The path is opened as the process sees it, which may run in a container.
     let base = if parent.is_absolute() { "root" } else { "cwd" };
     let folder = Folder::open_in_root(Path::new(&format!("/proc/{pid}/{base}/")), parent);
     let folder = folder.with_context(|| format!("cannot open the folder {} of process {pid}", parent.display()))?;
