@@ -54,6 +54,7 @@ struct LogChannels {
     late_since: Option<Instant>,
 }
 
+/// Error of a command that the thread can no longer receive.
 fn thread_ended_error() -> io::Error {
     io::Error::other("the thread that reads logs has ended")
 }
@@ -124,9 +125,11 @@ impl LogChannels {
         }
     }
 
-    /// The same, but waits again for a thread that may only lack a CPU. It may have read the logs before the latest lines.
+    /// Passes the ids of all lines written so far. Also waits for a thread that is late, because it may only lack a CPU. Such a thread then
+    /// reads the logs again, since it may have read them before the latest lines.
     fn read_now(&mut self, mut each: impl FnMut(LoggedIds)) {
         if let Some(late_since) = self.late_since {
+            // The thread is probably blocked, so another wait would not help.
             if late_since.elapsed() >= MAX_LATENESS {
                 return;
             }
@@ -144,7 +147,8 @@ impl LogChannels {
         }
     }
 
-    /// Passes the ids that the thread has found, and waits `until` then for the rest.
+    /// Passes the ids that the thread has found, and waits for the rest up to the time `until`. Marks the thread as late if it is not done
+    /// by then.
     fn receive_until(&mut self, until: Instant, each: &mut dyn FnMut(LoggedIds)) {
         loop {
             match self.messages.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -182,7 +186,7 @@ fn read_logs(commands: &Receiver<LogCommand>, sender: &SyncSender<LogMessage>) {
                     let found = engines::DISCOVERED.iter().find_map(|engine| engine.ids_in_log(line));
                     if let Some((context, rid)) = found {
                         let ids = LoggedIds { context: context.to_owned(), rid: rid.to_owned() };
-                        // This and the next one fail only at the end of the run.
+                        // This send and the next one fail only at the end of the run.
                         let _ = sender.send(LogMessage::Ids(ids));
                     }
                 });

@@ -12,6 +12,9 @@ const IN_FLIGHT: usize = 4096;
 /// Number of parts of a message to the scheduler that are read: a router's identity, the type, the request.
 pub(super) const REQUEST_PARTS: usize = 3;
 
+/// Length of the part that states the type of a request, in bytes.
+const REQUEST_TYPE_BYTES: u64 = 1;
+
 /// What the messages of a sender are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageUse {
@@ -22,7 +25,7 @@ pub(super) enum MessageUse {
 }
 
 impl MessageUse {
-    /// Whether the content of the next part of an `open` message is kept. That part has `bytes` bytes.
+    /// Whether to keep the content of the next part of an `open` message. That part has `bytes` bytes.
     fn keeps_part(self, open: &Multipart, bytes: u64) -> bool {
         match self {
             Self::Requests => open.kept.len() < REQUEST_PARTS,
@@ -135,7 +138,7 @@ pub(super) struct Multiparts {
 #[derive(Debug, Default)]
 struct LaterParts {
     ranges: VecDeque<PartRange>,
-    /// Number of such parts in forgotten messages.
+    /// Number of parts after the first in forgotten messages.
     forgotten: u64,
 }
 
@@ -146,7 +149,7 @@ struct PartRange {
     last: u64,
     /// Number of the message, if its first part is never received: a router takes it as the address.
     routed: Option<u64>,
-    /// Number of such parts on the lane up to here.
+    /// Number of parts after the first on the lane, up to the end of this message.
     total: u64,
 }
 
@@ -180,7 +183,7 @@ impl LaterParts {
 }
 
 impl Multiparts {
-    /// Records a sent part, and keeps the content of the first ones of its message.
+    /// Records a sent part, and keeps its content if it is among the first parts of its message. Returns where the part belongs.
     pub(super) fn record_sent_part(
         &mut self,
         message: &Message<'_>,
@@ -200,10 +203,12 @@ impl Multiparts {
             if message.more {
                 return MessagePart::Incomplete;
             }
+            // Leaves 0, which marks the message as complete.
             open.part_count = std::mem::take(&mut open.parts);
             // Requests to vLLM's engine cores begin with the address of a router's peer, all other messages with a part that is received.
             let may_be_routed = usage == MessageUse::Requests;
-            let is_routed = may_be_routed && open.kept.first().is_some_and(|first| first.length != 1);
+            let begins_with_type = open.kept.first().is_none_or(|first| first.length == REQUEST_TYPE_BYTES);
+            let is_routed = may_be_routed && !begins_with_type;
             let later = self.later.entry(name.lane).or_default();
             later.add_parts(open.name.seq + 1, name.seq, is_routed.then_some(open.number));
             return MessagePart::Last(open);
