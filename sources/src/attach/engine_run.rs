@@ -294,8 +294,8 @@ impl EngineRun {
         let node = self.node.lock();
         // The other engines are still there, so the search works.
         let is_gone = self.ended > 0 && node.has_several_runs();
-        let why = if is_gone { "it has not been started again" } else { node.discovery.obstacle() };
-        Some(why.to_owned())
+        let reason = if is_gone { "it has not been started again" } else { node.discovery.obstacle() };
+        Some(reason.to_owned())
     }
 
     /// Attaches to the engine that this run waits for, once one was found.
@@ -355,7 +355,7 @@ impl EngineRun {
         self.refused = Some(reason);
     }
 
-    /// Continues the run with a new attach.
+    /// Continues the run with a new attach. The run then no longer waits for an engine.
     fn begin_watching(&mut self, mut attach: Attach) {
         // A hop has the same id after a restart of the engine.
         attach.interpreter.lanes.paths.ids = self.ids.clone();
@@ -369,7 +369,7 @@ impl EngineRun {
         self.state = RunState::Watching(Box::new(attach));
     }
 
-    /// Notes the exit of the engine. From then on, an engine of its name continues this run. Looks only after changes of the processes.
+    /// Notes the exit of the engine. From then on, an engine of its name continues this run. Does nothing while no process has changed.
     fn note_exit(&mut self) {
         let change = self.node.lock().discovery.changes();
         // An exit is a change, so there is nothing to look for before the next one.

@@ -192,8 +192,8 @@ impl Lanes {
         DispatchedMessage { id, at, bytes, requests: &requests }.emit(content, sink);
     }
 
-    /// Processes the return of the method that passes messages to a server inside the process. Emits how long the last message waited in the
-    /// method.
+    /// Processes the return of the method that passes messages to a server inside the process. Emits how long the last message waited in
+    /// that method.
     pub(super) fn record_return(&mut self, call: &Call, sink: Sink<'_>) {
         let Some(last) = self.last_sent.get(&call.socket.pid) else { return };
         // Another message may have been sent before the method returned.

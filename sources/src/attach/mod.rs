@@ -276,7 +276,7 @@ impl Attach {
     fn apply_topology(&mut self, node: &mut Node) {
         let engines = &node.discovery.topology().engines;
         let found = engines.iter().find(|engine| engine.processes.iter().any(|process| self.knows_process(process)));
-        // All its processes have exited.
+        // Without one, all processes of this engine have exited.
         let Some(engine) = found.cloned() else { return };
         self.queues.watch_connections_of(&engine);
         let new = self.join_new_processes(&engine, node);
@@ -344,7 +344,7 @@ impl Attach {
         self.engine.processes.iter().any(|known| known.id == process.id)
     }
 
-    /// Returns whether a known process has started a server inside it since.
+    /// Returns whether a known process has started a server inside it since it became known.
     fn has_new_inner_server(&self, process: &Process) -> bool {
         let known = self.engine.processes.iter().find(|known| known.id == process.id);
         process.inner_server.is_some() && known.is_some_and(|known| known.inner_server.is_none())
@@ -353,7 +353,7 @@ impl Attach {
     /// Attaches to a process that started later, or was not on the path before.
     fn add_probe(&mut self, target: Target, process: &Process, node: &mut Node) {
         let Some((probe, discovery)) = node.probe_and_discovery() else { return };
-        // Also if the probe is refused, so that it is not tried again at each change.
+        // Noted even if the probe is refused below, so that it is not tried again at each change.
         self.probed.insert(target.pid);
         let ports = discovery.ports(process.id.pid);
         if self.options.egress
@@ -429,7 +429,7 @@ impl Attach {
         );
     }
 
-    /// Whether the source has ended, and whether it is idle, from the observations read in this poll. Adds a line to the report if it ends early.
+    /// Decides from the observations read in this poll whether the source has ended or is idle. Adds a line to the report if it ends early.
     fn decide_flow(&mut self, observed: Result<ReadCounts, String>) -> Flow {
         let counts = match observed {
             Ok(counts) => counts,

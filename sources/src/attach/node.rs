@@ -91,7 +91,7 @@ impl Node {
         self.probe.as_ref()
     }
 
-    /// Adds a run of this engine; without one, of any.
+    /// Adds a run for this engine. Without an engine, the run waits for any.
     pub(super) fn add_run(&mut self, engine: Option<&EngineTraits>) -> RunId {
         let run = self.runs.len();
         let inbox = Inbox::with_limit(self.probe_options.ring_bytes as usize);
@@ -161,14 +161,15 @@ impl Node {
         }
     }
 
-    /// Takes the found engine that a waiting run continues with.
+    /// Takes the found engine that a waiting run continues with, and records it as the engine of the run. `None` if there is none.
     pub(super) fn take_engine(&mut self, run: RunId) -> Option<FoundEngine> {
         self.drop_watched_engines();
-        let mut unwatched = self.discovery.found.iter();
-        let index = unwatched.position(|found| {
+        let mut found_engines = self.discovery.found.iter();
+        let index = found_engines.position(|found| {
             self.run_sharing_process(found).is_none() && self.run_waiting_for(&found.traits) == Some(run)
         })?;
         let found = self.discovery.found.remove(index);
+        // Of several runs, each keeps its unique name.
         let is_only_run = !self.has_several_runs();
         let entry = self.runs.get_mut(&run)?;
         if is_only_run {
@@ -178,7 +179,7 @@ impl Node {
         Some(found)
     }
 
-    /// Gives an engine back that could not be attached to.
+    /// Puts an engine that could not be attached to back among the found ones.
     pub(super) fn return_engine(&mut self, engine: FoundEngine) {
         self.discovery.found.push(engine);
     }
@@ -282,7 +283,7 @@ impl Node {
     /// Passes the observations of this process to the run, too.
     pub(super) fn add_receiver(&mut self, run: RunId, process: ProcessId) {
         let receivers = self.receivers.entry(process.pid).or_insert_with(|| Receivers { process, runs: Vec::new() });
-        // An earlier process had this pid.
+        // A pid may be reused. The runs of the earlier process do not receive from this one.
         if receivers.process != process {
             *receivers = Receivers { process, runs: Vec::new() };
         }
@@ -342,7 +343,7 @@ impl Node {
                 counts.last_at = time_of(observation).or(counts.last_at);
                 emit(observation);
             });
-            // Those of the ring are newer.
+            // Observations in the ring are newer than those in the inbox, so they must wait.
             if !entry.inbox.is_empty() {
                 counts.has_unread = true;
                 return Ok(counts);
@@ -368,11 +369,11 @@ impl Node {
 
     /// Copies new observations into the inboxes of their runs, so that the ring does not fill up while none of them reads it.
     pub(super) fn keep_observations(&mut self) {
-        // An error is returned again to the run that reads next.
+        // No run has this id, so the observations go to inboxes. An error is returned again to the run that reads next.
         let _ = self.read_observations(RunId::MAX, &mut |_| {});
     }
 
-    /// Ends the observation of a run's processes, and drops their observations that were not read.
+    /// Ends the observation of the processes that only this run watches, and drops the run's observations that were not read.
     pub(super) fn release_run(&mut self, run: RunId) {
         // Copies the observations of other runs into their inboxes and drops those of this one. An error is returned to the others again.
         let deadline = Instant::now() + MAX_COPY_TIME;
@@ -381,6 +382,7 @@ impl Node {
                 break;
             }
         }
+        // Processes that no other run receives from.
         let mut released = BTreeSet::new();
         self.receivers.retain(|pid, receivers| {
             receivers.runs.retain(|receiver| *receiver != run);
@@ -396,6 +398,7 @@ impl Node {
         if let Some(python) = &mut self.python {
             python.remove_run(run);
         }
+        // The run wants no ports any more.
         self.discovery.look_up_ports(run, std::iter::empty());
     }
 

@@ -15,6 +15,7 @@ use super::observability::Observability;
 use super::roles::{PathRole, PresumedReceiver, Receiver, Roles};
 use crate::translate::{Hops, MessageContent, Sink};
 
+/// Maximum number of hops that get an id.
 const MAX_HOPS: usize = 1024;
 
 /// Hops of all lanes, and the processes at their ends.
@@ -159,7 +160,7 @@ impl Paths {
             let is_first_with_tokens = hop.content.is_control() && !kind.is_control();
             debug_assert!(hop.content != Content::Requests);
             if is_first_with_tokens {
-                // It says more about both ends than the messages before it.
+                // A message with tokens says more about both ends than the control messages before it.
                 hop.content = Content::Output(kind);
                 hop.sender_role = self.roles.sender_role(socket.pid, kind);
                 self.update_presumed_receiver(lane);
@@ -367,7 +368,7 @@ impl Paths {
         if !endpoint.is_empty() && endpoint != hop.endpoint {
             endpoint.clone_into(&mut hop.endpoint);
         }
-        // Emitted below, so no longer borrowed mutably.
+        // From here on, the hop is only read.
         let hop = &*hop;
         let observed_since = observed_since(hop, &self.roles, &self.observability);
         let announced = Announced {

@@ -86,10 +86,11 @@ impl QueueWatch {
         let _ = self.commands.send(QueueCommand::Rewire(Box::new(engine.clone())));
     }
 
-    /// Emits the samples taken since the last call. Never waits.
+    /// Emits the samples taken since the last call. Never waits. `has_traffic` says whether frames flow, and sets the interval of samples.
     pub(super) fn emit_new_samples(&mut self, has_traffic: bool, sink: Sink<'_>) {
         if has_traffic != self.has_traffic {
             self.has_traffic = has_traffic;
+            // Fails only if the thread has crashed, which was printed.
             let _ = self.commands.send(QueueCommand::SetTraffic(has_traffic));
         }
         for QueueReading { at, hop, receive_bytes, send_bytes } in self.readings.try_iter().take(QUEUE) {
@@ -200,7 +201,7 @@ impl QueueSampler {
             return;
         }
         self.last_sample_at = Some(Instant::now());
-        // Moved out meanwhile: `read_queues` borrows the whole sampler, since it keeps the first error.
+        // Moved out for the loop, because `read_queues` borrows the whole sampler.
         let hops = std::mem::take(&mut self.hops);
         for (name, connections) in &hops {
             let mut receive_bytes = None;

@@ -160,7 +160,7 @@ impl Roles {
     pub(super) fn may_receive_from(&self, sender: PathRole) -> BTreeSet<u32> {
         let mut pids = BTreeSet::new();
         for (pid, receiver) in &self.by_pid {
-            // A process of unknown role may do anything.
+            // A process of unknown role may receive anything.
             if receiver.role.is_none_or(|role| receiver.role != sender.role && role.receives_output()) {
                 pids.insert(*pid);
             }
@@ -240,7 +240,8 @@ impl Roles {
         receivers
     }
 
-    /// Expected receiver of requests from `pid`: the process that forwards them, or else the scheduler; one of several if there are.
+    /// Expected receiver of requests from `pid`: another process that forwards them, or else a scheduler. Without a pid if there are
+    /// several.
     pub(super) fn presumed_receiver_of_requests(&self, pid: u32) -> PresumedReceiver {
         if !self.role_of(pid).forwards_requests()
             && let Some(forwarding) = self.receiver_among_others(pid, PathRole::forwards_requests)
@@ -251,7 +252,8 @@ impl Roles {
             .map_or(PresumedReceiver::Unknown, PresumedReceiver::Deduced)
     }
 
-    /// The process beside `pid` whose role passes the test. Of several, only the role of the first is known. `None` if there is none.
+    /// The process other than `pid` whose role passes the test. Of several, returns the role of the first without a pid. `None` if there is
+    /// none.
     fn receiver_among_others(&self, pid: u32, passes_test: fn(PathRole) -> bool) -> Option<Receiver> {
         let mut others = self.by_pid.iter().filter(|(other, role)| **other != pid && passes_test(**role));
         let (&first_pid, &role) = others.next()?;

@@ -15,7 +15,8 @@ pub(super) fn speaks_zmq(process: &Process) -> bool {
     process.role_source < RoleSource::Sockets || !process.io_threads.is_empty()
 }
 
-/// Returns whether its calls of libzmq are probed: it has one, and no server inside it receives its output instead.
+/// Returns whether calls of libzmq by this process are probed. It must have loaded libzmq, and no server inside it may receive its output
+/// instead.
 pub(super) fn has_libzmq(process: &Process) -> bool {
     process.libzmq.is_some() && process.inner_server.is_none()
 }
