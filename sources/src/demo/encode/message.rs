@@ -153,7 +153,7 @@ pub(in crate::demo) enum Finish {
     Abort,
 }
 
-/// Encodes a batch of the class. `is_split`: a sender has extracted its only row from another batch, and omits empty columns.
+/// Encodes a batch of the class. `is_split` says that a sender has extracted its only row from another batch, and omits empty columns.
 pub(in crate::demo) fn encode_batch(
     release: SglangRelease,
     class: Class,
