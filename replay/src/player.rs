@@ -104,7 +104,7 @@ impl Player {
 
     /// Executes a command of the user.
     pub(super) fn execute_command(&mut self, command: Play, findings_shown_at: &[MonoNs]) {
-        // Otherwise a pause, or the time at another speed, would count as time to catch up with.
+        // Without a new base, a pause or the time at another speed would count as time to catch up with.
         self.reset_clock();
         match command {
             Play::Toggle => self.toggle_playing(),
@@ -131,7 +131,7 @@ impl Player {
         }
     }
 
-    /// Pauses or continues. Aborts a seek; at the end, plays from the beginning.
+    /// Pauses or continues. During a seek, aborts the seek and pauses. At the end of the recording, plays from the beginning.
     fn toggle_playing(&mut self) {
         if self.target.is_some() {
             self.pause();

@@ -302,8 +302,8 @@ impl Served {
         let server = &mut self.clients.server;
         // If neither side ended the connection, the relay did, and the outcome of the last response is unknown.
         if let Observed::Closed { at, first, .. } = what {
-            if let (Some(mut reader), Some(first)) = (self.connections.remove(&lane), first) {
-                let end = match first {
+            if let (Some(mut reader), Some(ended_by)) = (self.connections.remove(&lane), first) {
+                let end = match ended_by {
                     Direction::Forward => AnswerEnd::ClientLeft,
                     Direction::Backward => AnswerEnd::ServerLeft,
                 };

@@ -525,7 +525,7 @@ impl LiveSource for EngineRun {
             RunState::Waiting { .. } if self.is_stopping => return Flow::Ended,
             RunState::Waiting { .. } => Flow::Idle,
         };
-        // It ends unasked if the probe has failed, which all runs share.
+        // The attach ends without being asked if the probe has failed, which all runs share.
         if flow == Flow::Ended || self.is_stopping {
             return flow;
         }

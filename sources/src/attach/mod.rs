@@ -170,14 +170,14 @@ impl Attach {
         self.node.lock().missing_parts(self.run).cloned().collect()
     }
 
-    /// Processes with probes attached, and by what their frames are observed; `None` if they are not.
+    /// Processes with probes attached, and the means by which their frames are observed; `None` if they are not observed.
     pub fn probed_processes(&self) -> impl Iterator<Item = (&Process, Option<&'static str>)> {
         let missing_parts = self.missing_parts();
         let probed = self.engine.processes.iter().filter(|process| self.probed.contains(&process.id.pid));
         probed.map(move |process| (process, self.means_of_observation(process, &missing_parts)))
     }
 
-    /// By what the frames of a probed process are observed; `None` if they are not.
+    /// The means by which the frames of a probed process are observed; `None` if they are not observed.
     fn means_of_observation(&self, process: &Process, missing_parts: &[Degraded]) -> Option<&'static str> {
         let pid = process.id.pid;
         // A part that is missing without a pid is missing everywhere.
@@ -205,7 +205,7 @@ impl Attach {
 
     /// Why the frames of no process are observed at this moment; `None` if those of one are.
     fn reason_unobserved(&self) -> Option<String> {
-        if self.probed_processes().any(|(_, by)| by.is_some()) {
+        if self.probed_processes().any(|(_, means)| means.is_some()) {
             return None;
         }
         let missing_parts = self.missing_parts();
@@ -314,6 +314,7 @@ impl Attach {
 
     /// Adds the processes that have joined the engine, and returns them. Those that belong to the engine of another run are only noted.
     fn join_new_processes(&mut self, engine: &Engine, node: &mut Node) -> Vec<Process> {
+        // Only the current connections count.
         self.of_others.clear();
         let mut new = Vec::new();
         for process in &engine.processes {
@@ -476,7 +477,7 @@ impl About for Attach {
         }
         let observed = self
             .probed_processes()
-            .map(|(process, by)| json!({"pid": process.id.pid, "process": process.role.word(), "by": by}));
+            .map(|(process, means)| json!({"pid": process.id.pid, "process": process.role.word(), "by": means}));
         fields.insert("observed".to_owned(), Value::Array(observed.collect()));
         Some(Value::Object(fields))
     }

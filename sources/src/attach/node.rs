@@ -331,6 +331,7 @@ impl Node {
         emit: &mut dyn FnMut(&Observation<'_>),
     ) -> Result<ReadCounts, String> {
         let mut counts = ReadCounts::default();
+        // The runs share a round equally.
         let limit = (READ_ROUND / self.runs.len().max(1) as u32).max(MIN_READ_TIME);
         let deadline = Instant::now() + limit;
         if self.loss_window_began.elapsed() >= LOSS_WINDOW {

@@ -404,6 +404,7 @@ fn capabilities_for_earlier_frames(
         _ => Capabilities::default(),
     };
     let mut capabilities = announced.capabilities;
+    // Without a start time, the stage is not observed, and its capability is false already.
     if !capabilities_before.received && observed_since.received > Some(hop.first_sent_at) {
         capabilities.received = false;
     }

@@ -289,7 +289,7 @@ impl Splice {
         }
     }
 
-    /// Advances the end of the splice: the sockets are given back on a thread, then the witness watches a little longer.
+    /// Advances the end of the splice. The sockets are given back on a thread, and then the witness watches a little longer.
     fn advance_end(&mut self) {
         // Joining a thread needs ownership, so the state is taken out. `Over` is only a placeholder.
         let state = std::mem::replace(&mut self.state, State::Over);
@@ -357,7 +357,7 @@ impl LiveSource for Splice {
         self.tap.keep_ids();
     }
 
-    /// Emits the relay's new events; after its end, gives the sockets back without blocking.
+    /// Emits the relay's new events. After the relay's end, advances the return of the sockets without blocking.
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         match self.state {
             State::Running => {
@@ -378,7 +378,7 @@ impl LiveSource for Splice {
 
     /// Begins the end: no more connections are accepted, and the relay drains.
     fn stop(&mut self) {
-        // From here on, connecting fails; senders retry until the engine's own socket is back.
+        // From here on, connecting fails. Senders retry until the engine's own socket is back.
         self.paths.iter().for_each(HeldPath::stop_accepting);
         self.tap.stop();
     }

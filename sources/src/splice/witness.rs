@@ -225,6 +225,7 @@ impl MessageCheck {
         self.seen.received += 1;
         let at = message.call.at;
         let matched = self.matcher.match_receipt(message);
+        // Sockets beyond the range of ids share the last one.
         let next_hop = HopId(self.inboxes.len().min(usize::from(u16::MAX)) as u16);
         let inbox = self.inboxes.entry(message.call.socket).or_insert(ReceivingSocket {
             hop: next_hop,

@@ -57,7 +57,7 @@ pub(super) fn encode_request(row: &RequestRow<'_>) -> Vec<u8> {
     p.array(row.prompt.len());
     row.prompt.iter().for_each(|&id| p.int(id as u64));
     p.nils(1); // mm_features
-    p.map(5);
+    p.map(5); // sampling_params
     p.write_fields("temperature 0.7 top_p 0.95 max_tokens 64 bad_words [0 skip_reading_prefix_cache false");
     p.nils(1); // pooling_params
     p.float(row.arrived);
@@ -94,7 +94,7 @@ fn write_output(p: &mut Packer, row: &BatchRow<'_>) {
         write_scheduling_events(p, row.times);
     }
     p.nils(3); // kv_transfer_params, ec_transfer_params, trace_headers
-    // Only the first output of a request has them.
+    // Only the first output of a request has prefill statistics. It is recognised by the prompt tail.
     if row.prompt_tail.is_empty() {
         p.nils(1);
     } else {

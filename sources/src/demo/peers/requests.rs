@@ -55,8 +55,8 @@ enum Ending {
 }
 
 impl DemoRequest {
-    /// Appends the tokens of the next step to `ids`, at most `burst`. Returns the finish reason if the request ends. In the last step of the
-    /// demo, every request ends.
+    /// Appends the tokens of the next step to `ids`, at most `burst`. Returns the finish reason if the request ends. In the last step of
+    /// the demo, every request ends.
     pub(super) fn generate_step(&mut self, burst: u32, is_last_step: bool, ids: &mut Vec<i64>) -> Option<Finish> {
         // Prefill makes one token.
         let burst = if self.generated == 0 { 1 } else { burst };
@@ -185,13 +185,15 @@ impl Clients {
         for _ in 0..self.load.running / 2 * schedulers {
             self.send_request(&stage);
         }
+        let mean_interval_s = 1.0 / (self.load.arrivals * schedulers as f64);
         let mut arrival = Instant::now();
         loop {
-            arrival += Duration::from_secs_f64(self.random.draw_wait(1.0 / (self.load.arrivals * schedulers as f64)));
+            arrival += Duration::from_secs_f64(self.random.draw_wait(mean_interval_s));
             sleep_until(arrival).await;
             if stage.ending.load(Ordering::Relaxed) {
                 return Ok(());
             }
+            // At the limit, this arrival is skipped.
             if stage.account.open_requests() < self.load.open {
                 self.send_request(&stage);
             }
@@ -292,6 +294,7 @@ fn draw_length(lengths: Lengths, random: &mut Random) -> u32 {
 const WORDS: &str = "the of and to in is that for it as with was on are by this token stream schedule latency request between \
                      measured throughput";
 
+/// Text of these ids: a word for each.
 pub(super) fn text_of(ids: &[i64]) -> String {
     let words: Vec<&str> = WORDS.split(' ').collect();
     ids.iter().flat_map(|id| [" ", words[*id as usize % words.len()]]).collect()
