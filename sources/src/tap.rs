@@ -108,7 +108,7 @@ impl Tap {
         let http_pairs = tap.served.iter().flatten().count();
         let has_one_zmq_hop = http_pairs + 1 == tap.served.len();
         if has_one_zmq_hop {
-            // It must end at the process that responds to the clients. Every second entry is a backward direction.
+            // The only ZMQ hop must end at the process that responds to the clients. Every second entry is a backward direction.
             for forward in tap.hops.tapped.iter_mut().step_by(2) {
                 forward.is_only_zmq_hop = true;
             }

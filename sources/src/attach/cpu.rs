@@ -212,7 +212,7 @@ fn read_poll_counters(probe: &Probe) -> HashMap<ThreadId, PollCounters> {
         if thread.epolls == 0 {
             continue;
         }
-        // The kernel side adds a poll when it returns. One that has not returned yet counts up to now.
+        // The kernel side adds a poll when it returns. One that has not returned yet counts from its start, `poll_ns`, up to now.
         let is_polling = thread.polling == 1;
         let unfinished_ns = if is_polling { at.0.saturating_sub(thread.poll_ns) } else { 0 };
         let polled_ns = thread.polled_ns + unfinished_ns;
@@ -236,7 +236,7 @@ fn poll_uses_between(
 }
 
 impl PollCounters {
-    /// Use of the event loop between two readings of its counters.
+    /// Use of the event loop between an earlier reading of its counters and this one.
     fn use_since(&self, before: &Self) -> PollUse {
         let interval_ns = self.at.since(before.at);
         PollUse {

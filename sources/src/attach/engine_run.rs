@@ -386,7 +386,7 @@ impl EngineRun {
         self.checked_change = Some(change);
     }
 
-    /// Leaves an engine that has exited, and processes that have turned out to be none. Then attaches to an engine that continues the run, if
+    /// Leaves an engine that has exited, or processes that turned out to be no engine. Then attaches to an engine that continues the run, if
     /// one was found.
     fn change_engine(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         let has_several_runs = self.node.lock().has_several_runs();
@@ -402,7 +402,7 @@ impl EngineRun {
         self.attach_when_found();
     }
 
-    /// Handles the exit of the engine: frames queued on its hops were never received.
+    /// Ends the watch of an engine that has exited. Emits the exit as an event, because frames queued on its hops were never received.
     fn end_engine(&mut self, exited_at: Instant, sink: &mut dyn FnMut(&Event<'_>)) {
         self.ended += 1;
         tracing::warn!("the engine exited (exit {} of {}); waiting for the next one", self.ended, self.name());

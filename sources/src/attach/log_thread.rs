@@ -100,7 +100,7 @@ impl LogThread {
         }
     }
 
-    /// Passes the ids of all lines that were written before this call, those that the last poll did not wait for included.
+    /// Passes the ids of all lines that were written before this call, including lines that the last poll did not wait for.
     pub(super) fn read_now(&mut self, each: impl FnMut(LoggedIds)) {
         if let Some(channels) = &mut self.channels {
             channels.read_now(each);

@@ -54,6 +54,7 @@ pub(super) struct Node {
 }
 
 impl Node {
+    /// A node without runs, whose probe is not loaded yet.
     pub(super) fn new(
         probe_options: ProbeOptions,
         discovery: DiscoveryThread,

@@ -452,7 +452,7 @@ struct ObservedSince {
 }
 
 impl ObservedSince {
-    /// Capabilities of a hop whose stages are observed since then.
+    /// Capabilities of a hop whose stages are observed since these times. Processing is observed only together with receives.
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             sent: true,

@@ -252,8 +252,7 @@ impl Roles {
             .map_or(PresumedReceiver::Unknown, PresumedReceiver::Deduced)
     }
 
-    /// The process other than `pid` whose role passes the test. Of several, returns the role of the first without a pid. `None` if there is
-    /// none.
+    /// The process other than `pid` whose role passes the test. Of several, returns only the role of the first one. `None` if there is none.
     fn receiver_among_others(&self, pid: u32, passes_test: fn(PathRole) -> bool) -> Option<Receiver> {
         let mut others = self.by_pid.iter().filter(|(other, role)| **other != pid && passes_test(**role));
         let (&first_pid, &role) = others.next()?;
@@ -281,7 +280,7 @@ impl Roles {
     /// Role of a process that receives `kind`. If discovery does not know it, it is deduced from the message, and kept.
     pub(super) fn receiver_role(&mut self, pid: u32, kind: Kind) -> PathRole {
         let known = self.by_pid.entry(pid).or_default();
-        // Processes of several roles receive messages without tokens.
+        // Processes of several roles receive messages without tokens, so such a message shows no role.
         if !kind.is_control() {
             known.role = known.role.or_else(|| self.engine?.receiver());
         }

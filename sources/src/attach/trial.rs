@@ -285,7 +285,8 @@ impl Attach {
         let refused = python.refusals_of_run(self.run);
         why.extend(refused.iter().map(Reason::from));
         let cost = python.cost();
-        if cost.readings > cost.failed {
+        let has_complete_reading = cost.readings > cost.failed;
+        if has_complete_reading {
             return if refused.is_empty() { FeatureState::Works } else { FeatureState::Degraded };
         }
         if why.is_empty() {

@@ -123,7 +123,7 @@ impl Join {
     fn event_of_report<'r>(&mut self, action: &'r PeerAction) -> Option<What<'r>> {
         Some(match action {
             PeerAction::Received { id, wakeup } => {
-                // The report is dropped, because the tap has reported the frame as missed.
+                // A report about an unobserved frame is dropped, because the tap has reported the frame as missed.
                 if !self.frames.contains(id) {
                     return None;
                 }

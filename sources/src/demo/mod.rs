@@ -134,6 +134,7 @@ impl LiveSource for Demo {
         self.tap.keep_ids();
     }
 
+    /// Emits new events of the tap, with the reports of the peers in between, in order of time. Ends once the tap has ended.
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         if !self.is_announced {
             self.is_announced = true;
@@ -220,6 +221,7 @@ impl Play {
 }
 
 impl Drop for Play {
+    /// Ends the simulation, and waits for its thread.
     fn drop(&mut self) {
         drop(self.end_signal.take());
         if let Err(error) = self.join() {
@@ -244,6 +246,7 @@ fn private_folder() -> anyhow::Result<TempDir> {
     })
 }
 
+/// Starts a tap in front of the receiver of each hop.
 fn start_tap(hops: &[HopPlan], folder: &Path) -> anyhow::Result<Tap> {
     let taps = hops.iter().map(tap_hop).collect::<anyhow::Result<_>>();
     let taps = taps.with_context(|| format!("{} cannot hold the demo's sockets", folder.display()))?;

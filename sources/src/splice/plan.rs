@@ -182,7 +182,7 @@ fn nothing_to_move<T>(left: &[String]) -> anyhow::Result<T> {
     bail!("no hop to move{}{left}", if left.is_empty() { "" } else { ":\n  " })
 }
 
-/// Opens the socket file that process `pid` of user `account` bound as `path`.
+/// Opens the socket file that process `pid` of user `account` bound as `path`. Fails if the file belongs to another user.
 fn open_socket(names: Vec<String>, path: &Path, pid: u32, account: Account) -> anyhow::Result<Planned> {
     let no_name = || format!("{} is not the name of a socket file", path.display());
     let parent = path.parent().with_context(no_name)?;
