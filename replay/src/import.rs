@@ -61,7 +61,7 @@ impl ImportedRun {
         Ok(())
     }
 
-    /// Lets the analysis look for findings at this time, and records that.
+    /// Lets the analysis look for findings at this time, and writes the tick to the recording, if there is one.
     fn tick(&mut self, now: MonoNs) {
         self.analysis.tick(now);
         if let Some(recorder) = &mut self.recorder {

@@ -89,7 +89,7 @@ impl Player {
         self.clock_base = ClockBase::now(self.at);
     }
 
-    /// Returns whether the next record is due.
+    /// Returns whether the next record is due at `now`.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         let played_ns = self.at.since(self.clock_base.recorded) as f64 / self.speed.factor();
         let due = self.clock_base.real + Duration::from_nanos(played_ns as u64);
@@ -102,7 +102,7 @@ impl Player {
         self.target == Some(SeekTarget::Finding)
     }
 
-    /// Executes a command of the user.
+    /// Executes a command of the user. `findings_shown_at` are the times at which findings were first shown.
     pub(super) fn execute_command(&mut self, command: Play, findings_shown_at: &[MonoNs]) {
         // Without a new base, a pause or the time at another speed would count as time to catch up with.
         self.reset_clock();

@@ -113,7 +113,7 @@ pub struct RemoteRuns {
 }
 
 impl RemoteRuns {
-    /// Follows all sources on one thread. Returns the first run of each.
+    /// Follows all sources on one thread. Returns the first run of each source. [`Self::next_run`] returns the runs of further engines.
     pub fn start(sources: Vec<RemoteOptions>) -> io::Result<(Self, Vec<RemoteRun>)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let (add_run, further) = unbounded_channel();
@@ -302,8 +302,8 @@ async fn read_run(target: &RunTarget, events: &Sender<RemoteEvent>, is_reached: 
     }
 }
 
-/// Connects to the target and requests `path`. `connection` gets the task that transfers the bytes: the response's body arrives only while
-/// it exists.
+/// Connects to the target and requests `path`. `connection` gets the task that transfers the bytes. The response's body arrives only while
+/// `connection` exists.
 async fn send_request(
     target: &RunTarget,
     path: &str,

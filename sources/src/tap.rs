@@ -216,7 +216,7 @@ impl Tap {
         tapped.refused += 1;
     }
 
-    /// Warns about a peer that does not speak ZMTP, or encrypts it, once for each hop and reason.
+    /// Warns about a peer that does not speak ZMTP, or encrypts it, once for each hop and reason. Keeps the warning for the report.
     fn warn_unreadable(&mut self, hop: HopId, why: &Unread) {
         let tapped = &self.hops.tapped[usize::from(hop.0)];
         let message =

@@ -145,7 +145,7 @@ impl WatchedProcess {
         true
     }
 
-    /// Emits an event per thread of the sample but those in `skipped_tids`. A receiver that did not run is asked why.
+    /// Emits an event per thread of the sample but those in `skipped_tids`. The event of a receiver that did not run says why.
     fn emit_threads(
         &self,
         sample: &ProcessSample,

@@ -87,7 +87,7 @@ pub enum EngineState {
 }
 
 impl EngineState {
-    /// Word for it in reports.
+    /// Word for the state in reports.
     pub fn word(self) -> &'static str {
         match self {
             Self::Attached => "live",
@@ -152,7 +152,7 @@ impl EngineRuns {
         Ok((runs, first))
     }
 
-    /// States which engines are not watched because of the limit, if it is reached.
+    /// States which engines are not watched because of the limit of engines. `None` if there are none.
     pub fn limit_note(&self) -> Option<String> {
         self.node.lock().limit_note()
     }
@@ -254,7 +254,7 @@ impl EngineRun {
         self.model.as_deref()
     }
 
-    /// States which engines are not watched because of the limit, if it is reached.
+    /// States which engines are not watched because of the limit of engines. `None` if there are none.
     pub fn limit_note(&self) -> Option<String> {
         self.node.lock().limit_note()
     }
@@ -347,7 +347,7 @@ impl EngineRun {
         }
     }
 
-    /// Keeps the reason of a failed attach for the report. Attempts go on every [`RETRY_DELAY`], so the same reason is logged once.
+    /// Keeps the reason of a failed attach for the report, and logs it if it is new. Attempts go on every [`RETRY_DELAY`].
     fn note_failed_attach(&mut self, engine_name: &str, reason: String) {
         if self.refused.as_ref() != Some(&reason) {
             tracing::warn!("{engine_name}: {reason}; trying again every {} s", RETRY_DELAY.as_secs());
@@ -386,8 +386,8 @@ impl EngineRun {
         self.checked_change = Some(change);
     }
 
-    /// Leaves an engine that has exited, or processes that turned out to be no engine. Then attaches to an engine that continues the run, if
-    /// one was found.
+    /// Leaves an engine that has exited, or processes that turned out to be no engine. Then attaches to an engine that continues the run,
+    /// if one was found.
     fn change_engine(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         let has_several_runs = self.node.lock().has_several_runs();
         if let Some(exited_at) = self.exited_at {
@@ -538,7 +538,7 @@ impl LiveSource for EngineRun {
         flow
     }
 
-    /// Ends the run: what was observed until now is still read.
+    /// Ends the run. Observations made until now are still read.
     fn stop(&mut self) {
         self.is_stopping = true;
         if let RunState::Watching(attach) = &mut self.state {

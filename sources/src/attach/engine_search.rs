@@ -76,7 +76,7 @@ impl EngineTraits {
         }
     }
 
-    /// Whether both have the same name in the same network namespace.
+    /// Whether both have the same name in the same network namespace. If the namespace is unknown, they must have the same model.
     pub(super) fn has_same_address(&self, other: &Self) -> bool {
         if self.name != other.name || self.network_namespace != other.network_namespace {
             return false;

@@ -81,7 +81,7 @@ impl LogThread {
         }
     }
 
-    /// Sends a command to the thread, and starts it with the first one.
+    /// Sends a command to the thread. The first command starts the thread.
     fn send(&mut self, command: LogCommand) -> io::Result<()> {
         if self.channels.is_none() {
             let (commands, received) = channel();
@@ -115,8 +115,8 @@ impl LogThread {
 }
 
 impl LogChannels {
-    /// Makes the thread read the logs and passes the ids that it finds to `each`. Does not wait again for a thread that did not answer in time:
-    /// its messages are passed when they arrive.
+    /// Makes the thread read the logs and passes the ids that it finds to `each`. Does not wait again for a thread that did not answer in
+    /// time. Its messages are passed when they arrive.
     fn read_new_ids(&mut self, mut each: impl FnMut(LoggedIds)) {
         if self.late_since.is_some() {
             self.receive_until(Instant::now(), &mut each);
@@ -140,7 +140,7 @@ impl LogChannels {
         }
     }
 
-    /// Makes the thread read the logs, and waits briefly for the result. Call this only if it has answered the last command.
+    /// Makes the thread read the logs, and waits briefly for the result. Call this only if the thread has answered the last command.
     fn read_logs(&mut self, each: &mut dyn FnMut(LoggedIds)) {
         if self.commands.send(LogCommand::Read).is_ok() {
             self.receive_until(Instant::now() + PATIENCE, each);

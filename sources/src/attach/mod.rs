@@ -195,7 +195,8 @@ impl Attach {
         }
     }
 
-    /// Why the frames of no process are observed. `None` if those of at least one are, and while processes may still load a probed library.
+    /// Why the frames of no process are observed. `None` if a process's frames are observed, or while processes may still load a probed
+    /// library.
     pub fn refusal(&self) -> Option<String> {
         if self.probed.is_empty() && self.options.named.is_empty() {
             return None;
@@ -203,7 +204,7 @@ impl Attach {
         self.reason_unobserved()
     }
 
-    /// Why the frames of no process are observed at this moment; `None` if those of one are.
+    /// Why the frames of no process are observed at this moment; `None` if a process's frames are observed.
     fn reason_unobserved(&self) -> Option<String> {
         if self.probed_processes().any(|(_, means)| means.is_some()) {
             return None;
@@ -248,7 +249,7 @@ impl Attach {
         self.probed.len()
     }
 
-    /// Applies the findings of discovery since the last call: processes, connections, ports of late servers and frontends.
+    /// Applies what discovery has found since the last call: processes, connections, ports of late servers, and frontends.
     fn poll_topology(&mut self) {
         let handle = self.node.clone();
         let mut guard = handle.lock();
@@ -573,7 +574,8 @@ impl LiveSource for Attach {
     }
 }
 
-/// Samples the CPU time of a process's threads, and their Python stacks if that is enabled. Returns why CPU time cannot be sampled, if it cannot.
+/// Samples the CPU time of a process's threads from now on, and their Python stacks if that is enabled. Returns a line for the report if
+/// CPU time cannot be sampled.
 fn watch_threads(process: &Process, cpu: &mut CpuWatch, node: &mut Node, run: RunId) -> Option<String> {
     if let Some(python) = &mut node.python {
         python.add_process(run, process);

@@ -90,7 +90,7 @@ impl Multipart {
         count
     }
 
-    /// Whether the kept parts, and a further one with this many bytes, are as short as those of messages between schedulers.
+    /// Whether the kept parts, and a further part of `bytes` bytes, are as short as the parts of messages between schedulers.
     fn has_short_parts(&self, bytes: u64) -> bool {
         self.kept.iter().all(|part| part.length <= PAIR_MESSAGE_PART_BYTES) && bytes <= PAIR_MESSAGE_PART_BYTES
     }
@@ -106,7 +106,7 @@ impl Multipart {
     }
 }
 
-/// A part of this length, of which these bytes were captured: all, or half of them from each end.
+/// A part of this length, of which these bytes were captured. If they are not the whole part, half of them are from each end.
 pub(super) fn excerpt(length: u64, captured: &[u8]) -> Excerpt<'_> {
     if captured.len() as u64 == length {
         return Excerpt::whole(captured);
@@ -166,8 +166,8 @@ impl LaterParts {
         self.ranges.push_back(PartRange { first, last, routed, total });
     }
 
-    /// Number of the message of which the part `seq` is the first. Messages count as one each, so it is `seq` less the later parts of all
-    /// messages before it. `None` for a later part, except for the one that is received first of a routed message.
+    /// Number of the message of which the part `seq` is the first. Each message counts as one, so the number is `seq` less the later parts
+    /// of all messages before it. `None` for a later part, except for the part that is received first of a routed message.
     fn number_of_part(&self, seq: u64) -> Option<u64> {
         let ranges_before = self.ranges.partition_point(|range| range.first <= seq);
         let Some(last_before) = ranges_before.checked_sub(1) else {

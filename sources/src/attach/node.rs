@@ -104,7 +104,8 @@ impl Node {
         run
     }
 
-    /// Name of the engine, with a number if another one has it: in another network namespace, or of the same model.
+    /// Name for a run of the engine. Adds a number if another run has the same name, which happens with several network namespaces, or with
+    /// several engines of one model.
     fn unused_name(&self, engine: &EngineTraits) -> String {
         let mut name = engine.name.clone();
         let mut number = 2;
@@ -125,7 +126,7 @@ impl Node {
         self.runs.len() >= usize::from(self.max_runs.0)
     }
 
-    /// States which engines are not watched because of the limit, if it is reached.
+    /// States which engines are not watched because of the limit of engines. `None` if there are none.
     pub(super) fn limit_note(&self) -> Option<String> {
         const SHOWN: usize = 8;
         if !self.is_full() {
@@ -194,8 +195,8 @@ impl Node {
         self.unwatched_engines().any(|engine| ended.has_same_address(engine) || ended.has_same_model(engine))
     }
 
-    /// The waiting run that continues with this engine: the only run, unless its engine was another one; otherwise one whose engine had the
-    /// same address, or the only one with the same model.
+    /// The waiting run that continues with this engine. The only run does so unless its engine was certainly another one. Of several runs,
+    /// it is one whose engine had the same address, or the only one with the same model.
     fn run_waiting_for(&self, engine: &EngineTraits) -> Option<RunId> {
         if self.has_several_runs() {
             return self.waiting_run_of_same_engine(engine);
@@ -324,8 +325,8 @@ impl Node {
         })
     }
 
-    /// Passes new observations of a run's processes to `emit`, oldest first, and copies those of others into their inboxes. Reads for a
-    /// limited time, so that a run whose observations take longer than they arrive delays no other.
+    /// Passes new observations of a run's processes to `emit`, oldest first. Copies the observations of other runs into their inboxes.
+    /// Reads for a limited time, so that a run with more observations than it can process delays no other.
     pub(super) fn read_observations(
         &mut self,
         run: RunId,

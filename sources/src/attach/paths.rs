@@ -80,12 +80,12 @@ enum Content {
 }
 
 impl Content {
-    /// Whether it tells nothing of the receiver: no message with tokens was seen.
+    /// Whether only control messages were sent on the lane, which show nothing about its receiver.
     fn is_control(self) -> bool {
         matches!(self, Self::Output(kind) if kind.is_control())
     }
 
-    /// Whether each receiver has its own socket for it.
+    /// Whether the lane carries tokens, for which each receiver has its own socket.
     fn has_tokens(self) -> bool {
         matches!(self, Self::Output(kind) if !kind.is_control() && kind != Kind::Abort)
     }
@@ -143,8 +143,8 @@ impl Paths {
         Some(self.hop_of_lane(lane)?.content == Content::Requests)
     }
 
-    /// Notes a message of the engine's output that was sent on a lane, and returns the lane's hop. Creates it at the first one. `None` beyond the
-    /// limit of hops, and while it is not known what the lane carries.
+    /// Notes a message of the engine's output that was sent on a lane, and returns the lane's hop. The first message creates the hop.
+    /// `None` beyond the limit of hops, and while it is not known what the lane carries.
     fn record_send(
         &mut self,
         lane: usize,
@@ -393,7 +393,7 @@ impl Paths {
     }
 }
 
-/// Capabilities that hold for the frames sent so far: without the stages that are observed only since a time after the first frame.
+/// Capabilities that hold for the frames sent so far. Excludes stages whose observation began after the first frame was sent.
 fn capabilities_for_earlier_frames(
     hop: &LaneHop,
     announced: Announced,

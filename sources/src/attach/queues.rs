@@ -217,8 +217,8 @@ impl QueueSampler {
         self.hops = hops;
     }
 
-    /// Bytes in the queues of a connection's end. `None` if the end is unknown or the kernel does not tell; the first error is kept for the
-    /// report.
+    /// Bytes in the queues of a connection's end. `None` if the end is unknown or the kernel does not show them. Keeps the first error for
+    /// the report.
     fn read_queues(&mut self, end: Option<End>) -> Option<QueueDepth> {
         match self.sockets.read_depth(end?) {
             Ok(depth) => depth,
@@ -230,7 +230,7 @@ impl QueueSampler {
     }
 }
 
-/// Adds a number of bytes, if it is known, to a sum that is `None` until one is.
+/// Adds a number of bytes to a sum, if the number is known. The sum is `None` until a number was added.
 fn add_known(sum: &mut Option<u64>, bytes: Option<u64>) {
     if let Some(bytes) = bytes {
         *sum.get_or_insert(0) += bytes;

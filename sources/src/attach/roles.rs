@@ -40,7 +40,7 @@ impl PathRole {
         self.role.is_some_and(Role::answers_clients)
     }
 
-    /// Returns whether it sends nothing but requests, on their way to the scheduler. They contain prompts, which are not read.
+    /// Returns whether it sends only requests, on their way to the scheduler. Their prompts are not read.
     pub(super) fn sends_requests(self) -> bool {
         self.role.is_some_and(|role| matches!(role.function(), Function::Receiver | Function::Control))
     }
@@ -199,8 +199,8 @@ impl Roles {
         self.connections.range(first..).take_while(move |connection| connection.sender_pid == sender_pid)
     }
 
-    /// Expected receiver of messages from `pid`, needed because a frame must be attributed to the tokenizer when it is sent. Among several
-    /// candidates with one role, only the role is known. `excluded` are the receivers of the sender's other sockets.
+    /// Expected receiver of messages from `pid`. It is needed because a frame must be attributed to the tokenizer when it is sent. Of
+    /// several candidates with one role, only the role is returned. `excluded` are the receivers of the sender's other sockets.
     pub(super) fn presumed_receiver(&self, pid: u32, kind: Kind, excluded: &BTreeSet<u32>) -> PresumedReceiver {
         if let Some(role) = self.inner.get(&pid).copied() {
             return PresumedReceiver::Deduced(Receiver { role: PathRole::unranked(Some(role)), pid: Some(pid) });
@@ -252,7 +252,7 @@ impl Roles {
             .map_or(PresumedReceiver::Unknown, PresumedReceiver::Deduced)
     }
 
-    /// The process other than `pid` whose role passes the test. Of several, returns only the role of the first one. `None` if there is none.
+    /// The process other than `pid` whose role passes the test. Of several, returns only the role of the first. `None` if there is none.
     fn receiver_among_others(&self, pid: u32, passes_test: fn(PathRole) -> bool) -> Option<Receiver> {
         let mut others = self.by_pid.iter().filter(|(other, role)| **other != pid && passes_test(**role));
         let (&first_pid, &role) = others.next()?;

@@ -127,7 +127,7 @@ impl Attach {
         Feature::ALL.into_iter().map(|feature| self.try_feature(feature, has_queue_sample)).collect()
     }
 
-    /// Returns whether it is known if Python stacks can be read: one was read, or the reader has failed.
+    /// Returns whether the trial of Python stacks is decided. That is so once a stack was read, or the reader has failed.
     fn is_stack_sampling_settled(&self) -> bool {
         // Without a cost there is no reader in this build.
         if self.stack_sampling_cost().is_none_or(|cost| cost.readings > cost.failed) {

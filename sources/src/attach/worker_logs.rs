@@ -44,7 +44,7 @@ impl LogPlace {
         }
     }
 
-    /// Opens the file that is at this place now: rotation replaces logs.
+    /// Opens the file that is at this place now, which may be another one after a rotation.
     fn open_current(&self, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
         match self {
             Self::Named(path) => process_files::open_named_regular(path, expected),

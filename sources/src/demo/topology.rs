@@ -34,7 +34,7 @@ pub(super) struct HopPlan {
 }
 
 impl HopPlan {
-    /// Returns whether the scheduler sends on it.
+    /// Returns whether the scheduler sends on this hop.
     pub(super) fn is_origin(&self) -> bool {
         self.id == HopId(0)
     }

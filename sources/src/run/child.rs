@@ -125,13 +125,13 @@ impl Child {
         }
     }
 
-    /// Asks it to exit with SIGTERM.
+    /// Sends SIGTERM to the child, which asks it to exit.
     pub fn ask_to_end(&self) {
         self.send_signal(Signal::TERM);
     }
 
-    /// Exit code as reported by a shell: 128 plus the signal number if it was ended by a signal. A child that does not exit within
-    /// `patience` is killed, after a message for `warn`.
+    /// Waits for the exit, and returns the exit code as reported by a shell: 128 plus the signal number if a signal ended the child. A
+    /// child that does not exit within `patience` is killed, after a message for `warn`.
     pub fn exit_code(&self, patience: Duration, warn: &dyn Fn(&str)) -> u8 {
         let until = Instant::now() + patience;
         loop {

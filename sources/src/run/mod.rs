@@ -85,7 +85,7 @@ impl Run {
         }
     }
 
-    /// Handles the exit of the child: no more sockets are moved, and the relay drains.
+    /// Begins the end of the run after the exit of the child. No more sockets are moved, and the relay drains.
     fn record_child_exit(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         self.is_ending = true;
         // Dropping the mover waits for its thread, so that the events below are complete.

@@ -97,7 +97,8 @@ impl<'a> Listener<'a> {
 }
 
 impl Located {
-    /// Finds the listeners of `engine`'s token path, or only those of hops named `wanted`.
+    /// Finds the listeners of `engine`'s token path, or only those of hops named `wanted`. Fails if there are none, or if they belong to
+    /// several users.
     pub fn find(engine: &Engine, wanted: Option<&str>) -> anyhow::Result<Self> {
         let mut names_by_listener: BTreeMap<Listener<'_>, Vec<String>> = BTreeMap::new();
         let mut left = Vec::new();

@@ -49,7 +49,7 @@ pub(crate) struct ThreadSamples {
 }
 
 impl ThreadSamples {
-    /// Bounds names and counts: a function cannot have more hits than its thread has samples.
+    /// Bounds the names and counts of functions. A function cannot have more hits than its thread has samples.
     fn limit_lengths(&mut self) {
         let ThreadStacks { samples, functions, .. } = &mut self.stacks;
         functions.truncate(MAX_FUNCTIONS);

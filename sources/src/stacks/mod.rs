@@ -60,7 +60,7 @@ struct UnstartedReceiver {
 }
 
 impl StackReader {
-    /// Starts the process, which samples nothing yet. Starts no thread, see `ReaderState::unstarted`.
+    /// Starts the process, which samples nothing yet. Starts no thread, because a thread started now would keep tokengap's rights.
     pub(crate) fn start(hertz: u32) -> anyhow::Result<Self> {
         let failed = "cannot start the process that reads Python stacks";
         let (socket, child_end) = UnixStream::pair().context(failed)?;

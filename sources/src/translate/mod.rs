@@ -172,7 +172,8 @@ impl Translator {
         Err(refused.unwrap_or(Refused { reason: "codec", detail: "no engine is known".to_owned() }))
     }
 
-    /// Reads a message from one scheduler to another from its first parts; it has `part_count`.
+    /// Reads a message from one scheduler to another from its first parts. The whole message has `part_count` parts. `None` if it is no
+    /// such message.
     pub(crate) fn read_pair_message(&self, parts: &[Excerpt<'_>], part_count: u64) -> Option<PairMessage> {
         self.formats.iter().find_map(|format| (format.read_pair_message)(parts, part_count))
     }

@@ -45,7 +45,7 @@ impl Clock {
         phases[index]
     }
 
-    /// Length of the pause that is due now, after which the next one is planned; zero if none is.
+    /// Returns the length of the pause that is due now, and plans the next one. Zero if no pause is due.
     pub(super) fn take_due_pause(&mut self) -> Duration {
         if !self.script.pauses || Instant::now() < self.next_pause {
             return Duration::ZERO;
