@@ -47,9 +47,10 @@ impl ImportedRun {
             self.recorder =
                 Some(Recorder::create(&path, &header, RecordOptions { force, ..RecordOptions::offline() })?);
         }
+        // The first event causes no tick. It only sets the time of the first tick.
         let following_tick = MonoNs(event.at.0.saturating_add(TICK_NS));
         if event.at >= *self.next_tick.get_or_insert(following_tick) {
-            // Before the event, as in a live run.
+            // The tick comes before the event, as in a live run.
             self.tick(event.at);
             self.next_tick = Some(following_tick);
         }
@@ -60,7 +61,7 @@ impl ImportedRun {
         Ok(())
     }
 
-    /// Lets the analysis look for findings at this time, and records that.
+    /// Lets the analysis look for findings at this time, and writes the tick to the recording, if there is one.
     fn tick(&mut self, now: MonoNs) {
         self.analysis.tick(now);
         if let Some(recorder) = &mut self.recorder {
@@ -69,7 +70,8 @@ impl ImportedRun {
     }
 }
 
-/// Reads all files, and begins a recording if requested. `show_progress` is called after each step.
+/// Analyses all files, and writes a recording if there is a `target`. Calls `show_progress` after each step. Fails if the import cannot
+/// start, the recording cannot be created, or no line was recognised.
 pub fn import_logs(
     paths: &[PathBuf],
     options: ImportOptions,
@@ -96,6 +98,7 @@ pub fn import_logs(
         return Err(error.into());
     }
     import.check_any_recognised()?;
+    // The events after the last tick are judged, too.
     run.tick(run.analysis.ledger().now());
     let mut notes = import_notes(import.stats(), zone.as_ref());
     notes.extend(import.describe_unread_kinds().into_iter().map(|kind| format!("log: {kind}")));
@@ -115,7 +118,7 @@ pub fn import_logs(
     Ok(run)
 }
 
-/// Describes the assumptions made and the lines not read.
+/// Describes the assumptions made and the lines not read. Each kind of line is mentioned only if there are any.
 fn import_notes(stats: &ImportStats, zone: Option<&TimeZone>) -> Vec<String> {
     let mut notes = vec![format!(
         "log: {} in {}, {} of a known form, {} of unknown form",
@@ -125,14 +128,14 @@ fn import_notes(stats: &ImportStats, zone: Option<&TimeZone>) -> Vec<String> {
         count(stats.unknown)
     )];
     // Full rids are needed only for truncated ones.
-    let cut = stats.rids_completed + stats.rids_ambiguous + stats.rids_incomplete;
-    let evicted = if cut > 0 { stats.rids_evicted } else { 0 };
+    let truncated_rids = stats.rids_completed + stats.rids_ambiguous + stats.rids_incomplete;
+    let evicted = if truncated_rids > 0 { stats.rids_evicted } else { 0 };
     let zone = match zone {
         Some(zone) => zone.iana_name().map_or_else(|| String::from("the given zone"), str::to_owned),
         None => String::from("UTC"),
     };
     let offsets = stats.offsets.iter().map(String::as_str).collect::<Vec<_>>().join(" and ");
-    for (n, what) in [
+    for (amount, description) in [
         (stats.zone_assumed, format!("have no time zone and were read as {zone} (--timezone)")),
         (
             stats.zone_derived,
@@ -158,8 +161,8 @@ fn import_notes(stats: &ImportStats, zone: Option<&TimeZone>) -> Vec<String> {
         ),
         (evicted, String::from("full rids were evicted before truncated ones could be matched")),
     ] {
-        if n > 0 {
-            notes.push(format!("log: {} {what}", count(n)));
+        if amount > 0 {
+            notes.push(format!("log: {} {description}", count(amount)));
         }
     }
     if let Some(why) = stats.rejected_uncounted_why {

@@ -57,16 +57,20 @@ impl<'r> Playback<'r> {
         self.player.has_ended
     }
 
-    /// Plays from an earlier block on, in order to reach `to` with a new analysis.
+    /// Plays from an earlier block on, in order to reach `to` with a new analysis. The caller starts that analysis.
     fn restart_before(&mut self, to: MonoNs) {
         let block = first_block_to_replay(self.recording, to);
         self.reader = self.recording.reader_at(block);
-        self.player.start_from((block > 0).then(|| self.recording.blocks()[block].from));
+        // A start at a later block is reported, because the analysis lacks what came before.
+        let later_start = (block > 0).then(|| self.recording.blocks()[block].from);
+        self.player.start_from(later_start);
         self.next = MonoNs::default();
+        // The new analysis shows each finding again.
         self.known.clear();
     }
 
-    /// Notes when each finding is shown for the first time. Pauses there if the user seeks the next finding; at the worst of several.
+    /// Notes when each finding is shown for the first time. If the user seeks the next finding, playback pauses at a new one. Of several
+    /// new findings, the worst counts as the one that was sought.
     fn note_new_findings(&mut self, session: &Session) {
         let now = session.analysis().ledger().now();
         let mut worst_new: Option<&Finding> = None;
@@ -77,7 +81,7 @@ impl<'r> Playback<'r> {
             }
             self.first_shown.entry(key.clone()).or_insert(now);
             self.known.insert(key);
-            // They come worst first.
+            // The analysis lists the worst finding first.
             worst_new.get_or_insert(finding);
         }
         if let Some(finding) = worst_new
@@ -103,7 +107,7 @@ impl Source for Playback<'_> {
             return Flow::Idle;
         }
         loop {
-            let at = match self.reader.next() {
+            let played_to = match self.reader.next() {
                 Ok(Some(Record::Event(event))) => {
                     session.process_event(&event);
                     event.at
@@ -113,6 +117,7 @@ impl Source for Playback<'_> {
                     self.note_new_findings(session);
                     at
                 }
+                // The recording read both when it was opened.
                 Ok(Some(Record::Anchor(_) | Record::Closing(_))) => continue,
                 Ok(None) => {
                     if self.player.seeks_finding() {
@@ -131,9 +136,9 @@ impl Source for Playback<'_> {
                     return Flow::Busy;
                 }
             };
-            if at >= self.next {
-                self.next = MonoNs(at.0.saturating_add(STEP_NS));
-                self.player.advance_to(at);
+            if played_to >= self.next {
+                self.next = MonoNs(played_to.0.saturating_add(STEP_NS));
+                self.player.advance_to(played_to);
                 return Flow::Busy;
             }
         }
@@ -143,10 +148,10 @@ impl Source for Playback<'_> {
         self.is_stopped = true;
     }
 
-    /// Executes a command of the user, and remembers which finding a command for the previous one seeks.
+    /// Executes a command of the user. If the command seeks the previous finding, remembers which finding that is.
     fn play(&mut self, play: Play, analysis: &Analysis) {
         let mut shown_findings = Vec::new();
-        // When each of them was first shown.
+        // When each of `shown_findings` was first shown, in the same order.
         let mut shown_at = Vec::new();
         for finding in analysis.findings() {
             let key = FindingKey::from(finding);
@@ -208,7 +213,7 @@ fn first_block_to_replay(recording: &Recording, to: MonoNs) -> usize {
     for (index, block) in blocks[..until].iter().enumerate().rev() {
         records += u64::from(block.records) + u64::from(block.chunks);
         if records > MAX_REPLAYED {
-            // Without this block, unless it is the one with `to`.
+            // The start is the block after this one. The last block before `until` contains `to`, so it is needed in any case.
             return (index + 1).min(until - 1);
         }
     }

@@ -33,6 +33,7 @@ impl ClockBase {
 pub(super) struct Player {
     first: MonoNs,
     last: MonoNs,
+    /// Recorded time up to which the recording has been played.
     pub(super) at: MonoNs,
     speed: Speed,
     is_playing: bool,
@@ -42,6 +43,7 @@ pub(super) struct Player {
     clock_base: ClockBase,
     /// Set to seek backwards: replay from an earlier block up to this time.
     pub(super) restart: Option<MonoNs>,
+    /// Start of the analysed part; `None` if it is the start of the recording.
     since: Option<MonoNs>,
 }
 
@@ -62,7 +64,7 @@ impl Player {
         }
     }
 
-    /// Records that the recording has been played up to `at`.
+    /// Records that the recording has been played up to `at`. Ends a seek whose time is reached.
     pub(super) fn advance_to(&mut self, at: MonoNs) {
         self.at = self.at.max(at);
         if let Some(SeekTarget::Time(to)) = self.target
@@ -87,7 +89,7 @@ impl Player {
         self.clock_base = ClockBase::now(self.at);
     }
 
-    /// Returns whether the next record is due.
+    /// Returns whether the next record is due at `now`.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         let played_ns = self.at.since(self.clock_base.recorded) as f64 / self.speed.factor();
         let due = self.clock_base.real + Duration::from_nanos(played_ns as u64);
@@ -100,9 +102,9 @@ impl Player {
         self.target == Some(SeekTarget::Finding)
     }
 
-    /// Executes a command of the user.
+    /// Executes a command of the user. `findings_shown_at` are the times at which findings were first shown.
     pub(super) fn execute_command(&mut self, command: Play, findings_shown_at: &[MonoNs]) {
-        // Otherwise a pause, or the time at another speed, would count as time to catch up with.
+        // Without a new base, a pause or the time at another speed would count as time to catch up with.
         self.reset_clock();
         match command {
             Play::Toggle => self.toggle_playing(),
@@ -129,7 +131,7 @@ impl Player {
         }
     }
 
-    /// Pauses or continues. Aborts a seek; at the end, plays from the beginning.
+    /// Pauses or continues. During a seek, aborts the seek and pauses. At the end of the recording, plays from the beginning.
     fn toggle_playing(&mut self) {
         if self.target.is_some() {
             self.pause();
@@ -148,7 +150,7 @@ impl Player {
             wall_ns,
             speed: self.speed,
             doing: self.state(),
-            since_ns: self.since.map(|since| since.since(self.first)),
+            since_ns: self.since.map(|start| start.since(self.first)),
             sought: None,
         }
     }
@@ -183,12 +185,13 @@ impl Player {
         self.end_seek();
     }
 
+    /// Ends a seek that has reached its target or is aborted. Playback goes on from here at the chosen speed.
     fn end_seek(&mut self) {
         self.target = None;
         self.reset_clock();
     }
 
-    /// Measures the playback speed from the current time on.
+    /// Measures the playback speed from the current position on.
     fn reset_clock(&mut self) {
         self.clock_base = ClockBase::now(self.at);
     }

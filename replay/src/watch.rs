@@ -25,7 +25,9 @@ const WAITING_SECTIONS: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Silence after which a source counts as lost. It normally sends ten sections a second.
 const SILENT: Duration = Duration::from_secs(15);
+/// Pause before the first new attempt to connect. Each failure in a row doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// Maximum pause between two attempts to connect.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Interval of requests for the engines of a source.
 const ENGINES_INTERVAL: Duration = Duration::from_secs(2);
@@ -111,7 +113,7 @@ pub struct RemoteRuns {
 }
 
 impl RemoteRuns {
-    /// Follows all sources on one thread. Returns the first run of each.
+    /// Follows all sources on one thread. Returns the first run of each source. [`Self::next_run`] returns the runs of further engines.
     pub fn start(sources: Vec<RemoteOptions>) -> io::Result<(Self, Vec<RemoteRun>)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let (add_run, further) = unbounded_channel();
@@ -134,7 +136,7 @@ impl RemoteRuns {
         Ok((Self { further }, runs))
     }
 
-    /// Run of a further engine of a source, if one was found.
+    /// Run of a further engine of a source; `None` if no other one was found since the last call.
     pub fn next_run(&mut self) -> Option<RemoteRun> {
         self.further.try_recv().ok()
     }
@@ -151,7 +153,7 @@ impl RemoteRun {
         self.target.engine.get()
     }
 
-    /// Name of the engine, if the source has several or the user named it.
+    /// Name of the engine, if the source has several engines or the user named this one. `None` if the address alone identifies the run.
     pub fn engine_name(&self) -> Option<&str> {
         let is_needed = self.target.is_one_of_several.load(Ordering::Relaxed);
         if is_needed { self.engine().map(|engine| engine.name.as_str()) } else { None }
@@ -216,6 +218,7 @@ async fn follow_all_engines(first: RunTarget, events: Sender<RemoteEvent>, add_r
             first.is_one_of_several.store(true, Ordering::Relaxed);
             let (sender, events) = channel(WAITING_SECTIONS);
             let target = first.of_engine(engine);
+            // Fails once nobody asks for further runs any more.
             if add_run.send(RemoteRun { target: target.clone(), events }).is_err() {
                 return;
             }
@@ -229,8 +232,9 @@ async fn follow_all_engines(first: RunTarget, events: Sender<RemoteEvent>, add_r
     }
 }
 
-/// The source's engines, according to its health.
+/// Reads the source's engines from its health. Of a list that is too long, only the beginning is read, which is then no valid JSON.
 async fn read_engines(target: &RunTarget) -> anyhow::Result<Vec<RemoteEngine>> {
+    // Kept until the body is read: dropping it closes the connection.
     let mut connection = JoinSet::new();
     let mut body = send_request(target, "/healthz", &mut connection).await?.into_body();
     let mut text = Vec::new();
@@ -244,7 +248,7 @@ async fn read_engines(target: &RunTarget) -> anyhow::Result<Vec<RemoteEngine>> {
     Ok(engines.filter_map(RemoteEngine::from_health).collect())
 }
 
-/// Connects repeatedly until the receiver is dropped.
+/// Connects repeatedly until the receiver of `events` is dropped. Reports the end of each connection with its reason.
 async fn follow_run(target: RunTarget, events: Sender<RemoteEvent>) {
     let mut pause = FIRST_PAUSE;
     while !events.is_closed() {
@@ -254,8 +258,8 @@ async fn follow_run(target: RunTarget, events: Sender<RemoteEvent>) {
         if is_reached {
             pause = FIRST_PAUSE;
         }
-        let why = ended.map_or_else(|error| error.to_string(), |()| "the source closed the connection".to_owned());
-        if events.send(RemoteEvent::Down(why)).await.is_err() {
+        let reason = ended.map_or_else(|error| error.to_string(), |()| "the source closed the connection".to_owned());
+        if events.send(RemoteEvent::Down(reason)).await.is_err() {
             return;
         }
         sleep(pause).await;
@@ -263,7 +267,8 @@ async fn follow_run(target: RunTarget, events: Sender<RemoteEvent>) {
     }
 }
 
-/// Reads the recording until the connection ends. Sets `is_reached` once the source has answered with it.
+/// Reads the recording until the connection ends, and passes its sections to `events`. Sets `is_reached` once the source has answered with
+/// the recording. `Ok` if the source closed the connection, or nobody receives events any more.
 async fn read_run(target: &RunTarget, events: &Sender<RemoteEvent>, is_reached: &mut bool) -> anyhow::Result<()> {
     // Dropped at the end of this function, which closes the connection.
     let mut connection = JoinSet::new();
@@ -297,8 +302,8 @@ async fn read_run(target: &RunTarget, events: &Sender<RemoteEvent>, is_reached: 
     }
 }
 
-/// Connects to the target and requests `path`. `connection` gets the task that transfers the bytes: the response's body arrives only while
-/// it exists.
+/// Connects to the target and requests `path`. `connection` gets the task that transfers the bytes. The response's body arrives only while
+/// `connection` exists.
 async fn send_request(
     target: &RunTarget,
     path: &str,
@@ -316,7 +321,7 @@ async fn send_request(
     response.map_err(|error| describe_http_error(&error))
 }
 
-/// Explains a response other than the recording.
+/// Returns an error with the reason and the remedy if the response is not the recording.
 fn check_status(response: &Response<Incoming>, target: &RunTarget) -> anyhow::Result<()> {
     match response.status() {
         StatusCode::OK => Ok(()),

@@ -28,7 +28,7 @@ pub fn account_of_process(pid: u32) -> anyhow::Result<Account> {
     parse_account(&status).with_context(|| format!("process {pid} runs with the rights of several users"))
 }
 
-/// User and group of a process whose real, effective, saved and file system ids are the same.
+/// User and group of a process from its status. `None` if its real, effective, saved and file system ids are not the same.
 fn parse_account(status: &[u8]) -> Option<Account> {
     Some(Account { user: kernel::only_id(status, "Uid:")?, group: kernel::only_id(status, "Gid:")? })
 }
@@ -58,6 +58,7 @@ fn shares_mounts_and_root(pid: u32) -> io::Result<bool> {
     Ok(their_root.dev() == our_root.dev() && their_root.ino() == our_root.ino())
 }
 
+/// Path of a socket file; `None` for an abstract name or a TCP address.
 fn socket_path(endpoint: &Endpoint) -> Option<&Path> {
     if let Endpoint::Path(path) = endpoint { Some(path) } else { None }
 }
@@ -107,7 +108,7 @@ struct SocketOwners {
     socket: Option<u32>,
 }
 
-/// Owners of the socket file `path` and of its folder, which must exist.
+/// Owners of the socket file `path` and of its folder. `None` if the folder cannot be opened.
 fn socket_owners(path: &Path) -> Option<SocketOwners> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let folder = Folder::open(parent, parent).ok()?;
@@ -115,7 +116,8 @@ fn socket_owners(path: &Path) -> Option<SocketOwners> {
     Some(SocketOwners { folder: folder.metadata().ok()?.uid(), socket: socket.map(|socket| socket.owner_uid()) })
 }
 
-/// Group of a user in the text of `/etc/passwd`. The group of a file is no evidence: its folder may determine it.
+/// Group of a user in the text of `/etc/passwd`; `None` for a user without an entry. The group of a socket file is not used, because its
+/// folder may determine it.
 fn primary_group(passwd: &str, user: u32) -> Option<u32> {
     if user == ROOT {
         return Some(ROOT);

@@ -13,6 +13,9 @@ use zmq_tap::splice::Folder;
 /// Message of the guard once it is watching.
 pub const READY: &[u8] = b"watching\n";
 
+/// Message to the guard that everything was restored.
+const DONE: &[u8] = b"done\n";
+
 /// Handle of the guard. Drop it after everything has been restored.
 #[derive(Debug)]
 pub struct Guard {
@@ -53,7 +56,7 @@ impl Guard {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let started = command.spawn();
         for folder in folders {
-            // Also if the start failed.
+            // Taken back even if the start failed, so that no other child inherits the folder.
             folder.set_inheritable(false).context("cannot take back a folder passed to the guard")?;
         }
         let mut process = started.context("cannot start the guard")?;
@@ -61,7 +64,7 @@ impl Guard {
         let mut message = [0; READY.len()];
         let has_answered = process.stdout.take().is_some_and(|mut out| out.read_exact(&mut message).is_ok());
         if !has_answered || message != READY {
-            // It may have exited by itself.
+            // Both fail if the guard has exited by itself.
             let _ = process.kill();
             let _ = process.wait();
             bail!("the guard is not running: without it, a crash of tokengap would leave the engine's sockets moved");
@@ -76,9 +79,9 @@ impl Drop for Guard {
         // Without this message, the guard would treat the end of the pipe as a kill.
         if let Some(mut pipe) = self.pipe.take() {
             // A guard that has exited already needs no message.
-            let _ = pipe.write_all(b"done\n");
+            let _ = pipe.write_all(DONE);
         }
-        // It ends at the message, and is reaped here.
+        // The guard ends at the message, and is reaped here.
         let _ = self.process.wait();
     }
 }

@@ -108,7 +108,7 @@ impl Tap {
         let http_pairs = tap.served.iter().flatten().count();
         let has_one_zmq_hop = http_pairs + 1 == tap.served.len();
         if has_one_zmq_hop {
-            // It must end at the process that responds to the clients. Every second entry is a backward direction.
+            // The only ZMQ hop must end at the process that responds to the clients. Every second entry is a backward direction.
             for forward in tap.hops.tapped.iter_mut().step_by(2) {
                 forward.is_only_zmq_hop = true;
             }
@@ -150,7 +150,7 @@ impl Tap {
         self.translator.forms()
     }
 
-    /// Reports the properties of the engine behind the relay, and completes them by those found in frames.
+    /// Sets the properties of the engine behind the relay. The next poll reports them, and frames complete them.
     pub(crate) fn set_engine(&mut self, engine: Engine) {
         self.translator.set_engine(engine);
     }
@@ -176,12 +176,14 @@ impl Tap {
                 let hop = hop_id(pair, direction);
                 let at = MonoNs::now();
                 self.hops.announce_hop(hop, at, sink);
+                // The text of responses is compared with output only, so missed requests do not matter to clients.
                 let has_output = !self.hops.tapped[usize::from(hop.0)].hop.carries_requests;
-                let served = self.served.iter_mut().flatten().filter(|_| has_output);
+                let servers_to_tell = self.served.iter_mut().flatten().filter(|_| has_output);
                 let missed = Missed { hop: Some(hop), count, cause };
-                report_missed(missed, at, served.map(|served| &mut served.clients), sink);
+                report_missed(missed, at, servers_to_tell.map(|served| &mut served.clients), sink);
             }
             Observed::Opened(at) => {
+                // A hop without known ends is announced once a message names them.
                 if self.hops.tapped[usize::from(forward.0)].hop.ends.is_some() {
                     self.hops.announce_hop(forward, at, sink);
                 }
@@ -189,6 +191,7 @@ impl Tap {
             Observed::Rejected(direction) => {
                 let tapped = &mut self.hops.tapped[usize::from(hop_id(pair, direction).0)];
                 tapped.rejected += 1;
+                // Logged once, since peers connect again and again. The report has the total.
                 if tapped.rejected == 1
                     && let Some(rejection) = describe_rejection(direction, tapped)
                 {
@@ -197,6 +200,7 @@ impl Tap {
             }
             Observed::Unread(direction, why) => self.warn_unreadable(hop_id(pair, direction), &why),
             Observed::Closed { why, .. } => tracing::info!(pair, lane, "connection closed: {why}"),
+            // Refusals were counted above. The other two come from pairs that speak HTTP.
             Observed::Refused | Observed::Passed { .. } | Observed::HeldUp => {}
         }
     }
@@ -212,7 +216,7 @@ impl Tap {
         tapped.refused += 1;
     }
 
-    /// Warns about a peer that does not speak ZMTP, or encrypts it, once for each hop and reason.
+    /// Warns about a peer that does not speak ZMTP, or encrypts it, once for each hop and reason. Keeps the warning for the report.
     fn warn_unreadable(&mut self, hop: HopId, why: &Unread) {
         let tapped = &self.hops.tapped[usize::from(hop.0)];
         let message =
@@ -223,7 +227,7 @@ impl Tap {
         }
     }
 
-    /// Decodes a message and emits it: as requests, if its hop carries those, or else as a frame of output.
+    /// Decodes a message and emits it. On a hop that carries requests, it is emitted as requests, on any other as a frame of output.
     fn translate_frame(&mut self, frame: RelayedFrame, payload: &Payload, sink: &mut dyn FnMut(&Event<'_>)) {
         let RelayedFrame { id, read_at: at, written_at, bytes } = frame;
         // Declared here, because `parts` borrows from one of them. A single part needs no allocation.
@@ -245,16 +249,17 @@ impl Tap {
             return self.emit_requests(frame, parts, sink);
         }
         // Clocks of two machines are not comparable.
-        let by = match hop.pair.listen {
+        let observed_by = match hop.pair.listen {
             Endpoint::Path(_) | Endpoint::Abstract(_) => ObservedBy::LocalSend,
             Endpoint::Tcp { .. } => ObservedBy::RemoteSend,
         };
-        let message = ObservedMessage { source: id, at, forwarded: Some(written_at), bytes, parts, by };
+        let forwarded = Some(written_at);
+        let message = ObservedMessage { source: id, at, forwarded, bytes, parts, by: observed_by };
         let clients = self.served.iter_mut().flatten().map(|served| &mut served.clients);
         self.translator.translate_message(message, &mut self.hops, clients, sink);
     }
 
-    /// Emits the requests in a message to the scheduler. `parts`: its parts, or why they were not kept.
+    /// Emits the requests in a message to the scheduler. `parts` are its parts, or the reason why they were not kept.
     fn emit_requests(
         &mut self,
         frame: RelayedFrame,
@@ -297,8 +302,8 @@ impl Served {
         let server = &mut self.clients.server;
         // If neither side ended the connection, the relay did, and the outcome of the last response is unknown.
         if let Observed::Closed { at, first, .. } = what {
-            if let (Some(mut reader), Some(first)) = (self.connections.remove(&lane), first) {
-                let end = match first {
+            if let (Some(mut reader), Some(ended_by)) = (self.connections.remove(&lane), first) {
+                let end = match ended_by {
                     Direction::Forward => AnswerEnd::ClientLeft,
                     Direction::Backward => AnswerEnd::ServerLeft,
                 };
@@ -357,18 +362,18 @@ fn limit_warnings(stats: &RelayStats) -> impl Iterator<Item = String> {
     warnings.into_iter().filter_map(|(count, warning)| (count > 0).then_some(warning))
 }
 
-/// Text about the handshakes that the sending side of `direction` refused.
+/// Describes the handshakes that the sending side of `direction` refused. `None` if it refused none.
 fn describe_rejection(direction: Direction, tapped: &Tapped) -> Option<String> {
     let Pair { listen, upstream } = &tapped.hop.pair;
-    let by = match direction {
+    let refuser = match direction {
         Direction::Forward => format!("a sender at {listen}"),
         Direction::Backward => format!("the receiver at {upstream}"),
     };
     let count = tapped.rejected;
-    (count > 0).then(|| format!("{by} refused {count} ZMTP handshakes: does it accept tokengap's address?"))
+    (count > 0).then(|| format!("{refuser} refused {count} ZMTP handshakes: does it accept tokengap's address?"))
 }
 
-/// Hop id of one direction. Each pair has two hops, in the order of the pairs.
+/// Hop id of one direction of a pair. Each pair has two ids: an even one for the forward direction, and the next one for the backward.
 fn hop_id(pair: u16, direction: Direction) -> HopId {
     HopId(pair * 2 + u16::from(direction == Direction::Backward))
 }

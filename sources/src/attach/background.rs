@@ -56,8 +56,8 @@ impl<'a> StartUp<'a> {
         Self { signals, deadline }
     }
 
-    /// Runs this work on a thread of its own and waits for its result. `None` if a signal or the end of `--duration` came first: the work may
-    /// be blocked for good, and is left behind.
+    /// Runs this work on a thread of its own and waits for its result. `None` if a signal or the end of `--duration` came first. The work
+    /// may then be blocked for good, and is left behind.
     pub fn wait_for_result_of<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,

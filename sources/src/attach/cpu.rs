@@ -15,7 +15,9 @@ use super::lanes::{Lanes, Sink};
 
 /// Number of threads sampled often: the main thread, libzmq's and the next few, which move frames.
 const THREADS_OF_THE_PATH: usize = 8;
+/// Maximum number of threads sampled per process.
 const MAX_THREADS: usize = 256;
+/// Interval for the threads on the path while frames flow.
 const FAST_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval for the other threads and event loops, and for the threads on the path while no frames flow.
 const SLOW_INTERVAL: Duration = Duration::from_secs(1);
@@ -36,7 +38,9 @@ struct WatchedProcess {
     role: &'static str,
     pid: u32,
     io_threads: Vec<u32>,
+    /// Samples the threads that move frames.
     path: CpuSampler,
+    /// Samples all other threads.
     others: CpuSampler,
 }
 
@@ -83,7 +87,7 @@ impl CpuWatch {
         let are_frames_late =
             oldest_sent_at.is_some_and(|sent_at| MonoNs::now().since(sent_at) >= FAST_INTERVAL.as_nanos() as u64);
         let receivers = SampledReceivers { lanes, are_frames_late };
-        // An exited process keeps its past samples but is not sampled again.
+        // Samples each process, and removes those that have exited.
         self.processes.retain_mut(|process| process.sample_threads(scope, &poll_uses, receivers, sink));
     }
 }
@@ -97,8 +101,8 @@ struct SampledReceivers<'a> {
 }
 
 impl SampledReceivers<'_> {
-    /// Why a thread that receives frames did not run. `None` if it did, or receives none. While no frame is late, a thread that did not run at
-    /// all is only checked for being stopped: connections may wait for it instead, and that is cheap to read.
+    /// Why a thread that receives frames did not run. `None` if it did, or receives none. While no frame is late, a thread that did not run
+    /// at all is only checked for being stopped, which is cheap to read: connections may wait for it instead of frames.
     fn reason_not_running(self, id: ThreadId, thread: &ThreadUse, interval_ns: u64) -> Option<Away> {
         if !self.lanes.is_receiver(id) {
             None
@@ -141,7 +145,7 @@ impl WatchedProcess {
         true
     }
 
-    /// Emits an event per thread of the sample but those in `skipped_tids`. A receiver that did not run is asked why.
+    /// Emits an event per thread of the sample but those in `skipped_tids`. The event of a receiver that did not run says why.
     fn emit_threads(
         &self,
         sample: &ProcessSample,
@@ -152,7 +156,7 @@ impl WatchedProcess {
     ) {
         for thread in sample.threads.iter().filter(|thread| !skipped_tids.contains(&thread.tid)) {
             let id = ThreadId { pid: self.pid, tid: thread.tid };
-            // Those known from discovery, and by the name that libzmq gives them those that started later.
+            // Discovery knows the I/O threads that ran then. Later ones are recognised by the name that libzmq gives them.
             let part = if thread.tid == self.pid {
                 ThreadPart::Main
             } else if self.io_threads.contains(&thread.tid) || thread.name.starts_with("ZMQbg/IO") {
@@ -161,7 +165,7 @@ impl WatchedProcess {
                 ThreadPart::Other
             };
             let away = receivers.and_then(|receivers| receivers.reason_not_running(id, thread, sample.interval_ns));
-            let what = CpuSample {
+            let cpu_sample = CpuSample {
                 thread: id,
                 role: self.role,
                 name: &thread.name,
@@ -173,7 +177,7 @@ impl WatchedProcess {
                 poll: poll_uses.get(&id).copied(),
                 away: away.as_ref().map(|away| event::Away { state: away.state, place: &away.waits_in }),
             };
-            sink(&Event::new(sample.at, What::Cpu(what)));
+            sink(&Event::new(sample.at, What::Cpu(cpu_sample)));
         }
     }
 }
@@ -208,7 +212,7 @@ fn read_poll_counters(probe: &Probe) -> HashMap<ThreadId, PollCounters> {
         if thread.epolls == 0 {
             continue;
         }
-        // The kernel side adds a poll when it returns. One that has not returned yet counts up to now.
+        // The kernel side adds a poll when it returns. One that has not returned yet counts from its start, `poll_ns`, up to now.
         let is_polling = thread.polling == 1;
         let unfinished_ns = if is_polling { at.0.saturating_sub(thread.poll_ns) } else { 0 };
         let polled_ns = thread.polled_ns + unfinished_ns;
@@ -232,7 +236,7 @@ fn poll_uses_between(
 }
 
 impl PollCounters {
-    /// Use of the event loop between two readings of its counters.
+    /// Use of the event loop between an earlier reading of its counters and this one.
     fn use_since(&self, before: &Self) -> PollUse {
         let interval_ns = self.at.since(before.at);
         PollUse {

@@ -73,7 +73,7 @@ pub(super) struct Delivery<'d> {
 }
 
 impl Delivery<'_> {
-    /// Passes an observation on to the runs that receive those of its process.
+    /// Passes an observation on to the runs that receive the observations of its process.
     pub(super) fn deliver_observation(&mut self, observation: &Observation<'_>) {
         if let Some(at) = time_of(observation) {
             self.counts.last_at = Some(at);
@@ -114,8 +114,8 @@ impl Delivery<'_> {
         }
     }
 
-    /// Divides lost observations, of which the kernel side knows only the total, among the runs by their recent traffic. A run whose share is 0
-    /// is told so, too: it may have lost some nevertheless.
+    /// Divides lost observations among the runs by their recent traffic, because the kernel side knows only the total. A run whose share is
+    /// 0 gets a loss of 0, because it may have lost some nevertheless.
     fn deliver_losses(&mut self, cause: Loss, count: u64) {
         // A run without an engine misses nothing.
         let mut observing_runs = Vec::new();

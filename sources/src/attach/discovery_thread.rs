@@ -50,8 +50,9 @@ pub(super) struct DiscoveryThread {
     /// Number of searches that failed.
     failures: u64,
     ports: Arc<Mutex<KnownPorts>>,
-    /// Begin of the search that is under way.
+    /// Start of the current search; `None` between searches.
     search_began: Arc<Mutex<Option<Instant>>>,
+    /// Dropped to end the thread.
     _stop: Sender<()>,
 }
 
@@ -204,6 +205,7 @@ struct Search {
     /// Processes whose files were read.
     already_read: BTreeSet<ProcessId>,
     ports: Arc<Mutex<KnownPorts>>,
+    /// Start of the current search; `None` between searches.
     began: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -229,6 +231,7 @@ impl Search {
                 }
             }
             *self.began.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            // Sends the updates up to the first that fails, which means that the receiver was dropped.
             if updates.into_iter().any(|update| sender.send(update).is_err()) {
                 return;
             }
@@ -307,7 +310,7 @@ impl Search {
         let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         ports.found.retain(|pid, _| self.already_read.iter().any(|id| id.pid == *pid));
         pids_to_look_up.extend(ports.wanted.values().flatten());
-        // Not held while files of other processes are read: the run loop takes this lock.
+        // Released while files of other processes are read, because the run loop takes this lock.
         drop(ports);
         self.publish_ports(pids_to_look_up);
     }

@@ -28,6 +28,9 @@ use crate::translate::Clients;
 /// Maximum number of connections parsed concurrently; writes on others are counted in `left_out`.
 const MAX_CONNECTIONS: usize = 16_384;
 
+/// Flag of a trace that its caller samples (`sampled` in W3C Trace Context).
+const SAMPLED_FLAG: u32 = 1;
+
 /// A connection whose bytes tell nothing about responses.
 #[derive(Debug)]
 struct UselessConnection {
@@ -78,7 +81,13 @@ impl UnknownSpans {
             None => {}
         }
         let CallerSpan { trace_id: [trace_id_high, trace_id_low], span_id: parent_id, flags, .. } = caller;
-        (parent_id != 0).then_some(TraceParent { trace_id_high, trace_id_low, parent_id, is_sampled: flags & 1 != 0 })
+        // Id 0 stands for no span, or for one that cannot be read.
+        (parent_id != 0).then_some(TraceParent {
+            trace_id_high,
+            trace_id_low,
+            parent_id,
+            is_sampled: flags & SAMPLED_FLAG != 0,
+        })
     }
 
     /// Lines for the report about headers that were not read.
@@ -130,7 +139,8 @@ struct ClientConnection {
 }
 
 impl ClientConnection {
-    /// A new connection. `unknown_arrival`: why the arrival of its request may be unknown, if arrivals are observed.
+    /// A new connection. `unknown_arrival` is the reason to report for a request whose arrival is unknown. `None` if arrivals are not
+    /// observed.
     fn new(is_of_frontend: bool, unknown_arrival: Option<UnknownArrival>) -> Self {
         let reader = if is_of_frontend { ResponseReader::of_frontend() } else { ResponseReader::default() };
         let mut reader = reader.with_protocols(engines::PROTOCOLS);
@@ -185,8 +195,8 @@ impl Egress {
         }
     }
 
-    /// Starts observing the writes of a process that answers clients; must run before its messages are observed.
-    /// Returns whether they are observed; not if it has no client that it serves through a socket. An error says why they cannot be.
+    /// Starts observing the writes of a process that answers clients. Must run before its messages are observed. Returns whether its writes
+    /// are observed: false if it serves no client through a socket. An error says why they cannot be observed.
     pub(super) fn observe_serving(
         &mut self,
         probe: &mut Probe,
@@ -217,7 +227,7 @@ impl Egress {
             let listening = ListeningPorts { ports: client_ports, ..*listening };
             self.observes_arrivals |= probe.observe_arrivals(pid, listening).map_err(|error| error.to_string())?;
         }
-        // A frontend may have had its process id.
+        // A frontend that has exited may have had this process id.
         self.frontends.observed.remove(&pid);
         if is_observed && let Some(plane) = request_plane {
             self.plane = Some(plane);
@@ -227,7 +237,7 @@ impl Egress {
         Ok(is_observed)
     }
 
-    /// Observes frontends between a server and its clients.
+    /// Observes frontends between a server and its clients. Does nothing for an engine without a request plane.
     pub(super) fn watch_frontends(&mut self, run: RunId, engine: &Engine, node: &mut Node) {
         if self.plane.is_some() {
             self.frontends.observe_new_frontends(run, engine, node);
@@ -235,7 +245,7 @@ impl Egress {
         }
     }
 
-    /// Also follows the log of a worker. Waits until it is open only if the ring is not read yet.
+    /// Also follows the log of a worker. Waits until the log is open, unless the ring is read already: opening may block.
     pub(super) fn follow_log(&mut self, log: &Path, is_ring_read: bool) -> std::io::Result<()> {
         if is_ring_read { self.logs.follow_later(log) } else { self.logs.follow_log(log) }
     }
@@ -274,6 +284,7 @@ impl Egress {
         let at = MonoNs(record.head.at_ns);
         let socket = record.head.socket;
         if record.kind == Kind::Read {
+            // Reads matter only on a request plane.
             let Some(plane) = self.plane else { return };
             if !plane.cancels(record.payload) {
                 self.requests.read_record(record, plane, &mut self.clients.server);

@@ -87,7 +87,7 @@ pub enum EngineState {
 }
 
 impl EngineState {
-    /// Word for it in reports.
+    /// Word for the state in reports.
     pub fn word(self) -> &'static str {
         match self {
             Self::Attached => "live",
@@ -152,7 +152,7 @@ impl EngineRuns {
         Ok((runs, first))
     }
 
-    /// States which engines are not watched because of the limit, if it is reached.
+    /// States which engines are not watched because of the limit of engines. `None` if there are none.
     pub fn limit_note(&self) -> Option<String> {
         self.node.lock().limit_note()
     }
@@ -254,7 +254,7 @@ impl EngineRun {
         self.model.as_deref()
     }
 
-    /// States which engines are not watched because of the limit, if it is reached.
+    /// States which engines are not watched because of the limit of engines. `None` if there are none.
     pub fn limit_note(&self) -> Option<String> {
         self.node.lock().limit_note()
     }
@@ -294,8 +294,8 @@ impl EngineRun {
         let node = self.node.lock();
         // The other engines are still there, so the search works.
         let is_gone = self.ended > 0 && node.has_several_runs();
-        let why = if is_gone { "it has not been started again" } else { node.discovery.obstacle() };
-        Some(why.to_owned())
+        let reason = if is_gone { "it has not been started again" } else { node.discovery.obstacle() };
+        Some(reason.to_owned())
     }
 
     /// Attaches to the engine that this run waits for, once one was found.
@@ -347,7 +347,7 @@ impl EngineRun {
         }
     }
 
-    /// Keeps the reason of a failed attach for the report. Attempts go on every [`RETRY_DELAY`], so the same reason is logged once.
+    /// Keeps the reason of a failed attach for the report, and logs it if it is new. Attempts go on every [`RETRY_DELAY`].
     fn note_failed_attach(&mut self, engine_name: &str, reason: String) {
         if self.refused.as_ref() != Some(&reason) {
             tracing::warn!("{engine_name}: {reason}; trying again every {} s", RETRY_DELAY.as_secs());
@@ -355,7 +355,7 @@ impl EngineRun {
         self.refused = Some(reason);
     }
 
-    /// Continues the run with a new attach.
+    /// Continues the run with a new attach. The run then no longer waits for an engine.
     fn begin_watching(&mut self, mut attach: Attach) {
         // A hop has the same id after a restart of the engine.
         attach.interpreter.lanes.paths.ids = self.ids.clone();
@@ -369,7 +369,7 @@ impl EngineRun {
         self.state = RunState::Watching(Box::new(attach));
     }
 
-    /// Notes the exit of the engine. From then on, an engine of its name continues this run. Looks only after changes of the processes.
+    /// Notes the exit of the engine. From then on, an engine of its name continues this run. Does nothing while no process has changed.
     fn note_exit(&mut self) {
         let change = self.node.lock().discovery.changes();
         // An exit is a change, so there is nothing to look for before the next one.
@@ -386,8 +386,8 @@ impl EngineRun {
         self.checked_change = Some(change);
     }
 
-    /// Leaves an engine that has exited, and processes that have turned out to be none. Then attaches to an engine that continues the run, if
-    /// one was found.
+    /// Leaves an engine that has exited, or processes that turned out to be no engine. Then attaches to an engine that continues the run,
+    /// if one was found.
     fn change_engine(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         let has_several_runs = self.node.lock().has_several_runs();
         if let Some(exited_at) = self.exited_at {
@@ -402,7 +402,7 @@ impl EngineRun {
         self.attach_when_found();
     }
 
-    /// Handles the exit of the engine: frames queued on its hops were never received.
+    /// Ends the watch of an engine that has exited. Emits the exit as an event, because frames queued on its hops were never received.
     fn end_engine(&mut self, exited_at: Instant, sink: &mut dyn FnMut(&Event<'_>)) {
         self.ended += 1;
         tracing::warn!("the engine exited (exit {} of {}); waiting for the next one", self.ended, self.name());
@@ -525,7 +525,7 @@ impl LiveSource for EngineRun {
             RunState::Waiting { .. } if self.is_stopping => return Flow::Ended,
             RunState::Waiting { .. } => Flow::Idle,
         };
-        // It ends unasked if the probe has failed, which all runs share.
+        // The attach ends without being asked if the probe has failed, which all runs share.
         if flow == Flow::Ended || self.is_stopping {
             return flow;
         }
@@ -538,7 +538,7 @@ impl LiveSource for EngineRun {
         flow
     }
 
-    /// Ends the run: what was observed until now is still read.
+    /// Ends the run. Observations made until now are still read.
     fn stop(&mut self) {
         self.is_stopping = true;
         if let RunState::Watching(attach) = &mut self.state {

@@ -15,13 +15,16 @@ const MAX_SETTLING: Duration = Duration::from_secs(20);
 /// Time after which the only processes that look like an engine are watched although no connection confirms it.
 const LONE_CANDIDATE_WAIT: Duration = Duration::from_secs(40);
 
+/// Default of [`EngineLimit`].
+const DEFAULT_MAX_ENGINES: u16 = 64;
+
 /// Maximum number of engines, each of which needs memory of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineLimit(pub u16);
 
 impl Default for EngineLimit {
     fn default() -> Self {
-        Self(64)
+        Self(DEFAULT_MAX_ENGINES)
     }
 }
 
@@ -55,7 +58,7 @@ impl EngineTraits {
     /// Traits of an engine whose processes, by pid, listen on these ports.
     fn with_ports(engine: &Engine, ports: &BTreeMap<u32, Ports>) -> Self {
         let port = discover::served_port(engine).or_else(|| lowest_client_port(engine, ports));
-        // Its command line chooses the name, which becomes a label and a part of file names.
+        // Truncated, because the engine's command line chooses the name, and it becomes a label and a part of file names.
         let model = discover::model_name(engine).map(|model| model.chars().take(MAX_MODEL_CHARS).collect::<String>());
         // An id of 0 is unknown.
         let network_namespace =
@@ -73,7 +76,7 @@ impl EngineTraits {
         }
     }
 
-    /// Whether both have the same name in the same network namespace.
+    /// Whether both have the same name in the same network namespace. If the namespace is unknown, they must have the same model.
     pub(super) fn has_same_address(&self, other: &Self) -> bool {
         if self.name != other.name || self.network_namespace != other.network_namespace {
             return false;
@@ -148,7 +151,7 @@ fn lowest_client_port(engine: &Engine, ports: &BTreeMap<u32, Ports>) -> Option<u
         let Some(Ok(listening)) = ports.get(&process.id.pid) else { continue };
         for &port in &listening.ports {
             let suffix = format!(":{port}");
-            // The engine's own messages come in there.
+            // The engine's own messages arrive at this port.
             let carries_messages = engine.hops.iter().any(|hop| hop.endpoint.ends_with(&suffix));
             if !carries_messages && lowest.is_none_or(|lowest| port < lowest) {
                 lowest = Some(port);
@@ -187,7 +190,7 @@ impl EngineSearch {
         Self { names, may_read_tokenizers, ..Self::default() }
     }
 
-    /// Does not find this engine again while it runs.
+    /// Makes later searches pass over this engine while it runs.
     pub(super) fn ignore_engine(&mut self, engine: &Engine) {
         self.was_confirmed.extend(process_ids(engine).into_iter().map(|id| (id, engine.is_confirmed)));
     }
@@ -197,7 +200,7 @@ impl EngineSearch {
         self.names.is_empty() || self.names.contains(&traits.name)
     }
 
-    /// Finds this engine again at the next search.
+    /// Makes the next search return this engine again.
     pub(super) fn reconsider_engine(&mut self, engine: &Engine) {
         for process in &engine.processes {
             self.was_confirmed.remove(&process.id);
@@ -214,6 +217,7 @@ impl EngineSearch {
             if self.is_known(engine) {
                 continue;
             }
+            // The processes are compared with those of the last search.
             let ids = process_ids(engine);
             let last_search = settling_before.iter().find(|seen| seen.ids.iter().any(|id| ids.contains(id)));
             let since = last_search.map_or_else(Instant::now, |seen| seen.since);

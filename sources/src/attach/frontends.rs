@@ -36,7 +36,7 @@ impl FrontendWatch {
         let still_running = found_before.iter().filter(|id| self.found.contains(id));
         let mut observed_count = still_running.filter(|id| self.observed.contains(&id.pid)).count();
         for id in &self.found {
-            // A process of the engine is observed as such.
+            // Known frontends were tried before. A process of the engine is observed as such.
             if found_before.contains(id) || engine.process_with_pid(id.pid).is_some() {
                 continue;
             }

@@ -95,17 +95,17 @@ impl Lanes {
         degraded
     }
 
-    /// Processes a message that entered a socket, whose tokens may be delivered to `clients`.
+    /// Processes a message, or a part of one, that entered a socket. The tokens in it may be delivered to `clients`.
     pub(super) fn record_send(&mut self, message: &Message<'_>, clients: &mut Clients, sink: Sink<'_>) {
         let Call { socket, seq, at, .. } = message.call;
         self.last_send_at = Some(at);
-        let NumberedSend { frame: name, lost_before } = self.matcher.record_send(message);
+        let NumberedSend { frame, lost_before } = self.matcher.record_send(message);
         // Deliveries cannot be matched with frames that were not observed.
-        self.report_missed(name.lane, lost_before, at, Some(&mut *clients), sink);
-        if self.is_for_scheduler(message, name) {
-            return self.record_request_send(message, name, sink);
+        self.report_missed(frame.lane, lost_before, at, Some(&mut *clients), sink);
+        if self.is_for_scheduler(message, frame) {
+            return self.record_request_send(message, frame, sink);
         }
-        let sent = match self.multiparts.record_sent_part(message, name, MessageUse::Output) {
+        let sent = match self.multiparts.record_sent_part(message, frame, MessageUse::Output) {
             MessagePart::Whole(number) => {
                 let first_part = complete_payload(message);
                 SentMessage { number, bytes: message.bytes, first_part, part_count: 1 }
@@ -113,20 +113,21 @@ impl Lanes {
             MessagePart::Incomplete => return,
             MessagePart::Last(whole) => {
                 let may_be_for_a_scheduler = !self.rooms.is_empty()
-                    && self.paths.hop_of_lane(name.lane as usize).is_none()
+                    && self.paths.hop_of_lane(frame.lane as usize).is_none()
                     && self.paths.roles.role_of(socket.pid).is_scheduler();
                 if may_be_for_a_scheduler
                     && let Some(pair_message) = read_pair_message(&self.translator, whole, &self.rooms)
                 {
-                    // The sender may lose its CPU between the parts, of which the first follows the allocation.
+                    // Sent when its first part was, right after the allocation. The sender may lose its CPU before the last part.
                     return sink(&Event::new(whole.begun_at, What::PairMessage(pair_message)));
                 }
                 SentMessage { number: whole.number, bytes: whole.bytes, first_part: whole.first_part(), part_count: 2 }
             }
         };
+        // The empty second part stands for all further ones, which the decoder does not read.
         let parts = [sent.first_part.unwrap_or_default(), &[]];
         let message = ObservedMessage {
-            source: MessageSource::Sent { lane: name.lane as usize, socket, number: sent.number },
+            source: MessageSource::Sent { lane: frame.lane as usize, socket, number: sent.number },
             at,
             forwarded: None,
             bytes: sent.bytes,
@@ -141,13 +142,13 @@ impl Lanes {
 
     /// Whether a message carries requests to the scheduler. A process that forwards requests sends them on one of its sockets, and output on the
     /// others.
-    fn is_for_scheduler(&mut self, message: &Message<'_>, name: FrameRef) -> bool {
+    fn is_for_scheduler(&mut self, message: &Message<'_>, frame: FrameRef) -> bool {
         let role = self.paths.roles.role_of(message.call.socket.pid);
         if !role.forwards_requests() {
             return role.sends_requests();
         }
         // Output may contain aborts and control messages, but no requests.
-        if let Some(carries_requests) = self.paths.carries_requests(name.lane as usize) {
+        if let Some(carries_requests) = self.paths.carries_requests(frame.lane as usize) {
             return carries_requests;
         }
         let parts = [excerpt(message.bytes, message.payload)];
@@ -157,13 +158,13 @@ impl Lanes {
     }
 
     /// Processes a message to the scheduler, of which only what identifies its requests is read.
-    fn record_request_send(&mut self, message: &Message<'_>, name: FrameRef, sink: Sink<'_>) {
+    fn record_request_send(&mut self, message: &Message<'_>, frame: FrameRef, sink: Sink<'_>) {
         let Call { socket, at, .. } = message.call;
         let mut parts = [Excerpt::whole(&[]); REQUEST_PARTS];
         let number;
         let bytes;
         let part_count;
-        match self.multiparts.record_sent_part(message, name, MessageUse::Requests) {
+        match self.multiparts.record_sent_part(message, frame, MessageUse::Requests) {
             MessagePart::Whole(message_number) => {
                 parts[0] = excerpt(message.bytes, message.payload);
                 number = message_number;
@@ -184,14 +185,15 @@ impl Lanes {
             requests.iter().filter_map(|request| request.room).for_each(|room| self.rooms.add_room(room));
         }
         let names_requests = !requests.is_empty() || content == Ok(DispatchKind::Aborts);
-        let Some(hop) = self.paths.record_request_send(name.lane as usize, socket, names_requests, at, sink) else {
+        let Some(hop) = self.paths.record_request_send(frame.lane as usize, socket, names_requests, at, sink) else {
             return;
         };
         let id = FrameId::new(hop, self.paths.ids.generation, number);
         DispatchedMessage { id, at, bytes, requests: &requests }.emit(content, sink);
     }
 
-    /// Emits the wait in the sender of a message that was passed to a method of a server inside the process, when the method returns.
+    /// Processes the return of the method that passes messages to a server inside the process. Emits how long the last message waited in
+    /// that method.
     pub(super) fn record_return(&mut self, call: &Call, sink: Sink<'_>) {
         let Some(last) = self.last_sent.get(&call.socket.pid) else { return };
         // Another message may have been sent before the method returned.
@@ -220,7 +222,7 @@ impl Lanes {
         lanes.filter_map(|lane| self.matcher.oldest_sent_at(lane)).min()
     }
 
-    /// Returns whether the thread receives: it was observed to, or it is the main thread of a process where none was.
+    /// Returns whether the thread receives messages. In a process without an observed receiver, the main thread counts as one.
     pub(super) fn is_receiver(&self, thread: ThreadId) -> bool {
         let has_known_receiver = self.receivers.iter().any(|receiver| receiver.pid == thread.pid);
         let is_main_thread = thread.tid == thread.pid;
@@ -244,6 +246,7 @@ impl Lanes {
         };
         self.report_missed(found.frame.lane, found.lost_before, at, None, sink);
         let Some(hop) = self.paths.record_receive(found.frame.lane as usize, socket.pid, at, sink) else {
+            // The send was observed, but its lane carries no messages of the engine.
             return true;
         };
         self.receivers.extend(receiver);
@@ -286,9 +289,9 @@ impl Lanes {
 
     /// Processes the receiver's call for the next message, which marks the previous one as processed.
     pub(super) fn record_processed(&mut self, call: &Call, sink: Sink<'_>) {
-        let Some(name) = self.matcher.processed_frame(call) else { return };
-        if let Some(hop) = self.paths.hop_of_lane(name.lane as usize)
-            && let Some(seq) = self.multiparts.number_of_message(name)
+        let Some(frame) = self.matcher.processed_frame(call) else { return };
+        if let Some(hop) = self.paths.hop_of_lane(frame.lane as usize)
+            && let Some(seq) = self.multiparts.number_of_message(frame)
         {
             let id = FrameId::new(hop.id, self.paths.ids.generation, seq);
             sink(&Event::new(call.at, What::Processed(id)));
@@ -320,7 +323,7 @@ impl Lanes {
     }
 }
 
-/// Reads a message from one scheduler to another about a request of this engine.
+/// Reads a message from one scheduler to another. `None` if it is no such message, or not about a request of this engine.
 fn read_pair_message(translator: &Translator, message: &Multipart, rooms: &KnownRooms) -> Option<PairMessage> {
     let mut parts = [Excerpt::whole(&[]); PAIR_MESSAGE_PARTS];
     let part_count = message.copy_excerpts(&mut parts);
@@ -328,7 +331,7 @@ fn read_pair_message(translator: &Translator, message: &Multipart, rooms: &Known
     rooms.contains(found.room).then_some(found)
 }
 
-/// Bytes of the message, if they were captured completely.
+/// Bytes of the message; `None` if they were not captured completely.
 fn complete_payload<'m>(message: &Message<'m>) -> Option<&'m [u8]> {
     (message.payload.len() as u64 == message.bytes).then_some(message.payload)
 }

@@ -52,8 +52,8 @@ impl LateProcesses {
         self.watched_late.insert(pid);
     }
 
-    /// Observes the writes of a process to clients, if it serves any on these ports. `None`: its ports are not known yet. A process that answers
-    /// clients but serves none yet is checked again later.
+    /// Observes the writes of a process to clients, if it serves any on these ports. `ports` is `None` while they are not known. A process
+    /// that answers clients but serves none yet is checked again later. An error says why its writes cannot be observed.
     pub(super) fn observe_serving(
         &mut self,
         process: &Process,
@@ -63,7 +63,10 @@ impl LateProcesses {
         engine: &Engine,
     ) -> Result<(), String> {
         let is_served = match ports {
-            Some(ports) => egress.observe_serving(probe, process, &ports?, engine)?,
+            Some(ports) => {
+                let listening_ports = ports?;
+                egress.observe_serving(probe, process, &listening_ports, engine)?
+            }
             None => false,
         };
         if is_served {
@@ -74,6 +77,7 @@ impl LateProcesses {
         Ok(())
     }
 
+    /// Takes the processes whose writes have become observed since the last call.
     pub(super) fn take_served(&mut self) -> BTreeSet<u32> {
         std::mem::take(&mut self.served)
     }
@@ -93,7 +97,9 @@ impl LateProcesses {
         self.last_check = Some(Instant::now());
         self.unserved.retain(|tokenizer| tokenizer.first_check.elapsed() < SERVES_WITHIN);
         let served = &mut self.served;
+        // Checks each tokenizer, and keeps those that still serve no clients.
         self.unserved.retain(|UnservedTokenizer { process, .. }| {
+            // Not looked up yet.
             let Some(ports) = discovery.ports(process.id.pid) else { return true };
             match ports.and_then(|ports| egress.observe_serving(probe, process, &ports, engine)) {
                 Ok(true) => {

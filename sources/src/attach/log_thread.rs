@@ -54,6 +54,7 @@ struct LogChannels {
     late_since: Option<Instant>,
 }
 
+/// Error of a command that the thread can no longer receive.
 fn thread_ended_error() -> io::Error {
     io::Error::other("the thread that reads logs has ended")
 }
@@ -80,7 +81,7 @@ impl LogThread {
         }
     }
 
-    /// Sends a command to the thread, and starts it with the first one.
+    /// Sends a command to the thread. The first command starts the thread.
     fn send(&mut self, command: LogCommand) -> io::Result<()> {
         if self.channels.is_none() {
             let (commands, received) = channel();
@@ -99,7 +100,7 @@ impl LogThread {
         }
     }
 
-    /// Passes the ids of all lines that were written before this call, those that the last poll did not wait for included.
+    /// Passes the ids of all lines that were written before this call, including lines that the last poll did not wait for.
     pub(super) fn read_now(&mut self, each: impl FnMut(LoggedIds)) {
         if let Some(channels) = &mut self.channels {
             channels.read_now(each);
@@ -114,8 +115,8 @@ impl LogThread {
 }
 
 impl LogChannels {
-    /// Makes the thread read the logs and passes the ids that it finds to `each`. Does not wait again for a thread that did not answer in time:
-    /// its messages are passed when they arrive.
+    /// Makes the thread read the logs and passes the ids that it finds to `each`. Does not wait again for a thread that did not answer in
+    /// time. Its messages are passed when they arrive.
     fn read_new_ids(&mut self, mut each: impl FnMut(LoggedIds)) {
         if self.late_since.is_some() {
             self.receive_until(Instant::now(), &mut each);
@@ -124,9 +125,11 @@ impl LogChannels {
         }
     }
 
-    /// The same, but waits again for a thread that may only lack a CPU. It may have read the logs before the latest lines.
+    /// Passes the ids of all lines written so far. Also waits for a thread that is late, because it may only lack a CPU. Such a thread then
+    /// reads the logs again, since it may have read them before the latest lines.
     fn read_now(&mut self, mut each: impl FnMut(LoggedIds)) {
         if let Some(late_since) = self.late_since {
+            // The thread is probably blocked, so another wait would not help.
             if late_since.elapsed() >= MAX_LATENESS {
                 return;
             }
@@ -137,14 +140,15 @@ impl LogChannels {
         }
     }
 
-    /// Makes the thread read the logs, and waits briefly for the result. Call this only if it has answered the last command.
+    /// Makes the thread read the logs, and waits briefly for the result. Call this only if the thread has answered the last command.
     fn read_logs(&mut self, each: &mut dyn FnMut(LoggedIds)) {
         if self.commands.send(LogCommand::Read).is_ok() {
             self.receive_until(Instant::now() + PATIENCE, each);
         }
     }
 
-    /// Passes the ids that the thread has found, and waits `until` then for the rest.
+    /// Passes the ids that the thread has found, and waits for the rest up to the time `until`. Marks the thread as late if it is not done
+    /// by then.
     fn receive_until(&mut self, until: Instant, each: &mut dyn FnMut(LoggedIds)) {
         loop {
             match self.messages.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -182,7 +186,7 @@ fn read_logs(commands: &Receiver<LogCommand>, sender: &SyncSender<LogMessage>) {
                     let found = engines::DISCOVERED.iter().find_map(|engine| engine.ids_in_log(line));
                     if let Some((context, rid)) = found {
                         let ids = LoggedIds { context: context.to_owned(), rid: rid.to_owned() };
-                        // This and the next one fail only at the end of the run.
+                        // This send and the next one fail only at the end of the run.
                         let _ = sender.send(LogMessage::Ids(ids));
                     }
                 });

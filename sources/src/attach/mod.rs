@@ -170,14 +170,14 @@ impl Attach {
         self.node.lock().missing_parts(self.run).cloned().collect()
     }
 
-    /// Processes with probes attached, and by what their frames are observed; `None` if they are not.
+    /// Processes with probes attached, and the means by which their frames are observed; `None` if they are not observed.
     pub fn probed_processes(&self) -> impl Iterator<Item = (&Process, Option<&'static str>)> {
         let missing_parts = self.missing_parts();
         let probed = self.engine.processes.iter().filter(|process| self.probed.contains(&process.id.pid));
         probed.map(move |process| (process, self.means_of_observation(process, &missing_parts)))
     }
 
-    /// By what the frames of a probed process are observed; `None` if they are not.
+    /// The means by which the frames of a probed process are observed; `None` if they are not observed.
     fn means_of_observation(&self, process: &Process, missing_parts: &[Degraded]) -> Option<&'static str> {
         let pid = process.id.pid;
         // A part that is missing without a pid is missing everywhere.
@@ -195,7 +195,8 @@ impl Attach {
         }
     }
 
-    /// Why the frames of no process are observed. `None` if those of at least one are, and while processes may still load a probed library.
+    /// Why the frames of no process are observed. `None` if a process's frames are observed, or while processes may still load a probed
+    /// library.
     pub fn refusal(&self) -> Option<String> {
         if self.probed.is_empty() && self.options.named.is_empty() {
             return None;
@@ -203,9 +204,9 @@ impl Attach {
         self.reason_unobserved()
     }
 
-    /// Why the frames of no process are observed at this moment; `None` if those of one are.
+    /// Why the frames of no process are observed at this moment; `None` if a process's frames are observed.
     fn reason_unobserved(&self) -> Option<String> {
-        if self.probed_processes().any(|(_, by)| by.is_some()) {
+        if self.probed_processes().any(|(_, means)| means.is_some()) {
             return None;
         }
         let missing_parts = self.missing_parts();
@@ -248,7 +249,7 @@ impl Attach {
         self.probed.len()
     }
 
-    /// Applies the findings of discovery since the last call: processes, connections, ports of late servers and frontends.
+    /// Applies what discovery has found since the last call: processes, connections, ports of late servers, and frontends.
     fn poll_topology(&mut self) {
         let handle = self.node.clone();
         let mut guard = handle.lock();
@@ -276,7 +277,7 @@ impl Attach {
     fn apply_topology(&mut self, node: &mut Node) {
         let engines = &node.discovery.topology().engines;
         let found = engines.iter().find(|engine| engine.processes.iter().any(|process| self.knows_process(process)));
-        // All its processes have exited.
+        // Without one, all processes of this engine have exited.
         let Some(engine) = found.cloned() else { return };
         self.queues.watch_connections_of(&engine);
         let new = self.join_new_processes(&engine, node);
@@ -314,6 +315,7 @@ impl Attach {
 
     /// Adds the processes that have joined the engine, and returns them. Those that belong to the engine of another run are only noted.
     fn join_new_processes(&mut self, engine: &Engine, node: &mut Node) -> Vec<Process> {
+        // Only the current connections count.
         self.of_others.clear();
         let mut new = Vec::new();
         for process in &engine.processes {
@@ -344,7 +346,7 @@ impl Attach {
         self.engine.processes.iter().any(|known| known.id == process.id)
     }
 
-    /// Returns whether a known process has started a server inside it since.
+    /// Returns whether a known process has started a server inside it since it became known.
     fn has_new_inner_server(&self, process: &Process) -> bool {
         let known = self.engine.processes.iter().find(|known| known.id == process.id);
         process.inner_server.is_some() && known.is_some_and(|known| known.inner_server.is_none())
@@ -353,7 +355,7 @@ impl Attach {
     /// Attaches to a process that started later, or was not on the path before.
     fn add_probe(&mut self, target: Target, process: &Process, node: &mut Node) {
         let Some((probe, discovery)) = node.probe_and_discovery() else { return };
-        // Also if the probe is refused, so that it is not tried again at each change.
+        // Noted even if the probe is refused below, so that it is not tried again at each change.
         self.probed.insert(target.pid);
         let ports = discovery.ports(process.id.pid);
         if self.options.egress
@@ -429,7 +431,7 @@ impl Attach {
         );
     }
 
-    /// Whether the source has ended, and whether it is idle, from the observations read in this poll. Adds a line to the report if it ends early.
+    /// Decides from the observations read in this poll whether the source has ended or is idle. Adds a line to the report if it ends early.
     fn decide_flow(&mut self, observed: Result<ReadCounts, String>) -> Flow {
         let counts = match observed {
             Ok(counts) => counts,
@@ -476,7 +478,7 @@ impl About for Attach {
         }
         let observed = self
             .probed_processes()
-            .map(|(process, by)| json!({"pid": process.id.pid, "process": process.role.word(), "by": by}));
+            .map(|(process, means)| json!({"pid": process.id.pid, "process": process.role.word(), "by": means}));
         fields.insert("observed".to_owned(), Value::Array(observed.collect()));
         Some(Value::Object(fields))
     }
@@ -572,7 +574,8 @@ impl LiveSource for Attach {
     }
 }
 
-/// Samples the CPU time of a process's threads, and their Python stacks if that is enabled. Returns why CPU time cannot be sampled, if it cannot.
+/// Samples the CPU time of a process's threads from now on, and their Python stacks if that is enabled. Returns a line for the report if
+/// CPU time cannot be sampled.
 fn watch_threads(process: &Process, cpu: &mut CpuWatch, node: &mut Node, run: RunId) -> Option<String> {
     if let Some(python) = &mut node.python {
         python.add_process(run, process);

@@ -12,6 +12,9 @@ const IN_FLIGHT: usize = 4096;
 /// Number of parts of a message to the scheduler that are read: a router's identity, the type, the request.
 pub(super) const REQUEST_PARTS: usize = 3;
 
+/// Length of the part that states the type of a request, in bytes.
+const REQUEST_TYPE_BYTES: u64 = 1;
+
 /// What the messages of a sender are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageUse {
@@ -22,7 +25,7 @@ pub(super) enum MessageUse {
 }
 
 impl MessageUse {
-    /// Whether the content of the next part of an `open` message is kept. That part has `bytes` bytes.
+    /// Whether to keep the content of the next part of an `open` message. That part has `bytes` bytes.
     fn keeps_part(self, open: &Multipart, bytes: u64) -> bool {
         match self {
             Self::Requests => open.kept.len() < REQUEST_PARTS,
@@ -87,7 +90,7 @@ impl Multipart {
         count
     }
 
-    /// Whether the kept parts, and a further one with this many bytes, are as short as those of messages between schedulers.
+    /// Whether the kept parts, and a further part of `bytes` bytes, are as short as the parts of messages between schedulers.
     fn has_short_parts(&self, bytes: u64) -> bool {
         self.kept.iter().all(|part| part.length <= PAIR_MESSAGE_PART_BYTES) && bytes <= PAIR_MESSAGE_PART_BYTES
     }
@@ -103,7 +106,7 @@ impl Multipart {
     }
 }
 
-/// A part of this length, of which these bytes were captured: all, or half of them from each end.
+/// A part of this length, of which these bytes were captured. If they are not the whole part, half of them are from each end.
 pub(super) fn excerpt(length: u64, captured: &[u8]) -> Excerpt<'_> {
     if captured.len() as u64 == length {
         return Excerpt::whole(captured);
@@ -135,7 +138,7 @@ pub(super) struct Multiparts {
 #[derive(Debug, Default)]
 struct LaterParts {
     ranges: VecDeque<PartRange>,
-    /// Number of such parts in forgotten messages.
+    /// Number of parts after the first in forgotten messages.
     forgotten: u64,
 }
 
@@ -146,7 +149,7 @@ struct PartRange {
     last: u64,
     /// Number of the message, if its first part is never received: a router takes it as the address.
     routed: Option<u64>,
-    /// Number of such parts on the lane up to here.
+    /// Number of parts after the first on the lane, up to the end of this message.
     total: u64,
 }
 
@@ -163,8 +166,8 @@ impl LaterParts {
         self.ranges.push_back(PartRange { first, last, routed, total });
     }
 
-    /// Number of the message of which the part `seq` is the first. Messages count as one each, so it is `seq` less the later parts of all
-    /// messages before it. `None` for a later part, except for the one that is received first of a routed message.
+    /// Number of the message of which the part `seq` is the first. Each message counts as one, so the number is `seq` less the later parts
+    /// of all messages before it. `None` for a later part, except for the part that is received first of a routed message.
     fn number_of_part(&self, seq: u64) -> Option<u64> {
         let ranges_before = self.ranges.partition_point(|range| range.first <= seq);
         let Some(last_before) = ranges_before.checked_sub(1) else {
@@ -180,7 +183,7 @@ impl LaterParts {
 }
 
 impl Multiparts {
-    /// Records a sent part, and keeps the content of the first ones of its message.
+    /// Records a sent part, and keeps its content if it is among the first parts of its message. Returns where the part belongs.
     pub(super) fn record_sent_part(
         &mut self,
         message: &Message<'_>,
@@ -200,10 +203,12 @@ impl Multiparts {
             if message.more {
                 return MessagePart::Incomplete;
             }
+            // Leaves 0, which marks the message as complete.
             open.part_count = std::mem::take(&mut open.parts);
             // Requests to vLLM's engine cores begin with the address of a router's peer, all other messages with a part that is received.
             let may_be_routed = usage == MessageUse::Requests;
-            let is_routed = may_be_routed && open.kept.first().is_some_and(|first| first.length != 1);
+            let begins_with_type = open.kept.first().is_none_or(|first| first.length == REQUEST_TYPE_BYTES);
+            let is_routed = may_be_routed && !begins_with_type;
             let later = self.later.entry(name.lane).or_default();
             later.add_parts(open.name.seq + 1, name.seq, is_routed.then_some(open.number));
             return MessagePart::Last(open);

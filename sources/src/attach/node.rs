@@ -54,6 +54,7 @@ pub(super) struct Node {
 }
 
 impl Node {
+    /// A node without runs, whose probe is not loaded yet.
     pub(super) fn new(
         probe_options: ProbeOptions,
         discovery: DiscoveryThread,
@@ -91,7 +92,7 @@ impl Node {
         self.probe.as_ref()
     }
 
-    /// Adds a run of this engine; without one, of any.
+    /// Adds a run for this engine. Without an engine, the run waits for any.
     pub(super) fn add_run(&mut self, engine: Option<&EngineTraits>) -> RunId {
         let run = self.runs.len();
         let inbox = Inbox::with_limit(self.probe_options.ring_bytes as usize);
@@ -103,7 +104,8 @@ impl Node {
         run
     }
 
-    /// Name of the engine, with a number if another one has it: in another network namespace, or of the same model.
+    /// Name for a run of the engine. Adds a number if another run has the same name, which happens with several network namespaces, or with
+    /// several engines of one model.
     fn unused_name(&self, engine: &EngineTraits) -> String {
         let mut name = engine.name.clone();
         let mut number = 2;
@@ -124,7 +126,7 @@ impl Node {
         self.runs.len() >= usize::from(self.max_runs.0)
     }
 
-    /// States which engines are not watched because of the limit, if it is reached.
+    /// States which engines are not watched because of the limit of engines. `None` if there are none.
     pub(super) fn limit_note(&self) -> Option<String> {
         const SHOWN: usize = 8;
         if !self.is_full() {
@@ -161,14 +163,15 @@ impl Node {
         }
     }
 
-    /// Takes the found engine that a waiting run continues with.
+    /// Takes the found engine that a waiting run continues with, and records it as the engine of the run. `None` if there is none.
     pub(super) fn take_engine(&mut self, run: RunId) -> Option<FoundEngine> {
         self.drop_watched_engines();
-        let mut unwatched = self.discovery.found.iter();
-        let index = unwatched.position(|found| {
+        let mut found_engines = self.discovery.found.iter();
+        let index = found_engines.position(|found| {
             self.run_sharing_process(found).is_none() && self.run_waiting_for(&found.traits) == Some(run)
         })?;
         let found = self.discovery.found.remove(index);
+        // Of several runs, each keeps its unique name.
         let is_only_run = !self.has_several_runs();
         let entry = self.runs.get_mut(&run)?;
         if is_only_run {
@@ -178,7 +181,7 @@ impl Node {
         Some(found)
     }
 
-    /// Gives an engine back that could not be attached to.
+    /// Puts an engine that could not be attached to back among the found ones.
     pub(super) fn return_engine(&mut self, engine: FoundEngine) {
         self.discovery.found.push(engine);
     }
@@ -192,8 +195,8 @@ impl Node {
         self.unwatched_engines().any(|engine| ended.has_same_address(engine) || ended.has_same_model(engine))
     }
 
-    /// The waiting run that continues with this engine: the only run, unless its engine was another one; otherwise one whose engine had the
-    /// same address, or the only one with the same model.
+    /// The waiting run that continues with this engine. The only run does so unless its engine was certainly another one. Of several runs,
+    /// it is one whose engine had the same address, or the only one with the same model.
     fn run_waiting_for(&self, engine: &EngineTraits) -> Option<RunId> {
         if self.has_several_runs() {
             return self.waiting_run_of_same_engine(engine);
@@ -282,7 +285,7 @@ impl Node {
     /// Passes the observations of this process to the run, too.
     pub(super) fn add_receiver(&mut self, run: RunId, process: ProcessId) {
         let receivers = self.receivers.entry(process.pid).or_insert_with(|| Receivers { process, runs: Vec::new() });
-        // An earlier process had this pid.
+        // A pid may be reused. The runs of the earlier process do not receive from this one.
         if receivers.process != process {
             *receivers = Receivers { process, runs: Vec::new() };
         }
@@ -322,14 +325,15 @@ impl Node {
         })
     }
 
-    /// Passes new observations of a run's processes to `emit`, oldest first, and copies those of others into their inboxes. Reads for a
-    /// limited time, so that a run whose observations take longer than they arrive delays no other.
+    /// Passes new observations of a run's processes to `emit`, oldest first. Copies the observations of other runs into their inboxes.
+    /// Reads for a limited time, so that a run with more observations than it can process delays no other.
     pub(super) fn read_observations(
         &mut self,
         run: RunId,
         emit: &mut dyn FnMut(&Observation<'_>),
     ) -> Result<ReadCounts, String> {
         let mut counts = ReadCounts::default();
+        // The runs share a round equally.
         let limit = (READ_ROUND / self.runs.len().max(1) as u32).max(MIN_READ_TIME);
         let deadline = Instant::now() + limit;
         if self.loss_window_began.elapsed() >= LOSS_WINDOW {
@@ -342,7 +346,7 @@ impl Node {
                 counts.last_at = time_of(observation).or(counts.last_at);
                 emit(observation);
             });
-            // Those of the ring are newer.
+            // Observations in the ring are newer than those in the inbox, so they must wait.
             if !entry.inbox.is_empty() {
                 counts.has_unread = true;
                 return Ok(counts);
@@ -368,11 +372,11 @@ impl Node {
 
     /// Copies new observations into the inboxes of their runs, so that the ring does not fill up while none of them reads it.
     pub(super) fn keep_observations(&mut self) {
-        // An error is returned again to the run that reads next.
+        // No run has this id, so the observations go to inboxes. An error is returned again to the run that reads next.
         let _ = self.read_observations(RunId::MAX, &mut |_| {});
     }
 
-    /// Ends the observation of a run's processes, and drops their observations that were not read.
+    /// Ends the observation of the processes that only this run watches, and drops the run's observations that were not read.
     pub(super) fn release_run(&mut self, run: RunId) {
         // Copies the observations of other runs into their inboxes and drops those of this one. An error is returned to the others again.
         let deadline = Instant::now() + MAX_COPY_TIME;
@@ -381,6 +385,7 @@ impl Node {
                 break;
             }
         }
+        // Processes that no other run receives from.
         let mut released = BTreeSet::new();
         self.receivers.retain(|pid, receivers| {
             receivers.runs.retain(|receiver| *receiver != run);
@@ -396,6 +401,7 @@ impl Node {
         if let Some(python) = &mut self.python {
             python.remove_run(run);
         }
+        // The run wants no ports any more.
         self.discovery.look_up_ports(run, std::iter::empty());
     }
 

@@ -71,12 +71,12 @@ impl Observability {
         }))
     }
 
-    /// Whether it is observed when all of `pids` have processed their messages.
+    /// Whether the end of processing is observed in all of `pids`.
     pub(super) fn observes_processing(&self, pids: &BTreeSet<u32>) -> bool {
         self.is_processing_reported && pids.iter().all(|pid| self.watched.contains_key(pid))
     }
 
-    /// Time from which the deliveries of all of `pids` have been observed; `None` as for [`Self::receives_observed_since`].
+    /// Time from which the deliveries of all of `pids` have been observed; `None` if those of one are not, or `pids` is empty.
     pub(super) fn deliveries_observed_since(&self, pids: &BTreeSet<u32>) -> Option<MonoNs> {
         if !self.are_deliveries_visible {
             return None;

@@ -15,6 +15,7 @@ use super::observability::Observability;
 use super::roles::{PathRole, PresumedReceiver, Receiver, Roles};
 use crate::translate::{Hops, MessageContent, Sink};
 
+/// Maximum number of hops that get an id.
 const MAX_HOPS: usize = 1024;
 
 /// Hops of all lanes, and the processes at their ends.
@@ -79,12 +80,12 @@ enum Content {
 }
 
 impl Content {
-    /// Whether it tells nothing of the receiver: no message with tokens was seen.
+    /// Whether only control messages were sent on the lane, which show nothing about its receiver.
     fn is_control(self) -> bool {
         matches!(self, Self::Output(kind) if kind.is_control())
     }
 
-    /// Whether each receiver has its own socket for it.
+    /// Whether the lane carries tokens, for which each receiver has its own socket.
     fn has_tokens(self) -> bool {
         matches!(self, Self::Output(kind) if !kind.is_control() && kind != Kind::Abort)
     }
@@ -142,8 +143,8 @@ impl Paths {
         Some(self.hop_of_lane(lane)?.content == Content::Requests)
     }
 
-    /// Notes a message of the engine's output that was sent on a lane, and returns the lane's hop. Creates it at the first one. `None` beyond the
-    /// limit of hops, and while it is not known what the lane carries.
+    /// Notes a message of the engine's output that was sent on a lane, and returns the lane's hop. The first message creates the hop.
+    /// `None` beyond the limit of hops, and while it is not known what the lane carries.
     fn record_send(
         &mut self,
         lane: usize,
@@ -158,7 +159,7 @@ impl Paths {
         if let Some(hop) = &mut self.hops[lane] {
             let is_first_with_tokens = hop.content.is_control() && !kind.is_control();
             if is_first_with_tokens {
-                // It says more about both ends than the messages before it.
+                // A message with tokens says more about both ends than the control messages before it.
                 hop.content = Content::Output(kind);
                 hop.sender_role = self.roles.sender_role(socket.pid, kind);
                 self.update_presumed_receiver(lane);
@@ -366,7 +367,7 @@ impl Paths {
         if !endpoint.is_empty() && endpoint != hop.endpoint {
             endpoint.clone_into(&mut hop.endpoint);
         }
-        // Emitted below, so no longer borrowed mutably.
+        // From here on, the hop is only read.
         let hop = &*hop;
         let observed_since = observed_since(hop, &self.roles, &self.observability);
         let announced = Announced {
@@ -391,7 +392,7 @@ impl Paths {
     }
 }
 
-/// Capabilities that hold for the frames sent so far: without the stages that are observed only since a time after the first frame.
+/// Capabilities that hold for the frames sent so far. Excludes stages whose observation began after the first frame was sent.
 fn capabilities_for_earlier_frames(
     hop: &LaneHop,
     announced: Announced,
@@ -402,6 +403,7 @@ fn capabilities_for_earlier_frames(
         _ => Capabilities::default(),
     };
     let mut capabilities = announced.capabilities;
+    // Without a start time, the stage is not observed, and its capability is false already.
     if !capabilities_before.received && observed_since.received > Some(hop.first_sent_at) {
         capabilities.received = false;
     }
@@ -449,7 +451,7 @@ struct ObservedSince {
 }
 
 impl ObservedSince {
-    /// Capabilities of a hop whose stages are observed since then.
+    /// Capabilities of a hop whose stages are observed since these times. Processing is observed only together with receives.
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             sent: true,

@@ -65,8 +65,12 @@ impl PythonWatch {
     pub(super) fn add_process(&mut self, run: RunId, process: &Process) {
         let role = process.role;
         let serves = role.answers_clients() || role.is_main();
+        if !serves && !self.options.samples_every_role {
+            return;
+        }
         let sampled = SampledProcess { run, role: role.word() };
-        if (serves || self.options.samples_every_role) && self.sampled.insert(process.id.pid, sampled).is_none() {
+        let is_new = self.sampled.insert(process.id.pid, sampled).is_none();
+        if is_new {
             self.options.reader.sample_processes(self.sampled.keys().copied());
         }
     }
@@ -81,19 +85,20 @@ impl PythonWatch {
     pub(super) fn emit_samples_of_run(&mut self, run: RunId, sink: Sink<'_>) {
         let Self { options, sampled, unread } = self;
         options.reader.take_new_samples(|samples| unread.push(samples));
+        // Emits the samples of this run, and keeps those of other runs.
         unread.retain(|samples| {
             let Some(process) = sampled.get(&samples.pid) else {
-                // Taken of an earlier engine.
+                // A process of an earlier engine, which no run samples any more.
                 return false;
             };
             let is_of_run = process.run == run;
             if is_of_run {
                 emit_samples(samples, process.role, sink);
             }
-            // Those of other runs wait until these are polled.
+            // Samples of another run wait until that run is polled.
             !is_of_run
         });
-        // A run that is not polled any more never fetches its own.
+        // Limited, because a run that is not polled any more never fetches its samples.
         unread.truncate(MAX_UNREAD);
     }
 
@@ -114,7 +119,7 @@ impl PythonWatch {
     }
 
     pub(super) fn degraded(&self, run: RunId) -> Vec<String> {
-        let refused = self.refusals_of_run(run).into_iter().map(|d| format!("{d}; {}", d.remedy()));
+        let refused = self.refusals_of_run(run).into_iter().map(|refusal| format!("{refusal}; {}", refusal.remedy()));
         refused.chain(self.options.reader.notes()).collect()
     }
 }

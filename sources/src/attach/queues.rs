@@ -86,10 +86,11 @@ impl QueueWatch {
         let _ = self.commands.send(QueueCommand::Rewire(Box::new(engine.clone())));
     }
 
-    /// Emits the samples taken since the last call. Never waits.
+    /// Emits the samples taken since the last call. Never waits. `has_traffic` says whether frames flow, and sets the interval of samples.
     pub(super) fn emit_new_samples(&mut self, has_traffic: bool, sink: Sink<'_>) {
         if has_traffic != self.has_traffic {
             self.has_traffic = has_traffic;
+            // Fails only if the thread has crashed, which was printed.
             let _ = self.commands.send(QueueCommand::SetTraffic(has_traffic));
         }
         for QueueReading { at, hop, receive_bytes, send_bytes } in self.readings.try_iter().take(QUEUE) {
@@ -206,7 +207,7 @@ impl QueueSampler {
             return;
         }
         self.last_sample_at = Some(Instant::now());
-        // Moved out meanwhile: `read_queues` borrows the whole sampler, since it keeps the first error.
+        // Moved out for the loop, because `read_queues` borrows the whole sampler.
         let hops = std::mem::take(&mut self.hops);
         for (name, connections) in &hops {
             let mut receive_bytes = None;
@@ -222,8 +223,8 @@ impl QueueSampler {
         self.hops = hops;
     }
 
-    /// Bytes in the queues of a connection's end. `None` if the end is unknown or the kernel does not tell; the first error is kept for the
-    /// report.
+    /// Bytes in the queues of a connection's end. `None` if the end is unknown or the kernel does not show them. Keeps the first error for
+    /// the report.
     fn read_queues(&mut self, end: Option<End>) -> Option<QueueDepth> {
         match self.sockets.read_depth(end?) {
             Ok(depth) => depth,
@@ -235,7 +236,7 @@ impl QueueSampler {
     }
 }
 
-/// Adds a number of bytes, if it is known, to a sum that is `None` until one is.
+/// Adds a number of bytes to a sum, if the number is known. The sum is `None` until a number was added.
 fn add_known(sum: &mut Option<u64>, bytes: Option<u64>) {
     if let Some(bytes) = bytes {
         *sum.get_or_insert(0) += bytes;

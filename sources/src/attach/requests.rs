@@ -27,15 +27,17 @@ pub(super) struct RequestPlane {
 }
 
 impl RequestPlane {
-    /// Processes data read by a worker of this kind.
+    /// Processes data read by a worker of this kind. Passes the ids of the requests in it to `server`, which joins them with responses.
     pub(super) fn read_record(&mut self, record: &Record<'_>, worker: EngineKind, server: &mut Server) {
         let socket = record.head.socket;
+        // Requests on further connections are not read.
         if self.connections.len() >= MAX_CONNECTIONS && !self.connections.contains_key(&socket) {
             return;
         }
         let FrontendConnection { tracker, parser } = match self.connections.entry(socket) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
+                // Workers of other kinds read no requests from frontends.
                 let Some(parser) = worker.request_parser() else { return };
                 entry.insert(FrontendConnection { tracker: ConnectionTracker::default(), parser })
             }

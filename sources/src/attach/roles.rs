@@ -40,7 +40,7 @@ impl PathRole {
         self.role.is_some_and(Role::answers_clients)
     }
 
-    /// Returns whether it sends nothing but requests, on their way to the scheduler. They contain prompts, which are not read.
+    /// Returns whether it sends only requests, on their way to the scheduler. Their prompts are not read.
     pub(super) fn sends_requests(self) -> bool {
         self.role.is_some_and(|role| matches!(role.function(), Function::Receiver | Function::Control))
     }
@@ -160,7 +160,7 @@ impl Roles {
     pub(super) fn may_receive_from(&self, sender: PathRole) -> BTreeSet<u32> {
         let mut pids = BTreeSet::new();
         for (pid, receiver) in &self.by_pid {
-            // A process of unknown role may do anything.
+            // A process of unknown role may receive anything.
             if receiver.role.is_none_or(|role| receiver.role != sender.role && role.receives_output()) {
                 pids.insert(*pid);
             }
@@ -199,8 +199,8 @@ impl Roles {
         self.connections.range(first..).take_while(move |connection| connection.sender_pid == sender_pid)
     }
 
-    /// Expected receiver of messages from `pid`, needed because a frame must be attributed to the tokenizer when it is sent. Among several
-    /// candidates with one role, only the role is known. `excluded` are the receivers of the sender's other sockets.
+    /// Expected receiver of messages from `pid`. It is needed because a frame must be attributed to the tokenizer when it is sent. Of
+    /// several candidates with one role, only the role is returned. `excluded` are the receivers of the sender's other sockets.
     pub(super) fn presumed_receiver(&self, pid: u32, kind: Kind, excluded: &BTreeSet<u32>) -> PresumedReceiver {
         if let Some(role) = self.inner.get(&pid).copied() {
             return PresumedReceiver::Deduced(Receiver { role: PathRole::unranked(Some(role)), pid: Some(pid) });
@@ -240,7 +240,8 @@ impl Roles {
         receivers
     }
 
-    /// Expected receiver of requests from `pid`: the process that forwards them, or else the scheduler; one of several if there are.
+    /// Expected receiver of requests from `pid`: another process that forwards them, or else a scheduler. Without a pid if there are
+    /// several.
     pub(super) fn presumed_receiver_of_requests(&self, pid: u32) -> PresumedReceiver {
         if !self.role_of(pid).forwards_requests()
             && let Some(forwarding) = self.receiver_among_others(pid, PathRole::forwards_requests)
@@ -251,7 +252,7 @@ impl Roles {
             .map_or(PresumedReceiver::Unknown, PresumedReceiver::Deduced)
     }
 
-    /// The process beside `pid` whose role passes the test. Of several, only the role of the first is known. `None` if there is none.
+    /// The process other than `pid` whose role passes the test. Of several, returns only the role of the first. `None` if there is none.
     fn receiver_among_others(&self, pid: u32, passes_test: fn(PathRole) -> bool) -> Option<Receiver> {
         let mut others = self.by_pid.iter().filter(|(other, role)| **other != pid && passes_test(**role));
         let (&first_pid, &role) = others.next()?;
@@ -279,7 +280,7 @@ impl Roles {
     /// Role of a process that receives `kind`. If discovery does not know it, it is deduced from the message, and kept.
     pub(super) fn receiver_role(&mut self, pid: u32, kind: Kind) -> PathRole {
         let known = self.by_pid.entry(pid).or_default();
-        // Processes of several roles receive messages without tokens.
+        // Processes of several roles receive messages without tokens, so such a message shows no role.
         if !kind.is_control() {
             known.role = known.role.or_else(|| self.engine?.receiver());
         }

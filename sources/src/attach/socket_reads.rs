@@ -92,15 +92,17 @@ impl SocketReads {
             if !is_observable {
                 return Ok(());
             }
-            let before = self.connections.iter().filter(|(socket, _)| socket.reader_pid == pid);
-            let before: BTreeSet<ProcessPair> = before.map(|(_, connection)| connection.pair).collect();
-            let after: BTreeSet<ProcessPair> = pair_by_inode.values().copied().collect();
+            let known_connections = self.connections.iter().filter(|(socket, _)| socket.reader_pid == pid);
+            let pairs_before: BTreeSet<ProcessPair> =
+                known_connections.map(|(_, connection)| connection.pair).collect();
+            let pairs_now: BTreeSet<ProcessPair> = pair_by_inode.values().copied().collect();
             // A pair with another connection left is still observed.
-            self.closed.extend(before.difference(&after));
+            self.closed.extend(pairs_before.difference(&pairs_now));
             self.connections.retain(|socket, _| socket.reader_pid != pid || sockets.contains(&socket.inode));
             self.lost.retain(|lost| lost.pair.receiver_pid != pid || sockets.contains(&lost.inode));
             for (inode, pair) in pair_by_inode {
                 self.connections.entry(ReadSocket { reader_pid: pid, inode }).or_insert_with(|| {
+                    // Its receives count as observed once older records have been read.
                     self.new.push(pair);
                     ReadConnection {
                         pair,
@@ -116,7 +118,7 @@ impl SocketReads {
 
     /// Updates which receives are observed from `now` on, once older records have been read. Returns whether that has changed.
     pub(super) fn apply_changes(&mut self, observability: &mut Observability, now: MonoNs) -> bool {
-        let changed = !(self.new.is_empty() && self.closed.is_empty());
+        let has_changed = !self.new.is_empty() || !self.closed.is_empty();
         for pair in self.closed.drain(..) {
             observability.mark_connection_unread(pair);
         }
@@ -126,7 +128,7 @@ impl SocketReads {
                 observability.mark_connection_read(pair, now);
             }
         }
-        changed
+        has_changed
     }
 
     pub(super) fn observes_process(&self, pid: u32) -> bool {
@@ -150,13 +152,14 @@ impl SocketReads {
         let Some(connection) = self.connections.get_mut(&ReadSocket { reader_pid: pid, inode }) else {
             return;
         };
-        // Borrowed apart, because the closure changes some of them while the reader calls it.
+        // The fields are borrowed one by one, because the closure changes some of them while `reader` calls it.
         let ReadConnection { pair, track, reader, seq } = connection;
         let pair = *pair;
         let lost = &mut self.lost;
         let holes = &mut self.holes;
         let socket = SocketId { pid, address: inode };
-        let mut element = |element: Element<'_>| match element {
+        // Returns whether an element proves that frames begin where presumed. Only a known frame does that.
+        let mut process_element = |element: Element<'_>| match element {
             Element::Frame(frame) => {
                 let call = Call { at, socket, tid: record.head.tid, seq: *seq, wakeup: None };
                 *seq += 1;
@@ -165,6 +168,7 @@ impl SocketReads {
             }
             Element::Lost { proven } => {
                 lost.insert(LostConnection { pair, inode });
+                // Right after the attach, frames were never found, so none has been lost.
                 if proven {
                     *holes += 1;
                     lanes.report_unframed(socket, at, sink);
@@ -186,8 +190,8 @@ impl SocketReads {
         };
         for step in track.interpret_record(record) {
             match step {
-                ConnectionStep::Bytes { bytes, .. } if !bytes.is_empty() => reader.feed(bytes, &mut element),
-                ConnectionStep::Bytes { .. } | ConnectionStep::Missed(_) => reader.record_hole(&mut element),
+                ConnectionStep::Bytes { bytes, .. } if !bytes.is_empty() => reader.feed(bytes, &mut process_element),
+                ConnectionStep::Bytes { .. } | ConnectionStep::Missed(_) => reader.record_hole(&mut process_element),
                 ConnectionStep::Opened | ConnectionStep::HeldUp | ConnectionStep::Closed { .. } => {}
             }
         }

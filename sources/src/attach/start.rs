@@ -26,7 +26,7 @@ use super::targets::{choose_targets, has_libzmq, observe_inner_servers, without_
 use super::{Attach, AttachOptions, response_id_reader_of, trial, watch_threads};
 use crate::translate::Clients;
 
-/// Starts the discovery that the runs of `attached` engines share, and of those that `engine_search` finds.
+/// Starts the discovery that the runs of all engines share: of the `attached` ones, and of those that `engine_search` finds.
 pub(super) fn start_node(
     watcher: Option<Watcher>,
     attached: &[FoundEngine],
@@ -60,7 +60,7 @@ impl Attach {
         let handle = node.clone();
         let mut guard = node.lock();
         let attached = Self::attach_to(handle, &mut guard, run, found, options, is_ring_read);
-        // Removes what was attached before the error.
+        // After an error, removes what was attached before it.
         if attached.is_err() {
             guard.release_run(run);
         }
@@ -166,7 +166,7 @@ fn initial_limits(
         degraded.push(format!("{} (--no-wakeups)", Feature::Polls.consequence_of_lack()));
     }
     for blind in blind_spots {
-        // Those that may change are reported as they are then.
+        // Other blind spots may change, so they are reported when the report is made.
         let is_lasting = !blind.is_limit() && !blind.is_between_engines();
         if is_lasting && (!has_several_runs || concerns_engine(blind, engine)) {
             degraded.push(trial::with_remedy(blind));

@@ -15,7 +15,8 @@ pub(super) fn speaks_zmq(process: &Process) -> bool {
     process.role_source < RoleSource::Sockets || !process.io_threads.is_empty()
 }
 
-/// Returns whether its calls of libzmq are probed: it has one, and no server inside it receives its output instead.
+/// Returns whether calls of libzmq by this process are probed. It must have loaded libzmq, and no server inside it may receive its output
+/// instead.
 pub(super) fn has_libzmq(process: &Process) -> bool {
     process.libzmq.is_some() && process.inner_server.is_none()
 }
@@ -50,8 +51,8 @@ pub(super) fn choose_targets(engine: &Engine, named_pids: &BTreeSet<u32>, max_ca
     chosen.into_iter().filter_map(|process| probe_target_for(process, engine, max_captured_bytes)).collect()
 }
 
-/// How a process is probed; `None` if nothing of it can be observed. Each frame is decoded from one copy of its content, made at its sender if
-/// that is watched, else at its receiver. From every other message only as much is copied as identifies it.
+/// How a process is probed; `None` if nothing of it can be observed. Each frame is decoded from one copy of its content. The copy is made
+/// at its sender if that is watched, else at its receiver. Of every other message, only as much is copied as identifies it.
 pub(super) fn probe_target_for(process: &Process, engine: &Engine, max_captured_bytes: u32) -> Option<Target> {
     // A server without libzmq receives unobserved, but its writes to clients are observed.
     let is_server_on_path = process.answers_clients() && engine.on_token_path().any(|on_path| on_path.id == process.id);

@@ -11,6 +11,9 @@ use trace::words::missing_feature;
 
 use super::Attach;
 
+/// Pause between two polls of a trial.
+const POLL_PAUSE: Duration = Duration::from_millis(10);
+
 /// Availability of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -112,19 +115,19 @@ impl Attach {
     pub fn try_features(&mut self, patience: Duration) -> Vec<FeatureRow> {
         let mut has_queue_sample = false;
         let deadline = Instant::now() + patience;
-        // Only these two take time; everything else is known once attached.
+        // Only queues and Python stacks take time. Everything else is known once attached.
         loop {
             self.poll(&mut |event| has_queue_sample |= matches!(event.what, What::Queue(_)));
             let is_all_known = has_queue_sample && self.is_stack_sampling_settled();
             if is_all_known || Instant::now() >= deadline {
                 break;
             }
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::sleep(POLL_PAUSE);
         }
         Feature::ALL.into_iter().map(|feature| self.try_feature(feature, has_queue_sample)).collect()
     }
 
-    /// Returns whether it is known if Python stacks can be read: one was read, or the reader has failed.
+    /// Returns whether the trial of Python stacks is decided. That is so once a stack was read, or the reader has failed.
     fn is_stack_sampling_settled(&self) -> bool {
         // Without a cost there is no reader in this build.
         if self.stack_sampling_cost().is_none_or(|cost| cost.readings > cost.failed) {
@@ -134,14 +137,14 @@ impl Attach {
         node.python.as_ref().is_some_and(|python| python.has_ended() || !python.refusals_of_run(self.run).is_empty())
     }
 
-    /// Result for a feature. `has_queue_sample`: the kernel has answered at least one query of queues.
+    /// Result for a feature. `has_queue_sample` says whether the kernel has answered at least one query of queues.
     fn try_feature(&self, feature: Feature, has_queue_sample: bool) -> FeatureRow {
         let processes = self.probed.len();
         let Refusals { reasons: mut why, observed_processes } = self.refusals_of(feature);
         let works = FeatureState::works_or_missing(why.is_empty());
         let of_processes = match observed_processes {
             0 => FeatureState::Missing,
-            some if some < processes => FeatureState::Degraded,
+            observed if observed < processes => FeatureState::Degraded,
             _ => FeatureState::Works,
         };
         let (state, tried) = match feature {
@@ -194,7 +197,7 @@ impl Attach {
         FeatureRow { name: feature.name(), state, tried, reasons: why }
     }
 
-    /// The processes for which a feature is refused, and those for which it is not.
+    /// Why a feature is refused, and the number of probed processes for which it is not.
     fn refusals_of(&self, feature: Feature) -> Refusals {
         let missing_parts = self.missing_parts();
         let refused: Vec<&Degraded> = missing_parts.iter().filter(|missing| missing.feature == feature).collect();
@@ -213,7 +216,7 @@ impl Attach {
     fn availability_of_frames(&self, why: &mut Vec<Reason>) -> FeatureState {
         let Refusals { reasons, observed_processes } = self.refusals_of(Feature::Messages);
         for reason in reasons {
-            // Several processes may be refused for one reason.
+            // Several processes may be refused for the same reason, which is listed once.
             if !why.contains(&reason) {
                 why.push(reason);
             }
@@ -255,7 +258,7 @@ impl Attach {
 
     /// Availability of deliveries. A delivery is useful only if the frames it came from are observed. Adds the reasons for a lack to `why`.
     fn availability_of_deliveries(&self, why: &mut Vec<Reason>) -> FeatureState {
-        // The lines about processes whose writes to clients cannot be observed.
+        // Lines with this prefix are about processes whose writes to clients cannot be observed.
         let unserved = self.degraded.iter().filter(|line| line.starts_with("egress: "));
         why.extend(unserved.map(Reason::new));
         let frames = self.availability_of_frames(&mut Vec::new());
@@ -282,7 +285,8 @@ impl Attach {
         let refused = python.refusals_of_run(self.run);
         why.extend(refused.iter().map(Reason::from));
         let cost = python.cost();
-        if cost.readings > cost.failed {
+        let has_complete_reading = cost.readings > cost.failed;
+        if has_complete_reading {
             return if refused.is_empty() { FeatureState::Works } else { FeatureState::Degraded };
         }
         if why.is_empty() {

@@ -10,6 +10,10 @@ use probe_user::process_files::{self, FileStatus};
 /// Maximum number of bytes read at once, and maximum line length.
 const MAX_LINE: usize = 1 << 20;
 
+/// File descriptors of a process's standard output and error.
+const STANDARD_OUTPUT: u32 = 1;
+const STANDARD_ERROR: u32 = 2;
+
 #[derive(Default)]
 pub(super) struct WorkerLogs {
     logs: Vec<FollowedLog>,
@@ -40,7 +44,7 @@ impl LogPlace {
         }
     }
 
-    /// Opens the file that is at this place now: rotation replaces logs.
+    /// Opens the file that is at this place now, which may be another one after a rotation.
     fn open_current(&self, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
         match self {
             Self::Named(path) => process_files::open_named_regular(path, expected),
@@ -65,7 +69,7 @@ impl WorkerLogs {
 
     /// Follows the standard output and error of a worker if they are regular files.
     pub(super) fn follow_output(&mut self, process: &Process) {
-        for descriptor in [1, 2] {
+        for descriptor in [STANDARD_OUTPUT, STANDARD_ERROR] {
             let source = LogPlace::Stream { pid: process.id.pid, descriptor };
             // Most write to a terminal or a pipe, which cannot be followed.
             match self.follow_source(source.clone()) {
@@ -102,22 +106,23 @@ impl FollowedLog {
     fn read_new_lines(&mut self, handle_line: &mut impl FnMut(&str)) -> std::io::Result<()> {
         let length_before = self.unfinished_line.len();
         self.file.file().take(MAX_LINE as u64).read_to_end(&mut self.unfinished_line)?;
+        // Without new bytes, the log may have been rotated.
         if self.unfinished_line.len() == length_before {
             return self.check_rotation();
         }
-        let Some(end) = self.unfinished_line.iter().rposition(|&byte| byte == b'\n') else {
+        let Some(last_line_end) = self.unfinished_line.iter().rposition(|&byte| byte == b'\n') else {
             // The start of a longer line is dropped.
             if self.unfinished_line.len() > MAX_LINE {
                 self.unfinished_line.clear();
             }
             return Ok(());
         };
-        for line in self.unfinished_line[..end].split(|&byte| byte == b'\n') {
+        for line in self.unfinished_line[..last_line_end].split(|&byte| byte == b'\n') {
             if let Ok(line) = std::str::from_utf8(line) {
                 handle_line(line);
             }
         }
-        self.unfinished_line.drain(..=end);
+        self.unfinished_line.drain(..=last_line_end);
         Ok(())
     }
 

@@ -53,7 +53,7 @@ impl Join {
         self.reports.push_back(report);
     }
 
-    /// Passes on an event of the tap, after all earlier reports.
+    /// Passes on an event of the tap, after all earlier reports. The tap's engine events are dropped.
     pub(super) fn record_event(&mut self, event: &Event<'_>, sink: &mut dyn FnMut(&Event<'_>)) {
         match &event.what {
             // The wire does not reveal the mode, so the demo's own announcement counts.
@@ -123,7 +123,7 @@ impl Join {
     fn event_of_report<'r>(&mut self, action: &'r PeerAction) -> Option<What<'r>> {
         Some(match action {
             PeerAction::Received { id, wakeup } => {
-                // The report is dropped: the tap has reported the frame as missed.
+                // A report about an unobserved frame is dropped, because the tap has reported the frame as missed.
                 if !self.frames.contains(id) {
                     return None;
                 }

@@ -68,10 +68,10 @@ impl Demo {
             })?,
         };
         if let Some(phase) = phase {
-            let only = phase.checked_sub(1).and_then(|at| script.phases.get(at..=at));
-            let of = script.phases.len();
-            script.phases =
-                only.with_context(|| format!("{} has phases 1 to {of}: there is no phase {phase}", script.name))?;
+            let only_phase = phase.checked_sub(1).and_then(|index| script.phases.get(index..=index));
+            let phase_count = script.phases.len();
+            script.phases = only_phase
+                .with_context(|| format!("{} has phases 1 to {phase_count}: there is no phase {phase}", script.name))?;
         }
         Self::start_in(private_folder()?, script, seed)
     }
@@ -89,17 +89,17 @@ impl Demo {
         self.stage.truth()
     }
 
-    /// Collects reports of the peers. Returns whether there were any.
+    /// Passes reports of the peers on to the join. Reports that were dropped are emitted as missed. Returns whether there were any reports.
     fn collect_reports(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
-        let any = add_reports(&self.stage.reports, &mut self.join);
-        let count = self.stage.reports.take_dropped();
-        if count > 0 {
-            sink(&Event::new(MonoNs::now(), What::Missed(Missed::new(None, count, MissedCause::QueueFull))));
+        let has_reports = add_reports(&self.stage.reports, &mut self.join);
+        let dropped = self.stage.reports.take_dropped();
+        if dropped > 0 {
+            sink(&Event::new(MonoNs::now(), What::Missed(Missed::new(None, dropped, MissedCause::QueueFull))));
         }
-        any
+        has_reports
     }
 
-    /// Stops the tap once every client has received its last tokens.
+    /// Stops the tap once every client has received its last tokens. A failure of the peers is logged.
     fn stop_tap_after_play(&mut self) {
         if self.play.is_over() {
             if let Err(error) = self.play.join() {
@@ -134,6 +134,7 @@ impl LiveSource for Demo {
         self.tap.keep_ids();
     }
 
+    /// Emits new events of the tap, with the reports of the peers in between, in order of time. Ends once the tap has ended.
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         if !self.is_announced {
             self.is_announced = true;
@@ -166,12 +167,12 @@ impl LiveSource for Demo {
 
 /// Passes reports of the peers on to the join. Returns whether there were any.
 fn add_reports(reports: &Reports, join: &mut Join) -> bool {
-    let mut any = false;
+    let mut has_reports = false;
     for report in std::iter::from_fn(|| reports.next()).take(REPORTS_A_TURN) {
         join.add_report(report);
-        any = true;
+        has_reports = true;
     }
-    any
+    has_reports
 }
 
 /// A simulation in progress.
@@ -220,6 +221,7 @@ impl Play {
 }
 
 impl Drop for Play {
+    /// Ends the simulation, and waits for its thread.
     fn drop(&mut self) {
         drop(self.end_signal.take());
         if let Err(error) = self.join() {
@@ -233,17 +235,18 @@ fn private_folder() -> anyhow::Result<TempDir> {
     let parent = std::env::temp_dir();
     // The path of a socket has a limit of about 100 bytes.
     let parent = if parent.as_os_str().len() > LONGEST_PARENT { Path::new("/tmp") } else { &parent };
-    let within = |parent: &Path| {
+    let create_in = |parent: &Path| {
         tempfile::Builder::new().prefix("tokengap-").permissions(Permissions::from_mode(0o700)).tempdir_in(parent)
     };
     // A container's root may have no temporary folder; the working folder may be usable.
-    let folder = within(parent).or_else(|error| within(Path::new(".")).map_err(|_| error));
+    let folder = create_in(parent).or_else(|error| create_in(Path::new(".")).map_err(|_| error));
     folder.with_context(|| {
         let parent = parent.display();
         format!("cannot create a folder for the demo's sockets in {parent}; set TMPDIR to a writable folder")
     })
 }
 
+/// Starts a tap in front of the receiver of each hop.
 fn start_tap(hops: &[HopPlan], folder: &Path) -> anyhow::Result<Tap> {
     let taps = hops.iter().map(tap_hop).collect::<anyhow::Result<_>>();
     let taps = taps.with_context(|| format!("{} cannot hold the demo's sockets", folder.display()))?;

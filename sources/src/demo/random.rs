@@ -27,6 +27,7 @@ impl Random {
 
     /// Draws a number that is uniform in `[0, 1)`.
     pub(super) fn draw_unit(&mut self) -> f64 {
+        // An `f64` holds 53 bits exactly, so the other 11 of the 64 are dropped.
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
@@ -40,7 +41,7 @@ impl Random {
         self.draw_unit() < probability
     }
 
-    /// Draws the waiting time to the next event of a Poisson process with mean interval `mean`, in the unit of `mean`.
+    /// Draws the waiting time to the next event of a Poisson process. `mean` is the mean interval, and gives the unit.
     pub(super) fn draw_wait(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.draw_unit()).ln()
     }

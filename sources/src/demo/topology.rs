@@ -34,7 +34,7 @@ pub(super) struct HopPlan {
 }
 
 impl HopPlan {
-    /// Returns whether the scheduler sends on it.
+    /// Returns whether the scheduler sends on this hop.
     pub(super) fn is_origin(&self) -> bool {
         self.id == HopId(0)
     }
@@ -117,7 +117,7 @@ impl HopPlanner<'_> {
     fn name_listener(&self, upstream: &str, receiver: ReceiverRole, worker: Option<usize>) -> String {
         let has_choice = receiver == ReceiverRole::Tokenizer && self.detokenizers > 1;
         if has_choice && let Some(worker) = worker {
-            // The router chooses a worker's detokenizer by the checksum of this name, so names are tried.
+            // The router chooses a worker's detokenizer by the checksum of this name. Names are tried until one leads to the right one.
             for number in 0..=u32::MAX {
                 let name = format!("{upstream}-{number}");
                 if detokenizer_of(&name, self.detokenizers) == worker % self.detokenizers {

@@ -56,7 +56,9 @@ pub(super) struct Account {
 #[derive(Debug, Default)]
 struct AccountState {
     truth: Truth,
+    /// Number of opened requests that are not closed.
     open: usize,
+    /// Number of opened requests without a chunk.
     unsent: usize,
 }
 
@@ -92,7 +94,7 @@ impl Account {
         self.with_state(|state| state.open)
     }
 
-    /// Number of requests without a chunk.
+    /// Number of opened requests without a chunk from the scheduler.
     pub(super) fn unsent_requests(&self) -> usize {
         self.with_state(|state| state.unsent)
     }

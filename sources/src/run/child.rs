@@ -21,6 +21,11 @@ use signal_hook::low_level::siginfo::{Cause, Origin};
 /// Forwarded signals.
 const SIGNALS: [i32; 7] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH];
 
+/// Interval of checks whether the child has exited.
+const EXIT_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// A shell reports the end by signal N as exit code 128 + N.
+const SIGNAL_EXIT_BASE: i32 = 128;
+
 /// Signals caught for a child. Install before starting it, so that no signal is missed.
 pub struct Forwarding {
     caught: SignalsInfo<WithOrigin>,
@@ -29,7 +34,7 @@ pub struct Forwarding {
 impl Forwarding {
     /// Catches the signals. Ignored ones remain ignored, also in the child (`nohup`).
     pub fn install() -> anyhow::Result<Self> {
-        // Read before the signals are caught, which would hide it.
+        // Read first: a signal that is caught no longer counts as ignored.
         let ignored = ignored_signals();
         let mut wanted = SIGNALS.to_vec();
         wanted.retain(|signal| {
@@ -78,7 +83,7 @@ impl Child {
         let mut process = Command::new(program);
         process.args(args).env("TMPDIR", folder);
         if let Some(output) = output {
-            // The screen uses the terminal.
+            // The screen uses the terminal, so the child must neither read from it nor write to it.
             process.stdin(Stdio::null());
             process.stdout(output.try_clone()?).stderr(output);
         }
@@ -106,6 +111,7 @@ impl Child {
         self.status().is_some()
     }
 
+    /// Exit status; `None` while it runs.
     fn status(&self) -> Option<ExitStatus> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner).try_wait().ok().flatten()
     }
@@ -119,18 +125,18 @@ impl Child {
         }
     }
 
-    /// Asks it to exit with SIGTERM.
+    /// Sends SIGTERM to the child, which asks it to exit.
     pub fn ask_to_end(&self) {
         self.send_signal(Signal::TERM);
     }
 
-    /// Exit code as reported by a shell: 128 plus the signal number if it was ended by a signal. A child that does not exit within
-    /// `patience` is killed, after a message for `warn`.
+    /// Waits for the exit, and returns the exit code as reported by a shell: 128 plus the signal number if a signal ended the child. A
+    /// child that does not exit within `patience` is killed, after a message for `warn`.
     pub fn exit_code(&self, patience: Duration, warn: &dyn Fn(&str)) -> u8 {
         let until = Instant::now() + patience;
         loop {
             if let Some(status) = self.status() {
-                let code = status.code().or(status.signal().map(|signal| 128 + signal));
+                let code = status.code().or(status.signal().map(|signal| SIGNAL_EXIT_BASE + signal));
                 // Each ended process has one of the two, and both are below 256.
                 return code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX);
             }
@@ -138,7 +144,7 @@ impl Child {
                 warn(&format!("{} does not exit; killing it", self.name));
                 self.send_signal(Signal::KILL);
             }
-            thread::sleep(Duration::from_millis(20));
+            thread::sleep(EXIT_CHECK_INTERVAL);
         }
     }
 }

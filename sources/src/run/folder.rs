@@ -8,6 +8,11 @@ use anyhow::{Context, ensure};
 use tempfile::TempDir;
 use zmq_tap::splice::Folder;
 
+/// Permissions of a folder that only its owner can enter.
+const PRIVATE_MODE: u32 = 0o700;
+/// Permissions of the group and of others to write.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
 /// A folder that no other user can enter.
 #[derive(Debug)]
 pub struct Private {
@@ -23,14 +28,14 @@ impl Private {
     /// end.
     pub fn open_folder(named: Option<&Path>) -> anyhow::Result<Self> {
         if let Some(path) = named {
-            let created = DirBuilder::new().mode(0o700).recursive(true).create(path);
+            let created = DirBuilder::new().mode(PRIVATE_MODE).recursive(true).create(path);
             created.with_context(|| format!("cannot create the folder {}", path.display()))?;
-            // Links may be changed later.
+            // Resolved now, because links in the path may be changed later.
             let path = path.canonicalize()?;
             let held = open_folder(&path)?;
             let metadata = held.metadata()?;
             let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
-            let is_writable_by_others = metadata.mode() & 0o022 != 0;
+            let is_writable_by_others = metadata.mode() & WRITABLE_BY_OTHERS != 0;
             ensure!(
                 is_own && !is_writable_by_others,
                 "{} is writable by other users: tokengap trusts the sockets in it, so use a private folder (chmod 700)",
@@ -41,7 +46,7 @@ impl Private {
 
         let own = tempfile::Builder::new()
             .prefix("tokengap-run-")
-            .permissions(Permissions::from_mode(0o700))
+            .permissions(Permissions::from_mode(PRIVATE_MODE))
             .tempdir()
             .context("cannot create a folder for the command's sockets")?;
         let path = own.path().to_owned();

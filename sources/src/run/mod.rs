@@ -58,7 +58,7 @@ impl Run {
         })
     }
 
-    /// Applies what the mover has found since the last call: relays moved sockets, and updates engine and hop names.
+    /// Applies what the mover has found since the last call. Relays moved sockets, and updates the engine and the names of hops.
     fn process_events(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         for event in self.events.try_iter() {
             match event {
@@ -85,10 +85,10 @@ impl Run {
         }
     }
 
-    /// Handles the exit of the child: no more sockets are moved, and the relay drains.
+    /// Begins the end of the run after the exit of the child. No more sockets are moved, and the relay drains.
     fn record_child_exit(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         self.is_ending = true;
-        // Waits for its thread, so that the events below are complete.
+        // Dropping the mover waits for its thread, so that the events below are complete.
         self.mover = None;
         self.process_events(sink);
         self.tap.stop();
@@ -155,7 +155,7 @@ impl LiveSource for Run {
             }
         }
         let flow = self.tap.poll(sink);
-        // Dropping them puts the engine's own sockets back.
+        // Dropping the places puts the engine's own sockets back.
         if flow == Flow::Ended {
             self.places.clear();
         }

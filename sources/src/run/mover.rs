@@ -38,6 +38,11 @@ const NAME_ATTEMPTS: u32 = 12;
 /// Maximum wait for a bypassing connection to pause before it is left alone.
 const PAUSE: Duration = Duration::from_secs(2);
 
+/// Bytes of inotify events read at once.
+const EVENT_BUFFER_BYTES: usize = 4096;
+/// Maximum number of ancestors of a process that are looked up. No process tree is that deep.
+const MAX_ANCESTORS: usize = 1_000;
+
 /// Message from the mover.
 pub(super) enum MoverEvent {
     /// A socket was replaced by the relay's.
@@ -105,6 +110,7 @@ struct SocketWatch {
     sender: Sender<MoverEvent>,
     /// Replaced sockets: names, and the inodes of the replacements.
     sockets: HashMap<String, u64>,
+    /// `None` if connections cannot be looked up.
     peers: Option<Peers>,
     /// Messages already sent.
     reported: HashSet<String>,
@@ -136,7 +142,7 @@ struct OpenConnection {
 impl SocketWatch {
     /// The thread: moves new sockets, makes bypassing peers reconnect, and follows the engine's processes, until `end` is set.
     fn run(mut self, watch: &OwnedFd, end: &AtomicBool) {
-        // Sockets that appeared before the watch started.
+        // The watch shows no sockets that appeared before it started.
         self.scan_folder();
         let mut watcher: Option<Watcher> = None;
         let mut last_discovery = Instant::now();
@@ -176,7 +182,7 @@ impl SocketWatch {
             Ok(_) => {}
             Err(errno) => return Err(errno),
         }
-        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut buffer = [MaybeUninit::uninit(); EVENT_BUFFER_BYTES];
         let mut reader = Reader::new(watch, &mut buffer);
         let mut names = Vec::new();
         loop {
@@ -209,6 +215,7 @@ impl SocketWatch {
         if is_made_by_tokengap(name) {
             return;
         }
+        // Most files are no sockets.
         let Ok(socket) = HeldPath::find_socket(&self.folder, name) else { return };
         // The move itself triggers an event for the relay's own socket, which is ignored.
         if self.sockets.get(name) == Some(&socket.metadata().ino()) {
@@ -216,9 +223,9 @@ impl SocketWatch {
         }
         match HeldPath::take_over(&self.folder, name, socket) {
             Ok((listener, place)) => {
-                // Inode 0, which no file has, if the path has been taken over again: then it is checked at once.
-                let ours = HeldPath::find_socket(&self.folder, name).map(|ours| ours.metadata().ino());
-                self.sockets.insert(name.to_owned(), ours.unwrap_or_default());
+                // Inode 0, which no file has, if the engine has replaced the relay's socket. The engine's new socket is then moved, too.
+                let relay_inode = HeldPath::find_socket(&self.folder, name).map(|ours| ours.metadata().ino());
+                self.sockets.insert(name.to_owned(), relay_inode.unwrap_or_default());
                 self.unnamed.push(UnnamedSocket { name: name.to_owned(), bound: place.aside(), attempts: 0 });
                 self.send_event(MoverEvent::Moved(listener, Box::new(place)));
                 self.last_move_at = Some(Instant::now());
@@ -237,7 +244,7 @@ impl SocketWatch {
                 open.push(OpenConnection { socket_name: name.clone(), connection });
             }
         }
-        // The kernel reuses numbers of sockets.
+        // Closed connections are removed, because the kernel reuses the numbers of sockets.
         self.known_connections.retain(|known| open.iter().any(|open| open.connection == *known));
         open.retain(|open| !self.known_connections.contains(&open.connection));
         if open.is_empty() {
@@ -248,6 +255,7 @@ impl SocketWatch {
         let holders_by_inode = find_holders(&inodes);
         let own_pid = std::process::id();
         for OpenConnection { socket_name, connection } in open {
+            // Without a known holder, the connection is tried again at the next call.
             let Some(holders) = holders_by_inode.get(&connection.connector) else { continue };
             self.known_connections.insert(connection);
             // The relay's own connection is not one that bypasses it.
@@ -257,7 +265,8 @@ impl SocketWatch {
         }
     }
 
-    /// Closes a connection to the engine's own socket, so that its process connects again, to the relay. Each connection is tried once.
+    /// Closes a connection to the engine's own socket, so that its process connects again, to the relay. Reports the result. Each
+    /// connection is tried once.
     fn reconnect_sender(&mut self, name: &str, connection: PeerConnection, holder: Holder) {
         let comm = std::fs::read_to_string(format!("/proc/{}/comm", holder.pid)).unwrap_or_default();
         let peer = format!("{name}: process {} ({})", holder.pid, comm.trim_end());
@@ -290,7 +299,7 @@ impl SocketWatch {
             }
             let message =
                 format!("{} over {} bypasses the relay: it is not a socket file in TMPDIR", hop.ends(), hop.endpoint);
-            // This runs again and again.
+            // Called at every discovery, so the same message is reported once.
             if self.reported.insert(message.clone()) {
                 self.report_bypass(message);
             }
@@ -303,6 +312,7 @@ impl SocketWatch {
         let Some(peers) = &self.peers else { return };
         // The kernel names a socket by the path at which it was bound: the relay's by `bound`, the engine's by its original path. Senders
         // are connected to the relay's, and the relay to the engine's.
+        // Keeps the sockets that are tried again.
         self.unnamed.retain_mut(|socket| {
             let path = self.folder_path.join(&socket.name);
             let to_relay = peers.connections_to(&socket.bound).unwrap_or_default();
@@ -360,10 +370,10 @@ fn only_role(roles: &BTreeSet<Role>) -> Option<Role> {
 
 /// Returns whether `pid` is `ancestor` or one of its descendants.
 fn is_descendant(pid: u32, ancestor: u32) -> bool {
-    // Deeper than any process tree.
-    std::iter::successors(Some(pid), |pid| parent_of(*pid)).take(1_000).any(|pid| pid == ancestor)
+    std::iter::successors(Some(pid), |pid| parent_of(*pid)).take(MAX_ANCESTORS).any(|pid| pid == ancestor)
 }
 
+/// Parent of a process; `None` if the process has exited.
 fn parent_of(pid: u32) -> Option<u32> {
     let status = kernel::read(format!("/proc/{pid}/status"), kernel::MAX_STATUS_BYTES).ok()?;
     kernel::status_field(&status, "PPid:")?.parse().ok()

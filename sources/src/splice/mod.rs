@@ -29,8 +29,10 @@ pub use witness::{MessageRate, Seen, Witness};
 const PAUSE: Duration = Duration::from_secs(2);
 /// Maximum wait for receivers to process messages of the old connection before the gate to the new one opens.
 const CATCH_UP: Duration = Duration::from_secs(10);
-/// Consecutive checks, a millisecond apart, that find a receiver asleep before its inbox counts as empty.
+/// Consecutive checks that find a receiver asleep before its inbox counts as empty.
 const ASLEEP: u32 = 5;
+/// Interval of checks while the move waits for a process.
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// Maximum wait for senders to reconnect.
 const RECONNECT: Duration = Duration::from_secs(5);
 /// Time the witness continues after the move.
@@ -95,6 +97,7 @@ impl Prepared {
     pub fn execute_move(self, options: &RelayOptions, guard: Guard) -> anyhow::Result<Splice> {
         let mut tap =
             Tap::start(Vec::new(), RelayOptions { formats: engines::FORMATS, ask_to_leave: true, ..options.clone() })?;
+        // Dropping these restores the engine's sockets, so an error on the way undoes the move.
         let mut paths = Vec::new();
         // Connections of senders wait here until the receivers have read everything of the old ones.
         let gate = Signal::default();
@@ -131,8 +134,8 @@ impl Prepared {
         Ok(Splice { tap, paths, moved: self, outage, doubts, state: State::Running, _guard: guard })
     }
 
-    /// Lets the senders connect to the receivers through `gate`, once the receivers have read everything of the old connections. Returns what
-    /// may not have gone well.
+    /// Lets the senders connect to the receivers through `gate`, once the receivers have read everything of the old connections. Returns a
+    /// line for each doubt whether that went well.
     fn reconnect_senders(&self, tap: &Tap, gate: &Signal) -> Vec<String> {
         let mut doubts = Vec::new();
         if !wait_until(PAUSE, || self.are_old_connections_closed()) {
@@ -140,7 +143,7 @@ impl Prepared {
                 "a sender did not close its old connection: messages that it still sends there are not observed";
             doubts.push(doubt.to_owned());
         }
-        // The gate opens only then, because messages of the new connection would overtake those of the old one.
+        // The gate opens only after this wait. Otherwise messages of the new connection could overtake those of the old one.
         let has_caught_up = wait_until_caught_up(&self.planned);
         gate.send();
         if !has_caught_up {
@@ -155,7 +158,8 @@ impl Prepared {
         doubts
     }
 
-    /// Returns whether all old connections are closed. Then everything they carried is in the receivers' inboxes. False if they cannot be looked up.
+    /// Returns whether all old connections are closed. Then everything they carried is in the receivers' inboxes. False also if the
+    /// connections cannot be looked up.
     fn are_old_connections_closed(&self) -> bool {
         for listener in &self.planned {
             let peers = Peers::in_namespace_of(listener.receiver);
@@ -202,7 +206,7 @@ fn wait_until(patience: Duration, condition: impl Fn() -> bool) -> bool {
         if Instant::now() >= deadline {
             return false;
         }
-        thread::sleep(Duration::from_millis(1));
+        thread::sleep(CHECK_INTERVAL);
     }
     true
 }
@@ -218,6 +222,7 @@ fn wait_until_asleep(pid: u32, deadline: Instant) -> bool {
     let mut checks_asleep = 0;
     // Several times in a row, since a receiver may sleep for a moment between two messages.
     while checks_asleep < ASLEEP {
+        // The main thread has the id of its process.
         match sleeps_in_poll(pid, pid) {
             Ok(true) => checks_asleep += 1,
             Ok(false) => checks_asleep = 0,
@@ -226,12 +231,12 @@ fn wait_until_asleep(pid: u32, deadline: Instant) -> bool {
         if Instant::now() >= deadline {
             return false;
         }
-        thread::sleep(Duration::from_millis(1));
+        thread::sleep(CHECK_INTERVAL);
     }
     true
 }
 
-/// Restores the sockets once receivers have processed what was relayed to them. Returns what may have gone wrong.
+/// Restores the sockets once receivers have processed what was relayed to them. Returns a line for each doubt whether that went well.
 fn restore_paths(paths: Vec<HeldPath>, planned: &[Planned]) -> Vec<String> {
     let mut doubts = Vec::new();
     if !wait_until_caught_up(planned) {
@@ -284,9 +289,9 @@ impl Splice {
         }
     }
 
-    /// Advances the end of the splice: the sockets are given back on a thread, then the witness watches a little longer.
+    /// Advances the end of the splice. The sockets are given back on a thread, and then the witness watches a little longer.
     fn advance_end(&mut self) {
-        // `Over` is only a placeholder, because a thread can be joined by its owner alone.
+        // Joining a thread needs ownership, so the state is taken out. `Over` is only a placeholder.
         let state = std::mem::replace(&mut self.state, State::Over);
         self.state = match state {
             State::Returning(thread) if thread.is_finished() => {
@@ -352,7 +357,7 @@ impl LiveSource for Splice {
         self.tap.keep_ids();
     }
 
-    /// Emits the relay's new events; after its end, gives the sockets back without blocking.
+    /// Emits the relay's new events. After the relay's end, advances the return of the sockets without blocking.
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         match self.state {
             State::Running => {
@@ -373,7 +378,7 @@ impl LiveSource for Splice {
 
     /// Begins the end: no more connections are accepted, and the relay drains.
     fn stop(&mut self) {
-        // From here on, connecting fails; senders retry until the engine's own socket is back.
+        // From here on, connecting fails. Senders retry until the engine's own socket is back.
         self.paths.iter().for_each(HeldPath::stop_accepting);
         self.tap.stop();
     }

@@ -97,13 +97,14 @@ impl<'a> Listener<'a> {
 }
 
 impl Located {
-    /// Finds the listeners of `engine`'s token path, or only those of hops named `wanted`.
+    /// Finds the listeners of `engine`'s token path, or only those of hops named `wanted`. Fails if there are none, or if they belong to
+    /// several users.
     pub fn find(engine: &Engine, wanted: Option<&str>) -> anyhow::Result<Self> {
         let mut names_by_listener: BTreeMap<Listener<'_>, Vec<String>> = BTreeMap::new();
         let mut left = Vec::new();
         for hop in engine.hops.iter().filter(|hop| hop.carries != Carries::Requests) {
             match hop.to {
-                // Not on the path of tokens.
+                // A receiver that gets no output is not on the path of tokens.
                 Some(to) if !to.role.receives_output() => {}
                 Some(to) => {
                     let listener = Listener { receiver: to.pid, endpoint: &hop.endpoint };
@@ -176,17 +177,18 @@ impl Located {
     }
 }
 
+/// Returns an error that lists why each listener is left where it is.
 fn nothing_to_move<T>(left: &[String]) -> anyhow::Result<T> {
     let left = left.join("\n  ");
     bail!("no hop to move{}{left}", if left.is_empty() { "" } else { ":\n  " })
 }
 
-/// Opens the socket file that process `pid` of user `account` bound as `path`.
+/// Opens the socket file that process `pid` of user `account` bound as `path`. Fails if the file belongs to another user.
 fn open_socket(names: Vec<String>, path: &Path, pid: u32, account: Account) -> anyhow::Result<Planned> {
     let no_name = || format!("{} is not the name of a socket file", path.display());
     let parent = path.parent().with_context(no_name)?;
     let file = path.file_name().and_then(|name| name.to_str()).with_context(no_name)?;
-    // As the process sees it, which may be in a container.
+    // The path is opened as the process sees it, which may run in a container.
     let base = if parent.is_absolute() { "root" } else { "cwd" };
     let folder = Folder::open_in_root(Path::new(&format!("/proc/{pid}/{base}/")), parent);
     let folder = folder.with_context(|| format!("cannot open the folder {} of process {pid}", parent.display()))?;

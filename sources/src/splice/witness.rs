@@ -21,6 +21,8 @@ use trace::{Config, FrameId, HopId};
 const MAX_RECEIVED_BYTES: u32 = 1 << 20;
 /// Maximum number of bytes copied of a sent message, which is enough for the [`Matcher`].
 const MAX_SENT_BYTES: u32 = 4096;
+/// Size of the probe's ring buffer, in bytes.
+const RING_BYTES: u32 = 32 << 20;
 /// Maximum wait of a poll of the probe.
 const MAX_POLL: Duration = Duration::from_millis(4);
 /// Interval of the checks.
@@ -72,11 +74,12 @@ impl Witness {
         let receivers = receivers.clone();
         let (attach_sender, attach_result) = channel();
         let thread = thread::Builder::new().name("witness".into()).spawn(move || {
+            // Only sends and receives are checked.
             let options = ProbeOptions {
                 processed: false,
                 scheduler: false,
                 polls: false,
-                ring_bytes: 32 << 20,
+                ring_bytes: RING_BYTES,
                 ..ProbeOptions::default()
             };
             match Probe::attach(&targets, options) {
@@ -112,8 +115,8 @@ impl Drop for Witness {
     }
 }
 
-/// The thread: counts and checks the messages that the probe observes, until the end is asked for or the probe fails. First tells
-/// `attach_sender` that the probe is attached.
+/// The thread: counts and checks the messages that the probe observes, until the end is asked for or the probe fails. Before that, reports
+/// to `attach_sender` that the probe is attached.
 fn check_messages(
     mut probe: Probe,
     shared: &Shared,
@@ -126,7 +129,7 @@ fn check_messages(
     let mut check = MessageCheck::new();
     let mut checked_at = Instant::now();
     loop {
-        // Read before the last poll, so that its observations are included.
+        // Read before the poll. The last poll thus begins after the end was asked for, and includes all observations until then.
         let is_ending = shared.end.load(Ordering::Relaxed);
         if shared.mark.swap(false, Ordering::Relaxed) {
             check.requests.mark_live();
@@ -197,7 +200,9 @@ impl FollowedRequests {
 /// A receiving socket.
 struct ReceivingSocket {
     hop: HopId,
+    /// Number of its next message.
     seq: u64,
+    /// Format of its messages, once known.
     carries: SocketFormat,
 }
 
@@ -214,11 +219,13 @@ impl MessageCheck {
         }
     }
 
-    /// Checks a received message: the analysis gets it as a frame of its socket, in the order of receipt, and sums up the tokens of each request.
+    /// Checks a received message. The analysis gets it as a frame of its socket, in the order of receipt, and sums up the tokens of each
+    /// request. A message that is neither decoded nor matched with a send is not checked.
     fn check_received(&mut self, message: &Message<'_>) {
         self.seen.received += 1;
         let at = message.call.at;
         let matched = self.matcher.match_receipt(message);
+        // Sockets beyond the range of ids share the last one.
         let next_hop = HopId(self.inboxes.len().min(usize::from(u16::MAX)) as u16);
         let inbox = self.inboxes.entry(message.call.socket).or_insert(ReceivingSocket {
             hop: next_hop,
@@ -292,7 +299,7 @@ pub struct MessageRate {
     pub by: &'static str,
 }
 
-/// Number of messages that the senders have sent; without a witness, how often their I/O threads woke up, which grows with it.
+/// Number of messages that the senders have sent. Without a witness, the number of wake-ups of their I/O threads, which grows with it.
 fn count_sends(witness: Option<&Witness>, engine: &Engine, senders: &[u32]) -> Option<u64> {
     match witness {
         Some(witness) => Some(witness.seen().sent),
@@ -300,8 +307,8 @@ fn count_sends(witness: Option<&Witness>, engine: &Engine, senders: &[u32]) -> O
     }
 }
 
-/// Rate counted by the probe. Without a probe, estimated from wake-ups of the senders' I/O threads: about one per message while they keep
-/// up.
+/// Measures the message rate for [`RATE_WINDOW`], with the witness's probe. Without a witness, estimates it from wake-ups of the senders'
+/// I/O threads: about one per message while they keep up. `None` if these cannot be read.
 pub(super) fn measure_message_rate(witness: Option<&Witness>, engine: &Engine, senders: &[u32]) -> Option<MessageRate> {
     let began = Instant::now();
     let count_before = count_sends(witness, engine, senders)?;

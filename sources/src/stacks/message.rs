@@ -11,8 +11,9 @@ use trace::SamplingCost;
 
 /// Maximum length of a line. The samples of a thread with as many functions as are kept have a third of it.
 const MAX_LINE: usize = 1 << 20;
-/// Maximum number of functions, refusals and notes that are used of a message.
+/// Maximum number of functions that are used of a message.
 const MAX_FUNCTIONS: usize = 256;
+/// Maximum number of refusals, and of notes, that are used of a message.
 const MAX_LINES: usize = 64;
 /// Maximum number of characters of a reason or a note.
 const MAX_TEXT: usize = 500;
@@ -48,11 +49,12 @@ pub(crate) struct ThreadSamples {
 }
 
 impl ThreadSamples {
-    /// Bounds names and counts: a function cannot have more hits than its thread has samples.
+    /// Bounds the names and counts of functions. A function cannot have more hits than its thread has samples.
     fn limit_lengths(&mut self) {
         let ThreadStacks { samples, functions, .. } = &mut self.stacks;
         functions.truncate(MAX_FUNCTIONS);
         for (function, hits) in functions {
+            // `new` shortens the names and removes control characters.
             *function = Function::new(&function.function, &function.file);
             hits.total = hits.total.min(*samples);
             hits.own = hits.own.min(hits.total);
@@ -70,6 +72,7 @@ pub(super) struct ReaderStatus {
     pub(super) notes: Vec<String>,
 }
 
+/// The text without control characters, up to its maximum length.
 fn bounded_text(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(MAX_TEXT).collect()
 }
@@ -113,7 +116,8 @@ impl StackRequest {
     }
 }
 
-/// Reads lines up to one that holds a value. Lines that hold none are skipped: a process that was ended leaves half of one.
+/// Reads lines up to the first that is a JSON value of this type, and skips the others. A process that was killed may leave half a line.
+/// Returns `None` at the end of the stream.
 fn read_line<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<Option<T>> {
     let mut line = Vec::new();
     loop {
@@ -127,7 +131,7 @@ fn read_line<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<Option<
     }
 }
 
-/// Writes a value on a line of its own, whatever was written before.
+/// Writes a value on a line of its own. Begins with a line break, because the process before this one may have left half a line.
 fn write_line(value: &impl Serialize, to: &mut impl Write) -> io::Result<()> {
     let mut line = vec![b'\n'];
     serde_json::to_writer(&mut line, value)?;

@@ -43,9 +43,11 @@ struct ReaderState {
     status: ReaderStatus,
     /// Cost of reading processes that have ended.
     earlier: SamplingCost,
-    /// How often the reading process ended, and why it did last.
+    /// How often the reading process ended.
     endings: u32,
+    /// Why it ended the last time.
     last_ending: Option<String>,
+    /// The reading process has ended for good.
     is_over: bool,
     /// Arguments of [`receive`] until its thread is started. A thread that was started before tokengap drops its rights would keep them.
     unstarted: Option<UnstartedReceiver>,
@@ -58,14 +60,14 @@ struct UnstartedReceiver {
 }
 
 impl StackReader {
-    /// Starts the process, which samples nothing yet. Starts no thread, see `ReaderState::unstarted`.
+    /// Starts the process, which samples nothing yet. Starts no thread, because a thread started now would keep tokengap's rights.
     pub(crate) fn start(hertz: u32) -> anyhow::Result<Self> {
         let failed = "cannot start the process that reads Python stacks";
         let (socket, child_end) = UnixStream::pair().context(failed)?;
         let mut command = Command::new("/proc/self/exe");
         command.arg("stacks").stdin(OwnedFd::from(child_end)).stdout(discarded_output().context(failed)?);
         let started = command.spawn();
-        // It holds the child's end of the socket. If that stayed open here, the child's exit would go unnoticed.
+        // `command` holds the child's end of the socket. If that stayed open here, the child's exit would go unnoticed.
         drop(command);
         started.context(failed)?;
         let from = BufReader::new(socket.try_clone().context(failed)?);
@@ -84,10 +86,10 @@ impl StackReader {
         Ok(Self { shared, samples: Mutex::new(samples) })
     }
 
-    /// Samples exactly these processes.
+    /// Samples exactly these processes from now on. The first call also starts the thread that receives the samples.
     pub(crate) fn sample_processes(&self, pids: impl IntoIterator<Item = u32>) {
         let mut state = lock(&self.shared);
-        // The first call starts the thread: by now, tokengap has dropped its rights.
+        // By now, tokengap has dropped its rights.
         if let Some(UnstartedReceiver { from, sender }) = state.unstarted.take() {
             let shared = Arc::clone(&self.shared);
             if let Err(error) =
@@ -158,9 +160,9 @@ impl StackReader {
 }
 
 impl ReaderState {
-    /// Sends the request to the reading process.
+    /// Sends the request to the reading process. A failure is only logged.
     fn send_request(&mut self) {
-        // After its end, `receive` reports the reason.
+        // Fails after the process has ended, whose reason `receive_messages` gets.
         if let Err(error) = self.request.write(&mut self.socket) {
             tracing::debug!("python stacks: {error}");
         }
@@ -175,7 +177,7 @@ impl ReaderState {
         let last_status = std::mem::take(&mut self.status);
         let last_cost = last_status.cost;
         self.earlier = SamplingCost { processes: last_cost.processes, ..sum_costs(self.earlier, last_cost) };
-        // They hold until the successor reports its own.
+        // The refusals hold until the successor reports its own.
         self.status.refusals = last_status.refusals;
         if is_restarted {
             self.send_request();
@@ -183,13 +185,13 @@ impl ReaderState {
     }
 }
 
-/// Receives messages until the end of the stream.
+/// The thread: receives messages until the end of the stream. Drops samples while the queue is full, so that it keeps up with the process.
 fn receive_messages(mut from: BufReader<UnixStream>, shared: &Mutex<ReaderState>, sender: &SyncSender<ThreadSamples>) {
     while let Ok(Some(message)) = StackMessage::read(&mut from) {
         match message {
             StackMessage::Samples(samples) => {
                 if let Err(TrySendError::Full(_)) = sender.try_send(samples) {
-                    // In `earlier`, because the next status replaces the current cost.
+                    // Counted in `earlier`, because the next status replaces the current cost.
                     lock(shared).earlier.dropped += 1;
                 }
             }

@@ -24,6 +24,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Interval of messages about cost and refusals.
 const STATUS_INTERVAL: Duration = Duration::from_millis(200);
 
+/// A duplicate of the socket that is the standard input.
 fn socket_on_stdin() -> io::Result<UnixStream> {
     stdin().as_fd().try_clone_to_owned().map(UnixStream::from)
 }
@@ -34,6 +35,7 @@ pub fn supervise_reader() -> anyhow::Result<()> {
         let mut command = Command::new("/proc/self/exe");
         command.args(["stacks", "--reader"]).stdin(OwnedFd::from(socket_on_stdin()?)).stdout(discarded_output()?);
         let status = command.status().context("cannot start the process that reads Python stacks")?;
+        // The reading process ends without an error only if tokengap has ended.
         if status.success() {
             return Ok(());
         }
@@ -91,11 +93,16 @@ fn send_samples(requests: &Receiver<StackRequest>, to: &mut UnixStream) -> anyho
         }
         let mut samples = Vec::new();
         stacks.poll(|interval| {
-            for stacks in interval.threads {
-                let at_ns = interval.at.0;
-                samples.push(ThreadSamples { pid: interval.pid, at_ns, interval_ns: interval.interval_ns, stacks });
+            for thread_stacks in interval.threads {
+                samples.push(ThreadSamples {
+                    pid: interval.pid,
+                    at_ns: interval.at.0,
+                    interval_ns: interval.interval_ns,
+                    stacks: thread_stacks,
+                });
             }
         });
+        // Written here, because a failed write ends this function.
         for sample in samples {
             StackMessage::Samples(sample).write(to)?;
         }

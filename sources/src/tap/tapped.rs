@@ -29,8 +29,8 @@ pub(super) struct Tapped {
 }
 
 impl Tapped {
-    /// Both directions of a hop: forward and backward. What is known in advance holds for the forward one only, in which the messages of the
-    /// engine go.
+    /// Both directions of a hop: forward and backward. Advance knowledge of the hop holds for the forward direction only, in which the
+    /// messages of the engine go.
     pub(super) fn both_directions(hop: TapHop) -> [Self; 2] {
         let backward = TapHop {
             origin: false,
@@ -74,7 +74,7 @@ impl Tapped {
         if let Some(ends) = self.carries.format(formats).and_then(|format| (format.hop)(kind)) {
             self.ends = ends.to_owned();
             self.is_named = true;
-            // The better name must be announced, too.
+            // The hop may have been announced with the old names, so it must be announced again.
             self.is_announced = false;
         }
     }
@@ -101,7 +101,7 @@ impl RelayHops {
         Self { formats, tapped: Vec::new(), are_deliveries_visible: false }
     }
 
-    /// Announces a hop, unless that was done.
+    /// Announces a hop, unless it is announced already.
     pub(super) fn announce_hop(&mut self, id: HopId, at: MonoNs, sink: Sink<'_>) {
         let tapped = &mut self.tapped[usize::from(id.0)];
         if tapped.is_announced {

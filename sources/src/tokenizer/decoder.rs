@@ -7,6 +7,9 @@ use tokenizers::{DecoderWrapper, Tokenizer};
 /// Maximum number of ids tried as the text before an output.
 const MAX_TRIED_IDS: u32 = 4_096;
 
+/// Special tokens, such as the end of a text, have no text.
+const SKIPS_SPECIAL_TOKENS: bool = true;
+
 /// A tokenizer, decoding as vLLM's servers do: step by step, without special tokens.
 #[derive(Debug)]
 pub(super) struct Detokenizer {
@@ -25,8 +28,9 @@ pub(super) fn parse_tokenizer(json: &[u8]) -> Result<Detokenizer, String> {
     let mut text_by_id = Vec::new();
     // In a vocabulary of bytes, most tokens have the same text anywhere.
     if let Some(DecoderWrapper::ByteLevel(_)) = tokenizer.get_decoder() {
-        for id in 0..tokenizer.get_vocab_size(true) as u32 {
-            let text = tokenizer.decode(&[id], true).unwrap_or_default();
+        let has_added_tokens = true;
+        for id in 0..tokenizer.get_vocab_size(has_added_tokens) as u32 {
+            let text = tokenizer.decode(&[id], SKIPS_SPECIAL_TOKENS).unwrap_or_default();
             // A part of a character has no text of its own.
             let has_whole_characters = !text.contains(char::REPLACEMENT_CHARACTER);
             text_by_id.push(if has_whole_characters { text.into_boxed_str() } else { Box::default() });
@@ -38,7 +42,7 @@ pub(super) fn parse_tokenizer(json: &[u8]) -> Result<Detokenizer, String> {
 /// State of decoding after the first token that is a word of lowercase letters; `None` if none of the first tokens is one.
 fn stream_after_word(tokenizer: &Tokenizer) -> Option<TokenStream> {
     for id in 0..MAX_TRIED_IDS {
-        let text = tokenizer.decode(&[id], true).unwrap_or_default();
+        let text = tokenizer.decode(&[id], SKIPS_SPECIAL_TOKENS).unwrap_or_default();
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_lowercase()) {
             return Some(TokenStream { ids: vec![id], prefix: text, next: 1 });
         }
@@ -55,7 +59,7 @@ impl Detokenize for Detokenizer {
     fn step(&self, stream: &mut TokenStream, id: u32, text: &mut String) -> bool {
         let TokenStream { ids, prefix, next } = stream;
         let known_text = self.text_by_id.get(id as usize).filter(|known| !known.is_empty());
-        // Otherwise the last tokens are parts of a character, which this one may complete.
+        // If not, the last tokens are parts of a character, which this one may complete.
         let is_at_character_start = ids.len() == *next;
         if is_at_character_start && let Some(known_text) = known_text {
             text.push_str(known_text);
@@ -67,7 +71,7 @@ impl Detokenize for Detokenizer {
             *next = 1;
             return true;
         }
-        match step_decode_stream(&self.tokenizer, vec![id], true, ids, prefix, next) {
+        match step_decode_stream(&self.tokenizer, vec![id], SKIPS_SPECIAL_TOKENS, ids, prefix, next) {
             Ok(new) => {
                 text.push_str(&new.unwrap_or_default());
                 true

@@ -14,6 +14,7 @@ pub(super) struct EngineProperties {
     known: Option<discover::Engine>,
     /// From the layout of the last message with chunks.
     found: Engine<'static>,
+    /// The properties from discovery were not emitted yet.
     is_unreported: bool,
 }
 
@@ -23,7 +24,7 @@ impl EngineProperties {
         self.is_unreported = true;
     }
 
-    /// Emits the properties from discovery, unless that was done.
+    /// Emits the properties from discovery, if they were not emitted since they were set.
     pub(super) fn emit_known_once(&mut self, at: MonoNs, sink: Sink<'_>) {
         if self.is_unreported {
             self.is_unreported = false;

@@ -146,8 +146,8 @@ impl Translator {
         &self.forms
     }
 
-    /// Reads a message to the scheduler: what it asks for, and the requests that it names. On error, the list has those in the captured bytes
-    /// of a message that was cut.
+    /// Reads a message to the scheduler. Returns what it asks for, and fills `requests` with the requests that it names. After an error,
+    /// `requests` has those in the captured bytes of a message that was cut.
     pub(crate) fn read_requests<'a>(
         &mut self,
         parts: &[Excerpt<'a>],
@@ -155,14 +155,15 @@ impl Translator {
     ) -> Result<DispatchKind, Refused> {
         let mut refused = None;
         // An engine sends one format, so the one that was read last is tried first.
-        for turn in 0..self.formats.len() {
-            let index = (self.requests_format + turn) % self.formats.len();
+        for attempt in 0..self.formats.len() {
+            let index = (self.requests_format + attempt) % self.formats.len();
             requests.clear();
             match (self.formats[index].read_requests)(parts, requests) {
                 Ok(kind) => {
                     self.requests_format = index;
                     return Ok(kind);
                 }
+                // The format was right, but the message was cut.
                 Err(why) if !requests.is_empty() => return Err(why),
                 // The reason of the first format stands for all.
                 Err(why) => refused = refused.or(Some(why)),
@@ -171,13 +172,14 @@ impl Translator {
         Err(refused.unwrap_or(Refused { reason: "codec", detail: "no engine is known".to_owned() }))
     }
 
-    /// Reads a message from one scheduler to another from its first parts; it has `part_count`.
+    /// Reads a message from one scheduler to another from its first parts. The whole message has `part_count` parts. `None` if it is no
+    /// such message.
     pub(crate) fn read_pair_message(&self, parts: &[Excerpt<'_>], part_count: u64) -> Option<PairMessage> {
         self.formats.iter().find_map(|format| (format.read_pair_message)(parts, part_count))
     }
 
-    /// Decodes a message and emits its frame, after passing a sent one to `clients`, or that it could not be decoded.
-    /// Returns the number of the decoded frame.
+    /// Decodes a message and emits its frame. A frame that was sent is first passed to `clients`. If the message cannot be decoded, emits
+    /// that instead. Returns the number of the frame; `None` if it was not decoded, or is not reported.
     pub(crate) fn translate_message<'c, H: Hops>(
         &mut self,
         message: ObservedMessage<'_, H::Source>,
@@ -210,19 +212,19 @@ impl Translator {
             self.engine.update_from_shape(&shape, at, sink);
         }
         count_form(&mut self.forms, &shape);
-        if let ObservedBy::Receive { wakeup, thread: by } = by {
+        if let ObservedBy::Receive { wakeup, thread } = by {
             if !self.shows_ids {
                 decoded.hide_ids();
             }
             let frame = Some(decoded.frame(id, bytes));
-            sink(&Event::new(at, What::Received(Received { id, wakeup, by, frame })));
+            sink(&Event::new(at, What::Received(Received { id, wakeup, by: thread, frame })));
             return Some(id);
         }
         let format = hops.socket_format(source).format(self.formats);
         let frame = Frame { forwarded, ..decoded.frame(id, bytes) };
         // Before the event, because the response may follow at once.
-        for clients in clients {
-            clients.record_frame(&frame, format.and_then(|format| format.response_id));
+        for clients_of_server in clients {
+            clients_of_server.record_frame(&frame, format.and_then(|format| format.response_id));
         }
         if !self.shows_ids {
             decoded.hide_ids();
@@ -240,7 +242,7 @@ impl Translator {
     }
 }
 
-/// Emits that messages with output were missed, after which the text of their requests is not compared.
+/// Emits that messages were missed. Also notes it for `clients`, so that their responses are not compared with an incomplete text.
 pub(crate) fn report_missed<'c>(
     missed: Missed,
     at: MonoNs,
@@ -262,8 +264,8 @@ pub(crate) struct DispatchedMessage<'r, 'a> {
 }
 
 impl DispatchedMessage<'_, '_> {
-    /// Emits an event for each request of the message: the first one stands for the message. If it was not read, emits why, and an event for each
-    /// request in its captured bytes.
+    /// Emits an event for each request of the message. The first event also stands for the message itself. If the message was not read,
+    /// emits why, and an event for each request in its captured bytes.
     pub(crate) fn emit(self, content: Result<DispatchKind, Refused>, sink: Sink<'_>) {
         let Self { id, at, bytes, requests } = self;
         let kind = match content {

@@ -9,6 +9,10 @@ const IO_STRUCT: &str = "sglang.srt.managers.io_struct";
 const REQUEST: &str = "TokenizedGenerateReqInput";
 const SAMPLING_PARAMS: &str = "sglang.srt.sampling.sampling_params";
 const TIME_STATS: &str = "sglang.srt.observability.req_time_stats";
+/// Default of `top_k`, which allows all tokens.
+const TOP_K_ALL: i64 = 1 << 30;
+/// `max_new_tokens` of all requests.
+const MAX_NEW_TOKENS: i64 = 64;
 /// Read offset of the detokenizer, which is the length of the prompt tail in a first chunk.
 pub(in crate::demo) const READ_OFFSET: usize = 5;
 
@@ -153,7 +157,7 @@ pub(in crate::demo) enum Finish {
     Abort,
 }
 
-/// Encodes a batch of the class. `is_split`: a sender has extracted its only row from another batch, and omits empty columns.
+/// Encodes a batch of the class. `is_split` says that a sender has extracted its only row from another batch, and omits empty columns.
 pub(in crate::demo) fn encode_batch(
     release: SglangRelease,
     class: Class,
@@ -212,11 +216,11 @@ fn write_request_field(p: &mut Pickler<'_>, release: SglangRelease, row: &Reques
     }
 }
 
-/// Writes the `SamplingParams` of a request for 64 tokens with these stop strings.
+/// Writes the `SamplingParams` of a request for [`MAX_NEW_TOKENS`] tokens with these stop strings.
 fn write_sampling_params(p: &mut Pickler<'_>, stop: &[&'static str]) {
     p.dict(|p| {
         p.interned("max_new_tokens");
-        p.int(64);
+        p.int(MAX_NEW_TOKENS);
         p.interned("stop_strs");
         p.list(stop, |p, text| p.interned(text));
         for unset in ["stop_token_ids", "stop_regex_strs"] {
@@ -228,7 +232,7 @@ fn write_sampling_params(p: &mut Pickler<'_>, stop: &[&'static str]) {
             p.float(value);
         }
         p.interned("top_k");
-        p.int(1 << 30);
+        p.int(TOP_K_ALL);
         let floats =
             [("min_p", 0.0), ("frequency_penalty", 0.0), ("presence_penalty", 0.0), ("repetition_penalty", 1.0)];
         for (name, value) in floats {

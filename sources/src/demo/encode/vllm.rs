@@ -8,6 +8,17 @@ use super::message::{BatchRow, Finish, RequestRow};
 /// Release whose layout this is.
 pub(super) const VERSION: &str = "0.33.0";
 
+/// Number of fields of each message class.
+const OUTPUTS_FIELDS: usize = 9;
+const OUTPUT_FIELDS: usize = 19;
+const REQUEST_FIELDS: usize = 22;
+const SCHEDULER_STATS_FIELDS: usize = 18;
+/// Types of an engine core's events.
+const QUEUED: u64 = 1;
+const SCHEDULED: u64 = 2;
+/// A nil in msgpack.
+const NIL: u8 = 0xc0;
+
 /// The scheduler's state, which each message contains.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::demo) struct Stats {
@@ -16,11 +27,11 @@ pub(in crate::demo) struct Stats {
     pub(in crate::demo) step: u64,
 }
 
-/// Encodes the outputs of one step at `at` seconds of the monotonic clock; without `stats` as an engine with `--disable-log-stats`. The
-/// time distinguishes messages with the same tokens.
+/// Encodes the outputs of one step at `at` seconds of the monotonic clock. Without `stats`, encodes them as an engine with
+/// `--disable-log-stats` does. The time distinguishes messages with the same tokens.
 pub(super) fn encode_outputs(rows: &[BatchRow<'_>], stats: Option<Stats>, at: f64) -> Vec<u8> {
     let mut p = Packer(Vec::with_capacity(1024 + rows.len() * 96));
-    p.array(9);
+    p.array(OUTPUTS_FIELDS);
     p.int(0); // engine_index
     p.array(rows.len());
     for row in rows {
@@ -41,12 +52,12 @@ pub(super) const ADD: [u8; 1] = [0];
 /// Encodes a request to the engine core.
 pub(super) fn encode_request(row: &RequestRow<'_>) -> Vec<u8> {
     let mut p = Packer(Vec::with_capacity(512 + row.prompt.len() * 5));
-    p.array(22);
+    p.array(REQUEST_FIELDS);
     p.text(row.rid);
     p.array(row.prompt.len());
     row.prompt.iter().for_each(|&id| p.int(id as u64));
     p.nils(1); // mm_features
-    p.map(5);
+    p.map(5); // sampling_params
     p.write_fields("temperature 0.7 top_p 0.95 max_tokens 64 bad_words [0 skip_reading_prefix_cache false");
     p.nils(1); // pooling_params
     p.float(row.arrived);
@@ -64,7 +75,7 @@ pub(super) fn encode_request(row: &RequestRow<'_>) -> Vec<u8> {
 
 /// Writes an `EngineCoreOutput`.
 fn write_output(p: &mut Packer, row: &BatchRow<'_>) {
-    p.array(19);
+    p.array(OUTPUT_FIELDS);
     p.text(row.rid);
     p.array(row.ids.len());
     row.ids.iter().for_each(|&id| p.int(id as u64));
@@ -83,7 +94,7 @@ fn write_output(p: &mut Packer, row: &BatchRow<'_>) {
         write_scheduling_events(p, row.times);
     }
     p.nils(3); // kv_transfer_params, ec_transfer_params, trace_headers
-    // Only the first output of a request has them.
+    // Only the first output of a request has prefill statistics. It is recognised by the prompt tail.
     if row.prompt_tail.is_empty() {
         p.nils(1);
     } else {
@@ -97,7 +108,7 @@ fn write_output(p: &mut Packer, row: &BatchRow<'_>) {
 /// Writes the events since the last output, of the types QUEUED and SCHEDULED.
 fn write_scheduling_events(p: &mut Packer, times: EngineSeconds) {
     p.array(2);
-    for (kind, timestamp) in [(1, times.queued), (2, times.batch_entered)] {
+    for (kind, timestamp) in [(QUEUED, times.queued), (SCHEDULED, times.batch_entered)] {
         p.map(2);
         p.text("type");
         p.int(kind);
@@ -116,7 +127,7 @@ fn write_prefill_stats(p: &mut Packer, prompt_tokens: u32) {
 
 /// Writes `SchedulerStats`. The values that no screen shows are those of the recorded message.
 fn write_scheduler_stats(p: &mut Packer, Stats { running, waiting, step }: Stats) {
-    p.map(18);
+    p.map(SCHEDULER_STATS_FIELDS);
     p.write_fields(&format!(
         "num_running_reqs {running} num_waiting_reqs {waiting} num_skipped_waiting_reqs 0 num_kv_fetch_reqs_by_stage {{0 \
          step_counter {step} current_wave 1 kv_cache_usage 0.421875 iteration_details - \
@@ -140,7 +151,7 @@ impl Packer {
     }
 
     fn nils(&mut self, count: usize) {
-        self.0.extend(std::iter::repeat_n(0xc0, count));
+        self.0.extend(std::iter::repeat_n(NIL, count));
     }
 
     fn float(&mut self, value: f64) {

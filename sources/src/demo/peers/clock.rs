@@ -8,6 +8,12 @@ use super::report::{PeerAction, Reports};
 use crate::demo::random::Random;
 use crate::demo::scenario::{Script, TokenizerPhase};
 
+/// Mean time from one pause of the tokenizer to the next, in seconds.
+const MEAN_PAUSE_INTERVAL_S: f64 = 0.7;
+/// Least and largest length of a pause, in microseconds.
+const MIN_PAUSE_US: u32 = 40_000;
+const MAX_PAUSE_US: u32 = 150_000;
+
 /// Clock of the scenario for one tokenizer.
 pub(super) struct Clock {
     script: Script,
@@ -26,7 +32,7 @@ impl Clock {
         clock
     }
 
-    /// Current phase; reports a change of mode.
+    /// Returns the current phase. If a new one has begun, reports its mode.
     pub(super) fn current_phase(&mut self, reports: &Reports) -> TokenizerPhase {
         let Script { phases, phase, .. } = self.script;
         let phases_begun = (self.start.elapsed().as_nanos() / phase.as_nanos().max(1)) as usize;
@@ -39,19 +45,19 @@ impl Clock {
         phases[index]
     }
 
-    /// Length of the pause that is due now, after which the next one is planned; zero if none is.
+    /// Returns the length of the pause that is due now, and plans the next one. Zero if no pause is due.
     pub(super) fn take_due_pause(&mut self) -> Duration {
         if !self.script.pauses || Instant::now() < self.next_pause {
             return Duration::ZERO;
         }
         self.plan_pause();
-        Duration::from_micros(self.random.draw_between(40_000, 150_000).into())
+        Duration::from_micros(self.random.draw_between(MIN_PAUSE_US, MAX_PAUSE_US).into())
     }
 
-    /// Plans the next pause, 700 ms later on average.
+    /// Plans the next pause, if the scenario has pauses.
     fn plan_pause(&mut self) {
         if self.script.pauses {
-            self.next_pause = Instant::now() + Duration::from_secs_f64(self.random.draw_wait(0.7));
+            self.next_pause = Instant::now() + Duration::from_secs_f64(self.random.draw_wait(MEAN_PAUSE_INTERVAL_S));
         }
     }
 }
@@ -74,8 +80,8 @@ impl Busy {
     /// Sleeps for `time`, on average over many calls.
     pub(super) async fn spend_time(&mut self, time: Duration) {
         let now = Instant::now();
-        // Sums up short times, because the runtime's timer cannot sleep for less than a millisecond. What it slept too long counts for later
-        // calls, but no idle time before.
+        // Short times are summed up, because the runtime's timer cannot sleep for less than a millisecond. A sleep that was too long
+        // shortens later ones, but idle time does not.
         self.busy_until = self.busy_until.max(now.checked_sub(RESOLUTION).unwrap_or(now)) + time;
         if self.busy_until - now >= RESOLUTION {
             sleep_until(self.busy_until).await;

@@ -15,6 +15,9 @@ use super::requests::text_of;
 use crate::demo::encode::{BatchRow, Class, DemoEngine, Finish, SglangRelease, encode_batch};
 use crate::demo::topology::detokenizer_of;
 
+/// Number of the token from which on a request may stray.
+const FIRST_STRAY_TOKEN: u32 = 10;
+
 /// A message to send.
 struct Outgoing {
     outlet_index: usize,
@@ -109,7 +112,7 @@ impl Forwarder {
                     outgoing.push(Outgoing { outlet_index: detokenizer % outlets.len(), message });
                 }
             }
-            // So does a detokenizer of several workers.
+            // A detokenizer of several workers does the same.
             ForwarderRole::Detokenizer(workers) if workers.len() > 1 => {
                 for row in &rows {
                     let worker = workers.iter().position(|worker| Some(&*worker.endpoint) == row.worker);
@@ -137,7 +140,7 @@ impl ForwarderRole {
 
 /// Returns whether the request strays: one in `every` does, from its tenth token on.
 fn is_misrouted(row: &BatchRow<'_>, every: u32) -> bool {
-    row.completion_tokens >= 10 && crc32fast::hash(row.rid.as_bytes()).is_multiple_of(every)
+    row.completion_tokens >= FIRST_STRAY_TOKEN && crc32fast::hash(row.rid.as_bytes()).is_multiple_of(every)
 }
 
 /// A chunk as it is sent on, with its text.

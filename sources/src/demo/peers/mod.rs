@@ -90,6 +90,7 @@ impl Stage {
         }
         let Receivers { tasks, request_inboxes, client_sockets } = self.start_receivers(inboxes, &mut random).await?;
         let workers: Vec<Arc<str>> = match self.script.route.workers {
+            // A single tokenizer is not addressed by name.
             1 => Vec::new(),
             _ => self.hops_to(ReceiverRole::Tokenizer).map(|hop| hop.listen.as_str().into()).collect(),
         };

@@ -74,7 +74,7 @@ impl Reports {
         (self.shared.now)()
     }
 
-    /// Adds a report about an action that just happened. If the queue is full, it is only counted.
+    /// Adds a report about an action that just happened. If the queue is full, the report is dropped and counted.
     pub(in crate::demo) fn push(&self, action: PeerAction) {
         if self.shared.queue.push(PeerEvent { at: self.now(), action }).is_err() {
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);

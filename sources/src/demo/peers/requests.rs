@@ -55,7 +55,8 @@ enum Ending {
 }
 
 impl DemoRequest {
-    /// Appends the tokens of the next step to `ids`, at most `burst`. Returns the finish reason at the request's end, else `None`.
+    /// Appends the tokens of the next step to `ids`, at most `burst`. Returns the finish reason if the request ends. In the last step of
+    /// the demo, every request ends.
     pub(super) fn generate_step(&mut self, burst: u32, is_last_step: bool, ids: &mut Vec<i64>) -> Option<Finish> {
         // Prefill makes one token.
         let burst = if self.generated == 0 { 1 } else { burst };
@@ -159,6 +160,7 @@ impl ChosenRid {
     }
 }
 
+/// A random request id of 32 hex digits.
 fn fresh_rid(random: &mut Random) -> String {
     format!("{:016x}{:016x}", random.next_u64(), random.next_u64())
 }
@@ -166,6 +168,8 @@ fn fresh_rid(random: &mut Random) -> String {
 /// Least and largest number of tokens after which a client leaves.
 const MIN_TOKENS_OF_LEAVER: u32 = 5;
 const MAX_TOKENS_OF_LEAVER: u32 = 60;
+/// Share of the requests without an abort that end at a stop token. The others end by their length.
+const SHARE_OF_STOPS: f64 = 0.7;
 /// Number of prompts in a batch, and of samples of a prompt.
 const GROUP: usize = 4;
 
@@ -177,17 +181,19 @@ impl Clients {
     /// Sends requests until the simulation ends.
     pub(super) async fn send_requests(mut self, stage: Stage) -> anyhow::Result<()> {
         let schedulers = stage.script.route.schedulers;
-        // So that the load is typical from the start.
+        // Half of a full batch, so that the load is typical from the start.
         for _ in 0..self.load.running / 2 * schedulers {
             self.send_request(&stage);
         }
+        let mean_interval_s = 1.0 / (self.load.arrivals * schedulers as f64);
         let mut arrival = Instant::now();
         loop {
-            arrival += Duration::from_secs_f64(self.random.draw_wait(1.0 / (self.load.arrivals * schedulers as f64)));
+            arrival += Duration::from_secs_f64(self.random.draw_wait(mean_interval_s));
             sleep_until(arrival).await;
             if stage.ending.load(Ordering::Relaxed) {
                 return Ok(());
             }
+            // At the limit, this arrival is skipped.
             if stage.account.open_requests() < self.load.open {
                 self.send_request(&stage);
             }
@@ -240,26 +246,26 @@ impl Clients {
     fn create_request(&mut self) -> DemoRequest {
         let mut random = self.random.fork();
         let ChosenRid { rid, prefill_tokens } = self.choose_rid(&mut random);
-        // HTTP workers accept connections in turn.
+        // HTTP workers accept connections in turn. A single one has no name, so there is no index.
         self.turn += 1;
-        let worker = self.turn.checked_rem(self.workers.len());
+        let worker_index = self.turn.checked_rem(self.workers.len());
         let answer_tokens = draw_length(self.load.answer, &mut random);
         let (ending, target) = if let Some(target) = prefill_tokens {
             (Ending::Prefill, target)
         } else if random.draw_chance(self.load.aborts) {
             (Ending::Abort, random.draw_between(1, answer_tokens))
-        } else if random.draw_chance(0.7) {
+        } else if random.draw_chance(SHARE_OF_STOPS) {
             (Ending::Stop, answer_tokens)
         } else {
             (Ending::Length, answer_tokens)
         };
         let prompt: Vec<i64> = (0..draw_length(PROMPT, &mut random)).map(|_| draw_token(&mut random)).collect();
         let preparation = self.load.preparation_ms.map(|ms| random.draw_between(ms.least, ms.most));
-        let leaves = random.draw_chance(self.load.leavers);
-        let leaves_after = leaves.then(|| random.draw_between(MIN_TOKENS_OF_LEAVER, MAX_TOKENS_OF_LEAVER));
+        let client_leaves = random.draw_chance(self.load.leavers);
+        let leaves_after = client_leaves.then(|| random.draw_between(MIN_TOKENS_OF_LEAVER, MAX_TOKENS_OF_LEAVER));
         DemoRequest {
             rid: rid.into(),
-            worker: worker.map(|worker| Arc::clone(&self.workers[worker])),
+            worker: worker_index.map(|index| Arc::clone(&self.workers[index])),
             prompt_tokens: prompt.len() as u32,
             prompt_tail: prompt.last_chunk().copied().unwrap_or_default(),
             prompt,
@@ -288,6 +294,7 @@ fn draw_length(lengths: Lengths, random: &mut Random) -> u32 {
 const WORDS: &str = "the of and to in is that for it as with was on are by this token stream schedule latency request between \
                      measured throughput";
 
+/// Text of these ids: a word for each.
 pub(super) fn text_of(ids: &[i64]) -> String {
     let words: Vec<&str> = WORDS.split(' ').collect();
     ids.iter().flat_map(|id| [" ", words[*id as usize % words.len()]]).collect()

@@ -42,13 +42,13 @@ impl Scheduler {
     /// Serves requests until the simulation ends. Then all requests of clients get their last chunk.
     pub(super) async fn serve_requests(mut self) -> anyhow::Result<()> {
         let load = self.stage.script.load;
-        let mut step = Instant::now();
+        let mut step_end = Instant::now();
         let freezes = self.stage.script.freezes;
-        let mut next_freeze = freezes.map(|freezes| step + freezes.first);
+        let mut next_freeze = freezes.map(|freezes| step_end + freezes.first);
         for steps in 1.. {
             if let Some(freezes) = freezes
                 && let Some(due) = next_freeze
-                && due <= step
+                && due <= step_end
             {
                 next_freeze = Some(due + freezes.interval);
                 self.stage.account.update_truth(|truth| truth.scheduler_freezes += 1);
@@ -58,8 +58,8 @@ impl Scheduler {
             let ending = self.stage.ending.load(Ordering::Relaxed);
             self.fill_batch(load.running);
             // The forward pass, without catching up after a delay, as a GPU would not.
-            step = (step + load.step).max(Instant::now());
-            sleep_until(step).await;
+            step_end = (step_end + load.step).max(Instant::now());
+            sleep_until(step_end).await;
             if !self.running.is_empty() {
                 let stats = Stats { running: self.running.len(), waiting: self.waiting.len(), step: steps };
                 let frame = self.finish_forward_pass(ending, stats);
@@ -103,7 +103,8 @@ impl Scheduler {
         }
     }
 
-    /// The end of a forward pass: encodes a frame with a chunk for each running request. Requests that end leave the batch, in the last step all.
+    /// The end of a forward pass: encodes a frame with a chunk for each running request. Requests that end leave the batch. In the last
+    /// step, all of them end.
     fn finish_forward_pass(&mut self, is_last_step: bool, stats: Stats) -> Vec<u8> {
         let now = self.stage.reports.now();
         let mut ids = Vec::new();
@@ -131,9 +132,9 @@ impl Scheduler {
         for (request, step) in self.running.iter_mut().zip(&steps) {
             self.stage.count_abandoned_tokens(request, step.ids.len() as u32, now);
         }
-        // In the order of `running`, which `retain` keeps.
-        let mut steps = steps.iter();
-        self.running.retain(|_| steps.next().is_none_or(|step| step.finish.is_none()));
+        // `retain` visits the requests in order, so each one meets its own step.
+        let mut remaining_steps = steps.iter();
+        self.running.retain(|_| remaining_steps.next().is_none_or(|step| step.finish.is_none()));
         frame
     }
 
@@ -167,7 +168,7 @@ struct RequestStep {
     finish: Option<Finish>,
 }
 
-/// As Python's `time.perf_counter`.
+/// Seconds of the monotonic clock, as Python's `time.perf_counter` returns them.
 fn to_seconds(at: MonoNs) -> f64 {
     at.0 as f64 / 1e9
 }

@@ -199,7 +199,7 @@ impl Tokenizer {
         let batch = self.decoder.decode(&parts).context("the demo's tokenizer cannot read a frame")?;
         for chunk in batch.chunks() {
             let Some(state) = self.states.get_mut(chunk.rid) else {
-                // "Received output for rid=.. but the state was deleted".
+                // The client has left. SGLang logs "Received output for rid=.. but the state was deleted".
                 self.stage.account.update_truth(|truth| truth.tokens_discarded += u64::from(chunk.listed.unwrap_or(0)));
                 if chunk.finish.is_some() {
                     self.stage.account.count_closed_request();
@@ -217,8 +217,8 @@ impl Tokenizer {
         Ok(batch.chunks().len() as u32)
     }
 
-    /// Runs the coroutine that waits for the request: it passes the queued chunks to its client, and ends with the last one, or if the client
-    /// leaves.
+    /// Runs the coroutine that waits for the request. It passes the queued chunks to the client, and reports that. The request ends with
+    /// its last chunk, or if the client leaves.
     fn run_waiter(&mut self, rid: &Arc<str>) {
         let Some(state) = self.states.get_mut(rid) else { return };
         let mut finished = false;

@@ -60,7 +60,7 @@ impl WaiterState {
         &self.rid
     }
 
-    /// Number of tokens after which the client left; `None` if it is there.
+    /// Number of tokens after which the client left; `None` if it has not left.
     pub(super) fn left_after(&self) -> Option<u32> {
         let has_left = self.leaves_after.is_some_and(|tokens| self.tokens_given >= tokens);
         has_left.then_some(self.tokens_given)
@@ -119,8 +119,8 @@ impl WaiterState {
         }
     }
 
-    /// Makes a delivery of `tokens`, and counts in `account` how many of them the client takes for new: all, or, if it reads cumulative counts,
-    /// those beyond the ones that it has.
+    /// Makes a delivery of `tokens`, and counts in `account` how many of them the client takes for new. A client that reads cumulative
+    /// counts takes only the tokens for new that it does not have. Any other client takes all.
     fn create_delivery(&mut self, tokens: u32, chunk: Queued, account: &Account) -> PeerDelivery {
         let mode = if self.clients_add_up { Mode::Incremental } else { self.mode };
         let new_for_client = match mode {
