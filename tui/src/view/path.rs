@@ -172,8 +172,9 @@ fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
     // Between the names of its ends, an arrow of two cells has a space on both sides.
     let name_widths =
         arrows.iter().map(|arrow| text_width(&arrow.start_text(pad.theme)) + text_width(&arrow.ends.to) + 4);
-    // The names begin in column 3, and two spaces follow them.
-    let texts_x = name_widths.max().unwrap_or(0) + 5;
+    // The names follow the signs, which have three cells if one of them is in brackets; two spaces follow the names.
+    let names_x = if arrows.iter().any(|arrow| arrow.is_over) { 4 } else { 3 };
+    let texts_x = name_widths.max().unwrap_or(0) + names_x + 2;
     let forms = [LineForm::Whole, LineForm::NoRemark, LineForm::OneLabel];
     // The spaces behind the last column may lie beyond the edge.
     let fitting = forms.into_iter().find(|form| texts_x + list_width(arrows, *form) <= pad.width() + 2);
@@ -183,7 +184,7 @@ fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
         let ink = Ink::Health(arrow.health);
         pad.draw_text(u16::from(!arrow.is_over), y, &arrow.sign(pad.theme), ink);
         pad.draw_text(
-            3,
+            names_x,
             y,
             &format!("{} {} {}", arrow.start_text(pad.theme), pad.theme.rich_or_ascii("─▶", "->"), arrow.ends.to),
             Ink::Strong,
