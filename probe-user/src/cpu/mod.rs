@@ -15,6 +15,7 @@ use foreign::kernel;
 use trace::MonoNs;
 
 use cgroup::Cgroup;
+#[cfg(feature = "python-stacks")]
 pub(crate) use thread::wants_cpu;
 use thread::{ThreadStateFile, ThreadTimes, ThreadTimesFile};
 

@@ -81,6 +81,7 @@ const STATE_BYTES: usize = 128;
 
 /// Whether the thread is running or runnable. The kernel adds the wait to a thread's times only when it gets a CPU, so a long wait is
 /// invisible until then.
+#[cfg(any(test, feature = "python-stacks"))]
 pub(crate) fn wants_cpu(pid: u32, tid: u32) -> bool {
     ThreadStateFile::open(pid, tid).and_then(|file| file.read()) == Some('R')
 }
