@@ -46,7 +46,7 @@ mod confinement {
 
     pub(crate) fn disable() {}
     pub(crate) fn confine_to_files(_: &[&Path], _: &[Option<&Path>]) {}
-    pub(crate) fn confine_watch(_: impl Iterator<Item = u16>, _: Option<&Path>, _: &[Option<&Path>]) {}
+    pub(crate) fn confine_watch(_: impl Iterator<Item = u16>, _: &[Option<&Path>]) {}
 }
 
 /// Runs the command line. An error is printed with its causes and advice; exit code 2.
