@@ -66,7 +66,7 @@ pub struct TtftLegLine {
 pub struct UnobservedMomentLine {
     /// The moment. Without the arrival, the read is unknown, too.
     pub moment: TtftMoment,
-    /// What is unknown without it, in words.
+    /// Name of the moment in sentences: `the entry to the queue`.
     pub words: String,
     /// Number of requests.
     pub requests: u64,
@@ -117,7 +117,7 @@ impl TtftReport {
         Some(Self { groups, absent: absent_moments(ledger), not_streamed: ttft.not_streamed, others: ttft.others })
     }
 
-    /// What was not observed of these times, one text for each reason: `the entry to the queue, the entry to a batch of 3 requests: ..`.
+    /// The moments that were not observed, one text for each reason: `the entry to the queue, the entry to a batch of 3 requests: ..`.
     pub fn describe_absent(&self) -> Vec<String> {
         let all_requests: u64 = self.groups.iter().map(|group| group.ns.count).sum();
         let mut lines = Vec::new();
@@ -155,7 +155,7 @@ impl TtftReport {
         if self.not_streamed > streamed {
             Err("most responses are not streamed")
         } else if 2 * main.ns.count < streamed {
-            Err("requests differ in what was observed of them")
+            Err("no group of requests with the same observed moments has most of them")
         } else {
             Ok(main)
         }
@@ -359,7 +359,7 @@ mod tests {
         assert_eq!(bottleneck(Vec::new(), 0), "bottleneck unknown (no time to first token was observed)");
         assert_eq!(bottleneck(Vec::new(), 2), "bottleneck unknown (responses are not streamed)");
         assert_eq!(bottleneck(vec![of(9)], 10), "bottleneck unknown (most responses are not streamed)");
-        let differ = "bottleneck unknown (requests differ in what was observed of them)";
+        let differ = "bottleneck unknown (no group of requests with the same observed moments has most of them)";
         assert_eq!(bottleneck(vec![of(4), of(3), of(3)], 0), differ);
         assert!(bottleneck(vec![of(5), of(3), of(2)], 10).starts_with("bottleneck: the queue"));
     }

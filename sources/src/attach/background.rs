@@ -56,8 +56,8 @@ impl<'a> StartUp<'a> {
         Self { signals, deadline }
     }
 
-    /// Runs this work on a thread of its own and waits for its result. `None` if a signal or the end of `--duration` came first. The work
-    /// may then be blocked for good, and is left behind.
+    /// Runs this work on a thread of its own and waits for its result. `None` if a signal or the end of `--duration` came first: the
+    /// thread then goes on, because the work may never return.
     pub fn wait_for_result_of<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
@@ -80,7 +80,7 @@ impl<'a> StartUp<'a> {
 
 /// A run that ended before it observed an engine.
 pub struct Unattached {
-    /// What it was doing.
+    /// Step of the start that had not finished.
     pub unfinished: &'static str,
 }
 
@@ -93,7 +93,7 @@ impl About for Unattached {
         false
     }
 
-    /// Line for the report: what the start had not finished when the run ended.
+    /// Says in the report which step of the start had not finished when the run ended.
     fn degraded(&self) -> Vec<String> {
         vec![format!(
             "engine: nothing was observed: the run ended before tokengap had finished {}; a file of a process may not answer",

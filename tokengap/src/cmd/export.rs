@@ -18,7 +18,7 @@ use crate::args::{OutputArgs, RecordedTokens, to_nanoseconds};
 use crate::progress::Progress;
 use crate::{args, confinement, output};
 
-/// Write a recording in the format of another tool: Perfetto's UI, OpenTelemetry, `DuckDB`, a spreadsheet.
+/// Write a recording in the format of another tool: Perfetto's UI, OpenTelemetry, a database or a spreadsheet.
 ///
 /// docs/reference/exports.md describes each format, with example queries. Text is never written; token ids only with --payload tokens.
 #[derive(clap::Args)]

@@ -11,6 +11,7 @@ mod reader;
 mod scanner;
 
 pub use greeting::{Mechanism, Opaque};
+#[cfg(target_os = "linux")]
 pub(crate) use header::MAX_HEADER_BYTES;
 pub use header::{Garbage, ZmtpCommand};
 pub use reader::{Element, Frame, FrameReader, Framing};

@@ -128,8 +128,8 @@ fn rules() -> Vec<Rule> {
         rule(
             &["slow-first-token"],
             format!(
-                "a request that waits for {wait} in parts that cannot be told apart; with its prefill among them, {} more for each token of \
-                 its prompt",
+                "a request that waits for {wait} in several legs measured as one; if its prefill is one of them, {} more for each token of its \
+                 prompt",
                 duration(PREFILL_NS_PER_TOKEN)
             ),
             Warning,
@@ -204,7 +204,7 @@ fn rules() -> Vec<Rule> {
         ),
         rule(
             &["aborted-retries"],
-            "an attempt that is aborted when the abort of an earlier one with its rid is due, and whose client was sent its end",
+            "an attempt that ends at its client at the moment when SGLang aborts an earlier attempt with the same rid",
             Warning,
         ),
         rule(&["stalled-stream"], format!("an unfinished request without a token for {}", duration(STALLED_NS)), Warning),
