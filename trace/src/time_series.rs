@@ -113,6 +113,8 @@ pub struct SlotValues {
     pub receives_ended: bool,
     /// Deliveries were not observed any more.
     pub deliveries_ended: bool,
+    /// The scheduler's sends were not observed any more.
+    pub sends_ended: bool,
     /// Indexed as [`Ledger::groups`]; hops first observed later are missing at the end.
     pub hops: Vec<HopSlot>,
     /// Indexed as [`RecentSeconds::thread_index`]; `None` without samples.
@@ -127,6 +129,7 @@ impl SeriesSlot for SlotValues {
         // The joined slot has values if one of the two has.
         self.receives_ended &= next.receives_ended;
         self.deliveries_ended &= next.deliveries_ended;
+        self.sends_ended &= next.sends_ended;
         if self.hops.len() < next.hops.len() {
             self.hops.resize_with(next.hops.len(), HopSlot::default);
         }
@@ -174,6 +177,7 @@ impl SlotStart {
             gap: ledger.gap_slot().tally(),
             receives_ended: self.is_after(ledger.receives_end()),
             deliveries_ended: self.is_after(ledger.deliveries_end()),
+            sends_ended: self.is_after(ledger.sends_known_until()),
             hops: groups.map(|group| self.hop_values_since(ledger, group)).collect(),
             threads: self.threads.iter().map(|thread| time_use_since(ledger, *thread)).collect(),
         }

@@ -173,7 +173,7 @@ pub(super) fn list_measures(a: &Series, b: &Series) -> Vec<Measure> {
 
 /// Number of live requests in each loaded slot.
 pub(super) fn live_requests(series: &Series) -> Vec<f64> {
-    per_slot(series, |slot| Some(*series.requests.live.get(slot)? as f64))
+    per_slot(series, |slot| Some(series.requests.live.count_in(slot)? as f64))
 }
 
 /// The values; `None` for an empty list, because the run does not observe the measure.
@@ -198,10 +198,10 @@ pub(super) fn loaded_slots(series: &Series) -> Vec<usize> {
     let begun = &series.requests.begun;
     let sent = &series.tokens.sent;
     let slots = 0..series.len();
-    let first = slots.clone().find(|&slot| sent.get(slot).is_some_and(|&tokens| tokens > 0) || begun[slot] > 0);
+    let first = slots.clone().find(|&slot| sent.count_in(slot) > Some(0) || begun[slot] > 0);
     // After the last new request the remaining ones drain, and the load is no longer comparable.
     let last_with_new_request = slots.clone().rfind(|&slot| begun[slot] > 0);
-    let last_with_tokens = slots.clone().rfind(|&slot| sent.get(slot).is_some_and(|&tokens| tokens > 0));
+    let last_with_tokens = slots.clone().rfind(|&slot| sent.count_in(slot) > Some(0));
     let (Some(first), Some(last)) = (first, last_with_new_request.or(last_with_tokens)) else {
         return Vec::new();
     };
@@ -215,8 +215,9 @@ pub(super) fn loaded_slots(series: &Series) -> Vec<usize> {
 /// Whether a request is live in the slot, or a token sent. A pause between two tests is no load.
 fn is_under_load(series: &Series, slot: usize) -> bool {
     let requests = &series.requests;
-    // `None`, for a slot that the column does not have, is less than `Some(0)`.
-    [&series.tokens.sent, &requests.live, &requests.begun].iter().any(|column| column.count_in(slot) > Some(0))
+    // `None`, for an unobserved slot or one that the column does not have, is less than `Some(0)`.
+    let has_begun = requests.begun.count_in(slot) > Some(0);
+    has_begun || [&series.tokens.sent, &requests.live].iter().any(|column| column.count_in(slot) > Some(0))
 }
 
 /// A column of counts, some of which may be unobserved.
@@ -268,7 +269,7 @@ fn receiving_threads<'s>(series: &'s Series, role: &'s str) -> impl Iterator<Ite
 /// CPU nanoseconds of all receiving threads of `role` per token sent; empty if unknown.
 fn cpu_per_token(series: &Series, role: &str) -> Vec<f64> {
     per_slot(series, |slot| {
-        let tokens = *series.tokens.sent.get(slot)?;
+        let tokens = series.tokens.sent.count_in(slot)?;
         let cpu_shares: Vec<f64> =
             receiving_threads(series, role).filter_map(|thread| *thread.on_cpu.get(slot)?).collect();
         if tokens == 0 || cpu_shares.is_empty() {

@@ -51,8 +51,8 @@ impl Series {
     pub fn has_equal_columns(&self) -> bool {
         let Self { requests, tokens, chunks, gap_ns, hops, threads, .. } = self;
         let mut lengths: Vec<usize> = Vec::new();
-        lengths.extend([&requests.begun, &requests.finished, &requests.live].map(Vec::len));
-        lengths.extend([&tokens.sent, &chunks.sent].map(Vec::len));
+        lengths.extend([&requests.begun, &requests.finished, &chunks.sent].map(Vec::len));
+        lengths.extend([&requests.live, &tokens.sent].map(Vec::len));
         // Columns of what was not observed are absent.
         lengths.extend([&tokens.received, &tokens.delivered, &tokens.lost].into_iter().flatten().map(Vec::len));
         let outcomes = [&chunks.merged, &chunks.dropped_predicted, &chunks.dropped_confirmed];
@@ -84,14 +84,14 @@ pub struct RequestSeries {
     /// Finished by the scheduler.
     pub finished: Vec<u64>,
     /// Live at its end, with those whose end the tokenizer had not received; in slots of several seconds, the largest number at the end of one.
-    pub live: Vec<u64>,
+    pub live: Vec<Option<u64>>,
 }
 
 /// Tokens by slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenSeries {
     /// Sent by the scheduler.
-    pub sent: Vec<u64>,
+    pub sent: Vec<Option<u64>>,
     /// Received by the tokenizer.
     pub received: Option<Vec<Option<u64>>>,
     /// Delivered.
@@ -241,10 +241,10 @@ fn build_columns(ledger: &Ledger, time_series: &TimeSeries, slots: &[&SlotValues
         requests: RequestSeries {
             begun: count_column(slots, |counts| counts.begun),
             finished: count_column(slots, |counts| counts.finished),
-            live: slots.iter().map(|slot| slot.live).collect(),
+            live: slots.iter().map(|slot| (!slot.sends_ended).then_some(slot.live)).collect(),
         },
         tokens: TokenSeries {
-            sent: count_column(slots, |counts| counts.tokens_sent),
+            sent: slots.iter().map(|slot| (!slot.sends_ended).then_some(slot.passed.tokens_sent)).collect(),
             received: observes_receives.then(|| receive_column(slots, |counts| counts.tokens_received)),
             delivered: observes_deliveries.then(|| delivery_column(slots, |counts| counts.tokens_delivered)),
             lost: observes_deliveries.then(|| delivery_column(slots, |counts| counts.tokens_lost)),

@@ -59,10 +59,10 @@ fn run(seed: u64, factor: f64, mode: Mode) -> Report {
         ..series.clone()
     };
     series.requests.begun = vec![10; SLOTS];
-    series.requests.live = column(60.0, 0.3);
+    series.requests.live = known(column(60.0, 0.3));
     series.chunks.sent = sent.clone();
     series.tokens.received = Some(known(sent.clone()));
-    series.tokens.sent = sent;
+    series.tokens.sent = known(sent);
     let hop = &mut series.hops[0];
     hop.frames_sent = Some(vec![100; SLOTS]);
     hop.frames_received = Some(vec![Some(100); SLOTS]);
@@ -349,7 +349,7 @@ fn traffic_that_follows_the_load_is_neither_better_nor_worse() {
     let (a, mut b) = (run(1, 1.0, Mode::Cumulative), run(2, 2.0, Mode::Cumulative));
     b.series.as_mut().expect("slots").gap_ns.clone_from(&a.series.as_ref().expect("slots").gap_ns);
     assert_eq!(measure(&compare(&a, &b), "tokens sent").verdict, ChangeVerdict::Better, "as many live requests");
-    for live in &mut b.series.as_mut().expect("slots").requests.live {
+    for live in b.series.as_mut().expect("slots").requests.live.iter_mut().flatten() {
         *live *= 2;
     }
     for (before, after) in [(&a, &b), (&b, &a)] {
@@ -401,9 +401,9 @@ fn a_single_slot_does_not_make_a_small_shift_large() {
     let (mut a, mut b) = (run(1, 1.0, Mode::Incremental), run(2, 1.0, Mode::Incremental));
     for (report, tokens) in [(&mut a, 8_000), (&mut b, 8_200)] {
         let sent = &mut report.series.as_mut().expect("slots").tokens.sent;
-        *sent = (0..SLOTS as u64).map(|slot| tokens + slot * 7 % 10).collect();
+        *sent = (0..SLOTS as u64).map(|slot| Some(tokens + slot * 7 % 10)).collect();
     }
-    b.series.as_mut().expect("slots").tokens.sent[9] = 80_000;
+    b.series.as_mut().expect("slots").tokens.sent[9] = Some(80_000);
     let diff = compare(&a, &b);
     let sent = &diff.measures[0];
     assert!(sent.p.is_some_and(|p| p < 1e-6) && sent.change.is_some_and(|change| change > 0.2), "{sent:?}");
@@ -524,8 +524,8 @@ fn slots_without_live_requests_are_not_under_load() {
     let mut after = run(2, 1.0, Mode::Incremental);
     let series = after.series.as_mut().expect("slots");
     for slot in 8..24 {
-        series.tokens.sent[slot] = 0;
-        series.requests.live[slot] = 0;
+        series.tokens.sent[slot] = Some(0);
+        series.requests.live[slot] = Some(0);
         series.requests.begun[slot] = 0;
     }
     let diff = compare(&before, &after);

@@ -1,6 +1,6 @@
 //! Stages that ceased to be observed: their receiver has exited, or is not watched any more. What follows is unknown.
 
-use super::{Hop, Ledger};
+use super::{Hop, Ledger, Thread};
 use crate::clock::MonoNs;
 use crate::stats::WINDOW_NS;
 
@@ -51,6 +51,26 @@ impl Ledger {
         deliveries_end(self.hops.all.iter()).filter(|_| self.totals.tokens.delivered > 0)
     }
 
+    /// Until when the scheduler's sends are known: the last moment at which its threads were sampled, once no receive of the output is observed
+    /// and nothing was sent since then. A sender that is not sampled any more has exited or is not watched. `None` while its threads may be
+    /// sampled again, and where they never were.
+    pub(crate) fn sends_known_until(&self) -> Option<MonoNs> {
+        let receives_end = receives_end(self.hops.all.iter().filter(|hop| !hop.carries_requests))?;
+        let origins = self.hops.all.iter().filter(|hop| hop.origin).map(|hop| &self.groups()[hop.group].ends.from);
+        let mut senders = origins.flat_map(|role| self.threads().iter().filter(move |thread| thread.role == *role));
+        let first = senders.next()?.last_sample_at();
+        let sampled_at = senders.map(Thread::last_sample_at).fold(first, Option::max)?;
+        let end = receives_end.max(sampled_at);
+        (!self.was_sent_after(end)).then_some(end)
+    }
+
+    /// When the scheduler's sends ceased to be observed; `None` while they are.
+    pub fn sends_end(&self) -> Option<MonoNs> {
+        /// Threads are sampled each second.
+        const UNSAMPLED_NS: u64 = 2_000_000_000;
+        self.sends_known_until().filter(|end| self.now.since(*end) >= UNSAMPLED_NS)
+    }
+
     /// Whether a frame of the output was sent after this time.
     pub fn was_sent_after(&self, at: MonoNs) -> bool {
         self.output_groups().any(|(_, group)| group.last_frame_at > Some(at))
@@ -76,5 +96,57 @@ impl Ledger {
             has_run_on.then(|| ObservationEnd { stages, hop: group.name.as_str().into(), at })
         });
         ends.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::{Analysis, Config};
+    use crate::event::{self, Capabilities, Chunk, CpuSample, Event, Frame, Received, What};
+    use crate::id::{FrameId, HopId, ThreadId};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn apply(analysis: &mut Analysis, at: u64, what: What<'_>) {
+        analysis.apply(&Event::new(MonoNs(at), what));
+    }
+
+    fn announce(analysis: &mut Analysis, at: u64, shown: Capabilities) {
+        let hop = event::Hop { origin: true, ..event::Hop::only(HopId(0), "scheduler->tokenizer", shown) };
+        apply(analysis, at, What::Hop(hop));
+    }
+
+    /// A run whose receiver is not watched any more after three seconds, and whose scheduler is sampled until then or longer.
+    fn run_until(last_sample: u64, end: u64) -> Analysis {
+        let mut analysis = Analysis::new(Config::default());
+        let frame = FrameId::new(HopId(0), 0, 0);
+        announce(&mut analysis, 0, Capabilities::SENT | Capabilities::RECEIVED);
+        apply(&mut analysis, 10, What::Sent(Frame::token_ids(frame, 100, &[Chunk::counted("a", 1, 1)])));
+        apply(&mut analysis, 20, What::Received(Received::in_wakeup(frame, 0)));
+        let scheduler = ThreadId { pid: 7, tid: 7 };
+        for second in 1..=last_sample {
+            let at = second * SECOND + SECOND / 2;
+            if second == 3 {
+                announce(&mut analysis, at, Capabilities::SENT);
+            }
+            apply(&mut analysis, at, What::Cpu(CpuSample::new(scheduler, "scheduler", SECOND, 0)));
+        }
+        for second in last_sample + 1..=end {
+            analysis.tick(MonoNs(second * SECOND));
+        }
+        analysis
+    }
+
+    #[test]
+    fn sends_are_unknown_once_neither_the_sender_is_sampled_nor_a_receiver_is_watched() {
+        assert_eq!(run_until(2, 9).ledger().sends_end(), None, "the receiver is watched");
+        assert_eq!(run_until(4, 5).ledger().sends_end(), None, "the next sample may come");
+        assert_eq!(run_until(9, 9).ledger().sends_end(), None, "an idle scheduler is sampled");
+        let ended = run_until(4, 9);
+        assert_eq!(ended.ledger().sends_end(), Some(MonoNs(4 * SECOND + SECOND / 2)));
+        let slots = ended.time_series().all_slots(ended.ledger());
+        let are_unknown: Vec<bool> = slots.iter().map(|slot| slot.sends_ended).collect();
+        assert_eq!(are_unknown, [false, false, false, false, false, true, true, true, true]);
     }
 }

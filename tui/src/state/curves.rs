@@ -113,7 +113,7 @@ fn has_traffic(slot: &SlotValues) -> bool {
     // A request is counted as finished later, when nothing can follow any more.
     let SlotCounts { begun, tokens_sent, tokens_delivered, chunks_dropped, .. } = slot.passed;
     is_hop_used
-        || slot.live > 0
+        || (slot.live > 0 && !slot.sends_ended)
         || [begun, tokens_sent, tokens_delivered, chunks_dropped].iter().any(|count| *count > 0)
 }
 

@@ -49,6 +49,8 @@ pub(crate) struct Model {
     pub(crate) chunks: Chunks,
     /// When the tokenizer's receives, and deliveries, ceased to be observed.
     pub(crate) receives_end: Option<MonoNs>,
+    /// The same of the scheduler's sends.
+    pub(crate) sends_end: Option<MonoNs>,
     pub(crate) deliveries_end: Option<MonoNs>,
     /// Chunks predicted to be merged, under the conditions of predicted drops; `None` if they cannot be predicted.
     pub(crate) merged_predicted: Option<u64>,

@@ -52,6 +52,7 @@ impl Model {
         self.gap = first_token_gap(ledger);
         self.chunks = Chunks::of_ledger(ledger);
         self.receives_end = ledger.receives_end();
+        self.sends_end = ledger.sends_end();
         self.deliveries_end = ledger.deliveries_end();
         self.merged_predicted = self.chunks.dropped_predicted.map(|_| ledger.totals().predicted.merged);
         self.itl = Itl::of_ledger(ledger);

@@ -433,7 +433,7 @@ impl Ui {
         }
     }
 
-    /// Filters the requests to those that the finding is about.
+    /// Filters the requests to those that the finding is about, and selects the one that the finding names as its worst.
     fn list_requests_of_finding(&mut self, model: &Model) {
         let Some(finding) = model.findings.get(self.selected_index(Tab::Findings)) else {
             self.show_message("there is no finding");
@@ -446,6 +446,12 @@ impl Ui {
         self.sort = requests.order.unwrap_or(self.sort);
         self.open_tab(Tab::Requests);
         self.apply_filter(filter);
+        let worst_rid = &finding.verdict.rid;
+        if !worst_rid.is_empty() {
+            // Otherwise the next refresh would select another request.
+            self.follows_worst = false;
+            self.choose_request(Some(worst_rid.clone()));
+        }
     }
 
     /// Opens the finding's request, else its hop, else its time in the overview.

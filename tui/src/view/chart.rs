@@ -178,7 +178,9 @@ impl TimeWindow {
     fn describe_idle_time(self) -> String {
         match self.idle_after_s {
             0 => String::new(),
-            idle_s => format!("; then idle to {} (Right)", format_clock((self.end + 1 + idle_s) * SECOND_NS)),
+            idle_s => {
+                format!("; then nothing observed to {} (Right)", format_clock((self.end + 1 + idle_s) * SECOND_NS))
+            }
         }
     }
 

@@ -387,7 +387,7 @@ pub(super) fn trend_series<'a>(hop: &'a HopSummary, model: &Model) -> [ChartSeri
         })
         .observed_if(is_observed, model.receives_absence())
         .observed_until(end, model),
-        ChartSeries::new("frames/s", format_rate, |slot| {
+        ChartSeries::new("frames/s", chart::format_whole, |slot| {
             let values = slot.hops.get(hop.group);
             let passed = values.map(|values| values.passed).unwrap_or_default();
             if hop.observes_sends {

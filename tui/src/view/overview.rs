@@ -208,7 +208,12 @@ fn draw_totals(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
 fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let requests = &model.requests;
     let x = pad.draw_text(1, y, "flow", Ink::Head);
-    let now = format!("{}  {} live", describe_rates(model, pad.width() >= 100), format_count(requests.live));
+    let live = format_count(requests.live);
+    let now = match model.sends_end {
+        // No rate and no live request is known after the end of the engine.
+        Some(end) => format!("{}, then {live} live", model.describe_observation_end(end)),
+        None => format!("{}  {live} live", describe_rates(model, pad.width() >= 100)),
+    };
     let mut x = pad.draw_text(x + 5, y, &now, Ink::Strong);
     for (count, state) in [(model.abandoned_requests, "abandoned"), (model.unanswered_requests, "unanswered")] {
         // Most runs have none.
@@ -392,7 +397,10 @@ pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
         .observed_until(model.deliveries_end, model)
     };
     [
-        ChartSeries::new("tokens/s", format_rate, |slot| Some(slot.passed.tokens_sent as f64)),
+        ChartSeries::new("tokens/s", chart::format_whole, |slot| {
+            (!slot.sends_ended).then_some(slot.passed.tokens_sent as f64)
+        })
+        .observed_until(model.sends_end, model),
         ChartSeries::new("backlog", chart::format_whole, |slot| max_backlog_frames(model, slot))
             .with_health(worst_hop_health)
             .observed_if(observes_receives, model.receives_absence())
@@ -406,7 +414,8 @@ pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
         })
         .observed_if(chunks.merged.is_some(), model.deliveries_absence())
         .observed_until(model.deliveries_end, model),
-        ChartSeries::new("live requests", chart::format_whole, |slot| Some(slot.live as f64)),
+        ChartSeries::new("live requests", chart::format_whole, |slot| (!slot.sends_ended).then_some(slot.live as f64))
+            .observed_until(model.sends_end, model),
     ]
 }
 

@@ -150,7 +150,7 @@ impl TimeSeriesCharts<'_> {
     /// Chart of the tokens per second at each stage.
     fn draw_tokens(&self) -> Markup {
         let tokens = &self.series.tokens;
-        let mut curves = vec![self.rate_curve("c0", "sent", tokens.sent.iter().copied().map(Some))];
+        let mut curves = vec![self.rate_curve("c0", "sent", tokens.sent.iter().copied())];
         let observed = [("c1 dashed", "received", &tokens.received), ("c2 dotted", "delivered", &tokens.delivered)];
         for (class, name, column) in observed {
             curves.extend(column.iter().map(|column| self.rate_curve(class, name, column.iter().copied())));
@@ -169,7 +169,7 @@ impl TimeSeriesCharts<'_> {
             for curve in &curves {
                 parts.extend(curve.values[slot].map(|rate| format!("{} tokens/s {}", count(rate as u64), curve.name)));
             }
-            parts.push(format!("{} requests live", count(self.series.requests.live[slot])));
+            parts.extend(self.series.requests.live[slot].map(|live| format!("{} requests live", count(live))));
             parts.join(", ")
         })
     }

@@ -199,7 +199,7 @@ fn every_curve_of_a_long_run_is_that_of_the_report() {
         for slot in first_slot..series.len() {
             let first_second = slot * slot_s as usize - (seconds as usize + 1 - kept);
             let seconds = first_second..(first_second + slot_s as usize).min(kept);
-            assert_eq!(series.tokens.sent[slot], by_second.tokens.sent[seconds.clone()].iter().sum::<u64>());
+            assert_eq!(series.tokens.sent[slot], by_second.tokens.sent[seconds.clone()].iter().copied().sum());
             let [joined, single] = [series, by_second].map(|series| &series.hops[0].backlog_max_frames);
             let [joined, single] = [joined, single].map(|column| column.as_ref().expect("backlogs"));
             assert_eq!(&joined[slot], single[seconds].iter().max().expect("seconds"));

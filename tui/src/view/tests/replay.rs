@@ -71,7 +71,7 @@ fn the_curves_of_a_run_that_ended_idle_show_its_last_traffic() {
     fixture.refresh();
     let whole_ns = 125_000 * MS;
     let ended = Position { at_ns: whole_ns, whole_ns, doing: PlaybackState::Ended, ..Position::default() };
-    let heading = "0:00 to 0:07, each second; then idle to 2:05 (Right)";
+    let heading = "0:00 to 0:07, each second; then nothing observed to 2:05 (Right)";
     assert!(!fixture.drawn((80, 24), "C.UTF-8").contains("idle"), "a live run shows its newest second");
     fixture.model.position = Some(ended);
     fixture.ui.is_replay = true;

@@ -161,6 +161,8 @@ fn assert_lists_have_the_counted_requests(fixture: &mut Fixture, kinds: &[&str])
         assert_eq!(counted, Some(finding.verdict.requests.counted()), "{kind}");
         fixture.press(&[Action::OpenItem(Tab::Findings, index), Action::ListRequestsOfFinding]);
         assert_eq!(Some(fixture.model.table.matching_count as u64), counted, "{kind}: {}", fixture.ui.filter.text);
+        let worst_rid = &fixture.model.findings[index].verdict.rid;
+        assert!(worst_rid.is_empty() || fixture.ui.selected_rid.as_ref() == Some(worst_rid), "{kind}: {worst_rid}");
         let drawn = fixture.drawn((100, 30), "C.UTF-8");
         assert!(!drawn.contains("are kept"), "{kind}: {drawn}");
     }
