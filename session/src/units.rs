@@ -30,11 +30,13 @@ pub(crate) fn parse_decimal(text: &str) -> Option<f64> {
     if is_decimal { text.parse().ok() } else { None }
 }
 
-/// Parses a time typed by a user into nanoseconds: `1:23`, `1:02:03.5`, `83`, `3.9s`, `2m`. `None` if it is no time, or too long.
+/// Parses a time typed by a user into nanoseconds: `1:23`, `1:02:03.5`, `83`, `3.9s`, `500ms`, `2m`. `None` if it is no time, or too long.
 pub fn parse_moment(text: &str) -> Option<u64> {
     const LONGEST_S: u64 = u64::MAX / 1_000_000_000 - 1;
     let text = text.trim();
-    let seconds = if let Some(number) = text.strip_suffix('s') {
+    let seconds = if let Some(number) = text.strip_suffix("ms") {
+        parse_decimal(number)? / 1_000.0
+    } else if let Some(number) = text.strip_suffix('s') {
         parse_decimal(number)?
     } else if let Some(number) = text.strip_suffix('m') {
         parse_decimal(number)? * 60.0
@@ -170,6 +172,7 @@ mod tests {
             (parse_moment("3.9s"), parse_moment("1:23.25"), parse_moment("0.5m")),
             (Some(3_900_000_000), Some(83_250_000_000), Some(30_000_000_000))
         );
+        assert_eq!((parse_moment("500ms"), parse_moment("1.5ms")), (Some(500_000_000), Some(1_500_000)));
         for text in [
             "",
             "soon",

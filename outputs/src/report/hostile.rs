@@ -158,6 +158,18 @@ pub(crate) fn markdown(text: &str) -> String {
     out.replace("://", ":\u{2060}//")
 }
 
+/// Escapes a sentence, in which backticks in pairs enclose code.
+pub(crate) fn markdown_sentence(text: &str) -> String {
+    let parts: Vec<&str> = text.split('`').collect();
+    let has_pairs_only = parts.len() % 2 == 1;
+    if !has_pairs_only {
+        return markdown(text);
+    }
+    // Between the first two backticks is the second part.
+    let escaped = parts.iter().enumerate();
+    escaped.map(|(index, part)| if index % 2 == 1 { markdown_code(part) } else { markdown(part) }).collect()
+}
+
 /// Escapes code in a Markdown cell, shown verbatim.
 pub(crate) fn markdown_code(text: &str) -> String {
     let text = plain(text).replace('|', "\\|");
@@ -174,6 +186,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn code_in_a_sentence_stays_code() {
+        assert_eq!(markdown_sentence("run `py-spy dump` on *it*"), "run `py-spy dump` on \\*it\\*");
+        assert_eq!(markdown_sentence("one ` alone"), markdown("one ` alone"));
+    }
 
     #[test]
     fn hostile_input_is_escaped() {

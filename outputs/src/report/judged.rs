@@ -24,6 +24,14 @@ const WAITS_FOR_OTHER_SERVER: &str = "requests wait for the other server of a pa
 /// Reason of what no log line shows.
 const OF_LOG: &str = "the log does not show them";
 
+/// Reasons that end with more traffic.
+const NO_TWO_CHUNKS: &str = "no request sent two chunks";
+const NO_ENDED_RESPONSE: &str = "no response ended";
+const NO_FIRST_TOKEN: &str = "no request was seen until its first token";
+const NO_GAP: &str = "no first token was seen on both ends";
+const NO_RECEIVER: &str = "no receiver was seen";
+const NO_FRAME_NOW: &str = "no frame comes now, and a relay notices missed frames only at the next one";
+
 /// Kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -135,15 +143,14 @@ fn unjudged_gap(ledger: &Ledger) -> Option<&'static str> {
         return None;
     }
     let of_log = "the log has not both times of a first token";
-    let of_frames =
-        if ledger.observes_receives() { "no first token was seen on both ends" } else { unobserved_receives(ledger) };
+    let of_frames = if ledger.observes_receives() { NO_GAP } else { unobserved_receives(ledger) };
     Some(without_frames(ledger, of_log).unwrap_or(of_frames))
 }
 
 /// Why no receive is known. Until a receiver was seen, it is not known whether it can be observed.
 fn unobserved_receives(ledger: &Ledger) -> &'static str {
     let knows_receiver = ledger.output_groups().any(|(_, group)| &*group.ends.to != UNKNOWN);
-    if knows_receiver { "receives are not observed" } else { "no receiver was seen" }
+    if knows_receiver { "receives are not observed" } else { NO_RECEIVER }
 }
 
 /// Why losses of tokens could not be judged; `None` if they could.
@@ -170,12 +177,12 @@ fn unjudged_loss(ledger: &Ledger) -> Option<&'static str> {
 /// Why silence of the engine could not be judged; `None` if it could.
 fn unjudged_silence(ledger: &Ledger) -> Option<&'static str> {
     if ledger.has_undecided_silence(ledger.now()) {
-        return Some("no frame comes now, and a relay notices missed frames only at the next one");
+        return Some(NO_FRAME_NOW);
     }
     if ledger.itl_sent().count() > 0 {
         return None;
     }
-    Some(without_frames(ledger, OF_LOG).unwrap_or("no request sent two chunks"))
+    Some(without_frames(ledger, OF_LOG).unwrap_or(NO_TWO_CHUNKS))
 }
 
 /// Why queues of frames could not be judged; `None` if they could.
@@ -209,7 +216,7 @@ fn unjudged_clients(ledger: &Ledger) -> Option<&'static str> {
     if ledger.totals().answers.seen > 0 {
         return None;
     }
-    let of_frames = if ledger.observes_deliveries() { "no response ended" } else { "responses are not observed" };
+    let of_frames = if ledger.observes_deliveries() { NO_ENDED_RESPONSE } else { "responses are not observed" };
     Some(without_frames(ledger, OF_LOG).unwrap_or(of_frames))
 }
 
@@ -227,7 +234,7 @@ fn unjudged_late_requests(ledger: &Ledger) -> Option<&'static str> {
     let of_frames = if !sends_requests {
         "requests on their way to the engine are not observed"
     } else if requests == 0 {
-        "no request was seen until its first token"
+        NO_FIRST_TOKEN
     } else if !are_arrivals_judged {
         "arrivals of requests are not observed"
     } else if judged.of_pairs > 0 {
@@ -395,6 +402,31 @@ pub(super) fn headline(report: &Report, clock: &Clock) -> String {
     headline_without_warning(&report.judged, traffic, !report.findings.is_empty())
 }
 
+/// What to do so that the kinds of faults that were not judged are judged. `None` if all were judged, or nothing helps. `source`: the kind of
+/// the run's source.
+pub fn advise_on_unjudged(judgements: &[Judgement], source: &str) -> Option<&'static str> {
+    let reasons: Vec<&str> = judgements.iter().filter_map(|judgement| judgement.reason.as_deref()).collect();
+    let is_unobserved = |reason: &&str| {
+        let ends_with_traffic =
+            [NO_TWO_CHUNKS, NO_ENDED_RESPONSE, NO_FIRST_TOKEN, NO_GAP, NO_RECEIVER, NO_FRAME_NOW].contains(reason);
+        !ends_with_traffic && *reason != WAITS_FOR_OTHER_SERVER
+    };
+    if reasons.iter().any(is_unobserved) {
+        return Some(match source {
+            "attach" => "`tokengap doctor` on the engine's host says what cannot be observed",
+            "demo" => return None,
+            _ => "`tokengap attach` where the engine runs observes more",
+        });
+    }
+    if reasons.contains(&WAITS_FOR_OTHER_SERVER) {
+        return Some("`tokengap report` of the recordings of both servers, or one `tokengap attach` to both");
+    }
+    match *reasons.first()? {
+        NO_TWO_CHUNKS => Some("watch until a request sends two chunks, which those of a prefill server never do"),
+        _ => Some("watch until requests end"),
+    }
+}
+
 /// Kinds of faults that were not judged, those with one reason together; `None` if all were judged.
 fn describe_unjudged(judgements: &[Judgement]) -> Option<String> {
     let unjudged: Vec<&Judgement> = judgements.iter().filter(|judgement| !judgement.judged).collect();
@@ -428,6 +460,26 @@ mod tests {
     /// Headline of a run with the worst finding and another one.
     fn headline_beside(other: FindingSpan<'_>) -> String {
         headline_of_finding(WORST, [WORST, other].into_iter(), "frames waited", |at_ns| at_ns.to_string())
+    }
+
+    /// What to do about one kind of fault that was not judged for this reason.
+    fn advice_on(reason: &str, source: &str) -> Option<&'static str> {
+        let unjudged = Judgement { fault: FaultKind::Clients, judged: false, reason: Some(reason.to_owned()) };
+        let judged = Judgement { fault: FaultKind::Queues, judged: true, reason: None };
+        advise_on_unjudged(&[judged, unjudged], source)
+    }
+
+    #[test]
+    fn what_was_not_judged_comes_with_what_to_do() {
+        let attach = "`tokengap attach` where the engine runs observes more";
+        assert_eq!(advice_on("deliveries are not observed", "tap"), Some(attach));
+        assert_eq!(advice_on(OF_LOG, IMPORT), Some(attach));
+        let doctor = "`tokengap doctor` on the engine's host says what cannot be observed";
+        assert_eq!(advice_on("deliveries are not observed", "attach"), Some(doctor));
+        assert_eq!(advice_on(NO_ENDED_RESPONSE, "attach"), Some("watch until requests end"));
+        assert!(advice_on(NO_TWO_CHUNKS, "tap").is_some_and(|advice| advice.contains("prefill")));
+        assert!(advice_on(WAITS_FOR_OTHER_SERVER, "attach").is_some_and(|advice| advice.contains("both")));
+        assert_eq!(advise_on_unjudged(&[], "attach"), None, "all was judged");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use trace::words::{count, duration, known_or_dash, plural, share};
 
-use super::hostile::{markdown, markdown_code};
+use super::hostile::{markdown, markdown_code, markdown_sentence};
 use super::judged::headline;
 use super::table::CellKind::{Hop, Number, Rid, Text};
 use super::table::{self, Table};
@@ -124,7 +124,7 @@ fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
         }
         append_line!(out, "{since}");
         if let Some(advice) = &finding.advice {
-            append_line!(out, "   **do** {}", markdown(advice));
+            append_line!(out, "   **do** {}", markdown_sentence(advice));
         }
     }
     if !report.findings.is_empty() {

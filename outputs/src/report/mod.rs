@@ -50,7 +50,7 @@ pub use evidence::{EvidenceNumber, evidence_label};
 pub use finding::{EpisodeLine, FindingLine};
 pub use frontend::FrontendCounts;
 pub use judged::{
-    FaultKind, FindingSpan, Judgement, SeenTraffic, describe_observation_ends, headline_of_finding,
+    FaultKind, FindingSpan, Judgement, SeenTraffic, advise_on_unjudged, describe_observation_ends, headline_of_finding,
     headline_without_warning, judgements,
 };
 pub use losses::{LossLine, LossList, Losses, list_ids, list_places};

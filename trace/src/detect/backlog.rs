@@ -55,17 +55,12 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
         if max < u64::from(BURST_FRAMES) && long_first_wakeups == 0 {
             continue;
         }
-        // The quantiles cover only wakeups that have ended.
-        let quantiles = group.wakeups.quantile(0.5).zip(group.wakeups.quantile(0.99));
+        let usual_size = describe_usual_size(&group.wakeups);
         let has_bursts = max >= u64::from(BURST_FRAMES);
-        let mut summary = match quantiles {
-            Some((median, p99)) if has_bursts => format!(
-                "up to {} of {} were received in one wakeup (median {}, p99 {})",
-                plural(max, "frame"),
-                group.name,
-                count(median),
-                count(p99),
-            ),
+        let mut summary = match usual_size {
+            Some(usual_size) if has_bursts => {
+                format!("up to {} of {} were received in one wakeup ({usual_size})", plural(max, "frame"), group.name)
+            }
             _ => format!(
                 "a receiver of {} has not waited for a frame since its first: its frames per wakeup are not known",
                 group.name
@@ -87,6 +82,20 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
             .times(group.bursts)
             .occurrences(group.wakeups.count_above(u64::from(BURST_FRAMES) - 1) + long_first_wakeups);
     }
+}
+
+/// The usual number of frames in one wakeup, of those that have ended; `None` if none has.
+fn describe_usual_size(frames_per_wakeup: &Tally) -> Option<String> {
+    /// Of fewer values, the 99th percentile is the largest.
+    const MIN_WAKEUPS: u64 = 100;
+    let median = count(frames_per_wakeup.quantile(0.5)?);
+    let p99 = count(frames_per_wakeup.quantile(0.99)?);
+    let ended = frames_per_wakeup.count();
+    Some(if ended < MIN_WAKEUPS {
+        format!("median {median} of {} that ended", plural(ended, "wakeup"))
+    } else {
+        format!("median {median}, p99 {p99}")
+    })
 }
 
 /// Share of the run that the receivers of a group of hops spent outside their polls; the largest one. `None` if polls are not observed.

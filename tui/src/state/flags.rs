@@ -39,7 +39,7 @@ pub(crate) struct RunVerdict {
     pub(crate) requests_hit: Option<String>,
     /// Share of the time to first token that the finding explains; `None` if that is not known.
     pub(crate) ttft_share: Option<String>,
-    /// What to do; `None` without a finding that needs attention.
+    /// What to do about the finding, or so that more is judged; `None` if nothing is to be done.
     pub(crate) advice: Option<String>,
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use outputs::report::{
-    Chunks, FindingSpan, Itl, LegLine, Requests, SeenTraffic, StackLine, Tokens, TtftReport, bar, describe_bottleneck,
-    describe_observation_ends, headline_of_finding, headline_without_warning, judgements,
+    Chunks, FindingSpan, Itl, LegLine, Requests, SeenTraffic, StackLine, Tokens, TtftReport, advise_on_unjudged, bar,
+    describe_bottleneck, describe_observation_ends, headline_of_finding, headline_without_warning, judgements,
 };
 use trace::detect::thresholds::{GAP_WARNING_NS, STALLED_NS};
 use trace::detect::{Severity, Verdict};
@@ -212,7 +212,9 @@ impl Model {
         } else {
             Health::Info
         };
-        RunVerdict { health, text, ..RunVerdict::default() }
+        let has_traffic = self.requests.seen > 0 || traffic.responses > 0;
+        let advice = has_traffic.then(|| advise_on_unjudged(&judged, source)).flatten().map(str::to_owned);
+        RunVerdict { health, text, advice, ..RunVerdict::default() }
     }
 }
 

@@ -99,7 +99,8 @@ fn help_lines(theme: Theme, ui: &Ui, model: &Model) -> Vec<HelpLine> {
     let mut health = Health::ALL.map(|health| format!("{} {}", theme.health_symbol(health), health.label()));
     // `Unknown` comes first, but is listed last.
     health.rotate_left(1);
-    lines.push(HelpLine::new("signs", format!("{}   - not observed", health.join("   "))));
+    let zero = theme.rich_or_ascii("·", "_");
+    lines.push(HelpLine::new("signs", format!("{}   - not observed   {zero} 0 in a curve", health.join("   "))));
     let statuses = STATES.map(|state| format!("{} {}", tick_symbol(state), label_of(state)));
     lines.push(HelpLine::new("chunks", statuses.join("   ")));
     lines.push(HelpLine::empty());

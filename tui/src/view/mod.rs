@@ -244,25 +244,37 @@ fn draw_own_status(pad: &mut Pad<'_>, model: &Model) {
         let ink = if count > 0 { Ink::Health(Health::Warning) } else { Ink::Dim };
         x = pad.draw_text(x, 0, &format!("{word} {}  ", format_count(count)), ink);
     }
-    if !draw_degraded(pad, x, model) && x + text_width(&model.engine) < pad.width() {
-        pad.draw_at_right_edge(0, &format!("{} ", model.engine), Ink::Dim);
+    // With the release, a reader can judge an advice that names one.
+    let engine = format!(" {} ", model.engine);
+    let degraded_end = pad.width().saturating_sub(text_width(&engine));
+    if x + text_width(&degraded_place(model)) <= degraded_end {
+        pad.draw_at_right_edge(0, &engine, Ink::Dim);
+        draw_degraded(pad, x, degraded_end, model);
+    } else {
+        draw_degraded(pad, x, pad.width(), model);
     }
 }
 
 /// Minimum width of the shown part of a degradation.
 const MIN_DEGRADED_WIDTH: u16 = 12;
 
-/// Draws the first degradation and its tab, which has the whole text of each. Returns whether there is one.
-fn draw_degraded(pad: &mut Pad<'_>, x: u16, model: &Model) -> bool {
-    let Some(first) = model.run.degraded.first() else { return false };
-    let count = model.run.degraded.len();
-    let number = if count > 1 { format!("{count} ") } else { String::new() };
-    // Findings (5) has the whole text, so its number must not be cut.
-    let place = format!("! {number}degraded (5)");
-    let has_room_for_text = x + text_width(&place) + MIN_DEGRADED_WIDTH <= pad.width();
+/// Draws the first degradation between `x` and `end`, and the tab that has the whole text of each. Draws nothing if none is known.
+fn draw_degraded(pad: &mut Pad<'_>, x: u16, end: u16, model: &Model) {
+    let Some(first) = model.run.degraded.first() else { return };
+    let place = degraded_place(model);
+    let free = end.saturating_sub(x);
+    let has_room_for_text = text_width(&place) + MIN_DEGRADED_WIDTH <= free;
     let text = if has_room_for_text { format!("{place}: {first}") } else { place };
-    pad.draw_text(x, 0, &text, Ink::Health(Health::Warning));
-    true
+    pad.draw_clipped(x, 0, free, &text, Ink::Health(Health::Warning));
+}
+
+/// Number of degradations, with the key of the tab Findings; empty if there is none.
+fn degraded_place(model: &Model) -> String {
+    match model.run.degraded.len() {
+        0 => String::new(),
+        1 => "! degraded (5)".to_owned(),
+        count => format!("! {count} degraded (5)"),
+    }
 }
 
 /// Draws the outputs being written, with their dropped records. Returns the next free column.

@@ -296,10 +296,11 @@ fn draw_track(pad: &mut Pad<'_>, y: u16, track: &TickTrack, span: TimeSpan, labe
     let cell_count = pad.width().saturating_sub(first_cell_x + 1);
     let cells = worst_tick_of_each_cell(&track.ticks, span, cell_count);
     for (x, worst_tick) in (first_cell_x..).zip(cells) {
+        // A cell without a tick stays blank: a dot stands for a chunk that waits.
+        let Some(worst_tick) = worst_tick else { continue };
         let (symbol, ink) = match worst_tick {
-            None => (pad.theme.rich_or_ascii('·', ' '), Ink::Dim),
-            Some('|') => (pad.theme.rich_or_ascii('│', '|'), Ink::Series),
-            Some(symbol) => (symbol, Ink::Health(tick_health(symbol))),
+            '|' => (pad.theme.rich_or_ascii('│', '|'), Ink::Series),
+            symbol => (symbol, Ink::Health(tick_health(symbol))),
         };
         pad.draw_text(x, y, symbol.encode_utf8(&mut [0; MAX_UTF8_BYTES]), ink);
     }
