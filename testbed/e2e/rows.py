@@ -348,7 +348,7 @@ def served_rows(engine: Engine, explicit: bool, every: bool) -> list[Row]:
 
 
 def last_rows(engines: list[Engine], quick: bool) -> list[Row]:
-    """Rows for one release. Those that move sockets or judge CPU times run alone on the machine."""
+    """Rows for one release. Those that judge CPU times run alone on the machine."""
     last, usual = engines[-1], next((e for e in engines if e.release == "0.5.9"), engines[0])
     recording, losing = Setting(detokenizer=True), Setting(**QUEUED | dict(http=True))
     rows = [
@@ -368,7 +368,7 @@ def last_rows(engines: list[Engine], quick: bool) -> list[Row]:
             ("moved", "splice", moved.spliced, (refused,)),
             ("moved", "splice, killed", moved.splice_killed, ()),
         ]
-    table = [Row(group, last, name, play_, group == "moved", needs) for group, name, play_, needs in rows]
+    table = [Row(group, last, name, play_, False, needs) for group, name, play_, needs in rows]
     for case in [] if quick else pressure.CASES:
         table.append(Row("verdicts", usual, case.verdict, pressure.row(case), True, (refused, case.needs)))
     return table

@@ -13,7 +13,7 @@ use trace::{Analysis, MonoNs, ReportInput};
 use super::definition as metric;
 use super::family::Families;
 use super::{Family, HOPS, Histogram, ROLES, Value};
-use crate::report::{Chunks, FindingLine, Requests, Tokens};
+use crate::report::{Chunks, FindingLine, Requests, Tokens, judgements};
 
 /// Input of the metrics, except the ledger and the findings.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +71,7 @@ pub fn collect(analysis: &Analysis, input: &Input<'_>) -> Vec<Family> {
     add_hop_groups(&mut families, ledger);
     add_threads(&mut families, ledger);
     add_findings(&mut families, &analysis.findings_now(), input.pair_findings);
+    add_judgements(&mut families, analysis.ledger());
     add_own_metrics(&mut families, ledger, input);
     families.into_non_empty()
 }
@@ -420,6 +421,13 @@ fn add_findings(families: &mut Families, findings: &Findings, pair_findings: &[F
     }
 }
 
+/// Adds whether the run could have shown each kind of fault.
+fn add_judgements(families: &mut Families, ledger: &Ledger) {
+    for judgement in judgements(ledger) {
+        families.put_int(&metric::FAULTS_JUDGED, [judgement.fault.label()], u64::from(judgement.judged));
+    }
+}
+
 /// Adds tokengap's own missed observations, dropped data and costs.
 fn add_own_metrics(families: &mut Families, ledger: &Ledger, input: &Input<'_>) {
     let totals = ledger.totals();
@@ -534,6 +542,7 @@ mod tests {
         let lasting = FindingLine::of_kind("decode-queue", Severity::Warning);
         let ended = FindingLine { ended_at_ns: Some(1), ..FindingLine::of_kind("transfer-slow", Severity::Critical) };
         let exported = metrics_with(&Analysis::new(Config::default()), &[lasting, ended]);
+        assert_eq!(value(&exported, "tokengap.faults.judged", &["clients"]), Some(&Value::Int(0)));
         let active = |labels: [&str; 2]| value(&exported, "tokengap.active_findings", &labels);
         assert_eq!(active(["decode-queue", "warning"]), Some(&Value::Int(1)));
         assert_eq!(active(["transfer-slow", "critical"]), Some(&Value::Int(0)));

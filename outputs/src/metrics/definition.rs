@@ -245,6 +245,8 @@ metrics! {
     FINDINGS = Counter("tokengap.findings", Of("{finding}"), ["kind"]) "Findings of the report, one per kind and hop";
     FINDINGS_ACTIVE = Gauge("tokengap.active_findings", Of("{finding}"), ["kind", "severity"])
         "Active findings by current severity";
+    FAULTS_JUDGED = Gauge("tokengap.faults.judged", Of("{fault}"), ["fault"])
+        "1 if the run could have shown this kind of fault; 0 if no finding of it proves nothing";
 
     // Tokengap itself.
     SELF_EVENTS = Counter("tokengap.self.events", Of("{event}"), []) "Observations entered";

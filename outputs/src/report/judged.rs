@@ -64,6 +64,21 @@ names! {
     }
 }
 
+impl FaultKind {
+    /// Its name as a label of metrics, which is the one in JSON.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::FirstTokenGap => "first-token-gap",
+            Self::LostTokens => "lost-tokens",
+            Self::EngineSilence => "engine-silence",
+            Self::Queues => "queues",
+            Self::Delivery => "delivery",
+            Self::Clients => "clients",
+            Self::LateRequests => "late-requests",
+        }
+    }
+}
+
 /// Whether faults of one kind would have been found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Judgement {
@@ -467,6 +482,13 @@ mod tests {
         let unjudged = Judgement { fault: FaultKind::Clients, judged: false, reason: Some(reason.to_owned()) };
         let judged = Judgement { fault: FaultKind::Queues, judged: true, reason: None };
         advise_on_unjudged(&[judged, unjudged], source)
+    }
+
+    #[test]
+    fn a_kind_has_one_name_in_json_and_in_metrics() {
+        for fault in FaultKind::ALL {
+            assert_eq!(serde_json::to_value(fault).expect("text"), fault.label());
+        }
     }
 
     #[test]

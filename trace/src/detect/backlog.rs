@@ -4,6 +4,7 @@ use super::consumer::round_share;
 use super::thresholds::{BACKLOG_CRITICAL_FRAMES, BACKLOG_FRAMES, BURST_FRAMES, LATE_NS};
 use super::{DetectContext, Severity, Verdicts, advice};
 use crate::ledger::Hop;
+use crate::stats::Distribution;
 use crate::words::{count, duration, percent, plural};
 
 /// Frames that pile up between send and receive. The problem lasts until few of them wait, even if their number grows no more.
@@ -85,7 +86,7 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
 }
 
 /// The usual number of frames in one wakeup, of those that have ended; `None` if none has.
-fn describe_usual_size(frames_per_wakeup: &Tally) -> Option<String> {
+fn describe_usual_size(frames_per_wakeup: &Distribution) -> Option<String> {
     /// Of fewer values, the 99th percentile is the largest.
     const MIN_WAKEUPS: u64 = 100;
     let median = count(frames_per_wakeup.quantile(0.5)?);
