@@ -542,11 +542,18 @@ mod tests {
         let lasting = FindingLine::of_kind("decode-queue", Severity::Warning);
         let ended = FindingLine { ended_at_ns: Some(1), ..FindingLine::of_kind("transfer-slow", Severity::Critical) };
         let exported = metrics_with(&Analysis::new(Config::default()), &[lasting, ended]);
-        assert_eq!(value(&exported, "tokengap.faults.judged", &["clients"]), Some(&Value::Int(0)));
         let active = |labels: [&str; 2]| value(&exported, "tokengap.active_findings", &labels);
         assert_eq!(active(["decode-queue", "warning"]), Some(&Value::Int(1)));
         assert_eq!(active(["transfer-slow", "critical"]), Some(&Value::Int(0)));
         assert_eq!(value(&exported, "tokengap.findings", &["decode-queue"]), None);
+    }
+
+    #[test]
+    fn a_run_without_an_observation_judges_no_kind_of_fault() {
+        let exported = metrics(&Analysis::new(Config::default()));
+        for fault in crate::report::FaultKind::ALL {
+            assert_eq!(value(&exported, "tokengap.faults.judged", &[fault.label()]), Some(&Value::Int(0)), "{fault:?}");
+        }
     }
 
     #[test]
