@@ -19,13 +19,15 @@ pub(super) fn emit_preamble(ledger: &Ledger, sink: &mut dyn FnMut(&Event<'_>)) {
         }),
     ));
     for hop in ledger.hops() {
+        // Sender and receiver, such as `scheduler->detokenizer`.
+        let ends = ledger.groups()[hop.group].ends.as_str();
         let hop = event::Hop {
             endpoint: &hop.endpoint,
             worker: hop.worker,
             origin: hop.origin,
             last: hop.last,
             carries_requests: hop.carries_requests,
-            ..event::Hop::new(hop.id, ledger.groups()[hop.group].ends.as_str(), hop.capabilities())
+            ..event::Hop::new(hop.id, ends, hop.capabilities())
         };
         sink(&Event::new(at, What::Hop(hop)));
     }
