@@ -131,6 +131,7 @@ impl HindsightRing {
     /// messages for the user.
     pub(super) fn finish(mut self, closing: &ReportInput) -> Vec<String> {
         if let Some(reason) = self.trigger.pending_reason().map(str::to_owned) {
+            // Its message is not needed, because the one about the finished dump follows.
             self.start_dump(&reason, closing);
         }
         let mut messages = Vec::new();

@@ -31,7 +31,7 @@ pub(super) struct RelayRoute {
     pub(super) upstream: UpstreamSocket,
 }
 
-/// Relays one accepted connection until it ends. If its upstream cannot be reached, counts why and closes it.
+/// Relays one accepted connection, the `lane`th of its pair, until it ends. If its upstream cannot be reached, counts why and closes it.
 pub(super) async fn serve_connection(
     shared: Arc<RelayState>,
     route: Arc<RelayRoute>,
@@ -218,30 +218,36 @@ enum ConnectFailure {
     Forbidden,
 }
 
-/// Connects to the route's upstream, with retries for `patience` or until `peer` is gone. An HTTP server that refuses is not retried, since
-/// its clients expect an immediate error.
-async fn connect_with_retries(route: &RelayRoute, peer: &Socket, patience: Duration) -> Result<Socket, ConnectFailure> {
+/// Connects to the route's upstream. Retries for `patience`, or until the peer of the `accepted` connection closes it. An HTTP server that
+/// refuses is not retried, since its clients expect an immediate error.
+async fn connect_with_retries(
+    route: &RelayRoute,
+    accepted: &Socket,
+    patience: Duration,
+) -> Result<Socket, ConnectFailure> {
     let upstream = &route.pair.upstream;
     let deadline = Instant::now() + patience;
     let mut pause = FIRST_PAUSE;
     loop {
-        match timeout_at(deadline, connect_to_upstream(route)).await {
-            Ok(Ok(socket)) => return Ok(socket),
-            Ok(Err(error)) => {
-                tracing::debug!(%upstream, %error, "upstream does not accept");
-                if UpstreamChanged::is_cause(&error) {
-                    return Err(ConnectFailure::Distrusted);
-                }
-                if error.kind() == io::ErrorKind::PermissionDenied {
-                    return Err(ConnectFailure::Forbidden);
-                }
-            }
-            Err(_) => return Err(ConnectFailure::Unanswered),
+        // Fails if the time is over.
+        let Ok(connected) = timeout_at(deadline, connect_to_upstream(route)).await else {
+            return Err(ConnectFailure::Unanswered);
+        };
+        let error = match connected {
+            Ok(socket) => return Ok(socket),
+            Err(error) => error,
+        };
+        tracing::debug!(%upstream, %error, "upstream does not accept");
+        if UpstreamChanged::is_cause(&error) {
+            return Err(ConnectFailure::Distrusted);
+        }
+        if error.kind() == io::ErrorKind::PermissionDenied {
+            return Err(ConnectFailure::Forbidden);
         }
         let next_attempt = Instant::now() + pause;
         let may_retry = !upstream.speaks_http() && next_attempt < deadline;
         // A peer that has closed its connection does not wait any more.
-        if !may_retry || peer.is_closed_by_peer().await {
+        if !may_retry || accepted.is_closed_by_peer().await {
             return Err(ConnectFailure::Unanswered);
         }
         sleep_until(next_attempt).await;
@@ -259,7 +265,7 @@ async fn connect_to_upstream(route: &RelayRoute) -> io::Result<Socket> {
             Socket::from_unix(UnixStream::connect(address).await?)
         }
         Endpoint::Tcp { host, port, .. } => {
-            // An endpoint for all addresses is reached by this one, too.
+            // A listener on all addresses also listens on the loopback address.
             let host = host.as_deref().unwrap_or("127.0.0.1");
             Socket::from_tcp(TcpStream::connect((host, *port)).await?)
         }

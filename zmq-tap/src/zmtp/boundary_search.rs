@@ -74,6 +74,7 @@ impl BoundarySearch {
     /// Begins a search at an offset where a frame may have ended. A single anchor suffices there.
     pub(super) fn from_boundary(start: u64, max_frame_bytes: u64, formats: &'static [Format]) -> Self {
         let mut search = Self::new(start, max_frame_bytes, formats);
+        // As if an anchor's frame had ended there, whose last byte is not known.
         search.add_candidate(start, None);
         search
     }

@@ -55,7 +55,9 @@ pub(super) fn parse_header(bytes: &[u8], version: ZmtpVersion) -> Result<Option<
         return Err(Garbage::Flags(flags));
     }
     if flags & LONG == 0 {
-        return Ok(bytes.get(1).map(|&length| FrameHeader { more, is_command, length: length.into(), size: 2 }));
+        let Some(&length) = bytes.get(1) else { return Ok(None) };
+        // Two bytes: the flags and the length.
+        return Ok(Some(FrameHeader { more, is_command, length: length.into(), size: 2 }));
     }
     let Some(&length) = bytes.get(1..).and_then(|rest| rest.first_chunk::<8>()) else {
         return Ok(None);
@@ -102,6 +104,7 @@ impl CommandName {
         match &self.buffer[..self.filled] {
             b"\x05READY" => ZmtpCommand::Ready,
             b"\x05ERROR" => ZmtpCommand::Error,
+            // `PING` or `PONG`, behind the length of the name.
             [4, b'P', b'I' | b'O', b'N', b'G', ..] => ZmtpCommand::Heartbeat,
             _ => ZmtpCommand::Other,
         }

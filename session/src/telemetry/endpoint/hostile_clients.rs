@@ -90,7 +90,8 @@ const SCRAPE: &str = "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n";
 fn is_closed(client: &mut Client) -> bool {
     let mut rest = Vec::new();
     let read_result = client.read_to_end(&mut rest);
-    !read_result.is_err_and(|error| matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut))
+    !read_result
+        .is_err_and(|error| matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut))
 }
 
 #[test]
