@@ -198,6 +198,7 @@ impl Session {
                 report: &|| Report::of(analysis, &input()),
             })
         }));
+        // The outer `Err` means that the observer panicked, the inner one that it failed.
         match command {
             Ok(Ok(ScreenCommand::Record)) => {
                 let input = self.report_input(about);
@@ -228,9 +229,8 @@ impl Session {
         self.observer.sleep(time);
     }
 
-    /// Ends the run: closes the recording with the contents of the report, and queues the last pushes. Waits for nothing, so that no run of
-    /// several loses the end of its recording while another one waits. Passes messages about the outputs to `show`. A second call does
-    /// nothing.
+    /// Ends the run: closes the recording with the contents of the report, and queues the last pushes. Does not wait, so that several runs
+    /// all close their recordings before any of them waits. Passes messages about the outputs to `show`. A second call does nothing.
     pub fn close_outputs(&mut self, about: &dyn About, show: &dyn Fn(&str)) {
         if self.final_input.is_some() {
             return;

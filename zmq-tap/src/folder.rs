@@ -199,6 +199,7 @@ impl HeldFile {
     pub(crate) fn set_owner(&self, user: u32, group: u32) -> io::Result<()> {
         let user = Uid::from_raw(user);
         let group = Gid::from_raw(group);
+        // The empty path stands for the open file itself.
         Ok(chownat(&*self.file, "", Some(user), Some(group), AtFlags::EMPTY_PATH)?)
     }
 }

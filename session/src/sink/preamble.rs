@@ -4,7 +4,7 @@ use trace::Event;
 use trace::event::{self, What};
 use trace::ledger::Ledger;
 
-/// Emits the ledger's current state of the engine and of every hop.
+/// Passes events to `sink` from which a reader learns the engine and every hop, as the ledger knows them now.
 pub(super) fn emit_preamble(ledger: &Ledger, sink: &mut dyn FnMut(&Event<'_>)) {
     let at = ledger.now();
     let engine = ledger.engine();

@@ -140,8 +140,8 @@ impl EndpointServer {
     /// Serves a further run, which `header` describes.
     pub(super) fn add_run(self: &Arc<Self>, header: &RecordingHeader) -> anyhow::Result<RunEndpoint> {
         let packer = StreamPacker::new(header.clone()).context("cannot start a recording for /recording")?;
-        let start = packer.start().context("cannot start a recording for /recording")?;
-        let store = Arc::new(SectionStore::new(start.into(), Arc::clone(&self.past_limit)));
+        let recording_start = packer.start().context("cannot start a recording for /recording")?;
+        let store = Arc::new(SectionStore::new(recording_start.into(), Arc::clone(&self.past_limit)));
         let (metrics, metrics_client) = snapshot_pair();
         let (report, report_client) = snapshot_pair();
         let (health, health_client) = snapshot_pair();

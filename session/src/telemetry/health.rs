@@ -21,7 +21,7 @@ pub(super) struct TokenFlow {
 }
 
 impl TokenFlow {
-    /// Records an event if it shows tokens. After a pause, the flow begins again with it.
+    /// Records the time of an event that shows tokens. The first such event after a pause begins a new flow.
     pub(super) fn record_event(&mut self, event: &Event<'_>) {
         let has_tokens = match &event.what {
             What::Sent(frame) => !frame.chunks.is_empty(),

@@ -91,7 +91,7 @@ struct JoinedPair {
 }
 
 impl JoinedPair {
-    /// Report of the pair; `None` if the pair is too old, because no join has followed for some time.
+    /// Report of the pair; `None` if it is older than [`MAX_PAIR_AGE`].
     fn recent_report(&self) -> Option<&PairReport> {
         if self.at.elapsed() < MAX_PAIR_AGE { Some(&self.report) } else { None }
     }
@@ -139,17 +139,17 @@ impl Telemetry {
         self.endpoint.is_some() || self.push.is_some()
     }
 
-    /// Sets the pair whose decode server is the engine of the run; `None` if it is none.
+    /// Sets the pair whose decode server is the engine of the run; `None` if it is the decode server of no pair.
     pub(crate) fn set_pair(&mut self, report: Option<PairReport>) {
         self.pair = report.map(|report| JoinedPair { report, at: Instant::now() });
     }
 
-    /// The pair as of the last join.
+    /// Report of the pair; `None` if the run has none, or an old one only.
     fn pair(&self) -> Option<&PairReport> {
         self.pair.as_ref()?.recent_report()
     }
 
-    /// Report of the run, with its pair as of the last join.
+    /// Report of the run, which includes the report of its pair, if there is a recent one.
     fn report(&self, analysis: &Analysis, input: &ReportInput) -> Report {
         let mut report = Report::of(analysis, input);
         if let Some(pair) = self.pair() {
@@ -321,7 +321,8 @@ impl Telemetry {
         }
     }
 
-    /// Runs `act` with the push, if there is one, and with the pair as of the last join. A panic in it ends the telemetry.
+    /// Runs `act` with the push, if there is one, and with the report of the pair, if there is a recent one. A panic in `act` ends the
+    /// telemetry.
     fn with_push_and_pair(&mut self, act: impl FnOnce(&mut OtlpPush, Option<&PairReport>)) {
         if self.has_push() {
             self.catch_panic(|telemetry| {

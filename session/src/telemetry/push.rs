@@ -73,7 +73,7 @@ impl PushTarget {
         Ok(Self { options: options.clone(), queue, environment })
     }
 
-    /// Adds the push of a further run, whose source has this name.
+    /// Creates the push of a further run. `source` is the name of its source.
     pub(super) fn add_run(&self, source: &str) -> OtlpPush {
         let mut resource = Resource::for_source(source, VERSION);
         resource.service.clone_from(&self.environment.service);

@@ -194,6 +194,7 @@ impl PushQueue {
         self.changed.notify_all();
         let time_left = deadline.saturating_duration_since(Instant::now());
         let waited = self.changed.wait_timeout_while(state, time_left, |state| state.has_body_of(run));
+        // Whether the time was over does not matter: a body that still waits is dropped.
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         // The bodies of other runs stay in the queue.
         for body in std::mem::take(&mut state.waiting) {
@@ -232,7 +233,8 @@ impl PushState {
         !self.runs.is_empty() && self.runs.iter().all(|run| run.is_closed)
     }
 
-    /// Counts the bytes of spans in their minute. Returns false, and counts nothing, once the minute has `max_bytes`.
+    /// Adds the bytes of a body with spans to those of the current minute. Returns false, and counts nothing, once the minute has
+    /// `max_bytes`.
     fn count_in_minute(&mut self, body: &PushBody, max_bytes: u64) -> bool {
         let current_minute = self.minute.filter(|minute| body.since.duration_since(minute.began) < MINUTE);
         let mut minute = current_minute.unwrap_or(SpanMinute { began: body.since, bytes: 0 });

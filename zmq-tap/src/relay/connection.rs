@@ -157,7 +157,7 @@ async fn relay_both_directions<W: StreamObserver>(
     ConnectionEnd { cause, first: first_ended }
 }
 
-/// Whether a direction ended so that a reset can tell the other side of it: its source failed, and nothing from it would be lost.
+/// Whether a reset can report the end of this direction to the other side: the source failed, and had sent nothing that a reset discards.
 fn is_reportable_by_reset(end: Option<DirectionEnd>) -> bool {
     matches!(end, Some(DirectionEnd::Source { has_relayed: false, .. }))
 }

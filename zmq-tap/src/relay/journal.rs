@@ -169,6 +169,7 @@ impl Reporter {
 }
 
 impl Drop for Reporter {
+    /// Reports the observations that found the queue full and were not reported as lost yet.
     fn drop(&mut self) {
         self.report_lost(self.unreported, MissedCause::QueueFull);
     }

@@ -237,7 +237,8 @@ impl Drop for Relay {
     }
 }
 
-/// The relay's thread: accepts connections of each pair that joins, until `stop`. Then waits until they have drained.
+/// Work of the relay's thread: accepts connections of each pair that it receives, until `stop` is sent. Then waits a limited time until the
+/// connections have drained.
 async fn relay_pairs(
     shared: Arc<RelayState>,
     mut pair_receiver: UnboundedReceiver<AddedPair>,

@@ -25,7 +25,7 @@ pub(super) trait StreamObserver {
     /// Counts `count` bytes that have been written, and reports them or their messages.
     fn observe_written(&mut self, window: &mut StreamWindow, count: usize, at: MonoNs);
 
-    /// Notes that the sink accepted none or only a part of the bytes.
+    /// Notes that the sink accepted none or only a part of the bytes. Does nothing by default.
     fn note_short_write(&mut self) {}
 
     /// Whether data went this way that a reset of the other side can discard.

@@ -80,7 +80,8 @@ impl HeldPath {
         self.note.write_text(&self.moved.to_text()).map_err(|error| self.file_error("write a note next to", error))
     }
 
-    /// Error with the message "cannot OPERATION PATH: ERROR", where PATH is the original path of the socket.
+    /// Error with the message "cannot OPERATION PATH: ERROR". The operation is a verb such as "put back", and the path the original one of
+    /// the socket.
     fn file_error(&self, operation: &'static str, error: io::Error) -> SpliceError {
         SpliceError::File(operation, self.shown(), error)
     }

@@ -87,6 +87,7 @@ pub fn restore_sockets(folder: &Folder) -> Result<Vec<Restored>, SpliceError> {
 
 /// Error of reading the folder itself.
 fn folder_error(folder: &Folder, error: io::Error) -> SpliceError {
+    // The empty name stands for the folder itself.
     SpliceError::Folder(folder.shown(""), error)
 }
 

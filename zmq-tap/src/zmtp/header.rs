@@ -101,10 +101,11 @@ impl CommandName {
 
     /// The command with this name; [`ZmtpCommand::Other`] also while too little of the name is known.
     pub(super) fn command(&self) -> ZmtpCommand {
+        // The first byte is the length of the name.
         match &self.buffer[..self.filled] {
             b"\x05READY" => ZmtpCommand::Ready,
             b"\x05ERROR" => ZmtpCommand::Error,
-            // `PING` or `PONG`, behind the length of the name.
+            // `PING` or `PONG`.
             [4, b'P', b'I' | b'O', b'N', b'G', ..] => ZmtpCommand::Heartbeat,
             _ => ZmtpCommand::Other,
         }

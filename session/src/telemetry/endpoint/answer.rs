@@ -198,6 +198,7 @@ impl RequestHandler {
                 no_answer.push(engine.name);
                 continue;
             };
+            // An engine of this machine has no address, and no records of it can be missed on the way.
             reports.push(RunReport {
                 name: engine.name,
                 endpoint: None,

@@ -130,7 +130,8 @@ impl StreamClient {
     }
 }
 
-/// Reads the kept past ahead, to learn what the export states before its first event. Waits for the first event.
+/// Collects the opening of the export: what it states before its first event. Reads ahead in the sections that are already kept, and waits
+/// for the first event if they have none. `Err` says why the stream ends.
 async fn read_opening(mut ahead: SectionCursor) -> Result<Opening, StreamEnd> {
     let mut reader = OpeningReader::default();
     while !reader.is_complete {
@@ -161,7 +162,7 @@ struct OpeningReader {
 }
 
 impl OpeningReader {
-    /// Reads the next bytes of the stream.
+    /// Adds the next bytes of the stream, and reads the sections that they complete.
     fn read_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.splitter.extend(bytes);
         while let Some(section) = self.splitter.next_section().map_err(io::Error::other)? {
@@ -238,7 +239,7 @@ impl EventConverter {
         }
     }
 
-    /// Converts the records of these bytes of the stream. The exporter writes the lines to the buffer.
+    /// Adds the next bytes of the stream, and converts the sections that they complete. The exporter writes the lines to the line buffer.
     fn convert_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.splitter.extend(bytes);
         while let Some(section) = self.splitter.next_section().map_err(io::Error::other)? {
@@ -251,6 +252,7 @@ impl EventConverter {
                 }
                 StreamSection::Block(block) => self.convert_block(&block)?,
                 StreamSection::End(closing) => {
+                    // The section does not name the source; the header did.
                     if let Some(StreamExport { source, export }) = self.export.take() {
                         export.finish(&ReportInput { kind: source, ..*closing })?;
                     }

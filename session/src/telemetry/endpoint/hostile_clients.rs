@@ -211,7 +211,8 @@ fn a_client_that_never_reads_is_closed_in_time() {
             .expect("a metric with a label"),
         points: (0..20_000).map(|n| Point { labels: vec![format!("{n}{label}")], value: Value::Int(n) }).collect(),
     };
-    server.metrics.publish(vec![family], true);
+    let is_final = true;
+    server.metrics.publish(vec![family], is_final);
     let began = Instant::now();
     let not_reading: Vec<Client> = (0..4)
         .map(|_| {
@@ -223,7 +224,7 @@ fn a_client_that_never_reads_is_closed_in_time() {
     server.wait_until("given up", |server| server.failed_clients() == 4);
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     drop(not_reading);
-    server.metrics.publish(Vec::new(), true);
+    server.metrics.publish(Vec::new(), is_final);
     server.answers_at_once(ENDPOINT_LIMITS);
 }
 

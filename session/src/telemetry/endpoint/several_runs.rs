@@ -98,7 +98,8 @@ fn health_names_engines_only_to_clients_with_access() {
     assert!(!open.contains("vllm"), "{open}");
     let with_token = first.ask("GET /healthz HTTP/1.1\r\nhost: x\r\nauthorization: Bearer secret\r\n\r\n");
     assert!(with_token.contains("\"engine\":\"vllm:8000\"") && with_token.contains("\"port\":8000"), "{with_token}");
-    publish(&second, false);
+    let is_running = false;
+    publish(&second, is_running);
     let dead = get(&first, "/healthz");
     assert!(dead.starts_with("HTTP/1.1 503 ") && dead.contains("{\"alive\":true,"), "{dead}");
 }
