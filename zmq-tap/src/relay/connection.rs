@@ -41,6 +41,7 @@ pub(super) async fn serve_connection(
 ) {
     let patience = shared.options.connect_patience;
     let connect_upstream = async {
+        // At a takeover, the gate opens once the receiver has read everything of the senders' old connections.
         route.gate.received().await;
         connect_with_retries(&route, &accepted, patience).await
     };
@@ -50,8 +51,14 @@ pub(super) async fn serve_connection(
     };
     let upstream = match connected {
         Ok(upstream) => upstream,
-        Err(ConnectFailure::Distrusted) => return shared.counters.upstreams_distrusted.add(1),
-        Err(ConnectFailure::Forbidden) => return shared.counters.upstreams_forbidden.add(1),
+        Err(ConnectFailure::Distrusted) => {
+            shared.counters.upstreams_distrusted.add(1);
+            return;
+        }
+        Err(ConnectFailure::Forbidden) => {
+            shared.counters.upstreams_forbidden.add(1);
+            return;
+        }
         Err(ConnectFailure::Unanswered) => {
             shared.counters.connections_unanswered.add(1);
             if route.pair.upstream.speaks_http() {

@@ -42,6 +42,7 @@ impl Journal {
             is_announced: AtomicBool::new(false),
             end: Mutex::new(None),
         };
+        // If the queue is full, the next observation reports the opening first.
         journal.report_opening();
         Arc::new(journal)
     }

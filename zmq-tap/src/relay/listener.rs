@@ -122,6 +122,7 @@ impl Listener {
 pub(super) async fn accept_connections(shared: Arc<RelayState>, route: RelayRoute, listener: Listener, stop: Signal) {
     let route = Arc::new(route);
     let mut connections = JoinSet::new();
+    // Number of the next connection.
     let mut lane = 0;
     loop {
         tokio::select! {

@@ -132,7 +132,8 @@ impl BoundarySearch {
         None
     }
 
-    /// Tests whether framing begins at `buffer[index]`. If a frame may begin there, its end becomes a candidate.
+    /// Tests whether framing begins at `buffer[index]`: a frame begins there, and a candidate for the frame before it ends there. If only
+    /// the first is true, the end of that frame becomes a candidate.
     fn test_position(&mut self, index: usize) -> PositionTest {
         let offset = self.buffer_start + index as u64;
         let rest = &self.buffer[index..];

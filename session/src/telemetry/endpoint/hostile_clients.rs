@@ -162,8 +162,8 @@ fn a_client_that_sends_slowly_is_closed_in_time() {
     let server = endpoint(QUICK);
     let began = Instant::now();
     let mut client = server.connect();
-    let drips = SCRAPE.as_bytes().iter().take(30);
-    for byte in drips {
+    let incomplete_request = SCRAPE.as_bytes().iter().take(30);
+    for byte in incomplete_request {
         if client.write_all(&[*byte]).is_err() {
             break;
         }
