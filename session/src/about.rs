@@ -38,7 +38,7 @@ pub trait About {
     /// Name of the source in the report.
     fn kind(&self) -> &str;
 
-    /// Attachments and observations that failed, each with its fix.
+    /// Attachments and observations that failed, each with its fix. None by default.
     fn degraded(&self) -> Vec<String> {
         Vec::new()
     }
@@ -99,7 +99,8 @@ pub trait About {
         None
     }
 
-    /// CPU time and memory of the tokengap that observes, or observed, the engine.
+    /// CPU time and memory of the tokengap that observed the engine: of this process, unless another process observed the run and stated
+    /// its own.
     fn own_usage(&self) -> OwnUsage {
         match self.observer_statement() {
             Some(statement) => OwnUsage { cpu_ns: statement.cpu_ns, rss_bytes: statement.rss_bytes },

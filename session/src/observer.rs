@@ -67,13 +67,13 @@ pub enum ScreenCommand {
 
 /// An observer of a run.
 pub trait Observer {
-    /// Called after the analysis has processed an event.
+    /// Called after the analysis has processed an event. Does nothing by default.
     fn observe_event(&mut self, _: &Event<'_>) {}
 
-    /// Called after the analysis has processed a tick.
+    /// Called after the analysis has processed a tick. Does nothing by default.
     fn observe_tick(&mut self, _: &Analysis) {}
 
-    /// Called when the run restarts from its beginning with an empty state.
+    /// Called when the run restarts from its beginning with an empty state. Does nothing by default.
     fn observe_restart(&mut self) {}
 
     /// Shows the run as it is now, and returns the user's command. The run loop calls it every few milliseconds. It must be quick, because

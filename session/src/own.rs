@@ -22,9 +22,10 @@ fn process_ns() -> u64 {
     cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64
 }
 
-/// Resident memory from /proc/self/statm; `None` if the file does not exist.
+/// Resident memory of this process, from /proc/self/statm. `None` on systems without that file.
 pub fn rss_bytes() -> Option<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
-    Some(pages * rustix::param::page_size() as u64)
+    // The first field is the virtual size, the second the resident one, both in pages.
+    let resident_pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    Some(resident_pages * rustix::param::page_size() as u64)
 }

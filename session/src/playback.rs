@@ -64,9 +64,9 @@ impl From<&Finding> for FindingKey {
 }
 
 impl Position {
-    /// Parses a time that a user typed into nanoseconds from the start. `3.9s` counts from the start, `+10s` or `-1m` from the current
-    /// position. `14:59:08` or `1:23` may be a time of day or a time from the start: the one that the run covers is meant. If it covers
-    /// both, three parts are a time of day, and two count from the start. The error for a time outside the run names the run's range.
+    /// Converts a time that a user typed to nanoseconds from the start of the run. `3.9s` counts from the start, `+10s` and `-1m` from the
+    /// current position. `14:59:08` and `1:23` may each be a time of day or a time from the start; the one that the run covers is meant. If
+    /// the run covers both, three parts are a time of day, and two parts count from the start. `Err` is a message for the user.
     pub fn parse_target(&self, text: &str) -> Result<u64, String> {
         let Some(candidates_ns) = self.parse_candidates(text.trim()) else {
             return Err("expected a time: 14:59, 14:59:08, 1:23, 3.9s, +10s, -1m".to_owned());
@@ -78,6 +78,7 @@ impl Position {
     /// Times from the start that a text may mean, the likeliest first. Empty if the text means a time before the start or beyond the
     /// largest number. `None` if the text is no time.
     fn parse_candidates(&self, text: &str) -> Option<Vec<u64>> {
+        // A sum or difference outside the range of numbers leaves the list empty.
         if let Some(ahead_ns) = text.strip_prefix('+').and_then(units::parse_moment) {
             return Some(Vec::from_iter(self.at_ns.checked_add(ahead_ns)));
         }
@@ -98,7 +99,7 @@ impl Position {
         {
             by_time_of_day_ns = Some(time_of_day.first_in_run(start_ns));
         }
-        // Two parts are rather minutes and seconds than a time of day.
+        // Two parts, as in `1:23`, are rather minutes and seconds than a time of day.
         let has_two_parts = time_of_day.is_some_and(TimeOfDay::is_minute);
         let candidates =
             if has_two_parts { [from_start_ns, by_time_of_day_ns] } else { [by_time_of_day_ns, from_start_ns] };
@@ -110,7 +111,7 @@ impl Position {
     fn parse_date(&self, text: &str) -> Option<u64> {
         let instant = text.parse::<jiff::Timestamp>().ok().or_else(|| parse_date_in_utc(text))?;
         let from_start_ns = instant.as_nanosecond() - i128::from(self.start_wall_ns()?);
-        // Hours, minutes and seconds: three parts.
+        // A date without seconds has one colon, between hours and minutes.
         let names_second = text.split(':').count() > 2;
         let precision_ns = if names_second { SECOND_NS } else { 60 * SECOND_NS };
         // The second or minute in which the run begins is part of it.
@@ -120,7 +121,7 @@ impl Position {
         Some(u64::try_from(from_start_ns).unwrap_or(u64::MAX))
     }
 
-    /// Time of day, if it is known, and time from the start: `14:59:08Z, 0:05`.
+    /// Text of a time in the run: the time of day, if it is known, and the time from the start, such as `14:59:08Z, 0:05`.
     pub fn format_target(&self, target_ns: u64) -> String {
         let from_start = units::format_clock(target_ns);
         let wall_ns = self.start_wall_ns().and_then(|start_ns| start_ns.checked_add(target_ns));
@@ -135,9 +136,10 @@ impl Position {
     pub fn outside_message(&self) -> String {
         let middle_ns = self.whole_ns / 2;
         let from_start = units::format_clock(middle_ns);
-        let by_clock =
+        // Empty if the time of day is not known.
+        let time_of_day_or =
             self.wall_at(middle_ns).map(|time| time.strftime("%H:%M:%S or ").to_string()).unwrap_or_default();
-        format!("outside the run, {}: type for example {by_clock}{from_start}", self.describe_range())
+        format!("outside the run, {}: type for example {time_of_day_or}{from_start}", self.describe_range())
     }
 
     /// Wall clock at the start.
@@ -145,7 +147,8 @@ impl Position {
         self.wall_ns?.checked_sub(self.at_ns)
     }
 
-    /// Dates and times that the run covers: `2026-11-27 14:59:02 to 14:59:15 UTC, 0:00 to 0:12`.
+    /// Dates and times that the run covers: `2026-11-27 14:59:02 to 14:59:15 UTC, 0:00 to 0:12`. Without a known wall clock only the times
+    /// from the start.
     pub fn describe_range(&self) -> String {
         let from_start = format!("{} to {}", units::format_clock(0), units::format_clock(self.whole_ns));
         let (Some(start), Some(end)) = (self.wall_at(0), self.wall_at(self.whole_ns)) else { return from_start };
@@ -162,10 +165,10 @@ impl Position {
     }
 }
 
-/// Parses `2026-11-27 14:59:08`, also with `UTC` or `Z` behind it.
+/// Parses `2026-11-27 14:59:08` as a date in UTC, also with `UTC` or `Z` behind it. `None` if the text is no date.
 fn parse_date_in_utc(text: &str) -> Option<jiff::Timestamp> {
-    let clock = text.trim_end_matches("UTC").trim_end().trim_end_matches('Z');
-    let date: jiff::civil::DateTime = clock.parse().ok()?;
+    let without_zone = text.trim_end_matches("UTC").trim_end().trim_end_matches('Z');
+    let date: jiff::civil::DateTime = without_zone.parse().ok()?;
     date.to_zoned(jiff::tz::TimeZone::UTC).ok().map(|zoned| zoned.timestamp())
 }
 

@@ -164,7 +164,8 @@ impl<S: Source> Running<S> {
         Self { source, session, flow: Flow::Idle }
     }
 
-    /// Polls the source. A panic in the analysis disables the analysis. The source is still polled, because traffic may depend on it.
+    /// Polls the source, and processes a tick if one is due. A panic in the analysis disables the analysis and is reported to `alarm`. The
+    /// source is still polled, because traffic may depend on it.
     fn poll_source(&mut self, is_tick_due: bool, alarm: &dyn Fn(&str)) {
         let Self { source, session, flow } = self;
         let polled = catch_unwind(AssertUnwindSafe(|| {
@@ -172,6 +173,7 @@ impl<S: Source> Running<S> {
             if *flow != Flow::Ended || !source.is_live() {
                 *flow = source.poll(session);
             }
+            // The ticks of a recording are among its records.
             if is_tick_due && source.is_live() {
                 session.process_tick(source.observed_until(), source);
             }
@@ -188,7 +190,7 @@ impl<S: Source> Running<S> {
         }
     }
 
-    /// Runs the observer and passes on its playback commands.
+    /// Lets the observer show the run, and returns its command. A playback command is also passed to the source.
     fn run_observer(&mut self, is_ending: bool) -> ScreenCommand {
         let stage = if self.flow == Flow::Ended {
             RunStage::Ended
@@ -247,7 +249,8 @@ impl Watchdog {
         Self { interval: sd_notify::watchdog_enabled().map(|max| max / 2), next_notification: Instant::now() }
     }
 
-    /// Tells the service manager that the run loop is alive, once an interval. Does nothing if it has set no watchdog.
+    /// Tells the service manager that the run loop is alive, once an interval. Does nothing if the service manager has no watchdog for this
+    /// process.
     fn notify_if_due(&mut self, now: Instant) {
         let Some(interval) = self.interval else { return };
         if now >= self.next_notification {

@@ -34,7 +34,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Creates a run that lists the `slowest` requests in its report.
+    /// Creates a run without telemetry. `slowest` is the number of slow requests that its report lists.
     pub fn new(config: &Config, observer: Box<dyn Observer>, sink: Sink, slowest: usize) -> Self {
         Self {
             analysis: Analysis::new(*config),
@@ -73,13 +73,13 @@ impl Session {
             return;
         }
         self.analysis.apply(event);
-        // The others read the state of the analysis after the event.
+        // After the analysis, because telemetry reads its state.
         self.sink.write_event(event);
         self.telemetry.process_event(event, &self.analysis);
         self.observer.observe_event(event);
     }
 
-    /// Processes a tick. Discards it if the analysis has crashed.
+    /// Processes a tick, and shows new messages about the outputs. Discards the tick if the analysis has crashed.
     pub fn process_tick(&mut self, now: MonoNs, about: &dyn About) {
         if self.has_failed {
             return;
@@ -90,16 +90,17 @@ impl Session {
         let degraded = &self.degraded;
         let slowest = self.slowest;
         // Made only when an output needs it, which is rarer than ticks.
-        let input = || report_input(about, all_degraded(about, &output_problems, degraded), slowest);
-        self.sink.write_tick(now, &self.analysis, &input);
-        self.telemetry.process_tick(now, &self.analysis, &input, &|| about.engine());
+        let make_input = || report_input(about, all_degraded(about, &output_problems, degraded), slowest);
+        self.sink.write_tick(now, &self.analysis, &make_input);
+        self.telemetry.process_tick(now, &self.analysis, &make_input, &|| about.engine());
         for message in [self.sink.take_message(), self.telemetry.take_message()].into_iter().flatten() {
             self.notify(message);
         }
         self.observer.observe_tick(&self.analysis);
     }
 
-    /// Restarts the run with an empty state and `config`. Keeps the known engines, the history of chunks and what a screen has stored.
+    /// Restarts the run with an empty state and the limits of `config`. Keeps the facts about engines and the length of the chunk history,
+    /// because the configuration in a recording lacks them.
     pub fn restart(&mut self, config: Config) {
         let Self { engines, chunk_history, .. } = *self;
         self.analysis = Analysis::new(Config { engines, chunk_history, ..config });
@@ -141,14 +142,14 @@ impl Session {
         self.notice = Notice { number: self.notice.number + 1, text };
     }
 
-    /// Records in the report that a feature was disabled, once.
-    pub fn add_degraded(&mut self, what: String) {
-        if !self.degraded.contains(&what) {
-            self.degraded.push(what);
+    /// Adds a line about a disabled feature to the report, unless the report already has it.
+    pub fn add_degraded(&mut self, line: String) {
+        if !self.degraded.contains(&line) {
+            self.degraded.push(line);
         }
     }
 
-    /// Disables the analysis after a panic. Further events and ticks are discarded.
+    /// Disables the analysis after a panic, and removes the observer. Further events and ticks are discarded.
     pub(crate) fn disable_analysis(&mut self) {
         self.has_failed = true;
         self.remove_observer();
@@ -167,7 +168,7 @@ impl Session {
         self.observer = Box::new(NoObserver);
     }
 
-    /// Dumps the hindsight ring.
+    /// Dumps the hindsight ring for the reason `why`, and shows the user a message about it.
     pub(crate) fn dump_ring(&mut self, why: &str, about: &dyn About) {
         let input = self.report_input(about);
         let message = self.sink.dump_ring(why, &input);
@@ -197,6 +198,7 @@ impl Session {
                 report: &|| Report::of(analysis, &input()),
             })
         }));
+        // The outer `Err` means that the observer panicked, the inner one that it failed.
         match command {
             Ok(Ok(ScreenCommand::Record)) => {
                 let input = self.report_input(about);
@@ -227,9 +229,8 @@ impl Session {
         self.observer.sleep(time);
     }
 
-    /// Ends the run: closes the recording with the contents of the report, and queues the last pushes. Waits for nothing, so that no run of
-    /// several loses the end of its recording while another one waits. Passes messages about the outputs to `show`. A second call does
-    /// nothing.
+    /// Ends the run: closes the recording with the contents of the report, and queues the last pushes. Does not wait, so that several runs
+    /// all close their recordings before any of them waits. Passes messages about the outputs to `show`. A second call does nothing.
     pub fn close_outputs(&mut self, about: &dyn About, show: &dyn Fn(&str)) {
         if self.final_input.is_some() {
             return;
@@ -253,6 +254,7 @@ impl Session {
         if self.has_served_final_state {
             return;
         }
+        // `close_outputs` has set it.
         let Some(input) = &mut self.final_input else { return };
         self.has_served_final_state = true;
         self.telemetry.close_push();
@@ -264,7 +266,8 @@ impl Session {
         self.telemetry.serve_final_state(&self.analysis, input);
     }
 
-    /// Completes the end of the run, once clients of its stream have received it. Passes messages about the outputs to `show`.
+    /// Ends the run and returns its final report. Waits until the clients of its stream have received the end. Passes messages about the
+    /// outputs to `show`.
     pub fn finish(mut self, about: &dyn About, show: &dyn Fn(&str)) -> Report {
         self.serve_final_state(about, show);
         self.telemetry.wait_for_clients();
@@ -286,15 +289,15 @@ impl Session {
     }
 }
 
-/// Limits of the run for the report: first those of the source, then those of the outputs, then those of the session.
-fn all_degraded(about: &dyn About, output_problems: &[String], degraded: &[String]) -> Vec<String> {
-    let mut limits = about.degraded();
-    limits.extend(output_problems.iter().cloned());
-    limits.extend(degraded.iter().cloned());
-    limits
+/// Problems that the report lists: first those of the source, then those of the outputs, then features that the session has disabled.
+fn all_degraded(about: &dyn About, output_problems: &[String], disabled_features: &[String]) -> Vec<String> {
+    let mut all = about.degraded();
+    all.extend(output_problems.iter().cloned());
+    all.extend(disabled_features.iter().cloned());
+    all
 }
 
-/// Input of a report with these limits of the run. `slowest` is the number of requests to list.
+/// Input of a report that lists the problems `degraded`, and the `slowest` slowest requests.
 fn report_input(about: &dyn About, degraded: Vec<String>, slowest: usize) -> ReportInput {
     let own_usage = about.own_usage();
     ReportInput {

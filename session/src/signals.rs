@@ -23,7 +23,7 @@ struct SignalCounts {
 }
 
 impl Signals {
-    /// Starts to listen for signals.
+    /// Starts a thread that records every signal until the run loop reads it.
     pub fn install() -> std::io::Result<Self> {
         let counts = Arc::<SignalCounts>::default();
         let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP, SIGUSR1])?;

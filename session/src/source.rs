@@ -36,7 +36,7 @@ pub trait Source: About {
         false
     }
 
-    /// Executes a playback command.
+    /// Executes a playback command. Sources that play no recording ignore it.
     fn play(&mut self, _: Play, _: &Analysis) {}
 }
 
@@ -56,7 +56,8 @@ pub trait LiveSource: About {
     /// Makes events carry token ids. Called before the first event if ids may be recorded.
     fn keep_ids(&mut self);
 
-    /// Why nothing could be observed. A run that then observed nothing ends with this error instead of an empty report.
+    /// Why nothing could be observed; `None` if no failure is known. A run that observed nothing ends with this error instead of an empty
+    /// report.
     fn failure(&self) -> Option<String> {
         None
     }

@@ -18,25 +18,27 @@ pub struct TimeOfDay {
 }
 
 impl TimeOfDay {
-    /// Parses `14:59`, `14:59:08.5` and `2:59 pm`, each also with `Z` or `UTC` behind it.
+    /// Parses `14:59`, `14:59:08.5` and `2:59 pm`, each also with `Z` or `UTC` behind it. `None` if the text is no time of day.
     pub fn parse(text: &str) -> Option<Self> {
+        // Decimals may follow a comma or a point.
         let text = text.trim().to_ascii_lowercase().replace(',', ".");
         let clock = ["z", "utc"].iter().find_map(|zone| text.strip_suffix(zone)).unwrap_or(&text).trim_end();
         let afternoon = clock.strip_suffix("pm");
-        let half_day = afternoon.or_else(|| clock.strip_suffix("am"));
-        let mut parts = half_day.unwrap_or(clock).trim_end().split(':');
+        // Without `am` or `pm`, if it has one of them.
+        let half_day_clock = afternoon.or_else(|| clock.strip_suffix("am"));
+        let mut parts = half_day_clock.unwrap_or(clock).trim_end().split(':');
         let shown_hours = parse_number_below(parts.next()?, 24)?;
         let minutes = parse_number_below(parts.next()?, 60)?;
         let seconds = parts.next();
         let has_further_parts = parts.next().is_some();
-        let is_valid_hour = half_day.is_none() || (1..=12).contains(&shown_hours);
+        let is_valid_hour = half_day_clock.is_none() || (1..=12).contains(&shown_hours);
         if has_further_parts || !is_valid_hour {
             return None;
         }
         // 12 am is midnight, 12 pm is noon.
         let hours = if afternoon.is_some() {
             shown_hours % 12 + 12
-        } else if half_day.is_some() {
+        } else if half_day_clock.is_some() {
             shown_hours % 12
         } else {
             shown_hours
@@ -79,7 +81,7 @@ impl TimeOfDay {
     }
 }
 
-/// Parses a number of one or two digits that is below the limit.
+/// Parses a number of one or two digits that is below the limit. `None` for any other text.
 fn parse_number_below(text: &str, limit: u64) -> Option<u64> {
     let has_digits_only = text.bytes().all(|byte| byte.is_ascii_digit());
     if !has_digits_only || text.len() > 2 {

@@ -24,7 +24,7 @@ pub fn format_clock(ns: u64) -> String {
     }
 }
 
-/// Parses digits with an optional fraction. Rust's own parser also reads `1e9`, `inf` and signs.
+/// Parses digits with an optional fraction. Refuses `1e9`, `inf` and signs, which Rust's own parser accepts.
 pub(crate) fn parse_decimal(text: &str) -> Option<f64> {
     let is_decimal = text.starts_with(|c: char| c.is_ascii_digit()) && !text.contains(['e', 'E', '+', '-']);
     if is_decimal { text.parse().ok() } else { None }
@@ -32,6 +32,7 @@ pub(crate) fn parse_decimal(text: &str) -> Option<f64> {
 
 /// Parses a time typed by a user into nanoseconds: `1:23`, `1:02:03.5`, `83`, `3.9s`, `500ms`, `2m`. `None` if it is no time, or too long.
 pub fn parse_moment(text: &str) -> Option<u64> {
+    // The longest time whose nanoseconds fit into a `u64`, even if rounded up.
     const LONGEST_S: u64 = u64::MAX / 1_000_000_000 - 1;
     let text = text.trim();
     let seconds = if let Some(number) = text.strip_suffix("ms") {
@@ -48,7 +49,7 @@ pub fn parse_moment(text: &str) -> Option<u64> {
     (seconds <= LONGEST_S as f64).then(|| (seconds * 1e9).round() as u64)
 }
 
-/// Parses `83`, `1:23` or `1:02:03.5` into seconds.
+/// Parses `83`, `1:23` or `1:02:03.5` into seconds. `None` if the text is no such time.
 fn parse_clock_seconds(text: &str) -> Option<f64> {
     // Only the last part may have decimals.
     let (hours_and_minutes, seconds) = text.rsplit_once(':').unwrap_or(("", text));

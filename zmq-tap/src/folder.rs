@@ -43,7 +43,7 @@ const LOCATE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 const MAX_ATTEMPTS: usize = 32;
 
 impl Folder {
-    /// Opens `path`. Errors and reports show it as `shown_path`.
+    /// Opens the folder at `path`. Errors and reports show it as `shown_path`.
     pub fn open(path: &Path, shown_path: &Path) -> io::Result<Self> {
         let fd = openat(CWD, path, LOCATE | OFlags::DIRECTORY, Mode::empty())?;
         Ok(Self { fd: Arc::new(fd), shown_path: shown_path.to_owned() })
@@ -55,11 +55,13 @@ impl Folder {
         // Links such as those in `/proc/PID/fd` lead out of any root.
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         for _ in 0..MAX_ATTEMPTS {
-            match openat2(&root, path, LOCATE | OFlags::DIRECTORY, Mode::empty(), resolve) {
-                // Something on this machine was renamed or mounted while the kernel resolved a `..`.
-                Err(Errno::AGAIN) => {}
-                result => return Ok(Self { fd: Arc::new(result?), shown_path: path.to_owned() }),
+            let opened = openat2(&root, path, LOCATE | OFlags::DIRECTORY, Mode::empty(), resolve);
+            // Something on this machine was renamed or mounted while the kernel resolved a `..`.
+            if matches!(opened, Err(Errno::AGAIN)) {
+                continue;
             }
+            let fd = Arc::new(opened?);
+            return Ok(Self { fd, shown_path: path.to_owned() });
         }
         Err(Errno::AGAIN.into())
     }
@@ -128,7 +130,7 @@ impl Folder {
 }
 
 impl FolderEntry {
-    /// Opens the folder of the file `path`.
+    /// Opens the folder that contains the file `path`. The file need not exist.
     pub(crate) fn of_path(path: &Path) -> io::Result<Self> {
         let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         // The parent of a bare file name is an empty path.
@@ -197,6 +199,7 @@ impl HeldFile {
     pub(crate) fn set_owner(&self, user: u32, group: u32) -> io::Result<()> {
         let user = Uid::from_raw(user);
         let group = Gid::from_raw(group);
+        // The empty path stands for the open file itself.
         Ok(chownat(&*self.file, "", Some(user), Some(group), AtFlags::EMPTY_PATH)?)
     }
 }

@@ -42,7 +42,8 @@ impl DumpTrigger {
         Self { rules, last_dump: None, dumped_findings: HashSet::new(), scheduled: None }
     }
 
-    /// Schedules a dump for findings that start, and returns the reason of one that is due now. `dump_count` counts the existing dumps.
+    /// Schedules a dump for findings that start. Returns the reason of a dump that is due now; `None` if none is. `dump_count` counts the
+    /// existing dumps.
     pub(super) fn take_due_reason<'a>(
         &mut self,
         now: MonoNs,
@@ -73,8 +74,8 @@ impl DumpTrigger {
             let is_severe = finding.active && finding.verdict.severity >= self.rules.min_severity;
             let key = FindingKey::from(finding);
             let is_wanted = is_severe && !self.is_too_soon(now) && !self.dumped_findings.contains(&key);
-            // A finding skipped because of a limit is checked again while it is active. Counting the dumps reads a folder, so it comes
-            // last.
+            // The limit is checked last, because it counts the dumps in a folder. A finding skipped because of it is checked again while it
+            // is active.
             if is_wanted && !self.is_at_the_limit(dump_count) {
                 self.dumped_findings.insert(key);
                 let at = MonoNs(now.0.saturating_add(DUMP_DELAY_NS));
@@ -88,12 +89,12 @@ impl DumpTrigger {
         self.rules.max_dumps.is_some_and(|max| dump_count() >= max as usize)
     }
 
-    /// Whether the last dump is less than the minimum interval ago.
+    /// Whether the last dump is less than the minimum interval ago. Never before the first dump, or without a minimum interval.
     fn is_too_soon(&self, now: MonoNs) -> bool {
-        let (Some(last), Some(min_interval_ns)) = (self.last_dump, self.rules.min_interval_ns) else {
+        let (Some(last_dump), Some(min_interval_ns)) = (self.last_dump, self.rules.min_interval_ns) else {
             return false;
         };
-        now.since(last) < min_interval_ns
+        now.since(last_dump) < min_interval_ns
     }
 
     /// Reason of a dump that is not due yet when the run ends.

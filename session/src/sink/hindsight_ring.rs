@@ -34,7 +34,7 @@ impl RingOptions {
     }
 }
 
-/// Name that tokengap chooses for a file of this run.
+/// File name `base`, with the name of the run added if there are several runs.
 fn named_for_run(base: &str, run: Option<&str>) -> PathBuf {
     match run {
         Some(run) => recording::path_of_run(Path::new(base), run),
@@ -94,7 +94,7 @@ impl HindsightRing {
         Some(self.start_dump(&reason, &closing()))
     }
 
-    /// Starts a dump into a new file beside the ring, and returns a message with its name.
+    /// Starts a dump into a new file beside the ring. Returns a message for the user: the name of the file, or why the dump failed.
     pub(super) fn start_dump(&mut self, reason: &str, closing: &ReportInput) -> String {
         let second = trace::clock::wall_now_ns() / SECOND_NS;
         let name = named_for_run(&format!("{DUMP_PREFIX}{second}.tgap"), self.run.as_deref());
@@ -109,7 +109,7 @@ impl HindsightRing {
         }
     }
 
-    /// Message about dumps finished since the last call.
+    /// Message about a dump that has finished since the last call; `None` if none has.
     pub(super) fn take_message(&mut self) -> Option<String> {
         let mut message = None;
         for mut dump in std::mem::take(&mut self.dumps) {
@@ -127,9 +127,11 @@ impl HindsightRing {
         written_file(self.recorder.path(), &self.recorder.status())
     }
 
-    /// Runs the pending dump and closes the ring. A ring without a user-given name is removed. Returns messages for the user.
+    /// Starts the scheduled dump, if any, waits for all dumps and closes the ring. A ring without a user-given name is removed. Returns
+    /// messages for the user.
     pub(super) fn finish(mut self, closing: &ReportInput) -> Vec<String> {
         if let Some(reason) = self.trigger.pending_reason().map(str::to_owned) {
+            // Its message is not needed, because the one about the finished dump follows.
             self.start_dump(&reason, closing);
         }
         let mut messages = Vec::new();

@@ -76,7 +76,7 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Opens `files`. Called before the run, so that errors appear at once.
+    /// Opens `files`. Called before the run, so that errors appear at once. `source` is the kind of source that recordings name.
     pub fn open(files: &OutputFiles, source: &str, config: &Config) -> anyhow::Result<Self> {
         let mut sink = Self::none(source, config);
         sink.header.payload = files.payload;
@@ -90,7 +90,7 @@ impl Sink {
         Ok(sink)
     }
 
-    /// Creates a sink without outputs.
+    /// Creates a sink without outputs. `source` is the kind of source that later recordings name.
     pub fn none(source: &str, config: &Config) -> Self {
         Self {
             header: RecordingHeader::for_source(source, *config),
@@ -103,7 +103,7 @@ impl Sink {
         }
     }
 
-    /// Updates the limits for dumping the ring.
+    /// Sets the conditions for dumping the ring, if there is one.
     pub(crate) fn update_dump_rules(&mut self, rules: DumpRules) {
         if let Some(ring) = &mut self.ring {
             ring.trigger.rules = rules;
@@ -171,9 +171,11 @@ impl Sink {
     /// Starts a recording in the working folder, or ends the current one. Returns a message.
     pub(crate) fn toggle_recording(&mut self, analysis: &Analysis, input: &ReportInput) -> String {
         if self.recording.is_some() {
+            // There is a message, because there is a recording.
             return self.close_recording(input).unwrap_or_default();
         }
-        let path = PathBuf::from(format!("tokengap-{}.tgap", trace::clock::wall_now_ns() / 1_000_000_000));
+        let second = trace::clock::wall_now_ns() / 1_000_000_000;
+        let path = PathBuf::from(format!("tokengap-{second}.tgap"));
         // The anchor of a remote run joins the clocks of its own machine.
         if !self.is_remote {
             self.header.anchor = Anchor::now();
@@ -192,7 +194,7 @@ impl Sink {
         }
     }
 
-    /// Dumps the ring and returns a message with the file name.
+    /// Starts a dump of the ring. Returns a message: the name of the file, or why there is no dump.
     pub(crate) fn dump_ring(&mut self, why: &str, input: &ReportInput) -> String {
         let Some(ring) = &mut self.ring else {
             return "no hindsight ring: start with --hindsight SIZE".into();
@@ -208,6 +210,7 @@ impl Sink {
         OutputStatus {
             recording: self.recording.as_ref().map(|recorder| written_file(recorder.path(), &recorder.status())),
             ring: self.ring.as_ref().map(HindsightRing::written_file),
+            // The caller adds it, because telemetry has the endpoint.
             endpoint: None,
         }
     }
@@ -222,7 +225,8 @@ impl Sink {
         let mut messages: Vec<String> = self.close_recording(input).into_iter().collect();
         if let Some(ring) = self.ring.take() {
             match catch_unwind(AssertUnwindSafe(|| ring.finish(input))) {
-                Ok(more) => messages.extend(more),
+                Ok(ring_messages) => messages.extend(ring_messages),
+                // It panicked.
                 Err(_) => messages.push(self.disable_outputs()),
             }
         }
@@ -237,30 +241,30 @@ impl Sink {
         let path = recorder.path().to_owned();
         Some(match catch_unwind(AssertUnwindSafe(|| recorder.finish(input))) {
             Ok(Ok(summary)) => {
-                let dropped = match summary.dropped {
+                let dropped_note = match summary.dropped {
                     0 => String::new(),
                     records => format!(", {} records did not fit", format_count(records)),
                 };
                 let size = format_bytes(summary.bytes);
-                format!("recorded to {} ({size}{dropped})", path.display())
+                format!("recorded to {} ({size}{dropped_note})", path.display())
             }
             Ok(Err(error)) if is_reported => format!("! recording: {error}"),
             Ok(Err(error)) => self.record_problem(format!("recording: {error}")),
+            // It panicked.
             Err(_) => self.disable_outputs(),
         })
     }
 
-    /// Reports a recording that has stopped by itself, for example because of its size limit or a full disk. Reports it once.
+    /// Reports a recording that has stopped by itself, for example because of its size limit or a full disk. Reports it only once.
     fn check_recording(&mut self) {
         let Some(reason) = self.recording.as_ref().and_then(|recorder| recorder.status().stopped) else { return };
-        // It is reported once.
         if !self.problems.contains(&reason) {
             let message = self.record_problem(reason);
             self.message = Some(message);
         }
     }
 
-    /// Runs `write`. A panic ends the outputs, but not the run.
+    /// Runs `write`. A panic in it ends the outputs with a message for the user, but not the run.
     fn catch_panic(&mut self, write: impl FnOnce(&mut Self)) {
         if catch_unwind(AssertUnwindSafe(|| write(self))).is_err() {
             let message = self.disable_outputs();
@@ -268,7 +272,7 @@ impl Sink {
         }
     }
 
-    /// Stops all recording after a crash in it. Returns the message about it.
+    /// Ends the recording and the ring after a panic in one of them. Returns the message about it.
     fn disable_outputs(&mut self) -> String {
         self.recording = None;
         self.ring = None;

@@ -4,7 +4,7 @@ use trace::Event;
 use trace::event::{self, What};
 use trace::ledger::Ledger;
 
-/// Emits the ledger's current state of the engine and of every hop.
+/// Passes events to `sink` from which a reader learns the engine and every hop, as the ledger knows them now.
 pub(super) fn emit_preamble(ledger: &Ledger, sink: &mut dyn FnMut(&Event<'_>)) {
     let at = ledger.now();
     let engine = ledger.engine();
@@ -19,13 +19,15 @@ pub(super) fn emit_preamble(ledger: &Ledger, sink: &mut dyn FnMut(&Event<'_>)) {
         }),
     ));
     for hop in ledger.hops() {
+        // Sender and receiver, such as `scheduler->detokenizer`.
+        let ends = ledger.groups()[hop.group].ends.as_str();
         let hop = event::Hop {
             endpoint: &hop.endpoint,
             worker: hop.worker,
             origin: hop.origin,
             last: hop.last,
             carries_requests: hop.carries_requests,
-            ..event::Hop::new(hop.id, ledger.groups()[hop.group].ends.as_str(), hop.capabilities())
+            ..event::Hop::new(hop.id, ends, hop.capabilities())
         };
         sink(&Event::new(at, What::Hop(hop)));
     }

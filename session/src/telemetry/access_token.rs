@@ -26,7 +26,7 @@ impl fmt::Debug for AccessToken {
     }
 }
 
-/// Reads a token file. Refuses one that other users can read. The byte beyond the limit shows that a file is too long.
+/// Reads a token file, and refuses one that other users can read. Of a file that is too long, reads one byte beyond the limit.
 fn read_secret(file: File) -> io::Result<Vec<u8>> {
     secret_file::check_secret(&file, OTHER_USERS)?;
     let mut text = Vec::new();
@@ -34,7 +34,7 @@ fn read_secret(file: File) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Why this content of a token file is refused. It does not show the content, because that is a secret.
+/// Why this content of a token file is refused; `None` if it is accepted. Does not show the content, because that is a secret.
 fn fault_of_token_file(text: &[u8]) -> Option<&'static str> {
     let token = text.trim_ascii();
     if text.len() as u64 > MAX_FILE_BYTES {
@@ -54,14 +54,14 @@ impl AccessToken {
         Self::of_file(path, trace::named_file::open_regular(path))
     }
 
-    /// Reads the token from the file that was opened at this path.
+    /// Reads the token from the file that was opened at this path. If opening it has failed, the error names the path.
     pub fn of_file(path: &Path, opened: io::Result<File>) -> io::Result<Self> {
-        let shown = path.display();
+        let shown_path = path.display();
         let text = opened
             .and_then(read_secret)
-            .map_err(|error| io::Error::new(error.kind(), format!("cannot read the token in {shown}: {error}")))?;
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot read the token in {shown_path}: {error}")))?;
         if let Some(fault) = fault_of_token_file(&text) {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("the token file {shown} {fault}")));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("the token file {shown_path} {fault}")));
         }
         Ok(Self { secret: text.trim_ascii().into() })
     }

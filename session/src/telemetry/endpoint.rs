@@ -98,7 +98,7 @@ pub(super) struct RunEndpoint {
 }
 
 impl EndpointServer {
-    /// Starts to serve. There is no run yet.
+    /// Binds the address, and starts the thread that serves it. There is no run yet. An error names the address.
     fn start(options: MetricsOptions, engines: Engines, limits: EndpointLimits) -> anyhow::Result<Arc<Self>> {
         let MetricsOptions { address, token, past_bytes } = options;
         let context = || format!("cannot serve metrics at {address}; choose another with --metrics HOST:PORT");
@@ -140,11 +140,12 @@ impl EndpointServer {
     /// Serves a further run, which `header` describes.
     pub(super) fn add_run(self: &Arc<Self>, header: &RecordingHeader) -> anyhow::Result<RunEndpoint> {
         let packer = StreamPacker::new(header.clone()).context("cannot start a recording for /recording")?;
-        let start = packer.start().context("cannot start a recording for /recording")?;
-        let store = Arc::new(SectionStore::new(start.into(), Arc::clone(&self.past_limit)));
+        let recording_start = packer.start().context("cannot start a recording for /recording")?;
+        let store = Arc::new(SectionStore::new(recording_start.into(), Arc::clone(&self.past_limit)));
         let (metrics, metrics_client) = snapshot_pair();
         let (report, report_client) = snapshot_pair();
         let (health, health_client) = snapshot_pair();
+        // The run writes to `stream`, and the endpoint's thread reads what it wrote from `jobs`.
         let (stream, jobs) = StreamPublisher::new(header.payload, Arc::clone(&store.blocks_dropped));
         self.runtime.spawn(keep_sections(jobs, packer, Arc::clone(&store)));
         let run = Arc::new(ServedRun::new(metrics_client, report_client, health_client, store));
@@ -191,7 +192,7 @@ impl RunEndpoint {
         }
     }
 
-    /// Summary for the metrics of the first run.
+    /// Summary for the metrics; `None` if this is not the first run, because all runs share the endpoint.
     pub(super) fn usage(&self) -> Option<EndpointUse> {
         let server = &self.server;
         self.is_first.then(|| EndpointUse {
@@ -219,7 +220,8 @@ fn sum_counts(counts: &[(&str, u64)]) -> u64 {
     counts.iter().map(|(_, count)| count).sum()
 }
 
-/// Encodes the jobs of the run into sections and stores them in order, until the run ends.
+/// Encodes the jobs of the run into sections and stores them in order, until the run ends. Then waits a limited time until the clients have
+/// received the end, and tells the run.
 async fn keep_sections(mut jobs: Receiver<StreamJob>, mut packer: StreamPacker, store: Arc<SectionStore>) {
     while let Some(job) = jobs.recv().await {
         match job.encode_section(&mut packer) {
@@ -233,7 +235,7 @@ async fn keep_sections(mut jobs: Receiver<StreamJob>, mut packer: StreamPacker, 
             store.mark_end();
             // A client that reads too slowly does not hold up the end of the run.
             timeout(LAST_READ_TIMEOUT, wait_for_streams(&store)).await.ok();
-            // An error means that the run waits no longer.
+            // Fails if the run waits no longer.
             done.send(()).ok();
             return;
         }
@@ -268,7 +270,7 @@ async fn accept_connections(
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
-            // Out of file descriptors, for now.
+            // For example because all file descriptors are in use for now.
             Err(error) => {
                 tracing::info!("metrics: cannot accept a connection: {error}");
                 sleep(ACCEPT_PAUSE).await;
@@ -291,7 +293,7 @@ async fn accept_connections(
     }
 }
 
-/// Serves a connection until it ends, its time is over, or its stream is stopped.
+/// Serves a connection until it ends, its time is over, or its stream is stopped. Counts a connection that failed.
 async fn run_connection(
     stream: TcpStream,
     limits: EndpointLimits,
@@ -310,9 +312,9 @@ async fn run_connection(
     // Dropped when the connection ends, or when this task is aborted.
     let _streaming = StreamingCount { connection: &state };
     let has_failed = tokio::select! {
-        // A client that disconnects by itself is not counted.
-        ended = serve_connection(stream, limits, &server, &state) => {
-            ended.is_err_and(|error| error.is_timeout() || error.is_parse())
+        // A client that disconnects by itself causes another error, and is not counted.
+        served = serve_connection(stream, limits, &server, &state) => {
+            served.is_err_and(|error| error.is_timeout() || error.is_parse())
         }
         () = time_limit => true,
         // The stream has counted the reason.

@@ -21,7 +21,7 @@ pub(super) struct TokenFlow {
 }
 
 impl TokenFlow {
-    /// Records an event if it shows tokens. After a pause, the flow begins again with it.
+    /// Records the time of an event that shows tokens. The first such event after a pause begins a new flow.
     pub(super) fn record_event(&mut self, event: &Event<'_>) {
         let has_tokens = match &event.what {
             What::Sent(frame) => !frame.chunks.is_empty(),
@@ -59,7 +59,7 @@ pub(super) struct EngineHealth {
 
 /// State of all runs together. Also has the state of each run if there are several, or if an engine is named.
 pub(super) fn health_of_runs(runs: &[EngineHealth]) -> Value {
-    // A single run without an answer makes the whole dead.
+    // `None` if a run has not answered, which makes the whole dead.
     let answered: Option<Vec<RunHealth>> = runs.iter().map(|run| run.health).collect();
     let combined = answered.and_then(|answered| answered.into_iter().reduce(RunHealth::combine_with));
     let mut json = health_json(combined);
@@ -89,7 +89,7 @@ fn health_json(health: Option<RunHealth>) -> Value {
 impl RunHealth {
     /// State of two runs together: alive if both are, and attached if one is. Tokens flow if they flow in one of the runs.
     fn combine_with(self, other: Self) -> Self {
-        // Of the runs in which tokens flow, the one in which they have done so for longest.
+        // The earliest start among the runs in which tokens flow.
         let since = if !self.has_flow() {
             other.flow.since
         } else if other.has_flow() {
@@ -110,7 +110,7 @@ impl RunHealth {
         self.flow.last.is_some_and(|last| self.now.mono.since(last) < PAUSE_NS)
     }
 
-    /// Answer of `/healthz` for this run.
+    /// Answer of `/healthz` for this run: since when tokens flow, or why none do.
     pub(super) fn to_json(self) -> Value {
         let Self { is_running, is_attached, flow, now } = self;
         if !is_running {

@@ -91,7 +91,7 @@ struct JoinedPair {
 }
 
 impl JoinedPair {
-    /// Report of the pair; `None` if the pair is too old, because no join has followed for some time.
+    /// Report of the pair; `None` if it is older than [`MAX_PAIR_AGE`].
     fn recent_report(&self) -> Option<&PairReport> {
         if self.at.elapsed() < MAX_PAIR_AGE { Some(&self.report) } else { None }
     }
@@ -139,17 +139,17 @@ impl Telemetry {
         self.endpoint.is_some() || self.push.is_some()
     }
 
-    /// Sets the pair whose decode server is the engine of the run; `None` if it is none.
+    /// Sets the pair whose decode server is the engine of the run; `None` if it is the decode server of no pair.
     pub(crate) fn set_pair(&mut self, report: Option<PairReport>) {
         self.pair = report.map(|report| JoinedPair { report, at: Instant::now() });
     }
 
-    /// The pair as of the last join.
+    /// Report of the pair; `None` if the run has none, or an old one only.
     fn pair(&self) -> Option<&PairReport> {
         self.pair.as_ref()?.recent_report()
     }
 
-    /// Report of the run, with its pair as of the last join.
+    /// Report of the run, which includes the report of its pair, if there is a recent one.
     fn report(&self, analysis: &Analysis, input: &ReportInput) -> Report {
         let mut report = Report::of(analysis, input);
         if let Some(pair) = self.pair() {
@@ -158,7 +158,7 @@ impl Telemetry {
         report
     }
 
-    /// Processes an event after `analysis`.
+    /// Adds an event, which `analysis` has already processed, to the pushed spans and to the stream.
     pub fn process_event(&mut self, event: &Event<'_>, analysis: &Analysis) {
         self.with_push(|push| push.add_event(event, analysis));
         if self.endpoint.is_some() {
@@ -167,7 +167,8 @@ impl Telemetry {
         }
     }
 
-    /// Processes a tick after `analysis`. `input` makes the input of a report as of now, and `engine` returns the engine of the run.
+    /// Pushes and streams what is due at a tick, which `analysis` has already processed. `input` makes the input of a report as of now, and
+    /// `engine` returns the engine of the run.
     pub fn process_tick(
         &mut self,
         now: MonoNs,
@@ -197,15 +198,16 @@ impl Telemetry {
         }
         let wants_metrics = endpoint.metrics.take_request();
         let wants_report = endpoint.report.take_request();
+        let is_final = false;
         if wants_metrics {
-            self.catch_panic(|telemetry| telemetry.publish_metrics(analysis, &input(), false));
+            self.catch_panic(|telemetry| telemetry.publish_metrics(analysis, &input(), is_final));
         }
         if wants_report {
-            self.catch_panic(|telemetry| telemetry.publish_report(analysis, &input(), false));
+            self.catch_panic(|telemetry| telemetry.publish_report(analysis, &input(), is_final));
         }
     }
 
-    /// Queues the last pushes at the end of a run with `report`.
+    /// Queues the last spans and metrics of a run that has ended. `report` is its final report.
     pub(crate) fn push_rest(&mut self, analysis: &Analysis, report: &Report, input: &ReportInput) {
         let endpoint_use = self.endpoint.as_ref().and_then(RunEndpoint::usage);
         self.with_push_and_pair(|push, pair| {
@@ -223,9 +225,10 @@ impl Telemetry {
 
     /// Publishes the final state of the run: its metrics, health and report, and the end of its stream. `input` is the input of the report.
     pub(crate) fn serve_final_state(&mut self, analysis: &Analysis, input: &ReportInput) {
-        self.catch_panic(|telemetry| telemetry.publish_metrics(analysis, input, true));
+        let is_final = true;
+        self.catch_panic(|telemetry| telemetry.publish_metrics(analysis, input, is_final));
         self.publish_ended_health();
-        self.catch_panic(|telemetry| telemetry.publish_report(analysis, input, true));
+        self.catch_panic(|telemetry| telemetry.publish_report(analysis, input, is_final));
         self.with_endpoint(|endpoint| endpoint.stream.send_end(input));
     }
 
@@ -282,7 +285,8 @@ impl Telemetry {
     fn publish_running_health(&self, is_attached: bool) {
         if let Some(endpoint) = &self.endpoint {
             let health = RunHealth { is_running: true, is_attached, flow: self.flow, now: Anchor::now() };
-            endpoint.health.publish(health, false);
+            let is_final = false;
+            endpoint.health.publish(health, is_final);
         }
     }
 
@@ -290,11 +294,12 @@ impl Telemetry {
     fn publish_ended_health(&self) {
         if let Some(endpoint) = &self.endpoint {
             let health = RunHealth { is_running: false, is_attached: false, flow: self.flow, now: Anchor::now() };
-            endpoint.health.publish(health, true);
+            let is_final = true;
+            endpoint.health.publish(health, is_final);
         }
     }
 
-    /// Runs `act` with the endpoint, if there is one.
+    /// Runs `act` with the endpoint, if there is one. A panic in it ends the telemetry.
     fn with_endpoint(&mut self, act: impl FnOnce(&mut RunEndpoint)) {
         if self.endpoint.is_some() {
             self.catch_panic(|telemetry| {
@@ -305,7 +310,7 @@ impl Telemetry {
         }
     }
 
-    /// Runs `act` with the push, if there is one.
+    /// Runs `act` with the push, if there is one. A panic in it ends the telemetry.
     fn with_push(&mut self, act: impl FnOnce(&mut OtlpPush)) {
         if self.has_push() {
             self.catch_panic(|telemetry| {
@@ -316,7 +321,8 @@ impl Telemetry {
         }
     }
 
-    /// Runs `act` with the push, if there is one, and with the pair as of the last join.
+    /// Runs `act` with the push, if there is one, and with the report of the pair, if there is a recent one. A panic in `act` ends the
+    /// telemetry.
     fn with_push_and_pair(&mut self, act: impl FnOnce(&mut OtlpPush, Option<&PairReport>)) {
         if self.has_push() {
             self.catch_panic(|telemetry| {
@@ -328,7 +334,7 @@ impl Telemetry {
         }
     }
 
-    /// Runs `act`. A panic ends the telemetry, but not the run.
+    /// Runs `act`. A panic in it ends the telemetry, but not the run; the report then lists the crash.
     fn catch_panic(&mut self, act: impl FnOnce(&mut Self)) {
         if catch_unwind(AssertUnwindSafe(|| act(self))).is_err() {
             let failure = "metrics crashed and were disabled; the run continues. Please report this bug.";
@@ -345,7 +351,7 @@ pub struct SharedTelemetry {
 }
 
 impl SharedTelemetry {
-    /// Telemetry of a further run, which `header` describes. If that fails, the run goes on without.
+    /// Telemetry of a further run, which `header` describes. If the run cannot be served, it goes on without, and its report says why.
     pub fn add_run(&self, header: &RecordingHeader) -> Telemetry {
         let push = self.push.as_ref().map(|push| push.add_run(&header.source));
         let endpoint = self.server.as_ref().map(|server| server.add_run(header)).transpose();

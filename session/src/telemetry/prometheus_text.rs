@@ -6,7 +6,7 @@ use std::fmt;
 use outputs::metrics::{Definition, Family, MetricKind, Point, Unit, Value};
 use outputs::report::hostile::{self, EscapeForm};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet, text};
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit as Base};
 
@@ -57,8 +57,8 @@ pub(super) fn encode_metrics(runs: Vec<RunFamilies>, accept: &str) -> Result<Met
     Ok(MetricsText { content_type: "text/plain; version=0.0.4; charset=utf-8", body })
 }
 
-/// Converts `OpenMetrics` to the older format, which marks neither units nor the end. In the older format, the comments also have the whole
-/// names of `counters`.
+/// Converts `OpenMetrics` to the older format, which marks neither units nor the end. `counters` are the full names of all counters, which
+/// the comments of the older format also contain.
 fn to_older_format(body: &str, counters: &[String]) -> String {
     let mut out = String::with_capacity(body.len());
     for line in body.lines() {
@@ -115,9 +115,9 @@ fn encode_metric_of_run(
             labels.push((*name, hostile::output(value, EscapeForm::Text)));
         }
         if labels.is_empty() {
-            encode_value::<NoLabelSet>(metric, definition.kind, point)?;
+            encode_value(metric, definition.kind, point)?;
         } else {
-            encode_value::<NoLabelSet>(&mut metric.encode_family(&labels)?, definition.kind, point)?;
+            encode_value(&mut metric.encode_family(&labels)?, definition.kind, point)?;
         }
     }
     Ok(())
@@ -148,21 +148,18 @@ impl Collector for MetricCollector {
     }
 }
 
-/// Encodes one value of a metric as its kind, with the labels that `metric` already has.
-fn encode_value<S: EncodeLabelSet>(
-    metric: &mut MetricEncoder<'_>,
-    kind: MetricKind,
-    point: &Point,
-) -> Result<(), fmt::Error> {
+/// Encodes one value of a metric as its kind, with the labels that `metric` already has. No value has an exemplar, whose labels the encoder
+/// names as a type.
+fn encode_value(metric: &mut MetricEncoder<'_>, kind: MetricKind, point: &Point) -> Result<(), fmt::Error> {
     match (kind, &point.value) {
-        (MetricKind::Counter, Value::Int(value)) => metric.encode_counter::<S, _, f64>(value, None),
-        (MetricKind::Counter, Value::Float(value)) => metric.encode_counter::<S, _, f64>(value, None),
+        (MetricKind::Counter, Value::Int(value)) => metric.encode_counter::<NoLabelSet, _, f64>(value, None),
+        (MetricKind::Counter, Value::Float(value)) => metric.encode_counter::<NoLabelSet, _, f64>(value, None),
         (_, Value::Int(value)) => metric.encode_gauge(value),
         (_, Value::Float(value)) => metric.encode_gauge(value),
         (_, Value::Histogram(histogram)) => {
             let bounds = histogram.at_most.iter().map(|bucket| bucket.bound).chain([f64::INFINITY]);
             let buckets: Vec<(f64, u64)> = bounds.zip(histogram.counts_by_bucket()).collect();
-            metric.encode_histogram::<S>(histogram.sum, histogram.count, &buckets, None)
+            metric.encode_histogram::<NoLabelSet>(histogram.sum, histogram.count, &buckets, None)
         }
     }
 }

@@ -73,7 +73,7 @@ impl PushTarget {
         Ok(Self { options: options.clone(), queue, environment })
     }
 
-    /// Adds the push of a further run, whose source has this name.
+    /// Creates the push of a further run. `source` is the name of its source.
     pub(super) fn add_run(&self, source: &str) -> OtlpPush {
         let mut resource = Resource::for_source(source, VERSION);
         resource.service.clone_from(&self.environment.service);
@@ -125,7 +125,7 @@ impl OtlpPush {
         self.spans.has_requests()
     }
 
-    /// Adds an event to the spans, and sends them once they are many.
+    /// Adds an event to the spans, and queues the spans once they have many bytes.
     pub(super) fn add_event(&mut self, event: &Event<'_>, analysis: &Analysis) {
         self.spans.record_event(event, analysis);
         if self.spans.waiting_bytes() >= MAX_SPANS_BYTES {
@@ -133,22 +133,22 @@ impl OtlpPush {
         }
     }
 
-    /// Processes a tick, and sends the spans and metrics that are due. `metrics` collects the metrics.
-    pub(super) fn process_tick(&mut self, now: MonoNs, analysis: &Analysis, metrics: &dyn Fn(Pushed) -> Vec<Family>) {
+    /// Processes a tick, and queues the spans and metrics that are due. `collect` collects the metrics.
+    pub(super) fn process_tick(&mut self, now: MonoNs, analysis: &Analysis, collect: &dyn Fn(Pushed) -> Vec<Family>) {
         self.spans.record_tick(now, analysis);
         if self.spans_sent_at.elapsed() >= GATHER_TIME {
             self.send_spans(analysis);
         }
         if self.metrics_sent_at.elapsed() >= self.target.options.interval {
-            self.send_metrics(now, analysis, metrics);
+            self.send_metrics(now, analysis, collect);
         }
     }
 
-    /// Queues the rest at the end of the run.
-    pub(super) fn queue_rest(&mut self, analysis: &Analysis, report: &Report, metrics: &dyn Fn(Pushed) -> Vec<Family>) {
+    /// Queues the last spans and metrics at the end of the run. `collect` collects the metrics.
+    pub(super) fn queue_rest(&mut self, analysis: &Analysis, report: &Report, collect: &dyn Fn(Pushed) -> Vec<Family>) {
         self.spans.finish(analysis, report);
         self.send_spans(analysis);
-        self.send_metrics(MonoNs::now(), analysis, metrics);
+        self.send_metrics(MonoNs::now(), analysis, collect);
     }
 
     /// Waits a limited time until the rest is sent.
@@ -156,7 +156,7 @@ impl OtlpPush {
         self.target.queue.close_run(self.run, Instant::now() + FLUSH_TIMEOUT);
     }
 
-    /// Sends the spans gathered so far.
+    /// Queues the spans gathered so far, if any.
     fn send_spans(&mut self, analysis: &Analysis) {
         self.spans_sent_at = Instant::now();
         if let Some(spans) = self.spans.take_spans(analysis) {
@@ -164,13 +164,13 @@ impl OtlpPush {
         }
     }
 
-    /// Sends the metrics of this moment, as sums since the start.
-    fn send_metrics(&mut self, now: MonoNs, analysis: &Analysis, metrics: &dyn Fn(Pushed) -> Vec<Family>) {
+    /// Queues the metrics of this moment, as sums since the start. `collect` collects them.
+    fn send_metrics(&mut self, now: MonoNs, analysis: &Analysis, collect: &dyn Fn(Pushed) -> Vec<Family>) {
         self.metrics_sent_at = Instant::now();
         let start = analysis.ledger().started().unwrap_or(now);
         let window =
             MetricsWindow { start_unix_ns: self.anchor.wall_ns_at(start), end_unix_ns: self.anchor.wall_ns_at(now) };
-        let families = metrics(self.pushed());
+        let families = collect(self.pushed());
         let points = encode_metrics(&families, self.spans.update_resource(analysis), window);
         self.queue_body(PushSignal::Metrics, points);
     }

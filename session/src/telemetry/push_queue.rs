@@ -89,7 +89,7 @@ impl PushQueue {
         Self { max_bytes, max_span_bytes_per_minute, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Adds a run. The queue ends with the last one.
+    /// Adds a run. The queue ends when all of its runs have ended.
     pub(super) fn add_run(&self) -> PushRunId {
         let mut state = self.lock_state();
         state.runs.push(RunPush::default());
@@ -151,7 +151,7 @@ impl PushQueue {
         self.lock_state().deadline.is_some()
     }
 
-    /// Records that a body was sent and accepted, except `rejected` of its items.
+    /// Records that a body was sent and accepted, except `rejected` of its items for the reason `why`.
     pub(super) fn record_sent(&self, body: &PushBody, rejected: u64, why: &str) {
         let mut state = self.lock_state();
         // A receiver may claim to have rejected more than the body has.
@@ -176,7 +176,7 @@ impl PushQueue {
             return;
         }
         state.is_failing = true;
-        // One run shows it.
+        // All runs share the receiver, so only one of them shows the failure.
         if let Some(run) = state.runs.iter_mut().find(|run| !run.is_closed) {
             run.message = Some(format!("! otlp: {why}; retrying"));
         }
@@ -194,6 +194,7 @@ impl PushQueue {
         self.changed.notify_all();
         let time_left = deadline.saturating_duration_since(Instant::now());
         let waited = self.changed.wait_timeout_while(state, time_left, |state| state.has_body_of(run));
+        // Whether the time was over does not matter: a body that still waits is dropped.
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         // The bodies of other runs stay in the queue.
         for body in std::mem::take(&mut state.waiting) {
@@ -227,12 +228,13 @@ impl PushQueue {
 }
 
 impl PushState {
-    /// Whether no run pushes any more.
+    /// Whether all runs have ended. False before the first run is added.
     fn is_over(&self) -> bool {
         !self.runs.is_empty() && self.runs.iter().all(|run| run.is_closed)
     }
 
-    /// Counts the bytes of spans in their minute. Returns false, and counts nothing, once the minute has `max_bytes`.
+    /// Adds the bytes of a body with spans to those of the current minute. Returns false, and counts nothing, once the minute has
+    /// `max_bytes`.
     fn count_in_minute(&mut self, body: &PushBody, max_bytes: u64) -> bool {
         let current_minute = self.minute.filter(|minute| body.since.duration_since(minute.began) < MINUTE);
         let mut minute = current_minute.unwrap_or(SpanMinute { began: body.since, bytes: 0 });
@@ -258,7 +260,7 @@ impl PushState {
         }
     }
 
-    /// Counts dropped items of a body.
+    /// Counts dropped items of a body. The first drop of a run is also shown to the user.
     fn count_dropped_items(&mut self, body: &PushBody, items: u64, why: &str) {
         self.items_of(body).dropped += items;
         let run = &mut self.runs[body.run.index];
@@ -390,21 +392,21 @@ impl PushSender {
             PushSignal::Traces => "v1/traces",
             PushSignal::Metrics => "v1/metrics",
         };
-        let to = format!("{}/{path}", self.url);
+        let full_url = format!("{}/{path}", self.url);
         let response = self.runtime.block_on(async {
             timeout(self.timeout, self.post_body(path, body))
                 .await
                 .unwrap_or_else(|_| Err(anyhow!("no response within {} ms", self.timeout.as_millis())))
         });
         let response =
-            response.map_err(|error| FailedAttempt { retry_after: None, why: format!("{to}: {error:#}") })?;
+            response.map_err(|error| FailedAttempt { retry_after: None, why: format!("{full_url}: {error:#}") })?;
         let ReceiverResponse { status, retry_after, text } = response;
         if status.is_success() {
             let RejectedItems { count, why } = parse_partial_success(&text);
-            return Ok(RejectedItems { count, why: format!("{to}: {why}") });
+            return Ok(RejectedItems { count, why: format!("{full_url}: {why}") });
         }
         let first_line: String = text.lines().next().unwrap_or_default().chars().take(MAX_SHOWN_CHARS).collect();
-        let why = format!("{to}: {status} {first_line}").trim_end().to_owned();
+        let why = format!("{full_url}: {status} {first_line}").trim_end().to_owned();
         // The OTLP specification lists these four as retryable.
         let retryable = [
             StatusCode::TOO_MANY_REQUESTS,
@@ -423,7 +425,7 @@ impl PushSender {
     async fn post_body(&self, path: &str, body: &PushBody) -> anyhow::Result<ReceiverResponse> {
         let stream = TcpStream::connect(&self.address).await?;
         let (mut sender, transfer) = http1::handshake(TokioIo::new(stream)).await?;
-        // Transfers the bytes, and ends with this function.
+        // Transfers the bytes in a task, which is aborted at the end of this function.
         let mut connection = JoinSet::new();
         connection.spawn(transfer);
         let json = String::from_utf8_lossy(&body.json).into_owned();

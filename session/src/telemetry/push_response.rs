@@ -37,7 +37,7 @@ pub async fn next_part(body: &mut Incoming) -> Option<hyper::Result<Bytes>> {
     }
 }
 
-/// Parses the header `Retry-After`: seconds or a date. A date in the past means no pause.
+/// Parses the header `Retry-After`: seconds or a date. A date in the past means no pause. `None` if the text is neither.
 pub(super) fn parse_retry_after(text: &str, now: jiff::Timestamp) -> Option<Duration> {
     if let Ok(seconds) = text.trim().parse() {
         return Some(Duration::from_secs(seconds));

@@ -58,7 +58,7 @@ impl<T> SnapshotPublisher<T> {
 }
 
 impl<T> SnapshotClient<T> {
-    /// Current snapshot; `None` if the run does not answer within `patience`.
+    /// Current snapshot. Requests a new one from the run if the latest is too old. `None` if the run does not answer within `patience`.
     pub(super) async fn fetch(&self, patience: Duration) -> Option<Arc<T>> {
         let mut latest = self.latest.clone();
         // The final one of a run stays valid.
@@ -68,9 +68,9 @@ impl<T> SnapshotClient<T> {
             return Some(Arc::clone(&known.content));
         }
         self.requested.store(true, Ordering::Relaxed);
-        let answer = tokio::time::timeout(patience, latest.changed()).await;
-        // An error means that the run was too slow, or that it is gone.
-        answer.ok()?.ok()?;
+        let changed_in_time = tokio::time::timeout(patience, latest.changed()).await;
+        // The outer error means that the run was too slow, the inner one that it is gone.
+        changed_in_time.ok()?.ok()?;
         latest.borrow().as_ref().map(|snapshot| Arc::clone(&snapshot.content))
     }
 }

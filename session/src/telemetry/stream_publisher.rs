@@ -29,7 +29,7 @@ pub(super) enum StreamJob {
 }
 
 impl StreamJob {
-    /// Encodes the section.
+    /// Encodes this job as a section of the recording.
     pub(super) fn encode_section(&self, packer: &mut StreamPacker) -> io::Result<Bytes> {
         match self {
             Self::Block(block) => packer.pack_block(block).map(Bytes::copy_from_slice),
@@ -71,7 +71,8 @@ impl StreamPublisher {
         }
     }
 
-    /// Writes a tick that the analysis has already applied, and sends the block collected since the last one.
+    /// Writes a tick that the analysis has already applied, and sends the block collected since the last tick. Once a second, also sends
+    /// the state of the report as of now.
     pub(super) fn write_tick(&mut self, now: MonoNs, input: &dyn Fn() -> ReportInput) {
         self.blocks.tick(now);
         self.send_block();
@@ -109,7 +110,7 @@ impl StreamPublisher {
         self.end = Some(SentEnd { is_done, deadline });
     }
 
-    /// Waits briefly until the clients have received the end of the run.
+    /// Waits a limited time until the clients have received the end of the run. Does nothing if the end was not sent.
     pub(super) fn wait_for_clients(&mut self) {
         let Some(SentEnd { is_done, deadline }) = self.end.take() else { return };
         let remaining = deadline.saturating_duration_since(Instant::now());

@@ -57,7 +57,8 @@ impl MessageAssembly {
         }
     }
 
-    /// Processes a mark from bytes that were read at `read_at`. `is_kept` says whether those bytes are still in memory.
+    /// Adds a frame to the message, or notes what else the mark shows. Its bytes were read at `read_at`. `is_kept` says whether they are
+    /// still in memory.
     pub(super) fn apply_mark(&mut self, mark: Mark, read_at: MonoNs, is_kept: bool) {
         match mark {
             Mark::Frame { span, more } => {
@@ -82,6 +83,7 @@ impl MessageAssembly {
             // What was read before belongs to another message.
             Mark::Synced { .. } => self.reset_message(),
             Mark::Command(ZmtpCommand::Error, _) => self.is_rejected = true,
+            // Other commands carry no message.
             Mark::Command(..) => {}
         }
     }
@@ -116,8 +118,9 @@ impl MessageAssembly {
 
     /// Discards the incomplete message if the header of its current frame claims more bytes than the limit.
     pub(super) fn discard_if_too_large(&mut self, pending: Pending) {
+        // While the header is incomplete, it claims nothing.
         let claimed_bytes = pending.frame_end.map_or(0, |end| end - pending.start);
-        // This length includes one header, and one counter is cheaper than two: allow for the header's size.
+        // The claimed length counts from a header on, and `max_bytes` does not include headers.
         if claimed_bytes > self.max_bytes.saturating_add(MAX_HEADER_BYTES as u64) {
             self.discard_message(NotKept::TooLarge);
         }

@@ -34,13 +34,16 @@ impl ByteWatch {
 }
 
 impl StreamObserver for ByteWatch {
+    /// No bytes: they are reported as soon as they are written. The reader of the observations joins events that span several writes.
     fn bytes_to_keep(&mut self) -> Pending {
-        // Nothing is kept after it is written: the reader of the observations joins events that span several writes.
+        // This start is beyond any byte of the stream.
         Pending { start: u64::MAX, frame_end: None }
     }
 
+    /// Nothing is kept for a message, so nothing can be lost.
     fn note_discarded(&mut self) {}
 
+    /// Remembers whether the window holds the bytes, which are reported once they are written.
     fn observe_read(&mut self, _bytes: &[u8], _at: MonoNs, is_kept: bool) {
         self.is_kept = is_kept;
     }
@@ -60,6 +63,7 @@ impl StreamObserver for ByteWatch {
         }
     }
 
+    /// Reports that the client does not keep up with the server.
     fn note_short_write(&mut self) {
         if self.is_reported() {
             // Deliveries do not depend on this observation, so it may be dropped.

@@ -31,7 +31,7 @@ pub(super) struct RelayRoute {
     pub(super) upstream: UpstreamSocket,
 }
 
-/// Relays one accepted connection until it ends. If its upstream cannot be reached, counts why and closes it.
+/// Relays one accepted connection, the `lane`th of its pair, until it ends. If its upstream cannot be reached, counts why and closes it.
 pub(super) async fn serve_connection(
     shared: Arc<RelayState>,
     route: Arc<RelayRoute>,
@@ -41,6 +41,7 @@ pub(super) async fn serve_connection(
 ) {
     let patience = shared.options.connect_patience;
     let connect_upstream = async {
+        // At a takeover, the gate opens once the receiver has read everything of the senders' old connections.
         route.gate.received().await;
         connect_with_retries(&route, &accepted, patience).await
     };
@@ -50,8 +51,14 @@ pub(super) async fn serve_connection(
     };
     let upstream = match connected {
         Ok(upstream) => upstream,
-        Err(ConnectFailure::Distrusted) => return shared.counters.upstreams_distrusted.add(1),
-        Err(ConnectFailure::Forbidden) => return shared.counters.upstreams_forbidden.add(1),
+        Err(ConnectFailure::Distrusted) => {
+            shared.counters.upstreams_distrusted.add(1);
+            return;
+        }
+        Err(ConnectFailure::Forbidden) => {
+            shared.counters.upstreams_forbidden.add(1);
+            return;
+        }
         Err(ConnectFailure::Unanswered) => {
             shared.counters.connections_unanswered.add(1);
             if route.pair.upstream.speaks_http() {
@@ -157,7 +164,7 @@ async fn relay_both_directions<W: StreamObserver>(
     ConnectionEnd { cause, first: first_ended }
 }
 
-/// Whether a direction ended so that a reset can tell the other side of it: its source failed, and nothing from it would be lost.
+/// Whether a reset can report the end of this direction to the other side: the source failed, and had sent nothing that a reset discards.
 fn is_reportable_by_reset(end: Option<DirectionEnd>) -> bool {
     matches!(end, Some(DirectionEnd::Source { has_relayed: false, .. }))
 }
@@ -218,30 +225,36 @@ enum ConnectFailure {
     Forbidden,
 }
 
-/// Connects to the route's upstream, with retries for `patience` or until `peer` is gone. An HTTP server that refuses is not retried, since
-/// its clients expect an immediate error.
-async fn connect_with_retries(route: &RelayRoute, peer: &Socket, patience: Duration) -> Result<Socket, ConnectFailure> {
+/// Connects to the route's upstream. Retries for `patience`, or until the peer of the `accepted` connection closes it. An HTTP server that
+/// refuses is not retried, since its clients expect an immediate error.
+async fn connect_with_retries(
+    route: &RelayRoute,
+    accepted: &Socket,
+    patience: Duration,
+) -> Result<Socket, ConnectFailure> {
     let upstream = &route.pair.upstream;
     let deadline = Instant::now() + patience;
     let mut pause = FIRST_PAUSE;
     loop {
-        match timeout_at(deadline, connect_to_upstream(route)).await {
-            Ok(Ok(socket)) => return Ok(socket),
-            Ok(Err(error)) => {
-                tracing::debug!(%upstream, %error, "upstream does not accept");
-                if UpstreamChanged::is_cause(&error) {
-                    return Err(ConnectFailure::Distrusted);
-                }
-                if error.kind() == io::ErrorKind::PermissionDenied {
-                    return Err(ConnectFailure::Forbidden);
-                }
-            }
-            Err(_) => return Err(ConnectFailure::Unanswered),
+        // Fails if the time is over.
+        let Ok(connected) = timeout_at(deadline, connect_to_upstream(route)).await else {
+            return Err(ConnectFailure::Unanswered);
+        };
+        let error = match connected {
+            Ok(socket) => return Ok(socket),
+            Err(error) => error,
+        };
+        tracing::debug!(%upstream, %error, "upstream does not accept");
+        if UpstreamChanged::is_cause(&error) {
+            return Err(ConnectFailure::Distrusted);
+        }
+        if error.kind() == io::ErrorKind::PermissionDenied {
+            return Err(ConnectFailure::Forbidden);
         }
         let next_attempt = Instant::now() + pause;
         let may_retry = !upstream.speaks_http() && next_attempt < deadline;
         // A peer that has closed its connection does not wait any more.
-        if !may_retry || peer.is_closed_by_peer().await {
+        if !may_retry || accepted.is_closed_by_peer().await {
             return Err(ConnectFailure::Unanswered);
         }
         sleep_until(next_attempt).await;
@@ -259,7 +272,7 @@ async fn connect_to_upstream(route: &RelayRoute) -> io::Result<Socket> {
             Socket::from_unix(UnixStream::connect(address).await?)
         }
         Endpoint::Tcp { host, port, .. } => {
-            // An endpoint for all addresses is reached by this one, too.
+            // A listener on all addresses also listens on the loopback address.
             let host = host.as_deref().unwrap_or("127.0.0.1");
             Socket::from_tcp(TcpStream::connect((host, *port)).await?)
         }

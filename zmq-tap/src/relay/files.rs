@@ -24,10 +24,10 @@ const LAST_STANDARD_STREAM: i32 = 2;
 /// Linux 5.9.
 #[allow(unsafe_code)]
 fn unshare_file_table() -> io::Result<()> {
-    // No open file has this number, so no file is closed.
-    let none = libc::c_uint::MAX;
+    // No open file has this number, so the range from it to itself closes none.
+    let unused_number = libc::c_uint::MAX;
     // SAFETY: the call takes three numbers and accesses no memory.
-    match unsafe { libc::syscall(libc::SYS_close_range, none, none, libc::CLOSE_RANGE_UNSHARE) } {
+    match unsafe { libc::syscall(libc::SYS_close_range, unused_number, unused_number, libc::CLOSE_RANGE_UNSHARE) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
@@ -114,7 +114,7 @@ impl ListenerSender {
     pub(super) fn send_sockets(&self, sockets: &PairSockets) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SOCKETS))];
         let mut rights = SendAncillaryBuffer::new(&mut space);
-        // The receiver tells them apart by this order.
+        // The listener first, then the upstream if there is one: the receiver tells them apart by this order.
         let files: Vec<_> = iter::once(&sockets.listener).chain(&sockets.upstream).map(AsFd::as_fd).collect();
         rights.push(SendAncillaryMessage::ScmRights(&files));
         // The kernel passes descriptors only with at least one byte.

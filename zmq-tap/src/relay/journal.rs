@@ -32,7 +32,7 @@ pub(super) struct ConnectionEnd {
 }
 
 impl Journal {
-    /// Begins the record of a connection, and reports that it was opened.
+    /// Creates the journal of a connection, and reports that the connection was opened.
     pub(super) fn open(shared: Arc<RelayState>, pair: u16, lane: u32) -> Arc<Self> {
         let journal = Self {
             shared,
@@ -42,6 +42,7 @@ impl Journal {
             is_announced: AtomicBool::new(false),
             end: Mutex::new(None),
         };
+        // If the queue is full, the next observation reports the opening first.
         journal.report_opening();
         Arc::new(journal)
     }
@@ -70,6 +71,7 @@ impl Journal {
 
     /// Queues a rare observation that must not be lost. If the queue is full, it is queued after all frames.
     pub(super) fn push_rare(&self, what: Observed) {
+        // `Ok` means that it is queued like a frame.
         let Err(observation) = self.push(what) else { return };
         let was_announced = self.is_announced.swap(true, Ordering::Relaxed);
         if !was_announced {
@@ -145,7 +147,7 @@ impl Reporter {
         self.journal.shared.counters.dropped.add(1);
     }
 
-    /// Queues the loss of `count` messages, which must itself not be lost.
+    /// Reports the loss of `count` messages, by an observation that must itself not be lost. Does nothing if `count` is 0.
     pub(super) fn report_lost(&self, count: u64, cause: MissedCause) {
         if count > 0 {
             self.journal.push_rare(self.loss_of(count, cause));
@@ -168,6 +170,7 @@ impl Reporter {
 }
 
 impl Drop for Reporter {
+    /// Reports the observations that found the queue full and were not reported as lost yet.
     fn drop(&mut self) {
         self.report_lost(self.unreported, MissedCause::QueueFull);
     }

@@ -33,10 +33,10 @@ pub(super) struct BoundListener {
     pub(super) claim: Option<SocketClaim>,
 }
 
-/// Binds the listening socket of a pair. Refuses a pair that would connect to itself.
+/// Binds the listening socket of a pair. Refuses a pair that would connect to itself, and one with HTTP on one side only.
 pub(super) fn bind_listener(pair: &Pair) -> Result<BoundListener, RelayError> {
     let Pair { listen, upstream } = pair;
-    // Each connection would open another one.
+    // For each connection, the relay would accept another one, without end.
     if listen == upstream {
         return Err(RelayError::Itself(listen.clone()));
     }
@@ -55,7 +55,10 @@ pub(super) fn bind_listener(pair: &Pair) -> Result<BoundListener, RelayError> {
 /// Makes a socket file at `path`, with a claim by which it is removed later.
 fn bind_socket_path(path: &Path, upstream: &Endpoint) -> Result<BoundListener, RelayError> {
     // Only a socket file has permissions, which the new one must not exceed.
-    let upstream_path = if let Endpoint::Path(path) = upstream { Some(path.as_path()) } else { None };
+    let upstream_path = match upstream {
+        Endpoint::Path(upstream_path) => Some(upstream_path.as_path()),
+        Endpoint::Abstract(_) | Endpoint::Tcp { .. } => None,
+    };
     let (listener, claim) = SocketClaim::listen(path, upstream_path)?;
     Ok(BoundListener { socket: listener.into(), endpoint: Endpoint::Path(path.to_owned()), claim: Some(claim) })
 }
@@ -119,6 +122,7 @@ impl Listener {
 pub(super) async fn accept_connections(shared: Arc<RelayState>, route: RelayRoute, listener: Listener, stop: Signal) {
     let route = Arc::new(route);
     let mut connections = JoinSet::new();
+    // Number of the next connection.
     let mut lane = 0;
     loop {
         tokio::select! {

@@ -179,6 +179,7 @@ impl Relay {
         let listen = pair.listen.clone();
         // Sent before the pair: the thread reads them, without waiting, as soon as it gets the pair.
         self.listener_sender.send_sockets(sockets).map_err(|error| RelayError::Bind(listen.clone(), error))?;
+        // Sending the pair and receiving the result fail if the thread has ended.
         let (ready, registration_result) = channel();
         self.pair_sender.send(AddedPair { index, pair, gate, upstream, ready }).map_err(|_| RelayError::Stopped)?;
         let registered = registration_result.recv().map_err(|_| RelayError::Stopped)?;
@@ -219,7 +220,7 @@ impl Relay {
         self.stats()
     }
 
-    /// Stops the relay, and waits until its connections have drained.
+    /// Stops the relay, and waits until its connections have drained. Does nothing the second time.
     fn stop_and_join(&mut self) {
         // Remove the socket files before closing the listeners, so that no peer finds a file that refuses connections.
         self.claims.clear();
@@ -236,7 +237,8 @@ impl Drop for Relay {
     }
 }
 
-/// The relay's thread: accepts connections of each pair that joins, until `stop`. Then waits until they have drained.
+/// Work of the relay's thread: accepts connections of each pair that it receives, until `stop` is sent. Then waits a limited time until the
+/// connections have drained.
 async fn relay_pairs(
     shared: Arc<RelayState>,
     mut pair_receiver: UnboundedReceiver<AddedPair>,

@@ -66,7 +66,7 @@ impl ReadBlock {
         self.size - LEAST_READ
     }
 
-    /// Makes the whole block available again if nothing refers to any of it. Its content is gone either way.
+    /// Discards the content. Makes the whole block available again if nothing refers to any of it, and returns whether it did.
     fn try_reclaim(&mut self) -> bool {
         self.bytes.clear();
         self.bytes.try_reclaim(self.size)
@@ -117,6 +117,7 @@ impl Pool {
         blocks.reclaim_retired();
         // Search from the top: the block used last is likely to be in a cache, and surplus blocks below stay untouched.
         if let Some(block) = blocks.open.last_mut() {
+            // Whether this worked shows in its spare bytes.
             block.try_reclaim();
         }
         if let Some(index) = blocks.open.iter().rposition(|block| block.spare_bytes() >= needed) {
@@ -203,7 +204,7 @@ impl PoolBlocks {
         Some(self.open.remove(index))
     }
 
-    /// Frees every block that nothing refers to.
+    /// Frees every block that nothing refers to. Blocks that observations still refer to stay.
     fn free_unused(&mut self) {
         // Each dropped block is also subtracted from the allocated size.
         self.open.retain_mut(|block| !discount_if_unused(block, &mut self.allocated));

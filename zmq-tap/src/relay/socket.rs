@@ -38,14 +38,16 @@ pub(super) struct Socket {
 impl Socket {
     /// Takes over a connected socket of Linux's local kind.
     pub(super) fn from_unix(stream: UnixStream) -> io::Result<Self> {
-        Self::new(stream.into_std()?.into(), false)
+        let is_tcp = false;
+        Self::new(stream.into_std()?.into(), is_tcp)
     }
 
     /// Takes over a connected TCP socket.
     pub(super) fn from_tcp(stream: TcpStream) -> io::Result<Self> {
         // Disables Nagle's algorithm as `libzmq` does on its own sockets; otherwise small frames wait for acknowledgements.
         stream.set_nodelay(true)?;
-        Self::new(stream.into_std()?.into(), true)
+        let is_tcp = true;
+        Self::new(stream.into_std()?.into(), is_tcp)
     }
 
     /// Registers a connected socket that does not block.
@@ -98,8 +100,8 @@ impl Socket {
         Ok(send(&self.stream, bytes, SendFlags::NOSIGNAL)?)
     }
 
-    /// Reduces the kernel's send buffer. Returns the previous size for [`Socket::restore_send_buffer`], or `None` for TCP, where setting a
-    /// size disables the kernel's autotuning.
+    /// Reduces the kernel's send buffer. Returns the previous size for [`Socket::restore_send_buffer`]. `None` for TCP, where setting a
+    /// size disables the kernel's autotuning, or if the kernel refuses.
     pub(super) fn shrink_send_buffer(&self) -> Option<usize> {
         if self.is_tcp {
             return None;
@@ -111,7 +113,7 @@ impl Socket {
 
     /// Restores a send buffer of `size` bytes.
     pub(super) fn restore_send_buffer(&self, size: usize) {
-        // The kernel doubles the size it is asked for, and reports the doubled size. With the small buffer a stream is only slower.
+        // The kernel doubles the size it is asked for, and reports the doubled size. If this fails, the stream is only slower.
         let _ = set_socket_send_buffer_size(&self.stream, size / 2);
     }
 

@@ -109,7 +109,8 @@ impl SocketClaim {
         Ok((bound.listener, claim))
     }
 
-    /// Removes the file `found` at `path`, if it is a socket that a killed tokengap left. Returns the note by which it was recognised.
+    /// Removes the file `found` at `path` if it is a socket that a killed tokengap left, and fails if it is any other file. Returns the
+    /// note by which the socket was recognised.
     fn remove_own_socket(path: &Path, entry: &FolderEntry, found: &HeldFile) -> Result<SocketNote, RelayError> {
         if !found.is_socket() {
             return Err(RelayError::NotASocket(path.to_owned(), kind_of_file(found.metadata().file_type())));
@@ -121,8 +122,9 @@ impl SocketClaim {
         if is_listening(found).map_err(|error| listen_error(path, error))? {
             return Err(RelayError::InUse(Endpoint::Path(path.to_owned())));
         }
-        let Some(note) = note.filter(|_| is_ours) else {
-            return Err(RelayError::Foreign(path.to_owned()));
+        let note = match note {
+            Some(note) if is_ours => note,
+            _ => return Err(RelayError::Foreign(path.to_owned())),
         };
         // A killed tokengap left it, and nobody listens.
         entry.folder.remove_file(&entry.name, found.metadata()).map_err(|error| listen_error(path, error))?;
@@ -156,6 +158,7 @@ impl SocketNote {
 
     /// Creates or reuses the note next to `socket`, whose name may not be UTF-8.
     fn create_for(folder: &Folder, socket: &OsStr) -> Result<Self, RelayError> {
+        // A missing note is created, so the result is never `None`; the error is only a fallback.
         let created = Self::open(folder, socket, MissingNote::IsCreated)?;
         created.ok_or_else(|| RelayError::Foreign(folder.shown(socket)))
     }
@@ -165,8 +168,8 @@ impl SocketNote {
         Self::open(folder, name.as_ref(), MissingNote::IsNone)
     }
 
-    /// Opens and locks the note next to `socket`. Returns `None` if there is none and `missing` says so. Refuses a file of another user, a
-    /// link, or a file with a second name: it is not opened for its content.
+    /// Opens and locks the note next to `socket`. If there is none, creates it or returns `None`, as `missing` says. Refuses a file of
+    /// another user, a link, or a file with a second name, without opening it for its content.
     fn open(folder: &Folder, socket: &OsStr, missing: MissingNote) -> Result<Option<Self>, RelayError> {
         let mut name = socket.to_owned();
         name.push(".tokengap");
@@ -257,6 +260,7 @@ fn note_error(shown: &Path, error: io::Error) -> RelayError {
 
 /// Whether only tokengap's own user can have created this note.
 pub(crate) fn is_own(note: &Metadata) -> bool {
+    // A file with a second name may be any file of this user, linked here by somebody else.
     note.is_file() && note.uid() == rustix::process::geteuid().as_raw() && note.nlink() == 1
 }
 
@@ -297,7 +301,7 @@ fn mode_of_upstream(path: &Path) -> u32 {
     }
 }
 
-/// Kind of the file in words.
+/// Kind of a file that is no socket, in words for an error message.
 fn kind_of_file(file: FileType) -> &'static str {
     if file.is_symlink() {
         "a symbolic link"

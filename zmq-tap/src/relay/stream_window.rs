@@ -56,7 +56,7 @@ impl StreamWindow {
         self.read_limit_bytes = limit_bytes.min(self.max_read_bytes);
     }
 
-    /// Minimum spare bytes of a usable block.
+    /// Minimum spare bytes of a usable block: a quarter of the largest read.
     fn min_spare_bytes(&self) -> usize {
         self.max_read_bytes / 4
     }
@@ -112,7 +112,7 @@ impl StreamWindow {
         }
     }
 
-    /// Buffer for the next read.
+    /// Buffer for the next read, no longer than the current limit of a read. Call [`Self::reserve_space`] before.
     pub(super) fn spare_buffer(&mut self) -> Limit<&mut BytesMut> {
         let Self { block, pool, max_read_bytes, .. } = self;
         // `reserve_space` has set the block, so another one is only a fallback.

@@ -52,7 +52,8 @@ impl RelayThread {
         Ok(Self { handle: thread })
     }
 
-    /// Waits until the thread ends, and closes what it leaves in the table of the calling thread.
+    /// Waits until the thread ends, and closes the files that it leaves in the table of the calling thread. Closes nothing if the thread
+    /// panicked, or if some of its tasks did not end.
     pub(super) fn join(self) {
         if let Ok(Some(Transferred { runtime, listener_receiver })) = self.handle.join() {
             drop(listener_receiver);

@@ -31,6 +31,7 @@ impl UpstreamSocket {
     pub(super) fn with_current_owners(endpoint: &Endpoint) -> Result<Self, RelayError> {
         let upstream = Self::default();
         let Endpoint::Path(path) = endpoint else { return Ok(upstream) };
+        // The first call sets the expected owners. The opened file is not needed yet.
         if let Err(error) = upstream.open_socket_of_same_owners(path) {
             // The server may start after the relay: then the owner of the first socket found later is the expected one.
             if error.kind() != io::ErrorKind::NotFound {
@@ -55,8 +56,8 @@ impl UpstreamSocket {
         UnixStream::connect(socket_file.path()).await
     }
 
-    /// Opens the socket file at `path`. Refuses any other kind of file. Refuses the socket if it or its folder has another owner than when it
-    /// was first opened.
+    /// Opens the socket file at `path`, and refuses any other kind of file. The first call remembers the owners of the socket and of its
+    /// folder. Later calls refuse a socket if one of these owners has changed.
     fn open_socket_of_same_owners(&self, path: &Path) -> io::Result<HeldFile> {
         let entry = FolderEntry::of_path(path)?;
         require_first_owner(OwnedFile::Folder, &self.folder_owner, entry.folder.metadata()?.uid())?;

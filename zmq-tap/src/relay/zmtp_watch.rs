@@ -25,7 +25,7 @@ pub(super) trait StreamObserver {
     /// Counts `count` bytes that have been written, and reports them or their messages.
     fn observe_written(&mut self, window: &mut StreamWindow, count: usize, at: MonoNs);
 
-    /// Notes that the sink accepted none or only a part of the bytes.
+    /// Notes that the sink accepted none or only a part of the bytes. Does nothing by default.
     fn note_short_write(&mut self) {}
 
     /// Whether data went this way that a reset of the other side can discard.
@@ -53,7 +53,7 @@ impl ZmtpWatch {
         Self { reporter: Reporter::new(journal, direction), scanner, assembly, seq: 0, has_unreadable_part: false }
     }
 
-    /// Reports a message whose last byte was written, with its bytes from `written`.
+    /// Reports a message whose last byte was written at `written_at`. Its bytes are a part of `written`.
     fn report_frame(&mut self, message: AssembledMessage, written: &StreamSlice, written_at: MonoNs) {
         let seq = self.seq;
         self.seq += 1;
@@ -107,6 +107,7 @@ impl StreamObserver for ZmtpWatch {
         Pending { start: self.scanner.position(), frame_end: None }
     }
 
+    /// Marks the bytes of the incomplete message, if there is one, as not kept.
     fn note_discarded(&mut self) {
         if self.scanner.pending().is_some() {
             self.assembly.discard_message(NotKept::Budget);
@@ -157,6 +158,7 @@ impl StreamObserver for ZmtpWatch {
         }
     }
 
+    /// Whether the stream had a message, the beginning of one, or an unreadable part that may have had some.
     fn has_relayed(&self) -> bool {
         self.seq > 0 || self.has_unreadable_part || self.scanner.pending().is_some()
     }

@@ -28,7 +28,8 @@ pub struct HeldPath {
 }
 
 impl HeldPath {
-    /// Opens the socket `name` without connecting to it.
+    /// Opens the socket file `name` without connecting to it. Fails if the file is missing or no socket, or if `name` is more than a file
+    /// name.
     pub fn find_socket(folder: &Folder, name: &str) -> Result<HeldFile, SpliceError> {
         if name.is_empty() || name.contains(['/', '\n']) {
             return Err(SpliceError::Name(name.into()));
@@ -79,7 +80,8 @@ impl HeldPath {
         self.note.write_text(&self.moved.to_text()).map_err(|error| self.file_error("write a note next to", error))
     }
 
-    /// Error of an operation on the socket, which is named by a verb: "cannot OPERATION PATH: ERROR".
+    /// Error with the message "cannot OPERATION PATH: ERROR". The operation is a verb such as "put back", and the path the original one of
+    /// the socket.
     fn file_error(&self, operation: &'static str, error: io::Error) -> SpliceError {
         SpliceError::File(operation, self.shown(), error)
     }

@@ -87,6 +87,7 @@ pub fn restore_sockets(folder: &Folder) -> Result<Vec<Restored>, SpliceError> {
 
 /// Error of reading the folder itself.
 fn folder_error(folder: &Folder, error: io::Error) -> SpliceError {
+    // The empty name stands for the folder itself.
     SpliceError::Folder(folder.shown(""), error)
 }
 
@@ -95,8 +96,8 @@ fn restore_socket(folder: &Folder, name: &str) -> Option<Restored> {
     let shown = folder.shown(name);
     // Any user may leave a file of this name in a shared folder.
     let own_user = rustix::process::geteuid().as_raw();
-    let note_owner = folder.find_file(format!("{name}.tokengap")).ok()??.owner_uid();
-    if note_owner != own_user {
+    let note_file = folder.find_file(format!("{name}.tokengap")).ok().flatten()?;
+    if note_file.owner_uid() != own_user {
         return Some(Restored::OfAnother(shown));
     }
     let mut note = match SocketNote::lock(folder, name) {
@@ -175,7 +176,7 @@ impl ExaminedName {
         }
     }
 
-    /// Whether the file has a listener, or it cannot be told whether it has.
+    /// Whether the file has a listener, or the attempt to find out has failed. False without a file.
     fn may_be_listening(&self) -> bool {
         self.file.as_ref().is_some_and(|file| !matches!(is_listening(file), Ok(false)))
     }

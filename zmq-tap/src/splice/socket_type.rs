@@ -69,6 +69,7 @@ fn socket_type_property(body: &[u8]) -> Option<&str> {
     const NAME: &[u8] = b"Socket-Type";
     let name_at = memchr::memmem::find(body, NAME)?;
     // The name is followed by the value's length in four bytes, and the value.
-    let (length, value) = body[name_at + NAME.len()..].split_first_chunk::<4>()?;
-    str::from_utf8(value.get(..u32::from_be_bytes(*length) as usize)?).ok()
+    let (length, rest) = body[name_at + NAME.len()..].split_first_chunk::<4>()?;
+    let value = rest.get(..u32::from_be_bytes(*length) as usize)?;
+    str::from_utf8(value).ok()
 }

@@ -71,14 +71,16 @@ impl BoundarySearch {
         }
     }
 
-    /// Begins a search at an offset where a frame may have ended. A single anchor suffices there.
+    /// Begins a search at an offset where a frame may have ended. There, one header before a message of a known format is proof enough.
     pub(super) fn from_boundary(start: u64, max_frame_bytes: u64, formats: &'static [Format]) -> Self {
         let mut search = Self::new(start, max_frame_bytes, formats);
+        // As if an anchor's frame had ended there, whose last byte is not known.
         search.add_candidate(start, None);
         search
     }
 
-    /// Whether the search is long enough to rule out messages of the formats. Searching costs more than framing.
+    /// Whether the search has gone so far that messages of the formats are ruled out. It is given up then, because searching costs more
+    /// than framing.
     pub(super) fn is_exhausted(&self) -> bool {
         self.buffer_start - self.search_start > self.max_frame_bytes.saturating_mul(FRAMES_TO_SEARCH)
     }
@@ -101,7 +103,8 @@ impl BoundarySearch {
         None
     }
 
-    /// Decides on as many positions as possible, and removes them from `buffer`. Returns the index there of a proved header, if one is found.
+    /// Tests the positions in `buffer` one after another, and removes those that are decided. Returns the index of a proved header, where
+    /// framing begins; `None` if more bytes are needed.
     fn search_buffer(&mut self) -> Option<usize> {
         let mut index = 0;
         while let Some(&first) = self.buffer.get(index) {
@@ -129,7 +132,8 @@ impl BoundarySearch {
         None
     }
 
-    /// Tests whether framing begins at `buffer[index]`. If a frame may begin there, its end becomes a candidate.
+    /// Tests whether framing begins at `buffer[index]`: a frame begins there, and a candidate for the frame before it ends there. If only
+    /// the first is true, the end of that frame becomes a candidate.
     fn test_position(&mut self, index: usize) -> PositionTest {
         let offset = self.buffer_start + index as u64;
         let rest = &self.buffer[index..];
@@ -238,7 +242,8 @@ fn may_begin_with(flags: u8) -> bool {
     matches!(flags, 0 | 2)
 }
 
-/// Tests for an anchor at the front of `bytes`. Bodies longer than `max_frame_bytes` are rejected.
+/// Tests whether an anchor begins at the front of `bytes`: a header directly before a message of one of the formats. Bodies longer than
+/// `max_frame_bytes` are rejected.
 fn test_anchor(bytes: &[u8], max_frame_bytes: u64, formats: &[Format]) -> FrameTest {
     let Some(&flags) = bytes.first() else { return FrameTest::More };
     if !may_begin_with(flags) {

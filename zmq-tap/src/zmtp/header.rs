@@ -55,7 +55,9 @@ pub(super) fn parse_header(bytes: &[u8], version: ZmtpVersion) -> Result<Option<
         return Err(Garbage::Flags(flags));
     }
     if flags & LONG == 0 {
-        return Ok(bytes.get(1).map(|&length| FrameHeader { more, is_command, length: length.into(), size: 2 }));
+        let Some(&length) = bytes.get(1) else { return Ok(None) };
+        // Two bytes: the flags and the length.
+        return Ok(Some(FrameHeader { more, is_command, length: length.into(), size: 2 }));
     }
     let Some(&length) = bytes.get(1..).and_then(|rest| rest.first_chunk::<8>()) else {
         return Ok(None);
@@ -99,9 +101,11 @@ impl CommandName {
 
     /// The command with this name; [`ZmtpCommand::Other`] also while too little of the name is known.
     pub(super) fn command(&self) -> ZmtpCommand {
+        // The first byte is the length of the name.
         match &self.buffer[..self.filled] {
             b"\x05READY" => ZmtpCommand::Ready,
             b"\x05ERROR" => ZmtpCommand::Error,
+            // `PING` or `PONG`.
             [4, b'P', b'I' | b'O', b'N', b'G', ..] => ZmtpCommand::Heartbeat,
             _ => ZmtpCommand::Other,
         }

@@ -127,7 +127,8 @@ struct FrameAssembly {
 }
 
 impl FrameAssembly {
-    /// Processes a mark in `bytes`, which begin at offset `base`.
+    /// Processes a mark in `bytes`, which begin at offset `base`. Passes the elements it makes known to `on_element`, which returns whether
+    /// it knows a frame; its result for other elements means nothing.
     fn apply_mark(&mut self, mark: Mark, bytes: &[u8], base: u64, on_element: &mut impl FnMut(Element<'_>) -> bool) {
         match mark {
             Mark::Frame { span, more } => {
@@ -167,7 +168,7 @@ impl FrameAssembly {
         self.has_unknown_frame |= !is_known;
     }
 
-    /// Reports that frames are not found any more, if they were until now.
+    /// Reports to `on_element` that frames are not found any more, if they were until now. Its result means nothing here.
     fn lose_framing(&mut self, on_element: &mut impl FnMut(Element<'_>) -> bool) {
         if matches!(self.framing, Framing::Presumed | Framing::Proven) {
             let proven = self.framing == Framing::Proven;
@@ -176,7 +177,8 @@ impl FrameAssembly {
         }
     }
 
-    /// Keeps the bytes up to offset `end`, shortened to both ends of a frame. `bytes` begin at offset `base`.
+    /// Keeps those of `bytes`, which begin at offset `base`, that lie before offset `end`. Of a long frame, keeps only both ends. During a
+    /// search, keeps only the latest bytes.
     fn keep_bytes(&mut self, bytes: &[u8], base: u64, end: u64) {
         let first_new = self.end.saturating_sub(base) as usize;
         // `None` if all bytes before `end` are kept already.

@@ -193,6 +193,7 @@ impl Scanner {
 
     /// Scans one byte of the greeting. Returns the number of bytes it took.
     fn scan_greeting(&mut self, byte: u8, mark: &mut impl FnMut(Mark)) -> usize {
+        // Called in this state only.
         let ScannerState::Greeting(reader) = &mut self.state else { return 0 };
         let step = reader.push_byte(byte);
         self.fed_bytes += 1;
@@ -221,6 +222,7 @@ impl Scanner {
     /// Scans bytes of a frame header, which may be incomplete. After an invalid one, the next boundary is searched for. Returns the number of
     /// bytes it took.
     fn scan_header(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {
+        // Called in this state only.
         let ScannerState::Header { buffer, filled } = &mut self.state else { return 0 };
         let buffered_before = *filled;
         let added = bytes.len().min(buffer.len() - buffered_before);
@@ -255,6 +257,7 @@ impl Scanner {
     /// Searches for a boundary from the second byte of an invalid header on. `buffered_before`: number of header bytes before this input.
     /// Returns the number of bytes of this input that the search has.
     fn search_after_invalid_header(&mut self, buffered_before: usize) -> usize {
+        // Called in this state only.
         let ScannerState::Header { buffer, .. } = self.state else { return 0 };
         self.message_start = None;
         let start = self.fed_bytes - buffered_before as u64;
@@ -273,7 +276,7 @@ impl Scanner {
         let ScannerState::Body { header, start, bytes_left: 0, name } = self.state else { return };
         let span = Span { header: start, body: start + header.size as u64, end: self.fed_bytes };
         self.state = NO_HEADER;
-        // A ZMTP 2.0 stream's first frame is its sender's identity.
+        // The frame directly behind a ZMTP 2.0 greeting is the identity of the sender, not a message.
         if self.version == ZmtpVersion::V2 && span.header == V2_LENGTH as u64 {
             mark(Mark::Command(ZmtpCommand::Other, span));
         } else if header.is_command {
@@ -286,6 +289,7 @@ impl Scanner {
 
     /// Continues the search for the start of a frame. Returns the number of bytes it took.
     fn search_boundary(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {
+        // Called in this state only.
         let ScannerState::Seeking(search) = &mut self.state else { return 0 };
         let Some(boundary) = search.feed(bytes) else {
             self.fed_bytes += bytes.len() as u64;

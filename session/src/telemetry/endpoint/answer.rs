@@ -67,8 +67,8 @@ impl ConnectionState {
 
 /// Maximum number of concurrent clients of a path that serves this number of runs. Only `/recording` has a limit per run.
 fn max_clients(path: ServedPath, run_count: usize) -> usize {
-    let streams = if path == ServedPath::Recording { run_count.max(1) } else { 1 };
-    path.max_clients() * streams
+    let limited_runs = if path == ServedPath::Recording { run_count.max(1) } else { 1 };
+    path.max_clients() * limited_runs
 }
 
 /// Snapshots of all runs, each `None` if its run does not answer. Together they take no longer than `patience`.
@@ -99,7 +99,7 @@ impl RequestHandler {
         max_clients(path, run_count).saturating_sub(permits[path as usize].available_permits()) as u64
     }
 
-    /// Answers a request, or refuses it with the status and a line that says why.
+    /// Answers a request, or refuses it with the status and a line that says why. Never fails; hyper requires the `Result`.
     pub(super) async fn answer_request(
         &self,
         request: Request<Incoming>,
@@ -143,6 +143,7 @@ impl RequestHandler {
         Ok(response.map(|body| body.holding(permit)))
     }
 
+    /// Whether the request has the token. Every request is authorized if no token is set.
     fn is_authorized(&self, request: &Request<Incoming>) -> bool {
         let sent = request.headers().get(AUTHORIZATION);
         self.token.as_ref().is_none_or(|token| token.is_sent_in(sent))
@@ -163,15 +164,17 @@ impl RequestHandler {
             Err(why) => return text_response(StatusCode::NOT_FOUND, &why),
         };
         let snapshots = fetch_snapshots(runs.iter().map(|run| run.metrics.clone()).collect(), SNAPSHOT_TIMEOUT).await;
-        // A run that failed has no metrics; those of the others are served.
-        let answered = runs.iter().zip(&snapshots).filter_map(|(run, families)| Some((run, families.as_ref()?)));
-        let families: Vec<RunFamilies> =
-            answered.map(|(run, families)| RunFamilies::of_run(run.engine(), families.to_vec())).collect();
-        if families.is_empty() {
+        let mut answered: Vec<RunFamilies> = Vec::new();
+        for (run, snapshot) in runs.iter().zip(&snapshots) {
+            // A run that failed has no metrics; those of the others are served.
+            let Some(families) = snapshot else { continue };
+            answered.push(RunFamilies::of_run(run.engine(), families.to_vec()));
+        }
+        if answered.is_empty() {
             return no_answer_response(&runs);
         }
         let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
-        match encode_metrics(families, accept.unwrap_or_default()) {
+        match encode_metrics(answered, accept.unwrap_or_default()) {
             Ok(MetricsText { content_type, body }) => full_response(StatusCode::OK, content_type, body),
             Err(error) => {
                 text_response(StatusCode::INTERNAL_SERVER_ERROR, &format!("cannot encode metrics: {error}\n"))
@@ -195,6 +198,7 @@ impl RequestHandler {
                 no_answer.push(engine.name);
                 continue;
             };
+            // An engine of this machine has no address, and no records of it can be missed on the way.
             reports.push(RunReport {
                 name: engine.name,
                 endpoint: None,
@@ -237,6 +241,7 @@ impl RequestHandler {
             states.push(EngineHealth { engine, health: health.as_deref().copied() });
         }
         let health = health_of_runs(&states);
+        // For clients that look at the status only, such as a probe of Kubernetes.
         let is_alive = health["alive"] == Value::Bool(true);
         let status = if is_alive { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         with_header(full_response(status, "application/json", format!("{health}\n")), CACHE_CONTROL, "no-store")
@@ -275,8 +280,9 @@ impl RequestHandler {
         run: &Arc<ServedRun>,
         connection: &ConnectionState,
     ) -> Response<ReplyBody> {
-        // Set once for each connection, and counted down when that closes.
-        if connection.streamed_run.set(Arc::clone(run)).is_ok() {
+        // `set` succeeds once for each connection. The count goes down when the connection closes.
+        let is_newly_set = connection.streamed_run.set(Arc::clone(run)).is_ok();
+        if is_newly_set {
             run.store.streaming.fetch_add(1, Ordering::Relaxed);
         }
         let (parts, outgoing) = channel(WAITING_PARTS);
@@ -299,7 +305,7 @@ impl RequestHandler {
     }
 }
 
-/// Page with links to all paths. They are relative, for proxies that serve the endpoint below a path of their own.
+/// HTML page with links to all paths. The links are relative, for proxies that serve the endpoint below a path of their own.
 fn index_page() -> String {
     let links = ServedPath::ALL.map(|path| {
         let name = path.name();
@@ -317,7 +323,7 @@ fn no_answer_response(runs: &[Arc<ServedRun>]) -> Response<ReplyBody> {
     text_response(StatusCode::SERVICE_UNAVAILABLE, &why)
 }
 
-/// Response that streams the run as sections of a recording, or as events.
+/// Response that streams the run as sections of a recording, or as events. Its headers name this machine, if its name fits into one.
 fn stream_response(path: ServedPath, body: ReplyBody) -> Response<ReplyBody> {
     let content_type =
         if path == ServedPath::Events { "application/jsonl; charset=utf-8" } else { "application/octet-stream" };
@@ -343,6 +349,7 @@ fn full_response(status: StatusCode, content_type: &'static str, body: String) -
     with_header(response, CONTENT_TYPE, content_type)
 }
 
+/// Adds a header to a response.
 fn with_header(mut response: Response<ReplyBody>, name: HeaderName, value: &'static str) -> Response<ReplyBody> {
     response.headers_mut().insert(name, HeaderValue::from_static(value));
     response

@@ -48,6 +48,7 @@ impl Body for ReplyBody {
     type Data = Bytes;
     type Error = Stopped;
 
+    /// Next part of the body. A stream that stops before its end yields an error, so that the client sees an incomplete response.
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Stopped>>> {
         match &mut self.content {
             ReplyContent::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
@@ -67,6 +68,7 @@ impl Body for ReplyBody {
     fn size_hint(&self) -> SizeHint {
         match &self.content {
             ReplyContent::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            // The length of a stream is not known.
             ReplyContent::Parts(..) => SizeHint::default(),
         }
     }

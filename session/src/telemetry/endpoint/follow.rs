@@ -48,7 +48,7 @@ enum StreamEnd {
 }
 
 impl StreamClient {
-    /// Sends the recording until the run ends, the client leaves, or it is too slow.
+    /// Sends the recording until the run ends, or until the client disconnects or is too slow. Then ends the response.
     pub(super) async fn send_recording(mut self) {
         let end = loop {
             match self.cursor.next().await {
@@ -106,7 +106,9 @@ impl StreamClient {
     async fn send_part(&self, part: Bytes) -> Result<(), StreamEnd> {
         match timeout(self.read_timeout, self.parts.send(part)).await {
             Ok(Ok(())) => Ok(()),
+            // The connection has dropped the other end of the queue.
             Ok(Err(_)) => Err(StreamEnd::Gone),
+            // The time is over.
             Err(_) => Err(StreamEnd::Slow),
         }
     }
@@ -128,7 +130,8 @@ impl StreamClient {
     }
 }
 
-/// Reads the kept past ahead, to learn what the export states before its first event. Waits for the first event.
+/// Collects the opening of the export: what it states before its first event. Reads ahead in the sections that are already kept, and waits
+/// for the first event if they have none. `Err` says why the stream ends.
 async fn read_opening(mut ahead: SectionCursor) -> Result<Opening, StreamEnd> {
     let mut reader = OpeningReader::default();
     while !reader.is_complete {
@@ -159,7 +162,7 @@ struct OpeningReader {
 }
 
 impl OpeningReader {
-    /// Reads the next bytes of the stream.
+    /// Adds the next bytes of the stream, and reads the sections that they complete.
     fn read_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.splitter.extend(bytes);
         while let Some(section) = self.splitter.next_section().map_err(io::Error::other)? {
@@ -172,15 +175,16 @@ impl OpeningReader {
         Ok(())
     }
 
-    /// Completes the opening by the events of a block.
+    /// Adds the events of a block to the opening. Sets `is_complete` once the opening needs no further ones.
     fn read_block(&mut self, block: &[u8]) -> io::Result<()> {
         let Self { blocks, opening, has_event, is_complete, .. } = self;
+        // The header, which creates the opening, comes before all blocks.
         let Some(opening) = opening else { return Ok(()) };
         let read = blocks.read(block, &mut |record| {
             if let Record::Event(event) = &record {
                 *has_event = true;
-                // Later events of a complete opening show nothing new.
-                *is_complete |= !opening.read_ahead(event);
+                let needs_more = opening.read_ahead(event);
+                *is_complete |= !needs_more;
             }
         });
         read.map_err(io::Error::other)
@@ -209,7 +213,7 @@ struct StreamExport {
     export: Export<'static>,
 }
 
-/// Passes a record of the stream to the exporter. The end of the run comes as a section of its own.
+/// Passes a record of the stream to the exporter.
 fn export_record(export: &mut Export<'static>, record: Record<'_>) -> io::Result<()> {
     match record {
         Record::Event(event) => export.event(&event),
@@ -218,6 +222,7 @@ fn export_record(export: &mut Export<'static>, record: Record<'_>) -> io::Result
             export.anchor(anchor);
             Ok(())
         }
+        // In a stream, the end of the run is a section of its own instead.
         Record::Closing(_) => Ok(()),
     }
 }
@@ -234,7 +239,7 @@ impl EventConverter {
         }
     }
 
-    /// Converts the records of these bytes of the stream. The exporter writes the lines to the buffer.
+    /// Adds the next bytes of the stream, and converts the sections that they complete. The exporter writes the lines to the line buffer.
     fn convert_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.splitter.extend(bytes);
         while let Some(section) = self.splitter.next_section().map_err(io::Error::other)? {
@@ -247,10 +252,12 @@ impl EventConverter {
                 }
                 StreamSection::Block(block) => self.convert_block(&block)?,
                 StreamSection::End(closing) => {
+                    // The section does not name the source; the header did.
                     if let Some(StreamExport { source, export }) = self.export.take() {
                         export.finish(&ReportInput { kind: source, ..*closing })?;
                     }
                 }
+                // The report as of some moment is no event.
                 StreamSection::Status(_) => {}
             }
         }
@@ -259,17 +266,18 @@ impl EventConverter {
 
     /// Converts the records of a block, which follows the header.
     fn convert_block(&mut self, block: &[u8]) -> io::Result<()> {
+        // There is no export before the header, and none after the end.
         let Some(StreamExport { export, .. }) = &mut self.export else { return Ok(()) };
-        // The first error of the exporter. The reader goes on behind it, because its callback cannot stop it.
-        let mut written = Ok(());
+        // Becomes the first error of the exporter. The callback cannot stop the reader, which goes on with the next record.
+        let mut exported = Ok(());
         let read = self.reader.read(block, &mut |record| {
-            let converted = export_record(export, record);
-            if written.is_ok() {
-                written = converted;
+            let result = export_record(export, record);
+            if exported.is_ok() {
+                exported = result;
             }
         });
         read.map_err(io::Error::other)?;
-        written?;
+        exported?;
         export.flush()
     }
 }

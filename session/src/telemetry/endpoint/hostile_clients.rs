@@ -19,29 +19,35 @@ const QUICK: EndpointLimits = EndpointLimits {
 /// Longer than any of the times above, but much shorter than the sum over all clients.
 const SOON: Duration = Duration::from_secs(10);
 
+/// An endpoint without a token.
 fn endpoint(bounds: EndpointLimits) -> RunEndpoint {
     endpoint_with(None, bounds)
 }
 
+/// An endpoint that keeps a MiB of the past.
 pub(super) fn endpoint_with(token: Option<AccessToken>, bounds: EndpointLimits) -> RunEndpoint {
     endpoint_keeping(1 << 20, token, bounds)
 }
 
+/// An endpoint on a free port that keeps this many bytes of the past. Its metrics are final and empty, so no run has to answer.
 pub(super) fn endpoint_keeping(past_bytes: usize, token: Option<AccessToken>, bounds: EndpointLimits) -> RunEndpoint {
     let options = MetricsOptions { address: SocketAddr::from(([127, 0, 0, 1], 0)), token, past_bytes };
     let header = RecordingHeader::for_source("demo", Config::default());
     let endpoint = RunEndpoint::serve(options, &header, Engines::default(), bounds).expect("a free port");
-    endpoint.metrics.publish(Vec::new(), true);
+    let is_final = true;
+    endpoint.metrics.publish(Vec::new(), is_final);
     endpoint
 }
 
 impl RunEndpoint {
+    /// Connects a client, whose reads fail after [`SOON`].
     pub(super) fn connect(&self) -> Client {
         let client = Client::connect(self.server.listen_address).expect("it listens");
         client.set_read_timeout(Some(SOON)).expect("set");
         client
     }
 
+    /// Sends a request on a new connection, and returns the whole response.
     pub(super) fn ask(&self, request: &str) -> String {
         let mut client = self.connect();
         client.write_all(request.as_bytes()).expect("it reads");
@@ -50,7 +56,7 @@ impl RunEndpoint {
         answer
     }
 
-    /// Scrapes and checks that the response arrives within `head`, so that no other client delays it.
+    /// Requests the metrics, and checks that the response arrives within the time limit of a request's head. So no other client delays it.
     fn answers_at_once(&self, bounds: EndpointLimits) {
         let began = Instant::now();
         let answer = self.ask(SCRAPE);
@@ -80,11 +86,12 @@ impl RunEndpoint {
 
 const SCRAPE: &str = "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n";
 
-/// Returns whether the other side has closed, so that nothing more can be read.
+/// Returns whether the server closes the connection before the read times out. Discards what it sends until then.
 fn is_closed(client: &mut Client) -> bool {
     let mut rest = Vec::new();
-    let ended = client.read_to_end(&mut rest);
-    !ended.is_err_and(|error| matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut))
+    let read_result = client.read_to_end(&mut rest);
+    !read_result
+        .is_err_and(|error| matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut))
 }
 
 #[test]
@@ -155,8 +162,8 @@ fn a_client_that_sends_slowly_is_closed_in_time() {
     let server = endpoint(QUICK);
     let began = Instant::now();
     let mut client = server.connect();
-    let drips = SCRAPE.as_bytes().iter().take(30);
-    for byte in drips {
+    let incomplete_request = SCRAPE.as_bytes().iter().take(30);
+    for byte in incomplete_request {
         if client.write_all(&[*byte]).is_err() {
             break;
         }
@@ -204,7 +211,8 @@ fn a_client_that_never_reads_is_closed_in_time() {
             .expect("a metric with a label"),
         points: (0..20_000).map(|n| Point { labels: vec![format!("{n}{label}")], value: Value::Int(n) }).collect(),
     };
-    server.metrics.publish(vec![family], true);
+    let is_final = true;
+    server.metrics.publish(vec![family], is_final);
     let began = Instant::now();
     let not_reading: Vec<Client> = (0..4)
         .map(|_| {
@@ -216,7 +224,7 @@ fn a_client_that_never_reads_is_closed_in_time() {
     server.wait_until("given up", |server| server.failed_clients() == 4);
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     drop(not_reading);
-    server.metrics.publish(Vec::new(), true);
+    server.metrics.publish(Vec::new(), is_final);
     server.answers_at_once(ENDPOINT_LIMITS);
 }
 

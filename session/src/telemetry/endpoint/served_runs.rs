@@ -84,7 +84,7 @@ impl ServedRuns {
         }
     }
 
-    /// Lines with the address of `path` for each engine.
+    /// One line for each engine that has a name, with the address that selects it: `PATH?engine=NAME`.
     pub(super) fn engine_addresses(&self, path: &str) -> String {
         let names = self.list().into_iter().map(|run| run.name()).filter(|name| !name.is_empty());
         names.map(|name| format!("{path}?engine={}\n", encode_name(&name))).collect::<Vec<String>>().concat()
@@ -97,7 +97,7 @@ fn engine_parameter(query: &str) -> Option<String> {
     Some(percent_decode_str(value).decode_utf8_lossy().into_owned())
 }
 
-/// A name as a part of a query.
+/// Encodes the name of an engine for the query of a URL.
 pub fn encode_name(name: &str) -> String {
     utf8_percent_encode(name, RESERVED).to_string()
 }

@@ -13,20 +13,22 @@ use crate::telemetry::health::TokenFlow;
 /// Longer than any wait of these tests should take.
 const SOON: Duration = Duration::from_secs(10);
 
+/// Sets the engine of a run. Its port is the last part of its name, behind a colon.
 fn name_engine(run: &RunEndpoint, name: &str) {
     let port = name.rsplit(':').next().and_then(|port| port.parse().ok());
     let engine = EngineIdentity { name: name.to_owned(), port, state: "live", ..EngineIdentity::default() };
     run.set_engine(Some(engine));
 }
 
-/// Publishes a final state, so that no run has to answer.
+/// Publishes final health, report and metrics, so that no run has to answer.
 fn publish(run: &RunEndpoint, is_running: bool) {
+    let is_final = true;
     let now = Anchor { mono: MonoNs(1), wall_ns: 1 };
-    run.health.publish(RunHealth { is_running, is_attached: true, flow: TokenFlow::default(), now }, true);
-    run.report.publish(Report::of(&Analysis::new(Config::default()), &ReportInput::for_source("attach")), true);
+    run.health.publish(RunHealth { is_running, is_attached: true, flow: TokenFlow::default(), now }, is_final);
+    run.report.publish(Report::of(&Analysis::new(Config::default()), &ReportInput::for_source("attach")), is_final);
     let aborted = outputs::metrics::ALL.iter().find(|one| one.name == "tokengap.requests.aborted").expect("a metric");
     let points = vec![outputs::metrics::Point { labels: Vec::new(), value: outputs::metrics::Value::Int(3) }];
-    run.metrics.publish(vec![Family { definition: aborted, points }], true);
+    run.metrics.publish(vec![Family { definition: aborted, points }], is_final);
 }
 
 /// Two engines at one endpoint, in the order of the names.
@@ -36,12 +38,15 @@ fn two_engines(token: Option<AccessToken>) -> [RunEndpoint; 2] {
         first.server.add_run(&RecordingHeader::for_source("attach", Config::default())).expect("a further run");
     name_engine(&first, "sglang:30000");
     name_engine(&second, "vllm:8000");
-    [first, second].map(|run| {
-        publish(&run, true);
-        run
-    })
+    let runs = [first, second];
+    for run in &runs {
+        let is_running = true;
+        publish(run, is_running);
+    }
+    runs
 }
 
+/// Requests a path, and returns the whole response.
 fn get(run: &RunEndpoint, path: &str) -> String {
     run.ask(&format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n"))
 }
@@ -93,7 +98,8 @@ fn health_names_engines_only_to_clients_with_access() {
     assert!(!open.contains("vllm"), "{open}");
     let with_token = first.ask("GET /healthz HTTP/1.1\r\nhost: x\r\nauthorization: Bearer secret\r\n\r\n");
     assert!(with_token.contains("\"engine\":\"vllm:8000\"") && with_token.contains("\"port\":8000"), "{with_token}");
-    publish(&second, false);
+    let is_running = false;
+    publish(&second, is_running);
     let dead = get(&first, "/healthz");
     assert!(dead.starts_with("HTTP/1.1 503 ") && dead.contains("{\"alive\":true,"), "{dead}");
 }

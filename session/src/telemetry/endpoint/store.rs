@@ -150,9 +150,10 @@ impl SectionCursor {
         }
     }
 
-    /// Next part; `None` if there is none yet.
+    /// Next part, without waiting; `None` if there is none yet.
     pub(super) fn try_next(&mut self) -> Option<StreamStep> {
         let kept = self.store.lock_kept();
+        // The first part is the start of the recording, before the kept past.
         let Some(next) = self.next else {
             self.next = Some(self.store.first_of_past(&kept));
             return Some(StreamStep::Section(self.store.start.clone()));

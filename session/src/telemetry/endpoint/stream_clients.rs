@@ -17,12 +17,13 @@ use super::*;
 /// Longer than any wait of these tests should take.
 const SOON: Duration = Duration::from_secs(10);
 
+/// The recording whose records these tests stream.
 fn recorded_run() -> Recording {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../recording/fixtures");
     Recording::open(folder.join("2.0-demo-race.tgap")).expect("a recording")
 }
 
-/// Streams the records of the run with these numbers, and returns whether the run goes on after them.
+/// Streams those records of the recorded run whose numbers are in the range. Returns whether further records follow.
 fn stream_records(endpoint: &mut RunEndpoint, numbers: Range<usize>) -> bool {
     let recording = recorded_run();
     let mut reader = recording.reader();
@@ -51,11 +52,12 @@ struct ResponseBody {
     is_complete: bool,
 }
 
-/// Reads a response with chunked encoding.
+/// Reads a response with chunked encoding. If the connection ends early, the body is incomplete.
 fn read_chunked(response: impl Read) -> ResponseBody {
     let mut response = BufReader::new(response);
     let mut body = ResponseBody { bytes: Vec::new(), is_complete: false };
     let mut line = String::new();
+    // An empty line ends the head.
     while line != "\r\n" {
         line.clear();
         if response.read_line(&mut line).unwrap_or(0) == 0 {
@@ -77,20 +79,23 @@ fn read_chunked(response: impl Read) -> ResponseBody {
     body
 }
 
+/// Sends a request for this path, and returns the connection to read the response from.
 fn request(endpoint: &RunEndpoint, path: &str) -> std::net::TcpStream {
     let mut client = endpoint.connect();
     client.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).expect("it reads");
     client
 }
 
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+/// Waits until the condition is true. Fails with its description if that takes too long.
+fn wait_until(description: &str, condition: impl Fn() -> bool) {
     let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < SOON, "{what}");
+    while !condition() {
+        assert!(began.elapsed() < SOON, "{description}");
         thread::sleep(Duration::from_millis(5));
     }
 }
 
+/// Writes a streamed recording to a file and opens it. The file is removed when dropped.
 fn opened(bytes: &[u8]) -> (tempfile::NamedTempFile, Recording) {
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), bytes).expect("written");
@@ -98,6 +103,7 @@ fn opened(bytes: &[u8]) -> (tempfile::NamedTempFile, Recording) {
     (file, recording)
 }
 
+/// The report on a recording, as JSON.
 fn report_of(recording: &Recording) -> String {
     let (analysis, _) = analyse(recording, Engines::default(), &mut |_, _| {}).expect("readable");
     Report::of(&analysis, &ReportInput::for_source("demo")).to_json()
