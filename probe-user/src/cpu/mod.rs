@@ -105,7 +105,7 @@ struct SampledThread {
 }
 
 impl SampledThread {
-    /// State letter if the times have not changed since the last sample.
+    /// State letter of a thread whose times have not changed since the last sample. `None` if they have, or if the thread has exited.
     fn state_if_unchanged(&mut self, pid: u32, tid: u32, times: &ThreadTimes) -> Option<char> {
         if *times != self.last {
             return None;
@@ -116,9 +116,11 @@ impl SampledThread {
         self.state_file.as_ref()?.read()
     }
 
-    /// Time the thread waited for a CPU. If the thread is runnable and its times have not changed, it has waited for the whole interval.
-    /// The kernel adds that wait later, when it is not reported again. `state` is the state letter, or `None` if the times have changed.
+    /// Time in the interval that the thread waited for a CPU. `None` if the kernel does not count it. The kernel adds a wait to `times`
+    /// only once it is over. A wait that lasts is reported early, and `reported_early_ns` keeps it from being reported again. `state` is
+    /// the state letter, or `None` if the times have changed.
     fn account_wait(&mut self, times: &ThreadTimes, interval_ns: u64, state: Option<char>) -> Option<u64> {
+        // Runnable without a change of the times means waiting for the whole interval.
         if times.wait_ns.is_some() && state == Some('R') {
             self.reported_early_ns += interval_ns;
             return Some(interval_ns);
@@ -182,7 +184,8 @@ impl CpuSampler {
         }
         let is_at_rest = used.iter().all(ThreadUse::has_not_run);
         let cgroup_interval_ns = if is_at_rest { CGROUP_INTERVAL_AT_REST_NS } else { CGROUP_INTERVAL_NS };
-        // By the clock: an idle process is sampled less often, and wait in an unknown cgroup would pass for starvation.
+        // The search is due by the clock, because an idle process is sampled less often. In an outdated cgroup, throttling would stay
+        // unseen and look like a lack of CPUs.
         if now.since(self.cgroup_searched_at) >= cgroup_interval_ns {
             self.cgroup_searched_at = now;
             self.update_cgroup();

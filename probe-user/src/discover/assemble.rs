@@ -18,7 +18,7 @@ pub(crate) struct Assembly {
     pub(crate) roles: Vec<Option<RoleWithSource>>,
 }
 
-/// Assembles engines from candidates and links. `unread` are pids whose sockets are unknown.
+/// Assembles engines from candidates and links. `unread` are pids whose sockets are unknown. Adds to `blind_spots` what cannot be observed.
 pub(crate) fn assemble_engines(
     known: &[EngineKind],
     candidates: &[&Candidate],
@@ -45,6 +45,7 @@ pub(crate) fn assemble_engines(
         if engine.processes.is_empty() {
             continue;
         }
+        // Such a process keeps its role while its peers are gone.
         let has_lost_peers = group.iter().any(|&index| candidates[index].last_role.is_some());
         if is_engine(&engine, has_lost_peers) {
             engine.is_confirmed = is_confirmed(&engine, unread);
@@ -64,8 +65,8 @@ pub(crate) fn assemble_engines(
     Assembly { engines, roles }
 }
 
-/// Interprets the links, without those between two engines that carry no output. Adds these to `blind_spots`, and the processes that
-/// several engines share.
+/// Interprets the links. Leaves out those between two engines that carry no output. Adds the omitted links to `blind_spots`, and the
+/// processes that several engines share.
 fn separate_engines(
     known: &[EngineKind],
     candidates: &[&Candidate],
@@ -129,7 +130,8 @@ fn infer_roles(
     roles
 }
 
-/// See [`Engine::is_confirmed`].
+/// Whether more than titles and commands shows that this is an engine, see [`Engine::is_confirmed`]. Unknown sockets count as such
+/// evidence.
 fn is_confirmed(engine: &Engine, unread: &[u32]) -> bool {
     let has_inner_server = engine.processes.iter().any(|process| process.inner_server.is_some());
     let is_unread = engine.processes.iter().any(|process| unread.contains(&process.id.pid));
@@ -162,6 +164,7 @@ fn assemble_engine(
     for (link, reading) in links.hops().filter(|(link, _)| group.contains(&link.acceptor.candidate)) {
         let connector = link.connector.and_then(|socket| end_of_socket(socket, candidates, roles));
         let acceptor = end_of_socket(link.acceptor, candidates, roles);
+        // The messages of such a hop are sent by the end that accepted the connection.
         let (from, to) = if reading.reversed { (acceptor, connector) } else { (connector, acceptor) };
         let endpoint = link.endpoint.clone();
         hops.push(HopSeen { from, to, endpoint, carries: reading.carries, confidence: reading.confidence });
@@ -179,8 +182,8 @@ fn engine_with_role(engines: &[EngineKind], role: Role) -> Option<EngineKind> {
     engines.iter().copied().find(|engine| engine.roles().contains(&role))
 }
 
-/// Sets the launcher, the releases and the settings of the engine, as its main process shows them. Returns the blind spot if its output
-/// does not cross ZMQ.
+/// Sets the launcher, the releases and the settings of the engine, as its main process shows them. Without a main process, nothing is set.
+/// Returns a blind spot if the engine's output does not cross ZMQ.
 fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candidate]) -> Option<BlindSpot> {
     let main_id = engine.main_process()?.id;
     let main = group.iter().map(|&index| candidates[index]).find(|candidate| candidate.id == main_id)?;

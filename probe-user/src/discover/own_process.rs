@@ -36,6 +36,7 @@ impl OwnProcess {
     pub(crate) fn blind_spots(&self, unexamined: usize, has_engine: bool) -> Vec<BlindSpot> {
         let missing = ProcPart::Maps.missing_capabilities(self.permissions);
         let mut blind = Vec::new();
+        // Hidden processes are listed to a process that may trace them.
         if self.hides_pids && !missing.is_empty() {
             blind.push(BlindSpot::HiddenPids);
         }

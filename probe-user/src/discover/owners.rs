@@ -25,6 +25,7 @@ impl Owners {
         let engine_owners = self.owners_of_engines(links);
         let mut between_engines = BTreeSet::new();
         for (link, reading) in links.hops() {
+            // A link with output, or one that stated roles prove, belongs to one engine.
             if reading.carries == Carries::Output || reading.confidence != Confidence::Inferred {
                 continue;
             }
@@ -68,15 +69,15 @@ impl Owners {
         foreign
     }
 
-    /// Reports the processes that exchange messages with several engines, which therefore form one group. A process that sends and receives
-    /// no tokens may serve several, as vLLM's coordinator does.
+    /// Reports the processes that exchange messages with several engines, and so join these engines to one group. Main processes and
+    /// control processes, such as vLLM's coordinator, are not reported.
     pub(crate) fn report_shared_processes(
         &self,
         links: &InterpretedLinks,
         roles: &[Option<RoleWithSource>],
         candidates: &[&Candidate],
     ) -> impl Iterator<Item = BlindSpot> {
-        // Processes that connect the same engines are one line.
+        // Processes that connect the same engines are reported together.
         let mut pids_by_mains: BTreeMap<Vec<u32>, Vec<u32>> = BTreeMap::new();
         for (process, engines) in self.engines_by_process(links, roles) {
             let is_main = roles[process].is_some_and(|(role, _)| role.is_main());
@@ -138,7 +139,7 @@ fn has_control_role(role: Option<RoleWithSource>) -> bool {
     role.is_some_and(|(role, _)| role.function() == Function::Control)
 }
 
-/// The outermost main process among a process and those that started it.
+/// The outermost main process among a process and those that started it. `None` if none of them is a main process.
 fn outermost_main_process(process: usize, nodes: &[Node], roles: &[Option<RoleWithSource>]) -> Option<usize> {
     let mut outermost = None;
     let mut next_process = Some(process);
