@@ -48,6 +48,7 @@ impl LandlockRules {
     pub(crate) fn from_plan(plan: &Plan) -> Self {
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
         let terminal = read | AccessFs::WriteFile | AccessFs::IoctlDev;
+        // A file that does not exist gets no rule.
         let mut paths = Vec::new();
         paths.extend(COMMON_FILES.iter().filter_map(|path| path_rule(path.as_ref(), read)));
         paths.extend(TERMINAL.iter().filter_map(|path| path_rule(path.as_ref(), terminal)));
@@ -85,6 +86,7 @@ impl LandlockRules {
             };
             (&mut ruleset).add_rule(rule).map_err(|error| error_with_causes(&error))?;
         }
+        // Success alone does not show whether the kernel enforces the rules.
         let status = ruleset.restrict_self().map_err(|error| error_with_causes(&error))?;
         match status.landlock {
             LandlockStatus::Available { effective_abi, .. } if status.ruleset != RulesetStatus::NotEnforced => {

@@ -182,6 +182,7 @@ impl Feature {
 
     /// Name, oldest kernel, and what is lost where the feature does not work.
     const fn facts(self) -> FeatureFacts {
+        // `major` and `minor` are the version of the oldest kernel.
         const fn facts(name: &'static str, major: u32, minor: u32, consequence_of_lack: &'static str) -> FeatureFacts {
             FeatureFacts { name, oldest_kernel: KernelVersion::new(major, minor), consequence_of_lack }
         }

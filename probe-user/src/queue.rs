@@ -129,6 +129,7 @@ impl Queues {
         match self.namespaces.get(&namespace) {
             Some(Ok(diag)) => Ok(diag),
             Some(Err(error)) => Err(*error),
+            // It was closed after an error of another socket.
             None => Err(DiagError::Enter(ReadError::Gone)),
         }
     }

@@ -256,6 +256,8 @@ fn load_program(instructions: &[bpf_insn], license: &CString) -> io::Result<Owne
     unsafe { bpf(BPF_PROG_LOAD, &attribute) }
 }
 
+/// Makes the system call `bpf`. Returns the descriptor that the command creates.
+///
 /// # Safety
 /// The addresses in `attribute` must be valid for the reads of `command`, and the command must return a descriptor.
 unsafe fn bpf<T>(command: libc::c_int, attribute: &T) -> io::Result<OwnedFd> {

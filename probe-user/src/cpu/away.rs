@@ -37,7 +37,7 @@ impl Away {
         if wait_function == "0" {
             wait_function.clear();
         }
-        let waits_in_freezer = FROZEN_IN.contains(&&*wait_function);
+        let waits_in_freezer = FROZEN_IN.contains(&wait_function.as_str());
         // The files of the cgroup are read only if the function does not show it. Version 1 of the freezer leaves threads in state D.
         let may_be_frozen = state_letter == 'D' || wait_function.is_empty();
         if waits_in_freezer || (may_be_frozen && is_frozen(pid)) {

@@ -90,7 +90,7 @@ pub struct CpuSampler {
     cgroup_searched_at: MonoNs,
     sampled_at: MonoNs,
     /// Number of samples until the next search for threads.
-    samples_to_search: u32,
+    samples_until_search: u32,
 }
 
 #[derive(Debug)]
@@ -136,7 +136,8 @@ impl SampledThread {
 }
 
 impl CpuSampler {
-    /// Samples the threads at `range` in this order: the main thread and libzmq's own threads, then others, each by id.
+    /// Creates a sampler of the threads at the positions in `range`. The threads are ordered: the main thread and libzmq's own threads come
+    /// first, then all others, both by id. The error says why the threads cannot be listed.
     pub fn new(pid: u32, range: Range<usize>) -> Result<Self, String> {
         let mut sampler = Self {
             pid,
@@ -145,7 +146,7 @@ impl CpuSampler {
             cgroup: Cgroup::of_process(pid),
             cgroup_searched_at: MonoNs::now(),
             sampled_at: MonoNs::now(),
-            samples_to_search: THREAD_SEARCH_INTERVAL,
+            samples_until_search: THREAD_SEARCH_INTERVAL,
         };
         sampler.find_threads()?;
         Ok(sampler)
@@ -153,9 +154,9 @@ impl CpuSampler {
 
     /// Times since the last sample, or since the start. Call this about every 100 ms.
     pub fn sample(&mut self) -> Result<ProcessSample, String> {
-        self.samples_to_search -= 1;
-        if self.samples_to_search == 0 {
-            self.samples_to_search = THREAD_SEARCH_INTERVAL;
+        self.samples_until_search -= 1;
+        if self.samples_until_search == 0 {
+            self.samples_until_search = THREAD_SEARCH_INTERVAL;
             self.find_threads()?;
         }
         let now = MonoNs::now();
@@ -201,8 +202,8 @@ impl CpuSampler {
         }
     }
 
-    /// Opens the files of new threads in the sampled range. In the order of the range, the main thread and libzmq's threads come first,
-    /// then the others, each by id.
+    /// Lists the threads again. Opens the files of new ones in the sampled range, and updates the names of known ones. The range counts in
+    /// the order that [`Self::new`] describes.
     fn find_threads(&mut self) -> Result<(), String> {
         let pid = self.pid;
         let listed = fs::read_dir(format!("/proc/{pid}/task")).map_err(|error| {
@@ -217,6 +218,7 @@ impl CpuSampler {
             let name = kernel::read_text(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
             found.push(ListedThread { tid, name: name.trim_end().to_owned() });
         }
+        // `false` sorts before `true`.
         found.sort_unstable_by_key(|thread| (!thread.is_main_or_zmq(pid), thread.tid));
         for ListedThread { tid, name } in found.into_iter().take(self.range.end).skip(self.range.start) {
             // A thread sets its own name, perhaps after it was found.

@@ -89,15 +89,23 @@ fn separate_engines(
 
 /// Groups the processes of each engine: those that exchange messages, and children with their parents.
 fn group_nodes(nodes: &[Node], roles: &[Option<RoleWithSource>], links: &InterpretedLinks) -> Vec<Vec<usize>> {
-    let exchanging = links.hops().filter_map(|(link, _)| Some((link.connector?.candidate, link.acceptor.candidate)));
-    let related = nodes.iter().enumerate().filter_map(|(child, node)| {
-        let parent = node.parent?;
+    let mut pairs: Vec<(usize, usize)> = Vec::new();
+    for (link, _) in links.hops() {
+        if let Some(connector) = link.connector {
+            pairs.push((connector.candidate, link.acceptor.candidate));
+        }
+    }
+    for (child, node) in nodes.iter().enumerate() {
+        let Some(parent) = node.parent else { continue };
         // A parent without a role is no part of an engine.
-        roles[parent]?;
+        let has_parent_role = roles[parent].is_some();
         // The main process of an engine may be the child of another program.
-        roles[child].is_some_and(|(role, _)| !role.is_main()).then_some((child, parent))
-    });
-    connected_groups(nodes.len(), exchanging.chain(related))
+        let is_started_by_engine = roles[child].is_some_and(|(role, _)| !role.is_main());
+        if has_parent_role && is_started_by_engine {
+            pairs.push((child, parent));
+        }
+    }
+    connected_groups(nodes.len(), pairs)
 }
 
 /// Whether a group is an engine. Many programs use ZMQ, so an unnamed group needs a hop that must be output. While the peers of such a hop
@@ -169,6 +177,7 @@ fn assemble_engine(
         let endpoint = link.endpoint.clone();
         hops.push(HopSeen { from, to, endpoint, carries: reading.carries, confidence: reading.confidence });
     }
+    // In a fixed order, too.
     hops.sort_by_key(|hop| (hop.carries, hop.from.map(|end| end.role), hop.to.map(|end| end.role), hop.from, hop.to));
 
     let kind = processes.iter().find_map(|process| engine_with_role(known, process.role));

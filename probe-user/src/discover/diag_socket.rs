@@ -98,7 +98,7 @@ pub(crate) struct DiagSocket {
 }
 
 impl DiagSocket {
-    /// Opens one in the current network namespace. Needs no privilege.
+    /// Opens a netlink socket in the current network namespace. Needs no privilege.
     pub(crate) fn open_here() -> Result<Self, DiagError> {
         let netlink = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(SOCK_DIAG))
             .map_err(DiagError::Socket)?;
@@ -106,7 +106,8 @@ impl DiagSocket {
         Ok(Self { netlink })
     }
 
-    /// Opens one in the network namespace of `process`. Needs `CAP_SYS_ADMIN` over that namespace if it is not the current one.
+    /// Opens a netlink socket in the network namespace of `process`. Needs `CAP_SYS_ADMIN` over that namespace if it is not the current
+    /// one.
     pub(crate) fn open_for(process: &ProcDir) -> Result<Self, DiagError> {
         let own_namespace = std::fs::metadata("/proc/self/ns/net").map(|file| file.ino()).ok();
         let namespace = process.network_namespace().map_err(DiagError::Enter)?;
@@ -269,8 +270,9 @@ impl DiagSocket {
         message.finalize();
         let mut bytes = vec![0; message.buffer_len()];
         message.serialize(&mut bytes);
-        // The kernel has the port 0, and no multicast group is addressed.
-        let kernel = SocketAddrNetlink::new(0, 0);
+        let kernel_port = 0;
+        let no_multicast_group = 0;
+        let kernel = SocketAddrNetlink::new(kernel_port, no_multicast_group);
         sendto(&self.netlink, &bytes, SendFlags::empty(), &kernel).map_err(DiagError::Socket)?;
         Ok(())
     }

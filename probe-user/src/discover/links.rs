@@ -75,6 +75,7 @@ pub(crate) fn find_links(
     let has_hidden_sockets = found.refused.contains_key(&ProcPart::Descriptors);
     diag_sockets.retain(|namespace, _| namespaces.contains_key(namespace));
     for (namespace, members) in &namespaces {
+        // Every process of the namespace shows the same tables.
         let process = processes[members[0]];
         let mut connections = find_tcp_connections(process, &mut found);
         match find_unix_connections(*namespace, process, diag_sockets, &mut found) {

@@ -50,7 +50,7 @@ impl OwnProcess {
     }
 }
 
-/// Whether `/proc` shows other users' processes only to who may trace them.
+/// Whether `/proc` shows other users' processes only to processes that may trace them.
 pub fn hides_processes() -> bool {
     kernel::read_text("/proc/self/mountinfo").is_ok_and(|mounts| mount_hides_pids(&mounts))
 }

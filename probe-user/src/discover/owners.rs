@@ -15,6 +15,7 @@ pub(crate) struct Owners {
 }
 
 impl Owners {
+    /// Finds the owner of each process.
     pub(crate) fn find(nodes: &[Node], roles: &[Option<RoleWithSource>]) -> Self {
         Self { by_process: (0..nodes.len()).map(|node| outermost_main_process(node, nodes, roles)).collect() }
     }
@@ -39,14 +40,15 @@ impl Owners {
         between_engines
     }
 
-    /// Owners of both ends of a link; `None` if one is unknown.
+    /// Owners of both ends of a link, which are the main processes that started them. `None` if one is unknown.
     fn owners_of_ends(&self, link: &Link) -> Option<LinkOwners> {
         let connecting = self.by_process[link.connector?.candidate]?;
         let accepting = self.by_process[link.acceptor.candidate]?;
         Some(LinkOwners { connecting, accepting })
     }
 
-    /// Reports the processes that are connected to another engine than their owner's. A process is reported once for each such engine.
+    /// Reports the processes that are connected to an engine that another main process owns. A process is reported once for each such
+    /// engine.
     pub(crate) fn report_foreign_connections(
         &self,
         between_engines: &BTreeSet<Link>,

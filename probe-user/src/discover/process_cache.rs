@@ -138,7 +138,7 @@ impl ProcessCache {
         previous_state != self.reported_state()
     }
 
-    /// Removes the processes that are not listed. Those that have exited leave room for others.
+    /// Removes the processes that are not listed, and counts the remaining candidates again.
     fn forget_others(&mut self, listed: &HashSet<u32>) {
         self.processes.retain(|pid, _| listed.contains(pid));
         self.kept_counts = CandidateCounts::default();

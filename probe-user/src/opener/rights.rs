@@ -29,9 +29,9 @@ pub(super) fn parse_account(status: &[u8]) -> Result<ProcessAccount, ReadError> 
     Ok(ProcessAccount { user, group, groups: groups.map_err(|_| ReadError::Denied)? })
 }
 
-/// Calls `open` with the rights of an account on files, and no capability for files. Where this process may not take other ids, `open` has
-/// those of its own user. Root without that right also keeps its capabilities, since then the process that asks has stayed root as well. If
-/// the rights cannot be restored, this process ends.
+/// Calls `open` with the rights of an account on files, and without capabilities for files. Afterwards restores the rights of this process,
+/// or ends it if that fails. A process without the capability to take other ids calls `open` with its own ids. If it is root, it also keeps
+/// its capabilities, because then the process that asks has stayed root as well.
 pub(super) fn with_rights_of<T>(account: &ProcessAccount, open: impl FnOnce() -> T) -> Result<T, ReadError> {
     let own_capabilities = capabilities(None)?;
     let own_account = ProcessAccount { user: geteuid().as_raw(), group: getegid().as_raw(), groups: Vec::new() };

@@ -19,6 +19,8 @@ const MAX_INSTRUCTIONS: usize = 400;
 const WORD_BYTES: i64 = 8;
 /// Size of an `int`.
 const INT_BYTES: i64 = 4;
+/// Mode of the processor in which the code runs.
+const CODE_BITS: u32 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TrackedValue {
@@ -72,7 +74,7 @@ impl MachineCode<'_> {
         if bytes.is_empty() {
             return None;
         }
-        let instruction = Decoder::with_ip(64, bytes, ip, DecoderOptions::NONE).decode();
+        let instruction = Decoder::with_ip(CODE_BITS, bytes, ip, DecoderOptions::NONE).decode();
         if instruction.is_invalid() { None } else { Some(instruction) }
     }
 

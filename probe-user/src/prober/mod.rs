@@ -222,6 +222,7 @@ impl ProberServer {
     /// Attaches the set of probe points to the process. Fails and detaches it if the process has exited meanwhile, because another process
     /// may then have its id.
     fn attach_library(&self, target: u32, library: &ClaimedLibrary<'_>, peer: BorrowedFd<'_>) -> Result<(), Refusal> {
+        // The system call and the kernel side take the id as different types.
         let valid_id = i32::try_from(library.pid).ok().and_then(Pid::from_raw);
         let id = valid_id.ok_or_else(|| process_has_exited(library.pid))?;
         let pid = NonZeroU32::new(library.pid).ok_or_else(|| process_has_exited(library.pid))?;

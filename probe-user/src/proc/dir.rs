@@ -218,7 +218,7 @@ impl ProcDir {
         }
     }
 
-    /// The process's own root.
+    /// The process's own root directory, in which the opener opens files if there is one.
     pub(crate) fn root(&self) -> Result<ProcessRoot<'_>, ReadError> {
         match self.opener {
             Some(_) => Ok(ProcessRoot::Remote(self)),
@@ -287,7 +287,7 @@ pub(crate) enum ProcessRoot<'a> {
 }
 
 impl ProcessRoot<'_> {
-    /// Opens the regular file at a path in this root.
+    /// Opens the regular file at a path in this root. The opener opens only files with metadata of packages or models.
     pub(crate) fn open_metadata(&self, path: &Path) -> Result<RegularFile, ReadError> {
         match self {
             Self::Local(root) => root.open_regular(path, ExpectedFile::ANY),

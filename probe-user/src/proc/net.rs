@@ -30,9 +30,10 @@ pub(crate) fn read_tcp_tables(
     process: &ProcDir,
     limit: usize,
 ) -> impl Iterator<Item = Result<Listing<TcpSocket>, ReadError>> {
-    ["net/tcp", "net/tcp6"]
-        .into_iter()
-        .map(move |table| Ok(parse_tcp_table(&process.read(table, limit.saturating_mul(MAX_LINE_BYTES))?, limit)))
+    ["net/tcp", "net/tcp6"].into_iter().map(move |table| {
+        let text = process.read(table, limit.saturating_mul(MAX_LINE_BYTES))?;
+        Ok(parse_tcp_table(&text, limit))
+    })
 }
 
 /// Parses at most `limit` sockets of one table. Skips invalid lines.
