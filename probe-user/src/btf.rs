@@ -93,7 +93,8 @@ impl Btf {
         if btf.data.get(..2) != Some(&MAGIC.to_ne_bytes()) {
             return Err(BtfError::Malformed("wrong magic or byte order"));
         }
-        // `struct btf_header`: its length, then offset and length of the types, then those of the strings.
+        // `struct btf_header` has its own length at byte 4, offset and length of the types from byte 8 on, and those of the strings after
+        // them.
         let header_bytes = btf.header_word(4)?;
         let types = section_range(header_bytes, btf.header_word(8)?, btf.header_word(12)?);
         btf.strings = section_range(header_bytes, btf.header_word(16)?, btf.header_word(20)?);

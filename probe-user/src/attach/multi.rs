@@ -73,7 +73,7 @@ impl MultiUprobeProgram {
     }
 }
 
-/// The embedded object, whose programs refer to the maps that `ebpf` has created.
+/// Parses the embedded object, and makes its programs refer to the maps that `ebpf` has created.
 fn relocated_object(ebpf: &Ebpf) -> Result<Object, MultiUprobeError> {
     let mut object = Object::parse(load::OBJECT).map_err(|error| MultiUprobeError::Object(error.to_string()))?;
     let code_sections: HashSet<usize> = object.functions.keys().map(|(section, _)| *section).collect();
@@ -84,7 +84,7 @@ fn relocated_object(ebpf: &Ebpf) -> Result<Object, MultiUprobeError> {
             created_maps.push((name.as_str(), data.fd().as_fd().as_raw_fd(), map));
         }
     }
-    // Maps first: calls are copied into the programs with the instructions of the called functions.
+    // Maps come first, because the instructions of called functions are then copied into the programs.
     object
         .relocate_maps(created_maps.into_iter(), &code_sections)
         .map_err(|error| MultiUprobeError::Object(error.to_string()))?;

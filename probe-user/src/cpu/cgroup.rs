@@ -93,7 +93,7 @@ fn cpu_stat_paths(text: &str) -> Vec<PathBuf> {
         }
         let path = group.path.trim_start_matches('/');
         if group.is_version_2() {
-            // Alone or beside version 1.
+            // Version 2 is mounted alone, or in `unified` beside version 1.
             folders.extend([mount.join(path), mount.join("unified").join(path)]);
         } else if group.has_controller("cpu") {
             // Version 1, mounted under the names of its controllers or as a link.

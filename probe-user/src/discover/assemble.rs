@@ -115,13 +115,15 @@ fn is_engine(engine: &Engine, has_lost_peers: bool) -> bool {
     has_output || (engine.hops.is_empty() && has_lost_peers) || engine.is_named()
 }
 
-/// Roles as stated, inferred from the links, or known from the last scan.
+/// Determines the role of each candidate. A stated role comes first, then one that an engine infers from the links, then that of the last
+/// scan. `None` if there is none of them.
 fn infer_roles(
     engines: &[EngineKind],
     candidates: &[&Candidate],
     nodes: &[Node],
     links: &[Link],
 ) -> Vec<Option<RoleWithSource>> {
+    // Each edge leads from the connecting process to the accepting one.
     let ends = links.iter().filter_map(|link| Some((link.connector?.candidate, link.acceptor.candidate)));
     let mut edges: Vec<(usize, usize)> = ends.collect();
     edges.sort_unstable();

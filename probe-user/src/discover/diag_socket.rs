@@ -220,7 +220,9 @@ impl DiagSocket {
             cookie: NO_COOKIE,
         };
         let family = if local.is_ipv4() { AF_INET } else { AF_INET6 };
-        self.query_depth(tcp_request(family, socket, inet::StateFlags::empty()), inode, DiagError::NoTcp)
+        // Only a dump selects sockets by their state.
+        let request = tcp_request(family, socket, inet::StateFlags::empty());
+        self.query_depth(request, inode, DiagError::NoTcp)
     }
 
     /// Asks for the queues of one socket. `None` if it does not exist any more. `refused` makes the error of a refused request.
@@ -376,9 +378,9 @@ impl SocketQueues {
             return Some(Self::new(header.inode, header.state, receive, send));
         }
         let tcp = InetResponseHeader::parse(body).ok()?;
-        // The kernel's length of the queue includes the peer's FIN.
-        let fin = u32::from(PEER_CLOSED.contains(&tcp.state));
-        Some(Self::new(tcp.inode, tcp.state, tcp.recv_queue.saturating_sub(fin), tcp.send_queue))
+        // The kernel counts the peer's FIN as a byte of the queue.
+        let fin_bytes = u32::from(PEER_CLOSED.contains(&tcp.state));
+        Some(Self::new(tcp.inode, tcp.state, tcp.recv_queue.saturating_sub(fin_bytes), tcp.send_queue))
     }
 
     /// Queues as the kernel reports them of a socket in this state.
@@ -409,7 +411,7 @@ fn parse_attributes(body: &[u8]) -> impl Iterator<Item = Nla> {
     attributes.filter_map(|attribute| Nla::parse(&attribute).ok())
 }
 
-/// Parses a datagram as the reply to every request. Returns the number of sockets in it.
+/// Parses a datagram as the reply to every kind of request. Returns the number of sockets in it.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn parse_datagram(datagram: &[u8]) -> usize {
     let mut sockets = 0;

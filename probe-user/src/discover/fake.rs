@@ -62,6 +62,7 @@ impl FakeProcess {
         let StatedRole { role, titled, launcher } = StatedRole::from_argv(&self.argv, None, engines);
         let installed = self.releases.iter().filter_map(|(name, release)| {
             let engine = engines.iter().copied().find(|engine| engine.name() == *name)?;
+            // The origin of the release does not matter here.
             let release = Setting::new((*release).to_owned(), Origin::Sockets);
             Some(PackageRelease { engine, release })
         });

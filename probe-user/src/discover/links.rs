@@ -117,7 +117,7 @@ impl HeldSockets {
     }
 }
 
-/// Collects the sockets of the candidates, and records those that could not be read.
+/// Collects the sockets of the candidates. Records in `found` the processes whose sockets could not be read.
 fn collect_sockets(candidates: &[&Candidate], all_sockets: &[ProcessSockets], found: &mut FoundLinks) -> HeldSockets {
     let mut held = HeldSockets::default();
     for (index, (candidate, sockets)) in candidates.iter().zip(all_sockets).enumerate() {

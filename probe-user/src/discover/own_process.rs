@@ -18,7 +18,7 @@ pub(crate) struct OwnProcess {
 }
 
 impl OwnProcess {
-    /// Reads the limits of this process's view of others.
+    /// Reads what limits the view that this process has of others.
     pub(crate) fn read() -> Self {
         let link = std::fs::read_link("/proc/self").ok();
         let pid = link.and_then(|link| link.to_str()?.parse().ok());

@@ -63,7 +63,8 @@ fn prefix_of_program(program: &Path) -> Option<PathBuf> {
     program.parent()?.parent().map(Path::to_owned)
 }
 
-/// Import directories in Python's order: script or working directory, `PYTHONPATH`, the environment.
+/// Import directories in Python's order: script or working directory, `PYTHONPATH`, package directories. The last are those that contain
+/// mapped modules, and those where the interpreter may be installed.
 pub(crate) fn import_path(interpreter: PythonInterpreter<'_>) -> Vec<PathBuf> {
     let mut dirs = Vec::new();
     match interpreter.script {

@@ -132,7 +132,8 @@ impl ProcessCache {
             let Some(parent) = self.processes.get_mut(&pid) else { continue };
             parent.note_parenthood();
             if parent.is_due_as_parent() {
-                self.examine_again(pid, by_hand, true);
+                let is_parent = true;
+                self.examine_again(pid, by_hand, is_parent);
             }
         }
         previous_state != self.reported_state()

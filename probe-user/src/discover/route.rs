@@ -24,7 +24,7 @@ pub struct Route<'a> {
 }
 
 impl Route<'_> {
-    /// Whether a connection belongs to this hop.
+    /// Whether a connection belongs to this route: it has the same roles at its ends, the same endpoint, and the same receiver.
     fn has_ends_of(&self, hop: &HopSeen) -> bool {
         // A hop has at least one lane, and all lanes lead to the same receiver.
         let receiver_pid = self.lanes[0].to.map(|end| end.pid);

@@ -181,6 +181,7 @@ fn exchange_messages(
     match decode_message(&buffer[..received.bytes]) {
         Some(HelperReply::Done(facts)) => Ok(HelperAnswer { facts, descriptors: received.descriptors }),
         Some(HelperReply::Refused(refusal)) => Err(refusal),
+        // The connection was closed, or the reply is malformed.
         _ => Err(helper_exited()),
     }
 }

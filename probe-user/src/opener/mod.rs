@@ -150,7 +150,7 @@ impl OpenerAnswer {
 }
 
 impl OpenerServer {
-    /// Answers requests until the connection is closed. A malformed one ends the connection.
+    /// Answers requests until the connection is closed. Delays requests that come too fast. A malformed request ends the connection.
     fn serve_connection(&self, connection: &OwnedFd) -> io::Result<()> {
         let mut buffer = vec![0; REQUEST_BYTES];
         loop {

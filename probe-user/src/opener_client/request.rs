@@ -101,7 +101,7 @@ pub(crate) enum OpenRequest {
 }
 
 impl OpenRequest {
-    /// Parses a message; `None` if it is no request.
+    /// Parses a message. `None` if it is no request, or one that is never permitted.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let request: Self = decode_message(bytes)?;
         // The process that asks is not trusted.

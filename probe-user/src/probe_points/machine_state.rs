@@ -19,6 +19,9 @@ const MAX_INSTRUCTIONS: usize = 400;
 const WORD_BYTES: i64 = 8;
 /// Size of an `int`.
 const INT_BYTES: i64 = 4;
+/// Indices of an instruction's operands.
+const FIRST_OPERAND: u32 = 0;
+const SECOND_OPERAND: u32 = 1;
 /// Mode of the processor in which the code runs.
 const CODE_BITS: u32 = 64;
 
@@ -296,8 +299,8 @@ impl MachineState {
         if !is_compare && !is_test && !is_and_with_register(instruction) {
             return None;
         }
-        let left = self.operand_number(instruction, 0)?;
-        let right = self.operand_number(instruction, 1)?;
+        let left = self.operand_number(instruction, FIRST_OPERAND)?;
+        let right = self.operand_number(instruction, SECOND_OPERAND)?;
         if is_compare {
             return Some(ComparedOperands { left, right });
         }
@@ -342,7 +345,8 @@ impl MachineState {
             }
             Code::Mov_r64_rm64 | Code::Mov_rm64_r64 | Code::Lea_r64_m => return self.execute_move(instruction),
             Code::Mov_r32_rm32 | Code::Mov_rm32_r32 => {
-                let moved = self.operand_number(instruction, 1).map_or(TrackedValue::Unknown, TrackedValue::Number);
+                let moved_number = self.operand_number(instruction, SECOND_OPERAND);
+                let moved = moved_number.map_or(TrackedValue::Unknown, TrackedValue::Number);
                 return self.store_first_operand(instruction, moved, INT_BYTES);
             }
             Code::Sub_rm64_imm8 | Code::Sub_rm64_imm32 | Code::Add_rm64_imm8 | Code::Add_rm64_imm32
@@ -360,7 +364,6 @@ impl MachineState {
 
     /// Applies an addition to the stack pointer, which releases room in the frame, or a subtraction, which reserves room.
     fn move_stack_pointer(&mut self, instruction: &Instruction) {
-        const SECOND_OPERAND: u32 = 1;
         let amount = instruction.immediate(SECOND_OPERAND) as i64;
         let change = if instruction.mnemonic() == Mnemonic::Sub { amount.wrapping_neg() } else { amount };
         if let TrackedValue::Frame(top) = self.register(Reg::RSP) {

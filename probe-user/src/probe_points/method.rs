@@ -85,6 +85,7 @@ fn word_at(segments: &[LoadedSegment<'_>], address: u64) -> Option<u64> {
 fn file_offset_of_code(segments: &[LoadedSegment<'_>], address: u64) -> Option<u64> {
     let mut code = segments.iter().filter(|segment| segment.is_executable);
     code.find_map(|segment| {
+        // A segment without bytes at the address is skipped.
         segment.bytes_from(address).filter(|bytes| !bytes.is_empty())?;
         Some((address - segment.address).wrapping_add(segment.offset))
     })

@@ -108,8 +108,8 @@ impl StackReader {
     /// Counts a stack of a thread. One that is not running counts as a sample without functions.
     fn add_stack(&mut self, tid: u32, stack: &StackTrace) {
         // py-spy's own check of the thread state does not work with a container's thread ids, nor before Python 3.11.
-        let is_checked = self.thread_ids.shares_pid_namespace && self.stores_thread_ids();
-        let is_running = stack.active && (is_checked || wants_cpu(self.pid, tid));
+        let is_own_check_valid = self.thread_ids.shares_pid_namespace && self.stores_thread_ids();
+        let is_running = stack.active && (is_own_check_valid || wants_cpu(self.pid, tid));
         let functions = is_running.then(|| stack.frames.iter().map(function_of_frame).collect());
         self.tallies.entry(tid).or_default().add_stack(functions, stack.owns_gil);
     }
