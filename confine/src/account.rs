@@ -23,11 +23,13 @@ pub fn can_change_user() -> std::result::Result<bool, &'static str> {
     is_root_with(&NEEDED)
 }
 
-/// Whether this process runs as root. The error names the first of the `needed` capabilities that it lacks as root.
+/// Whether this process runs as root with all the `needed` capabilities. Without root, none is checked and the result is `false`. If root
+/// lacks one of them, the error is its name.
 pub(crate) fn is_root_with(needed: &[(CapabilitySet, &'static str)]) -> std::result::Result<bool, &'static str> {
     if !geteuid().is_root() {
         return Ok(false);
     }
+    // Capabilities that cannot be read count as lacking.
     let effective = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
     for (capability, name) in needed {
         if !effective.contains(*capability) {
@@ -45,7 +47,7 @@ pub(crate) fn change_user(account: Account) -> Result<()> {
     }
     let user = Uid::from_raw(account.user);
     let group = Gid::from_raw(account.group);
-    // Otherwise the change from root drops the permitted capabilities, too.
+    // By default, the kernel drops the permitted capabilities, too, when a thread stops being root.
     set_keep_capabilities(true)?;
     set_thread_groups(&[])?;
     set_thread_res_gid(group, group, group)?;

@@ -9,10 +9,12 @@ use crate::plan::{Capabilities, Plan, Work};
 use crate::{caps, seccomp};
 
 impl Plan {
-    /// Drops all other rights. This cannot be undone.
+    /// Drops all rights that the plan does not keep. This cannot be undone. A step that fails is listed in the outcome, and the next ones
+    /// are still taken where possible.
     pub fn apply(&self) -> Outcome {
         let mut outcome =
             Outcome { missing: Vec::new(), kept: Capabilities::empty(), user: None, landlock: false, seccomp: false };
+        // Without `/proc`, no other thread is assumed.
         let thread_count = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
         if thread_count > 1 {
             outcome.add_missing(&format!(
@@ -37,6 +39,7 @@ impl Plan {
             outcome.add_missing(&format!("cannot set no_new_privs: {error}"));
             return outcome;
         }
+        // Landlock also refuses reading `/proc` entries of other processes.
         if !self.work.observes_processes() {
             self.restrict_access(rules, &mut outcome);
         }
@@ -47,7 +50,7 @@ impl Plan {
         outcome
     }
 
-    /// Drops capabilities, and leaves root where the plan allows it.
+    /// Drops capabilities, and leaves root where the plan allows it. Records the result, or what failed, in `outcome`.
     fn drop_rights(&self, outcome: &mut Outcome) {
         match caps::drop_capabilities(self) {
             Ok(DroppedRights { kept, user_change }) => {
@@ -65,11 +68,12 @@ impl Plan {
         }
     }
 
-    /// Restricts the access to files, and to sockets where the kernel can.
+    /// Restricts the access to files, and to sockets where the kernel can. Records in `outcome` what is not restricted.
     fn restrict_access(&self, rules: LandlockRules, outcome: &mut Outcome) {
         match rules.restrict() {
             Ok(landlock) => {
                 outcome.landlock = true;
+                // Of the kinds of work restricted here, only this one uses sockets.
                 if self.work == Work::Network
                     && let Some(gap) = landlock_rules::unrestricted_access(landlock)
                 {
@@ -104,7 +108,7 @@ impl Outcome {
     }
 }
 
-/// Drops all capabilities but these, for a process that starts others and reads nothing of others itself.
+/// Drops all capabilities but `keep`, for a process that starts others and reads nothing of others itself.
 pub fn keep_capabilities(keep: Capabilities) -> Result<(), String> {
     // Of this plan, only the capabilities are applied.
     let plan = Plan { keep, ..Plan::new(Work::Files) };

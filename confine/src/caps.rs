@@ -39,11 +39,11 @@ pub(crate) fn drop_capabilities(plan: &Plan) -> Result<DroppedRights> {
     // The bounding set comes first, since changing it needs CAP_SETPCAP.
     reduce_bounding_set(keep)?;
     match clear_ambient_capability_set() {
-        // Linux before 4.3 has none.
+        // Linux before 4.3 has no ambient capabilities.
         Ok(()) | Err(Errno::INVAL) => {}
         Err(error) => return Err(error),
     }
-    // Before the capabilities that it needs are dropped.
+    // The user is changed before the capabilities that this needs are dropped.
     let user_change = match plan.account {
         Some(account) => Some(change_user(account).map(|()| account.user)),
         None => plan.unprivileged.then(drop_root),
@@ -52,11 +52,16 @@ pub(crate) fn drop_capabilities(plan: &Plan) -> Result<DroppedRights> {
     Ok(DroppedRights { kept: keep, user_change })
 }
 
-/// Removes all capabilities but these from the bounding set.
+/// Removes all capabilities but `keep` from the bounding set.
 fn reduce_bounding_set(keep: Capabilities) -> Result<()> {
     for bit in 0..CAPABILITY_BITS {
         let capability = CapabilitySet::from_bits_retain(1 << bit);
-        if keep.contains(capability) || !capability_is_in_bounding_set(capability).unwrap_or(false) {
+        if keep.contains(capability) {
+            continue;
+        }
+        // The kernel returns an error for a capability that it does not have.
+        let is_in_set = capability_is_in_bounding_set(capability).unwrap_or(false);
+        if !is_in_set {
             continue;
         }
         match remove_capability_from_bounding_set(capability) {
@@ -76,6 +81,7 @@ fn capabilities_to_keep(plan: &Plan, permitted: Capabilities) -> Result<Capabili
         return Ok(planned);
     }
     if plan.account.is_some() {
+        // The new user's permissions decide which files can be written, but all named files can be read.
         let needed_to_read = if plan.read.is_empty() { Capabilities::empty() } else { READ_ALL & permitted };
         return Ok((planned - BYPASS_PERMISSIONS) | needed_to_read);
     }
@@ -128,26 +134,31 @@ pub fn can_drop_root() -> std::result::Result<bool, &'static str> {
 
 /// Changes the user and group ids of this thread to unused ones. Returns the new id.
 fn drop_root() -> Result<u32> {
-    let account = unused_account().ok_or(Errno::USERS)?;
+    let no_unused_id = Errno::USERS;
+    let account = unused_account().ok_or(no_unused_id)?;
     change_user(account)?;
     Ok(account.user)
 }
 
-/// A user id that no process has, because a process can be traced and written to by another one with the same id. `None` if no attempt
-/// finds one.
+/// Chooses a user id that no process has, because a process with the same id could trace and change this one. `None` if no attempt finds
+/// one.
 fn find_unused_user(uid_map: &str) -> Option<u32> {
-    let permitted = choosable_users(uid_map)?;
-    let user_count = u64::from(permitted.end - permitted.start);
-    let mut candidates = (0..MAX_ATTEMPTS).map(|_| {
+    let choosable = choosable_users(uid_map)?;
+    let user_count = u64::from(choosable.end - choosable.start);
+    for _ in 0..MAX_ATTEMPTS {
         // Random, because two processes in different PID namespaces may choose at the same time.
         let random = RandomState::new().build_hasher().finish();
-        permitted.start + (random % user_count) as u32
-    });
-    // The kernel finds no process of an unused user.
-    candidates.find(|user| getpriority_user(Uid::from_raw(*user)) == Err(Errno::SRCH))
+        let user = choosable.start + (random % user_count) as u32;
+        // The kernel finds no process of an unused user.
+        if getpriority_user(Uid::from_raw(user)) == Err(Errno::SRCH) {
+            return Some(user);
+        }
+    }
+    None
 }
 
-/// The unassigned ids, or the last ones that a smaller user namespace maps. `uid_map` has lines of `inside outside count`.
+/// The unassigned ids if the user namespace maps them, otherwise some of the last ids that it maps. `None` if it maps too few. `uid_map`
+/// has lines of `inside outside count`.
 fn choosable_users(uid_map: &str) -> Option<Range<u32>> {
     let mapped = uid_map.lines().filter_map(parse_mapped_users);
     let largest = mapped.max_by_key(|range| range.end - range.start)?;
@@ -157,8 +168,8 @@ fn choosable_users(uid_map: &str) -> Option<Range<u32>> {
     }
     // Not the very last ones, such as `nobody`.
     let end = largest.end.checked_sub(RESERVED_LAST_USERS)?;
-    // Nor root.
-    let start = end.saturating_sub(LAST_USERS).max(largest.start).max(1);
+    let first_after_root = 1;
+    let start = end.saturating_sub(LAST_USERS).max(largest.start).max(first_after_root);
     (start < end).then_some(start..end)
 }
 
@@ -166,6 +177,7 @@ fn choosable_users(uid_map: &str) -> Option<Range<u32>> {
 fn parse_mapped_users(line: &str) -> Option<Range<u32>> {
     let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
     let first = numbers.next()?.ok()?;
+    // The id outside is skipped.
     let count = numbers.nth(1)?.ok()?;
     Some(first..first.saturating_add(count))
 }

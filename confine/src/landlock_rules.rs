@@ -48,16 +48,19 @@ impl LandlockRules {
     pub(crate) fn from_plan(plan: &Plan) -> Self {
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
         let terminal = read | AccessFs::WriteFile | AccessFs::IoctlDev;
+        // A file that does not exist gets no rule.
         let mut paths = Vec::new();
         paths.extend(COMMON_FILES.iter().filter_map(|path| path_rule(path.as_ref(), read)));
         paths.extend(TERMINAL.iter().filter_map(|path| path_rule(path.as_ref(), terminal)));
         let mut ports = plan.ports.clone();
+        // For host names, which work on files never resolves.
         if plan.work != Work::Files {
             paths.extend(RESOLVER_FILES.iter().filter_map(|path| path_rule(path.as_ref(), read)));
             ports.push(PortAccess::Connect(DNS_PORT));
         }
         paths.extend(plan.read.iter().filter_map(|path| path_rule(path, read)));
         paths.extend(plan.write.iter().filter_map(|path| path_rule(path, read | write_access())));
+        // A scope is a kind of access that ends at the confined processes: signals, and connections to abstract sockets.
         let scopes = if plan.abstract_sockets { Scope::Signal.into() } else { Scope::from_all(NEWEST) };
         Self { paths, ports, scopes }
     }
@@ -83,6 +86,7 @@ impl LandlockRules {
             };
             (&mut ruleset).add_rule(rule).map_err(|error| error_with_causes(&error))?;
         }
+        // Success alone does not show whether the kernel enforces the rules.
         let status = ruleset.restrict_self().map_err(|error| error_with_causes(&error))?;
         match status.landlock {
             LandlockStatus::Available { effective_abi, .. } if status.ruleset != RulesetStatus::NotEnforced => {
@@ -104,8 +108,8 @@ fn error_with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Access that a process with sockets still has under this version of Landlock. `None` if there is none. The filter of system calls closes
-/// gaps in file access.
+/// Access that a process with sockets still has under this version of Landlock, as a message. `None` if there is none. Gaps in file access
+/// are left out, because the filter of system calls closes them.
 pub(crate) fn unrestricted_access(landlock: ABI) -> Option<&'static str> {
     if landlock < ABI::V4 {
         Some("TCP ports and abstract sockets are not restricted; this needs Linux 6.7 for ports, 6.12 for sockets")
@@ -116,7 +120,7 @@ pub(crate) fn unrestricted_access(landlock: ABI) -> Option<&'static str> {
     }
 }
 
-/// Creating, writing, replacing and removing files, sockets and folders.
+/// Rights to create, write, replace and remove files, sockets and folders.
 fn write_access() -> BitFlags<AccessFs> {
     AccessFs::WriteFile
         | AccessFs::Truncate

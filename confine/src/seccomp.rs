@@ -65,9 +65,10 @@ pub(crate) fn install_filters(work: Work) -> Result<(), String> {
     let refused = match work {
         // Such a command makes no forbidden call, unless the content of a file has taken it over.
         Work::Files => SeccompAction::KillProcess,
-        // Traffic passes through the process, or it observes a target: the caller reports the refused call, and the run continues.
+        // Other processes depend on this one or are observed by it. So the run continues, and the caller reports the refused call.
         _ => SeccompAction::Errno(libc::EPERM as u32),
     };
+    // A call that is in neither list fails as on a kernel without it, and libraries fall back to an older call.
     let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
     let forbidden_calls = forbidden_rules(work).map_err(|error| error.to_string())?;
     let permitted_calls = permitted_rules(work).map_err(|error| error.to_string())?;
@@ -101,13 +102,15 @@ const LINK_COMMANDS: [u64; 2] = [
     28, // BPF_LINK_CREATE
 ];
 
-/// Installs a further filter on all threads, which refuses further filters. It also refuses `bpf`, except for own maps and loaded programs.
-/// So no program can be loaded, which could write to the memory of other processes, and no program or map of others can be opened.
+/// Installs the last filter on all threads. It refuses further filters, and all commands of `bpf` except those on maps and loaded programs
+/// that this process holds. A program loaded later could write to the memory of other processes.
 pub(crate) fn install_final_filter() -> Result<(), String> {
     let permitted_commands = [MAP_COMMANDS.as_slice(), &LINK_COMMANDS].concat();
     let other_command = bpf_other_than(&permitted_commands).map_err(|error| error.to_string())?;
-    let rules = SeccompRules::from([(libc::SYS_bpf, vec![other_command]), (libc::SYS_seccomp, Vec::new())]);
-    let program = compile_filter(rules, SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32))?;
+    // A call without rules matches whatever its arguments.
+    let refused_calls = SeccompRules::from([(libc::SYS_bpf, vec![other_command]), (libc::SYS_seccomp, Vec::new())]);
+    let refused = SeccompAction::Errno(libc::EPERM as u32);
+    let program = compile_filter(refused_calls, SeccompAction::Allow, refused)?;
     apply_filter_all_threads(&program).map_err(|error| error.to_string())
 }
 

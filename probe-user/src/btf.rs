@@ -77,13 +77,13 @@ struct Member {
 impl Btf {
     /// Reads the BTF of the running kernel. Takes about 5 ms, and 6 MB until dropped.
     pub fn read_running_kernel() -> Result<Self, BtfError> {
-        let error = match foreign::kernel::read(VMLINUX, MAX_BTF_BYTES) {
+        let first_error = match foreign::kernel::read(VMLINUX, MAX_BTF_BYTES) {
             Ok(data) => return Self::parse(data),
             Err(error) => error,
         };
         // In a root without /sys, fall back to the root of PID 1. The first error says more if that fails, too.
         let data = ForeignRoot::of_process(1).and_then(|root| root.read_sysfs(VMLINUX, MAX_BTF_BYTES));
-        Self::parse(data.map_err(|_| BtfError::Read(error))?)
+        Self::parse(data.map_err(|_| BtfError::Read(first_error))?)
     }
 
     /// Parses BTF in the kernel's export format.
@@ -93,7 +93,8 @@ impl Btf {
         if btf.data.get(..2) != Some(&MAGIC.to_ne_bytes()) {
             return Err(BtfError::Malformed("wrong magic or byte order"));
         }
-        // `struct btf_header`: its length, then offset and length of the types, then those of the strings.
+        // `struct btf_header` has its own length at byte 4, offset and length of the types from byte 8 on, and those of the strings after
+        // them.
         let header_bytes = btf.header_word(4)?;
         let types = section_range(header_bytes, btf.header_word(8)?, btf.header_word(12)?);
         btf.strings = section_range(header_bytes, btf.header_word(16)?, btf.header_word(20)?);
@@ -151,10 +152,10 @@ impl Btf {
         pointed_type.is_some_and(|id| self.structs.get(struct_name.as_bytes()) == Some(&id))
     }
 
-    /// Id of the type that a pointer parameter points to.
+    /// Id of the type to which the function's parameter points. `None` without such a function or parameter, or if it is no pointer.
     fn pointed_type_of_parameter(&self, function: &str, index: usize) -> Option<u32> {
         const PARAMETER_BYTES: usize = 8;
-        // The first type, with id 0, is `void`.
+        // The first type, with id 0, is `void`, which has no record.
         let record = *self.types.iter().skip(1).find(|position| self.is_function(**position, function))?;
         let prototype = self.skip_aliases(self.referenced_type(record)?)?;
         let info = self.type_info(prototype)?;
@@ -224,7 +225,7 @@ impl Btf {
         None
     }
 
-    /// Finds a member by its name, also in anonymous structs and unions down to `depth`.
+    /// Finds a member by its name, also in nested anonymous structs and unions, at most `depth` levels deep. `None` if there is none.
     fn find_member(&self, type_id: u32, name: &[u8], depth: u32) -> Option<Member> {
         const MEMBER_BYTES: usize = 12;
         let position = self.skip_aliases(type_id)?;
@@ -243,7 +244,7 @@ impl Btf {
             if member_name == name {
                 return Some(Member { bit_offset, type_id: member_type });
             }
-            // Their members are named like those of the outer struct.
+            // Members of an anonymous struct or union are named like those of the outer one.
             if member_name.is_empty()
                 && depth > 0
                 && let Some(inner) = self.find_member(member_type, name, depth - 1)
@@ -261,7 +262,7 @@ fn section_range(header_bytes: usize, offset: usize, length: usize) -> Range<usi
     start..start.saturating_add(length)
 }
 
-/// Number of bytes that follow a type's record; see include/uapi/linux/btf.h.
+/// Number of bytes that follow a type's record. `None` for an unknown kind of type. The kinds are those of include/uapi/linux/btf.h.
 fn trailer_bytes(info: TypeInfo) -> Option<usize> {
     Some(match info.kind {
         // PTR FWD TYPEDEF VOLATILE CONST RESTRICT FUNC FLOAT TYPE_TAG

@@ -143,6 +143,7 @@ impl Feature {
         match self {
             Self::Queues => &[],
             Self::PythonStacks => &[SystemCall::ProcessVmReadv],
+            // All others attach programs in the kernel.
             _ => &[SystemCall::Bpf],
         }
     }
@@ -181,6 +182,7 @@ impl Feature {
 
     /// Name, oldest kernel, and what is lost where the feature does not work.
     const fn facts(self) -> FeatureFacts {
+        // `major` and `minor` are the version of the oldest kernel.
         const fn facts(name: &'static str, major: u32, minor: u32, consequence_of_lack: &'static str) -> FeatureFacts {
             FeatureFacts { name, oldest_kernel: KernelVersion::new(major, minor), consequence_of_lack }
         }
@@ -248,7 +250,9 @@ impl Permissions {
             bounding: capability_bits(&status, "CapBnd:").unwrap_or(0),
             // An unknown version counts as too old for everything.
             kernel: KernelVersion::parse(&release).unwrap_or(KernelVersion::new(0, 0)),
+            // A namespace that cannot be read counts as the initial one.
             is_in_user_namespace: NamespaceKind::User.is_initial() == Some(false),
+            // Otherwise set by `with_perf_events`.
             uses_perf_events: false,
         }
     }
@@ -282,7 +286,7 @@ impl Permissions {
 
     /// Capabilities that `feature` requires and this process lacks.
     pub fn missing_for(&self, feature: Feature) -> Vec<Capability> {
-        // Perf events need the same capabilities as in the last version without multi-uprobe links.
+        // Perf events need the same capabilities as in 6.5, the last version without multi-uprobe links.
         let kernel = if self.uses_perf_events { self.kernel.min(KernelVersion::new(6, 5)) } else { self.kernel };
         feature.required_capabilities(kernel).iter().copied().filter(|capability| !self.has(*capability)).collect()
     }

@@ -18,7 +18,8 @@ pub fn message_pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
-/// Sends one message with descriptors. Fails with `MSGSIZE` if there are too many.
+/// Sends one message with descriptors. Fails with `MSGSIZE` if there are too many descriptors. The kernel sends a message as a whole, so
+/// the number of sent bytes is not returned.
 pub fn send_message(socket: BorrowedFd<'_>, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     retry_on_intr(|| {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
@@ -40,7 +41,7 @@ pub struct ReceivedMessage {
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// Receives a message into `buffer`. A longer one is an error.
+/// Receives a message into `buffer`. Fails with `MSGSIZE` if it is longer or has too many descriptors.
 pub fn receive_message(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<ReceivedMessage, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

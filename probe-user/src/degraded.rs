@@ -77,7 +77,7 @@ impl Degraded {
         match &self.missing {
             Missing::Capabilities(lacking) => {
                 let needs = self.feature.required_capabilities(Permissions::current().kernel());
-                // Perf events may need capabilities that this version would not.
+                // Perf events may need more capabilities than the links that this kernel version has.
                 let others = lacking.iter().filter(|capability| !needs.contains(capability));
                 environment.grant_remedy(&needs.iter().chain(others).copied().collect::<Vec<_>>())
             }
@@ -132,17 +132,18 @@ impl fmt::Display for Degraded {
     }
 }
 
-/// A restriction of the machine that applies despite all capabilities.
+/// A restriction of the machine that prevents the feature despite all capabilities. `None` if no known one does.
 fn machine_restriction(feature: Feature) -> Option<Missing> {
     let mut filtered = filter::filtered_calls();
     filtered.retain(|call| feature.required_calls().contains(call));
     if !filtered.is_empty() {
         return Some(Missing::Filtered(filtered));
     }
-    // Programs in the kernel are not subject to ptrace access, and other features not to lockdown. A scope of 3 forbids all ptrace access.
+    // Only features outside the kernel depend on ptrace access, which a scope of 3 forbids to all.
     if !feature.is_in_kernel() && ptrace_scope() == Some(3) {
         return Some(Missing::PtraceScope);
     }
+    // Only programs in the kernel depend on lockdown.
     let is_locked_down = feature.is_in_kernel() && lockdown_level().as_deref() == Some("confidentiality");
     is_locked_down.then_some(Missing::Lockdown)
 }

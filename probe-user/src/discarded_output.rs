@@ -6,8 +6,8 @@ use std::process::Stdio;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-/// Standard output or error of a process that writes little, and nothing of use. In a container without `/dev/null` it is a file in memory,
-/// because a failed write would end the process.
+/// Standard output or error of a process whose output is not needed. This is `/dev/null`, or in a container without it a file in memory,
+/// because a failed write would end the process. Such a file grows, so the process should write little.
 pub fn discarded_output() -> io::Result<Stdio> {
     if Path::new("/dev/null").exists() {
         return Ok(Stdio::null());

@@ -17,6 +17,8 @@ use crate::programs::{Batch, MessagePoints, Points};
 
 /// Name of a program that returns immediately.
 const NOTHING: &str = "nothing";
+/// Index of the target in the cookies, which an empty program does not read.
+const NO_TARGET: u32 = 0;
 
 /// Set of probe points for the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +56,10 @@ fn attach_traps(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error:
     }
     if traps == Traps::All {
         for library in library::open_libc(pid)? {
-            // An empty program uses no target, and the probe needs no returns of polls.
-            for batch in poll_batches(&*cache.find_in_library(Sought::Functions, &library.file)?, 0, false)? {
+            let probe_points = cache.find_in_library(Sought::Functions, &library.file)?;
+            // With all its features, the probe needs no returns of polls.
+            let with_returns = false;
+            for batch in poll_batches(&probe_points, NO_TARGET, with_returns)? {
                 links.extend(method.attach_batch(&mut ebpf, &with_empty_program(batch), &library.file.path(), id)?);
             }
         }
@@ -70,7 +74,7 @@ fn batches_of_traps(
     may_use_buffers: bool,
 ) -> Result<Vec<Batch>, ProbePointsError> {
     if traps == Traps::All {
-        return message_batches(probe_points, 0, MessagePoints { processed: true, buffers: may_use_buffers });
+        return message_batches(probe_points, NO_TARGET, MessagePoints { processed: true, buffers: may_use_buffers });
     }
     let send = probe_points.entry_of("zmq_msg_send")?;
     let recv = probe_points.entry_of("zmq_msg_recv")?;

@@ -41,7 +41,7 @@ impl RunEnvironment {
         cgroup: &str,
         mounts: &str,
     ) -> Self {
-        // Before the container runtimes, whose marks a pod's containers have too.
+        // Tested before the container runtimes, because the containers of a pod have the marks of their runtime, too.
         if has_variable("KUBERNETES_SERVICE_HOST")
             || file_exists("/var/run/secrets/kubernetes.io/serviceaccount")
             || cgroup.contains("/kubepods")
@@ -96,13 +96,19 @@ impl RunEnvironment {
             }
             Self::Unit => format!("in [Service]: AmbientCapabilities={}", join_names(capabilities, "CAP_", " ")),
             Self::Docker | Self::Podman => {
-                format!("{} run --user 0{}", self.identifier(), join_names(capabilities, " --cap-add ", ""))
+                // Each option brings the space before it.
+                let no_separator = "";
+                let options = join_names(capabilities, " --cap-add ", no_separator);
+                format!("{} run --user 0{options}", self.identifier())
             }
-            Self::Kubernetes => format!(
-                "securityContext: {{ runAsUser: 0, capabilities: {{ add: [{}] }} }}; or kubectl debug POD -it \
-                 --profile=sysadmin --target=CONTAINER --image=IMAGE",
-                join_names(capabilities, "", ", ")
-            ),
+            Self::Kubernetes => {
+                let no_prefix = "";
+                let names = join_names(capabilities, no_prefix, ", ");
+                format!(
+                    "securityContext: {{ runAsUser: 0, capabilities: {{ add: [{names}] }} }}; or kubectl debug POD -it \
+                     --profile=sysadmin --target=CONTAINER --image=IMAGE"
+                )
+            }
         }
     }
 

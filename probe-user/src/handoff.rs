@@ -16,7 +16,7 @@ use crate::peers::Holder;
 /// Time that a sender's socket must be empty before the sender is disconnected.
 const QUIET: Duration = Duration::from_micros(150);
 
-/// Duplicates the socket into this process. The connection stays open until both are closed.
+/// Duplicates the holder's descriptor of a socket into this process. The connection stays open until both descriptors are closed.
 fn duplicate_socket(holder: Holder) -> Result<OwnedFd, String> {
     let Holder { pid, fd } = holder;
     let id = Pid::from_raw(pid as i32).ok_or(Errno::SRCH);
@@ -32,8 +32,8 @@ pub fn check_duplicable(holder: Holder) -> Result<(), String> {
     duplicate_socket(holder).map(drop)
 }
 
-/// Waits until `holder`'s socket is empty, at most for `patience`, and makes the process close the connection. `inode` must be the socket's
-/// inode. Returns the time of the shutdown.
+/// Waits until `holder`'s socket is empty, and makes the process close the connection. Fails if that takes longer than `patience`, or if
+/// the socket's inode is not `inode`. Returns the time of the shutdown.
 pub fn disconnect_sender(holder: Holder, inode: u64, patience: Duration) -> Result<Instant, String> {
     let socket = duplicate_socket(holder)?;
     let Holder { pid, fd } = holder;
@@ -58,8 +58,8 @@ pub fn disconnect_sender(holder: Holder, inode: u64, patience: Duration) -> Resu
             ));
         }
     }
-    // The duplicated descriptor closes on return; while it is open, the connection outlives the sender's own descriptor.
-    // libzmq reads an end of file, closes the connection and connects again.
+    // libzmq reads an end of file, closes the connection and connects again. The connection ends when the duplicate is closed, too, on
+    // return.
     let shut = rustix::net::shutdown(&socket, Shutdown::Read);
     shut.map_err(|errno| format!("cannot shut down reading on descriptor {fd} of process {pid}: {errno}"))?;
     Ok(Instant::now())

@@ -88,7 +88,7 @@ impl KernelSide {
             AttachMethod::choose(&ebpf, programs)
         };
         let kernel_log = if load::shows_kernel_log() {
-            // An object may be built without a log.
+            // The error is dropped, because an object may be built without a log.
             EbpfLogger::init_with_logger(&mut ebpf, KernelLog).ok()
         } else {
             None
@@ -134,6 +134,7 @@ impl KernelSide {
     /// Facts about the loaded programs that the reader of their records needs.
     pub(crate) fn loaded_facts(&self) -> LoadedFacts {
         LoadedFacts {
+            // A sleep in a poll is recognised by the number of the system call.
             observes_sleep: self.types.offsets.call != Offsets::ABSENT,
             uses_perf_events: matches!(self.attach_method, AttachMethod::PerfEvents(_)),
         }
@@ -208,7 +209,8 @@ impl KernelSide {
     fn missing_types_for(&self, group: Group) -> Option<String> {
         match group {
             Group::Scheduler => {
-                if self.types.offsets.sched() {
+                let are_fields_known = self.types.offsets.sched();
+                if are_fields_known {
                     return None;
                 }
                 let missing_btf = self.types.missing_btf.clone();
@@ -242,7 +244,8 @@ impl KernelSide {
         Ok(())
     }
 
-    /// Detaches a target's links on another thread, because it takes a grace period of the kernel.
+    /// Detaches a target's links on another thread, because the kernel takes a while until no CPU runs their programs. Does nothing for an
+    /// unknown target.
     pub(crate) fn detach_target(&mut self, target: u32) {
         let links = self.targets.remove(&target).unwrap_or_default();
         // If no thread can be started, the closure drops its links here.

@@ -35,7 +35,7 @@ pub(crate) struct Library {
     pub(crate) may_use_buffers: bool,
 }
 
-/// The mapped files that contain libzmq.
+/// Opens the files with libzmq that the process has mapped.
 pub(crate) fn open_libzmq(pid: u32) -> Result<Vec<Library>, ReadError> {
     let MappedFiles { process, files } = MappedFiles::read(pid)?;
     let libzmq_files = libzmq::mapped_libzmq(&files);
@@ -56,7 +56,7 @@ pub(crate) fn is_libc_name(name: &[u8]) -> bool {
     name == b"libc.so.6" || name.starts_with(b"libc-2.") || name.starts_with(b"ld-musl-")
 }
 
-/// The mapped extension of an engine's inner server; `None` if the process has not mapped it.
+/// Opens the extension with an engine's inner server that the process has mapped. `None` if it has mapped none.
 pub(crate) fn open_extension(pid: u32, server: &InnerServer) -> Result<Option<Library>, ReadError> {
     let MappedFiles { process, files } = MappedFiles::read(pid)?;
     let extension = files.iter().find(|file| (server.is_extension)(&file.path));
@@ -145,6 +145,7 @@ struct LibraryFileId {
 impl LibraryReader {
     /// Reads the libraries of this process. Those that cannot be read are reported when the process is probed.
     pub fn read_libraries_of(&mut self, pid: u32, inner_server: Option<EngineKind>) {
+        // Every analysis finds all points, so the flags that select among them do not matter here.
         let messages = PointSet::Messages(MessagePoints { processed: true, buffers: false });
         let polls = PointSet::Polls { with_returns: false };
         for library in open_libzmq(pid).unwrap_or_default() {
@@ -183,7 +184,7 @@ impl LibraryReader {
 
 /// Reads a library's file, and has the helper analyse it, if there is one.
 fn read_and_analyse(pid: u32, library: &Library, set: PointSet) -> Result<(), String> {
-    // Only so that it is in the page cache.
+    // The content is dropped: reading it brings the file into the page cache.
     read_library(&library.file).map_err(|error| error.to_string())?;
     if let Some(helper) = helper::connected_helper() {
         helper.analyse_library(pid, set, library.file.as_fd()).map_err(|error| error.to_string())?;
@@ -215,6 +216,7 @@ pub fn analyse_libzmq(pid: u32, libzmq: &LibZmq) -> Result<CodeSupport, String> 
     for symbol in ["zmq_msg_send", "zmq_msg_recv", "zmq_getsockopt"] {
         probe_points.entry_of(symbol).map_err(|error| format!("{path}: {error}"))?;
     }
+    // `received` and `refused` are single points inside the functions, found only in code of a known form.
     Ok(CodeSupport {
         has_single_points: probe_points.received.is_some() && probe_points.refused.is_some(),
         has_known_layout: libzmq.release.map(|release| KNOWN_LAYOUT_RELEASES.contains(&release)),

@@ -45,13 +45,14 @@ pub(crate) fn load_object(settings: LoadSettings) -> Result<Ebpf, aya::EbpfError
     let has_private_stacks = Permissions::current().kernel() >= FIRST_WITH_PRIVATE_STACKS;
     // Only kernels with private stacks need the tail calls, and some older ones refuse them.
     let changed_object = if has_private_stacks { None } else { Some(object_without_tail_calls()) };
+    let must_exist = true;
     EbpfLoader::new()
-        .override_global("OFFSETS", &Plain(settings.offsets), true)
-        .override_global("PLACES", &Plain(settings.places), true)
-        .override_global("ACCOUNTING", &u32::from(settings.accounting), true)
-        .override_global(aya_log::LEVEL, &log_level, true)
-        .override_global("NAMESPACE_DEV", &namespace.device, true)
-        .override_global("NAMESPACE_INO", &namespace.inode, true)
+        .override_global("OFFSETS", &Plain(settings.offsets), must_exist)
+        .override_global("PLACES", &Plain(settings.places), must_exist)
+        .override_global("ACCOUNTING", &u32::from(settings.accounting), must_exist)
+        .override_global(aya_log::LEVEL, &log_level, must_exist)
+        .override_global("NAMESPACE_DEV", &namespace.device, must_exist)
+        .override_global("NAMESPACE_INO", &namespace.inode, must_exist)
         .map_max_entries("RECORDS", settings.ring_bytes)
         .load(changed_object.as_deref().map_or(OBJECT, |object| &object.bytes))
 }
@@ -85,7 +86,7 @@ fn object_without_tail_calls() -> Box<AlignedObject> {
     Box::new(AlignedObject { bytes })
 }
 
-/// Byte ranges of the uprobe programs in the object. Empty if the object cannot be parsed, which its load then reports.
+/// Byte ranges of the uprobe programs in the object. Empty if the object cannot be parsed. Its load then reports the error.
 fn uprobe_code_ranges() -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     let Ok(file) = object::File::parse(OBJECT) else { return ranges };

@@ -70,8 +70,8 @@ impl Peers {
     }
 }
 
-/// Processes that hold these sockets, by inode. After a fork, several may hold one. Omits processes that may not be inspected. Empty if
-/// `/proc` cannot be listed.
+/// Finds the processes that hold these sockets, by the inode of the socket. After a fork, several may hold one. Omits processes that may
+/// not be inspected. Empty if `/proc` cannot be listed.
 pub fn find_holders(inodes: &[u64]) -> HashMap<u64, Vec<Holder>> {
     let mut holders: HashMap<u64, Vec<Holder>> = HashMap::new();
     let Ok(pids) = list_pids(MAX_ENTRIES) else { return holders };

@@ -23,6 +23,7 @@ pub struct ProbeOptions {
 impl Default for ProbeOptions {
     fn default() -> Self {
         Self {
+            // 8 MiB.
             ring_bytes: 8 << 20,
             processed: true,
             scheduler: true,

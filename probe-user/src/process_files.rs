@@ -34,7 +34,7 @@ pub fn output_status(pid: u32, descriptor: u32) -> Result<FileStatus, ReadError>
 /// Opens a file that the user named, if it is a regular one. If this process may not open it, asks the opener process, which may.
 pub fn open_named_regular(path: &Path, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
     match RegularFile::open(path, expected) {
-        Err(ReadError::Denied) => ask_for_named(path, OpenRequest::Named)?.into_regular_file(expected),
+        Err(ReadError::Denied) => ask_opener_about_named(path, OpenRequest::Named)?.into_regular_file(expected),
         opened => opened,
     }
 }
@@ -43,7 +43,8 @@ pub fn open_named_regular(path: &Path, expected: ExpectedFile) -> Result<Regular
 pub fn open_named(path: &Path) -> io::Result<File> {
     match trace::named_file::open_regular(path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            Ok(ask_for_named(path, OpenRequest::Named)?.into_file()?.into())
+            let reply = ask_opener_about_named(path, OpenRequest::Named)?;
+            Ok(reply.into_file()?.into())
         }
         opened => opened,
     }
@@ -53,15 +54,16 @@ pub fn open_named(path: &Path) -> io::Result<File> {
 pub fn named_status(path: &Path) -> Result<FileStatus, ReadError> {
     match rustix::fs::stat(path).map_err(ReadError::from) {
         Err(ReadError::Denied) => {
-            ask_for_named(path, OpenRequest::NamedStatus).map(|opened| FileStatus::from_numbers(opened.numbers))
+            let reply = ask_opener_about_named(path, OpenRequest::NamedStatus)?;
+            Ok(FileStatus::from_numbers(reply.numbers))
         }
         found => Ok(FileStatus::from_stat(&found?)),
     }
 }
 
-/// Asks the opener for a file that this process may not read. `request` makes the request from the index of the file. An error if there is
-/// no opener, or the user did not name the file.
-fn ask_for_named(path: &Path, request: fn(u32) -> OpenRequest) -> Result<OpenerReply, ReadError> {
+/// Asks the opener process about a file that the user named and that this process may not read. `request` makes the request from the index
+/// of the file among the named ones. An error if there is no opener, or if the user did not name the file.
+fn ask_opener_about_named(path: &Path, request: fn(u32) -> OpenRequest) -> Result<OpenerReply, ReadError> {
     let opener = opener_client::connected_opener().ok_or(ReadError::Denied)?;
     let index = opener.index_of_named(path).ok_or(ReadError::Denied)?;
     opener.send_request(&request(index))

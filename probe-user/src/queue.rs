@@ -39,7 +39,7 @@ pub enum QueueError {
     Elsewhere(u32, u64),
 }
 
-/// Remedy for an error, as the end of its message.
+/// Remedy for an error, as the end of its message. Empty if there is none.
 fn diag_remedy(error: DiagError) -> &'static str {
     match error {
         DiagError::Enter(ReadError::Denied) => "; run with CAP_SYS_ADMIN",
@@ -86,7 +86,8 @@ impl Queues {
         });
     }
 
-    /// Queued bytes at `socket`; `None` if it is closed. The first call for a socket finds it, which takes longer for TCP.
+    /// Reads the number of queued bytes at `socket`. `None` if it is closed. The first call for a socket searches for it, which takes
+    /// longer for TCP. The result of that search is remembered, and so is an error.
     pub fn read_depth(&mut self, socket: End) -> Result<Option<QueueDepth>, QueueError> {
         let found_query = if let Some(known) = self.sockets.get(&socket) {
             *known
@@ -97,15 +98,15 @@ impl Queues {
         };
         let query = found_query?;
         let Some(namespace) = query.namespace() else { return Ok(None) };
-        // The result is kept, so that a closed socket is not searched again.
         match self.send_query(query, socket.inode) {
             Ok(Some(depth)) => Ok(Some(depth)),
+            // Remembered, so that a closed socket is not searched for again.
             Ok(None) => {
                 self.sockets.insert(socket, Ok(SocketQuery::Closed));
                 Ok(None)
             }
             Err(error) => {
-                // A late reply must not be read as the next one.
+                // The netlink socket is closed, so that a late reply cannot be read as the next one.
                 self.namespaces.remove(&namespace);
                 let failed = QueueError::Diag(socket.pid, error);
                 self.sockets.insert(socket, Err(failed));
@@ -128,11 +129,12 @@ impl Queues {
         match self.namespaces.get(&namespace) {
             Some(Ok(diag)) => Ok(diag),
             Some(Err(error)) => Err(*error),
+            // It was closed after an error of another socket.
             None => Err(DiagError::Enter(ReadError::Gone)),
         }
     }
 
-    /// Finds how to ask the kernel for the queues of a socket.
+    /// Finds how to ask the kernel for the queues of a socket. Opens the netlink socket of its namespace if there is none yet.
     fn find_socket(&mut self, socket: End) -> Result<SocketQuery, QueueError> {
         let End { pid, inode, .. } = socket;
         // A process that has exited has no open socket.
@@ -169,7 +171,7 @@ impl Queues {
                 return Ok(SocketQuery::Tcp { namespace, ends });
             }
         }
-        // The process has it, so it was created in another namespace.
+        // The process still has a socket that its namespace does not list, so the socket was created in another namespace.
         if has_socket(socket) {
             return Err(QueueError::Elsewhere(pid, inode));
         }

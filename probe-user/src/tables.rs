@@ -66,7 +66,7 @@ pub(crate) fn apply_change(ebpf: &mut Ebpf, change: TableChange) -> Result<(), M
     }
 }
 
-/// Removes the accounting of the process's threads.
+/// Removes the accounting of all threads of the target with this index.
 fn remove_threads(ebpf: &mut Ebpf, target: u32) -> Result<(), MapError> {
     let mut threads = hash_table_mut::<u32, Plain<Thread>>(ebpf, "THREADS")?;
     // Collected first, because a removal would disturb the walk through the table.
@@ -90,7 +90,7 @@ pub(crate) fn find_map<'e>(ebpf: &'e Ebpf, name: &str) -> Result<&'e Map, MapErr
     ebpf.map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() })
 }
 
-/// A hash table of the kernel's programs by name, to change.
+/// The hash table of the kernel's programs with this name, for changes.
 fn hash_table_mut<'e, K: Pod, V: Pod>(
     ebpf: &'e mut Ebpf,
     name: &str,
@@ -98,7 +98,7 @@ fn hash_table_mut<'e, K: Pod, V: Pod>(
     HashMap::try_from(find_map_mut(ebpf, name)?)
 }
 
-/// An array of the kernel's programs by name, to change.
+/// The array of the kernel's programs with this name, for changes.
 fn array_mut<'e, V: Pod>(ebpf: &'e mut Ebpf, name: &str) -> Result<Array<&'e mut MapData, V>, MapError>
 where
     &'e mut MapData: BorrowMut<MapData>,

@@ -100,11 +100,11 @@ pub(crate) fn detach_links(links: Vec<Link>) {
     let thread_count = MAX_DETACHING_THREADS.min(links.len());
     let mut shares: Vec<Vec<Link>> = std::iter::repeat_with(Vec::new).take(thread_count).collect();
     for (index, link) in links.into_iter().enumerate() {
-        shares[index % MAX_DETACHING_THREADS].push(link);
+        shares[index % thread_count].push(link);
     }
     thread::scope(|scope| {
         for share in shares {
-            // If no thread can be started, the closure drops its links here.
+            // Dropping a link detaches it. If no thread can be started, the closure drops its links here.
             let _ = thread::Builder::new().spawn_scoped(scope, move || drop(share));
         }
     });
@@ -227,7 +227,8 @@ pub(crate) fn attach_tracepoints(ebpf: &mut Ebpf, programs: &[TracepointProgram]
     Ok(links)
 }
 
-/// The loaded program with this name, as the type of its attachment.
+/// The program of the object with this name, as the type for its kind of attachment. An error if there is none, or if it is of another
+/// kind.
 fn program_mut<'a, T>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut T, ProgramError>
 where
     &'a mut T: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
@@ -243,7 +244,7 @@ fn accept_loaded(result: Result<(), ProgramError>) -> Result<(), ProgramError> {
     }
 }
 
-/// One of the probe's maps, whatever its type. `None` for a type that the probe does not use.
+/// Data of one of the probe's maps, whatever the type of the map. `None` for a type that the probe does not use.
 pub(crate) fn map_data(map: &Map) -> Option<&MapData> {
     let (Map::Array(data)
     | Map::HashMap(data)

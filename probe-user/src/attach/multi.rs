@@ -73,7 +73,7 @@ impl MultiUprobeProgram {
     }
 }
 
-/// The embedded object, whose programs refer to the maps that `ebpf` has created.
+/// Parses the embedded object, and makes its programs refer to the maps that `ebpf` has created.
 fn relocated_object(ebpf: &Ebpf) -> Result<Object, MultiUprobeError> {
     let mut object = Object::parse(load::OBJECT).map_err(|error| MultiUprobeError::Object(error.to_string()))?;
     let code_sections: HashSet<usize> = object.functions.keys().map(|(section, _)| *section).collect();
@@ -84,7 +84,7 @@ fn relocated_object(ebpf: &Ebpf) -> Result<Object, MultiUprobeError> {
             created_maps.push((name.as_str(), data.fd().as_fd().as_raw_fd(), map));
         }
     }
-    // Maps first: calls are copied into the programs with the instructions of the called functions.
+    // Maps come first, because the instructions of called functions are then copied into the programs.
     object
         .relocate_maps(created_maps.into_iter(), &code_sections)
         .map_err(|error| MultiUprobeError::Object(error.to_string()))?;
@@ -142,11 +142,12 @@ impl MultiUprobes {
     }
 }
 
-/// Tests, with links that must fail, whether the kernel supports links for multiple probe points, as libbpf does. A successful load proves
-/// nothing: before 6.6 the kernel does not check the attach type of a program of this kind.
+/// Tests whether the kernel supports links for multiple probe points. Like libbpf, it tries links that must fail, and judges the errors. A
+/// successful load proves nothing, because before 6.6 the kernel does not check the attach type of a program of this kind.
 fn check_links(program: &OwnedFd) -> Result<(), MultiUprobeError> {
+    const ANY_PROCESS: u32 = 0;
     const NO_PROCESS: u32 = u32::MAX;
-    let refusal_of_folder = refusal_of_link(program, 0);
+    let refusal_of_folder = refusal_of_link(program, ANY_PROCESS);
     let refusal_of_process = refusal_of_link(program, NO_PROCESS);
     judge_link_refusals(refusal_of_folder, refusal_of_process)
 }
@@ -158,12 +159,13 @@ fn refusal_of_link(program: &OwnedFd, pid: u32) -> Option<i32> {
     link.err()?.raw_os_error()
 }
 
-/// Whether these links are supported, by the error numbers for a folder in any process, and for one in an impossible process.
+/// Judges whether the kernel supports these links. The arguments are its error numbers for two links: one to a folder in any process, and
+/// one to a folder in an impossible process. `None` stands for an accepted link.
 fn judge_link_refusals(of_folder: Option<i32>, of_process: Option<i32>) -> Result<(), MultiUprobeError> {
     match (of_folder, of_process) {
         // A folder cannot be probed, and the process is checked before the file.
         (Some(libc::EBADF), Some(libc::EINVAL)) => Ok(()),
-        // The first kernels with these links compare the id with that of a thread, and look it up after the file.
+        // The first kernels with these links check the file first, and compare the process id with that of a thread.
         (Some(libc::EBADF), _) => Err(MultiUprobeError::MainThreadOnly),
         _ => Err(MultiUprobeError::NoLinks),
     }
@@ -182,6 +184,7 @@ fn create_link(
     let cookies: Vec<u64> = points.iter().map(|(_, cookie)| cookie.0).collect();
     let attribute = LinkCreateAttribute {
         program: program.as_raw_fd() as u32,
+        // The path and the process id below name the target.
         target: 0,
         attach_type: BPF_TRACE_UPROBE_MULTI,
         flags: 0,
@@ -233,7 +236,7 @@ struct ProgramLoadAttribute {
     expected_attach_type: u32,
 }
 
-/// Loads a program of this kind into the kernel.
+/// Loads a program for links to multiple probe points into the kernel.
 fn load_program(instructions: &[bpf_insn], license: &CString) -> io::Result<OwnedFd> {
     let attribute = ProgramLoadAttribute {
         kind: BPF_PROG_TYPE_KPROBE,
@@ -253,6 +256,8 @@ fn load_program(instructions: &[bpf_insn], license: &CString) -> io::Result<Owne
     unsafe { bpf(BPF_PROG_LOAD, &attribute) }
 }
 
+/// Makes the system call `bpf`. Returns the descriptor that the command creates.
+///
 /// # Safety
 /// The addresses in `attribute` must be valid for the reads of `command`, and the command must return a descriptor.
 unsafe fn bpf<T>(command: libc::c_int, attribute: &T) -> io::Result<OwnedFd> {

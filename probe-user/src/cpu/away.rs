@@ -37,7 +37,7 @@ impl Away {
         if wait_function == "0" {
             wait_function.clear();
         }
-        let waits_in_freezer = FROZEN_IN.contains(&&*wait_function);
+        let waits_in_freezer = FROZEN_IN.contains(&wait_function.as_str());
         // The files of the cgroup are read only if the function does not show it. Version 1 of the freezer leaves threads in state D.
         let may_be_frozen = state_letter == 'D' || wait_function.is_empty();
         if waits_in_freezer || (may_be_frozen && is_frozen(pid)) {
@@ -51,7 +51,7 @@ impl Away {
         Some(Self { state, waits_in: call })
     }
 
-    /// That a thread in this state is stopped by a signal or a debugger; `None` in any other state.
+    /// The stop of a thread in this state, by a signal or a debugger. `None` if the thread is in any other state.
     pub fn of_stop(state_letter: char) -> Option<Self> {
         match state_letter {
             'T' => Some(Self::outside_call(AwayState::Stopped)),
@@ -83,7 +83,7 @@ fn is_frozen(pid: u32) -> bool {
     parse_groups(&text).any(|group| is_frozen_group(&group))
 }
 
-/// Whether the files of this control group say that it is frozen.
+/// Whether this control group is frozen, as its files show. `false` if they cannot be read.
 fn is_frozen_group(group: &GroupLine<'_>) -> bool {
     let mount = Path::new("/sys/fs/cgroup");
     let path = group.path.trim_start_matches('/');

@@ -39,8 +39,8 @@ impl Cgroup {
         kernel::read_text(format!("/proc/{pid}/cgroup")).is_ok_and(|text| text == self.text)
     }
 
-    /// Nanoseconds in which its run queues were throttled since the last call, summed over CPUs. `None` when the limit is gone or nothing
-    /// has been counted yet.
+    /// Nanoseconds since the last call in which the run queues of the cgroup were throttled, summed over CPUs. `None` if the cgroup has no
+    /// limit any more, or if its counters cannot be read.
     pub(super) fn take_throttled_ns(&mut self) -> Option<u64> {
         let stat = read_cpu_stat(&self.file)?;
         let since_last_ns = stat.throttled_ns.saturating_sub(self.last_throttled_ns);
@@ -93,7 +93,7 @@ fn cpu_stat_paths(text: &str) -> Vec<PathBuf> {
         }
         let path = group.path.trim_start_matches('/');
         if group.is_version_2() {
-            // Alone or beside version 1.
+            // Version 2 is mounted alone, or in `unified` beside version 1.
             folders.extend([mount.join(path), mount.join("unified").join(path)]);
         } else if group.has_controller("cpu") {
             // Version 1, mounted under the names of its controllers or as a link.

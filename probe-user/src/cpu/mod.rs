@@ -90,7 +90,7 @@ pub struct CpuSampler {
     cgroup_searched_at: MonoNs,
     sampled_at: MonoNs,
     /// Number of samples until the next search for threads.
-    samples_to_search: u32,
+    samples_until_search: u32,
 }
 
 #[derive(Debug)]
@@ -105,7 +105,7 @@ struct SampledThread {
 }
 
 impl SampledThread {
-    /// State letter if the times have not changed since the last sample.
+    /// State letter of a thread whose times have not changed since the last sample. `None` if they have, or if the thread has exited.
     fn state_if_unchanged(&mut self, pid: u32, tid: u32, times: &ThreadTimes) -> Option<char> {
         if *times != self.last {
             return None;
@@ -116,9 +116,11 @@ impl SampledThread {
         self.state_file.as_ref()?.read()
     }
 
-    /// Time the thread waited for a CPU. If the thread is runnable and its times have not changed, it has waited for the whole interval.
-    /// The kernel adds that wait later, when it is not reported again. `state` is the state letter, or `None` if the times have changed.
+    /// Time in the interval that the thread waited for a CPU. `None` if the kernel does not count it. The kernel adds a wait to `times`
+    /// only once it is over. A wait that lasts is reported early, and `reported_early_ns` keeps it from being reported again. `state` is
+    /// the state letter, or `None` if the times have changed.
     fn account_wait(&mut self, times: &ThreadTimes, interval_ns: u64, state: Option<char>) -> Option<u64> {
+        // Runnable without a change of the times means waiting for the whole interval.
         if times.wait_ns.is_some() && state == Some('R') {
             self.reported_early_ns += interval_ns;
             return Some(interval_ns);
@@ -134,7 +136,8 @@ impl SampledThread {
 }
 
 impl CpuSampler {
-    /// Samples the threads at `range` in this order: the main thread and libzmq's own threads, then others, each by id.
+    /// Creates a sampler of the threads at the positions in `range`. The threads are ordered: the main thread and libzmq's own threads come
+    /// first, then all others, both by id. The error says why the threads cannot be listed.
     pub fn new(pid: u32, range: Range<usize>) -> Result<Self, String> {
         let mut sampler = Self {
             pid,
@@ -143,7 +146,7 @@ impl CpuSampler {
             cgroup: Cgroup::of_process(pid),
             cgroup_searched_at: MonoNs::now(),
             sampled_at: MonoNs::now(),
-            samples_to_search: THREAD_SEARCH_INTERVAL,
+            samples_until_search: THREAD_SEARCH_INTERVAL,
         };
         sampler.find_threads()?;
         Ok(sampler)
@@ -151,9 +154,9 @@ impl CpuSampler {
 
     /// Times since the last sample, or since the start. Call this about every 100 ms.
     pub fn sample(&mut self) -> Result<ProcessSample, String> {
-        self.samples_to_search -= 1;
-        if self.samples_to_search == 0 {
-            self.samples_to_search = THREAD_SEARCH_INTERVAL;
+        self.samples_until_search -= 1;
+        if self.samples_until_search == 0 {
+            self.samples_until_search = THREAD_SEARCH_INTERVAL;
             self.find_threads()?;
         }
         let now = MonoNs::now();
@@ -182,7 +185,8 @@ impl CpuSampler {
         }
         let is_at_rest = used.iter().all(ThreadUse::has_not_run);
         let cgroup_interval_ns = if is_at_rest { CGROUP_INTERVAL_AT_REST_NS } else { CGROUP_INTERVAL_NS };
-        // By the clock: an idle process is sampled less often, and wait in an unknown cgroup would pass for starvation.
+        // The search is due by the clock, because an idle process is sampled less often. In an outdated cgroup, throttling would stay
+        // unseen and look like a lack of CPUs.
         if now.since(self.cgroup_searched_at) >= cgroup_interval_ns {
             self.cgroup_searched_at = now;
             self.update_cgroup();
@@ -198,8 +202,8 @@ impl CpuSampler {
         }
     }
 
-    /// Opens the files of new threads in the sampled range. In the order of the range, the main thread and libzmq's threads come first,
-    /// then the others, each by id.
+    /// Lists the threads again. Opens the files of new ones in the sampled range, and updates the names of known ones. The range counts in
+    /// the order that [`Self::new`] describes.
     fn find_threads(&mut self) -> Result<(), String> {
         let pid = self.pid;
         let listed = fs::read_dir(format!("/proc/{pid}/task")).map_err(|error| {
@@ -214,6 +218,7 @@ impl CpuSampler {
             let name = kernel::read_text(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
             found.push(ListedThread { tid, name: name.trim_end().to_owned() });
         }
+        // `false` sorts before `true`.
         found.sort_unstable_by_key(|thread| (!thread.is_main_or_zmq(pid), thread.tid));
         for ListedThread { tid, name } in found.into_iter().take(self.range.end).skip(self.range.start) {
             // A thread sets its own name, perhaps after it was found.

@@ -26,7 +26,8 @@ pub(super) struct ThreadTimesFile {
 }
 
 impl ThreadTimesFile {
-    /// Opens `schedstat`, which counts nanoseconds, or else `stat`, which counts ticks and no waiting time.
+    /// Opens `schedstat`, which counts nanoseconds, or else `stat`, which counts ticks and no waiting time. `None` if the thread has
+    /// exited.
     pub(super) fn open(pid: u32, tid: u32) -> Option<Self> {
         if let Ok(file) = kernel::open(format!("/proc/{pid}/task/{tid}/schedstat")) {
             const NEVER_COUNTED: ThreadTimes = ThreadTimes { on_ns: 0, wait_ns: Some(0) };
@@ -98,8 +99,8 @@ fn parse_stat(text: &str, tick_ns: u64) -> Option<ThreadTimes> {
     let mut ticks = stat::fields_after_name(text.as_bytes())?.skip(11).map(str::parse::<u64>);
     let user_ticks = ticks.next()?.ok()?;
     let system_ticks = ticks.next()?.ok()?;
-    let used = user_ticks.checked_add(system_ticks)?;
-    Some(ThreadTimes { on_ns: used.checked_mul(tick_ns)?, wait_ns: None })
+    let used_ticks = user_ticks.checked_add(system_ticks)?;
+    Some(ThreadTimes { on_ns: used_ticks.checked_mul(tick_ns)?, wait_ns: None })
 }
 
 #[cfg(test)]

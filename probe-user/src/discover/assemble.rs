@@ -18,7 +18,7 @@ pub(crate) struct Assembly {
     pub(crate) roles: Vec<Option<RoleWithSource>>,
 }
 
-/// Assembles engines from candidates and links. `unread` are pids whose sockets are unknown.
+/// Assembles engines from candidates and links. `unread` are pids whose sockets are unknown. Adds to `blind_spots` what cannot be observed.
 pub(crate) fn assemble_engines(
     known: &[EngineKind],
     candidates: &[&Candidate],
@@ -45,6 +45,7 @@ pub(crate) fn assemble_engines(
         if engine.processes.is_empty() {
             continue;
         }
+        // Such a process keeps its role while its peers are gone.
         let has_lost_peers = group.iter().any(|&index| candidates[index].last_role.is_some());
         if is_engine(&engine, has_lost_peers) {
             engine.is_confirmed = is_confirmed(&engine, unread);
@@ -64,8 +65,8 @@ pub(crate) fn assemble_engines(
     Assembly { engines, roles }
 }
 
-/// Interprets the links, without those between two engines that carry no output. Adds these to `blind_spots`, and the processes that
-/// several engines share.
+/// Interprets the links. Leaves out those between two engines that carry no output. Adds the omitted links to `blind_spots`, and the
+/// processes that several engines share.
 fn separate_engines(
     known: &[EngineKind],
     candidates: &[&Candidate],
@@ -88,15 +89,23 @@ fn separate_engines(
 
 /// Groups the processes of each engine: those that exchange messages, and children with their parents.
 fn group_nodes(nodes: &[Node], roles: &[Option<RoleWithSource>], links: &InterpretedLinks) -> Vec<Vec<usize>> {
-    let exchanging = links.hops().filter_map(|(link, _)| Some((link.connector?.candidate, link.acceptor.candidate)));
-    let related = nodes.iter().enumerate().filter_map(|(child, node)| {
-        let parent = node.parent?;
+    let mut pairs: Vec<(usize, usize)> = Vec::new();
+    for (link, _) in links.hops() {
+        if let Some(connector) = link.connector {
+            pairs.push((connector.candidate, link.acceptor.candidate));
+        }
+    }
+    for (child, node) in nodes.iter().enumerate() {
+        let Some(parent) = node.parent else { continue };
         // A parent without a role is no part of an engine.
-        roles[parent]?;
+        let has_parent_role = roles[parent].is_some();
         // The main process of an engine may be the child of another program.
-        roles[child].is_some_and(|(role, _)| !role.is_main()).then_some((child, parent))
-    });
-    connected_groups(nodes.len(), exchanging.chain(related))
+        let is_started_by_engine = roles[child].is_some_and(|(role, _)| !role.is_main());
+        if has_parent_role && is_started_by_engine {
+            pairs.push((child, parent));
+        }
+    }
+    connected_groups(nodes.len(), pairs)
 }
 
 /// Whether a group is an engine. Many programs use ZMQ, so an unnamed group needs a hop that must be output. While the peers of such a hop
@@ -106,13 +115,15 @@ fn is_engine(engine: &Engine, has_lost_peers: bool) -> bool {
     has_output || (engine.hops.is_empty() && has_lost_peers) || engine.is_named()
 }
 
-/// Roles as stated, inferred from the links, or known from the last scan.
+/// Determines the role of each candidate. A stated role comes first, then one that an engine infers from the links, then that of the last
+/// scan. `None` if there is none of them.
 fn infer_roles(
     engines: &[EngineKind],
     candidates: &[&Candidate],
     nodes: &[Node],
     links: &[Link],
 ) -> Vec<Option<RoleWithSource>> {
+    // Each edge leads from the connecting process to the accepting one.
     let ends = links.iter().filter_map(|link| Some((link.connector?.candidate, link.acceptor.candidate)));
     let mut edges: Vec<(usize, usize)> = ends.collect();
     edges.sort_unstable();
@@ -129,7 +140,8 @@ fn infer_roles(
     roles
 }
 
-/// See [`Engine::is_confirmed`].
+/// Whether more than titles and commands shows that this is an engine, see [`Engine::is_confirmed`]. Unknown sockets count as such
+/// evidence.
 fn is_confirmed(engine: &Engine, unread: &[u32]) -> bool {
     let has_inner_server = engine.processes.iter().any(|process| process.inner_server.is_some());
     let is_unread = engine.processes.iter().any(|process| unread.contains(&process.id.pid));
@@ -162,10 +174,12 @@ fn assemble_engine(
     for (link, reading) in links.hops().filter(|(link, _)| group.contains(&link.acceptor.candidate)) {
         let connector = link.connector.and_then(|socket| end_of_socket(socket, candidates, roles));
         let acceptor = end_of_socket(link.acceptor, candidates, roles);
+        // The messages of such a hop are sent by the end that accepted the connection.
         let (from, to) = if reading.reversed { (acceptor, connector) } else { (connector, acceptor) };
         let endpoint = link.endpoint.clone();
         hops.push(HopSeen { from, to, endpoint, carries: reading.carries, confidence: reading.confidence });
     }
+    // In a fixed order, too.
     hops.sort_by_key(|hop| (hop.carries, hop.from.map(|end| end.role), hop.to.map(|end| end.role), hop.from, hop.to));
 
     let kind = processes.iter().find_map(|process| engine_with_role(known, process.role));
@@ -179,8 +193,8 @@ fn engine_with_role(engines: &[EngineKind], role: Role) -> Option<EngineKind> {
     engines.iter().copied().find(|engine| engine.roles().contains(&role))
 }
 
-/// Sets the launcher, the releases and the settings of the engine, as its main process shows them. Returns the blind spot if its output
-/// does not cross ZMQ.
+/// Sets the launcher, the releases and the settings of the engine, as its main process shows them. Without a main process, nothing is set.
+/// Returns a blind spot if the engine's output does not cross ZMQ.
 fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candidate]) -> Option<BlindSpot> {
     let main_id = engine.main_process()?.id;
     let main = group.iter().map(|&index| candidates[index]).find(|candidate| candidate.id == main_id)?;

@@ -181,7 +181,7 @@ impl BlindSpot {
         matches!(self, Self::SharedProcesses { .. } | Self::ForeignConnection { .. })
     }
 
-    /// Whether both are the same limit, with other numbers.
+    /// Whether both report the same kind of limitation. Numbers and processes may differ.
     pub fn is_same_limit(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Limit { what, .. }, Self::Limit { what: other_what, .. }) => what == other_what,
@@ -213,7 +213,8 @@ impl BlindSpot {
     }
 }
 
-/// Remedy for missing capabilities. Without any, the process may be in a user namespace, whose capabilities do not count outside.
+/// Remedy for missing capabilities, as a line to copy. `None` if there is none. If none is missing, this process may be in a user
+/// namespace, whose capabilities do not count outside.
 fn capability_remedy(missing: &[Capability]) -> Option<String> {
     if missing.is_empty() {
         let is_in_user_namespace = Permissions::current().is_in_user_namespace();

@@ -167,7 +167,7 @@ impl StatedRole {
 }
 
 impl Candidate {
-    /// The candidate as far as its command, status and mapped files show it.
+    /// The candidate as far as its command, status and mapped files show it. The caller adds what other files show.
     fn from_process(
         process: &ProcDir,
         stat: &ProcessStat,

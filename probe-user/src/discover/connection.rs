@@ -62,6 +62,7 @@ struct TcpListeners {
 }
 
 impl TcpListeners {
+    /// Adds the address of a listener. An unspecified one, such as 0.0.0.0, stands for every address of the machine.
     fn add_listener(&mut self, address: SocketAddr) {
         self.addresses.insert(address);
         if address.ip().is_unspecified() {
@@ -75,7 +76,7 @@ impl TcpListeners {
     }
 }
 
-/// TCP connections with both ends in this table of one network namespace, of which one end was accepted by a listener.
+/// Finds the TCP connections in this table of one network namespace. Both ends must be listed, and one must belong to a listener.
 pub(crate) fn pair_tcp_sockets(sockets: &[TcpSocket]) -> Vec<SocketConnection> {
     let mut inode_by_ends: HashMap<(SocketAddr, SocketAddr), u64> = HashMap::new();
     let mut listeners = TcpListeners::default();

@@ -33,6 +33,8 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 const DATAGRAM_BYTES: usize = 64 * 1024;
 /// Buffer size for a reply about one socket, whose description is far shorter.
 const ONE_REPLY_BYTES: usize = 1024;
+/// Inode in a request for all Unix sockets.
+const ANY_INODE: u32 = 0;
 /// Matches a socket whatever its cookie (`INET_DIAG_NOCOOKIE`).
 const NO_COOKIE: [u8; 8] = [0xff; 8];
 /// States after the peer's FIN, which takes a sequence number but is no byte to read.
@@ -96,7 +98,7 @@ pub(crate) struct DiagSocket {
 }
 
 impl DiagSocket {
-    /// Opens one in the current network namespace. Needs no privilege.
+    /// Opens a netlink socket in the current network namespace. Needs no privilege.
     pub(crate) fn open_here() -> Result<Self, DiagError> {
         let netlink = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(SOCK_DIAG))
             .map_err(DiagError::Socket)?;
@@ -104,14 +106,16 @@ impl DiagSocket {
         Ok(Self { netlink })
     }
 
-    /// Opens one in the network namespace of `process`. Needs `CAP_SYS_ADMIN` over that namespace if it is not the current one.
+    /// Opens a netlink socket in the network namespace of `process`. Needs `CAP_SYS_ADMIN` over that namespace if it is not the current
+    /// one.
     pub(crate) fn open_for(process: &ProcDir) -> Result<Self, DiagError> {
         let own_namespace = std::fs::metadata("/proc/self/ns/net").map(|file| file.ino()).ok();
         let namespace = process.network_namespace().map_err(DiagError::Enter)?;
         if own_namespace == Some(namespace) { Self::open_here() } else { Self::open_in_namespace(process) }
     }
 
-    /// Opens a socket that answers for the network namespace of the process.
+    /// Opens a socket that answers for the network namespace of the process. The helper process opens it where one runs, because only the
+    /// helper may enter namespaces.
     fn open_in_namespace(process: &ProcDir) -> Result<Self, DiagError> {
         if let Some(helper) = helper::connected_helper() {
             return match helper.open_diag_socket(process.pid) {
@@ -139,7 +143,7 @@ impl DiagSocket {
     /// Lists listening and connected stream sockets, at most `limit`.
     pub(crate) fn list_unix_sockets(&self, limit: usize) -> Result<Listing<UnixSocket>, DiagError> {
         let states = StateFlags::ESTABLISHED | StateFlags::LISTEN;
-        let request = unix_request(0, states, ShowFlags::NAME | ShowFlags::PEER);
+        let request = unix_request(ANY_INODE, states, ShowFlags::NAME | ShowFlags::PEER);
         self.dump_sockets(request, limit, parse_unix_socket, DiagError::Refused)
     }
 
@@ -183,15 +187,15 @@ impl DiagSocket {
     /// Tests whether the kernel reports Unix sockets. A query for one socket cannot show that, because `ENOENT` also means that the
     /// kernel's module is missing. The test is a dump of the sockets in no state, which is empty.
     pub(crate) fn check_unix_support(&self) -> Result<(), DiagError> {
-        let nothing = unix_request(0, StateFlags::empty(), ShowFlags::empty());
-        self.query_kernel(nothing, NLM_F_DUMP, DiagError::Refused, &mut [0; ONE_REPLY_BYTES])?;
+        let no_sockets = unix_request(ANY_INODE, StateFlags::empty(), ShowFlags::empty());
+        self.query_kernel(no_sockets, NLM_F_DUMP, DiagError::Refused, &mut [0; ONE_REPLY_BYTES])?;
         Ok(())
     }
 
     /// Tests whether the kernel reports TCP sockets, by a dump of those in no state.
     pub(crate) fn check_tcp_support(&self) -> Result<(), DiagError> {
-        let nothing = tcp_request(AF_INET, SocketId::new_v4(), inet::StateFlags::empty());
-        self.query_kernel(nothing, NLM_F_DUMP, DiagError::NoTcp, &mut [0; ONE_REPLY_BYTES])?;
+        let no_sockets = tcp_request(AF_INET, SocketId::new_v4(), inet::StateFlags::empty());
+        self.query_kernel(no_sockets, NLM_F_DUMP, DiagError::NoTcp, &mut [0; ONE_REPLY_BYTES])?;
         Ok(())
     }
 
@@ -216,10 +220,12 @@ impl DiagSocket {
             cookie: NO_COOKIE,
         };
         let family = if local.is_ipv4() { AF_INET } else { AF_INET6 };
-        self.query_depth(tcp_request(family, socket, inet::StateFlags::empty()), inode, DiagError::NoTcp)
+        // Only a dump selects sockets by their state.
+        let request = tcp_request(family, socket, inet::StateFlags::empty());
+        self.query_depth(request, inode, DiagError::NoTcp)
     }
 
-    /// Asks for the queues of one socket. `None` if it does not exist any more.
+    /// Asks for the queues of one socket. `None` if it does not exist any more. `refused` makes the error of a refused request.
     fn query_depth(
         &self,
         request: SockDiagMessage,
@@ -227,7 +233,8 @@ impl DiagSocket {
         refused: fn(Errno) -> DiagError,
     ) -> Result<Option<QueueDepth>, DiagError> {
         let mut buffer = [0; ONE_REPLY_BYTES];
-        let body = match self.query_kernel(request, 0, refused, &mut buffer) {
+        let no_flags = 0;
+        let body = match self.query_kernel(request, no_flags, refused, &mut buffer) {
             Ok(body) => body,
             // Without its module, the kernel answers the same: see `check_unix_support`.
             Err(error) if error == refused(Errno::NOENT) => return Ok(None),
@@ -241,7 +248,8 @@ impl DiagSocket {
         Ok(Some(queues.depth))
     }
 
-    /// Sends a request with a reply of one datagram. Returns the description of a socket in it; `None` if it has none.
+    /// Sends a request with a reply of one datagram. Returns the description of a socket in the reply; `None` if the reply has none.
+    /// `refused` makes the error of a refused request.
     fn query_kernel<'b>(
         &self,
         request: SockDiagMessage,
@@ -264,8 +272,9 @@ impl DiagSocket {
         message.finalize();
         let mut bytes = vec![0; message.buffer_len()];
         message.serialize(&mut bytes);
-        // The kernel has the port 0, and no multicast group is addressed.
-        let kernel = SocketAddrNetlink::new(0, 0);
+        let kernel_port = 0;
+        let no_multicast_group = 0;
+        let kernel = SocketAddrNetlink::new(kernel_port, no_multicast_group);
         sendto(&self.netlink, &bytes, SendFlags::empty(), &kernel).map_err(DiagError::Socket)?;
         Ok(())
     }
@@ -283,7 +292,7 @@ fn unix_request(inode: u32, state_flags: StateFlags, show_flags: ShowFlags) -> S
     SockDiagMessage::UnixRequest(UnixRequest { state_flags, inode, show_flags, cookie: NO_COOKIE })
 }
 
-/// Request for the TCP socket `socket_id`. In a dump, it has no addresses and the sockets in these states are meant.
+/// Request for the TCP socket `socket_id`, or for a dump of all sockets in these states. In a dump, `socket_id` has no addresses.
 fn tcp_request(family: u8, socket_id: SocketId, states: inet::StateFlags) -> SockDiagMessage {
     SockDiagMessage::InetRequest(InetRequest {
         family,
@@ -311,7 +320,7 @@ impl<'a> DiagReply<'a> {
         match message_type {
             SOCK_DIAG_BY_FAMILY => Some(Self::Socket(body)),
             NLMSG_DONE | NLMSG_ERROR => {
-                // Both begin with 0 or a negative error; a dump may end with one.
+                // Both begin with 0 or a negative error number. A dump may end with an error, too.
                 let errno = body.get(..4).and_then(|errno| parse_i32(errno).ok()).unwrap_or(0);
                 if errno < 0 {
                     return Some(Self::Refused(Errno::from_raw_os_error(errno.saturating_neg())));
@@ -323,7 +332,7 @@ impl<'a> DiagReply<'a> {
     }
 }
 
-/// Parses the description of a Unix stream socket. Skips malformed attributes.
+/// Parses the description of a Unix stream socket. `None` if it is neither listening nor connected. Skips malformed attributes.
 fn parse_unix_socket(body: &[u8]) -> Option<UnixSocket> {
     let header = parse_unix_header(body)?;
     if header.kind != SOCK_STREAM {
@@ -369,9 +378,9 @@ impl SocketQueues {
             return Some(Self::new(header.inode, header.state, receive, send));
         }
         let tcp = InetResponseHeader::parse(body).ok()?;
-        // The kernel's length of the queue includes the peer's FIN.
-        let fin = u32::from(PEER_CLOSED.contains(&tcp.state));
-        Some(Self::new(tcp.inode, tcp.state, tcp.recv_queue.saturating_sub(fin), tcp.send_queue))
+        // The kernel counts the peer's FIN as a byte of the queue.
+        let fin_bytes = u32::from(PEER_CLOSED.contains(&tcp.state));
+        Some(Self::new(tcp.inode, tcp.state, tcp.recv_queue.saturating_sub(fin_bytes), tcp.send_queue))
     }
 
     /// Queues as the kernel reports them of a socket in this state.
@@ -402,7 +411,7 @@ fn parse_attributes(body: &[u8]) -> impl Iterator<Item = Nla> {
     attributes.filter_map(|attribute| Nla::parse(&attribute).ok())
 }
 
-/// Parses a datagram as the reply to every request. Returns the number of sockets in it.
+/// Parses a datagram as the reply to every kind of request. Returns the number of sockets in it.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn parse_datagram(datagram: &[u8]) -> usize {
     let mut sockets = 0;

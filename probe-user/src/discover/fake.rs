@@ -62,6 +62,7 @@ impl FakeProcess {
         let StatedRole { role, titled, launcher } = StatedRole::from_argv(&self.argv, None, engines);
         let installed = self.releases.iter().filter_map(|(name, release)| {
             let engine = engines.iter().copied().find(|engine| engine.name() == *name)?;
+            // The origin of the release does not matter here.
             let release = Setting::new((*release).to_owned(), Origin::Sockets);
             Some(PackageRelease { engine, release })
         });
@@ -96,14 +97,14 @@ pub fn discover_engines(
     discover_topology(engines, processes, connected).engines
 }
 
-/// The same, with what the connections do not show.
+/// Topology of these processes: their engines, and what the connections do not show. `connected` is as in [`discover_engines`].
 pub fn discover_topology(engines: Engines, processes: &[FakeProcess], connected: &[(usize, usize, &str)]) -> Topology {
     let candidates: Vec<Candidate> = processes.iter().map(|process| process.to_candidate(engines)).collect();
     // Each socket has a number of its own, which is its descriptor and its inode.
-    let links = (0_u32..).step_by(2).zip(connected).map(|(n, &(from, to, endpoint))| Link {
-        acceptor: OpenSocket { candidate: to, fd: n, inode: n.into() },
+    let links = (0_u32..).step_by(2).zip(connected).map(|(socket_number, &(from, to, endpoint))| Link {
+        acceptor: OpenSocket { candidate: to, fd: socket_number, inode: socket_number.into() },
         endpoint: endpoint.into(),
-        connector: Some(OpenSocket { candidate: from, fd: n + 1, inode: (n + 1).into() }),
+        connector: Some(OpenSocket { candidate: from, fd: socket_number + 1, inode: (socket_number + 1).into() }),
     });
     let links: Vec<Link> = links.collect();
     let candidates: Vec<&Candidate> = candidates.iter().collect();

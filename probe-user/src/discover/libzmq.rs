@@ -16,8 +16,9 @@ pub struct LibZmq {
     pub release: Option<Version>,
 }
 
-/// Selects the mapped files that contain libzmq by their names: a separate library (`libzmq-2f02442c.so.5.2.5` from pyzmq wheels, a
-/// distribution's `libzmq.so.5.2.5`), which extension modules only call, or else modules that may link it statically (`_zmq.abi3.so`).
+/// Selects the mapped files that contain libzmq, by their names. Separate libraries (`libzmq-2f02442c.so.5.2.5` from pyzmq wheels, a
+/// distribution's `libzmq.so.5.2.5`) come first, because extension modules then only call them. Without a separate library, these are the
+/// modules that may link it statically (`_zmq.abi3.so`).
 pub(crate) fn mapped_libzmq(files: &[MappedFile]) -> Vec<&MappedFile> {
     let mut libraries: Vec<&MappedFile> = files.iter().filter(|file| is_libzmq_name(file.name())).collect();
     let has_separate_library = libraries.iter().any(|file| file.name().starts_with(b"libzmq"));
@@ -39,7 +40,8 @@ impl LibZmq {
     }
 }
 
-/// Release for the ABI version in a file name: libzmq 4.2.x is 5.1.x, and 4.3.x is 5.2.x (see its `configure.ac`).
+/// Release of libzmq, from the ABI version in a file name. `None` if the name has no known one. Release 4.2.x has ABI version 5.1.x, and
+/// 4.3.x has 5.2.x (see its `configure.ac`).
 fn release_in_file_name(name: &str) -> Option<Version> {
     let (_, abi) = name.split_once(".so.")?;
     let has_patch_level = abi.matches('.').count() == 2;

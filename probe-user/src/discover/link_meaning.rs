@@ -15,7 +15,7 @@ pub(crate) fn remove_client_links(links: &[Link], stated: &[Option<RoleWithSourc
         engine_transports.entry(link.acceptor.candidate).or_default().insert(transport_of(&link.endpoint));
     }
     let mut engine_links = links.to_vec();
-    // Where the engine's own transport is not known, no link can be told apart.
+    // Where the engine's own transport is not known, links of clients cannot be distinguished, and all stay.
     engine_links.retain(|link| match engine_transports.get(&link.acceptor.candidate) {
         Some(transports) => transports.contains(&transport_of(&link.endpoint)),
         None => true,
@@ -44,6 +44,7 @@ impl InterpretedLinks {
             endpoint: link.endpoint.as_str(),
         });
         let wires: Vec<Wire<'_>> = wires.collect();
+        // A link stays without a reading if no engine knows its roles.
         let mut readings = vec![None; links.len()];
         for engine in engines {
             for (reading, found) in readings.iter_mut().zip(engine.hops(&wires, roles)) {
@@ -59,7 +60,7 @@ impl InterpretedLinks {
         self.links.iter().zip(&self.readings).filter_map(|(link, reading)| Some((link, (*reading)?)))
     }
 
-    /// All links except these.
+    /// All links except the `removed` ones.
     pub(crate) fn links_without(self, removed: &BTreeSet<Link>) -> Vec<Link> {
         let mut links = self.links;
         links.retain(|link| !removed.contains(link));

@@ -49,7 +49,7 @@ pub(crate) struct FoundLinks {
 }
 
 impl FoundLinks {
-    /// Records a limit that was reached.
+    /// Records that a limit was reached. It is recorded once, however often it is reached.
     fn record_limit(&mut self, what: &'static str, limit: usize) {
         let reached = BlindSpot::Limit { what, limit };
         if !self.blind_spots.contains(&reached) {
@@ -75,6 +75,7 @@ pub(crate) fn find_links(
     let has_hidden_sockets = found.refused.contains_key(&ProcPart::Descriptors);
     diag_sockets.retain(|namespace, _| namespaces.contains_key(namespace));
     for (namespace, members) in &namespaces {
+        // Every process of the namespace shows the same tables.
         let process = processes[members[0]];
         let mut connections = find_tcp_connections(process, &mut found);
         match find_unix_connections(*namespace, process, diag_sockets, &mut found) {
@@ -116,7 +117,7 @@ impl HeldSockets {
     }
 }
 
-/// Collects the sockets of the candidates, and records those that could not be read.
+/// Collects the sockets of the candidates. Records in `found` the processes whose sockets could not be read.
 fn collect_sockets(candidates: &[&Candidate], all_sockets: &[ProcessSockets], found: &mut FoundLinks) -> HeldSockets {
     let mut held = HeldSockets::default();
     for (index, (candidate, sockets)) in candidates.iter().zip(all_sockets).enumerate() {
@@ -142,8 +143,8 @@ fn collect_sockets(candidates: &[&Candidate], all_sockets: &[ProcessSockets], fo
     held
 }
 
-/// Resolves the ends of a connection. `None` if it does not belong to an engine. `has_hidden_sockets`: the descriptors of some candidate
-/// are unreadable, so an end without a known holder may belong to it.
+/// Finds the candidates at the ends of a connection. `None` if the connection does not belong to an engine. `has_hidden_sockets`: some
+/// candidate's descriptors are unreadable, so an end without a known holder may belong to that candidate.
 fn resolve_ends(
     connection: SocketConnection,
     holders: &HashMap<u64, OpenSocket>,
@@ -190,7 +191,7 @@ fn find_accepted_unix_connections(process: &ProcDir) -> Vec<SocketConnection> {
     connection::accepted_unix_sockets(&net::parse_unix_table(&text, MAX_SOCKETS).items)
 }
 
-/// Finds the TCP connections of the process's network namespace.
+/// Finds the TCP connections of the process's network namespace. Records in `found` if there are more than can be read.
 fn find_tcp_connections(process: &ProcDir, found: &mut FoundLinks) -> Vec<SocketConnection> {
     let mut sockets: Vec<TcpSocket> = Vec::new();
     for table in net::read_tcp_tables(process, MAX_SOCKETS) {

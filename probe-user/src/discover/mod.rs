@@ -98,7 +98,8 @@ fn proc_error_remedy(error: ReadError) -> &'static str {
     }
 }
 
-/// Says which processes outside have the pid that the user named inside of their container.
+/// End of the message that no process has the named pid. `outside` are the pids here of processes that have the named pid inside their
+/// container.
 fn outside_pids_hint(outside: &[u32]) -> String {
     match outside {
         [] => String::from("; use a pid as shown by ps here"),

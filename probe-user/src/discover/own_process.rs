@@ -18,7 +18,7 @@ pub(crate) struct OwnProcess {
 }
 
 impl OwnProcess {
-    /// Reads the limits of this process's view of others.
+    /// Reads what limits the view that this process has of others.
     pub(crate) fn read() -> Self {
         let link = std::fs::read_link("/proc/self").ok();
         let pid = link.and_then(|link| link.to_str()?.parse().ok());
@@ -36,6 +36,7 @@ impl OwnProcess {
     pub(crate) fn blind_spots(&self, unexamined: usize, has_engine: bool) -> Vec<BlindSpot> {
         let missing = ProcPart::Maps.missing_capabilities(self.permissions);
         let mut blind = Vec::new();
+        // Hidden processes are listed to a process that may trace them.
         if self.hides_pids && !missing.is_empty() {
             blind.push(BlindSpot::HiddenPids);
         }
@@ -49,7 +50,7 @@ impl OwnProcess {
     }
 }
 
-/// Whether `/proc` shows other users' processes only to who may trace them.
+/// Whether `/proc` shows other users' processes only to processes that may trace them.
 pub fn hides_processes() -> bool {
     kernel::read_text("/proc/self/mountinfo").is_ok_and(|mounts| mount_hides_pids(&mounts))
 }

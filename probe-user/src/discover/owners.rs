@@ -15,6 +15,7 @@ pub(crate) struct Owners {
 }
 
 impl Owners {
+    /// Finds the owner of each process.
     pub(crate) fn find(nodes: &[Node], roles: &[Option<RoleWithSource>]) -> Self {
         Self { by_process: (0..nodes.len()).map(|node| outermost_main_process(node, nodes, roles)).collect() }
     }
@@ -25,6 +26,7 @@ impl Owners {
         let engine_owners = self.owners_of_engines(links);
         let mut between_engines = BTreeSet::new();
         for (link, reading) in links.hops() {
+            // A link with output, or one that stated roles prove, belongs to one engine.
             if reading.carries == Carries::Output || reading.confidence != Confidence::Inferred {
                 continue;
             }
@@ -38,14 +40,15 @@ impl Owners {
         between_engines
     }
 
-    /// Owners of both ends of a link; `None` if one is unknown.
+    /// Owners of both ends of a link, which are the main processes that started them. `None` if one is unknown.
     fn owners_of_ends(&self, link: &Link) -> Option<LinkOwners> {
         let connecting = self.by_process[link.connector?.candidate]?;
         let accepting = self.by_process[link.acceptor.candidate]?;
         Some(LinkOwners { connecting, accepting })
     }
 
-    /// Reports the processes that are connected to another engine than their owner's. A process is reported once for each such engine.
+    /// Reports the processes that are connected to an engine that another main process owns. A process is reported once for each such
+    /// engine.
     pub(crate) fn report_foreign_connections(
         &self,
         between_engines: &BTreeSet<Link>,
@@ -68,15 +71,15 @@ impl Owners {
         foreign
     }
 
-    /// Reports the processes that exchange messages with several engines, which therefore form one group. A process that sends and receives
-    /// no tokens may serve several, as vLLM's coordinator does.
+    /// Reports the processes that exchange messages with several engines, and so join these engines to one group. Main processes and
+    /// control processes, such as vLLM's coordinator, are not reported.
     pub(crate) fn report_shared_processes(
         &self,
         links: &InterpretedLinks,
         roles: &[Option<RoleWithSource>],
         candidates: &[&Candidate],
     ) -> impl Iterator<Item = BlindSpot> {
-        // Processes that connect the same engines are one line.
+        // Processes that connect the same engines are reported together.
         let mut pids_by_mains: BTreeMap<Vec<u32>, Vec<u32>> = BTreeMap::new();
         for (process, engines) in self.engines_by_process(links, roles) {
             let is_main = roles[process].is_some_and(|(role, _)| role.is_main());
@@ -138,7 +141,7 @@ fn has_control_role(role: Option<RoleWithSource>) -> bool {
     role.is_some_and(|(role, _)| role.function() == Function::Control)
 }
 
-/// The outermost main process among a process and those that started it.
+/// The outermost main process among a process and those that started it. `None` if none of them is a main process.
 fn outermost_main_process(process: usize, nodes: &[Node], roles: &[Option<RoleWithSource>]) -> Option<usize> {
     let mut outermost = None;
     let mut next_process = Some(process);

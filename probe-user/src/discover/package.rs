@@ -41,7 +41,8 @@ impl PythonInterpreter<'_> {
         Some(self.cwd?.join(path))
     }
 
-    /// Directories in which the interpreter may be installed: the virtual environment, and those of `argv[0]` and of the program.
+    /// Directories in which the interpreter may be installed: the virtual environment, and those that contain `argv[0]` and the executed
+    /// program.
     fn prefixes(&self) -> impl Iterator<Item = PathBuf> {
         let mut prefixes = Vec::new();
         prefixes.extend(self.virtual_env.map(PathBuf::from));
@@ -62,7 +63,8 @@ fn prefix_of_program(program: &Path) -> Option<PathBuf> {
     program.parent()?.parent().map(Path::to_owned)
 }
 
-/// Import directories in Python's order: script or working directory, `PYTHONPATH`, the environment.
+/// Import directories in Python's order: script or working directory, `PYTHONPATH`, package directories. The last are those that contain
+/// mapped modules, and those where the interpreter may be installed.
 pub(crate) fn import_path(interpreter: PythonInterpreter<'_>) -> Vec<PathBuf> {
     let mut dirs = Vec::new();
     match interpreter.script {
@@ -145,7 +147,8 @@ fn release_in_metadata(root: &ProcessRoot<'_>, dir: &Path, names: &[&str], packa
     Some(Setting::new(version, Origin::File(file)))
 }
 
-/// Release of a source tree on the path that was never installed, from the first of its `files` that assigns one.
+/// Release of a package that is imported from its source tree without being installed. It is in the first of `files` that assigns a
+/// version. `None` if none does.
 fn release_in_source(root: &ProcessRoot<'_>, dir: &Path, names: &[&str], files: &[&str]) -> Option<Setting<String>> {
     for file in files {
         let folder = file.split('/').next()?;
@@ -177,7 +180,7 @@ impl<'n> DistInfo<'n> {
     }
 }
 
-/// The `Version` header of `METADATA`. The text after the headers is ignored.
+/// Value of the `Version` header of `METADATA`. `None` if there is none, or if it is too long. The text after the headers is ignored.
 fn parse_version_header(metadata: &[u8]) -> Option<String> {
     // An empty line ends the headers.
     let mut headers = metadata.split(|&byte| byte == b'\n').take_while(|line| !line.trim_ascii().is_empty());
@@ -189,7 +192,7 @@ fn parse_version_header(metadata: &[u8]) -> Option<String> {
     Some(version.to_owned())
 }
 
-/// Parses `__version__ = "0.5.9"` or `__version__ = version = '0.5.9'`.
+/// Parses `__version__ = "0.5.9"` or `__version__ = version = '0.5.9'`. `None` if no line assigns a literal version.
 fn parse_version_assignment(source: &str) -> Option<String> {
     let line = source.lines().find(|line| line.starts_with("__version__") && line.contains(['"', '\'']))?;
     let value = line.rsplit('=').next()?.trim().trim_matches(['"', '\'']);

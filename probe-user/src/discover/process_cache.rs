@@ -73,7 +73,7 @@ impl CandidateCounts {
     /// number is unlimited.
     fn for_descriptor_limit(descriptor_limit: Option<u64>) -> Self {
         let descriptors = descriptor_limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
-        // Each candidate holds one descriptor.
+        // Each candidate holds one descriptor, so both kinds together hold at most three quarters of them.
         Self { unnamed: MAX_UNNAMED.min(descriptors / 4), stated: MAX_STATED.min(descriptors / 2) }
     }
 }
@@ -132,13 +132,14 @@ impl ProcessCache {
             let Some(parent) = self.processes.get_mut(&pid) else { continue };
             parent.note_parenthood();
             if parent.is_due_as_parent() {
-                self.examine_again(pid, by_hand, true);
+                let is_parent = true;
+                self.examine_again(pid, by_hand, is_parent);
             }
         }
         previous_state != self.reported_state()
     }
 
-    /// Removes the processes that are not listed. Those that have exited leave room for others.
+    /// Removes the processes that are not listed, and counts the remaining candidates again.
     fn forget_others(&mut self, listed: &HashSet<u32>) {
         self.processes.retain(|pid, _| listed.contains(pid));
         self.kept_counts = CandidateCounts::default();
@@ -221,6 +222,7 @@ impl ProcessCache {
             Examination::Candidate(candidate, _) => candidate.stated.is_some() && candidate.libzmq.is_some(),
             _ => stat.is_kernel_thread,
         };
+        // The older a process is, the less often it is examined again.
         let is_other_program = matches!(state, Examination::Other) && !stat.comm.starts_with("python");
         let min_interval = if is_other_program { MIN_INTERVAL_OF_OTHER_PROGRAMS } else { EXAMINATION_INTERVAL.min };
         let examine_after = (process_age(stat.start_time) / AGE_DIVISOR).clamp(min_interval, EXAMINATION_INTERVAL.max);
@@ -242,7 +244,7 @@ impl ProcessCache {
         stated.map(|(candidate, _)| candidate.parent).collect()
     }
 
-    /// The properties of candidates whose changes are reported.
+    /// The properties of candidates whose changes are reported: the stated role, whether libzmq is known, and the inner server.
     fn comparable_candidates(&self) -> BTreeMap<ProcessId, impl PartialEq + use<>> {
         let candidates = self.candidates_in_any_order().map(|(candidate, _)| candidate);
         candidates
@@ -330,8 +332,8 @@ impl ProcessCache {
 }
 
 impl CachedProcess {
-    /// Checks whether the id still belongs to this process, and whether the process was examined recently enough. Sets `checked_at` when it
-    /// has read the process.
+    /// Returns whether the last examination is still valid. The id must belong to the same process and program, and the next examination
+    /// must not be due. Sets `checked_at` when it has read the process.
     fn check_is_current(&mut self, pid: u32) -> Result<bool, ReadError> {
         if self.examine_after.is_some_and(|after| self.examined_at.elapsed() >= after) {
             return Ok(false);

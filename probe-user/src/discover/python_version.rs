@@ -4,7 +4,7 @@ use adapter::discover::{Origin, PythonVersion, Setting};
 
 use crate::proc::maps::MappedFile;
 
-/// Version of the interpreter of a process with these mapped files.
+/// Version of the interpreter of a process with these mapped files. `None` if no path contains it.
 pub(crate) fn find_python_version(files: &[MappedFile]) -> Option<Setting<PythonVersion>> {
     files.iter().find_map(|file| {
         let version = PythonVersion::in_path(file.path.to_str()?)?;

@@ -24,7 +24,7 @@ pub struct Route<'a> {
 }
 
 impl Route<'_> {
-    /// Whether a connection belongs to this hop.
+    /// Whether a connection belongs to this route: it has the same roles at its ends, the same endpoint, and the same receiver.
     fn has_ends_of(&self, hop: &HopSeen) -> bool {
         // A hop has at least one lane, and all lanes lead to the same receiver.
         let receiver_pid = self.lanes[0].to.map(|end| end.pid);
@@ -52,7 +52,7 @@ impl Engine {
         routes
     }
 
-    /// Index of a process among those of its role, by pid. `None` if there is only one.
+    /// Index of a process among those of its role, in the order of their pids. `None` if the role has only one process.
     fn index_among_role(&self, role: Role, pid: u32) -> Option<u16> {
         let mut pids: Vec<u32> = self.with_role(role).map(|process| process.id.pid).collect();
         if pids.len() <= 1 {

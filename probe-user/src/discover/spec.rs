@@ -12,7 +12,8 @@ pub struct RoleSpec {
 }
 
 impl RoleSpec {
-    /// Parses an argument. Roles have the names that `engines` give them, and underscores are accepted for dashes.
+    /// Parses an argument such as `4711` or `4711=scheduler`. Roles have the names that `engines` give them, and underscores are accepted
+    /// for dashes.
     pub fn parse(text: &str, engines: Engines) -> Result<Self, String> {
         let (pid_text, role_word) = match text.split_once('=') {
             Some((pid, role)) => (pid, Some(role)),

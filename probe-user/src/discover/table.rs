@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use adapter::discover::{Carries, Confidence, End, HopSeen};
+use adapter::discover::{Carries, Confidence, Disaggregation, End, HopSeen};
 
 use super::topology::{Engine, Process, Topology};
 
@@ -88,7 +88,8 @@ fn engine_headline(engine: &Engine) -> String {
         parts.push("no detokenizer in the path".to_owned());
     }
     if let Some(side) = &settings.disaggregation {
-        parts.push(format!("{} server: sends {}", side.value.word, side.value.sends));
+        let Disaggregation { word: side_name, sends } = side.value;
+        parts.push(format!("{side_name} server: sends {sends}"));
     }
     parts.join(", ")
 }
@@ -100,6 +101,7 @@ fn unknown_cell() -> String {
 
 /// Cells of a process in the table.
 fn process_row(process: &Process) -> [String; 6] {
+    // A question mark stands for a libzmq of unknown release.
     let libzmq = match &process.libzmq {
         Some(libzmq) => libzmq.release.map_or_else(|| "?".to_owned(), |release| release.to_string()),
         None => unknown_cell(),

@@ -38,7 +38,7 @@ pub fn model_name(engine: &Engine) -> Option<String> {
     model.trim_end_matches('/').rsplit('/').next().map(str::to_owned)
 }
 
-/// Content of the engine's `tokenizer.json`. An error says why it cannot be had.
+/// Reads the engine's `tokenizer.json`. The error says why it cannot be found or read.
 pub fn read_tokenizer(engine: &Engine) -> Result<Vec<u8>, String> {
     engine.kind.ok_or("the engine is not known")?;
     let found = find_in_commands(engine, |kind, argv| kind.tokenizer(argv).map(str::to_owned));
@@ -69,8 +69,9 @@ fn read_named_tokenizer(process: &ProcDir, name: &str) -> Result<Vec<u8>, String
     root.read(&cached, MAX_TOKENIZER_BYTES).map_err(|error| format!("{}: {error}", cached.display()))
 }
 
-/// Cache of the Hub, as its client library finds it.
+/// Folder of the Hub's cache, chosen by the environment as its client library does. Without a variable, it is the one of root.
 fn hub_cache(variables: &[String]) -> PathBuf {
+    // Each variable with the path of the cache inside the folder that it names. The first variable that is set decides.
     const FOLDER_BY_VARIABLE: [(&str, &str); 5] = [
         ("HF_HUB_CACHE", ""),
         ("HUGGINGFACE_HUB_CACHE", ""),

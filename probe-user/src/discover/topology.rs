@@ -200,7 +200,7 @@ impl Topology {
         Err(PickError::Unconnected(choice.len()))
     }
 
-    /// Why no engine can be chosen: the user named a process of another program, or there is no engine.
+    /// Error that says why no engine can be chosen: the user named a process of another program, or there is no engine.
     fn why_no_choice(&self, named: &[RoleSpec]) -> PickError {
         if let Some(named) = named.first()
             && let Some(main) = self.engines.first().and_then(Engine::main_process)
@@ -245,8 +245,8 @@ impl Topology {
     }
 }
 
-/// Whether the user described these groups of processes as one engine: each named process has a stated role, at most one group has
-/// connections, and no second group has the main process and the source of an engine.
+/// Whether the user described these groups of processes as one engine. Each named process must have a stated role, and at most one group
+/// may have connections. Groups that contain two main processes and also two sources of output are several engines.
 fn are_described_as_one(engines: &[&Engine], named: &[RoleSpec]) -> bool {
     let have_roles = named.iter().all(|spec| spec.role.is_some());
     let connected = engines.iter().filter(|engine| !engine.hops.is_empty()).count();
@@ -260,7 +260,8 @@ fn count_with_role(engines: &[&Engine], is_wanted: fn(Role) -> bool) -> usize {
     engines.iter().filter(|engine| engine.processes.iter().any(|process| is_wanted(process.role))).count()
 }
 
-/// Whether these groups of processes are engines of their own, and not parts of one whose connections are not visible.
+/// Whether these groups of processes are engines of their own, and not parts of one whose connections are not visible. That is so if all
+/// are confirmed, or if more than one has a main process.
 fn are_separate(engines: &[&Engine]) -> bool {
     let with_main_process =
         engines.iter().filter(|engine| engine.processes.iter().any(|process| process.role.is_main()));

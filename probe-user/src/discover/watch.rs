@@ -46,7 +46,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Scans once; [`Self::topology`] then has the result.
+    /// Scans once. [`Self::topology`] then has the result. Fails if a process that the user named does not exist.
     pub fn new(options: DiscoverOptions) -> Result<Self, DiscoverError> {
         let mut watcher = Self {
             own: OwnProcess::read(),
@@ -111,7 +111,7 @@ impl Watcher {
         let mut owners = Vec::new();
         for (candidate, process) in self.cache.candidates() {
             let mut found = process.list_sockets(MAX_DESCRIPTORS);
-            // The last known ones, so that an engine does not seem to lose its connections.
+            // Without the opener, the last known sockets are kept, so that an engine does not seem to lose its connections.
             if found == Err(ReadError::OpenerEnded)
                 && let Some(index) = self.socket_owners.iter().position(|id| *id == candidate.id)
             {
@@ -180,8 +180,8 @@ impl Watcher {
         Topology { engines, frontends: self.cache.frontends(), blind_spots, roles: role_names }
     }
 
-    /// What is unknown about a candidate. With a role, that is a libzmq that could not be read. Without one, it is the role, if the user
-    /// named the process.
+    /// What is unknown about a candidate. If it has a role, that is a libzmq that could not be read. If it has none, that is its role, but
+    /// only for a process that the user named. `None` if nothing is to be reported.
     fn blind_spot_of_candidate(&self, candidate: &Candidate, has_role: bool, role_names: &str) -> Option<BlindSpot> {
         let pid = candidate.id.pid;
         if has_role {

@@ -38,7 +38,7 @@ pub struct ConnectionTracker {
 }
 
 impl ConnectionTracker {
-    /// What the next record of the connection shows, in order.
+    /// Interprets the next record of the connection as up to three steps, in their order.
     pub fn interpret_record<'a>(&mut self, record: &Record<'a>) -> impl Iterator<Item = ConnectionStep<'a>> + use<'a> {
         let steps = match record.kind {
             Kind::TlsClosed => {
@@ -50,10 +50,10 @@ impl ConnectionTracker {
         steps.into_iter().flatten()
     }
 
-    /// Interprets a change of the connection's TCP state.
+    /// Interprets a change of the connection's TCP state. `None` if the connection was neither opened nor closed by it.
     fn interpret_state_change<'a>(&mut self, record: &Record<'a>) -> Option<ConnectionStep<'a>> {
         let head = &record.head;
-        // The kernel has given the address of the earlier socket to a new one.
+        // A new connection: the kernel has reused the address of the earlier socket.
         if head.state == ESTABLISHED {
             *self = Self::default();
             return Some(ConnectionStep::Opened);
@@ -68,8 +68,8 @@ impl ConnectionTracker {
         Some(ConnectionStep::Closed { end, unacknowledged: Some(head.unacknowledged.into()) })
     }
 
-    /// Interprets the record of a write or a read. Its steps come in this order: the socket did not accept all, bytes before these were
-    /// missed, and these bytes.
+    /// Interprets the record of a write or a read. Its steps are, in this order: the socket did not accept all bytes, earlier bytes were
+    /// missed, and the bytes of this record.
     fn interpret_bytes<'a>(&mut self, record: &Record<'a>) -> [Option<ConnectionStep<'a>>; 3] {
         let head = &record.head;
         // A negative number is an error: the socket accepted nothing.

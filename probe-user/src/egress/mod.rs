@@ -44,7 +44,7 @@ pub struct ListeningSockets {
 }
 
 impl ListeningSockets {
-    /// The TCP ports that `pid` listens on.
+    /// Finds the TCP ports that `pid` listens on. Lists the sockets of a network namespace at the first call for it.
     pub fn ports_of(&mut self, pid: u32) -> Result<ListeningPorts, ReadError> {
         let process = ProcDir::open(pid)?;
         let own_sockets = process.list_sockets(MAX_SOCKETS)?.items;
@@ -63,7 +63,8 @@ impl ListeningSockets {
 /// The listening sockets in the process's network namespace.
 fn list_listening_sockets(process: &ProcDir) -> Vec<TcpListenerSocket> {
     let listed = DiagSocket::open_for(process).and_then(|diag| diag.list_tcp_listeners(MAX_SOCKETS));
-    // A kernel without `tcp_diag` has its tables, which it builds from all connections: a millisecond on a machine with much memory.
+    // Without `tcp_diag`, the tables in `/proc` are read. They list all connections, which takes a millisecond on a machine with much
+    // memory.
     listed.unwrap_or_else(|_| {
         // Kernels without IPv6 lack the second table.
         let sockets = read_tcp_tables(process, MAX_SOCKETS).flatten().flat_map(|table| table.items);

@@ -60,7 +60,8 @@ impl SystemCall {
         Errno::from_io_error(&std::io::Error::last_os_error())
     }
 
-    /// Tries the system call. Returns the error with which it was refused before the kernel checked its arguments; `None` if it was not.
+    /// Tries the system call without an effect. Returns the error number of a refusal, which comes before any check of the arguments.
+    /// `None` if the call is permitted.
     pub fn probe_refusal(self) -> Option<i32> {
         match self.try_without_effect()? {
             refused @ (Errno::PERM | Errno::ACCESS | Errno::NOSYS) => Some(refused.raw_os_error()),

@@ -47,7 +47,7 @@ pub fn clock_offset_ns() -> Option<i64> {
     parse_monotonic_offset_ns(&kernel::read_text("/proc/self/timens_offsets").ok()?)
 }
 
-/// Offset of `CLOCK_MONOTONIC` in `/proc/PID/timens_offsets`, in nanoseconds.
+/// Offset of `CLOCK_MONOTONIC`, in nanoseconds, from the content of `/proc/PID/timens_offsets`. `None` if it is malformed.
 fn parse_monotonic_offset_ns(offsets: &str) -> Option<i64> {
     let line = offsets.lines().find_map(|line| line.strip_prefix("monotonic"))?;
     let mut numbers = line.split_ascii_whitespace().map(str::parse::<i64>);

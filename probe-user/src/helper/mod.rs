@@ -37,8 +37,8 @@ pub(crate) struct LoadedRing {
     pub(crate) facts: LoadedFacts,
 }
 
-/// Uses the helper at the other end of `socket` for all probes and sockets from now on. Opens the ring with the observations, which needs
-/// calls that this process may then give up. A second call has no effect.
+/// Uses the helper at the other end of `socket` for all probes and sockets from now on. Also opens the ring with the observations, so that
+/// this process can then give up the system calls for that. A second call keeps the first helper.
 pub fn connect_helper(socket: OwnedFd) -> io::Result<()> {
     // An error means that there is a helper already.
     let _ = HELPER.set(Helper::new(socket)?);
@@ -51,7 +51,7 @@ pub(crate) fn connected_helper() -> Option<&'static Helper> {
 }
 
 impl Helper {
-    /// Starts the service of the process behind the socket. If that fails, the reason is kept in place of the ring.
+    /// Starts the service of the process behind the socket. If that fails, [`Self::take_ring`] returns the reason.
     pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
         let (our_end, helper_end) = channel::message_pair()?;
         let requests = Mutex::new(socket);
@@ -121,7 +121,7 @@ impl Helper {
         exchange_messages(&self.requests, request, file)
     }
 
-    /// Sends a request whose answer comes in pieces, and joins them.
+    /// Sends a request whose answer comes in pieces, and joins the pieces.
     fn request_content(&self, request: &HelperRequest) -> Result<Vec<u8>, Refusal> {
         let socket = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         channel::send_message(socket.as_fd(), &encode_message(request), &[]).map_err(|_| helper_exited())?;
@@ -140,7 +140,7 @@ impl Helper {
             if is_last {
                 return Ok(content);
             }
-            // The helper is trusted no more than its own memory: a broken one must not fill ours.
+            // A limit, so that a broken helper cannot fill the memory of this process.
             if content.len() > MAX_CONTENT_BYTES {
                 return Err(helper_exited());
             }
@@ -181,6 +181,7 @@ fn exchange_messages(
     match decode_message(&buffer[..received.bytes]) {
         Some(HelperReply::Done(facts)) => Ok(HelperAnswer { facts, descriptors: received.descriptors }),
         Some(HelperReply::Refused(refusal)) => Err(refusal),
+        // The connection was closed, or the reply is malformed.
         _ => Err(helper_exited()),
     }
 }

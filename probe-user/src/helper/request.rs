@@ -76,11 +76,11 @@ const MAX_PIECE: usize = 32 << 10;
 /// Maximum size of a message with content.
 pub(crate) const PIECE_BYTES: usize = MAX_PIECE + 64;
 
-/// Splits content into encoded messages of bounded size, of which the last is marked.
+/// Splits content into encoded messages of bounded size. The last one says so.
 pub(crate) fn content_to_pieces(content: &[u8]) -> Vec<Vec<u8>> {
     let mut pieces = Vec::new();
     let mut rest = content;
-    // Empty content is one empty piece.
+    // Empty content becomes one empty piece.
     loop {
         let (piece, after) = rest.split_at(rest.len().min(MAX_PIECE));
         let is_last = after.is_empty();

@@ -13,10 +13,11 @@ pub(crate) type LocatorAnswer = Result<ProbePoints, String>;
 
 /// Encodes an answer. Cuts the reason of a failure to [`MAX_TEXT`] bytes, so that the answer fits into [`ANSWER_BYTES`].
 pub(crate) fn answer_to_bytes(answer: LocatorAnswer) -> Vec<u8> {
-    encode_message(&answer.map_err(|mut why| {
+    let bounded_answer = answer.map_err(|mut why| {
         why.truncate(why.floor_char_boundary(MAX_TEXT));
         why
-    }))
+    });
+    encode_message(&bounded_answer)
 }
 
 #[cfg(test)]

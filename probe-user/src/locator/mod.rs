@@ -83,7 +83,7 @@ pub fn supervise(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -
         let Ok([library, answer_pipe]) = <[OwnedFd; 2]>::try_from(received.descriptors) else {
             continue;
         };
-        // The command ends with the call: it holds an end of the pipe, and the prober waits until all are closed.
+        // The command is dropped at the end of the call, because it holds an end of the pipe, and the prober waits until all are closed.
         let number = u32::from_le_bytes(buffer);
         let mut child = start_analysis(command_for(number), number, &library, answer_pipe)?;
         if ends_in_time(&child, socket)? {
@@ -97,7 +97,8 @@ pub fn supervise(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -
 
 /// Starts the process of a request with this number, which gets the library through its standard input and writes its answer to the pipe.
 fn start_analysis(mut command: Command, number: u32, library: &OwnedFd, answer_pipe: OwnedFd) -> io::Result<Child> {
-    // Not the descriptor itself: the start of a Rust program takes one that only locates a file for closed, and ends without `/dev/null`.
+    // The library's descriptor is not the standard input itself, because it only locates the file. A Rust program takes such a standard
+    // input for closed when it starts, and exits where there is no `/dev/null`.
     let (our_end, child_end) = channel::message_pair()?;
     channel::send_message(our_end.as_fd(), &number.to_le_bytes(), &[library.as_fd()])?;
     command.stdin(child_end).stdout(answer_pipe).stderr(discarded_output()?).spawn()
@@ -109,14 +110,14 @@ pub fn receive_library(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     descriptors.pop().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
-/// Waits until the process ends, for at most [`TIME_LIMIT`] and as long as `socket` is open.
+/// Waits until the process ends, for at most [`TIME_LIMIT`] and as long as `socket` is open. Returns whether the process has ended.
 fn ends_in_time(child: &Child, socket: BorrowedFd<'_>) -> io::Result<bool> {
     let id = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
     let pidfd = pidfd_open(id, PidfdFlags::empty())?;
     Ok(is_readable_in_time(pidfd.as_fd(), socket, Instant::now() + TIME_LIMIT)?)
 }
 
-/// Waits until `file` is readable or closed. False once `deadline` has passed or `peer` is closed.
+/// Waits until `file` is readable or closed, and then returns `true`. Returns `false` once `deadline` has passed or `peer` is closed.
 fn is_readable_in_time(file: BorrowedFd<'_>, peer: BorrowedFd<'_>, deadline: Instant) -> Result<bool, Errno> {
     // Without a requested event, a poll still reports that the peer has closed.
     let mut watched = [PollFd::new(&file, PollFlags::IN), PollFd::new(&peer, PollFlags::empty())];
@@ -145,8 +146,8 @@ impl Locator {
         Self { supervisor: Mutex::new(supervisor), cached: Mutex::default() }
     }
 
-    /// Probe points of a library with this identity, whose descriptor may locate it only, for the [`Sought`] with this number. Waits as
-    /// long as `peer` is open, but not for the analysis of another library if this one is known.
+    /// Finds the probe points of a library for the [`Sought`] with this number, and remembers them. `identity` is that of the file, and
+    /// `library` a descriptor that need only locate it. Waits for the analysis as long as `peer` is open. A known library needs no wait.
     pub(crate) fn find_probe_points(
         &self,
         sought_number: u32,
@@ -194,7 +195,8 @@ fn request_analysis(
     receive_answer(answer_reader, peer)
 }
 
-/// Receives the answer of an analysis that has just begun. `peer`: the socket whose other end asked for it.
+/// Receives the answer of an analysis that has just begun. `peer` is the socket whose other end asked for it. An outer error means that the
+/// pipe failed. An inner error says why the analysis has no result.
 fn receive_answer(mut pipe: io::PipeReader, peer: BorrowedFd<'_>) -> io::Result<LocatorAnswer> {
     let deadline = Instant::now() + TIME_LIMIT + GRACE;
     // The analysed file decides what the process writes, so the length of the answer is limited.

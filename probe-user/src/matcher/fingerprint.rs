@@ -67,7 +67,8 @@ fn hash_ends(bytes: &[u8]) -> u64 {
 
 /// A fast 64-bit hash in four lanes, limited by memory bandwidth. It does not resist crafted collisions.
 fn hash_bytes(bytes: &[u8]) -> u64 {
-    // The lanes do not depend on each other, so the CPU works on all four at a time.
+    // The lanes do not depend on each other, so the CPU works on all four at a time. They begin differently, so that exchanged words change
+    // the result.
     let mut lanes = [1, 2, 3, bytes.len() as u64];
     // A block has a word of eight bytes for each lane.
     let mut blocks = bytes.chunks_exact(32);
@@ -91,10 +92,11 @@ fn padded_word(chunk: &[u8]) -> u64 {
     u64::from_ne_bytes(padded)
 }
 
-/// Next state of the hash.
+/// Next state of the hash, after this word.
 fn mix_word(state: u64, word: u64) -> u64 {
     // 2^64 divided by the golden ratio: an odd number without a pattern in its bits.
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    // The rotation brings high bits down, because the multiplication mixes upwards only.
     (state.rotate_left(23) ^ word).wrapping_mul(FACTOR)
 }
 

@@ -23,7 +23,7 @@ pub(super) struct IdenticalFrames {
 }
 
 impl IdenticalFrames {
-    /// Records a match to `lane` that may be another lane's frame.
+    /// Records that a received frame was matched to `lane`, although it may be another lane's. Forgets the oldest record at the limit.
     pub(super) fn record_ambiguous(&mut self, lane: usize, frame: Fingerprint) {
         if self.ambiguous.len() == MAX_REMEMBERED {
             self.ambiguous.pop_front();
@@ -31,18 +31,15 @@ impl IdenticalFrames {
         self.ambiguous.push_back(AmbiguousMatch { lane, frame });
     }
 
-    /// Whether the receipt of each frame in `skipped`, a run of frames of `lane`, was matched to a twin instead. If so, those twins are
-    /// expected from now on.
+    /// Returns whether the receipt of each `skipped` frame of `lane` was matched to a twin, which is an identical frame of another lane. If
+    /// so, those twins are expected from now on. Otherwise nothing changes.
     pub(super) fn explain_skipped(&mut self, lane: usize, skipped: &[Fingerprint]) -> bool {
         // A copy, because a partial explanation must change nothing.
         let mut ambiguous = self.ambiguous.clone();
         let mut expected = Vec::new();
         for frame in skipped {
             let twin = ambiguous.iter().position(|other| other.lane != lane && are_identical(&other.frame, frame));
-            let Some(twin) = twin.and_then(|index| ambiguous.remove(index)) else {
-                // Nothing changes unless all are explained.
-                return false;
-            };
+            let Some(twin) = twin.and_then(|index| ambiguous.remove(index)) else { return false };
             expected.push(twin.frame);
         }
         self.ambiguous = ambiguous;

@@ -78,7 +78,7 @@ impl SendingLane {
         AddedFrame { lost_before, dropped: dropped as u64 }
     }
 
-    /// Removes the last frame, because the socket refused it.
+    /// Removes the last frame, because the socket refused it. Does nothing if the last frame has another number.
     pub(super) fn remove_refused(&mut self, seq: u64) {
         if self.in_flight.back().is_some_and(|entry| entry.seq == seq) {
             self.in_flight.pop_back();
@@ -93,7 +93,8 @@ impl SendingLane {
         self.in_flight.get(position)
     }
 
-    /// Position of the oldest frame that agrees at least as far as `min`, within the first `depth`.
+    /// Position of the oldest frame that agrees with the fingerprint at least as far as `min`. Searches only the first `depth` frames.
+    /// `None` if none of them agrees.
     pub(super) fn find_position(&self, fingerprint: &Fingerprint, min: Agreement, depth: usize) -> Option<usize> {
         self.in_flight
             .iter()
@@ -101,7 +102,8 @@ impl SendingLane {
             .position(|frame| frame.observed.is_some_and(|send| send.fingerprint.agreement_with(fingerprint) >= min))
     }
 
-    /// Removes the frame at `position`. With a single receiver, the earlier frames must have been received unobserved and are removed too.
+    /// Removes the frame at `position` as received. `None` if there is none. With a single receiver, the earlier frames must have been
+    /// received unobserved, so they are removed, too.
     pub(super) fn remove_received(&mut self, position: usize) -> Option<RemovedFrame> {
         // With several receivers, an earlier frame may be another one's, still to be received.
         let has_several_receivers = self.receivers.len() > 1;

@@ -56,7 +56,7 @@ pub struct Permitted {
     pub files: Vec<PathBuf>,
 }
 
-/// Serves the connections that `socket` brings until its other end is closed.
+/// Serves the connections that are passed through `socket`, each on a thread of its own, until the other end of `socket` is closed.
 pub fn serve(socket: BorrowedFd<'_>, permitted: Permitted) -> io::Result<()> {
     let server = Arc::new(OpenerServer {
         examined: ExaminedProcesses::new(permitted.engines, &permitted.pids),
@@ -112,7 +112,7 @@ struct RequestPace {
 }
 
 impl RequestPace {
-    /// Counts a request. Returns how long it must wait if the limit of the interval is exceeded, else `None`.
+    /// Counts a request. Returns how long it must wait if there were too many in this interval. `None` if it need not wait.
     fn count_request(&mut self) -> Option<Duration> {
         if self.since.elapsed() >= PACE_INTERVAL {
             *self = Self { since: Instant::now(), requests: 0 };
@@ -150,7 +150,7 @@ impl OpenerAnswer {
 }
 
 impl OpenerServer {
-    /// Answers requests until the connection is closed. A malformed one ends the connection.
+    /// Answers requests until the connection is closed. Delays requests that come too fast. A malformed request ends the connection.
     fn serve_connection(&self, connection: &OwnedFd) -> io::Result<()> {
         let mut buffer = vec![0; REQUEST_BYTES];
         loop {
@@ -205,8 +205,9 @@ impl OpenerServer {
             ProcessRequest::Environment => OpenerAnswer::with_file(process.open_environment()?),
             ProcessRequest::Descriptors { limit } => {
                 let descriptors = process.list_descriptors(MAX_DESCRIPTORS.min(*limit as usize))?;
-                let is_truncated = OpenerAnswer::with_number(descriptors.is_truncated.into());
-                OpenerAnswer { content: encode_message(&descriptors.items), ..is_truncated }
+                let is_truncated = u64::from(descriptors.is_truncated);
+                let content = encode_message(&descriptors.items);
+                OpenerAnswer { content, ..OpenerAnswer::with_number(is_truncated) }
             }
             ProcessRequest::Link(link) => {
                 OpenerAnswer::with_content(process.link(*link)?.as_os_str().as_bytes().to_vec())
@@ -267,7 +268,7 @@ impl OpenerServer {
     }
 }
 
-/// Sends an answer in as many messages as it needs, the descriptor with the first.
+/// Sends an answer in as many messages as it needs. The descriptor goes with the first one.
 fn send_reply(connection: BorrowedFd<'_>, answer: Result<OpenerAnswer, ReadError>) -> io::Result<()> {
     let answer = match answer {
         Ok(answer) => answer,

@@ -29,9 +29,9 @@ pub(super) fn parse_account(status: &[u8]) -> Result<ProcessAccount, ReadError> 
     Ok(ProcessAccount { user, group, groups: groups.map_err(|_| ReadError::Denied)? })
 }
 
-/// Calls `open` with the rights of an account on files, and no capability for files. Where this process may not take other ids, `open` has
-/// those of its own user. Root without that right also keeps its capabilities, since then the process that asks has stayed root as well. If
-/// the rights cannot be restored, this process ends.
+/// Calls `open` with the rights of an account on files, and without capabilities for files. Afterwards restores the rights of this process,
+/// or ends it if that fails. A process without the capability to take other ids calls `open` with its own ids. If it is root, it also keeps
+/// its capabilities, because then the process that asks has stayed root as well.
 pub(super) fn with_rights_of<T>(account: &ProcessAccount, open: impl FnOnce() -> T) -> Result<T, ReadError> {
     let own_capabilities = capabilities(None)?;
     let own_account = ProcessAccount { user: geteuid().as_raw(), group: getegid().as_raw(), groups: Vec::new() };
@@ -42,7 +42,7 @@ pub(super) fn with_rights_of<T>(account: &ProcessAccount, open: impl FnOnce() ->
     let takes_ids = may_take_ids && *account != own_account;
     let reduced = CapabilitySets { effective: own_capabilities.permitted.difference(FILE_ACCESS), ..own_capabilities };
     let opened = take_rights(takes_ids.then_some(account), reduced).map(|()| open());
-    // Also after a failure, which may have come behind a part of the changes.
+    // Also after a failure, before which a part of the changes may have been made.
     if let Err(error) = take_rights(takes_ids.then_some(&own_account), own_capabilities) {
         tracing::error!("the opener cannot take its own rights again: {error}");
         std::process::exit(1);
@@ -50,7 +50,7 @@ pub(super) fn with_rights_of<T>(account: &ProcessAccount, open: impl FnOnce() ->
     opened.map_err(ReadError::from)
 }
 
-/// Takes the ids of an account, if one is given, and these capabilities, for this thread.
+/// Gives this thread the ids of an account, if there is one, and these capabilities.
 fn take_rights(account: Option<&ProcessAccount>, capabilities: CapabilitySets) -> Result<(), Errno> {
     if let Some(account) = account {
         take_ids_of(account)?;
@@ -59,7 +59,7 @@ fn take_rights(account: Option<&ProcessAccount>, capabilities: CapabilitySets) -
     set_capabilities(None, capabilities)
 }
 
-/// Takes the groups of an account, and its user and group for access to files, for this thread.
+/// Gives this thread the groups of an account, and the account's user and group for access to files.
 fn take_ids_of(account: &ProcessAccount) -> Result<(), Errno> {
     let groups: Vec<Gid> = account.groups.iter().map(|group| Gid::from_raw(*group)).collect();
     set_thread_groups(&groups)?;
@@ -69,7 +69,7 @@ fn take_ids_of(account: &ProcessAccount) -> Result<(), Errno> {
 /// Sets the user and group with which this thread accesses files. Fails if the kernel did not accept both.
 #[expect(unsafe_code, reason = "rustix has no wrapper for these system calls")]
 fn set_file_ids(user: u32, group: u32) -> Result<(), Errno> {
-    // The calls return the id before; for an invalid one they change nothing.
+    // Both calls return the previous id. With an invalid id they change nothing, so they show which ids are in effect.
     const INVALID: u32 = u32::MAX;
     // SAFETY: both calls take a number and change only the credentials of this thread.
     let ids_now = unsafe {

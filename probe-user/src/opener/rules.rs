@@ -55,12 +55,12 @@ impl ExaminedProcesses {
         if self.named.iter().any(|named| named.inode() == Ok(inode)) {
             return Ok(true);
         }
-        // Read first: if it executes another program meanwhile, that one is not remembered.
+        // Read before the examination. If the process then executes another program, that program is not remembered.
         let program = ProgramOfProcess { inode, path: process.link(ProcessLink::Program)? };
         if self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&process.pid) == Some(&program) {
             return Ok(true);
         }
-        // Not locked here: these read files of the process, which may never answer.
+        // Nothing is locked here, because reading the files of a process may take for ever.
         if !self.has_stated_role(process) && !self.executes_engine_library(process)? {
             return Ok(false);
         }
@@ -103,7 +103,7 @@ pub(super) fn is_probed_library(file: &MappedFile, engines: Engines) -> bool {
     is_libzmq_name(name) || is_libc_name(name) || is_libssl_name(name) || is_engine_extension(&file.path, engines)
 }
 
-/// Whether a path names a file that states the release of a package or of a model, or a tokenizer.
+/// Whether a path names a tokenizer, or a file that states the release of a package or the revision of a model.
 pub(super) fn is_metadata_file(path: &Path, engines: Engines) -> bool {
     let folder_name = name_of_folder(path.parent());
     let is_of_package = path.ends_with("METADATA") && folder_name.ends_with(DIST_INFO);
@@ -122,7 +122,8 @@ fn name_of_folder(folder: Option<&Path>) -> &[u8] {
 
 const DIST_INFO: &[u8] = b".dist-info";
 
-/// Whether a name in a folder of packages is needed to find the release of an engine.
+/// Whether a name in a folder of packages is needed to find the release of an engine. That is the name of a folder with metadata or with an
+/// engine's source files.
 pub(super) fn is_package_name(name: &[u8], engines: Engines) -> bool {
     let mut sources = engines.iter().filter_map(|engine| engine.package()).flat_map(|package| package.source);
     name.ends_with(DIST_INFO)

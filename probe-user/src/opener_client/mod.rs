@@ -86,7 +86,7 @@ impl Opener {
         self.named.iter().position(|named| named == path).and_then(|index| u32::try_from(index).ok())
     }
 
-    /// Sends a request on a free connection, or on a new one. A connection that fails is closed.
+    /// Sends a request on a free connection, or on a new one, and returns the reply. A connection that fails is closed.
     pub(crate) fn send_request(&self, request: &OpenRequest) -> Result<OpenerReply, ReadError> {
         let idle_connection = lock(&self.idle).pop();
         let connection = match idle_connection {
@@ -127,22 +127,23 @@ impl Opener {
 fn exchange_messages(connection: &OwnedFd, request: &OpenRequest) -> Result<Result<OpenerReply, ReadError>, Errno> {
     channel::send_message(connection.as_fd(), &encode_message(request), &[])?;
     let mut buffer = vec![0; REPLY_BYTES];
-    let mut opened = OpenerReply::default();
+    let mut reply = OpenerReply::default();
     loop {
         let mut received = channel::receive_message(connection.as_fd(), &mut buffer)?;
         let piece: ReplyPiece = decode_message(&buffer[..received.bytes]).ok_or(Errno::PROTO)?;
         if let Err(error) = piece.result {
             return Ok(Err(error));
         }
-        opened.numbers = piece.numbers;
-        opened.descriptor = received.descriptors.pop().or(opened.descriptor);
-        opened.content.extend_from_slice(&piece.content);
+        reply.numbers = piece.numbers;
+        // Only the first piece has a descriptor.
+        reply.descriptor = received.descriptors.pop().or(reply.descriptor);
+        reply.content.extend_from_slice(&piece.content);
         // A limit, so that a faulty opener cannot fill the memory.
-        if opened.content.len() > MAX_REPLY_BYTES {
+        if reply.content.len() > MAX_REPLY_BYTES {
             return Err(Errno::MSGSIZE);
         }
         if piece.is_last {
-            return Ok(Ok(opened));
+            return Ok(Ok(reply));
         }
     }
 }

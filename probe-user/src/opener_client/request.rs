@@ -35,6 +35,7 @@ impl ProcessLink {
     #[cfg(test)]
     pub(crate) const ALL: [Self; 2] = [Self::Program, Self::WorkingFolder];
 
+    /// Name of the link in `/proc/PID`.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Program => "exe",
@@ -53,6 +54,7 @@ pub(crate) enum ThreadFile {
 }
 
 impl ThreadFile {
+    /// Name of the file in `/proc/PID/task/TID`.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::SystemCall => "syscall",
@@ -99,7 +101,7 @@ pub(crate) enum OpenRequest {
 }
 
 impl OpenRequest {
-    /// Parses a message; `None` if it is no request.
+    /// Parses a message. `None` if it is no request, or one that is never permitted.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let request: Self = decode_message(bytes)?;
         // The process that asks is not trusted.

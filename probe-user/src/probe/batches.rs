@@ -101,7 +101,7 @@ pub(crate) fn poll_batches(
     Ok(non_empty([Batch::at_returns(POLL_LEFT, returns), Batch::at_entries(POLL_ENTERED, entries)]))
 }
 
-/// Returns of the calls that accept connections.
+/// Probe points in libc at the returns of the calls that accept connections.
 fn accept_batches(probe_points: &ProbePoints, target: u32) -> Result<Vec<Batch>, ProbePointsError> {
     let cookie = Cookie::new(ProbePoint::AcceptReturn, target);
     let returns = [probe_points.entry_of("accept")?, probe_points.entry_of("accept4")?].map(|entry| (entry, cookie));
@@ -111,12 +111,12 @@ fn accept_batches(probe_points: &ProbePoints, target: u32) -> Result<Vec<Batch>,
 /// Probe points in OpenSSL. Return probes are attached first, because the return of a write whose entry was not observed is ignored.
 fn tls_batches(probe_points: &ProbePoints, target: u32) -> Result<Vec<Batch>, ProbePointsError> {
     let tls_write_ex = Cookie::new(ProbePoint::TlsWriteEx, target);
-    // Both writes call the inner function, if it was found.
+    // If the inner function was found, its probe observes both `SSL_write` and `SSL_write_ex`, which call it.
     let writes = if let Some(inner) = probe_points.tls_write {
         vec![(inner, tls_write_ex)]
     } else {
         let mut writes = vec![(probe_points.entry_of("SSL_write")?, Cookie::new(ProbePoint::TlsWrite, target))];
-        // OpenSSL 1.1.1 and later.
+        // Only OpenSSL 1.1.1 and later have it.
         if let Ok(entry) = probe_points.entry_of("SSL_write_ex") {
             writes.push((entry, tls_write_ex));
         }

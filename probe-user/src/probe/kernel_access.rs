@@ -80,7 +80,8 @@ impl KernelAccess {
         }
     }
 
-    /// Attaches a set of probe points to a target that has `library` mapped. A helper finds them in the file itself.
+    /// Attaches a set of probe points to a target that has `library` mapped. Finds the points in the library here, or lets the helper find
+    /// them.
     pub(super) fn attach_probe_points(
         &mut self,
         target: UprobeTarget,

@@ -120,7 +120,8 @@ impl TargetSlot {
     }
 }
 
-/// Processes that have exited, which was not reported yet. One call for all, because it is made ten times a second.
+/// Pids of targets that have exited, as long as the exit was not reported. All pidfds are polled by one call, because that happens ten
+/// times a second. A pidfd is readable once its process has exited.
 fn exited_pids(targets: &[TargetSlot]) -> Vec<u32> {
     let mut pids = Vec::new();
     let mut fds = Vec::new();
@@ -192,7 +193,8 @@ impl Probe {
 
     /// Returns an error if the kernel side has no room for this many further targets.
     fn check_room(&self, further: usize) -> Result<(), ProbeError> {
-        let requested = self.targets.iter().filter(|slot| !slot.is_free).count() + further;
+        let used = self.targets.iter().filter(|slot| !slot.is_free).count();
+        let requested = used + further;
         if requested > MAX_TARGETS as usize {
             return Err(ProbeError::TooManyTargets { requested, limit: MAX_TARGETS });
         }
@@ -379,6 +381,7 @@ impl Probe {
     /// Attaches the probe points of a feature in one library of a process.
     fn attach_library(&mut self, feature: Feature, index: usize, library: &Library) -> Result<(), AttachError> {
         let set = match feature {
+            // Without the scheduler's programs, only the return of a poll shows its end.
             Feature::Polls => PointSet::Polls { with_returns: !self.observes_sleep },
             Feature::Tls => PointSet::Tls,
             _ => PointSet::Messages(MessagePoints {
@@ -411,7 +414,7 @@ impl Probe {
         attached.map_err(|error| AttachError::in_library(&library.path, error))
     }
 
-    /// Records that the kernel side refused a feature, for one process or (`None`) for all.
+    /// Records that the kernel side refused a feature, for process `pid` or, if that is `None`, for all.
     fn record_refusal(&mut self, feature: Feature, pid: Option<u32>, refusal: Refusal) {
         match refusal {
             Refusal::Kernel(_) => self.record_error(feature, pid, &refusal),
@@ -441,7 +444,8 @@ struct ReportedLosses {
 }
 
 impl ReportedLosses {
-    /// Passes observations lost for `causes` since the last call to `emit`, and returns the number of causes with any.
+    /// Passes the numbers of observations that were newly lost for these causes to `emit`, and remembers them as reported. Returns the
+    /// number of causes with new losses.
     fn report_new(&mut self, totals: &LossCounts, causes: &[Loss], emit: &mut impl FnMut(Observation<'_>)) -> usize {
         let mut causes_with_losses = 0;
         for &cause in causes {

@@ -36,7 +36,8 @@ pub(super) struct NoticedChanges {
 }
 
 impl Probe {
-    /// Passes records to `emit` until there are none, or until the `deadline`. Returns the number of observations.
+    /// Passes records to `emit` until there are none, or until the `deadline`. Drops records of unknown targets. Returns the number of
+    /// observations. At the end of a time without records, losses in that time are reported before the first record.
     pub(super) fn read_records(
         &mut self,
         deadline: Instant,
@@ -58,7 +59,7 @@ impl Probe {
             self.reading.bytes += item.len() as u64;
             if !self.is_busy {
                 self.is_busy = true;
-                // Messages that were missed at rest came before this record.
+                // At rest, losses are counted rarely. Those that are found now happened before this record.
                 if self.losses_counted_at.elapsed() > HOUSEKEEPING_INTERVAL * 2 {
                     let totals = self.kernel.read_losses().map_err(|refusal| tables_error(&refusal))?;
                     emitted += self.losses.report_new(&totals, &UNRECORDED, emit);
@@ -102,7 +103,7 @@ impl Probe {
         } else {
             None
         };
-        // No more bytes than this can wait in the ring.
+        // The ring holds at most this many bytes, so everything in it now has been read after as many bytes.
         let ring_bytes = self.options.ring_bytes.next_power_of_two();
         Ok(NoticedChanges {
             losses,
@@ -133,7 +134,8 @@ impl Probe {
         reported
     }
 
-    /// Ends the observation of these processes. Their records that were not read may be attributed to a process added later.
+    /// Ends the observation of these processes and detaches their probes. Records of them that are still unread may be attributed to a
+    /// process that is added later.
     pub fn release_targets(&mut self, pids: &BTreeSet<u32>) {
         for index in 0..self.targets.len() {
             if !self.targets[index].is_free && pids.contains(&self.targets[index].pid) {
@@ -151,18 +153,18 @@ impl Probe {
         slot.pidfd = None;
         slot.is_free = true;
         let pid = slot.pid;
-        // The id may be reused by another process. An error means that it is already gone from the map.
+        // Removed, because another process may get this id. An error means that the map does not have it any more.
         let _ = self.change_table(TableChange::RemoveTarget { pid });
         self.serving.capture_limits.remove(&pid);
         self.release_listeners(pid);
         self.release_zmtp(pid);
         self.inner_servers.remove(&pid);
-        // Another process may reuse its entry. An error means that the prober has ended.
+        // Removed, because another target may reuse the entry. An error means that the prober has ended.
         let _ = self.change_table(TableChange::RemoveThreads { target: index as u32 });
     }
 }
 
-/// What a record shows of process `pid`.
+/// Converts a record of process `pid` to an observation. `observes_polls`: the record's number of the wakeup is valid.
 pub(crate) fn to_observation<'a>(record: &Record<'a>, pid: u32, observes_polls: bool) -> Observation<'a> {
     let Header { at_ns, socket, seq, bytes, wakeup, tid, more, .. } = record.header;
     let call = Call {

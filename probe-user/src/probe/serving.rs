@@ -76,9 +76,11 @@ impl Probe {
         Ok(true)
     }
 
-    /// Passes the ports of a process that has become the target `index` to the kernel side. Passes none if its arrivals are not observed.
+    /// Makes the kernel side observe arrivals on the ports of `pid`, which is the target `index`. Does nothing if its arrivals are not to
+    /// be observed.
     pub(super) fn enter_listeners(&mut self, pid: u32, index: u32) -> Result<(), ProbeError> {
         let ListeningPorts { ports, network_namespace } = self.serving.listeners.get(&pid).cloned().unwrap_or_default();
+        // The kernel side's table has no room for more.
         for port in ports.into_iter().take(MAX_LISTENERS as usize) {
             let namespace = network_namespace as u32;
             self.change_table(TableChange::EnterListener { target: index, namespace, port })?;
@@ -104,14 +106,14 @@ impl Probe {
     pub(super) fn release_listeners(&mut self, pid: u32) {
         let ListeningPorts { ports, network_namespace } = self.serving.listeners.remove(&pid).unwrap_or_default();
         for port in ports {
-            // An error means that it did not fit into the table, or that the process shared the port.
+            // An error means that the port was not in the table: it did not fit, or a process that shared it has removed it.
             let namespace = network_namespace as u32;
             let _ = self.change_table(TableChange::RemoveListener { namespace, port });
         }
     }
 
-    /// Observes only the writes of `pid` to TCP sockets, without uprobes. Returns whether the writes are observed. In a separate pid
-    /// namespace they are not, because there the kernel side learns a process by its uprobes.
+    /// Adds `pid` as a target of which only writes to TCP sockets are observed, without uprobes. Returns whether the writes are observed.
+    /// In a separate pid namespace they are not, because there the kernel side recognises a process only by its uprobes.
     pub fn observe_writes(&mut self, pid: u32) -> Result<bool, ProbeError> {
         let limits = Serves { written: CAPTURE, ..Serves::default() };
         if !load::is_in_initial_pid_namespace() || !self.observe_serving(pid, limits)? {

@@ -50,13 +50,14 @@ impl Probe {
 
     /// Makes the kernel side copy the bytes that the process reads from these sockets.
     fn enter_zmtp_sockets<'i>(&mut self, target: u32, inodes: impl Iterator<Item = &'i u64>) -> Result<(), ProbeError> {
+        // The kernel side's table has no room for more.
         for inode in inodes.take(MAX_ZMTP as usize) {
             self.change_table(TableChange::EnterZmtp { target, inode: *inode })?;
         }
         Ok(())
     }
 
-    /// Stops the copies of reads from these sockets.
+    /// Makes the kernel side copy no more bytes that are read from these sockets.
     fn remove_zmtp_sockets<'i>(&mut self, inodes: impl Iterator<Item = &'i u64>) {
         for inode in inodes {
             // An error means that the entry did not fit into the table.

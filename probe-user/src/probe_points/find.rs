@@ -37,12 +37,14 @@ const EVENTS: i32 = 15;
 const MAX_INNER_FUNCTIONS: usize = 8;
 /// Receive flag: do not block.
 const DONTWAIT: i32 = 1;
+/// Receive flags of a call that blocks.
+const BLOCKING: i32 = 0;
 
 /// The first two arguments of `zmq_msg_send` and `zmq_msg_recv`.
 const ARGUMENTS: [TrackedValue; 2] = [TrackedValue::Message, TrackedValue::Socket];
 
-/// Instruction to probe for a function's entry and return. It is the first one that the kernel can emulate, as long as arguments and stack
-/// pointer still have their values from the call. Otherwise it is the very first instruction.
+/// Instruction to probe for a function's entry and return. It is the first one that the kernel can emulate, if arguments and stack pointer
+/// still have their values from the call there. Otherwise it is the first instruction of the function.
 pub(super) fn find_entry_point(code: MachineCode<'_>, function: u64) -> u64 {
     const PASSED: [Reg; 5] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX, Reg::RSP];
     let mut ip = function;
@@ -51,7 +53,7 @@ pub(super) fn find_entry_point(code: MachineCode<'_>, function: u64) -> u64 {
         if is_emulated(&instruction) {
             return ip;
         }
-        // Behind such a write, the probe would read another value than the caller passed.
+        // After such a write, the probe would read another value than the caller passed.
         let changes_argument = PASSED.iter().any(|passed| writes_register(&instruction, *passed));
         if instruction.flow_control() != FlowControl::Next || changes_argument {
             break;
@@ -61,25 +63,28 @@ pub(super) fn find_entry_point(code: MachineCode<'_>, function: u64) -> u64 {
     function
 }
 
-/// Function that `SSL_write` and `SSL_write_ex` call, if it has the parameters of the latter. Some releases of OpenSSL insert one.
+/// Inner function that both `SSL_write` and `SSL_write_ex` call, in some releases of OpenSSL. It must have the parameters of
+/// `SSL_write_ex`. `None` if there is none.
 pub(super) fn find_inner_tls_write(code: MachineCode<'_>, write: u64, write_ex: u64) -> Option<u64> {
     const PASSED: [Reg; 4] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX];
     let inner = first_call_target(code, write_ex, &PASSED)?;
     // The target must be in the examined code.
     code.decode_at(inner)?;
-    // `SSL_write` passes a length of its own, so it may write the registers behind the first two.
-    let is_common = first_call_target(code, write, &PASSED[..2]) == Some(inner);
+    // `SSL_write` passes on only the connection and the buffer unchanged, in the first two registers.
+    let passed_by_write = &PASSED[..2];
+    let is_common = first_call_target(code, write, passed_by_write) == Some(inner);
     is_common.then_some(inner)
 }
 
-/// Target of a function's first call, if no instruction before it writes one of the `unchanged` registers.
+/// Target of a function's first call. `None` if an instruction before it writes one of the `unchanged` registers, or if there is no call
+/// nearby.
 fn first_call_target(code: MachineCode<'_>, function: u64, unchanged: &[Reg]) -> Option<u64> {
     let mut ip = function;
     for _ in 0..2 * MAX_NEARBY {
         let instruction = code.decode_at(ip)?;
         match instruction.flow_control() {
             FlowControl::Call => return Some(instruction.near_branch_target()),
-            // A branch to an error of the caller.
+            // A conditional branch leads to the code for an error of the caller, and is not followed.
             FlowControl::Next | FlowControl::ConditionalBranch => {}
             _ => return None,
         }
@@ -91,8 +96,8 @@ fn first_call_target(code: MachineCode<'_>, function: u64, unchanged: &[Reg]) ->
     None
 }
 
-/// Finds where `zmq_msg_recv` has its result: in the straight-line code after the call that takes the message as an argument. The callee
-/// is `s_recvmsg`, or `socket_base_t::recv` if that is inlined.
+/// Finds an instruction at which `zmq_msg_recv` has its result. It is in the straight-line code after the call that takes the message as an
+/// argument. The callee is `s_recvmsg`, or `socket_base_t::recv` if the former is inlined.
 pub(super) fn find_received_point(code: MachineCode<'_>, function: u64) -> Option<ReceivedPoint> {
     let CallSite { call, state } = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
     let mut ip = call.next_ip();
@@ -104,7 +109,7 @@ pub(super) fn find_received_point(code: MachineCode<'_>, function: u64) -> Optio
             let message = state.preserved_location(TrackedValue::Message)?;
             return Some(ReceivedPoint { at: ip, socket, message });
         }
-        // RAX has the result of the receive.
+        // RAX has the result of the receive, so it must not be overwritten.
         if instruction.flow_control() != FlowControl::Next || writes_register(&instruction, Reg::RAX) {
             return None;
         }
@@ -114,7 +119,7 @@ pub(super) fn find_received_point(code: MachineCode<'_>, function: u64) -> Optio
     None
 }
 
-/// Finds where a send has failed: the first instruction after its call at which -1 becomes the result.
+/// Finds an instruction that only failed sends reach. It is the first one after the call of the send that sets the result to -1.
 pub(super) fn find_refused_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
     let outer = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
     if let Some(point) = find_error_return_after(code, &outer.call, outer.state) {
@@ -139,7 +144,7 @@ pub(super) fn find_option_request_point(code: MachineCode<'_>, function: u64) ->
         // The search goes on, for all of them.
         None::<()>
     });
-    // The validity check of the socket is called first, with the option still in its register.
+    // There are several callees, because the check of the socket's validity is called first, with the option still in its register.
     callees.into_iter().take(MAX_INNER_FUNCTIONS).find_map(|callee| {
         find_point_of_first_state(code, callee, with_rcvtimeo.clone(), with_events.clone(), passes_on_rcvtimeo)
     })
@@ -158,7 +163,7 @@ pub(super) fn find_wait_point(code: MachineCode<'_>, function: u64) -> Option<So
         return Some(point);
     }
     // Not inlined: the call is `s_recvmsg(socket, message, flags)`.
-    let inner = find_call_with_message(code, callee, called_with_flags(0))?;
+    let inner = find_call_with_message(code, callee, called_with_flags(BLOCKING))?;
     find_wait_in_receive(code, inner.call.near_branch_target())
 }
 
@@ -169,7 +174,9 @@ fn called_with_flags(flags: i32) -> MachineState {
 
 /// First call of a method of the socket that only a blocking receive reaches.
 fn find_wait_in_receive(code: MachineCode<'_>, receive: u64) -> Option<SocketPoint> {
-    find_point_of_first_state(code, receive, called_with_flags(0), called_with_flags(DONTWAIT), calls_socket_method)
+    let blocking = called_with_flags(BLOCKING);
+    let non_blocking = called_with_flags(DONTWAIT);
+    find_point_of_first_state(code, receive, blocking, non_blocking, calls_socket_method)
 }
 
 /// Whether the instruction calls a function with the socket as its first argument.
@@ -177,7 +184,8 @@ fn calls_socket_method(instruction: &Instruction, state: &MachineState) -> bool 
     is_call_or_tail_jump(instruction) && state.register(Reg::RDI) == TrackedValue::Socket
 }
 
-/// First matching instruction that is reached from `state` but not from `other_state`.
+/// First matching instruction that is reached from `state` but not from `other_state`, with the location of the socket there. `None` if
+/// there is none.
 fn find_point_of_first_state(
     code: MachineCode<'_>,
     function: u64,
@@ -223,7 +231,7 @@ struct CallSite {
     state: MachineState,
 }
 
-/// First call with the message as its second argument.
+/// First call with the message as its second argument, and the state before it. `None` if no call has it.
 fn find_call_with_message(code: MachineCode<'_>, function: u64, state: MachineState) -> Option<CallSite> {
     code.find_on_paths(function, state, |instruction, state| {
         let is_call = instruction.code() == Code::Call_rel32_64;

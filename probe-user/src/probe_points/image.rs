@@ -106,11 +106,12 @@ impl<'a> Image<'a> {
         let strings = string_section.and_then(|section| section.data(endian, self.elf.data())).unwrap_or_default();
         let mut exports = Vec::new();
         for symbol in table.iter() {
+            // An undefined symbol is imported.
             if symbol.is_undefined(endian) {
                 continue;
             }
             let Some(text) = strings.get(symbol.st_name(endian) as usize..) else { continue };
-            if let Some(name) = names.iter().find(|name| is_string(text, name)) {
+            if let Some(name) = names.iter().find(|name| begins_with_string(text, name)) {
                 exports.push(ExportedSymbol { name, address: symbol.st_value(endian) });
             }
         }
@@ -132,7 +133,7 @@ impl<'a> Image<'a> {
 
 /// Whether the bytes begin with this string and its final zero. The end of another string, which may be as far away as the end of the file,
 /// is not searched.
-fn is_string(bytes: &[u8], string: &str) -> bool {
+fn begins_with_string(bytes: &[u8], string: &str) -> bool {
     bytes.strip_prefix(string.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
 }
 

@@ -19,6 +19,11 @@ const MAX_INSTRUCTIONS: usize = 400;
 const WORD_BYTES: i64 = 8;
 /// Size of an `int`.
 const INT_BYTES: i64 = 4;
+/// Indices of an instruction's operands.
+const FIRST_OPERAND: u32 = 0;
+const SECOND_OPERAND: u32 = 1;
+/// Mode of the processor in which the code runs.
+const CODE_BITS: u32 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TrackedValue {
@@ -72,7 +77,7 @@ impl MachineCode<'_> {
         if bytes.is_empty() {
             return None;
         }
-        let instruction = Decoder::with_ip(64, bytes, ip, DecoderOptions::NONE).decode();
+        let instruction = Decoder::with_ip(CODE_BITS, bytes, ip, DecoderOptions::NONE).decode();
         if instruction.is_invalid() { None } else { Some(instruction) }
     }
 
@@ -88,7 +93,8 @@ impl MachineCode<'_> {
         (reached.len() < MAX_INSTRUCTIONS).then_some(reached)
     }
 
-    /// Visits all instructions on every path that `state` permits, each once, until `visit` returns a result.
+    /// Visits all instructions on every path from `start` that `state` permits, each once, until `visit` returns a result. Returns that
+    /// result, or `None` if there was none.
     pub(super) fn find_on_paths<T>(
         &self,
         start: u64,
@@ -130,7 +136,7 @@ impl MachineCode<'_> {
     }
 }
 
-/// Whether the kernel emulates the instruction instead of single-stepping it.
+/// Whether the kernel emulates the instruction instead of single-stepping it, see arch/x86/kernel/uprobes.c.
 pub(super) fn is_emulated(instruction: &Instruction) -> bool {
     matches!(
         instruction.code(),
@@ -164,6 +170,7 @@ impl MachineState {
         for (register, value) in passed.into_iter().zip(arguments) {
             state.set_register(register, *value);
         }
+        // It points to the return address, from which the offsets in the frame count.
         state.set_register(Reg::RSP, TrackedValue::Frame(0));
         state
     }
@@ -172,7 +179,8 @@ impl MachineState {
         self.registers[register.full_register().number()]
     }
 
-    /// A location of `value` that a callee preserves: a register, or a word of the frame relative to one.
+    /// A location of `value` that a callee preserves: a register, or a word of the frame at a distance from a register. `None` if there is
+    /// none.
     pub(super) fn preserved_location(&self, value: TrackedValue) -> Option<Kept> {
         const REGISTERS: [(Reg, Register); 7] = [
             (Reg::RBX, Register::Rbx),
@@ -225,7 +233,7 @@ impl MachineState {
         self.slots.retain(|slot, stored| *slot + stored.size() <= offset || *slot >= offset + size);
     }
 
-    /// Applies `push` of this value.
+    /// Applies `push` of this value. Does nothing if the stack pointer is unknown.
     fn push_value(&mut self, value: TrackedValue) {
         if let TrackedValue::Frame(top) = self.register(Reg::RSP) {
             let new_top = top.wrapping_sub(WORD_BYTES);
@@ -235,7 +243,7 @@ impl MachineState {
         }
     }
 
-    /// Applies `pop`. Returns the value, if it was pushed before in this function.
+    /// Applies `pop`. Returns the value that this function has pushed before, if it is known.
     fn pop_value(&mut self) -> TrackedValue {
         let TrackedValue::Frame(top) = self.register(Reg::RSP) else {
             return TrackedValue::Unknown;
@@ -271,28 +279,28 @@ impl MachineState {
         })
     }
 
-    /// Number in a 32-bit operand; `None` if it is unknown.
-    fn operand_number(&self, instruction: &Instruction, operand: u32) -> Option<i32> {
-        let value = match instruction.op_kind(operand) {
-            OpKind::Register => self.register(instruction.op_register(operand)),
+    /// Number in the 32-bit operand with this index; `None` if it is unknown.
+    fn operand_number(&self, instruction: &Instruction, index: u32) -> Option<i32> {
+        let value = match instruction.op_kind(index) {
+            OpKind::Register => self.register(instruction.op_register(index)),
             OpKind::Memory => *self.slots.get(&self.memory_frame_offset(instruction)?)?,
             OpKind::Immediate8 | OpKind::Immediate8to32 | OpKind::Immediate32 => {
-                return Some(instruction.immediate(operand) as i32);
+                return Some(instruction.immediate(index) as i32);
             }
             _ => return None,
         };
         if let TrackedValue::Number(number) = value { Some(number) } else { None }
     }
 
-    /// The comparison that a 32-bit instruction makes of known numbers; `None` if it compares none.
+    /// The comparison that sets the flags of a 32-bit instruction. `None` if it is no comparison, or if a number is unknown.
     fn comparison(&self, instruction: &Instruction) -> Option<ComparedOperands> {
         let is_compare = matches!(instruction.code(), Code::Cmp_rm32_imm8 | Code::Cmp_rm32_imm32 | Code::Cmp_EAX_imm32);
         let is_test = matches!(instruction.code(), Code::Test_rm32_r32 | Code::Test_rm32_imm32 | Code::Test_EAX_imm32);
         if !is_compare && !is_test && !is_and_with_register(instruction) {
             return None;
         }
-        let left = self.operand_number(instruction, 0)?;
-        let right = self.operand_number(instruction, 1)?;
+        let left = self.operand_number(instruction, FIRST_OPERAND)?;
+        let right = self.operand_number(instruction, SECOND_OPERAND)?;
         if is_compare {
             return Some(ComparedOperands { left, right });
         }
@@ -306,7 +314,7 @@ impl MachineState {
         for register in [Reg::RAX, Reg::RCX, Reg::RDX, Reg::RSI, Reg::RDI] {
             self.set_register(register, TrackedValue::Unknown);
         }
-        // R8 to R11.
+        // R8 to R11, the other registers that the ABI does not preserve.
         self.registers[8..12].fill(TrackedValue::Unknown);
     }
 
@@ -337,7 +345,8 @@ impl MachineState {
             }
             Code::Mov_r64_rm64 | Code::Mov_rm64_r64 | Code::Lea_r64_m => return self.execute_move(instruction),
             Code::Mov_r32_rm32 | Code::Mov_rm32_r32 => {
-                let moved = self.operand_number(instruction, 1).map_or(TrackedValue::Unknown, TrackedValue::Number);
+                let moved_number = self.operand_number(instruction, SECOND_OPERAND);
+                let moved = moved_number.map_or(TrackedValue::Unknown, TrackedValue::Number);
                 return self.store_first_operand(instruction, moved, INT_BYTES);
             }
             Code::Sub_rm64_imm8 | Code::Sub_rm64_imm32 | Code::Add_rm64_imm8 | Code::Add_rm64_imm32
@@ -355,7 +364,7 @@ impl MachineState {
 
     /// Applies an addition to the stack pointer, which releases room in the frame, or a subtraction, which reserves room.
     fn move_stack_pointer(&mut self, instruction: &Instruction) {
-        let amount = instruction.immediate(1) as i64;
+        let amount = instruction.immediate(SECOND_OPERAND) as i64;
         let change = if instruction.mnemonic() == Mnemonic::Sub { amount.wrapping_neg() } else { amount };
         if let TrackedValue::Frame(top) = self.register(Reg::RSP) {
             self.set_register(Reg::RSP, TrackedValue::Frame(top.wrapping_add(change)));
@@ -384,7 +393,7 @@ impl MachineState {
         self.store_first_operand(instruction, moved, WORD_BYTES);
     }
 
-    /// Value of the second operand of a move. For `lea`, the address that the operand names.
+    /// Value of the second operand of a move. For `lea`, this is the address that the operand names.
     fn second_operand(&self, instruction: &Instruction) -> TrackedValue {
         if instruction.op1_kind() == OpKind::Register {
             return self.register(instruction.op1_register());

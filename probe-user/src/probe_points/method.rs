@@ -16,18 +16,19 @@ const FLAGS: u64 = 32;
 /// `METH_FASTCALL | METH_KEYWORDS`: the function gets an array of the arguments.
 const FAST_WITH_KEYWORDS: u32 = 0x82;
 
-/// File offset of the method. `None` if there is none, or more than one.
+/// File offset of the function of a method with one of these names. `None` if there is no such function, or more than one.
 pub(super) fn find_method_offset(image: &[u8], methods: &[&str]) -> Result<Option<u64>, ImageError> {
     let image = Image::parse(image)?;
     let segments = &image.segments;
     // One more than the limit, so that a file that exceeds it is refused.
     let occurrences = methods.iter().flat_map(|method| find_name(segments, method)).take(MAX_NAMES + 1);
-    let name_bytes: HashMap<u64, u64> = occurrences.map(|name| (name.address, name.length_bytes)).collect();
-    check_limit("occurrences of a method's name", name_bytes.len(), MAX_NAMES)?;
+    let lengths_by_address: HashMap<u64, u64> = occurrences.map(|name| (name.address, name.length_bytes)).collect();
+    check_limit("occurrences of a method's name", lengths_by_address.len(), MAX_NAMES)?;
     let relocations = image.relocations()?;
+    // The relocation of a table entry's pointer to a name shows where the entry has its pointer to the function.
     let mut function_fields = HashSet::new();
     for DynamicRelocation { address, addend } in &relocations {
-        if let Some(length_bytes) = name_bytes.get(addend)
+        if let Some(length_bytes) = lengths_by_address.get(addend)
             && is_name_field(segments, *address, *length_bytes)
             && let Some(function_field) = address.checked_sub(FUNCTION)
         {
@@ -51,7 +52,7 @@ struct NameOccurrence {
     length_bytes: u64,
 }
 
-/// All occurrences of the method's name, with the zero byte after it, in the data of the file.
+/// Finds all occurrences of the method's name in the data of the file, each with the zero byte after it.
 fn find_name<'s>(segments: &'s [LoadedSegment<'_>], method: &str) -> impl Iterator<Item = NameOccurrence> + use<'s> {
     let name = [method.as_bytes(), &[0]].concat();
     // Names are in the data.
@@ -66,7 +67,8 @@ fn find_name<'s>(segments: &'s [LoadedSegment<'_>], method: &str) -> impl Iterat
     })
 }
 
-/// Whether the pointer at this address, to a name of this length, is a field of a table entry.
+/// Whether the pointer at this address, to a name of this length, is a field of a table entry. The entry's other fields must have the
+/// length and the flags of such a method.
 fn is_name_field(segments: &[LoadedSegment<'_>], address: u64, length_bytes: u64) -> bool {
     let length = address.checked_add(LENGTH).and_then(|field| word_at(segments, field));
     let flags = address.checked_add(FLAGS).and_then(|field| word_at(segments, field));
@@ -79,10 +81,11 @@ fn word_at(segments: &[LoadedSegment<'_>], address: u64) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.first_chunk()?))
 }
 
-/// Offset in the file of code at an address.
+/// Offset in the file of the code at an address. `None` if no executable segment has the address.
 fn file_offset_of_code(segments: &[LoadedSegment<'_>], address: u64) -> Option<u64> {
     let mut code = segments.iter().filter(|segment| segment.is_executable);
     code.find_map(|segment| {
+        // A segment without bytes at the address is skipped.
         segment.bytes_from(address).filter(|bytes| !bytes.is_empty())?;
         Some((address - segment.address).wrapping_add(segment.offset))
     })

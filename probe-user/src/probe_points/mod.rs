@@ -84,7 +84,7 @@ pub(crate) struct ProbePoints {
 }
 
 impl ProbePoints {
-    /// Offset to probe for the entry or the return of `symbol`.
+    /// Offset to probe for the entry or the return of `symbol`. An error if the library does not have it.
     pub(crate) fn entry_of(&self, symbol: &'static str) -> Result<u64, ProbePointsError> {
         let index = FUNCTIONS.iter().position(|name| *name == symbol);
         let entry = index.and_then(|index| self.functions[index]);
@@ -171,7 +171,7 @@ impl CodeSegment<'_> {
     }
 }
 
-/// The segment at this address, as machine code.
+/// The segment at this address, as machine code. `None` if no segment has the address.
 fn find_code_segment<'a>(image: &Image<'a>, address: u64) -> Option<CodeSegment<'a>> {
     let segment = image.segments.iter().find(|segment| segment.contains(address))?;
     let code = MachineCode { bytes: segment.bytes, address: segment.address };
@@ -201,7 +201,7 @@ struct ProbePointKey {
 }
 
 impl ProbePointCache {
-    /// Probe points of an open library.
+    /// Finds the probe points of an open library, and remembers them.
     pub(crate) fn find_in_library(
         &mut self,
         sought: Sought,

@@ -58,7 +58,7 @@ pub(super) fn check_library(
         let Some(sought_number) = sought_in_library(set, mapping.path, servers) else { continue };
         let is_this_file = match process.identify_mapped(mapping.range) {
             Ok(mapped) => mapped == identity,
-            // Without the capability to follow the entries of `map_files`, the inode in `maps` must do.
+            // Without the capability to follow the entries of `map_files`, only the inode in `maps` is compared.
             Err(_) => mapping.inode == identity.inode,
         };
         if is_this_file {
@@ -78,8 +78,8 @@ fn uses_zmq(path: &[u8], servers: &[InnerServer]) -> bool {
     is_libzmq_name(file_name(path)) || server_number_of_extension(path, servers).is_some()
 }
 
-/// Number of what a set of probe points needs of the library with this path ([`crate::locator::sought_by_number`]). `None` if the set
-/// belongs to other libraries.
+/// What must be searched for in the library with this path to find a set of probe points, as a number for
+/// [`crate::locator::sought_by_number`]. `None` if the set does not belong to this library.
 fn sought_in_library(set: PointSet, path: &[u8], servers: &[InnerServer]) -> Option<u32> {
     let name = file_name(path);
     match set {
@@ -90,7 +90,7 @@ fn sought_in_library(set: PointSet, path: &[u8], servers: &[InnerServer]) -> Opt
     }
 }
 
-/// Number of the server that the extension with this path contains, counted from 1.
+/// Number of the server that the extension with this path contains, counted from 1. `None` if it is no such extension.
 fn server_number_of_extension(path: &[u8], servers: &[InnerServer]) -> Option<u32> {
     let path = Path::new(OsStr::from_bytes(path));
     let index = servers.iter().position(|server| (server.is_extension)(path))?;

@@ -48,7 +48,7 @@ pub fn serve(socket: BorrowedFd<'_>, settings: ProberSettings, drop_rights: impl
     if let Ok(kernel) = &mut kernel {
         kernel.load_further_programs();
     }
-    // At every attach by a perf event, aya loads a program to test whether the kernel has cookies.
+    // At every attach by a perf event, aya loads a program to test whether the kernel has cookies, so the right to load is needed later.
     let needs_rights_later = kernel.as_ref().is_ok_and(|kernel| kernel.loaded_facts().uses_perf_events);
     if !needs_rights_later {
         drop_rights();
@@ -68,7 +68,8 @@ pub fn serve(socket: BorrowedFd<'_>, settings: ProberSettings, drop_rights: impl
     served
 }
 
-/// Answers the first request with the ring. Returns the second connection; `None` if the peer has ended.
+/// Answers the first request with the ring, or with the refusal. Returns the second connection, which came with the request. `None` if the
+/// peer has ended.
 fn answer_first_request(socket: BorrowedFd<'_>, kernel: &Result<KernelSide, Refusal>) -> io::Result<Option<OwnedFd>> {
     let mut buffer = [0; REQUEST_BYTES];
     let mut received = channel::receive_message(socket, &mut buffer)?;
@@ -147,7 +148,7 @@ impl ProberServer {
         kernel.has_log()
     }
 
-    /// Executes a request and sends the reply. A malformed one is refused.
+    /// Executes a request and sends the reply. A malformed request is refused.
     fn answer_request(&self, socket: BorrowedFd<'_>, message: &[u8], files: &[OwnedFd]) -> io::Result<()> {
         let Some(request) = decode_message(message) else {
             return send_reply(socket, Err(not_a_request()), &[]);
@@ -177,8 +178,9 @@ impl ProberServer {
             HelperRequest::Analyse { pid, set } => match files {
                 [library] => {
                     let library = ClaimedLibrary { pid, set, file: library.as_fd() };
-                    // Only fills the cache of analyses, which does not depend on the target.
-                    self.find_probe_points(0, &library, socket).map(drop)
+                    // The call only fills the cache of analyses, which does not depend on the target.
+                    let any_target = 0;
+                    self.find_probe_points(any_target, &library, socket).map(drop)
                 }
                 _ => Err(not_a_request()),
             },
@@ -194,7 +196,8 @@ impl ProberServer {
         send_reply(socket, result.map(|()| LoadedFacts::default()), &[])
     }
 
-    /// Checks the claim, and finds the probe points for the target with this index. Waits as long as `peer` is open.
+    /// Checks that the process has mapped the library, and finds the probe points for the target with this index. Waits for the analysis as
+    /// long as `peer` is open.
     fn find_probe_points(
         &self,
         target: u32,
@@ -216,8 +219,10 @@ impl ProberServer {
         Ok(batches)
     }
 
-    /// Attaches the set. The process must live on until it is attached, so that its id cannot mean another one in between.
+    /// Attaches the set of probe points to the process. Fails and detaches it if the process has exited meanwhile, because another process
+    /// may then have its id.
     fn attach_library(&self, target: u32, library: &ClaimedLibrary<'_>, peer: BorrowedFd<'_>) -> Result<(), Refusal> {
+        // The system call and the kernel side take the id as different types.
         let valid_id = i32::try_from(library.pid).ok().and_then(Pid::from_raw);
         let id = valid_id.ok_or_else(|| process_has_exited(library.pid))?;
         let pid = NonZeroU32::new(library.pid).ok_or_else(|| process_has_exited(library.pid))?;
@@ -227,7 +232,7 @@ impl ProberServer {
             for batch in &batches {
                 kernel.attach_uprobes(target, pid, batch, library.file)?;
             }
-            // A pidfd is readable once its process has exited. It is checked after the attach, so that an id reused before is noticed, too.
+            // A pidfd is readable once its process has exited. The check after the attach also notices an id that was reused before it.
             let ready_count = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&Timespec::default()));
             if ready_count.is_ok_and(|ready| ready > 0) {
                 kernel.detach_target(target);
@@ -251,7 +256,7 @@ struct ClaimedLibrary<'l> {
     file: BorrowedFd<'l>,
 }
 
-/// Sends content in as many messages as it needs.
+/// Sends content in as many messages as it needs, or the refusal in one.
 fn send_content(socket: BorrowedFd<'_>, content: Result<Vec<u8>, Refusal>) -> io::Result<()> {
     match content {
         Ok(content) => {

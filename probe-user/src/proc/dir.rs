@@ -45,7 +45,7 @@ impl ProcDir {
         Self::with_opener(pid, opener_client::connected_opener())
     }
 
-    /// Opens a process's directory, of which this opener opens the files that not every user may read.
+    /// Opens a process's directory. If there is an `opener`, it opens the files in the directory that not every user may read.
     pub(crate) fn with_opener(pid: u32, opener: Option<&'static Opener>) -> Result<Self, ReadError> {
         let path = PathBuf::from(format!("/proc/{pid}"));
         let dir = open_dir(CWD, &path)?;
@@ -57,7 +57,8 @@ impl ProcDir {
         Ok(fstat(&self.dir)?.st_ino)
     }
 
-    /// Sends a request to the opener; `None` without one.
+    /// Sends a request about this process to the opener, and returns its result. `None` if there is no opener, and this process opens the
+    /// files itself.
     fn ask_opener(&self, request: ProcessRequest) -> Option<Result<OpenerReply, ReadError>> {
         let opener = self.opener?;
         let inode = match self.inode() {
@@ -83,7 +84,7 @@ impl ProcDir {
         Ok(openat(&self.dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
     }
 
-    /// Opens the list of its mappings.
+    /// Opens the list of the process's mappings, through the opener if there is one.
     pub(crate) fn open_mappings(&self) -> Result<OwnedFd, ReadError> {
         match self.ask_opener(ProcessRequest::Mappings) {
             Some(opened) => opened?.into_file(),
@@ -122,7 +123,7 @@ impl ProcDir {
         Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
     }
 
-    /// Inode of its network namespace.
+    /// Inode of the process's network namespace.
     pub(crate) fn network_namespace(&self) -> Result<u64, ReadError> {
         match self.ask_opener(ProcessRequest::NetworkNamespace) {
             Some(opened) => Ok(opened?.number()),
@@ -140,7 +141,7 @@ impl ProcDir {
         list_numbers(open_dir(&self.dir, "task")?, limit)
     }
 
-    /// Reads a file about a thread that shows nothing without the right to trace it.
+    /// Reads a file about a thread, through the opener if there is one. Without the right to trace the thread, the file shows nothing.
     pub(crate) fn thread_file(&self, tid: u32, file: ThreadFile) -> Result<Vec<u8>, ReadError> {
         match self.ask_opener(ProcessRequest::ThreadFile { tid, file }) {
             Some(opened) => Ok(opened?.content),
@@ -187,7 +188,7 @@ impl ProcDir {
         // Another file may have the path of a deleted one.
         if !file.is_deleted {
             let by_path = self.own_root()?.open_regular(&file.path, expected);
-            // Who may not read the file may not read it through `map_files` either.
+            // A process that may not read the file may not read it through `map_files` either.
             if matches!(by_path, Ok(_) | Err(ReadError::Denied)) {
                 return by_path;
             }
@@ -201,7 +202,7 @@ impl ProcDir {
         RegularFile::open_at(&self.dir, format!("map_files/{start:x}-{end:x}"), ExpectedFile::ANY)
     }
 
-    /// Opens the file that it has as standard output (1) or error (2).
+    /// Opens the file that the process has as standard output (1) or error (2).
     pub(crate) fn open_output(&self, descriptor: u32) -> Result<RegularFile, ReadError> {
         match self.ask_opener(ProcessRequest::Output { descriptor }) {
             Some(opened) => opened?.into_regular_file(ExpectedFile::ANY),
@@ -209,7 +210,7 @@ impl ProcDir {
         }
     }
 
-    /// The file that it has as standard output (1) or error (2).
+    /// Status of the file that the process has as standard output (1) or error (2).
     pub(crate) fn output_status(&self, descriptor: u32) -> Result<FileStatus, ReadError> {
         match self.ask_opener(ProcessRequest::OutputStatus { descriptor }) {
             Some(opened) => Ok(FileStatus::from_numbers(opened?.numbers)),
@@ -217,7 +218,7 @@ impl ProcDir {
         }
     }
 
-    /// The process's own root.
+    /// The process's own root directory, in which the opener opens files if there is one.
     pub(crate) fn root(&self) -> Result<ProcessRoot<'_>, ReadError> {
         match self.opener {
             Some(_) => Ok(ProcessRoot::Remote(self)),
@@ -286,7 +287,7 @@ pub(crate) enum ProcessRoot<'a> {
 }
 
 impl ProcessRoot<'_> {
-    /// Opens the regular file at a path in this root.
+    /// Opens the regular file at a path in this root. The opener opens only files with metadata of packages or models.
     pub(crate) fn open_metadata(&self, path: &Path) -> Result<RegularFile, ReadError> {
         match self {
             Self::Local(root) => root.open_regular(path, ExpectedFile::ANY),
@@ -323,7 +324,7 @@ fn path_from_root(path: &Path) -> Result<PathBuf, ReadError> {
     if fits_request(&path) { Ok(path) } else { Err(ReadError::Gone) }
 }
 
-/// What a descriptor is, by the target of its link in `/proc/PID/fd`.
+/// Kind of a descriptor, by the target of its link in `/proc/PID/fd`. `None` if it is neither a socket nor `io_uring`.
 fn parse_descriptor(fd: u32, target: &Path) -> Option<OpenDescriptor> {
     let name = target.as_os_str().as_bytes();
     if name == b"anon_inode:[io_uring]" {
@@ -339,7 +340,7 @@ fn open_dir(at: impl AsFd, path: impl Arg) -> Result<OwnedFd, ReadError> {
     Ok(openat(at, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Numeric names in a directory, at most `limit`.
+/// Lists the numeric names in a directory, at most `limit`.
 fn list_numbers(dir: OwnedFd, limit: usize) -> Result<Listing<u32>, ReadError> {
     let mut items = Vec::new();
     for entry in Dir::new(dir)? {

@@ -59,7 +59,7 @@ fn parse_new_file(line: &[u8], seen: &mut HashSet<FileKey>) -> Option<MappedFile
     let device_minor = u32::from_str_radix(minor, 16).ok()?;
     let range = parse_range(start, end)?;
     let is_anonymous = inode == 0;
-    // A further word before the path.
+    // The line has no further word before the path.
     let is_other_format = fields.next().is_some();
     if is_anonymous || is_other_format {
         return None;
@@ -98,7 +98,8 @@ pub(crate) fn executable_mappings(text: &[u8]) -> impl Iterator<Item = Executabl
     text.split(|&byte| byte == b'\n').filter_map(parse_executable_mapping)
 }
 
-/// Parses a line as [`parse_new_file`] does. `None` if the mapping is not executable or maps no file.
+/// Parses a line such as `7f12-7f34 r-xp 00002000 fe:00 247030      /usr/lib/x.so (deleted)`. `None` if the mapping is not executable or
+/// maps no file.
 fn parse_executable_mapping(line: &[u8]) -> Option<ExecutableMapping<'_>> {
     let slash = line.iter().position(|&byte| byte == b'/')?;
     let head = std::str::from_utf8(&line[..slash]).ok()?;

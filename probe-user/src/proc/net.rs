@@ -30,9 +30,10 @@ pub(crate) fn read_tcp_tables(
     process: &ProcDir,
     limit: usize,
 ) -> impl Iterator<Item = Result<Listing<TcpSocket>, ReadError>> {
-    ["net/tcp", "net/tcp6"]
-        .into_iter()
-        .map(move |table| Ok(parse_tcp_table(&process.read(table, limit.saturating_mul(MAX_LINE_BYTES))?, limit)))
+    ["net/tcp", "net/tcp6"].into_iter().map(move |table| {
+        let text = process.read(table, limit.saturating_mul(MAX_LINE_BYTES))?;
+        Ok(parse_tcp_table(&text, limit))
+    })
 }
 
 /// Parses at most `limit` sockets of one table. Skips invalid lines.
@@ -44,12 +45,15 @@ pub(crate) fn parse_tcp_table(text: &[u8], limit: usize) -> Listing<TcpSocket> {
 fn parse_table<T>(text: &[u8], limit: usize, parse_line: fn(&[u8]) -> Option<T>) -> Listing<T> {
     // The first line has the names of the columns.
     let mut sockets = text.split(|&byte| byte == b'\n').skip(1).filter_map(parse_line);
-    Listing { items: sockets.by_ref().take(limit).collect(), is_truncated: sockets.next().is_some() }
+    let items = sockets.by_ref().take(limit).collect();
+    let is_truncated = sockets.next().is_some();
+    Listing { items, is_truncated }
 }
 
 /// Parses a line of `/proc/net/tcp` or `tcp6`. `None` if it is malformed or has no inode.
 fn parse_tcp_line(line: &[u8]) -> Option<TcpSocket> {
     let mut fields = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
+    // The number of the line comes first.
     let local = parse_address(fields.nth(1)?)?;
     let remote = parse_address(fields.next()?)?;
     let state = match fields.next()? {
@@ -68,8 +72,8 @@ fn address_word(digits: &str, start: usize) -> Option<[u8; 4]> {
     Some(u32::from_str_radix(word_digits, 16).ok()?.to_ne_bytes())
 }
 
-/// Parses `0100007F:7569`, or 32 digits for IPv6: each 32-bit word in this machine's byte order. An IPv4-mapped IPv6 address becomes IPv4,
-/// so that both ends of a connection have the same form.
+/// Parses an address and port such as `0100007F:7569`, or with 32 digits for IPv6. Each 32-bit word of the address is in this machine's
+/// byte order. An IPv4-mapped IPv6 address becomes IPv4, so that both ends of a connection have the same form.
 fn parse_address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -125,7 +129,7 @@ fn parse_unix_line(line: &[u8]) -> Option<UnixSocket> {
     Some(UnixSocket { inode, is_listening: flags & SO_ACCEPTCON != 0, name: name.to_vec(), peer: None })
 }
 
-/// Returns the next field of a line, which ends with a space, and removes it from `rest`.
+/// Removes the next field, which ends with a space, from `rest` and returns it. `None` if there is no further field.
 fn next_field<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
     let start = rest.iter().position(|&byte| byte != b' ')?;
     let end = start + rest[start..].iter().position(|&byte| byte == b' ')?;

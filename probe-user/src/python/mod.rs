@@ -102,9 +102,9 @@ impl PythonStacks {
         lock(&self.shared).wanted = Some(pids.to_vec());
     }
 
-    /// Passes the intervals since the last call to `each`. Never waits.
+    /// Calls `each` with the intervals that were sampled since the last call of this function. Never waits.
     pub fn poll(&self, mut each: impl FnMut(StackInterval)) {
-        // At most a full queue, so that a fast sender cannot keep the caller here.
+        // At most as many as the queue holds, so that a fast sender cannot keep the caller here.
         for interval in self.intervals.try_iter().take(QUEUE_CAPACITY) {
             each(interval);
         }
@@ -179,7 +179,7 @@ enum OpenAttempt {
 }
 
 impl SampledProcess {
-    /// Tries to open a reader of the process. Adds a limitation of the reader, or a final refusal, to `shared`.
+    /// Tries to open a reader of the process. Adds a limitation of the reader, or the reason of a final refusal, to `shared`.
     fn open_reader(&mut self, now: Instant, shared: &Mutex<SharedState>) -> OpenAttempt {
         let why = match StackReader::open(self.pid) {
             Ok(reader) => {
@@ -235,12 +235,12 @@ impl SamplingThread {
         }
     }
 
-    /// Takes over the wanted processes, if they have changed. Processes that stay keep their readers.
+    /// Takes over the list of processes to sample, if there is a new one. Processes in both lists keep their readers.
     fn update_processes(&mut self) {
         let Some(wanted) = lock(&self.shared).wanted.take() else { return };
         self.processes.retain(|process| wanted.contains(&process.pid));
         for &pid in &wanted {
-            // One that was refused or has exited is not tried again.
+            // A process of the last list is not added again, because it may have been removed as unreadable.
             let is_new = !self.wanted.contains(&pid);
             if is_new {
                 self.processes.push(SampledProcess { pid, reader: None, tries: 0, next_try: Instant::now() });
@@ -255,7 +255,10 @@ impl SamplingThread {
         let shared = &self.shared;
         self.processes.retain_mut(|process| {
             let is_due = process.reader.is_none() && now >= process.next_try;
-            !is_due || process.open_reader(now, shared) != OpenAttempt::Hopeless
+            if !is_due {
+                return true;
+            }
+            process.open_reader(now, shared) != OpenAttempt::Hopeless
         });
     }
 
@@ -272,7 +275,7 @@ impl SamplingThread {
                 continue;
             }
             let interval = StackInterval { pid: process.pid, at: now.at, interval_ns, threads };
-            // The thread does not wait for a reader that does not keep up.
+            // This thread does not wait for a receiver that does not keep up. Its samples are dropped instead.
             if let Err(TrySendError::Full(_)) = self.sender.try_send(interval) {
                 lock(&self.shared).cost.dropped += 1;
             }

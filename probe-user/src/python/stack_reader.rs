@@ -36,7 +36,7 @@ pub(super) struct StackReader {
 }
 
 impl StackReader {
-    /// Finds the interpreter in the process's memory and reads it once.
+    /// Finds the interpreter in the process's memory and reads its stacks once, to test that they can be read.
     pub(super) fn open(pid: u32) -> Result<Self, StackReaderError> {
         let config = Config {
             // The process must not be stopped.
@@ -95,7 +95,7 @@ impl StackReader {
         true
     }
 
-    /// Adds a stack with the thread id that the process itself sees. Omits a stack whose thread is not known here.
+    /// Adds a stack whose thread id is the one that the process itself sees. Omits a stack whose thread is not known here.
     fn add_stack_of_namespaced_thread(&mut self, stack: &StackTrace) {
         let Some(tid_in_namespace) = stack.os_thread_id.and_then(|id| u32::try_from(id).ok()) else {
             return;
@@ -108,8 +108,8 @@ impl StackReader {
     /// Counts a stack of a thread. One that is not running counts as a sample without functions.
     fn add_stack(&mut self, tid: u32, stack: &StackTrace) {
         // py-spy's own check of the thread state does not work with a container's thread ids, nor before Python 3.11.
-        let is_checked = self.thread_ids.shares_pid_namespace && self.stores_thread_ids();
-        let is_running = stack.active && (is_checked || wants_cpu(self.pid, tid));
+        let is_own_check_valid = self.thread_ids.shares_pid_namespace && self.stores_thread_ids();
+        let is_running = stack.active && (is_own_check_valid || wants_cpu(self.pid, tid));
         let functions = is_running.then(|| stack.frames.iter().map(function_of_frame).collect());
         self.tallies.entry(tid).or_default().add_stack(functions, stack.owns_gil);
     }
@@ -121,7 +121,7 @@ impl StackReader {
     }
 }
 
-/// Opens a process whose stacks can be read, or returns why there are none.
+/// Opens a process and reads its stacks once to test that they can be read. The error says why not.
 fn open_readable(pid: i32, config: &Config) -> Result<PythonSpy, String> {
     let mut spy = PythonSpy::new(pid, config).map_err(|error| format!("{error:#}"))?;
     let mut last_error = String::new();
@@ -159,13 +159,15 @@ impl ThreadIds {
     fn of_process(pid: u32) -> Self {
         Self {
             pid,
+            // If the inner id cannot be read, it counts as the same.
             shares_pid_namespace: namespaced_id(Path::new(&format!("/proc/{pid}"))).is_none_or(|inner| inner == pid),
             current_ids: HashMap::new(),
             listed_at: None,
         }
     }
 
-    /// Id in the current namespace of a thread that has this id in the process's own; `None` if no thread has it.
+    /// Translates a thread's id from the process's namespace to the current one. `None` if no thread has it. Lists the threads again for an
+    /// unknown id, but not more often than every [`LIST_INTERVAL`].
     fn translate_tid(&mut self, tid_in_namespace: u32) -> Option<u32> {
         if self.shares_pid_namespace {
             return Some(tid_in_namespace);
@@ -179,7 +181,7 @@ impl ThreadIds {
         self.current_ids.get(&tid_in_namespace).copied()
     }
 
-    /// Ids of all threads here, by their ids inside the process's PID namespace.
+    /// Ids in the current namespace of all threads of the process, by their ids in the process's own.
     fn list_ids(&self) -> HashMap<u32, u32> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten();
         let ids = tasks.flatten().filter_map(|task| {
@@ -191,7 +193,7 @@ impl ThreadIds {
     }
 }
 
-/// A task's id in its innermost pid namespace.
+/// A task's id in its innermost pid namespace. `None` if it cannot be read.
 fn namespaced_id(task: &Path) -> Option<u32> {
     let status = kernel::read(task.join("status"), kernel::MAX_STATUS_BYTES).ok()?;
     parse_ns_pids(&status).last().copied()

@@ -66,10 +66,11 @@ pub(super) struct StackTally {
 }
 
 impl StackTally {
-    /// Counts one stack, innermost function first; `None` if the thread slept.
+    /// Counts one stack, which has the innermost function first. `None` stands for a thread that slept, which counts as a sample only.
     pub(super) fn add_stack(&mut self, stack: Option<Vec<Function>>, holds_gil: bool) {
         self.samples += 1;
         let Some(mut stack) = stack else { return };
+        // A running thread without Python functions executes native code.
         if stack.is_empty() {
             stack.push(Function::native());
         }
