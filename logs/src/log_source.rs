@@ -74,13 +74,13 @@ impl LogSource {
         LineReader::open(&self.file.path, options.max_line_bytes, unused_counter)
     }
 
-    /// Why the file is skipped, as a message about it.
+    /// Message that names the file and the reason why it is skipped.
     fn refusal(&self, why: &str) -> String {
         format!("{}: {why}", self.file.path.display())
     }
 
-    /// Reads a file's first lines up to one with a timestamp, which becomes the time of the file. Returns the reason if it is not text. Does
-    /// nothing with a pipe.
+    /// Reads a file's first lines up to one with a timestamp, which becomes the time of the file. Returns the reason if it is not text.
+    /// Does nothing with a pipe.
     pub(super) fn probe_first_lines(&mut self, options: &ImportOptions) -> Result<(), String> {
         if !self.is_regular() {
             return Ok(());

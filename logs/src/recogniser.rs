@@ -224,6 +224,7 @@ impl Recogniser {
                 let bare = mark.trim_matches('"');
                 marks.push(bare);
                 record_marks.push(bare);
+                // The rest of a JSON record may be a prompt.
                 engine_marks.push(EngineMark { engine, form: None, has_free_text: true });
             }
         }
@@ -253,6 +254,7 @@ impl Recogniser {
             engine: engine_mark.engine.engine_name(),
             form: engine_mark.form,
             has_free_text: engine_mark.has_free_text,
+            // The rest of the text is not searched.
             is_last: false,
         })
     }

@@ -164,6 +164,7 @@ impl TimestampParser {
     fn parse_month_first<'l>(&mut self, text: &'l [u8]) -> Option<(LogTimestamp, &'l [u8])> {
         let (month, rest) = parse_month(text)?;
         let rest = rest.strip_prefix(b" ")?;
+        // A second space stands before a day of one digit.
         let (day, rest) = leading_digits(rest.strip_prefix(b" ").unwrap_or(rest), 2)?;
         if let Some(dated) = rest.strip_prefix(b", ") {
             let (year, rest) = exact_digits(dated, 4)?;
@@ -196,6 +197,7 @@ impl TimestampParser {
 
     /// Start of the minute, since the epoch. `None` if the calendar has no such minute, or it precedes the epoch.
     fn minute_start_ns(&mut self, minute: CalendarMinute) -> Option<u64> {
+        // Consecutive lines are mostly of the same minute, so the last one is remembered.
         if let Some(last) = self.last_minute.filter(|last| last.minute == minute) {
             return Some(last.start_ns);
         }
@@ -234,7 +236,7 @@ fn parse_month(text: &[u8]) -> Option<(u64, &[u8])> {
 
 /// Whether clocks somewhere are set to this offset, in seconds east of UTC.
 fn is_zone_offset(seconds: i32) -> bool {
-    /// Those that are no whole hours.
+    /// Offsets that are no whole hours, in minutes.
     const PARTIAL_MINUTES: [i32; 13] = [-570, -210, -150, 210, 270, 330, 345, 390, 525, 570, 630, 765, 825];
     let is_whole_hour = seconds % 3_600 == 0 && (-12..=14).contains(&(seconds / 3_600));
     is_whole_hour || PARTIAL_MINUTES.contains(&(seconds / 60))
@@ -268,8 +270,8 @@ fn parse_time_of_day(text: &[u8]) -> Option<(TimeOfDay, &[u8])> {
     Some((TimeOfDay { fraction_ns, is_whole_second: false, ..whole }, rest))
 }
 
-/// Parses `Z`, ` UTC`, `+01:00`, `+0100`, `-08` to seconds east of UTC; returns them with the text behind it. Without a zone, returns `None` and
-/// the whole text.
+/// Parses `Z`, ` UTC`, `+01:00`, `+0100`, `-08` to seconds east of UTC; returns them with the text behind it. Without a zone, returns
+/// `None` and the whole text.
 fn parse_zone(text: &[u8]) -> (Option<i32>, &[u8]) {
     let trimmed = text.strip_prefix(b" ").unwrap_or(text);
     let named = trimmed.strip_prefix(b"UTC").or_else(|| trimmed.strip_prefix(b"GMT"));
