@@ -188,6 +188,7 @@ fn compare_workers(a: &Report, b: &Report, outcomes: &[ProblemOutcome], legs: &[
 fn compare_processing(outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<ChangePattern> {
     let changed_waits = legs.iter().filter(|leg| leg.kind == LegKind::Wait && leg.leg_change().is_some());
     let most_changed = changed_waits.max_by_key(|leg| leg.a_ns.unwrap_or(0).abs_diff(leg.b_ns.unwrap_or(0)))?;
+    // A hop is named `sender->receiver`.
     let receiver = Ends::from(&*most_changed.name).to;
     let processing = legs.iter().find(|leg| leg.kind == LegKind::Inside && leg.name == receiver)?;
     let change = processing.leg_change()?;
@@ -211,6 +212,7 @@ fn find_slow_new_receiver(b: &Report, outcomes: &[ProblemOutcome], legs: &[LegSh
     if longest_wait.b_ns? < CHANGED_NS || busy_share < CPU_BOUND {
         return None;
     }
+    // A hop is named `sender->receiver`.
     let receiver = Ends::from(&*longest_wait.name).to;
     let mut new_processing = legs.iter().filter(|leg| leg.kind == LegKind::Inside && leg.a_ns.is_none());
     let processing = new_processing.find(|leg| leg.name == receiver)?;
@@ -267,6 +269,7 @@ impl<'r> BusiestReceiver<'r> {
 fn find_cpu_bound_receiver(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<ChangePattern> {
     let before = BusiestReceiver::of_report(a)?;
     let after = BusiestReceiver::of_report(b)?;
+    // A receiver that was CPU-bound before explains no change.
     if before.share >= CPU_BOUND || after.share < CPU_BOUND {
         return None;
     }

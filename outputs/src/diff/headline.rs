@@ -133,6 +133,7 @@ fn describe_lasting_finding(change: &FindingChange, outcomes: &[ProblemOutcome])
 fn describe_finding_change(change: &FindingChange) -> RankedChange {
     let mut text = match (&change.a, &change.b) {
         (None, Some(new)) => format!("{}: {}", change.kind, short_numbers(&new.summary)),
+        // The clauses behind the first explain a finding that is gone.
         (Some(gone), None) => format!("{}: {}", change.kind, split_outside_parentheses(&gone.summary, ": ")[0]),
         _ => format!("{} {}", change.name(), change.numbers).trim_end().to_owned(),
     };
@@ -175,8 +176,8 @@ fn split_outside_parentheses<'t>(text: &'t str, separator: &str) -> Vec<&'t str>
     parts
 }
 
-/// The first clause of a summary, and those behind it up to the first without a number. Colons separate the clauses.
-/// A clause without a number is an explanation, which the list of findings below the headline has.
+/// The first clause of a summary, and the clauses with numbers that directly follow it. Colons separate the clauses. A clause without a
+/// number is an explanation, which the list of findings below the headline has.
 fn numbers_of_summary(summary: &str) -> String {
     let clauses = split_outside_parentheses(summary, ": ").into_iter().enumerate();
     let with_numbers =
@@ -184,7 +185,8 @@ fn numbers_of_summary(summary: &str) -> String {
     with_numbers.map(|(_, clause)| clause).collect::<Vec<_>>().join(": ")
 }
 
-/// The beginning of a finding's summary: its clauses with numbers. Leaves out the parts behind the first that would make it too long.
+/// The clauses with numbers at the beginning of a finding's summary. Semicolons separate their parts. Leaves out the parts that would make
+/// the text too long.
 fn short_numbers(summary: &str) -> String {
     /// Maximum length in bytes, which only the first part may exceed.
     const MAX_LENGTH: usize = 110;

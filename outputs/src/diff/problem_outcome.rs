@@ -127,7 +127,7 @@ fn judge_first_token_gap(a: &Report, b: &Report, measures: &[ComparedMeasure]) -
     ProblemOutcome { name: String::from("first-token gap"), state, numbers }
 }
 
-/// Outcome of lost tokens. Proven losses count if both runs observed them, else predicted ones, if both runs observed enough to predict them.
+/// Outcome of lost tokens. Proven losses count if both runs observed them. Otherwise predicted losses count, if both runs have only those.
 fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemOutcome {
     let name = String::from("lost tokens");
     let is_a_confirmed = a.chunks.dropped_confirmed.is_some();
@@ -172,8 +172,8 @@ fn lost_before_and_after(a: &Report, b: &Report) -> String {
     let counts = before_and_after(a.chunks.tokens_lost, b.chunks.tokens_lost, count);
     let more_tokens = a.tokens.sent.max(b.tokens.sent);
     let fewer_tokens = a.tokens.sent.min(b.tokens.sent);
-    let is_of_other_length = more_tokens as f64 >= LEAST_FACTOR * fewer_tokens as f64;
-    if counts.is_empty() || fewer_tokens == 0 || !is_of_other_length {
+    let sent_different_numbers = more_tokens as f64 >= LEAST_FACTOR * fewer_tokens as f64;
+    if counts.is_empty() || fewer_tokens == 0 || !sent_different_numbers {
         return counts;
     }
     let shares = before_and_after(lost_share(a), lost_share(b), |share| share);
@@ -211,6 +211,7 @@ fn before_and_after<T>(a: Option<T>, b: Option<T>, format_number: impl Fn(T) -> 
 /// Text for the measure that decides: `p99 9.1 ms -> 93.3 ms`.
 fn numbers_of_measures(measures: &[ComparedMeasure], names: &[&str]) -> String {
     let Some(measure) = deciding_measure(measures, names) else { return String::new() };
+    // The names of these measures end with the quantile: `gap, p99`.
     let quantile = measure.name.rsplit(", ").next().unwrap_or_default();
     // Only measures of slots have a test.
     let slots = if measure.p.is_some() { " of slots" } else { "" };

@@ -5,7 +5,7 @@ use trace::words::{duration, known_or_dash, plural};
 
 use super::wait_shift::LegCells;
 use super::{ComparedMeasure, Diff, FindingChange, FindingState, LegShift, RunSummary, TtftLegShift, headline};
-use crate::report::hostile::{lines, markdown as escaped};
+use crate::report::hostile::{lines as escape_lines, markdown as escaped};
 use crate::report::markdown::write_table;
 use crate::report::table::CellKind::{Number, Text};
 use crate::report::table::Table;
@@ -17,6 +17,7 @@ const NAME_WIDTH: usize = 44;
 /// The comparison as text for a terminal.
 pub(super) fn render_text(diff: &Diff) -> String {
     let mut out = String::new();
+    // The last two arguments of `write_wrapped` stand before the first line and before all further lines.
     write_wrapped(&mut out, &diff.verdict, "", "  ");
     for (letter, side) in [("A", &diff.a), ("B", &diff.b)] {
         write_wrapped(&mut out, &describe_run(side), &format!("{letter}  "), "   ");
@@ -59,7 +60,7 @@ pub(super) fn render_text(diff: &Diff) -> String {
     }
     append_line!(out);
     write_wrapped(&mut out, &diff.method, "how  ", "     ");
-    lines(&out)
+    escape_lines(&out)
 }
 
 /// The sentence on the wait of a chunk before and after, if users notice that wait in either run.
@@ -76,6 +77,7 @@ fn listed_findings(diff: &Diff) -> impl Iterator<Item = &FindingChange> {
 fn write_findings(out: &mut String, diff: &Diff) {
     for change in listed_findings(diff) {
         let severity = change.severity().as_str();
+        // The last two arguments stand before the first line and before all further lines.
         write_wrapped(out, &format!("{} {severity} {}", change.state.as_str(), describe_finding(change)), "", "      ");
         for (letter, side) in [("A", &change.a), ("B", &change.b)] {
             if let Some(side) = side {

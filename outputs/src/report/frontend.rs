@@ -7,7 +7,7 @@ use trace::words::{duration, plural};
 
 use super::Report;
 use super::brief::write_named_row;
-use super::hostile::plain;
+use super::hostile::plain as escape_line;
 
 /// Waits of responses in a frontend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,5 +56,5 @@ pub(super) fn write_frontend_rows(out: &mut String, report: &Report) {
     for (index, line) in waits.describe_waits().iter().enumerate() {
         write_named_row(out, if index == 0 { "frontend" } else { "" }, line);
     }
-    write_named_row(out, "", &format!("worst: {}", plain(&waits.worst_rid)));
+    write_named_row(out, "", &format!("worst: {}", escape_line(&waits.worst_rid)));
 }

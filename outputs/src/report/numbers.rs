@@ -6,7 +6,7 @@ use trace::words::{bytes, count, duration, plural};
 
 use super::answers::describe_responses;
 use super::brief::{self, write_named_row};
-use super::hostile::plain;
+use super::hostile::plain as escape_line;
 use super::{Chunks, Dispatched, ModeLine, NewConnectionsReport, Report, Requests, Tokens};
 
 /// Requests by outcome, with those of which a part was not observed.
@@ -140,7 +140,7 @@ fn describe_rejected(by_status: &BTreeMap<u16, u64>) -> Option<String> {
 
 /// Bytes and repeated ids of a hop, with the estimated bytes of the other mode.
 fn describe_hop_mode(line: &ModeLine) -> String {
-    let mut text = format!("{}: ", plain(&line.name));
+    let mut text = format!("{}: ", escape_line(&line.name));
     if let Some(bytes_per_token) = line.bytes_per_token {
         append!(text, "{bytes_per_token:.0} bytes a token, ");
     }

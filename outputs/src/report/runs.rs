@@ -4,7 +4,7 @@ use serde::Serialize;
 use trace::detect::order::FindingRank;
 use trace::words::{count, duration, known_or_dash, percent};
 
-use super::hostile::plain;
+use super::hostile::plain as escape_line;
 use super::{Report, TtftGroupLine};
 
 /// Schema name of the document.
@@ -95,13 +95,13 @@ struct ListColumn {
 
 /// Columns in their order.
 const COLUMNS: [ListColumn; 11] = [
-    ListColumn { heading: "run", cell: |run| plain(&run.name) },
+    ListColumn { heading: "run", cell: |run| escape_line(&run.name) },
     ListColumn {
         heading: "role",
         cell: |run| run.side.unwrap_or(if run.endpoint.is_some() { "-" } else { "single" }).to_owned(),
     },
     ListColumn { heading: "port", cell: |run| run.port.map_or_else(|| "-".to_owned(), |port| port.to_string()) },
-    ListColumn { heading: "model", cell: |run| run.model.as_deref().map_or_else(|| "-".to_owned(), plain) },
+    ListColumn { heading: "model", cell: |run| run.model.as_deref().map_or_else(|| "-".to_owned(), escape_line) },
     ListColumn { heading: "state", cell: |run| run.state.clone() },
     ListColumn { heading: "requests", cell: |run| count(run.report.requests.seen) },
     ListColumn { heading: "TTFT p50", cell: |run| known_or_dash(run.ttft().map(|ttft| ttft.ns.p50), duration) },

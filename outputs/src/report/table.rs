@@ -2,7 +2,7 @@
 
 use trace::words::{bytes, count, decimal_percent, duration, known_or_dash, percent};
 
-use super::hostile::plain;
+use super::hostile::plain as escape_line;
 use super::path::PathRow;
 use super::stages::StageTable;
 use super::{Clock, HopLine, LossList, PairLegLine, PairRequestLine, Report, StackLine, TtftGroupLine, text};
@@ -147,7 +147,7 @@ pub(super) fn cpu_table(report: &Report) -> Option<Table<'static, 6>> {
     Some(Table::new(
         lines,
         [
-            ("Thread", Text, &|line| format!("{} {}/{} {}", line.role, line.pid, line.tid, plain(&line.name))),
+            ("Thread", Text, &|line| format!("{} {}/{} {}", line.role, line.pid, line.tid, escape_line(&line.name))),
             ("On a CPU", Number, &|line| known_or_dash(line.on_cpu, decimal_percent)),
             ("Waiting for a CPU", Number, &|line| known_or_dash(line.run_wait, decimal_percent)),
             ("Throttled", Number, &|line| known_or_dash(line.throttled, decimal_percent)),

@@ -8,7 +8,7 @@ use trace::stats::Spread;
 use trace::words::{bytes, count, decimal_percent, duration, known_or_dash, percent, plural};
 
 use super::brief::{describe_place, write_named_row, write_wrapped};
-use super::hostile::{lines, plain};
+use super::hostile::{lines as escape_lines, plain as escape_line};
 use super::judged::headline;
 use super::path::PathRow;
 use super::ttft::TtftReport;
@@ -53,7 +53,7 @@ pub(super) fn render_text(report: &Report, clock: &Clock) -> String {
     write_not_observed(&mut out, report);
     write_own_costs(&mut out, report);
     // Names come from the wire and must not control the terminal.
-    lines(&out)
+    escape_lines(&out)
 }
 
 /// Writes the ground truth of the demo, for comparison with the findings.
@@ -110,7 +110,7 @@ fn describe_loss(line: &LossLine, clock: &Clock) -> String {
     let preposition = if line.at_ns == line.last_at_ns { "at" } else { "from" };
     let mut text = format!(
         "{}: {} of {} tokens in {}, {preposition} {}",
-        plain(&line.rid),
+        escape_line(&line.rid),
         count(line.tokens),
         count(line.tokens_sent),
         plural(line.chunks, "chunk"),
@@ -146,7 +146,7 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
         "LOST"
     );
     for line in &report.slowest {
-        let rid: String = plain(&line.rid).chars().take(widest).collect();
+        let rid: String = escape_line(&line.rid).chars().take(widest).collect();
         append_line!(
             out,
             "{rid:widest$}  {:>12} {:>12} {:>8} {:>8} {:>8}  {}",
@@ -155,7 +155,7 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
             count(line.tokens_sent),
             known_or_dash(line.tokens_received, count),
             known_or_dash(line.tokens_lost, count),
-            plain(line.finish.as_deref().unwrap_or("-")),
+            escape_line(line.finish.as_deref().unwrap_or("-")),
         );
     }
     append_line!(out);
@@ -181,7 +181,7 @@ fn write_hops(out: &mut String, report: &Report) {
         "WAIT MAX"
     );
     for hop in &report.hops {
-        let name: String = plain(&hop.name).chars().take(widest).collect();
+        let name: String = escape_line(&hop.name).chars().take(widest).collect();
         append_line!(
             out,
             "{name:widest$}  {:>9} {:>9} {:>10} {:>9} {:>8} {:>9} {:>9}",
@@ -253,7 +253,7 @@ fn write_ttft(out: &mut String, report: &Report) {
     );
     for leg in &main.legs {
         let shares = format!("{:>8} {:>9}", percent(leg.share), known_or_dash(leg.recent_share, percent));
-        write_ttft_row(out, &plain(&leg.words), leg.mean_ns, &leg.ns, &shares);
+        write_ttft_row(out, &escape_line(&leg.words), leg.mean_ns, &leg.ns, &shares);
     }
     write_ttft_row(out, &format!("in total, {}", plural(main.ns.count, "request")), main.mean_ns, &main.ns, "");
     for line in brief::ttft_caveats(report) {
@@ -282,7 +282,7 @@ fn write_pair(out: &mut String, report: &Report, clock: &Clock) {
         write_ttft_row(out, &format!("in total, {}", plural(ttft.count, "request")), mean_ns, ttft, "");
     }
     for line in pair.describe_in_paragraphs() {
-        write_wrapped(out, &plain(&line), "  ", "    ");
+        write_wrapped(out, &escape_line(&line), "  ", "    ");
     }
     for absent in pair.describe_absent() {
         write_wrapped(out, &format!("not known {absent}"), "  ", "    ");
@@ -298,7 +298,7 @@ fn write_slowest_of_pair(out: &mut String, slowest: &[PairRequestLine], clock: &
     }
     append_line!(out, "SLOWEST ON BOTH SERVERS, with the legs of TTFT in order");
     for line in slowest.iter().take(PAIR_REQUESTS) {
-        let [decode, prefill] = [&line.decode_rid, &line.prefill_rid].map(|rid| plain(rid));
+        let [decode, prefill] = [&line.decode_rid, &line.prefill_rid].map(|rid| escape_line(rid));
         let prefill = if decode == prefill { String::new() } else { format!(" (prefill's {prefill})") };
         let begin = line.describe_begin(clock);
         let text = format!("{decode}{prefill} at {begin}, TTFT {}: {}", duration(line.ttft_ns), line.describe_legs());
@@ -340,10 +340,10 @@ fn write_path(out: &mut String, report: &Report) {
     );
     for row in &rows {
         let name = match row.kind {
-            LegKind::Wait if row.carries_requests => format!("(requests) {}", plain(&row.name)),
-            LegKind::Wait => plain(&row.name),
-            LegKind::Inside => format!("  inside the {}", plain(&row.name)),
-            LegKind::WaitAndInside => format!("  before and inside the {}", plain(&row.name)),
+            LegKind::Wait if row.carries_requests => format!("(requests) {}", escape_line(&row.name)),
+            LegKind::Wait => escape_line(&row.name),
+            LegKind::Inside => format!("  inside the {}", escape_line(&row.name)),
+            LegKind::WaitAndInside => format!("  before and inside the {}", escape_line(&row.name)),
         };
         let name: String = name.chars().take(LEG).collect();
         append_line!(
@@ -360,7 +360,11 @@ fn write_path(out: &mut String, report: &Report) {
     if let Some(bar) = bar::describe_bar(&report.path, BAR) {
         write_wrapped(out, &bar, "first tokens  ", "              ");
         if let Some(ends) = bar::ends_of_path(&report.path) {
-            let span = format!("of the time from the {}'s send to the {}'s receive", plain(ends.from), plain(ends.to));
+            let span = format!(
+                "of the time from the {}'s send to the {}'s receive",
+                escape_line(ends.from),
+                escape_line(ends.to)
+            );
             write_wrapped(out, &span, "              ", "              ");
         }
     }
@@ -391,7 +395,7 @@ pub(super) fn describe_receivers(hop: &HopLine) -> Option<String> {
 /// Writes the load of each worker of a line and of each connection into it.
 fn write_workers_and_lanes(out: &mut String, hop: &HopLine) {
     for worker in hop.workers.iter().flatten().take(MEMBERS) {
-        let name = worker.worker.map_or_else(|| plain(&worker.endpoint), |index| format!("worker {index}"));
+        let name = worker.worker.map_or_else(|| escape_line(&worker.endpoint), |index| format!("worker {index}"));
         let mut parts = vec![describe_load(worker.chunks, worker.tokens, worker.share)];
         if let Some(max) = worker.backlog_max_frames {
             parts.push(format!("backlog up to {}", count(max)));

@@ -10,7 +10,7 @@ use trace::words::{count, plural};
 
 use super::Report;
 use super::brief::write_wrapped;
-use super::hostile::plain;
+use super::hostile::plain as escape_line;
 
 /// Maximum number of responses in the text; the JSON lists more.
 const LIMIT: usize = 5;
@@ -263,7 +263,7 @@ impl ToolCallCounts {
         });
         incomplete
             .take(LIMIT)
-            .map(|line| ExplainedCalls { rid: plain(&line.rid), explanation: explain_tool_calls(&line.calls) })
+            .map(|line| ExplainedCalls { rid: escape_line(&line.rid), explanation: explain_tool_calls(&line.calls) })
     }
 }
 

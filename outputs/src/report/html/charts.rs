@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use trace::words::{bytes, count, duration, percent};
 
 use super::super::brief::describe_span;
-use super::super::hostile::plain;
+use super::super::hostile::plain as escape_line;
 use super::super::{Clock, FaultKind, FrontendCounts, HopSeries, Report, Series, ThreadSeries};
 use super::percent_or_unobserved;
 use super::plot::{Axis, Band, CurvePoint, Plot, TickLabel};
@@ -226,8 +226,10 @@ impl TimeSeriesCharts<'_> {
                     None => String::new(),
                 };
                 match backlog[slot] {
-                    Some(frames) => format!("up to {} frames wait on {}{kernel}", count(frames), plain(&hop.name)),
-                    None => format!("{}: not observed any more", plain(&hop.name)),
+                    Some(frames) => {
+                        format!("up to {} frames wait on {}{kernel}", count(frames), escape_line(&hop.name))
+                    }
+                    None => format!("{}: not observed any more", escape_line(&hop.name)),
                 }
             });
             each.collect::<Vec<_>>().join("; ")
@@ -243,7 +245,7 @@ impl TimeSeriesCharts<'_> {
 
     /// Chart of the time use of a thread. `n` makes its id unique.
     fn draw_thread(&self, n: usize, thread: &ThreadSeries) -> Markup {
-        let name = format!("{} {}/{} {}", thread.role, thread.pid, thread.tid, plain(&thread.name));
+        let name = format!("{} {}/{} {}", thread.role, thread.pid, thread.tid, escape_line(&thread.name));
         let heading = format!("CPU of {name}, share of one core");
         let description =
             format!("How the thread {name} spent its time: on a CPU, waiting for one, throttled by its quota.");

@@ -9,7 +9,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use trace::words::{count, decimal_percent, duration, json_text, percent, plural, share};
 
 use super::brief::{self, unobserved_text as not_observed};
-use super::hostile::lines;
+use super::hostile::lines as escape_lines;
 use super::judged::headline;
 use super::{Clock, EvidenceNumber, FindingLine, Report};
 
@@ -60,7 +60,7 @@ pub(super) fn render_page(report: &Report, clock: &Clock) -> String {
         }
     };
     // Names come from the wire and must not hide or reverse text.
-    lines(&page.into_string())
+    escape_lines(&page.into_string())
 }
 
 /// A section with a heading; nothing if it would be empty.

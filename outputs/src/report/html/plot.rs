@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use maud::{Markup, PreEscaped, html};
 
-use super::super::hostile::plain;
+use super::super::hostile::plain as escape_line;
 
 const WIDTH: f64 = 960.0;
 const LEFT: f64 = 66.0;
@@ -296,7 +296,7 @@ impl Plot {
             let shown = if is_long { text.chars().take(NAME - 1).chain(['\u{2026}']).collect() } else { text };
             self.append(&html! {
                 path.line.(class) d={ "M" (coordinate(x)) " " (coordinate(y)) "h14" } {}
-                text.name x=(coordinate(x + 18.0)) y=(coordinate(y + 4.0)) { (plain(&shown)) }
+                text.name x=(coordinate(x + 18.0)) y=(coordinate(y + 4.0)) { (escape_line(&shown)) }
             });
         }
     }
