@@ -35,6 +35,7 @@ const UNANSWERED: usize = 16;
 /// Builds the report of the run so far.
 pub(super) fn build_report(analysis: &Analysis, input: &ReportInput) -> Report {
     let ledger = analysis.ledger();
+    // Debug builds panic here if the ledger's sums do not agree.
     ledger.debug_check();
     // Without a window of the source, the capture reaches from the first event to the last.
     let (from, to) = input.window.unwrap_or((ledger.started().unwrap_or(ledger.now()), ledger.now()));
@@ -205,7 +206,8 @@ fn first_token_gap(ledger: &Ledger) -> Gap {
 }
 
 impl Chunks {
-    /// Predicted drops, as texts and tables show them. Where deliveries are not observed, a prediction of none is no observation: `None`.
+    /// Predicted drops, as texts and tables show them. `None` if they are unknown. A prediction of 0 also gives `None` where deliveries are
+    /// not observed, because it then shows nothing.
     pub fn shown_prediction(&self) -> Option<u64> {
         self.dropped_predicted.filter(|chunks| *chunks > 0 || self.dropped_confirmed.is_some())
     }
@@ -300,7 +302,7 @@ fn sum_over_hops(hops: &[&Hop], count_of: fn(&Hop) -> u64) -> u64 {
     hops.iter().map(|hop| count_of(hop)).sum()
 }
 
-/// Rate of so many things in this time; zero before any time has passed.
+/// Number per second, if there are `count` in this time; zero before any time has passed.
 fn rate_per_second(count: u64, window_ns: u64) -> f64 {
     if window_ns > 0 { count as f64 / (window_ns as f64 / 1e9) } else { 0.0 }
 }

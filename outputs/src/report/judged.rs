@@ -324,7 +324,7 @@ pub struct SeenTraffic<'a> {
 }
 
 impl SeenTraffic<'_> {
-    /// Says where there was no request.
+    /// States that no request was seen, in the log or on the watched hops.
     fn describe_absence(self) -> String {
         let health_checks = match self.requests.health_checks {
             0 => String::new(),

@@ -148,7 +148,8 @@ fn write_losses(out: &mut String, report: &Report, clock: &Clock) {
         && !list.lines.is_empty()
     {
         let heading = format!("Lost tokens, confirmed: {}", plural(list.requests, "request"));
-        write_section(out, &heading, table::loss_table(list, clock, LIMIT, LIMIT));
+        let places_per_request = LIMIT;
+        write_section(out, &heading, table::loss_table(list, clock, LIMIT, places_per_request));
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use trace::words::{bytes, count, duration, plural};
 
 use super::answers::describe_responses;
-use super::brief::{self, write_named_row};
+use super::brief::{self, NO_NAME, write_named_row};
 use super::hostile::plain as escape_line;
 use super::{Chunks, Dispatched, ModeLine, NewConnectionsReport, Report, Requests, Tokens};
 
@@ -67,7 +67,7 @@ pub(super) fn write_numbers(out: &mut String, report: &Report) {
     if let Some(gap) = &report.gap_ns {
         write_named_row(out, "gap", &format!("{} over {} requests", brief::describe_gap(gap), count(gap.count)));
         if !gap.max_rid.is_empty() {
-            write_named_row(out, "", &format!("worst: {}", gap.max_rid));
+            write_named_row(out, NO_NAME, &format!("worst: {}", gap.max_rid));
         }
     }
     let itl = &report.itl_ns;
@@ -171,6 +171,7 @@ fn describe_client_mode(line: &ModeLine) -> String {
 /// Writes rows, with the name in front of the first.
 fn write_rows(out: &mut String, name: &str, rows: &[String]) {
     for (index, text) in rows.iter().enumerate() {
-        write_named_row(out, if index == 0 { name } else { "" }, text);
+        let row_name = if index == 0 { name } else { NO_NAME };
+        write_named_row(out, row_name, text);
     }
 }

@@ -50,7 +50,8 @@ pub(super) fn loss_table(list: &LossList, clock: &Clock, limit: usize, places: u
             ("First and last loss", Number, &|line| line.describe_span(clock)),
             ("Positions in the output, from 1", Text, &|line| {
                 let ids = line.list_ids(places);
-                line.list_places(places) + &if ids.is_empty() { String::new() } else { format!(" (ids {ids})") }
+                let ids_text = if ids.is_empty() { String::new() } else { format!(" (ids {ids})") };
+                line.list_places(places) + &ids_text
             }),
         ],
     )
@@ -122,8 +123,9 @@ pub(super) fn hop_table(report: &Report) -> Option<Table<'static, 12>> {
         &report.hops,
         [
             ("Hop", Hop, &|hop| {
-                hop.name.clone()
-                    + &text::describe_receivers(hop).map_or_else(String::new, |workers| format!(" ({workers})"))
+                let receivers = text::describe_receivers(hop);
+                let receivers_text = receivers.map_or_else(String::new, |receivers| format!(" ({receivers})"));
+                hop.name.clone() + &receivers_text
             }),
             ("Frames sent", Number, &|hop| known_or_dash(hop.frames_sent, count)),
             ("Received", Number, &|hop| known_or_dash(hop.frames_received, count)),

@@ -9,7 +9,7 @@ use trace::ledger::Ledger;
 use trace::words::{count, plural};
 
 use super::Report;
-use super::brief::write_wrapped;
+use super::brief::write_indented;
 use super::hostile::plain as escape_line;
 
 /// Maximum number of responses in the text; the JSON lists more.
@@ -174,11 +174,11 @@ fn describe_tokens(part: ArgumentsPart) -> String {
     }
 }
 
-/// Place of the difference among the events that carry the call's arguments.
+/// Place of the damaged part among the events that carry the call's arguments: in events, or between two of them.
 fn describe_events(calls: &ToolCalls, part: ArgumentsPart) -> String {
     let of_events = format!("of the {} with its arguments", plural(calls.events.into(), "event"));
     match part.events {
-        // No event has number 0.
+        // Events are counted from 1, and 0 stands for none.
         [0, 0] => format!("None {of_events} has them"),
         [0, behind] => format!("Place: before event {behind} {of_events}"),
         [before, 0] => format!("Place: behind event {before} {of_events}"),
@@ -272,7 +272,7 @@ pub(super) fn write_tool_calls(out: &mut String, report: &Report) {
     let Some(calls) = &report.tool_calls else { return };
     append_line!(out, "TOOL CALLS of responses: {}", calls.summarise_calls());
     for ExplainedCalls { rid, explanation } in calls.explain_incomplete() {
-        write_wrapped(out, &format!("{rid}: {explanation}"), "  ", "    ");
+        write_indented(out, &format!("{rid}: {explanation}"));
     }
     append_line!(out);
 }

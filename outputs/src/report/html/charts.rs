@@ -55,13 +55,14 @@ struct ChartText<'a> {
 
 /// A named line of a chart, with a value for each slot.
 struct Curve<'a> {
+    /// Classes of the style sheet: colour and dashes.
     class: &'static str,
     name: &'a str,
     values: Vec<Option<f64>>,
 }
 
 impl<'a> Curve<'a> {
-    /// Counts, or durations in nanoseconds.
+    /// The curve of a column of counts, or of durations in nanoseconds.
     fn of_column(class: &'static str, name: &'a str, column: &[Option<u64>]) -> Self {
         Self { class, name, values: column.iter().map(|value| value.map(|value| value as f64)).collect() }
     }
@@ -114,7 +115,7 @@ impl TimeSeriesCharts<'_> {
         }
     }
 
-    /// Adds a tooltip for each slot and marks the findings.
+    /// Adds a tooltip for each slot, marks the findings, and returns the chart as a figure. `tooltip` describes the slot with an index.
     fn finish_chart(&self, mut plot: Plot, text: &ChartText<'_>, tooltip: impl Fn(usize) -> String) -> Markup {
         // SVG shows the tooltip of the topmost element under the pointer, so the slots come after the curves.
         for slot in 0..self.series.len() {
@@ -141,7 +142,8 @@ impl TimeSeriesCharts<'_> {
         let rates = column.into_iter().enumerate().map(|(slot, tokens)| {
             let seconds = self.series.seconds(slot);
             // A last slot shorter than a quarter of the others gives no reliable rate.
-            let is_reliable = seconds * 4e9 >= self.series.slot_ns as f64;
+            let fourfold_length_ns = seconds * 4e9;
+            let is_reliable = fourfold_length_ns >= self.series.slot_ns as f64;
             if is_reliable { Some(tokens? as f64 / seconds) } else { None }
         });
         Curve { class, name, values: rates.collect() }
@@ -393,7 +395,9 @@ fn draw_distribution(id: &str, heading: &str, unit: &str, classes: &[[u64; 3]], 
     for (name, ns) in ["median", "p90", "p99", "max"].into_iter().zip(quantiles) {
         let Some(ns) = ns else { continue };
         let label = format!("{name} {}", duration(ns));
-        plot.draw_vertical_line(&label, ns.max(1) as f64, labels.len());
+        // Each label has a row of its own.
+        let row = labels.len();
+        plot.draw_vertical_line(&label, ns.max(1) as f64, row);
         labels.push(label);
     }
     let total = count(counts.sum());

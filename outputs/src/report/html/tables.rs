@@ -1,5 +1,5 @@
-//! Tables: attribution of time, the slowest requests, losses with their proof, the cost of the streaming mode, missed observations, and data
-//! from inside the engine.
+//! Tables: attribution of time, the slowest requests, losses with their proof, the cost of the streaming mode, missed observations, and
+//! data from inside the engine.
 
 use maud::{Markup, Render, html};
 use trace::stats::Spread;
@@ -198,6 +198,7 @@ fn affected_requests(list: &LossList, clock: &Clock, heading: &str) -> Markup {
 pub(super) fn draw_modes(report: &Report) -> Option<Markup> {
     let modes = &report.modes;
     let lines: Vec<&ModeLine> = modes.hops.iter().chain(&modes.client).collect();
+    // Without a line there is no table.
     lines.first()?;
     let table = Table::new(
         lines,
