@@ -143,8 +143,11 @@ impl<'l> Visitor<'l> for FieldReader<'_, 'l> {
                     let json = map.next_value::<&RawValue>()?.get();
                     self.record.fields.push(RecordField { name, json });
                 }
-                // Any other value has no fields, which is no error.
-                FieldUse::Object => drop(self.record.read_fields(map.next_value::<&RawValue>()?.get(), self.use_of)),
+                FieldUse::Object => {
+                    let json = map.next_value::<&RawValue>()?.get();
+                    // Any other value has no fields, which is no error.
+                    let _ = self.record.read_fields(json, self.use_of);
+                }
             }
         }
         Ok(())

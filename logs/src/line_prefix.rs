@@ -101,7 +101,9 @@ fn find_last_date<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<Dat
             let after = &text[end..];
             // Only inside the brackets of the date does a rank follow it.
             let rank = if is_bracketed { rank_before_bracket(after) } else { "" };
-            last = Some(DateInText { stamp, at: index - usize::from(is_bracketed), rank });
+            // The bracket belongs to the date.
+            let start = index - usize::from(is_bracketed);
+            last = Some(DateInText { stamp, at: start, rank });
             index = end;
         } else {
             // Past the whole number, since no date begins inside one.

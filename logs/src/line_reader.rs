@@ -137,6 +137,7 @@ impl LineReader {
                     let mark = recogniser.and_then(|recogniser| self.file.find_mark(recogniser));
                     return Ok(Some(limit_line(self.file.current_line(), mark, self.max_line_bytes)));
                 }
+                // The rest of a split line follows.
                 JoinResult::Pending => {}
                 JoinResult::Complete(stream) => return Ok(Some(self.joined_line(stream, recogniser))),
             }
@@ -150,8 +151,8 @@ impl LineReader {
         limit_line(text, mark, self.max_line_bytes)
     }
 
-    /// Skips some of the next lines that have no mark, and returns their number. It skips none that is truncated or a part of a longer
-    /// line, and none at all if that would be more than `max_lines`.
+    /// Skips some of the next lines that have no mark, so that no known record is in them. Returns their number. It skips none that is
+    /// truncated or a part of a longer line, and none at all if that would be more than `max_lines`.
     pub(super) fn skip_unmarked_lines(&mut self, recogniser: &Recogniser, max_lines: usize) -> usize {
         // The next lines may be further parts of an unfinished line.
         if !self.joiner.is_idle() {

@@ -244,7 +244,7 @@ impl Recogniser {
         if self.read_record(&record, &mut |_| {}).is_some() { Some(record) } else { None }
     }
 
-    /// First mark in a text, if any.
+    /// First mark in a text, if any. A mark is a text that all known records of one form contain.
     pub(super) fn find_mark(&self, text: &[u8]) -> Option<MarkMatch> {
         let found = self.marks.find(text)?;
         let engine_mark = &self.engine_marks[found.pattern().as_usize()];

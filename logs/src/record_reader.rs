@@ -225,7 +225,7 @@ impl LogRecordReader {
         let mut rest = text;
         let mut next = Some(first);
         while let Some(mark) = next {
-            // A JSON record that cannot be parsed: the rest of the line may be a prompt.
+            // A mark without a form is that of a JSON record, which could not be parsed. The rest of the line may be a prompt.
             let Some(form) = mark.form else { return };
             let LogSource { prefix_memo, parser, .. } = &mut *target.source;
             let prefix = prefix_memo.read_prefix(&rest[..mark.start], parser);

@@ -99,7 +99,8 @@ impl TimestampParser {
         }
     }
 
-    /// Derives the offset from a line whose timestamp has no zone, and which was written right after an event of known time.
+    /// Derives the UTC offset of a file from a line whose timestamp has no zone, and which was written right after an event of known time.
+    /// Changes nothing if the two times show no offset.
     pub(super) fn derive_offset(&mut self, stamp: &LogTimestamp, event_ns: u64) {
         // Equal times: the event's was counted back from the timestamp, and shows nothing.
         if stamp.zone == ZoneSource::Timestamp || stamp.wall_ns == event_ns {
@@ -108,17 +109,17 @@ impl TimestampParser {
         let Ok(written) = Timestamp::from_second((stamp.wall_ns / SECOND_NS) as i64) else { return };
         // Positive if the zone in use is too far west, so that the line seems to be written long after its event.
         let Some(lag_s) = whole_seconds_between(event_ns, stamp.wall_ns) else { return };
-        let used_s = self.zone.to_offset(written).seconds();
-        let Some(shown_s) = used_s.checked_add(lag_s) else { return };
+        let current_offset_s = self.zone.to_offset(written).seconds();
+        let Some(implied_offset_s) = current_offset_s.checked_add(lag_s) else { return };
         // Clocks are set to whole quarters of an hour, of which this is the nearest.
-        let offset_s = (shown_s + QUARTER_S / 2).div_euclid(QUARTER_S) * QUARTER_S;
+        let offset_s = (implied_offset_s + QUARTER_S / 2).div_euclid(QUARTER_S) * QUARTER_S;
         // A line is written within minutes after its event. Anything else shows no offset. The line may have whole seconds only, so that it
         // seems to precede its event by up to one.
-        let is_written_soon_after = (-1..=WRITTEN_WITHIN_S).contains(&(shown_s - offset_s));
+        let is_written_soon_after = (-1..=WRITTEN_WITHIN_S).contains(&(implied_offset_s - offset_s));
         if !is_written_soon_after || !is_zone_offset(offset_s) {
             return;
         }
-        if offset_s == used_s {
+        if offset_s == current_offset_s {
             // A zone with daylight saving time stays in use.
             self.derived_offset_s = Some(offset_s);
         } else {

@@ -37,6 +37,7 @@ pub(super) fn find_patterns(
     causes.extend(compare_modes(a, b, outcomes));
     causes.extend(compare_releases(a, b, outcomes));
     causes.extend(find_cpu_bound_receiver(a, b, outcomes));
+    // Without the waits of both runs, no legs can be compared.
     let legs = wait.map_or(&[][..], |wait| &wait.legs);
     causes.extend(compare_workers(a, b, outcomes, legs));
     // A receiver that only the second run has cannot be compared with an earlier one.

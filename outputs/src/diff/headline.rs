@@ -257,6 +257,7 @@ fn describe_causes(stated: &str, outcomes: &[ProblemOutcome], patterns: &[Change
         } else {
             String::new()
         };
+        // Causes of the same problems share one heading.
         if last_explained.as_ref() == Some(&explained) {
             text += ", ";
         } else {

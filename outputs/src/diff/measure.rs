@@ -51,7 +51,7 @@ struct Judged {
 pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) -> Vec<ComparedMeasure> {
     let (Some(series_a), Some(series_b)) = (&a.series, &b.series) else { return Vec::new() };
     let mut measures = list_measures(series_a, series_b);
-    set_whole_runs(&mut measures, a, b);
+    set_values_of_whole_runs(&mut measures, a, b);
     let tests: Vec<Option<MannWhitney>> = measures.iter().map(|measure| test_measure(measure, options)).collect();
     // All tests together set the level, since many tests find a difference somewhere by chance.
     let p_values = tests.iter().flatten().map(MannWhitney::p_value).collect();
@@ -106,6 +106,7 @@ fn test_measure(measure: &Measure, options: &DiffOptions) -> Option<MannWhitney>
 
 /// Both runs' values of a measure, the result of the test, and the verdict.
 fn judge_measure(measure: Measure, test: Option<&MannWhitney>, criteria: &Criteria<'_>) -> ComparedMeasure {
+    // Without values of the whole runs, the means of the slots are shown.
     let [a, b] = measure
         .whole_runs
         .unwrap_or_else(|| [mean_of_slots(measure.a.as_deref()), mean_of_slots(measure.b.as_deref())]);
@@ -263,7 +264,7 @@ fn is_large_enough(unit: MeasureUnit, a: f64, b: f64, options: &DiffOptions) -> 
 
 /// Sets the values of whole runs in the measures of dropped and merged chunks: the shares of all chunks. Sets the totals, too, if both runs
 /// observed them and they are conclusive without a test.
-fn set_whole_runs(measures: &mut [Measure], a: &Report, b: &Report) {
+fn set_values_of_whole_runs(measures: &mut [Measure], a: &Report, b: &Report) {
     for name in [DROPPED_CONFIRMED, DROPPED_PREDICTED, MERGED] {
         let Some(measure) = measures.iter_mut().find(|measure| measure.name == name) else { continue };
         let total_a = chunks_of_measure(name, a);

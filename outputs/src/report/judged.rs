@@ -22,7 +22,7 @@ const IMPORT: &str = "import";
 const WAITS_FOR_OTHER_SERVER: &str = "requests wait for the other server of a pair";
 
 /// Reason of what no log line shows.
-const OF_LOG: &str = "the log does not show them";
+const NOT_IN_LOG: &str = "the log does not show them";
 
 /// Kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,12 +119,13 @@ pub fn describe_observation_ends(ledger: &Ledger, format_moment: impl Fn(MonoNs)
     hops_by_end.into_iter().map(|(end, hops)| format!("{}: {end}", hops.join(", "))).collect()
 }
 
-/// Why nothing that only frames show can be judged; `None` if frames are observed. `of_log`: the reason if the engine's log was read.
-fn without_frames(ledger: &Ledger, of_log: &'static str) -> Option<&'static str> {
+/// Why nothing that only frames show can be judged; `None` if frames are observed. `reason_with_log` is returned if the engine's log was
+/// read.
+fn reason_without_frames(ledger: &Ledger, reason_with_log: &'static str) -> Option<&'static str> {
     if ledger.output_groups().next().is_some() {
         return None;
     }
-    Some(if ledger.stages().counts.logged > 0 { of_log } else { "no frames are observed" })
+    Some(if ledger.stages().counts.logged > 0 { reason_with_log } else { "no frames are observed" })
 }
 
 /// Why gaps of first tokens could not be judged; `None` if they could.
@@ -134,10 +135,10 @@ fn unjudged_gap(ledger: &Ledger) -> Option<&'static str> {
     if ledger.observes_gaps() && has_gap {
         return None;
     }
-    let of_log = "the log has not both times of a first token";
-    let of_frames =
+    let reason_with_log = "the log has not both times of a first token";
+    let reason_with_frames =
         if ledger.observes_receives() { "no first token was seen on both ends" } else { unobserved_receives(ledger) };
-    Some(without_frames(ledger, of_log).unwrap_or(of_frames))
+    Some(reason_without_frames(ledger, reason_with_log).unwrap_or(reason_with_frames))
 }
 
 /// Why no receive is known. Until a receiver was seen, it is not known whether it can be observed.
@@ -156,13 +157,13 @@ fn unjudged_loss(ledger: &Ledger) -> Option<&'static str> {
     if are_chunks_judged || are_responses_judged {
         return None;
     }
-    let of_frames = if ledger.observes_deliveries() {
+    let reason_with_frames = if ledger.observes_deliveries() {
         "responses carry text that is not counted, or parts of them were not observed"
     } else {
         // A prediction from wakeups is no observation of what clients received.
         "deliveries are not observed"
     };
-    let Some(reason) = without_frames(ledger, OF_LOG) else { return Some(of_frames) };
+    let Some(reason) = reason_without_frames(ledger, NOT_IN_LOG) else { return Some(reason_with_frames) };
     let has_responses = totals.answers.seen > 0;
     Some(if has_responses { "responses list no token ids, or no count to compare them with" } else { reason })
 }
@@ -175,7 +176,7 @@ fn unjudged_silence(ledger: &Ledger) -> Option<&'static str> {
     if ledger.itl_sent().count() > 0 {
         return None;
     }
-    Some(without_frames(ledger, OF_LOG).unwrap_or("no request sent two chunks"))
+    Some(reason_without_frames(ledger, NOT_IN_LOG).unwrap_or("no request sent two chunks"))
 }
 
 /// Why queues of frames could not be judged; `None` if they could.
@@ -183,7 +184,7 @@ fn unjudged_queues(ledger: &Ledger) -> Option<&'static str> {
     if ledger.hops().iter().any(observes_output_queue) {
         return None;
     }
-    Some(without_frames(ledger, OF_LOG).unwrap_or_else(|| unobserved_receives(ledger)))
+    Some(reason_without_frames(ledger, NOT_IN_LOG).unwrap_or_else(|| unobserved_receives(ledger)))
 }
 
 /// Whether the queue of outputs on the hop is observed, which is the difference between its sends and receives.
@@ -196,12 +197,12 @@ fn unjudged_delivery(ledger: &Ledger) -> Option<&'static str> {
     if ledger.delivery_wait().count() > 0 || ledger.itl_delivered().count() > 0 {
         return None;
     }
-    let of_frames = if ledger.observes_deliveries() {
+    let reason_with_frames = if ledger.observes_deliveries() {
         "no delivery could be matched with its chunks"
     } else {
         "deliveries are not observed"
     };
-    Some(without_frames(ledger, OF_LOG).unwrap_or(of_frames))
+    Some(reason_without_frames(ledger, NOT_IN_LOG).unwrap_or(reason_with_frames))
 }
 
 /// Why what clients do could not be judged; `None` if it could.
@@ -209,8 +210,9 @@ fn unjudged_clients(ledger: &Ledger) -> Option<&'static str> {
     if ledger.totals().answers.seen > 0 {
         return None;
     }
-    let of_frames = if ledger.observes_deliveries() { "no response ended" } else { "responses are not observed" };
-    Some(without_frames(ledger, OF_LOG).unwrap_or(of_frames))
+    let reason_with_frames =
+        if ledger.observes_deliveries() { "no response ended" } else { "responses are not observed" };
+    Some(reason_without_frames(ledger, NOT_IN_LOG).unwrap_or(reason_with_frames))
 }
 
 /// Why late requests could not be judged; `None` if they could.
@@ -224,7 +226,7 @@ fn unjudged_late_requests(ledger: &Ledger) -> Option<&'static str> {
         return None;
     }
     let sends_requests = ledger.hops().iter().any(|hop| hop.carries_requests && hop.counts.frames_sent > 0);
-    let of_frames = if !sends_requests {
+    let reason_with_frames = if !sends_requests {
         "requests on their way to the engine are not observed"
     } else if requests == 0 {
         "no request was seen until its first token"
@@ -235,11 +237,11 @@ fn unjudged_late_requests(ledger: &Ledger) -> Option<&'static str> {
     } else {
         "responses are not streamed, or share their ids"
     };
-    Some(without_frames(ledger, OF_LOG).unwrap_or(of_frames))
+    Some(reason_without_frames(ledger, NOT_IN_LOG).unwrap_or(reason_with_frames))
 }
 
-/// Judges late requests of a pair: both servers together show the waits for the other server, which one alone does not. `unseparated`: why
-/// they stay unjudged, because the prefill and the transfer of the cache are not told apart.
+/// Judges the late requests of a pair, since both servers together show the waits for the other server. `unseparated` is the reason why
+/// these requests stay unjudged: the prefill and the transfer of the cache are not told apart. `None` if they are told apart.
 pub(super) fn judge_pair(judgements: &mut [Judgement], unseparated: Option<&str>) {
     for judgement in judgements {
         if judgement.reason.as_deref() == Some(WAITS_FOR_OTHER_SERVER) {

@@ -348,7 +348,12 @@ fn hop_column(slots: &[Option<&HopSlot>], value_of: fn(&HopSlot) -> u64) -> Vec<
 
 /// Values that need the hop's receives, as long as those were observed. 0 in slots before the hop's first one.
 fn hop_receive_column(slots: &[Option<&HopSlot>], value_of: fn(&HopSlot) -> u64) -> Vec<Option<u64>> {
-    slots.iter().map(|slot| slot.map_or(Some(0), |slot| (!slot.receives_ended).then(|| value_of(slot)))).collect()
+    let values = slots.iter().map(|slot| match slot {
+        None => Some(0),
+        Some(slot) if slot.receives_ended => None,
+        Some(slot) => Some(value_of(slot)),
+    });
+    values.collect()
 }
 
 /// Series of a thread; `None` if no slot has a sample of it.
