@@ -146,6 +146,7 @@ impl Import {
         let lagging = (0..self.active.len()).min_by_key(|&index| self.active[index].frontier_ns);
         let Some(lagging_index) = lagging else {
             self.pass_events_before(u64::MAX, sink);
+            // Only after the last line is it known whether one engine rejected these requests.
             self.reader.emit_rejections(sink);
             return false;
         };

@@ -84,7 +84,8 @@ fn is_json_start(text: &str) -> bool {
 }
 
 impl<'l> JsonSearch<'_, 'l> {
-    /// Searches a value, which lies inside `depth` others. Skips values without a mark: they are prompts, outputs and labels.
+    /// Searches a value, which lies inside `depth` others. Skips values without a mark, the text that known records contain: they are
+    /// prompts, outputs and labels.
     pub(super) fn search_value(&mut self, json: &'l str, depth: usize) {
         if depth > MAX_DEPTH || self.recogniser.find_mark(json.as_bytes()).is_none() {
             return;

@@ -43,7 +43,7 @@ pub(super) struct LinePrefixMemo {
 impl LinePrefixMemo {
     /// Parses the text before a record. If it is the same text as before, uses the last result again.
     pub(super) fn read_prefix<'l>(&mut self, before: &'l str, parser: &mut TimestampParser) -> LinePrefix<'l> {
-        // The same text is another time after a line has shown the file's offset.
+        // The same text is another time after a line has shown the file's offset. An unused memo has an empty text.
         if self.text == before && !before.is_empty() && self.offset_s == parser.derived_offset_s() {
             return LinePrefix { stamp: self.stamp, rank: &before[self.rank_at..][..self.rank_bytes] };
         }
@@ -115,12 +115,12 @@ fn find_last_date<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<Dat
 
 /// Whether a date may begin at this digit: only a year is followed by a separator after four digits, which spares most numbers the parser.
 fn may_be_date(bytes: &[u8], at: usize) -> bool {
-    let is_word_start = at == 0 || ends_before_word(bytes[at - 1]);
+    let is_word_start = at == 0 || is_word_separator(bytes[at - 1]);
     is_word_start && matches!(bytes.get(at + 4), Some(b'-' | b'/'))
 }
 
-/// Whether a word, and so a timestamp, may begin behind this byte.
-fn ends_before_word(byte: u8) -> bool {
+/// Whether the byte separates words, so that a timestamp may begin behind it.
+fn is_word_separator(byte: u8) -> bool {
     matches!(byte, b' ' | b'[' | b'=' | b'"' | b'(' | b'\t' | b':' | b',' | b'|' | b'>')
 }
 
@@ -185,7 +185,7 @@ fn find_leading_timestamp<'l>(text: &'l str, parser: &mut TimestampParser) -> Op
             let rest = &text[text.len() - rest.len()..];
             return Some(LeadingTimestamp { stamp, rest: rest.trim_start_matches([' ', ']', '"', '\t']) });
         }
-        is_word_start = ends_before_word(byte);
+        is_word_start = is_word_separator(byte);
     }
     None
 }

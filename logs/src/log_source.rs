@@ -87,7 +87,7 @@ impl LogSource {
         }
         let mut lines = self.open_uncounted(options).map_err(|error| self.refusal(&error.to_string()))?;
         for _ in 0..PROBED_LINES {
-            // An error is reported when the file is imported, after everything before the error.
+            // No marks are searched here. An error is reported when the file is imported, after everything before the error.
             let Ok(Some(line)) = lines.next_line(None) else { break };
             if line.text.starts_with(RECORDING_MAGIC) {
                 return Err(self.refusal("a recording: `tokengap report` reads it"));

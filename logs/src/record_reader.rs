@@ -204,8 +204,9 @@ impl LogRecordReader {
                 RecordContent::EngineRecord(record) => {
                     let stamp = time_of_record(&record, stamp, &mut target.source.parser);
                     let mut sink = RecordSink::new(self, target, stamp, NO_RANK);
-                    if let Some(found) = recogniser.read_record(&record, &mut |item| sink.take_statement(item)) {
-                        sink.count_record(found);
+                    let form = recogniser.read_record(&record, &mut |item| sink.take_statement(item));
+                    if let Some(form) = form {
+                        sink.count_record(form);
                     }
                 }
             }

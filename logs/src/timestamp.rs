@@ -163,6 +163,8 @@ impl TimestampParser {
 
     /// Parses `Jan 18 07:55:00` and `Jan 18, 2026 @ 07:55:00.330`.
     fn parse_month_first<'l>(&mut self, text: &'l [u8]) -> Option<(LogTimestamp, &'l [u8])> {
+        // These forms have no zone.
+        let offset_s = None;
         let (month, rest) = parse_month(text)?;
         let rest = rest.strip_prefix(b" ")?;
         // A second space stands before a day of one digit.
@@ -170,13 +172,14 @@ impl TimestampParser {
         if let Some(dated) = rest.strip_prefix(b", ") {
             let (year, rest) = exact_digits(dated, 4)?;
             let (time, rest) = parse_time_of_day(rest.strip_prefix(b" @ ")?)?;
-            return Some((self.timestamp_at(CalendarDay { year, month, day }, &time, None)?, rest));
+            let stamp = self.timestamp_at(CalendarDay { year, month, day }, &time, offset_s)?;
+            return Some((stamp, rest));
         }
         let (time, rest) = parse_time_of_day(rest.strip_prefix(b" ")?)?;
         // A month after the latest one belongs to the previous year.
         let is_previous_year = month > u64::from(self.latest_month.unsigned_abs());
         let year = u64::try_from(self.latest_year - i16::from(is_previous_year)).ok()?;
-        let stamp = self.timestamp_at(CalendarDay { year, month, day }, &time, None)?;
+        let stamp = self.timestamp_at(CalendarDay { year, month, day }, &time, offset_s)?;
         Some((LogTimestamp { is_year_assumed: true, ..stamp }, rest))
     }
 

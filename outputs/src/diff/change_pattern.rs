@@ -188,6 +188,7 @@ fn compare_workers(a: &Report, b: &Report, outcomes: &[ProblemOutcome], legs: &[
 /// changed most shows the cause. `None` if no wait changed, or that one for another reason.
 fn compare_processing(outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<ChangePattern> {
     let changed_waits = legs.iter().filter(|leg| leg.kind == LegKind::Wait && leg.leg_change().is_some());
+    // A wait that changed is known of both runs.
     let most_changed = changed_waits.max_by_key(|leg| leg.a_ns.unwrap_or(0).abs_diff(leg.b_ns.unwrap_or(0)))?;
     // A hop is named `sender->receiver`.
     let receiver = Ends::from(&*most_changed.name).to;
@@ -209,8 +210,9 @@ fn find_slow_new_receiver(b: &Report, outcomes: &[ProblemOutcome], legs: &[LegSh
     let new_waits = legs.iter().filter(|leg| leg.kind == LegKind::Wait && leg.a_ns.is_none());
     let longest_wait = new_waits.max_by_key(|leg| leg.b_ns)?;
     let busy_share = b.hops.iter().find(|hop| hop.name == longest_wait.name)?.busy?;
+    let wait_ns = longest_wait.b_ns?;
     // A short wait is no problem, and a receiver that is seldom busy is not its cause.
-    if longest_wait.b_ns? < CHANGED_NS || busy_share < CPU_BOUND {
+    if wait_ns < CHANGED_NS || busy_share < CPU_BOUND {
         return None;
     }
     // A hop is named `sender->receiver`.
@@ -270,7 +272,7 @@ impl<'r> BusiestReceiver<'r> {
 fn find_cpu_bound_receiver(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<ChangePattern> {
     let before = BusiestReceiver::of_report(a)?;
     let after = BusiestReceiver::of_report(b)?;
-    // A receiver that was CPU-bound before explains no change.
+    // Only a receiver that became CPU-bound explains a change.
     if before.share >= CPU_BOUND || after.share < CPU_BOUND {
         return None;
     }

@@ -69,6 +69,7 @@ fn is_about_changed_problem(change: &FindingChange, outcomes: &[ProblemOutcome])
 /// findings.
 pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChange]) -> Vec<RankedChange> {
     let mut ranked = Vec::new();
+    // Each loop adds the changes of one weight, the heaviest first.
     for change in findings {
         if became_critical(change) {
             ranked.push(describe_finding_change(change));

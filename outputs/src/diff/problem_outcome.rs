@@ -130,10 +130,10 @@ fn judge_first_token_gap(a: &Report, b: &Report, measures: &[ComparedMeasure]) -
 /// Outcome of lost tokens. Proven losses count if both runs observed them. Otherwise predicted losses count, if both runs have only those.
 fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemOutcome {
     let name = String::from("lost tokens");
-    let is_a_confirmed = a.chunks.dropped_confirmed.is_some();
-    let is_b_confirmed = b.chunks.dropped_confirmed.is_some();
+    let a_observes_losses = a.chunks.dropped_confirmed.is_some();
+    let b_observes_losses = b.chunks.dropped_confirmed.is_some();
     // Proven losses are counted in tokens.
-    if is_a_confirmed && is_b_confirmed {
+    if a_observes_losses && b_observes_losses {
         let lost_a = a.chunks.tokens_lost;
         let lost_b = b.chunks.tokens_lost;
         let are_none_lost = lost_a == Some(0) && lost_b == Some(0);
@@ -147,7 +147,7 @@ fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Pr
     }
     // Predicted losses are counted in chunks. Proven losses cannot be compared with them.
     match (a.chunks.dropped_predicted, b.chunks.dropped_predicted) {
-        (Some(lost_a), Some(lost_b)) if !is_a_confirmed && !is_b_confirmed => {
+        (Some(lost_a), Some(lost_b)) if !a_observes_losses && !b_observes_losses => {
             let state = if lost_a == 0 && lost_b == 0 {
                 ProblemState::Unchanged
             } else {
@@ -176,6 +176,7 @@ fn lost_before_and_after(a: &Report, b: &Report) -> String {
     if counts.is_empty() || fewer_tokens == 0 || !sent_different_numbers {
         return counts;
     }
+    // The shares are text already.
     let shares = before_and_after(lost_share(a), lost_share(b), |share| share);
     format!("{shares} ({counts})")
 }
@@ -195,6 +196,7 @@ fn merged_before_and_after(a: &Report, b: &Report) -> String {
     if a.chunks.merged == Some(0) && b.chunks.merged == Some(0) {
         return String::from(NONE_IN_BOTH);
     }
+    // The shares are text already.
     before_and_after(merged_share(a), merged_share(b), |share| share)
 }
 
@@ -370,6 +372,7 @@ pub(super) fn compare_waits(a: &Report, b: &Report, least_time_ns: u64) -> Vec<C
         let same_hop = b.hops.iter().find(|other| other.name == hop.name);
         let waits_of_b = same_hop.and_then(|other| other.queue_wait_ns.as_ref());
         let (Some(waits_of_a), Some(waits_of_b)) = (&hop.queue_wait_ns, waits_of_b) else { continue };
+        // Waits of frames have the same quantiles as times of requests.
         let before = RequestTimes::of_spread(waits_of_a);
         let after = RequestTimes::of_spread(waits_of_b);
         let highest = quantiles_of_requests("queue wait", &before, &after).into_iter().next();

@@ -145,7 +145,8 @@ impl<'p> LongestLeg<'p> {
     }
 }
 
-/// States whether the wait disappeared, grew, moved, shrank or stays. `left_share`: share of the first run's longest leg in the second run.
+/// States whether the wait disappeared, grew, moved, shrank or stays. `from` and `to` are the longest legs of the first and the second run.
+/// `left_share` is the share that the first run's longest leg has in the second run.
 fn summarise_shift(from: &LongestLeg<'_>, to: &LongestLeg<'_>, left_share: f64) -> String {
     let before_ns = from.path_ns;
     let after_ns = to.path_ns;
