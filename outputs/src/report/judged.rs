@@ -394,7 +394,8 @@ pub(super) fn headline(report: &Report, clock: &Clock) -> String {
         source: &report.source.kind,
         bottleneck: &bottleneck,
     };
-    headline_without_warning(&report.judged, traffic, !report.findings.is_empty())
+    let has_findings = !report.findings.is_empty();
+    headline_without_warning(&report.judged, traffic, has_findings)
 }
 
 /// Kinds of faults that were not judged, those with one reason together; `None` if all were judged.

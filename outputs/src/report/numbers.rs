@@ -74,6 +74,7 @@ pub(super) fn write_numbers(out: &mut String, report: &Report) {
     for (name, by_token, by_chunk) in
         [("itl sent", itl.sent_by_token, itl.sent), ("itl client", itl.delivered_by_token, itl.delivered)]
     {
+        // Without quantiles by token, those by chunk take their place.
         if let Some(itl) = by_token.or(by_chunk) {
             let [p50, p90, p99] = [itl.p50, itl.p90, itl.p99].map(duration);
             let between = duration(by_chunk.map_or(itl.max, |chunks| chunks.max));

@@ -123,7 +123,7 @@ pub struct PrefillName {
 
 impl PairReport {
     /// The joined requests of a decode server, of which at most `slowest_limit` are listed; `None` if none was joined. `prefill_servers`
-    /// are in the order of the join, and times count from `capture_start`.
+    /// are in the order of the join, and times count from `capture_start`. `decode_by` is the evidence that this is the decode server.
     pub fn new(
         pair: &Pair<'_>,
         prefill_servers: &[PrefillName],

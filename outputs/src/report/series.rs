@@ -210,6 +210,7 @@ pub(super) fn build_series(
         to_ns: capture_end.since(capture_start),
     };
     let mut series = build_columns(ledger, time_series, &slots, span);
+    // Joined slots are longer than a second, so the recent seconds are added.
     if time_series.are_slots_joined() {
         let recent = time_series.recent_seconds(ledger);
         let seconds: Vec<&SlotValues> = recent.kept().collect();

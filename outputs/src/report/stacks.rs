@@ -106,6 +106,7 @@ fn stack_share(hits: StackHits, role_counts: StackCounts, gil_observed: bool) ->
 pub(super) fn write_tables(out: &mut String, lines: &[StackLine], cost: Option<&SamplingCost>) {
     for line in lines {
         let head = format!("PYTHON FUNCTIONS OF THE {}", line.role.to_uppercase());
+        // The last three are the shares while frames piled up.
         write_columns(out, &head, ["OWN", "TOTAL", "GIL", "PILED:", "TOTAL", "GIL"]);
         for function in line.functions.iter().take(MOST_IN_TEXT) {
             write_function(out, function);

@@ -131,7 +131,7 @@ pub struct MergedLine {
 }
 
 /// What the engine's log shows, with the stages of the `slowest` slowest requests; `None` if it logged nothing.
-pub(super) fn stage_report(ledger: &Ledger, slowest: usize, from: MonoNs) -> Option<StageReport> {
+pub(super) fn stage_report(ledger: &Ledger, slowest: usize, capture_start: MonoNs) -> Option<StageReport> {
     let log = ledger.stages();
     let names = ledger.engine().facts().stages();
     let merged = &log.merged;
@@ -156,13 +156,14 @@ pub(super) fn stage_report(ledger: &Ledger, slowest: usize, from: MonoNs) -> Opt
         late: log.counts.late,
         left_out: log.counts.left_out,
         gap_with_states: log.correlation().map(|correlation| Correlated {
+            // Four decimals.
             spearman: (correlation.rho * 1e4).round() / 1e4,
             n: correlation.of,
             sampled: correlation.sampled,
         }),
-        slowest: log.slowest().iter().take(slowest).map(|slow| stage_table(log, names, slow, from)).collect(),
+        slowest: log.slowest().iter().take(slowest).map(|slow| stage_table(log, names, slow, capture_start)).collect(),
         between,
-        processes: log.processes().iter().map(|logged| process_line(logged, from)).collect(),
+        processes: log.processes().iter().map(|logged| process_line(logged, capture_start)).collect(),
         merged: (merged.times > 0).then(|| MergedLine {
             times: merged.times,
             chunks: merged.chunks,
@@ -173,7 +174,7 @@ pub(super) fn stage_report(ledger: &Ledger, slowest: usize, from: MonoNs) -> Opt
 }
 
 /// The stages of a request in the order of their times, which may not be the order in which a request passes them.
-fn stage_table(log: &Stages, names: &StageNames, slow: &SlowRequest, from: MonoNs) -> StageTable {
+fn stage_table(log: &Stages, names: &StageNames, slow: &SlowRequest, capture_start: MonoNs) -> StageTable {
     let mut stages = Vec::new();
     let mut previous: Option<&StageMark> = None;
     // Of the stages so far, the highest index in the engine's order.
@@ -184,7 +185,7 @@ fn stage_table(log: &Stages, names: &StageNames, slow: &SlowRequest, from: MonoN
         let order_index = names.index_of(name);
         stages.push(StageRow {
             stage: name.to_owned(),
-            at_ns: mark.at.since(from),
+            at_ns: mark.at.since(capture_start),
             delta_ns: previous.map(|previous| mark.at.since(previous.at)),
             by: log.process_of(mark).to_owned(),
             tokens: mark.tokens,
@@ -199,16 +200,16 @@ fn stage_table(log: &Stages, names: &StageNames, slow: &SlowRequest, from: MonoN
 }
 
 /// What a process logged about itself.
-fn process_line(logged: &LoggedProcess, from: MonoNs) -> ProcessLine {
+fn process_line(logged: &LoggedProcess, capture_start: MonoNs) -> ProcessLine {
     ProcessLine {
         by: logged.by.to_string(),
         messages: logged.messages,
         more_ready: logged.more_share(),
         recv_wait_ns: Spread::of_distribution(&logged.recv_wait),
         states_max: logged.states.max.map(|max| max.value),
-        states_max_at_ns: logged.states.max.map(|max| max.at.since(from)),
+        states_max_at_ns: logged.states.max.map(|max| max.at.since(capture_start)),
         step_ns: logged.states.step_ns,
-        from_ns: logged.states.from.since(from),
+        from_ns: logged.states.from.since(capture_start),
         states: logged.states.steps.clone(),
         cpu_max: logged.cpu_max.map(|cpu| cpu.value),
         cpu_logged: logged.cpu_logged,

@@ -37,7 +37,7 @@ impl<'a, const N: usize, C> Table<'a, N, C> {
     }
 }
 
-/// The `limit` worst requests that lost tokens, each with as many `places`.
+/// Table of the `limit` worst requests that lost tokens, each with at most `places` ranges of lost positions and as many token ids.
 pub(super) fn loss_table(list: &LossList, clock: &Clock, limit: usize, places: usize) -> Table<'static, 7> {
     Table::new(
         list.lines.iter().take(limit),
@@ -57,7 +57,7 @@ pub(super) fn loss_table(list: &LossList, clock: &Clock, limit: usize, places: u
     )
 }
 
-/// Where the time to first token of most requests goes.
+/// Table of the legs of the time to first token of most requests.
 pub(super) fn ttft_table(group: &TtftGroupLine) -> Table<'static, 7> {
     Table::new(
         &group.legs,
@@ -73,7 +73,7 @@ pub(super) fn ttft_table(group: &TtftGroupLine) -> Table<'static, 7> {
     )
 }
 
-/// Where the time to first token of a pair goes.
+/// Table of the legs of the time to first token on both servers of a pair.
 pub(super) fn pair_table(legs: &[PairLegLine]) -> Table<'static, 6> {
     Table::new(
         legs,
@@ -102,7 +102,7 @@ pub(super) fn pair_request_table(slowest: &[PairRequestLine], clock: &Clock, lim
     )
 }
 
-/// Where a chunk's time goes, by leg, below the hops of requests.
+/// Table of the legs of a chunk's time, below the hops that carry requests.
 pub(super) fn path_table(report: &Report) -> Table<'static, 6> {
     Table::new(
         &PathRow::all_rows(report),
@@ -117,7 +117,7 @@ pub(super) fn path_table(report: &Report) -> Table<'static, 6> {
     )
 }
 
-/// The hops; `None` if there are none.
+/// Table of the hops; `None` if there are none.
 pub(super) fn hop_table(report: &Report) -> Option<Table<'static, 12>> {
     let table = Table::new(
         &report.hops,
@@ -143,7 +143,7 @@ pub(super) fn hop_table(report: &Report) -> Option<Table<'static, 12>> {
     if report.hops.is_empty() { None } else { Some(table) }
 }
 
-/// Time use of the engine's threads; `None` if none was sampled.
+/// Table of the time use of the engine's threads; `None` if none was sampled.
 pub(super) fn cpu_table(report: &Report) -> Option<Table<'static, 6>> {
     let lines = report.cpu.as_ref().filter(|lines| !lines.is_empty())?;
     Some(Table::new(
@@ -159,7 +159,7 @@ pub(super) fn cpu_table(report: &Report) -> Option<Table<'static, 6>> {
     ))
 }
 
-/// The `limit` Python functions in which a role's threads ran most.
+/// Table of the `limit` Python functions in which a role's threads ran most.
 pub(super) fn function_table(role: &StackLine, limit: usize) -> Table<'static, 5> {
     Table::new(
         role.functions.iter().take(limit),
@@ -175,7 +175,7 @@ pub(super) fn function_table(role: &StackLine, limit: usize) -> Table<'static, 5
     )
 }
 
-/// Stages of a request, by the engine's log.
+/// Table of the stages of a request, by the engine's log.
 pub(super) fn stage_table(request: &StageTable, clock: &Clock) -> Table<'static, 7> {
     Table::new(
         &request.stages,

@@ -57,7 +57,7 @@ pub struct ToolCallLine {
 }
 
 /// Converts the responses kept by the ledger. `None` if no response had tool calls.
-pub(super) fn tool_call_counts(ledger: &Ledger, from: MonoNs) -> Option<ToolCallCounts> {
+pub(super) fn tool_call_counts(ledger: &Ledger, capture_start: MonoNs) -> Option<ToolCallCounts> {
     let responses = ledger.tool_calls();
     let outcomes = &responses.outcomes;
     if outcomes.is_empty() {
@@ -78,7 +78,7 @@ pub(super) fn tool_call_counts(ledger: &Ledger, from: MonoNs) -> Option<ToolCall
             .latest()
             .map(|response| ToolCallLine {
                 rid: response.rid.to_string(),
-                at_ns: response.at.since(from),
+                at_ns: response.at.since(capture_start),
                 by: changed_by(&response.calls).map(str::to_owned),
                 calls: response.calls,
             })
@@ -122,9 +122,9 @@ pub fn explain_tool_calls(calls: &ToolCalls) -> String {
                 let held_back = plural(part.chars.into(), "character");
                 format!(", except for {held_back} that the parser holds back until it can parse them")
             });
-            let limit = if calls.finish == Some(Finish::Length) { ": raise the request's max_tokens" } else { "" };
+            let advice = if calls.finish == Some(Finish::Length) { ": raise the request's max_tokens" } else { "" };
             format!(
-                "{which}: the engine's output ends inside the call (finish reason {finish}). All of it was written to the client{rest}; nobody lost text{limit}"
+                "{which}: the engine's output ends inside the call (finish reason {finish}). All of it was written to the client{rest}; nobody lost text{advice}"
             )
         }
         ToolCallOutcome::Unjudged => match calls.reason {

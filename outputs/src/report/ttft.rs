@@ -144,7 +144,7 @@ impl TtftReport {
         self.groups.first()
     }
 
-    /// The group of most requests, or why there is none.
+    /// The group that has most of the streamed requests. `Err` says why no group has.
     pub(crate) fn group_of_most(&self) -> Result<&TtftGroupLine, &'static str> {
         let Some(main) = self.main_group() else {
             let are_bodies = self.not_streamed > 0;
@@ -186,7 +186,8 @@ impl TtftGroupLine {
         longest.filter(|leg| leg.share > 0.0)
     }
 
-    /// Share of this leg, which has the largest over the run, and the largest share of the last ten seconds.
+    /// Describes the share of `longest`, which is the largest over the run, and the largest share of the last ten seconds. That may be the
+    /// share of another leg.
     fn describe_share_of(&self, longest: &TtftLegLine) -> String {
         let share = percent(longest.share);
         let recent = self.legs.iter().filter_map(|leg| Some((leg, leg.recent_share?)));

@@ -14,6 +14,7 @@ const MARKS: usize = 12;
 /// Maximum number of threads and hops drawn; the tables list all.
 const LIMIT: usize = 6;
 const HEIGHT: f64 = 190.0;
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// All charts, or the reason why there are none.
 pub(super) fn draw_over_time(report: &Report, clock: &Clock) -> Markup {
@@ -89,7 +90,7 @@ impl TimeSeriesCharts<'_> {
     /// Names a slot: `second`, `2 s`.
     fn slot_name(&self) -> String {
         match self.series.slot_ns {
-            1_000_000_000 => String::from("second"),
+            SECOND_NS => String::from("second"),
             ns => format!("{} s", ns as f64 / 1e9),
         }
     }
@@ -159,7 +160,7 @@ impl TimeSeriesCharts<'_> {
         }
         let max = curves.iter().map(Curve::max).fold(0.0, f64::max);
         let heading = match self.series.slot_ns {
-            1_000_000_000 => String::from("Tokens per second"),
+            SECOND_NS => String::from("Tokens per second"),
             _ => format!("Tokens per second, mean of each {}", self.slot_name()),
         };
         let description = format!("{heading}; the maximum is {}.", count(max as u64));

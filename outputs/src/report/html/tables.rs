@@ -22,14 +22,18 @@ fn cell_class(kind: CellKind) -> Option<&'static str> {
     }
 }
 
+/// A table with more columns than this is styled as wide.
+const NARROW_COLUMNS: usize = 6;
+
 /// Renders a table; in a narrow page, each row becomes a paragraph of labelled values. Values that are text are escaped.
 pub(super) fn draw_table<R: Render, const N: usize>(Table { columns, rows }: Table<'_, N, R>) -> Markup {
     html! {
-        div.scroll.wide[N > 6] {
+        div.scroll.wide[N > NARROW_COLUMNS] {
             table {
                 thead {
                     tr {
                         @for (name, kind) in columns {
+                            // Only a heading of numbers is aligned to the right.
                             th class=[cell_class(kind).filter(|_| kind == Number)] { (name) }
                         }
                     }
@@ -286,6 +290,8 @@ fn x_of_time(ns: u64, capture_length_ns: u64) -> f64 {
 
 /// A request's wait from its first send to its first receive, on the time axis of the capture.
 fn draw_wait(line: &SlowLine, capture_length_ns: u64) -> Markup {
+    /// A short wait stays visible.
+    const LEAST_WIDTH: f64 = 1.5;
     let label = match (line.first_sent_ns.map(duration), line.first_received_ns.map(duration)) {
         (Some(sent), Some(received)) => format!("first sent at {sent}, first received at {received}"),
         (Some(sent), None) => format!("first sent at {sent}, receive not observed"),
@@ -299,7 +305,7 @@ fn draw_wait(line: &SlowLine, capture_length_ns: u64) -> Markup {
             @if let Some(sent) = line.first_sent_ns {
                 @let from = x_of_time(sent, capture_length_ns);
                 @let to = x_of_time(line.first_received_ns.unwrap_or(capture_length_ns), capture_length_ns);
-                rect.wait x=(coordinate(from)) y="4" width=(coordinate((to - from).max(1.5))) height="10" rx="2" {}
+                rect.wait x=(coordinate(from)) y="4" width=(coordinate((to - from).max(LEAST_WIDTH))) height="10" rx="2" {}
                 path.axis d={ "M" (coordinate(from)) " 1v16" } {}
             }
             @if let Some(received) = line.first_received_ns {
@@ -345,10 +351,10 @@ pub(super) fn draw_log(report: &Report, clock: &Clock) -> Option<Markup> {
             (plural(log.logged, "stage")) " of " (plural(log.requests, "request"))
             ", by the engine's own clock; not observed on a socket."
         }
-        @if let Some(with) = &log.gap_with_states {
+        @if let Some(correlation) = &log.gap_with_states {
             p {
-                "Gaps and the receiver's number of request states correlate with " (format!("{:.2}", with.spearman))
-                " (Spearman's rank correlation, " (plural(with.n, "request")) ")."
+                "Gaps and the receiver's number of request states correlate with " (format!("{:.2}", correlation.spearman))
+                " (Spearman's rank correlation, " (plural(correlation.n, "request")) ")."
             }
         }
         @for stages in log.slowest.iter().take(TABLES) {
