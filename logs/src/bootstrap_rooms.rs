@@ -90,7 +90,7 @@ impl BootstrapRooms {
         self.prefill_rids.insert(decode, prefill);
     }
 
-    /// Returns the prefill server's rid of the request that has the rid `rid` at the decode server. `None` if no such pair is known.
+    /// Translates a decode server's rid to the prefill server's rid of the same request. `None` if no such pair is known.
     pub(super) fn prefill_rid(&self, rid: &str) -> Option<&str> {
         // Most logs are not of a pair, so most rids need not be hashed.
         if self.prefill_rids.is_empty() {

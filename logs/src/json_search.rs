@@ -221,6 +221,7 @@ struct MemberVisitor<'m, 's, 'l> {
 impl<'l> MemberVisitor<'_, '_, 'l> {
     /// Visits a member of an object or array: a time, or something that may hold records.
     fn visit_member(&mut self, kind: KeyKind, value: &'l str) {
+        // Only a string or a number can be a time.
         if matches!(value.as_bytes().first(), Some(b'"' | b'0'..=b'9')) {
             self.times.offer_time(kind, value, self.search.parser);
         }
@@ -235,7 +236,7 @@ impl<'l> Visitor<'l> for MemberVisitor<'_, '_, 'l> {
         f.write_str("an object or an array")
     }
 
-    /// Searches each value of an object. Its key tells whether it may be the time of the records beside it.
+    /// Searches each value of an object. Its key shows whether it may be the time of the records beside it.
     fn visit_map<A: MapAccess<'l>>(mut self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<JsonString<'l>>()? {
             let value = map.next_value::<&'l RawValue>()?.get();

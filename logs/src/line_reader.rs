@@ -273,7 +273,7 @@ impl BufferedLines {
         Some(MarkMatch { start, end, is_last: behind.at >= self.line_range.end, ..mark })
     }
 
-    /// First mark in the complete lines from `start` on.
+    /// First mark in the complete lines from `start` on. Searches only if the mark that was found last is before `start`.
     fn next_mark_from(&mut self, start: usize, recogniser: &Recogniser) -> NextMark {
         if let Some(known) = self.next_mark.filter(|next| next.at >= start) {
             return known;

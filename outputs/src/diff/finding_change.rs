@@ -241,8 +241,11 @@ impl FindingSize {
 
     /// The unit behind a space, ` requests`; empty for a duration, which has its own.
     fn unit_suffix(self) -> String {
+        if self.is_duration() {
+            return String::new();
+        }
         let units = ["requests", "responses", "chunks", "tokens", "frames", "outputs"];
-        let unit = units.iter().find(|unit| !self.is_duration() && self.key.contains(*unit));
+        let unit = units.iter().find(|unit| self.key.contains(*unit));
         unit.map_or_else(String::new, |unit| format!(" {unit}"))
     }
 }

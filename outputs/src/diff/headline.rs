@@ -180,10 +180,16 @@ fn split_outside_parentheses<'t>(text: &'t str, separator: &str) -> Vec<&'t str>
 /// The first clause of a summary, and the clauses with numbers that directly follow it. Colons separate the clauses. A clause without a
 /// number is an explanation, which the list of findings below the headline has.
 fn numbers_of_summary(summary: &str) -> String {
-    let clauses = split_outside_parentheses(summary, ": ").into_iter().enumerate();
-    let with_numbers =
-        clauses.take_while(|(index, clause)| *index == 0 || clause.contains(|c: char| c.is_ascii_digit()));
-    with_numbers.map(|(_, clause)| clause).collect::<Vec<_>>().join(": ")
+    let mut kept: Vec<&str> = Vec::new();
+    for clause in split_outside_parentheses(summary, ": ") {
+        let is_first = kept.is_empty();
+        let has_number = clause.contains(|c: char| c.is_ascii_digit());
+        if !is_first && !has_number {
+            break;
+        }
+        kept.push(clause);
+    }
+    kept.join(": ")
 }
 
 /// The clauses with numbers at the beginning of a finding's summary. Semicolons separate their parts. Leaves out the parts that would make

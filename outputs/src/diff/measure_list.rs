@@ -251,8 +251,9 @@ fn per_second(series: &Series, column: &impl CountColumn) -> Vec<f64> {
 /// Ratio of `part` to `whole` in each loaded slot where `whole` is not 0.
 fn ratio_per_slot(series: &Series, part: &impl CountColumn, whole: &impl CountColumn) -> Vec<f64> {
     per_slot(series, |slot| {
+        let part = part.count_in(slot)?;
         let whole = whole.count_in(slot)?;
-        (whole > 0).then_some(part.count_in(slot)? as f64 / whole as f64)
+        if whole > 0 { Some(part as f64 / whole as f64) } else { None }
     })
 }
 
@@ -284,7 +285,9 @@ fn cpu_per_token(series: &Series, role: &str) -> Vec<f64> {
 /// In each loaded slot, the share of the receiving thread of `role` whose share in this column is highest. Empty if none is known.
 fn highest_share(series: &Series, role: &str, column_of: fn(&ThreadSeries) -> Option<&Vec<Option<f64>>>) -> Vec<f64> {
     per_slot(series, |slot| {
-        receiving_threads(series, role).filter_map(|thread| *column_of(thread)?.get(slot)?).reduce(f64::max)
+        let threads = receiving_threads(series, role);
+        let shares = threads.filter_map(|thread| column_of(thread)?.get(slot).copied().flatten());
+        shares.reduce(f64::max)
     })
 }
 

@@ -345,9 +345,12 @@ fn highest_and_median(mut quantiles: Vec<ComparedQuantile>) -> Vec<ComparedQuant
 
 /// Quantiles of the time to first token of all requests; empty if the runs measured it between other points, or of too few requests.
 fn quantiles_of_ttft(a: &Report, b: &Report) -> Vec<ComparedQuantile> {
-    let groups = a.ttft.as_ref().and_then(TtftReport::main_group).zip(b.ttft.as_ref().and_then(TtftReport::main_group));
-    let comparable = groups.filter(|(group_a, group_b)| group_a.from == group_b.from && group_a.to == group_b.to);
-    let Some((group_a, group_b)) = comparable else { return Vec::new() };
+    let Some(group_a) = a.ttft.as_ref().and_then(TtftReport::main_group) else { return Vec::new() };
+    let Some(group_b) = b.ttft.as_ref().and_then(TtftReport::main_group) else { return Vec::new() };
+    // Times between different moments cannot be compared.
+    if group_a.from != group_b.from || group_a.to != group_b.to {
+        return Vec::new();
+    }
     let times_a = RequestTimes::of_spread(&group_a.ns);
     let times_b = RequestTimes::of_spread(&group_b.ns);
     highest_and_median(quantiles_of_requests("TTFT", &times_a, &times_b))

@@ -48,7 +48,8 @@ pub(super) fn summarise_requests(requests: &Requests) -> String {
     format!("{}: {}", count(requests.seen), describe_outcomes(requests))
 }
 
-/// Requests by outcome, each counted once: `9 finished, 1 aborted, 2 live`. Of the live ones, says how many were sent to their end.
+/// Requests by outcome, each counted once: `9 finished, 1 aborted, 2 live`. Adds the number of live ones whose end was sent but not
+/// received.
 pub(super) fn describe_outcomes(requests: &Requests) -> String {
     let finished = describe_observed(requests.completed, count, "finished");
     let in_transit = match requests.ends_in_transit {

@@ -68,9 +68,11 @@ impl EpisodeLine {
 impl FindingLine {
     /// Rank among the findings of other servers, in a report that ends at `end_ns`.
     pub(super) fn rank(&self, end_ns: u64) -> FindingRank {
+        let is_active = self.ended_at_ns.is_none();
+        let since_last_ns = end_ns.saturating_sub(self.last_at_ns);
         FindingRank {
             severity: self.severity,
-            is_recent: is_recent(self.ended_at_ns.is_none(), end_ns.saturating_sub(self.last_at_ns)),
+            is_recent: is_recent(is_active, since_last_ns),
             explained_ns: self.explained_ns.unwrap_or(0),
         }
     }

@@ -278,13 +278,15 @@ impl<'f> FindingSpan<'f> {
 
     /// The span of a finding of a report whose capture ends at `end_ns`.
     fn at_end(line: &'f FindingLine, end_ns: u64) -> Self {
+        let is_active = line.ended_at_ns.is_none();
+        let since_last_ns = end_ns.saturating_sub(line.last_at_ns);
         Self {
             kind: &line.kind,
             severity: line.severity,
             at_ns: line.at_ns,
             last_at_ns: line.last_at_ns,
             ended_at_ns: line.ended_at_ns,
-            phase: FindingPhase::new(line.ended_at_ns.is_none(), end_ns.saturating_sub(line.last_at_ns)),
+            phase: FindingPhase::new(is_active, since_last_ns),
         }
     }
 

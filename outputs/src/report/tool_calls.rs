@@ -259,7 +259,9 @@ impl ToolCallCounts {
         let incomplete = self.lines.iter().filter(|line| {
             // Texts that differ were compared, but their difference proves no loss.
             let is_compared = line.calls.reason.is_none_or(|reason| reason == UnjudgedReason::Differs);
-            line.calls.outcome >= ToolCallOutcome::Unfinished && is_compared
+            // The outcomes are ordered from the best to the worst.
+            let is_incomplete = line.calls.outcome >= ToolCallOutcome::Unfinished;
+            is_incomplete && is_compared
         });
         incomplete
             .take(LIMIT)

@@ -247,8 +247,10 @@ impl Plot {
 
     /// Tooltip of an interval of the x axis.
     pub(super) fn add_tooltip(&mut self, interval: Range<f64>, tooltip: &str) {
+        /// The pointer can still hit a short interval.
+        const LEAST_WIDTH: f64 = 0.5;
         let x = self.x_at(interval.start);
-        let width = (self.x_at(interval.end) - x).max(0.5);
+        let width = (self.x_at(interval.end) - x).max(LEAST_WIDTH);
         let height = self.bottom() - TOP;
         self.append(&html! {
             rect.hover x=(coordinate(x)) y=(TOP) width=(coordinate(width)) height=(coordinate(height)) { title { (tooltip) } }

@@ -64,13 +64,14 @@ pub(super) fn draw_path(report: &Report) -> Option<Markup> {
 /// Where the time to first token goes on both servers of a pair; `None` without one.
 pub(super) fn draw_pair(report: &Report, clock: &Clock) -> Option<Markup> {
     let pair = report.pair.as_ref()?;
+    let no_limit = usize::MAX;
     Some(html! {
         p { b { (pair.headline) } }
         @for line in pair.describe_in_paragraphs() { p { (line) } }
         (draw_table(report_table::pair_table(&pair.legs)))
         @if !pair.slowest.is_empty() {
             h3 { "Slowest requests on both servers" }
-            (draw_table(report_table::pair_request_table(&pair.slowest, clock, usize::MAX)))
+            (draw_table(report_table::pair_request_table(&pair.slowest, clock, no_limit)))
         }
     })
 }
