@@ -41,7 +41,8 @@ impl BootstrapRooms {
         Self { limit, ..Self::default() }
     }
 
-    /// Adds a half. A room that is used again belongs to the later request.
+    /// Remembers one half of a request. Once both halves of its room are known, pairs their rids. A room that is used again belongs to the
+    /// later request.
     pub(super) fn add_half(&mut self, half: &RequestHalf<'_>) {
         // Without memory for any room, the halves stay separate.
         if self.limit == 0 {
@@ -60,7 +61,7 @@ impl BootstrapRooms {
         *halves.rid_slot(half) = Some(half.rid.into());
         // Until the other half is known, there is nothing to join.
         let RoomHalves { prefill: Some(prefill), decode: Some(decode) } = halves else { return };
-        // A client may give both halves the same rid, which then needs no translation.
+        // A client may give both halves the same rid, which then needs no translation. A pair that is known is not added again.
         if prefill == decode || self.prefill_rids.contains_key(decode) {
             return;
         }
@@ -89,7 +90,7 @@ impl BootstrapRooms {
         self.prefill_rids.insert(decode, prefill);
     }
 
-    /// The prefill server's rid of a request, if this is the decode server's.
+    /// Translates a decode server's rid to the prefill server's rid of the same request. `None` if no such pair is known.
     pub(super) fn prefill_rid(&self, rid: &str) -> Option<&str> {
         // Most logs are not of a pair, so most rids need not be hashed.
         if self.prefill_rids.is_empty() {

@@ -26,11 +26,14 @@ const LINES_PER_TURN: usize = 512;
 /// Text searched for a line that shows the offset of a file's timestamps, in bytes.
 const MAX_OFFSET_SEARCH_BYTES: u64 = 256 * 1024;
 
-/// Reads timestamps without a zone at the offset that each file shows. A file that shows none gets the offset of the others, if they agree.
+/// Finds the UTC offset that each file shows, at which its timestamps without a zone are then read. A file that shows none gets the offset
+/// of the others, if they agree.
 fn derive_offsets(sources: &mut [LogSource], engines: &'static [&'static dyn LogLines], options: &ImportOptions) {
-    // Only timestamps are of interest.
+    // Only timestamps are of interest, so this reader keeps no rids and no rejections.
     let probing = ImportOptions { max_rids: 0, max_held_lines: 0, ..ImportOptions::default() };
-    let mut reader = LogRecordReader::new(engines, ImportStats::default(), &probing, false);
+    // Only names of processes and rejections depend on this, and neither is used here.
+    let has_several_logs = false;
+    let mut reader = LogRecordReader::new(engines, ImportStats::default(), &probing, has_several_logs);
     let mut offsets = BTreeSet::new();
     for source in &mut *sources {
         derive_offset(source, &mut reader, options);
@@ -46,24 +49,26 @@ fn derive_offsets(sources: &mut [LogSource], engines: &'static [&'static dyn Log
     }
 }
 
-/// Reads lines of a file until one shows the offset of its timestamps, which the file's parser then knows. Reads no pipe.
+/// Reads lines of a file until one shows the UTC offset of its timestamps, which the file's parser then knows. Leaves a pipe alone, because
+/// its lines could not be read again.
 fn derive_offset(source: &mut LogSource, reader: &mut LogRecordReader, options: &ImportOptions) {
     if !source.is_regular() {
         return;
     }
-    // The import itself reports errors.
+    // The import opens the file again, and reports errors.
     let Ok(lines) = source.open_uncounted(options) else { return };
     source.lines = Some(lines);
     // The statements themselves are read again by the import.
-    let mut unused = StatementQueue::new(options.window_ns);
+    let mut unused_statements = StatementQueue::new(options.window_ns);
     loop {
-        let has_more = reader.read_lines(source, PROBED_LINES, &mut unused);
-        let is_long = source.lines.as_ref().is_none_or(|lines| lines.text_bytes >= MAX_OFFSET_SEARCH_BYTES);
-        if !has_more || is_long || source.parser.derived_offset_s().is_some() {
+        let has_more = reader.read_lines(source, PROBED_LINES, &mut unused_statements);
+        let is_limit_reached = source.lines.as_ref().is_none_or(|lines| lines.text_bytes >= MAX_OFFSET_SEARCH_BYTES);
+        let is_offset_known = source.parser.derived_offset_s().is_some();
+        if !has_more || is_limit_reached || is_offset_known {
             break;
         }
     }
-    // The import reads the file from its start.
+    // The import reads the file from its start, so only the offset is kept.
     source.lines = None;
     source.frontier_ns = 0;
     source.writers.clear();
@@ -95,7 +100,8 @@ pub struct Import {
 }
 
 impl Import {
-    /// Finds the files under `paths`, which have log lines of `engines`, and reads the start of each.
+    /// Finds the files under `paths`, whose lines are those of `engines`, and reads the start of each. Files without text are counted as
+    /// skipped.
     pub fn open(
         paths: &[PathBuf],
         engines: &'static [&'static dyn LogLines],
@@ -140,6 +146,7 @@ impl Import {
         let lagging = (0..self.active.len()).min_by_key(|&index| self.active[index].frontier_ns);
         let Some(lagging_index) = lagging else {
             self.pass_events_before(u64::MAX, sink);
+            // Only after the last line is it known whether one engine rejected these requests.
             self.reader.emit_rejections(sink);
             return false;
         };
@@ -148,7 +155,7 @@ impl Import {
             self.active.swap_remove(lagging_index);
         }
         self.pass_events_before(self.horizon_ns(), sink);
-        // The earliest go first. A line that is read later may belong before them.
+        // Too many are held, so the earliest are passed on now. A line that is read later may belong before them.
         while self.queue.len() > self.options.max_held_lines {
             let Some(early) = self.queue.pop_slot_before(u64::MAX) else { break };
             self.reader.stats.passed_early += early.len() as u64;
@@ -165,7 +172,7 @@ impl Import {
         earliest_ns.unwrap_or(u64::MAX).saturating_sub(self.options.window_ns)
     }
 
-    /// Opens the files whose first timestamp is near.
+    /// Opens the files whose first timestamp lies at most a window ahead of the file that is furthest behind.
     fn open_due_files(&mut self) {
         while let Some(next) = self.waiting.last() {
             let due_from_ns = next.first_ns.saturating_sub(self.options.window_ns);
@@ -173,7 +180,8 @@ impl Import {
             if reached_ns.is_some_and(|reached_ns| reached_ns < due_from_ns) {
                 return;
             }
-            // At the limit, the file waits until another one is read to its end. Its lines may then be late, which is counted.
+            // At the limit, the file waits until another one is read to its end. Its lines may then be late, which is counted. One file is
+            // opened whatever the limit, because an import without an open file ends.
             if self.active.len() >= self.options.max_open_files.max(1) {
                 self.reader.stats.opened_late += 1;
                 return;
@@ -197,10 +205,12 @@ impl Import {
         }
     }
 
-    /// Passes the statements of a slot, in order of their times.
+    /// Passes the statements of a slot to `sink`, in order of their times. Counts those that are late, and keeps the slot's memory for
+    /// another.
     fn pass_slot(&mut self, due: DueSlot, sink: &mut dyn FnMut(&Event<'_>)) {
         for queued in due.statements_by_time() {
-            self.reader.stats.late += u64::from(queued.at_ns < self.passed_ns);
+            let is_late = queued.at_ns < self.passed_ns;
+            self.reader.stats.late += u64::from(is_late);
             self.passed_ns = self.passed_ns.max(queued.at_ns);
             self.reader.emit_event(queued, sink);
         }
@@ -219,7 +229,7 @@ impl Import {
         ImportProgress { read_bytes, total_bytes: self.total_bytes }
     }
 
-    /// Checks the result at the end: an error, which says what the lines are instead, if no line was recognised.
+    /// Returns an error if the import has ended without any event. The error says what the lines are instead.
     pub fn check_any_recognised(&self) -> Result<(), ImportError> {
         let stats = self.stats();
         if stats.events > 0 {

@@ -80,7 +80,7 @@ impl ImportStats {
         self.forms.values().sum()
     }
 
-    /// Adds an offset that a file shows, in seconds east of UTC.
+    /// Adds an offset that a file shows, in seconds east of UTC. Leaves out one that no time zone can have.
     pub(super) fn add_offset(&mut self, offset_s: i32) {
         if let Ok(offset) = Offset::from_seconds(offset_s) {
             self.offsets.insert(format!("UTC{offset}"));

@@ -49,14 +49,15 @@ impl<'l> JsonString<'l> {
 }
 
 impl<'l> JsonRecord<'l> {
-    /// Parses an object; `use_of` decides about its fields. `None` if the message is something else.
+    /// Parses a message that is a JSON object. `use_of` says for the name of each field whether it is read. `None` if the message is
+    /// something else.
     pub fn parse(message: &'l str, use_of: &dyn Fn(&str) -> FieldUse) -> Option<Self> {
         let mut record = Self::default();
         record.read_fields(message, use_of)?;
         Some(record)
     }
 
-    /// Reads the fields of a JSON object for which `use_of` has a use. `None` if the text is no object.
+    /// Adds the fields of a JSON object for which `use_of` has a use. `None` if the text is no object.
     fn read_fields(&mut self, json: &'l str, use_of: &dyn Fn(&str) -> FieldUse) -> Option<()> {
         // Most messages are text, for which the parser would prepare an error.
         if !json.starts_with('{') {
@@ -64,6 +65,7 @@ impl<'l> JsonRecord<'l> {
         }
         let mut parser = serde_json::Deserializer::from_str(json);
         parser.deserialize_map(FieldReader { record: self, use_of }).ok()?;
+        // Text behind the object is an error, since the message is then no object.
         parser.end().ok()
     }
 
@@ -128,7 +130,7 @@ impl<'l> Visitor<'l> for FieldReader<'_, 'l> {
         f.write_str("an object")
     }
 
-    /// Keeps the fields that have a use, and skips the values of all others.
+    /// Keeps the fields that have a use or the name of a time, and skips the values of all others.
     fn visit_map<A: MapAccess<'l>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<JsonString<'l>>()? {
             let name = key.into_text();
@@ -141,8 +143,11 @@ impl<'l> Visitor<'l> for FieldReader<'_, 'l> {
                     let json = map.next_value::<&RawValue>()?.get();
                     self.record.fields.push(RecordField { name, json });
                 }
-                // Any other value has no fields, which is no error.
-                FieldUse::Object => drop(self.record.read_fields(map.next_value::<&RawValue>()?.get(), self.use_of)),
+                FieldUse::Object => {
+                    let json = map.next_value::<&RawValue>()?.get();
+                    // Any other value has no fields, which is no error.
+                    let _ = self.record.read_fields(json, self.use_of);
+                }
             }
         }
         Ok(())

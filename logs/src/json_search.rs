@@ -65,7 +65,8 @@ enum KeyKind {
     Other,
 }
 
-/// Index of the start of the JSON in a line whose first mark is at index `mark`. `None` if the line has none.
+/// Index at which the JSON of a line starts. `mark` is the index of the line's first mark, which the JSON must contain. `None` if there is
+/// no such JSON.
 pub(super) fn find_json_start(line: &str, mark: usize) -> Option<usize> {
     let indent = line.len() - line.trim_start().len();
     if line[indent..].starts_with(['{', '[']) && is_json_start(&line[indent..]) {
@@ -83,7 +84,8 @@ fn is_json_start(text: &str) -> bool {
 }
 
 impl<'l> JsonSearch<'_, 'l> {
-    /// Searches a value, which lies inside `depth` others. Skips values without a mark: they are prompts, outputs and labels.
+    /// Searches a value, which lies inside `depth` others. Skips values without a mark, the text that known records contain: they are
+    /// prompts, outputs and labels.
     pub(super) fn search_value(&mut self, json: &'l str, depth: usize) {
         if depth > MAX_DEPTH || self.recogniser.find_mark(json.as_bytes()).is_none() {
             return;
@@ -96,11 +98,12 @@ impl<'l> JsonSearch<'_, 'l> {
                     self.found.push(FoundRecord { content: RecordContent::Line(text), stamp: None });
                 }
             }
+            // Numbers and literals hold no line.
             _ => {}
         }
     }
 
-    /// Searches an object. An engine's own record is not searched further, because it holds prompts.
+    /// Searches an object for records, and adds them to `found`. An engine's own record is not searched further, because it holds prompts.
     fn search_object(&mut self, json: &'l str, depth: usize) {
         if let Some(record) = self.recogniser.parse_record(json) {
             let content = RecordContent::EngineRecord(Box::new(record));
@@ -110,22 +113,23 @@ impl<'l> JsonSearch<'_, 'l> {
         let found_before = self.found.len();
         let mut times = TimesOfObject::default();
         let visitor = MemberVisitor { search: self, times: &mut times, depth };
-        // The value is known to be valid.
+        // The value is known to be valid, so this cannot fail. The visitor fills `found` and `times`.
         let _ = serde_json::Deserializer::from_str(json).deserialize_map(visitor);
         self.set_missing_times(found_before, &times);
     }
 
-    /// Searches the elements of an array for records.
+    /// Searches the elements of an array for records, and adds them to `found`.
     fn search_array(&mut self, json: &'l str, depth: usize) {
         let found_before = self.found.len();
         let mut times = TimesOfObject::default();
         let visitor = MemberVisitor { search: self, times: &mut times, depth };
-        // The value is known to be valid.
+        // The value is known to be valid, so this cannot fail. The visitor fills `found` and `times`.
         let _ = serde_json::Deserializer::from_str(json).deserialize_seq(visitor);
         self.set_missing_times(found_before, &times);
     }
 
-    /// Gives the time of an object to the records found in it that have none: those after the first `found_before`.
+    /// Gives the best time of an object or array to each record in it that has none. `found_before` is the number of records that were
+    /// found before the search of this object.
     fn set_missing_times(&mut self, found_before: usize, times: &TimesOfObject) {
         let Some(best) = &times.best else { return };
         for found in &mut self.found[found_before..] {
@@ -142,7 +146,7 @@ struct TimesOfObject {
 }
 
 impl TimesOfObject {
-    /// Keeps the time of a member if the value `json` is one, and better than the best so far.
+    /// Keeps the value `json` of a member if it is a time, and a better one than the best so far.
     fn offer_time(&mut self, kind: KeyKind, json: &str, parser: &mut TimestampParser) {
         let Some(stamp) = parse_whole_time(json, kind, parser) else { return };
         // The earliest of equal rank: the line was written before anything that collected it.
@@ -153,7 +157,7 @@ impl TimesOfObject {
     }
 }
 
-/// Parses a string or number that is a time and nothing else. A number is one only if its key names a time.
+/// Parses a string or number that is a time and nothing else. A number is one only if its key names a time. `None` for any other value.
 fn parse_whole_time(json: &str, kind: KeyKind, parser: &mut TimestampParser) -> Option<LogTimestamp> {
     if json.len() > MAX_TIME_BYTES {
         return None;
@@ -217,6 +221,7 @@ struct MemberVisitor<'m, 's, 'l> {
 impl<'l> MemberVisitor<'_, '_, 'l> {
     /// Visits a member of an object or array: a time, or something that may hold records.
     fn visit_member(&mut self, kind: KeyKind, value: &'l str) {
+        // Only a string or a number can be a time.
         if matches!(value.as_bytes().first(), Some(b'"' | b'0'..=b'9')) {
             self.times.offer_time(kind, value, self.search.parser);
         }
@@ -231,7 +236,7 @@ impl<'l> Visitor<'l> for MemberVisitor<'_, '_, 'l> {
         f.write_str("an object or an array")
     }
 
-    /// Searches each value of an object. Its key tells whether it may be the time of the records beside it.
+    /// Searches each value of an object. Its key shows whether it may be the time of the records beside it.
     fn visit_map<A: MapAccess<'l>>(mut self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<JsonString<'l>>()? {
             let value = map.next_value::<&'l RawValue>()?.get();
@@ -240,7 +245,7 @@ impl<'l> Visitor<'l> for MemberVisitor<'_, '_, 'l> {
         Ok(())
     }
 
-    /// Loki's `["1768722900330146000", line]`: a time that has no key.
+    /// Searches each element of an array. Any of them may be a time, although it has no key: Loki writes `["1768722900330146000", line]`.
     fn visit_seq<A: SeqAccess<'l>>(mut self, mut values: A) -> Result<(), A::Error> {
         while let Some(value) = values.next_element::<&'l RawValue>()? {
             self.visit_member(KeyKind::Time, value.get());
@@ -249,7 +254,7 @@ impl<'l> Visitor<'l> for MemberVisitor<'_, '_, 'l> {
     }
 }
 
-/// Time of a record inside a line: its own, or the one around it.
+/// Time of a record inside a line: the record's own time or `outer`, the time around it, whichever is more precise. `None` without either.
 pub(super) fn time_of_record(
     record: &JsonRecord<'_>,
     outer: Option<LogTimestamp>,

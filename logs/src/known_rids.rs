@@ -51,12 +51,14 @@ impl KnownRids {
 
     /// Adds a complete rid unless it is known, and returns its shared text.
     pub(super) fn add_rid(&mut self, rid: &str, stats: &mut ImportStats) -> Rc<str> {
-        // Without room for any, the rids of a log stay truncated.
+        // With a limit of 0 no rid is kept, so truncated ones stay truncated.
         if self.limit == 0 {
             return rid.into();
         }
         // Statements and lines of one request often follow each other.
-        if let Some(last) = self.last.as_ref().filter(|last| ***last == *rid) {
+        if let Some(last) = &self.last
+            && **last == *rid
+        {
             return Rc::clone(last);
         }
         let text_hash = self.hash_text(rid);
@@ -86,7 +88,7 @@ impl KnownRids {
         let rid: Rc<str> = rid.into();
         let number = self.oldest_number.wrapping_add(self.order.len() as u32);
         let table_hash = NumberedRid::table_hash(text_hash);
-        // The entry is not in the table, so no texts are compared.
+        // The entry is not in the table, so no texts are compared. The closure is called for the entries of a table that is enlarged.
         self.by_text.insert_unique(table_hash, NumberedRid { number, text_hash }, |known| {
             NumberedRid::table_hash(known.text_hash)
         });

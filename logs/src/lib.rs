@@ -61,6 +61,7 @@ impl Default for ImportOptions {
         Self {
             zone: None,
             year: None,
+            // Two minutes.
             window_ns: 120_000_000_000,
             max_held_lines: 500_000,
             max_line_bytes: 1024 * 1024,

@@ -43,7 +43,7 @@ pub(super) struct LinePrefixMemo {
 impl LinePrefixMemo {
     /// Parses the text before a record. If it is the same text as before, uses the last result again.
     pub(super) fn read_prefix<'l>(&mut self, before: &'l str, parser: &mut TimestampParser) -> LinePrefix<'l> {
-        // The same text is another time after a line has shown the file's offset.
+        // The same text is another time after a line has shown the file's offset. An unused memo has an empty text.
         if self.text == before && !before.is_empty() && self.offset_s == parser.derived_offset_s() {
             return LinePrefix { stamp: self.stamp, rank: &before[self.rank_at..][..self.rank_bytes] };
         }
@@ -60,7 +60,8 @@ impl LinePrefixMemo {
     }
 }
 
-/// Parses the text before a record. The last date is the logger's own; an earlier timestamp comes from a collector.
+/// Parses the text before a record. The last date is the logger's own, and an earlier timestamp comes from a collector. Without a date,
+/// takes the first timestamp of any form, and no rank.
 fn parse_prefix<'l>(before: &'l str, parser: &mut TimestampParser) -> LinePrefix<'l> {
     let Some(own) = find_last_date(before, parser) else {
         return LinePrefix { stamp: first_timestamp(before, parser), rank: "" };
@@ -84,7 +85,7 @@ struct DateInText<'l> {
     rank: &'l str,
 }
 
-/// Finds the last timestamp that starts with a year, and the tag behind it. `None` if there is none.
+/// Finds the last timestamp that starts with a year, and the process's rank behind it. `None` without such a timestamp.
 fn find_last_date<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<DateInText<'l>> {
     let bytes = text.as_bytes();
     // The logger's own date stands close to the record.
@@ -100,7 +101,9 @@ fn find_last_date<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<Dat
             let after = &text[end..];
             // Only inside the brackets of the date does a rank follow it.
             let rank = if is_bracketed { rank_before_bracket(after) } else { "" };
-            last = Some(DateInText { stamp, at: index - usize::from(is_bracketed), rank });
+            // The bracket belongs to the date.
+            let start = index - usize::from(is_bracketed);
+            last = Some(DateInText { stamp, at: start, rank });
             index = end;
         } else {
             // Past the whole number, since no date begins inside one.
@@ -112,12 +115,12 @@ fn find_last_date<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<Dat
 
 /// Whether a date may begin at this digit: only a year is followed by a separator after four digits, which spares most numbers the parser.
 fn may_be_date(bytes: &[u8], at: usize) -> bool {
-    let is_word_start = at == 0 || begins_word(bytes[at - 1]);
+    let is_word_start = at == 0 || is_word_separator(bytes[at - 1]);
     is_word_start && matches!(bytes.get(at + 4), Some(b'-' | b'/'))
 }
 
-/// Whether a word, and so a timestamp, may begin behind this byte.
-fn begins_word(byte: u8) -> bool {
+/// Whether the byte separates words, so that a timestamp may begin behind it.
+fn is_word_separator(byte: u8) -> bool {
     matches!(byte, b' ' | b'[' | b'=' | b'"' | b'(' | b'\t' | b':' | b',' | b'|' | b'>')
 }
 
@@ -130,6 +133,7 @@ struct LeadingTimestamp<'l> {
 /// Timestamp of a line of any form: its logger's, or that of the collector in front of it. `None` without either.
 pub(super) fn timestamp_of_line(line: &str, parser: &mut TimestampParser) -> Option<LogTimestamp> {
     let mut rest = line.trim_start();
+    // `kubectl logs --prefix` begins each line with `[pod/NAME/CONTAINER] `.
     if rest.starts_with("[pod/")
         && let Some((_, after)) = rest.split_once("] ")
     {
@@ -181,12 +185,12 @@ fn find_leading_timestamp<'l>(text: &'l str, parser: &mut TimestampParser) -> Op
             let rest = &text[text.len() - rest.len()..];
             return Some(LeadingTimestamp { stamp, rest: rest.trim_start_matches([' ', ']', '"', '\t']) });
         }
-        is_word_start = begins_word(byte);
+        is_word_start = is_word_separator(byte);
     }
     None
 }
 
-/// Removes `stdout F `, which container runtimes write between their timestamp and the line.
+/// Removes `stdout F `, which container runtimes write between their timestamp and the line. Returns a text without it as it is.
 fn strip_runtime_tag(text: &str) -> &str {
     let Some(tagged) = text.strip_prefix("stdout ").or_else(|| text.strip_prefix("stderr ")) else {
         return text;

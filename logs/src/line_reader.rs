@@ -48,17 +48,17 @@ struct BufferedLines {
     source: Box<dyn Read>,
     buffer: Box<[u8]>,
     /// The current line in the buffer, with its line end. Empty if it was copied.
-    line: Range<usize>,
+    line_range: Range<usize>,
     /// Number of bytes in the buffer.
-    filled: usize,
+    filled_bytes: usize,
     /// Number of bytes in the buffer up to the end of the last complete line.
-    complete: usize,
+    complete_bytes: usize,
     /// Result of the last search for a mark. All complete lines are searched at once.
     next_mark: Option<NextMark>,
     /// The source has no more bytes.
     is_at_end: bool,
     /// The current line, if it is longer than the buffer.
-    copied: Vec<u8>,
+    copied_line: Vec<u8>,
 }
 
 /// First mark in the rest of the buffer's complete lines.
@@ -85,10 +85,10 @@ impl Read for CountingFile {
 }
 
 impl LineReader {
-    /// Opens a plain, gzip or zstd file; `read_bytes` counts the bytes read from the disk.
+    /// Opens a plain, gzip or zstd file. `read_bytes` counts the bytes read from the disk.
     pub(super) fn open(path: &Path, max_line_bytes: usize, read_bytes: Arc<AtomicU64>) -> io::Result<Self> {
         let mut file = CountingFile { file: File::open(path)?, read_bytes };
-        // By its content, because names of rotated files vary.
+        // The first bytes show how the file is compressed. Its name does not, because names of rotated files vary.
         let mut magic = Vec::with_capacity(MAGIC_BYTES);
         file.by_ref().take(MAGIC_BYTES as u64).read_to_end(&mut magic)?;
         // A pipe cannot be rewound, so the bytes are read again from memory.
@@ -113,17 +113,17 @@ impl LineReader {
         let file = BufferedLines {
             source,
             buffer: vec![0; buffer_bytes].into_boxed_slice(),
-            line: 0..0,
-            filled: 0,
-            complete: 0,
+            line_range: 0..0,
+            filled_bytes: 0,
+            complete_bytes: 0,
             next_mark: None,
             is_at_end: false,
-            copied: Vec::new(),
+            copied_line: Vec::new(),
         };
         Self { file, joiner: SplitLineJoiner::default(), max_line_bytes, text_bytes: 0 }
     }
 
-    /// Returns the next line, with its first mark if there is a recogniser; `None` at the end.
+    /// Returns the next line, with its first mark if there is a recogniser. Joins the parts of a split line first. `None` at the end.
     pub(super) fn next_line(&mut self, recogniser: Option<&Recogniser>) -> io::Result<Option<LogLine<'_>>> {
         loop {
             let line_bytes = self.file.advance_line(self.max_line_bytes + LONGEST_LINE_END.len())?;
@@ -137,6 +137,7 @@ impl LineReader {
                     let mark = recogniser.and_then(|recogniser| self.file.find_mark(recogniser));
                     return Ok(Some(limit_line(self.file.current_line(), mark, self.max_line_bytes)));
                 }
+                // The rest of a split line follows.
                 JoinResult::Pending => {}
                 JoinResult::Complete(stream) => return Ok(Some(self.joined_line(stream, recogniser))),
             }
@@ -150,9 +151,10 @@ impl LineReader {
         limit_line(text, mark, self.max_line_bytes)
     }
 
-    /// Skips some of the next lines that have no mark, and returns their number. It skips none that is truncated or a part of a longer line,
-    /// and none at all if that would be more than `max_lines`.
+    /// Skips some of the next lines that have no mark, so that no known record is in them. Returns their number. It skips none that is
+    /// truncated or a part of a longer line, and none at all if that would be more than `max_lines`.
     pub(super) fn skip_unmarked_lines(&mut self, recogniser: &Recogniser, max_lines: usize) -> usize {
+        // The next lines may be further parts of an unfinished line.
         if !self.joiner.is_idle() {
             return 0;
         }
@@ -164,24 +166,24 @@ impl LineReader {
             return 0;
         }
         self.text_bytes += skipped.len() as u64;
-        self.file.line = skipped;
+        self.file.line_range = skipped;
         lines
     }
 }
 
 impl BufferedLines {
-    /// Goes to the next line and returns its length in bytes with its line end; 0 after the last line. Of a line longer than the buffer, keeps
-    /// `max_kept_bytes`.
+    /// Goes to the next line and returns its length in bytes with its line end; 0 after the last line. Of a line longer than the buffer,
+    /// keeps `max_kept_bytes`.
     fn advance_line(&mut self, max_kept_bytes: usize) -> io::Result<u64> {
-        self.copied.clear();
-        self.copied.shrink_to(KEPT_COPY_BYTES);
-        let start = self.line.end;
-        if start == self.complete {
+        self.copied_line.clear();
+        self.copied_line.shrink_to(KEPT_COPY_BYTES);
+        let start = self.line_range.end;
+        if start == self.complete_bytes {
             return self.advance_to_next_block(max_kept_bytes);
         }
-        let end =
-            memchr(b'\n', &self.buffer[start..self.complete]).map_or(self.complete, |newline| start + newline + 1);
-        self.line = start..end;
+        let end = memchr(b'\n', &self.buffer[start..self.complete_bytes])
+            .map_or(self.complete_bytes, |newline| start + newline + 1);
+        self.line_range = start..end;
         Ok((end - start) as u64)
     }
 
@@ -189,30 +191,30 @@ impl BufferedLines {
     /// length of the line in bytes with its line end; 0 after the last line.
     fn advance_to_next_block(&mut self, max_kept_bytes: usize) -> io::Result<u64> {
         // The beginning of a line moves to the front, so that the rest fits behind it.
-        self.buffer.copy_within(self.line.end..self.filled, 0);
-        self.filled -= self.line.end;
-        self.line = 0..0;
-        self.complete = 0;
+        self.buffer.copy_within(self.line_range.end..self.filled_bytes, 0);
+        self.filled_bytes -= self.line_range.end;
+        self.line_range = 0..0;
+        self.complete_bytes = 0;
         self.next_mark = None;
         let mut copied_bytes = 0;
-        while self.complete == 0 && !self.is_at_end {
+        while self.complete_bytes == 0 && !self.is_at_end {
             // The line is longer than the buffer.
-            if self.filled == self.buffer.len() {
-                copied_bytes += self.move_to_copy(self.filled, max_kept_bytes);
+            if self.filled_bytes == self.buffer.len() {
+                copied_bytes += self.move_to_copy(self.filled_bytes, max_kept_bytes);
             }
-            let read_from = self.filled;
+            let read_from = self.filled_bytes;
             self.fill_buffer()?;
-            let added = &self.buffer[read_from..self.filled];
+            let added = &self.buffer[read_from..self.filled_bytes];
             // Only in the added bytes: the earlier ones have no line end.
-            self.complete = memrchr(b'\n', added).map_or(0, |newline| read_from + newline + 1);
+            self.complete_bytes = memrchr(b'\n', added).map_or(0, |newline| read_from + newline + 1);
         }
         // The last line of a file may lack its end.
-        if self.is_at_end && self.complete == 0 {
-            self.complete = self.filled;
+        if self.is_at_end && self.complete_bytes == 0 {
+            self.complete_bytes = self.filled_bytes;
         }
-        let end = memchr(b'\n', &self.buffer[..self.complete]).map_or(self.complete, |newline| newline + 1);
+        let end = memchr(b'\n', &self.buffer[..self.complete_bytes]).map_or(self.complete_bytes, |newline| newline + 1);
         if copied_bytes == 0 {
-            self.line = 0..end;
+            self.line_range = 0..end;
             return Ok(end as u64);
         }
         copied_bytes += self.move_to_copy(end, max_kept_bytes);
@@ -222,10 +224,10 @@ impl BufferedLines {
     /// Reads bytes behind those in the buffer, or finds that the source has ended.
     fn fill_buffer(&mut self) -> io::Result<()> {
         loop {
-            match self.source.read(&mut self.buffer[self.filled..]) {
+            match self.source.read(&mut self.buffer[self.filled_bytes..]) {
                 Ok(count) => {
                     self.is_at_end = count == 0;
-                    self.filled += count;
+                    self.filled_bytes += count;
                     return Ok(());
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -234,56 +236,57 @@ impl BufferedLines {
         }
     }
 
-    /// Moves the first `end` bytes of the buffer to the copied line, of which `max_kept_bytes` are kept. Returns `end`: the bytes of the line,
-    /// kept or not.
+    /// Moves the first `end` bytes of the buffer to the copied line, of which `max_kept_bytes` are kept. Returns `end`: the bytes of the
+    /// line, kept or not.
     fn move_to_copy(&mut self, end: usize, max_kept_bytes: usize) -> u64 {
-        let kept = end.min(max_kept_bytes.saturating_sub(self.copied.len()));
-        self.copied.extend_from_slice(&self.buffer[..kept]);
-        self.buffer.copy_within(end..self.filled, 0);
-        self.filled -= end;
-        self.complete = self.complete.saturating_sub(end);
+        let kept = end.min(max_kept_bytes.saturating_sub(self.copied_line.len()));
+        self.copied_line.extend_from_slice(&self.buffer[..kept]);
+        self.buffer.copy_within(end..self.filled_bytes, 0);
+        self.filled_bytes -= end;
+        self.complete_bytes = self.complete_bytes.saturating_sub(end);
         end as u64
     }
 
     /// The current line without its end.
     fn current_line(&self) -> &[u8] {
-        let is_copied = self.line.is_empty();
-        let line_with_end = if is_copied { &self.copied } else { &self.buffer[self.line.clone()] };
+        let is_copied = self.line_range.is_empty();
+        let line_with_end = if is_copied { &self.copied_line } else { &self.buffer[self.line_range.clone()] };
         strip_line_end(line_with_end)
     }
 
-    /// First mark in the current line, if it has one. No mark contains a line end, so that the complete lines in the buffer are searched at once.
+    /// First mark in the current line, if it has one. No mark contains a line end, so that the complete lines in the buffer are searched at
+    /// once.
     fn find_mark(&mut self, recogniser: &Recogniser) -> Option<MarkMatch> {
-        if self.line.is_empty() {
+        if self.line_range.is_empty() {
             return recogniser.find_mark(self.current_line());
         }
-        let next = self.next_mark_from(self.line.start, recogniser);
+        let next = self.next_mark_from(self.line_range.start, recogniser);
         // It is in a later line.
-        if next.at >= self.line.end {
+        if next.at >= self.line_range.end {
             return None;
         }
         let mark = next.mark?;
-        let start = next.at - self.line.start;
+        let start = next.at - self.line_range.start;
         let end = start + (mark.end - mark.start);
         // This is also the search for the next line's mark.
-        let behind = self.next_mark_from(self.line.start + end, recogniser);
-        Some(MarkMatch { start, end, is_last: behind.at >= self.line.end, ..mark })
+        let behind = self.next_mark_from(self.line_range.start + end, recogniser);
+        Some(MarkMatch { start, end, is_last: behind.at >= self.line_range.end, ..mark })
     }
 
-    /// First mark in the complete lines from `start` on.
+    /// First mark in the complete lines from `start` on. Searches only if the mark that was found last is before `start`.
     fn next_mark_from(&mut self, start: usize, recogniser: &Recogniser) -> NextMark {
         if let Some(known) = self.next_mark.filter(|next| next.at >= start) {
             return known;
         }
-        let mark = recogniser.find_mark(&self.buffer[start..self.complete]);
-        let next = NextMark { at: mark.map_or(self.complete, |mark| start + mark.start), mark };
+        let mark = recogniser.find_mark(&self.buffer[start..self.complete_bytes]);
+        let next = NextMark { at: mark.map_or(self.complete_bytes, |mark| start + mark.start), mark };
         self.next_mark = Some(next);
         next
     }
 
     /// Range in the buffer of the next lines without a mark, at most `max_bytes`.
     fn unmarked_lines(&mut self, recogniser: &Recogniser, max_bytes: usize) -> Range<usize> {
-        let start = self.line.end;
+        let start = self.line_range.end;
         let next = self.next_mark_from(start, recogniser);
         let unmarked = &self.buffer[start..next.at.min(start + max_bytes)];
         // The last line of these bytes may be cut, or have the mark.

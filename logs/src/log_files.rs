@@ -64,6 +64,7 @@ pub(super) fn find_log_files(
     }
     while let Some(SearchedFolder { path: folder, root, depth }) = folders.pop() {
         let entries = fs::read_dir(&folder).map_err(|error| path_error(&folder, error))?;
+        // Entries that cannot be read are left out.
         for entry in entries.flatten() {
             let path = entry.path();
             // Metadata of the entry itself, not of a link's target.

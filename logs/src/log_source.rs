@@ -74,20 +74,20 @@ impl LogSource {
         LineReader::open(&self.file.path, options.max_line_bytes, unused_counter)
     }
 
-    /// Why the file is skipped, as a message about it.
+    /// Message that names the file and the reason why it is skipped.
     fn refusal(&self, why: &str) -> String {
         format!("{}: {why}", self.file.path.display())
     }
 
-    /// Reads a file's first lines up to one with a timestamp, which becomes the time of the file. Returns the reason if it is not text. Does
-    /// nothing with a pipe.
+    /// Reads a file's first lines up to one with a timestamp, which becomes the time of the file. Returns the reason if it is not text.
+    /// Does nothing with a pipe.
     pub(super) fn probe_first_lines(&mut self, options: &ImportOptions) -> Result<(), String> {
         if !self.is_regular() {
             return Ok(());
         }
         let mut lines = self.open_uncounted(options).map_err(|error| self.refusal(&error.to_string()))?;
         for _ in 0..PROBED_LINES {
-            // An error is reported when the file is imported, after everything before the error.
+            // No marks are searched here. An error is reported when the file is imported, after everything before the error.
             let Ok(Some(line)) = lines.next_line(None) else { break };
             if line.text.starts_with(RECORDING_MAGIC) {
                 return Err(self.refusal("a recording: `tokengap report` reads it"));

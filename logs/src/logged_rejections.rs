@@ -1,5 +1,5 @@
-//! Requests that access lines say were rejected. Such a line names neither its request nor its server, and a router logs the same line as the
-//! server behind it. They are counted if all lines that were read are of one engine, which is known only at the end.
+//! Requests that access lines say were rejected. Such a line names neither its request nor its server, and a router logs the same line as
+//! the server behind it. They are counted if all lines that were read are of one engine, which is known only at the end.
 
 use std::collections::BTreeSet;
 
@@ -28,6 +28,7 @@ pub(super) struct LoggedRejections {
 }
 
 impl LoggedRejections {
+    /// An empty list for at most `max` rejections.
     pub(super) fn new(max: usize, has_several_logs: bool) -> Self {
         Self { list: Vec::new(), max, beyond_limit: 0, addresses: BTreeSet::new(), has_several_logs }
     }

@@ -224,6 +224,7 @@ impl Recogniser {
                 let bare = mark.trim_matches('"');
                 marks.push(bare);
                 record_marks.push(bare);
+                // The rest of a JSON record may be a prompt.
                 engine_marks.push(EngineMark { engine, form: None, has_free_text: true });
             }
         }
@@ -243,7 +244,7 @@ impl Recogniser {
         if self.read_record(&record, &mut |_| {}).is_some() { Some(record) } else { None }
     }
 
-    /// First mark in a text, if any.
+    /// First mark in a text, if any. A mark is a text that all known records of one form contain.
     pub(super) fn find_mark(&self, text: &[u8]) -> Option<MarkMatch> {
         let found = self.marks.find(text)?;
         let engine_mark = &self.engine_marks[found.pattern().as_usize()];
@@ -253,6 +254,7 @@ impl Recogniser {
             engine: engine_mark.engine.engine_name(),
             form: engine_mark.form,
             has_free_text: engine_mark.has_free_text,
+            // The rest of the text is not searched.
             is_last: false,
         })
     }

@@ -27,6 +27,10 @@ use super::unread_lines::UnreadLineCounter;
 const MAX_WORDS: usize = 512;
 /// Stands for all further words.
 const OTHER: &str = "other";
+/// Rank of a record that names none.
+const NO_RANK: &str = "";
+/// Rid of a statement about a process.
+const NO_RID: &str = "";
 /// Maximum depth of JSON texts inside strings of others.
 const MAX_JSON_IN_JSON: usize = 4;
 /// Maximum length of the bracket with a record's own timestamp, in bytes.
@@ -87,7 +91,8 @@ impl LogRecordReader {
         }
     }
 
-    /// Reads up to `max_lines` of the file and queues their statements. Returns `false` at the end of the file, or if the rest cannot be read.
+    /// Reads up to `max_lines` of the file and queues their statements. Returns `false` at the end of the file, or if the rest cannot be
+    /// read.
     pub(super) fn read_lines(&mut self, source: &mut LogSource, max_lines: usize, queue: &mut StatementQueue) -> bool {
         // Taken out, so that the reader can change the rest of the source; put back at the end.
         let Some(mut lines) = source.lines.take() else {
@@ -138,7 +143,9 @@ impl LogRecordReader {
             // Colour codes and invalid characters before the mark move it.
             let has_moved = matches!(text, Cow::Owned(_));
             let mark = if has_moved { self.recogniser.find_mark(text.as_bytes()) } else { Some(mark) };
-            self.read_text(&text, mark, None, MAX_JSON_IN_JSON, &mut ReadTarget { source, queue });
+            // Nothing encloses the line that could have a time.
+            let outer = None;
+            self.read_text(&text, mark, outer, MAX_JSON_IN_JSON, &mut ReadTarget { source, queue });
         }
         let records_in_line = self.records - records_before;
         if records_in_line == 0 {
@@ -148,8 +155,8 @@ impl LogRecordReader {
         }
     }
 
-    /// Reads the records of a text whose first mark is `mark`. `outer` is the timestamp that a collector added. `json_depth`: how many levels
-    /// of JSON in strings are read.
+    /// Reads the records of a text whose first mark is `mark`. `outer` is the timestamp that a collector added. `json_depth`: how many
+    /// levels of JSON in strings are read.
     fn read_text(
         &mut self,
         text: &str,
@@ -184,7 +191,8 @@ impl LogRecordReader {
         let recogniser = Rc::clone(&self.recogniser);
         let parser = &mut target.source.parser;
         let mut search = JsonSearch { recogniser: &recogniser, parser, found: Vec::new() };
-        search.search_value(json, 0);
+        let outermost_depth = 0;
+        search.search_value(json, outermost_depth);
         for found in search.found {
             let stamp = more_precise(outer, found.stamp);
             match found.content {
@@ -195,17 +203,18 @@ impl LogRecordReader {
                 }
                 RecordContent::EngineRecord(record) => {
                     let stamp = time_of_record(&record, stamp, &mut target.source.parser);
-                    let mut sink = RecordSink::new(self, target, stamp, "");
-                    if let Some(found) = recogniser.read_record(&record, &mut |item| sink.take_statement(item)) {
-                        sink.count_record(found);
+                    let mut sink = RecordSink::new(self, target, stamp, NO_RANK);
+                    let form = recogniser.read_record(&record, &mut |item| sink.take_statement(item));
+                    if let Some(form) = form {
+                        sink.count_record(form);
                     }
                 }
             }
         }
     }
 
-    /// Reads the records in a text that is no JSON, from the first mark on. There may be several, since processes that write to one pipe join
-    /// their lines.
+    /// Reads the records in a text that is no JSON, from the first mark on. There may be several, since processes that write to one pipe
+    /// join their lines.
     fn read_records_of_line(
         &mut self,
         text: &str,
@@ -217,7 +226,7 @@ impl LogRecordReader {
         let mut rest = text;
         let mut next = Some(first);
         while let Some(mark) = next {
-            // A JSON record that cannot be parsed: the rest of the line may be a prompt.
+            // A mark without a form is that of a JSON record, which could not be parsed. The rest of the line may be a prompt.
             let Some(form) = mark.form else { return };
             let LogSource { prefix_memo, parser, .. } = &mut *target.source;
             let prefix = prefix_memo.read_prefix(&rest[..mark.start], parser);
@@ -269,7 +278,7 @@ impl LogRecordReader {
             let engine = Engine { name: self.engine, ..Engine::default() };
             sink(&Event::new(at, What::Engine(engine)));
         }
-        let by = &*self.writers[usize::from(queued.writer)];
+        let writer = &*self.writers[usize::from(queued.writer)];
         let rid = complete_rid(queued, &mut self.rids, &mut self.stats);
         // Both halves of a disaggregated request are one request, under the prefill server's rid.
         let rid = match self.rooms.prefill_rid(&rid) {
@@ -279,16 +288,16 @@ impl LogRecordReader {
         let what = match queued.kind {
             QueuedKind::Stage { name, tokens, pending, gap_ns } => {
                 let name = &*self.stage_names[usize::from(name)];
-                What::Stage(Stage { rid: &rid, name, by, tokens, pending, gap_ns })
+                What::Stage(Stage { rid: &rid, name, by: writer, tokens, pending, gap_ns })
             }
-            QueuedKind::ProcessState(ref state) => What::LoggedState(LoggedState { by, ..**state }),
-            QueuedKind::MergedChunks { chunks } => What::Merged(Merged { rid: &rid, by, chunks }),
+            QueuedKind::ProcessState(ref state) => What::LoggedState(LoggedState { by: writer, ..**state }),
+            QueuedKind::MergedChunks { chunks } => What::Merged(Merged { rid: &rid, by: writer, chunks }),
         };
         sink(&Event::new(at, what));
     }
 
-    /// Passes on the rejected requests of all lines that were read, if they are of one engine. Only the end of the last file shows that, so these
-    /// events are later than their times.
+    /// Passes the rejected requests of all lines that were read to `sink`, if they are of one engine. Only the end of the last file shows
+    /// that, so these events come after later ones.
     pub(super) fn emit_rejections(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         for LoggedRejection { at_ns, status } in self.rejections.take_counted(self.is_engine_named, &mut self.stats) {
             self.stats.events += 1;
@@ -328,7 +337,7 @@ struct RecordSink<'s, 't> {
     rank: &'s str,
     /// Whether any statement has a time.
     is_dated: bool,
-    /// Latest time that the record itself states.
+    /// Latest time that the record itself states; 0 if it states none.
     last_stated_ns: u64,
 }
 
@@ -343,7 +352,7 @@ impl<'s, 't> RecordSink<'s, 't> {
         Self { reader, target, stamp, rank, is_dated: false, last_stated_ns: 0 }
     }
 
-    /// Queues a statement of the record. What needs no time is taken over at once.
+    /// Queues a statement of the record for its time. A statement that needs no time is stored or counted at once.
     fn take_statement(&mut self, statement: &Statement<'_>) {
         match statement.kind {
             StatementKind::RequestHalf(half) => self.reader.rooms.add_half(&half),
@@ -372,7 +381,7 @@ impl<'s, 't> RecordSink<'s, 't> {
             StatementKind::ProcessState(state) => {
                 // Its writer is stored with the queued statement, as an index.
                 let kind = QueuedKind::ProcessState(Box::new(LoggedState { by: "", ..state }));
-                self.queue_statement(statement, "", state.by, kind);
+                self.queue_statement(statement, NO_RID, state.by, kind);
             }
             StatementKind::MergedChunks(merged) => {
                 let kind = QueuedKind::MergedChunks { chunks: merged.chunks };
@@ -403,7 +412,7 @@ impl<'s, 't> RecordSink<'s, 't> {
         self.target.queue.push_statement(QueuedStatement { at_ns, writer, is_rid_truncated, rid, kind });
     }
 
-    /// Counts the record, after all its statements were taken.
+    /// Counts the record, after all its statements were taken. One without usable content only counts as malformed.
     fn count_record(self, found: RecordResult) {
         self.reader.records += 1;
         let stats = &mut self.reader.stats;
@@ -423,7 +432,8 @@ impl<'s, 't> RecordSink<'s, 't> {
     fn count_timestamp(self, stamp: &LogTimestamp) {
         let stats = &mut self.reader.stats;
         let parser = &mut self.target.source.parser;
-        if self.last_stated_ns > 0 {
+        let states_time = self.last_stated_ns > 0;
+        if states_time {
             parser.derive_offset(stamp, self.last_stated_ns);
         }
         stats.zone_assumed += u64::from(stamp.zone == ZoneSource::Assumed);

@@ -47,6 +47,7 @@ impl SplitLineJoiner {
     /// Adds the next line of the file, and says whether it is a line of its own or a part of one that a container runtime has split.
     pub(super) fn add_line(&mut self, line: &[u8], max_line_bytes: usize) -> JoinResult {
         self.free_passed_line();
+        // It is no first part, and no line waits for another part.
         if self.is_idle() && line.len() < SHORTEST_FIRST_PART_BYTES {
             return JoinResult::Whole;
         }
@@ -97,12 +98,13 @@ impl SplitLineJoiner {
 
 /// Parses a line of a CRI runtime, `2026-11-21T07:35:22.000Z stderr P text`. `None` for any other line.
 fn parse_cri_part(line: &[u8]) -> Option<LinePart<'_>> {
-    const LONGEST_STAMP: usize = 40;
-    let stamp_bytes = line.iter().take(LONGEST_STAMP).position(|&byte| byte == b' ')?;
+    /// A longer word is neither a timestamp nor the tags.
+    const LONGEST_WORD: usize = 40;
+    let stamp_bytes = line.iter().take(LONGEST_WORD).position(|&byte| byte == b' ')?;
     let rest = &line[stamp_bytes + 1..];
     let stream = stream_index(rest)?;
     let tags = rest[b"stdout".len()..].strip_prefix(b" ")?;
-    let tags_bytes = tags.iter().take(LONGEST_STAMP).position(|&byte| byte == b' ')?;
+    let tags_bytes = tags.iter().take(LONGEST_WORD).position(|&byte| byte == b' ')?;
     // The first of several tags, which colons separate.
     let is_last = match tags[..tags_bytes].split(|&byte| byte == b':').next()? {
         b"F" => true,
@@ -148,6 +150,7 @@ fn decoded_bytes(json: &[u8]) -> usize {
             // The replacement character stands for one byte.
             let is_replacement = code == 0xfffd;
             decoded += if is_replacement { 1 } else { char::from_u32(code).map_or(1, char::len_utf8) };
+            // All these escapes have the same length.
             index += br"\uffff".len();
         } else {
             decoded += 1;

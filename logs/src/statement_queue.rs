@@ -108,7 +108,9 @@ impl StatementQueue {
     pub(super) fn push_statement(&mut self, queued: QueuedStatement) {
         self.len += 1;
         let slot = self.slots.entry(queued.at_ns / self.slot_ns);
-        slot.or_insert_with(|| self.spare_slots.pop().unwrap_or_default()).push(queued);
+        // A new slot takes the memory of a passed one.
+        let entries = slot.or_insert_with(|| self.spare_slots.pop().unwrap_or_default());
+        entries.push(queued);
     }
 
     /// Removes and returns the earliest slot, if it ends by `horizon_ns`.

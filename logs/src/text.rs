@@ -45,8 +45,8 @@ pub fn split_once<'l>(text: &'l str, separator: &str) -> Option<(&'l str, &'l st
     Some((&text[..start], &text[start + separator.len()..]))
 }
 
-/// Value of `key` (which ends in `=` or `: `) as one word. The key must not be the end of a longer word. `None` if the text lacks the key, or
-/// its value is empty.
+/// Value of `key` (which ends in `=` or `: `) as one word. The key must not be the end of a longer word. `None` if the text lacks the key,
+/// or its value is empty.
 pub fn value_of_key<'l>(text: &'l str, key: &str) -> Option<&'l str> {
     let rest = text_behind_key(text, key)?;
     let end = rest.find(|c: char| c.is_whitespace() || matches!(c, ',' | ';' | ')' | '}'));
@@ -69,7 +69,7 @@ fn text_behind_key<'l>(text: &'l str, key: &str) -> Option<&'l str> {
     }
 }
 
-/// Value of `key` as a count. `None` if it is missing or no whole number.
+/// Value of `key` as a count. A point or comma behind it is ignored. `None` if the value is missing or no whole number.
 pub fn count_of_key(text: &str, key: &str) -> Option<u32> {
     value_of_key(text, key)?.trim_end_matches(['.', ',']).parse().ok()
 }
@@ -81,7 +81,7 @@ pub fn number_of_key(text: &str, key: &str) -> Option<f64> {
     digits.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0)
 }
 
-/// The number that [`str::parse`] returns, or `None` where it fails. It takes several times as long for a number of a few digits.
+/// Parses the same numbers as [`str::parse`], which takes several times as long for a few digits. `None` if the text is no number.
 pub fn parse_decimal(text: &str) -> Option<f64> {
     /// Without the point, such a number and its divisor are exact. Their quotient is rounded once, like a parsed number.
     const MAX_BYTES: usize = 16;
@@ -134,8 +134,8 @@ pub(super) fn exact_digits(text: &[u8], count: usize) -> Option<(u64, &[u8])> {
     (text.len() - rest.len() == count).then_some((number, rest))
 }
 
-/// Parses the digits after a decimal point to nanoseconds; returns them and the text behind them. Digits beyond the ninth are dropped. `None`
-/// without a digit.
+/// Parses the digits after a decimal point to nanoseconds; returns them and the text behind them. Digits beyond the ninth are dropped.
+/// `None` without a digit.
 pub(super) fn fraction_ns(text: &[u8]) -> Option<(u64, &[u8])> {
     let count = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     if count == 0 {
@@ -150,7 +150,8 @@ pub(super) fn fraction_ns(text: &[u8]) -> Option<(u64, &[u8])> {
     Some((ns, rest))
 }
 
-/// Converts seconds since the epoch to nanoseconds, exact to a microsecond. `None` outside 2001 to 2096, which excludes other clocks such as uptime.
+/// Converts seconds since the epoch to nanoseconds, exact to a microsecond. `None` outside 2001 to 2096, which excludes other clocks such
+/// as uptime.
 pub fn epoch_seconds_to_ns(seconds: f64) -> Option<u64> {
     const US_PER_SECOND: f64 = 1e6;
     const NS_PER_US: u64 = 1_000;

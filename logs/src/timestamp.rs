@@ -99,7 +99,8 @@ impl TimestampParser {
         }
     }
 
-    /// Derives the offset from a line whose timestamp has no zone, and which was written right after an event of known time.
+    /// Derives the UTC offset of a file from a line whose timestamp has no zone, and which was written right after an event of known time.
+    /// Changes nothing if the two times show no offset.
     pub(super) fn derive_offset(&mut self, stamp: &LogTimestamp, event_ns: u64) {
         // Equal times: the event's was counted back from the timestamp, and shows nothing.
         if stamp.zone == ZoneSource::Timestamp || stamp.wall_ns == event_ns {
@@ -108,17 +109,17 @@ impl TimestampParser {
         let Ok(written) = Timestamp::from_second((stamp.wall_ns / SECOND_NS) as i64) else { return };
         // Positive if the zone in use is too far west, so that the line seems to be written long after its event.
         let Some(lag_s) = whole_seconds_between(event_ns, stamp.wall_ns) else { return };
-        let used_s = self.zone.to_offset(written).seconds();
-        let Some(shown_s) = used_s.checked_add(lag_s) else { return };
+        let current_offset_s = self.zone.to_offset(written).seconds();
+        let Some(implied_offset_s) = current_offset_s.checked_add(lag_s) else { return };
         // Clocks are set to whole quarters of an hour, of which this is the nearest.
-        let offset_s = (shown_s + QUARTER_S / 2).div_euclid(QUARTER_S) * QUARTER_S;
+        let offset_s = (implied_offset_s + QUARTER_S / 2).div_euclid(QUARTER_S) * QUARTER_S;
         // A line is written within minutes after its event. Anything else shows no offset. The line may have whole seconds only, so that it
         // seems to precede its event by up to one.
-        let is_written_soon_after = (-1..=WRITTEN_WITHIN_S).contains(&(shown_s - offset_s));
+        let is_written_soon_after = (-1..=WRITTEN_WITHIN_S).contains(&(implied_offset_s - offset_s));
         if !is_written_soon_after || !is_zone_offset(offset_s) {
             return;
         }
-        if offset_s == used_s {
+        if offset_s == current_offset_s {
             // A zone with daylight saving time stays in use.
             self.derived_offset_s = Some(offset_s);
         } else {
@@ -162,19 +163,23 @@ impl TimestampParser {
 
     /// Parses `Jan 18 07:55:00` and `Jan 18, 2026 @ 07:55:00.330`.
     fn parse_month_first<'l>(&mut self, text: &'l [u8]) -> Option<(LogTimestamp, &'l [u8])> {
+        // These forms have no zone.
+        let offset_s = None;
         let (month, rest) = parse_month(text)?;
         let rest = rest.strip_prefix(b" ")?;
+        // A second space stands before a day of one digit.
         let (day, rest) = leading_digits(rest.strip_prefix(b" ").unwrap_or(rest), 2)?;
         if let Some(dated) = rest.strip_prefix(b", ") {
             let (year, rest) = exact_digits(dated, 4)?;
             let (time, rest) = parse_time_of_day(rest.strip_prefix(b" @ ")?)?;
-            return Some((self.timestamp_at(CalendarDay { year, month, day }, &time, None)?, rest));
+            let stamp = self.timestamp_at(CalendarDay { year, month, day }, &time, offset_s)?;
+            return Some((stamp, rest));
         }
         let (time, rest) = parse_time_of_day(rest.strip_prefix(b" ")?)?;
         // A month after the latest one belongs to the previous year.
         let is_previous_year = month > u64::from(self.latest_month.unsigned_abs());
         let year = u64::try_from(self.latest_year - i16::from(is_previous_year)).ok()?;
-        let stamp = self.timestamp_at(CalendarDay { year, month, day }, &time, None)?;
+        let stamp = self.timestamp_at(CalendarDay { year, month, day }, &time, offset_s)?;
         Some((LogTimestamp { is_year_assumed: true, ..stamp }, rest))
     }
 
@@ -196,6 +201,7 @@ impl TimestampParser {
 
     /// Start of the minute, since the epoch. `None` if the calendar has no such minute, or it precedes the epoch.
     fn minute_start_ns(&mut self, minute: CalendarMinute) -> Option<u64> {
+        // Consecutive lines are mostly of the same minute, so the last one is remembered.
         if let Some(last) = self.last_minute.filter(|last| last.minute == minute) {
             return Some(last.start_ns);
         }
@@ -234,7 +240,7 @@ fn parse_month(text: &[u8]) -> Option<(u64, &[u8])> {
 
 /// Whether clocks somewhere are set to this offset, in seconds east of UTC.
 fn is_zone_offset(seconds: i32) -> bool {
-    /// Those that are no whole hours.
+    /// Offsets that are no whole hours, in minutes.
     const PARTIAL_MINUTES: [i32; 13] = [-570, -210, -150, 210, 270, 330, 345, 390, 525, 570, 630, 765, 825];
     let is_whole_hour = seconds % 3_600 == 0 && (-12..=14).contains(&(seconds / 3_600));
     is_whole_hour || PARTIAL_MINUTES.contains(&(seconds / 60))
@@ -268,8 +274,8 @@ fn parse_time_of_day(text: &[u8]) -> Option<(TimeOfDay, &[u8])> {
     Some((TimeOfDay { fraction_ns, is_whole_second: false, ..whole }, rest))
 }
 
-/// Parses `Z`, ` UTC`, `+01:00`, `+0100`, `-08` to seconds east of UTC; returns them with the text behind it. Without a zone, returns `None` and
-/// the whole text.
+/// Parses `Z`, ` UTC`, `+01:00`, `+0100`, `-08` to seconds east of UTC; returns them with the text behind it. Without a zone, returns
+/// `None` and the whole text.
 fn parse_zone(text: &[u8]) -> (Option<i32>, &[u8]) {
     let trimmed = text.strip_prefix(b" ").unwrap_or(text);
     let named = trimmed.strip_prefix(b"UTC").or_else(|| trimmed.strip_prefix(b"GMT"));

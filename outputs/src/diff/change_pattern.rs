@@ -37,6 +37,7 @@ pub(super) fn find_patterns(
     causes.extend(compare_modes(a, b, outcomes));
     causes.extend(compare_releases(a, b, outcomes));
     causes.extend(find_cpu_bound_receiver(a, b, outcomes));
+    // Without the waits of both runs, no legs can be compared.
     let legs = wait.map_or(&[][..], |wait| &wait.legs);
     causes.extend(compare_workers(a, b, outcomes, legs));
     // A receiver that only the second run has cannot be compared with an earlier one.
@@ -187,7 +188,9 @@ fn compare_workers(a: &Report, b: &Report, outcomes: &[ProblemOutcome], legs: &[
 /// changed most shows the cause. `None` if no wait changed, or that one for another reason.
 fn compare_processing(outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<ChangePattern> {
     let changed_waits = legs.iter().filter(|leg| leg.kind == LegKind::Wait && leg.leg_change().is_some());
+    // A wait that changed is known of both runs.
     let most_changed = changed_waits.max_by_key(|leg| leg.a_ns.unwrap_or(0).abs_diff(leg.b_ns.unwrap_or(0)))?;
+    // A hop is named `sender->receiver`.
     let receiver = Ends::from(&*most_changed.name).to;
     let processing = legs.iter().find(|leg| leg.kind == LegKind::Inside && leg.name == receiver)?;
     let change = processing.leg_change()?;
@@ -207,10 +210,12 @@ fn find_slow_new_receiver(b: &Report, outcomes: &[ProblemOutcome], legs: &[LegSh
     let new_waits = legs.iter().filter(|leg| leg.kind == LegKind::Wait && leg.a_ns.is_none());
     let longest_wait = new_waits.max_by_key(|leg| leg.b_ns)?;
     let busy_share = b.hops.iter().find(|hop| hop.name == longest_wait.name)?.busy?;
+    let wait_ns = longest_wait.b_ns?;
     // A short wait is no problem, and a receiver that is seldom busy is not its cause.
-    if longest_wait.b_ns? < CHANGED_NS || busy_share < CPU_BOUND {
+    if wait_ns < CHANGED_NS || busy_share < CPU_BOUND {
         return None;
     }
+    // A hop is named `sender->receiver`.
     let receiver = Ends::from(&*longest_wait.name).to;
     let mut new_processing = legs.iter().filter(|leg| leg.kind == LegKind::Inside && leg.a_ns.is_none());
     let processing = new_processing.find(|leg| leg.name == receiver)?;
@@ -267,6 +272,7 @@ impl<'r> BusiestReceiver<'r> {
 fn find_cpu_bound_receiver(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<ChangePattern> {
     let before = BusiestReceiver::of_report(a)?;
     let after = BusiestReceiver::of_report(b)?;
+    // Only a receiver that became CPU-bound explains a change.
     if before.share >= CPU_BOUND || after.share < CPU_BOUND {
         return None;
     }

@@ -133,8 +133,8 @@ pub(super) fn compare_findings(a: &Report, b: &Report) -> Vec<FindingChange> {
     changes
 }
 
-/// Kinds of which a run has at most one finding. Its place may be another one in the other run: where requests wait longest, the last process
-/// of another engine, or none in a report of an older version.
+/// Kinds of which a run has at most one finding. Its place may be another one in the other run: where requests wait longest, the last
+/// process of another engine, or none in a report of an older version.
 const ONE_PER_RUN: [&str; 12] = [
     "first-token-gap",
     "dropped-chunks",
@@ -241,8 +241,11 @@ impl FindingSize {
 
     /// The unit behind a space, ` requests`; empty for a duration, which has its own.
     fn unit_suffix(self) -> String {
+        if self.is_duration() {
+            return String::new();
+        }
         let units = ["requests", "responses", "chunks", "tokens", "frames", "outputs"];
-        let unit = units.iter().find(|unit| !self.is_duration() && self.key.contains(*unit));
+        let unit = units.iter().find(|unit| self.key.contains(*unit));
         unit.map_or_else(String::new, |unit| format!(" {unit}"))
     }
 }
@@ -283,6 +286,7 @@ struct SizeEvidence {
     grows_with: GrowsWith,
 }
 
+/// Declares that the number of the evidence `key` is the size of findings of this kind.
 const fn size(kind: &'static str, key: &'static str, grows_with: GrowsWith) -> SizeEvidence {
     SizeEvidence { kind, key, grows_with }
 }
@@ -368,7 +372,7 @@ fn unobserved_reason(kind: &str, report: &Report) -> Option<String> {
         }
         _ => return None,
     };
-    // A fault that was judged has no reason.
+    // A reason says why a fault was not judged. A judged one has none.
     report.judged.iter().find(|judgement| judgement.fault == fault)?.reason.clone()
 }
 

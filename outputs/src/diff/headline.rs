@@ -69,6 +69,7 @@ fn is_about_changed_problem(change: &FindingChange, outcomes: &[ProblemOutcome])
 /// findings.
 pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChange]) -> Vec<RankedChange> {
     let mut ranked = Vec::new();
+    // Each loop adds the changes of one weight, the heaviest first.
     for change in findings {
         if became_critical(change) {
             ranked.push(describe_finding_change(change));
@@ -133,6 +134,7 @@ fn describe_lasting_finding(change: &FindingChange, outcomes: &[ProblemOutcome])
 fn describe_finding_change(change: &FindingChange) -> RankedChange {
     let mut text = match (&change.a, &change.b) {
         (None, Some(new)) => format!("{}: {}", change.kind, short_numbers(&new.summary)),
+        // The clauses behind the first explain a finding that is gone.
         (Some(gone), None) => format!("{}: {}", change.kind, split_outside_parentheses(&gone.summary, ": ")[0]),
         _ => format!("{} {}", change.name(), change.numbers).trim_end().to_owned(),
     };
@@ -175,16 +177,23 @@ fn split_outside_parentheses<'t>(text: &'t str, separator: &str) -> Vec<&'t str>
     parts
 }
 
-/// The first clause of a summary, and those behind it up to the first without a number. Colons separate the clauses.
-/// A clause without a number is an explanation, which the list of findings below the headline has.
+/// The first clause of a summary, and the clauses with numbers that directly follow it. Colons separate the clauses. A clause without a
+/// number is an explanation, which the list of findings below the headline has.
 fn numbers_of_summary(summary: &str) -> String {
-    let clauses = split_outside_parentheses(summary, ": ").into_iter().enumerate();
-    let with_numbers =
-        clauses.take_while(|(index, clause)| *index == 0 || clause.contains(|c: char| c.is_ascii_digit()));
-    with_numbers.map(|(_, clause)| clause).collect::<Vec<_>>().join(": ")
+    let mut kept: Vec<&str> = Vec::new();
+    for clause in split_outside_parentheses(summary, ": ") {
+        let is_first = kept.is_empty();
+        let has_number = clause.contains(|c: char| c.is_ascii_digit());
+        if !is_first && !has_number {
+            break;
+        }
+        kept.push(clause);
+    }
+    kept.join(": ")
 }
 
-/// The beginning of a finding's summary: its clauses with numbers. Leaves out the parts behind the first that would make it too long.
+/// The clauses with numbers at the beginning of a finding's summary. Semicolons separate their parts. Leaves out the parts that would make
+/// the text too long.
 fn short_numbers(summary: &str) -> String {
     /// Maximum length in bytes, which only the first part may exceed.
     const MAX_LENGTH: usize = 110;
@@ -255,6 +264,7 @@ fn describe_causes(stated: &str, outcomes: &[ProblemOutcome], patterns: &[Change
         } else {
             String::new()
         };
+        // Causes of the same problems share one heading.
         if last_explained.as_ref() == Some(&explained) {
             text += ", ";
         } else {

@@ -51,7 +51,7 @@ struct Judged {
 pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) -> Vec<ComparedMeasure> {
     let (Some(series_a), Some(series_b)) = (&a.series, &b.series) else { return Vec::new() };
     let mut measures = list_measures(series_a, series_b);
-    set_whole_runs(&mut measures, a, b);
+    set_values_of_whole_runs(&mut measures, a, b);
     let tests: Vec<Option<MannWhitney>> = measures.iter().map(|measure| test_measure(measure, options)).collect();
     // All tests together set the level, since many tests find a difference somewhere by chance.
     let p_values = tests.iter().flatten().map(MannWhitney::p_value).collect();
@@ -106,6 +106,7 @@ fn test_measure(measure: &Measure, options: &DiffOptions) -> Option<MannWhitney>
 
 /// Both runs' values of a measure, the result of the test, and the verdict.
 fn judge_measure(measure: Measure, test: Option<&MannWhitney>, criteria: &Criteria<'_>) -> ComparedMeasure {
+    // Without values of the whole runs, the means of the slots are shown.
     let [a, b] = measure
         .whole_runs
         .unwrap_or_else(|| [mean_of_slots(measure.a.as_deref()), mean_of_slots(measure.b.as_deref())]);
@@ -142,7 +143,8 @@ fn judge_by_test(
     let interval = test.shift_interval(criteria.level);
     let is_shifted = interval.is_some_and(|interval| is_shifted_as_far(measure.unit, a, b, interval, criteria.options));
     if is_shifted && test.p_value() <= criteria.level {
-        return Judged { verdict: verdict_on_change(measure.good, a < b, criteria.load), note: None };
+        let is_rise = b > a;
+        return Judged { verdict: verdict_on_change(measure.good, is_rise, criteria.load), note: None };
     }
     // With more slots, the test might confirm the difference.
     let needed = criteria.options.least_slots_for_noise;
@@ -155,7 +157,7 @@ fn judge_by_test(
     within_noise
 }
 
-/// Verdict on a measure that changed beyond noise.
+/// Verdict on a measure that changed beyond noise. A rise or fall of a measure that follows the load is neither better nor worse.
 fn verdict_on_change(good: GoodDirection, is_rise: bool, load: LoadChange) -> ChangeVerdict {
     let same_change_of_load = if is_rise { LoadChange::Higher } else { LoadChange::Lower };
     let follows_load = load == same_change_of_load;
@@ -167,6 +169,7 @@ fn verdict_on_change(good: GoodDirection, is_rise: bool, load: LoadChange) -> Ch
     }
 }
 
+/// Verdict on a change that is an improvement or else a regression.
 fn better_or_worse(is_better: bool) -> ChangeVerdict {
     if is_better { ChangeVerdict::Better } else { ChangeVerdict::Worse }
 }
@@ -226,9 +229,11 @@ fn explain_missing_test(measure: &Measure, criteria: &Criteria<'_>) -> Judged {
 
 /// `short runs: ...`; `None` if both runs have enough slots to call a difference noise, or one has no time series.
 pub(super) fn describe_short_runs(a: &Report, b: &Report, options: &DiffOptions) -> Option<String> {
-    let fewest = loaded_slots(a.series.as_ref()?).len().min(loaded_slots(b.series.as_ref()?).len());
+    let slots_a = loaded_slots(a.series.as_ref()?).len();
+    let slots_b = loaded_slots(b.series.as_ref()?).len();
+    let fewest_slots = slots_a.min(slots_b);
     let needed = options.least_slots_for_noise;
-    (fewest < needed).then(|| describe_needed_slots(fewest, needed))
+    if fewest_slots < needed { Some(describe_needed_slots(fewest_slots, needed)) } else { None }
 }
 
 /// Why slots cannot confirm a change. The words are the same for every measure, so that a text can print them once.
@@ -259,7 +264,7 @@ fn is_large_enough(unit: MeasureUnit, a: f64, b: f64, options: &DiffOptions) -> 
 
 /// Sets the values of whole runs in the measures of dropped and merged chunks: the shares of all chunks. Sets the totals, too, if both runs
 /// observed them and they are conclusive without a test.
-fn set_whole_runs(measures: &mut [Measure], a: &Report, b: &Report) {
+fn set_values_of_whole_runs(measures: &mut [Measure], a: &Report, b: &Report) {
     for name in [DROPPED_CONFIRMED, DROPPED_PREDICTED, MERGED] {
         let Some(measure) = measures.iter_mut().find(|measure| measure.name == name) else { continue };
         let total_a = chunks_of_measure(name, a);
@@ -297,5 +302,5 @@ fn share_of_chunks(chunks: Option<u64>, run: &Report) -> Option<f64> {
 fn are_none_or_many(merged: u64, run: &Report) -> bool {
     /// Smallest share of the chunks of a run that counts as many.
     const MANY_MERGED: f64 = 0.02;
-    merged == 0 || share_of_chunks(Some(merged), run) >= Some(MANY_MERGED)
+    merged == 0 || share_of_chunks(Some(merged), run).is_some_and(|share| share >= MANY_MERGED)
 }

@@ -103,13 +103,14 @@ impl MeasureList<'_> {
             let backlog = hop_named(run, name)?.backlog_max_frames.as_ref()?;
             Some(per_slot(run, |slot| Some(backlog.count_in(slot)? as f64)))
         });
+        // It is the last measure, unless neither run observes it.
         if let Some(backlog) = self.measures.last_mut().filter(|measure| measure.name == backlog_name) {
             backlog.least_distance = LEAST_BACKLOG;
         }
         self.add_measure(&format!("frames a wakeup on {name}"), Number, Neither, |run| {
             let hop = hop_named(run, name)?;
-            // A receiver that never catches up completes no wakeup.
             let received = hop.frames_received.as_ref()?;
+            // A receiver that never catches up completes no wakeup. The run observes the measure, but has no sample.
             Some(hop.wakeups.as_ref().map_or_else(Vec::new, |wakeups| ratio_per_slot(run, received, wakeups)))
         });
     }
@@ -251,8 +252,9 @@ fn per_second(series: &Series, column: &impl CountColumn) -> Vec<f64> {
 /// Ratio of `part` to `whole` in each loaded slot where `whole` is not 0.
 fn ratio_per_slot(series: &Series, part: &impl CountColumn, whole: &impl CountColumn) -> Vec<f64> {
     per_slot(series, |slot| {
+        let part = part.count_in(slot)?;
         let whole = whole.count_in(slot)?;
-        (whole > 0).then_some(part.count_in(slot)? as f64 / whole as f64)
+        if whole > 0 { Some(part as f64 / whole as f64) } else { None }
     })
 }
 
@@ -268,6 +270,7 @@ fn receiving_threads<'s>(series: &'s Series, role: &'s str) -> impl Iterator<Ite
 
 /// CPU nanoseconds of all receiving threads of `role` per token sent; empty if unknown.
 fn cpu_per_token(series: &Series, role: &str) -> Vec<f64> {
+    const NS_PER_SECOND: f64 = 1e9;
     per_slot(series, |slot| {
         let tokens = series.tokens.sent.count_in(slot)?;
         let cpu_shares: Vec<f64> =
@@ -275,7 +278,7 @@ fn cpu_per_token(series: &Series, role: &str) -> Vec<f64> {
         if tokens == 0 || cpu_shares.is_empty() {
             return None;
         }
-        let cpu_ns = cpu_shares.iter().sum::<f64>() * series.seconds(slot) * 1e9;
+        let cpu_ns = cpu_shares.iter().sum::<f64>() * series.seconds(slot) * NS_PER_SECOND;
         Some(cpu_ns / tokens as f64)
     })
 }
@@ -283,7 +286,9 @@ fn cpu_per_token(series: &Series, role: &str) -> Vec<f64> {
 /// In each loaded slot, the share of the receiving thread of `role` whose share in this column is highest. Empty if none is known.
 fn highest_share(series: &Series, role: &str, column_of: fn(&ThreadSeries) -> Option<&Vec<Option<f64>>>) -> Vec<f64> {
     per_slot(series, |slot| {
-        receiving_threads(series, role).filter_map(|thread| *column_of(thread)?.get(slot)?).reduce(f64::max)
+        let threads = receiving_threads(series, role);
+        let shares = threads.filter_map(|thread| column_of(thread)?.get(slot).copied().flatten());
+        shares.reduce(f64::max)
     })
 }
 

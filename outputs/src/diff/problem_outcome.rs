@@ -127,13 +127,13 @@ fn judge_first_token_gap(a: &Report, b: &Report, measures: &[ComparedMeasure]) -
     ProblemOutcome { name: String::from("first-token gap"), state, numbers }
 }
 
-/// Outcome of lost tokens. Proven losses count if both runs observed them, else predicted ones, if both runs observed enough to predict them.
+/// Outcome of lost tokens. Proven losses count if both runs observed them. Otherwise predicted losses count, if both runs have only those.
 fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemOutcome {
     let name = String::from("lost tokens");
-    let is_a_confirmed = a.chunks.dropped_confirmed.is_some();
-    let is_b_confirmed = b.chunks.dropped_confirmed.is_some();
+    let a_observes_losses = a.chunks.dropped_confirmed.is_some();
+    let b_observes_losses = b.chunks.dropped_confirmed.is_some();
     // Proven losses are counted in tokens.
-    if is_a_confirmed && is_b_confirmed {
+    if a_observes_losses && b_observes_losses {
         let lost_a = a.chunks.tokens_lost;
         let lost_b = b.chunks.tokens_lost;
         let are_none_lost = lost_a == Some(0) && lost_b == Some(0);
@@ -147,7 +147,7 @@ fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Pr
     }
     // Predicted losses are counted in chunks. Proven losses cannot be compared with them.
     match (a.chunks.dropped_predicted, b.chunks.dropped_predicted) {
-        (Some(lost_a), Some(lost_b)) if !is_a_confirmed && !is_b_confirmed => {
+        (Some(lost_a), Some(lost_b)) if !a_observes_losses && !b_observes_losses => {
             let state = if lost_a == 0 && lost_b == 0 {
                 ProblemState::Unchanged
             } else {
@@ -172,10 +172,11 @@ fn lost_before_and_after(a: &Report, b: &Report) -> String {
     let counts = before_and_after(a.chunks.tokens_lost, b.chunks.tokens_lost, count);
     let more_tokens = a.tokens.sent.max(b.tokens.sent);
     let fewer_tokens = a.tokens.sent.min(b.tokens.sent);
-    let is_of_other_length = more_tokens as f64 >= LEAST_FACTOR * fewer_tokens as f64;
-    if counts.is_empty() || fewer_tokens == 0 || !is_of_other_length {
+    let sent_different_numbers = more_tokens as f64 >= LEAST_FACTOR * fewer_tokens as f64;
+    if counts.is_empty() || fewer_tokens == 0 || !sent_different_numbers {
         return counts;
     }
+    // The shares are text already.
     let shares = before_and_after(lost_share(a), lost_share(b), |share| share);
     format!("{shares} ({counts})")
 }
@@ -195,6 +196,7 @@ fn merged_before_and_after(a: &Report, b: &Report) -> String {
     if a.chunks.merged == Some(0) && b.chunks.merged == Some(0) {
         return String::from(NONE_IN_BOTH);
     }
+    // The shares are text already.
     before_and_after(merged_share(a), merged_share(b), |share| share)
 }
 
@@ -211,6 +213,7 @@ fn before_and_after<T>(a: Option<T>, b: Option<T>, format_number: impl Fn(T) -> 
 /// Text for the measure that decides: `p99 9.1 ms -> 93.3 ms`.
 fn numbers_of_measures(measures: &[ComparedMeasure], names: &[&str]) -> String {
     let Some(measure) = deciding_measure(measures, names) else { return String::new() };
+    // The names of these measures end with the quantile: `gap, p99`.
     let quantile = measure.name.rsplit(", ").next().unwrap_or_default();
     // Only measures of slots have a test.
     let slots = if measure.p.is_some() { " of slots" } else { "" };
@@ -342,9 +345,12 @@ fn highest_and_median(mut quantiles: Vec<ComparedQuantile>) -> Vec<ComparedQuant
 
 /// Quantiles of the time to first token of all requests; empty if the runs measured it between other points, or of too few requests.
 fn quantiles_of_ttft(a: &Report, b: &Report) -> Vec<ComparedQuantile> {
-    let groups = a.ttft.as_ref().and_then(TtftReport::main_group).zip(b.ttft.as_ref().and_then(TtftReport::main_group));
-    let comparable = groups.filter(|(group_a, group_b)| group_a.from == group_b.from && group_a.to == group_b.to);
-    let Some((group_a, group_b)) = comparable else { return Vec::new() };
+    let Some(group_a) = a.ttft.as_ref().and_then(TtftReport::main_group) else { return Vec::new() };
+    let Some(group_b) = b.ttft.as_ref().and_then(TtftReport::main_group) else { return Vec::new() };
+    // Times between different moments cannot be compared.
+    if group_a.from != group_b.from || group_a.to != group_b.to {
+        return Vec::new();
+    }
     let times_a = RequestTimes::of_spread(&group_a.ns);
     let times_b = RequestTimes::of_spread(&group_b.ns);
     highest_and_median(quantiles_of_requests("TTFT", &times_a, &times_b))
@@ -369,6 +375,7 @@ pub(super) fn compare_waits(a: &Report, b: &Report, least_time_ns: u64) -> Vec<C
         let same_hop = b.hops.iter().find(|other| other.name == hop.name);
         let waits_of_b = same_hop.and_then(|other| other.queue_wait_ns.as_ref());
         let (Some(waits_of_a), Some(waits_of_b)) = (&hop.queue_wait_ns, waits_of_b) else { continue };
+        // Waits of frames have the same quantiles as times of requests.
         let before = RequestTimes::of_spread(waits_of_a);
         let after = RequestTimes::of_spread(waits_of_b);
         let highest = quantiles_of_requests("queue wait", &before, &after).into_iter().next();

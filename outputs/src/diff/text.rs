@@ -5,7 +5,8 @@ use trace::words::{duration, known_or_dash, plural};
 
 use super::wait_shift::LegCells;
 use super::{ComparedMeasure, Diff, FindingChange, FindingState, LegShift, RunSummary, TtftLegShift, headline};
-use crate::report::hostile::{lines, markdown as escaped};
+use crate::report::brief::NO_INDENT;
+use crate::report::hostile::{lines as escape_lines, markdown as escaped};
 use crate::report::markdown::write_table;
 use crate::report::table::CellKind::{Number, Text};
 use crate::report::table::Table;
@@ -17,13 +18,14 @@ const NAME_WIDTH: usize = 44;
 /// The comparison as text for a terminal.
 pub(super) fn render_text(diff: &Diff) -> String {
     let mut out = String::new();
-    write_wrapped(&mut out, &diff.verdict, "", "  ");
+    // The last two arguments of `write_wrapped` stand before the first line and before all further lines.
+    write_wrapped(&mut out, &diff.verdict, NO_INDENT, "  ");
     for (letter, side) in [("A", &diff.a), ("B", &diff.b)] {
         write_wrapped(&mut out, &describe_run(side), &format!("{letter}  "), "   ");
         write_wrapped(&mut out, &side.verdict, "   ", "     ");
     }
     if let Some(short_runs) = &diff.short_runs {
-        write_wrapped(&mut out, short_runs, "", "   ");
+        write_wrapped(&mut out, short_runs, NO_INDENT, "   ");
     }
     let others = headline::describe_others(&diff.outcomes, &diff.findings);
     if !others.is_empty() {
@@ -31,7 +33,7 @@ pub(super) fn render_text(diff: &Diff) -> String {
     }
     let unchanged = headline::describe_unchanged(&diff.outcomes, &diff.verdict);
     if !unchanged.is_empty() {
-        write_wrapped(&mut out, &unchanged, "", "   ");
+        write_wrapped(&mut out, &unchanged, NO_INDENT, "   ");
     }
     append_line!(out);
     for pattern in &diff.patterns {
@@ -59,7 +61,7 @@ pub(super) fn render_text(diff: &Diff) -> String {
     }
     append_line!(out);
     write_wrapped(&mut out, &diff.method, "how  ", "     ");
-    lines(&out)
+    escape_lines(&out)
 }
 
 /// The sentence on the wait of a chunk before and after, if users notice that wait in either run.
@@ -76,7 +78,8 @@ fn listed_findings(diff: &Diff) -> impl Iterator<Item = &FindingChange> {
 fn write_findings(out: &mut String, diff: &Diff) {
     for change in listed_findings(diff) {
         let severity = change.severity().as_str();
-        write_wrapped(out, &format!("{} {severity} {}", change.state.as_str(), describe_finding(change)), "", "      ");
+        let title = format!("{} {severity} {}", change.state.as_str(), describe_finding(change));
+        write_wrapped(out, &title, NO_INDENT, "      ");
         for (letter, side) in [("A", &change.a), ("B", &change.b)] {
             if let Some(side) = side {
                 write_wrapped(out, &side.summary, &format!("   {letter}  "), "      ");

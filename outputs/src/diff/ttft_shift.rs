@@ -64,9 +64,12 @@ impl TtftLegShift {
 impl TtftShift {
     /// Compares the legs; `None` unless they are known of most requests of both runs.
     pub(super) fn between(a: &Report, b: &Report) -> Option<Self> {
-        Self::of_groups(a.ttft.as_ref()?.group_of_most().ok()?, b.ttft.as_ref()?.group_of_most().ok()?)
+        let group_a = a.ttft.as_ref()?.group_of_most().ok()?;
+        let group_b = b.ttft.as_ref()?.group_of_most().ok()?;
+        Self::of_groups(group_a, group_b)
     }
 
+    /// Compares the legs of a group of the first run with those of a group of the second. `None` if a group has no longest leg.
     fn of_groups(a: &TtftGroupLine, b: &TtftGroupLine) -> Option<Self> {
         let summary = summarise_legs(a, a.longest_leg()?, b, b.longest_leg()?);
         Some(Self { summary, a_mean_ns: a.mean_ns, b_mean_ns: b.mean_ns, legs: legs_of_both(a, b) })

@@ -134,6 +134,7 @@ impl<'p> LongestLeg<'p> {
         Some(Self { leg, path_ns: path.iter().fold(0, |sum, leg| sum.saturating_add(leg.mean_ns)) })
     }
 
+    /// Name of the leg in a sentence.
     fn description(&self) -> String {
         describe_leg(&self.leg.name, self.leg.kind)
     }
@@ -144,7 +145,8 @@ impl<'p> LongestLeg<'p> {
     }
 }
 
-/// States whether the wait disappeared, grew, moved, shrank or stays. `left_share`: share of the first run's longest leg in the second run.
+/// States whether the wait disappeared, grew, moved, shrank or stays. `from` and `to` are the longest legs of the first and the second run.
+/// `left_share` is the share that the first run's longest leg has in the second run.
 fn summarise_shift(from: &LongestLeg<'_>, to: &LongestLeg<'_>, left_share: f64) -> String {
     let before_ns = from.path_ns;
     let after_ns = to.path_ns;
@@ -212,9 +214,9 @@ fn legs_of_both(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
     legs.sort_by_key(|leg| {
         let Ends { from, to } = Ends::from(&*leg.name);
         // Twice, so that a process has a place between the hops that lead to it and those that leave it.
-        let place = 2 * path::depth(&hops, from);
+        let hop_position = 2 * path::depth(&hops, from);
         let is_process = from == to;
-        if is_process { place.saturating_sub(1) } else { place }
+        if is_process { hop_position.saturating_sub(1) } else { hop_position }
     });
     legs
 }

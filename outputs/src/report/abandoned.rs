@@ -5,7 +5,7 @@ use trace::clock::MonoNs;
 use trace::ledger::{AbandonedRequest, Ledger};
 use trace::words::{count, duration, plural};
 
-use super::brief::{write_named_row, write_wrapped};
+use super::brief::{write_indented, write_named_row};
 use super::{Clock, Report};
 
 /// Requests that continued after their client left.
@@ -57,9 +57,10 @@ pub struct AbortRow {
 impl AbandonedRow {
     /// A request, with its times since the start of the capture.
     fn new(request: &AbandonedRequest, capture_start: MonoNs) -> Self {
+        let abandoned_at = request.since;
         Self {
             rid: request.rid.to_string(),
-            since_ns: request.since.since(capture_start),
+            since_ns: abandoned_at.since(capture_start),
             length_ns: request.length_ns(),
             outputs: request.outputs,
             tokens: request.tokens,
@@ -114,11 +115,11 @@ pub(super) fn write_abandoned(out: &mut String, report: &Report, clock: &Clock) 
         let length = duration(request.length_ns);
         let amount = describe_thrown_away(request.outputs, request.tokens);
         let abort = request.describe_abort(abandoned.aborts_observed);
-        write_wrapped(out, &format!("{} since {since}, for {length}, {amount}{abort}", request.rid), "  ", "    ");
+        write_indented(out, &format!("{} since {since}, for {length}, {amount}{abort}", request.rid));
     }
     let not_listed = abandoned.requests.saturating_sub(abandoned.longest.len() as u64);
     if not_listed > 0 {
-        write_wrapped(out, &format!("{} more", count(not_listed)), "  ", "    ");
+        write_indented(out, &format!("{} more", count(not_listed)));
     }
     out.push('\n');
 }

@@ -48,7 +48,8 @@ pub(super) fn summarise_requests(requests: &Requests) -> String {
     format!("{}: {}", count(requests.seen), describe_outcomes(requests))
 }
 
-/// Requests by outcome, each counted once: `9 finished, 1 aborted, 2 live`. Of the live ones, says how many were sent to their end.
+/// Requests by outcome, each counted once: `9 finished, 1 aborted, 2 live`. Adds the number of live ones whose end was sent but not
+/// received.
 pub(super) fn describe_outcomes(requests: &Requests) -> String {
     let finished = describe_observed(requests.completed, count, "finished");
     let in_transit = match requests.ends_in_transit {
@@ -80,6 +81,7 @@ pub(super) fn describe_ttft(group: &TtftGroupLine) -> String {
 pub(super) fn ttft_caveats(report: &Report) -> Vec<String> {
     let Some(ttft) = &report.ttft else { return Vec::new() };
     let mut lines: Vec<String> = ttft.describe_absent().iter().map(|what| format!("not observed: {what}")).collect();
+    // The first group is the main one.
     let in_smaller_groups: u64 = ttft.groups.iter().skip(1).map(|group| group.ns.count).sum();
     let in_other_groups = in_smaller_groups + ttft.others;
     if in_other_groups > 0 {
@@ -126,8 +128,8 @@ pub(super) fn list_unobserved(report: &Report) -> Vec<String> {
         missing.push(String::from("any frame: all times come from the engine's log"));
     }
     if report.ttft.is_none() {
-        let relief = if report.source.kind == "attach" { "" } else { "; attach observes them" };
-        missing.push(format!("requests on their way to the scheduler (TTFT and its parts{relief})"));
+        let advice = if report.source.kind == "attach" { "" } else { "; attach observes them" };
+        missing.push(format!("requests on their way to the scheduler (TTFT and its parts{advice})"));
     }
     if let Some(hops) = hops_without(report, |hop| hop.frames_sent.is_none()) {
         missing.push(format!("when frames are sent{hops} (backlog, queue wait)"));
@@ -188,6 +190,11 @@ const WIDTH: usize = 100;
 /// Width of the column with the names of rows.
 const NAME_COLUMN: usize = 14;
 
+/// Name of a row that continues the one above it.
+pub(super) const NO_NAME: &str = "";
+/// Indent of a line at the left edge.
+pub(crate) const NO_INDENT: &str = "";
+
 /// Writes a text with its name in the first column.
 pub(super) fn write_named_row(out: &mut String, name: &str, text: &str) {
     write_wrapped(out, text, &format!("{name:<NAME_COLUMN$}"), &" ".repeat(NAME_COLUMN));
@@ -197,6 +204,11 @@ pub(super) fn write_named_row(out: &mut String, name: &str, text: &str) {
 /// longer word stays whole.
 pub(crate) fn write_wrapped(out: &mut String, text: &str, first_indent: &str, indent: &str) {
     write_wrapped_within(out, text, first_indent, indent, WIDTH);
+}
+
+/// Writes the text in lines of at most [`WIDTH`], indented by two spaces. Lines after the first are indented by four.
+pub(super) fn write_indented(out: &mut String, text: &str) {
+    write_wrapped(out, text, "  ", "    ");
 }
 
 /// Writes the text in lines of at most `width`, the first behind `first_indent` and the others behind `indent`. Lines break at spaces, but
@@ -230,7 +242,8 @@ pub(super) fn write_wrapped_within(out: &mut String, text: &str, first_indent: &
     out.push('\n');
 }
 
-/// Describes start, end and duration of a finding: `since 07:20:03.120, ended 07:20:05.320 (after 2.200 s)`, and its episodes if it has several.
+/// Describes start, end and duration of a finding: `since 07:20:03.120, ended 07:20:05.320 (after 2.200 s)`, and its episodes if it has
+/// several.
 pub(super) fn describe_span(finding: &FindingLine, clock: &Clock) -> String {
     let since = clock.describe_moment(finding.at_ns);
     let length = duration(finding.duration_ns);
@@ -254,6 +267,7 @@ pub(super) fn describe_span(finding: &FindingLine, clock: &Clock) -> String {
 /// Where a problem is: `on scheduler->tokenizer`, or `in tokenizer`.
 pub fn describe_place(place: &str) -> String {
     let ends = Ends::from(place);
+    // A role is not named `from->to`, so both of its ends are the role itself.
     let preposition = if ends.from == ends.to { "in" } else { "on" };
     format!("{preposition} {place}")
 }
@@ -331,14 +345,15 @@ impl Clock {
         }
     }
 
-    /// Hours, minutes and seconds.
+    /// Hours, minutes and seconds of the day; `None` if the wall clock is unknown.
     pub(crate) fn time_of_day(&self, at_ns: u64) -> Option<String> {
         self.format_time(at_ns, "%H:%M:%S")
     }
 
-    /// Time of day with its zone: `14:59:38Z`, as on the screen, or `15:59:38 CET`.
+    /// Time of day with its zone: `14:59:38Z`, as on the screen, or `15:59:38 CET`. `None` if the wall clock is unknown.
     pub(super) fn time_of_day_in_zone(&self, at_ns: u64) -> Option<String> {
-        self.format_time(at_ns, if self.zone == TimeZone::UTC { "%H:%M:%SZ" } else { "%H:%M:%S %Z" })
+        let format = if self.zone == TimeZone::UTC { "%H:%M:%SZ" } else { "%H:%M:%S %Z" };
+        self.format_time(at_ns, format)
     }
 
     /// Time of day with its zone. Without the wall clock, the time since the start: `12.300 s into the capture`.

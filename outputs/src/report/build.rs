@@ -35,9 +35,10 @@ const UNANSWERED: usize = 16;
 /// Builds the report of the run so far.
 pub(super) fn build_report(analysis: &Analysis, input: &ReportInput) -> Report {
     let ledger = analysis.ledger();
+    // Debug builds panic here if the ledger's sums do not agree.
     ledger.debug_check();
     // Without a window of the source, the capture reaches from the first event to the last.
-    let (from, to) = input.window.unwrap_or((ledger.started().unwrap_or(ledger.now()), ledger.now()));
+    let (capture_start, capture_end) = input.window.unwrap_or((ledger.started().unwrap_or(ledger.now()), ledger.now()));
     let engine = ledger.engine();
     let findings = analysis.findings_now();
     let mut report = Report {
@@ -54,34 +55,36 @@ pub(super) fn build_report(analysis: &Analysis, input: &ReportInput) -> Report {
             wire: input.wire.clone(),
             drops_fixed_in: engine.facts().drops().map(|drops| drops.fixed_in.to_owned()),
         },
-        window_ns: [0, to.since(from)],
-        window_mono_ns: [from.0, to.0],
-        window_wall_ns: input.wall.map(|wall| [from, to].map(|at| wall.wall_ns_at(at))),
+        window_ns: [0, capture_end.since(capture_start)],
+        window_mono_ns: [capture_start.0, capture_end.0],
+        window_wall_ns: input.wall.map(|wall| [capture_start, capture_end].map(|at| wall.wall_ns_at(at))),
         requests: Requests::of_ledger(ledger),
-        dispatched: Dispatched::of_ledger(ledger, from),
+        dispatched: Dispatched::of_ledger(ledger, capture_start),
         ttft: TtftReport::new(ledger),
         new_connections: NewConnectionsReport::of_ledger(ledger),
         pair: None,
         engine_times: EngineTimesCounts::of_ledger(ledger),
         tokens: Tokens::of_ledger(ledger),
         gap_ns: ledger.observes_gaps().then(|| first_token_gap(ledger)),
-        slowest: slowest_lines(ledger, input.slowest, from, to),
+        slowest: slowest_lines(ledger, input.slowest, capture_start, capture_end),
         chunks: Chunks::of_ledger(ledger),
-        losses: collect_losses(ledger, from),
+        losses: collect_losses(ledger, capture_start),
         answers: answer_counts(ledger),
         rejected: ledger.totals().answers.rejected.clone(),
-        tool_calls: tool_call_counts(ledger, from),
-        abandoned: abandoned_report(ledger, from),
+        tool_calls: tool_call_counts(ledger, capture_start),
+        abandoned: abandoned_report(ledger, capture_start),
         frontend: frontend_counts(ledger),
         itl_ns: Itl::of_ledger(ledger),
         modes: modes::mode_report(ledger),
-        hops: (0..ledger.groups().len()).filter_map(|index| hop_line(ledger, index, to.since(from))).collect(),
+        hops: (0..ledger.groups().len())
+            .filter_map(|index| hop_line(ledger, index, capture_end.since(capture_start)))
+            .collect(),
         path: LegLine::all_legs(&analysis.attribution()),
         cpu: cpu_lines(ledger),
-        stages: stages::stage_report(ledger, input.slowest, from),
+        stages: stages::stage_report(ledger, input.slowest, capture_start),
         stacks: StackLine::all_roles(ledger),
-        series: build_series(ledger, analysis.time_series(), from, to),
-        findings: finding_lines(&findings, from),
+        series: build_series(ledger, analysis.time_series(), capture_start, capture_end),
+        findings: finding_lines(&findings, capture_start),
         own: observation_cost(ledger, input),
         limits: ledger
             .limits()
@@ -92,7 +95,7 @@ pub(super) fn build_report(analysis: &Analysis, input: &ReportInput) -> Report {
     };
     let clock = Clock::of(&report, None);
     report.verdict = headline(&report, &clock);
-    let ends = describe_observation_ends(ledger, |at| clock.describe_moment_in_zone(at.since(from)));
+    let ends = describe_observation_ends(ledger, |at| clock.describe_moment_in_zone(at.since(capture_start)));
     report.own.degraded.extend(ends.into_iter().map(Value::String));
     report
 }
@@ -205,7 +208,8 @@ fn first_token_gap(ledger: &Ledger) -> Gap {
 }
 
 impl Chunks {
-    /// Predicted drops, as texts and tables show them. Where deliveries are not observed, a prediction of none is no observation: `None`.
+    /// Predicted drops, as texts and tables show them. `None` if they are unknown. A prediction of 0 also gives `None` where deliveries are
+    /// not observed, because it then shows nothing.
     pub fn shown_prediction(&self) -> Option<u64> {
         self.dropped_predicted.filter(|chunks| *chunks > 0 || self.dropped_confirmed.is_some())
     }
@@ -300,7 +304,7 @@ fn sum_over_hops(hops: &[&Hop], count_of: fn(&Hop) -> u64) -> u64 {
     hops.iter().map(|hop| count_of(hop)).sum()
 }
 
-/// Rate of so many things in this time; zero before any time has passed.
+/// Number per second, if there are `count` in this time; zero before any time has passed.
 fn rate_per_second(count: u64, window_ns: u64) -> f64 {
     if window_ns > 0 { count as f64 / (window_ns as f64 / 1e9) } else { 0.0 }
 }

@@ -74,8 +74,8 @@ impl EvidenceNumber {
 
 /// Label of the evidence with this name: `longest wait` of `longest_wait_ns`.
 pub fn evidence_label(name: &str) -> String {
-    let plain = LABELS.iter().find(|(known, _)| *known == name);
-    match plain {
+    let special_label = LABELS.iter().find(|(known, _)| *known == name);
+    match special_label {
         Some((_, label)) => String::from(*label),
         None => name.strip_suffix("_ns").unwrap_or(name).replace('_', " "),
     }

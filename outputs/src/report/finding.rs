@@ -68,33 +68,38 @@ impl EpisodeLine {
 impl FindingLine {
     /// Rank among the findings of other servers, in a report that ends at `end_ns`.
     pub(super) fn rank(&self, end_ns: u64) -> FindingRank {
+        let is_active = self.ended_at_ns.is_none();
+        let since_last_ns = end_ns.saturating_sub(self.last_at_ns);
         FindingRank {
             severity: self.severity,
-            is_recent: is_recent(self.ended_at_ns.is_none(), end_ns.saturating_sub(self.last_at_ns)),
+            is_recent: is_recent(is_active, since_last_ns),
             explained_ns: self.explained_ns.unwrap_or(0),
         }
     }
 }
 
 /// All findings, worst first.
-pub(super) fn finding_lines(findings: &Findings, from: MonoNs) -> Vec<FindingLine> {
-    findings.sorted().into_iter().map(|finding| finding_line(findings, finding, from)).collect()
+pub(super) fn finding_lines(findings: &Findings, capture_start: MonoNs) -> Vec<FindingLine> {
+    findings.sorted().into_iter().map(|finding| finding_line(findings, finding, capture_start)).collect()
 }
 
-/// A finding, with times since the start of the capture, `from`.
-fn finding_line(findings: &Findings, finding: &Finding, from: MonoNs) -> FindingLine {
+/// A finding, with times since the start of the capture.
+fn finding_line(findings: &Findings, finding: &Finding, capture_start: MonoNs) -> FindingLine {
     let verdict = &finding.verdict;
     FindingLine {
         kind: finding.kind.to_owned(),
         severity: verdict.severity,
         rid: verdict.rid.clone(),
         hop: (!verdict.hop.is_empty()).then(|| verdict.hop.clone()),
-        at_ns: finding.began.since(from),
-        last_at_ns: finding.last_at.since(from),
-        ended_at_ns: finding.ended_at().map(|at| at.since(from)),
+        at_ns: finding.began.since(capture_start),
+        last_at_ns: finding.last_at.since(capture_start),
+        ended_at_ns: finding.ended_at().map(|at| at.since(capture_start)),
         duration_ns: finding.last_at.since(finding.began),
         episodes: (finding.times.episodes().iter())
-            .map(|episode| EpisodeLine { at_ns: episode.first.since(from), last_at_ns: episode.last.since(from) })
+            .map(|episode| EpisodeLine {
+                at_ns: episode.first.since(capture_start),
+                last_at_ns: episode.last.since(capture_start),
+            })
             .collect(),
         explained_ns: Some(findings.explained_ns(finding)).filter(|ns| *ns > 0),
         episodes_joined: finding.times.joined(),

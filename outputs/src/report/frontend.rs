@@ -6,8 +6,8 @@ use trace::stats::Spread;
 use trace::words::{duration, plural};
 
 use super::Report;
-use super::brief::write_named_row;
-use super::hostile::plain;
+use super::brief::{NO_NAME, write_named_row};
+use super::hostile::plain as escape_line;
 
 /// Waits of responses in a frontend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,7 +54,8 @@ impl FrontendCounts {
 pub(super) fn write_frontend_rows(out: &mut String, report: &Report) {
     let Some(waits) = &report.frontend else { return };
     for (index, line) in waits.describe_waits().iter().enumerate() {
-        write_named_row(out, if index == 0 { "frontend" } else { "" }, line);
+        let name = if index == 0 { "frontend" } else { NO_NAME };
+        write_named_row(out, name, line);
     }
-    write_named_row(out, "", &format!("worst: {}", plain(&waits.worst_rid)));
+    write_named_row(out, NO_NAME, &format!("worst: {}", escape_line(&waits.worst_rid)));
 }

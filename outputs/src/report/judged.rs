@@ -22,7 +22,7 @@ const IMPORT: &str = "import";
 const WAITS_FOR_OTHER_SERVER: &str = "requests wait for the other server of a pair";
 
 /// Reason of what no log line shows.
-const OF_LOG: &str = "the log does not show them";
+const NOT_IN_LOG: &str = "the log does not show them";
 
 /// Reasons that end with more traffic.
 const NO_TWO_CHUNKS: &str = "no request sent two chunks";
@@ -142,12 +142,13 @@ pub fn describe_observation_ends(ledger: &Ledger, format_moment: impl Fn(MonoNs)
     hops_by_end.into_iter().map(|(end, hops)| format!("{}: {end}", hops.join(", "))).collect()
 }
 
-/// Why nothing that only frames show can be judged; `None` if frames are observed. `of_log`: the reason if the engine's log was read.
-fn without_frames(ledger: &Ledger, of_log: &'static str) -> Option<&'static str> {
+/// Why nothing that only frames show can be judged; `None` if frames are observed. `reason_with_log` is returned if the engine's log was
+/// read.
+fn reason_without_frames(ledger: &Ledger, reason_with_log: &'static str) -> Option<&'static str> {
     if ledger.output_groups().next().is_some() {
         return None;
     }
-    Some(if ledger.stages().counts.logged > 0 { of_log } else { "no frames are observed" })
+    Some(if ledger.stages().counts.logged > 0 { reason_with_log } else { "no frames are observed" })
 }
 
 /// Why gaps of first tokens could not be judged; `None` if they could.
@@ -157,9 +158,10 @@ fn unjudged_gap(ledger: &Ledger) -> Option<&'static str> {
     if ledger.observes_gaps() && has_gap {
         return None;
     }
-    let of_log = "the log has not both times of a first token";
-    let of_frames = if ledger.observes_receives() { NO_GAP } else { unobserved_receives(ledger) };
-    Some(without_frames(ledger, of_log).unwrap_or(of_frames))
+    let reason_with_log = "the log has not both times of a first token";
+    let reason_with_frames =
+        if ledger.observes_receives() { NO_GAP } else { unobserved_receives(ledger) };
+    Some(reason_without_frames(ledger, reason_with_log).unwrap_or(reason_with_frames))
 }
 
 /// Why no receive is known. Until a receiver was seen, it is not known whether it can be observed.
@@ -178,13 +180,13 @@ fn unjudged_loss(ledger: &Ledger) -> Option<&'static str> {
     if are_chunks_judged || are_responses_judged {
         return None;
     }
-    let of_frames = if ledger.observes_deliveries() {
+    let reason_with_frames = if ledger.observes_deliveries() {
         "responses carry text that is not counted, or parts of them were not observed"
     } else {
         // A prediction from wakeups is no observation of what clients received.
         "deliveries are not observed"
     };
-    let Some(reason) = without_frames(ledger, OF_LOG) else { return Some(of_frames) };
+    let Some(reason) = reason_without_frames(ledger, NOT_IN_LOG) else { return Some(reason_with_frames) };
     let has_responses = totals.answers.seen > 0;
     Some(if has_responses { "responses list no token ids, or no count to compare them with" } else { reason })
 }
@@ -197,7 +199,7 @@ fn unjudged_silence(ledger: &Ledger) -> Option<&'static str> {
     if ledger.itl_sent().count() > 0 {
         return None;
     }
-    Some(without_frames(ledger, OF_LOG).unwrap_or(NO_TWO_CHUNKS))
+    Some(reason_without_frames(ledger, NOT_IN_LOG).unwrap_or(NO_TWO_CHUNKS))
 }
 
 /// Why queues of frames could not be judged; `None` if they could.
@@ -205,7 +207,7 @@ fn unjudged_queues(ledger: &Ledger) -> Option<&'static str> {
     if ledger.hops().iter().any(observes_output_queue) {
         return None;
     }
-    Some(without_frames(ledger, OF_LOG).unwrap_or_else(|| unobserved_receives(ledger)))
+    Some(reason_without_frames(ledger, NOT_IN_LOG).unwrap_or_else(|| unobserved_receives(ledger)))
 }
 
 /// Whether the queue of outputs on the hop is observed, which is the difference between its sends and receives.
@@ -218,12 +220,12 @@ fn unjudged_delivery(ledger: &Ledger) -> Option<&'static str> {
     if ledger.delivery_wait().count() > 0 || ledger.itl_delivered().count() > 0 {
         return None;
     }
-    let of_frames = if ledger.observes_deliveries() {
+    let reason_with_frames = if ledger.observes_deliveries() {
         "no delivery could be matched with its chunks"
     } else {
         "deliveries are not observed"
     };
-    Some(without_frames(ledger, OF_LOG).unwrap_or(of_frames))
+    Some(reason_without_frames(ledger, NOT_IN_LOG).unwrap_or(reason_with_frames))
 }
 
 /// Why what clients do could not be judged; `None` if it could.
@@ -231,8 +233,9 @@ fn unjudged_clients(ledger: &Ledger) -> Option<&'static str> {
     if ledger.totals().answers.seen > 0 {
         return None;
     }
-    let of_frames = if ledger.observes_deliveries() { NO_ENDED_RESPONSE } else { "responses are not observed" };
-    Some(without_frames(ledger, OF_LOG).unwrap_or(of_frames))
+    let reason_with_frames =
+        if ledger.observes_deliveries() { NO_ENDED_RESPONSE } else { "responses are not observed" };
+    Some(reason_without_frames(ledger, NOT_IN_LOG).unwrap_or(reason_with_frames))
 }
 
 /// Why late requests could not be judged; `None` if they could.
@@ -246,7 +249,7 @@ fn unjudged_late_requests(ledger: &Ledger) -> Option<&'static str> {
         return None;
     }
     let sends_requests = ledger.hops().iter().any(|hop| hop.carries_requests && hop.counts.frames_sent > 0);
-    let of_frames = if !sends_requests {
+    let reason_with_frames = if !sends_requests {
         "requests on their way to the engine are not observed"
     } else if requests == 0 {
         NO_FIRST_TOKEN
@@ -257,11 +260,11 @@ fn unjudged_late_requests(ledger: &Ledger) -> Option<&'static str> {
     } else {
         "responses are not streamed, or share their ids"
     };
-    Some(without_frames(ledger, OF_LOG).unwrap_or(of_frames))
+    Some(reason_without_frames(ledger, NOT_IN_LOG).unwrap_or(reason_with_frames))
 }
 
-/// Judges late requests of a pair: both servers together show the waits for the other server, which one alone does not. `unseparated`: why
-/// they stay unjudged, because the prefill and the transfer of the cache are not told apart.
+/// Judges the late requests of a pair, since both servers together show the waits for the other server. `unseparated` is the reason why
+/// these requests stay unjudged: the prefill and the transfer of the cache are not told apart. `None` if they are told apart.
 pub(super) fn judge_pair(judgements: &mut [Judgement], unseparated: Option<&str>) {
     for judgement in judgements {
         if judgement.reason.as_deref() == Some(WAITS_FOR_OTHER_SERVER) {
@@ -298,13 +301,15 @@ impl<'f> FindingSpan<'f> {
 
     /// The span of a finding of a report whose capture ends at `end_ns`.
     fn at_end(line: &'f FindingLine, end_ns: u64) -> Self {
+        let is_active = line.ended_at_ns.is_none();
+        let since_last_ns = end_ns.saturating_sub(line.last_at_ns);
         Self {
             kind: &line.kind,
             severity: line.severity,
             at_ns: line.at_ns,
             last_at_ns: line.last_at_ns,
             ended_at_ns: line.ended_at_ns,
-            phase: FindingPhase::new(line.ended_at_ns.is_none(), end_ns.saturating_sub(line.last_at_ns)),
+            phase: FindingPhase::new(is_active, since_last_ns),
         }
     }
 
@@ -346,7 +351,7 @@ pub struct SeenTraffic<'a> {
 }
 
 impl SeenTraffic<'_> {
-    /// Says where there was no request.
+    /// States that no request was seen, in the log or on the watched hops.
     fn describe_absence(self) -> String {
         let health_checks = match self.requests.health_checks {
             0 => String::new(),
@@ -414,19 +419,15 @@ pub(super) fn headline(report: &Report, clock: &Clock) -> String {
         source: &report.source.kind,
         bottleneck: &bottleneck,
     };
-    headline_without_warning(&report.judged, traffic, !report.findings.is_empty())
+    let has_findings = !report.findings.is_empty();
+    headline_without_warning(&report.judged, traffic, has_findings)
 }
 
 /// What to do so that the kinds of faults that were not judged are judged. `None` if all were judged, or nothing helps. `source`: the kind of
 /// the run's source.
 pub fn advise_on_unjudged(judgements: &[Judgement], source: &str) -> Option<&'static str> {
     let reasons: Vec<&str> = judgements.iter().filter_map(|judgement| judgement.reason.as_deref()).collect();
-    let is_unobserved = |reason: &&str| {
-        let ends_with_traffic =
-            [NO_TWO_CHUNKS, NO_ENDED_RESPONSE, NO_FIRST_TOKEN, NO_GAP, NO_RECEIVER, NO_FRAME_NOW].contains(reason);
-        !ends_with_traffic && *reason != WAITS_FOR_OTHER_SERVER
-    };
-    if reasons.iter().any(is_unobserved) {
+    if reasons.iter().any(|reason| is_unobserved(reason)) {
         return Some(match source {
             "attach" => "`tokengap doctor` on the engine's host says what cannot be observed",
             "demo" => return None,
@@ -440,6 +441,13 @@ pub fn advise_on_unjudged(judgements: &[Judgement], source: &str) -> Option<&'st
         NO_TWO_CHUNKS => Some("watch until a request sends two chunks, which those of a prefill server never do"),
         _ => Some("watch until requests end"),
     }
+}
+
+/// Whether this reason of an unjudged kind of fault is that the source does not observe it, and more traffic would change nothing.
+fn is_unobserved(reason: &str) -> bool {
+    const ENDS_WITH_TRAFFIC: [&str; 6] =
+        [NO_TWO_CHUNKS, NO_ENDED_RESPONSE, NO_FIRST_TOKEN, NO_GAP, NO_RECEIVER, NO_FRAME_NOW];
+    !ENDS_WITH_TRAFFIC.contains(&reason) && reason != WAITS_FOR_OTHER_SERVER
 }
 
 /// Kinds of faults that were not judged, those with one reason together; `None` if all were judged.
@@ -495,7 +503,7 @@ mod tests {
     fn what_was_not_judged_comes_with_what_to_do() {
         let attach = "`tokengap attach` where the engine runs observes more";
         assert_eq!(advice_on("deliveries are not observed", "tap"), Some(attach));
-        assert_eq!(advice_on(OF_LOG, IMPORT), Some(attach));
+        assert_eq!(advice_on(NOT_IN_LOG, IMPORT), Some(attach));
         let doctor = "`tokengap doctor` on the engine's host says what cannot be observed";
         assert_eq!(advice_on("deliveries are not observed", "attach"), Some(doctor));
         assert_eq!(advice_on(NO_ENDED_RESPONSE, "attach"), Some("watch until requests end"));

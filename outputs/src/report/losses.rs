@@ -63,6 +63,7 @@ pub struct LossLine {
 pub(super) fn collect_losses(ledger: &Ledger, capture_start: MonoNs) -> Losses {
     let totals = ledger.totals();
     let mut losses = Losses::default();
+    // Both lists have the requests in flight, then those that are kept only for their losses.
     if ledger.observes_deliveries() {
         let live =
             ledger.requests().filter_map(|request| Some(LossyRequest::of_live(ledger, request, request.losses()?)));

@@ -148,7 +148,8 @@ fn write_losses(out: &mut String, report: &Report, clock: &Clock) {
         && !list.lines.is_empty()
     {
         let heading = format!("Lost tokens, confirmed: {}", plural(list.requests, "request"));
-        write_section(out, &heading, table::loss_table(list, clock, LIMIT, LIMIT));
+        let places_per_request = LIMIT;
+        write_section(out, &heading, table::loss_table(list, clock, LIMIT, places_per_request));
     }
 }
 
@@ -177,6 +178,7 @@ fn write_pair(out: &mut String, report: &Report, clock: &Clock) {
     if let Some(pair) = &report.pair {
         let mut lines = vec![pair.headline.clone()];
         lines.extend(pair.describe_in_paragraphs());
+        // The text passed as heading also has the paragraph below it.
         let heading = format!("Where TTFT goes on both servers\n\n{}", markdown(&lines.join("; ")));
         write_section(out, &heading, table::pair_table(&pair.legs));
         if !pair.slowest.is_empty() {
@@ -203,6 +205,7 @@ fn write_ttft(out: &mut String, report: &Report) {
 /// Writes where a chunk's time goes, with the bar of the first tokens.
 fn write_path(out: &mut String, report: &Report) {
     if let Some(bar) = bar::describe_bar(&report.path, BAR) {
+        // The text passed as heading also has the bar below it.
         let heading = format!("Where the time goes\n\n{}", markdown_code(&bar));
         write_section(out, &heading, table::path_table(report));
     }

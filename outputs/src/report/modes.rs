@@ -56,6 +56,7 @@ impl ModeLine {
             return None;
         }
         let repeated = listed.saturating_sub(tokens);
+        // Without the count of every chunk, the sum of the counts is unknown.
         let cumulative = (counts.listed_without_count == 0).then_some(counts.cumulative);
         Some(Self {
             name: name.to_owned(),

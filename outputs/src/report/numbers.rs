@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use trace::words::{bytes, count, duration, plural};
 
 use super::answers::describe_responses;
-use super::brief::{self, write_named_row};
-use super::hostile::plain;
+use super::brief::{self, NO_NAME, write_named_row};
+use super::hostile::plain as escape_line;
 use super::{Chunks, Dispatched, ModeLine, NewConnectionsReport, Report, Requests, Tokens};
 
 /// Requests by outcome, with those of which a part was not observed.
@@ -67,13 +67,14 @@ pub(super) fn write_numbers(out: &mut String, report: &Report) {
     if let Some(gap) = &report.gap_ns {
         write_named_row(out, "gap", &format!("{} over {} requests", brief::describe_gap(gap), count(gap.count)));
         if !gap.max_rid.is_empty() {
-            write_named_row(out, "", &format!("worst: {}", gap.max_rid));
+            write_named_row(out, NO_NAME, &format!("worst: {}", gap.max_rid));
         }
     }
     let itl = &report.itl_ns;
     for (name, by_token, by_chunk) in
         [("itl sent", itl.sent_by_token, itl.sent), ("itl client", itl.delivered_by_token, itl.delivered)]
     {
+        // Without quantiles by token, those by chunk take their place.
         if let Some(itl) = by_token.or(by_chunk) {
             let [p50, p90, p99] = [itl.p50, itl.p90, itl.p99].map(duration);
             let between = duration(by_chunk.map_or(itl.max, |chunks| chunks.max));
@@ -140,7 +141,7 @@ fn describe_rejected(by_status: &BTreeMap<u16, u64>) -> Option<String> {
 
 /// Bytes and repeated ids of a hop, with the estimated bytes of the other mode.
 fn describe_hop_mode(line: &ModeLine) -> String {
-    let mut text = format!("{}: ", plain(&line.name));
+    let mut text = format!("{}: ", escape_line(&line.name));
     if let Some(bytes_per_token) = line.bytes_per_token {
         append!(text, "{bytes_per_token:.0} bytes a token, ");
     }
@@ -171,6 +172,7 @@ fn describe_client_mode(line: &ModeLine) -> String {
 /// Writes rows, with the name in front of the first.
 fn write_rows(out: &mut String, name: &str, rows: &[String]) {
     for (index, text) in rows.iter().enumerate() {
-        write_named_row(out, if index == 0 { name } else { "" }, text);
+        let row_name = if index == 0 { name } else { NO_NAME };
+        write_named_row(out, row_name, text);
     }
 }

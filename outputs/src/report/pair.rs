@@ -122,8 +122,8 @@ pub struct PrefillName {
 }
 
 impl PairReport {
-    /// The joined requests of a decode server, of which at most `slowest_limit` are listed; `None` if none was joined. `prefill_servers` are in
-    /// the order of the join, and times count from `capture_start`.
+    /// The joined requests of a decode server, of which at most `slowest_limit` are listed; `None` if none was joined. `prefill_servers`
+    /// are in the order of the join, and times count from `capture_start`. `decode_by` is the evidence that this is the decode server.
     pub fn new(
         pair: &Pair<'_>,
         prefill_servers: &[PrefillName],
@@ -242,8 +242,8 @@ impl Report {
         self.sort_findings_and_conclude();
     }
 
-    /// Adds the findings of a prefill server's own report to a report of both servers, so that its severity is the worst of both. `clock` relates
-    /// the prefill server's clock to this server's. Called after [`Self::add_pair_report`].
+    /// Adds the findings of a prefill server's own report to a report of both servers, so that its severity is the worst of both. `clock`
+    /// relates the prefill server's clock to this server's. Called after [`Self::add_pair_report`].
     pub fn add_prefill_findings(&mut self, name: &str, prefill: &Self, clock: ClockUse) {
         let shift_ns = self.shift_of_prefill_times_ns(prefill, clock);
         let mut prefill_findings = prefill.findings.clone();
@@ -272,8 +272,8 @@ impl Report {
         }
     }
 
-    /// Sorts the findings by severity, those of the last ten seconds before earlier ones, and by the time that they explain. Severity and verdict
-    /// then follow from the first.
+    /// Sorts the findings by severity, those of the last ten seconds before earlier ones, and by the time that they explain. Severity and
+    /// verdict then follow from the first.
     fn sort_findings_and_conclude(&mut self) {
         let end_ns = self.capture_length_ns();
         self.findings.sort_by_key(|finding| Reverse(finding.rank(end_ns).without_explained_time()));
@@ -318,20 +318,21 @@ fn sort_by_explained_time(findings: &mut [FindingLine]) {
     let of_pair = findings.iter().filter(|finding| PairFinding::is_kind(&finding.kind));
     let longest_wait_ns = of_pair.clone().filter_map(longest_wait_ns).max();
     let explained_by_pair_ns = of_pair.filter_map(|finding| finding.explained_ns).max();
-    let mut places = Vec::new();
+    let mut indexes = Vec::new();
     let mut explaining = Vec::new();
-    for (place, finding) in findings.iter().enumerate() {
+    for (index, finding) in findings.iter().enumerate() {
         if let Some(own_ns) = finding.explained_ns {
             // The waits of the pair may be its consequences.
             let is_cause_of_pair = is_longer_stop(finding, longest_wait_ns);
             let explained_ns = if is_cause_of_pair { own_ns.max(explained_by_pair_ns.unwrap_or(0)) } else { own_ns };
-            places.push(place);
+            indexes.push(index);
             explaining.push((explained_ns, finding.clone()));
         }
     }
     explaining.sort_by_key(|(explained_ns, _)| Reverse(*explained_ns));
-    for (place, (_, finding)) in places.into_iter().zip(explaining) {
-        findings[place] = finding;
+    // The sorted findings take the places that findings with an explained time had before.
+    for (index, (_, finding)) in indexes.into_iter().zip(explaining) {
+        findings[index] = finding;
     }
 }
 
@@ -361,11 +362,12 @@ fn stop_ns(finding: &FindingLine) -> Option<u64> {
 /// Kind of a server's own finding about its queue.
 const SERVER_QUEUE: &str = "queued";
 
-/// Of two findings about the queue of one server, removes the less severe: the pair's of kind `pair_kind`, or the server's own. Of equal ones,
-/// the pair's remains.
+/// Of two findings about the queue of one server, removes the less severe: the pair's of kind `pair_kind`, or the server's own. Of equal
+/// ones, the pair's remains.
 fn keep_worse_of_queue(pair_findings: &mut Vec<FindingLine>, pair_kind: &str, server_findings: &mut Vec<FindingLine>) {
     let pair_severity = problem_severity(pair_findings, pair_kind);
     let server_severity = problem_severity(server_findings, SERVER_QUEUE);
+    // A missing severity is less than any other.
     if pair_severity.is_some() && pair_severity >= server_severity {
         server_findings.retain(|finding| finding.kind != SERVER_QUEUE);
     } else if server_severity.is_some() {

@@ -2,7 +2,7 @@
 
 use trace::words::{count, duration, plural};
 
-use super::hostile::plain;
+use super::hostile::plain as escape_line;
 use super::pair::{AbsentMomentLine, PairReport, PrefillServerLine};
 
 impl PairReport {
@@ -14,7 +14,7 @@ impl PairReport {
                 server.verdict.as_deref().map_or_else(String::new, |verdict| format!("; its report: {verdict}"));
             lines.push(format!(
                 "prefill server {}: {}, {}{result}",
-                plain(&server.name),
+                escape_line(&server.name),
                 plural(server.requests, "request"),
                 server.describe_clock()
             ));

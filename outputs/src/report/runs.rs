@@ -4,7 +4,7 @@ use serde::Serialize;
 use trace::detect::order::FindingRank;
 use trace::words::{count, duration, known_or_dash, percent};
 
-use super::hostile::plain;
+use super::hostile::plain as escape_line;
 use super::{Report, TtftGroupLine};
 
 /// Schema name of the document.
@@ -95,13 +95,13 @@ struct ListColumn {
 
 /// Columns in their order.
 const COLUMNS: [ListColumn; 11] = [
-    ListColumn { heading: "run", cell: |run| plain(&run.name) },
+    ListColumn { heading: "run", cell: |run| escape_line(&run.name) },
     ListColumn {
         heading: "role",
         cell: |run| run.side.unwrap_or(if run.endpoint.is_some() { "-" } else { "single" }).to_owned(),
     },
     ListColumn { heading: "port", cell: |run| run.port.map_or_else(|| "-".to_owned(), |port| port.to_string()) },
-    ListColumn { heading: "model", cell: |run| run.model.as_deref().map_or_else(|| "-".to_owned(), plain) },
+    ListColumn { heading: "model", cell: |run| run.model.as_deref().map_or_else(|| "-".to_owned(), escape_line) },
     ListColumn { heading: "state", cell: |run| run.state.clone() },
     ListColumn { heading: "requests", cell: |run| count(run.report.requests.seen) },
     ListColumn { heading: "TTFT p50", cell: |run| known_or_dash(run.ttft().map(|ttft| ttft.ns.p50), duration) },
@@ -131,7 +131,8 @@ pub fn list_runs(runs: &[RunReport]) -> String {
     out
 }
 
-/// The run with the finding of the highest rank. Without findings, one that observed nothing is worse than one without problems.
+/// The run with the most severe report, and among those the one with the finding of the highest rank. Without findings, a run that observed
+/// nothing is worse than one without problems. `None` if there are no runs.
 pub fn worst_run(runs: &[RunReport]) -> Option<&RunReport> {
     // Of equal ones, `max_by_key` has the last, which is the first of the reversed list.
     runs.iter().rev().max_by_key(|run| (run.report.severity, run.report.worst_rank(), run.report.saw_nothing()))
@@ -145,6 +146,7 @@ impl Report {
 
     /// Whether no traffic was observed.
     pub fn saw_nothing(&self) -> bool {
+        // `None`, for frames that are not observed, is less than `Some(0)`.
         let has_frames = self.hops.iter().any(|hop| hop.frames_sent > Some(0) || hop.frames_received > Some(0));
         let has_responses = self.answers.as_ref().is_some_and(|answers| answers.seen > 0);
         !has_frames && !has_responses && self.own.frames_undecoded == 0

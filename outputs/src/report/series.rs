@@ -7,8 +7,8 @@ use trace::ledger::{Ledger, Thread, TimeUse};
 use trace::stats::Tally;
 use trace::time_series::{HopSlot, RecentSeconds, SlotCounts, SlotValues, TimeSeries};
 
-/// Columns of equal length. A `null` column is not observable; a `null` value means nothing to measure in that slot, or that its observation
-/// had ended.
+/// Columns of equal length. A `null` column is not observable; a `null` value means nothing to measure in that slot, or that its
+/// observation had ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     /// Length of a slot; the last one ends at `to_ns` and may be shorter. It doubles when there are too many slots.
@@ -83,7 +83,8 @@ pub struct RequestSeries {
     pub begun: Vec<u64>,
     /// Finished by the scheduler.
     pub finished: Vec<u64>,
-    /// Live at its end, with those whose end the tokenizer had not received; in slots of several seconds, the largest number at the end of one.
+    /// Live at its end, with those whose end the tokenizer had not received; in slots of several seconds, the largest number at the end of
+    /// one.
     pub live: Vec<Option<u64>>,
 }
 
@@ -209,6 +210,7 @@ pub(super) fn build_series(
         to_ns: capture_end.since(capture_start),
     };
     let mut series = build_columns(ledger, time_series, &slots, span);
+    // Joined slots are longer than a second, so the recent seconds are added.
     if time_series.are_slots_joined() {
         let recent = time_series.recent_seconds(ledger);
         let seconds: Vec<&SlotValues> = recent.kept().collect();
@@ -345,9 +347,14 @@ fn hop_column(slots: &[Option<&HopSlot>], value_of: fn(&HopSlot) -> u64) -> Vec<
     slots.iter().map(|slot| slot.map_or(0, value_of)).collect()
 }
 
-/// Values that need the hop's receives, as long as those were observed.
+/// Values that need the hop's receives, as long as those were observed. 0 in slots before the hop's first one.
 fn hop_receive_column(slots: &[Option<&HopSlot>], value_of: fn(&HopSlot) -> u64) -> Vec<Option<u64>> {
-    slots.iter().map(|slot| slot.map_or(Some(0), |slot| (!slot.receives_ended).then(|| value_of(slot)))).collect()
+    let values = slots.iter().map(|slot| match slot {
+        None => Some(0),
+        Some(slot) if slot.receives_ended => None,
+        Some(slot) => Some(value_of(slot)),
+    });
+    values.collect()
 }
 
 /// Series of a thread; `None` if no slot has a sample of it.
@@ -374,6 +381,7 @@ fn share_column(spent: &[Option<TimeUse>], part_ns: fn(&TimeUse) -> Option<u64>)
     spent.iter().map(|slot| rounded_share(slot.as_ref()?, part_ns)).collect()
 }
 
+/// Share of a slot that a part of it takes, with four decimals; `None` if the part is unknown.
 fn rounded_share(spent: &TimeUse, part_ns: fn(&TimeUse) -> Option<u64>) -> Option<f64> {
     // Samples justify no more than four digits.
     Some((spent.share(part_ns(spent)?) * 1e4).round() / 1e4)

@@ -62,8 +62,8 @@ pub struct SlowLine {
     pub tokens_lost: Option<u64>,
     /// Finish reason: `length`, `stop`, `abort` or `other`; `null` if no frame has one.
     pub finish: Option<String>,
-    /// How its response ended: `whole`, `client-left`, `server-left`, `failed` or `unknown`; `null` before that, and where responses are not
-    /// observed.
+    /// How its response ended: `whole`, `client-left`, `server-left`, `failed` or `unknown`; `null` before that, and where responses are
+    /// not observed.
     pub response_end: Option<String>,
     /// Whether its response was written to its end with neither a finish reason nor `[DONE]`; `null` if its events were not read.
     pub response_lacks_finish: Option<bool>,
@@ -149,6 +149,7 @@ impl SlowLine {
     /// A request, with times since the start of the capture.
     fn new(rid: &str, numbers: &RequestNumbers, capture_start: MonoNs) -> Self {
         let path = TtftPath::new(numbers);
+        // An `Err` says why the arrival is unknown.
         let arrival = numbers.arrival.and_then(Result::ok);
         let by_engine = numbers.engine_times.unwrap_or_default();
         Self {

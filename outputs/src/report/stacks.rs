@@ -92,12 +92,13 @@ fn share_of_count(count: u64, whole: u64) -> f64 {
     (count as f64 / whole.max(1) as f64).min(1.0)
 }
 
-/// Shares of the stacks with a function (`hits`) in the stacks of its role (`of`).
-fn stack_share(hits: StackHits, of: StackCounts, gil_observed: bool) -> StackShare {
+/// Shares of the stacks with a function (`hits`) in the stacks of its role. The share of those that hold the GIL is known only if the owner
+/// of the GIL was observed.
+fn stack_share(hits: StackHits, role_counts: StackCounts, gil_observed: bool) -> StackShare {
     StackShare {
-        own: share_of_count(hits.own, of.running),
-        total: share_of_count(hits.total, of.running),
-        gil: gil_observed.then(|| share_of_count(hits.gil, of.gil)),
+        own: share_of_count(hits.own, role_counts.running),
+        total: share_of_count(hits.total, role_counts.running),
+        gil: gil_observed.then(|| share_of_count(hits.gil, role_counts.gil)),
     }
 }
 
@@ -105,6 +106,7 @@ fn stack_share(hits: StackHits, of: StackCounts, gil_observed: bool) -> StackSha
 pub(super) fn write_tables(out: &mut String, lines: &[StackLine], cost: Option<&SamplingCost>) {
     for line in lines {
         let head = format!("PYTHON FUNCTIONS OF THE {}", line.role.to_uppercase());
+        // The last three are the shares while frames piled up.
         write_columns(out, &head, ["OWN", "TOTAL", "GIL", "PILED:", "TOTAL", "GIL"]);
         for function in line.functions.iter().take(MOST_IN_TEXT) {
             write_function(out, function);
@@ -135,14 +137,14 @@ pub(super) fn write_tables(out: &mut String, lines: &[StackLine], cost: Option<&
 fn write_function(out: &mut String, function: &StackFunctionLine) {
     let file = function.file.rsplit('/').next().unwrap_or_default();
     let name = if file.is_empty() { function.function.clone() } else { format!("{} ({file})", function.function) };
-    let StackFunctionLine { all, growing, .. } = *function;
+    let StackFunctionLine { all, growing: while_piled_up, .. } = *function;
     let shares = [
         Some(all.own),
         Some(all.total),
         all.gil,
-        growing.map(|share| share.own),
-        growing.map(|share| share.total),
-        growing.and_then(|share| share.gil),
+        while_piled_up.map(|share| share.own),
+        while_piled_up.map(|share| share.total),
+        while_piled_up.and_then(|share| share.gil),
     ];
     let words = shares.map(|share| known_or_dash(share, percent));
     write_columns(out, &name, words.each_ref().map(String::as_str));

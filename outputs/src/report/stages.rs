@@ -8,7 +8,7 @@ use trace::ledger::{Ledger, Stages};
 use trace::stats::Spread;
 use trace::words::{count, duration, percent, plural};
 
-use super::brief::{write_named_row, write_wrapped};
+use super::brief::{NO_INDENT, write_indented, write_named_row, write_wrapped};
 use super::{Clock, Report};
 
 /// Data from the engine's log.
@@ -131,7 +131,7 @@ pub struct MergedLine {
 }
 
 /// What the engine's log shows, with the stages of the `slowest` slowest requests; `None` if it logged nothing.
-pub(super) fn stage_report(ledger: &Ledger, slowest: usize, from: MonoNs) -> Option<StageReport> {
+pub(super) fn stage_report(ledger: &Ledger, slowest: usize, capture_start: MonoNs) -> Option<StageReport> {
     let log = ledger.stages();
     let names = ledger.engine().facts().stages();
     let merged = &log.merged;
@@ -156,13 +156,14 @@ pub(super) fn stage_report(ledger: &Ledger, slowest: usize, from: MonoNs) -> Opt
         late: log.counts.late,
         left_out: log.counts.left_out,
         gap_with_states: log.correlation().map(|correlation| Correlated {
+            // Four decimals.
             spearman: (correlation.rho * 1e4).round() / 1e4,
             n: correlation.of,
             sampled: correlation.sampled,
         }),
-        slowest: log.slowest().iter().take(slowest).map(|slow| stage_table(log, names, slow, from)).collect(),
+        slowest: log.slowest().iter().take(slowest).map(|slow| stage_table(log, names, slow, capture_start)).collect(),
         between,
-        processes: log.processes().iter().map(|logged| process_line(logged, from)).collect(),
+        processes: log.processes().iter().map(|logged| process_line(logged, capture_start)).collect(),
         merged: (merged.times > 0).then(|| MergedLine {
             times: merged.times,
             chunks: merged.chunks,
@@ -173,42 +174,42 @@ pub(super) fn stage_report(ledger: &Ledger, slowest: usize, from: MonoNs) -> Opt
 }
 
 /// The stages of a request in the order of their times, which may not be the order in which a request passes them.
-fn stage_table(log: &Stages, names: &StageNames, slow: &SlowRequest, from: MonoNs) -> StageTable {
+fn stage_table(log: &Stages, names: &StageNames, slow: &SlowRequest, capture_start: MonoNs) -> StageTable {
     let mut stages = Vec::new();
     let mut previous: Option<&StageMark> = None;
-    // Place in the engine's order of the latest stage so far.
-    let mut furthest_place = 0;
+    // Of the stages so far, the highest index in the engine's order.
+    let mut furthest_index = 0;
     for mark in slow.marks.list() {
         let name = log.name_of(mark);
-        // A stage that the engine's release does not have has no place in the engine's order.
-        let place = names.index_of(name);
+        // A stage that the engine's release does not have is not in the engine's order.
+        let order_index = names.index_of(name);
         stages.push(StageRow {
             stage: name.to_owned(),
-            at_ns: mark.at.since(from),
+            at_ns: mark.at.since(capture_start),
             delta_ns: previous.map(|previous| mark.at.since(previous.at)),
             by: log.process_of(mark).to_owned(),
             tokens: mark.tokens,
             pending: mark.pending,
             states: mark.states,
-            out_of_order: place.is_some_and(|place| place < furthest_place),
+            out_of_order: order_index.is_some_and(|index| index < furthest_index),
         });
         previous = Some(mark);
-        furthest_place = furthest_place.max(place.unwrap_or(0));
+        furthest_index = furthest_index.max(order_index.unwrap_or(0));
     }
     StageTable { rid: slow.rid.to_string(), gap_ns: slow.gap_ns, stages }
 }
 
 /// What a process logged about itself.
-fn process_line(logged: &LoggedProcess, from: MonoNs) -> ProcessLine {
+fn process_line(logged: &LoggedProcess, capture_start: MonoNs) -> ProcessLine {
     ProcessLine {
         by: logged.by.to_string(),
         messages: logged.messages,
         more_ready: logged.more_share(),
         recv_wait_ns: Spread::of_distribution(&logged.recv_wait),
         states_max: logged.states.max.map(|max| max.value),
-        states_max_at_ns: logged.states.max.map(|max| max.at.since(from)),
+        states_max_at_ns: logged.states.max.map(|max| max.at.since(capture_start)),
         step_ns: logged.states.step_ns,
-        from_ns: logged.states.from.since(from),
+        from_ns: logged.states.from.since(capture_start),
         states: logged.states.steps.clone(),
         cpu_max: logged.cpu_max.map(|cpu| cpu.value),
         cpu_logged: logged.cpu_logged,
@@ -244,7 +245,7 @@ pub(super) fn write_stage_report(out: &mut String, report: &Report, clock: &Cloc
         if let Some(more) = process.more_ready {
             parts.push(format!("more were ready behind {}", percent(more)));
         }
-        write_wrapped(out, &format!("{}: {}", process.by, parts.join(", ")), "  ", "    ");
+        write_indented(out, &format!("{}: {}", process.by, parts.join(", ")));
     }
     if let Some(merged) = &log.merged {
         let line = format!(
@@ -254,10 +255,10 @@ pub(super) fn write_stage_report(out: &mut String, report: &Report, clock: &Cloc
             merged.max,
             merged.most_rid
         );
-        write_wrapped(out, &line, "  ", "    ");
+        write_indented(out, &line);
     }
     if let Some(correlation) = &log.gap_with_states {
-        write_wrapped(out, &describe_correlation(correlation), "  ", "    ");
+        write_indented(out, &describe_correlation(correlation));
     }
     append_line!(out);
     for slow in log.slowest.iter().take(TABLES) {
@@ -288,9 +289,12 @@ fn describe_correlation(correlation: &Correlated) -> String {
 
 /// Writes the stages of a slow request.
 fn write_stages(out: &mut String, slow: &StageTable, clock: &Clock) {
-    // As wide as the heading at least. Longer names are cut.
-    let widest = slow.stages.iter().map(|row| row.stage.chars().count()).max().unwrap_or(0).clamp(5, 32);
-    write_wrapped(out, &format!("{}: {} from first send to first receive", slow.rid, duration(slow.gap_ns)), "", "  ");
+    /// Longer names are cut.
+    const MAX_WIDTH: usize = 32;
+    let longest_name = slow.stages.iter().map(|row| row.stage.chars().count()).max().unwrap_or(0);
+    let widest = longest_name.clamp("STAGE".len(), MAX_WIDTH);
+    let title = format!("{}: {} from first send to first receive", slow.rid, duration(slow.gap_ns));
+    write_wrapped(out, &title, NO_INDENT, "  ");
     append_line!(out, "  {:widest$}  {:<14}  {:>12}  BY", "STAGE", "TIME", "DELTA");
     for row in &slow.stages {
         let time = clock.describe_moment(row.at_ns);
@@ -330,12 +334,14 @@ impl Between {
 
 /// Writes the times from stage to stage, over requests.
 fn write_times_between(out: &mut String, log: &StageReport) {
+    /// Longer names are cut.
+    const MAX_WIDTH: usize = 58;
     if log.between.is_empty() {
         return;
     }
     let shown = &log.between[..log.between.len().min(PAIRS)];
-    // Longer names are cut.
-    let widest = shown.iter().map(|between| between.describe_stages().chars().count()).max().unwrap_or(0).min(58);
+    let longest_name = shown.iter().map(|between| between.describe_stages().chars().count()).max().unwrap_or(0);
+    let widest = longest_name.min(MAX_WIDTH);
     append_line!(out, "{:widest$}  {:>9} {:>10} {:>10} {:>10}", "BETWEEN STAGES", "REQUESTS", "MEDIAN", "P99", "MAX");
     for between in shown {
         let name: String = between.describe_stages().chars().take(widest).collect();

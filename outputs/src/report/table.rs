@@ -2,7 +2,7 @@
 
 use trace::words::{bytes, count, decimal_percent, duration, known_or_dash, percent};
 
-use super::hostile::plain;
+use super::hostile::plain as escape_line;
 use super::path::PathRow;
 use super::stages::StageTable;
 use super::{Clock, HopLine, LossList, PairLegLine, PairRequestLine, Report, StackLine, TtftGroupLine, text};
@@ -37,7 +37,7 @@ impl<'a, const N: usize, C> Table<'a, N, C> {
     }
 }
 
-/// The `limit` worst requests that lost tokens, each with as many `places`.
+/// Table of the `limit` worst requests that lost tokens, each with at most `places` ranges of lost positions and as many token ids.
 pub(super) fn loss_table(list: &LossList, clock: &Clock, limit: usize, places: usize) -> Table<'static, 7> {
     Table::new(
         list.lines.iter().take(limit),
@@ -50,13 +50,14 @@ pub(super) fn loss_table(list: &LossList, clock: &Clock, limit: usize, places: u
             ("First and last loss", Number, &|line| line.describe_span(clock)),
             ("Positions in the output, from 1", Text, &|line| {
                 let ids = line.list_ids(places);
-                line.list_places(places) + &if ids.is_empty() { String::new() } else { format!(" (ids {ids})") }
+                let ids_text = if ids.is_empty() { String::new() } else { format!(" (ids {ids})") };
+                line.list_places(places) + &ids_text
             }),
         ],
     )
 }
 
-/// Where the time to first token of most requests goes.
+/// Table of the legs of the time to first token of most requests.
 pub(super) fn ttft_table(group: &TtftGroupLine) -> Table<'static, 7> {
     Table::new(
         &group.legs,
@@ -72,7 +73,7 @@ pub(super) fn ttft_table(group: &TtftGroupLine) -> Table<'static, 7> {
     )
 }
 
-/// Where the time to first token of a pair goes.
+/// Table of the legs of the time to first token on both servers of a pair.
 pub(super) fn pair_table(legs: &[PairLegLine]) -> Table<'static, 6> {
     Table::new(
         legs,
@@ -101,7 +102,7 @@ pub(super) fn pair_request_table(slowest: &[PairRequestLine], clock: &Clock, lim
     )
 }
 
-/// Where a chunk's time goes, by leg, below the hops of requests.
+/// Table of the legs of a chunk's time, below the hops that carry requests.
 pub(super) fn path_table(report: &Report) -> Table<'static, 6> {
     Table::new(
         &PathRow::all_rows(report),
@@ -116,14 +117,15 @@ pub(super) fn path_table(report: &Report) -> Table<'static, 6> {
     )
 }
 
-/// The hops; `None` if there are none.
+/// Table of the hops; `None` if there are none.
 pub(super) fn hop_table(report: &Report) -> Option<Table<'static, 12>> {
     let table = Table::new(
         &report.hops,
         [
             ("Hop", Hop, &|hop| {
-                hop.name.clone()
-                    + &text::describe_receivers(hop).map_or_else(String::new, |workers| format!(" ({workers})"))
+                let receivers = text::describe_receivers(hop);
+                let receivers_text = receivers.map_or_else(String::new, |receivers| format!(" ({receivers})"));
+                hop.name.clone() + &receivers_text
             }),
             ("Frames sent", Number, &|hop| known_or_dash(hop.frames_sent, count)),
             ("Received", Number, &|hop| known_or_dash(hop.frames_received, count)),
@@ -141,13 +143,13 @@ pub(super) fn hop_table(report: &Report) -> Option<Table<'static, 12>> {
     if report.hops.is_empty() { None } else { Some(table) }
 }
 
-/// Time use of the engine's threads; `None` if none was sampled.
+/// Table of the time use of the engine's threads; `None` if none was sampled.
 pub(super) fn cpu_table(report: &Report) -> Option<Table<'static, 6>> {
     let lines = report.cpu.as_ref().filter(|lines| !lines.is_empty())?;
     Some(Table::new(
         lines,
         [
-            ("Thread", Text, &|line| format!("{} {}/{} {}", line.role, line.pid, line.tid, plain(&line.name))),
+            ("Thread", Text, &|line| format!("{} {}/{} {}", line.role, line.pid, line.tid, escape_line(&line.name))),
             ("On a CPU", Number, &|line| known_or_dash(line.on_cpu, decimal_percent)),
             ("Waiting for a CPU", Number, &|line| known_or_dash(line.run_wait, decimal_percent)),
             ("Throttled", Number, &|line| known_or_dash(line.throttled, decimal_percent)),
@@ -157,7 +159,7 @@ pub(super) fn cpu_table(report: &Report) -> Option<Table<'static, 6>> {
     ))
 }
 
-/// The `limit` Python functions in which a role's threads ran most.
+/// Table of the `limit` Python functions in which a role's threads ran most.
 pub(super) fn function_table(role: &StackLine, limit: usize) -> Table<'static, 5> {
     Table::new(
         role.functions.iter().take(limit),
@@ -173,7 +175,7 @@ pub(super) fn function_table(role: &StackLine, limit: usize) -> Table<'static, 5
     )
 }
 
-/// Stages of a request, by the engine's log.
+/// Table of the stages of a request, by the engine's log.
 pub(super) fn stage_table(request: &StageTable, clock: &Clock) -> Table<'static, 7> {
     Table::new(
         &request.stages,

@@ -7,8 +7,8 @@ use trace::detect::Severity;
 use trace::stats::Spread;
 use trace::words::{bytes, count, decimal_percent, duration, known_or_dash, percent, plural};
 
-use super::brief::{describe_place, write_named_row, write_wrapped};
-use super::hostile::{lines, plain};
+use super::brief::{NO_INDENT, NO_NAME, describe_place, write_indented, write_named_row, write_wrapped};
+use super::hostile::{lines as escape_lines, plain as escape_line};
 use super::judged::headline;
 use super::path::PathRow;
 use super::ttft::TtftReport;
@@ -29,6 +29,8 @@ const MEMBERS: usize = 16;
 const LEG: usize = 38;
 /// Width of the bar in cells.
 const BAR: usize = 40;
+/// Cells of a row that has no shares.
+const NO_SHARES: &str = "";
 
 /// The report as text for a terminal.
 pub(super) fn render_text(report: &Report, clock: &Clock) -> String {
@@ -53,7 +55,7 @@ pub(super) fn render_text(report: &Report, clock: &Clock) -> String {
     write_not_observed(&mut out, report);
     write_own_costs(&mut out, report);
     // Names come from the wire and must not control the terminal.
-    lines(&out)
+    escape_lines(&out)
 }
 
 /// Writes the ground truth of the demo, for comparison with the findings.
@@ -65,16 +67,16 @@ fn write_demo_truth(out: &mut String, report: &Report) {
     let line = format!(
         "{requests} requests, {chunks} chunks and {tokens} tokens sent, {merged} merged, {dropped} dropped, {lost} tokens lost"
     );
-    write_wrapped(out, &line, "demo's truth  ", "              ");
+    write_named_row(out, "demo's truth", &line);
     out.push('\n');
 }
 
 /// Writes the verdict, the source, the engine and the length of the capture.
 fn write_head(out: &mut String, report: &Report, clock: &Clock) {
-    write_wrapped(out, &headline(report, clock), "", "  ");
+    write_wrapped(out, &headline(report, clock), NO_INDENT, "  ");
     let engine = brief::describe_engine(report);
     let capture = clock.describe_capture(report.capture_length_ns());
-    write_wrapped(out, &format!("{} of {engine}, {capture}", report.source.kind), "", "  ");
+    write_wrapped(out, &format!("{} of {engine}, {capture}", report.source.kind), NO_INDENT, "  ");
     append_line!(out);
 }
 
@@ -95,7 +97,7 @@ fn write_loss_list(out: &mut String, list: &LossList, heading: &str, clock: &Clo
     }
     append_line!(out, "{heading}: {}", plural(list.requests, "request"));
     for line in list.lines.iter().take(LOSSY) {
-        write_wrapped(out, &describe_loss(line, clock), "  ", "    ");
+        write_indented(out, &describe_loss(line, clock));
     }
     let shown = LOSSY.min(list.lines.len()) as u64;
     let not_shown = list.requests.saturating_sub(shown);
@@ -110,7 +112,7 @@ fn describe_loss(line: &LossLine, clock: &Clock) -> String {
     let preposition = if line.at_ns == line.last_at_ns { "at" } else { "from" };
     let mut text = format!(
         "{}: {} of {} tokens in {}, {preposition} {}",
-        plain(&line.rid),
+        escape_line(&line.rid),
         count(line.tokens),
         count(line.tokens_sent),
         plural(line.chunks, "chunk"),
@@ -146,7 +148,7 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
         "LOST"
     );
     for line in &report.slowest {
-        let rid: String = plain(&line.rid).chars().take(widest).collect();
+        let rid: String = escape_line(&line.rid).chars().take(widest).collect();
         append_line!(
             out,
             "{rid:widest$}  {:>12} {:>12} {:>8} {:>8} {:>8}  {}",
@@ -155,7 +157,7 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
             count(line.tokens_sent),
             known_or_dash(line.tokens_received, count),
             known_or_dash(line.tokens_lost, count),
-            plain(line.finish.as_deref().unwrap_or("-")),
+            escape_line(line.finish.as_deref().unwrap_or("-")),
         );
     }
     append_line!(out);
@@ -163,11 +165,14 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
 
 /// Writes the table of hops, with the details of each below its row.
 fn write_hops(out: &mut String, report: &Report) {
+    const MIN_WIDTH: usize = 12;
+    /// Longer names are cut.
+    const MAX_WIDTH: usize = 31;
     if report.hops.is_empty() {
         return;
     }
-    // Longer names are cut.
-    let widest = report.hops.iter().map(|hop| hop.name.chars().count()).max().unwrap_or(0).clamp(12, 31);
+    let longest_name = report.hops.iter().map(|hop| hop.name.chars().count()).max().unwrap_or(0);
+    let widest = longest_name.clamp(MIN_WIDTH, MAX_WIDTH);
     append_line!(
         out,
         "{:widest$}  {:>9} {:>9} {:>10} {:>6} {:>11} {:>9} {:>9}",
@@ -181,7 +186,7 @@ fn write_hops(out: &mut String, report: &Report) {
         "WAIT MAX"
     );
     for hop in &report.hops {
-        let name: String = plain(&hop.name).chars().take(widest).collect();
+        let name: String = escape_line(&hop.name).chars().take(widest).collect();
         append_line!(
             out,
             "{name:widest$}  {:>9} {:>9} {:>10} {:>9} {:>8} {:>9} {:>9}",
@@ -253,9 +258,9 @@ fn write_ttft(out: &mut String, report: &Report) {
     );
     for leg in &main.legs {
         let shares = format!("{:>8} {:>9}", percent(leg.share), known_or_dash(leg.recent_share, percent));
-        write_ttft_row(out, &plain(&leg.words), leg.mean_ns, &leg.ns, &shares);
+        write_ttft_row(out, &escape_line(&leg.words), leg.mean_ns, &leg.ns, &shares);
     }
-    write_ttft_row(out, &format!("in total, {}", plural(main.ns.count, "request")), main.mean_ns, &main.ns, "");
+    write_ttft_row(out, &format!("in total, {}", plural(main.ns.count, "request")), main.mean_ns, &main.ns, NO_SHARES);
     for line in brief::ttft_caveats(report) {
         write_wrapped(out, &line, "  ", "  ");
     }
@@ -279,13 +284,13 @@ fn write_pair(out: &mut String, report: &Report, clock: &Clock) {
         write_ttft_row(out, &leg.words, leg.mean_ns, &leg.ns, &format!("{:>8}", percent(leg.share)));
     }
     if let Some((ttft, mean_ns)) = pair.ttft_ns.as_ref().zip(pair.ttft_mean_ns) {
-        write_ttft_row(out, &format!("in total, {}", plural(ttft.count, "request")), mean_ns, ttft, "");
+        write_ttft_row(out, &format!("in total, {}", plural(ttft.count, "request")), mean_ns, ttft, NO_SHARES);
     }
     for line in pair.describe_in_paragraphs() {
-        write_wrapped(out, &plain(&line), "  ", "    ");
+        write_indented(out, &escape_line(&line));
     }
     for absent in pair.describe_absent() {
-        write_wrapped(out, &format!("not known {absent}"), "  ", "    ");
+        write_indented(out, &format!("not known {absent}"));
     }
     append_line!(out);
     write_slowest_of_pair(out, &pair.slowest, clock);
@@ -298,20 +303,20 @@ fn write_slowest_of_pair(out: &mut String, slowest: &[PairRequestLine], clock: &
     }
     append_line!(out, "SLOWEST ON BOTH SERVERS, with the legs of TTFT in order");
     for line in slowest.iter().take(PAIR_REQUESTS) {
-        let [decode, prefill] = [&line.decode_rid, &line.prefill_rid].map(|rid| plain(rid));
+        let [decode, prefill] = [&line.decode_rid, &line.prefill_rid].map(|rid| escape_line(rid));
         let prefill = if decode == prefill { String::new() } else { format!(" (prefill's {prefill})") };
         let begin = line.describe_begin(clock);
         let text = format!("{decode}{prefill} at {begin}, TTFT {}: {}", duration(line.ttft_ns), line.describe_legs());
-        write_wrapped(out, &text, "  ", "    ");
+        write_indented(out, &text);
     }
     append_line!(out);
 }
 
-/// Writes a row. A long name takes several lines, and the numbers stand beside the last. A name of several legs must not be cut, since it
-/// would become the name of the first.
+/// Writes the row of a leg or of their sum; `shares` are its last cells. A long name takes several lines, and the numbers stand beside the
+/// last. A name of several legs must not be cut, since it would become the name of the first.
 fn write_ttft_row(out: &mut String, name: &str, mean_ns: u64, ns: &Spread, shares: &str) {
     let mut wrapped = String::new();
-    brief::write_wrapped_within(&mut wrapped, name, "", "  ", LEG);
+    brief::write_wrapped_within(&mut wrapped, name, NO_INDENT, "  ", LEG);
     let name_lines = wrapped.trim_end();
     let (first_lines, last_line) = name_lines.rsplit_once('\n').unwrap_or(("", name_lines));
     for line in first_lines.lines() {
@@ -340,10 +345,10 @@ fn write_path(out: &mut String, report: &Report) {
     );
     for row in &rows {
         let name = match row.kind {
-            LegKind::Wait if row.carries_requests => format!("(requests) {}", plain(&row.name)),
-            LegKind::Wait => plain(&row.name),
-            LegKind::Inside => format!("  inside the {}", plain(&row.name)),
-            LegKind::WaitAndInside => format!("  before and inside the {}", plain(&row.name)),
+            LegKind::Wait if row.carries_requests => format!("(requests) {}", escape_line(&row.name)),
+            LegKind::Wait => escape_line(&row.name),
+            LegKind::Inside => format!("  inside the {}", escape_line(&row.name)),
+            LegKind::WaitAndInside => format!("  before and inside the {}", escape_line(&row.name)),
         };
         let name: String = name.chars().take(LEG).collect();
         append_line!(
@@ -358,16 +363,20 @@ fn write_path(out: &mut String, report: &Report) {
         );
     }
     if let Some(bar) = bar::describe_bar(&report.path, BAR) {
-        write_wrapped(out, &bar, "first tokens  ", "              ");
+        write_named_row(out, "first tokens", &bar);
         if let Some(ends) = bar::ends_of_path(&report.path) {
-            let span = format!("of the time from the {}'s send to the {}'s receive", plain(ends.from), plain(ends.to));
-            write_wrapped(out, &span, "              ", "              ");
+            let span = format!(
+                "of the time from the {}'s send to the {}'s receive",
+                escape_line(ends.from),
+                escape_line(ends.to)
+            );
+            write_named_row(out, NO_NAME, &span);
         }
     }
     append_line!(out);
 }
 
-/// Describes the receivers of a line with several hops; hops to the same endpoint have one. `None` for a single hop.
+/// States how many receivers a line of several hops has. Hops to the same endpoint have one receiver. `None` for a line of a single hop.
 pub(super) fn describe_receivers(hop: &HopLine) -> Option<String> {
     let hops = hop.workers.as_ref()?;
     let mut known_receivers = BTreeSet::new();
@@ -391,7 +400,7 @@ pub(super) fn describe_receivers(hop: &HopLine) -> Option<String> {
 /// Writes the load of each worker of a line and of each connection into it.
 fn write_workers_and_lanes(out: &mut String, hop: &HopLine) {
     for worker in hop.workers.iter().flatten().take(MEMBERS) {
-        let name = worker.worker.map_or_else(|| plain(&worker.endpoint), |index| format!("worker {index}"));
+        let name = worker.worker.map_or_else(|| escape_line(&worker.endpoint), |index| format!("worker {index}"));
         let mut parts = vec![describe_load(worker.chunks, worker.tokens, worker.share)];
         if let Some(max) = worker.backlog_max_frames {
             parts.push(format!("backlog up to {}", count(max)));
@@ -402,12 +411,12 @@ fn write_workers_and_lanes(out: &mut String, hop: &HopLine) {
         if let Some(busy) = worker.busy {
             parts.push(format!("busy for {} of the run", percent(busy)));
         }
-        write_wrapped(out, &format!("{name}: {}", parts.join(", ")), "  ", "    ");
+        write_indented(out, &format!("{name}: {}", parts.join(", ")));
     }
     for lane in hop.lanes.iter().flatten().take(MEMBERS) {
         let into_worker = lane.worker.map_or_else(String::new, |index| format!(" into worker {index}"));
         let load = describe_load(lane.chunks, lane.tokens, lane.share);
-        write_wrapped(out, &format!("connection {}{into_worker}: {load}", lane.lane), "  ", "    ");
+        write_indented(out, &format!("connection {}{into_worker}: {load}", lane.lane));
     }
 }
 
@@ -417,9 +426,12 @@ fn describe_load(chunks: u64, tokens: u64, share: Option<f64>) -> String {
     format!("{share}{} with {} tokens", count(chunks), count(tokens))
 }
 
-/// `12.5 % on cpu`, or why it is unknown.
-fn describe_share_of_time(share: Option<f64>, what: &str, unknown: &str) -> String {
-    share.map_or_else(|| format!("{what}: {unknown}"), |share| format!("{} {what}", decimal_percent(share)))
+/// `12.5 % on cpu`, or `on cpu:` and the reason why the share is unknown.
+fn describe_share_of_time(share: Option<f64>, what: &str, why_unknown: &str) -> String {
+    match share {
+        Some(share) => format!("{} {what}", decimal_percent(share)),
+        None => format!("{what}: {why_unknown}"),
+    }
 }
 
 /// Writes how the engine's threads spent their time.
@@ -440,7 +452,7 @@ fn write_cpu(out: &mut String, report: &Report) {
             describe_share_of_time(line.throttled, "throttled", brief::NO_THROTTLING)
         );
         if let Some(away) = line.away_from_poll {
-            append!(text, ", {}", describe_share_of_time(Some(away), "away from its poll", ""));
+            append!(text, ", {} away from its poll", decimal_percent(away));
         }
         write_named_row(out, "cpu", &text);
     }
@@ -451,7 +463,7 @@ fn write_cpu(out: &mut String, report: &Report) {
 fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
     for finding in &report.findings {
         let head = format!("{} {}: {}", severity_mark(finding.severity), finding.kind, finding.summary);
-        write_wrapped(out, &head, "", "    ");
+        write_wrapped(out, &head, NO_INDENT, "    ");
         let mut since = brief::describe_span(finding, clock);
         if let Some(place) = &finding.hop {
             append!(since, ", {}", describe_place(place));

@@ -9,8 +9,8 @@ use trace::ledger::Ledger;
 use trace::words::{count, plural};
 
 use super::Report;
-use super::brief::write_wrapped;
-use super::hostile::plain;
+use super::brief::write_indented;
+use super::hostile::plain as escape_line;
 
 /// Maximum number of responses in the text; the JSON lists more.
 const LIMIT: usize = 5;
@@ -57,7 +57,7 @@ pub struct ToolCallLine {
 }
 
 /// Converts the responses kept by the ledger. `None` if no response had tool calls.
-pub(super) fn tool_call_counts(ledger: &Ledger, from: MonoNs) -> Option<ToolCallCounts> {
+pub(super) fn tool_call_counts(ledger: &Ledger, capture_start: MonoNs) -> Option<ToolCallCounts> {
     let responses = ledger.tool_calls();
     let outcomes = &responses.outcomes;
     if outcomes.is_empty() {
@@ -78,7 +78,7 @@ pub(super) fn tool_call_counts(ledger: &Ledger, from: MonoNs) -> Option<ToolCall
             .latest()
             .map(|response| ToolCallLine {
                 rid: response.rid.to_string(),
-                at_ns: response.at.since(from),
+                at_ns: response.at.since(capture_start),
                 by: changed_by(&response.calls).map(str::to_owned),
                 calls: response.calls,
             })
@@ -122,9 +122,9 @@ pub fn explain_tool_calls(calls: &ToolCalls) -> String {
                 let held_back = plural(part.chars.into(), "character");
                 format!(", except for {held_back} that the parser holds back until it can parse them")
             });
-            let limit = if calls.finish == Some(Finish::Length) { ": raise the request's max_tokens" } else { "" };
+            let advice = if calls.finish == Some(Finish::Length) { ": raise the request's max_tokens" } else { "" };
             format!(
-                "{which}: the engine's output ends inside the call (finish reason {finish}). All of it was written to the client{rest}; nobody lost text{limit}"
+                "{which}: the engine's output ends inside the call (finish reason {finish}). All of it was written to the client{rest}; nobody lost text{advice}"
             )
         }
         ToolCallOutcome::Unjudged => match calls.reason {
@@ -174,11 +174,11 @@ fn describe_tokens(part: ArgumentsPart) -> String {
     }
 }
 
-/// Place of the difference among the events that carry the call's arguments.
+/// Place of the damaged part among the events that carry the call's arguments: in events, or between two of them.
 fn describe_events(calls: &ToolCalls, part: ArgumentsPart) -> String {
     let of_events = format!("of the {} with its arguments", plural(calls.events.into(), "event"));
     match part.events {
-        // No event has number 0.
+        // Events are counted from 1, and 0 stands for none.
         [0, 0] => format!("None {of_events} has them"),
         [0, behind] => format!("Place: before event {behind} {of_events}"),
         [before, 0] => format!("Place: behind event {before} {of_events}"),
@@ -259,11 +259,13 @@ impl ToolCallCounts {
         let incomplete = self.lines.iter().filter(|line| {
             // Texts that differ were compared, but their difference proves no loss.
             let is_compared = line.calls.reason.is_none_or(|reason| reason == UnjudgedReason::Differs);
-            line.calls.outcome >= ToolCallOutcome::Unfinished && is_compared
+            // The outcomes are ordered from the best to the worst.
+            let is_incomplete = line.calls.outcome >= ToolCallOutcome::Unfinished;
+            is_incomplete && is_compared
         });
         incomplete
             .take(LIMIT)
-            .map(|line| ExplainedCalls { rid: plain(&line.rid), explanation: explain_tool_calls(&line.calls) })
+            .map(|line| ExplainedCalls { rid: escape_line(&line.rid), explanation: explain_tool_calls(&line.calls) })
     }
 }
 
@@ -272,7 +274,7 @@ pub(super) fn write_tool_calls(out: &mut String, report: &Report) {
     let Some(calls) = &report.tool_calls else { return };
     append_line!(out, "TOOL CALLS of responses: {}", calls.summarise_calls());
     for ExplainedCalls { rid, explanation } in calls.explain_incomplete() {
-        write_wrapped(out, &format!("{rid}: {explanation}"), "  ", "    ");
+        write_indented(out, &format!("{rid}: {explanation}"));
     }
     append_line!(out);
 }

@@ -75,8 +75,8 @@ pub struct UnobservedMomentLine {
 }
 
 impl UnobservedMomentLine {
-    /// Whether the next moment is listed with this one: both are unknown of the same number of requests, for the same reason. Arrivals that are
-    /// unknown for several reasons are listed one by one.
+    /// Whether the next moment is listed with this one: both are unknown of the same number of requests, for the same reason. Arrivals that
+    /// are unknown for several reasons are listed one by one.
     fn is_listed_with(&self, next: &Self) -> bool {
         self.moment != TtftMoment::Arrived && self.requests == next.requests && self.reason == next.reason
     }
@@ -144,7 +144,7 @@ impl TtftReport {
         self.groups.first()
     }
 
-    /// The group of most requests, or why there is none.
+    /// The group that has most of the streamed requests. `Err` says why no group has.
     pub(crate) fn group_of_most(&self) -> Result<&TtftGroupLine, &'static str> {
         let Some(main) = self.main_group() else {
             let are_bodies = self.not_streamed > 0;
@@ -166,8 +166,8 @@ impl TtftReport {
 pub(super) const UNKNOWN_BOTTLENECK: &str = "bottleneck unknown";
 
 /// Names the leg that takes most of the time to first token, with its share over the run and over the last ten seconds: `bottleneck:
-/// prefill (62 % of TTFT, 70 % in the last 10 s)`. Gives no reason for an unknown bottleneck without a report of the time (`None`), because
-/// the list of faults that were not judged has it.
+/// prefill (62 % of TTFT, 70 % in the last 10 s)`. Without a report of the time (`None`), the bottleneck is unknown, and no reason is
+/// given: the list of faults that were not judged has it.
 pub fn describe_bottleneck(ttft: Option<&TtftReport>) -> String {
     match ttft.map(TtftReport::group_of_most) {
         None => String::from(UNKNOWN_BOTTLENECK),
@@ -186,7 +186,8 @@ impl TtftGroupLine {
         longest.filter(|leg| leg.share > 0.0)
     }
 
-    /// Share of this leg, which has the largest over the run, and the largest share of the last ten seconds.
+    /// Describes the share of `longest`, which is the largest over the run, and the largest share of the last ten seconds. That may be the
+    /// share of another leg.
     fn describe_share_of(&self, longest: &TtftLegLine) -> String {
         let share = percent(longest.share);
         let recent = self.legs.iter().filter_map(|leg| Some((leg, leg.recent_share?)));
@@ -222,6 +223,7 @@ fn absent_moments(ledger: &Ledger) -> Vec<UnobservedMomentLine> {
     let mut lines: Vec<UnobservedMomentLine> = unknown_arrivals
         .map(|(requests, reason)| UnobservedMomentLine::new(TtftMoment::Arrived, requests, reason))
         .collect();
+    // The moments behind the arrival and the read, whose reasons are listed above.
     for moment in TtftMoment::ALL.iter().copied().filter(|moment| *moment > TtftMoment::Read) {
         let without = ledger.ttft().groups().iter().filter(|group| !group.observes(moment));
         let requests: u64 = without.map(|group| group.times().count()).sum();

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use trace::words::{bytes, count, duration, percent};
 
 use super::super::brief::describe_span;
-use super::super::hostile::plain;
+use super::super::hostile::plain as escape_line;
 use super::super::{Clock, FaultKind, FrontendCounts, HopSeries, Report, Series, ThreadSeries};
 use super::percent_or_unobserved;
 use super::plot::{Axis, Band, CurvePoint, Plot, TickLabel};
@@ -14,6 +14,7 @@ const MARKS: usize = 12;
 /// Maximum number of threads and hops drawn; the tables list all.
 const LIMIT: usize = 6;
 const HEIGHT: f64 = 190.0;
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// All charts, or the reason why there are none.
 pub(super) fn draw_over_time(report: &Report, clock: &Clock) -> Markup {
@@ -55,13 +56,14 @@ struct ChartText<'a> {
 
 /// A named line of a chart, with a value for each slot.
 struct Curve<'a> {
+    /// Classes of the style sheet: colour and dashes.
     class: &'static str,
     name: &'a str,
     values: Vec<Option<f64>>,
 }
 
 impl<'a> Curve<'a> {
-    /// Counts, or durations in nanoseconds.
+    /// The curve of a column of counts, or of durations in nanoseconds.
     fn of_column(class: &'static str, name: &'a str, column: &[Option<u64>]) -> Self {
         Self { class, name, values: column.iter().map(|value| value.map(|value| value as f64)).collect() }
     }
@@ -88,7 +90,7 @@ impl TimeSeriesCharts<'_> {
     /// Names a slot: `second`, `2 s`.
     fn slot_name(&self) -> String {
         match self.series.slot_ns {
-            1_000_000_000 => String::from("second"),
+            SECOND_NS => String::from("second"),
             ns => format!("{} s", ns as f64 / 1e9),
         }
     }
@@ -114,7 +116,7 @@ impl TimeSeriesCharts<'_> {
         }
     }
 
-    /// Adds a tooltip for each slot and marks the findings.
+    /// Adds a tooltip for each slot, marks the findings, and returns the chart as a figure. `tooltip` describes the slot with an index.
     fn finish_chart(&self, mut plot: Plot, text: &ChartText<'_>, tooltip: impl Fn(usize) -> String) -> Markup {
         // SVG shows the tooltip of the topmost element under the pointer, so the slots come after the curves.
         for slot in 0..self.series.len() {
@@ -141,7 +143,8 @@ impl TimeSeriesCharts<'_> {
         let rates = column.into_iter().enumerate().map(|(slot, tokens)| {
             let seconds = self.series.seconds(slot);
             // A last slot shorter than a quarter of the others gives no reliable rate.
-            let is_reliable = seconds * 4e9 >= self.series.slot_ns as f64;
+            let fourfold_length_ns = seconds * 4e9;
+            let is_reliable = fourfold_length_ns >= self.series.slot_ns as f64;
             if is_reliable { Some(tokens? as f64 / seconds) } else { None }
         });
         Curve { class, name, values: rates.collect() }
@@ -157,7 +160,7 @@ impl TimeSeriesCharts<'_> {
         }
         let max = curves.iter().map(Curve::max).fold(0.0, f64::max);
         let heading = match self.series.slot_ns {
-            1_000_000_000 => String::from("Tokens per second"),
+            SECOND_NS => String::from("Tokens per second"),
             _ => format!("Tokens per second, mean of each {}", self.slot_name()),
         };
         let description = format!("{heading}; the maximum is {}.", count(max as u64));
@@ -226,8 +229,10 @@ impl TimeSeriesCharts<'_> {
                     None => String::new(),
                 };
                 match backlog[slot] {
-                    Some(frames) => format!("up to {} frames wait on {}{kernel}", count(frames), plain(&hop.name)),
-                    None => format!("{}: not observed any more", plain(&hop.name)),
+                    Some(frames) => {
+                        format!("up to {} frames wait on {}{kernel}", count(frames), escape_line(&hop.name))
+                    }
+                    None => format!("{}: not observed any more", escape_line(&hop.name)),
                 }
             });
             each.collect::<Vec<_>>().join("; ")
@@ -243,7 +248,7 @@ impl TimeSeriesCharts<'_> {
 
     /// Chart of the time use of a thread. `n` makes its id unique.
     fn draw_thread(&self, n: usize, thread: &ThreadSeries) -> Markup {
-        let name = format!("{} {}/{} {}", thread.role, thread.pid, thread.tid, plain(&thread.name));
+        let name = format!("{} {}/{} {}", thread.role, thread.pid, thread.tid, escape_line(&thread.name));
         let heading = format!("CPU of {name}, share of one core");
         let description =
             format!("How the thread {name} spent its time: on a CPU, waiting for one, throttled by its quota.");
@@ -391,7 +396,9 @@ fn draw_distribution(id: &str, heading: &str, unit: &str, classes: &[[u64; 3]], 
     for (name, ns) in ["median", "p90", "p99", "max"].into_iter().zip(quantiles) {
         let Some(ns) = ns else { continue };
         let label = format!("{name} {}", duration(ns));
-        plot.draw_vertical_line(&label, ns.max(1) as f64, labels.len());
+        // Each label has a row of its own.
+        let row = labels.len();
+        plot.draw_vertical_line(&label, ns.max(1) as f64, row);
         labels.push(label);
     }
     let total = count(counts.sum());

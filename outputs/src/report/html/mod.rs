@@ -9,7 +9,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use trace::words::{count, decimal_percent, duration, json_text, percent, plural, share};
 
 use super::brief::{self, unobserved_text as not_observed};
-use super::hostile::lines;
+use super::hostile::lines as escape_lines;
 use super::judged::headline;
 use super::{Clock, EvidenceNumber, FindingLine, Report};
 
@@ -60,7 +60,7 @@ pub(super) fn render_page(report: &Report, clock: &Clock) -> String {
         }
     };
     // Names come from the wire and must not hide or reverse text.
-    lines(&page.into_string())
+    escape_lines(&page.into_string())
 }
 
 /// A section with a heading; nothing if it would be empty.
@@ -102,6 +102,7 @@ fn key_numbers(report: &Report) -> Markup {
     let itl = &report.itl_ns;
     let gap = report.gap_ns.as_ref();
     let backlogs = report.hops.iter().filter_map(|hop| Some((hop.backlog_max_frames?, &hop.name)));
+    // Compares the frames first. The name decides only between hops with equal backlogs.
     let longest_backlog = backlogs.max();
     let receivers = report.cpu.iter().flatten().filter(|thread| thread.receives);
     let busiest = receivers.max_by(|left, right| left.on_cpu.unwrap_or(0.0).total_cmp(&right.on_cpu.unwrap_or(0.0)));
@@ -168,10 +169,12 @@ fn count_or_unobserved(n: Option<u64>) -> String {
     n.map_or_else(not_observed, count)
 }
 
+/// A duration in nanoseconds, or that it was not observed.
 fn duration_or_unobserved(ns: Option<u64>) -> String {
     ns.map_or_else(not_observed, duration)
 }
 
+/// A share as percent, or that it was not observed.
 fn percent_or_unobserved(share: Option<f64>) -> String {
     share.map_or_else(not_observed, percent)
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use maud::{Markup, PreEscaped, html};
 
-use super::super::hostile::plain;
+use super::super::hostile::plain as escape_line;
 
 const WIDTH: f64 = 960.0;
 const LEFT: f64 = 66.0;
@@ -122,6 +122,7 @@ struct CurveName {
     text: String,
 }
 
+/// A chart that is being drawn.
 pub(super) struct Plot {
     x: Axis,
     y: Axis,
@@ -135,6 +136,7 @@ pub(super) struct Plot {
 }
 
 impl Plot {
+    /// An empty chart with these axes. `height` includes the space for labels.
     pub(super) fn new(x: Axis, y: Axis, height: f64) -> Self {
         Self { x, y, height, body: String::new(), notes: String::new(), names: Vec::new(), rings: Vec::new() }
     }
@@ -229,9 +231,12 @@ impl Plot {
 
     /// Bar over an interval of the x axis, with a tooltip.
     pub(super) fn draw_bar(&mut self, class: &'static str, interval: Range<f64>, value: f64, tooltip: &str) {
+        /// Space between neighbours.
+        const SPACE: f64 = 0.6;
+        const LEAST_WIDTH: f64 = 0.8;
         let x = self.x_at(interval.start);
-        // A narrow space separates neighbours, and a bar of a narrow interval or a small count stays visible.
-        let width = (self.x_at(interval.end) - x - 0.6).max(0.8);
+        // A bar of a narrow interval or a small count stays visible.
+        let width = (self.x_at(interval.end) - x - SPACE).max(LEAST_WIDTH);
         let least_height = if value > 0.0 { 1.0 } else { 0.0 };
         let height = (self.bottom() - self.y_at(value)).max(least_height);
         let top = self.bottom() - height;
@@ -242,8 +247,10 @@ impl Plot {
 
     /// Tooltip of an interval of the x axis.
     pub(super) fn add_tooltip(&mut self, interval: Range<f64>, tooltip: &str) {
+        /// The pointer can still hit a short interval.
+        const LEAST_WIDTH: f64 = 0.5;
         let x = self.x_at(interval.start);
-        let width = (self.x_at(interval.end) - x).max(0.5);
+        let width = (self.x_at(interval.end) - x).max(LEAST_WIDTH);
         let height = self.bottom() - TOP;
         self.append(&html! {
             rect.hover x=(coordinate(x)) y=(TOP) width=(coordinate(width)) height=(coordinate(height)) { title { (tooltip) } }
@@ -254,18 +261,18 @@ impl Plot {
     pub(super) fn draw_finding_marker(&mut self, number: usize, class: &str, when: f64, tooltip: &str) {
         let x = self.x_at(when);
         // Findings of the same time are drawn side by side.
-        let mut ring = x;
-        while self.rings.iter().any(|occupied| (occupied - ring).abs() < RING) {
-            ring += RING;
+        let mut marker_x = x;
+        while self.rings.iter().any(|occupied| (occupied - marker_x).abs() < RING) {
+            marker_x += RING;
         }
-        self.rings.push(ring);
+        self.rings.push(marker_x);
         let bottom = self.bottom();
         self.append(&html! {
             a.mark.(class) href={ "#finding-" (number) } {
                 title { (tooltip) }
                 path d={ "M" (coordinate(x)) " " (TOP) "V" (coordinate(bottom)) } {}
-                circle cx=(coordinate(ring)) cy=(coordinate(TOP - 10.0)) r="8" {}
-                text x=(coordinate(ring)) y=(coordinate(TOP - 6.0)) text-anchor="middle" { (number) }
+                circle cx=(coordinate(marker_x)) cy=(coordinate(TOP - 10.0)) r="8" {}
+                text x=(coordinate(marker_x)) y=(coordinate(TOP - 6.0)) text-anchor="middle" { (number) }
             }
         });
     }
@@ -296,7 +303,7 @@ impl Plot {
             let shown = if is_long { text.chars().take(NAME - 1).chain(['\u{2026}']).collect() } else { text };
             self.append(&html! {
                 path.line.(class) d={ "M" (coordinate(x)) " " (coordinate(y)) "h14" } {}
-                text.name x=(coordinate(x + 18.0)) y=(coordinate(y + 4.0)) { (plain(&shown)) }
+                text.name x=(coordinate(x + 18.0)) y=(coordinate(y + 4.0)) { (escape_line(&shown)) }
             });
         }
     }

@@ -1,5 +1,5 @@
-//! Tables: attribution of time, the slowest requests, losses with their proof, the cost of the streaming mode, missed observations, and data
-//! from inside the engine.
+//! Tables: attribution of time, the slowest requests, losses with their proof, the cost of the streaming mode, missed observations, and
+//! data from inside the engine.
 
 use maud::{Markup, Render, html};
 use trace::stats::Spread;
@@ -22,14 +22,18 @@ fn cell_class(kind: CellKind) -> Option<&'static str> {
     }
 }
 
+/// A table with more columns than this is styled as wide.
+const NARROW_COLUMNS: usize = 6;
+
 /// Renders a table; in a narrow page, each row becomes a paragraph of labelled values. Values that are text are escaped.
 pub(super) fn draw_table<R: Render, const N: usize>(Table { columns, rows }: Table<'_, N, R>) -> Markup {
     html! {
-        div.scroll.wide[N > 6] {
+        div.scroll.wide[N > NARROW_COLUMNS] {
             table {
                 thead {
                     tr {
                         @for (name, kind) in columns {
+                            // Only a heading of numbers is aligned to the right.
                             th class=[cell_class(kind).filter(|_| kind == Number)] { (name) }
                         }
                     }
@@ -60,13 +64,14 @@ pub(super) fn draw_path(report: &Report) -> Option<Markup> {
 /// Where the time to first token goes on both servers of a pair; `None` without one.
 pub(super) fn draw_pair(report: &Report, clock: &Clock) -> Option<Markup> {
     let pair = report.pair.as_ref()?;
+    let no_limit = usize::MAX;
     Some(html! {
         p { b { (pair.headline) } }
         @for line in pair.describe_in_paragraphs() { p { (line) } }
         (draw_table(report_table::pair_table(&pair.legs)))
         @if !pair.slowest.is_empty() {
             h3 { "Slowest requests on both servers" }
-            (draw_table(report_table::pair_request_table(&pair.slowest, clock, usize::MAX)))
+            (draw_table(report_table::pair_request_table(&pair.slowest, clock, no_limit)))
         }
     })
 }
@@ -198,6 +203,7 @@ fn affected_requests(list: &LossList, clock: &Clock, heading: &str) -> Markup {
 pub(super) fn draw_modes(report: &Report) -> Option<Markup> {
     let modes = &report.modes;
     let lines: Vec<&ModeLine> = modes.hops.iter().chain(&modes.client).collect();
+    // Without a line there is no table.
     lines.first()?;
     let table = Table::new(
         lines,
@@ -285,6 +291,8 @@ fn x_of_time(ns: u64, capture_length_ns: u64) -> f64 {
 
 /// A request's wait from its first send to its first receive, on the time axis of the capture.
 fn draw_wait(line: &SlowLine, capture_length_ns: u64) -> Markup {
+    /// A short wait stays visible.
+    const LEAST_WIDTH: f64 = 1.5;
     let label = match (line.first_sent_ns.map(duration), line.first_received_ns.map(duration)) {
         (Some(sent), Some(received)) => format!("first sent at {sent}, first received at {received}"),
         (Some(sent), None) => format!("first sent at {sent}, receive not observed"),
@@ -298,7 +306,7 @@ fn draw_wait(line: &SlowLine, capture_length_ns: u64) -> Markup {
             @if let Some(sent) = line.first_sent_ns {
                 @let from = x_of_time(sent, capture_length_ns);
                 @let to = x_of_time(line.first_received_ns.unwrap_or(capture_length_ns), capture_length_ns);
-                rect.wait x=(coordinate(from)) y="4" width=(coordinate((to - from).max(1.5))) height="10" rx="2" {}
+                rect.wait x=(coordinate(from)) y="4" width=(coordinate((to - from).max(LEAST_WIDTH))) height="10" rx="2" {}
                 path.axis d={ "M" (coordinate(from)) " 1v16" } {}
             }
             @if let Some(received) = line.first_received_ns {
@@ -344,10 +352,10 @@ pub(super) fn draw_log(report: &Report, clock: &Clock) -> Option<Markup> {
             (plural(log.logged, "stage")) " of " (plural(log.requests, "request"))
             ", by the engine's own clock; not observed on a socket."
         }
-        @if let Some(with) = &log.gap_with_states {
+        @if let Some(correlation) = &log.gap_with_states {
             p {
-                "Gaps and the receiver's number of request states correlate with " (format!("{:.2}", with.spearman))
-                " (Spearman's rank correlation, " (plural(with.n, "request")) ")."
+                "Gaps and the receiver's number of request states correlate with " (format!("{:.2}", correlation.spearman))
+                " (Spearman's rank correlation, " (plural(correlation.n, "request")) ")."
             }
         }
         @for stages in log.slowest.iter().take(TABLES) {
