@@ -96,11 +96,12 @@ fn frame_length(prefix: &[u8; PREFIX]) -> Result<u64, Unreadable> {
 }
 
 impl ParseStream for ResponseFrames {
-    /// Passes the elements of all frames that end in `input` to `emit`.
+    /// Passes the elements of all frames that end in `input` to `emit`. Ignores everything after the worker's final marker.
     fn parse(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
         // Taken out of `self`, which `parse_frame` needs while a frame borrows from `framed`.
         let mut framed = std::mem::take(&mut self.framed);
         while !self.has_ended {
+            // After an error nothing more is parsed, so `framed` is not put back.
             match framed.next_message(&mut input, self.limits.event_bytes, frame_length)? {
                 NextMessage::Incomplete => break,
                 NextMessage::Complete { prefix, message } => self.parse_frame(prefix, message, emit),
@@ -130,7 +131,7 @@ impl ResponseFrames {
         }
     }
 
-    /// Parses a chunk of a response: output, an error, a comment, or the end.
+    /// Parses a chunk of a response, and passes it to `emit`: output, an error, or the end. A comment is ignored.
     fn parse_chunk(&mut self, body: &[u8], emit: &mut Emit<'_>) {
         let outer: Option<Outer<'_>> = match body.first() {
             // The release decides the codec: JSON up to 1.3, msgpack from 1.4 on.
@@ -166,7 +167,7 @@ pub(super) struct FrameLengths {
 impl FrameLengths {
     /// Lengths of header and body, in the big-endian prefix of a frame.
     pub(super) fn parse(prefix: &[u8; PREFIX]) -> Self {
-        // The third number is a checksum.
+        // A prefix is always three numbers, of which the last is a checksum, so this never returns early.
         let [header, body, _checksum] = *prefix.as_chunks::<8>().0 else { return Self { header: 0, body: 0 } };
         Self { header: u64::from_be_bytes(header), body: u64::from_be_bytes(body) }
     }

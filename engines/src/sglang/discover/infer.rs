@@ -18,6 +18,7 @@ pub(super) fn infer_roles(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
 
 type Roles = [Option<RoleWithSource>];
 
+/// Role of a node, stated or inferred. `None` if it is not known yet.
 fn known_role(roles: &Roles, node: usize) -> Option<Role> {
     roles[node].map(|(role, _)| role)
 }
@@ -26,9 +27,10 @@ fn is_worker(roles: &Roles, node: usize) -> bool {
     known_role(roles, node) == Some(WORKER)
 }
 
-/// The parent of a scheduler or detokenizer is the engine's main process, whatever its command.
+/// Gives the unnamed parents of schedulers and detokenizers the role of the engine's main process, whatever their command.
 fn infer_from_children(nodes: &[Node], roles: &mut Roles) {
     for child in nodes {
+        // Only a title counts, because the engine itself sets it.
         let Some((role, RoleSource::Title)) = child.stated else { continue };
         let is_started_by_main = ROLES.contains(&role) && !role.is_main();
         if is_started_by_main

@@ -48,6 +48,7 @@ pub(super) fn read_time_stats(
         "decode" => ServerRole::Decode,
         _ => ServerRole::Unified,
     };
+    // Only the rest of the line.
     let (tail, _) = split_once(tail, "\n").unwrap_or((tail, ""));
     let times = LineFields::parse(tail, b' ');
     emit_half(&request, rid, role, sink);
@@ -139,6 +140,7 @@ impl<'l> LineFields<'l> {
         Some(field.value)
     }
 
+    /// Number under the first of these keys that the line has. `None` if it has none of them, or if the value is not a valid number.
     fn number(&self, keys: &[&str]) -> Option<f64> {
         parse_number(self.value_of(keys)?)
     }
@@ -158,7 +160,7 @@ fn is_content(byte: u8) -> bool {
     !byte.is_ascii_whitespace() && !matches!(byte, b',' | b';' | b'"')
 }
 
-/// The field in a word whose first `=` is at `equals_at`: `key=value`, or without one `key(value)`.
+/// The field in a word whose first `=` is at `equals_at`: `key=value`, or without one `key(value)`. `None` for a word in another form.
 fn parse_field(word: &str, equals_at: Option<usize>) -> Option<LineField<'_>> {
     let start = word.bytes().position(is_content)?;
     let end = word.bytes().rposition(is_content)? + 1;
@@ -266,6 +268,7 @@ fn add_bootstrap(
         phases.push(LoggedPhase { ns: bootstrap_ns, end: ends.bootstrap });
         phases.push(LoggedPhase { ns: allocation_ns, end: ends.allocation });
     } else if let Some(ns) = bootstrap_ns.or(whole_ns) {
+        // One phase up to the end of the allocation.
         phases.push(LoggedPhase { ns, end: ends.allocation });
     }
     Ok(())

@@ -38,6 +38,7 @@ impl<'a> MessageColumns<'a, '_> {
         if self.columns.rids.is_none() {
             return Err(self.layout_mismatch("no rids"));
         }
+        // A batch whose list of ids is `None` has no requests.
         let Some(rids) = self.field_value(self.columns.rids) else { return Ok(()) };
         let count = self.doc.item_count(rids).ok_or_else(|| self.bad_value("rids", 0, "not a list"))? as usize;
         if count > self.limits.items {
@@ -93,7 +94,7 @@ impl<'a> MessageColumns<'a, '_> {
         })
     }
 
-    /// Reads how many ids each request lists. Returns false when the column is absent.
+    /// Reads how many ids each request lists, and appends the lists themselves to `listed`. Returns false when the column is absent.
     #[inline(never)]
     pub(super) fn read_listed_counts(
         &self,
@@ -109,9 +110,8 @@ impl<'a> MessageColumns<'a, '_> {
         for part in self.doc.column_parts(ids) {
             part.append_lists(listed);
             let nodes = listed.get(part.row_range()).unwrap_or_default();
-            for ((row, node), chunk) in
-                part.row_range().zip(nodes).zip(chunks.get_mut(part.row_range()).unwrap_or_default())
-            {
+            let rows = chunks.get_mut(part.row_range()).unwrap_or_default();
+            for ((row, node), chunk) in part.row_range().zip(nodes).zip(rows) {
                 chunk.listed = match *node {
                     Node::Ints { len, .. } | Node::Words { words: len, .. } => Some(u32::from(len)),
                     node => self.count_listed(row, node)?,
@@ -140,7 +140,7 @@ impl<'a> MessageColumns<'a, '_> {
         })
     }
 
-    /// Number of ids in the list of one request; `None` if there is no list.
+    /// Number of ids in the list of one request; `None` if there is no list. Fails for any other value.
     #[inline(never)]
     fn count_listed(&self, row: usize, ids: Node) -> Result<Option<u32>, Undecoded> {
         let count = tokens::count_ids(self.doc, ids);
@@ -155,6 +155,7 @@ impl<'a> MessageColumns<'a, '_> {
         if self.columns.rid.is_none() {
             return Err(self.layout_mismatch("no rid"));
         }
+        // A message without an id names no request.
         let Some(field) = self.field_value(self.columns.rid) else { return Ok(()) };
         if let Some(rids) = self.doc.list_items(field) {
             for (row, rid) in rids.take(self.limits.items).enumerate() {
@@ -170,7 +171,7 @@ impl<'a> MessageColumns<'a, '_> {
         Ok(())
     }
 
-    /// Reads the counts and the finish reason of a request from its `meta_info`.
+    /// Reads the counts and the finish reason of a request from its `meta_info`, and appends the reason to `finished`.
     fn read_meta_info(
         &self,
         chunk: &mut Chunk<'a>,
@@ -178,7 +179,9 @@ impl<'a> MessageColumns<'a, '_> {
         meta: Node,
         finished: &mut Vec<Node>,
     ) -> Result<(), Undecoded> {
-        self.doc.dict_entries(meta).ok_or_else(|| self.bad_value("meta_info", row, "not a dict"))?;
+        if self.doc.dict_entries(meta).is_none() {
+            return Err(self.bad_value("meta_info", row, "not a dict"));
+        }
         chunk.completion_tokens = self.read_meta_count(row, meta, b"completion_tokens")?;
         chunk.prompt_tokens = self.read_meta_count(row, meta, b"prompt_tokens")?;
         chunk.cached_tokens = self.read_meta_count(row, meta, b"cached_tokens")?;
@@ -251,10 +254,11 @@ impl<'a> MessageColumns<'a, '_> {
         if self.doc.is_nil(reason) {
             return Ok(None);
         }
-        self.doc
-            .dict_entries(reason)
-            .ok_or_else(|| self.bad_value("finished_reasons", row, "neither None nor a dict"))?;
-        Ok(Some(match self.doc.find_entry(reason, b"type").and_then(|kind| self.doc.string_bytes(kind)) {
+        if self.doc.dict_entries(reason).is_none() {
+            return Err(self.bad_value("finished_reasons", row, "neither None nor a dict"));
+        }
+        let finish_type = self.doc.find_entry(reason, b"type").and_then(|kind| self.doc.string_bytes(kind));
+        Ok(Some(match finish_type {
             Some(b"length") => Finish::Length,
             Some(b"stop") => Finish::Stop,
             Some(b"abort") => Finish::Abort,
@@ -322,6 +326,7 @@ impl<'a> MessageColumns<'a, '_> {
     }
 }
 
+/// A chunk that ends its request by an abort.
 fn aborted_chunk(rid: &str) -> Chunk<'_> {
     Chunk { finish: Some(Finish::Abort), ..Chunk::new(rid) }
 }

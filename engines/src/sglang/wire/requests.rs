@@ -50,6 +50,7 @@ pub fn read_requests<'a>(
 ) -> Result<DispatchKind, Undecoded> {
     let known_requests = requests.len();
     let read = match message.head {
+        // A pickle with its protocol, or an array of msgpack.
         [0x80, 2..=5, ..] => read_pickle(message, requests),
         [0x90..=0x9f | 0xdc | 0xdd, ..] => read_msgpack(message, requests),
         head => Err(not_a_codec(head)),
@@ -65,6 +66,7 @@ pub fn read_requests<'a>(
     read
 }
 
+/// Error for a message of which too few bytes were captured.
 fn cut_by_capture() -> Undecoded {
     Undecoded::CutByCapture { what: "all its requests" }
 }
@@ -82,6 +84,7 @@ fn read_rid(rid: Option<&[u8]>) -> Result<&str, Undecoded> {
 fn read_pickle<'a>(message: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a>>) -> Result<DispatchKind, Undecoded> {
     // Of a long message, only the first and the last bytes were captured.
     let end = if message.tail.is_empty() { message.head } else { message.tail };
+    // A pickle ends with the opcode `STOP`.
     if end.last() != Some(&b'.') {
         return Err(Undecoded::Truncated { at: end.len() });
     }
@@ -95,6 +98,7 @@ fn read_pickle<'a>(message: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a
         }
         RequestClass::Batch => {
             let read = read_pickled_batch(message.head, &mut walk, requests);
+            // Further requests may be in the bytes that were not captured.
             if message.is_whole() { read } else { Err(cut_by_capture()) }
         }
         RequestClass::Abort => read_pickled_abort(message.head, &mut walk, requests),
@@ -186,10 +190,12 @@ fn read_pickled_batch<'a>(
             // Ids precede the dicts that a client chooses; the room follows them.
             (RequestField::InputIds, Some(request)) if request.prompt_tokens.is_none() => {
                 // The walk ends at a list whose end was not captured.
-                request.prompt_tokens = count_ids_at(message, value_at, true);
+                let is_whole = true;
+                request.prompt_tokens = count_ids_at(message, value_at, is_whole);
             }
             (RequestField::BootstrapRoom, Some(request)) => {
                 let room = field_int_at(message, value_at).and_then(|room| u64::try_from(room).ok());
+                // A value that is not a room does not replace one.
                 request.room = room.or(request.room);
             }
             _ => {}
@@ -300,7 +306,7 @@ struct PackedObject<'a> {
 }
 
 impl<'a> PackedObject<'a> {
-    /// The object at `at`: an array of the class name and its fields.
+    /// Reads the class name and the number of fields of the object at `at`.
     fn open(message: Excerpt<'a>, at: u64) -> Result<Self, Undecoded> {
         let bytes = message.bytes_from(at).ok_or(Undecoded::Truncated { at: at as usize })?;
         let Some((Head::Array { len: len @ 1.. }, name)) = read_head(bytes, 0) else {
@@ -310,7 +316,7 @@ impl<'a> PackedObject<'a> {
         Ok(Self { message, class, fields: len - 1, first_field: at + end as u64 })
     }
 
-    /// Reads a request.
+    /// Reads the object as a request. Prompt and room are missing if they were not captured.
     fn read_request(&self) -> Result<PackedRequest<'a>, Undecoded> {
         if self.fields < READ_FIELDS {
             return Err(self.unknown_layout());
@@ -348,7 +354,7 @@ impl<'a> PackedObject<'a> {
         self.skip_fields(room_at, self.fields - room_index).ok()
     }
 
-    /// The newest known layout with this number of fields.
+    /// The newest known layout of the class with this number of fields. `None` if there is none.
     fn layout(&self) -> Option<&'static MessageLayout> {
         let mut layouts = layouts_of_class(self.class).iter().rev().filter(|layout| layout.form == MessageForm::Struct);
         layouts.find(|layout| layout.has_fields(self.fields as usize))
@@ -359,16 +365,18 @@ impl<'a> PackedObject<'a> {
         skip_in_excerpt(self.message, at, count).ok_or(self.truncated())
     }
 
-    /// Head of the value at `at`, and its length.
+    /// Head of the value at `at`, and the length of the head. `None` if it was not captured.
     fn head_at(&self, at: u64) -> Option<(Head, u64)> {
         let (head, payload) = read_head(self.message.bytes_from(at)?, 0)?;
         Some((head, payload as u64))
     }
 
+    /// Error for an object whose fields end before they should.
     fn truncated(&self) -> Undecoded {
         Undecoded::Truncated { at: self.first_field as usize }
     }
 
+    /// Error for an object with a number of fields that no known release has.
     fn unknown_layout(&self) -> Undecoded {
         let class = layouts_of_class(self.class).last().map_or("", |layout| layout.class);
         Undecoded::Layout { class, fields: self.fields as usize, what: "another number of fields" }

@@ -183,13 +183,14 @@ pub(super) struct ShortIntList {
     pub(super) next: usize,
 }
 
+/// Byte of the word with this index, counted from the lowest.
 #[inline]
 fn nth_byte(word: u64, index: u32) -> u8 {
     (word >> (8 * index)) as u8
 }
 
-/// Parses a list of only short integers at the beginning of `bytes`. If it holds one number, as for a decoding request, its first eight bytes
-/// are sufficient.
+/// Parses a list of only short integers at the beginning of `bytes`. `None` for any other list. If it holds one number, as for a decoding
+/// request, its first eight bytes are sufficient.
 #[inline]
 pub(super) fn parse_short_int_list(bytes: &[u8]) -> Option<ShortIntList> {
     const LIST: u16 = u16::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE]);
@@ -279,9 +280,13 @@ pub(super) fn scan_single_int(bytes: &[u8], start: usize) -> Option<FlatBatch> {
     if width == 0 {
         return None;
     }
-    let end = start + width;
-    let end = if *bytes.get(end)? == op::FRAME { skip_frame(bytes, end)? } else { end };
-    (*bytes.get(end)? == op::APPEND).then_some(FlatBatch { start, end, len: 1, kinds: kinds::INT })
+    let mut end = start + width;
+    let mut next_opcode = *bytes.get(end)?;
+    if next_opcode == op::FRAME {
+        end = skip_frame(bytes, end)?;
+        next_opcode = *bytes.get(end)?;
+    }
+    (next_opcode == op::APPEND).then_some(FlatBatch { start, end, len: 1, kinds: kinds::INT })
 }
 
 /// A reference to the memo.
@@ -319,7 +324,7 @@ fn memoize_node(bytes: &[u8], node: Node, at: usize, memo: &mut Vec<Node>, memo_
     Some(next)
 }
 
-/// The item at `at` of a batch that [`scan_batch`] measured, and the offset after it.
+/// The item at `at` of a batch that [`scan_batch`] measured, and the offset after it. A reference is replaced by its value in the memo.
 pub(in super::super) fn read_item(bytes: &[u8], at: usize, memo: &[Node]) -> Option<(Node, usize)> {
     // A pickle is cut into frames of any length, so one can begin before any item.
     let at = past_frame(bytes, at);

@@ -60,7 +60,7 @@ impl<'t> Pickler<'t> {
         pickler
     }
 
-    /// Completes the pickle.
+    /// Completes the pickle and returns its bytes.
     pub fn finish(mut self) -> Vec<u8> {
         self.out.push(op::STOP);
         self.end_frame();
@@ -158,7 +158,10 @@ impl<'t> Pickler<'t> {
         // The name identifies the class, because no two classes used here share one.
         match self.memo_of_shared.get(class) {
             Some(&entry) => self.write_reference(entry),
-            None if self.style.protocol < 4 => _ = self.write_global(module, class),
+            // Each instance repeats the name, since only later protocols share it.
+            None if self.style.protocol < 4 => {
+                self.write_global(module, class);
+            }
             None => {
                 self.write_interned(module);
                 self.write_text(class);
@@ -289,6 +292,7 @@ impl<'t> Pickler<'t> {
         } else if let Ok(int) = i32::try_from(value) {
             self.write(&[op::BININT], &int.to_le_bytes());
         } else {
+            // The opcode is followed by the number of bytes.
             self.write(&[op::LONG1, 8], &value.to_le_bytes());
         }
     }
@@ -327,6 +331,7 @@ impl<'t> Pickler<'t> {
         }
     }
 
+    /// Writes an opcode with its argument.
     fn write(&mut self, opcode: &[u8], argument: &[u8]) {
         self.out.extend_from_slice(opcode);
         self.out.extend_from_slice(argument);
