@@ -167,7 +167,7 @@ impl Source for Playback<'_> {
             && let Some(target) = self.player.restart
         {
             let index = shown_at.iter().position(|at| *at == target);
-            self.sought = index.map(|index| shown_findings.swap_remove(index));
+            self.sought = index.map(|index| shown_findings[index].clone());
         }
     }
 }
