@@ -178,6 +178,12 @@ const LENGTH: [u8; 256] = {
     length
 };
 
+/// Length of a value that begins with the byte `first`, including the payload; 0 if this byte does not determine it.
+#[inline]
+fn short_value_len(first: u8) -> usize {
+    usize::from(LENGTH[usize::from(first)])
+}
+
 /// Offset after the `count` values from `at` on in a part of a message. `None` if the head of a value was not captured, or if the values
 /// end beyond the part. The payloads need not have been captured.
 pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64, count: u32) -> Option<u64> {
@@ -185,11 +191,11 @@ pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64, count: u32) -> Opt
     let mut values_left = u64::from(count);
     while values_left > 0 {
         let bytes = part.bytes_from(at)?;
-        // Skip short values whose first byte determines the length, which is then not 0 in the table.
+        // Skip short values, whose first byte determines the length.
         let mut skipped = 0;
         while values_left > 0
             && let Some(first) = bytes.get(skipped)
-            && let length @ 1.. = usize::from(LENGTH[usize::from(*first)])
+            && let length @ 1.. = short_value_len(*first)
             && skipped + length <= bytes.len()
         {
             skipped += length;
@@ -242,7 +248,7 @@ pub(crate) fn skip_validated(bytes: &[u8], at: usize) -> Option<usize> {
     match *bytes.get(at..)? {
         // The head of a short extension has three bytes: type byte, length, and kind.
         [0xc7, len, ..] => Some(at + 3 + usize::from(len)),
-        [first, ..] if LENGTH[usize::from(first)] > 0 => Some(at + usize::from(LENGTH[usize::from(first)])),
+        [first, ..] if short_value_len(first) > 0 => Some(at + short_value_len(first)),
         _ => skip_value(bytes, at).ok(),
     }
 }
@@ -254,14 +260,14 @@ pub(crate) fn skip_value(data: &[u8], mut at: usize) -> Result<usize, InvalidMsg
         values_left -= 1;
         let rest = data.get(at..).unwrap_or_default();
         match *rest {
-            [first, ..] if LENGTH[usize::from(first)] == 1 => {
+            [first, ..] if short_value_len(first) == 1 => {
                 let following = count_one_byte_values(rest, values_left);
                 at += 1 + following;
                 values_left -= following as u64;
                 continue;
             }
-            [first, ..] if LENGTH[usize::from(first)] > 0 => {
-                at += usize::from(LENGTH[usize::from(first)]);
+            [first, ..] if short_value_len(first) > 0 => {
+                at += short_value_len(first);
                 continue;
             }
             // Strings, bytes and extensions with a one-byte length, and following values of the same kind.

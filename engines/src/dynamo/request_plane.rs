@@ -81,8 +81,9 @@ impl ParseRequests for RequestPlaneParser {
 
     /// Notes that `bytes` bytes of the connection were not observed. Unless all were in a body, parsing waits for the start of a read.
     fn missed(&mut self, bytes: u64) {
-        // All missed bytes are of a body, which would not be read anyway.
-        if self.body_bytes_left >= bytes && self.body_bytes_left > 0 {
+        let are_all_in_body = self.body_bytes_left > 0 && bytes <= self.body_bytes_left;
+        if are_all_in_body {
+            // The body would not be read anyway.
             self.body_bytes_left -= bytes;
         } else {
             self.kept_head.clear();

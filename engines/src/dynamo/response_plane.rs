@@ -174,23 +174,25 @@ impl FrameLengths {
 }
 
 impl Output<'_> {
-    /// The output as a completion of the stream `subject`.
+    /// The output as a completion of the stream `subject`. Its number of tokens is `None` if the output does not show it.
     fn to_completion<'a>(&'a self, subject: &'a str) -> Completion<'a> {
         let finished = self.finish_reason.is_some();
+        // The choices of a request share a stream and are counted separately.
+        let rid = match self.index.unwrap_or(0) {
+            0 => Cow::Borrowed(subject),
+            index => Cow::Owned(format!("{subject}#{index}")),
+        };
+        let tokens = if let Some(ids) = &self.token_ids {
+            Some(ids.len() as u32)
+        } else {
+            // The end of a cancelled request has neither ids nor text, so no tokens.
+            let has_text = self.text.as_ref().is_some_and(|text| !text.0.is_empty());
+            (finished && !has_text).then_some(0)
+        };
         Completion {
-            // The choices of a request share a stream and are counted separately.
-            rid: match self.index.unwrap_or(0) {
-                0 => Cow::Borrowed(subject),
-                index => Cow::Owned(format!("{subject}#{index}")),
-            },
+            rid,
             form: ResponseForm::WorkerStream,
-            tokens: if let Some(ids) = &self.token_ids {
-                Some(ids.len() as u32)
-            } else {
-                // The end of a cancelled request has neither ids nor text, so no tokens.
-                let has_text = self.text.as_ref().is_some_and(|text| !text.0.is_empty());
-                (finished && !has_text).then_some(0)
-            },
+            tokens,
             stated_tokens: self.completion_usage.as_ref().and_then(|usage| usage.completion_tokens),
             finished,
             ids: self.token_ids.as_deref().unwrap_or_default(),

@@ -180,22 +180,23 @@ pub(super) struct OtherMessage {
 }
 
 impl OtherMessage {
-    /// A message that names no request.
+    /// A message of the kind `Control`, which any release may send.
     fn control(class: &'static str, codec: &'static str) -> Self {
         Self { kind: Kind::Control, class, codec, releases: TABLE.all }
     }
 }
 
-/// Whether a message is the coordinator's `(counts of requests of each engine or nil, wave, whether engines run)`, or a tuple to it that
-/// begins with an engine's identity or a word.
+/// Whether a message is a tuple from the coordinator or to it, about a wave of data-parallel engines.
 fn is_wave(message: &[u8]) -> bool {
-    matches!(
-        read_tuple_heads(message),
-        Some(
-            (3, [Head::Array { .. } | Head::Nil, Head::Int(_), Head::Bool(_)])
-                | (2, [Head::Bin { .. } | Head::Str { .. }, Head::Int(_), _])
-        )
-    )
+    let Some((len, [first, second, third])) = read_tuple_heads(message) else { return false };
+    let has_wave_number = matches!(second, Head::Int(_));
+    match len {
+        // From the coordinator: counts of requests of each engine or nil, wave, whether engines run.
+        3 => has_wave_number && matches!(first, Head::Array { .. } | Head::Nil) && matches!(third, Head::Bool(_)),
+        // To the coordinator: an engine's identity or a word, and the wave.
+        2 => has_wave_number && matches!(first, Head::Bin { .. } | Head::Str { .. }),
+        _ => false,
+    }
 }
 
 /// Number and heads of the fields, if the whole message is an array of up to three. `None` for any other message.

@@ -53,15 +53,15 @@ pub(super) fn read_time_stats(
     let times = LineFields::parse(tail, b' ');
     emit_half(&request, rid, role, sink);
     let tokens = request.value_of(&["output_len", "output len"]).and_then(|tokens| tokens.parse().ok());
-    let end = match role {
+    let end_name = match role {
         ServerRole::Unified => "completion",
         ServerRole::Prefill => "prefill_completion",
         ServerRole::Decode => "decode_completion",
     };
-    let ended = Stage { tokens, ..Stage::new(rid.text, end, "scheduler") };
+    let end_stage = Stage { tokens, ..Stage::new(rid.text, end_name, "scheduler") };
     // With impossible durations, only the time of the end is used.
     let Ok(phases) = read_phases(&times, role) else {
-        sink(&Statement { wall_ns: line_ns, ..stage_statement(rid, ended) });
+        sink(&Statement { wall_ns: line_ns, ..stage_statement(rid, end_stage) });
         sink(&Statement {
             wall_ns: None,
             is_rid_truncated: rid.is_truncated,
@@ -72,16 +72,16 @@ pub(super) fn read_time_stats(
     let spent_ns = phases.iter().fold(0, |sum: u64, phase| sum.saturating_add(phase.ns));
     // The phases count from the begin that the line states, else they end at its timestamp.
     let Some(begin_ns) = read_begin_ns(&times).or_else(|| line_ns?.checked_sub(spent_ns)) else {
-        sink(&Statement { wall_ns: line_ns, ..stage_statement(rid, ended) });
+        sink(&Statement { wall_ns: line_ns, ..stage_statement(rid, end_stage) });
         return Ok(());
     };
-    let begun = Stage::new(rid.text, first_stage(&times, role), "scheduler");
-    sink(&Statement { wall_ns: Some(begin_ns), ..stage_statement(rid, begun) });
+    let begin_stage = Stage::new(rid.text, first_stage(&times, role), "scheduler");
+    sink(&Statement { wall_ns: Some(begin_ns), ..stage_statement(rid, begin_stage) });
     let mut at_ns = begin_ns;
     for phase in &phases {
         at_ns = at_ns.saturating_add(phase.ns);
         // Only the end of the request has its tokens.
-        let reached = if phase.end == end { ended } else { Stage::new(rid.text, phase.end, "scheduler") };
+        let reached = if phase.end == end_name { end_stage } else { Stage::new(rid.text, phase.end, "scheduler") };
         sink(&Statement { wall_ns: Some(at_ns), ..stage_statement(rid, reached) });
     }
     Ok(())

@@ -51,6 +51,7 @@ impl<'a> MessageColumns<'a, '_> {
                 Ok::<(), Undecoded>(())
             })?;
         }
+        // The column may be absent.
         let Some(workers) = self.column_per_request(self.columns.workers, "http_worker_ipcs", chunks)? else {
             return Ok(());
         };
@@ -69,6 +70,7 @@ impl<'a> MessageColumns<'a, '_> {
     /// finish reason, or leaves it empty when no chunk has one.
     pub(super) fn read_counts(&self, chunks: &mut [Chunk<'a>], finished: &mut Vec<Node>) -> Result<(), Undecoded> {
         if self.columns.meta.is_some() {
+            // The column may be absent.
             let Some(meta) = self.column_per_request(self.columns.meta, "meta_info", chunks)? else {
                 return Ok(());
             };
@@ -82,6 +84,7 @@ impl<'a> MessageColumns<'a, '_> {
         self.read_count_column(chunks, self.columns.prompt, "prompt_tokens", |chunk| &mut chunk.prompt_tokens)?;
         self.read_count_column(chunks, self.columns.cached, "cached_tokens", |chunk| &mut chunk.cached_tokens)?;
         self.read_count_column(chunks, self.columns.retractions, "retraction_counts", |chunk| &mut chunk.retractions)?;
+        // The column may be absent.
         let Some(reasons) = self.column_per_request(self.columns.finish, "finished_reasons", chunks)? else {
             return Ok(());
         };
@@ -129,6 +132,7 @@ impl<'a> MessageColumns<'a, '_> {
     /// Reads the text of each request. Leaves out texts that are not UTF-8.
     #[inline(never)]
     pub(super) fn read_texts(&self, chunks: &mut [Chunk<'a>]) -> Result<(), Undecoded> {
+        // The column may be absent.
         let Some(texts) = self.column_per_request(self.columns.text, "output_strs", chunks)? else {
             return Ok(());
         };
@@ -207,6 +211,7 @@ impl<'a> MessageColumns<'a, '_> {
         field: &'static str,
         count_of: impl for<'c> Fn(&'c mut Chunk<'a>) -> &'c mut Option<u32>,
     ) -> Result<(), Undecoded> {
+        // The column may be absent.
         let Some(column) = self.column_per_request(column, field, chunks)? else { return Ok(()) };
         for part in self.doc.column_parts(column) {
             let rows = chunks.get_mut(part.row_range()).unwrap_or_default();

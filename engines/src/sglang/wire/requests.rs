@@ -83,16 +83,16 @@ fn read_rid(rid: Option<&[u8]>) -> Result<&str, Undecoded> {
 /// Reads the requests of a pickled message; of a batch, those before the end of the captured bytes.
 fn read_pickle<'a>(message: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a>>) -> Result<DispatchKind, Undecoded> {
     // Of a long message, only the first and the last bytes were captured.
-    let end = if message.tail.is_empty() { message.head } else { message.tail };
+    let last_bytes = if message.tail.is_empty() { message.head } else { message.tail };
     // A pickle ends with the opcode `STOP`.
-    if end.last() != Some(&b'.') {
-        return Err(Undecoded::Truncated { at: end.len() });
+    if last_bytes.last() != Some(&b'.') {
+        return Err(Undecoded::Truncated { at: last_bytes.len() });
     }
     let mut walk = PickleWalk::new(message.head);
     match read_pickled_class(&mut walk)? {
         RequestClass::Single => {
             let mut request = read_pickled_request(message, &mut walk)?;
-            request.room = find_room(end);
+            request.room = find_room(last_bytes);
             requests.push(request);
             Ok(DispatchKind::Requests)
         }
@@ -155,11 +155,11 @@ pub(crate) fn read_pickled_request<'a>(
 }
 
 /// The room in the last bytes of a pickled request. `None` if it has none.
-fn find_room(end: &[u8]) -> Option<u64> {
-    let end = end.get(end.len().saturating_sub(ROOM_BYTES)..)?;
+fn find_room(last_bytes: &[u8]) -> Option<u64> {
+    let last_bytes = last_bytes.get(last_bytes.len().saturating_sub(ROOM_BYTES)..)?;
     let name_len = ROOM_NAME.needle().len();
     // An earlier occurrence may be a key that a client chose.
-    let room = ROOM_NAME.find_iter(end).filter_map(|at| field_int_at(end, at + name_len)).last();
+    let room = ROOM_NAME.find_iter(last_bytes).filter_map(|at| field_int_at(last_bytes, at + name_len)).last();
     u64::try_from(room?).ok()
 }
 
@@ -171,18 +171,17 @@ fn read_pickled_batch<'a>(
 ) -> Result<DispatchKind, Undecoded> {
     let first_of_batch = requests.len();
     // Number of marks around the fields of a request. Only dicts inside a request have more. The first request shows the number.
-    let mut request_depth = usize::MAX;
+    let mut request_depth: Option<usize> = None;
     let mut open_depth = 0;
     while let Some(item) = walk.next_item()? {
         let WalkItem::Field { field, value_at, depth, is_first } = item else { continue };
         // A client may also choose the key `rid` in a dict of its own, which is nested deeper.
-        if field == RequestField::Rid && is_first && depth <= request_depth {
+        if field == RequestField::Rid && is_first && request_depth.is_none_or(|known| depth <= known) {
             requests.push(DispatchedRequest::new(read_rid(text_at(message, value_at))?));
-            if request_depth == usize::MAX {
-                request_depth = depth;
-            }
+            request_depth = request_depth.or(Some(depth));
             open_depth = depth;
         }
+        // Not a field of the request itself.
         if depth != open_depth {
             continue;
         }

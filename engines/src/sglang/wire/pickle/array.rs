@@ -22,17 +22,22 @@ impl PickleMachine<'_, '_> {
             return None;
         }
         let args = self.arena.list_runs[args as usize];
-        match (self.name_bytes(callable.name), self.arena.cells.get(args.start as usize..args.end as usize)?) {
-            (b"_array_reconstructor", [_, Node::Str(code), Node::Int(format), Node::Bytes(data)]) => {
-                let format = scalar::read_int(self.message, *format as usize);
-                if self.string_at(*code) != Some(b"q") || format != Some(SIGNED_INT64_LE) {
+        let arguments = self.arena.cells.get(args.start as usize..args.end as usize)?;
+        match self.name_bytes(callable.name) {
+            b"_array_reconstructor" => {
+                let &[_, Node::Str(code), Node::Int(format), Node::Bytes(data)] = arguments else { return None };
+                let format = scalar::read_int(self.message, format as usize);
+                if self.string_at(code) != Some(b"q") || format != Some(SIGNED_INT64_LE) {
                     return None;
                 }
-                let data = *data;
                 self.remember_call_bytes(data as usize);
                 Some(Node::Array(data))
             }
-            (b"array", &[Node::Str(code), list @ Node::List(first_run)]) if self.string_at(code) == Some(b"q") => {
+            b"array" => {
+                let &[Node::Str(code), list @ Node::List(first_run)] = arguments else { return None };
+                if self.string_at(code) != Some(b"q") {
+                    return None;
+                }
                 // The array stands for its list. A list that grows later would no longer be equal to it.
                 self.arena.list_runs[first_run as usize].is_array_source = true;
                 Some(list)
