@@ -273,13 +273,13 @@ pub(crate) fn skip_value(data: &[u8], mut at: usize) -> Result<usize, InvalidMsg
             // Strings, bytes and extensions with a one-byte length, and following values of the same kind.
             [kind @ (0xd9 | 0xc4 | 0xc7), len, ..] => {
                 // An extension also has a byte for its kind.
-                let head = 2 + usize::from(kind == 0xc7);
-                at += head + usize::from(len);
+                let head_len = 2 + usize::from(kind == 0xc7);
+                at += head_len + usize::from(len);
                 while values_left > 0
                     && let Some([next, len]) = data.get(at..at + 2)
                     && *next == kind
                 {
-                    at += head + usize::from(*len);
+                    at += head_len + usize::from(*len);
                     values_left -= 1;
                 }
                 continue;

@@ -74,7 +74,7 @@ struct Usage {
     completion_tokens: Option<u32>,
 }
 
-/// Whether a connection with these first bytes is a response plane.
+/// Whether a connection with these first bytes is a response plane. Every prefix of its beginning is accepted as too short to tell.
 fn begins_stream(bytes: &[u8]) -> Recognition {
     const START: &[u8] = br#"{"subject":"#;
     let (prefix, header) = bytes.split_at(bytes.len().min(PREFIX));
@@ -118,7 +118,8 @@ impl ResponseFrames {
         Self { limits, framed: Framed::default(), subject: String::new(), has_ended: false }
     }
 
-    /// Parses a frame: a header and a chunk of the response. The header of the first frame names the stream.
+    /// Parses a frame, which is a header and a chunk of the response, and passes what it holds to `emit`. The header of the first frame
+    /// names the stream.
     fn parse_frame(&mut self, prefix: &[u8; PREFIX], frame: &[u8], emit: &mut Emit<'_>) {
         let header_bytes = FrameLengths::parse(prefix).header;
         let (header, body) = frame.split_at(header_bytes as usize);

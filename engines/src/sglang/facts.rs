@@ -196,6 +196,7 @@ impl Facts for SgLang {
     fn abandons(&self, version: Option<&str>) -> &'static str {
         let range = version.and_then(|version| version.parse::<VersionRange>().ok());
         let fixed = ABANDONS_FIXED_IN.parse::<Version>().ok();
+        // The release is not known.
         let (Some(range), Some(fixed)) = (range, fixed) else { return MAY_ABANDON };
         if range.last < fixed {
             "fixed in SGLang 0.5.20 (pull request 35255): before it, the abort of a request whose client disconnected may never reach the \

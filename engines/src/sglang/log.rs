@@ -165,8 +165,8 @@ fn is_stage_name(word: &str) -> bool {
         && word.as_bytes()[0].is_ascii_alphabetic()
 }
 
-/// Parses ` type=BatchTokenIDOutput rids=15 states=850 recv_wait_ms=0.2 more=True`, `cpu_high] proc=225.0 sys=7.1 states=1024`.
-/// `sys` is ignored, because its meaning (kernel time of the process or of the machine) is undocumented.
+/// Parses the state of the tokenizer in ` type=BatchTokenIDOutput rids=15 states=850 recv_wait_ms=0.2 more=True`, `cpu_high] proc=225.0
+/// sys=7.1 states=1024`. `sys` is ignored, because its meaning (kernel time of the process or of the machine) is undocumented.
 fn read_tokenizer_state(
     rest: &str,
     _line_ns: Option<u64>,

@@ -216,14 +216,13 @@ fn is_rust_frontend(argv: &[String]) -> bool {
     is_vllm_rs && command == "frontend"
 }
 
-/// Marks the parent of an API server as a launcher, if it was recognised by its command line.
+/// Marks the parent of an API server as a launcher, if the parent was recognised as a server by its command line.
 fn mark_launchers(nodes: &[Node], roles: &mut [Option<RoleWithSource>]) {
     for child in nodes {
-        if let (Some((API_SERVER, RoleSource::Title | RoleSource::CommandLine)), Some(parent)) =
-            (child.stated, child.parent)
-            // A launcher has the command line of a server and serves no clients itself.
-            && let Some((API_SERVER, source @ RoleSource::CommandLine)) = roles[parent]
-        {
+        let Some((API_SERVER, RoleSource::Title | RoleSource::CommandLine)) = child.stated else { continue };
+        let Some(parent) = child.parent else { continue };
+        // A launcher has the command line of a server and serves no clients itself.
+        if let Some((API_SERVER, source @ RoleSource::CommandLine)) = roles[parent] {
             roles[parent] = Some((LAUNCHER, source));
         }
     }

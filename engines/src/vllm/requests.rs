@@ -148,6 +148,7 @@ fn read_aborts<'a>(payload: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a
     }
     let known_requests = requests.len();
     if payload.head.first() == Some(&PICKLE) {
+        // An id that is not UTF-8 is left out.
         read_text_list(payload.head, |id| requests.extend(utf8(id).map(DispatchedRequest::new)))?;
     } else {
         let Some((Head::Array { len }, mut at)) = read_head(payload.head, 0) else {

@@ -151,13 +151,13 @@ fn mark_routers(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
             continue;
         }
         let starts_worker = (0..nodes.len()).any(|other| is_worker(roles, other) && nodes[other].parent == Some(node));
-        let is_linked = edges
+        let is_connected_to_worker = edges
             .iter()
             .any(|&(from, to)| (from == node && is_worker(roles, to)) || (to == node && is_worker(roles, from)));
         // A detokenizer that connects to both a worker and this process serves one engine.
         let shares_detokenizer = edges.iter().any(|&(from, to)| is_worker(roles, to) && edges.contains(&(from, node)));
         let is_set_by_hand = matches!(roles[node], Some((_, RoleSource::Hand)));
-        if (starts_worker || is_linked || shares_detokenizer) && !is_set_by_hand {
+        if (starts_worker || is_connected_to_worker || shares_detokenizer) && !is_set_by_hand {
             roles[node] = roles[node].map(|(_, source)| (ROUTER, source));
         }
     }

@@ -95,6 +95,7 @@ fn setting_by_release<T>(release: Version, value: T) -> Setting<T> {
 /// Whether the engine skips the detokenizer, by its connections. A scheduler connects to the detokenizer or, when told to skip it, a second
 /// time to the tokenizer. `None` if neither is seen.
 fn skips_tokenizer_by_sockets(hops: &[HopSeen]) -> Option<Setting<bool>> {
+    // Sending and receiving end of each output hop of a scheduler.
     let mut from_schedulers: Vec<(End, End)> = Vec::new();
     for hop in hops.iter().filter(|hop| hop.carries == Carries::Output) {
         if let (Some(sender), Some(receiver)) = (hop.from, hop.to)
@@ -110,6 +111,7 @@ fn skips_tokenizer_by_sockets(hops: &[HopSeen]) -> Option<Setting<bool>> {
         }
     }
     for (sender, receiver) in &from_schedulers {
+        // One scheduler that sends to the same process through two sockets.
         let connects_twice = from_schedulers.iter().any(|(other_sender, other_receiver)| {
             let is_other_socket = other_sender.inode != sender.inode;
             is_other_socket && other_sender.pid == sender.pid && other_receiver.pid == receiver.pid
@@ -163,7 +165,7 @@ impl StreamingRules<'_> {
     /// The environment variable that makes the engine's output bypass ZMQ, if it is set (0.5.17 and later).
     fn output_avoids_zmq(&self) -> Option<String> {
         let is_switched_on = self.environment_switch(RUST_SERVER)?.value;
-        // Earlier releases ignore the variable.
+        // Earlier releases ignore the variable. An unknown one may have the server.
         let has_rust_server = self.release.is_none_or(|release| release >= Version::new(0, 5, 17));
         if !is_switched_on || !has_rust_server {
             return None;

@@ -10,8 +10,8 @@ const DAY_S: u64 = 86_400;
 const QUARTER_S: u64 = 900;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Parses `20 seconds. tic start time: 05:49:14. last_heartbeat time: 05:42:53`. Both are local times of day. Without the time of the line,
-/// only the failed check is passed to `sink`, without times.
+/// Parses the times of a failed check in `20 seconds. tic start time: 05:49:14. last_heartbeat time: 05:42:53`. Both are local times of
+/// day. Without the time of the line, only the failed check is passed to `sink`, without times.
 pub(super) fn read_failed_check(
     rest: &str,
     line_ns: Option<u64>,

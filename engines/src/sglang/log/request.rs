@@ -136,8 +136,11 @@ pub(super) fn read_finish(
     let out = fields.after();
     let meta = out.and_then(|out| Some(&out[out.rfind("'meta_info': {")?..]));
     let id = meta.and_then(|meta| LoggedRid::parse(value_of_key(meta, "'id': ")?));
-    let named = named_requests(strings_in(rids.ok_or(MalformedLine)?), id.map(|id| id.text)).ok_or(MalformedLine)?;
+    let output_id = id.map(|id| id.text);
+    let rids = rids.ok_or(MalformedLine)?;
+    let named = named_requests(strings_in(rids), output_id).ok_or(MalformedLine)?;
     emit_stage_of_each(&named, "finish_logged", sink);
+    // The times of several requests cannot be told apart.
     if let ([rid], Some(meta)) = (&*named, meta) {
         emit_times(*rid, is_streamed, |key| number_of_key(meta, &format!("'{key}': ")), sink);
     }
@@ -195,6 +198,7 @@ fn emit_times(
         if matches!(name, "request_finished" | "decode_finished") {
             stage.tokens = tokens;
         }
+        // The time since the end of the prefill ends with the first token, or with the response if the former's time is not known.
         let ends_gap = name == FIRST_TOKEN || (name == RESPONSE_SENT && first_token_ns.is_none());
         if ends_gap {
             stage.gap_ns = gap_begin_ns.map(|begin_ns| wall_ns.saturating_sub(begin_ns));

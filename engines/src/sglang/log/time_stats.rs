@@ -32,8 +32,9 @@ struct Impossible;
 
 /// Parses `4f1c, input_len=12, output_len=30, type=unified): queue_duration=1.00ms, forward_duration=4.50ms, entry_time=1768722900.123`.
 ///
-/// Logged when the scheduler has finished its part of the request. From 0.5.12 on, `entry_time` is the wall time at which the first phase
-/// began. Before, the line has none or another clock's, so the durations count back from the line's own timestamp.
+/// Passes each stage of the request with its time to `sink`. Logged when the scheduler has finished its part of the request. From 0.5.12
+/// on, `entry_time` is the wall time at which the first phase began. Before, the line has none or another clock's, so the durations count
+/// back from the line's own timestamp.
 pub(super) fn read_time_stats(
     rest: &str,
     line_ns: Option<u64>,
@@ -133,7 +134,7 @@ impl<'l> LineFields<'l> {
         }
     }
 
-    /// Value of the first of these keys that the line has.
+    /// Value of the first of these keys that the line has. `None` if it has none of them.
     fn value_of(&self, keys: &[&str]) -> Option<&'l str> {
         let fields = &self.fields[..self.len];
         let field = keys.iter().find_map(|key| fields.iter().find(|field| field.key == *key))?;

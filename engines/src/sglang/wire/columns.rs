@@ -21,7 +21,8 @@ pub(super) struct MessageColumns<'a, 'x> {
 }
 
 impl<'a> MessageColumns<'a, '_> {
-    /// Checks for the fields that every message with generated tokens must have.
+    /// Fails unless the message has the fields that every message with generated tokens must have. Finish reasons may be in `meta_info`
+    /// instead of a column.
     pub(super) fn check_generated_fields(&self, chunks: &[Chunk<'a>]) -> Result<(), Undecoded> {
         if chunks.iter().any(|chunk| chunk.completion_tokens.is_none()) {
             return Err(self.layout_mismatch("no completion_tokens"));

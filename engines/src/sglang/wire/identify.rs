@@ -117,7 +117,8 @@ fn split_state_into(doc: Doc<'_>, state: Node, rows: &mut RowBuffers) -> bool {
     true
 }
 
-/// Finds the layout of `class` with these field names in this order.
+/// Finds the layout of `class` with these field names in this order. If no release has it, uses the newest layout of the class, and finds
+/// the fields that are read by their names.
 fn find_layout(
     doc: Doc<'_>,
     class: &[u8],
@@ -139,7 +140,7 @@ fn find_layout(
             return Ok(FoundLayout::Listed(layout));
         }
     }
-    // An unknown release: the fields are found by their names.
+    // An unknown release.
     let newest = layouts.last().ok_or_else(|| unknown_class(class))?;
     let names = names.iter().map(|name| doc.string_bytes(*name).unwrap_or_default());
     Ok(FoundLayout::Unlisted(newest, ColumnIndices::find(names)))

@@ -106,7 +106,7 @@ fn read_pickle<'a>(message: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a
     }
 }
 
-/// Reads up to the message's class, which may be inside msgspec's `rebuild` or a `MultiTokenizerWrapper`.
+/// Reads up to the message's class, which may be inside msgspec's `rebuild` or a `MultiTokenizerWrapper`, and returns its kind.
 fn read_pickled_class(walk: &mut PickleWalk<'_>) -> Result<RequestClass, Undecoded> {
     let mut is_wrapped = false;
     while let Some(item) = walk.next_item()? {
@@ -245,6 +245,7 @@ fn read_msgpack<'a>(
         }
         RequestClass::Batch => {
             let read = read_packed_batch(&object, requests);
+            // In a message that was cut, any error may come from the cut.
             if message.is_whole() { read } else { read.map_err(|_| cut_by_capture()) }
         }
         RequestClass::Abort => read_packed_abort(&object, requests),
@@ -252,18 +253,18 @@ fn read_msgpack<'a>(
     }
 }
 
-/// Reads the requests of a msgpack batch.
+/// Reads the requests of a msgpack batch and adds them to `requests`.
 fn read_packed_batch<'a>(
     batch: &PackedObject<'a>,
     requests: &mut Vec<DispatchedRequest<'a>>,
 ) -> Result<DispatchKind, Undecoded> {
     // The requests are the last field of a batch.
-    let last = batch.fields.checked_sub(1).ok_or(batch.truncated())?;
-    let list = batch.skip_fields(batch.first_field, last)?;
-    let Some((Head::Array { len }, payload)) = batch.head_at(list) else {
+    let last_index = batch.fields.checked_sub(1).ok_or(batch.truncated())?;
+    let list_at = batch.skip_fields(batch.first_field, last_index)?;
+    let Some((Head::Array { len }, head_len)) = batch.head_at(list_at) else {
         return Err(batch.truncated());
     };
-    let mut at = list + payload;
+    let mut at = list_at + head_len;
     for _ in 0..len {
         let PackedRequest { request, end } = PackedObject::open(batch.message, at)?.read_request()?;
         requests.push(request);
@@ -341,6 +342,7 @@ impl<'a> PackedObject<'a> {
         let ids_at = self.skip_fields(rid_at, INPUT_IDS - RID).ok()?;
         request.prompt_tokens = count_packed_ids(self.message.bytes_from(ids_at)?);
         let room_index = self.layout().and_then(|layout| layout.columns.room).map(u32::from);
+        // A layout may have no room behind the ids.
         let Some(room_index) = room_index.filter(|index| *index > INPUT_IDS) else {
             return self.skip_fields(ids_at, self.fields - INPUT_IDS).ok();
         };
@@ -406,7 +408,10 @@ fn count_packed_ids(data: &[u8]) -> Option<u32> {
         // The pair may be cut, so the type of the first item decides.
         _ => match read_head(data, 0)? {
             (Head::Array { len: 0 }, _) => return Some(0),
-            (Head::Array { len }, item) => return matches!(read_head(data, item)?.0, Head::Int(_)).then_some(len),
+            (Head::Array { len }, item_at) => {
+                let (first_item, _) = read_head(data, item_at)?;
+                return matches!(first_item, Head::Int(_)).then_some(len);
+            }
             _ => return None,
         },
     };

@@ -146,6 +146,7 @@ fn parse_layout(line: &'static str) -> Option<MessageLayout> {
     let form = words.next()?;
     let releases = words.next()?;
     let fields: Vec<&str> = words.collect();
+    // One or more spans, such as `0.5.9` or `0.5.1..0.5.3,0.5.6`.
     let first_release = releases.split(',').next()?.split("..").next()?;
     let last_release = releases.rsplit(',').next()?.rsplit("..").next()?;
     let range = VersionRange { first: first_release.parse().ok()?, last: last_release.parse().ok()? };

@@ -25,6 +25,7 @@ impl MessageColumns<'_, '_> {
         }
         match self.field_value(self.columns.time_stats) {
             None => self.read_time_columns(chunks, times),
+            // A msgpack message has the objects as a pickle.
             Some(Node::Pack(at)) => {
                 let pickled = wrapped_pickle(self.doc.bytes, at as usize);
                 if let Some(pickled) = pickled.filter(|pickled| may_have_times(pickled))
@@ -98,9 +99,9 @@ fn append_time_stats(doc: Doc<'_>, stats: Node, chunks: &[Chunk<'_>], times: &mu
 
 /// The pickle in the `PickleWrapper` at `at`, which msgpack messages have for objects. `None` for another value.
 fn wrapped_pickle(message: &[u8], at: usize) -> Option<&[u8]> {
-    let (Head::Array { len: 2 }, tag) = msgpack::read_head(message, at)? else { return None };
-    let (name, data) = msgpack::read_string(message, tag)?;
-    match msgpack::read_head(message, data)? {
+    let (Head::Array { len: 2 }, name_at) = msgpack::read_head(message, at)? else { return None };
+    let (name, data_at) = msgpack::read_string(message, name_at)?;
+    match msgpack::read_head(message, data_at)? {
         (Head::Bin { end }, start) if name == b"PickleWrapper" => message.get(start..end),
         _ => None,
     }

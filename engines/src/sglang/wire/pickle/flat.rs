@@ -200,9 +200,11 @@ pub(super) fn parse_short_int_list(bytes: &[u8]) -> Option<ShortIntList> {
     let first_three_bytes = head as u32 & 0xff_ffff;
     // The common case of several numbers.
     if first_three_bytes == LIST_WITH_MARK {
-        let (count, end) = scan_short_ints(bytes, 3)?;
-        return Some(ShortIntList { len: u16::try_from(count).ok()?, first: 3, next: end + 1 });
+        let first = 3;
+        let (count, end) = scan_short_ints(bytes, first)?;
+        return Some(ShortIntList { len: u16::try_from(count).ok()?, first, next: end + 1 });
     }
+    // Any other list has its only item behind its first two bytes, or none.
     if head as u16 != LIST {
         return None;
     }
@@ -361,7 +363,7 @@ pub(in super::super) fn read_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     read_other_string(bytes)
 }
 
-/// [`read_string`] for any encoding of the string.
+/// [`read_string`] for any encoding of the string, and with a `FRAME` before it.
 #[cold]
 fn read_other_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let text = scalar::payload_range(bytes, past_frame(bytes, 0))?;

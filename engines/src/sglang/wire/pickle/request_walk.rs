@@ -230,7 +230,8 @@ pub(crate) fn is_true_at(bytes: &[u8], at: usize) -> bool {
     bytes.get(skip_frame_header(bytes, at)) == Some(&op::NEWTRUE)
 }
 
-/// The integer at `at` if it is the value of a field: it is followed by the next field, or by the end of the state.
+/// The integer at `at` if it is the value of a field, and so is followed by the next field or by the end of the state. `None` for anything
+/// else.
 pub(crate) fn field_int_at(bytes: &[u8], at: usize) -> Option<i64> {
     let at = skip_frame_header(bytes, at);
     let next = skip_frame_header(bytes, at + scalar::int_opcode_len(bytes, at)?);
@@ -267,7 +268,7 @@ pub(crate) fn count_ids_at(bytes: &[u8], at: usize, is_whole: bool) -> Option<u3
     if *bytes.get(at)? != op::EMPTY_LIST {
         return count_array_ids(bytes, at);
     }
-    // A long list is not walked if its end was not captured: behind it, in a prefix, is the next field's name.
+    // A list may be long, so it is not walked if its end was not captured. Behind a captured end is the next field's name.
     let is_captured = is_whole || has_list_end(bytes.get(at..)?);
     if is_captured { count_listed_ids(bytes, at + 1) } else { None }
 }
@@ -306,6 +307,7 @@ fn count_listed_ids(bytes: &[u8], mut at: usize) -> Option<u32> {
                 is_in_batch = false;
                 at += 1;
             }
+            // A single item is appended without a mark.
             op::APPEND if !is_in_batch && len > 0 => return Some(len),
             // The next key, or the end of the state.
             op::SHORT_BINUNICODE | op::BINGET | op::LONG_BINGET | op::SETITEMS if !is_in_batch => return Some(len),

@@ -263,6 +263,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                 let are_calls_processed = self.process_repeated_calls(at);
                 if are_calls_processed { Ok(()) } else { self.push_value(node) }
             }
+            // An object without arguments, which `repeat_last_object` may repeat from here on.
             (Node::Global(_), Some(&op::EMPTY_TUPLE)) => {
                 self.array_calls.last_start = at;
                 self.push_value(node)
@@ -281,7 +282,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         Ok(())
     }
 
-    /// Takes the top of the stack. Fails if there is no value above the innermost mark.
+    /// Removes and returns the top of the stack. Fails if there is no value above the innermost mark.
     pub(super) fn pop_value(&mut self) -> Result<Node, Undecoded> {
         let from = self.index_from_top(1)?;
         let node = self.stack[from];
@@ -307,7 +308,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         self.marks.last().map_or(0, |mark| *mark as usize)
     }
 
-    /// Takes the last mark. Returns the height of the stack at it.
+    /// Removes the innermost mark. Returns the height of the stack at it. Fails without an open mark.
     pub(super) fn pop_mark(&mut self) -> Result<usize, Undecoded> {
         match self.marks.pop() {
             Some(mark) => Ok(mark as usize),
@@ -315,7 +316,8 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         }
     }
 
-    /// The container below the values from `mark` on. Fails if there is none above the innermost open mark.
+    /// The value below the stack's index `mark`, which is the container for the values from there on. Fails if there is none above the
+    /// innermost open mark.
     pub(super) fn value_below(&self, mark: usize) -> Result<Node, Undecoded> {
         match mark.checked_sub(1) {
             Some(index) if index >= self.stack_base() => Ok(self.stack[index]),
