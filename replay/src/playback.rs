@@ -95,6 +95,7 @@ impl<'r> Playback<'r> {
 }
 
 impl Source for Playback<'_> {
+    /// Plays the recorded time of one step, if the next record is due.
     fn poll(&mut self, session: &mut Session) -> Flow {
         if let Some(to) = self.player.restart.take() {
             self.restart_before(to);

@@ -129,7 +129,7 @@ impl RemoteRuns {
                 tasks.spawn_on(follow_all_engines(target, sender, add_run.clone()), runtime.handle());
             }
         }
-        // The thread ends once nobody watches any source.
+        // The thread ends with the last task, once nobody watches any source.
         thread::Builder::new()
             .name("watch".into())
             .spawn(move || runtime.block_on(async { while tasks.join_next().await.is_some() {} }))?;
@@ -199,17 +199,17 @@ async fn follow_all_engines(first: RunTarget, events: Sender<RemoteEvent>, add_r
     // Closed once nobody watches the source any more.
     let first_events = events.clone();
     let mut unstarted_events = Some(events);
-    let mut known = BTreeSet::new();
+    let mut known_names = BTreeSet::new();
     let mut tasks = JoinSet::new();
     while !first_events.is_closed() {
         // Empty for a source that lists no engines, which has one run, and for one that does not answer.
         let engines = timeout(PATIENCE, read_engines(&first)).await.ok().and_then(Result::ok).unwrap_or_default();
         for engine in engines {
-            if known.len() == MAX_ENGINES || known.contains(&engine.name) {
+            if known_names.len() == MAX_ENGINES || known_names.contains(&engine.name) {
                 continue;
             }
-            known.insert(engine.name.clone());
-            if known.len() == MAX_ENGINES {
+            known_names.insert(engine.name.clone());
+            if known_names.len() == MAX_ENGINES {
                 tracing::warn!("{} has more than {MAX_ENGINES} engines: the others are not watched", first.address);
             }
             // The first run of the source may be connected already, to its only engine.

@@ -95,6 +95,7 @@ impl ParseRequests for RequestPlaneParser {
     /// Passes the ids of each request whose head ends in `input` to `emit`. `begins`: whether `input` is the start of a read, where a message may
     /// begin.
     fn parse(&mut self, mut input: &[u8], begins: bool, emit: &mut dyn FnMut(RequestIds<'_>)) {
+        // Only at the start of a read may a message begin again.
         if self.is_out_of_sync && !begins {
             self.unread += input.len() as u64;
             return;

@@ -127,7 +127,8 @@ fn check_msgpack_opening(body: &[u8], length: u64) -> Opening {
         _ => return Opening::No,
     };
     let is_usual_length = (MIN_NAME..=MAX_NAME).contains(&name_length);
-    if !is_usual_length || name_length as u64 >= length {
+    let fits_message = (name_length as u64) < length;
+    if !is_usual_length || !fits_message {
         return Opening::No;
     }
     // A Python class name, as far as it has been captured.

@@ -283,7 +283,7 @@ impl OutputReader<'_, '_> {
             }
             None => return Err(Undecoded::Truncated { at }),
         };
-        // Layouts are entries of a static table, so their address identifies them.
+        // The last message's layout is tried first, then the others. They are entries of a static table, so their address identifies them.
         let last_layout = last.filter(|last| std::ptr::eq(last.envelope, envelope)).map(|last| last.output);
         let others =
             envelope.layouts.iter().filter(|layout| !last_layout.is_some_and(|last| std::ptr::eq(last, *layout)));
@@ -341,6 +341,7 @@ impl OutputReader<'_, '_> {
             if listed > MAX_ITEMS {
                 return Err(Undecoded::Limit { limit: "items", value: MAX_ITEMS });
             }
+            // Most outputs have the same values after their ids as the one before.
             if !tail_bytes.is_empty() && message[ids_end..].starts_with(tail_bytes) {
                 at = ids_end + tail_bytes.len();
             } else {
@@ -413,7 +414,7 @@ fn single_id_list_len(bytes: &[u8]) -> Option<usize> {
 /// Index of the first field of an output after the request id and the new ids.
 const FIRST_TAIL_FIELD: u32 = 2;
 
-/// Reads the fields of an output after its ids, of which the first is at `at`. Returns them with their end.
+/// Reads the fields of an output after its ids, of which the first is at `at`. Returns their end and their values.
 fn read_output_tail(
     bytes: &[u8],
     mut at: usize,

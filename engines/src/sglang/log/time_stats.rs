@@ -116,6 +116,7 @@ impl<'l> LineFields<'l> {
                 word_start = position + 1;
                 equals_at = None;
             } else {
+                // A further `=` belongs to the value.
                 equals_at.get_or_insert(position - word_start);
             }
         }
