@@ -204,8 +204,8 @@ struct StepChecker {
 }
 
 impl StepChecker {
-    /// Returns the time of the next earlier step, which becomes the limit for the step before it. `None` if the engine did not set the time,
-    /// or if it cannot be true. Counts the latter.
+    /// Returns the time of the next earlier step, which becomes the limit for the step before it. `None` if the engine did not set the
+    /// time, or if it cannot be true. Counts the latter.
     fn check_step(&mut self, seconds: f64) -> Option<MonoNs> {
         if seconds == 0.0 {
             return None;
