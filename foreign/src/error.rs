@@ -73,7 +73,7 @@ impl From<std::io::Error> for ReadError {
 }
 
 impl From<ReadError> for std::io::Error {
-    /// The error of the same meaning, which callers compare by its kind.
+    /// The error of the same meaning, with the kind that the standard library gives it.
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Os(errno) => errno.into(),

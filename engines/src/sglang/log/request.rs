@@ -74,7 +74,7 @@ pub(super) fn read_record(
     };
     let id = record.text_of("id");
     let mut rids = record.texts_of("rid");
-    // Some records have only the id of the output.
+    // A record without request ids may have the id of the output.
     if rids.is_empty() {
         rids.extend(id.clone());
     }
