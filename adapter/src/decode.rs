@@ -73,11 +73,11 @@ impl<'a> Excerpt<'a> {
         self.head.len() as u64 == self.length
     }
 
-    /// The bytes from the offset `at` on, up to the end of the part or of what was captured. `None` for an offset that was not captured.
+    /// The captured bytes from the offset `at` up to the next gap or the end of the part. `None` for an offset that was not captured.
     pub fn bytes_from(&self, at: u64) -> Option<&'a [u8]> {
         let tail_start = self.length.checked_sub(self.tail.len() as u64)?;
         let in_head = usize::try_from(at).ok().and_then(|offset| self.head.get(offset..));
-        // An offset at the end of the head may be in the tail.
+        // At the end of the head this is empty, but the tail may begin there.
         if let Some(bytes) = in_head
             && !bytes.is_empty()
         {
@@ -182,7 +182,8 @@ pub struct ChunkSeconds {
 }
 
 impl EngineSeconds {
-    /// The engine's times of the request `rid`, without impossible ones. The message was sent at `sent_at` on the same machine.
+    /// The engine's times of the request `rid`, from a message that was sent at `sent_at` on the same machine. Times that cannot be true
+    /// are counted and left out.
     fn check_times(self, rid: &str, sent_at: MonoNs) -> RequestTimes<'_> {
         let mut checker = StepChecker { next_step_at: sent_at, impossible: 0 };
         // From the last step to the first, because each must not be later than the one that followed.
@@ -203,7 +204,8 @@ struct StepChecker {
 }
 
 impl StepChecker {
-    /// Time of the step before; `None` if the engine did not set it, or it cannot be true.
+    /// Returns the time of the next earlier step, which becomes the limit for the step before it. `None` if the engine did not set the
+    /// time, or if it cannot be true. Counts the latter.
     fn check_step(&mut self, seconds: f64) -> Option<MonoNs> {
         if seconds == 0.0 {
             return None;
@@ -236,31 +238,36 @@ impl<'a> Decoded<'a> {
         Self { shape, chunks, made_at: None, engine_seconds: &[], home }
     }
 
-    /// Time that the content waited in the sender, for a message that was sent at `at` on the same machine. `None` without a timestamp, or
-    /// if the timestamp is later than `at`.
-    pub fn send_wait(&self, hop: HopId, at: MonoNs) -> Option<SendWait> {
+    /// Time that the content waited in the sender, for a message that was sent at `sent_at` on the same machine. `None` without a
+    /// timestamp, or if the timestamp is later than `sent_at`.
+    pub fn send_wait(&self, hop: HopId, sent_at: MonoNs) -> Option<SendWait> {
         let made_at = self.made_at?;
-        if made_at > at {
+        if made_at > sent_at {
             return None;
         }
-        Some(SendWait { hop, ns: at.since(made_at) })
+        Some(SendWait { hop, ns: sent_at.since(made_at) })
     }
 
-    /// The engine's times of each request whose first tokens are in the message, which was sent at `sent_at` on the same machine.
+    /// The engine's times of each request whose first tokens are in the message, which was sent at `sent_at` on the same machine. Leaves
+    /// out entries without a request id, and those in which the engine set no time.
     pub fn request_times(&self, sent_at: MonoNs) -> impl Iterator<Item = RequestTimes<'_>> {
-        self.engine_seconds.iter().filter_map(move |engine| {
-            let rid = self.chunks.get(engine.chunk)?.rid;
-            let checked = engine.seconds.check_times(rid, sent_at);
+        self.engine_seconds.iter().filter_map(move |entry| {
+            let rid = self.chunks.get(entry.chunk)?.rid;
+            let checked = entry.seconds.check_times(rid, sent_at);
             let has_times = checked.impossible > 0 || checked.times != EngineTimes::default();
             (has_times && !rid.is_empty()).then_some(checked)
         })
     }
 
-    /// The engine's times in the entry at `chunk`, whenever the message was sent.
+    /// The engine's times in the entry with the index `chunk`; all are `None` if it has none. The time of the send is not needed.
     pub fn engine_times(&self, chunk: usize) -> EngineTimes {
         match self.engine_seconds.binary_search_by_key(&chunk, |entry| entry.chunk) {
-            // Neither the request nor the time of the send matters here.
-            Ok(index) => self.engine_seconds[index].seconds.check_times("", MonoNs(u64::MAX)).times,
+            Ok(index) => {
+                // The request id would only be returned, and no time is later than this send.
+                let no_rid = "";
+                let latest_send = MonoNs(u64::MAX);
+                self.engine_seconds[index].seconds.check_times(no_rid, latest_send).times
+            }
             Err(_) => EngineTimes::default(),
         }
     }
@@ -339,7 +346,8 @@ impl Decoders {
         }
     }
 
-    /// Decodes all parts of one message of a socket. The first format that recognises and decodes a batch is kept as that of the socket.
+    /// Decodes all parts of one message of a socket. The first format that recognises and decodes a batch is kept in `format` and used for
+    /// all later messages of the socket.
     pub fn decode<'a>(&'a mut self, format: &mut SocketFormat, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
         let index = match format.decoder_index {
             Some(known) => known,

@@ -46,11 +46,13 @@ pub(crate) enum Head {
     },
 }
 
-/// Reads the head at `at`. Returns it with the start of its payload (string bytes, first item).
+/// Reads the head at `at`. Returns it with the start of its payload (string bytes, first item). `None` if the value is cut, or if its type
+/// byte has no meaning. A container may be cut after its head.
 pub(crate) fn read_head(data: &[u8], at: usize) -> Option<(Head, usize)> {
     let first = *data.get(at)?;
     let at = at + 1;
     match first {
+        // Small integers, and lengths of short containers and strings, are part of the type byte.
         0x00..=0x7f => Some((Head::Int(i64::from(first)), at)),
         0xe0..=0xff => Some((Head::Int(i64::from(first as i8)), at)),
         0x80..=0x8f => Some((Head::Map { len: u32::from(first & 0x0f) }, at)),
@@ -59,6 +61,7 @@ pub(crate) fn read_head(data: &[u8], at: usize) -> Option<(Head, usize)> {
         0xc0 => Some((Head::Nil, at)),
         0xc2 => Some((Head::Bool(false), at)),
         0xc3 => Some((Head::Bool(true), at)),
+        // Bytes with a length of 1, 2 or 4 bytes, as below for extensions and strings.
         0xc4..=0xc6 => {
             let (len, at) = read_length(data, at, first - 0xc4)?;
             sized_head(data, at, len, |end| Head::Bin { end })
@@ -68,6 +71,7 @@ pub(crate) fn read_head(data: &[u8], at: usize) -> Option<(Head, usize)> {
             let kind = *data.get(at)? as i8;
             sized_head(data, at + 1, len, |end| Head::Ext { kind, end })
         }
+        // Numbers: two floats, unsigned integers of 1 to 8 bytes, and signed ones.
         0xca => Some((Head::Float(f64::from(f32::from_be_bytes(be_bytes(data, at)?))), at + 4)),
         0xcb => Some((Head::Float(f64::from_be_bytes(be_bytes(data, at)?)), at + 8)),
         0xcc => Some((Head::Int(i64::from(*data.get(at)?)), at + 1)),
@@ -81,6 +85,7 @@ pub(crate) fn read_head(data: &[u8], at: usize) -> Option<(Head, usize)> {
         0xd1 => Some((Head::Int(i64::from(i16::from_be_bytes(be_bytes(data, at)?))), at + 2)),
         0xd2 => Some((Head::Int(i64::from(i32::from_be_bytes(be_bytes(data, at)?))), at + 4)),
         0xd3 => Some((Head::Int(i64::from_be_bytes(be_bytes(data, at)?)), at + 8)),
+        // Extensions of 1, 2, 4, 8 and 16 bytes.
         0xd4..=0xd8 => {
             let kind = *data.get(at)? as i8;
             sized_head(data, at + 1, 1 << (first - 0xd4), |end| Head::Ext { kind, end })
@@ -104,7 +109,7 @@ pub(crate) fn read_head(data: &[u8], at: usize) -> Option<(Head, usize)> {
     }
 }
 
-/// The bytes of the string at `at`, and the offset after it.
+/// The bytes of the string at `at`, and the offset after it. `None` if the value is cut or not a string.
 pub(crate) fn read_string(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
     // The usual form of a request id: the type byte 0xd9, a length of one byte, and the text.
     if let [0xd9, len, rest @ ..] = bytes.get(at..)? {
@@ -117,7 +122,7 @@ pub(crate) fn read_string(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
     }
 }
 
-/// The text in `bytes`. A text from an engine is nearly always ASCII, which is much faster to validate.
+/// The text in `bytes`; `None` unless they are UTF-8. A text from an engine is nearly always ASCII, which is much faster to validate.
 #[allow(unsafe_code)]
 pub(crate) fn utf8(bytes: &[u8]) -> Option<&str> {
     let is_ascii = match <&[u8; 32]>::try_from(bytes) {
@@ -142,13 +147,14 @@ fn read_length(bytes: &[u8], at: usize, size_code: u8) -> Option<(usize, usize)>
     })
 }
 
-/// Head of a value whose payload of `len` bytes begins at `at`, and that position. `None` if the payload is cut.
-fn sized_head(bytes: &[u8], at: usize, len: usize, head: impl FnOnce(usize) -> Head) -> Option<(Head, usize)> {
+/// Head of a value whose payload of `len` bytes begins at `at`, and that position. `make_head` makes the head from the end of the payload.
+/// `None` if the payload is cut.
+fn sized_head(bytes: &[u8], at: usize, len: usize, make_head: impl FnOnce(usize) -> Head) -> Option<(Head, usize)> {
     let end = at.checked_add(len)?;
-    (end <= bytes.len()).then(|| (head(end), at))
+    (end <= bytes.len()).then(|| (make_head(end), at))
 }
 
-/// The `N` bytes at `at`, of a big-endian number.
+/// The `N` bytes at `at`, of a big-endian number. `None` if the bytes end before.
 pub(crate) fn be_bytes<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
@@ -172,18 +178,24 @@ const LENGTH: [u8; 256] = {
     length
 };
 
+/// Length of a value that begins with the byte `first`, including the payload; 0 if this byte does not determine it.
+#[inline]
+fn short_value_len(first: u8) -> usize {
+    usize::from(LENGTH[usize::from(first)])
+}
+
 /// Offset after the `count` values from `at` on in a part of a message. `None` if the head of a value was not captured, or if the values
 /// end beyond the part. The payloads need not have been captured.
 pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64, count: u32) -> Option<u64> {
-    // Containers add their items.
+    // A container is one value, and adds its items to the values left.
     let mut values_left = u64::from(count);
     while values_left > 0 {
         let bytes = part.bytes_from(at)?;
-        // Skip short values whose first byte states the length.
+        // Skip short values, whose first byte determines the length.
         let mut skipped = 0;
         while values_left > 0
             && let Some(first) = bytes.get(skipped)
-            && let length @ 1.. = usize::from(LENGTH[usize::from(*first)])
+            && let length @ 1.. = short_value_len(*first)
             && skipped + length <= bytes.len()
         {
             skipped += length;
@@ -214,9 +226,11 @@ pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64, count: u32) -> Opt
 pub(crate) fn payload_range(bytes: &[u8]) -> Option<Range<u64>> {
     let first = *bytes.first()?;
     let (length, start) = match first {
+        // Short strings, bytes, longer strings.
         0xa0..=0xbf => (usize::from(first & 0x1f), 1),
         0xc4..=0xc6 => read_length(bytes, 1, first - 0xc4)?,
         0xd9..=0xdb => read_length(bytes, 1, first - 0xd9)?,
+        // Extensions have a byte for their kind behind the length.
         0xc7..=0xc9 => {
             let (length, kind_at) = read_length(bytes, 1, first - 0xc7)?;
             (length, kind_at + 1)
@@ -228,43 +242,45 @@ pub(crate) fn payload_range(bytes: &[u8]) -> Option<Range<u64>> {
     Some(start as u64..start as u64 + length as u64)
 }
 
-/// End of the value at `at` in a message that has been validated, so that the end is within the message.
+/// End of the value at `at` in a message that has been validated, so that the end is within the message. `None` only if no value starts at
+/// `at`.
 pub(crate) fn skip_validated(bytes: &[u8], at: usize) -> Option<usize> {
     match *bytes.get(at..)? {
         // The head of a short extension has three bytes: type byte, length, and kind.
         [0xc7, len, ..] => Some(at + 3 + usize::from(len)),
-        [first, ..] if LENGTH[usize::from(first)] > 0 => Some(at + usize::from(LENGTH[usize::from(first)])),
+        [first, ..] if short_value_len(first) > 0 => Some(at + short_value_len(first)),
         _ => skip_value(bytes, at).ok(),
     }
 }
 
-/// End of the value at `at`. Works without recursion: a container only adds to the number of values left.
+/// End of the value at `at`, or the error in it. Works without recursion: a container only adds to the number of values left.
 pub(crate) fn skip_value(data: &[u8], mut at: usize) -> Result<usize, InvalidMsgpack> {
-    let mut left = 1u64;
-    while left > 0 {
-        left -= 1;
+    let mut values_left = 1u64;
+    while values_left > 0 {
+        values_left -= 1;
         let rest = data.get(at..).unwrap_or_default();
         match *rest {
-            [first, ..] if LENGTH[usize::from(first)] == 1 => {
-                let following = count_one_byte_values(rest, left);
+            [first, ..] if short_value_len(first) == 1 => {
+                let following = count_one_byte_values(rest, values_left);
                 at += 1 + following;
-                left -= following as u64;
+                values_left -= following as u64;
                 continue;
             }
-            [first, ..] if LENGTH[usize::from(first)] > 0 => {
-                at += usize::from(LENGTH[usize::from(first)]);
+            [first, ..] if short_value_len(first) > 0 => {
+                at += short_value_len(first);
                 continue;
             }
             // Strings, bytes and extensions with a one-byte length, and following values of the same kind.
             [kind @ (0xd9 | 0xc4 | 0xc7), len, ..] => {
-                let head = 2 + usize::from(kind == 0xc7);
-                at += head + usize::from(len);
-                while left > 0
+                // An extension also has a byte for its kind.
+                let head_len = 2 + usize::from(kind == 0xc7);
+                at += head_len + usize::from(len);
+                while values_left > 0
                     && let Some([next, len]) = data.get(at..at + 2)
                     && *next == kind
                 {
-                    at += head + usize::from(*len);
-                    left -= 1;
+                    at += head_len + usize::from(*len);
+                    values_left -= 1;
                 }
                 continue;
             }
@@ -274,11 +290,11 @@ pub(crate) fn skip_value(data: &[u8], mut at: usize) -> Result<usize, InvalidMsg
         at = match head {
             Head::Str { end } | Head::Bin { end } | Head::Ext { end, .. } => end,
             Head::Array { len } => {
-                left += u64::from(len);
+                values_left += u64::from(len);
                 payload
             }
             Head::Map { len } => {
-                left += 2 * u64::from(len);
+                values_left += 2 * u64::from(len);
                 payload
             }
             _ => payload,
@@ -290,6 +306,8 @@ pub(crate) fn skip_value(data: &[u8], mut at: usize) -> Result<usize, InvalidMsg
 /// Number of one-byte values, at most `limit`, that follow the one-byte value at the beginning of `bytes`. After a small integer, any small
 /// integers are counted; after another value, identical ones.
 fn count_one_byte_values(bytes: &[u8], limit: u64) -> usize {
+    /// The upper bit of each byte, which is not set in a small integer.
+    const UPPER_BITS: u64 = 0x8080_8080_8080_8080;
     // With the first value itself.
     let max_bytes = usize::try_from(limit).map_or(bytes.len(), |limit| bytes.len().min(limit + 1));
     let bytes = bytes.get(..max_bytes).unwrap_or_default();
@@ -297,8 +315,8 @@ fn count_one_byte_values(bytes: &[u8], limit: u64) -> usize {
     if !matches!(bytes, [0x00..=0x7f, ..]) {
         return count_repeats::<1>(bytes, 0);
     }
-    // Eight at a time: none has its upper bit set.
-    let in_words = 8 * count_equal_words(bytes, 0, 0x8080_8080_8080_8080, 0);
+    // Eight at a time.
+    let in_words = 8 * count_equal_words(bytes, 0, UPPER_BITS, 0);
     let small_integers = in_words + bytes[in_words..].iter().take_while(|first| **first < 0x80).count();
     // Without the first one, which the caller counts.
     small_integers - 1

@@ -23,7 +23,7 @@ struct DescriptorInfo {
 }
 
 impl DescriptorInfo {
-    /// Parses a file of `/proc/PID/fdinfo`.
+    /// Parses a file of `/proc/PID/fdinfo`. `None` if one of the lines is missing or malformed.
     fn parse(text: &str) -> Option<Self> {
         Some(Self {
             flags: u32::from_str_radix(info_field(text, "flags")?, 8).ok()?,
@@ -36,11 +36,12 @@ impl DescriptorInfo {
     fn read(process: impl AsFd, path: &str) -> Result<Self, ReadError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let text = read_to_limit(&File::from(openat(process, path, flags, Mode::empty())?), MAX_INFO_BYTES)?;
+        // Without these lines, the file cannot be compared with another one.
         Self::parse(&String::from_utf8_lossy(&text)).ok_or(ReadError::Replaced)
     }
 }
 
-/// Value of a line `NAME: VALUE` of `fdinfo`.
+/// Value of a line `NAME: VALUE` of `fdinfo`; `None` if there is no such line.
 fn info_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     Some(value.trim())

@@ -56,6 +56,7 @@ fn deserialize_errno<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Errno
 }
 
 impl From<Errno> for ReadError {
+    /// Names the usual errors, and keeps the number of any other.
     fn from(errno: Errno) -> Self {
         match errno {
             Errno::ACCESS | Errno::PERM => Self::Denied,
@@ -72,6 +73,7 @@ impl From<std::io::Error> for ReadError {
 }
 
 impl From<ReadError> for std::io::Error {
+    /// The error of the same meaning, with the kind that the standard library gives it.
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Os(errno) => errno.into(),

@@ -55,7 +55,7 @@ impl ForeignRoot {
         RegularFile::open_located_on(&located, ExpectedFile::ANY, |file_system| file_system == SYSFS)?.read(limit)
     }
 
-    /// Names in a directory, at most `limit`.
+    /// Names in a directory, of which at most `limit` are read.
     pub fn list_names(&self, path: &Path, limit: usize) -> Result<Vec<OsString>, ReadError> {
         let dir = Dir::new(self.open_path(path, OFlags::RDONLY | OFlags::DIRECTORY)?)?;
         let mut names = Vec::new();
@@ -65,7 +65,7 @@ impl ForeignRoot {
         Ok(names)
     }
 
-    /// Opens the file or folder at a path in this root, with these flags.
+    /// Opens the file or folder at a path in this root, with these flags. Tries again while the kernel reports that the path was changing.
     fn open_path(&self, path: impl Arg, flags: OFlags) -> Result<OwnedFd, ReadError> {
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         path.into_with_c_str(|path| {

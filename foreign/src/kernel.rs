@@ -44,13 +44,13 @@ pub fn read_text(path: impl AsRef<Path>) -> Result<String, ReadError> {
     Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
-/// Value of a line of `/proc/PID/status`. `key` ends with its colon.
+/// Value of a line of `/proc/PID/status`; `None` if there is no such line. `key` ends with its colon.
 pub fn status_field<'a>(status: &'a [u8], key: &str) -> Option<&'a str> {
     let value = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(key.as_bytes()))?;
     Some(std::str::from_utf8(value).ok()?.trim())
 }
 
-/// The user (`Uid:`) or group (`Gid:`) of a process. `None` if its real, effective, saved and file system ids differ.
+/// The user (`key` is `Uid:`) or group (`Gid:`) in a process's `status`. `None` if its real, effective, saved and file system ids differ.
 pub fn only_id(status: &[u8], key: &str) -> Option<u32> {
     let mut ids = status_field(status, key)?.split_ascii_whitespace();
     let first = ids.next()?;

@@ -55,7 +55,7 @@ impl ExpectedFile {
     /// Any regular file.
     pub const ANY: Self = Self { device: None, inode: None, owner_uid: None };
 
-    /// Returns whether the file that was opened is the expected one.
+    /// Whether a file with this status has all properties that are expected.
     fn accepts(&self, found: &Stat) -> bool {
         self.device.is_none_or(|device| device == found.st_dev)
             && self.inode.is_none_or(|inode| inode == found.st_ino)
@@ -114,6 +114,7 @@ impl RegularFile {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = File::from(openat(CWD, descriptor_path(located.as_fd()), flags, Mode::empty())?);
         let opened = fstat(&file)?;
+        // The checks were made of the file that was located.
         let is_same_file = opened.st_dev == found.st_dev && opened.st_ino == found.st_ino;
         if !is_same_file {
             return Err(ReadError::Replaced);
@@ -121,7 +122,7 @@ impl RegularFile {
         Ok(Self::from_status(file, &opened))
     }
 
-    /// Checks a file that another process has opened for this one.
+    /// Accepts a file that another process has opened for this one. Fails if it is not regular or not the expected one.
     pub fn check_received(file: OwnedFd, expected: ExpectedFile) -> Result<Self, ReadError> {
         let found = fstat(&file)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
@@ -186,6 +187,7 @@ pub fn read_to_limit(file: &File, limit: usize) -> Result<Vec<u8>, ReadError> {
     // Use the largest size of one read from /proc. With every further read the kernel searches for its position again, in socket tables
     // from the start.
     let mut bytes = Vec::with_capacity(FIRST_READ_BYTES.min(limit));
+    // One byte more shows that the file is longer.
     file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > limit { Err(ReadError::TooLong(limit)) } else { Ok(bytes) }
 }

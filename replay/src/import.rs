@@ -38,7 +38,8 @@ pub struct RecordingTarget {
 }
 
 impl ImportedRun {
-    /// Analyses an event and writes it to the recording, if there is one.
+    /// Analyses an event and writes it to the recording, if there is one. Before it comes a tick if one is due. Fails if the recording
+    /// cannot be created.
     fn apply_event(&mut self, event: &Event<'_>) -> Result<(), RecordError> {
         // The file is created at the first event, so that an empty import does not overwrite an older recording.
         if let Some(RecordingTarget { path, force, config }) = self.target.take() {
@@ -49,7 +50,8 @@ impl ImportedRun {
         }
         // The first event causes no tick. It only sets the time of the first tick.
         let following_tick = MonoNs(event.at.0.saturating_add(TICK_NS));
-        if event.at >= *self.next_tick.get_or_insert(following_tick) {
+        let next_tick = *self.next_tick.get_or_insert(following_tick);
+        if event.at >= next_tick {
             // The tick comes before the event, as in a live run.
             self.tick(event.at);
             self.next_tick = Some(following_tick);

@@ -95,6 +95,7 @@ impl<'r> Playback<'r> {
 }
 
 impl Source for Playback<'_> {
+    /// Plays the recorded time of one step, if the next record is due.
     fn poll(&mut self, session: &mut Session) -> Flow {
         if let Some(to) = self.player.restart.take() {
             self.restart_before(to);
@@ -167,7 +168,7 @@ impl Source for Playback<'_> {
             && let Some(target) = self.player.restart
         {
             let index = shown_at.iter().position(|at| *at == target);
-            self.sought = index.map(|index| shown_findings.swap_remove(index));
+            self.sought = index.map(|index| shown_findings[index].clone());
         }
     }
 }

@@ -7,11 +7,14 @@ use trace::MonoNs;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
+/// Where a seek ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SeekTarget {
+    /// This recorded time.
     Time(MonoNs),
     /// Start of a finding that had not started when the seek began.
     Finding,
+    /// End of the recording.
     End,
 }
 
@@ -81,7 +84,7 @@ impl Player {
         self.at = self.last;
     }
 
-    /// Starts playing from the beginning, or from `since`.
+    /// Starts playing from the time `since`, or from the beginning if it is `None`. Whether it plays or is paused does not change.
     pub(super) fn start_from(&mut self, since: Option<MonoNs>) {
         self.at = since.unwrap_or(self.first);
         self.since = since;
@@ -89,7 +92,7 @@ impl Player {
         self.clock_base = ClockBase::now(self.at);
     }
 
-    /// Returns whether the next record is due at `now`.
+    /// Whether the next record is due at `now`, according to the speed.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         let played_ns = self.at.since(self.clock_base.recorded) as f64 / self.speed.factor();
         let due = self.clock_base.real + Duration::from_nanos(played_ns as u64);
@@ -97,7 +100,7 @@ impl Player {
         self.target.is_some() || (self.is_playing && due <= now)
     }
 
-    /// Returns whether the next finding is sought.
+    /// Whether playback seeks the next finding.
     pub(super) fn seeks_finding(&self) -> bool {
         self.target == Some(SeekTarget::Finding)
     }
@@ -115,7 +118,9 @@ impl Player {
             }
             Play::To(ns) => {
                 // After the end nothing plays, so the time sought stays on the screen.
-                self.is_playing &= !self.has_ended;
+                if self.has_ended {
+                    self.is_playing = false;
+                }
                 self.seek_to(MonoNs(self.first.0.saturating_add(ns)));
             }
             Play::End => self.target = (!self.has_ended).then_some(SeekTarget::End),
@@ -142,7 +147,7 @@ impl Player {
         }
     }
 
-    /// Playback position, for the screen.
+    /// Playback position, for the screen. The caller adds the finding that was sought.
     pub(super) fn position(&self, wall_ns: Option<u64>) -> Position {
         Position {
             at_ns: self.at.since(self.first),

@@ -129,7 +129,7 @@ impl RemoteRuns {
                 tasks.spawn_on(follow_all_engines(target, sender, add_run.clone()), runtime.handle());
             }
         }
-        // The thread ends once nobody watches any source.
+        // The thread ends with the last task, once nobody watches any source.
         thread::Builder::new()
             .name("watch".into())
             .spawn(move || runtime.block_on(async { while tasks.join_next().await.is_some() {} }))?;
@@ -193,32 +193,34 @@ impl RunTarget {
     }
 }
 
-/// Follows the first engine of a source, and each further one once the source lists it.
+/// Follows the first engine of a source, and each further one once the source lists it. Sends the first one's events to `events`, and a run
+/// for each further one to `add_run`.
 async fn follow_all_engines(first: RunTarget, events: Sender<RemoteEvent>, add_run: UnboundedSender<RemoteRun>) {
     // Closed once nobody watches the source any more.
     let first_events = events.clone();
     let mut unstarted_events = Some(events);
-    let mut known = BTreeSet::new();
+    let mut known_names = BTreeSet::new();
     let mut tasks = JoinSet::new();
     while !first_events.is_closed() {
-        // A source that lists no engines has one run.
+        // Empty for a source that lists no engines, which has one run, and for one that does not answer.
         let engines = timeout(PATIENCE, read_engines(&first)).await.ok().and_then(Result::ok).unwrap_or_default();
         for engine in engines {
-            if known.len() == MAX_ENGINES || known.contains(&engine.name) {
+            if known_names.len() == MAX_ENGINES || known_names.contains(&engine.name) {
                 continue;
             }
-            known.insert(engine.name.clone());
-            if known.len() == MAX_ENGINES {
+            known_names.insert(engine.name.clone());
+            if known_names.len() == MAX_ENGINES {
                 tracing::warn!("{} has more than {MAX_ENGINES} engines: the others are not watched", first.address);
             }
             // The first run of the source may be connected already, to its only engine.
-            if first.engine.set(engine.clone()).is_ok() {
+            let is_first_engine = first.engine.set(engine.clone()).is_ok();
+            if is_first_engine {
                 continue;
             }
             first.is_one_of_several.store(true, Ordering::Relaxed);
             let (sender, events) = channel(WAITING_SECTIONS);
             let target = first.of_engine(engine);
-            // Fails once nobody asks for further runs any more.
+            // The send fails once nobody asks for further runs any more.
             if add_run.send(RemoteRun { target: target.clone(), events }).is_err() {
                 return;
             }
@@ -232,7 +234,7 @@ async fn follow_all_engines(first: RunTarget, events: Sender<RemoteEvent>, add_r
     }
 }
 
-/// Reads the source's engines from its health. Of a list that is too long, only the beginning is read, which is then no valid JSON.
+/// Reads the source's engines from its health. Fails for a list that is too long, because the part of it that is read is no valid JSON.
 async fn read_engines(target: &RunTarget) -> anyhow::Result<Vec<RemoteEngine>> {
     // Kept until the body is read: dropping it closes the connection.
     let mut connection = JoinSet::new();
@@ -321,7 +323,7 @@ async fn send_request(
     response.map_err(|error| describe_http_error(&error))
 }
 
-/// Returns an error with the reason and the remedy if the response is not the recording.
+/// Fails if the response is not the recording. The error has the reason and the remedy.
 fn check_status(response: &Response<Incoming>, target: &RunTarget) -> anyhow::Result<()> {
     match response.status() {
         StatusCode::OK => Ok(()),

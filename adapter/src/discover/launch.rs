@@ -20,8 +20,8 @@ impl FlagName {
         Self { name, shortest, has_value: true }
     }
 
-    /// Value of the flag, which comes after `=` or is the next argument. For a switch, the argument as written, unless its value is such as
-    /// `false`. `None` if the flag is absent.
+    /// Value of the flag, which comes after `=` or is the next argument. For a switch, the argument as written; a switch with the value
+    /// `false` or `0` counts as absent. `None` if the flag is absent.
     fn find_in_command(&self, argv: &[String]) -> Option<String> {
         for (index, argument) in argv.iter().enumerate() {
             let (flag, value) = match argument.split_once('=') {
@@ -60,6 +60,9 @@ pub enum Program<'a> {
     Script(&'a str),
 }
 
+/// Single-letter options of Python that take no value.
+const OPTIONS_WITHOUT_VALUE: &str = "bBdEiIOPqsSuvVx";
+
 /// Program in a Python command line; `None` for other commands, for `-c`, and for an interactive interpreter.
 pub fn program(argv: &[String]) -> Option<Program<'_>> {
     let (python, rest) = argv.split_first()?;
@@ -72,7 +75,7 @@ pub fn program(argv: &[String]) -> Option<Program<'_>> {
             return Some(Program::Script(argument));
         };
         // Single-letter options may be combined, up to one that takes the rest or the next argument: `-um race`.
-        let last_option = letters.trim_start_matches(|letter| "bBdEiIOPqsSuvVx".contains(letter));
+        let last_option = letters.trim_start_matches(|letter| OPTIONS_WITHOUT_VALUE.contains(letter));
         // `-` reads the program from standard input, and `-c` has it in an argument.
         let is_program_elsewhere = letters.is_empty() || last_option.starts_with('c');
         if is_program_elsewhere {
@@ -84,6 +87,7 @@ pub fn program(argv: &[String]) -> Option<Program<'_>> {
         if let Some(module) = last_option.strip_prefix('m') {
             return Some(Program::Module(module));
         }
+        // The last one is `--check-hash-based-pycs` without its first dash.
         let takes_next_argument = matches!(last_option, "X" | "W" | "-check-hash-based-pycs");
         if takes_next_argument {
             arguments.next();

@@ -21,7 +21,7 @@ impl PythonVersion {
         path.match_indices("python").find_map(|(start, word)| Self::parse(&path[start + word.len()..]))
     }
 
-    /// Parses a version such as `3.11` at the beginning of `text`.
+    /// Parses a version such as `3.11` at the beginning of `text`. `None` if there is none, or if it is not a version of Python 3.
     fn parse(text: &str) -> Option<Self> {
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (major, rest) = text[..end].split_once('.')?;

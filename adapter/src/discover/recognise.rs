@@ -105,7 +105,7 @@ pub trait Recognise: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Infers missing roles from parents and connections.
+    /// Infers missing roles from parents and connections, and enters them in `_roles`. By default infers none.
     fn infer_roles(&self, _nodes: &[Node], _edges: &[Edge], _roles: &mut [Option<RoleWithSource>]) {}
 
     /// Content and direction of each wire; `None` for one that is no hop of the output or request path. Unless the engine says otherwise,
@@ -230,7 +230,7 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// Recognises a command line.
+    /// The launcher of the first engine that recognises the command line as that of its main process. `None` if none does.
     pub fn of_command(argv: &[String], engines: &[EngineKind]) -> Option<Self> {
         engines.iter().find_map(|&engine| {
             let (role, command) = engine.recognise_command_line(argv)?;

@@ -75,7 +75,7 @@ impl Recognise for Dynamo {
         FLAGS
     }
 
-    /// Its native module is `dynamo/_core.abi3.so` of `ai-dynamo-runtime`.
+    /// Whether the mapped file is Dynamo's native module, `dynamo/_core.abi3.so` of `ai-dynamo-runtime`.
     fn connects_to_clients(&self, mapped: &Path) -> bool {
         let name = mapped.file_name().and_then(|name| name.to_str());
         let is_native_module = name.is_some_and(|name| name.starts_with("_core."))
@@ -110,17 +110,18 @@ fn is_worker(argv: &[String]) -> bool {
     is_module(argv, "dynamo.sglang", "dynamo/sglang")
 }
 
-/// Whether the command runs this Python package, which is in `folder`.
+/// Whether the command runs a Python package, by its name (`-m`) or by the path of its main script in `folder`.
 fn is_module(argv: &[String], package: &str, folder: &str) -> bool {
     match program(argv) {
         Some(Program::Module(module)) => {
-            let inner = module.strip_prefix(package);
-            inner.is_some_and(|inner| inner.is_empty() || inner.starts_with('.'))
+            // The package itself, or a module inside it.
+            let suffix = module.strip_prefix(package);
+            suffix.is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('.'))
         }
         Some(Program::Script(script)) => {
             let path = Path::new(script);
-            let names = ["main.py", "__main__.py"];
-            names.iter().any(|name| path.ends_with(Path::new(folder).join(name)))
+            let main_scripts = ["main.py", "__main__.py"];
+            main_scripts.iter().any(|name| path.ends_with(Path::new(folder).join(name)))
         }
         None => false,
     }
@@ -130,16 +131,19 @@ fn is_module(argv: &[String], package: &str, folder: &str) -> bool {
 fn defaults_of_worker(evidence: &Evidence<'_>) -> LauncherDefaults {
     let Some(release) = evidence.release(&Dynamo) else { return LauncherDefaults::default() };
     let by_release = Origin::Release(format!("Dynamo {release}"));
-    // The detokenizer is skipped before 1.1.0; later releases leave the choice to the user.
-    let skips_tokenizer_init = if release >= Version::new(1, 1, 0).rc(0) {
-        setting_without_argument(evidence, SKIP_TOKENIZER_INIT, false)
+    // Releases before 1.1.0 skip the detokenizer unless a flag of their own says otherwise.
+    let is_users_choice = release >= Version::new(1, 1, 0).rc(0);
+    let skips_tokenizer_init = if is_users_choice {
+        let skips_by_default = false;
+        setting_without_argument(evidence, SKIP_TOKENIZER_INIT, skips_by_default)
     } else if let Some(argument) = evidence.flags.get(USE_TOKENIZER) {
         Some(Setting::new(false, evidence.argument(argument)))
     } else {
         Some(Setting::new(true, by_release.clone()))
     };
     // Output is incremental from 0.9.0 on. In earlier releases it is cumulative, and their handler slices the list.
-    let mode = if release >= Version::new(0, 9, 0).rc(0) { Mode::Incremental } else { Mode::Cumulative };
+    let is_incremental = release >= Version::new(0, 9, 0).rc(0);
+    let mode = if is_incremental { Mode::Incremental } else { Mode::Cumulative };
     LauncherDefaults { skips_tokenizer_init, mode: Some(Setting::new(mode, by_release)) }
 }
 

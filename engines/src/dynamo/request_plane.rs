@@ -12,6 +12,8 @@ use super::response_plane::{FrameLengths, PREFIX};
 const MAX_HEADER_BYTES: u64 = 64 << 10;
 /// Transport of responses that can be read, if the request names one.
 const TCP: &str = "tcp_server";
+/// Name in a request that names no transport.
+const UNNAMED_TRANSPORT: &str = "";
 
 /// Parser of one connection from a frontend.
 #[derive(Clone, Debug, Default)]
@@ -79,8 +81,9 @@ impl ParseRequests for RequestPlaneParser {
 
     /// Notes that `bytes` bytes of the connection were not observed. Unless all were in a body, parsing waits for the start of a read.
     fn missed(&mut self, bytes: u64) {
-        // All missed bytes are of a body, which would not be read anyway.
-        if self.body_bytes_left >= bytes && self.body_bytes_left > 0 {
+        let are_all_in_body = self.body_bytes_left > 0 && bytes <= self.body_bytes_left;
+        if are_all_in_body {
+            // The body would not be read anyway.
             self.body_bytes_left -= bytes;
         } else {
             self.kept_head.clear();
@@ -92,6 +95,7 @@ impl ParseRequests for RequestPlaneParser {
     /// Passes the ids of each request whose head ends in `input` to `emit`. `begins`: whether `input` is the start of a read, where a message may
     /// begin.
     fn parse(&mut self, mut input: &[u8], begins: bool, emit: &mut dyn FnMut(RequestIds<'_>)) {
+        // Only at the start of a read may a message begin again.
         if self.is_out_of_sync && !begins {
             self.unread += input.len() as u64;
             return;
@@ -134,8 +138,8 @@ impl ParseRequests for RequestPlaneParser {
     }
 }
 
-/// Parses the message at the start of `bytes`: path, headers and control header, each with a big-endian length. `None` if more bytes are
-/// needed.
+/// Parses the message at the start of `bytes` and passes its ids to `emit`. Before the body come path, headers and control header, each
+/// with its big-endian length. `None` if more bytes are needed.
 fn parse_message(bytes: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Result<Option<ReadMessage>, Invalid> {
     let Some(path) = split_part(bytes, |path| path.iter().all(u8::is_ascii_graphic))? else { return Ok(None) };
     let Some(headers) = split_part(path.rest, |headers| headers.starts_with(b"{"))? else { return Ok(None) };
@@ -152,11 +156,13 @@ fn parse_message(bytes: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Result<O
     }
     let Some(control) = rest.get(..lengths.header as usize) else { return Ok(None) };
     emit_ids(path.bytes, &headers, control, emit);
-    Ok(Some(ReadMessage { head_bytes: bytes.len() - rest.len() + control.len(), body_bytes: lengths.body }))
+    // The head ends with the control header.
+    let head_bytes = bytes.len() - rest.len() + control.len();
+    Ok(Some(ReadMessage { head_bytes, body_bytes: lengths.body }))
 }
 
-/// Splits off a part that is preceded by its length. `may_begin` checks as many bytes of the part as are present. `None` if more bytes are
-/// needed.
+/// Splits off a part that is preceded by its length. `None` if more bytes are needed. Fails if the part is empty, or if `may_begin` rejects
+/// the bytes of it that are present.
 fn split_part(bytes: &[u8], may_begin: impl Fn(&[u8]) -> bool) -> Result<Option<MessagePart<'_>>, Invalid> {
     let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(None) };
     let length = usize::from(u16::from_be_bytes(*length));
@@ -169,8 +175,9 @@ fn split_part(bytes: &[u8], may_begin: impl Fn(&[u8]) -> bool) -> Result<Option<
     Ok(rest.split_at_checked(length).map(|(bytes, rest)| MessagePart { bytes, rest }))
 }
 
-/// Passes the ids in the headers of a request to `emit`. Does nothing for a control message of another kind, which has no ids.
+/// Passes the ids in the path, headers and control header of a request to `emit`.
 fn emit_ids(path: &[u8], headers: &Headers<'_>, control: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) {
+    // A control message of another kind has no ids.
     let Ok(Control { id, connection_info }) = serde_json::from_slice(control) else { return };
     // JSON within a JSON string.
     let info: Option<Info<'_>> = serde_json::from_str(&connection_info.info.0).ok();
@@ -185,7 +192,7 @@ fn emit_ids(path: &[u8], headers: &Headers<'_>, control: &[u8], emit: &mut dyn F
         subject: subject.as_ref().map(|subject| &*subject.0),
         context: &id.0,
         rid,
-        has_readable_response: matches!(&*connection_info.transport.0, TCP | ""),
+        has_readable_response: matches!(&*connection_info.transport.0, TCP | UNNAMED_TRANSPORT),
     });
 }
 

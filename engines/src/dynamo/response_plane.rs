@@ -74,7 +74,7 @@ struct Usage {
     completion_tokens: Option<u32>,
 }
 
-/// Whether a connection with these first bytes is a response plane.
+/// Whether a connection with these first bytes is a response plane. Every prefix of its beginning is accepted as too short to tell.
 fn begins_stream(bytes: &[u8]) -> Recognition {
     const START: &[u8] = br#"{"subject":"#;
     let (prefix, header) = bytes.split_at(bytes.len().min(PREFIX));
@@ -96,11 +96,12 @@ fn frame_length(prefix: &[u8; PREFIX]) -> Result<u64, Unreadable> {
 }
 
 impl ParseStream for ResponseFrames {
-    /// Passes the elements of all frames that end in `input` to `emit`.
+    /// Passes the elements of all frames that end in `input` to `emit`. Ignores everything after the worker's final marker.
     fn parse(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
         // Taken out of `self`, which `parse_frame` needs while a frame borrows from `framed`.
         let mut framed = std::mem::take(&mut self.framed);
         while !self.has_ended {
+            // After an error nothing more is parsed, so `framed` is not put back.
             match framed.next_message(&mut input, self.limits.event_bytes, frame_length)? {
                 NextMessage::Incomplete => break,
                 NextMessage::Complete { prefix, message } => self.parse_frame(prefix, message, emit),
@@ -117,7 +118,8 @@ impl ResponseFrames {
         Self { limits, framed: Framed::default(), subject: String::new(), has_ended: false }
     }
 
-    /// Parses a frame: a header and a chunk of the response. The header of the first frame names the stream.
+    /// Parses a frame, which is a header and a chunk of the response, and passes what it holds to `emit`. The header of the first frame
+    /// names the stream.
     fn parse_frame(&mut self, prefix: &[u8; PREFIX], frame: &[u8], emit: &mut Emit<'_>) {
         let header_bytes = FrameLengths::parse(prefix).header;
         let (header, body) = frame.split_at(header_bytes as usize);
@@ -130,7 +132,7 @@ impl ResponseFrames {
         }
     }
 
-    /// Parses a chunk of a response: output, an error, a comment, or the end.
+    /// Parses a chunk of a response, and passes it to `emit`: output, an error, or the end. A comment is ignored.
     fn parse_chunk(&mut self, body: &[u8], emit: &mut Emit<'_>) {
         let outer: Option<Outer<'_>> = match body.first() {
             // The release decides the codec: JSON up to 1.3, msgpack from 1.4 on.
@@ -166,30 +168,32 @@ pub(super) struct FrameLengths {
 impl FrameLengths {
     /// Lengths of header and body, in the big-endian prefix of a frame.
     pub(super) fn parse(prefix: &[u8; PREFIX]) -> Self {
-        // The third number is a checksum.
+        // A prefix is always three numbers, of which the last is a checksum, so this never returns early.
         let [header, body, _checksum] = *prefix.as_chunks::<8>().0 else { return Self { header: 0, body: 0 } };
         Self { header: u64::from_be_bytes(header), body: u64::from_be_bytes(body) }
     }
 }
 
 impl Output<'_> {
-    /// The output as a completion of the stream `subject`.
+    /// The output as a completion of the stream `subject`. Its number of tokens is `None` if the output does not show it.
     fn to_completion<'a>(&'a self, subject: &'a str) -> Completion<'a> {
         let finished = self.finish_reason.is_some();
+        // The choices of a request share a stream and are counted separately.
+        let rid = match self.index.unwrap_or(0) {
+            0 => Cow::Borrowed(subject),
+            index => Cow::Owned(format!("{subject}#{index}")),
+        };
+        let tokens = if let Some(ids) = &self.token_ids {
+            Some(ids.len() as u32)
+        } else {
+            // The end of a cancelled request has neither ids nor text, so no tokens.
+            let has_text = self.text.as_ref().is_some_and(|text| !text.0.is_empty());
+            (finished && !has_text).then_some(0)
+        };
         Completion {
-            // The choices of a request share a stream and are counted separately.
-            rid: match self.index.unwrap_or(0) {
-                0 => Cow::Borrowed(subject),
-                index => Cow::Owned(format!("{subject}#{index}")),
-            },
+            rid,
             form: ResponseForm::WorkerStream,
-            tokens: if let Some(ids) = &self.token_ids {
-                Some(ids.len() as u32)
-            } else {
-                // The end of a cancelled request has neither ids nor text, so no tokens.
-                let has_text = self.text.as_ref().is_some_and(|text| !text.0.is_empty());
-                (finished && !has_text).then_some(0)
-            },
+            tokens,
             stated_tokens: self.completion_usage.as_ref().and_then(|usage| usage.completion_tokens),
             finished,
             ids: self.token_ids.as_deref().unwrap_or_default(),

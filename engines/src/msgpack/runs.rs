@@ -15,12 +15,13 @@ pub(crate) fn count_equal_words(bytes: &[u8], at: usize, mask: u64, pattern: u64
     in_blocks + words[in_blocks..].iter().take_while(|word| differing_bits(**word, mask, pattern) == 0).count()
 }
 
+/// The bits of `mask` in which the word differs from `pattern`.
 #[inline]
 fn differing_bits(word: [u8; 8], mask: u64, pattern: u64) -> u64 {
     (u64::from_le_bytes(word) ^ pattern) & mask
 }
 
-/// How many times the `N` bytes at `at` follow again directly behind themselves. The first time does not count.
+/// Number of times that the `N` bytes at `at` are repeated directly behind themselves. The first time does not count.
 pub(crate) fn count_repeats<const N: usize>(bytes: &[u8], at: usize) -> usize {
     // As long as each byte equals the one `N` further on, the bytes repeat: of L such bytes, L / N times completely.
     match (bytes.get(at..), bytes.get(at + N..)) {

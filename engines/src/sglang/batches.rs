@@ -72,7 +72,7 @@ impl Decode for BatchDecoder {
 
     /// Decodes the message. Reuses the memory that the chunks of the last message had.
     fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
-        let message = *parts.first().unwrap_or(&&[][..]);
+        let message = parts.first().copied().unwrap_or_default();
         let mut chunks: Vec<Chunk<'a>> = recycle(std::mem::take(&mut self.chunks));
         let read = if message.len() > self.longest {
             Err(Undecoded::Limit { limit: "message", value: self.longest })
@@ -101,7 +101,7 @@ impl Decode for BatchDecoder {
     }
 }
 
-/// Reads the columns into `chunks`, one for each request. Returns the number of columns.
+/// Reads a batch, and adds a chunk for each of its requests to `chunks`. Returns the number of columns.
 fn read_batch<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a>>) -> Result<u32, Undecoded> {
     let (columns, at) = read_array_head(message, 0).ok_or(Undecoded::Truncated { at: 0 })?;
     if columns < READ_COLUMNS {
@@ -124,12 +124,15 @@ fn read_batch<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a>>) -> Result<u32,
         chunks.push(Chunk::new(client_rid(rid)));
         at = next;
     }
+    // The second column: finish reasons.
     at = read_column_head(message, at, count)?;
     for chunk in &mut *chunks {
         (chunk.finish, at) = read_finish_reason(message, at)?;
     }
-    // Every batch repeats the prompt's length, which in `IdColumn::Uncounted` would mark the first chunk of a stream.
+    // The third column is skipped. Every batch repeats the prompt's length, which in `IdColumn::Uncounted` would mark the first chunk of a
+    // stream.
     at = skip_value(message, at)?;
+    // The fourth column: numbers of new ids.
     at = read_column_head(message, at, count)?;
     for chunk in &mut *chunks {
         (chunk.listed, at) = match read_head(message, at) {
@@ -148,7 +151,7 @@ fn read_batch<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a>>) -> Result<u32,
     Ok(columns)
 }
 
-/// Length of the array at `at`, and the offset of its first item.
+/// Length of the array at `at`, and the offset of its first item. `None` for another value.
 fn read_array_head(message: &[u8], at: usize) -> Option<(u32, usize)> {
     match read_head(message, at)? {
         (Head::Array { len }, first) => Some((len, first)),
@@ -164,7 +167,7 @@ fn read_column_head(message: &[u8], at: usize, count: u32) -> Result<usize, Unde
     }
 }
 
-/// Reads the finish reason at `at`: nil, or a map with a `type`. Returns it with the offset behind it.
+/// Reads the finish reason at `at`, which is nil for a request that goes on, or a map with a `type`. Returns it with the offset behind it.
 fn read_finish_reason(message: &[u8], at: usize) -> Result<(Option<Finish>, usize), Undecoded> {
     let end = skip_value(message, at)?;
     match read_head(message, at) {
@@ -172,16 +175,16 @@ fn read_finish_reason(message: &[u8], at: usize) -> Result<(Option<Finish>, usiz
         Some((Head::Map { len }, mut at)) => {
             let mut finish = Finish::Other;
             for _ in 0..len {
-                let value = skip_value(message, at)?;
+                let value_at = skip_value(message, at)?;
                 if read_string(message, at).is_some_and(|(key, _)| key == b"type") {
-                    finish = match read_string(message, value) {
+                    finish = match read_string(message, value_at) {
                         Some((b"length", _)) => Finish::Length,
                         Some((b"stop", _)) => Finish::Stop,
                         Some((b"abort", _)) => Finish::Abort,
                         _ => Finish::Other,
                     };
                 }
-                at = skip_value(message, value)?;
+                at = skip_value(message, value_at)?;
             }
             Ok((Some(finish), end))
         }
@@ -193,7 +196,7 @@ fn malformed_at(at: usize, what: &'static str) -> Undecoded {
     Undecoded::Malformed { at, what }
 }
 
-/// Id that the client knows: the server appends `#` and a number to an id that the client chose.
+/// Request id without the `#` and the number that the server appends to an id chosen by the client.
 fn client_rid(rid: &str) -> &str {
     match rid.rsplit_once('#') {
         Some((id, suffix)) if is_server_suffix(suffix) => id,
@@ -201,15 +204,17 @@ fn client_rid(rid: &str) -> &str {
     }
 }
 
-/// Whether this is a number as the server appends it to a request id.
+/// Whether this is a hexadecimal number as the server appends it to a request id.
 fn is_server_suffix(suffix: &str) -> bool {
     suffix.len() == RID_SUFFIX_BYTES && suffix.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Id of the response to a request, and the index of its choice: `cmpl-X-1` gives choice 1 of `cmpl-X`. `None` if the index is no number.
+/// Id of the response to a request, and the index of its choice. For example, `cmpl-X-1` gives choice 1 of `cmpl-X`. An id without an index
+/// gives choice 0. `None` if the index is not a number.
 fn response_of_rid(rid: &str) -> Option<(&str, u32)> {
     // Other endpoints have one choice, and no index in the id.
     let Some(name) = rid.strip_prefix("cmpl-") else { return Some((rid, 0)) };
+    // The id of a completion with one choice has no index either.
     if !name.contains('-') {
         return Some((rid, 0));
     }

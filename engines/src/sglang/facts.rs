@@ -148,7 +148,7 @@ impl Facts for SgLang {
         Some(2_000_000_000)
     }
 
-    /// Flags that relieve a busy process of this role.
+    /// Flags that relieve a busy process of this role. `runs_several`: whether the engine already runs several processes of the role.
     fn relief(&self, role: &str, runs_several: bool) -> &'static str {
         match role {
             "tokenizer" if runs_several => {
@@ -196,6 +196,7 @@ impl Facts for SgLang {
     fn abandons(&self, version: Option<&str>) -> &'static str {
         let range = version.and_then(|version| version.parse::<VersionRange>().ok());
         let fixed = ABANDONS_FIXED_IN.parse::<Version>().ok();
+        // The release is not known.
         let (Some(range), Some(fixed)) = (range, fixed) else { return MAY_ABANDON };
         if range.last < fixed {
             "fixed in SGLang 0.5.20 (pull request 35255): before it, the abort of a request whose client disconnected may never reach the \
@@ -207,7 +208,8 @@ impl Facts for SgLang {
         }
     }
 
-    /// Columns of times from 0.5.5 on, where the end of the prefill is missing or in wall-clock time; `time_stats` from 0.5.10rc0 on.
+    /// Which of its own times the release sends. It has columns of times from 0.5.5 on, where the end of the prefill is missing or in
+    /// wall-clock time, and `time_stats` instead from 0.5.10rc0 on.
     fn sent_times(&self, version: Option<&str>) -> SentTimes {
         let range = version.and_then(|version| version.parse::<VersionRange>().ok());
         let columns_from = TIME_COLUMNS_FROM.parse::<Version>().ok();
@@ -231,7 +233,8 @@ impl Facts for SgLang {
         }
     }
 
-    /// The `OpenAI` endpoints cut new text by the length of the text before: chats in 0.5.10, completions up to 0.5.16.
+    /// Release with the fix and flag of an error that loses text. The `OpenAI` endpoints cut new text by the length of the text before:
+    /// chats in 0.5.10, completions up to 0.5.16. `None` for releases without the error.
     fn cuts_text(&self, version: &str) -> Option<Drops> {
         let range: VersionRange = version.parse().ok()?;
         let first: Version = CUTS_FROM.parse().ok()?;

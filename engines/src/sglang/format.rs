@@ -53,20 +53,24 @@ fn new_decoder(longest: usize) -> Box<dyn Decode> {
 impl Decode for Decoder {
     /// Whether the message has one part that begins like a pickle, or like a msgpack array whose first item is a string.
     fn recognises(&self, parts: &[&[u8]]) -> bool {
+        // A pickle begins with 0x80. An array of msgpack has a head of one byte or, from 0xdc on, of three bytes.
         matches!(parts, [[0x80, ..] | [0x90..=0x9f, 0xa0..=0xbf | 0xd9, ..] | [0xdc, _, _, 0xa0..=0xbf | 0xd9, ..]])
     }
 
     fn keep_ids(&mut self) {
+        // The method of the type itself, not this one.
         self.keep_ids();
     }
 
     fn keep_text(&mut self) {
+        // The method of the type itself, not this one.
         self.keep_text();
     }
 
     /// Decodes a message, which has one part.
     fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
         let &[message] = parts else { return Err(refuse_multipart(parts.len())) };
+        // The method of the type itself, not this one.
         Ok(self.decode(message)?.generic())
     }
 }
@@ -75,7 +79,7 @@ fn may_begin_with(byte: u8) -> bool {
     matches!(byte, 0x80 | 0x91..=0x9f | 0xdc)
 }
 
-/// Returns whether a message of this length may begin with these bytes.
+/// Tests whether a message of this length may begin with these bytes, by the form of its codec.
 fn check_opening(message: &[u8], length: u64) -> Opening {
     match message.first() {
         None => Opening::More,
@@ -109,12 +113,13 @@ fn may_be_first_frame(frame_length: u64, pickle_length: u64) -> bool {
 
 /// Checks the head of an array that begins with the name of a class.
 fn check_msgpack_opening(body: &[u8], length: u64) -> Opening {
-    // A message is an array that begins with the name of its class.
+    // The array has a head of one byte, or of three bytes, which may not have arrived yet.
     let string = match *body {
         [0x91..=0x9f, ref rest @ ..] | [0xdc, _, _, ref rest @ ..] => rest,
         [0xdc, ..] => return Opening::More,
         _ => return Opening::No,
     };
+    // The name has a head of one byte, or of two bytes.
     let (name_length, name) = match *string {
         [head @ 0xa0..=0xbf, ref rest @ ..] => (usize::from(head & 0x1f), rest),
         [0xd9, length, ref rest @ ..] => (usize::from(length), rest),
@@ -122,7 +127,8 @@ fn check_msgpack_opening(body: &[u8], length: u64) -> Opening {
         _ => return Opening::No,
     };
     let is_usual_length = (MIN_NAME..=MAX_NAME).contains(&name_length);
-    if !is_usual_length || name_length as u64 >= length {
+    let fits_message = (name_length as u64) < length;
+    if !is_usual_length || !fits_message {
         return Opening::No;
     }
     // A Python class name, as far as it has been captured.

@@ -120,20 +120,21 @@ fn stage_statement<'l>(rid: LoggedRid<'l>, stage: Stage<'l>) -> Statement<'l> {
     Statement { wall_ns: None, is_rid_truncated: rid.is_truncated, kind: StatementKind::Stage(stage) }
 }
 
-/// Parses `disagg] rid=20cba755... first_output_stream stage=stream_output_generation ...`.
+/// Parses `disagg] rid=20cba755... first_output_stream stage=stream_output_generation ...`, and passes the stage of each named request to
+/// `sink`.
 fn read_trace(rest: &str, _line_ns: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
     let (area, body) = rest.split_once(']').ok_or(MalformedLine)?;
     // Names as in the public report. Another area is used as the role.
-    let by = match area {
+    let role = match area {
         "disagg" => "scheduler",
         "output" => "tokenizer",
         other => other,
     };
-    let name = body.split_whitespace().find(|word| is_name(word)).ok_or(MalformedLine)?;
+    let stage_name = body.split_whitespace().find(|word| is_stage_name(word)).ok_or(MalformedLine)?;
     let tokens = count_of_key(body, "output_len=");
     let pending = count_of_key(body, "pending=");
     if let Some(rid) = value_of_key(body, "rid=").and_then(LoggedRid::parse) {
-        sink(&stage_statement(rid, Stage { tokens, pending, ..Stage::new(rid.text, name, by) }));
+        sink(&stage_statement(rid, Stage { tokens, pending, ..Stage::new(rid.text, stage_name, role) }));
         return Ok(());
     }
     // Without a request id, the line is about a whole batch.
@@ -142,7 +143,7 @@ fn read_trace(rest: &str, _line_ns: Option<u64>, sink: &mut dyn FnMut(&Statement
     // A list that was cut ends with dots.
     let words = words.filter(|word| !word.trim_end_matches('.').is_empty());
     for rid in words.filter_map(LoggedRid::parse) {
-        sink(&stage_statement(rid, Stage { tokens, pending, ..Stage::new(rid.text, name, by) }));
+        sink(&stage_statement(rid, Stage { tokens, pending, ..Stage::new(rid.text, stage_name, role) }));
     }
     Ok(())
 }
@@ -156,16 +157,16 @@ fn first_list(text: &str) -> &str {
     &text[..end]
 }
 
-/// Whether the word can be a stage name: letters, digits, `_`, `.` and `-`, with a letter first.
-fn is_name(word: &str) -> bool {
+/// Whether the word, which is not empty, can be a stage name: letters, digits, `_`, `.` and `-`, with a letter first.
+fn is_stage_name(word: &str) -> bool {
     const LONGEST: usize = 64;
     word.len() <= LONGEST
         && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-'))
         && word.as_bytes()[0].is_ascii_alphabetic()
 }
 
-/// Parses ` type=BatchTokenIDOutput rids=15 states=850 recv_wait_ms=0.2 more=True`, `cpu_high] proc=225.0 sys=7.1 states=1024`.
-/// `sys` is ignored, because its meaning (kernel time of the process or of the machine) is undocumented.
+/// Parses the state of the tokenizer in ` type=BatchTokenIDOutput rids=15 states=850 recv_wait_ms=0.2 more=True`, `cpu_high] proc=225.0
+/// sys=7.1 states=1024`. `sys` is ignored, because its meaning (kernel time of the process or of the machine) is undocumented.
 fn read_tokenizer_state(
     rest: &str,
     _line_ns: Option<u64>,
@@ -184,6 +185,7 @@ fn read_tokenizer_state(
         cpu: number_of_key(rest, "proc=").map(|percent| percent / 100.0),
         ..unknown
     };
+    // A line that states none of these is of another form.
     if state == unknown {
         return Err(MalformedLine);
     }
@@ -191,8 +193,8 @@ fn read_tokenizer_state(
     Ok(())
 }
 
-/// Parses `4f1c.., coalescing 27 queued chunks into one. ..` (0.5.10 and later) and `4f1c.., draining 2 queued chunks. ..` (nightly builds
-/// before 0.5.10).
+/// Parses the request and its number of merged chunks in `4f1c.., coalescing 27 queued chunks into one. ..` (0.5.10 and later) and
+/// `4f1c.., draining 2 queued chunks. ..` (nightly builds before 0.5.10).
 fn read_backlog(rest: &str, _line_ns: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
     let (rid, tail) =
         split_once(rest, ", coalescing ").or_else(|| split_once(rest, ", draining ")).ok_or(MalformedLine)?;
@@ -204,7 +206,7 @@ fn read_backlog(rest: &str, _line_ns: Option<u64>, sink: &mut dyn FnMut(&Stateme
     Ok(())
 }
 
-/// Parses `'4f1c..' but the state was deleted in TokenizerManager.`.
+/// Parses the request in `'4f1c..' but the state was deleted in TokenizerManager.`.
 fn read_deleted_state(
     rest: &str,
     _line_ns: Option<u64>,

@@ -11,10 +11,12 @@ const FAILED: &[u8] = b"0";
 /// Minimum number of parts behind the guard in which a decode server describes the memory of a request. 0.5.9 sends 8, 0.5.23 sends 10.
 const MEMORY_PARTS: u64 = 6;
 
-/// Reads a message of the backends mooncake and nixl; `None` for any other. With nixl, no message reports the end of a transfer.
+/// Reads a message of the backends mooncake and nixl from its first parts; `part_count` counts all of its parts. `None` for any other
+/// message. With nixl, no message reports the end of a transfer.
 pub(super) fn read_pair_message(parts: &[Excerpt<'_>], part_count: u64) -> Option<PairMessage> {
     let (first, rest) = parts.split_first()?;
-    if first.is_whole() && first.head == NIXL_GUARD {
+    let is_nixl = first.is_whole() && first.head == NIXL_GUARD;
+    if is_nixl {
         let room = read_room(rest.first()?)?;
         return (part_count > MEMORY_PARTS).then_some(PairMessage { room, kind: PairMessageKind::Allocated });
     }

@@ -73,13 +73,12 @@ impl ReleaseBehaviour {
         version.parse().map(Self::of_range).unwrap_or_default()
     }
 
-    /// Behaviour of a range of releases, as far as all of them share it.
+    /// Behaviour of a range of releases, as far as all of them share it. Empty for a range that begins before the first row.
     pub(super) fn of_range(range: VersionRange) -> Self {
-        // The row in force at the range's first release, and every row that begins within the range.
         let (Some(first), Some(last)) = (row_in_force(range.first), row_in_force(range.last)) else {
             return Self::default();
         };
-        // A range has only the behaviour that all of its releases share.
+        // The row in force at the range's first release, and every row that begins within the range.
         let rows = &ROWS[first..=last];
         Self {
             behaviour: Behaviour {
@@ -93,7 +92,7 @@ impl ReleaseBehaviour {
     }
 }
 
-/// Index of the last row that begins at or before this release.
+/// Index of the last row that begins at or before this release. `None` for a release before the first row.
 fn row_in_force(release: Version) -> Option<usize> {
     ROWS.iter().rposition(|row| row.from.parse::<Version>().is_ok_and(|from| from <= release))
 }

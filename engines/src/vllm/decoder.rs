@@ -57,7 +57,7 @@ impl Decoder {
 
     /// Decodes all parts of one message. On error no part of the message is used.
     pub fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Undecoded> {
-        let message = *parts.first().unwrap_or(&&[][..]);
+        let message = parts.first().copied().unwrap_or_default();
         if parts.iter().map(|part| part.len()).sum::<usize>() > self.longest {
             return Err(Undecoded::Limit { limit: "message", value: self.longest });
         }
@@ -148,7 +148,7 @@ fn read_timestamp(message: &[u8], at: usize) -> Option<MonoNs> {
 }
 
 /// Kind, class, codec and releases of a message that is not a batch: requests, and messages of starting, stopping and failing engines.
-/// Their content is not read.
+/// Their content is not read. `None` for a batch, and for an unknown message.
 pub(super) fn classify_other_message(parts: &[&[u8]]) -> Option<OtherMessage> {
     match *parts {
         [dead] if dead == DEAD.as_bytes() => {
@@ -180,24 +180,26 @@ pub(super) struct OtherMessage {
 }
 
 impl OtherMessage {
+    /// A message of the kind `Control`, which any release may send.
     fn control(class: &'static str, codec: &'static str) -> Self {
         Self { kind: Kind::Control, class, codec, releases: TABLE.all }
     }
 }
 
-/// Whether a message is the coordinator's `(counts of requests of each engine or nil, wave, whether engines run)`, or a tuple to it that
-/// begins with an engine's identity or a word.
+/// Whether a message is a tuple from the coordinator or to it, about a wave of data-parallel engines.
 fn is_wave(message: &[u8]) -> bool {
-    matches!(
-        read_tuple_heads(message),
-        Some(
-            (3, [Head::Array { .. } | Head::Nil, Head::Int(_), Head::Bool(_)])
-                | (2, [Head::Bin { .. } | Head::Str { .. }, Head::Int(_), _])
-        )
-    )
+    let Some((len, [first, second, third])) = read_tuple_heads(message) else { return false };
+    let has_wave_number = matches!(second, Head::Int(_));
+    match len {
+        // From the coordinator: counts of requests of each engine or nil, wave, whether engines run.
+        3 => has_wave_number && matches!(first, Head::Array { .. } | Head::Nil) && matches!(third, Head::Bool(_)),
+        // To the coordinator: an engine's identity or a word, and the wave.
+        2 => has_wave_number && matches!(first, Head::Bin { .. } | Head::Str { .. }),
+        _ => false,
+    }
 }
 
-/// Number and heads of the fields, if the whole message is an array of up to three.
+/// Number and heads of the fields, if the whole message is an array of up to three. `None` for any other message.
 fn read_tuple_heads(message: &[u8]) -> Option<(u32, [Head; 3])> {
     let (Head::Array { len }, mut at) = read_head(message, 0)? else { return None };
     let mut heads = [Head::Nil; 3];
@@ -219,6 +221,7 @@ struct OutputList {
 /// Reads the head of the list of outputs in a message whose first field is at `first_field`.
 fn read_outputs_head(message: &[u8], first_field: usize, envelope: &Envelope) -> Result<OutputList, Undecoded> {
     let mut at = first_field;
+    // Skip the fields before the list.
     for _ in 0..envelope.outputs {
         at = skip_value(message, at)?;
     }
@@ -280,7 +283,7 @@ impl OutputReader<'_, '_> {
             }
             None => return Err(Undecoded::Truncated { at }),
         };
-        // Layouts are entries of a static table, so their address identifies them.
+        // The last message's layout is tried first, then the others. They are entries of a static table, so their address identifies them.
         let last_layout = last.filter(|last| std::ptr::eq(last.envelope, envelope)).map(|last| last.output);
         let others =
             envelope.layouts.iter().filter(|layout| !last_layout.is_some_and(|last| std::ptr::eq(last, *layout)));
@@ -338,6 +341,7 @@ impl OutputReader<'_, '_> {
             if listed > MAX_ITEMS {
                 return Err(Undecoded::Limit { limit: "items", value: MAX_ITEMS });
             }
+            // Most outputs have the same values after their ids as the one before.
             if !tail_bytes.is_empty() && message[ids_end..].starts_with(tail_bytes) {
                 at = ids_end + tail_bytes.len();
             } else {
@@ -363,7 +367,7 @@ impl OutputReader<'_, '_> {
         Ok(ReadOutputs { layout: Some(layout), are_pooled, end: at })
     }
 
-    /// Reads the list of new ids at `at`. Returns their number, and the end of the list.
+    /// Reads the list of new ids at `at`, and collects the ids if they are kept. Returns their number, and the end of the list.
     fn read_new_ids(&mut self, at: usize, row: usize) -> Result<(u32, usize), Undecoded> {
         let message = self.message;
         let Some((Head::Array { len }, mut at)) = read_head(message, at) else {
@@ -382,7 +386,7 @@ impl OutputReader<'_, '_> {
     }
 }
 
-/// Start of the first field of an output with `fields` fields.
+/// Start of the first field of the output at `at`. Fails unless the output has `fields` fields.
 fn read_output_head(bytes: &[u8], at: usize, fields: u32) -> Result<usize, Undecoded> {
     match read_head(bytes, at) {
         Some((Head::Array { len }, first)) if len == fields => Ok(first),
@@ -410,7 +414,7 @@ fn single_id_list_len(bytes: &[u8]) -> Option<usize> {
 /// Index of the first field of an output after the request id and the new ids.
 const FIRST_TAIL_FIELD: u32 = 2;
 
-/// Reads the fields of an output after its ids, of which the first is at `at`. Returns them with their end.
+/// Reads the fields of an output after its ids, of which the first is at `at`. Returns their end and their values.
 fn read_output_tail(
     bytes: &[u8],
     mut at: usize,
@@ -463,10 +467,12 @@ fn read_output_tail(
     Ok((at, tail))
 }
 
-/// Finish reason of an output. `first`: start of the payload of `value`.
+/// Finish reason of an output. `first` is the start of the payload of `value`. `None` for a request that goes on. The error describes what
+/// is wrong with the value.
 fn parse_finish_reason(bytes: &[u8], value: Head, first: usize) -> Result<Option<Finish>, &'static str> {
     match value {
         Head::Nil => Ok(None),
+        // The codes of vLLM's `FinishReason`.
         Head::Int(0) => Ok(Some(Finish::Stop)),
         Head::Int(1) => Ok(Some(Finish::Length)),
         // ABORT and ERROR.
@@ -490,13 +496,13 @@ struct PrefillStats {
     cached_tokens: Option<u32>,
 }
 
-/// Reads the counts in a map of `len` entries.
+/// Reads the counts in a map of `len` entries, of which the first is at `at`.
 fn read_prefill_stats(bytes: &[u8], mut at: usize, len: u32) -> Result<PrefillStats, Undecoded> {
     let mut stats = PrefillStats::default();
     for _ in 0..len {
-        let value = skip_value(bytes, at)?;
-        let next = skip_value(bytes, value)?;
-        let count = match read_head(bytes, value) {
+        let value_at = skip_value(bytes, at)?;
+        let next = skip_value(bytes, value_at)?;
+        let count = match read_head(bytes, value_at) {
             Some((Head::Int(count), _)) => u32::try_from(count).ok(),
             _ => None,
         };
@@ -510,8 +516,8 @@ fn read_prefill_stats(bytes: &[u8], mut at: usize, len: u32) -> Result<PrefillSt
     Ok(stats)
 }
 
-/// Times of the events of one request. `None` unless it entered the queue: a later output may have an event of a preempted request that
-/// entered a batch again.
+/// Times of the first events of one request, in the `count` events from `at` on. `None` unless it entered the queue: a later output may
+/// have an event of a preempted request that entered a batch again.
 fn read_events(bytes: &[u8], mut at: usize, count: u32) -> Option<EngineSeconds> {
     let mut seconds = EngineSeconds::default();
     for _ in 0..count {
@@ -547,18 +553,18 @@ fn read_event(bytes: &[u8], at: usize) -> Option<RequestEvent> {
     let mut kind = None;
     let mut timestamp = None;
     for _ in 0..len {
-        let (name, value) = read_string(bytes, at)?;
-        match (name, read_head(bytes, value)?.0) {
+        let (name, value_at) = read_string(bytes, at)?;
+        match (name, read_head(bytes, value_at)?.0) {
             (b"type", Head::Int(number)) => kind = Some(number),
             (b"timestamp", Head::Float(seconds)) => timestamp = Some(seconds),
             _ => {}
         }
-        at = skip_value(bytes, value).ok()?;
+        at = skip_value(bytes, value_at).ok()?;
     }
     Some(RequestEvent { kind: kind?, seconds: timestamp? })
 }
 
-/// Error for the value at `at`, which is incomplete or has the wrong type for the field.
+/// Error for the value at `at`: it is incomplete or, if it is complete, `what` is wrong with it.
 fn column_error(bytes: &[u8], at: usize, field: &'static str, row: usize, what: &'static str) -> Undecoded {
     match skip_value(bytes, at) {
         Ok(_) => Undecoded::Column { class: OUTPUT, field, row, what },

@@ -47,7 +47,7 @@ impl Recognise for VllmServer {
         ROLES
     }
 
-    /// Role by another name of it in `--pid PID=ROLE`.
+    /// Role with this other name in `--pid PID=ROLE`. `None` if no role has it.
     fn alias(&self, word: &str) -> Option<Role> {
         match word {
             "engine" | "enginecore" => Some(ENGINE_CORE),
@@ -61,7 +61,7 @@ impl Recognise for VllmServer {
         role_of_title(title)
     }
 
-    /// Role of a process with this command line, and what it was recognised by.
+    /// Role of a process with this command line, and the command for display without its arguments. `None` for another command.
     fn recognise_command_line(&self, argv: &[String]) -> Option<(Role, &'static str)> {
         if is_rust_frontend(argv) {
             return Some((API_SERVER, "vllm-rs frontend"));
@@ -80,7 +80,7 @@ impl Recognise for VllmServer {
         port_of_command(argv, DEFAULT_PORT)
     }
 
-    /// Model that a server's or a worker's command line names.
+    /// Model that a server's or a worker's command line names. `None` for another command, and for one without a model.
     fn model<'a>(&self, argv: &'a [String]) -> Option<&'a str> {
         if !is_server(argv) && !is_worker(argv) {
             return None;
@@ -103,7 +103,7 @@ impl Recognise for VllmServer {
         wires.iter().map(|wire| read_wire(wire, roles)).collect()
     }
 
-    /// Settings of an engine, all of which follow from its release; unknown without one.
+    /// Settings of an engine, all of which follow from its release. All are unknown if the release is.
     fn settings(&self, evidence: &Evidence<'_>) -> Settings {
         let Some(installed) = evidence.releases.iter().find(|known| known.engine.name() == NAME) else {
             return Settings::default();
@@ -127,7 +127,8 @@ impl Recognise for VllmServer {
     }
 }
 
-/// Parses a process title (0.10.1 and later): `VLLM::EngineCore_DP1`, where `VLLM_PROCESS_NAME_PREFIX` may change the first word.
+/// Role and rank in a process title of 0.10.1 and later, such as `VLLM::EngineCore_DP1`, where `VLLM_PROCESS_NAME_PREFIX` may change the
+/// first word. `None` for any other title.
 fn role_of_title(title: &str) -> Option<(Role, Rank)> {
     const TITLES: [(&str, Role); 3] =
         [("EngineCore", ENGINE_CORE), ("APIServer", API_SERVER), ("DPCoordinator", COORDINATOR)];
@@ -145,7 +146,7 @@ fn role_of_title(title: &str) -> Option<(Role, Rank)> {
     Some((role, rank))
 }
 
-/// Messages that a connection between two processes carries, and their direction, by the roles of both.
+/// Content and direction of a connection, by the roles of both processes. `None` for a connection that is no hop.
 fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>]) -> Option<Reading> {
     let (connector_role, connector_source) = roles[wire.connector?]?;
     let (acceptor_role, acceptor_source) = roles[wire.acceptor]?;
@@ -176,25 +177,27 @@ fn is_server(argv: &[String]) -> bool {
     }
 }
 
-/// Tokenizer that a server's command line names: `--tokenizer`, otherwise the model.
+/// Tokenizer that a server's command line names: `--tokenizer`, otherwise the model. `None` for another command, and for a tokenizer in
+/// another format than that of Hugging Face.
 fn tokenizer_of_command(argv: &[String]) -> Option<&str> {
     if !is_server(argv) {
         return None;
     }
-    // Other tokenizers than those of Hugging Face have another file.
-    if flag_value(argv, "--tokenizer-mode").is_some_and(|mode| !matches!(mode, "auto" | "hf" | "slow")) {
+    let mode = flag_value(argv, "--tokenizer-mode").unwrap_or("auto");
+    let is_of_hugging_face = matches!(mode, "auto" | "hf" | "slow");
+    if !is_of_hugging_face {
         return None;
     }
     flag_value(argv, "--tokenizer").or_else(|| model_of_command(argv))
 }
 
-/// Model that a command line names: `--model`, otherwise the argument after `serve`.
+/// Model that a command line names: `--model`, otherwise the argument after `serve`. `None` if it names none.
 fn model_of_command(argv: &[String]) -> Option<&str> {
     if let Some(model) = flag_value(argv, "--model") {
         return Some(model);
     }
-    let serve = argv.iter().position(|argument| argument == "serve")?;
-    let behind_serve = argv.get(serve + 1)?;
+    let serve_index = argv.iter().position(|argument| argument == "serve")?;
+    let behind_serve = argv.get(serve_index + 1)?;
     let is_flag = behind_serve.starts_with('-');
     if is_flag { None } else { Some(behind_serve) }
 }
@@ -213,14 +216,13 @@ fn is_rust_frontend(argv: &[String]) -> bool {
     is_vllm_rs && command == "frontend"
 }
 
-/// Marks the parent of an API server as a launcher, if it was recognised by its command line.
+/// Marks the parent of an API server as a launcher, if the parent was recognised as a server by its command line.
 fn mark_launchers(nodes: &[Node], roles: &mut [Option<RoleWithSource>]) {
     for child in nodes {
-        if let (Some((API_SERVER, RoleSource::Title | RoleSource::CommandLine)), Some(parent)) =
-            (child.stated, child.parent)
-            // A launcher has the command line of a server and serves no clients itself.
-            && let Some((API_SERVER, source @ RoleSource::CommandLine)) = roles[parent]
-        {
+        let Some((API_SERVER, RoleSource::Title | RoleSource::CommandLine)) = child.stated else { continue };
+        let Some(parent) = child.parent else { continue };
+        // A launcher has the command line of a server and serves no clients itself.
+        if let Some((API_SERVER, source @ RoleSource::CommandLine)) = roles[parent] {
             roles[parent] = Some((LAUNCHER, source));
         }
     }

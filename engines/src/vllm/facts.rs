@@ -16,7 +16,8 @@ pub(super) const DEAD_FROM: &str = "0.8.5";
 /// First release whose outputs have a list of events.
 const EVENTS_FROM: &str = "0.7.3";
 
-/// Behaviour of the releases of a range such as `0.8.3..0.8.4` when several outputs of one request wait; `None` if they differ.
+/// Behaviour of the releases of a range such as `0.8.3..0.8.4` when several outputs of one request wait. `None` if they differ or are not
+/// known.
 pub(super) fn waiter_of_releases(releases: &str) -> Option<Waiter> {
     let range: VersionRange = releases.parse().ok()?;
     let merges_from: Version = MERGES_FROM.parse().ok()?;
@@ -69,7 +70,7 @@ impl Facts for Vllm {
         true
     }
 
-    /// A request's first output has its events, unless statistics are off.
+    /// Which of its own times the release sends. A request's first output has its events, unless statistics are off.
     fn sent_times(&self, version: Option<&str>) -> SentTimes {
         let range = version.and_then(|version| version.parse::<VersionRange>().ok());
         let first_with_events = EVENTS_FROM.parse::<Version>().ok();

@@ -38,7 +38,8 @@ impl Decode for Decoder {
             return true;
         }
         let Some(first_part) = parts.first() else { return false };
-        // A msgpack array that begins with the list of outputs; from 0.8.3 on the engine's index comes first.
+        // A msgpack array of a length that some release has, which begins with the list of outputs; from 0.8.3 on the engine's index comes
+        // first.
         matches!(
             **first_part,
             [0x91 | 0x92 | 0x94, 0x90..=0x9f | 0xdc, ..] | [0x97..=0x99, 0..=0x7f, 0x90..=0x9f | 0xdc, ..]
@@ -46,10 +47,12 @@ impl Decode for Decoder {
     }
 
     fn keep_ids(&mut self) {
+        // The method of the type itself, not this one.
         self.keep_ids();
     }
 
     fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
+        // The method of the type itself, not this one.
         Ok(self.decode(parts)?)
     }
 }
@@ -63,18 +66,22 @@ fn check_opening(body: &[u8]) -> Result<(), Opening> {
     let envelope = envelope_with_fields(fields).ok_or(Opening::No)?;
     // From 0.8.3 on the engine's index comes before the list of outputs.
     if envelope.outputs == 1 {
-        refuse_unless(take_byte(&mut rest)? < 0x80)?;
+        let engine_index = take_byte(&mut rest)?;
+        refuse_unless(engine_index < 0x80)?;
     }
     // The list of outputs: up to 15 of them, or more with their number in two bytes, but not none.
     match take_byte(&mut rest)? {
         0x91..=0x9f => {}
-        0xdc => refuse_unless((take_byte(&mut rest)?, take_byte(&mut rest)?) != (0, 0))?,
+        0xdc => {
+            let count = [take_byte(&mut rest)?, take_byte(&mut rest)?];
+            refuse_unless(count != [0, 0])?;
+        }
         _ => return Err(Opening::No),
     }
     // The first output: an array, too.
     let fields = match take_byte(&mut rest)? {
         short @ 0x90..=0x9f => u32::from(short & 0x0f),
-        0xdc => u32::from(take_byte(&mut rest)?) << 8 | u32::from(take_byte(&mut rest)?),
+        0xdc => u32::from(u16::from_be_bytes([take_byte(&mut rest)?, take_byte(&mut rest)?])),
         _ => return Err(Opening::No),
     };
     refuse_unless(envelope.layouts.iter().any(|layout| layout.len == fields))?;

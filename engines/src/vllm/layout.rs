@@ -174,7 +174,7 @@ fn build_envelope(message: &LayoutLine, table: &ParsedTable) -> Option<Envelope>
     })
 }
 
-/// Positions of the fields that are read of an output.
+/// The layout of an output in these releases: its number of fields, and the positions of those that are read.
 fn build_output_layout(output: &LayoutLine, releases: &'static str) -> OutputLayout {
     let fields = &output.fields;
     OutputLayout {
@@ -192,7 +192,7 @@ fn build_output_layout(output: &LayoutLine, releases: &'static str) -> OutputLay
     }
 }
 
-/// Positions of the fields that are read of a request. `None` if it lacks one of them.
+/// The layout of a request: its number of fields, and the positions of those that are read. `None` if it lacks one of these.
 fn build_request_layout(fields: &[&str]) -> Option<RequestLayout> {
     let len = fields.len() as u32;
     let arrival = index_of_field(fields, "arrival_time")?;
@@ -203,6 +203,7 @@ fn build_request_layout(fields: &[&str]) -> Option<RequestLayout> {
     })
 }
 
+/// Index of the field with this name; `None` if there is none.
 fn index_of_field(fields: &[&str], name: &str) -> Option<u32> {
     fields.iter().position(|field| *field == name).map(|index| index as u32)
 }

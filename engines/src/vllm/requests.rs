@@ -30,7 +30,7 @@ pub(super) fn read_requests<'a>(
     parts: &[Excerpt<'a>],
     requests: &mut Vec<DispatchedRequest<'a>>,
 ) -> Result<DispatchKind, Refused> {
-    // A router's message begins with the address of its peer.
+    // The type byte is the first part, or the second in a router's message, which begins with the address of its peer.
     let type_part = parts.iter().take(2).position(|part| part.length == 1 && matches!(part.head, [0..=5]));
     let Some(type_part) = type_part else {
         return Err(Refused {
@@ -58,7 +58,8 @@ pub(super) fn read_requests<'a>(
     }
 }
 
-/// Reads the request of a message to an engine core.
+/// Reads the request of a message to an engine core: its id, the length of its prompt, and its time of arrival. The last two are missing if
+/// they are not found.
 fn read_request(payload: Excerpt<'_>) -> Result<DispatchedRequest<'_>, Undecoded> {
     if payload.head.first() == Some(&PICKLE) {
         let mut request = read_pickled_request(payload, &mut PickleWalk::new(payload.head))?;
@@ -68,7 +69,8 @@ fn read_request(payload: Excerpt<'_>) -> Result<DispatchedRequest<'_>, Undecoded
     let Some((Head::Array { len }, first)) = read_head(payload.head, 0) else {
         return Err(not_a_codec(payload.head));
     };
-    let mut request = DispatchedRequest::new(read_request_id(payload, first, 0)?);
+    let only_row = 0;
+    let mut request = DispatchedRequest::new(read_request_id(payload, first, only_row)?);
     let mut layouts = TABLE.requests.iter().filter(|layout| layout.len == len);
     // 0.8.5 dropped the text of the prompt, which was nil, and added a field. Where the text is field 1, the ids are field 2.
     let may_have_text = layouts.clone().any(|layout| layout.prompt_ids == 2);
@@ -83,7 +85,7 @@ fn read_request(payload: Excerpt<'_>) -> Result<DispatchedRequest<'_>, Undecoded
     Ok(request)
 }
 
-/// The request id at `at`. `row`: the request's position in the message, for the error.
+/// The request id at `at`. Fails for anything but a text of valid length. `row`: the request's position in the message, for the error.
 fn read_request_id(payload: Excerpt<'_>, at: usize, row: usize) -> Result<&str, Undecoded> {
     if let Some((id, _)) = read_string(payload.head, at)
         && id.len() <= MAX_RID_BYTES
@@ -102,7 +104,7 @@ fn read_ids_len(payload: Excerpt<'_>, at: u64) -> Option<u32> {
     }
 }
 
-/// The last bytes of a request.
+/// The last captured bytes of a request, in which its arrival time is searched.
 fn last_bytes(payload: Excerpt<'_>) -> &[u8] {
     let end = if payload.tail.is_empty() { payload.head } else { payload.tail };
     &end[end.len().saturating_sub(ARRIVAL_BYTES)..]
@@ -139,13 +141,14 @@ fn arrival_at(bytes: &[u8], at: usize, layout: &RequestLayout) -> Option<u64> {
     (end == bytes.len()).then_some(arrived_unix_ns)
 }
 
-/// Reads the ids of requests to abort.
+/// Adds the requests to abort that the message names to `requests`.
 fn read_aborts<'a>(payload: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a>>) -> Result<DispatchKind, Undecoded> {
     if !payload.is_whole() {
         return Err(Undecoded::CutByCapture { what: "all ids to abort" });
     }
     let known_requests = requests.len();
     if payload.head.first() == Some(&PICKLE) {
+        // An id that is not UTF-8 is left out.
         read_text_list(payload.head, |id| requests.extend(utf8(id).map(DispatchedRequest::new)))?;
     } else {
         let Some((Head::Array { len }, mut at)) = read_head(payload.head, 0) else {

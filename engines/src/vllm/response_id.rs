@@ -1,7 +1,8 @@
 //! How a response names its request.
 
 /// Id of the response to a request, and the index of its choice: `chatcmpl-X-HEX` gives `chatcmpl-X`, `cmpl-X-PROMPT-HEX` gives choice
-/// `PROMPT` of `cmpl-X`, and `1_cmpl-X-0-HEX` gives choice 1 of `cmpl-X`. `HEX` is 8 digits, from 0.14.0 on.
+/// `PROMPT` of `cmpl-X`, and `1_cmpl-X-0-HEX` gives choice 1 of `cmpl-X`. `HEX` is 8 digits, from 0.14.0 on. `None` for a sample of a
+/// further prompt, whose index is not known.
 pub(super) fn response_id(rid: &str) -> Option<(&str, u32)> {
     let SampledRid { sample, id } = split_sample(rid);
     let id = match id.rsplit_once('-') {

@@ -12,7 +12,7 @@ pub(super) fn read_wires(wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -
     wires.iter().map(|wire| read_wire(wire, roles, &bound)).collect()
 }
 
-/// Messages that a connection between two processes carries, and their direction, by the roles of both. `None` if it is not one of the engine.
+/// Content and direction of a connection, by the roles of both processes. `None` if it carries neither output nor requests of the engine.
 fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>], bound: &BoundEndpoints<'_>) -> Option<Reading> {
     let (acceptor_role, acceptor_source) = role_among(ROLES, roles[wire.acceptor])?;
     let Some(connector) = wire.connector else { return read_one_sided_wire(acceptor_role) };
@@ -56,7 +56,7 @@ impl<'a> BoundEndpoints<'a> {
         Self { connecting_roles }
     }
 
-    /// Endpoints of a process that processes with this role connect to.
+    /// Endpoints of the process `acceptor` to which processes with this role connect.
     fn endpoints_with(&self, acceptor: usize, role: Role) -> Vec<&'a str> {
         let mut endpoints = Vec::new();
         for (bound, connecting_roles) in &self.connecting_roles {
@@ -68,7 +68,8 @@ impl<'a> BoundEndpoints<'a> {
     }
 
     /// Interprets a wire from a scheduler to the main process. Schedulers connect to several sockets of it: output, requests, RPC, metrics.
-    /// The output socket is the one that detokenizers also connect to (they are started even where they are idle).
+    /// The output socket is the one that detokenizers also connect to (they are started even where they are idle). `None` for a connection
+    /// to the transfer server.
     fn scheduler_to_main(&self, wire: &Wire<'_>, confidence: Confidence) -> Option<Reading> {
         let output_endpoints = self.endpoints_with(wire.acceptor, DETOKENIZER);
         if output_endpoints.contains(&wire.endpoint) {
@@ -106,6 +107,7 @@ fn transport_of(endpoint: &str) -> Option<&str> {
 /// Interprets a wire of which only the accepting side is visible. `None` for a role that receives no output.
 fn read_one_sided_wire(acceptor: Role) -> Option<Reading> {
     let carries = match acceptor {
+        // Schedulers connect to several sockets of a main process.
         TOKENIZER | ROUTER => Carries::Unknown,
         _ if acceptor.receives_output() => Carries::Output,
         _ => return None,

@@ -18,6 +18,7 @@ pub(super) fn infer_roles(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
 
 type Roles = [Option<RoleWithSource>];
 
+/// Role of a node, stated or inferred. `None` if it is not known yet.
 fn known_role(roles: &Roles, node: usize) -> Option<Role> {
     roles[node].map(|(role, _)| role)
 }
@@ -26,9 +27,10 @@ fn is_worker(roles: &Roles, node: usize) -> bool {
     known_role(roles, node) == Some(WORKER)
 }
 
-/// The parent of a scheduler or detokenizer is the engine's main process, whatever its command.
+/// Gives the unnamed parents of schedulers and detokenizers the role of the engine's main process, whatever their command.
 fn infer_from_children(nodes: &[Node], roles: &mut Roles) {
     for child in nodes {
+        // Only a title counts, because the engine itself sets it.
         let Some((role, RoleSource::Title)) = child.stated else { continue };
         let is_started_by_main = ROLES.contains(&role) && !role.is_main();
         if is_started_by_main
@@ -149,13 +151,13 @@ fn mark_routers(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
             continue;
         }
         let starts_worker = (0..nodes.len()).any(|other| is_worker(roles, other) && nodes[other].parent == Some(node));
-        let is_linked = edges
+        let is_connected_to_worker = edges
             .iter()
             .any(|&(from, to)| (from == node && is_worker(roles, to)) || (to == node && is_worker(roles, from)));
         // A detokenizer that connects to both a worker and this process serves one engine.
         let shares_detokenizer = edges.iter().any(|&(from, to)| is_worker(roles, to) && edges.contains(&(from, node)));
         let is_set_by_hand = matches!(roles[node], Some((_, RoleSource::Hand)));
-        if (starts_worker || is_linked || shares_detokenizer) && !is_set_by_hand {
+        if (starts_worker || is_connected_to_worker || shares_detokenizer) && !is_set_by_hand {
             roles[node] = roles[node].map(|(_, source)| (ROUTER, source));
         }
     }

@@ -81,7 +81,7 @@ impl Recognise for Sglang {
         hops::read_wires(wires, roles)
     }
 
-    /// Settings of an engine by what was found of its process.
+    /// Settings of an engine, derived from what was found of its process.
     fn settings(&self, evidence: &Evidence<'_>) -> Settings {
         // Another launcher may leave the settings open or decide them itself.
         let defaults = if evidence.is_launched_by(self) {
@@ -117,14 +117,16 @@ const INNER_SERVER: InnerServer = InnerServer {
     methods: &["push_decode_result_batch", "push_batch"],
 };
 
-/// Module and folder of the extension: the second row in 0.5.17.
+/// Folder of the extension, and the beginning of its file name. The second row is that of 0.5.17.
 const MODULES: [(&str, &str); 2] = [("sglang/srt/rust_extensions", "_server."), ("sglang/srt/server", "_core.")];
 
-/// Returns whether the mapped file is a native module of SGLang.
+/// Whether the mapped file is the extension with SGLang's Rust server.
 fn is_extension(mapped: &Path) -> bool {
     let Some((folder, name)) = mapped.parent().zip(mapped.file_name()) else { return false };
     let name = name.as_encoded_bytes();
-    MODULES.iter().any(|(module, start)| folder.ends_with(module) && name.starts_with(start.as_bytes()))
+    MODULES
+        .iter()
+        .any(|(module_folder, name_start)| folder.ends_with(module_folder) && name.starts_with(name_start.as_bytes()))
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub const WORKER: Role = Role::new(6, "worker", Function::Receiver);
 pub(super) const ROLES: &[Role] =
     &[SCHEDULER, DP_CONTROLLER, DETOKENIZER_ROUTER, DETOKENIZER, ROUTER, TOKENIZER, WORKER];
 
-/// Other names of roles in `--pid PID=ROLE`.
+/// Role with this other name in `--pid PID=ROLE`. `None` if no role has it.
 pub(super) fn role_of_alias(word: &str) -> Option<Role> {
     match word {
         "main" | "http" | "dynamo" | "dynamo-worker" | "tokenizer-manager" => Some(TOKENIZER),
@@ -32,7 +32,8 @@ pub(super) fn role_of_alias(word: &str) -> Option<Role> {
     }
 }
 
-/// Parses a process title (SGLang 0.4.0 to 0.5.23: `sglang::scheduler_DP0_TP0`, `sglang::tokenizer_worker:4711`).
+/// Role and rank in a process title of SGLang 0.4.0 to 0.5.23, such as `sglang::scheduler_DP0_TP0` or `sglang::tokenizer_worker:4711`.
+/// `None` for any other title.
 pub(super) fn role_of_title(title: &str) -> Option<(Role, Rank)> {
     // Longer names come first, since `detokenizer_router` begins with `detokenizer`.
     const TITLES: [(&str, Role); 5] = [

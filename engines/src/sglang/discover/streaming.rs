@@ -34,15 +34,19 @@ pub(crate) struct LauncherDefaults {
 impl LauncherDefaults {
     /// The defaults of SGLang's own server.
     pub(super) fn of_server(evidence: &Evidence<'_>) -> Self {
-        let incremental_flag = evidence.release(&Sglang).and_then(|release| behaviour_of(release).flag());
+        // The name of the flag depends on the release.
+        let known_flag = evidence.release(&Sglang).and_then(|release| behaviour_of(release).flag());
+        let incremental_flag = known_flag.unwrap_or(STREAM_OUTPUT);
+        let skips_by_default = false;
         Self {
-            skips_tokenizer_init: setting_without_argument(evidence, SKIP_TOKENIZER_INIT, false),
-            mode: setting_without_argument(evidence, incremental_flag.unwrap_or(STREAM_OUTPUT), Mode::Cumulative),
+            skips_tokenizer_init: setting_without_argument(evidence, SKIP_TOKENIZER_INIT, skips_by_default),
+            mode: setting_without_argument(evidence, incremental_flag, Mode::Cumulative),
         }
     }
 }
 
-/// Setting of a server that was started without `argument`. `None` if a configuration file may contain the argument.
+/// Setting with its default `value`, of a server that was started without `argument`. `None` if a configuration file may contain the
+/// argument.
 pub(crate) fn setting_without_argument<T>(
     evidence: &Evidence<'_>,
     argument: &'static str,
@@ -88,9 +92,10 @@ fn setting_by_release<T>(release: Version, value: T) -> Setting<T> {
     Setting::new(value, Origin::Release(format!("SGLang {release}")))
 }
 
-/// Whether the engine skips the detokenizer, by its connections; `None` if they do not tell. A scheduler connects to the detokenizer or, when
-/// told to skip it, a second time to the tokenizer.
+/// Whether the engine skips the detokenizer, by its connections. A scheduler connects to the detokenizer or, when told to skip it, a second
+/// time to the tokenizer. `None` if neither is seen.
 fn skips_tokenizer_by_sockets(hops: &[HopSeen]) -> Option<Setting<bool>> {
+    // Sending and receiving end of each output hop of a scheduler.
     let mut from_schedulers: Vec<(End, End)> = Vec::new();
     for hop in hops.iter().filter(|hop| hop.carries == Carries::Output) {
         if let (Some(sender), Some(receiver)) = (hop.from, hop.to)
@@ -99,12 +104,14 @@ fn skips_tokenizer_by_sockets(hops: &[HopSeen]) -> Option<Setting<bool>> {
             from_schedulers.push((sender, receiver));
         }
     }
+    // A scheduler that sends to a detokenizer does not skip it.
     for (_, receiver) in &from_schedulers {
         if matches!(receiver.role, DETOKENIZER | DETOKENIZER_ROUTER) {
             return Some(Setting::new(false, Origin::Sockets));
         }
     }
     for (sender, receiver) in &from_schedulers {
+        // One scheduler that sends to the same process through two sockets.
         let connects_twice = from_schedulers.iter().any(|(other_sender, other_receiver)| {
             let is_other_socket = other_sender.inode != sender.inode;
             is_other_socket && other_sender.pid == sender.pid && other_receiver.pid == receiver.pid
@@ -124,7 +131,8 @@ struct StreamingRules<'a> {
 }
 
 impl StreamingRules<'_> {
-    /// Value of an environment variable that is parsed like SGLang's `EnvBool`; `None` if it is not set or not readable.
+    /// Value of an environment variable that is parsed like SGLang's `EnvBool`. `None` if it is not set, not readable, or has no valid
+    /// value.
     fn environment_switch(&self, name: &str) -> Option<Setting<bool>> {
         let value = self.evidence.variable(name)?;
         let is_on = match value.to_ascii_lowercase().as_str() {
@@ -135,9 +143,10 @@ impl StreamingRules<'_> {
         Some(Setting::new(is_on, Origin::Environment { pid: self.evidence.pid, variable: format!("{name}={value}") }))
     }
 
-    /// Codec of the engine's frames.
+    /// Codec of the engine's frames. `None` if the release, or the environment of a release that may use both codecs, is not known.
     fn codec(&self) -> Option<Setting<Codec>> {
         let release = self.release?;
+        // The variable exists from 0.5.15 on.
         if release < Version::new(0, 5, 15).rc(0) {
             return Some(setting_by_release(release, Codec::Pickle));
         }
@@ -156,7 +165,7 @@ impl StreamingRules<'_> {
     /// The environment variable that makes the engine's output bypass ZMQ, if it is set (0.5.17 and later).
     fn output_avoids_zmq(&self) -> Option<String> {
         let is_switched_on = self.environment_switch(RUST_SERVER)?.value;
-        // Earlier releases ignore the variable.
+        // Earlier releases ignore the variable. An unknown one may have the server.
         let has_rust_server = self.release.is_none_or(|release| release >= Version::new(0, 5, 17));
         if !is_switched_on || !has_rust_server {
             return None;
@@ -164,7 +173,8 @@ impl StreamingRules<'_> {
         Some(format!("{RUST_SERVER}={}", self.evidence.variable(RUST_SERVER).unwrap_or_default()))
     }
 
-    /// Whether responses contain exactly the text of the frames. From 0.5.12 on, the model's chat template may also choose a parser.
+    /// Whether responses contain exactly the text of the frames. `None` if it is not known: from 0.5.12 on, the model's chat template may
+    /// also choose a parser.
     fn exact_text(&self) -> Option<Setting<bool>> {
         let flags = self.evidence.flags;
         // A parser moves parts of the text to other fields of the response.
@@ -178,7 +188,8 @@ impl StreamingRules<'_> {
         if !only_flags_choose_parsers {
             return None;
         }
-        setting_without_argument(self.evidence, REASONING_PARSER, true)
+        let is_exact = true;
+        setting_without_argument(self.evidence, REASONING_PARSER, is_exact)
     }
 
     /// Value of `--skip-tokenizer-init`, with which the scheduler sends token ids to the tokenizer without a detokenizer between them. `None` if
@@ -190,14 +201,14 @@ impl StreamingRules<'_> {
         }
     }
 
-    /// Side of a disaggregated pair, from its flag (0.4.4 and later).
+    /// Side of a disaggregated pair, from its flag (0.4.4 and later). `None` without the flag.
     fn disaggregation(&self) -> Option<Setting<Disaggregation>> {
         let value = self.evidence.flags.get(DISAGGREGATION)?;
         let side = [PREFILL, DECODE].into_iter().find(|side| side.word == value)?;
         Some(Setting::new(side, self.evidence.argument(&format!("{DISAGGREGATION} {value}"))))
     }
 
-    /// Behaviour of a waiter with several queued chunks. The Rust server writes an event for each chunk.
+    /// Behaviour of a waiter with several queued chunks. The Rust server writes an event for each chunk. `None` for an unknown release.
     fn waiter(&self) -> Option<Setting<Waiter>> {
         let release = self.release?;
         let is_rust_server = self.output_avoids_zmq().is_some();
@@ -217,7 +228,8 @@ impl StreamingRules<'_> {
         Some(Setting::new(turns, python.origin.clone()))
     }
 
-    /// Output mode of the tokenizer. Depends on whether the engine `skips_tokenizer_init`, if that is known.
+    /// Output mode of the tokenizer. Depends on whether the engine `skips_tokenizer_init`, if that is known. `None` if the mode is not
+    /// certain.
     fn mode(&self, skips_tokenizer_init: Option<bool>) -> Option<Setting<Mode>> {
         let release = self.release?;
         let behaviour = behaviour_of(release);
@@ -231,7 +243,7 @@ impl StreamingRules<'_> {
         }
     }
 
-    /// Mode on a path with this rule.
+    /// Mode on a path with this rule: always the same one, or the one that the flag sets.
     fn mode_by_rule(&self, rule: OutputModeRule, release: Version) -> Option<Setting<Mode>> {
         match rule {
             OutputModeRule::Always(mode) => Some(setting_by_release(release, mode)),

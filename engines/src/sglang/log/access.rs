@@ -48,8 +48,8 @@ fn read_server_error(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement
     read_status(500, rest, sink)
 }
 
-/// Parses the last two digits of a status and its phrase, which end the line. `first` is the status with the first digit only: 400 or 500.
-fn read_status(first: u16, rest: &str, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
+/// Parses the last two digits of a status and its phrase, which end the line. `hundreds` is its first digit as 400 or 500.
+fn read_status(hundreds: u16, rest: &str, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
     let (digits, phrase) = rest.split_at_checked(2).ok_or(MalformedLine)?;
     let phrase = phrase.trim_end();
     let is_phrase = phrase.is_empty() || phrase.starts_with(' ');
@@ -60,12 +60,12 @@ fn read_status(first: u16, rest: &str, sink: &mut dyn FnMut(&Statement<'_>)) -> 
         return Err(MalformedLine);
     }
     let last_digits: u16 = digits.parse().map_err(|_| MalformedLine)?;
-    let kind = StatementKind::Rejected { status: first + last_digits };
+    let kind = StatementKind::Rejected { status: hundreds + last_digits };
     sink(&Statement { wall_ns: None, is_rid_truncated: false, kind });
     Ok(())
 }
 
-/// Parses `://127.0.0.1:30000 (Press CTRL+C to quit)`, or the same with `s` in front.
+/// Parses the server's address in `://127.0.0.1:30000 (Press CTRL+C to quit)`, or the same with `s` in front.
 fn read_address(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
     let address = rest.strip_prefix('s').unwrap_or(rest).strip_prefix("://").ok_or(MalformedLine)?;
     let address = address.split_whitespace().next().ok_or(MalformedLine)?;

@@ -10,7 +10,8 @@ const DAY_S: u64 = 86_400;
 const QUARTER_S: u64 = 900;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Parses `20 seconds. tic start time: 05:49:14. last_heartbeat time: 05:42:53`. Both are local times of day.
+/// Parses the times of a failed check in `20 seconds. tic start time: 05:49:14. last_heartbeat time: 05:42:53`. Both are local times of
+/// day. Without the time of the line, only the failed check is passed to `sink`, without times.
 pub(super) fn read_failed_check(
     rest: &str,
     line_ns: Option<u64>,
@@ -49,5 +50,6 @@ fn time_of_day_s(text: &str, key: &str) -> Option<u64> {
         seconds = seconds * 60 + part;
     }
     let has_more_parts = parts.next().is_some();
+    // A leap second at midnight counts as the next one.
     if has_more_parts { None } else { Some(seconds % DAY_S) }
 }

@@ -22,7 +22,7 @@ impl<'l> Fields<'l> {
 impl<'l> Iterator for Fields<'l> {
     type Item = (&'l str, &'l str);
 
-    /// The next field and its value, as `name=value` in the text of an object; `None` at anything else.
+    /// The next field's name and its value. `None` at the end of the object, and at anything but `name=value`.
     fn next(&mut self) -> Option<Self::Item> {
         let (name, rest) = self.rest.split_once('=').filter(|(name, _)| is_name(name))?;
         let (value, after) = rest.split_at(value_length(rest)?);
@@ -31,18 +31,20 @@ impl<'l> Iterator for Fields<'l> {
     }
 }
 
-/// Strings in a value, without their quotes. The value is one string or a list of strings. Ends where a string is cut.
+/// Strings in a value, which is one string or a list of strings, without their quotes. Ends where a string is cut.
 pub(super) fn strings_in(value: &str) -> impl Iterator<Item = &str> {
     let mut rest = value;
     std::iter::from_fn(move || {
         let begin = rest.find(['\'', '"'])?;
         let length = string_length(&rest.as_bytes()[begin..])?;
+        // Without the quotes, which are part of the length.
         let string = &rest[begin + 1..begin + length - 1];
         rest = &rest[begin + length..];
         Some(string)
     })
 }
 
+/// Whether the text can be the name of a class or a field.
 fn is_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
@@ -55,7 +57,10 @@ fn value_length(text: &str) -> Option<usize> {
     while let Some(&byte) = bytes.get(at) {
         match byte {
             // Commas and brackets within a string do not count.
-            b'\'' | b'"' => at += string_length(&bytes[at..])? - 1,
+            b'\'' | b'"' => {
+                let last_quote = at + string_length(&bytes[at..])? - 1;
+                at = last_quote;
+            }
             b'(' | b'[' | b'{' => depth += 1,
             b',' | b')' | b']' | b'}' if depth == 0 => return Some(at),
             b')' | b']' | b'}' => depth -= 1,

@@ -74,6 +74,7 @@ pub(super) fn read_record(
     };
     let id = record.text_of("id");
     let mut rids = record.texts_of("rid");
+    // A record without request ids may have the id of the output.
     if rids.is_empty() {
         rids.extend(id.clone());
     }
@@ -87,13 +88,14 @@ pub(super) fn read_record(
         None => record.flag_of(STREAM),
         Some(parameters) => JsonRecord::parse(&parameters, &field_use).and_then(|request| request.flag_of(STREAM)),
     };
+    // The times of several requests cannot be told apart.
     if let [rid] = *named {
         emit_times(rid, is_streamed, |key| record.number_of(key), sink);
     }
     Some(Ok(form))
 }
 
-/// Parses `GenerateReqInput(received_time=None, rid='4f1c..', text='..`, or with the fields in another order.
+/// Parses the request ids in `GenerateReqInput(received_time=None, rid='4f1c..', text='..`, or with the fields in another order.
 pub(super) fn read_receive(
     rest: &str,
     _line_ns: Option<u64>,
@@ -101,12 +103,14 @@ pub(super) fn read_receive(
 ) -> Result<(), MalformedLine> {
     let mut fields = Fields::of_object_at_start(rest).ok_or(MalformedLine)?;
     let (_, rids) = fields.find(|(name, _)| *name == "rid").ok_or(MalformedLine)?;
-    let named = named_requests(strings_in(rids), None).ok_or(MalformedLine)?;
+    // A received request has no output yet.
+    let output_id = None;
+    let named = named_requests(strings_in(rids), output_id).ok_or(MalformedLine)?;
     emit_stage_of_each(&named, "receive_logged", sink);
     Ok(())
 }
 
-/// Like [`read_receive`], followed by `, out={'text': .., 'meta_info': {..}}`. No output text can follow the last `'meta_info': `.
+/// Parses a request as [`read_receive`] does, and the `, out={'text': .., 'meta_info': {..}}` that follows it.
 pub(super) fn read_finish(
     rest: &str,
     _line_ns: Option<u64>,
@@ -128,24 +132,28 @@ pub(super) fn read_finish(
             _ => {}
         }
     }
+    // No output text can follow the last `'meta_info': `.
     let out = fields.after();
     let meta = out.and_then(|out| Some(&out[out.rfind("'meta_info': {")?..]));
     let id = meta.and_then(|meta| LoggedRid::parse(value_of_key(meta, "'id': ")?));
-    let named = named_requests(strings_in(rids.ok_or(MalformedLine)?), id.map(|id| id.text)).ok_or(MalformedLine)?;
+    let output_id = id.map(|id| id.text);
+    let rids = rids.ok_or(MalformedLine)?;
+    let named = named_requests(strings_in(rids), output_id).ok_or(MalformedLine)?;
     emit_stage_of_each(&named, "finish_logged", sink);
+    // The times of several requests cannot be told apart.
     if let ([rid], Some(meta)) = (&*named, meta) {
         emit_times(*rid, is_streamed, |key| number_of_key(meta, &format!("'{key}': ")), sink);
     }
     Ok(())
 }
 
-/// The requests that a line is about. If one of several has the `id` of the output, only that one. `None` if no rid is readable.
-fn named_requests<'l>(rids: impl Iterator<Item = &'l str>, id: Option<&str>) -> Option<Vec<LoggedRid<'l>>> {
+/// The requests that a line is about: all of `rids`, or only the one that is the id of the output. `None` if no rid is readable.
+fn named_requests<'l>(rids: impl Iterator<Item = &'l str>, output_id: Option<&str>) -> Option<Vec<LoggedRid<'l>>> {
     let named: Vec<LoggedRid<'l>> = rids.filter_map(LoggedRid::parse).collect();
     if named.is_empty() {
         return None;
     }
-    match named.iter().find(|rid| Some(rid.text) == id) {
+    match named.iter().find(|rid| Some(rid.text) == output_id) {
         Some(answered) => Some(vec![*answered]),
         None => Some(named),
     }
@@ -190,6 +198,7 @@ fn emit_times(
         if matches!(name, "request_finished" | "decode_finished") {
             stage.tokens = tokens;
         }
+        // The time since the end of the prefill ends with the first token, or with the response if the former's time is not known.
         let ends_gap = name == FIRST_TOKEN || (name == RESPONSE_SENT && first_token_ns.is_none());
         if ends_gap {
             stage.gap_ns = gap_begin_ns.map(|begin_ns| wall_ns.saturating_sub(begin_ns));

@@ -32,8 +32,9 @@ struct Impossible;
 
 /// Parses `4f1c, input_len=12, output_len=30, type=unified): queue_duration=1.00ms, forward_duration=4.50ms, entry_time=1768722900.123`.
 ///
-/// Logged when the scheduler has finished its part of the request. From 0.5.12 on, `entry_time` is the wall time at which the first phase
-/// began. Before, the line has none or another clock's, so the durations count back from the line's own timestamp.
+/// Passes each stage of the request with its time to `sink`. Logged when the scheduler has finished its part of the request. From 0.5.12
+/// on, `entry_time` is the wall time at which the first phase began. Before, the line has none or another clock's, so the durations count
+/// back from the line's own timestamp.
 pub(super) fn read_time_stats(
     rest: &str,
     line_ns: Option<u64>,
@@ -48,19 +49,20 @@ pub(super) fn read_time_stats(
         "decode" => ServerRole::Decode,
         _ => ServerRole::Unified,
     };
+    // Only the rest of the line.
     let (tail, _) = split_once(tail, "\n").unwrap_or((tail, ""));
     let times = LineFields::parse(tail, b' ');
     emit_half(&request, rid, role, sink);
     let tokens = request.value_of(&["output_len", "output len"]).and_then(|tokens| tokens.parse().ok());
-    let end = match role {
+    let end_name = match role {
         ServerRole::Unified => "completion",
         ServerRole::Prefill => "prefill_completion",
         ServerRole::Decode => "decode_completion",
     };
-    let ended = Stage { tokens, ..Stage::new(rid.text, end, "scheduler") };
+    let end_stage = Stage { tokens, ..Stage::new(rid.text, end_name, "scheduler") };
     // With impossible durations, only the time of the end is used.
     let Ok(phases) = read_phases(&times, role) else {
-        sink(&Statement { wall_ns: line_ns, ..stage_statement(rid, ended) });
+        sink(&Statement { wall_ns: line_ns, ..stage_statement(rid, end_stage) });
         sink(&Statement {
             wall_ns: None,
             is_rid_truncated: rid.is_truncated,
@@ -71,16 +73,16 @@ pub(super) fn read_time_stats(
     let spent_ns = phases.iter().fold(0, |sum: u64, phase| sum.saturating_add(phase.ns));
     // The phases count from the begin that the line states, else they end at its timestamp.
     let Some(begin_ns) = read_begin_ns(&times).or_else(|| line_ns?.checked_sub(spent_ns)) else {
-        sink(&Statement { wall_ns: line_ns, ..stage_statement(rid, ended) });
+        sink(&Statement { wall_ns: line_ns, ..stage_statement(rid, end_stage) });
         return Ok(());
     };
-    let begun = Stage::new(rid.text, first_stage(&times, role), "scheduler");
-    sink(&Statement { wall_ns: Some(begin_ns), ..stage_statement(rid, begun) });
+    let begin_stage = Stage::new(rid.text, first_stage(&times, role), "scheduler");
+    sink(&Statement { wall_ns: Some(begin_ns), ..stage_statement(rid, begin_stage) });
     let mut at_ns = begin_ns;
     for phase in &phases {
         at_ns = at_ns.saturating_add(phase.ns);
         // Only the end of the request has its tokens.
-        let reached = if phase.end == end { ended } else { Stage::new(rid.text, phase.end, "scheduler") };
+        let reached = if phase.end == end_name { end_stage } else { Stage::new(rid.text, phase.end, "scheduler") };
         sink(&Statement { wall_ns: Some(at_ns), ..stage_statement(rid, reached) });
     }
     Ok(())
@@ -114,6 +116,7 @@ impl<'l> LineFields<'l> {
                 word_start = position + 1;
                 equals_at = None;
             } else {
+                // A further `=` belongs to the value.
                 equals_at.get_or_insert(position - word_start);
             }
         }
@@ -132,13 +135,14 @@ impl<'l> LineFields<'l> {
         }
     }
 
-    /// Value of the first of these keys that the line has.
+    /// Value of the first of these keys that the line has. `None` if it has none of them.
     fn value_of(&self, keys: &[&str]) -> Option<&'l str> {
         let fields = &self.fields[..self.len];
         let field = keys.iter().find_map(|key| fields.iter().find(|field| field.key == *key))?;
         Some(field.value)
     }
 
+    /// Number under the first of these keys that the line has. `None` if it has none of them, or if the value is not a valid number.
     fn number(&self, keys: &[&str]) -> Option<f64> {
         parse_number(self.value_of(keys)?)
     }
@@ -158,7 +162,7 @@ fn is_content(byte: u8) -> bool {
     !byte.is_ascii_whitespace() && !matches!(byte, b',' | b';' | b'"')
 }
 
-/// The field in a word whose first `=` is at `equals_at`: `key=value`, or without one `key(value)`.
+/// The field in a word whose first `=` is at `equals_at`: `key=value`, or without one `key(value)`. `None` for a word in another form.
 fn parse_field(word: &str, equals_at: Option<usize>) -> Option<LineField<'_>> {
     let start = word.bytes().position(is_content)?;
     let end = word.bytes().rposition(is_content)? + 1;
@@ -266,6 +270,7 @@ fn add_bootstrap(
         phases.push(LoggedPhase { ns: bootstrap_ns, end: ends.bootstrap });
         phases.push(LoggedPhase { ns: allocation_ns, end: ends.allocation });
     } else if let Some(ns) = bootstrap_ns.or(whole_ns) {
+        // One phase up to the end of the allocation.
         phases.push(LoggedPhase { ns, end: ends.allocation });
     }
     Ok(())

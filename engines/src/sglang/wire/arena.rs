@@ -164,7 +164,7 @@ impl Arena {
         Ok((self.list_runs.len() - 1) as u32)
     }
 
-    /// Appends items from the stack to the list whose first run is at the index `list`.
+    /// Copies items from the stack into the cells, and appends them to the list whose first run is at the index `list`.
     pub(super) fn append_items(&mut self, list: u32, items: &[Node], limits: &Limits) -> Result<(), Undecoded> {
         if items.is_empty() {
             return Ok(());
@@ -191,6 +191,7 @@ impl Arena {
             self.list_runs[list as usize] = ListRun { total: run.len, ..run };
             return Ok(());
         }
+        // Without a tail, the first run is the only one.
         let tail = if head.tail == NONE { list } else { head.tail };
         let last = &mut self.list_runs[tail as usize];
         // Adjacent cells form one run.

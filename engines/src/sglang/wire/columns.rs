@@ -21,7 +21,8 @@ pub(super) struct MessageColumns<'a, 'x> {
 }
 
 impl<'a> MessageColumns<'a, '_> {
-    /// Checks for the fields that every message with generated tokens must have.
+    /// Fails unless the message has the fields that every message with generated tokens must have. Finish reasons may be in `meta_info`
+    /// instead of a column.
     pub(super) fn check_generated_fields(&self, chunks: &[Chunk<'a>]) -> Result<(), Undecoded> {
         if chunks.iter().any(|chunk| chunk.completion_tokens.is_none()) {
             return Err(self.layout_mismatch("no completion_tokens"));
@@ -38,6 +39,7 @@ impl<'a> MessageColumns<'a, '_> {
         if self.columns.rids.is_none() {
             return Err(self.layout_mismatch("no rids"));
         }
+        // A batch whose list of ids is `None` has no requests.
         let Some(rids) = self.field_value(self.columns.rids) else { return Ok(()) };
         let count = self.doc.item_count(rids).ok_or_else(|| self.bad_value("rids", 0, "not a list"))? as usize;
         if count > self.limits.items {
@@ -50,6 +52,7 @@ impl<'a> MessageColumns<'a, '_> {
                 Ok::<(), Undecoded>(())
             })?;
         }
+        // The column may be absent.
         let Some(workers) = self.column_per_request(self.columns.workers, "http_worker_ipcs", chunks)? else {
             return Ok(());
         };
@@ -68,6 +71,7 @@ impl<'a> MessageColumns<'a, '_> {
     /// finish reason, or leaves it empty when no chunk has one.
     pub(super) fn read_counts(&self, chunks: &mut [Chunk<'a>], finished: &mut Vec<Node>) -> Result<(), Undecoded> {
         if self.columns.meta.is_some() {
+            // The column may be absent.
             let Some(meta) = self.column_per_request(self.columns.meta, "meta_info", chunks)? else {
                 return Ok(());
             };
@@ -81,6 +85,7 @@ impl<'a> MessageColumns<'a, '_> {
         self.read_count_column(chunks, self.columns.prompt, "prompt_tokens", |chunk| &mut chunk.prompt_tokens)?;
         self.read_count_column(chunks, self.columns.cached, "cached_tokens", |chunk| &mut chunk.cached_tokens)?;
         self.read_count_column(chunks, self.columns.retractions, "retraction_counts", |chunk| &mut chunk.retractions)?;
+        // The column may be absent.
         let Some(reasons) = self.column_per_request(self.columns.finish, "finished_reasons", chunks)? else {
             return Ok(());
         };
@@ -93,7 +98,7 @@ impl<'a> MessageColumns<'a, '_> {
         })
     }
 
-    /// Reads how many ids each request lists. Returns false when the column is absent.
+    /// Reads how many ids each request lists, and appends the lists themselves to `listed`. Returns false when the column is absent.
     #[inline(never)]
     pub(super) fn read_listed_counts(
         &self,
@@ -109,9 +114,8 @@ impl<'a> MessageColumns<'a, '_> {
         for part in self.doc.column_parts(ids) {
             part.append_lists(listed);
             let nodes = listed.get(part.row_range()).unwrap_or_default();
-            for ((row, node), chunk) in
-                part.row_range().zip(nodes).zip(chunks.get_mut(part.row_range()).unwrap_or_default())
-            {
+            let rows = chunks.get_mut(part.row_range()).unwrap_or_default();
+            for ((row, node), chunk) in part.row_range().zip(nodes).zip(rows) {
                 chunk.listed = match *node {
                     Node::Ints { len, .. } | Node::Words { words: len, .. } => Some(u32::from(len)),
                     node => self.count_listed(row, node)?,
@@ -129,6 +133,7 @@ impl<'a> MessageColumns<'a, '_> {
     /// Reads the text of each request. Leaves out texts that are not UTF-8.
     #[inline(never)]
     pub(super) fn read_texts(&self, chunks: &mut [Chunk<'a>]) -> Result<(), Undecoded> {
+        // The column may be absent.
         let Some(texts) = self.column_per_request(self.columns.text, "output_strs", chunks)? else {
             return Ok(());
         };
@@ -140,7 +145,7 @@ impl<'a> MessageColumns<'a, '_> {
         })
     }
 
-    /// Number of ids in the list of one request; `None` if there is no list.
+    /// Number of ids in the list of one request; `None` if there is no list. Fails for any other value.
     #[inline(never)]
     fn count_listed(&self, row: usize, ids: Node) -> Result<Option<u32>, Undecoded> {
         let count = tokens::count_ids(self.doc, ids);
@@ -155,6 +160,7 @@ impl<'a> MessageColumns<'a, '_> {
         if self.columns.rid.is_none() {
             return Err(self.layout_mismatch("no rid"));
         }
+        // A message without an id names no request.
         let Some(field) = self.field_value(self.columns.rid) else { return Ok(()) };
         if let Some(rids) = self.doc.list_items(field) {
             for (row, rid) in rids.take(self.limits.items).enumerate() {
@@ -170,7 +176,7 @@ impl<'a> MessageColumns<'a, '_> {
         Ok(())
     }
 
-    /// Reads the counts and the finish reason of a request from its `meta_info`.
+    /// Reads the counts and the finish reason of a request from its `meta_info`, and appends the reason to `finished`.
     fn read_meta_info(
         &self,
         chunk: &mut Chunk<'a>,
@@ -178,7 +184,9 @@ impl<'a> MessageColumns<'a, '_> {
         meta: Node,
         finished: &mut Vec<Node>,
     ) -> Result<(), Undecoded> {
-        self.doc.dict_entries(meta).ok_or_else(|| self.bad_value("meta_info", row, "not a dict"))?;
+        if self.doc.dict_entries(meta).is_none() {
+            return Err(self.bad_value("meta_info", row, "not a dict"));
+        }
         chunk.completion_tokens = self.read_meta_count(row, meta, b"completion_tokens")?;
         chunk.prompt_tokens = self.read_meta_count(row, meta, b"prompt_tokens")?;
         chunk.cached_tokens = self.read_meta_count(row, meta, b"cached_tokens")?;
@@ -204,6 +212,7 @@ impl<'a> MessageColumns<'a, '_> {
         field: &'static str,
         count_of: impl for<'c> Fn(&'c mut Chunk<'a>) -> &'c mut Option<u32>,
     ) -> Result<(), Undecoded> {
+        // The column may be absent.
         let Some(column) = self.column_per_request(column, field, chunks)? else { return Ok(()) };
         for part in self.doc.column_parts(column) {
             let rows = chunks.get_mut(part.row_range()).unwrap_or_default();
@@ -251,10 +260,11 @@ impl<'a> MessageColumns<'a, '_> {
         if self.doc.is_nil(reason) {
             return Ok(None);
         }
-        self.doc
-            .dict_entries(reason)
-            .ok_or_else(|| self.bad_value("finished_reasons", row, "neither None nor a dict"))?;
-        Ok(Some(match self.doc.find_entry(reason, b"type").and_then(|kind| self.doc.string_bytes(kind)) {
+        if self.doc.dict_entries(reason).is_none() {
+            return Err(self.bad_value("finished_reasons", row, "neither None nor a dict"));
+        }
+        let finish_type = self.doc.find_entry(reason, b"type").and_then(|kind| self.doc.string_bytes(kind));
+        Ok(Some(match finish_type {
             Some(b"length") => Finish::Length,
             Some(b"stop") => Finish::Stop,
             Some(b"abort") => Finish::Abort,
@@ -322,6 +332,7 @@ impl<'a> MessageColumns<'a, '_> {
     }
 }
 
+/// A chunk that ends its request by an abort.
 fn aborted_chunk(rid: &str) -> Chunk<'_> {
     Chunk { finish: Some(Finish::Abort), ..Chunk::new(rid) }
 }

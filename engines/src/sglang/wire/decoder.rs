@@ -69,6 +69,7 @@ impl Decoder {
         if message.len() > self.limits.message {
             return Err(Undecoded::Limit { limit: "message", value: self.limits.message });
         }
+        // The memory of the chunks returns to `home` when the batch is dropped, or at an error.
         let Self { limits, keeps_ids, keeps_text, arena, scratch, rows, chunks: home, last_layout: last } = self;
         // The buffers keep their memory for the next message.
         rows.clear();
@@ -138,7 +139,9 @@ fn read_columns<'a>(
         Kind::TokenIds | Kind::Text | Kind::Embedding | Kind::Multimodal => {
             table.read_requests(chunks)?;
             table.read_counts(chunks, finished)?;
-            if table.read_listed_counts(chunks, listed)? || chunks.is_empty() {
+            let has_id_column = table.read_listed_counts(chunks, listed)?;
+            // An idle batch does not show whether it has the column.
+            if has_id_column || chunks.is_empty() {
                 ids = meaning_of_id_column(layout.ids, chunks);
             }
             // The detokenizer converts the times that it passes on, by a difference of clocks that it measures.

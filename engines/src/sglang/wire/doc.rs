@@ -7,6 +7,9 @@ use super::pickle;
 use super::words;
 use crate::msgpack::{self, Head};
 
+/// msgpack's nil.
+const PACKED_NIL: u8 = 0xc0;
+
 /// A message with the data that decoding built for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Doc<'a> {
@@ -19,13 +22,12 @@ impl<'a> Doc<'a> {
     pub(super) fn is_nil(self, node: Node) -> bool {
         match node {
             Node::Nil => true,
-            // msgpack's nil.
-            Node::Pack(at) => self.bytes.get(at as usize) == Some(&0xc0),
+            Node::Pack(at) => self.bytes.get(at as usize) == Some(&PACKED_NIL),
             _ => false,
         }
     }
 
-    /// An integer that fits 64 bits. Python's booleans do not count as integers.
+    /// An integer that fits 64 bits; `None` for any other value. Python's booleans do not count as integers.
     pub(super) fn int_value(self, node: Node) -> Option<i64> {
         match node {
             Node::Int(at) | Node::Long(at) => pickle::read_int(self.bytes, at as usize),
@@ -54,7 +56,7 @@ impl<'a> Doc<'a> {
         }
     }
 
-    /// Bytes of a string. Both codecs specify UTF-8; this is not checked here.
+    /// Bytes of a string; `None` for any other value. Both codecs specify UTF-8; this is not checked here.
     pub(super) fn string_bytes(self, node: Node) -> Option<&'a [u8]> {
         match node {
             Node::Str(at) => self.bytes.get(pickle::payload_range(self.bytes, at as usize)?),
@@ -75,7 +77,7 @@ impl<'a> Doc<'a> {
         }
     }
 
-    /// Items of a list or tuple.
+    /// Items of a list or tuple; `None` for any other value.
     pub(super) fn list_items(self, node: Node) -> Option<Items<'a>> {
         match node {
             Node::List(list) | Node::Tuple(list) => Some(self.items_of_list(list)),
@@ -92,7 +94,7 @@ impl<'a> Doc<'a> {
         }
     }
 
-    /// Number of items of a list or tuple.
+    /// Number of items of a list or tuple; `None` for any other value.
     pub(super) fn item_count(self, node: Node) -> Option<u32> {
         match node {
             Node::List(list) | Node::Tuple(list) => Some(self.arena.list_runs[list as usize].total),
@@ -109,7 +111,9 @@ impl<'a> Doc<'a> {
             Node::Pack(at) => match msgpack::read_head(self.bytes, at as usize) {
                 Some((Head::Array { len }, at)) => {
                     // A nil has one byte, so the items are as many bytes.
-                    self.bytes.get(at..at + len as usize).is_some_and(|items| items.iter().all(|item| *item == 0xc0))
+                    self.bytes
+                        .get(at..at + len as usize)
+                        .is_some_and(|items| items.iter().all(|item| *item == PACKED_NIL))
                 }
                 _ => false,
             },
@@ -117,7 +121,7 @@ impl<'a> Doc<'a> {
         }
     }
 
-    /// Keys and values of a dict or map, alternating.
+    /// Keys and values of a dict or map, alternating. `None` for any other value.
     pub(super) fn dict_entries(self, node: Node) -> Option<Items<'a>> {
         match node {
             Node::Dict(list) => Some(self.items_of_list(list)),
@@ -132,7 +136,7 @@ impl<'a> Doc<'a> {
         }
     }
 
-    /// Keys and values of a pickled dict, if they are contiguous, as for most dicts.
+    /// Keys and values of a pickled dict, if they are contiguous in memory, as for most dicts. `None` for any other value.
     pub(super) fn contiguous_pairs(self, node: Node) -> Option<&'a [[Node; 2]]> {
         let Node::Dict(list) = node else { return None };
         let run = self.arena.list_runs[list as usize];
@@ -145,8 +149,8 @@ impl<'a> Doc<'a> {
         Some(cells.as_chunks().0)
     }
 
-    /// The value under `key` of a dict or map. Searches only the first 64 entries: real dicts have about ten, and a hostile message may
-    /// refer to one large dict many times.
+    /// The value under `key` of a dict or map; `None` if there is none. Searches only the first 64 entries: real dicts have about ten, and
+    /// a hostile message may refer to one large dict many times.
     pub(super) fn find_entry(self, node: Node, key: &[u8]) -> Option<Node> {
         const MAX_ENTRIES: usize = 64;
         // Keys and values alternate.
@@ -178,7 +182,7 @@ impl<'a> Doc<'a> {
         ((words.end - words.start) % 8 == 0).then_some(words)
     }
 
-    /// Module and name of a class or function.
+    /// Module and name of a class or function; `None` for any other value.
     pub(super) fn module_and_name(self, node: Node) -> Option<(&'a [u8], &'a [u8])> {
         let Node::Global(id) = node else { return None };
         let global = self.arena.globals.get(id as usize)?;

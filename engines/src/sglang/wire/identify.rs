@@ -35,8 +35,8 @@ impl FoundLayout {
     }
 }
 
-/// Finds class and layout of a pickled message, whose fields it leaves in `rows`. Tries the layout `last` first, since a hop normally carries one
-/// class of one release.
+/// Finds class and layout of a pickled message, or of the message inside a wrapper. Leaves the fields in `rows`. Tries the layout `last`
+/// first, since a hop normally carries one class of one release.
 pub(super) fn identify_pickle(
     doc: Doc<'_>,
     mut value: Node,
@@ -73,14 +73,15 @@ struct PickledObject<'a> {
     state: Node,
 }
 
-/// Class and state of a message: `Class()` with a state dict, or msgspec's `rebuild(Class, dict)`.
+/// Splits a message into its class and its state. It is either `Class()` with a state dict, or msgspec's `rebuild(Class, dict)`.
 fn split_message_object(doc: Doc<'_>, value: Node) -> Result<PickledObject<'_>, Undecoded> {
     let mut class = None;
     let mut form = MessageForm::Dataclass;
     let mut state = Node::Nil;
     if let Node::Object(id) = value {
         let object = doc.named_call(id);
-        if object.module == b"msgspec._utils" && object.class_name == b"rebuild" {
+        let is_struct = object.module == b"msgspec._utils" && object.class_name == b"rebuild";
+        if is_struct {
             let mut args = doc.list_items(object.call.args).into_iter().flatten();
             class = args.next();
             form = MessageForm::Struct;
@@ -116,7 +117,8 @@ fn split_state_into(doc: Doc<'_>, state: Node, rows: &mut RowBuffers) -> bool {
     true
 }
 
-/// Finds the layout of `class` with these field names in this order.
+/// Finds the layout of `class` with these field names in this order. If no release has it, uses the newest layout of the class, and finds
+/// the fields that are read by their names.
 fn find_layout(
     doc: Doc<'_>,
     class: &[u8],
@@ -138,7 +140,7 @@ fn find_layout(
             return Ok(FoundLayout::Listed(layout));
         }
     }
-    // An unknown release: the fields are found by their names.
+    // An unknown release.
     let newest = layouts.last().ok_or_else(|| unknown_class(class))?;
     let names = names.iter().map(|name| doc.string_bytes(*name).unwrap_or_default());
     Ok(FoundLayout::Unlisted(newest, ColumnIndices::find(names)))
@@ -170,6 +172,7 @@ pub(super) fn identify_msgpack(
     let layouts = schema::layouts_of_class(class);
     let newest =
         layouts.last().filter(|layout| layout.form == MessageForm::Struct).ok_or_else(|| unknown_class(class))?;
+    // The first item is the class name.
     let fields = len as usize - 1;
     if fields > limits.items {
         return Err(Undecoded::Limit { limit: "items", value: limits.items });
@@ -193,7 +196,7 @@ pub(super) fn identify_msgpack(
     }
 }
 
-/// Error for a class that is in no release, with its name as far as it is displayed.
+/// Error for a class that is in no release, with the first characters of its name.
 pub(super) fn unknown_class(class: &[u8]) -> Undecoded {
     const MAX_SHOWN: usize = 120;
     let class = String::from_utf8_lossy(class).chars().take(MAX_SHOWN).collect();

@@ -95,7 +95,7 @@ impl<'a> ColumnPart<'a> {
         self.first..self.first + self.len as usize
     }
 
-    /// The part's items, if they are stored in the arena's cells.
+    /// The part's items, if they are stored in the arena's cells. `None` if they were left in the message.
     fn arena_cells(self) -> Option<&'a [Node]> {
         match self.run {
             ItemRun::Cells { at } => self.doc.arena.cells.get(at..at + self.len as usize),
@@ -122,6 +122,7 @@ impl<'a> ColumnPart<'a> {
                         nodes.push(Node::Pack(at as u32));
                         at = next;
                     } else {
+                        // Not in a message that has been validated.
                         break;
                     }
                 }
@@ -130,7 +131,7 @@ impl<'a> ColumnPart<'a> {
         }
     }
 
-    /// Calls `f` with the index and value of each item.
+    /// Calls `f` with the index and value of each item. Stops at the first error of `f` and returns it.
     pub(super) fn for_each_item<E>(self, mut f: impl FnMut(usize, Node) -> Result<(), E>) -> Result<(), E> {
         match self.arena_cells() {
             Some(cells) => self.row_range().zip(cells).try_for_each(|(row, item)| f(row, *item)),
@@ -161,6 +162,7 @@ impl<'a> ColumnPart<'a> {
             ItemRun::Pack { mut at } => {
                 for row in self.row_range() {
                     let Some((text, next)) = msgpack::read_string(doc.bytes, at) else {
+                        // The offset of the next item is not known.
                         return f(row, None);
                     };
                     f(row, Some(text))?;
@@ -172,7 +174,7 @@ impl<'a> ColumnPart<'a> {
         }
     }
 
-    /// The part's integers if each fits into a byte, as in most columns of counts.
+    /// The part's integers if each fits into a byte, as in most columns of counts. `None` for other items.
     pub(super) fn small_ints(self) -> Option<SmallInts<'a>> {
         match self.run {
             // The shortest opcode takes two bytes, so a run with two bytes per item has no other opcode.
@@ -189,7 +191,8 @@ impl<'a> ColumnPart<'a> {
         }
     }
 
-    /// Calls `f` with the index and value of each item in a list of integers.
+    /// Calls `f` with the index and value of each item in a list of integers. Stops at the first error of `f`, and where the next item
+    /// cannot be found.
     pub(super) fn for_each_int<E>(self, mut f: impl FnMut(usize, IntItem) -> Result<(), E>) -> Result<(), E> {
         let doc = self.doc;
         match self.run {

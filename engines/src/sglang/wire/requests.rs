@@ -50,6 +50,7 @@ pub fn read_requests<'a>(
 ) -> Result<DispatchKind, Undecoded> {
     let known_requests = requests.len();
     let read = match message.head {
+        // A pickle with its protocol, or an array of msgpack.
         [0x80, 2..=5, ..] => read_pickle(message, requests),
         [0x90..=0x9f | 0xdc | 0xdd, ..] => read_msgpack(message, requests),
         head => Err(not_a_codec(head)),
@@ -65,6 +66,7 @@ pub fn read_requests<'a>(
     read
 }
 
+/// Error for a message of which too few bytes were captured.
 fn cut_by_capture() -> Undecoded {
     Undecoded::CutByCapture { what: "all its requests" }
 }
@@ -81,20 +83,22 @@ fn read_rid(rid: Option<&[u8]>) -> Result<&str, Undecoded> {
 /// Reads the requests of a pickled message; of a batch, those before the end of the captured bytes.
 fn read_pickle<'a>(message: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a>>) -> Result<DispatchKind, Undecoded> {
     // Of a long message, only the first and the last bytes were captured.
-    let end = if message.tail.is_empty() { message.head } else { message.tail };
-    if end.last() != Some(&b'.') {
-        return Err(Undecoded::Truncated { at: end.len() });
+    let last_bytes = if message.tail.is_empty() { message.head } else { message.tail };
+    // A pickle ends with the opcode `STOP`.
+    if last_bytes.last() != Some(&b'.') {
+        return Err(Undecoded::Truncated { at: last_bytes.len() });
     }
     let mut walk = PickleWalk::new(message.head);
     match read_pickled_class(&mut walk)? {
         RequestClass::Single => {
             let mut request = read_pickled_request(message, &mut walk)?;
-            request.room = find_room(end);
+            request.room = find_room(last_bytes);
             requests.push(request);
             Ok(DispatchKind::Requests)
         }
         RequestClass::Batch => {
             let read = read_pickled_batch(message.head, &mut walk, requests);
+            // Further requests may be in the bytes that were not captured.
             if message.is_whole() { read } else { Err(cut_by_capture()) }
         }
         RequestClass::Abort => read_pickled_abort(message.head, &mut walk, requests),
@@ -102,7 +106,7 @@ fn read_pickle<'a>(message: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a
     }
 }
 
-/// Reads up to the message's class, which may be inside msgspec's `rebuild` or a `MultiTokenizerWrapper`.
+/// Reads up to the message's class, which may be inside msgspec's `rebuild` or a `MultiTokenizerWrapper`, and returns its kind.
 fn read_pickled_class(walk: &mut PickleWalk<'_>) -> Result<RequestClass, Undecoded> {
     let mut is_wrapped = false;
     while let Some(item) = walk.next_item()? {
@@ -151,11 +155,11 @@ pub(crate) fn read_pickled_request<'a>(
 }
 
 /// The room in the last bytes of a pickled request. `None` if it has none.
-fn find_room(end: &[u8]) -> Option<u64> {
-    let end = end.get(end.len().saturating_sub(ROOM_BYTES)..)?;
+fn find_room(last_bytes: &[u8]) -> Option<u64> {
+    let last_bytes = last_bytes.get(last_bytes.len().saturating_sub(ROOM_BYTES)..)?;
     let name_len = ROOM_NAME.needle().len();
     // An earlier occurrence may be a key that a client chose.
-    let room = ROOM_NAME.find_iter(end).filter_map(|at| field_int_at(end, at + name_len)).last();
+    let room = ROOM_NAME.find_iter(last_bytes).filter_map(|at| field_int_at(last_bytes, at + name_len)).last();
     u64::try_from(room?).ok()
 }
 
@@ -167,18 +171,17 @@ fn read_pickled_batch<'a>(
 ) -> Result<DispatchKind, Undecoded> {
     let first_of_batch = requests.len();
     // Number of marks around the fields of a request. Only dicts inside a request have more. The first request shows the number.
-    let mut request_depth = usize::MAX;
+    let mut request_depth: Option<usize> = None;
     let mut open_depth = 0;
     while let Some(item) = walk.next_item()? {
         let WalkItem::Field { field, value_at, depth, is_first } = item else { continue };
         // A client may also choose the key `rid` in a dict of its own, which is nested deeper.
-        if field == RequestField::Rid && is_first && depth <= request_depth {
+        if field == RequestField::Rid && is_first && request_depth.is_none_or(|known| depth <= known) {
             requests.push(DispatchedRequest::new(read_rid(text_at(message, value_at))?));
-            if request_depth == usize::MAX {
-                request_depth = depth;
-            }
+            request_depth = request_depth.or(Some(depth));
             open_depth = depth;
         }
+        // Not a field of the request itself.
         if depth != open_depth {
             continue;
         }
@@ -186,10 +189,12 @@ fn read_pickled_batch<'a>(
             // Ids precede the dicts that a client chooses; the room follows them.
             (RequestField::InputIds, Some(request)) if request.prompt_tokens.is_none() => {
                 // The walk ends at a list whose end was not captured.
-                request.prompt_tokens = count_ids_at(message, value_at, true);
+                let is_whole = true;
+                request.prompt_tokens = count_ids_at(message, value_at, is_whole);
             }
             (RequestField::BootstrapRoom, Some(request)) => {
                 let room = field_int_at(message, value_at).and_then(|room| u64::try_from(room).ok());
+                // A value that is not a room does not replace one.
                 request.room = room.or(request.room);
             }
             _ => {}
@@ -240,6 +245,7 @@ fn read_msgpack<'a>(
         }
         RequestClass::Batch => {
             let read = read_packed_batch(&object, requests);
+            // In a message that was cut, any error may come from the cut.
             if message.is_whole() { read } else { read.map_err(|_| cut_by_capture()) }
         }
         RequestClass::Abort => read_packed_abort(&object, requests),
@@ -247,18 +253,18 @@ fn read_msgpack<'a>(
     }
 }
 
-/// Reads the requests of a msgpack batch.
+/// Reads the requests of a msgpack batch and adds them to `requests`.
 fn read_packed_batch<'a>(
     batch: &PackedObject<'a>,
     requests: &mut Vec<DispatchedRequest<'a>>,
 ) -> Result<DispatchKind, Undecoded> {
     // The requests are the last field of a batch.
-    let last = batch.fields.checked_sub(1).ok_or(batch.truncated())?;
-    let list = batch.skip_fields(batch.first_field, last)?;
-    let Some((Head::Array { len }, payload)) = batch.head_at(list) else {
+    let last_index = batch.fields.checked_sub(1).ok_or(batch.truncated())?;
+    let list_at = batch.skip_fields(batch.first_field, last_index)?;
+    let Some((Head::Array { len }, head_len)) = batch.head_at(list_at) else {
         return Err(batch.truncated());
     };
-    let mut at = list + payload;
+    let mut at = list_at + head_len;
     for _ in 0..len {
         let PackedRequest { request, end } = PackedObject::open(batch.message, at)?.read_request()?;
         requests.push(request);
@@ -300,7 +306,7 @@ struct PackedObject<'a> {
 }
 
 impl<'a> PackedObject<'a> {
-    /// The object at `at`: an array of the class name and its fields.
+    /// Reads the class name and the number of fields of the object at `at`.
     fn open(message: Excerpt<'a>, at: u64) -> Result<Self, Undecoded> {
         let bytes = message.bytes_from(at).ok_or(Undecoded::Truncated { at: at as usize })?;
         let Some((Head::Array { len: len @ 1.. }, name)) = read_head(bytes, 0) else {
@@ -310,7 +316,7 @@ impl<'a> PackedObject<'a> {
         Ok(Self { message, class, fields: len - 1, first_field: at + end as u64 })
     }
 
-    /// Reads a request.
+    /// Reads the object as a request. Prompt and room are missing if they were not captured.
     fn read_request(&self) -> Result<PackedRequest<'a>, Undecoded> {
         if self.fields < READ_FIELDS {
             return Err(self.unknown_layout());
@@ -336,6 +342,7 @@ impl<'a> PackedObject<'a> {
         let ids_at = self.skip_fields(rid_at, INPUT_IDS - RID).ok()?;
         request.prompt_tokens = count_packed_ids(self.message.bytes_from(ids_at)?);
         let room_index = self.layout().and_then(|layout| layout.columns.room).map(u32::from);
+        // A layout may have no room behind the ids.
         let Some(room_index) = room_index.filter(|index| *index > INPUT_IDS) else {
             return self.skip_fields(ids_at, self.fields - INPUT_IDS).ok();
         };
@@ -348,7 +355,7 @@ impl<'a> PackedObject<'a> {
         self.skip_fields(room_at, self.fields - room_index).ok()
     }
 
-    /// The newest known layout with this number of fields.
+    /// The newest known layout of the class with this number of fields. `None` if there is none.
     fn layout(&self) -> Option<&'static MessageLayout> {
         let mut layouts = layouts_of_class(self.class).iter().rev().filter(|layout| layout.form == MessageForm::Struct);
         layouts.find(|layout| layout.has_fields(self.fields as usize))
@@ -359,16 +366,18 @@ impl<'a> PackedObject<'a> {
         skip_in_excerpt(self.message, at, count).ok_or(self.truncated())
     }
 
-    /// Head of the value at `at`, and its length.
+    /// Head of the value at `at`, and the length of the head. `None` if it was not captured.
     fn head_at(&self, at: u64) -> Option<(Head, u64)> {
         let (head, payload) = read_head(self.message.bytes_from(at)?, 0)?;
         Some((head, payload as u64))
     }
 
+    /// Error for an object whose fields end before they should.
     fn truncated(&self) -> Undecoded {
         Undecoded::Truncated { at: self.first_field as usize }
     }
 
+    /// Error for an object with a number of fields that no known release has.
     fn unknown_layout(&self) -> Undecoded {
         let class = layouts_of_class(self.class).last().map_or("", |layout| layout.class);
         Undecoded::Layout { class, fields: self.fields as usize, what: "another number of fields" }
@@ -399,7 +408,10 @@ fn count_packed_ids(data: &[u8]) -> Option<u32> {
         // The pair may be cut, so the type of the first item decides.
         _ => match read_head(data, 0)? {
             (Head::Array { len: 0 }, _) => return Some(0),
-            (Head::Array { len }, item) => return matches!(read_head(data, item)?.0, Head::Int(_)).then_some(len),
+            (Head::Array { len }, item_at) => {
+                let (first_item, _) = read_head(data, item_at)?;
+                return matches!(first_item, Head::Int(_)).then_some(len);
+            }
             _ => return None,
         },
     };

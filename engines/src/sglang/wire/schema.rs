@@ -73,7 +73,7 @@ pub(super) struct ColumnIndices {
 }
 
 impl ColumnIndices {
-    /// Finds the fields among `names`, which are in wire order.
+    /// Index of each field that is read, among the `names` of all fields in wire order.
     pub(super) fn find<'n>(names: impl Iterator<Item = &'n [u8]>) -> Self {
         let mut columns = Self::default();
         for (index, name) in names.enumerate().take(usize::from(u16::MAX)) {
@@ -139,12 +139,14 @@ pub fn fields(class: &str, release: &str) -> Option<&'static [&'static str]> {
 }
 
 /// Parses a line of the table: class, form, releases, fields. The meaning of the ids and the behaviour of a waiter follow from the releases.
+/// `None` for a line in another form.
 fn parse_layout(line: &'static str) -> Option<MessageLayout> {
     let mut words = line.split(' ');
     let class = words.next()?;
     let form = words.next()?;
     let releases = words.next()?;
     let fields: Vec<&str> = words.collect();
+    // One or more spans, such as `0.5.9` or `0.5.1..0.5.3,0.5.6`.
     let first_release = releases.split(',').next()?.split("..").next()?;
     let last_release = releases.rsplit(',').next()?.rsplit("..").next()?;
     let range = VersionRange { first: first_release.parse().ok()?, last: last_release.parse().ok()? };

@@ -16,7 +16,8 @@ const QUEUED: &[u8] = b"wait_queue_entry_time";
 const SEARCHED_BYTES: usize = 256;
 
 impl MessageColumns<'_, '_> {
-    /// Reads the times of requests whose first tokens are in this message. Later messages repeat them.
+    /// Appends the times of requests whose first tokens are in this message to `times`. Later messages repeat them. `nested` has the memory
+    /// for a pickle inside msgpack.
     pub(super) fn read_times(&self, chunks: &[Chunk<'_>], nested: &mut NestedPickle, times: &mut Vec<ChunkSeconds>) {
         // Most messages have no first tokens.
         if !chunks.iter().any(has_first_tokens) {
@@ -24,6 +25,7 @@ impl MessageColumns<'_, '_> {
         }
         match self.field_value(self.columns.time_stats) {
             None => self.read_time_columns(chunks, times),
+            // A msgpack message has the objects as a pickle.
             Some(Node::Pack(at)) => {
                 let pickled = wrapped_pickle(self.doc.bytes, at as usize);
                 if let Some(pickled) = pickled.filter(|pickled| may_have_times(pickled))
@@ -47,9 +49,9 @@ impl MessageColumns<'_, '_> {
     fn read_time_columns(&self, chunks: &[Chunk<'_>], times: &mut Vec<ChunkSeconds>) {
         let Some(entries) = self.list_per_chunk(self.columns.batch_entry, chunks) else { return };
         let Some(waits) = self.list_per_chunk(self.columns.queue_time, chunks) else { return };
-        for (index, (entry, wait)) in entries.zip(waits).enumerate() {
+        for (index, (batch_entry, wait)) in entries.zip(waits).enumerate() {
             if has_first_tokens(&chunks[index]) {
-                let batch_entered = self.doc.seconds_of(entry);
+                let batch_entered = self.doc.seconds_of(batch_entry);
                 let queued = if self.doc.is_nil(wait) { 0.0 } else { batch_entered - self.doc.seconds_of(wait) };
                 let seconds = EngineSeconds { queued, batch_entered, prefill_finished: 0.0 };
                 times.push(ChunkSeconds { chunk: index, seconds });
@@ -95,11 +97,11 @@ fn append_time_stats(doc: Doc<'_>, stats: Node, chunks: &[Chunk<'_>], times: &mu
     }
 }
 
-/// The pickle in a `PickleWrapper`, which msgpack messages have for objects.
+/// The pickle in the `PickleWrapper` at `at`, which msgpack messages have for objects. `None` for another value.
 fn wrapped_pickle(message: &[u8], at: usize) -> Option<&[u8]> {
-    let (Head::Array { len: 2 }, tag) = msgpack::read_head(message, at)? else { return None };
-    let (name, data) = msgpack::read_string(message, tag)?;
-    match msgpack::read_head(message, data)? {
+    let (Head::Array { len: 2 }, name_at) = msgpack::read_head(message, at)? else { return None };
+    let (name, data_at) = msgpack::read_string(message, name_at)?;
+    match msgpack::read_head(message, data_at)? {
         (Head::Bin { end }, start) if name == b"PickleWrapper" => message.get(start..end),
         _ => None,
     }

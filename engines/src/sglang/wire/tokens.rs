@@ -29,7 +29,7 @@ pub(super) fn count_ids(doc: Doc<'_>, node: Node) -> Option<u32> {
     Some(count)
 }
 
-/// Appends the ids of one entry of an id column, which [`count_ids`] has validated.
+/// Appends the token ids of one entry of an id column, which [`count_ids`] has validated, to `ids`.
 pub(super) fn append_ids(ids: &mut Vec<i64>, doc: Doc<'_>, node: Node) {
     match doc.array_words(node) {
         Some(words) => ids.extend(words.as_chunks().0.iter().map(|word| i64::from_le_bytes(*word))),

@@ -8,7 +8,7 @@ use crate::msgpack::{Head, be_bytes, read_head};
 pub(super) const WORD_BYTES: usize = 8;
 
 /// Fast path for an `array('q')` of up to 31 words with two bytes of metadata. Returns the position of the first word and the number of
-/// words.
+/// words. `None` for any other value.
 #[inline]
 pub(super) fn parse_short_array(data: &[u8], at: usize) -> Option<(usize, u16)> {
     // `c7 LENGTH 01 00000002 a1 71`.

@@ -14,7 +14,7 @@ const FEW: usize = 32;
 
 impl PickleMachine<'_, '_> {
     /// The array that `callable(*args)` constructs: the reconstructor over 64-bit words, or the constructor over a list, as in protocol 2.
-    /// `None` for any other call.
+    /// Remembers the form of a reconstructor's call for the ones that follow. `None` for any other call.
     pub(super) fn construct_array(&mut self, callable: Node, args: Node) -> Option<Node> {
         let (Node::Global(callable), Node::Tuple(args)) = (callable, args) else { return None };
         let callable = self.arena.globals[callable as usize];
@@ -22,17 +22,22 @@ impl PickleMachine<'_, '_> {
             return None;
         }
         let args = self.arena.list_runs[args as usize];
-        match (self.name_bytes(callable.name), self.arena.cells.get(args.start as usize..args.end as usize)?) {
-            (b"_array_reconstructor", [_, Node::Str(code), Node::Int(format), Node::Bytes(data)]) => {
-                let format = scalar::read_int(self.message, *format as usize);
-                if self.string_at(*code) != Some(b"q") || format != Some(SIGNED_INT64_LE) {
+        let arguments = self.arena.cells.get(args.start as usize..args.end as usize)?;
+        match self.name_bytes(callable.name) {
+            b"_array_reconstructor" => {
+                let &[_, Node::Str(code), Node::Int(format), Node::Bytes(data)] = arguments else { return None };
+                let format = scalar::read_int(self.message, format as usize);
+                if self.string_at(code) != Some(b"q") || format != Some(SIGNED_INT64_LE) {
                     return None;
                 }
-                let data = *data;
                 self.remember_call_bytes(data as usize);
                 Some(Node::Array(data))
             }
-            (b"array", &[Node::Str(code), list @ Node::List(first_run)]) if self.string_at(code) == Some(b"q") => {
+            b"array" => {
+                let &[Node::Str(code), list @ Node::List(first_run)] = arguments else { return None };
+                if self.string_at(code) != Some(b"q") {
+                    return None;
+                }
                 // The array stands for its list. A list that grows later would no longer be equal to it.
                 self.arena.list_runs[first_run as usize].is_array_source = true;
                 Some(list)
@@ -44,6 +49,7 @@ impl PickleMachine<'_, '_> {
     /// Processes calls from `at` on that match the known bytes. Memo slots never change, so a call with the same bytes as an earlier one,
     /// up to the data's length, is the same call. Returns false if there is none; the machine then continues normally.
     pub(super) fn process_repeated_calls(&mut self, at: usize) -> bool {
+        // If the machine executes this call, its bytes may become the known ones.
         self.array_calls.last_start = at;
         let known = self.message.get(self.array_calls.known_bytes.clone()).unwrap_or_default();
         // Three references of two or five bytes each, a mark, a number of two bytes, and the opcode of the data. The compiler needs the
@@ -144,26 +150,27 @@ impl PickleMachine<'_, '_> {
         self.stack.extend(objects);
     }
 
-    /// Remembers the call that ends in the data at `data` if it has exactly the form `GET MARK GET GET BININT1 12 SHORT_BINBYTES`.
-    fn remember_call_bytes(&mut self, data: usize) {
+    /// Remembers the bytes of the call that ends in the data at `data_at`, if it has exactly the form
+    /// `GET MARK GET GET BININT1 12 SHORT_BINBYTES`.
+    fn remember_call_bytes(&mut self, data_at: usize) {
         let start = self.array_calls.last_start;
         // `_array_reconstructor(array, "q", 12, data)`: the function, the class and the type code are references to the memo.
-        let has_known_form = self.call_arguments_end(start) == Some(data);
-        if has_known_form && self.message.get(data) == Some(&op::SHORT_BINBYTES) {
-            self.array_calls.known_bytes = start..data + 1;
+        let has_known_form = self.call_arguments_end(start) == Some(data_at);
+        if has_known_form && self.message.get(data_at) == Some(&op::SHORT_BINBYTES) {
+            self.array_calls.known_bytes = start..data_at + 1;
         }
     }
 
     /// Offset after `GET MARK GET GET BININT1 12` at `start`; `None` for any other opcodes.
     fn call_arguments_end(&self, start: usize) -> Option<usize> {
-        let mark = self.skip_memo_get(start)?;
-        if self.message.get(mark) != Some(&op::MARK) {
+        let mark_at = self.skip_memo_get(start)?;
+        if self.message.get(mark_at) != Some(&op::MARK) {
             return None;
         }
-        let type_code = self.skip_memo_get(mark + 1)?;
-        let format = self.skip_memo_get(type_code)?;
+        let type_code_at = self.skip_memo_get(mark_at + 1)?;
+        let format_at = self.skip_memo_get(type_code_at)?;
         // The caller has checked the number itself: `SIGNED_INT64_LE`.
-        (self.message.get(format) == Some(&op::BININT1)).then_some(format + 2)
+        (self.message.get(format_at) == Some(&op::BININT1)).then_some(format_at + 2)
     }
 
     /// Offset after the reference to the memo at `at`; `None` for any other opcode.
@@ -175,7 +182,7 @@ impl PickleMachine<'_, '_> {
         }
     }
 
-    /// The string whose opcode is at `at`.
+    /// The string whose opcode is at `at`; `None` for another opcode.
     fn string_at(&self, at: u32) -> Option<&[u8]> {
         self.message.get(scalar::payload_range(self.message, at as usize)?)
     }

@@ -6,7 +6,7 @@ use super::vm::PickleMachine;
 use super::{flat, op, scalar};
 
 impl PickleMachine<'_, '_> {
-    /// Pushes an empty container, which `node` makes of its index in the arena.
+    /// Adds an empty container to the arena and pushes it. `node` makes the value from the container's index.
     pub(super) fn push_empty(&mut self, node: impl FnOnce(u32) -> Node) -> Result<(), Undecoded> {
         let first_run = self.arena.add_list_run(ListRun::EMPTY, self.limits)?;
         self.push_value(node(first_run))
@@ -26,10 +26,12 @@ impl PickleMachine<'_, '_> {
             // Continue after the APPEND or APPENDS that ends the batch.
             self.at = batch.end + 1;
         }
-        self.arena.add_list_run(batch.map_or(ListRun::EMPTY, |batch| batch.to_list_run()), self.limits).map(drop)
+        let run = batch.map_or(ListRun::EMPTY, |batch| batch.to_list_run());
+        self.arena.add_list_run(run, self.limits)?;
+        Ok(())
     }
 
-    /// Moves the values from `from` on into the list below them.
+    /// Moves the stack's values from the index `from` on into the list below them.
     pub(super) fn fill_list(&mut self, from: usize) -> Result<(), Undecoded> {
         match self.value_below(from)? {
             Node::List(list) => self.arena.append_items(list, &self.stack[from..], self.limits)?,
@@ -43,7 +45,7 @@ impl PickleMachine<'_, '_> {
         Ok(())
     }
 
-    /// Moves the values from `from` on into the dict below them: keys and values alternate.
+    /// Moves the stack's values from the index `from` on into the dict below them. Keys and values alternate.
     pub(super) fn fill_dict(&mut self, from: usize) -> Result<(), Undecoded> {
         match self.value_below(from)? {
             Node::Dict(list) => self.arena.append_items(list, &self.stack[from..], self.limits)?,
@@ -55,7 +57,7 @@ impl PickleMachine<'_, '_> {
         Ok(())
     }
 
-    /// Builds a tuple from the stack's values from `from` on.
+    /// Replaces the stack's values from the index `from` on by a tuple of them.
     pub(super) fn build_tuple(&mut self, from: usize) -> Result<(), Undecoded> {
         let list = self.arena.add_list_run(ListRun::EMPTY, self.limits)?;
         self.arena.append_items(list, &self.stack[from..], self.limits)?;
@@ -87,7 +89,7 @@ impl PickleMachine<'_, '_> {
         self.add_global(global)
     }
 
-    /// Reads the rest of a line, as in pickles of protocol 0.
+    /// Reads the rest of a line, as in pickles of protocol 0. Continues after the end of the line.
     fn read_line(&mut self) -> Result<NameSpan, Undecoded> {
         let at = self.at;
         let len = self.message[at..].iter().position(|byte| *byte == b'\n').ok_or(Undecoded::Truncated { at })?;
@@ -95,7 +97,7 @@ impl PickleMachine<'_, '_> {
         Ok(NameSpan { start: at as u32, len: len as u32 })
     }
 
-    /// Keeps a class, up to the limit.
+    /// Enters a class into the arena, and returns a node that refers to it. Fails at the limit.
     fn add_global(&mut self, global: Global) -> Result<Node, Undecoded> {
         if self.arena.globals.len() >= self.limits.items {
             return Err(Undecoded::Limit { limit: "items", value: self.limits.items });
@@ -125,7 +127,7 @@ impl PickleMachine<'_, '_> {
         true
     }
 
-    /// Pushes the object that a call makes. The call is recorded, not run.
+    /// Records a call without running it, and pushes the object that stands for its result.
     pub(super) fn push_object(&mut self, callable: Node, args: Node) -> Result<(), Undecoded> {
         if self.arena.objects.len() >= self.limits.items {
             return Err(Undecoded::Limit { limit: "items", value: self.limits.items });

@@ -183,13 +183,14 @@ pub(super) struct ShortIntList {
     pub(super) next: usize,
 }
 
+/// Byte of the word with this index, counted from the lowest.
 #[inline]
 fn nth_byte(word: u64, index: u32) -> u8 {
     (word >> (8 * index)) as u8
 }
 
-/// Parses a list of only short integers at the beginning of `bytes`. If it holds one number, as for a decoding request, its first eight bytes
-/// are sufficient.
+/// Parses a list of only short integers at the beginning of `bytes`. `None` for any other list. If it holds one number, as for a decoding
+/// request, its first eight bytes are sufficient.
 #[inline]
 pub(super) fn parse_short_int_list(bytes: &[u8]) -> Option<ShortIntList> {
     const LIST: u16 = u16::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE]);
@@ -199,9 +200,11 @@ pub(super) fn parse_short_int_list(bytes: &[u8]) -> Option<ShortIntList> {
     let first_three_bytes = head as u32 & 0xff_ffff;
     // The common case of several numbers.
     if first_three_bytes == LIST_WITH_MARK {
-        let (count, end) = scan_short_ints(bytes, 3)?;
-        return Some(ShortIntList { len: u16::try_from(count).ok()?, first: 3, next: end + 1 });
+        let first = 3;
+        let (count, end) = scan_short_ints(bytes, first)?;
+        return Some(ShortIntList { len: u16::try_from(count).ok()?, first, next: end + 1 });
     }
+    // Any other list has its only item behind its first two bytes, or none.
     if head as u16 != LIST {
         return None;
     }
@@ -279,9 +282,13 @@ pub(super) fn scan_single_int(bytes: &[u8], start: usize) -> Option<FlatBatch> {
     if width == 0 {
         return None;
     }
-    let end = start + width;
-    let end = if *bytes.get(end)? == op::FRAME { skip_frame(bytes, end)? } else { end };
-    (*bytes.get(end)? == op::APPEND).then_some(FlatBatch { start, end, len: 1, kinds: kinds::INT })
+    let mut end = start + width;
+    let mut next_opcode = *bytes.get(end)?;
+    if next_opcode == op::FRAME {
+        end = skip_frame(bytes, end)?;
+        next_opcode = *bytes.get(end)?;
+    }
+    (next_opcode == op::APPEND).then_some(FlatBatch { start, end, len: 1, kinds: kinds::INT })
 }
 
 /// A reference to the memo.
@@ -319,7 +326,7 @@ fn memoize_node(bytes: &[u8], node: Node, at: usize, memo: &mut Vec<Node>, memo_
     Some(next)
 }
 
-/// The item at `at` of a batch that [`scan_batch`] measured, and the offset after it.
+/// The item at `at` of a batch that [`scan_batch`] measured, and the offset after it. A reference is replaced by its value in the memo.
 pub(in super::super) fn read_item(bytes: &[u8], at: usize, memo: &[Node]) -> Option<(Node, usize)> {
     // A pickle is cut into frames of any length, so one can begin before any item.
     let at = past_frame(bytes, at);
@@ -356,7 +363,7 @@ pub(in super::super) fn read_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     read_other_string(bytes)
 }
 
-/// [`read_string`] for any encoding of the string.
+/// [`read_string`] for any encoding of the string, and with a `FRAME` before it.
 #[cold]
 fn read_other_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let text = scalar::payload_range(bytes, past_frame(bytes, 0))?;

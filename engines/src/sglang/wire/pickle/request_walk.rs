@@ -118,7 +118,8 @@ impl<'a> PickleWalk<'a> {
                     let named = name_slots.position(|known| known.is_some_and(|known| known as usize == slot));
                     // The same string may also be a value.
                     let field = named.filter(|_| self.is_at_key());
-                    let item = field.map(|field| self.field_item(field, false));
+                    let is_only_field = false;
+                    let item = field.map(|field| self.field_item(field, is_only_field));
                     self.height += 1;
                     if item.is_some() {
                         return Ok(item);
@@ -159,7 +160,7 @@ impl<'a> PickleWalk<'a> {
         }
     }
 
-    /// Enters a string, which may be the name of a field. The only field of an object has no mark before it.
+    /// Pushes a string. Returns the field if the string is the name of one. The only field of an object has no mark before it.
     fn push_string(&mut self, text: &'a [u8], is_only_field: bool) -> Option<WalkItem<'a>> {
         // `STACK_GLOBAL` takes module and name from the last two strings.
         self.strings = [self.strings[1], text];
@@ -189,7 +190,7 @@ impl<'a> PickleWalk<'a> {
         mark.is_dict && values_in_dict.is_multiple_of(2)
     }
 
-    /// The field whose name has just been read.
+    /// The field whose name has just been read, by its index in [`FIELDS`].
     fn field_item(&self, index: usize, is_only_field: bool) -> WalkItem<'a> {
         let (field, _) = FIELDS[index];
         let is_after_mark = self.depth.checked_sub(1).is_some_and(|last| self.marks[last].height == self.height);
@@ -208,6 +209,7 @@ impl<'a> PickleWalk<'a> {
         Ok(self.marks[self.depth].height)
     }
 
+    /// Error for an opcode that takes more values or marks than there are.
     fn underflow(&self) -> Undecoded {
         Undecoded::Malformed { at: self.at, what: "an opcode needs more values than there are" }
     }
@@ -228,7 +230,8 @@ pub(crate) fn is_true_at(bytes: &[u8], at: usize) -> bool {
     bytes.get(skip_frame_header(bytes, at)) == Some(&op::NEWTRUE)
 }
 
-/// The integer at `at` if it is the value of a field: it is followed by the next field, or by the end of the state.
+/// The integer at `at` if it is the value of a field, and so is followed by the next field or by the end of the state. `None` for anything
+/// else.
 pub(crate) fn field_int_at(bytes: &[u8], at: usize) -> Option<i64> {
     let at = skip_frame_header(bytes, at);
     let next = skip_frame_header(bytes, at + scalar::int_opcode_len(bytes, at)?);
@@ -238,8 +241,8 @@ pub(crate) fn field_int_at(bytes: &[u8], at: usize) -> Option<i64> {
     }
 }
 
-/// Passes the texts of the list that a pickle holds to `add_text`. Fails for any other pickle, after the texts before the error were
-/// passed.
+/// Passes each text of the list that a pickle holds to `add_text`. Fails for any other pickle, but only after the texts before the error
+/// were passed.
 pub(crate) fn read_text_list<'a>(bytes: &'a [u8], mut add_text: impl FnMut(&'a [u8])) -> Result<(), Undecoded> {
     let mut at = 0;
     loop {
@@ -265,7 +268,7 @@ pub(crate) fn count_ids_at(bytes: &[u8], at: usize, is_whole: bool) -> Option<u3
     if *bytes.get(at)? != op::EMPTY_LIST {
         return count_array_ids(bytes, at);
     }
-    // A long list is not walked if its end was not captured: behind it, in a prefix, is the next field's name.
+    // A list may be long, so it is not walked if its end was not captured. Behind a captured end is the next field's name.
     let is_captured = is_whole || has_list_end(bytes.get(at..)?);
     if is_captured { count_listed_ids(bytes, at + 1) } else { None }
 }
@@ -304,6 +307,7 @@ fn count_listed_ids(bytes: &[u8], mut at: usize) -> Option<u32> {
                 is_in_batch = false;
                 at += 1;
             }
+            // A single item is appended without a mark.
             op::APPEND if !is_in_batch && len > 0 => return Some(len),
             // The next key, or the end of the state.
             op::SHORT_BINUNICODE | op::BINGET | op::LONG_BINGET | op::SETITEMS if !is_in_batch => return Some(len),
@@ -335,7 +339,8 @@ fn count_array_ids(bytes: &[u8], mut at: usize) -> Option<u32> {
                     op::SHORT_BINBYTES => u32::from(*bytes.get(at + 1)?),
                     _ => u32::from_le_bytes(*bytes.get(at + 1..)?.first_chunk()?),
                 };
-                return Some(data_bytes / bytes_per_item(format?)?);
+                let item_bytes = bytes_per_item(format?)?;
+                return Some(data_bytes / item_bytes);
             }
             _ => return None,
         };
@@ -345,6 +350,7 @@ fn count_array_ids(bytes: &[u8], mut at: usize) -> Option<u32> {
 
 /// Bytes of an array's item by the machine format code, in the documentation of Python's `array`; `None` for what cannot be an id.
 fn bytes_per_item(format: u8) -> Option<u32> {
+    // Integers of 8, 16, 32 and 64 bits, unsigned and signed, in both byte orders.
     match format {
         0..=1 => Some(1),
         2..=5 => Some(2),

@@ -7,6 +7,7 @@ use super::op;
 /// Where the payload of the string or bytes opcode at `at` is. `None` for another opcode, or if the message ends before the payload does.
 #[inline]
 pub(in super::super) fn payload_range(bytes: &[u8], at: usize) -> Option<Range<usize>> {
+    // The opcode is followed by a length of one, four or eight bytes, and that by the payload.
     let (start, len) = match *bytes.get(at)? {
         op::SHORT_BINUNICODE | op::SHORT_BINBYTES => (at + 2, usize::from(*bytes.get(at + 1)?)),
         op::BINUNICODE | op::BINBYTES => (at + 5, u32::from_le_bytes(*bytes.get(at + 1..)?.first_chunk()?) as usize),
@@ -19,7 +20,7 @@ pub(in super::super) fn payload_range(bytes: &[u8], at: usize) -> Option<Range<u
     (end <= bytes.len()).then_some(start..end)
 }
 
-/// Returns whether the string at `at` is `text`.
+/// Whether the string at `at` is `text`.
 #[inline]
 pub(in super::super) fn text_equals(bytes: &[u8], at: usize, text: &[u8]) -> bool {
     // The encoding of field names.
@@ -29,7 +30,7 @@ pub(in super::super) fn text_equals(bytes: &[u8], at: usize, text: &[u8]) -> boo
     payload_range(bytes, at).and_then(|payload| bytes.get(payload)) == Some(text)
 }
 
-/// Integer of the opcode at `at`; `None` when it does not fit 64 bits.
+/// Integer of the opcode at `at`; `None` for another opcode, or if the integer does not fit 64 bits.
 pub(in super::super) fn read_int(data: &[u8], at: usize) -> Option<i64> {
     let (opcode, argument) = data.get(at..)?.split_first()?;
     match *opcode {
@@ -49,7 +50,7 @@ pub(in super::super) fn read_int(data: &[u8], at: usize) -> Option<i64> {
     }
 }
 
-/// Integer of at most 32 bits at `at`, and the offset after it.
+/// Integer of at most 32 bits at `at`, and the offset after it. `None` for another opcode.
 pub(super) fn read_short_int(bytes: &[u8], at: usize) -> Option<(i32, usize)> {
     let rest = bytes.get(at..)?;
     Some(match *rest.first()? {
@@ -60,7 +61,7 @@ pub(super) fn read_short_int(bytes: &[u8], at: usize) -> Option<(i32, usize)> {
     })
 }
 
-/// Decodes two's complement, little endian, in the minimum number of bytes.
+/// Decodes two's complement, little endian, in the minimum number of bytes. `None` for more than eight bytes.
 fn decode_long(digits: &[u8]) -> Option<i64> {
     // The highest bit of the last byte is the sign; an empty number is 0.
     let negative = digits.last().is_some_and(|top| top & 0x80 != 0);
@@ -76,7 +77,7 @@ pub(in super::super) fn read_float(bytes: &[u8], at: usize) -> Option<f64> {
     Some(f64::from_be_bytes(*bytes.get(at + 1..)?.first_chunk()?))
 }
 
-/// Length of the integer opcode at `at`, whose value may exceed 64 bits.
+/// Length of the integer opcode at `at` with its value, which may exceed 64 bits. `None` for another opcode, or if the value is cut.
 pub(super) fn int_opcode_len(bytes: &[u8], at: usize) -> Option<usize> {
     let len = match *bytes.get(at)? {
         op::BININT1 => 2,

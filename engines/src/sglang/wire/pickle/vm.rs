@@ -196,7 +196,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         }
     }
 
-    /// The value that the pickle has built. An error if anything else is left over.
+    /// The value that the pickle has built. Fails if anything else is left on the stack or in the message.
     fn finish(&mut self) -> Result<Node, Undecoded> {
         if self.at != self.message.len() {
             return Err(self.malformed("bytes after the end of the pickle"));
@@ -207,7 +207,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         }
     }
 
-    /// Opens a mark, or leaves the whole batch in the message if it fills a list.
+    /// Opens a mark. If a batch of plain items for a list follows, processes the whole batch instead, and leaves its items in the message.
     fn open_mark(&mut self) -> Result<(), Undecoded> {
         if let Some(Node::List(list)) = self.stack.last().copied()
             && self.stack.len() > self.stack_base()
@@ -254,12 +254,16 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         Ok(is_memoized)
     }
 
-    /// Pushes a value from the memo. `at`: start of its opcode.
+    /// Pushes a value from the memo, or processes the calls that begin with it. `at`: start of its opcode.
     fn push_memoized(&mut self, at: usize, slot: usize) -> Result<(), Undecoded> {
         let node = *self.arena.memo.get(slot).ok_or_else(|| self.malformed("a reference to an unset memo"))?;
         match (node, self.message.get(self.at)) {
             // A call with arguments of a known function: nearly always the reconstructor of an array.
-            (Node::Global(_), Some(&op::MARK)) if self.process_repeated_calls(at) => Ok(()),
+            (Node::Global(_), Some(&op::MARK)) => {
+                let are_calls_processed = self.process_repeated_calls(at);
+                if are_calls_processed { Ok(()) } else { self.push_value(node) }
+            }
+            // An object without arguments, which `repeat_last_object` may repeat from here on.
             (Node::Global(_), Some(&op::EMPTY_TUPLE)) => {
                 self.array_calls.last_start = at;
                 self.push_value(node)
@@ -278,7 +282,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         Ok(())
     }
 
-    /// Takes the top of the stack. Fails if there is no value above the innermost mark.
+    /// Removes and returns the top of the stack. Fails if there is no value above the innermost mark.
     pub(super) fn pop_value(&mut self) -> Result<Node, Undecoded> {
         let from = self.index_from_top(1)?;
         let node = self.stack[from];
@@ -304,7 +308,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         self.marks.last().map_or(0, |mark| *mark as usize)
     }
 
-    /// Takes the last mark. Returns the height of the stack at it.
+    /// Removes the innermost mark. Returns the height of the stack at it. Fails without an open mark.
     pub(super) fn pop_mark(&mut self) -> Result<usize, Undecoded> {
         match self.marks.pop() {
             Some(mark) => Ok(mark as usize),
@@ -312,7 +316,8 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         }
     }
 
-    /// The container below the values from `mark` on. Fails if there is none above the innermost open mark.
+    /// The value below the stack's index `mark`, which is the container for the values from there on. Fails if there is none above the
+    /// innermost open mark.
     pub(super) fn value_below(&self, mark: usize) -> Result<Node, Undecoded> {
         match mark.checked_sub(1) {
             Some(index) if index >= self.stack_base() => Ok(self.stack[index]),
@@ -332,12 +337,13 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         scalar::payload_range(self.message, at).map(|payload| payload.end).ok_or(Undecoded::Truncated { at })
     }
 
+    /// Error in the opcode that was just read.
     pub(super) fn malformed(&self, what: &'static str) -> Undecoded {
         Undecoded::Malformed { at: self.at.saturating_sub(1), what }
     }
 }
 
-/// Why an opcode is not executed.
+/// Error for an opcode that is not executed, because it refers to something outside the message, is too old, or does not exist.
 fn refuse_opcode(op: u8, at: usize) -> Undecoded {
     let what = match op {
         op::PERSID | op::BINPERSID => "a persistent id, kept outside the message",

@@ -7,6 +7,9 @@ use super::op;
 /// Number of bytes of a frame's length.
 const FRAME_LENGTH_BYTES: usize = 8;
 
+/// First protocol with frames, and with the opcodes `STACK_GLOBAL`, `SHORT_BINUNICODE` and `MEMOIZE`.
+const PROTOCOL_4: u8 = 4;
+
 /// Variations of a pickle. All styles of a value are equivalent.
 #[derive(Clone, Copy, Debug)]
 pub struct PickleStyle {
@@ -60,7 +63,7 @@ impl<'t> Pickler<'t> {
         pickler
     }
 
-    /// Completes the pickle.
+    /// Completes the pickle and returns its bytes.
     pub fn finish(mut self) -> Vec<u8> {
         self.out.push(op::STOP);
         self.end_frame();
@@ -158,7 +161,10 @@ impl<'t> Pickler<'t> {
         // The name identifies the class, because no two classes used here share one.
         match self.memo_of_shared.get(class) {
             Some(&entry) => self.write_reference(entry),
-            None if self.style.protocol < 4 => _ = self.write_global(module, class),
+            // Each instance repeats the name, since only later protocols share it.
+            None if self.style.protocol < PROTOCOL_4 => {
+                self.write_global(module, class);
+            }
             None => {
                 self.write_interned(module);
                 self.write_text(class);
@@ -217,7 +223,7 @@ impl<'t> Pickler<'t> {
         self.out.push(op::TUPLE);
     }
 
-    /// Writes a collection in batches: one item without a mark, or several between `MARK` and the plural opcode.
+    /// Writes a collection in batches. The opcode `empty` makes it; `one` adds an item without a mark, and `several` those behind a `MARK`.
     fn write_items<'i, T>(
         &mut self,
         empty: u8,
@@ -241,7 +247,7 @@ impl<'t> Pickler<'t> {
 
     /// Writes a global whose name strings Python creates again each time (built-in modules). Returns its memo entry.
     fn write_global(&mut self, module: &str, name: &str) -> u32 {
-        if self.style.protocol < 4 {
+        if self.style.protocol < PROTOCOL_4 {
             self.out.extend_from_slice(format!("c{module}\n{name}\n").as_bytes());
         } else {
             self.write_text(module);
@@ -264,7 +270,7 @@ impl<'t> Pickler<'t> {
 
     /// Writes a string and memoizes it.
     fn write_text(&mut self, text: &str) {
-        if self.style.protocol < 4 {
+        if self.style.protocol < PROTOCOL_4 {
             self.write(&[op::BINUNICODE], &(text.len() as u32).to_le_bytes());
         } else {
             self.write_opcode_with_number(op::SHORT_BINUNICODE, op::BINUNICODE, text.len() as u32);
@@ -289,6 +295,7 @@ impl<'t> Pickler<'t> {
         } else if let Ok(int) = i32::try_from(value) {
             self.write(&[op::BININT], &int.to_le_bytes());
         } else {
+            // The opcode is followed by the number of bytes.
             self.write(&[op::LONG1, 8], &value.to_le_bytes());
         }
     }
@@ -305,7 +312,7 @@ impl<'t> Pickler<'t> {
         if !self.style.has_memo {
             return;
         }
-        if self.style.protocol < 4 {
+        if self.style.protocol < PROTOCOL_4 {
             self.write_opcode_with_number(op::BINPUT, op::LONG_BINPUT, self.memo);
         } else {
             self.out.push(op::MEMOIZE);
@@ -327,6 +334,7 @@ impl<'t> Pickler<'t> {
         }
     }
 
+    /// Writes an opcode with its argument.
     fn write(&mut self, opcode: &[u8], argument: &[u8]) {
         self.out.extend_from_slice(opcode);
         self.out.extend_from_slice(argument);
@@ -346,7 +354,7 @@ impl<'t> Pickler<'t> {
 
     /// Begins a frame, if the protocol and the style have frames.
     fn begin_frame(&mut self) {
-        if self.style.protocol >= 4 && self.style.frame_bytes.is_some() {
+        if self.style.protocol >= PROTOCOL_4 && self.style.frame_bytes.is_some() {
             // Room for the length, which `end_frame` writes.
             self.write(&[op::FRAME], &[0; FRAME_LENGTH_BYTES]);
             self.frame_start = Some(self.out.len());
