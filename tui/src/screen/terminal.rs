@@ -86,6 +86,7 @@ impl Terminal {
 impl Drop for Terminal {
     fn drop(&mut self) {
         if !self.has_failed {
+            // If the last frame is not written in time, it is given up, and the terminal is restored nevertheless.
             self.frame_slot.wait_until_free();
         }
         restore_terminal();
@@ -120,7 +121,8 @@ pub(super) fn read_input(time: Duration) -> anyhow::Result<Option<Input>> {
     Ok(Some(input))
 }
 
-/// Action of an input. A turn of the wheel moves the selection by `wheel_step`.
+/// Action of a key, a click, or a turn of the wheel, which moves the selection by `wheel_step`. `None` for any other input, and for a
+/// key or a click without effect.
 pub(super) fn action_of_input(
     input: &Input,
     click_areas: &ClickAreas,

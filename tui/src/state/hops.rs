@@ -19,7 +19,7 @@ const MAX_REASONS: usize = 4;
 /// Maximum number of hops listed under one line.
 const MAX_MEMBERS: usize = 64;
 
-/// Hops grouped by name, starting at the scheduler.
+/// Summaries of the hops, one for each name, in the order of the path.
 pub(crate) fn summarise_hops(ledger: &Ledger, findings: &[Finding], traffic: &RecentTraffic) -> Vec<HopSummary> {
     let mut summaries = Vec::new();
     for (index, group) in ledger.groups().iter().enumerate() {
@@ -67,6 +67,7 @@ pub(crate) fn hop_ends(ledger: &Ledger) -> Vec<HopEnds> {
         receiver: hop.worker.map_or_else(|| hop.endpoint.to_string(), |worker| format!("worker {worker}")),
     });
     let mut ends: Vec<HopEnds> = ends.collect();
+    // None of these hops carries requests.
     sort_in_path_order(&mut ends, |hop| &hop.ends, |_| false);
     ends
 }
@@ -81,7 +82,7 @@ fn sort_in_path_order<T>(hops: &mut [T], ends_of: fn(&T) -> &Ends<Box<str>>, car
     });
 }
 
-/// Summary of a group of hops with one name: the one with this index, whose hops are `members`.
+/// Summary of all hops with one name: the `members` of `group`, which has this index in the ledger.
 fn summarise_group(ledger: &Ledger, index: usize, group: &HopGroup, members: &[&Hop]) -> HopSummary {
     let now = ledger.now();
     let observes_receives = members.iter().any(|hop| hop.capabilities().received);

@@ -48,6 +48,7 @@ pub(crate) fn receiver_changes(history: &RequestHistory, hops: &[HopEnds]) -> Ve
     let mut changes = Vec::new();
     let mut seen_legs: Vec<&Ends<Box<str>>> = Vec::new();
     for HopEnds { ends, .. } in hops {
+        // Hops between the same two roles are one leg.
         if seen_legs.contains(&ends) {
             continue;
         }

@@ -203,13 +203,14 @@ impl Model {
             source,
             bottleneck: &self.bottleneck,
         };
-        let text = headline_without_warning(&judged, traffic, !self.findings.is_empty());
+        let has_findings = !self.findings.is_empty();
+        let text = headline_without_warning(&judged, traffic, has_findings);
         let health = if judged.iter().all(|judgement| judgement.judged) {
             Health::Good
-        } else if self.findings.is_empty() {
-            Health::Unknown
-        } else {
+        } else if has_findings {
             Health::Info
+        } else {
+            Health::Unknown
         };
         RunVerdict { health, text, ..RunVerdict::default() }
     }
@@ -217,6 +218,7 @@ impl Model {
 
 /// `669 requests`; `None` if the finding counts none.
 fn describe_requests_hit(verdict: &Verdict) -> Option<String> {
+    // Findings about late requests count these apart from all that they are about.
     let late =
         ["requests_late", "requests_above_warning"].into_iter().find_map(|name| verdict.evidence.get(name)?.as_u64());
     let hit = late.unwrap_or(verdict.requests.counted());
@@ -303,8 +305,10 @@ impl<'a> RowWriter<'a> {
         self.write_row(row, &request.rid, state, &numbers, is_stalled);
     }
 
+    /// Writes a request for which the scheduler sent nothing, although it answered later ones.
     fn write_unanswered(&self, request: &UnansweredRequest<'_>, row: &mut RequestRow) {
-        self.write_row(row, request.rid, RequestState::Waiting, &request.numbers(self.ledger.now()), true);
+        let is_stalled = true;
+        self.write_row(row, request.rid, RequestState::Waiting, &request.numbers(self.ledger.now()), is_stalled);
     }
 
     /// Writes a request that is over, from what the ledger keeps of it.
@@ -315,7 +319,8 @@ impl<'a> RowWriter<'a> {
             // Its end was not observed.
             None => RequestState::Orphaned,
         };
-        self.write_row(row, &summary.rid, state, &summary.numbers, false);
+        let is_stalled = false;
+        self.write_row(row, &summary.rid, state, &summary.numbers, is_stalled);
     }
 
     /// Sets every field of the row.

@@ -100,7 +100,7 @@ impl RequestColumn {
         }
     }
 
-    /// How the screen shows the column: heading, width and explanation. `need`: order in which columns are left out, the highest first.
+    /// How the screen shows the column: heading, width and explanation. A narrow screen leaves out columns of the highest `need` first.
     pub(crate) fn on_screen(self) -> OnScreen {
         const RID: OnScreen =
             OnScreen { head: "rid", about: "the request's id", width: 13, need: 0, emphasis: Emphasis::None };

@@ -51,7 +51,7 @@ impl RunClock {
 const NANOSECOND_DECIMALS: usize = 9;
 
 impl TypedTime {
-    /// Parses a time of day such as `14:59:08`, or a time from the start such as `1:23` or `3.9s`.
+    /// Parses a time of day such as `14:59:08`, or a time from the start such as `1:23` or `3.9s`. `None` if the text is neither.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let time_of_day = TimeOfDay::parse(text);
         let Some(ns) = units::parse_moment(text) else { return time_of_day.map(Self::OfDay) };

@@ -41,7 +41,7 @@ pub(crate) struct TimeShares {
 }
 
 impl TimeShares {
-    /// Converts times into shares.
+    /// Converts times into shares. Leaves out the away state, which depends on the frames that waited for the thread.
     pub(crate) fn from_time_use(time: &TimeUse) -> Self {
         Self {
             running: time.share(time.on_ns),
