@@ -40,6 +40,8 @@ const MIN_ROWS: u16 = 20;
 const TO_DO: &str = "  to do: ";
 /// With fewer cells behind the verdict, what to do is not shown there.
 const MIN_ADVICE_COLUMNS: u16 = 30;
+/// The same where what to do is shown only as a whole: no screen has so many cells.
+const ONLY_WHOLE_ADVICE: u16 = u16::MAX;
 
 /// Draws everything: tabs, verdict, the open tab, status, dialogs. Returns what can be clicked.
 pub(crate) fn draw_screen(model: &Model, ui: &Ui, theme: Theme, frame: &mut Frame<'_>) -> ClickAreas {
@@ -53,7 +55,8 @@ pub(crate) fn draw_screen(model: &Model, ui: &Ui, theme: Theme, frame: &mut Fram
     let bottom = area.y + area.height;
     let line = |y| Rect { y, height: 1, ..area };
     draw_tab_bar(&mut pad.sub_pad(line(area.y)), model, ui);
-    let min_advice_width = if ui.tab == Tab::Overview { u16::MAX } else { MIN_ADVICE_COLUMNS };
+    // The overview has what to do in a row of its own, unless all of it fits here.
+    let min_advice_width = if ui.tab == Tab::Overview { ONLY_WHOLE_ADVICE } else { MIN_ADVICE_COLUMNS };
     let verdict = shown_verdict(model, ui);
     draw_verdict(&mut pad.sub_pad(line(area.y + 1)), &verdict, min_advice_width);
     // Without the tab bar and the verdict above, and the status and the bottom line below.
@@ -100,8 +103,7 @@ fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
 
 /// Replacement for the tabs on small screens: verdict, worst hop, and the size that is required.
 fn draw_too_small(pad: &mut Pad<'_>, model: &Model) {
-    // Its advice is drawn only as a whole.
-    draw_verdict(pad, &model.verdict, u16::MAX);
+    draw_verdict(pad, &model.verdict, ONLY_WHOLE_ADVICE);
     if let Some(hop) = hops::worst_hop(model) {
         let text = format!(
             "{} {}{}{} backlog {}, oldest {}",
@@ -195,19 +197,20 @@ const MIN_HEADLINE_WIDTH: u16 = 30;
 fn draw_headline(pad: &mut Pad<'_>, x: u16, verdict: &RunVerdict) -> u16 {
     let free = pad.width().saturating_sub(x);
     let is_cut = text_width(&verdict.text) > free;
-    let requests_hit = verdict.requests_hit.as_ref().filter(|_| is_cut).map(|requests| format!(" {requests}"));
-    // One cell has the ellipsis.
-    let shown_width = free.saturating_sub(1 + requests_hit.as_ref().map_or(0, |requests| text_width(requests)));
-    let shown: String = verdict.text.chars().take(shown_width.into()).collect();
-    match requests_hit.filter(|requests| !shown.contains(&**requests)) {
-        Some(requests) if shown_width > MIN_HEADLINE_WIDTH => {
+    if is_cut && let Some(requests_hit) = &verdict.requests_hit {
+        let suffix = format!(" {requests_hit}");
+        // One cell has the ellipsis.
+        let shown_width = free.saturating_sub(1 + text_width(&suffix));
+        let shown: String = verdict.text.chars().take(shown_width.into()).collect();
+        if shown_width > MIN_HEADLINE_WIDTH && !shown.contains(suffix.as_str()) {
             let x = pad.draw_clipped(x, 0, shown_width + 1, &verdict.text, Ink::Strong);
-            pad.draw_text(x, 0, &requests, Ink::Strong)
+            return pad.draw_text(x, 0, &suffix, Ink::Strong);
         }
-        _ => pad.draw_text(x, 0, &verdict.text, Ink::Strong),
     }
+    pad.draw_text(x, 0, &verdict.text, Ink::Strong)
 }
 
+/// Symbol and word of the verdict's health.
 fn describe_health(theme: Theme, verdict: &RunVerdict) -> String {
     format!("{} {}", theme.health_symbol(verdict.health), verdict.health.label())
 }
@@ -224,8 +227,10 @@ fn draw_advice(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     }
     let shown: String = verdict.text.chars().take(free.into()).collect();
     // The headline may have the share itself, in these words.
-    let hidden_share = verdict.ttft_share.as_ref().filter(|_| !shown.contains("of the TTFT of"));
-    let share = hidden_share.map_or_else(String::new, |share| format!("{share}: "));
+    let share = match &verdict.ttft_share {
+        Some(share) if !shown.contains("of the TTFT of") => format!("{share}: "),
+        _ => String::new(),
+    };
     let x = pad.draw_text(1, y, TO_DO.trim_start(), Ink::Head);
     pad.draw_text(x, y, &format!("{share}{advice}"), Ink::Plain);
     y + 1
@@ -351,6 +356,7 @@ struct ItlEnd {
     ink: Ink,
 }
 
+/// The median, the 90th and the 99th percentile, separated by slashes.
 fn format_itl_quantiles(itl: Spread) -> String {
     [itl.p50, itl.p90, itl.p99].map(format_duration).join("/")
 }
@@ -420,7 +426,7 @@ fn draw_text_input(pad: &mut Pad<'_>, title: &str, typed: &str, hint: &str, hint
     }
 }
 
-/// Keys, and the saved filters, of which a name after `@` is enough.
+/// Hint beside a filter that is typed: the keys, and the names after `@` by which saved filters are applied.
 fn filter_hint(ui: &Ui) -> String {
     if ui.options.filters.is_empty() {
         return "Enter: apply   Esc: cancel   (syntax: see the help, ?)".into();

@@ -30,7 +30,7 @@ pub(crate) struct ClickAreas {
 }
 
 impl ClickAreas {
-    /// Action of a click at `(x, y)`.
+    /// Action of a click at `(x, y)`; `None` outside all clickable areas.
     pub(crate) fn action_at(&self, x: u16, y: u16) -> Option<Action> {
         let clicked = self.areas.iter().find(|clickable| clickable.area.contains((x, y).into()))?;
         Some(clicked.action)
@@ -161,6 +161,7 @@ impl<'a> Pad<'a> {
             return x + drawn;
         }
         let text = replace_unprintable(text);
+        // `set_stringn` returns the cell behind what it wrote.
         if Span::raw(&*text).width() <= width.into() {
             return self.buffer.set_stringn(screen_x, screen_y, &text, width.into(), style).0 - self.area.x;
         }
@@ -328,18 +329,19 @@ fn without_last_numbers(text: &str) -> &str {
     if is_number(&text[last_word..]) { without_last_numbers(&text[..last_word]) } else { text }
 }
 
+/// Index of the first byte of the last word.
 fn last_word_start(text: &str) -> usize {
     text.rfind(' ').map_or(0, |space| space + 1)
 }
 
-/// Whether the word, or its part after a `/`, begins with a digit.
+/// Whether the word, or its part after a `/`, begins with a digit. Signs and brackets before the digit are ignored.
 fn is_number(word: &str) -> bool {
     let mut parts = word.split('/').map(|part| part.trim_start_matches(['+', '-', '~', '<', '>', '(']));
     parts.any(|part| part.starts_with(|first: char| first.is_ascii_digit()))
 }
 
-/// Drops digits and words until the text fits, so that a number is never shown without its unit: first a remark, then a second number, then
-/// all but one word before the number, then decimals, then what the number is of, which its row shows.
+/// Drops digits and words until the text fits, so that a number is never shown without its unit. They are dropped in this order: a remark,
+/// a second number, all but one word before the number, decimals, and the last word before it, which the row of the number explains.
 pub(super) fn shorten_to_number(text: &str, width: u16) -> Cow<'_, str> {
     if text_width(text) <= width {
         return text.into();
@@ -382,7 +384,7 @@ fn start_of_last_remark(words: &[Cow<'_, str>]) -> Option<usize> {
     words.iter().rposition(|word| word.starts_with('(')).filter(|index| *index > 0)
 }
 
-/// The number with one decimal less, or in thousands: `12.3k` as `12k`, `9,999` as `10k`.
+/// The number with one decimal less, or in thousands: `12.3k` as `12k`, `9,999` as `10k`. `None` if it has no digit that can be dropped.
 fn with_fewer_digits(word: &str) -> Option<String> {
     let end = word.find(|c: char| !c.is_ascii_digit() && c != '.' && c != ',').unwrap_or(word.len());
     let (number, unit) = word.split_at(end);

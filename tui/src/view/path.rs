@@ -16,8 +16,9 @@ use crate::state::flags::Health;
 use crate::state::model::HopSummary;
 use crate::theme::{Ink, Theme};
 
-/// Minimum width of an arrow with its numbers.
+/// Minimum and maximum width of an arrow with its numbers.
 const MIN_ARROW_WIDTH: u16 = 15;
+const MAX_ARROW_WIDTH: u16 = 2 * MIN_ARROW_WIDTH;
 /// Rows of the drawing. The list needs one per hop and one for the client.
 const DRAWING_ROWS: u16 = 4;
 
@@ -133,14 +134,16 @@ pub(super) fn draw_path(pad: &mut Pad<'_>, y: u16, model: &Model, is_low: bool) 
     if is_low || arrow_width < MIN_ARROW_WIDTH {
         draw_arrow_list(pad, y, &arrows)
     } else {
-        draw_arrow_row(pad, y, &arrows, arrow_width.min(2 * MIN_ARROW_WIDTH))
+        draw_arrow_row(pad, y, &arrows, arrow_width.min(MAX_ARROW_WIDTH))
     }
 }
 
 /// Draws all arrows in one row, with their numbers below. Returns the next free row.
 fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16) -> u16 {
     let mut x = 1;
-    let forms = [0, 1, 2].map(|line| LineForm::of_line(arrows, line, arrow_width - 3));
+    // Two cells come before a text, for a sign and a space, and one stays empty behind it.
+    let line_width = arrow_width - 3;
+    let forms = [0, 1, 2].map(|line| LineForm::of_line(arrows, line, line_width));
     for arrow in arrows {
         let start_x = x;
         x = pad.draw_text(x, y, &arrow.start_text(pad.theme), arrow.start_ink());
@@ -157,7 +160,7 @@ fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16)
         let fitting = shorten_to_number(&with_oldest, arrow_width - 2 - text_width(&sign));
         pad.draw_clipped(x + 1, y + 1, arrow_width - 1, &format!("{sign} {fitting}"), health_ink);
         for (line_y, (text, form)) in (y + 2..).zip(other_lines.iter().zip(other_forms)) {
-            let text = shorten_to_number(form.shorten_line(text), arrow_width - 3);
+            let text = shorten_to_number(form.shorten_line(text), line_width);
             pad.draw_clipped(x + 1, line_y, arrow_width - 1, &format!("  {text}"), Ink::Plain);
         }
         x += arrow_width;
@@ -182,7 +185,9 @@ fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
     for (y, arrow) in (y..).zip(arrows) {
         pad.add_click_area(Rect::new(0, y, pad.width(), 1), arrow.click_action());
         let ink = Ink::Health(arrow.health);
-        pad.draw_text(u16::from(!arrow.is_over), y, &arrow.sign(pad.theme), ink);
+        // A sign in brackets begins one cell further left, so that all signs are below each other.
+        let sign_x = u16::from(!arrow.is_over);
+        pad.draw_text(sign_x, y, &arrow.sign(pad.theme), ink);
         pad.draw_text(
             names_x,
             y,

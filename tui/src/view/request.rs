@@ -21,6 +21,11 @@ use crate::state::run_time::RunClock;
 use crate::state::ui::Ui;
 use crate::theme::Ink;
 
+/// First cell of the times of a stage, behind its time of day.
+const STAGE_TIMES_X: u16 = 15;
+/// Cells for a duration, and for one behind a `+`.
+const DURATION_WIDTH: u16 = 8;
+const STEP_WIDTH: u16 = DURATION_WIDTH + 1;
 /// First cell of the bars beside the stages.
 const BAR_X: u16 = 97;
 /// Minimum and maximum cells of such a bar; with fewer free ones, there is none.
@@ -33,8 +38,10 @@ const MAX_LABEL_WIDTH: u16 = 31;
 const MIN_LIST_ROWS: u16 = 5;
 /// Maximum number of rows for the explanation of a tool call.
 const MAX_TOOL_CALL_ROWS: u16 = 6;
-/// Maximum number of rows for the evidence of a flag, if the stages are not shown.
+/// Maximum number of rows for the evidence of a flag: if the stages are not shown, beside them, and beside them on a low screen.
 const MAX_EVIDENCE_ROWS: u16 = 8;
+const USUAL_EVIDENCE_ROWS: u16 = 4;
+const LOW_EVIDENCE_ROWS: u16 = 2;
 /// Maximum number of rows for the legend of the breakdown.
 const MAX_LEGEND_ROWS: u16 = 4;
 /// Below this height, the evidence is cut to leave room for stages and chunks.
@@ -91,9 +98,9 @@ fn draw_evidence(pad: &mut Pad<'_>, y: u16, evidence: &FlagEvidence, ui: &Ui) ->
     } else if ui.shows_cut_list {
         MAX_EVIDENCE_ROWS
     } else if pad.height() < LOW_ROWS {
-        2
+        LOW_EVIDENCE_ROWS
     } else {
-        4
+        USUAL_EVIDENCE_ROWS
     };
     let x = pad.draw_text(1, y, evidence.flag.label(), Ink::Flag(evidence.flag));
     pad.draw_paragraph(x + 1, y, max_rows, &evidence.text, Ink::Plain)
@@ -240,13 +247,13 @@ fn draw_stage(pad: &mut Pad<'_>, y: u16, stage: &PathStage, step_ns: u64, scale:
     };
     let since_first_ns = stage.at.since(scale.first);
     pad.draw_text(1, y, &scale.clock.format_moment(stage.at), Ink::Strong);
-    let mut x = 15;
+    let mut x = STAGE_TIMES_X;
     if bar_width > 0 {
-        pad.draw_right_aligned(x, y, 8, &format_duration(since_first_ns), Ink::Plain);
-        x += 9;
+        pad.draw_right_aligned(x, y, DURATION_WIDTH, &format_duration(since_first_ns), Ink::Plain);
+        x += DURATION_WIDTH + 1;
     }
-    pad.draw_right_aligned(x, y, 9, &format!("+{}", format_duration(step_ns)), Ink::Dim);
-    let text_x = x + 11;
+    pad.draw_right_aligned(x, y, STEP_WIDTH, &format!("+{}", format_duration(step_ns)), Ink::Dim);
+    let text_x = x + STEP_WIDTH + 2;
     // On a narrow screen, the stage's name in the engine's log is left out.
     let fits = text_x + text_width(&stage.text) <= pad.width();
     let text = if fits { &*stage.text } else { stage.text.split(" (").next().unwrap_or_default() };
@@ -357,9 +364,11 @@ struct ChunkLayout {
     pitch: u16,
 }
 
-/// Distance between the columns: as usual, wide enough for `wait router`, and on narrow screens.
+/// Distance between the starts of two columns if there is one hop, whose column is called `waited`.
 const PITCH: u16 = 10;
+/// The same for several hops: wide enough for `wait router`.
 const WIDE_PITCH: u16 = 12;
+/// The same on a screen that is too narrow for the other distances.
 const NARROW_PITCH: u16 = 9;
 
 impl ChunkLayout {
@@ -391,6 +400,7 @@ impl ChunkLayout {
         if self.pitch == WIDE_PITCH { format!("wait {word}") } else { format!("->{word}") }
     }
 
+    /// Cells of the columns in row `y`, with at least one space between them.
     fn cells(&self, y: u16) -> CellRow {
         CellRow { x: 1, y, pitch: self.pitch, width: if self.pitch == WIDE_PITCH { 11 } else { 8 } }
     }
