@@ -43,6 +43,7 @@ pub(crate) fn compare_counts(bless: bool) -> anyhow::Result<()> {
             differing.push(name.as_str());
         }
     }
+    // Benchmarks of the baseline that do not exist any more.
     differing.extend(baseline.counts.keys().filter(|name| !counted.contains_key(*name)).map(String::as_str));
     if bless {
         std::fs::write(BASELINE, new_baseline).with_context(|| BASELINE.to_string())?;

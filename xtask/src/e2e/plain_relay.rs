@@ -17,7 +17,7 @@ pub(crate) struct PlainRelayOptions {
     upstream: Vec<String>,
 }
 
-/// Relays until killed.
+/// Relays each `listen` endpoint to the `upstream` at the same place, until killed. Fails if a listener fails.
 pub(crate) fn relay_until_killed(options: &PlainRelayOptions) -> Result<()> {
     let mut listeners = Vec::new();
     for (front, back) in options.listen.iter().zip(&options.upstream) {
@@ -55,7 +55,8 @@ fn listen_at(endpoint: &str) -> Result<Socket> {
     Ok(socket)
 }
 
-/// Accepts connections until accept fails, for example when file descriptors run out.
+/// Connects each accepted connection with `upstream`, and copies both directions. Ends if accept fails, for example without a free file
+/// descriptor.
 fn relay_connections(listener: &Socket, upstream: &SockAddr) -> Result<()> {
     loop {
         let (sender, _) = listener.accept()?;
@@ -72,5 +73,6 @@ fn relay_connections(listener: &Socket, upstream: &SockAddr) -> Result<()> {
 /// Copies one direction until it ends, then shuts down the write side. A reset counts as an end.
 fn copy_one_way(mut from: &Socket, mut to: &Socket) {
     let _ = copy(&mut from, &mut to);
+    // Fails if the other direction was reset, too.
     let _ = to.shutdown(Shutdown::Write);
 }

@@ -47,7 +47,7 @@ struct FaultChecks {
 }
 
 impl FaultChecks {
-    /// Compares an observed value with the expected one, and notes a difference.
+    /// Compares an observed value with the expected one, and notes a difference as a failure.
     fn expect_equal<T: PartialEq + Debug>(&mut self, what: &str, expected: &T, got: &T) {
         self.made += 1;
         if expected != got {
@@ -55,9 +55,9 @@ impl FaultChecks {
         }
     }
 
-    /// Notes a statement that should be true.
-    fn expect_true(&mut self, what: &str, got: bool) {
-        self.expect_equal(what, &true, &got);
+    /// Notes a failure unless the statement is true.
+    fn expect_true(&mut self, statement: &str, is_true: bool) {
+        self.expect_equal(statement, &true, &is_true);
     }
 }
 
@@ -115,7 +115,7 @@ pub(crate) fn inject_faults(options: &FaultOptions) -> Result<()> {
     Ok(())
 }
 
-/// Faults of the relay and its environment.
+/// Runs the faults of the relay and its environment, which are a script that prints a finished row in each line.
 fn run_relay_faults(options: &FaultOptions, table: &mut FaultTable) -> Result<()> {
     let mut command = harness_module("testbed.e2e.faults");
     command.arg("--faulty").arg(tokengap_with_faults()?);
@@ -125,13 +125,14 @@ fn run_relay_faults(options: &FaultOptions, table: &mut FaultTable) -> Result<()
     command.args(options.only.iter().flat_map(|text| ["--only", text]));
     let mut faults = command.stdout(Stdio::piped()).spawn().context("starting testbed.e2e.faults")?;
     for line in BufReader::new(faults.stdout.take().context("no standard output")?).lines() {
-        table.add_row(&serde_json::from_str(&line?)?);
+        let row: FaultRow = serde_json::from_str(&line?)?;
+        table.add_row(&row);
     }
     ensure!(faults.wait()?.success(), "testbed.e2e.faults did not complete");
     Ok(())
 }
 
-/// Faults of the probe, each with its own pair of peers.
+/// Runs the faults of the probe, each with its own pair of peers. Skips them without the rights to attach a probe.
 fn run_probe_faults(options: &FaultOptions, table: &mut FaultTable) -> Result<()> {
     let here = Permissions::current();
     if !here.has(Capability::SysAdmin) || !here.has(Capability::SysPtrace) {

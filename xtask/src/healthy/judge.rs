@@ -110,6 +110,7 @@ impl IdTable {
     }
 }
 
+/// Detokenizes as the engine did: each id has its own text.
 impl Detokenize for IdTable {
     fn begin(&self) -> TokenStream {
         TokenStream::default()
@@ -165,7 +166,10 @@ impl ServedResponse {
                     let is_last = pieces_written == pieces;
                     let bytes = self.bytes_of_piece(text, is_first, is_last);
                     let at = run.advance_clock();
-                    reader.read_bytes(at, &bytes, true, &mut clients.server, &mut |event| run.apply_from_reader(event));
+                    let is_start_of_write = true;
+                    reader.read_bytes(at, &bytes, is_start_of_write, &mut clients.server, &mut |event| {
+                        run.apply_from_reader(event);
+                    });
                 }
             }
         }
@@ -188,10 +192,12 @@ impl ServedResponse {
 
     /// The arguments of each call of a choice as the server wrote them, put together from all its events.
     fn written_arguments(&self, choice: usize) -> Vec<String> {
+        // Index of each call in the response, and what was written of its arguments so far.
         let mut indexes: Vec<Value> = Vec::new();
         let mut arguments: Vec<String> = Vec::new();
         for text in self.steps.iter().filter_map(Step::written) {
             for data in text.split("data: ") {
+                // Other lines, such as `[DONE]`, are no JSON.
                 let Ok(event) = serde_json::from_str::<Value>(data.trim()) else { continue };
                 for part in self.parts_of_calls(&event, choice) {
                     if let Some(call) = indexes.iter().position(|known| *known == part.index) {
@@ -295,6 +301,7 @@ impl ResponseRun {
         MonoNs(self.now_ns)
     }
 
+    /// Applies an event one step after the event before.
     fn apply(&mut self, what: What<'_>) {
         let at = self.advance_clock();
         self.analysis.apply(&Event { at, what });

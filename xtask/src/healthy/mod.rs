@@ -104,7 +104,9 @@ fn judge_responses(
         let verdicts = response.judge(engine, version);
         let first_finding =
             verdicts.iter().find(|verdict| matches!(verdict, ResponseVerdict::Accused(_) | ResponseVerdict::Changed));
-        if let (Some(file), Some(verdict)) = (&mut *accused, first_finding) {
+        if let Some(file) = accused
+            && let Some(verdict) = first_finding
+        {
             writeln!(file, "{{\"release\":\"{}\",\"verdict\":\"{verdict:?}\",\"response\":{line}}}", row.release)?;
         }
         row.add_response(&response, verdicts);

@@ -102,13 +102,13 @@ impl Counts {
         }
     }
 
-    /// Reads for `time`.
+    /// Reads and counts observations for `time`.
     fn read_for(&mut self, probe: &mut Probe, time: Duration) -> Result<()> {
         let until = Instant::now() + time;
         self.read_until(probe, |_| Instant::now() >= until)
     }
 
-    /// Reads until `done`, for at most three minutes.
+    /// Reads and counts observations until `done` is true of the counts, for at most three minutes.
     fn read_until(&mut self, probe: &mut Probe, done: impl Fn(&Self) -> bool) -> Result<()> {
         let until = Instant::now() + Duration::from_mins(3);
         while !done(self) && Instant::now() < until {

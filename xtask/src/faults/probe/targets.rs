@@ -138,7 +138,7 @@ struct CgroupFreezer {
 }
 
 impl CgroupFreezer {
-    /// Makes a cgroup below the first of these roots where one can be frozen.
+    /// Makes a cgroup that can be frozen, below the first root where that is possible.
     fn create() -> Result<Self> {
         let name = format!("tokengap-faults-{}", std::process::id());
         let versions = [
@@ -146,6 +146,7 @@ impl CgroupFreezer {
             ("/sys/fs/cgroup/unified", "cgroup.freeze", ["1", "0"]),
             ("/sys/fs/cgroup", "cgroup.freeze", ["1", "0"]),
         ];
+        // Where cgroups are mounted, the control file of the freezer, and the words that freeze and thaw.
         for (root, file, [frozen_word, thawed_word]) in versions {
             let folder = Path::new(root).join(&name);
             // This version is not mounted, or is read-only.
@@ -160,7 +161,7 @@ impl CgroupFreezer {
         anyhow::bail!("cannot create a cgroup with a freezer")
     }
 
-    /// Moves the process into the cgroup, and freezes or thaws that.
+    /// Moves the process into the cgroup, and freezes or thaws that: `word` is one of the two control words.
     fn set_state(&self, sender: &Peer, word: &str) -> Result<()> {
         self.write_control_file("cgroup.procs", &sender.pid().to_string())?;
         self.write_control_file(self.file, word)
