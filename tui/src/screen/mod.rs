@@ -417,8 +417,13 @@ impl Screen {
     fn sleep_until_input(&mut self, time: Duration) {
         // A frame skipped because the terminal was busy is drawn soon.
         let time = if self.needs_draw { time.min(session::SHORT_SLEEP) } else { time };
-        if self.commands.is_empty() && terminal::wait_for_input(time) {
-            // The key is read in the next turn, without the usual interval.
+        // A command that waits for its turn is not kept waiting.
+        if !self.commands.is_empty() {
+            return;
+        }
+        let has_input = terminal::wait_for_input(time);
+        if has_input {
+            // It is read in the next turn, without the usual interval.
             self.next_key_read = Instant::now();
         }
     }

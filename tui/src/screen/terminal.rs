@@ -43,7 +43,7 @@ impl Terminal {
     pub(super) fn open() -> io::Result<Self> {
         let writer = TerminalWriter::start(io::stdout())?;
         let frame_slot = writer.frame_slot();
-        PANIC_HOOK.call_once(restore_on_panic);
+        PANIC_HOOK.call_once(install_panic_hook);
         enable_raw_mode()?;
         // Before the alternate screen, so that any later error or panic restores the terminal.
         IS_TAKEN_OVER.store(true, Ordering::Release);
@@ -84,6 +84,7 @@ impl Terminal {
 }
 
 impl Drop for Terminal {
+    /// Waits for the last frame, and restores the terminal.
     fn drop(&mut self) {
         if !self.has_failed {
             // If the last frame is not written in time, it is given up, and the terminal is restored nevertheless.
@@ -153,8 +154,8 @@ fn restore_terminal() {
     let _ = disable_raw_mode();
 }
 
-/// Restores the terminal before a panic message is printed.
-fn restore_on_panic() {
+/// Installs a panic hook that restores the terminal before the message is printed.
+fn install_panic_hook() {
     let previous_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         restore_terminal();

@@ -86,6 +86,7 @@ impl Write for TerminalWriter {
         Ok(bytes.len())
     }
 
+    /// Passes the collected bytes to the thread as one frame. Does nothing without bytes.
     fn flush(&mut self) -> io::Result<()> {
         // While a frame is being written or drawn, the bytes stay here, and a later flush sends them.
         if self.frame.is_empty() || !self.slot.is_free() || self.slot.is_drawing.load(Ordering::Acquire) {

@@ -42,8 +42,8 @@ pub(super) struct FindingRequests {
 }
 
 impl Model {
-    /// The requests that the finding is about: those that their rows show, or that the finding counts. Without these, the requests whose
-    /// frames waited on its hop while it lasted, or else all that were in flight then.
+    /// List of the requests that the finding is about, by what their rows show or by what the finding counts. Without either, the list has
+    /// the requests whose frames waited on its hop while it lasted, or else all that were in flight then.
     pub(super) fn requests_of_finding(&self, finding: &Finding) -> FindingRequests {
         let kind = finding.kind;
         let description = format!("requests of {kind}");

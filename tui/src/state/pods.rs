@@ -193,7 +193,7 @@ pub(crate) struct WorstLeg {
 
 impl WorstLeg {
     /// The leg that takes most of the time to first token of `ttft`, or the wait of the requests that have none yet if that is longer. That
-    /// wait is `waited_ns`, summed over these requests.
+    /// wait is `waited_ns`, summed over these requests. `None` if there is neither.
     pub(super) fn find(ttft: Option<&TtftGroupLine>, waited_ns: u128) -> Option<Self> {
         let longest = ttft.and_then(TtftGroupLine::longest_leg);
         let ttft_ns = ttft.map_or(0.0, |ttft| ttft.mean_ns as f64 * ttft.ns.count as f64);

@@ -21,6 +21,7 @@ pub(crate) struct ReceiverChange {
 }
 
 impl fmt::Display for ReceiverChange {
+    /// `detokenizer worker 1 to worker 2 at chunk 2, 500 ms after its first`, as far as these are known.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} to {}", self.role, self.from, self.to)?;
         // If earlier chunks are not kept, the time since the first kept one would mislead.

@@ -53,6 +53,7 @@ impl Model {
         self.chunks = Chunks::of_ledger(ledger);
         self.receives_end = ledger.receives_end();
         self.deliveries_end = ledger.deliveries_end();
+        // Known under the same conditions as predicted drops.
         self.merged_predicted = self.chunks.dropped_predicted.map(|_| ledger.totals().predicted.merged);
         self.itl = Itl::of_ledger(ledger);
         // At this instant, as the report has them: those of the last detector run may be older than the numbers beside them.
@@ -160,8 +161,8 @@ impl Model {
         self.detail = Some(RequestDetail::new(rid, &history, life, is_known.then_some(row), ledger.engine(), facts));
     }
 
-    /// Finds the receivers between which the worst request of the finding with this index changed; none unless the finding is about such
-    /// changes.
+    /// Describes the receivers between which the worst request of the finding with this index changed. Clears the description if the
+    /// finding is about something else.
     pub(crate) fn refresh_receiver_changes(
         &mut self,
         analysis: &Analysis,

@@ -92,7 +92,7 @@ impl RequestColumn {
         Self::all().find(|column| column.on_screen().head == head).unwrap_or(Self::Flags)
     }
 
-    /// Definition of the number, unless the column shows something else.
+    /// Definition of the number in the column; `None` if the column shows something else.
     pub(crate) fn number_definition(self) -> Option<&'static columns::Column> {
         match self {
             Self::Number(index) => COLUMNS.get(index),

@@ -574,7 +574,8 @@ impl Ui {
         self.dialog = Dialog::None;
     }
 
-    /// Applies the typed filter or time. An invalid one stays in its dialog, which shows the error.
+    /// Applies the typed filter or time, and returns the remaining work for the run loop, if any. An invalid text stays in its dialog,
+    /// which shows the error.
     fn accept_text(&mut self, model: &Model) -> Option<Effect> {
         match &self.dialog {
             Dialog::Filter(text) => {

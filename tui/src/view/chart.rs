@@ -46,6 +46,7 @@ struct SeriesEnd {
 }
 
 impl<'a> ChartSeries<'a> {
+    /// A series that is healthy and observed during the whole run, unless a method below says otherwise.
     pub(super) fn new(
         label: &'static str,
         format: fn(f64) -> String,

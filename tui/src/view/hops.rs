@@ -412,8 +412,8 @@ pub(super) fn trend_series<'a>(hop: &'a HopSummary, model: &Model) -> [ChartSeri
     ]
 }
 
-/// Maximum number of workers listed from row `y` on, above this number of hops: as many as leave room for the facts of the hop, and at least a
-/// third of the rows; all rows if the user lists all workers.
+/// Maximum number of rows for workers from row `y` on, if `hops_below` hops follow them. The facts of the hop keep their room, but workers
+/// have at least a third of the rows. They have all rows if the user lists all workers.
 fn max_members(pad: &Pad<'_>, y: u16, hops_below: usize, ui: &Ui) -> usize {
     let rows = usize::from(pad.height().saturating_sub(y)).saturating_sub(hops_below);
     if ui.shows_cut_list { rows.max(1) } else { (rows / 3).max(rows.saturating_sub(FACT_ROWS)) }

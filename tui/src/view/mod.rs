@@ -79,7 +79,7 @@ pub(crate) fn draw_screen(model: &Model, ui: &Ui, theme: Theme, frame: &mut Fram
     click_areas
 }
 
-/// Verdict of the tab that is open: over the list of runs, that of the worst, with its name.
+/// Verdict in the second row of the screen. On the list of runs it is that of the worst run, with the run's name.
 fn shown_verdict<'m>(model: &'m Model, ui: &Ui) -> Cow<'m, RunVerdict> {
     if ui.tab == Tab::Pods {
         Cow::Owned(KeyFigures::combine(&model.pods).verdict)
@@ -101,7 +101,7 @@ fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     }
 }
 
-/// Replacement for the tabs on small screens: verdict, worst hop, and the size that is required.
+/// Draws what replaces the tabs on a screen that is too small: verdict, worst hop, and the size that is required.
 fn draw_too_small(pad: &mut Pad<'_>, model: &Model) {
     draw_verdict(pad, &model.verdict, ONLY_WHOLE_ADVICE);
     if let Some(hop) = hops::worst_hop(model) {
@@ -249,7 +249,8 @@ fn draw_own_status(pad: &mut Pad<'_>, model: &Model) {
         let ink = if count > 0 { Ink::Health(Health::Warning) } else { Ink::Dim };
         x = pad.draw_text(x, 0, &format!("{word} {}  ", format_count(count)), ink);
     }
-    if !draw_degraded(pad, x, model) && x + text_width(&model.engine) < pad.width() {
+    let is_degraded = draw_degraded(pad, x, model);
+    if !is_degraded && x + text_width(&model.engine) < pad.width() {
         pad.draw_at_right_edge(0, &format!("{} ", model.engine), Ink::Dim);
     }
 }

@@ -375,7 +375,7 @@ pub(super) fn shorten_to_number(text: &str, width: u16) -> Cow<'_, str> {
     words.join(" ").into()
 }
 
-/// Index of the first word of a remark in brackets at the end, which is not all of the text.
+/// Index of the first word of a remark in brackets at the end; `None` without one, or if it is all of the text.
 fn start_of_last_remark(words: &[Cow<'_, str>]) -> Option<usize> {
     let ends_with_remark = words.last().is_some_and(|last| last.ends_with(')'));
     if !ends_with_remark {

@@ -367,6 +367,7 @@ pub(super) fn draw_breakdown(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Se
         let text = format!("{} {}", percent(part.share), part.name);
         // A space, the symbol and another space come before the text.
         let fits = x + 3 + text_width(&text) <= pad.width();
+        // The next row, or if it is not free, the number of parts that are not shown.
         if !fits && row_y + 1 < y + room.max_rows {
             row_y += 1;
             x = 0;

@@ -23,7 +23,7 @@ const OTHER_ROWS: u16 = 9;
 
 /// Width of the narrowest screen with a column for the role.
 const ROLE_SCREEN: u16 = 96;
-/// The same for the finding. On narrower screens, a sick run has a second row for it.
+/// The same for the finding. On narrower screens, an unhealthy run has a second row for it.
 const FINDING_SCREEN: u16 = 140;
 
 /// Column of the table, after the name.
@@ -43,10 +43,12 @@ enum Align {
 }
 
 impl RunColumn {
+    /// A column of texts, which begin at its left edge.
     const fn left(heading: &'static str, width: u16, min_screen: u16, text: fn(&PodLine) -> String) -> Self {
         Self { heading, width, min_screen, align: Align::Left, text }
     }
 
+    /// A column of numbers, which end at its right edge.
     const fn right(heading: &'static str, width: u16, min_screen: u16, text: fn(&PodLine) -> String) -> Self {
         Self { heading, width, min_screen, align: Align::Right, text }
     }
@@ -217,19 +219,21 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     }
 }
 
-/// Indices of the sick runs that have a second row for their problem: the worst ones, as many as there are free rows. None on a screen with
-/// a column for the finding.
+/// Indices of the unhealthy runs that get a second row for their problem: the worst ones, as many as there are free rows. Empty on a screen
+/// with a column for the finding.
 fn runs_to_explain(runs: &[PodLine], screen_width: u16, max_rows: usize) -> Vec<usize> {
     if screen_width >= FINDING_SCREEN {
         return Vec::new();
     }
-    let mut sick: Vec<usize> = (0..runs.len()).filter(|index| is_sick(&runs[*index])).collect();
-    sick.sort_by_key(|index| Reverse((runs[*index].figures.verdict.health, runs[*index].figures.worst_rank)));
-    sick.truncate(max_rows.saturating_sub(runs.len()));
-    sick
+    let mut explained: Vec<usize> = (0..runs.len()).filter(|index| is_unhealthy(&runs[*index])).collect();
+    explained.sort_by_key(|index| Reverse((runs[*index].figures.verdict.health, runs[*index].figures.worst_rank)));
+    // Each run has one row already.
+    explained.truncate(max_rows.saturating_sub(runs.len()));
+    explained
 }
 
-fn is_sick(run: &PodLine) -> bool {
+/// Whether the verdict on the run is at least a warning.
+fn is_unhealthy(run: &PodLine) -> bool {
     run.figures.verdict.health >= Health::Warning
 }
 

@@ -45,8 +45,11 @@ pub(super) fn draw_position(pad: &mut Pad<'_>, model: &Model, position: &Positio
     if let Some(since) = position.since_ns {
         let text = format!("! begun at {}", format_clock(since));
         pad.draw_text(x, 0, &text, Ink::Health(Health::Warning));
-    } else if !draw_degraded(pad, x, model) {
-        pad.draw_text(x, 0, &missed, Ink::Dim);
+    } else {
+        let is_degraded = draw_degraded(pad, x, model);
+        if !is_degraded {
+            pad.draw_text(x, 0, &missed, Ink::Dim);
+        }
     }
 }
 

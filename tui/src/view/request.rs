@@ -21,6 +21,8 @@ use crate::state::run_time::RunClock;
 use crate::state::ui::Ui;
 use crate::theme::Ink;
 
+/// Cells for the rid on a narrow screen. A wider one has half of its width for it.
+const NARROW_RID_WIDTH: u16 = 24;
 /// First cell of the times of a stage, behind its time of day.
 const STAGE_TIMES_X: u16 = 15;
 /// Cells for a duration, and for one behind a `+`.
@@ -110,7 +112,7 @@ fn draw_evidence(pad: &mut Pad<'_>, y: u16, evidence: &FlagEvidence, ui: &Ui) ->
 fn draw_summary(pad: &mut Pad<'_>, detail: &RequestDetail, model: &Model) -> u16 {
     let x = pad.draw_text(1, 0, "rid ", Ink::Head);
     // State and beginning follow in the same row.
-    let rid_width = if pad.width() < 80 { 24 } else { pad.width() / 2 };
+    let rid_width = if pad.width() < 80 { NARROW_RID_WIDTH } else { pad.width() / 2 };
     let rid = pad.shorten_id(&detail.rid, rid_width);
     let x = pad.draw_text(x, 0, &rid, Ink::Strong) + 2;
     let Some(row) = &detail.row else {
@@ -239,7 +241,7 @@ struct StageScale {
     clock: RunClock,
 }
 
-/// Draws a stage with its time of day and the time since the stage before; on a wide screen also with the time since the first one and a bar.
+/// Draws a stage with its time of day and the time since the stage before. A wide screen also has the time since the first one, and a bar.
 fn draw_stage(pad: &mut Pad<'_>, y: u16, stage: &PathStage, step_ns: u64, scale: &StageScale) {
     let bar_width = match pad.width().saturating_sub(BAR_X + 2) {
         0..MIN_BAR_WIDTH => 0,

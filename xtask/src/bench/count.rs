@@ -70,6 +70,7 @@ fn count_instructions() -> anyhow::Result<BTreeMap<String, u64>> {
     python.arg(root.join("engines/benches/decode/frame.py"));
     python.arg(root.join("zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl"));
     command_output(python.arg(LONG).arg(target.join("tmp/long.pkl")))?;
+    // The local tools include `gungraun-runner`.
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths([tools].into_iter().chain(std::env::split_paths(&path)))?;
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

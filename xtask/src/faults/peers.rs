@@ -146,6 +146,7 @@ impl Peer {
 }
 
 impl Drop for Peer {
+    /// Kills the process and reaps it.
     fn drop(&mut self) {
         // Both fail only if the process has already exited and been reaped.
         let _ = self.child.kill();

@@ -70,7 +70,7 @@ enum SentContent {
 }
 
 impl Step {
-    /// The text, if the server writes one.
+    /// The text that the server writes; `None` if the engine sends a chunk.
     fn written(&self) -> Option<&str> {
         match self {
             Self::Written(text) => Some(text),
@@ -116,6 +116,7 @@ impl Detokenize for IdTable {
         TokenStream::default()
     }
 
+    /// Adds the text of the id. Returns whether the id is known.
     fn step(&self, _stream: &mut TokenStream, id: u32, text: &mut String) -> bool {
         let table = self.texts.lock().expect("no step panics");
         let Some(text_of_id) = table.get(id as usize) else { return false };

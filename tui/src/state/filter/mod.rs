@@ -432,7 +432,7 @@ impl NamedFinding {
     }
 }
 
-/// Whether a filter names this hop: it has `_` for spaces, since spaces separate terms.
+/// Whether `typed` names this hop. It has `_` for spaces, because spaces separate the terms of a filter.
 fn is_hop_name(typed: &str, hop_name: &str) -> bool {
     hop_name.replace(' ', "_").eq_ignore_ascii_case(typed)
 }

@@ -135,7 +135,7 @@ fn fill_ring(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     let mut probe = attach_probe(&pair.pids(), options)?;
     pair.sender.start_sending()?;
     let mut counts = Counts::default();
-    // Read rarely, so that the ring buffer often alternates between full and empty.
+    // Read rarely, so that the ring buffer often alternates between full and empty. Give up after about a minute.
     for _ in 0..3_000 {
         thread::sleep(Duration::from_millis(20));
         counts.read_for(&mut probe, Duration::from_millis(1))?;

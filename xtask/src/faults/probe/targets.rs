@@ -175,6 +175,7 @@ impl CgroupFreezer {
 }
 
 impl Drop for CgroupFreezer {
+    /// Thaws the processes, and removes the cgroup as soon as they have exited, but waits only two seconds for that.
     fn drop(&mut self) {
         // Thaw first: a frozen process cannot exit. At most an empty folder remains.
         let _ = self.write_control_file(self.file, self.thawed_word);
