@@ -43,7 +43,8 @@ pub(crate) struct FixtureOptions {
     releases: Vec<String>,
 }
 
-/// Runs `cargo xtask fixtures`.
+/// `cargo xtask fixtures`: records the messages and log lines of the project or, with releases given, their messages into another folder.
+/// With `--check`, compares a sample instead.
 pub(crate) fn record_fixtures(args: &FixtureOptions) -> Result<()> {
     if args.check {
         return check_sample();

@@ -18,7 +18,7 @@ pub(crate) fn python_script(script: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// Runs a script with these arguments.
+/// Runs a Python script with these arguments to its end. Fails unless it succeeds.
 pub(crate) fn run_script<A: AsRef<std::ffi::OsStr>>(
     script: &str,
     arguments: impl IntoIterator<Item = A>,

@@ -34,6 +34,7 @@ impl ScreenExporter {
         let result = match format {
             ExportAs::Html => {
                 let report = (run.report)();
+                // Without a zone, the times of the report are in UTC, as on the screen.
                 write_report("html", &report.to_html(&Clock::of(&report, None)))
             }
             ExportAs::Json => write_report("json", &(run.report)().to_json()),

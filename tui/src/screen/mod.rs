@@ -173,6 +173,7 @@ impl Screen {
 
     /// The request on the screen; `None` if there is none, or only one run.
     pub fn shown_request(&self) -> Option<ShownRequest> {
+        // Only several runs can have pairs, for which the request is needed.
         if self.ui.tab != Tab::Request || self.runs.len() < 2 {
             return None;
         }
@@ -186,7 +187,7 @@ impl Screen {
 
     /// Sets the shown request on both servers of its pair; `None` if the request belongs to no pair.
     pub fn set_pair_request(&mut self, request: Option<PairRequest>) {
-        // Without it, a run without events would not be drawn again.
+        // A run without new events is drawn again only if this is set.
         self.needs_draw |= self.pair_request != request;
         self.pair_request = request;
     }
@@ -539,7 +540,8 @@ pub fn pick_source(offers: Vec<SourceOffer>, searches: &Receiver<FoundSources>) 
         }
         let Some(input) = terminal::read_input(PICKER_WAIT)? else { continue };
         let action = terminal::action_of_input(&input, &click_areas, PICKER_WHEEL_STEP, keys::action_in_picker);
-        if let Some(ControlFlow::Break(chosen)) = action.map(|action| picker.apply_action(action)) {
+        let Some(action) = action else { continue };
+        if let ControlFlow::Break(chosen) = picker.apply_action(action) {
             return Ok(chosen);
         }
     }

@@ -94,7 +94,8 @@ impl Drop for Terminal {
     }
 }
 
-/// Waits at most `time` for input or end of file on stdin, and returns whether there is either.
+/// Waits at most `time` for input or end of file on stdin, and returns whether there is either. If stdin is no terminal, sleeps for `time`
+/// and returns false.
 pub(super) fn wait_for_input(time: Duration) -> bool {
     let stdin = io::stdin();
     // A file as stdin is always readable; crossterm then reads keys from /dev/tty.

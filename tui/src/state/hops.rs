@@ -50,11 +50,11 @@ struct HealthByFindings {
 fn health_from_findings(findings: &[Finding], hop_name: &str) -> HealthByFindings {
     let of_hop = findings.iter().filter(|finding| finding.verdict.concerns_hop(hop_name));
     let problems = of_hop.filter(|finding| finding.verdict.severity >= Severity::Warning);
-    let worst = problems.clone().map(|finding| finding.verdict.severity).max();
-    let mut of_worst = problems.filter(|finding| Some(finding.verdict.severity) == worst);
+    let worst_severity = problems.clone().map(|finding| finding.verdict.severity).max();
+    let mut worst_problems = problems.filter(|finding| Some(finding.verdict.severity) == worst_severity);
     HealthByFindings {
-        health: worst.map_or(Health::Unknown, Health::from),
-        has_ended: of_worst.all(|finding| finding.ended_at().is_some()),
+        health: worst_severity.map_or(Health::Unknown, Health::from),
+        has_ended: worst_problems.all(|finding| finding.ended_at().is_some()),
     }
 }
 
@@ -72,7 +72,8 @@ pub(crate) fn hop_ends(ledger: &Ledger) -> Vec<HopEnds> {
     ends
 }
 
-/// Sorts hops: those to the scheduler first, then those of the output from the scheduler on.
+/// Sorts hops: those to the scheduler first, then those of the output from the scheduler on. `ends_of` and `carries_requests` read these
+/// from a hop of any type.
 fn sort_in_path_order<T>(hops: &mut [T], ends_of: fn(&T) -> &Ends<Box<str>>, carries_requests: fn(&T) -> bool) {
     let outputs = hops.iter().filter(|hop| !carries_requests(hop));
     let output_ends: Vec<Ends<Box<str>>> = outputs.map(|hop| ends_of(hop).clone()).collect();
@@ -190,14 +191,15 @@ fn run_ns(ledger: &Ledger) -> u64 {
     ledger.started().map_or(0, |started| ledger.now().since(started))
 }
 
-/// Health by the oldest waiting frame, judged by the first-token thresholds; a large backlog alone is a warning.
-fn health_by_queue(group: &HopGroup, observes_receives: bool, oldest_wait_ns: Option<u64>, frames: u64) -> Health {
+/// Health by the oldest waiting frame, judged by the first-token thresholds. A large backlog alone is a warning. Without an observed queue
+/// or without frames, the health is unknown.
+fn health_by_queue(group: &HopGroup, observes_queue: bool, oldest_wait_ns: Option<u64>, frames: u64) -> Health {
     let wait_ns = oldest_wait_ns.unwrap_or(0);
     if wait_ns >= GAP_CRITICAL_NS {
         Health::Critical
-    } else if wait_ns >= GAP_WARNING_NS || (observes_receives && group.backlog >= BACKLOG_CRITICAL_FRAMES) {
+    } else if wait_ns >= GAP_WARNING_NS || (observes_queue && group.backlog >= BACKLOG_CRITICAL_FRAMES) {
         Health::Warning
-    } else if observes_receives && frames > 0 {
+    } else if observes_queue && frames > 0 {
         Health::Good
     } else {
         Health::Unknown

@@ -34,7 +34,7 @@ impl fmt::Display for ReceiverChange {
     }
 }
 
-/// Joins the descriptions of the first few changes; `None` without any.
+/// Joins the descriptions of the first few changes, and the number of the others; `None` without any.
 pub(crate) fn describe_receiver_changes(changes: &[ReceiverChange]) -> Option<String> {
     const MAX_NAMED: usize = 3;
     let mut named: Vec<String> = changes.iter().take(MAX_NAMED).map(ReceiverChange::to_string).collect();

@@ -57,8 +57,9 @@ impl TimeShares {
 pub(crate) fn thread_lines(ledger: &Ledger) -> Option<Vec<ThreadLine>> {
     let window = ledger.recent_window();
     let mut lines: Vec<ThreadLine> = ledger.threads().iter().filter_map(|thread| thread_line(thread, window)).collect();
+    // Receivers first, then the busiest.
     lines.sort_by(|a, b| b.is_receiver.cmp(&a.is_receiver).then(b.total.running.total_cmp(&a.total.running)));
-    // A process may have thousands of idle threads; those that receive or run come first.
+    // A process may have thousands of idle threads, which are cut off.
     lines.truncate(MAX_THREADS);
     (!lines.is_empty()).then_some(lines)
 }

@@ -164,6 +164,7 @@ fn draw_thread_charts(pad: &mut Pad<'_>, y: u16, max_rows: u16, thread: &ThreadL
     let rows = (pad.height().saturating_sub(y + 2) / charts.len() as u16).clamp(1, max_rows);
     let mut y = y + 1;
     for series in &charts {
+        // The axis follows in the next row.
         if y + rows >= pad.height() {
             break;
         }

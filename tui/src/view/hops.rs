@@ -340,6 +340,7 @@ fn draw_histogram(pad: &mut Pad<'_>, y: u16, hop: &HopSummary) {
 
 /// Draws the time series of the hop right of the histogram: the backlog, and below it queue wait and rate if there is room.
 fn draw_trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopSummary, model: &Model, ui: &Ui) {
+    // No second of the run has begun.
     if model.curves.is_empty() {
         return;
     }

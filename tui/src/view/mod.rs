@@ -148,7 +148,7 @@ fn draw_tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     pad.draw_at_right_edge(0, fitting.unwrap_or(shortest_run_state), ink);
 }
 
-/// Source, state and time of the run, the longest text first. Over the list of runs, none is named.
+/// Source, state and time of the run, in texts of three lengths, the longest first. On the list of runs, it is about all runs.
 fn describe_run_state(model: &Model, ui: &Ui) -> [String; 3] {
     let is_paused = ui.paused_at_second.is_some();
     if ui.tab == Tab::Pods {
@@ -258,7 +258,7 @@ fn draw_own_status(pad: &mut Pad<'_>, model: &Model) {
 /// Minimum width of the shown part of a degradation.
 const MIN_DEGRADED_WIDTH: u16 = 12;
 
-/// Draws the first degradation and its tab, which has the whole text of each. Returns whether there is one.
+/// Draws the first degradation, and the number of the tab that has all of them. Returns whether there is one.
 fn draw_degraded(pad: &mut Pad<'_>, x: u16, model: &Model) -> bool {
     let Some(first) = model.run.degraded.first() else { return false };
     let count = model.run.degraded.len();
@@ -274,6 +274,7 @@ fn draw_degraded(pad: &mut Pad<'_>, x: u16, model: &Model) -> bool {
 /// Draws the outputs being written, with their dropped records. Returns the next free column.
 fn draw_outputs(pad: &mut Pad<'_>, mut x: u16, model: &Model) -> u16 {
     let writing = &model.writing;
+    // Two columns separate the outputs.
     if let Some(recording) = &writing.recording {
         let text = format!("{} {}", recording.name, format_bytes(recording.bytes));
         x = draw_output(pad, x, "REC", &text);

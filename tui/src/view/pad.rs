@@ -103,16 +103,16 @@ impl<'a> Pad<'a> {
     ) -> u16 {
         let max_items = usize::from(list.max_items);
         // The last row has the number of items that are not shown.
-        let max_items = if list.items.len() > max_items { max_items.saturating_sub(1).max(1) } else { max_items };
+        let visible_items = if list.items.len() > max_items { max_items.saturating_sub(1).max(1) } else { max_items };
         // The selected item is at most the last of the visible ones.
-        let first = list.selected.saturating_sub(max_items - 1);
-        self.click_areas.page_rows = max_items;
-        for (index, item) in list.items.iter().enumerate().skip(first).take(max_items) {
+        let first = list.selected.saturating_sub(visible_items - 1);
+        self.click_areas.page_rows = visible_items;
+        for (index, item) in list.items.iter().enumerate().skip(first).take(visible_items) {
             let item_y = y;
             y = draw_item(self, item_y, index, item);
             self.finish_list_row(item_y, index, index == list.selected);
         }
-        let hidden = list.items.len().saturating_sub(max_items);
+        let hidden = list.items.len().saturating_sub(visible_items);
         if hidden > 0 {
             self.draw_text(3, y, &format!("{hidden} more: Up Down"), Ink::Dim);
             y += 1;
@@ -252,6 +252,7 @@ impl<'a> Pad<'a> {
     pub(super) fn draw_paragraph(&mut self, x: u16, y: u16, max_rows: u16, text: &str, ink: Ink) -> u16 {
         let width = usize::from(self.area.width.saturating_sub(x + 1)).max(1);
         let lines = wrap_text(text, width);
+        // All rows but the last have one line each.
         let whole_lines = lines.len().min(usize::from(max_rows.max(1))) - 1;
         for (line_y, line) in (y..).zip(&lines[..whole_lines]) {
             self.draw_text(x, line_y, line, ink);
@@ -264,6 +265,7 @@ impl<'a> Pad<'a> {
 
     /// Writes word-wrapped text over what is there, such that it ends in row `last_y`.
     pub(super) fn draw_note_above(&mut self, last_y: u16, text: &str, ink: Ink) {
+        // As wide as `draw_paragraph` wraps it from column 1 on.
         let rows = wrap_text(text, usize::from(self.area.width.saturating_sub(2)).max(1)).len() as u16;
         let rows = rows.min(last_y + 1);
         let y = last_y + 1 - rows;

@@ -276,10 +276,10 @@ impl PlaceProblem {
     /// The problem at a place; `None` if no warning names it. One that is over keeps its severity.
     fn find(findings: &[Finding], place: &str) -> Option<Self> {
         let of_place = findings.iter().filter(|finding| finding.verdict.hop == place);
-        let worst = of_place.clone().map(|finding| finding.verdict.severity).max()?;
-        let mut of_worst = of_place.filter(|finding| finding.verdict.severity == worst);
-        let is_over = of_worst.all(|finding| finding.ended_at().is_some());
-        (worst > Severity::Info).then_some(Self { health: worst.into(), is_over })
+        let worst_severity = of_place.clone().map(|finding| finding.verdict.severity).max()?;
+        let mut worst_findings = of_place.filter(|finding| finding.verdict.severity == worst_severity);
+        let is_over = worst_findings.all(|finding| finding.ended_at().is_some());
+        (worst_severity > Severity::Info).then_some(Self { health: worst_severity.into(), is_over })
     }
 }
 

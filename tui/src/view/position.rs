@@ -64,6 +64,7 @@ fn draw_bar(pad: &mut Pad<'_>, x: u16, width: u16, model: &Model, position: &Pos
             Ordering::Greater => (pad.theme.rich_or_ascii("─", "-"), Ink::Dim),
         };
         pad.draw_text(x + cell, 0, symbol, ink);
+        // The last cell is the end of the recording.
         let target_ns = u128::from(cell) * u128::from(whole_ns) / u128::from(width.saturating_sub(1).max(1));
         let seek = ScreenCommand::Play(Play::To(target_ns as u64));
         pad.add_click_area(Rect::new(x + cell, 0, 1, 1), Action::Command(seek));

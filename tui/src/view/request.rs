@@ -130,7 +130,7 @@ fn draw_summary(pad: &mut Pad<'_>, detail: &RequestDetail, model: &Model) -> u16
     pad.draw_paragraph(1, 1, 2, &totals, Ink::Plain)
 }
 
-/// Draws what became of the response's tool calls, unless the evidence for a flag has it.
+/// Draws what became of the response's tool calls, unless the evidence for a flag has it. Returns the next free row.
 fn draw_tool_calls(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16 {
     let Some(calls) = &detail.facts.tool_calls else { return y };
     if detail.evidence.iter().any(|evidence| evidence.flag == Flag::ToolCall) {
@@ -145,7 +145,7 @@ fn draw_tool_calls(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16 {
     pad.draw_paragraph(x, y, MAX_TOOL_CALL_ROWS, &explain_tool_calls(calls), ink)
 }
 
-/// Draws how long the response waited in a frontend, if known.
+/// Draws how long the response waited in a frontend, if known. Returns the next free row.
 fn draw_frontend_waits(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16 {
     let Some(waits) = &detail.facts.frontend else { return y };
     let x = pad.draw_text(1, y, "frontend ", Ink::Head);
@@ -158,7 +158,8 @@ fn draw_frontend_waits(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16
     y + 1
 }
 
-/// Words for how the response to the client ended. `None` if it is complete: that is the usual case, and the narrow screen has no room to say so.
+/// Words for how the response to the client ended. `None` if it is complete, because that is usual, and a narrow screen has no room to say
+/// so.
 fn describe_response_end(response: ResponseEnd) -> Option<String> {
     let text = match response.end {
         AnswerEnd::Whole if response.lacks_end == Some(true) => "response without a finish reason",
@@ -172,8 +173,8 @@ fn describe_response_end(response: ResponseEnd) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Words for a complete response with fewer tokens than its last event claims; `None` otherwise. The engine's endpoint may also list the end of the
-/// prompt, so more tokens show nothing.
+/// Words for a complete response with fewer tokens than its last event claims; `None` otherwise. The engine's endpoint may also list the
+/// end of the prompt, so more tokens show nothing.
 fn describe_claimed_tokens(response: ResponseEnd) -> Option<String> {
     let claimed = response.claimed_tokens?;
     let carried = response.carried_tokens?;
@@ -231,6 +232,7 @@ fn draw_stages(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, clock: RunCloc
         let text = format!("{} more: enlarge the screen", detail.stages.len() - shown);
         pad.draw_text(1, y + 1 + shown as u16, &text, Ink::Dim);
     }
+    // If some stages are not shown, this is below the screen, so nothing else is drawn.
     y + 1 + detail.stages.len() as u16
 }
 
@@ -395,10 +397,14 @@ impl ChunkLayout {
 
     /// Heading of the column with the wait on the hop into this role: `wait router`, in narrow columns `->router`.
     fn wait_heading(&self, role: &str) -> String {
-        // The last word of the role, shortened if it has more than six letters.
-        let word = role.rsplit(['-', ' ']).next().unwrap_or(role);
-        let word =
-            if word.len() > 6 { format!("{}.", word.chars().take(5).collect::<String>()) } else { word.to_owned() };
+        const MAX_LETTERS: usize = 6;
+        let last_word = role.rsplit(['-', ' ']).next().unwrap_or(role);
+        let word = if last_word.len() > MAX_LETTERS {
+            // A full stop takes the place of the last letter.
+            format!("{}.", last_word.chars().take(MAX_LETTERS - 1).collect::<String>())
+        } else {
+            last_word.to_owned()
+        };
         if self.pitch == WIDE_PITCH { format!("wait {word}") } else { format!("->{word}") }
     }
 
@@ -422,13 +428,14 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) {
         None => String::new(),
     };
     let count = detail.chunks.len();
-    let headings = [
+    let titles = [
         format!("{count} chunks (| sent  . waiting  o merged  x dropped  ? predicted or unknown){evicted}"),
         format!("{count} chunks (| sent . waiting o merged x dropped ? unknown){evicted}"),
         format!("{count} chunks{evicted}; the help has the signs: ?"),
     ];
-    let fitting = headings.iter().find(|heading| text_width(heading) + 2 <= pad.width());
-    pad.draw_heading(y, fitting.unwrap_or(&headings[2]));
+    // The longest that fits.
+    let fitting = titles.iter().find(|title| text_width(title) + 2 <= pad.width());
+    pad.draw_heading(y, fitting.unwrap_or(&titles[2]));
     let roles = &detail.receiving_roles;
     let layout = ChunkLayout::for_width(pad.width(), roles.len().max(1));
     let headings = layout.columns.iter().map(|column| match column {

@@ -93,7 +93,7 @@ impl AttackCounts {
     }
 }
 
-/// Runs `cargo xtask attacks`.
+/// `cargo xtask attacks`: runs the scripts, several at once, and prints their outcomes. Fails if an attack succeeds or does not complete.
 pub(crate) fn run_attacks(options: &AttackOptions) -> Result<()> {
     ensure!(
         rustix::process::geteuid().is_root(),

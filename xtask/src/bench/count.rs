@@ -90,6 +90,7 @@ fn parse_summary(line: &str) -> anyhow::Result<(String, u64)> {
     // `Ir` are the instructions read by the CPU, in callgrind's words.
     let counted = &summary["profiles"][0]["data"]["total"]["metrics"]["Ir"]["values"]["new"];
     let instructions = counted.as_u64().with_context(|| format!("no instructions: {line}"))?;
+    // The functions of the benchmarks are called `count_NAME`.
     Ok((format!("{}/{id}", function.trim_start_matches("count_")), instructions / FRAMES))
 }
 
@@ -104,10 +105,10 @@ struct Baseline {
 impl Baseline {
     /// Reads the baseline; an empty one if there is none.
     fn read() -> anyhow::Result<Self> {
-        let lines = std::fs::read_to_string(BASELINE).unwrap_or_default();
-        let compiler = lines.lines().next().and_then(|line| line.strip_prefix("# "));
+        let text = std::fs::read_to_string(BASELINE).unwrap_or_default();
+        let compiler = text.lines().next().and_then(|line| line.strip_prefix("# "));
         let mut counts = BTreeMap::new();
-        for line in lines.lines().skip(1) {
+        for line in text.lines().skip(1) {
             let (name, count) = line.split_once(' ').with_context(|| format!("{BASELINE}: {line:?}"))?;
             counts.insert(name.into(), count.parse()?);
         }

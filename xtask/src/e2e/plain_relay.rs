@@ -8,6 +8,9 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 use socket2::{Domain, SockAddr, Socket, Type};
 
+/// Connections that may wait to be accepted.
+const MAX_PENDING_CONNECTIONS: i32 = 128;
+
 /// Pairs of endpoints, as for `tokengap tap`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct PlainRelayOptions {
@@ -48,10 +51,11 @@ fn listen_at(endpoint: &str) -> Result<Socket> {
     }
     let socket = Socket::new(address.domain(), Type::STREAM, None)?;
     if address.domain() != Domain::UNIX {
+        // Connections of a killed relay keep its port occupied for a while.
         socket.set_reuse_address(true)?;
     }
     socket.bind(&address).with_context(|| format!("binding {endpoint}"))?;
-    socket.listen(128)?;
+    socket.listen(MAX_PENDING_CONNECTIONS)?;
     Ok(socket)
 }
 

@@ -88,7 +88,7 @@ struct FaultTable {
     messages: u64,
 }
 
-/// Runs `cargo xtask faults`.
+/// `cargo xtask faults`: injects the faults, prints their rows, and writes the table if asked to. Fails if one affected traffic or results.
 pub(crate) fn inject_faults(options: &FaultOptions) -> Result<()> {
     prepare_sglang(&[])?;
     let started = Instant::now();
@@ -105,9 +105,9 @@ pub(crate) fn inject_faults(options: &FaultOptions) -> Result<()> {
     println!("{summary}");
     ensure!(table.failed == 0, "{} faults affected traffic or results", table.failed);
     if options.write {
-        let long = if options.long { " --long" } else { "" };
+        let long_flag = if options.long { " --long" } else { "" };
         let text = format!(
-            "`cargo xtask faults{long}`: {summary}.\n\n| fault | done | result |\n|---|---|---|\n{}",
+            "`cargo xtask faults{long_flag}`: {summary}.\n\n| fault | done | result |\n|---|---|---|\n{}",
             table.rows
         );
         write_document("internals/FAULTS.md", "Faults", &text)?;

@@ -244,6 +244,7 @@ impl ServedResponse {
         }
         let head =
             "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
+        // Each piece is an HTTP chunk, which begins with its length in hexadecimal. An empty chunk ends the response.
         let head = if is_first { head } else { "" };
         let end = if is_last { "0\r\n\r\n" } else { "" };
         format!("{head}{:x}\r\n{text}\r\n{end}", text.len()).into_bytes()
@@ -340,7 +341,8 @@ impl ResponseRun {
             ids: IdColumn::Delta,
             chunks: &chunks,
         };
-        clients.record_frame(&frame, None);
+        let format_reader = None;
+        clients.record_frame(&frame, format_reader);
         self.frames += 1;
         self.apply(What::Sent(frame));
         self.apply(What::Received(Received::new(frame.id)));

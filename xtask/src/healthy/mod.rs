@@ -50,7 +50,7 @@ pub(crate) struct HealthyOptions {
     read: Option<Vec<String>>,
 }
 
-/// Runs `cargo xtask healthy`.
+/// `cargo xtask healthy`: judges the responses of each release, or those on standard input, and prints the tables. Fails if any is accused.
 pub(crate) fn judge_healthy_responses(options: &HealthyOptions) -> Result<()> {
     let mut accused = options.accused.as_ref().map(File::create).transpose()?;
     let mut rows = Vec::new();

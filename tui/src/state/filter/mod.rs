@@ -205,7 +205,7 @@ impl RequestFilter {
         for term in &self.terms {
             let begin_ns = match term.condition {
                 Condition::InFlightDuring(span) | Condition::Waited(WaitOnHop { during: Some(span), .. }) => {
-                    // A start that is later than the end is one before the run, as in `TypedSpan::on_clock`.
+                    // A span whose start is later than its end begins before the run, as in `TypedSpan::on_clock`.
                     span.from.first_ns(wall_start_ns).min(span.to.first_ns(wall_start_ns))
                 }
                 Condition::InFlight(time) | Condition::BegunSince(time) => time.first_ns(wall_start_ns),
@@ -338,7 +338,7 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
     Ok(FilterTerm { position, is_negated, condition })
 }
 
-/// Parses a moment, or a range of two.
+/// Parses the value of `at:`, which is a moment or a span between two moments.
 fn parse_time_in_flight(value: &str, position: usize) -> Result<Condition, FilterSyntaxError> {
     match TypedSpan::parse(value, position)? {
         Some(span) => Ok(Condition::InFlightDuring(span)),
@@ -369,7 +369,7 @@ impl TypedSpan {
     fn on_clock(self, clock: RunClock) -> RangeInclusive<MonoNs> {
         // The end is part of the time: `..14:59:10` is the whole second.
         let end = clock.at(self.to.last_ns(clock.wall_start_ns));
-        // A time of day before the start of the run is read as one of the next day.
+        // A time of day before the start of the run is read as one of the next day, later than the end. The span then begins with the run.
         let begin = clock.at(self.from.first_ns(clock.wall_start_ns));
         let begin = if begin <= end { begin } else { clock.started };
         begin..=end

@@ -78,6 +78,7 @@ enum FreezeMethod {
 }
 
 impl FreezeMethod {
+    /// Freezes the sender's process.
     fn freeze(&self, sender: &Peer) -> Result<()> {
         match self {
             Self::Signals => sender.send_signal(Signal::STOP),
@@ -85,6 +86,7 @@ impl FreezeMethod {
         }
     }
 
+    /// Lets the frozen process of the sender go on.
     fn thaw(&self, sender: &Peer) -> Result<()> {
         match self {
             Self::Signals => sender.send_signal(Signal::CONT),
@@ -105,6 +107,7 @@ fn attach_to_frozen(method: &FreezeMethod, setup: &FaultSetup, checks: &mut Faul
     let begun = Instant::now();
     let probe = attach_probe(&pair.pids(), ProbeOptions::default());
     let attach_time = begun.elapsed();
+    // Thawed before an error of the attach is returned.
     method.thaw(&pair.sender)?;
     let mut probe = probe?;
     let limit = Duration::from_secs(10);
@@ -188,7 +191,7 @@ impl Drop for CgroupFreezer {
     }
 }
 
-/// Freezes the sender with a cgroup before the attach, and thaws it after.
+/// Freezes the sender with a cgroup before the attach, and thaws it after. Skipped where no cgroup can be made.
 pub(super) fn freeze_target(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     match CgroupFreezer::create() {
         Ok(freezer) => attach_to_frozen(&FreezeMethod::Cgroup(freezer), setup, checks),
