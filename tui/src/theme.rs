@@ -86,7 +86,8 @@ impl Theme {
         Self { palette: chosen.unwrap_or(detected), is_ascii_only }
     }
 
-    /// Style with a foreground colour: `dark` and `light` are indices of 256 colours for backgrounds of that kind, `sixteen` is one of 16 colours.
+    /// Style with one of three foreground colours, by the palette. `dark` and `light` are indices of 256 colours for backgrounds of that
+    /// kind, `sixteen` is one of 16 colours.
     fn foreground(self, dark: u8, light: u8, sixteen: Color) -> Style {
         match self.palette {
             Palette::Dark => Style::new().fg(Color::Indexed(dark)),

@@ -204,14 +204,13 @@ impl Model {
             source,
             bottleneck: &self.bottleneck,
         };
-        let has_findings = !self.findings.is_empty();
-        let text = headline_without_warning(&judged, traffic, has_findings);
+        let text = headline_without_warning(&judged, traffic, !self.findings.is_empty());
         let health = if judged.iter().all(|judgement| judgement.judged) {
             Health::Good
-        } else if has_findings {
-            Health::Info
-        } else {
+        } else if self.findings.is_empty() {
             Health::Unknown
+        } else {
+            Health::Info
         };
         RunVerdict { health, text, ..RunVerdict::default() }
     }

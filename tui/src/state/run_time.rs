@@ -97,8 +97,8 @@ impl TypedTime {
         }
     }
 
-    /// First nanosecond that the time includes, counted from the start of a run whose wall clock then was `wall_start_ns`. Without a wall clock,
-    /// every time is one from the start.
+    /// First nanosecond that the time includes, counted from the start of a run whose wall clock then was `wall_start_ns`. Without a wall
+    /// clock, every time is one from the start.
     pub(super) fn first_ns(self, wall_start_ns: Option<u64>) -> u64 {
         match self {
             Self::OfDay(time) => match wall_start_ns {

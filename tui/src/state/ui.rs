@@ -471,8 +471,8 @@ impl Ui {
         }
     }
 
-    /// Closes the dialog, clears the filter, returns to the tab from which details were opened, or scrolls to the newest second; the first that
-    /// applies.
+    /// Does the first of these that applies: closes the dialog, clears the filter, returns to the tab from which details were opened, or
+    /// scrolls to the newest second.
     fn go_back(&mut self) {
         if self.dialog != Dialog::None {
             self.dialog = Dialog::None;

@@ -193,7 +193,8 @@ fn draw_verdict(pad: &mut Pad<'_>, verdict: &RunVerdict, min_advice_width: u16) 
 /// A headline that keeps fewer cells is not cut further for its number of requests.
 const MIN_HEADLINE_WIDTH: u16 = 30;
 
-/// Draws the headline from `x` on. If it is cut before the number of requests that it is about, that number follows. Returns the next free column.
+/// Draws the headline from `x` on. If it is cut before the number of requests that it is about, that number follows. Returns the next free
+/// column.
 fn draw_headline(pad: &mut Pad<'_>, x: u16, verdict: &RunVerdict) -> u16 {
     let free = pad.width().saturating_sub(x);
     let is_cut = text_width(&verdict.text) > free;

@@ -105,7 +105,8 @@ fn first_tokens_title(model: &Model, width: u16) -> String {
     }
 }
 
-/// Draws quantiles of the first-token gap, of the last seconds and of the whole run, and the first tokens that wait. Returns the next free row.
+/// Draws quantiles of the first-token gap, of the last seconds and of the whole run, and the first tokens that wait. Returns the next free
+/// row.
 fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let gap = &model.gap;
     let pad_width = pad.width();

@@ -93,8 +93,8 @@ impl<'a> Pad<'a> {
         self.click_areas.areas.push(ClickArea { area, action });
     }
 
-    /// Draws the part of a list that includes the selected item, from row `y` on, and the number of the others in a row of its own. `draw_item`
-    /// draws an item in a row and returns the next free row.
+    /// Draws the part of a list that includes the selected item, from row `y` on, and the number of the others in a row of its own. Returns
+    /// the next free row. `draw_item` draws an item in a row, and returns the next free row, too.
     pub(super) fn draw_list<T>(
         &mut self,
         mut y: u16,
@@ -141,8 +141,8 @@ impl<'a> Pad<'a> {
         self.draw_clipped(x, y, self.area.width.saturating_sub(x), text, ink)
     }
 
-    /// Writes into `width` cells from `x`. Clipped text ends in an ellipsis, never in a part of a number or in one without its unit. Returns
-    /// the next free column.
+    /// Writes into `width` cells from `x`. Clipped text ends in an ellipsis, never in a part of a number or in one without its unit.
+    /// Returns the next free column.
     pub(super) fn draw_clipped(&mut self, x: u16, y: u16, width: u16, text: &str, ink: Ink) -> u16 {
         if y >= self.area.height || x >= self.area.width || width == 0 {
             return x;

@@ -400,7 +400,7 @@ impl ChunkLayout {
         const MAX_LETTERS: usize = 6;
         let last_word = role.rsplit(['-', ' ']).next().unwrap_or(role);
         let word = if last_word.len() > MAX_LETTERS {
-            // A full stop takes the place of the last letter.
+            // A full stop stands for the letters that are cut.
             format!("{}.", last_word.chars().take(MAX_LETTERS - 1).collect::<String>())
         } else {
             last_word.to_owned()

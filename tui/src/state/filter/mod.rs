@@ -453,8 +453,8 @@ fn unknown_name(name: &str) -> String {
     format!("unknown name {name:?}; did you mean {nearest}? Names: {}", names.join(" "))
 }
 
-/// Message about a word that is probably meant as something else than text of a rid, such as `and`; `None` for any other. `rid:` searches for
-/// such a word as text.
+/// Message about a word that is probably meant as something else than text of a rid, such as `and`; `None` for any other word. With `rid:`,
+/// such a word is searched for as text.
 fn explain_misused_word(word: &str) -> Option<String> {
     let as_text = format!("rid:{word} searches the rid");
     if ["or", "and", "not", "||", "&&", "!"].contains(&word.to_lowercase().as_str()) {
