@@ -161,7 +161,7 @@ pub(crate) fn action_of_key(key: &KeyEvent, ui: &Ui) -> Option<Action> {
     }
 }
 
-/// Action of the first active binding for this key; `None` without one.
+/// Action of the first binding of this key for which `is_active` is true; `None` without one.
 fn bound_action(key: &KeyEvent, is_active: impl Fn(&Binding) -> bool) -> Option<Action> {
     // Terminals report `?` or `G` with or without SHIFT; the character already implies it.
     let modifiers = if matches!(key.code, KeyCode::Char(_)) { key.modifiers - SHIFT } else { key.modifiers };

@@ -388,6 +388,7 @@ impl Screen {
         self.next_key_read = now + KEY_INTERVAL;
         self.ui.is_replay = run.about.position().is_some();
         self.ui.is_watching = !self.pods.is_empty();
+        // Each notice of the run is shown once.
         if run.notice.number != self.last_notice {
             self.last_notice = run.notice.number;
             self.ui.show_message(&*run.notice.text);

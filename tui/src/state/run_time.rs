@@ -90,7 +90,9 @@ impl TypedTime {
     /// Makes `14:59` a time of day if the run covers that time of day, but is shorter than 14 minutes and 59 seconds. Otherwise it stays a
     /// time from the start.
     pub(super) fn resolve_ambiguity(&mut self, span: RunSpan) {
+        // Any other time has only one reading.
         let Self::FromStart { ns, as_time_of_day: Some(time), .. } = *self else { return };
+        // Without a wall clock, the run covers no time of day.
         let Some(start_ns) = span.wall_start_ns else { return };
         if ns > span.length_ns && time.first_in_run(start_ns) <= span.length_ns {
             *self = Self::OfDay(time);

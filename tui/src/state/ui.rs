@@ -488,7 +488,7 @@ impl Ui {
         }
     }
 
-    /// Pins the selected request to the top of the table, or unpins it.
+    /// Pins the selected request to the top of the table, or unpins it. Does nothing if none is selected.
     fn toggle_pin(&mut self) {
         let Some(rid) = self.selected_rid.clone() else { return };
         // The row stays selected, although it moves to the top.

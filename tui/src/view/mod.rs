@@ -332,19 +332,21 @@ fn draw_itl(pad: &mut Pad<'_>, y: u16, model: &Model, itl: &ItlQuantiles) -> u16
     ends.sort_by_key(|end| end.spread.is_none());
     let mut x = pad.draw_text(1, y, itl.title, Ink::Head);
     for ItlEnd { name, spread, reason_unknown, ink } in ends {
-        let text = match spread {
+        let whole_text = match spread {
             Some(spread) => format!("{name} {}", format_itl_quantiles(spread)),
             None => format!("{name}: {reason_unknown}"),
         };
-        let text = if x + 2 + text_width(&text) <= pad.width() {
-            text
+        // Two spaces come before the text.
+        let free_width = pad.width().saturating_sub(x + 2);
+        let text = if text_width(&whole_text) <= free_width {
+            whole_text
         } else if spread.is_some() {
             String::from("more: enlarge")
         } else {
             // The Overview has the reason in other rows, too.
             format!("{name} unknown")
         };
-        if x + 2 + text_width(&text) <= pad.width() {
+        if text_width(&text) <= free_width {
             x = pad.draw_text(x + 2, y, &text, ink);
         }
     }

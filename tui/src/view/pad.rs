@@ -211,22 +211,19 @@ impl<'a> Pad<'a> {
     pub(super) fn draw_items(&mut self, x: u16, y: u16, text: &str, ink: Ink) {
         const MORE: &str = "  more: enlarge";
         let free_width = self.area.width.saturating_sub(x);
-        let mut fitting = "";
-        let ends = text.match_indices("  ").map(|(end, _)| end);
         if text_width(text) <= free_width {
-            fitting = text;
-        } else if let Some(end) = ends.filter(|end| text_width(&text[..*end]) + text_width(MORE) <= free_width).last() {
-            fitting = &text[..end];
-        }
-        if fitting.is_empty() {
-            // The first item is cut.
             self.draw_text(x, y, text, ink);
             return;
         }
-        let x = self.draw_text(x, y, fitting, ink);
-        if fitting.len() < text.len() {
-            self.draw_text(x, y, MORE, Ink::Dim);
-        }
+        let item_ends = text.match_indices("  ").map(|(end, _)| end);
+        let fits = |end: &usize| *end > 0 && text_width(&text[..*end]) + text_width(MORE) <= free_width;
+        let Some(last_end) = item_ends.filter(fits).last() else {
+            // Not even the first item fits, so it is cut.
+            self.draw_text(x, y, text, ink);
+            return;
+        };
+        let x = self.draw_text(x, y, &text[..last_end], ink);
+        self.draw_text(x, y, MORE, Ink::Dim);
     }
 
     /// Changes the style of a whole row, and leaves its text.

@@ -113,7 +113,7 @@ fn run_on_real_server(options: &E2eOptions) -> Result<()> {
     run_to_success(add_common_options(&mut rows, options)?)
 }
 
-/// Adds the options common to both kinds of rows. Creates the folder for recordings, if one is given.
+/// Adds the options common to both kinds of rows, and returns the command. Creates the folder for recordings, if one is given.
 fn add_common_options<'r>(rows: &'r mut Command, options: &E2eOptions) -> Result<&'r mut Command> {
     if let Some(only) = &options.only {
         rows.args(["--only", only]);

@@ -336,6 +336,7 @@ impl ResponseRun {
         let frame = Frame {
             id: FrameId::new(HopId(0), 0, self.frames),
             forwarded: None,
+            // Any size will do.
             bytes: 100,
             kind,
             ids: IdColumn::Delta,
