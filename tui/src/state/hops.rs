@@ -146,7 +146,7 @@ pub(super) fn rates_of_group(ledger: &Ledger, group: usize, traffic: &RecentTraf
     if !observes_sends && ledger.group_receives_end(group).is_some() {
         return None;
     }
-    // The curve of the hop counts the same frames.
+    // Counted where the frames are sent, if that is observed, as in the curve of the hop.
     let frames = if observes_sends { sums.frames_sent } else { sums.frames_received };
     Some(HopRates {
         frames: traffic.per_second(frames)?,
@@ -211,7 +211,7 @@ fn queue_wait_histogram(waits: &Distribution) -> Vec<u64> {
     let mut above_last_bound = waits.count();
     let mut frames = Vec::with_capacity(QUEUE_WAIT_BOUNDS_NS.len() + 1);
     for bound_ns in QUEUE_WAIT_BOUNDS_NS {
-        // Counts near a bound are not exact, and no class may have less than none.
+        // Counts near a bound are not exact, so this one may exceed the one before, but no class may be negative.
         let above = waits.count_above(bound_ns).min(above_last_bound);
         frames.push(above_last_bound - above);
         above_last_bound = above;

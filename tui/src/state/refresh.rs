@@ -228,6 +228,7 @@ fn describe_requests_hit(verdict: &Verdict) -> Option<String> {
 /// `91 % of the TTFT of 34 requests`; `None` if the finding does not say so.
 fn describe_ttft_share(verdict: &Verdict) -> Option<String> {
     let share = verdict.evidence.get("ttft_share")?.as_f64()?;
+    // Findings about late requests have this number under another name.
     let requests = verdict.evidence.get("ttft_share_requests").or_else(|| verdict.evidence.get("requests_late"))?;
     Some(format!("{} of the TTFT of {}", percent(share), plural(requests.as_u64()?, "request")))
 }
@@ -353,7 +354,7 @@ impl<'a> RowWriter<'a> {
     }
 }
 
-/// Version and mode of the engine, as text.
+/// Version of the engine, whether its chunks are incremental, and what its waiter does with several queued chunks, as far as known.
 fn describe_engine(ledger: &Ledger) -> String {
     let engine = ledger.engine();
     let mode = engine.mode.map(|mode| match mode {

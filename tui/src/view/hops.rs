@@ -180,7 +180,7 @@ fn draw_hop(pad: &mut Pad<'_>, y: u16, hop: &HopSummary, layout: &HopTableLayout
     pad.draw_cells(layout.number_cells(y), numbers, Ink::Plain);
 }
 
-/// Hop with the worst health; ties go to the one with the oldest waiting frame.
+/// Hop with the worst health, of several the one with the oldest waiting frame; `None` without hops.
 pub(super) fn worst_hop(model: &Model) -> Option<&HopSummary> {
     model.hops.iter().max_by_key(|hop| (hop.health, hop.oldest_wait_ns, hop.backlog_frames))
 }

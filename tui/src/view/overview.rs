@@ -324,6 +324,7 @@ fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let last_role = model.hops.last().map(|hop| &*hop.ends.to);
     let mut receivers =
         model.threads.iter().flatten().filter(|thread| thread.is_receiver && Some(&*thread.role) == last_role);
+    // The first one with recent samples.
     let Some((thread, shares)) = receivers.find_map(|thread| Some((thread, thread.recent?))) else {
         return y;
     };

@@ -271,7 +271,7 @@ impl<'a> Pad<'a> {
     }
 }
 
-/// Breaks text at spaces into lines of at most `width` characters; a longer word has a line of its own. There is at least one line.
+/// Breaks text at spaces into lines of at most `width` characters. A longer word has a line of its own. There is at least one line.
 pub(super) fn wrap_text(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
@@ -320,7 +320,7 @@ fn end_of_fitting(text: &str, width: usize) -> usize {
     text.len()
 }
 
-/// The text without the numbers at its end, whose unit is missing.
+/// The text without the numbers at its end, which would be shown without their unit.
 fn without_last_numbers(text: &str) -> &str {
     let text = text.trim_end();
     let last_word = last_word_start(text);

@@ -76,7 +76,7 @@ impl LineForm {
         if label.ends_with(';') { &text[number_start..] } else { &text[label_start..] }
     }
 
-    /// The longest form in which this line of each arrow fits, so that all have the same; the shortest if none does.
+    /// The longest form in which this line of each arrow fits, so that all arrows have the same form. The shortest one if none fits.
     fn of_line(arrows: &[Arrow], line: usize, width: u16) -> Self {
         let forms = [Self::Whole, Self::NoRemark, Self::OneLabel];
         let fitting = forms.into_iter().find(|form| form.line_width(arrows, line) <= width);
@@ -113,7 +113,7 @@ impl Arrow {
     }
 }
 
-/// Draws the path from row `y` on; as a list if the screen is low or too narrow for arrows in one row. Returns the next free row.
+/// Draws the path from row `y` on. It is a list if the screen is low, or too narrow for arrows in one row. Returns the next free row.
 pub(super) fn draw_path(pad: &mut Pad<'_>, y: u16, model: &Model, is_low: bool) -> u16 {
     let chain = chain_of_hops(&model.hops).into_iter();
     let mut arrows: Vec<Arrow> =
@@ -213,7 +213,7 @@ fn list_width(arrows: &[Arrow], form: LineForm) -> u16 {
     (0..3).map(|column| form.line_width(arrows, column) + 2).sum()
 }
 
-/// Indices of hops that form a chain from the first one on. The Hops tab shows all hops.
+/// Indices of hops that form a chain from the first one on: each begins where the one before ends. The Hops tab shows the others, too.
 fn chain_of_hops(hops: &[HopSummary]) -> Vec<usize> {
     let mut chain = Vec::new();
     let mut sender = hops.first().map(|hop| &*hop.ends.from);

@@ -68,6 +68,7 @@ fn relay_connections(listener: &Socket, upstream: &SockAddr) -> Result<()> {
         if receiver.connect(upstream).is_err() {
             continue; // libzmq tries again
         }
+        // A thread for each direction.
         for (from, to) in [(sender.try_clone()?, receiver.try_clone()?), (receiver, sender)] {
             thread::spawn(move || copy_one_way(&from, &to));
         }

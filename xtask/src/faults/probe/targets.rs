@@ -144,12 +144,12 @@ impl CgroupFreezer {
     /// Makes a cgroup that can be frozen, below the first root where that is possible.
     fn create() -> Result<Self> {
         let name = format!("tokengap-faults-{}", std::process::id());
+        // Each with the folder where it is mounted, the control file of its freezer, and the words that freeze and thaw.
         let versions = [
             ("/sys/fs/cgroup/freezer", "freezer.state", ["FROZEN", "THAWED"]),
             ("/sys/fs/cgroup/unified", "cgroup.freeze", ["1", "0"]),
             ("/sys/fs/cgroup", "cgroup.freeze", ["1", "0"]),
         ];
-        // Where cgroups are mounted, the control file of the freezer, and the words that freeze and thaw.
         for (root, file, [frozen_word, thawed_word]) in versions {
             let folder = Path::new(root).join(&name);
             // This version is not mounted, or is read-only.
