@@ -239,14 +239,14 @@ impl KeyFigures {
         let mut model = Model::default();
         model.refresh(analysis, RunValues::default());
         let ttft = model.ttft.as_ref().filter(|ttft| ttft.ns.count > 0);
-        // The worst finding that lasts. It is left out below if it is only information.
-        let active = model.findings.iter().find(|finding| finding.active);
+        // The worst one of those that last. It is left out below if it is only information.
+        let lasting = model.findings.iter().find(|finding| finding.active);
         Self {
             ttft_p50_ns: ttft.map(|ttft| ttft.ns.p50),
             ttft_p99_ns: ttft.map(|ttft| ttft.ns.p99),
             worst_leg: WorstLeg::find(ttft, waits_for_first_token_ns(analysis.ledger())),
             waiting: model.gap.waiting_requests(),
-            finding: active.filter(|finding| finding.verdict.severity > Severity::Info).map(|finding| finding.kind),
+            finding: lasting.filter(|finding| finding.verdict.severity > Severity::Info).map(|finding| finding.kind),
             tokens_per_s: model.send_rates.map(|rates| rates.tokens),
             requests_live: model.requests.live,
             requests_seen: model.requests.seen,

@@ -270,12 +270,12 @@ fn draw_tokens(pad: &mut Pad<'_>, y: u16, model: &Model) {
         Some(_) => "delivered tokens unknown: responses carry text only",
     };
     // As in the heads of the table of requests.
-    let [received, delivered] = if pad.width() < 80 { ["recv", "deliv"] } else { ["received", "delivered"] };
+    let [received_word, delivered_word] = if pad.width() < 80 { ["recv", "deliv"] } else { ["received", "delivered"] };
     let reached = format!(
         "{} sent  {}  {}",
         format_count(tokens.sent),
-        count_or_reason(tokens.received, received, model.receives_absence()),
-        count_or_reason(tokens.delivered, delivered, deliveries_unobserved)
+        count_or_reason(tokens.received, received_word, model.receives_absence()),
+        count_or_reason(tokens.delivered, delivered_word, deliveries_unobserved)
     );
     let mut x = pad.draw_text(x + 3, y, &reached, Ink::Plain);
     if let Some(lost) = model.chunks.tokens_lost {
@@ -303,9 +303,9 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
         predicted_what = "dropped, predicted";
     }
     if let Some(predicted) = chunks.shown_prediction() {
-        let text = format!("({} {predicted_what} from wakeups)", format_count(predicted));
-        let short = format!("({} {predicted_what})", format_count(predicted));
-        let text = if x + 1 + text_width(&text) <= pad.width() { text } else { short };
+        let whole_text = format!("({} {predicted_what} from wakeups)", format_count(predicted));
+        let short_text = format!("({} {predicted_what})", format_count(predicted));
+        let text = if x + 1 + text_width(&whole_text) <= pad.width() { whole_text } else { short_text };
         pad.draw_text(x + 1, y, &text, Ink::Dim);
     }
 }

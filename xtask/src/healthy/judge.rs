@@ -409,7 +409,7 @@ impl ReadAnswer {
                 }
             }
             _ => {
-                // Calls are numbered from 1.
+                // The arguments of a call are damaged. Calls are numbered from 1.
                 let index = calls.call as usize - 1;
                 if response.is_as_modelled(&self.rid, index) {
                     ResponseVerdict::Accused("damaged-tool-calls")

@@ -14,6 +14,9 @@ use super::{CAPTURE, Counts, FaultChecks, FaultSetup, KernelObjects, Peer, PeerL
 /// A load with a known count, so that every record can be accounted for.
 const COUNTED: PeerLoad = PeerLoad { count: 2_000, connections: 2, rate: 4_000, sizes: "small", ..PeerLoad::STEADY };
 
+/// Time from the start of an attach to the latest kill.
+const LATEST_KILL_MS: u64 = 80;
+
 /// Kills a sender at varying times during attach while the same probe observes the receiver throughout.
 pub(super) fn kill_target_at_attach(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     let rounds = if setup.is_long { 100 } else { 10 };
@@ -30,9 +33,9 @@ pub(super) fn kill_target_at_attach(setup: &FaultSetup, checks: &mut FaultChecks
         let mut victim = Peer::start_sender(&setup.endpoint, PeerLoad { first: 100 + round * 10, ..endless })?;
         victim.start_sending()?;
         let pid = victim.pid();
-        // The later the round, the later the attach is interrupted: after up to 80 ms.
+        // The later the round, the later the attach is interrupted.
         let killer = thread::spawn(move || {
-            thread::sleep(Duration::from_millis(u64::from(round) * 80 / u64::from(rounds)));
+            thread::sleep(Duration::from_millis(u64::from(round) * LATEST_KILL_MS / u64::from(rounds)));
             drop(victim);
         });
         // Whether killed before, during or after attach, the result is an error or a reported exit.
