@@ -48,7 +48,7 @@ pub(crate) const IN_FINDINGS: KeyContext = KeyContext::On(&[Tab::Findings], "Fin
 pub(crate) const IN_REQUEST: KeyContext = KeyContext::On(&[Tab::Request], "Request");
 const WITH_RID: KeyContext = KeyContext::On(&[Tab::Requests, Tab::Request], "Requests, Request");
 
-/// A binding of `keys`, which the help calls `shown_keys`, with a `hint` for the last row of the screen; empty for none.
+/// Makes a row of the key table. The help shows `keys` as `shown_keys`. A key with an empty `hint` is not in the last row of the screen.
 const fn bind(
     context: KeyContext,
     keys: &'static [(KeyCode, KeyModifiers)],
@@ -138,7 +138,7 @@ impl Binding {
         !matches!(self.action, Action::OpenTab(tab) if !tab.exists(model))
     }
 
-    /// Where it applies, for the help.
+    /// Where the binding applies, in the words of the help.
     pub(crate) fn context_name(&self) -> &'static str {
         match self.context {
             KeyContext::Everywhere => "everywhere",
@@ -161,7 +161,7 @@ pub(crate) fn action_of_key(key: &KeyEvent, ui: &Ui) -> Option<Action> {
     }
 }
 
-/// Action of the first active binding for this key; `None` without one.
+/// Action of the first binding of this key for which `is_active` is true; `None` without one.
 fn bound_action(key: &KeyEvent, is_active: impl Fn(&Binding) -> bool) -> Option<Action> {
     // Terminals report `?` or `G` with or without SHIFT; the character already implies it.
     let modifiers = if matches!(key.code, KeyCode::Char(_)) { key.modifiers - SHIFT } else { key.modifiers };
@@ -171,6 +171,7 @@ fn bound_action(key: &KeyEvent, is_active: impl Fn(&Binding) -> bool) -> Option<
 
 /// Action of a key in the help, where only keys that scroll or close it are active.
 fn action_in_help(key: &KeyEvent) -> Option<Action> {
+    // The help scrolls by the same keys as the list of sources.
     match action_in_picker(key)? {
         // `q` closes the help, as it does in pagers. Ctrl-C still ends the program.
         Action::Quit if key.code == KeyCode::Char('q') => Some(Action::GoBack),
@@ -179,7 +180,7 @@ fn action_in_help(key: &KeyEvent) -> Option<Action> {
     }
 }
 
-/// Action of a key in the picker, which is a list of its own.
+/// Action of a key in the picker of sources, which has no tabs; `None` if the key has none there.
 pub(crate) fn action_in_picker(key: &KeyEvent) -> Option<Action> {
     use Action::{GoBack, MovePage, MoveSelection, OpenSelection, Quit, ShowHelp};
     bound_action(key, |binding| {
@@ -208,6 +209,7 @@ pub(crate) fn palette_entries(words: &str, ui: &Ui) -> Vec<PaletteEntry> {
         } else if let KeyContext::On(tabs, _) = binding.context {
             Action::OnTab(tabs[0], &binding.action)
         } else {
+            // It needs another kind of run, to which no tab leads.
             continue;
         };
         entries.push(PaletteEntry {
@@ -235,7 +237,7 @@ pub(crate) fn palette_entries(words: &str, ui: &Ui) -> Vec<PaletteEntry> {
     entries
 }
 
-/// Action of a key in the command palette, whose list is that of these words.
+/// Action of a key in the command palette. Enter runs the entry at `selected` among those that match `words`.
 fn action_in_palette(key: &KeyEvent, words: &str, selected: usize, ui: &Ui) -> Option<Action> {
     match key.code {
         KeyCode::Up => Some(Action::MoveSelection(-1)),
@@ -260,7 +262,7 @@ fn action_in_export_list(key: &KeyEvent) -> Action {
     }
 }
 
-/// Action of a key while a text is typed.
+/// Action of a key while a text is typed; `None` if the key has none there.
 fn action_while_typing(key: &KeyEvent) -> Option<Action> {
     // The same keys as in a shell.
     if key.modifiers.contains(CTRL) {

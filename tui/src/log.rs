@@ -28,7 +28,7 @@ impl LogHold {
         Self(())
     }
 
-    /// Newest held line, with the number of all held lines; `None` without any.
+    /// Describes the log: its newest line, and the number of lines since the hold began. `None` if no line is held.
     pub(crate) fn describe_newest_line() -> Option<String> {
         let buffer = lock_buffer();
         let line = buffer.lines.back()?.trim_end();
@@ -38,12 +38,13 @@ impl LogHold {
 }
 
 impl Drop for LogHold {
+    /// Ends the hold, and writes the held lines to stderr.
     fn drop(&mut self) {
         let mut buffer = lock_buffer();
         buffer.is_holding = false;
         let mut out = std::io::stderr().lock();
-        // Write errors cannot be reported if stderr is closed.
         if buffer.evicted_lines > 0 {
+            // If stderr is closed, a write error cannot be reported anywhere.
             let _ = writeln!(
                 out,
                 "tokengap: {} older log lines were dropped while the screen was up",
@@ -65,11 +66,13 @@ fn lock_buffer() -> MutexGuard<'static, LogBuffer> {
 pub struct LogLineWriter;
 
 impl Write for LogLineWriter {
+    /// Holds the line back while a screen is open, else writes it to stderr.
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        // A message may quote text from the wire, with line breaks and characters that control the terminal.
         let line = lines(&indented(&String::from_utf8_lossy(bytes)));
         let mut buffer = lock_buffer();
         if !buffer.is_holding {
-            // A slow stderr must not block the threads that log.
+            // Unlocked first, so that a slow stderr does not block the other threads that log.
             drop(buffer);
             return std::io::stderr().write_all(line.as_bytes()).map(|()| bytes.len());
         }

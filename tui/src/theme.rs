@@ -59,7 +59,8 @@ impl Theme {
         Self::for_environment(CHOSEN.get().copied().flatten(), |name| std::env::var(name).unwrap_or_default())
     }
 
-    /// Selects the theme for these environment variables. If the background is unknown, uses the terminal's own 16 colours.
+    /// Selects the theme by environment variables, which `var` returns, empty if not set. If the background is unknown, uses the terminal's
+    /// own 16 colours. A chosen palette has precedence.
     pub(crate) fn for_environment(chosen: Option<Palette>, var: impl Fn(&str) -> String) -> Self {
         let term = var("TERM");
         // The first one that is set decides the encoding, as in setlocale(3).
@@ -85,7 +86,8 @@ impl Theme {
         Self { palette: chosen.unwrap_or(detected), is_ascii_only }
     }
 
-    /// Style with a foreground colour: `dark` and `light` are indices of 256 colours for backgrounds of that kind, `sixteen` is one of 16 colours.
+    /// Style with one of three foreground colours, by the palette. `dark` and `light` are indices of 256 colours for backgrounds of that
+    /// kind, `sixteen` is one of 16 colours.
     fn foreground(self, dark: u8, light: u8, sixteen: Color) -> Style {
         match self.palette {
             Palette::Dark => Style::new().fg(Color::Indexed(dark)),
@@ -99,6 +101,7 @@ impl Theme {
     pub(crate) fn style(self, ink: Ink) -> Style {
         let plain = Style::new();
         let bold = Modifier::BOLD;
+        // Numbers are indices of the 256 colours, of which those from 232 on are greys, the darkest first.
         match (ink, self.palette) {
             (Ink::Plain, _) => plain,
             (Ink::Strong, _) => plain.add_modifier(bold),

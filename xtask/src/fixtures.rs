@@ -12,7 +12,7 @@ use crate::script::{self, project_root, run_to_success};
 /// Cases, and the folders recorded with them; msgpack has a folder of its own. `small` leaves out the large cases. `core` covers every other
 /// layout of `BatchTokenIDOutput`, and one release before and after each change in the meaning of its ids.
 const RECORDINGS: [(&str, &str); 3] = [
-    ("all", "0.4.4 0.5.9 0.5.13 0.5.23 0.5.23-msgpack"),
+    (ALL_CASES, "0.4.4 0.5.9 0.5.13 0.5.23 0.5.23-msgpack"),
     ("small", "0.4.0 0.5.3 0.5.10 0.5.15 0.5.15-msgpack"),
     (
         "core",
@@ -24,6 +24,8 @@ const RECORDINGS: [(&str, &str); 3] = [
 
 /// Releases whose log lines are recorded.
 const LOGS: [&str; 3] = ["0.4.6.post4", "0.5.9", "0.5.23"];
+/// Extent of a recording that has every case, as in [`RECORDINGS`].
+const ALL_CASES: &str = "all";
 /// Release that is recorded again by `--check`, because the end-to-end tests need it too.
 const SAMPLE: &str = "0.5.23";
 const MESSAGES_FOLDER: &str = "zmq-tap/fixtures/messages";
@@ -41,7 +43,8 @@ pub(crate) struct FixtureOptions {
     releases: Vec<String>,
 }
 
-/// Runs `cargo xtask fixtures`.
+/// `cargo xtask fixtures`: records the messages and log lines of the project or, with releases given, their messages into another folder.
+/// With `--check`, compares a sample instead.
 pub(crate) fn record_fixtures(args: &FixtureOptions) -> Result<()> {
     if args.check {
         return check_sample();
@@ -53,7 +56,7 @@ pub(crate) fn record_fixtures(args: &FixtureOptions) -> Result<()> {
     );
     let mut recordings = Vec::new();
     for release in &args.releases {
-        recordings.extend([(release.clone(), "all"), (format!("{release}-msgpack"), "all")]);
+        recordings.extend([(release.clone(), ALL_CASES), (format!("{release}-msgpack"), ALL_CASES)]);
     }
     if args.releases.is_empty() {
         for (extent, names) in RECORDINGS {
@@ -74,7 +77,8 @@ pub(crate) fn record_fixtures(args: &FixtureOptions) -> Result<()> {
     Ok(())
 }
 
-/// Records the messages of a release, or with the suffix `-msgpack` its msgpack messages, into the folder of that name.
+/// Records the messages of a release, or with the suffix `-msgpack` its msgpack messages, into the folder of that name. `extent` selects
+/// the cases, as in [`RECORDINGS`].
 fn record_messages(name: &str, extent: &str, out: &Path) -> Result<()> {
     let release = name.trim_end_matches("-msgpack");
     let folder = out.join(name);
@@ -95,7 +99,7 @@ fn record_logs(release: &str, out: &Path) -> Result<()> {
     prepare_sglang(&[release])?;
     let folder = out.join(format!("sglang-{release}"));
     eprintln!("recording {}", folder.display());
-    // The release appends to a file of request metrics.
+    // The release appends to a file of request metrics, which must not hold those of an earlier recording.
     if folder.is_dir() {
         fs::remove_dir_all(&folder)?;
     }
@@ -109,7 +113,7 @@ fn check_sample() -> Result<()> {
     let logs = again.path().join("logs");
     let msgpack = format!("{SAMPLE}-msgpack");
     for name in [SAMPLE, &msgpack] {
-        record_messages(name, "all", &messages)?;
+        record_messages(name, ALL_CASES, &messages)?;
         compare_folders(&messages.join(name), &project_root().join(MESSAGES_FOLDER).join(name))?;
     }
     record_logs(SAMPLE, &logs)?;

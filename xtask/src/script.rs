@@ -6,18 +6,19 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// `python3 SCRIPT`, in the project's folder. Installs `requirements.txt` next to the script into a virtual environment, once.
+/// The command `python3 SCRIPT` in the project's folder. If a `requirements.txt` is next to the script, its Python is that of a virtual
+/// environment with these packages, which is made on the first call.
 pub(crate) fn python_script(script: &str) -> Result<Command> {
     let script = project_root().join("xtask/src").join(script);
     let requirements = script.with_file_name("requirements.txt");
-    let mut command =
-        Command::new(if requirements.exists() { virtual_environment(&requirements)? } else { "python3".into() });
+    let python = if requirements.exists() { virtual_environment(&requirements)? } else { PathBuf::from("python3") };
+    let mut command = Command::new(python);
     // Scripts import the engine harness.
     command.arg(script).env("PYTHONPATH", project_root()).current_dir(project_root());
     Ok(command)
 }
 
-/// Runs a script with these arguments.
+/// Runs a Python script with these arguments to its end. Fails unless it succeeds.
 pub(crate) fn run_script<A: AsRef<std::ffi::OsStr>>(
     script: &str,
     arguments: impl IntoIterator<Item = A>,
@@ -25,7 +26,7 @@ pub(crate) fn run_script<A: AsRef<std::ffi::OsStr>>(
     run_to_success(python_script(script)?.args(arguments))
 }
 
-/// Runs a command in a new PID namespace, which ends all of its processes.
+/// Runs a command in a new PID namespace, so that all of its processes end with it. Fails unless the command succeeds.
 pub(crate) fn in_pid_namespace(command: &Command) -> Result<()> {
     let mut unshare = Command::new("unshare");
     unshare
@@ -36,14 +37,14 @@ pub(crate) fn in_pid_namespace(command: &Command) -> Result<()> {
     run_to_success(unshare.current_dir(project_root()))
 }
 
-/// Python of the virtual environment with these packages, named after their folder.
+/// Python of the virtual environment with these packages, which is named after their folder. Makes it if it is missing or outdated.
 pub(crate) fn virtual_environment(requirements: &Path) -> Result<PathBuf> {
     let name = requirements.parent().and_then(Path::file_name).unwrap_or_default();
     let folder = project_root().join(format!(".venv-{}", name.display()));
     let python = folder.join("bin/python");
     install_once(requirements, &folder, || {
-        let make = std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into());
-        run_to_success(Command::new(make).args(["-m", "venv", "--clear"]).arg(&folder))
+        let base_python = std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into());
+        run_to_success(Command::new(base_python).args(["-m", "venv", "--clear"]).arg(&folder))
             .context("cannot create a virtual environment: install python3-venv")?;
         run_to_success(
             Command::new(&python).args(["-m", "pip", "install", "--quiet", "--requirement"]).arg(requirements),
@@ -52,7 +53,7 @@ pub(crate) fn virtual_environment(requirements: &Path) -> Result<PathBuf> {
     Ok(python)
 }
 
-/// Calls `install` unless `folder` holds a copy of the current `requirements`, which is written after the installation.
+/// Calls `install` unless that was done before with the same `requirements`. Afterwards, a copy of them in `folder` shows that it was done.
 pub(crate) fn install_once(requirements: &Path, folder: &Path, install: impl FnOnce() -> Result<()>) -> Result<()> {
     let made_from = folder.join("requirements.txt");
     let wanted = fs::read_to_string(requirements).with_context(|| format!("read {}", requirements.display()))?;
@@ -98,14 +99,14 @@ fn target_folder() -> PathBuf {
     project_root().join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
 
-/// Runs a command and expects success.
+/// Runs a command to its end. Fails unless it succeeds.
 pub(crate) fn run_to_success(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("start {}", command.get_program().display()))?;
     ensure!(status.success(), "{} failed ({status}): {command:?}", command.get_program().display());
     Ok(())
 }
 
-/// Standard output of a command.
+/// Runs a command to its end, and returns its standard output. Fails unless it succeeds.
 pub(crate) fn command_output(command: &mut Command) -> Result<String> {
     let out = command.output().with_context(|| format!("start {}", command.get_program().display()))?;
     if !out.status.success() {
@@ -123,11 +124,11 @@ pub(crate) fn project_root() -> &'static Path {
 pub(crate) fn write_document(file: &str, part: &str, text: &str) -> Result<()> {
     let path = project_root().join("docs").join(file);
     let document = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    let begin = format!("<!-- {part}: written by the command -->\n");
-    let end = format!("<!-- {part}: end -->");
-    let marks = || format!("cannot find the marks of {part} in {}", path.display());
-    let from = document.find(&begin).with_context(marks)? + begin.len();
-    let to = document[from..].find(&end).with_context(marks)? + from;
+    let begin_mark = format!("<!-- {part}: written by the command -->\n");
+    let end_mark = format!("<!-- {part}: end -->");
+    let missing_mark = || format!("cannot find the marks of {part} in {}", path.display());
+    let from = document.find(&begin_mark).with_context(missing_mark)? + begin_mark.len();
+    let to = document[from..].find(&end_mark).with_context(missing_mark)? + from;
     let written = format!("{}{}\n{}", &document[..from], text.trim_end(), &document[to..]);
     fs::write(&path, written).with_context(|| format!("writing {}", path.display()))
 }

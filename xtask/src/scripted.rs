@@ -121,6 +121,7 @@ pub(crate) struct Validate {
 
 /// `cargo xtask validate`: reads the output of `tokengap export` with third-party programs (docs/reference/exports.md).
 pub(crate) fn validate_exports(options: &Validate) -> Result<()> {
+    // A Parquet export is no trace for Perfetto.
     ensure!(
         options.parquet || command_output(Command::new("node").arg("--version")).is_ok(),
         "Perfetto's trace processor needs Node: install nodejs (Debian: apt-get install nodejs)"
@@ -246,10 +247,14 @@ const LOSSY_RELEASE: &str = "0.5.9";
 pub(crate) fn boot_kernels(options: &Kernels) -> Result<()> {
     ensure!(rustix::process::geteuid().is_root(), "the machines share this one's files, which needs root");
     prepare_sglang(&[LOSSY_RELEASE])?;
-    let arm64 = options.arm64.as_deref().map(|file| dist::released_program(Some(file))).transpose()?;
+    // `-` makes the script leave out the kernels for ARM64.
+    let arm64 = match options.arm64.as_deref() {
+        Some(file) => dist::released_program(Some(file))?,
+        None => PathBuf::from("-"),
+    };
     let table = tempfile::NamedTempFile::new()?;
     let mut check = python_script("kernels/check.py")?;
-    check.arg(dist::released_program(options.program.as_deref())?).arg(arm64.unwrap_or_else(|| PathBuf::from("-")));
+    check.arg(dist::released_program(options.program.as_deref())?).arg(arm64);
     check.args([LOSSY_RELEASE, "--only", &options.only, "--table"]).arg(table.path());
     check.args(options.only_tests.then_some("--only-tests"));
     for test in &options.tests {

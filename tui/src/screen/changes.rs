@@ -50,7 +50,8 @@ impl ChangeTracker {
         self.last_refresh = None;
     }
 
-    /// Returns whether anything is new since the last refresh, and if so, counts this call as the next refresh.
+    /// Returns whether a refresh is due, because something is new since the last one or that is too long ago. If so, this call counts as a
+    /// refresh.
     pub(super) fn needs_refresh(&mut self, run: &Run<'_>, now: Instant) -> bool {
         let ledger = run.analysis.ledger();
         let second = ledger.now().since(ledger.started().unwrap_or_default()) / 1_000_000_000;

@@ -34,6 +34,7 @@ impl ScreenExporter {
         let result = match format {
             ExportAs::Html => {
                 let report = (run.report)();
+                // Without a zone, the times of the report are in UTC, as on the screen.
                 write_report("html", &report.to_html(&Clock::of(&report, None)))
             }
             ExportAs::Json => write_report("json", &(run.report)().to_json()),
@@ -50,7 +51,7 @@ impl ScreenExporter {
         Some(result)
     }
 
-    /// Starts to write a trace of the recording. Returns a message, also if there is nothing to write.
+    /// Starts a thread that writes a trace of the recording. Returns a message: the path of the trace, or why none is written.
     fn start_trace(&mut self, run: &Run<'_>) -> anyhow::Result<String> {
         // A replay has its file; a live run needs the recording in progress.
         let replayed = run.about.file().map(Path::to_owned);
@@ -71,7 +72,7 @@ impl ScreenExporter {
             let result = match write_trace(&recording, engines, &file) {
                 Ok(()) => format!("wrote the trace for Perfetto (ui.perfetto.dev) to {path}"),
                 Err(error) => {
-                    // A part of a trace would look like a whole one.
+                    // A part of a trace would look like a whole one. If it cannot be removed, the message still says that it failed.
                     let _ = storage::remove(Path::new(&name));
                     format!("! cannot write {path}: {error:#}")
                 }

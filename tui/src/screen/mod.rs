@@ -101,7 +101,7 @@ struct CpuMeter {
 }
 
 impl Screen {
-    /// Takes over the terminal.
+    /// Takes over the terminal, and holds log lines back until the screen is dropped. Fails without a terminal.
     pub fn open(options: &ScreenOptions) -> anyhow::Result<Self> {
         let now = Instant::now();
         // First, so that no log line is written into the screen.
@@ -173,6 +173,7 @@ impl Screen {
 
     /// The request on the screen; `None` if there is none, or only one run.
     pub fn shown_request(&self) -> Option<ShownRequest> {
+        // Only several runs can have pairs, for which the request is needed.
         if self.ui.tab != Tab::Request || self.runs.len() < 2 {
             return None;
         }
@@ -186,7 +187,7 @@ impl Screen {
 
     /// Sets the shown request on both servers of its pair; `None` if the request belongs to no pair.
     pub fn set_pair_request(&mut self, request: Option<PairRequest>) {
-        // Without it, a run without events would not be drawn again.
+        // A run without new events is drawn again only if this is set.
         self.needs_draw |= self.pair_request != request;
         self.pair_request = request;
     }
@@ -196,7 +197,7 @@ impl Screen {
         self.run_list_note = note;
     }
 
-    /// Shows another one of the watched runs.
+    /// Shows another one of the watched runs. Does nothing if it is shown already or does not exist.
     fn show_run(&mut self, run_index: usize) {
         if run_index == self.shown_run || run_index >= self.runs.len() {
             return;
@@ -239,7 +240,8 @@ impl Screen {
         let is_paused = self.ui.paused_at_second.is_some();
         if is_paused && !was_paused {
             // Pausing freezes view and table at the same instant.
-            self.refresh_model(run, true);
+            let needs_rows = true;
+            self.refresh_model(run, needs_rows);
         } else if !is_paused && (was_paused || tab_before != self.ui.tab) {
             self.force_refresh();
         }
@@ -270,9 +272,10 @@ impl Screen {
         if now >= self.next_history_copy {
             self.next_history_copy = now + HISTORY_COPY_INTERVAL;
             let RunState { model, histories } = &mut self.runs[self.shown_run];
-            let of_findings = model.findings.iter().map(|finding| finding.verdict.rid.as_str());
-            let of_user = self.ui.selected_rid.iter().chain(&self.ui.pins).map(String::as_str);
-            let rids: Vec<&str> = of_findings.filter(|rid| !rid.is_empty()).chain(of_user).collect();
+            let rids_of_findings = model.findings.iter().map(|finding| finding.verdict.rid.as_str());
+            let rids_of_user = self.ui.selected_rid.iter().chain(&self.ui.pins).map(String::as_str);
+            // The rid is empty for a finding that is about no single request.
+            let rids: Vec<&str> = rids_of_findings.filter(|rid| !rid.is_empty()).chain(rids_of_user).collect();
             // The ledger soon overwrites the chunks of a finished request.
             histories.keep_only(run.analysis.ledger(), &rids);
         }
@@ -314,7 +317,9 @@ impl Screen {
             // A filter searches all requests that the ledger holds.
             let max_rows = if self.ui.filter.is_empty() { self.ui.options.finished_rows } else { usize::MAX };
             model.refresh_rows(run.analysis, max_rows, &self.ui.pins);
-            self.ui.filter.refresh_found_waits(run.analysis.ledger(), model.table.clock, true);
+            // More frames may have waited since the last search.
+            let are_waits_outdated = true;
+            self.ui.filter.refresh_found_waits(run.analysis.ledger(), model.table.clock, are_waits_outdated);
         }
     }
 
@@ -325,8 +330,9 @@ impl Screen {
         }
         let begun = Instant::now();
         let RunState { model, histories } = &mut self.runs[self.shown_run];
-        // A filter that was typed just now, also one for a paused view.
-        self.ui.filter.refresh_found_waits(run.analysis.ledger(), model.table.clock, false);
+        // Only searches for a filter that was typed just now, also one for a paused view.
+        let are_waits_outdated = false;
+        self.ui.filter.refresh_found_waits(run.analysis.ledger(), model.table.clock, are_waits_outdated);
         self.ui.filter.refresh_named_findings(&model.findings);
         model.table.arrange(&self.ui.filter, self.ui.sort, &self.ui.pins);
         model.position = run.about.position();
@@ -382,6 +388,7 @@ impl Screen {
         self.next_key_read = now + KEY_INTERVAL;
         self.ui.is_replay = run.about.position().is_some();
         self.ui.is_watching = !self.pods.is_empty();
+        // Each notice of the run is shown once.
         if run.notice.number != self.last_notice {
             self.last_notice = run.notice.number;
             self.ui.show_message(&*run.notice.text);
@@ -412,7 +419,13 @@ impl Screen {
     fn sleep_until_input(&mut self, time: Duration) {
         // A frame skipped because the terminal was busy is drawn soon.
         let time = if self.needs_draw { time.min(session::SHORT_SLEEP) } else { time };
-        if self.commands.is_empty() && terminal::wait_for_input(time) {
+        // A command that waits for its turn is not kept waiting.
+        if !self.commands.is_empty() {
+            return;
+        }
+        let has_input = terminal::wait_for_input(time);
+        if has_input {
+            // It is read in the next turn, without the usual interval.
             self.next_key_read = Instant::now();
         }
     }
@@ -432,10 +445,12 @@ impl Observer for RunView {
         screen.changes.count_event(event);
     }
 
+    /// Forgets what the screen knows of the run, which begins again.
     fn observe_restart(&mut self) {
         let mut screen = self.screen.borrow_mut();
         screen.runs[self.run_index] = RunState::default();
         if self.run_index == screen.shown_run {
+            // The curves begin again, so there is nothing to scroll back to.
             screen.ui.scrolled_back_s = None;
             screen.force_refresh();
         }
@@ -452,6 +467,7 @@ impl Observer for RunView {
 }
 
 impl Drop for Screen {
+    /// Logs how long the frames of the screen took.
     fn drop(&mut self) {
         let frames = self.draw_times.count();
         let p50_us = self.draw_times.quantile(0.5).unwrap_or(0) / 1_000;
@@ -525,7 +541,8 @@ pub fn pick_source(offers: Vec<SourceOffer>, searches: &Receiver<FoundSources>) 
         }
         let Some(input) = terminal::read_input(PICKER_WAIT)? else { continue };
         let action = terminal::action_of_input(&input, &click_areas, PICKER_WHEEL_STEP, keys::action_in_picker);
-        if let Some(ControlFlow::Break(chosen)) = action.map(|action| picker.apply_action(action)) {
+        let Some(action) = action else { continue };
+        if let ControlFlow::Break(chosen) = picker.apply_action(action) {
             return Ok(chosen);
         }
     }

@@ -43,7 +43,7 @@ impl Terminal {
     pub(super) fn open() -> io::Result<Self> {
         let writer = TerminalWriter::start(io::stdout())?;
         let frame_slot = writer.frame_slot();
-        PANIC_HOOK.call_once(restore_on_panic);
+        PANIC_HOOK.call_once(install_panic_hook);
         enable_raw_mode()?;
         // Before the alternate screen, so that any later error or panic restores the terminal.
         IS_TAKEN_OVER.store(true, Ordering::Release);
@@ -84,15 +84,18 @@ impl Terminal {
 }
 
 impl Drop for Terminal {
+    /// Waits for the last frame, and restores the terminal.
     fn drop(&mut self) {
         if !self.has_failed {
+            // If the last frame is not written in time, it is given up, and the terminal is restored nevertheless.
             self.frame_slot.wait_until_free();
         }
         restore_terminal();
     }
 }
 
-/// Waits at most `time` for input or end of file on stdin, and returns whether there is either.
+/// Waits at most `time` for input or end of file on stdin, and returns whether there is either. If stdin is no terminal, sleeps for `time`
+/// and returns false.
 pub(super) fn wait_for_input(time: Duration) -> bool {
     let stdin = io::stdin();
     // A file as stdin is always readable; crossterm then reads keys from /dev/tty.
@@ -120,7 +123,8 @@ pub(super) fn read_input(time: Duration) -> anyhow::Result<Option<Input>> {
     Ok(Some(input))
 }
 
-/// Action of an input. A turn of the wheel moves the selection by `wheel_step`.
+/// Action of a key, a click, or a turn of the wheel, which moves the selection by `wheel_step`. `None` for any other input, and for a
+/// key or a click without effect.
 pub(super) fn action_of_input(
     input: &Input,
     click_areas: &ClickAreas,
@@ -151,8 +155,8 @@ fn restore_terminal() {
     let _ = disable_raw_mode();
 }
 
-/// Restores the terminal before a panic message is printed.
-fn restore_on_panic() {
+/// Installs a panic hook that restores the terminal before the message is printed.
+fn install_panic_hook() {
     let previous_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         restore_terminal();

@@ -57,10 +57,12 @@ impl TerminalWriter {
     /// Starts the thread that writes to `terminal`.
     pub(super) fn start(terminal: impl Write + Send + 'static) -> io::Result<Self> {
         // The slot admits one frame at a time, so sending never blocks.
-        let (frames, inbox) = sync_channel(1);
+        let (frames, received_frames) = sync_channel(1);
         let slot = FrameSlot::default();
         let thread_slot = slot.clone();
-        thread::Builder::new().name("terminal".into()).spawn(move || write_frames(&inbox, terminal, &thread_slot))?;
+        thread::Builder::new()
+            .name("terminal".into())
+            .spawn(move || write_frames(&received_frames, terminal, &thread_slot))?;
         Ok(Self { frame: Vec::new(), frames, slot })
     }
 
@@ -86,6 +88,7 @@ impl Write for TerminalWriter {
         Ok(bytes.len())
     }
 
+    /// Passes the collected bytes to the thread as one frame. Does nothing without bytes.
     fn flush(&mut self) -> io::Result<()> {
         // While a frame is being written or drawn, the bytes stay here, and a later flush sends them.
         if self.frame.is_empty() || !self.slot.is_free() || self.slot.is_drawing.load(Ordering::Acquire) {

@@ -27,7 +27,7 @@ pub(crate) fn label_of(state: ChunkState) -> &'static str {
     }
 }
 
-/// Symbol in a row of ticks.
+/// Symbol of a chunk in this state, in a row that has a tick for each chunk.
 pub(crate) fn tick_symbol(state: ChunkState) -> char {
     match state {
         ChunkState::Waiting => '.',

@@ -18,7 +18,7 @@ pub(crate) struct Curves {
 }
 
 impl Curves {
-    /// Copies the seconds that the analysis keeps.
+    /// Copies the seconds that the analysis keeps, with their distance from the start of the run.
     pub(crate) fn from_analysis(analysis: &Analysis) -> Self {
         let seconds = analysis.time_series().recent_seconds(analysis.ledger());
         let started = analysis.ledger().started().unwrap_or_default();
@@ -110,7 +110,7 @@ fn has_traffic(slot: &SlotValues) -> bool {
         let HopSlotCounts { frames_sent, frames_received, .. } = hop.passed;
         frames_sent > 0 || frames_received > 0 || hop.backlog_max > 0
     });
-    // A request is counted as finished later, when nothing can follow any more.
+    // Finished requests are left out: they are counted later, when nothing can follow any more.
     let SlotCounts { begun, tokens_sent, tokens_delivered, chunks_dropped, .. } = slot.passed;
     is_hop_used
         || (slot.live > 0 && !slot.sends_ended)

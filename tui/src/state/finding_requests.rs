@@ -42,18 +42,18 @@ pub(super) struct FindingRequests {
 }
 
 impl Model {
-    /// The requests that the finding is about: those that their rows show, or that the finding counts. Without these, the requests whose
-    /// frames waited on its hop while it lasted, or else all that were in flight then.
+    /// List of the requests that the finding is about, by what their rows show or by what the finding counts. Without either, the list has
+    /// the requests whose frames waited on its hop while it lasted, or else all that were in flight then.
     pub(super) fn requests_of_finding(&self, finding: &Finding) -> FindingRequests {
         let kind = finding.kind;
         let description = format!("requests of {kind}");
-        let is_late = LATE_FIRST_TOKENS.contains(&kind);
+        let is_about_late_tokens = LATE_FIRST_TOKENS.contains(&kind);
         let ttft = RequestColumn::with_heading("ttft");
-        let order = is_late.then_some(SortOrder { column: ttft, is_descending: true });
+        let order = is_about_late_tokens.then_some(SortOrder { column: ttft, is_descending: true });
         if let Some((_, filter)) = FILTERS_OF_FINDINGS.iter().find(|(known, _)| *known == kind) {
             return FindingRequests { filter: String::from(*filter), description, order };
         }
-        // A filter's terms are separated by spaces.
+        // Spaces separate the terms of a filter, so the name of a hop has `_` for them.
         let hop = finding.verdict.hop.replace(' ', "_");
         if finding.verdict.requests.counted() > 0 {
             let hop_suffix = if hop.is_empty() { hop } else { format!("@{hop}") };

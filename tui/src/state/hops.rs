@@ -19,7 +19,7 @@ const MAX_REASONS: usize = 4;
 /// Maximum number of hops listed under one line.
 const MAX_MEMBERS: usize = 64;
 
-/// Hops grouped by name, starting at the scheduler.
+/// Summaries of the hops, one for each name, in the order of the path.
 pub(crate) fn summarise_hops(ledger: &Ledger, findings: &[Finding], traffic: &RecentTraffic) -> Vec<HopSummary> {
     let mut summaries = Vec::new();
     for (index, group) in ledger.groups().iter().enumerate() {
@@ -50,11 +50,11 @@ struct HealthByFindings {
 fn health_from_findings(findings: &[Finding], hop_name: &str) -> HealthByFindings {
     let of_hop = findings.iter().filter(|finding| finding.verdict.concerns_hop(hop_name));
     let problems = of_hop.filter(|finding| finding.verdict.severity >= Severity::Warning);
-    let worst = problems.clone().map(|finding| finding.verdict.severity).max();
-    let mut of_worst = problems.filter(|finding| Some(finding.verdict.severity) == worst);
+    let worst_severity = problems.clone().map(|finding| finding.verdict.severity).max();
+    let mut worst_problems = problems.filter(|finding| Some(finding.verdict.severity) == worst_severity);
     HealthByFindings {
-        health: worst.map_or(Health::Unknown, Health::from),
-        has_ended: of_worst.all(|finding| finding.ended_at().is_some()),
+        health: worst_severity.map_or(Health::Unknown, Health::from),
+        has_ended: worst_problems.all(|finding| finding.ended_at().is_some()),
     }
 }
 
@@ -67,11 +67,13 @@ pub(crate) fn hop_ends(ledger: &Ledger) -> Vec<HopEnds> {
         receiver: hop.worker.map_or_else(|| hop.endpoint.to_string(), |worker| format!("worker {worker}")),
     });
     let mut ends: Vec<HopEnds> = ends.collect();
+    // None of these hops carries requests.
     sort_in_path_order(&mut ends, |hop| &hop.ends, |_| false);
     ends
 }
 
-/// Sorts hops: those to the scheduler first, then those of the output from the scheduler on.
+/// Sorts hops: those to the scheduler first, then those of the output from the scheduler on. `ends_of` and `carries_requests` read these
+/// from a hop of any type.
 fn sort_in_path_order<T>(hops: &mut [T], ends_of: fn(&T) -> &Ends<Box<str>>, carries_requests: fn(&T) -> bool) {
     let outputs = hops.iter().filter(|hop| !carries_requests(hop));
     let output_ends: Vec<Ends<Box<str>>> = outputs.map(|hop| ends_of(hop).clone()).collect();
@@ -81,7 +83,7 @@ fn sort_in_path_order<T>(hops: &mut [T], ends_of: fn(&T) -> &Ends<Box<str>>, car
     });
 }
 
-/// Summary of a group of hops with one name: the one with this index, whose hops are `members`.
+/// Summary of all hops with one name: the `members` of `group`, which has this index in the ledger.
 fn summarise_group(ledger: &Ledger, index: usize, group: &HopGroup, members: &[&Hop]) -> HopSummary {
     let now = ledger.now();
     let observes_receives = members.iter().any(|hop| hop.capabilities().received);
@@ -144,7 +146,7 @@ pub(super) fn rates_of_group(ledger: &Ledger, group: usize, traffic: &RecentTraf
     if !observes_sends && ledger.group_receives_end(group).is_some() {
         return None;
     }
-    // The curve of the hop counts the same frames.
+    // Counted where the frames are sent, if that is observed, as in the curve of the hop.
     let frames = if observes_sends { sums.frames_sent } else { sums.frames_received };
     Some(HopRates {
         frames: traffic.per_second(frames)?,
@@ -189,14 +191,15 @@ fn run_ns(ledger: &Ledger) -> u64 {
     ledger.started().map_or(0, |started| ledger.now().since(started))
 }
 
-/// Health by the oldest waiting frame, judged by the first-token thresholds; a large backlog alone is a warning.
-fn health_by_queue(group: &HopGroup, observes_receives: bool, oldest_wait_ns: Option<u64>, frames: u64) -> Health {
+/// Health by the oldest waiting frame, judged by the first-token thresholds. A large backlog alone is a warning. Without an observed queue
+/// or without frames, the health is unknown.
+fn health_by_queue(group: &HopGroup, observes_queue: bool, oldest_wait_ns: Option<u64>, frames: u64) -> Health {
     let wait_ns = oldest_wait_ns.unwrap_or(0);
     if wait_ns >= GAP_CRITICAL_NS {
         Health::Critical
-    } else if wait_ns >= GAP_WARNING_NS || (observes_receives && group.backlog >= BACKLOG_CRITICAL_FRAMES) {
+    } else if wait_ns >= GAP_WARNING_NS || (observes_queue && group.backlog >= BACKLOG_CRITICAL_FRAMES) {
         Health::Warning
-    } else if observes_receives && frames > 0 {
+    } else if observes_queue && frames > 0 {
         Health::Good
     } else {
         Health::Unknown
@@ -208,7 +211,7 @@ fn queue_wait_histogram(waits: &Distribution) -> Vec<u64> {
     let mut above_last_bound = waits.count();
     let mut frames = Vec::with_capacity(QUEUE_WAIT_BOUNDS_NS.len() + 1);
     for bound_ns in QUEUE_WAIT_BOUNDS_NS {
-        // Counts near a bound are not exact, and no class may have less than none.
+        // Counts near a bound are not exact, so this one may exceed the one before, but no class may be negative.
         let above = waits.count_above(bound_ns).min(above_last_bound);
         frames.push(above_last_bound - above);
         above_last_bound = above;

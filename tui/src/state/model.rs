@@ -110,10 +110,11 @@ impl Model {
 
     /// Shows a request on both servers of its pair. Shows none unless the detail is about this request, in the run that is shown.
     pub(crate) fn show_pair_request(&mut self, request: Option<&PairRequest>, shown_run: usize) {
-        let rid = self.detail.as_ref().map(|detail| detail.rid.as_str());
-        let is_shown =
-            |request: &&PairRequest| request.shown.run_index == shown_run && Some(request.shown.rid.as_str()) == rid;
-        self.pair_request = request.filter(is_shown).cloned();
+        let shown_rid = self.detail.as_ref().map(|detail| detail.rid.as_str());
+        let is_shown = request.is_some_and(|request| {
+            request.shown.run_index == shown_run && Some(request.shown.rid.as_str()) == shown_rid
+        });
+        self.pair_request = if is_shown { request.cloned() } else { None };
     }
 
     /// Begin and length of the whole run: of a recording to its end, otherwise until now.

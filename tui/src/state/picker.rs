@@ -79,6 +79,7 @@ impl SourcePicker {
 
     /// Applies `action`. Breaks with the chosen command, or without one if the user quits.
     pub(crate) fn apply_action(&mut self, action: Action) -> ControlFlow<Option<Vec<String>>> {
+        // The number of rows is 0 until the first draw.
         let page_rows = self.page_rows.max(2) as isize;
         // Attaching to a running engine needs a second Enter. Any other action answers the question with no.
         let is_confirmed = self.asks_to_attach();
@@ -107,8 +108,8 @@ impl SourcePicker {
                 return self.apply_action(Action::OpenSelection);
             }
             Action::SelectRow(index) => self.select(index),
-            Action::MoveSelection(by) => self.move_selection(by),
-            Action::MovePage(by) => self.move_selection(by * page_rows),
+            Action::MoveSelection(offset) => self.move_selection(offset),
+            Action::MovePage(pages) => self.move_selection(pages * page_rows),
             // The picker has no other actions.
             _ => {}
         }

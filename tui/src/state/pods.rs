@@ -99,7 +99,8 @@ pub struct PairRequest {
 }
 
 impl PairRequest {
-    /// Describes the request's servers, its room, and its id on the server that is not shown, if that differs.
+    /// Describes the request: its servers with `arrow` between them, its bootstrap room, and its id on the server that is not shown, if
+    /// that differs.
     pub(crate) fn describe(&self, arrow: &str) -> String {
         let PairRequestLine { room, prefill_rid, decode_rid, .. } = &self.line;
         let room = room.as_ref().map_or_else(String::new, |room| format!(", room {room}"));
@@ -191,7 +192,8 @@ pub(crate) struct WorstLeg {
 }
 
 impl WorstLeg {
-    /// The leg that takes most of the time to first token of `ttft`, or the wait of the requests that have none yet if that is longer.
+    /// The leg that takes most of the time to first token of `ttft`, or the wait of the requests that have none yet if that is longer. That
+    /// wait is `waited_ns`, summed over these requests. `None` if there is neither.
     pub(super) fn find(ttft: Option<&TtftGroupLine>, waited_ns: u128) -> Option<Self> {
         let longest = ttft.and_then(TtftGroupLine::longest_leg);
         let ttft_ns = ttft.map_or(0.0, |ttft| ttft.mean_ns as f64 * ttft.ns.count as f64);
@@ -225,9 +227,9 @@ impl KeyFigures {
             combined.ttft_p99_ns = combined.ttft_p99_ns.max(figures.ttft_p99_ns);
         }
         // A run without requests has nothing to lose, so its unknown values do not make a sum unknown.
-        let figures = pods.iter().map(|pod| &pod.figures).filter(|figures| figures.requests_seen > 0);
-        combined.backlog_frames = sum_at_least(figures.clone().map(|figures| figures.backlog_frames));
-        combined.tokens_lost = sum_at_least(figures.map(|figures| figures.tokens_lost));
+        let with_requests = pods.iter().map(|pod| &pod.figures).filter(|figures| figures.requests_seen > 0);
+        combined.backlog_frames = sum_at_least(with_requests.clone().map(|figures| figures.backlog_frames));
+        combined.tokens_lost = sum_at_least(with_requests.map(|figures| figures.tokens_lost));
         // Reversed, so that the first one counts of several that are equally bad.
         let worst = pods.iter().rev().max_by_key(|pod| (pod.figures.verdict.health, pod.figures.worst_rank));
         if let Some(worst) = worst {

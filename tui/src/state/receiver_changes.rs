@@ -21,6 +21,7 @@ pub(crate) struct ReceiverChange {
 }
 
 impl fmt::Display for ReceiverChange {
+    /// `detokenizer worker 1 to worker 2 at chunk 2, 500 ms after its first`, as far as these are known.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} to {}", self.role, self.from, self.to)?;
         // If earlier chunks are not kept, the time since the first kept one would mislead.
@@ -33,7 +34,7 @@ impl fmt::Display for ReceiverChange {
     }
 }
 
-/// Joins the descriptions of the first few changes; `None` without any.
+/// Joins the descriptions of the first few changes, and the number of the others; `None` without any.
 pub(crate) fn describe_receiver_changes(changes: &[ReceiverChange]) -> Option<String> {
     const MAX_NAMED: usize = 3;
     let mut named: Vec<String> = changes.iter().take(MAX_NAMED).map(ReceiverChange::to_string).collect();
@@ -48,6 +49,7 @@ pub(crate) fn receiver_changes(history: &RequestHistory, hops: &[HopEnds]) -> Ve
     let mut changes = Vec::new();
     let mut seen_legs: Vec<&Ends<Box<str>>> = Vec::new();
     for HopEnds { ends, .. } in hops {
+        // Hops between the same two roles are one leg.
         if seen_legs.contains(&ends) {
             continue;
         }

@@ -54,6 +54,7 @@ impl Model {
         self.receives_end = ledger.receives_end();
         self.sends_end = ledger.sends_end();
         self.deliveries_end = ledger.deliveries_end();
+        // Known under the same conditions as predicted drops.
         self.merged_predicted = self.chunks.dropped_predicted.map(|_| ledger.totals().predicted.merged);
         self.itl = Itl::of_ledger(ledger);
         // At this instant, as the report has them: those of the last detector run may be older than the numbers beside them.
@@ -161,8 +162,8 @@ impl Model {
         self.detail = Some(RequestDetail::new(rid, &history, life, is_known.then_some(row), ledger.engine(), facts));
     }
 
-    /// Finds the receivers between which the worst request of the finding with this index changed; none unless the finding is about such
-    /// changes.
+    /// Describes the receivers between which the worst request of the finding with this index changed. Clears the description if the
+    /// finding is about something else.
     pub(crate) fn refresh_receiver_changes(
         &mut self,
         analysis: &Analysis,
@@ -220,6 +221,7 @@ impl Model {
 
 /// `669 requests`; `None` if the finding counts none.
 fn describe_requests_hit(verdict: &Verdict) -> Option<String> {
+    // Findings about late requests count these apart from all that they are about.
     let late =
         ["requests_late", "requests_above_warning"].into_iter().find_map(|name| verdict.evidence.get(name)?.as_u64());
     let hit = late.unwrap_or(verdict.requests.counted());
@@ -229,6 +231,7 @@ fn describe_requests_hit(verdict: &Verdict) -> Option<String> {
 /// `91 % of the TTFT of 34 requests`; `None` if the finding does not say so.
 fn describe_ttft_share(verdict: &Verdict) -> Option<String> {
     let share = verdict.evidence.get("ttft_share")?.as_f64()?;
+    // Findings about late requests have this number under another name.
     let requests = verdict.evidence.get("ttft_share_requests").or_else(|| verdict.evidence.get("requests_late"))?;
     Some(format!("{} of the TTFT of {}", percent(share), plural(requests.as_u64()?, "request")))
 }
@@ -239,14 +242,14 @@ impl KeyFigures {
         let mut model = Model::default();
         model.refresh(analysis, RunValues::default());
         let ttft = model.ttft.as_ref().filter(|ttft| ttft.ns.count > 0);
-        // The worst finding that lasts. It is left out below if it is only information.
-        let active = model.findings.iter().find(|finding| finding.active);
+        // The worst one of those that last. It is left out below if it is only information.
+        let lasting = model.findings.iter().find(|finding| finding.active);
         Self {
             ttft_p50_ns: ttft.map(|ttft| ttft.ns.p50),
             ttft_p99_ns: ttft.map(|ttft| ttft.ns.p99),
             worst_leg: WorstLeg::find(ttft, waits_for_first_token_ns(analysis.ledger())),
             waiting: model.gap.waiting_requests(),
-            finding: active.filter(|finding| finding.verdict.severity > Severity::Info).map(|finding| finding.kind),
+            finding: lasting.filter(|finding| finding.verdict.severity > Severity::Info).map(|finding| finding.kind),
             tokens_per_s: model.send_rates.map(|rates| rates.tokens),
             requests_live: model.requests.live,
             requests_seen: model.requests.seen,
@@ -306,8 +309,10 @@ impl<'a> RowWriter<'a> {
         self.write_row(row, &request.rid, state, &numbers, is_stalled);
     }
 
+    /// Writes a request for which the scheduler sent nothing, although it answered later ones.
     fn write_unanswered(&self, request: &UnansweredRequest<'_>, row: &mut RequestRow) {
-        self.write_row(row, request.rid, RequestState::Waiting, &request.numbers(self.ledger.now()), true);
+        let is_stalled = true;
+        self.write_row(row, request.rid, RequestState::Waiting, &request.numbers(self.ledger.now()), is_stalled);
     }
 
     /// Writes a request that is over, from what the ledger keeps of it.
@@ -318,7 +323,8 @@ impl<'a> RowWriter<'a> {
             // Its end was not observed.
             None => RequestState::Orphaned,
         };
-        self.write_row(row, &summary.rid, state, &summary.numbers, false);
+        let is_stalled = false;
+        self.write_row(row, &summary.rid, state, &summary.numbers, is_stalled);
     }
 
     /// Sets every field of the row.
@@ -351,7 +357,7 @@ impl<'a> RowWriter<'a> {
     }
 }
 
-/// Version and mode of the engine, as text.
+/// Version of the engine, whether its chunks are incremental, and what its waiter does with several queued chunks, as far as known.
 fn describe_engine(ledger: &Ledger) -> String {
     let engine = ledger.engine();
     let mode = engine.mode.map(|mode| match mode {

@@ -58,6 +58,7 @@ pub(crate) struct RequestDetail {
 }
 
 impl RequestDetail {
+    /// Detail of a request, from its history and its life in the ledger. `row` is `None` if the ledger has evicted the request.
     pub(crate) fn new(
         rid: &str,
         history: &RequestHistory,
@@ -134,6 +135,7 @@ fn first_token_path(legs: &[LifeLeg], numbers: &RequestNumbers, engine: &dyn Fac
     let first_token_legs = first_token_legs(numbers, &crossings.collect::<Vec<_>>());
     let whole = TimeSpan::enclosing(first_token_legs.iter().flat_map(|leg| [leg.from, leg.to]));
     let whole_ns = whole.map_or(0, TimeSpan::length_ns);
+    // No two moments are known, so there is no time to divide.
     if whole_ns == 0 {
         return Vec::new();
     }
@@ -157,6 +159,7 @@ fn describe_way(parts: &[WayPart], legs: &[LifeLeg]) -> String {
         [WayPart::OnHop(hop)] => LegKind::Wait.describe(&legs[hop].ends.to_string()),
         [WayPart::Behind(hop)] => LegKind::Inside.describe(&legs[hop].ends.to),
         [WayPart::OnHop(hop), WayPart::Behind(_)] => LegKind::WaitAndInside.describe(&legs[hop].ends.to),
+        // Any other way is described part by part.
         _ => parts.iter().map(|part| describe_way(&[*part], legs)).collect::<Vec<String>>().join(" + "),
     }
 }

@@ -92,7 +92,7 @@ impl RequestColumn {
         Self::all().find(|column| column.on_screen().head == head).unwrap_or(Self::Flags)
     }
 
-    /// Definition of the number, unless the column shows something else.
+    /// Definition of the number in the column; `None` if the column shows something else.
     pub(crate) fn number_definition(self) -> Option<&'static columns::Column> {
         match self {
             Self::Number(index) => COLUMNS.get(index),
@@ -100,7 +100,7 @@ impl RequestColumn {
         }
     }
 
-    /// How the screen shows the column: heading, width and explanation. `need`: order in which columns are left out, the highest first.
+    /// How the screen shows the column: heading, width and explanation. A narrow screen leaves out columns of the highest `need` first.
     pub(crate) fn on_screen(self) -> OnScreen {
         const RID: OnScreen =
             OnScreen { head: "rid", about: "the request's id", width: 13, need: 0, emphasis: Emphasis::None };

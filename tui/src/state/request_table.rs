@@ -67,7 +67,7 @@ impl ShownRow {
     }
 }
 
-/// First bytes of a rid, ordered as rids are.
+/// First eight bytes of a rid as a number that sorts as the rids do. Zeros fill up a shorter rid.
 fn rid_prefix(rid: &str) -> u64 {
     let mut prefix = [0; 8];
     let length = rid.len().min(prefix.len());
@@ -173,7 +173,7 @@ impl RequestTable {
         self.shown.len()
     }
 
-    /// Position of `rid` among the shown rows; the first one if a rid was used twice.
+    /// Position of `rid` among the shown rows; the first one if a rid was used twice, `None` if no shown row has it.
     pub(crate) fn position_of(&self, rid: &str) -> Option<usize> {
         // A number is compared faster than a text.
         let prefix = rid_prefix(rid);

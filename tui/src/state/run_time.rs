@@ -51,7 +51,7 @@ impl RunClock {
 const NANOSECOND_DECIMALS: usize = 9;
 
 impl TypedTime {
-    /// Parses a time of day such as `14:59:08`, or a time from the start such as `1:23` or `3.9s`.
+    /// Parses a time of day such as `14:59:08`, or a time from the start such as `1:23` or `3.9s`. `None` if the text is neither.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let time_of_day = TimeOfDay::parse(text);
         let Some(ns) = units::parse_moment(text) else { return time_of_day.map(Self::OfDay) };
@@ -90,15 +90,17 @@ impl TypedTime {
     /// Makes `14:59` a time of day if the run covers that time of day, but is shorter than 14 minutes and 59 seconds. Otherwise it stays a
     /// time from the start.
     pub(super) fn resolve_ambiguity(&mut self, span: RunSpan) {
+        // Any other time has only one reading.
         let Self::FromStart { ns, as_time_of_day: Some(time), .. } = *self else { return };
+        // Without a wall clock, the run covers no time of day.
         let Some(start_ns) = span.wall_start_ns else { return };
         if ns > span.length_ns && time.first_in_run(start_ns) <= span.length_ns {
             *self = Self::OfDay(time);
         }
     }
 
-    /// First nanosecond that the time includes, counted from the start of a run whose wall clock then was `wall_start_ns`. Without a wall clock,
-    /// every time is one from the start.
+    /// First nanosecond that the time includes, counted from the start of a run whose wall clock then was `wall_start_ns`. Without a wall
+    /// clock, every time is one from the start.
     pub(super) fn first_ns(self, wall_start_ns: Option<u64>) -> u64 {
         match self {
             Self::OfDay(time) => match wall_start_ns {

@@ -41,7 +41,7 @@ pub(crate) struct TimeShares {
 }
 
 impl TimeShares {
-    /// Converts times into shares.
+    /// Converts times into shares. Leaves out the away state, which depends on the frames that waited for the thread.
     pub(crate) fn from_time_use(time: &TimeUse) -> Self {
         Self {
             running: time.share(time.on_ns),
@@ -57,8 +57,9 @@ impl TimeShares {
 pub(crate) fn thread_lines(ledger: &Ledger) -> Option<Vec<ThreadLine>> {
     let window = ledger.recent_window();
     let mut lines: Vec<ThreadLine> = ledger.threads().iter().filter_map(|thread| thread_line(thread, window)).collect();
+    // Receivers first, then the busiest.
     lines.sort_by(|a, b| b.is_receiver.cmp(&a.is_receiver).then(b.total.running.total_cmp(&a.total.running)));
-    // A process may have thousands of idle threads; those that receive or run come first.
+    // A process may have thousands of idle threads, which are cut off.
     lines.truncate(MAX_THREADS);
     (!lines.is_empty()).then_some(lines)
 }

@@ -132,8 +132,8 @@ impl Ui {
                 self.change_tab(tab, model);
             }
             Action::StepTab(offset) => self.change_tab(self.tab.neighbour(offset, model), model),
-            Action::MoveSelection(by) => self.move_selection(by, model),
-            Action::MovePage(by) => self.move_selection(by * self.page_rows.max(2) as isize, model),
+            Action::MoveSelection(offset) => self.move_selection(offset, model),
+            Action::MovePage(pages) => self.move_selection(pages * self.page_rows.max(2) as isize, model),
             Action::OpenSelection if self.tab == Tab::Pods => {
                 self.open_tab(Tab::Overview);
                 return Some(Effect::ShowRun(self.selected_index(Tab::Pods)));
@@ -164,7 +164,7 @@ impl Ui {
             Action::ResetSort => self.sort = SortOrder::default(),
             Action::ReverseSort => self.sort.is_descending = !self.sort.is_descending,
             Action::ToggleCutList => self.shows_cut_list = !self.shows_cut_list,
-            Action::SeekHarmedChunk(by) => self.seek_harmed_chunk(by, model),
+            Action::SeekHarmedChunk(direction) => self.seek_harmed_chunk(direction, model),
             Action::FollowWorst => {
                 self.follows_worst = !self.follows_worst;
                 self.show_message(if self.follows_worst { "following the worst request" } else { "stopped following" });
@@ -179,10 +179,10 @@ impl Ui {
                 return Some(Effect::Command(command));
             }
             Action::TypeTime => self.dialog = Dialog::Time(String::new()),
-            Action::ZoomTime(by) => {
-                self.zoom_level = self.zoom_level.saturating_add_signed(by).min(SECONDS_PER_COLUMN.len() - 1);
+            Action::ZoomTime(levels) => {
+                self.zoom_level = self.zoom_level.saturating_add_signed(levels).min(SECONDS_PER_COLUMN.len() - 1);
             }
-            Action::ScrollTime(by) => self.scroll_time(by, model),
+            Action::ScrollTime(steps) => self.scroll_time(steps, model),
             Action::ShowExportFormats => self.dialog = Dialog::Export,
             Action::ExportAs(format) => return Some(Effect::Export(format)),
             Action::OpenItem(tab, index) => self.open_item(tab, index),
@@ -477,8 +477,8 @@ impl Ui {
         }
     }
 
-    /// Closes the dialog, clears the filter, returns to the tab from which details were opened, or scrolls to the newest second; the first that
-    /// applies.
+    /// Does the first of these that applies: closes the dialog, clears the filter, returns to the tab from which details were opened, or
+    /// scrolls to the newest second.
     fn go_back(&mut self) {
         if self.dialog != Dialog::None {
             self.dialog = Dialog::None;
@@ -494,7 +494,7 @@ impl Ui {
         }
     }
 
-    /// Pins the selected request to the top of the table, or unpins it.
+    /// Pins the selected request to the top of the table, or unpins it. Does nothing if none is selected.
     fn toggle_pin(&mut self) {
         let Some(rid) = self.selected_rid.clone() else { return };
         // The row stays selected, although it moves to the top.
@@ -580,7 +580,8 @@ impl Ui {
         self.dialog = Dialog::None;
     }
 
-    /// Applies the typed filter or time. An invalid one stays in its dialog, which shows the error.
+    /// Applies the typed filter or time, and returns the remaining work for the run loop, if any. An invalid text stays in its dialog,
+    /// which shows the error.
     fn accept_text(&mut self, model: &Model) -> Option<Effect> {
         match &self.dialog {
             Dialog::Filter(text) => {

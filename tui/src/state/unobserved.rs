@@ -86,13 +86,15 @@ impl Model {
             return Some(format!("state:waiting is not observed in this run: {}", self.gap_absence()));
         };
         let has_row = waiting.requests > 0 || self.unanswered_requests > 0;
+        if has_row {
+            return None;
+        }
         let without_token = self.gap.without_token.map_or(0, |waiting| waiting.requests);
         let unlisted = match without_token {
             0 => String::new(),
             count => format!("{} have none yet and are not listed, ", plural(count, "dispatched request")),
         };
-        (!has_row)
-            .then(|| format!("state:waiting has requests with a first token: {unlisted}{}", self.unseen_requests()))
+        Some(format!("state:waiting has requests with a first token: {unlisted}{}", self.unseen_requests()))
     }
 
     /// Why no request can have this flag; `None` if one could.
@@ -143,7 +145,7 @@ fn finding_absence(named: &NamedFinding) -> Option<String> {
     }
 }
 
-/// Explanation why no request has this number.
+/// Why no request has this number, as the end of a sentence; empty if nothing is known of that.
 fn hint_on_missing_number(head: &str) -> &'static str {
     match head {
         "worker" => ": the engine has one receiver",

@@ -46,6 +46,7 @@ struct SeriesEnd {
 }
 
 impl<'a> ChartSeries<'a> {
+    /// A series that is healthy and observed during the whole run, unless a method below says otherwise.
     pub(super) fn new(
         label: &'static str,
         format: fn(f64) -> String,
@@ -64,7 +65,8 @@ impl<'a> ChartSeries<'a> {
         Self { unobserved: (!is_observed).then_some(reason), ..self }
     }
 
-    /// The same series, whose values end with the observation at `end`: from then on, its text says so in their place.
+    /// Ends the series where its observation ended, at `end`. From then on, a text that says so takes the place of the values. `None` if it
+    /// has not ended.
     pub(super) fn observed_until(self, end: Option<MonoNs>, model: &Model) -> Self {
         let end = end.map(|end| SeriesEnd {
             first_second: end.since(model.started_at).div_ceil(SECOND_NS),
@@ -217,6 +219,7 @@ impl TimeWindow {
         self.first_shown_second(columns, curves) * SECOND_NS..end * SECOND_NS
     }
 
+    /// First second shown in `columns`, counted from the start of the run.
     fn first_shown_second(self, columns: u16, curves: &Curves) -> u64 {
         (self.end + 1).saturating_sub(u64::from(self.slot_count(curves, columns)) * self.step)
     }
@@ -289,6 +292,7 @@ pub(super) fn draw_bars(pad: &mut Pad<'_>, x: u16, values: &[Option<f64>], ink: 
     for (column_x, value) in (x..).zip(values) {
         let Some(value) = value else { continue };
         let levels = f64::from(LEVELS_PER_ROW);
+        // In levels, of which several make a row.
         let mut height = if max > 0.0 { (value / max * f64::from(rows) * levels).round() as u16 } else { 0 };
         if *value > 0.0 {
             // A small value must look different from zero.

@@ -18,11 +18,21 @@ use crate::theme::Ink;
 const CORE_BAR_WIDTH: usize = 40;
 /// Maximum number of rows of one time series.
 const MAX_CHART_ROWS: u16 = 4;
+/// Threads that the list shows at least.
+const MIN_LISTED_THREADS: u16 = 4;
 const SHARE_WIDTH: u16 = 7;
-/// First cell of a function's name, behind four cells of eight columns.
+/// Cells of a number beside a function, and distance between the starts of two such numbers.
+const FUNCTION_NUMBER_WIDTH: u16 = 7;
+const FUNCTION_NUMBER_PITCH: u16 = 8;
+/// First cell of a function's name, behind its four numbers.
 const FUNCTION_X: u16 = 35;
+/// First cell of the thread's role, and cells for it.
+const ROLE_X: u16 = 3;
+const ROLE_WIDTH: u16 = 12;
 /// First cell of the thread's name.
 const NAME_X: u16 = 16;
+/// Cells of the longest verdict, `waiting for a CPU`, and a space behind it.
+const VERDICT_WIDTH: u16 = 18;
 /// Minimum shares for the verdicts: CPU-bound, and waiting for a CPU or throttled.
 const MIN_BOUND_SHARE: f64 = 0.90;
 const MIN_LACKING_SHARE: f64 = 0.10;
@@ -42,7 +52,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         }
     }
     pad.draw_text(1, 0, &title, Ink::Dim);
-    pad.draw_text(3, 1, "role", Ink::Dim);
+    pad.draw_text(ROLE_X, 1, "role", Ink::Dim);
     if layout.name_width > 0 {
         pad.draw_text(NAME_X, 1, "thread", Ink::Dim);
     }
@@ -50,7 +60,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let tid_cell = CellRow { x: layout.tid_x(), y: 1, pitch: SHARE_WIDTH, width: SHARE_WIDTH };
     pad.draw_cells(tid_cell, headings, Ink::Dim);
     // The other half is for the curves of the selected thread.
-    let max_rows = (pad.height().saturating_sub(2) / 2).max(4);
+    let max_rows = (pad.height().saturating_sub(2) / 2).max(MIN_LISTED_THREADS);
     let selected = ui.selected_index(Tab::Cpu);
     let list = List { items: threads, selected, max_items: max_rows };
     let y = pad.draw_list(2, &list, |pad, y, _, thread| {
@@ -115,19 +125,21 @@ fn draw_functions(pad: &mut Pad<'_>, y: u16, stacks: &StackLine) {
         format_count(stacks.stacks)
     );
     pad.draw_heading(y, &title);
-    pad.draw_cells(CellRow { x: 1, y: y + 1, pitch: 8, width: 7 }, ["own", "total", "GIL", "growing"], Ink::Dim);
+    let headings = CellRow { x: 1, y: y + 1, pitch: FUNCTION_NUMBER_PITCH, width: FUNCTION_NUMBER_WIDTH };
+    pad.draw_cells(headings, ["own", "total", "GIL", "growing"], Ink::Dim);
     pad.draw_text(FUNCTION_X, y + 1, "function", Ink::Dim);
     for (y, function) in (y + 2..).zip(&stacks.functions) {
+        // The screen has no further row.
         if y >= pad.height() {
             return;
         }
-        let cells = [
+        let numbers = [
             format_percent(function.all.own),
             format_percent(function.all.total),
             known_or_dash(function.all.gil, format_percent),
             known_or_dash(function.growing, |shares| format_percent(shares.own)),
         ];
-        pad.draw_cells(CellRow { x: 1, y, pitch: 8, width: 7 }, cells, Ink::Plain);
+        pad.draw_cells(CellRow { y, ..headings }, numbers, Ink::Plain);
         let x = pad.draw_text(FUNCTION_X, y, &function.function, Ink::Strong);
         pad.draw_text(x + 2, y, &function.file, Ink::Dim);
     }
@@ -152,6 +164,7 @@ fn draw_thread_charts(pad: &mut Pad<'_>, y: u16, max_rows: u16, thread: &ThreadL
     let rows = (pad.height().saturating_sub(y + 2) / charts.len() as u16).clamp(1, max_rows);
     let mut y = y + 1;
     for series in &charts {
+        // The axis follows in the next row.
         if y + rows >= pad.height() {
             break;
         }
@@ -181,7 +194,7 @@ fn thread_shares(slot: &SlotValues, index: usize) -> Option<TimeShares> {
 /// Draws a thread in one row: its name, how it spent its time, and the verdict.
 fn draw_thread(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine, model: &Model, layout: &ThreadTableLayout) {
     let mark = if thread.is_receiver { "*" } else { " " };
-    pad.draw_clipped(3, y, 12, &format!("{mark}{}", thread.role), Ink::Strong);
+    pad.draw_clipped(ROLE_X, y, ROLE_WIDTH, &format!("{mark}{}", thread.role), Ink::Strong);
     if layout.name_width > 0 {
         let name = pad.shorten_id(&thread.name, layout.name_width);
         pad.draw_clipped(NAME_X, y, layout.name_width, &name, Ink::Plain);
@@ -202,13 +215,13 @@ fn draw_thread(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine, model: &Model, la
     pad.draw_cells(row, cells, Ink::Plain);
     pad.draw_text(layout.verdict_x(), y, text, Ink::Health(health));
     let running_bar = pad.theme.rich_or_ascii("█", "#").repeat(bar_width(shares.running));
-    // Behind the longest verdict, `waiting for a CPU`.
-    let x = pad.draw_text(layout.verdict_x() + 18, y, &running_bar, Ink::Series);
+    let x = pad.draw_text(layout.verdict_x() + VERDICT_WIDTH, y, &running_bar, Ink::Series);
     let lacking = shares.waiting.unwrap_or(0.0) + shares.throttled.unwrap_or(0.0);
     let lacking_bar = pad.theme.rich_or_ascii("░", "-").repeat(bar_width(lacking));
     pad.draw_text(x, y, &lacking_bar, Ink::Health(Health::Warning));
 }
 
+/// Cells of a bar for this share of one core.
 fn bar_width(share: f64) -> usize {
     (share.clamp(0.0, 1.0) * CORE_BAR_WIDTH as f64).round() as usize
 }

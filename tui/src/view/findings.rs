@@ -15,8 +15,18 @@ use crate::theme::Ink;
 
 /// Rows for the details of the selected line.
 const DETAIL_ROWS: u16 = 11;
-/// Maximum number of rows for the summary of the selected finding.
+/// Findings and missing observations that the list shows at least.
+const MIN_LISTED_ITEMS: u16 = 3;
+/// Maximum number of rows for the verdict above the list.
+const MAX_VERDICT_ROWS: u16 = 3;
+/// Maximum numbers of rows for the parts of the selected finding: summary, time and place, changes of the receiver, evidence.
 const MAX_SUMMARY_ROWS: u16 = 6;
+const MAX_TIME_ROWS: u16 = 3;
+const MAX_CHANGE_ROWS: u16 = 2;
+const MAX_EVIDENCE_ROWS: u16 = 4;
+/// From this width on, the list has the kind of a finding; from the second on, with room for the longest kind.
+const KIND_COLUMNS: u16 = 80;
+const LONGEST_KIND_COLUMNS: u16 = 100;
 /// Cells of the longest kind, `dropped-chunks-predicted`.
 const LONGEST_KIND: u16 = 24;
 /// Cells of `rid-changed-worker`; few kinds are longer.
@@ -43,7 +53,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let degraded = model.run.degraded.iter().map(|text| FindingListItem::Degraded(text));
     let lines: Vec<FindingListItem<'_>> = model.findings.iter().map(FindingListItem::Finding).chain(degraded).collect();
     let y = draw_whole_verdict(pad, model);
-    let max_items = pad.height().saturating_sub(y + DETAIL_ROWS).max(3);
+    let max_items = pad.height().saturating_sub(y + DETAIL_ROWS).max(MIN_LISTED_ITEMS);
     let selected = ui.selected_index(Tab::Findings);
     let y = pad.draw_list(y, &List { items: &lines, selected, max_items }, |pad, y, _, line| {
         match line {
@@ -66,12 +76,13 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     }
 }
 
-/// Draws the whole verdict, which the first line of the screen may cut, unless a finding in the list has its text. Returns the next free row.
+/// Draws the whole verdict on a run without a warning, because the first line of the screen may cut it. Returns the next free row.
 fn draw_whole_verdict(pad: &mut Pad<'_>, model: &Model) -> u16 {
+    // The verdict is the text of a finding, which the list below shows.
     if model.verdict.health >= Health::Warning {
         return 0;
     }
-    let y = pad.draw_paragraph(1, 0, 3, &model.verdict.text, Ink::Plain);
+    let y = pad.draw_paragraph(1, 0, MAX_VERDICT_ROWS, &model.verdict.text, Ink::Plain);
     if model.findings.is_empty() {
         pad.draw_text(1, y, "no findings", Ink::Plain);
         return y + 1;
@@ -86,16 +97,12 @@ fn draw_finding(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Finding) {
     let ink = Ink::Health(health);
     pad.draw_text(1, y, &format!("{} {}", pad.theme.health_symbol(health), health.label()), ink);
     pad.draw_right_aligned(START_X, y, START_WIDTH, &format_clock(model.finding_start_ns(finding)), Ink::Plain);
-    pad.draw_text(
-        END_X,
-        y,
-        &model.format_finding_end(finding),
-        if model.phase_of(finding) == FindingPhase::Lasts { ink } else { Ink::Dim },
-    );
+    let end_ink = if model.phase_of(finding) == FindingPhase::Lasts { ink } else { Ink::Dim };
+    pad.draw_text(END_X, y, &model.format_finding_end(finding), end_ink);
     // On a narrow screen, only the details have the kind.
     let mut x = KIND_X;
-    if pad.width() >= 80 {
-        let kind_width = if pad.width() >= 100 { LONGEST_KIND } else { USUAL_KIND };
+    if pad.width() >= KIND_COLUMNS {
+        let kind_width = if pad.width() >= LONGEST_KIND_COLUMNS { LONGEST_KIND } else { USUAL_KIND };
         pad.draw_clipped(x, y, kind_width, finding.kind, Ink::Strong);
         x += kind_width + 1;
     }
@@ -112,7 +119,7 @@ fn draw_finding_detail(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Findi
     let episodes = episodes.map(|episode| [episode.first, episode.last].map(|at| model.format_exact_moment(at)));
     let span = span + &describe_episodes(episodes, finding.times.joined());
     let place = if verdict.hop.is_empty() { String::new() } else { format!("; {}", describe_place(&verdict.hop)) };
-    y = pad.draw_paragraph(1, y, 3, &format!("{span}{place}"), Ink::Plain);
+    y = pad.draw_paragraph(1, y, MAX_TIME_ROWS, &format!("{span}{place}"), Ink::Plain);
     if !verdict.rid.is_empty() {
         let x = pad.draw_text(1, y, "worst rid ", Ink::Head);
         // Two spaces and the hint on the key follow.
@@ -123,12 +130,12 @@ fn draw_finding_detail(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Findi
     }
     if let Some(changes) = &model.receiver_changes {
         pad.draw_text(1, y, "changed", Ink::Head);
-        y = pad.draw_paragraph(DETAIL_X, y, 2, changes, Ink::Plain);
+        y = pad.draw_paragraph(DETAIL_X, y, MAX_CHANGE_ROWS, changes, Ink::Plain);
     }
     let numbers: Vec<String> = verdict.evidence.iter().map(|(name, value)| format_evidence(name, value)).collect();
     if !numbers.is_empty() {
         pad.draw_text(1, y, "evidence", Ink::Head);
-        y = pad.draw_paragraph(DETAIL_X, y, 4, &numbers.join(",  "), Ink::Plain);
+        y = pad.draw_paragraph(DETAIL_X, y, MAX_EVIDENCE_ROWS, &numbers.join(",  "), Ink::Plain);
     }
     if let Some(advice) = &verdict.advice {
         pad.draw_text(1, y, "to do", Ink::Head);

@@ -38,7 +38,7 @@ impl HelpLine {
 /// Draws the help over the tab, scrolled down by `scrolled` lines.
 pub(super) fn draw_help(pad: &mut Pad<'_>, scrolled: usize, ui: &Ui, model: &Model) {
     pad.clear();
-    let lines = wrapped(help_lines(pad.theme, ui, model), pad.width());
+    let lines = wrap_long_lines(help_lines(pad.theme, ui, model), pad.width());
     let rows = usize::from(pad.height().saturating_sub(1));
     // Clicks on the tab below have no effect.
     *pad.click_areas = ClickAreas::default();
@@ -65,8 +65,8 @@ fn width_of_text(width: u16, context: &str) -> u16 {
     width.saturating_sub(TEXT_X + 1 + text_width(context) + 1)
 }
 
-/// The lines, each long one followed by the rest of its text.
-fn wrapped(lines: Vec<HelpLine>, width: u16) -> Vec<HelpLine> {
+/// Breaks the text of each line that is too long for the screen into further lines, which have no key.
+fn wrap_long_lines(lines: Vec<HelpLine>, width: u16) -> Vec<HelpLine> {
     let mut all = Vec::new();
     for HelpLine { key, text, context } in lines {
         if text_width(&text) <= width_of_text(width, context) {
@@ -131,6 +131,6 @@ pub(super) fn draw_palette(pad: &mut Pad<'_>, words: &str, selected: usize, ui: 
         }
     }
     if entries.is_empty() {
-        pad.draw_text(2, 1, "no matching action", Ink::Dim);
+        pad.draw_text(KEY_X, 1, "no matching action", Ink::Dim);
     }
 }

@@ -14,8 +14,15 @@ use crate::state::model::{HopMember, HopSummary, QUEUE_WAIT_BOUNDS_NS};
 use crate::state::ui::Ui;
 use crate::theme::Ink;
 
+/// Hops that the list shows at least.
+const MIN_LISTED_HOPS: u16 = 4;
+/// Cells for the name of a fact about a hop, and first cell of its text.
+const FACT_NAME_WIDTH: u16 = 14;
+const FACT_X: u16 = 15;
 /// Index of the first class of waits above one second, behind the bound of one second.
 const FIRST_CLASS_ABOVE_1_S: usize = 5;
+/// Cells for the labels of the histogram bars.
+const BAR_LABEL_WIDTH: u16 = 8;
 /// First cell of the histogram bars, behind their labels.
 const BAR_X: u16 = 10;
 /// Cells of the longest histogram bar.
@@ -24,6 +31,9 @@ const MAX_BAR_WIDTH: u16 = 24;
 const MIN_TREND_WIDTH: u16 = 26;
 /// Rows of the heading and the facts of a hop, and one above them.
 const FACT_ROWS: usize = 10;
+/// Cells for the name of a worker, and first cell of its numbers behind a short name.
+const MEMBER_NAME_WIDTH: u16 = 14;
+const MEMBER_NUMBERS_X: u16 = 16;
 /// Minimum cells of an endpoint that tell it from others.
 const MIN_ENDPOINT_WIDTH: u16 = 12;
 /// First cell of the time series on a screen narrower than [`WIDE_COLUMNS`], right of the longest bar of the histogram with its number.
@@ -48,7 +58,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let headings = layout.columns.iter().map(|column| column.heading);
     pad.draw_cells(layout.number_cells(0), headings, Ink::Dim);
     // The other rows are for the details of the selected hop.
-    let max_items = (pad.height() / 3).max(4);
+    let max_items = (pad.height() / 3).max(MIN_LISTED_HOPS);
     let selected = ui.selected_index(Tab::Hops);
     let list = List { items: &model.hops, selected, max_items };
     let y = pad.draw_list(1, &list, |pad, y, index, hop| {
@@ -170,7 +180,7 @@ fn draw_hop(pad: &mut Pad<'_>, y: u16, hop: &HopSummary, layout: &HopTableLayout
     pad.draw_cells(layout.number_cells(y), numbers, Ink::Plain);
 }
 
-/// Hop with the worst health; ties go to the one with the oldest waiting frame.
+/// Hop with the worst health, of several the one with the oldest waiting frame; `None` without hops.
 pub(super) fn worst_hop(model: &Model) -> Option<&HopSummary> {
     model.hops.iter().max_by_key(|hop| (hop.health, hop.oldest_wait_ns, hop.backlog_frames))
 }
@@ -180,12 +190,12 @@ fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) 
     pad.draw_heading(0, &format!("{} {} {}", hop.ends.from, pad.theme.rich_or_ascii("→", "->"), hop.ends.to));
     let mut y = 1;
     for HopFact { name, text } in hop_facts(hop, model) {
-        let x = pad.draw_clipped(1, y, 14, name, Ink::Head).max(15);
+        pad.draw_clipped(1, y, FACT_NAME_WIDTH, name, Ink::Head);
         // As everywhere on the screen, `-` stands for what is not observed.
         if text == "-" {
-            pad.draw_text(x, y, "not observed here", Ink::Dim);
+            pad.draw_text(FACT_X, y, "not observed here", Ink::Dim);
         } else {
-            pad.draw_items(x, y, &text, Ink::Plain);
+            pad.draw_items(FACT_X, y, &text, Ink::Plain);
         }
         y += 1;
     }
@@ -271,8 +281,10 @@ pub(super) fn describe_oldest_wait(hop: &HopSummary, model: &Model) -> String {
     if let Some(end) = hop.receives_end {
         return format!("receives are {}", model.describe_observation_end(end));
     }
+    if hop.backlog_frames == Some(0) {
+        return "none".to_owned();
+    }
     match hop.oldest_wait_ns {
-        _ if hop.backlog_frames == Some(0) => "none".to_owned(),
         Some(0) => "sent just now".to_owned(),
         wait_ns => known_or_dash(wait_ns, format_duration),
     }
@@ -296,7 +308,7 @@ fn describe_queues(hop: &HopSummary, model: &Model) -> String {
 
 /// Draws a bar for each class of queue waits, from row `y` on.
 fn draw_histogram(pad: &mut Pad<'_>, y: u16, hop: &HopSummary) {
-    pad.draw_text(1, y, "frames by queue wait", Ink::Head);
+    let title_end = pad.draw_text(1, y, "frames by queue wait", Ink::Head);
     let max = hop.queue_wait_histogram.iter().copied().max().unwrap_or(0).max(1);
     let classes = hop.queue_wait_histogram.iter().copied().enumerate();
     let rows = usize::from(pad.height().saturating_sub(y + 1));
@@ -305,7 +317,7 @@ fn draw_histogram(pad: &mut Pad<'_>, y: u16, hop: &HopSummary) {
     let shown: Vec<(usize, u64)> = classes.filter(|(_, frames)| shows_all || *frames > 0).collect();
     let hidden = shown.len().saturating_sub(rows);
     if hidden > 0 {
-        pad.draw_text(22, y, &format!("{hidden} more: enlarge"), Ink::Dim);
+        pad.draw_text(title_end + 1, y, &format!("{hidden} more: enlarge"), Ink::Dim);
     }
     if shown.is_empty() {
         pad.draw_text(BAR_X, y + 1, "none received", Ink::Dim);
@@ -316,7 +328,7 @@ fn draw_histogram(pad: &mut Pad<'_>, y: u16, hop: &HopSummary) {
             Some(&bound) => format!("<{}", format_duration(bound)),
             None => "more".into(),
         };
-        pad.draw_right_aligned(1, class_y, 8, &label, Ink::Dim);
+        pad.draw_right_aligned(1, class_y, BAR_LABEL_WIDTH, &label, Ink::Dim);
         let cells = (u128::from(frames) * u128::from(MAX_BAR_WIDTH) / u128::from(max)) as usize;
         // A small class must look different from an empty one.
         let bar = pad.theme.rich_or_ascii("█", "#").repeat(cells.max(usize::from(frames > 0)));
@@ -328,6 +340,7 @@ fn draw_histogram(pad: &mut Pad<'_>, y: u16, hop: &HopSummary) {
 
 /// Draws the time series of the hop right of the histogram: the backlog, and below it queue wait and rate if there is room.
 fn draw_trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopSummary, model: &Model, ui: &Ui) {
+    // No second of the run has begun.
     if model.curves.is_empty() {
         return;
     }
@@ -400,8 +413,8 @@ pub(super) fn trend_series<'a>(hop: &'a HopSummary, model: &Model) -> [ChartSeri
     ]
 }
 
-/// Maximum number of workers listed from row `y` on, above this number of hops: as many as leave room for the facts of the hop, and at least a
-/// third of the rows; all rows if the user lists all workers.
+/// Maximum number of rows for workers from row `y` on, if `hops_below` hops follow them. The facts of the hop keep their room, but workers
+/// have at least a third of the rows. They have all rows if the user lists all workers.
 fn max_members(pad: &Pad<'_>, y: u16, hops_below: usize, ui: &Ui) -> usize {
     let rows = usize::from(pad.height().saturating_sub(y)).saturating_sub(hops_below);
     if ui.shows_cut_list { rows.max(1) } else { (rows / 3).max(rows.saturating_sub(FACT_ROWS)) }
@@ -415,16 +428,18 @@ fn draw_members(pad: &mut Pad<'_>, y: u16, hop: &HopSummary, max_lines: usize) -
     for (row, member) in hop.members.iter().take(shown).enumerate() {
         let is_last = row + 1 == shown;
         let branch = if is_last { pad.theme.rich_or_ascii("└", "`") } else { pad.theme.rich_or_ascii("├", "|") };
-        let share = member.chunks as f64 / total_chunks as f64;
-        let share = (!hop.carries_requests).then_some(share);
-        draw_member(pad, y + row as u16, branch, member, share);
+        // A hop that carries requests has no chunks to share.
+        let share_of_chunks =
+            if hop.carries_requests { None } else { Some(member.chunks as f64 / total_chunks as f64) };
+        draw_member(pad, y + row as u16, branch, member, share_of_chunks);
     }
     let next_y = y + shown as u16;
     let hidden = hop.members.len() - shown;
     if hidden == 0 {
         return next_y;
     }
-    pad.draw_text(5, next_y, &format!("{hidden} more: m"), Ink::Dim);
+    // Below the names of the workers, behind their branches.
+    pad.draw_text(NAME_X + 2, next_y, &format!("{hidden} more: m"), Ink::Dim);
     next_y + 1
 }
 
@@ -440,7 +455,7 @@ fn draw_member(pad: &mut Pad<'_>, y: u16, branch: &str, member: &HopMember, shar
         }),
         format!("{:>6} frames", format_count(member.frames)),
     ];
-    let mut x = pad.draw_clipped(3, y, 14, &name, Ink::Strong).max(16);
+    let mut x = pad.draw_clipped(NAME_X, y, MEMBER_NAME_WIDTH, &name, Ink::Strong).max(MEMBER_NUMBERS_X);
     for number in numbers.iter().filter(|number| !number.is_empty()) {
         if x + text_width(number) <= pad.width() {
             x = pad.draw_text(x, y, number, Ink::Plain) + 2;

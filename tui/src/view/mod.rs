@@ -40,6 +40,8 @@ const MIN_ROWS: u16 = 20;
 const TO_DO: &str = "  to do: ";
 /// With fewer cells behind the verdict, what to do is not shown there.
 const MIN_ADVICE_COLUMNS: u16 = 30;
+/// The same where what to do is shown only as a whole: no screen has so many cells.
+const ONLY_WHOLE_ADVICE: u16 = u16::MAX;
 
 /// Draws everything: tabs, verdict, the open tab, status, dialogs. Returns what can be clicked.
 pub(crate) fn draw_screen(model: &Model, ui: &Ui, theme: Theme, frame: &mut Frame<'_>) -> ClickAreas {
@@ -53,7 +55,8 @@ pub(crate) fn draw_screen(model: &Model, ui: &Ui, theme: Theme, frame: &mut Fram
     let bottom = area.y + area.height;
     let line = |y| Rect { y, height: 1, ..area };
     draw_tab_bar(&mut pad.sub_pad(line(area.y)), model, ui);
-    let min_advice_width = if ui.tab == Tab::Overview { u16::MAX } else { MIN_ADVICE_COLUMNS };
+    // The overview has what to do in a row of its own, unless all of it fits here.
+    let min_advice_width = if ui.tab == Tab::Overview { ONLY_WHOLE_ADVICE } else { MIN_ADVICE_COLUMNS };
     let verdict = shown_verdict(model, ui);
     draw_verdict(&mut pad.sub_pad(line(area.y + 1)), &verdict, min_advice_width);
     // Without the tab bar and the verdict above, and the status and the bottom line below.
@@ -76,7 +79,7 @@ pub(crate) fn draw_screen(model: &Model, ui: &Ui, theme: Theme, frame: &mut Fram
     click_areas
 }
 
-/// Verdict of the tab that is open: over the list of runs, that of the worst, with its name.
+/// Verdict in the second row of the screen. On the list of runs it is that of the worst run, with the run's name.
 fn shown_verdict<'m>(model: &'m Model, ui: &Ui) -> Cow<'m, RunVerdict> {
     if ui.tab == Tab::Pods {
         Cow::Owned(KeyFigures::combine(&model.pods).verdict)
@@ -98,10 +101,9 @@ fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     }
 }
 
-/// Replacement for the tabs on small screens: verdict, worst hop, and the size that is required.
+/// Draws what replaces the tabs on a screen that is too small: verdict, worst hop, and the size that is required.
 fn draw_too_small(pad: &mut Pad<'_>, model: &Model) {
-    // Its advice is drawn only as a whole.
-    draw_verdict(pad, &model.verdict, u16::MAX);
+    draw_verdict(pad, &model.verdict, ONLY_WHOLE_ADVICE);
     if let Some(hop) = hops::worst_hop(model) {
         let text = format!(
             "{} {}{}{} backlog {}, oldest {}",
@@ -146,7 +148,7 @@ fn draw_tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     pad.draw_at_right_edge(0, fitting.unwrap_or(shortest_run_state), ink);
 }
 
-/// Source, state and time of the run, the longest text first. Over the list of runs, none is named.
+/// Source, state and time of the run, in texts of three lengths, the longest first. On the list of runs, it is about all runs.
 fn describe_run_state(model: &Model, ui: &Ui) -> [String; 3] {
     let is_paused = ui.paused_at_second.is_some();
     if ui.tab == Tab::Pods {
@@ -191,23 +193,25 @@ fn draw_verdict(pad: &mut Pad<'_>, verdict: &RunVerdict, min_advice_width: u16) 
 /// A headline that keeps fewer cells is not cut further for its number of requests.
 const MIN_HEADLINE_WIDTH: u16 = 30;
 
-/// Draws the headline from `x` on. If it is cut before the number of requests that it is about, that number follows. Returns the next free column.
+/// Draws the headline from `x` on. If it is cut before the number of requests that it is about, that number follows. Returns the next free
+/// column.
 fn draw_headline(pad: &mut Pad<'_>, x: u16, verdict: &RunVerdict) -> u16 {
     let free = pad.width().saturating_sub(x);
     let is_cut = text_width(&verdict.text) > free;
-    let requests_hit = verdict.requests_hit.as_ref().filter(|_| is_cut).map(|requests| format!(" {requests}"));
-    // One cell has the ellipsis.
-    let shown_width = free.saturating_sub(1 + requests_hit.as_ref().map_or(0, |requests| text_width(requests)));
-    let shown: String = verdict.text.chars().take(shown_width.into()).collect();
-    match requests_hit.filter(|requests| !shown.contains(&**requests)) {
-        Some(requests) if shown_width > MIN_HEADLINE_WIDTH => {
+    if is_cut && let Some(requests_hit) = &verdict.requests_hit {
+        let suffix = format!(" {requests_hit}");
+        // One cell has the ellipsis.
+        let shown_width = free.saturating_sub(1 + text_width(&suffix));
+        let shown: String = verdict.text.chars().take(shown_width.into()).collect();
+        if shown_width > MIN_HEADLINE_WIDTH && !shown.contains(suffix.as_str()) {
             let x = pad.draw_clipped(x, 0, shown_width + 1, &verdict.text, Ink::Strong);
-            pad.draw_text(x, 0, &requests, Ink::Strong)
+            return pad.draw_text(x, 0, &suffix, Ink::Strong);
         }
-        _ => pad.draw_text(x, 0, &verdict.text, Ink::Strong),
     }
+    pad.draw_text(x, 0, &verdict.text, Ink::Strong)
 }
 
+/// Symbol and word of the verdict's health.
 fn describe_health(theme: Theme, verdict: &RunVerdict) -> String {
     format!("{} {}", theme.health_symbol(verdict.health), verdict.health.label())
 }
@@ -224,8 +228,10 @@ fn draw_advice(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     }
     let shown: String = verdict.text.chars().take(free.into()).collect();
     // The headline may have the share itself, in these words.
-    let hidden_share = verdict.ttft_share.as_ref().filter(|_| !shown.contains("of the TTFT of"));
-    let share = hidden_share.map_or_else(String::new, |share| format!("{share}: "));
+    let share = match &verdict.ttft_share {
+        Some(share) if !shown.contains("of the TTFT of") => format!("{share}: "),
+        _ => String::new(),
+    };
     let x = pad.draw_text(1, y, TO_DO.trim_start(), Ink::Head);
     pad.draw_text(x, y, &format!("{share}{advice}"), Ink::Plain);
     y + 1
@@ -280,6 +286,7 @@ fn degraded_place(model: &Model) -> String {
 /// Draws the outputs being written, with their dropped records. Returns the next free column.
 fn draw_outputs(pad: &mut Pad<'_>, mut x: u16, model: &Model) -> u16 {
     let writing = &model.writing;
+    // Two columns separate the outputs.
     if let Some(recording) = &writing.recording {
         let text = format!("{} {}", recording.name, format_bytes(recording.bytes));
         x = draw_output(pad, x, "REC", &text);
@@ -336,19 +343,21 @@ fn draw_itl(pad: &mut Pad<'_>, y: u16, model: &Model, itl: &ItlQuantiles) -> u16
     ends.sort_by_key(|end| end.spread.is_none());
     let mut x = pad.draw_text(1, y, itl.title, Ink::Head);
     for ItlEnd { name, spread, reason_unknown, ink } in ends {
-        let text = match spread {
+        let whole_text = match spread {
             Some(spread) => format!("{name} {}", format_itl_quantiles(spread)),
             None => format!("{name}: {reason_unknown}"),
         };
-        let text = if x + 2 + text_width(&text) <= pad.width() {
-            text
+        // Two spaces come before the text.
+        let free_width = pad.width().saturating_sub(x + 2);
+        let text = if text_width(&whole_text) <= free_width {
+            whole_text
         } else if spread.is_some() {
             String::from("more: enlarge")
         } else {
             // The Overview has the reason in other rows, too.
             format!("{name} unknown")
         };
-        if x + 2 + text_width(&text) <= pad.width() {
+        if text_width(&text) <= free_width {
             x = pad.draw_text(x + 2, y, &text, ink);
         }
     }
@@ -363,6 +372,7 @@ struct ItlEnd {
     ink: Ink,
 }
 
+/// The median, the 90th and the 99th percentile, separated by slashes.
 fn format_itl_quantiles(itl: Spread) -> String {
     [itl.p50, itl.p90, itl.p99].map(format_duration).join("/")
 }
@@ -432,7 +442,7 @@ fn draw_text_input(pad: &mut Pad<'_>, title: &str, typed: &str, hint: &str, hint
     }
 }
 
-/// Keys, and the saved filters, of which a name after `@` is enough.
+/// Hint beside a filter that is typed: the keys, and the names after `@` by which saved filters are applied.
 fn filter_hint(ui: &Ui) -> String {
     if ui.options.filters.is_empty() {
         return "Enter: apply   Esc: cancel   (syntax: see the help, ?)".into();

@@ -35,6 +35,15 @@ const SMALL_ROWS: u16 = 24;
 const LOW_ROWS: u16 = 20;
 /// From this width on, titles are complete.
 const WIDE_COLUMNS: u16 = 100;
+/// With more free rows than this, an empty one comes before the time series.
+const ROWS_WITHOUT_SPACE: u16 = 6;
+/// Cells of a quantile of the first-token gap.
+const GAP_WIDTH: u16 = 8;
+/// First cell of these quantiles, and distance between the starts of two; then the same for a narrow screen.
+const GAP_X: u16 = 18;
+const GAP_PITCH: u16 = 9;
+const NARROW_GAP_X: u16 = 17;
+const NARROW_GAP_PITCH: u16 = 8;
 /// First cell of the rid with the longest gap.
 const RID_X: u16 = 66;
 /// Minimum cells of that rid with its title.
@@ -48,6 +57,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let has_spare_rows = pad.height() >= SMALL_ROWS;
     // On a small screen, the row is an empty one above the charts.
     let mut y = if is_low { 0 } else { draw_advice(pad, 0, model) };
+    // A tall screen has an empty row between the parts, here and below.
     y += u16::from(is_tall);
     y = draw_gap(pad, y, model);
     y = draw_ttft(pad, y, model);
@@ -77,7 +87,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if !is_tall {
         y = draw_worst_finding(pad, y, model);
     }
-    y += u16::from(is_tall || pad.height().saturating_sub(y) > 6);
+    y += u16::from(is_tall || pad.height().saturating_sub(y) > ROWS_WITHOUT_SPACE);
     // An empty row and the heading precede the findings.
     let rows_for_findings = if is_tall { (model.findings.len() as u16).min(MAX_FINDINGS) + 2 } else { 0 };
     y = draw_charts(pad, y, rows_for_findings, model, ui);
@@ -95,25 +105,26 @@ fn first_tokens_title(model: &Model, width: u16) -> String {
     }
 }
 
-/// Draws quantiles of the first-token gap, of the last seconds and of the whole run, and the first tokens that wait. Returns the next free row.
+/// Draws quantiles of the first-token gap, of the last seconds and of the whole run, and the first tokens that wait. Returns the next free
+/// row.
 fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let gap = &model.gap;
     let pad_width = pad.width();
     pad.draw_text(1, y, "first-token gap", Ink::Head);
     // Without both ends of a gap, nothing is known of it.
     let Some(waiting) = gap.waiting else {
-        pad.draw_text(18, y, model.gap_absence(), Ink::Dim);
+        pad.draw_text(GAP_X, y, model.gap_absence(), Ink::Dim);
         return y + 1;
     };
-    // On a narrow screen, the columns are closer together.
     let heads = if pad_width < RID_X {
-        CellRow { x: 17, y, pitch: 8, width: 8 }
+        CellRow { x: NARROW_GAP_X, y, pitch: NARROW_GAP_PITCH, width: GAP_WIDTH }
     } else {
-        CellRow { x: 18, y, pitch: 9, width: 8 }
+        CellRow { x: GAP_X, y, pitch: GAP_PITCH, width: GAP_WIDTH }
     };
+    // Behind the four quantiles.
     let requests_x = heads.x + 4 * heads.pitch + 1;
     pad.draw_cells(heads, ["p50", "p90", "p99", "max"], Ink::Dim);
-    pad.draw_right_aligned(requests_x, y, 8, "requests", Ink::Dim);
+    pad.draw_right_aligned(requests_x, y, GAP_WIDTH, "requests", Ink::Dim);
     let recent = model.format_recent_seconds();
     for (row, (name, spread)) in [(&*recent, gap.window), ("whole run", gap.whole)].into_iter().enumerate() {
         let cells = CellRow { y: y + 1 + row as u16, ..heads };
@@ -123,8 +134,9 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
             continue;
         };
         pad.draw_cells(cells, [p50, p90, p99, max].map(format_duration), Ink::Strong);
-        pad.draw_right_aligned(requests_x, cells.y, 8, &format_count(gaps), Ink::Plain);
-        if row == 1 && !gap.worst_rid.is_empty() && pad_width > RID_X + MIN_RID_WIDTH {
+        pad.draw_right_aligned(requests_x, cells.y, GAP_WIDTH, &format_count(gaps), Ink::Plain);
+        let is_whole_run = row == 1;
+        if is_whole_run && !gap.worst_rid.is_empty() && pad_width > RID_X + MIN_RID_WIDTH {
             let x = pad.draw_text(RID_X, cells.y, "max: ", Ink::Dim);
             let rid = pad.shorten_id(&gap.worst_rid, pad_width - x);
             pad.draw_text(x, cells.y, &rid, Ink::Dim);
@@ -212,7 +224,10 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let now = match model.sends_end {
         // No rate and no live request is known after the end of the engine.
         Some(end) => format!("{}, then {live} live", model.describe_observation_end(end)),
-        None => format!("{}  {live} live", describe_rates(model, pad.width() >= 100)),
+        None => {
+            let has_room_for_frames = pad.width() >= WIDE_COLUMNS;
+            format!("{}  {live} live", describe_rates(model, has_room_for_frames))
+        }
     };
     let mut x = pad.draw_text(x + 5, y, &now, Ink::Strong);
     for (count, state) in [(model.abandoned_requests, "abandoned"), (model.unanswered_requests, "unanswered")] {
@@ -236,12 +251,13 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
     }
 }
 
-/// Rates with the time over which they are means, which is shorter in the first ten seconds. `has_room`: for the rate of frames, too.
-fn describe_rates(model: &Model, has_room: bool) -> String {
+/// Rates with the time over which they are means, which is shorter in the first ten seconds. The rate of frames is left out unless
+/// `has_room_for_frames`.
+fn describe_rates(model: &Model, has_room_for_frames: bool) -> String {
     let Some(rates) = model.send_rates else { return "rate unknown".to_owned() };
     // Each hop below has its own rate of frames.
     let frames = match rates.frames {
-        Some(frames) if has_room => format!("  {} frames/s", format_rate(frames)),
+        Some(frames) if has_room_for_frames => format!("  {} frames/s", format_rate(frames)),
         _ => String::new(),
     };
     format!("{} tok/s{frames} ({})", format_rate(rates.tokens), model.format_rate_window())
@@ -261,12 +277,12 @@ fn draw_tokens(pad: &mut Pad<'_>, y: u16, model: &Model) {
         Some(_) => "delivered tokens unknown: responses carry text only",
     };
     // As in the heads of the table of requests.
-    let [received, delivered] = if pad.width() < 80 { ["recv", "deliv"] } else { ["received", "delivered"] };
+    let [received_word, delivered_word] = if pad.width() < 80 { ["recv", "deliv"] } else { ["received", "delivered"] };
     let reached = format!(
         "{} sent  {}  {}",
         format_count(tokens.sent),
-        count_or_reason(tokens.received, received, model.receives_absence()),
-        count_or_reason(tokens.delivered, delivered, deliveries_unobserved)
+        count_or_reason(tokens.received, received_word, model.receives_absence()),
+        count_or_reason(tokens.delivered, delivered_word, deliveries_unobserved)
     );
     let mut x = pad.draw_text(x + 3, y, &reached, Ink::Plain);
     if let Some(lost) = model.chunks.tokens_lost {
@@ -294,38 +310,52 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
         predicted_what = "dropped, predicted";
     }
     if let Some(predicted) = chunks.shown_prediction() {
-        let text = format!("({} {predicted_what} from wakeups)", format_count(predicted));
-        let short = format!("({} {predicted_what})", format_count(predicted));
-        let text = if x + 1 + text_width(&text) <= pad.width() { text } else { short };
+        let whole_text = format!("({} {predicted_what} from wakeups)", format_count(predicted));
+        let short_text = format!("({} {predicted_what})", format_count(predicted));
+        let text = if x + 1 + text_width(&whole_text) <= pad.width() { whole_text } else { short_text };
         pad.draw_text(x + 1, y, &text, Ink::Dim);
     }
+}
+
+/// Share of a thread's time in one state; `None` if it is unknown, for this reason.
+struct StateShare {
+    share: Option<f64>,
+    state: &'static str,
+    reason_unknown: &'static str,
 }
 
 /// Draws how the thread that receives tokens spends its time, if threads are observed. Returns the next free row.
 fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let time = format!("({})", model.format_recent_seconds());
+    // The tokens leave the engine at the end of the last hop.
     let last_role = model.hops.last().map(|hop| &*hop.ends.to);
     let mut receivers =
         model.threads.iter().flatten().filter(|thread| thread.is_receiver && Some(&*thread.role) == last_role);
+    // The first one with recent samples.
     let Some((thread, shares)) = receivers.find_map(|thread| Some((thread, thread.recent?))) else {
         return y;
     };
     let x = pad.draw_text(1, y, &thread.role, Ink::Head);
     let shown = [
-        (Some(shares.running), "running", ""),
-        (shares.waiting, "waiting for a CPU", NO_WAITS),
-        (shares.throttled, "throttled", NO_THROTTLING),
-        (shares.blocked, "asleep", NO_WAITS),
+        StateShare { share: Some(shares.running), state: "running", reason_unknown: "" },
+        StateShare { share: shares.waiting, state: "waiting for a CPU", reason_unknown: NO_WAITS },
+        StateShare { share: shares.throttled, state: "throttled", reason_unknown: NO_THROTTLING },
+        StateShare { share: shares.blocked, state: "asleep", reason_unknown: NO_WAITS },
     ];
-    let known = shown.iter().filter_map(|(share, name, _)| Some(format!("{} {name}", decimal_percent((*share)?))));
-    let mut x = pad.draw_text(x + 1, y, &known.collect::<Vec<_>>().join("  "), Ink::Plain);
+    let mut known = Vec::new();
+    for StateShare { share, state, .. } in &shown {
+        if let Some(share) = share {
+            known.push(format!("{} {state}", decimal_percent(*share)));
+        }
+    }
+    let mut x = pad.draw_text(x + 1, y, &known.join("  "), Ink::Plain);
     if x + 2 + text_width(&time) <= pad.width() {
         x = pad.draw_text(x + 2, y, &time, Ink::Dim);
     }
-    for (_, name, reason) in shown.iter().filter(|(share, ..)| share.is_none()) {
-        let text = format!("{name}: {reason}");
+    for StateShare { state, reason_unknown, .. } in shown.iter().filter(|shown| shown.share.is_none()) {
+        let text = format!("{state}: {reason_unknown}");
         // The CPU tab has the reasons, too.
-        let text = if x + 2 + text_width(&text) <= pad.width() { text } else { format!("{name} unknown: tab 6") };
+        let text = if x + 2 + text_width(&text) <= pad.width() { text } else { format!("{state} unknown: tab 6") };
         x = pad.draw_text(x + 2, y, &text, Ink::Dim);
     }
     y + 1
@@ -449,11 +479,13 @@ fn draw_findings(pad: &mut Pad<'_>, y: u16, model: &Model) {
         let health = Health::from(finding.verdict.severity);
         let label = format!("{} {:<9}", pad.theme.health_symbol(health), health.label());
         pad.draw_text(1, line_y, &label, Ink::Health(health));
+        // Padded to the usual width, so that the summaries are below each other.
         let span = describe_span(model, finding);
         pad.draw_text(13, line_y, &format!("{span:<15} {}", finding.verdict.summary), Ink::Plain);
     }
 }
 
+/// Start and end of the finding on the run's clock: `0:05 to now`.
 fn describe_span(model: &Model, finding: &Finding) -> String {
     format!("{} {}", format_clock(model.finding_start_ns(finding)), model.format_finding_end(finding))
 }

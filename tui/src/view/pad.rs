@@ -30,7 +30,7 @@ pub(crate) struct ClickAreas {
 }
 
 impl ClickAreas {
-    /// Action of a click at `(x, y)`.
+    /// Action of a click at `(x, y)`; `None` outside all clickable areas.
     pub(crate) fn action_at(&self, x: u16, y: u16) -> Option<Action> {
         let clicked = self.areas.iter().find(|clickable| clickable.area.contains((x, y).into()))?;
         Some(clicked.action)
@@ -93,8 +93,8 @@ impl<'a> Pad<'a> {
         self.click_areas.areas.push(ClickArea { area, action });
     }
 
-    /// Draws the part of a list that includes the selected item, from row `y` on, and the number of the others in a row of its own. `draw_item`
-    /// draws an item in a row and returns the next free row.
+    /// Draws the part of a list that includes the selected item, from row `y` on, and the number of the others in a row of its own. Returns
+    /// the next free row. `draw_item` draws an item in a row, and returns the next free row, too.
     pub(super) fn draw_list<T>(
         &mut self,
         mut y: u16,
@@ -103,16 +103,16 @@ impl<'a> Pad<'a> {
     ) -> u16 {
         let max_items = usize::from(list.max_items);
         // The last row has the number of items that are not shown.
-        let max_items = if list.items.len() > max_items { max_items.saturating_sub(1).max(1) } else { max_items };
+        let visible_items = if list.items.len() > max_items { max_items.saturating_sub(1).max(1) } else { max_items };
         // The selected item is at most the last of the visible ones.
-        let first = list.selected.saturating_sub(max_items - 1);
-        self.click_areas.page_rows = max_items;
-        for (index, item) in list.items.iter().enumerate().skip(first).take(max_items) {
+        let first = list.selected.saturating_sub(visible_items - 1);
+        self.click_areas.page_rows = visible_items;
+        for (index, item) in list.items.iter().enumerate().skip(first).take(visible_items) {
             let item_y = y;
             y = draw_item(self, item_y, index, item);
             self.finish_list_row(item_y, index, index == list.selected);
         }
-        let hidden = list.items.len().saturating_sub(max_items);
+        let hidden = list.items.len().saturating_sub(visible_items);
         if hidden > 0 {
             self.draw_text(3, y, &format!("{hidden} more: Up Down"), Ink::Dim);
             y += 1;
@@ -141,8 +141,8 @@ impl<'a> Pad<'a> {
         self.draw_clipped(x, y, self.area.width.saturating_sub(x), text, ink)
     }
 
-    /// Writes into `width` cells from `x`. Clipped text ends in an ellipsis, never in a part of a number or in one without its unit. Returns
-    /// the next free column.
+    /// Writes into `width` cells from `x`. Clipped text ends in an ellipsis, never in a part of a number or in one without its unit.
+    /// Returns the next free column.
     pub(super) fn draw_clipped(&mut self, x: u16, y: u16, width: u16, text: &str, ink: Ink) -> u16 {
         if y >= self.area.height || x >= self.area.width || width == 0 {
             return x;
@@ -161,6 +161,7 @@ impl<'a> Pad<'a> {
             return x + drawn;
         }
         let text = replace_unprintable(text);
+        // `set_stringn` returns the cell behind what it wrote.
         if Span::raw(&*text).width() <= width.into() {
             return self.buffer.set_stringn(screen_x, screen_y, &text, width.into(), style).0 - self.area.x;
         }
@@ -210,22 +211,19 @@ impl<'a> Pad<'a> {
     pub(super) fn draw_items(&mut self, x: u16, y: u16, text: &str, ink: Ink) {
         const MORE: &str = "  more: enlarge";
         let free_width = self.area.width.saturating_sub(x);
-        let mut fitting = "";
-        let ends = text.match_indices("  ").map(|(end, _)| end);
         if text_width(text) <= free_width {
-            fitting = text;
-        } else if let Some(end) = ends.filter(|end| text_width(&text[..*end]) + text_width(MORE) <= free_width).last() {
-            fitting = &text[..end];
-        }
-        if fitting.is_empty() {
-            // The first item is cut.
             self.draw_text(x, y, text, ink);
             return;
         }
-        let x = self.draw_text(x, y, fitting, ink);
-        if fitting.len() < text.len() {
-            self.draw_text(x, y, MORE, Ink::Dim);
-        }
+        let item_ends = text.match_indices("  ").map(|(end, _)| end);
+        let fits = |end: &usize| *end > 0 && text_width(&text[..*end]) + text_width(MORE) <= free_width;
+        let Some(last_end) = item_ends.filter(fits).last() else {
+            // Not even the first item fits, so it is cut.
+            self.draw_text(x, y, text, ink);
+            return;
+        };
+        let x = self.draw_text(x, y, &text[..last_end], ink);
+        self.draw_text(x, y, MORE, Ink::Dim);
     }
 
     /// Changes the style of a whole row, and leaves its text.
@@ -251,6 +249,7 @@ impl<'a> Pad<'a> {
     pub(super) fn draw_paragraph(&mut self, x: u16, y: u16, max_rows: u16, text: &str, ink: Ink) -> u16 {
         let width = usize::from(self.area.width.saturating_sub(x + 1)).max(1);
         let lines = wrap_text(text, width);
+        // All rows but the last have one line each.
         let whole_lines = lines.len().min(usize::from(max_rows.max(1))) - 1;
         for (line_y, line) in (y..).zip(&lines[..whole_lines]) {
             self.draw_text(x, line_y, line, ink);
@@ -263,6 +262,7 @@ impl<'a> Pad<'a> {
 
     /// Writes word-wrapped text over what is there, such that it ends in row `last_y`.
     pub(super) fn draw_note_above(&mut self, last_y: u16, text: &str, ink: Ink) {
+        // As wide as `draw_paragraph` wraps it from column 1 on.
         let rows = wrap_text(text, usize::from(self.area.width.saturating_sub(2)).max(1)).len() as u16;
         let rows = rows.min(last_y + 1);
         let y = last_y + 1 - rows;
@@ -271,7 +271,7 @@ impl<'a> Pad<'a> {
     }
 }
 
-/// Breaks text at spaces into lines of at most `width` characters; a longer word has a line of its own. There is at least one line.
+/// Breaks text at spaces into lines of at most `width` characters. A longer word has a line of its own. There is at least one line.
 pub(super) fn wrap_text(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
@@ -320,7 +320,7 @@ fn end_of_fitting(text: &str, width: usize) -> usize {
     text.len()
 }
 
-/// The text without the numbers at its end, whose unit is missing.
+/// The text without the numbers at its end, which would be shown without their unit.
 fn without_last_numbers(text: &str) -> &str {
     let text = text.trim_end();
     let last_word = last_word_start(text);
@@ -328,18 +328,19 @@ fn without_last_numbers(text: &str) -> &str {
     if is_number(&text[last_word..]) { without_last_numbers(&text[..last_word]) } else { text }
 }
 
+/// Index of the first byte of the last word.
 fn last_word_start(text: &str) -> usize {
     text.rfind(' ').map_or(0, |space| space + 1)
 }
 
-/// Whether the word, or its part after a `/`, begins with a digit.
+/// Whether the word, or its part after a `/`, begins with a digit. Signs and brackets before the digit are ignored.
 fn is_number(word: &str) -> bool {
     let mut parts = word.split('/').map(|part| part.trim_start_matches(['+', '-', '~', '<', '>', '(']));
     parts.any(|part| part.starts_with(|first: char| first.is_ascii_digit()))
 }
 
-/// Drops digits and words until the text fits, so that a number is never shown without its unit: first a remark, then a second number, then
-/// all but one word before the number, then decimals, then what the number is of, which its row shows.
+/// Drops digits and words until the text fits, so that a number is never shown without its unit. They are dropped in this order: a remark,
+/// a second number, all but one word before the number, decimals, and the last word before it, which the row of the number explains.
 pub(super) fn shorten_to_number(text: &str, width: u16) -> Cow<'_, str> {
     if text_width(text) <= width {
         return text.into();
@@ -373,7 +374,7 @@ pub(super) fn shorten_to_number(text: &str, width: u16) -> Cow<'_, str> {
     words.join(" ").into()
 }
 
-/// Index of the first word of a remark in brackets at the end, which is not all of the text.
+/// Index of the first word of a remark in brackets at the end; `None` without one, or if it is all of the text.
 fn start_of_last_remark(words: &[Cow<'_, str>]) -> Option<usize> {
     let ends_with_remark = words.last().is_some_and(|last| last.ends_with(')'));
     if !ends_with_remark {
@@ -382,7 +383,7 @@ fn start_of_last_remark(words: &[Cow<'_, str>]) -> Option<usize> {
     words.iter().rposition(|word| word.starts_with('(')).filter(|index| *index > 0)
 }
 
-/// The number with one decimal less, or in thousands: `12.3k` as `12k`, `9,999` as `10k`.
+/// The number with one decimal less, or in thousands: `12.3k` as `12k`, `9,999` as `10k`. `None` if it has no digit that can be dropped.
 fn with_fewer_digits(word: &str) -> Option<String> {
     let end = word.find(|c: char| !c.is_ascii_digit() && c != '.' && c != ',').unwrap_or(word.len());
     let (number, unit) = word.split_at(end);

@@ -16,8 +16,9 @@ use crate::state::flags::Health;
 use crate::state::model::HopSummary;
 use crate::theme::{Ink, Theme};
 
-/// Minimum width of an arrow with its numbers.
+/// Minimum and maximum width of an arrow with its numbers.
 const MIN_ARROW_WIDTH: u16 = 15;
+const MAX_ARROW_WIDTH: u16 = 2 * MIN_ARROW_WIDTH;
 /// Rows of the drawing. The list needs one per hop and one for the client.
 const DRAWING_ROWS: u16 = 4;
 
@@ -75,7 +76,7 @@ impl LineForm {
         if label.ends_with(';') { &text[number_start..] } else { &text[label_start..] }
     }
 
-    /// The longest form in which this line of each arrow fits, so that all have the same; the shortest if none does.
+    /// The longest form in which this line of each arrow fits, so that all arrows have the same form. The shortest one if none fits.
     fn of_line(arrows: &[Arrow], line: usize, width: u16) -> Self {
         let forms = [Self::Whole, Self::NoRemark, Self::OneLabel];
         let fitting = forms.into_iter().find(|form| form.line_width(arrows, line) <= width);
@@ -112,7 +113,7 @@ impl Arrow {
     }
 }
 
-/// Draws the path from row `y` on; as a list if the screen is low or too narrow for arrows in one row. Returns the next free row.
+/// Draws the path from row `y` on. It is a list if the screen is low, or too narrow for arrows in one row. Returns the next free row.
 pub(super) fn draw_path(pad: &mut Pad<'_>, y: u16, model: &Model, is_low: bool) -> u16 {
     let chain = chain_of_hops(&model.hops).into_iter();
     let mut arrows: Vec<Arrow> =
@@ -133,14 +134,16 @@ pub(super) fn draw_path(pad: &mut Pad<'_>, y: u16, model: &Model, is_low: bool) 
     if is_low || arrow_width < MIN_ARROW_WIDTH {
         draw_arrow_list(pad, y, &arrows)
     } else {
-        draw_arrow_row(pad, y, &arrows, arrow_width.min(2 * MIN_ARROW_WIDTH))
+        draw_arrow_row(pad, y, &arrows, arrow_width.min(MAX_ARROW_WIDTH))
     }
 }
 
 /// Draws all arrows in one row, with their numbers below. Returns the next free row.
 fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16) -> u16 {
     let mut x = 1;
-    let forms = [0, 1, 2].map(|line| LineForm::of_line(arrows, line, arrow_width - 3));
+    // Two cells come before a text, for a sign and a space, and one stays empty behind it.
+    let line_width = arrow_width - 3;
+    let forms = [0, 1, 2].map(|line| LineForm::of_line(arrows, line, line_width));
     for arrow in arrows {
         let start_x = x;
         x = pad.draw_text(x, y, &arrow.start_text(pad.theme), arrow.start_ink());
@@ -157,7 +160,7 @@ fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16)
         let fitting = shorten_to_number(&with_oldest, arrow_width - 2 - text_width(&sign));
         pad.draw_clipped(x + 1, y + 1, arrow_width - 1, &format!("{sign} {fitting}"), health_ink);
         for (line_y, (text, form)) in (y + 2..).zip(other_lines.iter().zip(other_forms)) {
-            let text = shorten_to_number(form.shorten_line(text), arrow_width - 3);
+            let text = shorten_to_number(form.shorten_line(text), line_width);
             pad.draw_clipped(x + 1, line_y, arrow_width - 1, &format!("  {text}"), Ink::Plain);
         }
         x += arrow_width;
@@ -182,7 +185,9 @@ fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
     for (y, arrow) in (y..).zip(arrows) {
         pad.add_click_area(Rect::new(0, y, pad.width(), 1), arrow.click_action());
         let ink = Ink::Health(arrow.health);
-        pad.draw_text(u16::from(!arrow.is_over), y, &arrow.sign(pad.theme), ink);
+        // A sign in brackets begins one cell further left, so that all signs are below each other.
+        let sign_x = u16::from(!arrow.is_over);
+        pad.draw_text(sign_x, y, &arrow.sign(pad.theme), ink);
         pad.draw_text(
             names_x,
             y,
@@ -208,7 +213,7 @@ fn list_width(arrows: &[Arrow], form: LineForm) -> u16 {
     (0..3).map(|column| form.line_width(arrows, column) + 2).sum()
 }
 
-/// Indices of hops that form a chain from the first one on. The Hops tab shows all hops.
+/// Indices of hops that form a chain from the first one on: each begins where the one before ends. The Hops tab shows the others, too.
 fn chain_of_hops(hops: &[HopSummary]) -> Vec<usize> {
     let mut chain = Vec::new();
     let mut sender = hops.first().map(|hop| &*hop.ends.from);
@@ -271,10 +276,10 @@ impl PlaceProblem {
     /// The problem at a place; `None` if no warning names it. One that is over keeps its severity.
     fn find(findings: &[Finding], place: &str) -> Option<Self> {
         let of_place = findings.iter().filter(|finding| finding.verdict.hop == place);
-        let worst = of_place.clone().map(|finding| finding.verdict.severity).max()?;
-        let mut of_worst = of_place.filter(|finding| finding.verdict.severity == worst);
-        let is_over = of_worst.all(|finding| finding.ended_at().is_some());
-        (worst > Severity::Info).then_some(Self { health: worst.into(), is_over })
+        let worst_severity = of_place.clone().map(|finding| finding.verdict.severity).max()?;
+        let mut worst_findings = of_place.filter(|finding| finding.verdict.severity == worst_severity);
+        let is_over = worst_findings.all(|finding| finding.ended_at().is_some());
+        (worst_severity > Severity::Info).then_some(Self { health: worst_severity.into(), is_over })
     }
 }
 
@@ -362,6 +367,7 @@ pub(super) fn draw_breakdown(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Se
         let text = format!("{} {}", percent(part.share), part.name);
         // A space, the symbol and another space come before the text.
         let fits = x + 3 + text_width(&text) <= pad.width();
+        // The next row, or if it is not free, the number of parts that are not shown.
         if !fits && row_y + 1 < y + room.max_rows {
             row_y += 1;
             x = 0;

@@ -20,6 +20,13 @@ const HELP: [(&str, &str); 9] = [
     ("demos", "need no engine, no root and no GPU"),
 ];
 
+/// First row of the list, below the title and an empty row.
+const FIRST_ROW_Y: u16 = 2;
+/// First cell of the keys and of the offers.
+const LIST_X: u16 = 3;
+/// Cells for the keys in the help, and first cell of what they do.
+const KEY_WIDTH: u16 = 13;
+const KEY_TEXT_X: u16 = 17;
 /// Fewest rows for a list of offers.
 const MIN_ROWS: u16 = 6;
 /// Rows for the title, an empty one, the warning, the command and the keys.
@@ -42,32 +49,34 @@ pub(crate) fn draw_picker(picker: &SourcePicker, theme: Theme, frame: &mut Frame
         pad.draw_text(0, 0, "enlarge the terminal, or press q to quit", Ink::Plain);
         return click_areas;
     }
+    // The last rows, from the top.
+    let [warning_y, command_y, keys_y] = [height - 3, height - 2, height - 1];
     let x = pad.draw_text(1, 0, "tokengap", Ink::Head);
     pad.draw_text(x + 2, 0, "where an LLM server's tokens wait, and which never arrive", Ink::Dim);
     if picker.shows_help {
-        for (row, (key, what)) in HELP.iter().enumerate() {
-            pad.draw_clipped(3, 2 + row as u16, 13, key, Ink::Head);
-            pad.draw_text(17, 2 + row as u16, what, Ink::Plain);
+        for (y, (key, what)) in (FIRST_ROW_Y..).zip(HELP) {
+            pad.draw_clipped(LIST_X, y, KEY_WIDTH, key, Ink::Head);
+            pad.draw_text(KEY_TEXT_X, y, what, Ink::Plain);
         }
-        pad.draw_text(1, height - 1, KEY_HINTS, Ink::Dim);
+        pad.draw_text(1, keys_y, KEY_HINTS, Ink::Dim);
         return click_areas;
     }
     draw_offers(&mut pad, height - OTHER_ROWS, picker);
     if let Some(first) = picker.blind.first() {
         let others = picker.blind.len() - 1;
         let more = if others > 0 { format!(" (and {others} more: tokengap attach lists them)") } else { String::new() };
-        pad.draw_text(1, height - 3, &format!("! {first}{more}"), Ink::Health(Health::Warning));
+        pad.draw_text(1, warning_y, &format!("! {first}{more}"), Ink::Health(Health::Warning));
     }
     if let Some(offer) = picker.selected_offer() {
         if picker.asks_to_attach() {
             let text = format!("! attach to {}, which is running? Enter: yes   Esc: no", offer.title);
-            pad.draw_text(1, height - 2, &text, Ink::Health(Health::Warning));
+            pad.draw_text(1, command_y, &text, Ink::Health(Health::Warning));
         } else {
-            let x = pad.draw_text(1, height - 2, "runs: ", Ink::Head);
-            pad.draw_text(x, height - 2, &format!("tokengap {}", offer.command.join(" ")), Ink::Strong);
+            let x = pad.draw_text(1, command_y, "runs: ", Ink::Head);
+            pad.draw_text(x, command_y, &format!("tokengap {}", offer.command.join(" ")), Ink::Strong);
         }
     }
-    pad.draw_text(1, height - 1, KEY_HINTS, Ink::Dim);
+    pad.draw_text(1, keys_y, KEY_HINTS, Ink::Dim);
     click_areas
 }
 
@@ -82,16 +91,16 @@ fn draw_offers(pad: &mut Pad<'_>, rows: u16, picker: &SourcePicker) {
     // The line after the selected one is shown too.
     let first_line = (selected_line + 2).saturating_sub(rows.into());
     for (row, line) in lines.iter().skip(first_line).take(rows.into()).enumerate() {
-        let y = 2 + row as u16;
+        let y = FIRST_ROW_Y + row as u16;
         match line {
             PickerLine::Heading(kind) => pad.draw_heading(y, kind.label()),
             PickerLine::Empty(why) => {
-                pad.draw_text(3, y, why, Ink::Dim);
+                pad.draw_text(LIST_X, y, why, Ink::Dim);
             }
             PickerLine::Offer(index, offer) => {
                 let width = title_width(picker, offer.kind).min(pad.width() / 2);
-                pad.draw_clipped(3, y, width, &offer.title, Ink::Strong);
-                pad.draw_text(3 + width + 2, y, &offer.note, Ink::Plain);
+                pad.draw_clipped(LIST_X, y, width, &offer.title, Ink::Strong);
+                pad.draw_text(LIST_X + width + 2, y, &offer.note, Ink::Plain);
                 pad.finish_list_row(y, *index, *index == picker.selected_index);
             }
         }

@@ -18,12 +18,16 @@ use crate::theme::Ink;
 const MAX_PAIRS: usize = 3;
 /// Maximum number of rows for a pair, and for its finding.
 const PAIR_ROWS: u16 = 2;
+/// Maximum number of rows for the verdict on the selected run.
+const MAX_VERDICT_ROWS: u16 = 2;
+/// Runs that the list shows at least.
+const MIN_LISTED_RUNS: u16 = 2;
 /// Rows for the headings, the totals, the remark and the details of the selected run.
 const OTHER_ROWS: u16 = 9;
 
 /// Width of the narrowest screen with a column for the role.
 const ROLE_SCREEN: u16 = 96;
-/// The same for the finding. On narrower screens, a sick run has a second row for it.
+/// The same for the finding. On narrower screens, an unhealthy run has a second row for it.
 const FINDING_SCREEN: u16 = 140;
 
 /// Column of the table, after the name.
@@ -43,10 +47,12 @@ enum Align {
 }
 
 impl RunColumn {
+    /// A column of texts, which begin at its left edge.
     const fn left(heading: &'static str, width: u16, min_screen: u16, text: fn(&PodLine) -> String) -> Self {
         Self { heading, width, min_screen, align: Align::Left, text }
     }
 
+    /// A column of numbers, which end at its right edge.
     const fn right(heading: &'static str, width: u16, min_screen: u16, text: fn(&PodLine) -> String) -> Self {
         Self { heading, width, min_screen, align: Align::Right, text }
     }
@@ -84,7 +90,6 @@ fn longest_part(figures: &KeyFigures) -> String {
 
 /// The longest part of the time to first token, and the requests that have no first token yet. Empty if neither is known.
 fn describe_longest_part(figures: &KeyFigures) -> String {
-    let part = longest_part(figures);
     let waiting = figures.waiting.map(|WaitingRequests { requests, longest_wait_ns }| {
         format!(
             "{} without a first token, the longest for {}",
@@ -92,11 +97,12 @@ fn describe_longest_part(figures: &KeyFigures) -> String {
             format_duration(longest_wait_ns)
         )
     });
-    match (waiting, &figures.worst_leg) {
-        (Some(waiting), Some(worst)) if worst.is_wait => format!("longest part of TTFT: {part} ({waiting})"),
-        (Some(waiting), Some(_)) => format!("longest part of TTFT: {part}, not counting {waiting}"),
-        (None, Some(_)) => format!("longest part of TTFT: {part}"),
-        (waiting, None) => waiting.unwrap_or_default(),
+    let Some(worst) = &figures.worst_leg else { return waiting.unwrap_or_default() };
+    let part = format!("longest part of TTFT: {}", longest_part(figures));
+    match waiting {
+        Some(waiting) if worst.is_wait => format!("{part} ({waiting})"),
+        Some(waiting) => format!("{part}, not counting {waiting}"),
+        None => part,
     }
 }
 
@@ -115,8 +121,9 @@ impl RunTableLayout {
     fn for_width(width: u16) -> Self {
         let columns: Vec<&RunColumn> = COLUMNS.iter().filter(|column| width >= column.min_screen).collect();
         // The last column is clipped at the edge.
-        let fixed: u16 = columns.iter().map(|column| column.width).sum();
-        let columns_x = width.saturating_sub(fixed).clamp(Self::NAME_X + Self::MIN_NAME, Self::NAME_X + Self::MAX_NAME);
+        let columns_width: u16 = columns.iter().map(|column| column.width).sum();
+        let columns_x =
+            width.saturating_sub(columns_width).clamp(Self::NAME_X + Self::MIN_NAME, Self::NAME_X + Self::MAX_NAME);
         Self { columns, columns_x }
     }
 
@@ -184,7 +191,7 @@ fn ink_of_cell(heading: &str, run: &PodLine) -> Ink {
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let layout = RunTableLayout::for_width(pad.width());
     layout.draw_headings(pad);
-    let max_rows = pad.height().saturating_sub(OTHER_ROWS + reserved_pair_rows(&model.pairs)).max(2);
+    let max_rows = pad.height().saturating_sub(OTHER_ROWS + reserved_pair_rows(&model.pairs)).max(MIN_LISTED_RUNS);
     let selected = ui.selected_index(Tab::Pods);
     let list = List { items: &model.pods, selected, max_items: max_rows };
     let explained = runs_to_explain(&model.pods, pad.width(), usize::from(max_rows));
@@ -217,19 +224,21 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     }
 }
 
-/// Indices of the sick runs that have a second row for their problem: the worst ones, as many as there are free rows. None on a screen with
-/// a column for the finding.
+/// Indices of the unhealthy runs that get a second row for their problem: the worst ones, as many as there are free rows. Empty on a screen
+/// with a column for the finding.
 fn runs_to_explain(runs: &[PodLine], screen_width: u16, max_rows: usize) -> Vec<usize> {
     if screen_width >= FINDING_SCREEN {
         return Vec::new();
     }
-    let mut sick: Vec<usize> = (0..runs.len()).filter(|index| is_sick(&runs[*index])).collect();
-    sick.sort_by_key(|index| Reverse((runs[*index].figures.verdict.health, runs[*index].figures.worst_rank)));
-    sick.truncate(max_rows.saturating_sub(runs.len()));
-    sick
+    let mut explained: Vec<usize> = (0..runs.len()).filter(|index| is_unhealthy(&runs[*index])).collect();
+    explained.sort_by_key(|index| Reverse((runs[*index].figures.verdict.health, runs[*index].figures.worst_rank)));
+    // Each run has one row already.
+    explained.truncate(max_rows.saturating_sub(runs.len()));
+    explained
 }
 
-fn is_sick(run: &PodLine) -> bool {
+/// Whether the verdict on the run is at least a warning.
+fn is_unhealthy(run: &PodLine) -> bool {
     run.figures.verdict.health >= Health::Warning
 }
 
@@ -242,11 +251,12 @@ fn describe_problem(run: &PodLine, screen_width: u16) -> String {
     format!("{}: {}", words.join(" "), verdict.text)
 }
 
-/// Maximum number of rows that the lines of these pairs take.
+/// Maximum number of rows that these pairs take, with their findings and the number of the pairs that are not shown.
 fn reserved_pair_rows(pairs: &[PairLine]) -> u16 {
-    let shown = pairs.iter().take(MAX_PAIRS);
-    let rows: u16 = shown.map(|pair| PAIR_ROWS + if pair.finding.is_some() { PAIR_ROWS } else { 0 }).sum();
-    rows + u16::from(pairs.len() > MAX_PAIRS)
+    let shown = &pairs[..pairs.len().min(MAX_PAIRS)];
+    let findings = shown.iter().filter(|pair| pair.finding.is_some()).count();
+    let row_of_number = u16::from(pairs.len() > MAX_PAIRS);
+    (shown.len() + findings) as u16 * PAIR_ROWS + row_of_number
 }
 
 /// Draws the pairs among the runs: joined requests, worst leg, worst finding. Returns the next free row.
@@ -272,7 +282,7 @@ fn draw_run_detail(pad: &mut Pad<'_>, y: u16, run: &PodLine) {
     let verdict = &run.figures.verdict;
     let x = pad.draw_text(1, y, verdict.health.label(), Ink::Health(verdict.health));
     // Last row of the verdict, from which the rows below are counted.
-    let y = pad.draw_paragraph(x + 2, y, 2, &verdict.text, Ink::Strong) - 1;
+    let y = pad.draw_paragraph(x + 2, y, MAX_VERDICT_ROWS, &verdict.text, Ink::Strong) - 1;
     let port = run.port.map_or_else(String::new, |port| format!("port {port}"));
     let longest = describe_longest_part(&run.figures);
     let facts = [run.name.as_str(), run.role, port.as_str(), run.model.as_str(), longest.as_str()];

@@ -45,8 +45,11 @@ pub(super) fn draw_position(pad: &mut Pad<'_>, model: &Model, position: &Positio
     if let Some(since) = position.since_ns {
         let text = format!("! begun at {}", format_clock(since));
         pad.draw_text(x, 0, &text, Ink::Health(Health::Warning));
-    } else if !draw_degraded(pad, x, model) {
-        pad.draw_text(x, 0, &missed, Ink::Dim);
+    } else {
+        let is_degraded = draw_degraded(pad, x, model);
+        if !is_degraded {
+            pad.draw_text(x, 0, &missed, Ink::Dim);
+        }
     }
 }
 
@@ -61,6 +64,7 @@ fn draw_bar(pad: &mut Pad<'_>, x: u16, width: u16, model: &Model, position: &Pos
             Ordering::Greater => (pad.theme.rich_or_ascii("─", "-"), Ink::Dim),
         };
         pad.draw_text(x + cell, 0, symbol, ink);
+        // The last cell is the end of the recording.
         let target_ns = u128::from(cell) * u128::from(whole_ns) / u128::from(width.saturating_sub(1).max(1));
         let seek = ScreenCommand::Play(Play::To(target_ns as u64));
         pad.add_click_area(Rect::new(x + cell, 0, 1, 1), Action::Command(seek));

@@ -21,6 +21,13 @@ use crate::state::run_time::RunClock;
 use crate::state::ui::Ui;
 use crate::theme::Ink;
 
+/// Cells for the rid on a narrow screen. A wider one has half of its width for it.
+const NARROW_RID_WIDTH: u16 = 24;
+/// First cell of the times of a stage, behind its time of day.
+const STAGE_TIMES_X: u16 = 15;
+/// Cells for a duration, and for one behind a `+`.
+const DURATION_WIDTH: u16 = 8;
+const STEP_WIDTH: u16 = DURATION_WIDTH + 1;
 /// First cell of the bars beside the stages.
 const BAR_X: u16 = 97;
 /// Minimum and maximum cells of such a bar; with fewer free ones, there is none.
@@ -33,8 +40,10 @@ const MAX_LABEL_WIDTH: u16 = 31;
 const MIN_LIST_ROWS: u16 = 5;
 /// Maximum number of rows for the explanation of a tool call.
 const MAX_TOOL_CALL_ROWS: u16 = 6;
-/// Maximum number of rows for the evidence of a flag, if the stages are not shown.
+/// Maximum number of rows for the evidence of a flag: if the stages are not shown, beside them, and beside them on a low screen.
 const MAX_EVIDENCE_ROWS: u16 = 8;
+const USUAL_EVIDENCE_ROWS: u16 = 4;
+const LOW_EVIDENCE_ROWS: u16 = 2;
 /// Maximum number of rows for the legend of the breakdown.
 const MAX_LEGEND_ROWS: u16 = 4;
 /// Below this height, the evidence is cut to leave room for stages and chunks.
@@ -91,9 +100,9 @@ fn draw_evidence(pad: &mut Pad<'_>, y: u16, evidence: &FlagEvidence, ui: &Ui) ->
     } else if ui.shows_cut_list {
         MAX_EVIDENCE_ROWS
     } else if pad.height() < LOW_ROWS {
-        2
+        LOW_EVIDENCE_ROWS
     } else {
-        4
+        USUAL_EVIDENCE_ROWS
     };
     let x = pad.draw_text(1, y, evidence.flag.label(), Ink::Flag(evidence.flag));
     pad.draw_paragraph(x + 1, y, max_rows, &evidence.text, Ink::Plain)
@@ -103,7 +112,7 @@ fn draw_evidence(pad: &mut Pad<'_>, y: u16, evidence: &FlagEvidence, ui: &Ui) ->
 fn draw_summary(pad: &mut Pad<'_>, detail: &RequestDetail, model: &Model) -> u16 {
     let x = pad.draw_text(1, 0, "rid ", Ink::Head);
     // State and beginning follow in the same row.
-    let rid_width = if pad.width() < 80 { 24 } else { pad.width() / 2 };
+    let rid_width = if pad.width() < 80 { NARROW_RID_WIDTH } else { pad.width() / 2 };
     let rid = pad.shorten_id(&detail.rid, rid_width);
     let x = pad.draw_text(x, 0, &rid, Ink::Strong) + 2;
     let Some(row) = &detail.row else {
@@ -121,7 +130,7 @@ fn draw_summary(pad: &mut Pad<'_>, detail: &RequestDetail, model: &Model) -> u16
     pad.draw_paragraph(1, 1, 2, &totals, Ink::Plain)
 }
 
-/// Draws what became of the response's tool calls, unless the evidence for a flag has it.
+/// Draws what became of the response's tool calls, unless the evidence for a flag has it. Returns the next free row.
 fn draw_tool_calls(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16 {
     let Some(calls) = &detail.facts.tool_calls else { return y };
     if detail.evidence.iter().any(|evidence| evidence.flag == Flag::ToolCall) {
@@ -136,7 +145,7 @@ fn draw_tool_calls(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16 {
     pad.draw_paragraph(x, y, MAX_TOOL_CALL_ROWS, &explain_tool_calls(calls), ink)
 }
 
-/// Draws how long the response waited in a frontend, if known.
+/// Draws how long the response waited in a frontend, if known. Returns the next free row.
 fn draw_frontend_waits(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16 {
     let Some(waits) = &detail.facts.frontend else { return y };
     let x = pad.draw_text(1, y, "frontend ", Ink::Head);
@@ -149,7 +158,8 @@ fn draw_frontend_waits(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16
     y + 1
 }
 
-/// Words for how the response to the client ended. `None` if it is complete: that is the usual case, and the narrow screen has no room to say so.
+/// Words for how the response to the client ended. `None` if it is complete, because that is usual, and a narrow screen has no room to say
+/// so.
 fn describe_response_end(response: ResponseEnd) -> Option<String> {
     let text = match response.end {
         AnswerEnd::Whole if response.lacks_end == Some(true) => "response without a finish reason",
@@ -163,8 +173,8 @@ fn describe_response_end(response: ResponseEnd) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Words for a complete response with fewer tokens than its last event claims; `None` otherwise. The engine's endpoint may also list the end of the
-/// prompt, so more tokens show nothing.
+/// Words for a complete response with fewer tokens than its last event claims; `None` otherwise. The engine's endpoint may also list the
+/// end of the prompt, so more tokens show nothing.
 fn describe_claimed_tokens(response: ResponseEnd) -> Option<String> {
     let claimed = response.claimed_tokens?;
     let carried = response.carried_tokens?;
@@ -222,6 +232,7 @@ fn draw_stages(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, clock: RunCloc
         let text = format!("{} more: enlarge the screen", detail.stages.len() - shown);
         pad.draw_text(1, y + 1 + shown as u16, &text, Ink::Dim);
     }
+    // If some stages are not shown, this is below the screen, so nothing else is drawn.
     y + 1 + detail.stages.len() as u16
 }
 
@@ -232,7 +243,7 @@ struct StageScale {
     clock: RunClock,
 }
 
-/// Draws a stage with its time of day and the time since the stage before; on a wide screen also with the time since the first one and a bar.
+/// Draws a stage with its time of day and the time since the stage before. A wide screen also has the time since the first one, and a bar.
 fn draw_stage(pad: &mut Pad<'_>, y: u16, stage: &PathStage, step_ns: u64, scale: &StageScale) {
     let bar_width = match pad.width().saturating_sub(BAR_X + 2) {
         0..MIN_BAR_WIDTH => 0,
@@ -240,13 +251,13 @@ fn draw_stage(pad: &mut Pad<'_>, y: u16, stage: &PathStage, step_ns: u64, scale:
     };
     let since_first_ns = stage.at.since(scale.first);
     pad.draw_text(1, y, &scale.clock.format_moment(stage.at), Ink::Strong);
-    let mut x = 15;
+    let mut x = STAGE_TIMES_X;
     if bar_width > 0 {
-        pad.draw_right_aligned(x, y, 8, &format_duration(since_first_ns), Ink::Plain);
-        x += 9;
+        pad.draw_right_aligned(x, y, DURATION_WIDTH, &format_duration(since_first_ns), Ink::Plain);
+        x += DURATION_WIDTH + 1;
     }
-    pad.draw_right_aligned(x, y, 9, &format!("+{}", format_duration(step_ns)), Ink::Dim);
-    let text_x = x + 11;
+    pad.draw_right_aligned(x, y, STEP_WIDTH, &format!("+{}", format_duration(step_ns)), Ink::Dim);
+    let text_x = x + STEP_WIDTH + 2;
     // On a narrow screen, the stage's name in the engine's log is left out.
     let fits = text_x + text_width(&stage.text) <= pad.width();
     let text = if fits { &*stage.text } else { stage.text.split(" (").next().unwrap_or_default() };
@@ -358,9 +369,11 @@ struct ChunkLayout {
     pitch: u16,
 }
 
-/// Distance between the columns: as usual, wide enough for `wait router`, and on narrow screens.
+/// Distance between the starts of two columns if there is one hop, whose column is called `waited`.
 const PITCH: u16 = 10;
+/// The same for several hops: wide enough for `wait router`.
 const WIDE_PITCH: u16 = 12;
+/// The same on a screen that is too narrow for the other distances.
 const NARROW_PITCH: u16 = 9;
 
 impl ChunkLayout {
@@ -385,13 +398,18 @@ impl ChunkLayout {
 
     /// Heading of the column with the wait on the hop into this role: `wait router`, in narrow columns `->router`.
     fn wait_heading(&self, role: &str) -> String {
-        // The last word of the role, shortened if it has more than six letters.
-        let word = role.rsplit(['-', ' ']).next().unwrap_or(role);
-        let word =
-            if word.len() > 6 { format!("{}.", word.chars().take(5).collect::<String>()) } else { word.to_owned() };
+        const MAX_LETTERS: usize = 6;
+        let last_word = role.rsplit(['-', ' ']).next().unwrap_or(role);
+        let word = if last_word.len() > MAX_LETTERS {
+            // A full stop stands for the letters that are cut.
+            format!("{}.", last_word.chars().take(MAX_LETTERS - 1).collect::<String>())
+        } else {
+            last_word.to_owned()
+        };
         if self.pitch == WIDE_PITCH { format!("wait {word}") } else { format!("->{word}") }
     }
 
+    /// Cells of the columns in row `y`, with at least one space between them.
     fn cells(&self, y: u16) -> CellRow {
         CellRow { x: 1, y, pitch: self.pitch, width: if self.pitch == WIDE_PITCH { 11 } else { 8 } }
     }
@@ -411,13 +429,14 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) {
         None => String::new(),
     };
     let count = detail.chunks.len();
-    let headings = [
+    let titles = [
         format!("{count} chunks (| sent  . waiting  o merged  x dropped  ? predicted or unknown){evicted}"),
         format!("{count} chunks (| sent . waiting o merged x dropped ? unknown){evicted}"),
         format!("{count} chunks{evicted}; the help has the signs: ?"),
     ];
-    let fitting = headings.iter().find(|heading| text_width(heading) + 2 <= pad.width());
-    pad.draw_heading(y, fitting.unwrap_or(&headings[2]));
+    // The longest that fits.
+    let fitting = titles.iter().find(|title| text_width(title) + 2 <= pad.width());
+    pad.draw_heading(y, fitting.unwrap_or(&titles[2]));
     let roles = &detail.receiving_roles;
     let layout = ChunkLayout::for_width(pad.width(), roles.len().max(1));
     let headings = layout.columns.iter().map(|column| match column {

@@ -37,7 +37,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     pad.click_areas.page_rows = rows.into();
     let count = model.table.visible_count();
     if model.table.matching_count == 0 {
-        // Pinned rows may be above.
+        // Below the pinned rows, which are shown even if they do not match, and an empty row.
         let y = FIRST_ROW_Y + 1 + count as u16;
         pad.draw_paragraph(2, y, 3, &describe_no_match(model, ui), Ink::Dim);
     }

@@ -25,6 +25,8 @@ const WORKERS: usize = 2;
 const TIME_LIMIT: Duration = Duration::from_mins(3);
 /// Lines of a broken attack's output that are printed.
 const SHOWN_LINES: usize = 20;
+/// Mode bit of a folder that every user can enter.
+const OTHERS_CAN_ENTER: u32 = 0o001;
 
 #[derive(clap::Args)]
 pub(crate) struct AttackOptions {
@@ -91,7 +93,7 @@ impl AttackCounts {
     }
 }
 
-/// Runs `cargo xtask attacks`.
+/// `cargo xtask attacks`: runs the scripts, several at once, and prints their outcomes. Fails if an attack succeeds or does not complete.
 pub(crate) fn run_attacks(options: &AttackOptions) -> Result<()> {
     ensure!(
         rustix::process::geteuid().is_root(),
@@ -100,7 +102,7 @@ pub(crate) fn run_attacks(options: &AttackOptions) -> Result<()> {
     let scripts = select_scripts(&options.names)?;
     let program = program_to_test(options.tokengap.as_deref())?;
     let python = virtual_environment(&project_root().join(FOLDER).join("requirements.txt"))?;
-    // Its Python is `bin/python`.
+    // `python` is `bin/python` in the virtual environment.
     let venv = python.ancestors().nth(2).context("the virtual environment has no folder")?;
     check_searchable(venv)?;
     let waiting = Mutex::new(scripts.iter());
@@ -127,7 +129,7 @@ fn next_script<'a>(waiting: &Mutex<impl Iterator<Item = &'a PathBuf>>) -> Option
     waiting.lock().expect("no worker panics").next()
 }
 
-/// Scripts of these attacks, or of all of them.
+/// Scripts of the attacks with these names, sorted; of all attacks without names. Fails if a name has no script.
 fn select_scripts(names: &[String]) -> Result<Vec<PathBuf>> {
     let folder = project_root().join(FOLDER);
     let mut scripts = Vec::new();
@@ -148,6 +150,7 @@ fn select_scripts(names: &[String]) -> Result<Vec<PathBuf>> {
     Ok(scripts)
 }
 
+/// Whether the script has one of the names. Without names, every script is selected.
 fn is_selected(script: &Path, names: &[String]) -> bool {
     names.is_empty() || names.iter().any(|name| is_named(script, name))
 }
@@ -162,7 +165,7 @@ fn check_searchable(folder: &Path) -> Result<()> {
         let mode =
             fs::metadata(ancestor).with_context(|| format!("cannot read {}", ancestor.display()))?.permissions().mode();
         ensure!(
-            mode & 0o001 != 0,
+            mode & OTHERS_CAN_ENTER != 0,
             "other users cannot enter {}: move the project, or allow it (chmod o+x)",
             ancestor.display()
         );

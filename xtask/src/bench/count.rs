@@ -43,6 +43,7 @@ pub(crate) fn compare_counts(bless: bool) -> anyhow::Result<()> {
             differing.push(name.as_str());
         }
     }
+    // Benchmarks of the baseline that do not exist any more.
     differing.extend(baseline.counts.keys().filter(|name| !counted.contains_key(*name)).map(String::as_str));
     if bless {
         std::fs::write(BASELINE, new_baseline).with_context(|| BASELINE.to_string())?;
@@ -69,6 +70,7 @@ fn count_instructions() -> anyhow::Result<BTreeMap<String, u64>> {
     python.arg(root.join("engines/benches/decode/frame.py"));
     python.arg(root.join("zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl"));
     command_output(python.arg(LONG).arg(target.join("tmp/long.pkl")))?;
+    // The local tools include `gungraun-runner`.
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths([tools].into_iter().chain(std::env::split_paths(&path)))?;
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -88,6 +90,7 @@ fn parse_summary(line: &str) -> anyhow::Result<(String, u64)> {
     // `Ir` are the instructions read by the CPU, in callgrind's words.
     let counted = &summary["profiles"][0]["data"]["total"]["metrics"]["Ir"]["values"]["new"];
     let instructions = counted.as_u64().with_context(|| format!("no instructions: {line}"))?;
+    // The functions of the benchmarks are called `count_NAME`.
     Ok((format!("{}/{id}", function.trim_start_matches("count_")), instructions / FRAMES))
 }
 
@@ -102,10 +105,10 @@ struct Baseline {
 impl Baseline {
     /// Reads the baseline; an empty one if there is none.
     fn read() -> anyhow::Result<Self> {
-        let lines = std::fs::read_to_string(BASELINE).unwrap_or_default();
-        let compiler = lines.lines().next().and_then(|line| line.strip_prefix("# "));
+        let text = std::fs::read_to_string(BASELINE).unwrap_or_default();
+        let compiler = text.lines().next().and_then(|line| line.strip_prefix("# "));
         let mut counts = BTreeMap::new();
-        for line in lines.lines().skip(1) {
+        for line in text.lines().skip(1) {
             let (name, count) = line.split_once(' ').with_context(|| format!("{BASELINE}: {line:?}"))?;
             counts.insert(name.into(), count.parse()?);
         }

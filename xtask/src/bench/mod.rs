@@ -56,14 +56,14 @@ enum Name {
     Volume,
 }
 
-/// Runs `cargo xtask bench`.
+/// `cargo xtask bench`: runs the chosen benchmarks. The instruction counts are compared here, all others run in a script.
 pub(crate) fn run_benchmarks(bench: &Bench) -> anyhow::Result<()> {
     let runs_all = bench.names.is_empty() && !bench.quick;
     if runs_all || bench.names.contains(&Name::Count) {
         count::compare_counts(bench.bless)?;
     }
     let runs_only_count = !bench.names.is_empty() && bench.names.iter().all(|name| *name == Name::Count);
-    // All other benchmarks are a script.
+    // `--bless` is only about the instruction counts.
     if bench.bless || runs_only_count {
         return Ok(());
     }

@@ -23,7 +23,7 @@ pub(crate) struct DistOptions {
     out: PathBuf,
 }
 
-/// Runs `cargo xtask dist`.
+/// `cargo xtask dist`: builds the program for each target, and packs the artifacts. With `--check`, it only compiles for one target.
 pub(crate) fn build_release(options: &DistOptions) -> Result<()> {
     let scripts = project_root().join("xtask/src/dist");
     let build_script = scripts.join("build.sh");
@@ -39,8 +39,8 @@ pub(crate) fn build_release(options: &DistOptions) -> Result<()> {
         run_to_success(Command::new(&build_script).args(["zigbuild", target]))?;
     }
     let host_program = format!("target/{here}/dist/tokengap");
-    let default = [here];
-    let targets = if options.targets.is_empty() { &default[..] } else { &options.targets };
+    let default_targets = [here];
+    let targets = if options.targets.is_empty() { &default_targets[..] } else { &options.targets };
     let mut pack = Command::new(scripts.join("pack.sh"));
     run_to_success(pack.arg(VERSION).arg(&options.out).arg(host_program).args(targets))
 }

@@ -76,7 +76,7 @@ pub(crate) fn prepare_harness(options: &EngineOptions) -> Result<()> {
     Ok(())
 }
 
-/// Runs `cargo xtask e2e`.
+/// `cargo xtask e2e`: prepares the programs, and runs the rows of `testbed/e2e` or, with `--real`, those of `testbed/real`.
 pub(crate) fn run_end_to_end(options: &E2eOptions) -> Result<()> {
     if options.real {
         return run_on_real_server(options);
@@ -100,17 +100,20 @@ pub(crate) fn run_end_to_end(options: &E2eOptions) -> Result<()> {
 
 /// `cargo xtask e2e --real`: the rows of `testbed/real`, on a real SGLang server with its model on the CPU. Installs missing packages.
 fn run_on_real_server(options: &E2eOptions) -> Result<()> {
-    let mut pythons =
-        REAL_RELEASES.iter().map(|release| setup::install_server("sglang", release)).collect::<Result<Vec<_>>>()?;
-    // The rows run with the Python of the first release. The others are only installed, in the folder that the rows get as `--home`.
-    let mut rows = Command::new(pythons.swap_remove(0));
+    let [first_release, other_releases @ ..] = REAL_RELEASES;
+    let python = setup::install_server("sglang", first_release)?;
+    // These are only installed, in the folder that the rows get as `--home`.
+    for release in other_releases {
+        setup::install_server("sglang", release)?;
+    }
+    let mut rows = Command::new(python);
     rows.args(["-m", "testbed.real", "--tokengap"]).arg(program_to_test(options.tokengap.as_deref())?);
     rows.arg("--home").arg(setup::server_folder("sglang")?).current_dir(project_root());
     rows.args(options.quick.then_some("--quick"));
     run_to_success(add_common_options(&mut rows, options)?)
 }
 
-/// Adds the options common to both kinds of rows. Creates the folder for recordings, if one is given.
+/// Adds the options common to both kinds of rows, and returns the command. Creates the folder for recordings, if one is given.
 fn add_common_options<'r>(rows: &'r mut Command, options: &E2eOptions) -> Result<&'r mut Command> {
     if let Some(only) = &options.only {
         rows.args(["--only", only]);

@@ -8,6 +8,9 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 use socket2::{Domain, SockAddr, Socket, Type};
 
+/// Connections that may wait to be accepted.
+const MAX_PENDING_CONNECTIONS: i32 = 128;
+
 /// Pairs of endpoints, as for `tokengap tap`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct PlainRelayOptions {
@@ -17,7 +20,7 @@ pub(crate) struct PlainRelayOptions {
     upstream: Vec<String>,
 }
 
-/// Relays until killed.
+/// Relays each `listen` endpoint to the `upstream` at the same place, until killed. Fails if a listener fails.
 pub(crate) fn relay_until_killed(options: &PlainRelayOptions) -> Result<()> {
     let mut listeners = Vec::new();
     for (front, back) in options.listen.iter().zip(&options.upstream) {
@@ -48,14 +51,16 @@ fn listen_at(endpoint: &str) -> Result<Socket> {
     }
     let socket = Socket::new(address.domain(), Type::STREAM, None)?;
     if address.domain() != Domain::UNIX {
+        // Connections of a killed relay keep its port occupied for a while.
         socket.set_reuse_address(true)?;
     }
     socket.bind(&address).with_context(|| format!("binding {endpoint}"))?;
-    socket.listen(128)?;
+    socket.listen(MAX_PENDING_CONNECTIONS)?;
     Ok(socket)
 }
 
-/// Accepts connections until accept fails, for example when file descriptors run out.
+/// Connects each accepted connection with `upstream`, and copies both directions. Ends if accept fails, for example without a free file
+/// descriptor.
 fn relay_connections(listener: &Socket, upstream: &SockAddr) -> Result<()> {
     loop {
         let (sender, _) = listener.accept()?;
@@ -63,6 +68,7 @@ fn relay_connections(listener: &Socket, upstream: &SockAddr) -> Result<()> {
         if receiver.connect(upstream).is_err() {
             continue; // libzmq tries again
         }
+        // A thread for each direction.
         for (from, to) in [(sender.try_clone()?, receiver.try_clone()?), (receiver, sender)] {
             thread::spawn(move || copy_one_way(&from, &to));
         }
@@ -72,5 +78,6 @@ fn relay_connections(listener: &Socket, upstream: &SockAddr) -> Result<()> {
 /// Copies one direction until it ends, then shuts down the write side. A reset counts as an end.
 fn copy_one_way(mut from: &Socket, mut to: &Socket) {
     let _ = copy(&mut from, &mut to);
+    // Fails if the other direction was reset, too.
     let _ = to.shutdown(Shutdown::Write);
 }

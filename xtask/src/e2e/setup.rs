@@ -65,7 +65,7 @@ pub(super) fn prepare_dynamo(releases: &[String]) -> Result<()> {
     })
 }
 
-/// Serializes concurrent preparations.
+/// Waits until no other run prepares the engine, and keeps others waiting until the returned file is dropped.
 fn lock_unpacked() -> Result<File> {
     fs::create_dir_all(unpacked_folder())?;
     let lock = File::create(unpacked_folder().join("lock"))?;
@@ -80,7 +80,7 @@ fn pip_command(command: &str) -> Command {
     pip
 }
 
-/// Downloads a release's wheels and unpacks them into one folder.
+/// Downloads a release's wheels and unpacks them into one folder, unless that exists.
 fn unpack_wheels(packages: &[&str], release: &str, target: &Path) -> Result<()> {
     let is_release_number = release.starts_with(|c: char| c.is_ascii_digit())
         && release.chars().all(|character| character.is_ascii_alphanumeric() || character == '.');
@@ -120,13 +120,18 @@ pub(crate) fn install_server(engine: &str, release: &str) -> Result<PathBuf> {
     Ok(servers.join(format!("venv-{release}/bin/python")))
 }
 
-/// Folder of an engine's packages, shared by all checkouts because they need 9 GB.
+/// Folder of an engine's packages: the one that `TOKENGAP_SGLANG` or `TOKENGAP_VLLM` names, otherwise one in the user's cache. All
+/// checkouts share it, because the packages need 9 GB.
 pub(super) fn server_folder(engine: &str) -> Result<PathBuf> {
     let variable = format!("TOKENGAP_{}", engine.to_uppercase());
     if let Some(folder) = std::env::var_os(&variable) {
         return Ok(folder.into());
     }
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cache")));
-    Ok(cache.with_context(|| format!("neither {variable} nor HOME is set"))?.join("tokengap").join(engine))
+    let cache = if let Some(folder) = std::env::var_os("XDG_CACHE_HOME") {
+        PathBuf::from(folder)
+    } else {
+        let home = std::env::var_os("HOME").with_context(|| format!("neither {variable} nor HOME is set"))?;
+        PathBuf::from(home).join(".cache")
+    };
+    Ok(cache.join("tokengap").join(engine))
 }

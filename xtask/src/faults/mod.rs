@@ -47,7 +47,7 @@ struct FaultChecks {
 }
 
 impl FaultChecks {
-    /// Compares an observed value with the expected one, and notes a difference.
+    /// Compares an observed value with the expected one, and notes a difference as a failure.
     fn expect_equal<T: PartialEq + Debug>(&mut self, what: &str, expected: &T, got: &T) {
         self.made += 1;
         if expected != got {
@@ -55,9 +55,9 @@ impl FaultChecks {
         }
     }
 
-    /// Notes a statement that should be true.
-    fn expect_true(&mut self, what: &str, got: bool) {
-        self.expect_equal(what, &true, &got);
+    /// Notes a failure unless the statement is true.
+    fn expect_true(&mut self, statement: &str, is_true: bool) {
+        self.expect_equal(statement, &true, &is_true);
     }
 }
 
@@ -88,7 +88,7 @@ struct FaultTable {
     messages: u64,
 }
 
-/// Runs `cargo xtask faults`.
+/// `cargo xtask faults`: injects the faults, prints their rows, and writes the table if asked to. Fails if one affected traffic or results.
 pub(crate) fn inject_faults(options: &FaultOptions) -> Result<()> {
     prepare_sglang(&[])?;
     let started = Instant::now();
@@ -105,9 +105,9 @@ pub(crate) fn inject_faults(options: &FaultOptions) -> Result<()> {
     println!("{summary}");
     ensure!(table.failed == 0, "{} faults affected traffic or results", table.failed);
     if options.write {
-        let long = if options.long { " --long" } else { "" };
+        let long_flag = if options.long { " --long" } else { "" };
         let text = format!(
-            "`cargo xtask faults{long}`: {summary}.\n\n| fault | done | result |\n|---|---|---|\n{}",
+            "`cargo xtask faults{long_flag}`: {summary}.\n\n| fault | done | result |\n|---|---|---|\n{}",
             table.rows
         );
         write_document("internals/FAULTS.md", "Faults", &text)?;
@@ -115,7 +115,7 @@ pub(crate) fn inject_faults(options: &FaultOptions) -> Result<()> {
     Ok(())
 }
 
-/// Faults of the relay and its environment.
+/// Runs the faults of the relay and its environment, which are a script that prints a finished row in each line.
 fn run_relay_faults(options: &FaultOptions, table: &mut FaultTable) -> Result<()> {
     let mut command = harness_module("testbed.e2e.faults");
     command.arg("--faulty").arg(tokengap_with_faults()?);
@@ -125,13 +125,14 @@ fn run_relay_faults(options: &FaultOptions, table: &mut FaultTable) -> Result<()
     command.args(options.only.iter().flat_map(|text| ["--only", text]));
     let mut faults = command.stdout(Stdio::piped()).spawn().context("starting testbed.e2e.faults")?;
     for line in BufReader::new(faults.stdout.take().context("no standard output")?).lines() {
-        table.add_row(&serde_json::from_str(&line?)?);
+        let row: FaultRow = serde_json::from_str(&line?)?;
+        table.add_row(&row);
     }
     ensure!(faults.wait()?.success(), "testbed.e2e.faults did not complete");
     Ok(())
 }
 
-/// Faults of the probe, each with its own pair of peers.
+/// Runs the faults of the probe, each with its own pair of peers. Skips them without the rights to attach a probe.
 fn run_probe_faults(options: &FaultOptions, table: &mut FaultTable) -> Result<()> {
     let here = Permissions::current();
     if !here.has(Capability::SysAdmin) || !here.has(Capability::SysPtrace) {

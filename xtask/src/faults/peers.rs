@@ -63,8 +63,10 @@ struct Side {
 #[derive(Deserialize)]
 struct Sides {
     connections: BTreeMap<u32, Side>,
+    /// Messages with a wrong hash.
     #[serde(default)]
     corrupt: u64,
+    /// Messages that were never sent.
     #[serde(default)]
     strange: u64,
 }
@@ -101,9 +103,9 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Waits for a line of standard output that begins with `word`; returns the rest of the line.
-    fn wait_for_line(&self, word: &str, patience: Duration) -> Result<String> {
-        let until = Instant::now() + patience;
+    /// Waits for a line of standard output that begins with `word`, and returns the rest of it. Other lines are ignored.
+    fn wait_for_line(&self, word: &str, time_limit: Duration) -> Result<String> {
+        let until = Instant::now() + time_limit;
         loop {
             let line = self.lines.recv_timeout(until.saturating_duration_since(Instant::now()));
             let line = line.with_context(|| format!("peer {} did not print {word}", self.pid()))?;
@@ -144,6 +146,7 @@ impl Peer {
 }
 
 impl Drop for Peer {
+    /// Kills the process and reaps it.
     fn drop(&mut self) {
         // Both fail only if the process has already exited and been reaped.
         let _ = self.child.kill();
@@ -175,17 +178,18 @@ impl PeerPair {
         // A sender that has sent its count has exited and reads no line, but its totals are available.
         let _ = self.sender.write_line("end");
         let sent = self.sender.wait_for_totals()?.connections;
-        let counts: BTreeMap<_, _> = sent.iter().map(|(number, sent)| (number, sent.count)).collect();
-        self.receiver.write_line(&format!("end {}", json!(counts)))?;
+        // The receiver waits for as many messages on each connection.
+        let sent_counts: BTreeMap<_, _> = sent.iter().map(|(number, side)| (number, side.count)).collect();
+        self.receiver.write_line(&format!("end {}", json!(sent_counts)))?;
         let received = self.receiver.wait_for_totals()?;
         // Other senders to the same endpoint were killed, but this one lost nothing.
         checks.expect_equal("messages with a wrong hash", &0, &received.corrupt);
         checks.expect_equal("messages that were never sent", &0, &received.strange);
-        for (number, sent) in &sent {
-            checks.expect_equal(&format!("connection {number}"), &Some(sent), &received.connections.get(number));
+        for (number, side) in &sent {
+            checks.expect_equal(&format!("connection {number}"), &Some(side), &received.connections.get(number));
         }
-        let messages = sent.values().map(|sent| sent.count).sum();
-        let megabytes = sent.values().map(|sent| sent.bytes).sum::<u64>() as f64 / 1e6;
+        let messages = sent.values().map(|side| side.count).sum();
+        let megabytes = sent.values().map(|side| side.bytes).sum::<u64>() as f64 / 1e6;
         checks.messages = messages;
         Ok(format!("{messages} messages, {megabytes:.0} MB, {} connections", sent.len()))
     }

@@ -70,7 +70,7 @@ enum SentContent {
 }
 
 impl Step {
-    /// The text, if the server writes one.
+    /// The text that the server writes; `None` if the engine sends a chunk.
     fn written(&self) -> Option<&str> {
         match self {
             Self::Written(text) => Some(text),
@@ -110,11 +110,13 @@ impl IdTable {
     }
 }
 
+/// Detokenizes as the engine did: each id has its own text.
 impl Detokenize for IdTable {
     fn begin(&self) -> TokenStream {
         TokenStream::default()
     }
 
+    /// Adds the text of the id. Returns whether the id is known.
     fn step(&self, _stream: &mut TokenStream, id: u32, text: &mut String) -> bool {
         let table = self.texts.lock().expect("no step panics");
         let Some(text_of_id) = table.get(id as usize) else { return false };
@@ -165,7 +167,10 @@ impl ServedResponse {
                     let is_last = pieces_written == pieces;
                     let bytes = self.bytes_of_piece(text, is_first, is_last);
                     let at = run.advance_clock();
-                    reader.read_bytes(at, &bytes, true, &mut clients.server, &mut |event| run.apply_from_reader(event));
+                    let is_start_of_write = true;
+                    reader.read_bytes(at, &bytes, is_start_of_write, &mut clients.server, &mut |event| {
+                        run.apply_from_reader(event);
+                    });
                 }
             }
         }
@@ -188,10 +193,12 @@ impl ServedResponse {
 
     /// The arguments of each call of a choice as the server wrote them, put together from all its events.
     fn written_arguments(&self, choice: usize) -> Vec<String> {
+        // Index of each call in the response, and what was written of its arguments so far.
         let mut indexes: Vec<Value> = Vec::new();
         let mut arguments: Vec<String> = Vec::new();
         for text in self.steps.iter().filter_map(Step::written) {
             for data in text.split("data: ") {
+                // Other lines, such as `[DONE]`, are no JSON.
                 let Ok(event) = serde_json::from_str::<Value>(data.trim()) else { continue };
                 for part in self.parts_of_calls(&event, choice) {
                     if let Some(call) = indexes.iter().position(|known| *known == part.index) {
@@ -237,6 +244,7 @@ impl ServedResponse {
         }
         let head =
             "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
+        // Each piece is an HTTP chunk, which begins with its length in hexadecimal. An empty chunk ends the response.
         let head = if is_first { head } else { "" };
         let end = if is_last { "0\r\n\r\n" } else { "" };
         format!("{head}{:x}\r\n{text}\r\n{end}", text.len()).into_bytes()
@@ -295,6 +303,7 @@ impl ResponseRun {
         MonoNs(self.now_ns)
     }
 
+    /// Applies an event one step after the event before.
     fn apply(&mut self, what: What<'_>) {
         let at = self.advance_clock();
         self.analysis.apply(&Event { at, what });
@@ -327,12 +336,14 @@ impl ResponseRun {
         let frame = Frame {
             id: FrameId::new(HopId(0), 0, self.frames),
             forwarded: None,
+            // Any size will do.
             bytes: 100,
             kind,
             ids: IdColumn::Delta,
             chunks: &chunks,
         };
-        clients.record_frame(&frame, None);
+        let format_reader = None;
+        clients.record_frame(&frame, format_reader);
         self.frames += 1;
         self.apply(What::Sent(frame));
         self.apply(What::Received(Received::new(frame.id)));
@@ -398,7 +409,7 @@ impl ReadAnswer {
                 }
             }
             _ => {
-                // Calls are numbered from 1.
+                // The arguments of a call are damaged. Calls are numbered from 1.
                 let index = calls.call as usize - 1;
                 if response.is_as_modelled(&self.rid, index) {
                     ResponseVerdict::Accused("damaged-tool-calls")

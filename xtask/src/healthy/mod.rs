@@ -50,7 +50,7 @@ pub(crate) struct HealthyOptions {
     read: Option<Vec<String>>,
 }
 
-/// Runs `cargo xtask healthy`.
+/// `cargo xtask healthy`: judges the responses of each release, or those on standard input, and prints the tables. Fails if any is accused.
 pub(crate) fn judge_healthy_responses(options: &HealthyOptions) -> Result<()> {
     let mut accused = options.accused.as_ref().map(File::create).transpose()?;
     let mut rows = Vec::new();
@@ -104,7 +104,9 @@ fn judge_responses(
         let verdicts = response.judge(engine, version);
         let first_finding =
             verdicts.iter().find(|verdict| matches!(verdict, ResponseVerdict::Accused(_) | ResponseVerdict::Changed));
-        if let (Some(file), Some(verdict)) = (&mut *accused, first_finding) {
+        if let Some(file) = accused
+            && let Some(verdict) = first_finding
+        {
             writeln!(file, "{{\"release\":\"{}\",\"verdict\":\"{verdict:?}\",\"response\":{line}}}", row.release)?;
         }
         row.add_response(&response, verdicts);

@@ -139,7 +139,7 @@ impl fmt::Display for FilterSyntaxError {
     }
 }
 
-/// Terms with their meaning, for the help.
+/// Terms with their meaning, for the help. An empty term continues the line before.
 pub(crate) fn syntax_help() -> impl Iterator<Item = (&'static str, String)> {
     let numbers = format!("numbers: {}", number_names().join(" "));
     [
@@ -189,11 +189,11 @@ impl RequestFilter {
     pub(crate) fn resolve_ambiguous_times(&mut self, span: RunSpan) {
         for term in &mut self.terms {
             match &mut term.condition {
-                Condition::InFlight(time) => time.resolve_ambiguity(span),
+                Condition::InFlight(time) | Condition::BegunSince(time) => time.resolve_ambiguity(span),
                 Condition::InFlightDuring(typed) | Condition::Waited(WaitOnHop { during: Some(typed), .. }) => {
                     typed.resolve_ambiguity(span);
                 }
-                Condition::BegunSince(since) => since.resolve_ambiguity(span),
+                // The other conditions have no time.
                 _ => {}
             }
         }
@@ -205,7 +205,7 @@ impl RequestFilter {
         for term in &self.terms {
             let begin_ns = match term.condition {
                 Condition::InFlightDuring(span) | Condition::Waited(WaitOnHop { during: Some(span), .. }) => {
-                    // A start that is later than the end is one before the run, as in `TypedSpan::on_clock`.
+                    // A span whose start is later than its end begins before the run, as in `TypedSpan::on_clock`.
                     span.from.first_ns(wall_start_ns).min(span.to.first_ns(wall_start_ns))
                 }
                 Condition::InFlight(time) | Condition::BegunSince(time) => time.first_ns(wall_start_ns),
@@ -292,14 +292,14 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
     }
     // The first sign ends the name; later ones belong to the value.
     let (name, rest) = body.split_at(body.find([':', '<', '>', '=']).unwrap_or(body.len()));
-    let comparison = COMPARISONS.iter().find_map(|&(sign, compare)| Some((sign, compare, rest.strip_prefix(sign)?)));
-    let Some((sign, compare, value)) = comparison else {
+    let Some(&(sign, compare)) = COMPARISONS.iter().find(|(sign, _)| rest.starts_with(*sign)) else {
         // A word without a sign is part of a rid.
         if let Some(message) = explain_misused_word(body) {
             return Err(FilterSyntaxError { position, message });
         }
         return Ok(FilterTerm { position, is_negated, condition: Condition::Rid(body.to_lowercase()) });
     };
+    let value = &rest[sign.len()..];
     let sign_position = position + name.chars().count();
     let value_position = sign_position + sign.len();
     if value.is_empty() {
@@ -338,7 +338,7 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
     Ok(FilterTerm { position, is_negated, condition })
 }
 
-/// Parses a moment, or a range of two.
+/// Parses the value of `at:`, which is a moment or a span between two moments.
 fn parse_time_in_flight(value: &str, position: usize) -> Result<Condition, FilterSyntaxError> {
     match TypedSpan::parse(value, position)? {
         Some(span) => Ok(Condition::InFlightDuring(span)),
@@ -369,7 +369,7 @@ impl TypedSpan {
     fn on_clock(self, clock: RunClock) -> RangeInclusive<MonoNs> {
         // The end is part of the time: `..14:59:10` is the whole second.
         let end = clock.at(self.to.last_ns(clock.wall_start_ns));
-        // A time of day before the start of the run is read as one of the next day.
+        // A time of day before the start of the run is read as one of the next day, later than the end. The span then begins with the run.
         let begin = clock.at(self.from.first_ns(clock.wall_start_ns));
         let begin = if begin <= end { begin } else { clock.started };
         begin..=end
@@ -404,7 +404,7 @@ impl WaitOnHop {
             hop.capabilities().received && self.is_on(&ledger.groups()[hop.group].name)
         });
         let hops: Vec<HopId> = hops.map(|hop| hop.id).collect();
-        let is_incomplete = ledger.chunks_known_since().is_some_and(|since| since > *during.start());
+        let is_incomplete = ledger.chunks_known_since().is_some_and(|known_since| known_since > *during.start());
         let rids = ledger.rids_that_waited(&HopWait { hops, during, min_ns: LATE_NS });
         FoundWaits { rids: rids.into_iter().map(Box::from).collect(), is_incomplete }
     }
@@ -426,12 +426,13 @@ impl NamedFinding {
         Ok(Self { kind, hop, requests: None })
     }
 
+    /// Whether this finding has the kind that the filter names and, if it names a hop, is about that hop.
     fn is_of(&self, finding: &Finding) -> bool {
         finding.kind == self.kind && self.hop.as_ref().is_none_or(|hop| is_hop_name(hop, &finding.verdict.hop))
     }
 }
 
-/// Whether a filter names this hop: it has `_` for spaces, since spaces separate terms.
+/// Whether `typed` names this hop. It has `_` for spaces, because spaces separate the terms of a filter.
 fn is_hop_name(typed: &str, hop_name: &str) -> bool {
     hop_name.replace(' ', "_").eq_ignore_ascii_case(typed)
 }
@@ -452,8 +453,8 @@ fn unknown_name(name: &str) -> String {
     format!("unknown name {name:?}; did you mean {nearest}? Names: {}", names.join(" "))
 }
 
-/// Message about a word that is probably meant as something else than text of a rid, such as `and`; `None` for any other. `rid:` searches for
-/// such a word as text.
+/// Message about a word that is probably meant as something else than text of a rid, such as `and`; `None` for any other word. With `rid:`,
+/// such a word is searched for as text.
 fn explain_misused_word(word: &str) -> Option<String> {
     let as_text = format!("rid:{word} searches the rid");
     if ["or", "and", "not", "||", "&&", "!"].contains(&word.to_lowercase().as_str()) {
@@ -479,7 +480,7 @@ fn explain_misused_word(word: &str) -> Option<String> {
     word.contains('@').then(|| format!("a saved filter stands alone; {as_text}"))
 }
 
-/// The name that takes the fewest insertions, deletions and replacements of characters.
+/// The name that takes the fewest insertions, deletions and replacements of characters; `None` without names.
 pub(crate) fn nearest_name<'n>(typed: &str, names: &[&'n str]) -> Option<&'n str> {
     let typed = typed.to_lowercase();
     names.iter().copied().min_by_key(|name| edit_distance(&typed, &name.to_lowercase()))
@@ -504,7 +505,7 @@ fn edit_distance(a: &str, b: &str) -> usize {
     costs[costs.len() - 1]
 }
 
-/// The one of `all` with this label, ignoring case.
+/// The one of `all` with this label, ignoring case. The error calls it a `name` and lists the labels.
 fn parse_label<T: Copy>(
     value: &str,
     position: usize,
@@ -564,7 +565,7 @@ impl Condition {
             Self::InFlightDuring(span) => was_in_flight(row, &span.on_clock(clock)),
             Self::Waited(wait) => wait.found.as_ref().is_some_and(|found| found.rids.contains(&*row.rid)),
             Self::OfFinding(named) => named.requests.as_ref().is_some_and(|requests| requests.contains(&row.rid)),
-            Self::BegunSince(since) => row.began_at() >= clock.at(since.first_ns(clock.wall_start_ns)),
+            Self::BegunSince(time) => row.began_at() >= clock.at(time.first_ns(clock.wall_start_ns)),
             Self::Number { number_of, compare, value, .. } => {
                 number_of(row).is_some_and(|number| compare(number, *value))
             }

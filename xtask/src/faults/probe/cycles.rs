@@ -12,10 +12,14 @@ use super::{Counts, FaultChecks, FaultSetup, KernelObjects, PeerLoad, PeerPair, 
 /// KiB in 500 cycles.
 const RESOURCES: [(&str, u64); 4] = [("open files", 0), ("threads", 0), ("mappings", 19), ("KiB", 1_499)];
 
+/// Cycle after which the resources are read first. Up to then, one-time allocations are made: libraries, buffers, and the kernel's page
+/// for a process's first uprobe.
+const LAST_WARM_UP_CYCLE: u32 = 4;
+
 /// Index of the memory in [`RESOURCES`].
 const MEMORY: usize = 3;
 
-/// Attaches, observes and detaches again and again. Neither tokengap nor the observed processes may leak resources.
+/// Attaches, observes and detaches again and again. Checks that neither tokengap nor the observed processes leak resources.
 pub(super) fn attach_repeatedly(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     let cycles = if setup.is_long { 500 } else { 50 };
     let load = PeerLoad { rate: 2_000, sizes: "small", ..PeerLoad::STEADY };
@@ -36,8 +40,7 @@ pub(super) fn attach_repeatedly(setup: &FaultSetup, checks: &mut FaultChecks) ->
         blind += u32::from(of_cycle.sent == 0 || of_cycle.received == 0);
         lost += of_cycle.lost + of_cycle.overflowed;
         drop(probe);
-        // Measure after one-time allocations: libraries, buffers, and the kernel's page for a process's first uprobe.
-        if cycle == 4 {
+        if cycle == LAST_WARM_UP_CYCLE {
             let [receiver, sender] = pair.pids();
             for (name, pid) in [("tokengap", own), ("receiver", receiver), ("sender", sender)] {
                 first_readings.push(FirstReading { name, pid, resources: resources_held_by(pid)? });
@@ -94,29 +97,29 @@ pub(super) fn attach_two_probes(setup: &FaultSetup, checks: &mut FaultChecks) ->
     let mut pair = PeerPair::start(load, &setup.endpoint)?;
     let mut remaining = attach_probe(&pair.pids(), ProbeOptions::default())?;
     let mut detached = attach_probe(&pair.pids(), ProbeOptions::default())?;
-    let mut of_one = Counts::default();
-    let mut of_other = Counts::default();
+    let mut of_remaining = Counts::default();
+    let mut of_detached = Counts::default();
     pair.sender.start_sending()?;
-    while of_other.received < wanted / 2 {
-        of_one.read_for(&mut remaining, Duration::from_millis(2))?;
-        of_other.read_for(&mut detached, Duration::from_millis(2))?;
+    while of_detached.received < wanted / 2 {
+        of_remaining.read_for(&mut remaining, Duration::from_millis(2))?;
+        of_detached.read_for(&mut detached, Duration::from_millis(2))?;
     }
     drop(detached);
-    of_one.read_until(&mut remaining, |counts| counts.received >= wanted)?;
+    of_remaining.read_until(&mut remaining, |counts| counts.received >= wanted)?;
     checks.expect_equal(
         "messages sent and received, as reported by the remaining probe",
         &(wanted, wanted, 0, 0),
-        &(of_one.sent, of_one.received, of_one.lost, of_one.overflowed),
+        &(of_remaining.sent, of_remaining.received, of_remaining.lost, of_remaining.overflowed),
     );
-    checks.expect_equal("records lost by the detached probe", &(0, 0), &(of_other.lost, of_other.overflowed));
+    checks.expect_equal("records lost by the detached probe", &(0, 0), &(of_detached.lost, of_detached.overflowed));
     drop(remaining);
     let arrived = pair.finish(checks)?;
-    let received = of_other.received;
+    let received = of_detached.received;
     checks.outcome = format!("{arrived}; one probe observed all of them, the other {received} until it detached");
     Ok(())
 }
 
-/// [`RESOURCES`] held by a process, from `/proc`.
+/// Amounts of [`RESOURCES`] that a process holds, in their order, from `/proc`.
 fn resources_held_by(pid: u32) -> Result<[u64; RESOURCES.len()]> {
     let proc = format!("/proc/{pid}");
     let status = fs::read_to_string(format!("{proc}/status")).with_context(|| format!("reading {proc}/status"))?;

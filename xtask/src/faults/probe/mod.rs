@@ -102,13 +102,13 @@ impl Counts {
         }
     }
 
-    /// Reads for `time`.
+    /// Reads and counts observations for `time`.
     fn read_for(&mut self, probe: &mut Probe, time: Duration) -> Result<()> {
         let until = Instant::now() + time;
         self.read_until(probe, |_| Instant::now() >= until)
     }
 
-    /// Reads until `done`, for at most three minutes.
+    /// Reads and counts observations until `done` is true of the counts, for at most three minutes.
     fn read_until(&mut self, probe: &mut Probe, done: impl Fn(&Self) -> bool) -> Result<()> {
         let until = Instant::now() + Duration::from_mins(3);
         while !done(self) && Instant::now() < until {
@@ -135,7 +135,7 @@ fn fill_ring(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     let mut probe = attach_probe(&pair.pids(), options)?;
     pair.sender.start_sending()?;
     let mut counts = Counts::default();
-    // Read rarely, so that the ring buffer often alternates between full and empty.
+    // Read rarely, so that the ring buffer often alternates between full and empty. Give up after about a minute.
     for _ in 0..3_000 {
         thread::sleep(Duration::from_millis(20));
         counts.read_for(&mut probe, Duration::from_millis(1))?;

@@ -14,6 +14,9 @@ use super::{CAPTURE, Counts, FaultChecks, FaultSetup, KernelObjects, Peer, PeerL
 /// A load with a known count, so that every record can be accounted for.
 const COUNTED: PeerLoad = PeerLoad { count: 2_000, connections: 2, rate: 4_000, sizes: "small", ..PeerLoad::STEADY };
 
+/// Time from the start of an attach to the latest kill.
+const LATEST_KILL_MS: u64 = 80;
+
 /// Kills a sender at varying times during attach while the same probe observes the receiver throughout.
 pub(super) fn kill_target_at_attach(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     let rounds = if setup.is_long { 100 } else { 10 };
@@ -30,9 +33,9 @@ pub(super) fn kill_target_at_attach(setup: &FaultSetup, checks: &mut FaultChecks
         let mut victim = Peer::start_sender(&setup.endpoint, PeerLoad { first: 100 + round * 10, ..endless })?;
         victim.start_sending()?;
         let pid = victim.pid();
-        // The later the round, the later the attach is interrupted: after up to 80 ms.
+        // The later the round, the later the attach is interrupted.
         let killer = thread::spawn(move || {
-            thread::sleep(Duration::from_millis(u64::from(round) * 80 / u64::from(rounds)));
+            thread::sleep(Duration::from_millis(u64::from(round) * LATEST_KILL_MS / u64::from(rounds)));
             drop(victim);
         });
         // Whether killed before, during or after attach, the result is an error or a reported exit.
@@ -78,6 +81,7 @@ enum FreezeMethod {
 }
 
 impl FreezeMethod {
+    /// Freezes the sender's process.
     fn freeze(&self, sender: &Peer) -> Result<()> {
         match self {
             Self::Signals => sender.send_signal(Signal::STOP),
@@ -85,6 +89,7 @@ impl FreezeMethod {
         }
     }
 
+    /// Lets the frozen process of the sender go on.
     fn thaw(&self, sender: &Peer) -> Result<()> {
         match self {
             Self::Signals => sender.send_signal(Signal::CONT),
@@ -105,6 +110,7 @@ fn attach_to_frozen(method: &FreezeMethod, setup: &FaultSetup, checks: &mut Faul
     let begun = Instant::now();
     let probe = attach_probe(&pair.pids(), ProbeOptions::default());
     let attach_time = begun.elapsed();
+    // Thawed before an error of the attach is returned.
     method.thaw(&pair.sender)?;
     let mut probe = probe?;
     let limit = Duration::from_secs(10);
@@ -138,9 +144,10 @@ struct CgroupFreezer {
 }
 
 impl CgroupFreezer {
-    /// Makes a cgroup below the first of these roots where one can be frozen.
+    /// Makes a cgroup that can be frozen, below the first root where that is possible.
     fn create() -> Result<Self> {
         let name = format!("tokengap-faults-{}", std::process::id());
+        // Each with the folder where it is mounted, the control file of its freezer, and the words that freeze and thaw.
         let versions = [
             ("/sys/fs/cgroup/freezer", "freezer.state", ["FROZEN", "THAWED"]),
             ("/sys/fs/cgroup/unified", "cgroup.freeze", ["1", "0"]),
@@ -160,7 +167,7 @@ impl CgroupFreezer {
         anyhow::bail!("cannot create a cgroup with a freezer")
     }
 
-    /// Moves the process into the cgroup, and freezes or thaws that.
+    /// Moves the process into the cgroup, and freezes or thaws that: `word` is one of the two control words.
     fn set_state(&self, sender: &Peer, word: &str) -> Result<()> {
         self.write_control_file("cgroup.procs", &sender.pid().to_string())?;
         self.write_control_file(self.file, word)
@@ -174,6 +181,7 @@ impl CgroupFreezer {
 }
 
 impl Drop for CgroupFreezer {
+    /// Thaws the processes, and removes the cgroup as soon as they have exited, but waits only two seconds for that.
     fn drop(&mut self) {
         // Thaw first: a frozen process cannot exit. At most an empty folder remains.
         let _ = self.write_control_file(self.file, self.thawed_word);
@@ -186,7 +194,7 @@ impl Drop for CgroupFreezer {
     }
 }
 
-/// Freezes the sender with a cgroup before the attach, and thaws it after.
+/// Freezes the sender with a cgroup before the attach, and thaws it after. Skipped where no cgroup can be made.
 pub(super) fn freeze_target(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     match CgroupFreezer::create() {
         Ok(freezer) => attach_to_frozen(&FreezeMethod::Cgroup(freezer), setup, checks),
