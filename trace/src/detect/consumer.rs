@@ -221,7 +221,7 @@ pub(super) fn detect_starved_consumer(context: &DetectContext<'_>, out: &mut Ver
     report_waiting_consumers(context, out, STARVED_SHARE, starved_share, "was waiting for a CPU", advice::STARVED);
 }
 
-/// Share of the time in which the consumer waited for a CPU; `None` if something else explains its lateness.
+/// Share of the time in which the consumer waited for a CPU; `None` if that is not sampled, or if something else explains its lateness.
 fn starved_share(late: &LateConsumer<'_>) -> Option<f64> {
     // A stopped or mostly throttled thread does not lack a CPU: another verdict names its cause. The kernel counts a throttled period
     // when it ends, so a period in progress looks like waiting for a CPU.

@@ -15,7 +15,7 @@ const MIN_SAMPLED_NS: u64 = 200_000_000;
 /// Minimum share of time to report a blocked or sleeping thread. A smaller share is enough for a stopped or frozen one.
 pub(super) const MIN_SHARE: f64 = 0.5;
 
-/// Reports consumers whose thread is off the CPU in one of these states.
+/// Reports consumers whose thread is off the CPU in one of these states, of which there is at least one.
 pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdicts, states: &[AwayState]) {
     let may_run = !states.iter().any(|state| SUSPENDED.contains(state));
     // A consumer without work sleeps for much of its time; a stopped one has no such excuse.

@@ -156,7 +156,7 @@ pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, out: &mut Verd
         return;
     }
     // If the turnaround is unknown, a waiter is assumed to wait for the whole wakeup, so the number is an upper limit.
-    let at_most = if context.ledger.engine().turnaround.is_some() { "" } else { "up to " };
+    let up_to = if context.ledger.engine().turnaround.is_some() { "" } else { "up to " };
     // Text deltas are cut from the full text, so only clients that read token ids can miss tokens.
     let delivers_text = context.ledger.groups().iter().any(|group| group.name.starts_with("detokenizer->"));
     let severity = if delivers_text { Severity::Info } else { Severity::Warning };
@@ -166,7 +166,7 @@ pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, out: &mut Verd
         "each was received before its request's waiter had processed an earlier one"
     };
     let summary = format!(
-        "{at_most}{} of {} dropped (predicted): {explanation}",
+        "{up_to}{} of {} dropped (predicted): {explanation}",
         plural(totals.predicted.dropped, "chunk"),
         count(totals.chunks.received),
     );

@@ -47,7 +47,8 @@ pub(super) fn detect_engine_silence(context: &DetectContext<'_>, out: &mut Verdi
     }
 }
 
-/// When each of a few silences began, after the start of the run: `, from 14.000 s and 26.000 s on`. Those close to each other are one episode.
+/// Describes when each of a few silences began, as times since the start of the run: `, from 14.000 s and 26.000 s on`. Empty if there are
+/// more than a few.
 fn describe_begins(context: &DetectContext<'_>) -> String {
     /// More are not listed.
     const MAX_LISTED: u64 = 4;

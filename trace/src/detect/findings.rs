@@ -61,15 +61,16 @@ impl Findings {
         self.extend_findings(context);
     }
 
-    /// Records that the problem of a verdict lasts, if problems of this kind hold up requests.
+    /// Records that the problem of a verdict lasts. Kinds of problems that hold up no requests are ignored.
     fn record_problem(&mut self, kind: &'static str, verdict: &Verdict, now: MonoNs) {
         if !holds_requests(kind) || verdict.hop.is_empty() {
             return;
         }
-        let index = self.held.iter().position(|held| held.are_of_finding(kind, &verdict.hop)).unwrap_or_else(|| {
+        let known_index = self.held.iter().position(|held| held.are_of_finding(kind, &verdict.hop));
+        if known_index.is_none() {
             self.held.push(HeldRequests::new(kind, &verdict.hop));
-            self.held.len() - 1
-        });
+        }
+        let index = known_index.unwrap_or(self.held.len() - 1);
         self.held[index].record_problem(verdict, now);
     }
 

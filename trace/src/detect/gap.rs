@@ -135,7 +135,7 @@ fn open_waits<'l>(context: &DetectContext<'l>) -> OpenWaits<'l> {
     open
 }
 
-/// Describes the gaps that have ended, of which the longest took `worst_ns`.
+/// Describes the gaps between first send and first receive that have ended, of which the longest took `worst_ns`.
 fn describe_received_gaps(context: &DetectContext<'_>, worst_ns: u64) -> String {
     let ledger = context.ledger;
     let engine = ledger.engine().facts();

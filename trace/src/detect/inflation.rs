@@ -4,16 +4,20 @@ use super::{DetectContext, Severity, Verdict, Verdicts};
 use crate::ledger::{Inflation, ModeCounts};
 use crate::words::{count, plural};
 
-/// Consumers that count all tokens so far as new ones, or would if they counted what the chunks list.
+/// Reports consumers that count all tokens so far as new ones. If deliveries show none, reports those that would if they counted what the
+/// chunks list.
 pub(super) fn detect_inflated_counts(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     let claimed = &totals.claimed_inflation;
     if claimed.seen.rids > 0 {
         let consumer = format!("a consumer at the {} counted", context.facts().receiver());
-        report_inflation(out, Severity::Critical, claimed, &consumer, true)
+        let confirmed = true;
+        report_inflation(out, Severity::Critical, claimed, &consumer, confirmed)
             .hop(context.responding_role().unwrap_or_default());
     } else if totals.wire_inflation.seen.rids > 0 {
-        report_inflation(out, Severity::Warning, &totals.wire_inflation, "a consumer that sums chunks counted", false);
+        let consumer = "a consumer that sums chunks counted";
+        let confirmed = false;
+        report_inflation(out, Severity::Warning, &totals.wire_inflation, consumer, confirmed);
     }
 }
 
@@ -37,7 +41,8 @@ pub(super) fn detect_summed_counts(context: &DetectContext<'_>, out: &mut Verdic
             .advice("use a request's last count, not the sum of all counts: usage, billing and limits based on the sum are wrong");
 }
 
-/// Adds a verdict on tokens that `subject` counts several times. `confirmed`: deliveries show it, not only the chunks.
+/// Adds a verdict on tokens that are counted several times. `subject` begins the summary, such as `a consumer at the tokenizer counted`.
+/// `confirmed`: deliveries show it, not only the chunks.
 fn report_inflation<'v>(
     out: &'v mut Verdicts,
     severity: Severity,
@@ -76,9 +81,10 @@ pub(super) fn detect_mixed_modes(context: &DetectContext<'_>, out: &mut Verdicts
     }
 }
 
-/// Adds a verdict on deliveries or streams of both modes. `what`: `deliveries carried` or `streams list`.
-fn report_mixed_modes<'v>(out: &'v mut Verdicts, what: &str, incremental: u64, cumulative: u64) -> &'v mut Verdict {
-    let summary = format!("{} {what} new tokens only and {} all tokens so far", count(incremental), count(cumulative));
+/// Adds a verdict on deliveries or streams of both modes. `subject` is `deliveries carried` or `streams listed`.
+fn report_mixed_modes<'v>(out: &'v mut Verdicts, subject: &str, incremental: u64, cumulative: u64) -> &'v mut Verdict {
+    let summary =
+        format!("{} {subject} new tokens only and {} all tokens so far", count(incremental), count(cumulative));
     out.add_verdict(Severity::Warning, summary)
         .occurrences(incremental + cumulative)
         .weight(incremental + cumulative)

@@ -173,7 +173,7 @@ fn longest_wait_ns(waits: &Distribution) -> u64 {
 }
 
 /// Adds to a verdict which thread of the server was busiest in the last `wait_ns` before the check, because it may delay the others. The
-/// verdict is unchanged unless the server runs inside the process that generates tokens.
+/// verdict is unchanged unless the server runs inside the process that generates tokens and its threads are sampled.
 pub(super) fn add_busiest_server_thread(verdict: &mut Verdict, context: &DetectContext<'_>, wait_ns: u64) {
     let prefixes = context.facts().server_threads();
     let from = MonoNs(context.now.0.saturating_sub(wait_ns.min(COMPARED_NS)));

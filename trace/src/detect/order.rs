@@ -48,7 +48,7 @@ fn longest_wait_ns(finding: &Finding) -> u64 {
 }
 
 /// Whether a finding about requests measured that their thread was in the state that findings of this kind are about.
-fn has_measured_same(of_requests: &Finding, kind: &str) -> bool {
+fn has_measured_state_of(of_requests: &Finding, kind: &str) -> bool {
     let state = match kind {
         "consumer-frozen" => ThreadState::Frozen,
         "consumer-throttled" => ThreadState::Throttled,
@@ -103,8 +103,8 @@ impl Findings {
                 (is_about_receiver(cause.kind) && target == HopTarget::Scheduler) || cause.kind == "engine-silent"
             }
             "late-read" | "late-dispatch" => {
-                let is_same = cause.kind == "consumer-stopped" || has_measured_same(consequence, cause.kind);
-                is_same && target == HopTarget::Tokenizer
+                let stops_reads = cause.kind == "consumer-stopped" || has_measured_state_of(consequence, cause.kind);
+                stops_reads && target == HopTarget::Tokenizer
             }
             "merged-chunks" | "would-drop" => is_about_receiver(cause.kind) && target == HopTarget::Tokenizer,
             "backlog" | "burst" => is_about_receiver(cause.kind) && cause.verdict.hop == consequence.verdict.hop,

@@ -40,8 +40,8 @@ pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts)
         }
         ThreadState::Starved => advice::STARVED.to_owned(),
         ThreadState::Throttled => advice::THROTTLED.to_owned(),
-        ThreadState::Stopped => advice::not_running_advice(AwayState::Stopped, "").to_owned(),
-        ThreadState::Frozen => advice::not_running_advice(AwayState::Frozen, "").to_owned(),
+        ThreadState::Stopped => advice::not_running_advice(AwayState::Stopped, advice::ANY_PLACE).to_owned(),
+        ThreadState::Frozen => advice::not_running_advice(AwayState::Frozen, advice::ANY_PLACE).to_owned(),
         ThreadState::Busy | ThreadState::PartlyRunning | ThreadState::Unknown => {
             format!("the {receiver}'s event loop is busy or held up")
         }
@@ -128,13 +128,13 @@ pub(super) fn detect_late_receives(context: &DetectContext<'_>, out: &mut Verdic
     let held_up = stopped_advice(state);
     // A process between tokenizer and scheduler may be the one that receives them late.
     let worst_hop = late.worst_hop.and_then(|hop| context.ledger.hop(hop)).filter(|hop| hop.forwards_requests);
-    let forwarding = worst_hop.map(|hop| &*context.ledger.groups()[hop.group].ends.to);
+    let forwarding_role = worst_hop.map(|hop| &*context.ledger.groups()[hop.group].ends.to);
     if held_up.is_some() {
-        let receiver = forwarding.unwrap_or(source);
+        let receiver = forwarding_role.unwrap_or(source);
         let _ = write!(verdict.summary, "; the {receiver}'s thread that receives them was {} then", state.as_str());
     }
     verdict.with("thread", state.as_str());
-    match (held_up, forwarding) {
+    match (held_up, forwarding_role) {
         (Some(advice), _) => verdict.advice(advice),
         (None, Some(role)) => verdict.advice(format!("the {role} holds them: `py-spy dump` shows what it does")),
         (None, None) => verdict.advice(context.facts().late_receive()),
@@ -146,8 +146,8 @@ fn stopped_advice(state: ThreadState) -> Option<&'static str> {
     match state {
         ThreadState::Starved => Some(advice::STARVED),
         ThreadState::Throttled => Some(advice::THROTTLED),
-        ThreadState::Stopped => Some(advice::not_running_advice(AwayState::Stopped, "")),
-        ThreadState::Frozen => Some(advice::not_running_advice(AwayState::Frozen, "")),
+        ThreadState::Stopped => Some(advice::not_running_advice(AwayState::Stopped, advice::ANY_PLACE)),
+        ThreadState::Frozen => Some(advice::not_running_advice(AwayState::Frozen, advice::ANY_PLACE)),
         _ => None,
     }
 }
@@ -181,10 +181,11 @@ pub(super) fn detect_queued_requests(context: &DetectContext<'_>, out: &mut Verd
 /// Adds how many requests had output and how many had none when most waited, if that was observed. Which of those without output are in a batch
 /// is not known yet: the engine sends that with the output.
 fn add_load(verdict: &mut Verdict, late: &LateLeg) {
-    let load = late.most_waiting;
+    // Without the messages to the scheduler, its load is not known.
     if late.worst_hop.is_none() {
         return;
     }
+    let load = late.most_waiting;
     let _ = write!(
         verdict.summary,
         "; when most waited, {} had output and {} waited for their first token, in the queue or in a prefill",

@@ -126,7 +126,7 @@ impl EngineState {
         has_first_byte && !prefix.is_empty() && rid.starts_with(prefix)
     }
 
-    /// Sets the known engines and restores the fields that are not serialized: what they say about the engine of this name and version.
+    /// Sets the known engines, and looks up in them the engine of this name and version. Restores the fields that are not serialized.
     pub(crate) fn resolve_facts(&mut self, known: Engines) {
         self.known = known;
         self.facts = known.facts(self.name.as_deref());

@@ -111,7 +111,9 @@ impl Ledger {
         let Some(sent) = self.finish_of_frames(answer.rid) else { return };
         let may_stop_later = self.engine.facts().ends_silently();
         if finish.contradicts(sent, may_stop_later) {
-            self.totals.answers.finish_contradicted.record_request(at, answer.rid, 1, true);
+            // No such response is worse than another one.
+            let amount = 1;
+            self.totals.answers.finish_contradicted.record_occurrence(at, answer.rid, amount);
         }
     }
 
@@ -165,7 +167,7 @@ impl Ledger {
             let is_whole = answer.end == AnswerEnd::Whole;
             answers.done_without_finish += u64::from(is_whole && content.is_done_without_finish());
             if content.lacks_end {
-                answers.lacking_end.record_request(at, answer.rid, content.events.into(), true);
+                answers.lacking_end.record_occurrence(at, answer.rid, content.events.into());
             }
         }
     }
@@ -180,7 +182,7 @@ impl Ledger {
         let lost = u64::from(claimed.saturating_sub(tokens));
         if lost > 0 {
             answers.judged_alone_tokens_lost += lost;
-            answers.judged_alone_lost.record_request(at, answer.rid, lost, true);
+            answers.judged_alone_lost.record_occurrence(at, answer.rid, lost);
             if is_openai {
                 answers.openai_tokens_lost += lost;
             }
@@ -189,7 +191,7 @@ impl Ledger {
         let repeated = if is_openai { u64::from(tokens.saturating_sub(claimed)) } else { 0 };
         if repeated > 0 {
             answers.judged_alone_tokens_repeated += repeated;
-            answers.judged_alone_repeated.record_request(at, answer.rid, repeated, true);
+            answers.judged_alone_repeated.record_occurrence(at, answer.rid, repeated);
         }
     }
 

@@ -166,7 +166,7 @@ impl Ledger {
                     step.verdict = CountVerdict::Fits;
                 }
                 let out_of_order = &mut self.hops.groups[context.group].out_of_order;
-                out_of_order.record_request(context.at, chunk.rid, tokens_behind.into(), true);
+                out_of_order.record_occurrence(context.at, chunk.rid, tokens_behind.into());
             }
         }
         if evidence != evidence_before && !request.is_shared() {
@@ -207,8 +207,8 @@ impl Ledger {
                 && self.hops.hop_of(stream).is_some_and(|hop| hop.last)
         });
         let is_undelivered = request.tracker.as_ref().is_some_and(|tracker| tracker.entry_count() > 0);
-        let is_final_in_transit =
-            !request.final_received && (is_undelivered || self.hops.any_last && !has_reached_last_hop);
+        let is_before_last_hop = self.hops.any_last && !has_reached_last_hop;
+        let is_final_in_transit = !request.final_received && (is_undelivered || is_before_last_hop);
         let live_stream = request.streams.get(stream_index).filter(|stream| {
             // After its engine ended, only a record that the next engine's chunks have continued can still be live.
             let is_of_this_engine = !request.is_after_engine_end || stream.count.epoch == context.epoch;

@@ -390,7 +390,7 @@ impl DeliveryTracker {
         has_imprecise && has_gap
     }
 
-    /// Judges an incremental delivery up to count `to` by the chunks that can carry its tokens: some are imprecise, and they do not all fit.
+    /// Judges an incremental delivery up to count `to` whose chunks do not all fit and are partly imprecise, by how many can carry its tokens.
     /// `broken`: something before it may be unobserved, so that it proves no loss.
     fn deliver_imprecise(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> DeliveryResult {
         // No entry ends at `to`: the last delivered chunk was not observed, or shares an entry with later chunks.
@@ -494,8 +494,8 @@ impl DeliveryTracker {
         last_carrier
     }
 
-    /// Judges a delivery without tokens, or one made while counts run behind after a retraction: if it contains one chunk alone, the earlier
-    /// ones are dropped. `None` if no chunk matches.
+    /// Judges a delivery by its reported count `to`, if it has no tokens or counts run behind after a retraction. If it contains one chunk
+    /// alone, the earlier ones are dropped. `None` if no chunk matches.
     fn deliver_by_reported_count(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> Option<DeliveryResult> {
         let last = self.find_last_carrier(delivery, to)?;
         let mut judged = JudgedList::default();

@@ -174,11 +174,17 @@ impl DispatchedRequests {
         missed_before: u64,
         max: usize,
     ) -> bool {
+        // A maximum of 0 counts as 1, so that there is room for this request.
+        let max = max.max(1);
         // A reused rid belongs to the latest request.
         let is_ambiguous = self.remove(request.rid).is_some();
-        let is_full = self.by_rid.len() >= max.max(1);
-        // Evicts requests until there is room for one, or none is left.
-        while self.by_rid.len() >= max.max(1) && self.remove_oldest() {}
+        let is_full = self.by_rid.len() >= max;
+        while self.by_rid.len() >= max {
+            let was_removed = self.remove_oldest();
+            if !was_removed {
+                break;
+            }
+        }
         let received = self.early_receive(frame);
         let number = self.next_number;
         self.next_number += 1;
@@ -389,7 +395,11 @@ impl DispatchedRequests {
     /// Removes requests dispatched before `until`, of which no chunk will be recognised.
     pub(super) fn drop_older_than(&mut self, until: MonoNs) {
         while let Some(oldest) = self.waiting.values().next() {
-            if oldest.times.sent >= until || !self.remove_oldest() {
+            if oldest.times.sent >= until {
+                break;
+            }
+            let was_removed = self.remove_oldest();
+            if !was_removed {
                 break;
             }
         }

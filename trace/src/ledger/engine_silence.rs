@@ -146,7 +146,7 @@ impl EngineSilences {
         unconfirmed.is_some_and(|ended| now.since(ended.silence.to) <= MAX_RESUME_NS.max(ended.catch_up_ns()))
     }
 
-    /// Forgets the current silence: observations were missed.
+    /// Forgets the current silence, and the one that has just ended, because observations were missed.
     pub(super) fn forget_current_silence(&mut self) {
         // Without the last frame, the next one ends no silence.
         self.last_frame = None;
@@ -161,6 +161,7 @@ impl EngineSilences {
     /// Records a frame sent at `at` that ends at `end`. Returns the end of the frames before it, if the time since then is long.
     fn record_frame(&mut self, at: MonoNs, end: MonoNs) -> Option<MonoNs> {
         let newest_end = self.last_frame.map_or(end, |last| last.max(end));
+        // Before the first frame, there is no silence.
         let previous_end = self.last_frame.replace(newest_end)?;
         (at.since(previous_end) >= MIN_SILENCE_NS).then_some(previous_end)
     }
@@ -168,8 +169,9 @@ impl EngineSilences {
     /// Records that the wire lost tokens of a stream whose last chunk before was sent at `last_at`. If an unconfirmed silence lies in
     /// between, it is forgotten, because the lost tokens may have been sent in it.
     pub(super) fn record_wire_loss(&mut self, last_at: MonoNs) {
-        let is_unconfirmed = |ended: &EndedSilence| last_at <= ended.silence.from && !ended.is_confirmed;
-        if self.ended_silence.as_ref().is_some_and(is_unconfirmed) {
+        let Some(ended) = &self.ended_silence else { return };
+        let lies_in_between = last_at <= ended.silence.from;
+        if lies_in_between && !ended.is_confirmed {
             self.ended_silence = None;
         }
     }
@@ -240,7 +242,8 @@ impl EngineSilences {
 
 impl Ledger {
     /// Ends the silence before a frame on the hop at `hop_index`. Nothing is recorded unless the hop is the engine's and the time since
-    /// its last frame is far longer than usual. Called before the frame's chunks are recorded.
+    /// its last frame is far longer than usual. Called before the frame's chunks are recorded. `forwarded`: when a relay had written the
+    /// frame to its receiver.
     pub(super) fn end_engine_silence(&mut self, at: MonoNs, hop_index: usize, forwarded: Option<MonoNs>) {
         let hop = &self.hops.all[hop_index];
         // Behind the scheduler, another process may hold frames back.

@@ -249,8 +249,8 @@ impl Hop {
         self.lanes.iter().map(|(&number, lane)| (number, lane.counts))
     }
 
-    /// Stages observed here at any time: a receiver may have ended, or been detected late. Receives that were announced and withdrawn
-    /// before the first one were not observed, nor are those of a process that is not watched.
+    /// Stages that were observed here at any time, because a receiver may have ended, or been detected late. Receives that were announced
+    /// and withdrawn before the first one were not observed, nor are those of a process that is not watched.
     pub fn capabilities(&self) -> Capabilities {
         let is_announced = self.shows.received && !self.is_received_unobserved;
         Capabilities {
@@ -365,7 +365,12 @@ impl Hop {
     /// of earlier frames.
     pub(crate) fn take_unprocessed_request(&mut self, received_at: MonoNs) -> Option<Ticket> {
         // Frames are processed in order: an earlier one's end was not observed and does not follow.
-        while self.unprocessed_requests.pop_front_if(|request| request.received_at < received_at).is_some() {}
+        while let Some(oldest) = self.unprocessed_requests.front() {
+            if oldest.received_at >= received_at {
+                break;
+            }
+            self.unprocessed_requests.pop_front();
+        }
         let request = self.unprocessed_requests.pop_front_if(|request| request.received_at == received_at)?;
         Some(request.ticket)
     }

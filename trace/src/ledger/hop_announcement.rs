@@ -116,23 +116,23 @@ impl Ledger {
     /// chunks still queued are judged by their deliveries. The others are unjudged.
     fn adopt_chunks_of_hop(&mut self, hop_index: usize, may_have_led_to_tokenizer: bool) {
         let hop = &self.hops.all[hop_index];
-        let late_chunks = hop.counts.chunks - hop.untracked_chunks - hop.tracked_chunks;
-        if late_chunks == 0 {
+        let earlier_chunks = hop.counts.chunks - hop.untracked_chunks - hop.tracked_chunks;
+        if earlier_chunks == 0 {
             return;
         }
         let id = hop.id;
-        let waiting = if may_have_led_to_tokenizer { hop.queued_chunks() } else { Vec::new() };
+        let queued = if may_have_led_to_tokenizer { hop.queued_chunks() } else { Vec::new() };
         let mut adopted = 0;
         for ticket in self.table.tickets() {
             // Sorted by request and number.
-            let from = waiting.partition_point(|chunk| chunk.ticket < ticket);
-            let to = waiting.partition_point(|chunk| chunk.ticket <= ticket);
-            adopted += self.adopt_chunks_of_request(ticket, id, &waiting[from..to]);
+            let from = queued.partition_point(|chunk| chunk.ticket < ticket);
+            let to = queued.partition_point(|chunk| chunk.ticket <= ticket);
+            adopted += self.adopt_chunks_of_request(ticket, id, &queued[from..to]);
         }
-        self.totals.chunks.tracked += late_chunks;
+        self.totals.chunks.tracked += earlier_chunks;
         // The others belong to closed requests.
-        self.totals.chunks.outcomes.unjudged += late_chunks.saturating_sub(adopted);
-        self.hops.all[hop_index].tracked_chunks += late_chunks;
+        self.totals.chunks.outcomes.unjudged += earlier_chunks.saturating_sub(adopted);
+        self.hops.all[hop_index].tracked_chunks += earlier_chunks;
     }
 
     /// Records the chunks of one request on hop `id`; `waiting` are those still queued. Returns how many were entered.

@@ -300,13 +300,14 @@ impl Hops {
 
     /// Index of the group of hops between these ends, which is added if there is none.
     fn group_or_add(&mut self, ends: Ends<&str>) -> usize {
-        self.group_between(ends).unwrap_or_else(|| {
-            let send_wait = WindowedDistribution::with_seconds(self.processing_stages.seconds);
-            let mut group = HopGroup { send_wait, ..HopGroup::default() };
-            group.set_ends(ends);
-            self.groups.push(group);
-            self.groups.len() - 1
-        })
+        if let Some(group_index) = self.group_between(ends) {
+            return group_index;
+        }
+        let send_wait = WindowedDistribution::with_seconds(self.processing_stages.seconds);
+        let mut group = HopGroup { send_wait, ..HopGroup::default() };
+        group.set_ends(ends);
+        self.groups.push(group);
+        self.groups.len() - 1
     }
 
     /// Makes room in the hop for `lane`, if it is a new one and the hop is full. Evicts and returns the lane with the fewest queued

@@ -96,7 +96,12 @@ impl InProcess {
     fn take_other_side(&mut self, side: StageSide, chunk: TimedCount) -> Option<MonoNs> {
         if self.side != side {
             // Chunks keep their order, so the other times of these were missed.
-            while self.waiting.pop_front_if(|waiting| waiting.count < chunk.count).is_some() {}
+            while let Some(oldest) = self.waiting.front() {
+                if oldest.count >= chunk.count {
+                    break;
+                }
+                self.waiting.pop_front();
+            }
             if let Some(matched) = self.waiting.pop_front_if(|waiting| waiting.count == chunk.count) {
                 return Some(matched.at);
             }
@@ -211,10 +216,10 @@ fn match_other_side(
     limits: &mut CountedLimits,
 ) -> Option<MonoNs> {
     let known_index = in_process.iter().position(|known| known.role == role);
-    let index = known_index.unwrap_or_else(|| {
+    if known_index.is_none() {
         in_process.push(InProcess { role, side, waiting: VecDeque::new() });
-        in_process.len() - 1
-    });
+    }
+    let index = known_index.unwrap_or(in_process.len() - 1);
     let chunks_of_role = &mut in_process[index];
     let waiting_before = chunks_of_role.waiting.len();
     let other_side = chunks_of_role.take_other_side(side, chunk);

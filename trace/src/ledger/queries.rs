@@ -122,7 +122,7 @@ impl Ledger {
     pub fn is_notable(&self, summary: &RequestSummary) -> bool {
         let has_lost_tokens = summary.tokens_lost.unwrap_or(0) > 0 || summary.wire_missing > 0;
         let is_predicted_loss = summary.bursts && self.predicts_drops();
-        let was_slow = summary.gap_ns >= Some(GAP_WARNING_NS);
+        let was_slow = summary.gap_ns.is_some_and(|gap_ns| gap_ns >= GAP_WARNING_NS);
         has_lost_tokens || is_predicted_loss || summary.damaged_call || summary.is_abandoned || was_slow
     }
 

@@ -136,7 +136,8 @@ impl RecentChunks {
         let FrameId { hop, lane, seq } = id;
         // The number of the wakeup takes the place of the tokens, which a receive does not have.
         let tokens = wakeup.unwrap_or(0) as u32;
-        let kind = MomentKind::Received(wakeup.is_some());
+        let has_wakeup = wakeup.is_some();
+        let kind = MomentKind::Received(has_wakeup);
         self.push_moment(Moment { at, rid_hash: 0, seq, lane, number: 0, tokens, end: NO_COUNT, hop, kind });
     }
 

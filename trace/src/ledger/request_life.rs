@@ -279,9 +279,11 @@ fn queue_wait_ns(chunk: &ChunkRecord) -> Option<u64> {
 
 /// Time between the receives of two chunks; `None` unless both were received in the same wakeup.
 fn delay_in_wakeup_ns(chunk: &ChunkRecord, next: &ChunkRecord) -> Option<u64> {
-    let is_same_wakeup = chunk.wakeup? == next.wakeup?;
-    let delay_ns = next.received?.since(chunk.received?);
-    is_same_wakeup.then_some(delay_ns)
+    let wakeup = chunk.wakeup?;
+    let next_wakeup = next.wakeup?;
+    let received = chunk.received?;
+    let delay_ns = next.received?.since(received);
+    (wakeup == next_wakeup).then_some(delay_ns)
 }
 
 #[cfg(test)]

@@ -311,6 +311,7 @@ impl Timelines {
             }
             return marks;
         }
+        // `touched` has the request of each chunk, in the same order.
         for (&ticket, chunk) in ledger.touched.iter().zip(frame.chunks) {
             let request = ledger.table.get(ticket);
             // A chunk is a point of the time series once, at the scheduler.

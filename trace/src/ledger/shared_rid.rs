@@ -36,7 +36,9 @@ impl Predecessor {
         // The comparison changes the stream's counts, and the chunk may belong to the other request.
         let mut stream = self.stream.clone();
         let may_mix_requests = stream.count.may_mix_requests();
-        let step = stream.check_chunk(chunk, context.claimed_ids, epoch, None);
+        // Nothing shows that no frame was missed before the chunk.
+        let watched_frames = None;
+        let step = stream.check_chunk(chunk, context.claimed_ids, epoch, watched_frames);
         // Tokens of its own may be missing before the chunk.
         let fits = matches!(step.verdict, CountVerdict::Fits | CountVerdict::Overlap | CountVerdict::Loss { .. });
         let repeats_last_count = chunk.listed == Some(0) && chunk.completion_tokens == Some(self.stream.count.high);

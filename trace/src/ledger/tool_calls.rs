@@ -45,7 +45,7 @@ impl ToolCallResponses {
         }
         let kept = if calls.outcome.is_damaged() {
             let chars = calls.part.map_or(0, |part| part.chars);
-            self.damaged.record_request(at, rid, chars.into(), true);
+            self.damaged.record_occurrence(at, rid, chars.into());
             self.damaged_by_parser += u64::from(calls.is_by_parser());
             &mut self.latest_damaged
         } else {

@@ -44,6 +44,12 @@ impl AffectedRequests {
             }
         }
     }
+
+    /// Adds an occurrence that counts by itself, as [`Self::record_request`] adds a request that was not counted before.
+    pub(crate) fn record_occurrence(&mut self, at: MonoNs, rid: &str, amount: u64) {
+        let is_first_time = true;
+        self.record_request(at, rid, amount, is_first_time);
+    }
 }
 
 /// Affected requests, and an amount over all of them.
