@@ -53,6 +53,7 @@ impl Ledger {
             request.tokens_delivered > 0
                 || request.tracker.as_ref().is_some_and(|tracker| tracker.outcomes.delivered > 0)
         });
+        // Whether it is such a sum changes nothing here.
         self.record_summed_counts(at, answer.rid, answer.completion_tokens);
         // Before `finish_by_response`, which may end the request with a finish reason that no frame had.
         self.compare_finish(at, answer);

@@ -390,8 +390,8 @@ impl DeliveryTracker {
         has_imprecise && has_gap
     }
 
-    /// Judges an incremental delivery up to count `to` whose chunks do not all fit and are partly imprecise, by how many can carry its tokens.
-    /// `broken`: something before it may be unobserved, so that it proves no loss.
+    /// Judges an incremental delivery up to count `to` whose chunks do not all fit and are partly imprecise: counts how many can carry its
+    /// tokens. `broken`: something before it may be unobserved, so that it proves no loss.
     fn deliver_imprecise(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> DeliveryResult {
         // No entry ends at `to`: the last delivered chunk was not observed, or shares an entry with later chunks.
         // The last covered entry is then not the end of the delivery.

@@ -172,8 +172,8 @@ impl Prefills {
         self.known_since = self.known_since.max(at);
     }
 
-    /// Keeps the prefill of a request with this time to first token, whose message was sent on the hop `request_hop`. Returns whether the oldest
-    /// of `max` was evicted.
+    /// Keeps the prefill of a request with this time to first token, whose message was sent on the hop `request_hop`. Returns whether the
+    /// oldest of `max` was evicted.
     pub(super) fn add_unjudged(
         &mut self,
         request: &Request,

@@ -34,6 +34,13 @@ pub(crate) struct ReportedCounts {
     pub(crate) watched_frames: Option<u64>,
 }
 
+impl ReportedCounts {
+    /// Whether the connection was observed for so long that an earlier chunk of the stream would have been seen.
+    fn was_watched_long(&self) -> bool {
+        self.watched_frames.is_some_and(|frames| frames >= LONG_WATCHED_FRAMES)
+    }
+}
+
 /// Conclusion from a chunk's counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CountVerdict {
@@ -73,6 +80,10 @@ impl CountStep {
 
     pub(crate) fn fits(new: u32) -> Self {
         Self::new(new, new, CountVerdict::Fits)
+    }
+
+    fn without_tokens(verdict: CountVerdict) -> Self {
+        Self::new(0, 0, verdict)
     }
 }
 
@@ -155,14 +166,14 @@ impl StreamCount {
         self.contradicting_chunks > 0
     }
 
-    /// Step of a chunk after the finish: either repeats that, or belongs to another request that has the rid now.
+    /// Step of a chunk after the finish. The chunk either repeats the finish, or belongs to another request that has the rid now.
     fn check_after_finish(&self, reported: ReportedCounts, completion: u32) -> CountStep {
         let lists_ids = reported.listed.is_some_and(|listed| listed > 0);
         let has_new_tokens = lists_ids && self.meaning_of_ids(reported.claim) == Evidence::Delta;
         // A retracted request that recomputes ends with a count below its highest.
         let has_known_count = completion == self.high || completion == self.last;
         let is_repeat = reported.finish.is_some() && has_known_count && !has_new_tokens;
-        CountStep::new(0, 0, if is_repeat { CountVerdict::Repeat } else { CountVerdict::Restart })
+        CountStep::without_tokens(if is_repeat { CountVerdict::Repeat } else { CountVerdict::Restart })
     }
 
     /// Counts a later chunk of the stream by the ids that it lists, new ones or all so far.
@@ -198,15 +209,14 @@ impl StreamCount {
         let listed = reported.listed.unwrap_or(0);
         if self.is_finished {
             let is_repeat = reported.finish.is_some() && listed == 0;
-            return CountStep::new(0, 0, if is_repeat { CountVerdict::Repeat } else { CountVerdict::Restart });
+            return CountStep::without_tokens(if is_repeat { CountVerdict::Repeat } else { CountVerdict::Restart });
         }
         let is_first = !self.has_begun;
         let has_missed = !is_first && self.epoch != epoch;
         self.has_begun = true;
         self.epoch = epoch;
         if is_first {
-            // `None` is less than any number.
-            self.is_whole = reported.watched_frames >= Some(LONG_WATCHED_FRAMES);
+            self.is_whole = reported.was_watched_long();
         } else if has_missed {
             self.is_whole = false;
         }
@@ -252,10 +262,11 @@ impl StreamCount {
         self.high = completion;
         // An evicted request resumes with a later chunk, or with a finish without a token.
         let may_resume = reported.watched_frames.is_none() && (completion > 1 || reported.finish.is_some());
-        let shows_start = if claim == IdColumn::Cumulative { None } else { listed };
-        let Some(listed) = shows_start else {
-            let was_watched_long = reported.watched_frames >= Some(LONG_WATCHED_FRAMES) && !reported.retracted;
-            self.is_whole = (completion <= MAX_START_TOKENS || was_watched_long) && !may_resume;
+        // A list of all ids so far does not show whether chunks before it were missed.
+        let ids_showing_start = if claim == IdColumn::Cumulative { None } else { listed };
+        let Some(listed) = ids_showing_start else {
+            let is_surely_first = reported.was_watched_long() && !reported.retracted;
+            self.is_whole = (completion <= MAX_START_TOKENS || is_surely_first) && !may_resume;
             let verdict = if self.is_whole { CountVerdict::Fits } else { CountVerdict::JoinedLate };
             return CountStep::new(completion, completion, verdict);
         };
@@ -290,7 +301,7 @@ impl StreamCount {
         // Counts never fall in releases that send all ids (up to 0.4.6.post3), so another request has the rid now.
         let may_send_all_ids = matches!(claim, IdColumn::Cumulative | IdColumn::Undecided);
         if may_send_all_ids && listed == completion && completion < self.high {
-            return CountStep::new(0, 0, CountVerdict::Restart);
+            return CountStep::without_tokens(CountVerdict::Restart);
         }
         let has_rejected_claim = self.contradicting_chunks >= MIN_CONTRADICTIONS;
         let step = self.advance_to(completion);
@@ -307,7 +318,7 @@ impl StreamCount {
     fn check_undecided(&mut self, listed: u32, completion: u32, epoch: u32) -> CountStep {
         // In either reading it starts at its first token, so another request has the rid now.
         if listed > 0 && listed == completion && completion < self.high {
-            return CountStep::new(0, 0, CountVerdict::Restart);
+            return CountStep::without_tokens(CountVerdict::Restart);
         }
         let new = completion.saturating_sub(self.high);
         if epoch != self.epoch {
@@ -332,7 +343,7 @@ impl StreamCount {
     fn check_delta(&mut self, reported: ReportedCounts, listed: u32, completion: u32, epoch: u32) -> CountStep {
         let may_list_prompt = reported.claim == IdColumn::DeltaAfterPromptTail;
         if completion <= self.high && looks_like_first_chunk(reported, listed, completion) {
-            return CountStep::new(0, 0, CountVerdict::Restart);
+            return CountStep::without_tokens(CountVerdict::Restart);
         }
         let new = completion.saturating_sub(self.high);
         if epoch != self.epoch {
@@ -394,7 +405,7 @@ impl StreamCount {
         CountStep::new(new, new, verdict)
     }
 
-    /// Records a chunk of a stream whose count is not known yet: the first chunk with ids shows it. `new`: tokens above the highest count so far.
+    /// Records a chunk of a stream whose count is not known until a chunk with ids shows it. `new`: tokens above the highest count so far.
     fn check_while_catching_up(&mut self, listed: u32, completion: u32, new: u32) -> CountStep {
         // Of a stream joined late, the tokens before this chunk are not new.
         let new_tokens = if self.catch_up == CatchUpState::SinceJoin { listed } else { new };

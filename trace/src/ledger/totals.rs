@@ -315,6 +315,7 @@ impl AnswerTotals {
                 self.failed += 1;
             }
             400..600 => *self.rejected.entry(status).or_default() += 1,
+            // No other status rejects a request.
             _ => {}
         }
     }

@@ -32,6 +32,7 @@ impl PairClocks {
         if ahead_ns.unsigned_abs() <= u128::from(SAME_CLOCK_NS) {
             return Self::Same;
         }
+        // The clocks of a damaged recording may be further apart than the number holds.
         let limit = i128::from(i64::MAX / 2);
         Self::ByWallClock { ahead_ns: ahead_ns.clamp(-limit, limit) as i64 }
     }
