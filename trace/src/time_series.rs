@@ -515,7 +515,7 @@ impl TimeSeries {
         is_late
     }
 
-    /// Moves the counts of a late event from the current slot to its own.
+    /// Moves the counts of a late event from the current slot to its own. An event that counts nothing moves nothing.
     pub(crate) fn count_late_event(&mut self, at: MonoNs, ledger: &Ledger) {
         self.late.subtract_from_present(ledger);
         let late = &self.late;

@@ -40,7 +40,7 @@ pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut V
         .rid(&longest.rid)
         .times(abandoned.times)
         .occurrences(abandoned.outputs)
-        .weighed("outputs", abandoned.outputs)
+        .with_weight("outputs", abandoned.outputs)
         .with("tokens", abandoned.tokens)
         .with("by", abandoned.source_name())
         .with("requests", abandoned.requests)

@@ -20,10 +20,11 @@ pub(super) struct Receivers<'a> {
 }
 
 impl<'a> Receivers<'a> {
-    /// The receivers of a group of hops.
-    pub(super) fn of_group(context: &DetectContext<'a>, name: &str, role: &'a str) -> Self {
+    /// The receivers of the group of hops with this name, which are processes of this role.
+    pub(super) fn of_group(context: &DetectContext<'a>, group_name: &str, role: &'a str) -> Self {
         let ledger = context.ledger;
-        let hops: Vec<&Hop> = ledger.hops().iter().filter(|hop| ledger.groups()[hop.group].name == name).collect();
+        let is_in_group = |hop: &&Hop| ledger.groups()[hop.group].name == group_name;
+        let hops: Vec<&Hop> = ledger.hops().iter().filter(is_in_group).collect();
         Self { role, count: count_receivers(&hops) }
     }
 }

@@ -6,7 +6,7 @@ use super::{DetectContext, Severity, Verdicts, advice};
 use crate::ledger::Hop;
 use crate::words::{count, duration, percent, plural};
 
-/// Frames that pile up between send and receive. The problem lasts until few of them wait, even if their number grows no more.
+/// Reports frames that pile up between send and receive. The problem lasts until few of them wait, even if their number grows no more.
 pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let oldest = context.ledger.hops_of_group(group_index).filter_map(Hop::oldest_waiting).min();
@@ -36,7 +36,7 @@ pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
             .hop(&group.name)
             .since(Some(rise.since))
             .requests(&requests)
-            .weighed("backlog_frames", course.peak)
+            .with_weight("backlog_frames", course.peak)
             .with("backlog_frames_before", rise.from)
             .with("grew_for_ns", growth_ns)
             .with("requests_late", requests.counted())
@@ -45,8 +45,8 @@ pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
     }
 }
 
-/// Frames received in bursts: the event loop was away from its poll and then processed all queued frames at once. Information only: other
-/// detectors measure whether tokens wait or are lost.
+/// Reports frames received in bursts: the event loop was away from its poll and then processed all queued frames at once. This is
+/// information only. Other detectors measure whether tokens wait or are lost.
 pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let hops: Vec<&Hop> = context.ledger.hops_of_group(group_index).collect();

@@ -85,7 +85,7 @@ impl LateConsumer<'_> {
             .with("interval_ns", spent.interval_ns)
             .with("on_cpu", round_share(spent.share(spent.on_ns)))
             .with("waiting_frames", self.frames)
-            .weighed("oldest_waiting_ns", self.waited_ns)
+            .with_weight("oldest_waiting_ns", self.waited_ns)
             .with_known("run_wait", spent.starved_ns().map(|ns| round_share(spent.share(ns))))
             .with_known("throttled", spent.throttled_ns().map(|ns| round_share(spent.share(ns))))
             .with_known("blocked", spent.blocked_ns().map(|ns| round_share(spent.share(ns))))
@@ -216,7 +216,7 @@ pub(super) fn describe_other_shares(spent: &TimeUse) -> String {
     parts.join(", ")
 }
 
-/// A runnable consumer that gets no CPU because other threads have it.
+/// Reports runnable consumers that get no CPU because other threads have it.
 pub(super) fn detect_starved_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
     report_waiting_consumers(context, out, STARVED_SHARE, starved_share, "was waiting for a CPU", advice::STARVED);
 }
@@ -238,7 +238,7 @@ fn throttled_share(late: &LateConsumer<'_>) -> Option<f64> {
     Some(late.spent.share(late.spent.throttled_ns()?))
 }
 
-/// A consumer that cannot run because its container's CPU quota is used up.
+/// Reports consumers that cannot run because their container's CPU quota is used up.
 pub(super) fn detect_throttled_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
     let state = "was throttled by its CPU limit";
     report_waiting_consumers(context, out, THROTTLED_SHARE, throttled_share, state, advice::THROTTLED);

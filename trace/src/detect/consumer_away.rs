@@ -64,7 +64,7 @@ fn has_other_explanation(context: &DetectContext<'_>, one: &LateConsumer<'_>) ->
     one.frames < u64::from(BURST_FRAMES) || io_thread.is_some_and(|io| io.starved_share >= STARVED_SHARE)
 }
 
-/// libzmq I/O threads that are waiting for a CPU: frames wait on their way into the inbox although the consumer has time for them.
+/// Reports libzmq I/O threads that wait for a CPU. Frames then wait on their way into the inbox although the consumer has time for them.
 pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Verdicts) {
     for consumer in late_consumers(context).into_iter().filter(|consumer| !consumer.group.carries_requests) {
         // A consumer that never sleeps is itself the cause. Time stopped or frozen is part of `blocked_ns`, but is no sleep.

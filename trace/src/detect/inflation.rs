@@ -21,7 +21,7 @@ pub(super) fn detect_inflated_counts(context: &DetectContext<'_>, out: &mut Verd
     }
 }
 
-/// A consumer whose token count is the sum of the cumulative counts it received.
+/// Reports a consumer whose token count is the sum of the cumulative counts it received.
 pub(super) fn detect_summed_counts(context: &DetectContext<'_>, out: &mut Verdicts) {
     let summed = &context.ledger.totals().summed;
     if summed.seen.rids == 0 {
@@ -36,7 +36,7 @@ pub(super) fn detect_summed_counts(context: &DetectContext<'_>, out: &mut Verdic
     out.add_verdict(Severity::Warning, summary)
             .affected("requests", &summed.seen)
             .occurrences(summed.counted)
-            .weighed("tokens_counted", summed.counted)
+            .with_weight("tokens_counted", summed.counted)
             .with("tokens_made", summed.made)
             .advice("use a request's last count, not the sum of all counts: usage, billing and limits based on the sum are wrong");
 }
@@ -60,14 +60,14 @@ fn report_inflation<'v>(
     out.add_verdict(severity, summary)
         .affected("requests", &tokens.seen)
         .occurrences(tokens.counted)
-        .weighed("tokens_counted", tokens.counted)
+        .with_weight("tokens_counted", tokens.counted)
         .with("tokens_made", tokens.made)
         .with("ratio", ratio)
         .with("confirmed", confirmed)
         .advice("the consumer expects only new tokens but the engine sends all tokens so far: set the engine's incremental flag, or compute differences")
 }
 
-/// Incremental and cumulative deliveries in one engine: a consumer cannot handle both correctly.
+/// Reports incremental and cumulative deliveries or streams in one engine. A consumer cannot handle both correctly.
 pub(super) fn detect_mixed_modes(context: &DetectContext<'_>, out: &mut Verdicts) {
     let ModeCounts { incremental, cumulative } = context.ledger.totals().deliveries;
     if incremental > 0 && cumulative > 0 {

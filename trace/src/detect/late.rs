@@ -19,7 +19,7 @@ const COMPARED_NS: u64 = 10_000_000_000;
 /// Minimum share of time that is mentioned.
 const MIN_MENTIONED_SHARE: f64 = 0.05;
 
-/// Tokens that wait in the process that generated them: by its own timestamps, or by the time in the call that sends them.
+/// Reports tokens that wait in the process that generated them, by its own timestamps or by the time in the call that sends them.
 pub(super) fn detect_late_sends(context: &DetectContext<'_>, out: &mut Verdicts) {
     for group in context.ledger.groups() {
         let waits = group.send_wait.whole();
@@ -43,7 +43,7 @@ pub(super) fn detect_late_sends(context: &DetectContext<'_>, out: &mut Verdicts)
             .hop(&group.name)
             .times(group.late_sends)
             .occurrences(waits.count_above(GAP_WARNING_NS))
-            .weighed("send_wait_max_ns", worst)
+            .with_weight("send_wait_max_ns", worst)
             .with("send_wait_p50_ns", median)
             .advice(context.facts().late_send());
         let recent = group.send_wait.recent_max(context.now).unwrap_or(0);
@@ -53,7 +53,7 @@ pub(super) fn detect_late_sends(context: &DetectContext<'_>, out: &mut Verdicts)
     }
 }
 
-/// Tokens that wait in a receiver after it received them, where a receive does not end a wait or is not observed.
+/// Reports tokens that wait in a receiver after it received them, where a receive does not end a wait or is not observed.
 pub(super) fn detect_late_deliveries(context: &DetectContext<'_>, out: &mut Verdicts) {
     let ledger = context.ledger;
     let engine = ledger.engine().facts();
@@ -137,7 +137,7 @@ fn late_behind_receive(ledger: &Ledger) -> Option<&LateLeg> {
     legs.max_by_key(|late| late.ns)
 }
 
-/// Tokens that wait in a frontend after the engine's server wrote them to it.
+/// Reports tokens that wait in a frontend after the engine's server wrote them to it.
 pub(super) fn detect_late_frontend(context: &DetectContext<'_>, out: &mut Verdicts) {
     let waits = context.ledger.frontend();
     let Some(severity) = gap_severity(waits.worst.ns) else { return };

@@ -8,7 +8,7 @@ use crate::words::{duration, plural};
 /// Maximum number of requests named in the summary; the evidence has more.
 const MAX_NAMED: usize = 3;
 
-/// Retries that were aborted in place of the attempt before them.
+/// Reports retries that were aborted in place of the attempt before them.
 pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, out: &mut Verdicts) {
     let ledger = context.ledger;
     let requests = ledger.aborted_retry_count();
@@ -45,7 +45,7 @@ pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, out: &mut Verd
         .since(ledger.first_aborted_retry_at())
         .occurrences(requests)
         .requests(&ledger.aborted_retries().map(|retry| &*retry.rid).collect())
-        .weighed("requests", requests)
+        .with_weight("requests", requests)
         .with("delay_ns", delay_ns)
         .with("latest", rows)
         .advice(format!(

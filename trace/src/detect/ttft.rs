@@ -26,7 +26,7 @@ pub(super) const MIN_LATE_DISPATCHES: u64 = 3;
 /// Requests that are dispatched late are information if the process that prepares them ran less: then it waited, as for a slow client.
 pub(super) const MIN_PREPARING_SHARE: f64 = 0.25;
 
-/// Requests that wait in the server's socket until it reads them.
+/// Reports requests that wait long in the server's socket until it reads them.
 pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts) {
     let receiver = context.facts().receiver();
     let Some(late) = context.ledger.ttft().late_leg(Arrived) else { return };
@@ -69,7 +69,7 @@ pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts)
     verdict.with("thread", state.as_str()).advice(advice);
 }
 
-/// Requests that stay long in the tokenizer before it sends them to the scheduler.
+/// Reports requests that stay long in the tokenizer before it sends them to the scheduler.
 pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, out: &mut Verdicts) {
     let receiver = context.facts().receiver();
     let Some(late) = context.ledger.ttft().late_leg(Read) else { return };
@@ -117,7 +117,7 @@ pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, out: &mut Verd
     });
 }
 
-/// Requests that the scheduler receives late.
+/// Reports requests that the scheduler receives late.
 pub(super) fn detect_late_receives(context: &DetectContext<'_>, out: &mut Verdicts) {
     let source = context.facts().source();
     let Some(late) = context.ledger.ttft().late_leg(Dispatched) else { return };
@@ -152,7 +152,7 @@ fn stopped_advice(state: ThreadState) -> Option<&'static str> {
     }
 }
 
-/// Requests that the scheduler has received and that enter its queue late.
+/// Reports requests that the scheduler has received and that enter its queue late.
 pub(super) fn detect_late_intakes(context: &DetectContext<'_>, out: &mut Verdicts) {
     let Some(late) = context.ledger.ttft().late_leg(SchedulerReceived) else { return };
     if let Some(verdict) = detect_late_leg(context, late, out) {
@@ -160,7 +160,7 @@ pub(super) fn detect_late_intakes(context: &DetectContext<'_>, out: &mut Verdict
     }
 }
 
-/// Requests that wait long in the scheduler's queue.
+/// Reports requests that wait long in the scheduler's queue.
 pub(super) fn detect_queued_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
     let facts = context.facts();
     let Some(late) = context.ledger.ttft().late_leg(Queued) else { return };
@@ -195,7 +195,7 @@ fn add_load(verdict: &mut Verdict, late: &LateLeg) {
     verdict.with("with_output", load.running).with("waiting", load.waiting);
 }
 
-/// Requests whose prefill is slow beside others with as much work.
+/// Reports requests whose prefill is slow beside others with as much work.
 pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, out: &mut Verdicts) {
     let source = context.facts().source();
     let Some(late) = context.ledger.ttft().late_leg(BatchEntered) else { return };
@@ -230,7 +230,7 @@ fn cpu_shortage(used: TimeUse) -> ThreadState {
     }
 }
 
-/// Requests whose first token comes late, where the parts of that time cannot be told apart.
+/// Reports requests whose first token comes late, where the parts of that time cannot be told apart.
 pub(super) fn detect_slow_first_tokens(context: &DetectContext<'_>, out: &mut Verdicts) {
     let facts = context.facts();
     let merged = context.ledger.ttft().late_legs().iter().filter(|late| late.leg.is_merged());
@@ -325,10 +325,10 @@ pub(super) fn severity_of_leg(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
     let others = ttft.late_legs().iter().filter(|other| other.ns >= late.ns.saturating_mul(MINOR_TIMES));
     // Late dispatches may be those of slow clients.
     let greater = others.filter(|other| other.leg.from != Read);
-    let of_greater = greater.filter_map(|other| severity_alone(ttft, other)).max();
+    let limit = greater.filter_map(|other| severity_alone(ttft, other)).max();
     let severity = severity_alone(ttft, late)?;
-    match of_greater {
-        Some(of_greater) if of_greater > Severity::Info => Some(severity.min(of_greater)),
+    match limit {
+        Some(limit) if limit > Severity::Info => Some(severity.min(limit)),
         _ => Some(severity),
     }
 }
@@ -361,7 +361,7 @@ fn detect_late_leg_at<'v>(
         .times(late.times)
         .requests(&late.rids)
         .occurrences(late.requests)
-        .weighed("longest_ns", worst.ns)
+        .with_weight("longest_ns", worst.ns)
         .with("requests", requests)
         .with("requests_late", late.requests)
         .with("ttft_share", round_share(late.share()))

@@ -12,7 +12,7 @@ const MAX_NAMED: usize = 3;
 /// Maximum number of requests in the evidence.
 const MAX_LISTED: usize = 16;
 
-/// Requests without an answer. While the engine sends nothing at all, `engine-silent` says more.
+/// Reports requests without an answer. While the engine sends nothing at all, `engine-silent` says more.
 pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
     let ledger = context.ledger;
     if ledger.current_engine_silence(context.now).is_some() {
@@ -70,7 +70,7 @@ pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut 
         .rid(oldest.rid)
         .since(Some(oldest.dispatch.sent))
         .requests(&unanswered.iter().map(|one| one.rid).collect())
-        .weighed("requests", requests)
+        .with_weight("requests", requests)
         .with("longest_ns", context.now.since(oldest.dispatch.sent))
         .with("requests_answered_since", oldest.answered_since)
         .with_known("usual_wait_ns", ledger.usual_first_chunk_wait_ns(oldest.hop, context.now))

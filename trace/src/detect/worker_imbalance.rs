@@ -65,7 +65,7 @@ impl Receiver<'_> {
     }
 }
 
-/// Groups of hops where one receiver gets far more chunks than the others.
+/// Reports groups of hops where one receiver gets far more chunks than the others.
 pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let members: Vec<&Hop> = context.ledger.hops_of_group(group_index).collect();

@@ -167,6 +167,7 @@ impl ProcessingStages {
         // Without a hop into the process, it is the first of the path.
         let Some(incoming) = streams.iter().find(|stream| stream.ends.to == sender) else { return };
         if is_first_chunk && incoming.is_whole() {
+            // The time through the process begins with the send to it, which is observed even without its receives.
             let ns = chunk.at.since(incoming.first_at);
             processing_stage.through.record(ns);
             processing_stage.through_sum.record_n(chunk.at, ns, 1);
