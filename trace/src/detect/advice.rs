@@ -29,7 +29,8 @@ impl<'a> Receivers<'a> {
     }
 }
 
-/// How to relieve processes that have too much work; empty if unknown. If several share it already, says how many.
+/// Advice how to relieve processes that have too much work; empty if none is known. If several processes share the work already, it says
+/// how many.
 fn relief_advice(engine: &dyn Facts, receivers: Receivers<'_>) -> String {
     let Receivers { role, count } = receivers;
     let runs_several = count > 1;

@@ -179,8 +179,8 @@ impl<'l> Attribution<'l> {
         Self { legs }
     }
 
-    /// Attribution of the longest first tokens alone, over the run; of all first tokens if none is long. What delays a few of them for
-    /// seconds may differ from what delays most of them.
+    /// Computes the attribution of the longest first tokens alone, over the run; that of all first tokens if none is long. What delays a
+    /// few of them for seconds may differ from what delays most of them.
     pub(crate) fn of_long_first_tokens(&self) -> Self {
         let mut long = self.clone();
         // The classes begin with that of the longest durations.
@@ -283,7 +283,8 @@ fn state_before(thread: &Thread, end: MonoNs, wait_ns: u64) -> ThreadState {
     }
 }
 
-/// The leg on the hops `members` of a group that lead to `role`; `None` if no chunk was received or waits there.
+/// The leg of waiting on the hops of a group (`members`), which lead to `role`. `None` if no chunk was received from them, and none waits
+/// there.
 fn wait_leg<'l>(
     ledger: &'l Ledger,
     group: &'l HopGroup,
@@ -339,7 +340,8 @@ pub struct HopReceiver {
 }
 
 impl HopReceiver {
-    /// The receiver of hops of one name. `busy`: busy share of all their receivers.
+    /// State of the receivers of these hops of one name: of the one that stands out by its wait or, without such a one, of all of them.
+    /// `busy`: busy share of all.
     pub fn of_hops(ledger: &Ledger, members: &[&Hop], busy: Option<f64>, window_ns: u64) -> Self {
         // If one receiver stands out, the thread and its time are those of this receiver alone.
         let worker = slowest_receiver(members, ledger.now());
@@ -412,8 +414,8 @@ fn times_of_sum(sum: &WindowedSum, now: MonoNs) -> [LegTime; 2] {
     [sum.whole(), sum.recent(now)].map(|sum| LegTime { sum, share: 0.0 })
 }
 
-/// Derives the state of a thread from its time while frames waited for it. Too short a time shows no state; then `busy`, the busy share of
-/// the run, decides.
+/// Derives the state of a thread from its time while frames waited for it. If that time is too short, `busy` decides, the busy share of the
+/// run.
 fn thread_state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>) -> ThreadState {
     // Too few samples for a judgement.
     if spent.interval_ns < MIN_SAMPLED_NS {

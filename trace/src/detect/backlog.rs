@@ -89,7 +89,7 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
     }
 }
 
-/// Share of the run that the receivers of a group of hops spent outside their polls; the largest one. `None` if polls are not observed.
+/// Largest share of the run that a receiver of this group of hops spent outside its poll. `None` if polls are not observed.
 fn share_away_from_poll(context: &DetectContext<'_>, group_index: usize) -> Option<f64> {
     let hops = context.ledger.hops_of_group(group_index);
     let polls = hops.filter_map(|hop| context.ledger.thread(hop.receiving_thread()?)?.poll);

@@ -101,8 +101,8 @@ impl LateConsumer<'_> {
     }
 }
 
-/// The consumers that keep frames waiting too long. Requests wait for a whole step of a scheduler that is busy, so they are late only after the
-/// time that causes a warning.
+/// Finds the consumers that keep frames waiting too long. Requests wait for a whole step of a scheduler that is busy, so they are late only
+/// after the time that causes a warning.
 pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsumer<'a>> {
     let ledger = context.ledger;
     let mut late: Vec<LateConsumer<'a>> = Vec::new();
@@ -150,7 +150,8 @@ pub(super) struct JudgedConsumer<'a> {
     pub(super) share: f64,
 }
 
-/// Of the late consumers of each group of hops whose `share` is at least `min_share`, the one with the oldest frame.
+/// Finds in each group of hops the late consumer with the oldest frame, of those whose `share` is at least `min_share`. A consumer without
+/// a share is left out.
 pub(super) fn worst_consumer_of_each_group<'a>(
     context: &DetectContext<'a>,
     min_share: f64,
@@ -172,8 +173,8 @@ pub(super) fn worst_consumer_of_each_group<'a>(
     worst
 }
 
-/// Reports the worst consumer of each group of hops that spends at least `min_share` of its time in a state, by the share that `share` returns.
-/// `state`: words for it, such as `was waiting for a CPU`.
+/// Reports the worst consumer of each group of hops that spends at least `min_share` of its time in a state. `share` computes that share,
+/// and `state` names the state: `was waiting for a CPU`.
 fn report_waiting_consumers(
     context: &DetectContext<'_>,
     out: &mut Verdicts,

@@ -84,7 +84,8 @@ impl Findings {
         }
     }
 
-    /// Adds the share of time to first token to findings about processes and hops, and limits their severity to that of a cause of far more.
+    /// Adds the share of time to first token to findings about processes and hops. Limits their severity to that of another cause of far
+    /// more of that time.
     fn extend_findings(&mut self, context: &DetectContext<'_>) {
         add_new_waits(context, &mut self.held, self.seen_waits);
         self.seen_waits = context.ledger.count_process_waits();

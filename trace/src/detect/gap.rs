@@ -167,7 +167,8 @@ fn describe_late_output(ttft: &Ttft, late: &LateLeg) -> String {
     format!(", {}", describe_share(ttft, late.part()))
 }
 
-/// Severity of the waits that have ended; `None` if none is long. A small part of the time to first token is information.
+/// Severity of the waits that have ended; `None` if none is long. Waits that are a small part of the time to first token are information
+/// only.
 fn severity_of_received(context: &DetectContext<'_>) -> Option<Severity> {
     let ledger = context.ledger;
     let severity = gap_severity(ledger.worst_gap()?.ns)?;

@@ -59,9 +59,9 @@ fn has_measured_state_of(of_requests: &Finding, kind: &str) -> bool {
 }
 
 impl Findings {
-    /// Findings, worst first; within a severity, first those of the last ten seconds. Of those, the ones that explain time to first token follow
-    /// each other by how much they explain, from the place in [`ALL`] where such findings begin; the others are in the order of [`ALL`]. A cause
-    /// comes before its consequences.
+    /// Returns the findings, worst first. Within a severity, those of the last ten seconds come first. Those that explain time to first
+    /// token follow each other by how much they explain, from the place in [`ALL`] where such findings begin. The others are in the order
+    /// of [`ALL`]. A cause comes before its consequences.
     pub fn sorted(&self) -> Vec<&Finding> {
         let first_index = detector_index(FIRST_KIND_OF_TTFT);
         let mut list: Vec<&Finding> = self.list.iter().collect();
@@ -95,7 +95,8 @@ impl Findings {
         }
     }
 
-    /// Whether one finding is a consequence of the other: of the same hop, or of what its receiver does next, at the same time.
+    /// Whether one finding is a consequence of the other. They must overlap in time. Both are about one hop, or the consequence is about
+    /// what the receiver of the cause's hop does next.
     fn is_caused_by(&self, consequence: &Finding, cause: &Finding) -> bool {
         let target = self.targets.get(&cause.verdict.hop).copied().unwrap_or_default();
         let is_cause = match consequence.kind {
@@ -117,8 +118,8 @@ impl Findings {
         is_recent(finding.active, self.updated_at.since(finding.last_at))
     }
 
-    /// Time that a finding explains: the time to first token of its kind or of the requests that it held up, its longest wait, or the time
-    /// of one of its consequences, whichever is longest.
+    /// Time that a finding explains. This is the longest of four times: the time to first token of its kind, that of the requests that it
+    /// held up, its longest wait, and the time of its consequences.
     pub fn explained_ns(&self, finding: &Finding) -> u64 {
         let consequences = self.list.iter().filter(|other| self.is_caused_by(other, finding));
         let of_consequences = consequences.map(|other| self.ttft_of_kind_ns(other.kind)).max();
@@ -132,8 +133,8 @@ impl Findings {
         held.map_or(0, |held| u64::try_from(held.part.ns).unwrap_or(u64::MAX))
     }
 
-    /// Severity of another cause of far more time to first token, which the finding does not outrank; `None` without one. A problem that lasts
-    /// holds up requests that are not known yet.
+    /// Severity that the finding must not exceed, because another cause has it and explains far more time to first token. `None` without
+    /// such a cause, and while the problem lasts: it then holds up requests that are not known yet.
     pub(super) fn limit_of_severity(&self, finding: &Finding) -> Option<Severity> {
         if finding.active || !is_about_receiver(finding.kind) {
             return None;

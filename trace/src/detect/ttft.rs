@@ -178,8 +178,8 @@ pub(super) fn detect_queued_requests(context: &DetectContext<'_>, out: &mut Verd
     });
 }
 
-/// Adds how many requests had output and how many had none when most waited, if that was observed. Which of those without output are in a batch
-/// is not known yet: the engine sends that with the output.
+/// Adds how many other requests had output, and how many had none, when most waited. Adds nothing if that was not observed. Which of those
+/// without output are in a batch is not known, because the engine sends that with the output.
 fn add_load(verdict: &mut Verdict, late: &LateLeg) {
     // Without the messages to the scheduler, its load is not known.
     if late.worst_hop.is_none() {
@@ -320,7 +320,8 @@ fn severity_alone(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
     Some(if is_minor { Severity::Info } else { severity })
 }
 
-/// Severity of a leg. Few requests do not outrank those of a leg that takes far more time. `None` if it is not worth a finding.
+/// Severity of a leg; `None` if it is not worth a finding. It does not exceed that of a leg that takes far more time, so that few requests
+/// do not outrank many.
 pub(super) fn severity_of_leg(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
     let others = ttft.late_legs().iter().filter(|other| other.ns >= late.ns.saturating_mul(MINOR_TIMES));
     // Late dispatches may be those of slow clients.

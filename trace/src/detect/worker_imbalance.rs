@@ -18,7 +18,7 @@ pub fn imbalance(members: &[&Hop]) -> Option<f64> {
     imbalance_of(&receivers_with_load(members))
 }
 
-/// How many times an even share of the chunks the busiest receiver has; `None` with a single receiver, or without chunks.
+/// Number of chunks of the busiest receiver, as a multiple of an even share. `None` with a single receiver, or without chunks.
 fn imbalance_of(receivers: &[Receiver<'_>]) -> Option<f64> {
     let max = receivers.iter().map(|receiver| receiver.chunks).max()?;
     let sum: u64 = receivers.iter().map(|receiver| receiver.chunks).sum();

@@ -118,7 +118,8 @@ impl Ledger {
         }
     }
 
-    /// Finish reason in the frames of a request whose first response ends. `None` if several requests have the rid.
+    /// Finish reason in the frames of a request. `None` if another response of the request has ended before, or if several requests have
+    /// the rid.
     fn finish_of_frames(&mut self, rid: &str) -> Option<Finish> {
         if let Some(request) = self.request(rid) {
             let has_response = request.details.as_ref().is_some_and(|details| details.response_end.is_some());

@@ -495,7 +495,7 @@ impl Ledger {
         !is_open_at_scheduler || !self.predecessors.contains_key(&ticket)
     }
 
-    /// Records the end of a request, as its finish shows. Each hop shows it, and it may be repeated: only the first one counts.
+    /// Records the end of a request. Each hop shows its finish, which may also be repeated, so only the first one counts.
     fn record_end(&mut self, ticket: Ticket, at: MonoNs, finish: Finish) {
         let Some(request) = self.table.get_mut(ticket) else { return };
         let totals = &mut self.totals.requests;
@@ -577,7 +577,8 @@ fn may_be_late_chunk(request: &Request, stream_index: usize, context: &FrameCont
     shows_holes && has_hole
 }
 
-/// Ids of the `carried` tokens that a chunk carries, the last ones of those listed. Empty if they are more than `limit`, or not all listed.
+/// Ids of the tokens that a chunk carries, which are the last `carried` ones of those that it lists. Empty if they are more than `limit`,
+/// or not all listed.
 fn kept_ids<'c>(chunk: &Chunk<'c>, carried: u32, limit: usize) -> &'c [i64] {
     let carried = carried as usize;
     if carried > limit {

@@ -117,7 +117,7 @@ impl DeliveryTracker {
         self.is_incomplete = true;
     }
 
-    /// Records `count` chunks from number `first` on, whose deliveries cannot be recognised, as unjudged.
+    /// Records `count` chunks from number `first` on as unjudged, because their deliveries cannot be recognised.
     pub(crate) fn skip_chunks(&mut self, hop: HopId, first: u32, count: u32, cause: UnjudgedCause) -> JudgedList {
         self.chunks_entered += u64::from(count);
         // Later deliveries may contain them.
@@ -378,7 +378,7 @@ impl DeliveryTracker {
         }
     }
 
-    /// Whether, of the chunks in flight up to count `to`, some are imprecise and some have undelivered tokens before count `from`.
+    /// Whether some chunks in flight up to count `to` are imprecise, and some have undelivered tokens before count `from`.
     fn has_imprecise_gap_before(&self, from: u32, to: u32) -> bool {
         let mut has_imprecise = false;
         let mut has_gap = false;

@@ -282,7 +282,7 @@ impl DispatchedRequests {
         }
     }
 
-    /// Records a frame with output of the engine. The time since the last one counts as busy, a long pause only in part.
+    /// Records a frame with output of the engine. The time since the last one counts as busy, but only a part of a long pause.
     pub(super) fn record_output(&mut self, at: MonoNs) {
         let last_output_at = self.last_output_at.replace(at);
         let pause_ns = last_output_at.map_or(0, |last| at.since(last));
@@ -302,7 +302,7 @@ impl DispatchedRequests {
         }
     }
 
-    /// The engine's load and output while the request `answered`, which has its first chunk now, waited for it.
+    /// The engine's load and output while the request `answered` waited for its first chunk, which has come now.
     pub(super) fn dispatch_wait(&self, answered: &WaitingRequest) -> DispatchWait {
         // The request itself has been removed.
         let waiting = self.by_rid.len() - self.aborted;
@@ -331,7 +331,7 @@ impl DispatchedRequests {
         Some(answered)
     }
 
-    /// Counts a request as answered that had this number on a hop, and marks those before it there as overtaken.
+    /// Counts a request as answered, which had this number on the hop. Marks waiting requests with lower numbers there as overtaken.
     fn count_answered(&mut self, at: MonoNs, hop: HopId, number: u64, sent_at: MonoNs) {
         let seconds = self.seconds;
         let answered_on_hop = self.answered.entry(hop).or_insert_with(|| AnsweredRequests::with_seconds(seconds));

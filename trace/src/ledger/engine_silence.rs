@@ -199,7 +199,7 @@ impl EngineSilences {
         }
     }
 
-    /// Advances time. Returns whether a silence ended so long ago that what follows it can confirm it.
+    /// Advances time. Returns whether a silence ended so long ago that what followed can confirm it.
     fn advance_time(&mut self, now: MonoNs) -> bool {
         let last_tick = self.last_tick.replace(now);
         if last_tick.is_some_and(|last_tick| now.since(last_tick) > OWN_STALL_NS) {
@@ -295,7 +295,7 @@ impl Ledger {
 
     /// Whether frames crossed hops beyond the limit of hops.
     pub(super) fn has_unseen_hops(&self) -> bool {
-        self.limits.list_reached().any(|limit| limit.name == "hops" && limit.times > 0)
+        self.limits.list_counted().any(|limit| limit.name == "hops" && limit.times > 0)
     }
 
     /// Advances time for [`EngineSilences`].
@@ -337,7 +337,7 @@ impl Ledger {
         self.hops.all.iter().any(|hop| hop.shows.forwarded)
     }
 
-    /// Time without a frame until `now`, if that is far longer than usual and several streams are open.
+    /// The silence that lasts at `now`, if it is far longer than the usual time between chunks and several streams are open.
     fn silence_at(&self, now: MonoNs) -> Option<EngineSilence> {
         let from = self.silences.last_frame.filter(|from| now.since(*from) >= MIN_SILENCE_NS)?;
         if self.engine.facts().ends_silently() {

@@ -169,8 +169,8 @@ fn add_legs_of_way(
     }
 }
 
-/// End of the way, as the leg of the time to first token that begins with it shows. `None` if hops at the end of the path were not crossed
-/// observably.
+/// End of the way from scheduler to tokenizer, which is that of `whole`, the leg of the time to first token that begins with the way.
+/// `None` if hops at the end of the path were not crossed observably.
 fn end_of_way(crossings: &[FirstCrossing], whole: TimedLeg) -> Option<WayStop> {
     let last = crossings.last()?;
     let is_incomplete = crossings.iter().any(|crossing| crossing.is_last) && !last.is_last;

@@ -88,7 +88,7 @@ pub(crate) struct Burst {
 }
 
 impl Burst {
-    /// Adds a frame and returns its position. A wait or another wakeup of the receiver begins a burst.
+    /// Adds a frame to the receiver's burst and returns its position there. A wait or another wakeup of the receiver begins a new burst.
     pub(crate) fn position_of_next(&mut self, receiver: BurstReceiver, wakeup: u64, has_waited: bool) -> BurstPosition {
         if self.number == 0 || has_waited || wakeup != self.wakeup {
             self.wakeup = wakeup;
@@ -283,7 +283,7 @@ impl Hop {
         self.may_lead_to_tokenizer() && !self.shows.received
     }
 
-    /// Chunks that wait for their receive, by request and number, without repeats of an earlier finish.
+    /// Chunks that wait for their receive, sorted by request and number, without repeats of an earlier finish.
     pub(crate) fn queued_chunks(&self) -> Vec<PendingChunk> {
         let queued = self.lanes.values().flat_map(|lane| &lane.chunks);
         let mut queued: Vec<PendingChunk> = queued.filter(|chunk| !chunk.is_repeat).copied().collect();

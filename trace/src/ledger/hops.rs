@@ -253,7 +253,7 @@ impl Hops {
         }
     }
 
-    /// Whether the receiver of one hop is the sender of the other, by their ids: it forwards what it receives.
+    /// Whether the receiver of the first hop is the sender on the second one: it then forwards what it receives.
     pub(crate) fn is_followed_by(&self, first: HopId, second: HopId) -> bool {
         match (self.get(first), self.get(second)) {
             (Some(first), Some(second)) => first.ends.to == second.ends.from,
@@ -282,7 +282,7 @@ impl Hops {
         }
     }
 
-    /// Numbers of the roles at both ends.
+    /// Numbers of the roles at both ends, which are added if unknown.
     fn roles_of(&mut self, ends: Ends<&str>) -> HopRoles {
         HopRoles {
             from: self.processing_stages.role_index_or_add(ends.from),

@@ -138,7 +138,8 @@ impl Ledger {
         }
     }
 
-    /// The request silent longest of the next few in the table. Finding the one of all would scan the table at each new request.
+    /// Ticket of the request that has been silent longest, of the next few in the table. A search of the whole table would be too slow for
+    /// each new request.
     fn find_eviction_candidate(&mut self) -> Option<Ticket> {
         // Each call advances the table's cursor, so that the next eviction looks at others.
         let candidates: [Option<Ticket>; EVICTION_CANDIDATES] = std::array::from_fn(|_| self.table.next_record());

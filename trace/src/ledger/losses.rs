@@ -113,7 +113,7 @@ pub(crate) struct LossMemory {
 }
 
 impl LossMemory {
-    /// Adds a range found at `at` to a request's losses: at a limit without its token ids, or only to the sums.
+    /// Adds a range found at `at` to a request's losses. At a limit, it is added without its token ids, or only to the sums.
     pub(crate) fn keep_range(
         &mut self,
         at: MonoNs,

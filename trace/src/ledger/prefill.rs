@@ -192,7 +192,7 @@ impl Prefills {
         self.unjudged.pop_front_if(|next| next.span.to < until)
     }
 
-    /// Compares a prefill with earlier ones that had as much work; `None` unless it is slow. Then keeps its length for later comparisons.
+    /// Compares a prefill with earlier ones that had as much work, and keeps its length for later comparisons. `None` unless it is slow.
     fn compare_with_earlier(&mut self, prefill: UnjudgedPrefill) -> Option<SlowPrefill> {
         let UnjudgedPrefill { rid, span, connection, request_hop, ttft_ns } = prefill;
         if span.from < self.known_since {
@@ -280,7 +280,8 @@ impl Ledger {
         }
     }
 
-    /// Judges the prefills that ended before the oldest request without an answer was sent: all that can have run beside them are known.
+    /// Judges the prefills that ended before the oldest request without an answer was sent. All others that can have run beside them are
+    /// known.
     pub(super) fn judge_prefills(&mut self, now: MonoNs) {
         let missed = self.hops.missed_messages();
         if self.ttft.late_legs.prefills.missed_before != missed {

@@ -92,7 +92,7 @@ impl InProcess {
         self.waiting.front().map(|oldest| oldest.at)
     }
 
-    /// Returns the time of the other side for the chunk, if it is known. Otherwise the chunk waits for it.
+    /// Returns when the chunk passed the other side of the process, if that is known. Otherwise keeps the chunk until it does.
     fn take_other_side(&mut self, side: StageSide, chunk: TimedCount) -> Option<MonoNs> {
         if self.side != side {
             // Chunks keep their order, so the other times of these were missed.
@@ -144,7 +144,7 @@ impl ProcessingStages {
         (self.all.len() - 1) as u16
     }
 
-    /// Marks the receives of a role as observed, which begin its times.
+    /// Marks the receives of a role as observed. Times inside its process begin with them.
     pub(crate) fn mark_receives_observed(&mut self, role: u16) {
         if let Some(processing_stage) = self.all.get_mut(usize::from(role)) {
             processing_stage.shows_receives = true;

@@ -126,7 +126,8 @@ impl Ledger {
         has_lost_tokens || is_predicted_loss || summary.damaged_call || summary.is_abandoned || was_slow
     }
 
-    /// Whether several chunks in one wakeup predict a loss: deliveries are not observed, and the engine's waiter keeps only the last chunk.
+    /// Whether several chunks in one wakeup predict a loss. They do if deliveries are not observed, and the engine's waiter keeps only the
+    /// last chunk of incremental output.
     pub fn predicts_drops(&self) -> bool {
         let engine = &self.engine;
         !self.observes_deliveries()
@@ -272,7 +273,7 @@ impl Ledger {
 
     /// The limits, and how often each was reached.
     pub fn limits(&self) -> Vec<ReachedLimit> {
-        self.limits.list_reached().collect()
+        self.limits.list_counted().collect()
     }
 
     /// Time of the earliest event; `None` without events.

@@ -25,8 +25,8 @@ fn is_waiter_pending(woken: BurstPosition, now: BurstPosition, engine: &EngineSt
 }
 
 impl Totals {
-    /// Predicts the outcome of a request's previous chunk, by the engine's behaviour: its waiter has not run when the next chunk is received at
-    /// `at`.
+    /// Predicts the outcome of a request's previous chunk by the engine's behaviour, because its waiter has not run when the next chunk is
+    /// received at `at`.
     fn predict_outcome(
         &mut self,
         at: MonoNs,

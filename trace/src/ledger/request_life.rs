@@ -244,7 +244,8 @@ fn find_continuation<'c>(
     same_index.filter(|seen| seen.end.is_none())
 }
 
-/// State of a chunk of the first leg that was judged as `judged`; `if_not_received` if nothing shows that it was received.
+/// State of a chunk of the first leg. `judged`: the chunk in which it continues and whose outcome is known. `if_not_received`: the state if
+/// nothing shows that the chunk was received.
 fn state_of_chunk(
     first: &ChunkRecord,
     judged: Option<&ChunkRecord>,
@@ -263,7 +264,7 @@ fn state_of_chunk(
     if first.received.is_some() { ChunkState::Received } else { if_not_received }
 }
 
-/// How the response has the part of a tool call that differs from the engine's, if the chunk has a token of that part; `None` otherwise.
+/// Outcome of the response's tool calls, if the chunk has a token of the part that differs from the engine's; `None` otherwise.
 fn tool_call_outcome_in_chunk(chunk: &ChunkRecord, calls: Option<&ToolCalls>) -> Option<ToolCallOutcome> {
     let calls = calls?;
     let [first_token, end_token] = calls.part?.tokens;

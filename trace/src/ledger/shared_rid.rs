@@ -143,7 +143,7 @@ impl Ledger {
         self.shared_rids.insert(rid);
     }
 
-    /// Step of a chunk that counts the ids it lists and draws no conclusions, if its rid is shared. Otherwise its own step.
+    /// Step of a chunk. If several requests share its rid, the step counts the ids that the chunk lists, and draws no conclusion.
     pub(super) fn step_without_verdict(&self, checked: CheckedChunk, chunk: &Chunk<'_>) -> CountStep {
         let request = self.table.get(checked.ticket).filter(|request| request.is_shared());
         let Some(request) = request else { return checked.step };

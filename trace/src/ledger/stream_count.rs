@@ -249,7 +249,8 @@ impl StreamCount {
         }
     }
 
-    /// Records the first observed chunk of a stream, which shows whether the stream is whole: whether it was observed from its first token on.
+    /// Records the first observed chunk of a stream. The chunk shows whether the stream is whole, that is, observed from its first token
+    /// on.
     fn begin_stream(
         &mut self,
         reported: ReportedCounts,
@@ -289,7 +290,7 @@ impl StreamCount {
         CountStep::new(completion, completion, verdict)
     }
 
-    /// Raises the highest count to `completion`. Step of a chunk whose ids show nothing more.
+    /// Raises the highest count to `completion`. Returns the step of a chunk whose ids show nothing more.
     fn advance_to(&mut self, completion: u32) -> CountStep {
         let new = completion.saturating_sub(self.high);
         self.high = self.high.max(completion);

@@ -242,8 +242,8 @@ impl TtftPath {
         })
     }
 
-    /// From the first observed moment to the last: the whole time to first token if those are the first and the last that exist. `None`
-    /// unless two were observed.
+    /// The leg from the first observed moment to the last one. It is the whole time to first token if no earlier or later moment exists.
+    /// `None` unless two were observed.
     pub fn whole_leg(&self) -> Option<TimedLeg> {
         let (from, at) = self.moments().next()?;
         let (to, end) = self.moments().last()?;

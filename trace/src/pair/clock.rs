@@ -25,7 +25,8 @@ pub enum PairClocks {
 }
 
 impl PairClocks {
-    /// How the clocks of two recordings are related. Their monotonic clocks are one if they began at the same wall-clock time: on one host.
+    /// How the clocks of two recordings are related. Both have the same monotonic clock if it began at the same wall-clock time, as on one
+    /// host.
     pub fn of_anchors(prefill: Anchor, decode: Anchor) -> Self {
         // A host that booted later has a clock that is behind.
         let ahead_ns = mono_start_ns(prefill) - mono_start_ns(decode);
@@ -137,7 +138,8 @@ impl ClockBounds {
         self.requests_of_two_clocks += u64::from(excludes_one_clock);
     }
 
-    /// The strictest limits of the lead or, if those contradict each other, the limits around the lead that the fewest limits contradict.
+    /// The strictest limits of the lead. If those contradict each other, returns the limits around the lead that the fewest limits
+    /// contradict.
     fn agreed_limits(&mut self) -> AgreedLimits {
         self.least_ns.sort_unstable();
         self.most_ns.sort_unstable();

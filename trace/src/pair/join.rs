@@ -194,7 +194,7 @@ impl<'a> Pair<'a> {
         self.prefill_ledgers().all(|ledger| self.has_all_requests(ledger))
     }
 
-    /// Number of finished requests of each server that were read, the newest ones; `None` if no server has more.
+    /// Number of the newest finished requests that were read of each server; `None` if no server has more, so that all were read.
     pub fn newest_finished(&self) -> Option<usize> {
         let mut ledgers = self.prefill_ledgers().chain([self.decode]);
         let is_limit_reached = ledgers.any(|ledger| ledger.finished_count() > self.finished_limit);
@@ -368,7 +368,7 @@ impl<'a> Pair<'a> {
 const EVICTED: &str = "its messages were evicted at the limit pair_rooms, or not observed";
 const NO_MESSAGES: &str = "no message between the schedulers was read: an older recording, or another transfer backend";
 
-/// Why a message of a request is absent, of which `messages` of its kind were read for any request.
+/// Why a message of a request is absent. `messages`: number of messages of its kind that were read, for any request.
 fn absence_of_message(ledger: &Ledger, row: &PairRow<'_>, messages: u64) -> &'static str {
     if messages == 0 {
         NO_MESSAGES

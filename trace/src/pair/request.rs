@@ -35,7 +35,7 @@ fn is_during_prefill(path: &TtftPath, at: MonoNs) -> bool {
     is_behind_all && is_before_first_send
 }
 
-/// From the first to the last send of a request, if it had no long pause in between; `None` if it had, or that is unknown.
+/// The time from the first to the last send of a request; `None` if it had a long pause in between, or if that is unknown.
 fn steady_output(numbers: &RequestNumbers) -> Option<Interval> {
     let longest_pause_ns = numbers.silence_ns?;
     let sends = Interval { from: numbers.sent_first?, to: numbers.sent_last? };

@@ -139,8 +139,8 @@ impl Tally {
         (!self.counts.is_empty()).then_some(self.max)
     }
 
-    /// Value of `quantile` (0 to 1), in nanoseconds; `None` without values. The smallest and the largest value are exact, others are accurate
-    /// to 6 %: the middle of a bucket.
+    /// Value of `quantile` (0 to 1), in nanoseconds; `None` without values. The smallest and the largest value are exact. Others are the
+    /// middle of their bucket, which is accurate to 6 %.
     pub fn quantile(&self, quantile: f64) -> Option<u64> {
         let count = self.count();
         let rank = super::rank_of(quantile, count)?;
