@@ -265,14 +265,14 @@ fn leg_advice(engine: &dyn Facts, leg: &Leg<'_>) -> String {
             format!("{subject} is stopped while frames wait: resume it with `kill -CONT PID`, or detach the debugger")
         }
         ThreadState::Frozen => {
-            format!("{subject} is frozen while frames wait; {}", not_running_advice(AwayState::Frozen, ""))
+            format!("{subject} is frozen while frames wait; {}", not_running_advice(AwayState::Frozen, ANY_PLACE))
         }
         ThreadState::Blocked => format!(
             "{subject} is blocked in a system call while frames wait: the finding consumer-blocked names the call; `py-spy dump --native` shows the caller"
         ),
         ThreadState::Asleep => format!(
             "{subject} sleeps while frames wait: if there is a finding io-thread-starved, frames do not reach it; otherwise {}",
-            not_running_advice(AwayState::Polling, "")
+            not_running_advice(AwayState::Polling, ANY_PLACE)
         ),
         ThreadState::Waiting => {
             format!(

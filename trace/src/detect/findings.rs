@@ -110,9 +110,11 @@ impl Findings {
         // Decided for all before any is removed, because each is compared with the others.
         let is_kept: Vec<bool> =
             self.list.iter().map(|finding| finding.kind != LATE_FRAMES || !self.is_explained(finding)).collect();
-        // `retain` visits the findings in the order of these decisions.
-        let mut decisions = is_kept.into_iter();
-        self.list.retain(|_| decisions.next().unwrap_or(true));
+        for (finding, is_kept) in std::mem::take(&mut self.list).into_iter().zip(is_kept) {
+            if is_kept {
+                self.list.push(finding);
+            }
+        }
     }
 
     /// Whether each episode of a finding about late frames overlaps another finding about the same hop that is more than information.

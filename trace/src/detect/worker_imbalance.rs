@@ -83,6 +83,7 @@ pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Ver
         let worker = busiest.hop.worker;
         let name = match (worker, &*busiest.hop.endpoint) {
             (Some(number), _) => format!("worker {number}"),
+            // Neither a number nor an endpoint names it.
             (None, "") => String::from("one"),
             (None, endpoint) => endpoint.to_owned(),
         };

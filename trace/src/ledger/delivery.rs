@@ -73,7 +73,7 @@ impl Totals {
         if delivery.completion_tokens.is_none() || tracker.is_incomplete || !exceeds_count {
             return;
         }
-        let generated = streams.iter().fold(delivered_count, |max, stream| max.max(u64::from(stream.count.high)));
+        let generated = streams.iter().fold(delivered_count, |max, stream| max.max(u64::from(stream.count.highest)));
         // A request retracted unobserved restarts its count, so its tokens exceed the count.
         let adds_up_counts = tracker.repeating_deliveries >= MIN_REPEATING_DELIVERIES
             || streams.iter().any(|stream| stream.count.evidence == Evidence::Cumulative);

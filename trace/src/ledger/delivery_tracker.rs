@@ -398,7 +398,7 @@ impl DeliveryTracker {
         let gap = self.last_covered_end(to).is_some_and(|end| end < to);
         let broken = broken || gap;
         let mut covered = self.in_flight.iter().take_while(|entry| entry.end_count <= to).count();
-        // At least one chunk was delivered.
+        // At least one chunk was delivered, which is the carrier of those behind it (`true`).
         while covered > 1 && self.in_flight[covered - 1].may_be_delivered_later(to, true, delivery.finished) {
             covered -= 1;
         }

@@ -130,7 +130,7 @@ pub(super) struct DispatchedRequests {
     aborted: usize,
     /// Numbers of the requests of each message whose receive is not observed yet.
     unreceived: HashMap<FrameId, Vec<u64>>,
-    last: Option<LastMessage>,
+    last_message: Option<LastMessage>,
     /// [`OutputProgress::busy_ns`] until now.
     pub(super) busy_ns: u64,
     /// Time in which the engine sent output, without pauses of more than [`MAX_PAUSE_NS`].
@@ -263,7 +263,7 @@ impl DispatchedRequests {
 
     /// When the message was received, if that was observed before its send.
     fn early_receive(&self, frame: FrameId) -> Option<MonoNs> {
-        self.last.filter(|last| last.id == frame)?.received_early
+        self.last_message.filter(|message| message.id == frame)?.received_early
     }
 
     /// Records the receive of a message to the scheduler, in the requests that it dispatched or aborts.
@@ -435,7 +435,7 @@ impl Ledger {
             hop.counts.bytes += super::capped(dispatch.bytes);
             let early = hop.early_receives.iter().find(|early| early.id == dispatch.id && !hop.forwards_requests);
             let received_early = early.map(|early| early.at);
-            self.dispatched.last = Some(LastMessage { id: dispatch.id, received_early });
+            self.dispatched.last_message = Some(LastMessage { id: dispatch.id, received_early });
             self.pending_receive.clear();
             // The message counts once, with its first request. It has no chunks.
             self.queue_sent_frame(at, dispatch.id, hop_index, FrameLoad::new(0, dispatch.bytes), None);

@@ -380,7 +380,7 @@ impl Ledger {
         }
         let unstreamed_tokens = self.engine.facts().unstreamed_tokens();
         request.streams.iter().any(|stream| {
-            let is_streamed = is_streamed(stream.chunks, stream.count.high, unstreamed_tokens);
+            let is_streamed = is_streamed(stream.chunks, stream.count.highest, unstreamed_tokens);
             is_streamed && self.hops.observed_all_since(stream) && !stream.is_finished()
         })
     }

@@ -145,6 +145,7 @@ impl Ledger {
         let candidates: [Option<Ticket>; EVICTION_CANDIDATES] = std::array::from_fn(|_| self.table.next_record());
         candidates.into_iter().flatten().min_by_key(|ticket| {
             let request = self.table.get(*ticket);
+            // Each of these tickets has a record.
             request.map_or(MonoNs(u64::MAX), |request| request.last_at)
         })
     }

@@ -77,7 +77,7 @@ impl Ledger {
         // Without such a number, the engine sends each token as soon as it is generated.
         let Some(steps_per_chunk) = unstreamed_tokens else { return false };
         request.streams.iter().any(|stream| {
-            let is_streamed = is_streamed(stream.chunks, stream.count.high, unstreamed_tokens);
+            let is_streamed = is_streamed(stream.chunks, stream.count.highest, unstreamed_tokens);
             // The scheduler sends a frame in each step, with chunks of other requests.
             let steps = self.hops.sends_since(stream);
             // Without a step since the last chunk, the whole scheduler is silent.

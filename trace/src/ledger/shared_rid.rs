@@ -41,7 +41,7 @@ impl Predecessor {
         let step = stream.check_chunk(chunk, context.claimed_ids, epoch, watched_frames);
         // Tokens of its own may be missing before the chunk.
         let fits = matches!(step.verdict, CountVerdict::Fits | CountVerdict::Overlap | CountVerdict::Loss { .. });
-        let repeats_last_count = chunk.listed == Some(0) && chunk.completion_tokens == Some(self.stream.count.high);
+        let repeats_last_count = chunk.listed == Some(0) && chunk.completion_tokens == Some(self.stream.count.highest);
         let continues_count = fits && (step.new > 0 || repeats_last_count);
         stream.hop == context.hop && (may_mix_requests || continues_count)
     }
@@ -100,7 +100,7 @@ impl Ledger {
         streams_of_group.any(|stream| {
             let is_open = stream.is_whole() && !stream.is_finished();
             // Such a stream would continue with the next tokens only, not with all of them.
-            let lists_only_new_ids = stream.count.evidence == Evidence::Delta && stream.count.high > 1;
+            let lists_only_new_ids = stream.count.evidence == Evidence::Delta && stream.count.highest > 1;
             is_open && lists_only_new_ids
         })
     }

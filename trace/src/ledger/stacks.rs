@@ -253,7 +253,7 @@ impl StackHits {
 struct BacklogWindow {
     at: MonoNs,
     backlog: Option<u64>,
-    growing: bool,
+    is_growing: bool,
     /// Thread of the samples being entered.
     thread: ThreadId,
 }
@@ -276,8 +276,8 @@ impl Stacks {
     ) -> bool {
         let pid = sample.thread.pid;
         if !self.windows.contains_key(&pid) && self.windows.len() >= MAX_PROCESSES {
-            let silent = self.windows.iter().min_by_key(|(_, window)| window.at).map(|(pid, _)| *pid);
-            self.windows.retain(|pid, _| Some(*pid) != silent);
+            let longest_silent = self.windows.iter().min_by_key(|(_, window)| window.at).map(|(pid, _)| *pid);
+            self.windows.retain(|pid, _| Some(*pid) != longest_silent);
         }
         let last = self.windows.get(&pid).copied();
         // All threads of a process share the end of an interval, and a thread's functions follow each other.
@@ -286,11 +286,11 @@ impl Stacks {
         let window = same_interval.unwrap_or_else(|| {
             let frames = count_waiting_frames();
             let frames_before = last.and_then(|last| last.backlog);
-            let growing = match (frames, frames_before) {
+            let is_growing = match (frames, frames_before) {
                 (Some(frames), Some(frames_before)) => frames > frames_before && frames >= MIN_BACKLOG,
                 _ => false,
             };
-            BacklogWindow { at, backlog: frames, growing, thread: sample.thread }
+            BacklogWindow { at, backlog: frames, is_growing, thread: sample.thread }
         });
         self.windows.insert(pid, BacklogWindow { thread: sample.thread, ..window });
         let role_index = self.roles.iter().position(|stacks| *stacks.role == *sample.role).unwrap_or_else(|| {
@@ -307,11 +307,11 @@ impl Stacks {
             gil: u64::from(sample.gil.unwrap_or(0)),
         };
         role.all.add_counts(more);
-        if window.growing {
+        if window.is_growing {
             role.growing.add_counts(more);
         }
         // An empty function name means that the thread did not run.
-        sample.function.is_empty() || role.add_function(at, sample, window.growing, limit)
+        sample.function.is_empty() || role.add_function(at, sample, window.is_growing, limit)
     }
 }
 

@@ -2,8 +2,8 @@
 //! Formats without counts ([`IdColumn::Uncounted`]) have nothing to check; a stream's count is then the sum of its observed ids.
 //!
 //! The scheduler keeps a send offset per request, and a chunk lists the ids between the old offset and the new one. A delta
-//! therefore lists exactly `completion - high` ids, where `high` is the highest count of the stream so far. While a retracted
-//! request with `input_embeds` recomputes its tokens (0.5.10rc0 and later), its counts are below `high` and it lists no ids.
+//! therefore lists exactly `completion - highest` ids, where `highest` is the highest count of the stream so far. While a retracted
+//! request with `input_embeds` recomputes its tokens (0.5.10rc0 and later), its counts are below `highest` and it lists no ids.
 
 use crate::event::{Finish, IdColumn};
 
@@ -112,9 +112,9 @@ enum CatchUpState {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StreamCount {
     /// Highest `completion_tokens` seen.
-    pub(crate) high: u32,
+    pub(crate) highest: u32,
     /// Last `completion_tokens` seen.
-    last: u32,
+    last_count: u32,
     /// The hop's epoch when the stream began or was rebased.
     pub(crate) epoch: u32,
     contradicting_chunks: u8,
@@ -150,7 +150,7 @@ impl StreamCount {
         };
         if step.verdict != CountVerdict::Restart {
             self.has_begun = true;
-            self.last = completion;
+            self.last_count = completion;
             self.is_finished |= reported.finish.is_some();
         }
         step
@@ -171,7 +171,7 @@ impl StreamCount {
         let lists_ids = reported.listed.is_some_and(|listed| listed > 0);
         let has_new_tokens = lists_ids && self.meaning_of_ids(reported.claim) == Evidence::Delta;
         // A retracted request that recomputes ends with a count below its highest.
-        let has_known_count = completion == self.high || completion == self.last;
+        let has_known_count = completion == self.highest || completion == self.last_count;
         let is_repeat = reported.finish.is_some() && has_known_count && !has_new_tokens;
         CountStep::without_tokens(if is_repeat { CountVerdict::Repeat } else { CountVerdict::Restart })
     }
@@ -220,8 +220,8 @@ impl StreamCount {
         } else if has_missed {
             self.is_whole = false;
         }
-        self.high = self.high.saturating_add(listed);
-        self.last = self.high;
+        self.highest = self.highest.saturating_add(listed);
+        self.last_count = self.highest;
         self.is_finished = reported.finish.is_some();
         let verdict = if is_first && !self.is_whole {
             CountVerdict::JoinedLate
@@ -240,7 +240,7 @@ impl StreamCount {
         let Some(listed) = reported.listed else { return CountStep::fits(0) };
         match self.meaning_of_ids(reported.claim) {
             Evidence::Delta => {
-                self.high = self.high.saturating_add(listed);
+                self.highest = self.highest.saturating_add(listed);
                 CountStep::fits(listed)
             }
             Evidence::Cumulative => self.advance_to(listed),
@@ -260,7 +260,7 @@ impl StreamCount {
     ) -> CountStep {
         let claim = reported.claim;
         self.epoch = epoch;
-        self.high = completion;
+        self.highest = completion;
         // An evicted request resumes with a later chunk, or with a finish without a token.
         let may_resume = reported.watched_frames.is_none() && (completion > 1 || reported.finish.is_some());
         // A list of all ids so far does not show whether chunks before it were missed.
@@ -292,8 +292,8 @@ impl StreamCount {
 
     /// Raises the highest count to `completion`. Returns the step of a chunk whose ids show nothing more.
     fn advance_to(&mut self, completion: u32) -> CountStep {
-        let new = completion.saturating_sub(self.high);
-        self.high = self.high.max(completion);
+        let new = completion.saturating_sub(self.highest);
+        self.highest = self.highest.max(completion);
         CountStep::fits(new)
     }
 
@@ -301,7 +301,7 @@ impl StreamCount {
     fn check_cumulative(&mut self, claim: IdColumn, listed: u32, completion: u32) -> CountStep {
         // Counts never fall in releases that send all ids (up to 0.4.6.post3), so another request has the rid now.
         let may_send_all_ids = matches!(claim, IdColumn::Cumulative | IdColumn::Undecided);
-        if may_send_all_ids && listed == completion && completion < self.high {
+        if may_send_all_ids && listed == completion && completion < self.highest {
             return CountStep::without_tokens(CountVerdict::Restart);
         }
         let has_rejected_claim = self.contradicting_chunks >= MIN_CONTRADICTIONS;
@@ -318,14 +318,14 @@ impl StreamCount {
     /// Records a chunk of an unknown release. The first chunk with only one possible reading decides the type of the ids.
     fn check_undecided(&mut self, listed: u32, completion: u32, epoch: u32) -> CountStep {
         // In either reading it starts at its first token, so another request has the rid now.
-        if listed > 0 && listed == completion && completion < self.high {
+        if listed > 0 && listed == completion && completion < self.highest {
             return CountStep::without_tokens(CountVerdict::Restart);
         }
-        let new = completion.saturating_sub(self.high);
+        let new = completion.saturating_sub(self.highest);
         if epoch != self.epoch {
             // A lower count belongs to another request, whose start was missed.
             self.epoch = epoch;
-            self.high = if listed > 0 { completion } else { self.high.max(completion) };
+            self.highest = if listed > 0 { completion } else { self.highest.max(completion) };
             return CountStep::new(new, new.min(listed), CountVerdict::Rebased);
         }
         // If all tokens are new, both readings list the same ids.
@@ -336,30 +336,30 @@ impl StreamCount {
                 self.evidence = Evidence::Cumulative;
             }
         }
-        self.high = self.high.max(completion);
+        self.highest = self.highest.max(completion);
         CountStep::new(new, new.min(listed), CountVerdict::Fits)
     }
 
     /// Records a chunk of a column that lists only new ids, and compares their number with the growth of the count.
     fn check_delta(&mut self, reported: ReportedCounts, listed: u32, completion: u32, epoch: u32) -> CountStep {
         let may_list_prompt = reported.claim == IdColumn::DeltaAfterPromptTail;
-        if completion <= self.high && looks_like_first_chunk(reported, listed, completion) {
+        if completion <= self.highest && looks_like_first_chunk(reported, listed, completion) {
             return CountStep::without_tokens(CountVerdict::Restart);
         }
-        let new = completion.saturating_sub(self.high);
+        let new = completion.saturating_sub(self.highest);
         if epoch != self.epoch {
             self.epoch = epoch;
             self.contradicting_chunks = 0;
             self.catch_up = if listed == 0 { CatchUpState::SinceLoss } else { CatchUpState::No };
             // With ids, the count is the new base. Without, a retracted request may be recomputing, with lower counts.
-            self.high = if listed > 0 { completion } else { self.high.max(completion) };
+            self.highest = if listed > 0 { completion } else { self.highest.max(completion) };
             return CountStep::new(new, new.min(listed), CountVerdict::Rebased);
         }
         if self.catch_up != CatchUpState::No {
             return self.check_while_catching_up(listed, completion, new);
         }
-        let is_behind = completion < self.high;
-        self.high = self.high.max(completion);
+        let is_behind = completion < self.highest;
+        self.highest = self.highest.max(completion);
         let mixes_requests = self.last_chunk_listed_all();
         if listed == new {
             if new > 0 {
@@ -411,11 +411,11 @@ impl StreamCount {
         // Of a stream joined late, the tokens before this chunk are not new.
         let new_tokens = if self.catch_up == CatchUpState::SinceJoin { listed } else { new };
         if listed > 0 {
-            self.high = completion;
+            self.highest = completion;
             self.catch_up = CatchUpState::No;
             CountStep::new(new_tokens, new_tokens.min(listed), CountVerdict::Rebased)
         } else {
-            self.high = self.high.max(completion);
+            self.highest = self.highest.max(completion);
             CountStep::new(new_tokens, 0, CountVerdict::Fits)
         }
     }

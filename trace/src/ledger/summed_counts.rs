@@ -25,7 +25,7 @@ impl Totals {
         hops_before: usize,
     ) -> bool {
         let earlier = &request.streams[..hops_before.min(request.streams.len())];
-        let Some(generated) = earlier.iter().map(|stream| stream.count.high).max() else {
+        let Some(generated) = earlier.iter().map(|stream| stream.count.highest).max() else {
             return false;
         };
         // The claiming process received its counts on an earlier hop, not on a parallel one of the same name.

@@ -223,6 +223,7 @@ fn mono_start_ns(anchor: Anchor) -> i128 {
 
 /// `later` minus `earlier` of two clocks.
 fn difference(later: MonoNs, earlier: MonoNs) -> i64 {
+    // Times of a damaged recording may be further apart than the number holds.
     let limit = i128::from(i64::MAX / 2);
     (i128::from(later.0) - i128::from(earlier.0)).clamp(-limit, limit) as i64
 }
