@@ -169,9 +169,9 @@ impl<'l> Attribution<'l> {
             if !seen_roles.contains(&role) {
                 seen_roles.push(role);
                 let stage = ledger.processing_stages().iter().find(|stage| stage.role == role);
-                let receives = members.iter().any(|hop| hop.capabilities().received);
+                let shows_receives = members.iter().any(|hop| hop.capabilities().received);
                 let receivers = count_receivers(&into_role);
-                legs.extend(stage.and_then(|stage| inside_leg(ledger, stage, busy, receives, receivers)));
+                legs.extend(stage.and_then(|stage| inside_leg(ledger, stage, busy, shows_receives, receivers)));
             }
         }
         add_open_waits(ledger, &mut legs);
@@ -294,6 +294,7 @@ fn wait_leg<'l>(
     window_ns: u64,
 ) -> Option<Leg<'l>> {
     let now = ledger.now();
+    // Times of both windows, with the indices `RUN` and `RECENT`.
     let mut chunk = [LegTime::default(); 2];
     let mut first_token = [LegTime::default(); 2];
     let mut long_first_tokens = LongDurations::default();

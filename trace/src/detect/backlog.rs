@@ -51,6 +51,7 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let hops: Vec<&Hop> = context.ledger.hops_of_group(group_index).collect();
         let max = u64::from(hops.iter().map(|hop| hop.counts.wakeup_frames_max).max().unwrap_or(0));
+        // The maximum has no wakeup until the first one has ended.
         let long_first_wakeups = hops.iter().filter(|hop| hop.first_wakeup_frames() >= BURST_FRAMES).count() as u64;
         if max < u64::from(BURST_FRAMES) && long_first_wakeups == 0 {
             continue;

@@ -107,7 +107,8 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
     let ledger = context.ledger;
     let mut late: Vec<LateConsumer<'a>> = Vec::new();
     for (group_index, group) in ledger.groups().iter().enumerate() {
-        let first_of_group = late.len();
+        // Behind this index are the late consumers of this group.
+        let group_start = late.len();
         for hop in ledger.hops_of_group(group_index).filter(|hop| hop.capabilities().received) {
             let Some(oldest) = hop.oldest_waiting() else { continue };
             let receiving_thread = hop.receiving_thread().or_else(|| ledger.only_receiver(hop));
@@ -121,7 +122,7 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
             let from = MonoNs(oldest.0.max(context.now.0.saturating_sub(MAX_LOOKBACK_NS)));
             let has_received = hop.last_received_at.is_some_and(|at| at > from);
             // Several senders into one socket have one consumer.
-            if let Some(known) = late[first_of_group..].iter_mut().find(|known| known.thread.id == receiver) {
+            if let Some(known) = late[group_start..].iter_mut().find(|known| known.thread.id == receiver) {
                 known.frames += hop.counts.backlog;
                 known.has_received |= has_received;
                 continue;

@@ -17,6 +17,7 @@ pub(super) const MIN_SHARE: f64 = 0.5;
 
 /// Reports consumers whose thread is off the CPU in one of these states, of which there is at least one.
 pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdicts, states: &[AwayState]) {
+    // A suspended thread cannot run, whatever it has to do.
     let may_run = !states.iter().any(|state| SUSPENDED.contains(state));
     // A consumer without work sleeps for much of its time; a stopped one has no such excuse.
     let threshold = if may_run { MIN_SHARE } else { STARVED_SHARE };

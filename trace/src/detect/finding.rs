@@ -85,6 +85,7 @@ impl Verdict {
         self.hop == name || self.evidence.get(REQUESTS_HOP).is_some_and(|hop| hop == name)
     }
 
+    /// Sets the name of the affected hop. A process whose problem concerns no hop is named by its role instead.
     pub(super) fn hop(&mut self, hop: &str) -> &mut Self {
         hop.clone_into(&mut self.hop);
         self

@@ -142,22 +142,24 @@ pub(super) fn detect_late_frontend(context: &DetectContext<'_>, out: &mut Verdic
     let waits = context.ledger.frontend();
     let Some(severity) = gap_severity(waits.worst.ns) else { return };
     let parts = [("first", &waits.first_token), ("last", &waits.last_token)];
-    // A part without a long wait is not named.
-    let late = parts.iter().filter(|(_, waits)| longest_wait_ns(waits) >= GAP_WARNING_NS);
-    let late = late.map(|(which, waits)| {
-        format!(
-            "{which} tokens waited up to {} (median {}, {})",
-            duration(longest_wait_ns(waits)),
-            duration(waits.quantile(0.5).unwrap_or(0)),
-            plural(waits.count(), "response"),
-        )
-    });
-    let summary = format!("in the frontend, {} after the worker wrote them", late.collect::<Vec<_>>().join(" and "));
+    let mut late_parts = Vec::new();
+    for (which, part_waits) in parts {
+        // A part without a long wait is not named.
+        if longest_wait_ns(part_waits) >= GAP_WARNING_NS {
+            late_parts.push(format!(
+                "{which} tokens waited up to {} (median {}, {})",
+                duration(longest_wait_ns(part_waits)),
+                duration(part_waits.quantile(0.5).unwrap_or(0)),
+                plural(part_waits.count(), "response"),
+            ));
+        }
+    }
+    let summary = format!("in the frontend, {} after the worker wrote them", late_parts.join(" and "));
     out.add_verdict(severity, summary)
             .rid(&waits.worst.rid)
             .times(waits.late)
             .requests(&waits.late_rids)
-            .occurrences(parts.iter().map(|(_, waits)| waits.count_above(GAP_WARNING_NS)).sum())
+            .occurrences(parts.iter().map(|(_, part_waits)| part_waits.count_above(GAP_WARNING_NS)).sum())
             .weight(waits.worst.ns)
             .with("responses", waits.responses)
             .with("responses_late", waits.late_rids.counted())

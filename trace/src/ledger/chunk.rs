@@ -231,7 +231,8 @@ impl Ledger {
         if let Some(predecessor) = predecessor {
             self.predecessors.insert(next, predecessor);
         }
-        if is_final_in_transit && self.predecessors.contains_key(&next) || self.overlaps_predecessor(next, context.at) {
+        let is_predecessor_in_transit = is_final_in_transit && self.predecessors.contains_key(&next);
+        if is_predecessor_in_transit || self.overlaps_predecessor(next, context.at) {
             self.stop_judging_shared(next);
         }
         next

@@ -333,8 +333,8 @@ impl DeliveryTracker {
         }
         // No entry ends at `to`: the last delivered chunk was not observed. Tokens lost on the wire before it are unknown, and so is
         // the start of the delivery.
-        let gap = self.last_covered_end(to).is_some_and(|end| end < to);
-        let is_broken = broken || gap;
+        let misses_end = self.last_covered_end(to).is_some_and(|end| end < to);
+        let is_broken = broken || misses_end;
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         let mut carried_tokens = 0_u32;
@@ -369,7 +369,7 @@ impl DeliveryTracker {
             }
         }
         // If the tokens do not add up, the delivery contains a chunk that was not observed.
-        self.is_uncertain = (self.is_incomplete || gap) && carried_tokens != delivery.tokens;
+        self.is_uncertain = (self.is_incomplete || misses_end) && carried_tokens != delivery.tokens;
         DeliveryResult {
             judged,
             lost_ranges: ranges,
@@ -395,8 +395,8 @@ impl DeliveryTracker {
     fn deliver_imprecise(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> DeliveryResult {
         // No entry ends at `to`: the last delivered chunk was not observed, or shares an entry with later chunks.
         // The last covered entry is then not the end of the delivery.
-        let gap = self.last_covered_end(to).is_some_and(|end| end < to);
-        let broken = broken || gap;
+        let misses_end = self.last_covered_end(to).is_some_and(|end| end < to);
+        let broken = broken || misses_end;
         let mut covered = self.in_flight.iter().take_while(|entry| entry.end_count <= to).count();
         // At least one chunk was delivered, which is the carrier of those behind it (`true`).
         while covered > 1 && self.in_flight[covered - 1].may_be_delivered_later(to, true, delivery.finished) {
@@ -426,7 +426,7 @@ impl DeliveryTracker {
             }
         }
         // The match is uncertain, so the next delivery may follow unobserved chunks.
-        self.is_uncertain = gap || (self.is_incomplete && carriers.min < carriers.max);
+        self.is_uncertain = misses_end || (self.is_incomplete && carriers.min < carriers.max);
         DeliveryResult {
             judged,
             lost_ranges: lost,

@@ -340,6 +340,7 @@ impl Ledger {
     /// The silence that lasts at `now`, if it is far longer than the usual time between chunks and several streams are open.
     fn silence_at(&self, now: MonoNs) -> Option<EngineSilence> {
         let from = self.silences.last_frame.filter(|from| now.since(*from) >= MIN_SILENCE_NS)?;
+        // Which streams of such an engine are still open is not known.
         if self.engine.facts().ends_silently() {
             return None;
         }

@@ -29,7 +29,8 @@ impl Ledger {
         let known = self.hops.get(announced.id);
         let previous_group = known.map(|hop| hop.group);
         let previous_stages = known.map(|hop| hop.shows).unwrap_or_default();
-        if !self.hops.apply_announcement(announced, self.limits.hops) {
+        let was_applied = self.hops.apply_announcement(announced, self.limits.hops);
+        if !was_applied {
             self.limits.count_reached("hops");
             return;
         }

@@ -132,7 +132,8 @@ impl LossMemory {
         let unlisted_before = losses.unlisted;
         let is_total_full = self.ranges >= limits.lost_ranges;
         let is_request_full = losses.ranges.len() >= limits.lost_ranges_per_rid;
-        let is_new_range = losses.add_range(range, !is_total_full && !is_request_full);
+        let has_room = !is_total_full && !is_request_full;
+        let is_new_range = losses.add_range(range, has_room);
         self.ranges += usize::from(is_new_range);
         // Even at a limit, a range is listed if it continues the last one; `add_range` counts only the tokens of others as unlisted.
         let is_listed = losses.unlisted == unlisted_before;

@@ -271,7 +271,8 @@ impl Ledger {
         {
             let connection = SchedulerConnection::of_request(request);
             let prefill = Prefill { span: PrefillSpan { from, to }, tokens, connection };
-            if prefills.add_known(prefill, self.limits.prefills) {
+            let is_evicted_missed = prefills.add_known(prefill, self.limits.prefills);
+            if is_evicted_missed {
                 self.limits.count_reached("prefills");
             }
         } else {

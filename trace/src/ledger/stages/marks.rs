@@ -82,6 +82,7 @@ impl StageMarks {
         }
         // Of two stages at the same time, the one logged first comes first.
         let index = self.list.partition_point(|known| known.at <= mark.at);
+        // The latest stage so far, and the time since it.
         let after = self.list.last().map(|last| (last.name, mark.at.since(last.at)));
         if index == self.list.len() {
             self.list.push(mark);
