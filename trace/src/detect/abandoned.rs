@@ -105,6 +105,6 @@ fn list_longest(abandoned: &AbandonedRequests) -> String {
         };
         named.push(format!("{} for {}, {amount}", request.rid, duration(request.length_ns())));
     }
-    let more = if abandoned.requests > MAX_NAMED as u64 { ", .." } else { "" };
-    format!("{}{more}", named.join("; "))
+    let ellipsis = if abandoned.requests > MAX_NAMED as u64 { ", .." } else { "" };
+    format!("{}{ellipsis}", named.join("; "))
 }

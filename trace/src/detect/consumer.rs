@@ -43,8 +43,8 @@ impl LateConsumer<'_> {
 
     /// Mean number of CPUs that its whole process used since `from`.
     pub(super) fn process_cpus(&self, context: &DetectContext<'_>) -> f64 {
-        let of_process = context.ledger.threads().iter().filter(|thread| thread.id.pid == self.thread.id.pid);
-        let uses = of_process.filter_map(|thread| thread.use_between(self.from, context.now));
+        let process_threads = context.ledger.threads().iter().filter(|thread| thread.id.pid == self.thread.id.pid);
+        let uses = process_threads.filter_map(|thread| thread.use_between(self.from, context.now));
         uses.map(|spent| spent.share(spent.on_ns)).sum()
     }
 
@@ -164,8 +164,8 @@ pub(super) fn worst_consumer_of_each_group<'a>(
         if share < min_share {
             continue;
         }
-        let of_group = worst.iter_mut().find(|known| known.consumer.group.name == consumer.group.name);
-        match of_group {
+        let worst_of_group = worst.iter_mut().find(|known| known.consumer.group.name == consumer.group.name);
+        match worst_of_group {
             None => worst.push(JudgedConsumer { consumer, share }),
             Some(known) if known.consumer.waited_ns < consumer.waited_ns => *known = JudgedConsumer { consumer, share },
             Some(_) => {}

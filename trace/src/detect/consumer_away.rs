@@ -101,12 +101,13 @@ pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Ve
 fn most_starved_io_thread<'a>(context: &DetectContext<'a>, late: &LateConsumer<'a>) -> Option<StarvedIoThread<'a>> {
     let sender = &*late.group.ends.from;
     let io_threads = context.ledger.threads().iter().filter(|thread| thread.part == Some(ThreadPart::Io));
-    let at_either_end = io_threads.filter(|thread| thread.id.pid == late.thread.id.pid || *thread.role == *sender);
-    let sampled = at_either_end.filter_map(|thread| {
+    let threads_at_either_end =
+        io_threads.filter(|thread| thread.id.pid == late.thread.id.pid || *thread.role == *sender);
+    let sampled_threads = threads_at_either_end.filter_map(|thread| {
         let spent = thread.use_between(late.from, context.now)?;
         Some(StarvedIoThread { thread, spent, starved_share: spent.share(spent.starved_ns()?) })
     });
-    sampled.max_by(|a, b| a.starved_share.total_cmp(&b.starved_share))
+    sampled_threads.max_by(|a, b| a.starved_share.total_cmp(&b.starved_share))
 }
 
 /// An I/O thread of libzmq, and the share of its time waiting for a CPU.

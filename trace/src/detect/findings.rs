@@ -92,8 +92,8 @@ impl Findings {
         // Before any is changed, because each is compared with the others.
         let limits: Vec<Option<Severity>> = self.list.iter().map(|finding| self.limit_of(finding, context)).collect();
         for held in &mut self.held {
-            let mut limited = self.list.iter_mut().zip(&limits);
-            let own = limited.find(|(finding, _)| held.are_of_finding(finding.kind, &finding.verdict.hop));
+            let mut limited_findings = self.list.iter_mut().zip(&limits);
+            let own = limited_findings.find(|(finding, _)| held.are_of_finding(finding.kind, &finding.verdict.hop));
             if let Some((finding, limit)) = own {
                 held.extend_finding(context, finding, *limit);
             }

@@ -122,9 +122,9 @@ impl Findings {
     /// held up, its longest wait, and the time of its consequences.
     pub fn explained_ns(&self, finding: &Finding) -> u64 {
         let consequences = self.list.iter().filter(|other| self.is_caused_by(other, finding));
-        let of_consequences = consequences.map(|other| self.ttft_of_kind_ns(other.kind)).max();
+        let consequence_ns = consequences.map(|other| self.ttft_of_kind_ns(other.kind)).max();
         let own_ns = self.ttft_of_kind_ns(finding.kind).max(self.held_ns(finding)).max(longest_wait_ns(finding));
-        own_ns.max(of_consequences.unwrap_or(0))
+        own_ns.max(consequence_ns.unwrap_or(0))
     }
 
     /// Time to first token of the requests that the finding held up.
@@ -140,14 +140,14 @@ impl Findings {
             return None;
         }
         let consequences = self.list.iter().filter(|other| self.is_caused_by(other, finding));
-        let of_consequences = consequences.map(|other| self.ttft_of_kind_ns(other.kind)).max();
+        let consequence_ns = consequences.map(|other| self.ttft_of_kind_ns(other.kind)).max();
         // At least 1, so that a cause that explains nothing is not greater than this one.
-        let explained_ns = self.held_ns(finding).max(of_consequences.unwrap_or(0)).max(1);
+        let explained_ns = self.held_ns(finding).max(consequence_ns.unwrap_or(0)).max(1);
         let far_more_ns = u128::from(explained_ns).saturating_mul(MINOR_TIMES);
         // Late dispatches may be those of slow clients.
-        let others = self.list.iter().filter(|other| other.kind != "late-dispatch");
-        let greater = others.filter(|other| u128::from(self.ttft_of_kind_ns(other.kind)) >= far_more_ns);
-        greater.map(|other| other.verdict.severity).max().filter(|severity| *severity > Severity::Info)
+        let other_causes = self.list.iter().filter(|other| other.kind != "late-dispatch");
+        let greater_causes = other_causes.filter(|other| u128::from(self.ttft_of_kind_ns(other.kind)) >= far_more_ns);
+        greater_causes.map(|other| other.verdict.severity).max().filter(|severity| *severity > Severity::Info)
     }
 
     fn ttft_of_kind_ns(&self, kind: &str) -> u64 {

@@ -57,18 +57,18 @@ pub(super) fn detect_undecoded_frames(context: &DetectContext<'_>, out: &mut Ver
 /// Reports observations that tokengap missed. They are never a loss in the engine.
 pub(super) fn detect_missed_observations(context: &DetectContext<'_>, out: &mut Verdicts) {
     let missed = context.ledger.totals().missed;
-    let all = missed.reported().saturating_add(missed.unannounced);
-    if all == 0 {
+    let all_missed = missed.reported().saturating_add(missed.unannounced);
+    if all_missed == 0 {
         return;
     }
     let summary = format!(
         "tokengap missed {} observations; traffic was not affected, but counts of frames and chunks are too low",
-        count(all),
+        count(all_missed),
     );
     out.add_verdict(Severity::Warning, summary)
         .times(missed.times)
-        .occurrences(all)
-        .weight(all)
+        .occurrences(all_missed)
+        .weight(all_missed)
         .with("queue_full", missed.queue_full)
         .with("unframed", missed.unframed)
         .with("too_large", missed.too_large)

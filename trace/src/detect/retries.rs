@@ -21,12 +21,12 @@ pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, out: &mut Verd
     let named: Vec<String> = (ledger.aborted_retries().rev().take(MAX_NAMED))
         .map(|retry| format!("{} {} after its dispatch", retry.rid, duration(retry.aborted.since(retry.dispatched))))
         .collect();
-    let more = if requests > MAX_NAMED as u64 { ", .." } else { "" };
+    let ellipsis = if requests > MAX_NAMED as u64 { ", .." } else { "" };
     let delay = duration(delay_ns);
     let verb = if requests == 1 { "was" } else { "were" };
     let summary = format!(
         "{} {verb} aborted in place of an earlier one with the same rid: the {} sends an abort {delay} after a response has ended, which \
-         ends whatever has its rid by then; {}{more}",
+         ends whatever has its rid by then; {}{ellipsis}",
         plural(requests, "request"),
         context.facts().receiver(),
         named.join(", "),

@@ -303,9 +303,9 @@ fn describe_top_function(context: &DetectContext<'_>, leg_from: TtftMoment) -> O
     let last_hop = ledger.hops().iter().find(|hop| hop.last)?;
     let role = &ledger.groups()[last_hop.group].ends.to;
     let stacks = ledger.stacks().iter().find(|stacks| stacks.role == *role)?;
-    let of_late = stacks.top_function_of_late(leg_from).filter(TopFunction::is_significant);
-    let time = if of_late.is_some() { "in that time" } else { "over the whole run" };
-    let top = of_late.or_else(|| stacks.top_function().filter(TopFunction::is_significant))?;
+    let top_while_late = stacks.top_function_of_late(leg_from).filter(TopFunction::is_significant);
+    let time = if top_while_late.is_some() { "in that time" } else { "over the whole run" };
+    let top = top_while_late.or_else(|| stacks.top_function().filter(TopFunction::is_significant))?;
     let share = percent(top.own as f64 / top.running as f64);
     Some(format!(
         "most frequent function of the {role} {time}: {} ({}), {share} of its samples",
@@ -323,10 +323,10 @@ fn severity_alone(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
 /// Severity of a leg; `None` if it is not worth a finding. It does not exceed that of a leg that takes far more time, so that few requests
 /// do not outrank many.
 pub(super) fn severity_of_leg(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
-    let others = ttft.late_legs().iter().filter(|other| other.ns >= late.ns.saturating_mul(MINOR_TIMES));
+    let longer_legs = ttft.late_legs().iter().filter(|other| other.ns >= late.ns.saturating_mul(MINOR_TIMES));
     // Late dispatches may be those of slow clients.
-    let greater = others.filter(|other| other.leg.from != Read);
-    let limit = greater.filter_map(|other| severity_alone(ttft, other)).max();
+    let limiting_legs = longer_legs.filter(|other| other.leg.from != Read);
+    let limit = limiting_legs.filter_map(|other| severity_alone(ttft, other)).max();
     let severity = severity_alone(ttft, late)?;
     match limit {
         Some(limit) if limit > Severity::Info => Some(severity.min(limit)),

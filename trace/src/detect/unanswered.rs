@@ -28,14 +28,14 @@ pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut 
             format!("{} for {}{prompt}", one.rid, duration(context.now.since(one.dispatch.sent)))
         })
         .collect();
-    let more = if unanswered.len() > MAX_NAMED { ", .." } else { "" };
+    let ellipsis = if unanswered.len() > MAX_NAMED { ", .." } else { "" };
     let requests = unanswered.len() as u64;
     let meanwhile = match oldest.answered_since {
         0 => String::from("it answered a health check meanwhile and ran nothing else"),
         answered => format!("it answered {} others meanwhile", count(answered)),
     };
     let summary = format!(
-        "the {source} sent nothing for {} for up to {}, although {meanwhile}: {}{more}",
+        "the {source} sent nothing for {} for up to {}, although {meanwhile}: {}{ellipsis}",
         plural(requests, "request"),
         duration(context.now.since(oldest.dispatch.sent)),
         named.join("; "),

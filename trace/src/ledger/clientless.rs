@@ -218,8 +218,8 @@ impl Ledger {
             return Some(request.streams.first()?.last_at);
         }
         let streams = request.streams.iter();
-        let of_scheduler = streams.filter(|stream| self.hops.hop_of(stream).is_some_and(|hop| hop.origin));
-        of_scheduler.map(|stream| stream.last_at).max()
+        let scheduler_streams = streams.filter(|stream| self.hops.hop_of(stream).is_some_and(|hop| hop.origin));
+        scheduler_streams.map(|stream| stream.last_at).max()
     }
 
     /// What the scheduler sent of a watched request after its client had left. `None` if it soon stopped or sent almost nothing, or if

@@ -57,9 +57,9 @@ impl EarlyDeliveries {
         if !self.deliveries.is_empty() {
             let rid_hash = hash_rid(rid);
             // A delivery before the first send belongs to an earlier request with the rid.
-            let of_request =
+            let deliveries_of_request =
                 self.deliveries.iter().filter(|early| early.rid_hash == rid_hash && early.at >= first_sent);
-            let count = of_request.map(|early| early.end_count).max();
+            let count = deliveries_of_request.map(|early| early.end_count).max();
             if count.is_some() {
                 return count;
             }

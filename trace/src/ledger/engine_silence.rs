@@ -311,8 +311,8 @@ impl Ledger {
     /// Time use of the busiest main thread of the processes that send on the silence's hop.
     fn busiest_main_thread(&self, silence: &EngineSilence) -> Option<TimeUse> {
         let group = &self.hops.groups[self.hops.group_named(&silence.hop)?];
-        let of_sender = self.threads.all.iter().filter(|thread| *thread.role == *group.ends.from);
-        let main_threads = of_sender.filter(|thread| thread.part == Some(ThreadPart::Main));
+        let sender_threads = self.threads.all.iter().filter(|thread| *thread.role == *group.ends.from);
+        let main_threads = sender_threads.filter(|thread| thread.part == Some(ThreadPart::Main));
         let uses = main_threads.filter_map(|thread| thread.use_between(silence.from, silence.to));
         uses.max_by_key(TimeUse::wanted_ns)
     }

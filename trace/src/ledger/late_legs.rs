@@ -306,10 +306,10 @@ impl Ledger {
     fn receiver_process_use(&self, from: MonoNs, to: MonoNs) -> Option<ReceiverUse> {
         let main_thread = self.hops.all.iter().filter(|hop| hop.last).find_map(|hop| self.only_receiver(hop))?;
         let main = self.threads.get(main_thread)?.use_between(from, to)?;
-        let of_process = self.threads.all.iter().filter(|thread| thread.id.pid == main_thread.pid);
-        let others = of_process.filter(|thread| thread.id != main_thread);
+        let process_threads = self.threads.all.iter().filter(|thread| thread.id.pid == main_thread.pid);
+        let other_threads = process_threads.filter(|thread| thread.id != main_thread);
         let mut process = main;
-        for spent in others.filter_map(|thread| thread.use_between(from, to)) {
+        for spent in other_threads.filter_map(|thread| thread.use_between(from, to)) {
             // Threads run beside each other, so their intervals do not add up.
             process = TimeUse { interval_ns: main.interval_ns, ..process.plus(spent) };
         }

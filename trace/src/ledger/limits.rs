@@ -197,9 +197,9 @@ impl CountedLimits {
     pub(crate) fn list_counted(&self) -> impl Iterator<Item = ReachedLimit> {
         let bounds = BOUNDS.iter().map(|bound| (bound.name, bound.get(self.values)));
         // It has a flag of its own, so it is none of the `BOUNDS`.
-        let all = std::iter::once(("live_rids", self.live_rids)).chain(bounds);
-        let counted = all.filter(|(name, _)| !UNCOUNTED.contains(name));
-        counted.map(|(name, limit)| {
+        let all_limits = std::iter::once(("live_rids", self.live_rids)).chain(bounds);
+        let counted_limits = all_limits.filter(|(name, _)| !UNCOUNTED.contains(name));
+        counted_limits.map(|(name, limit)| {
             let times = self.times_reached.get(name).copied().unwrap_or(0);
             ReachedLimit { name, limit, times }
         })

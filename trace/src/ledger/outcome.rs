@@ -146,12 +146,12 @@ impl JudgedList {
     pub(crate) fn count_outcomes(&self) -> OutcomeCounts {
         let mut counts = OutcomeCounts::default();
         for chunks in &self.ranges {
-            let number = u64::from(chunks.count);
+            let chunk_count = u64::from(chunks.count);
             match chunks.outcome {
-                ChunkOutcome::Delivered => counts.delivered += number,
-                ChunkOutcome::Merged => counts.merged += number,
-                ChunkOutcome::Dropped => counts.dropped += number,
-                ChunkOutcome::Unjudged(_) => counts.unjudged += number,
+                ChunkOutcome::Delivered => counts.delivered += chunk_count,
+                ChunkOutcome::Merged => counts.merged += chunk_count,
+                ChunkOutcome::Dropped => counts.dropped += chunk_count,
+                ChunkOutcome::Unjudged(_) => counts.unjudged += chunk_count,
             }
             counts.tokens_lost += u64::from(chunks.tokens_lost);
         }

@@ -312,10 +312,10 @@ impl Ledger {
     /// Time use of the scheduler's main thread in a prefill; of the idlest one if it is not known which scheduler computed it. `None` if
     /// samples cover less than half of it.
     fn scheduler_use(&self, slow: &SlowPrefill) -> Option<TimeUse> {
-        let of_request =
+        let request_hops =
             self.hops.all.iter().filter(|hop| slow.request_hop.is_none_or(|request_hop| hop.id == request_hop));
-        let into_scheduler = of_request.filter(|hop| hop.carries_requests && !hop.forwards_requests);
-        let receivers = into_scheduler.filter_map(Hop::receiving_thread);
+        let hops_into_scheduler = request_hops.filter(|hop| hop.carries_requests && !hop.forwards_requests);
+        let receivers = hops_into_scheduler.filter_map(Hop::receiving_thread);
         let main_threads = receivers.filter_map(|receiver| self.main_thread_beside(receiver));
         if let Some(spent) = idlest_use(main_threads, slow.span) {
             return Some(spent);
@@ -332,7 +332,7 @@ impl Ledger {
 
     /// Main thread of the process of a thread: some engines receive requests on a thread that does nothing else.
     fn main_thread_beside(&self, id: ThreadId) -> Option<&Thread> {
-        let mut of_process = self.threads.all.iter().filter(|thread| thread.id.pid == id.pid);
-        of_process.find(|thread| thread.part == Some(ThreadPart::Main))
+        let mut process_threads = self.threads.all.iter().filter(|thread| thread.id.pid == id.pid);
+        process_threads.find(|thread| thread.part == Some(ThreadPart::Main))
     }
 }

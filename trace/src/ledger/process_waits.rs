@@ -128,9 +128,9 @@ fn output_spans(streams: &[Stream], timed: TimedLeg) -> [Option<WaitSpan>; 2] {
     }
     let Some(last) = streams.iter().max_by_key(|stream| stream.first_at) else { return [None, None] };
     let sent_on_last = last.first_at.clamp(timed.at, timed.end());
-    let on_last = WaitSpan { hop: Some(last.hop), from: sent_on_last, to: timed.end() };
-    let on_first = if streams.len() == 2 { streams.iter().find(|stream| stream.hop != last.hop) } else { None };
-    [on_first.map(|first| WaitSpan { hop: Some(first.hop), from: timed.at, to: sent_on_last }), Some(on_last)]
+    let wait_on_last = WaitSpan { hop: Some(last.hop), from: sent_on_last, to: timed.end() };
+    let first_stream = if streams.len() == 2 { streams.iter().find(|stream| stream.hop != last.hop) } else { None };
+    [first_stream.map(|first| WaitSpan { hop: Some(first.hop), from: timed.at, to: sent_on_last }), Some(wait_on_last)]
 }
 
 impl Ledger {

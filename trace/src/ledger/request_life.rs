@@ -157,13 +157,13 @@ fn legs_crossed(history: &RequestHistory, hops: &[CrossedHop<'_>]) -> Vec<LifeLe
             let observes_received = siblings.iter().any(|sibling| sibling.observes_received);
             // If early chunks were overwritten, the first ones in the history are not the request's first.
             let has_first_chunk = history.since.is_none();
-            let from_first = if has_first_chunk { &chunks[..] } else { &[] };
+            let chunks_from_first = if has_first_chunk { &chunks[..] } else { &[] };
             legs.push(LifeLeg {
                 ends: hop.ends.clone(),
                 observes_received,
                 is_last: hop.is_last,
-                first_sent: from_first.iter().find_map(|chunk| chunk.sent),
-                first_received: from_first.iter().find_map(|chunk| chunk.received),
+                first_sent: chunks_from_first.iter().find_map(|chunk| chunk.sent),
+                first_received: chunks_from_first.iter().find_map(|chunk| chunk.received),
                 chunks,
             });
         }

@@ -158,9 +158,9 @@ impl StackRole {
     fn count_late_samples(&mut self, leg_from: TtftMoment, from: MonoNs, to: MonoNs) {
         for samples in &mut self.recent {
             let overlap_ns = samples.to.min(to).since(samples.from.max(from));
-            let counted = samples.late.of_leg(leg_from);
-            if *counted == 0 && overlap_ns > samples.to.since(samples.from) / 2 {
-                *counted = samples.own;
+            let counted_samples = samples.late.of_leg(leg_from);
+            if *counted_samples == 0 && overlap_ns > samples.to.since(samples.from) / 2 {
+                *counted_samples = samples.own;
                 *self.functions[samples.function].late.of_leg(leg_from) += samples.own;
                 *self.late.of_leg(leg_from) += samples.own;
             }
@@ -192,8 +192,9 @@ impl StackRole {
             gil: u64::from(sample.gil.unwrap_or(0)),
         };
         let mut functions = self.functions.iter();
-        let known = functions.position(|known| *known.function == *sample.function && *known.file == *sample.file);
-        if let Some(index) = known {
+        let known_index =
+            functions.position(|known| *known.function == *sample.function && *known.file == *sample.file);
+        if let Some(index) = known_index {
             self.functions[index].add_hits(hits, is_growing);
             self.keep_recent_samples(at, sample, index);
             return true;
@@ -300,15 +301,15 @@ impl Stacks {
         let role = &mut self.roles[role_index];
         role.receives |= window.backlog.is_some();
         role.gil_observed &= sample.gil.is_some();
-        let more = StackCounts {
+        let counts = StackCounts {
             // The thread's number of samples is in each of its functions' events.
             samples: if begins_thread { u64::from(sample.samples) } else { 0 },
             running: u64::from(sample.own),
             gil: u64::from(sample.gil.unwrap_or(0)),
         };
-        role.all.add_counts(more);
+        role.all.add_counts(counts);
         if window.is_growing {
-            role.growing.add_counts(more);
+            role.growing.add_counts(counts);
         }
         // An empty function name means that the thread did not run.
         sample.function.is_empty() || role.add_function(at, sample, window.is_growing, limit)
