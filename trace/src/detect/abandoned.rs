@@ -69,11 +69,11 @@ fn describe_aborts(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -
         return String::new();
     }
     let longest = abandoned.longest();
-    let unsent = longest.iter().filter(|request| request.abort.is_none()).count();
+    let without_abort = longest.iter().filter(|request| request.abort.is_none()).count();
     let ignored = longest.iter().filter(|request| request.has_ignored_abort()).count();
     let aborts = if ignored == 1 { "ignored its abort" } else { "ignored their aborts" };
     let mut words = String::new();
-    for (requests, state) in [(unsent, "without an abort"), (ignored, aborts)] {
+    for (requests, state) in [(without_abort, "without an abort"), (ignored, aborts)] {
         if requests > 0 {
             // Only the first part says that both numbers are those of the longest requests.
             let is_part = words.is_empty() && abandoned.requests > longest.len() as u64;

@@ -206,13 +206,13 @@ pub(super) fn round_share(share: f64) -> f64 {
 /// Describes the remaining known shares: `12 % waiting for a CPU, 85 % asleep`.
 pub(super) fn describe_other_shares(spent: &TimeUse) -> String {
     let mut parts = Vec::new();
-    for (ns, what) in [
+    for (ns, activity) in [
         (spent.starved_ns(), "waiting for a CPU"),
         (spent.throttled_ns(), "throttled by its quota"),
         (spent.blocked_ns(), "asleep"),
     ] {
         if let Some(ns) = ns {
-            parts.push(format!("{} {what}", percent(spent.share(ns))));
+            parts.push(format!("{} {activity}", percent(spent.share(ns))));
         }
     }
     parts.join(", ")

@@ -287,6 +287,7 @@ pub(super) fn detect_slow_first_tokens(context: &DetectContext<'_>, out: &mut Ve
 fn describe_unknown_parts(context: &DetectContext<'_>, leg: TtftLeg) -> String {
     let absent = context.ledger.absent_engine_times();
     let source = context.facts().source();
+    // Moments compare in the order of the path.
     if leg.to > Queued {
         format!("queue and prefill cannot be told apart: {}", absent.entries)
     } else if leg.from <= Dispatched && leg.to > SchedulerReceived {

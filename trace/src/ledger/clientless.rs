@@ -81,7 +81,7 @@ impl ClientlessRequests {
         if abort.received.is_some() {
             return;
         }
-        // Where receives are not observed, no entry is removed one by one.
+        // Where receives are not observed, no entry is removed one by one, so all are at the limit.
         if self.unreceived_aborts.len() >= MAX_WATCHED_REQUESTS {
             self.unreceived_aborts.clear();
         }
@@ -104,7 +104,8 @@ impl ClientlessRequests {
 }
 
 impl WatchedRequest {
-    /// A request whose client left at `left_at`, with its counts until then.
+    /// A request that counts as left from `left_at` on, with its counts until then. The caller adds the cause: a client that left, or an
+    /// abort.
     fn new(ticket: Ticket, left_at: MonoNs, request: &Request) -> Self {
         Self {
             ticket,

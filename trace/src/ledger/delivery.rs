@@ -235,7 +235,10 @@ impl Ledger {
     pub(super) fn mark_text_only(&mut self, at: MonoNs, rid: &str) {
         let Some(ticket) = self.table.ticket_of(rid) else { return };
         let Some(request) = self.table.get_mut(ticket) else { return };
-        let tracker = request.tracker.get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, None)));
+        // None of its chunks is judged, so early deliveries do not matter.
+        let early_count = None;
+        let tracker =
+            request.tracker.get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, early_count)));
         if tracker.is_text_only {
             return;
         }

@@ -300,7 +300,8 @@ impl Ledger {
 
     /// Advances time for [`EngineSilences`].
     pub(super) fn advance_engine_silences(&mut self, now: MonoNs) {
-        if !self.silences.advance_time(now) {
+        let may_be_confirmed = self.silences.advance_time(now);
+        if !may_be_confirmed {
             return;
         }
         let Some(ended) = &self.silences.ended_silence else { return };

@@ -68,7 +68,8 @@ impl Ledger {
         let hop = &mut self.hops.all[hop_index];
         let mut chunks = Vec::new();
         for lane in hop.lanes.values_mut() {
-            self.pending_frames -= lane.stop_waiting(&mut chunks);
+            let frames = lane.stop_waiting(&mut chunks);
+            self.pending_frames -= frames;
         }
         self.hops.groups[hop.group].backlog -= hop.counts.backlog;
         hop.counts.backlog = 0;

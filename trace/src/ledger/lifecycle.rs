@@ -167,7 +167,8 @@ impl Ledger {
 
     /// Marks the request as finished. Its last receives and deliveries may be in flight.
     pub(super) fn finish_request(&mut self, ticket: Ticket, at: MonoNs, finish: Finish) {
-        if !self.table.mark_finished(ticket, finish) {
+        let was_unfinished = self.table.mark_finished(ticket, finish);
+        if !was_unfinished {
             return;
         }
         if let Some(request) = self.table.get(ticket) {

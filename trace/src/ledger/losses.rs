@@ -86,7 +86,8 @@ impl Losses {
     /// whether it was added as a new one.
     fn add_range(&mut self, range: LostRange, has_room: bool) -> bool {
         self.tokens += range.token_count();
-        if self.ranges.last_mut().is_some_and(|last| last.extend_with(&range)) {
+        let has_extended_last = self.ranges.last_mut().is_some_and(|last| last.extend_with(&range));
+        if has_extended_last {
             return false;
         }
         if has_room {

@@ -119,6 +119,7 @@ impl SlowPrefill {
             from: self.span.from,
             ns: self.span.ns(),
             ttft_ns: self.ttft_ns,
+            // The rest is only for legs before the batch.
             accept_wait_ns: None,
             dispatched_ns: 0,
             wait: None,

@@ -122,9 +122,8 @@ impl RequestTable {
 
     /// Unmaps the record's rid, so that another request can use it. The record stays.
     pub(crate) fn unmap(&mut self, ticket: Ticket) {
-        if self.remove_mapping(ticket)
-            && let Some(request) = self.get(ticket)
-        {
+        let was_mapped = self.remove_mapping(ticket);
+        if was_mapped && let Some(request) = self.get(ticket) {
             let rid = request.rid.clone();
             *self.unmapped.entry(rid).or_default() += 1;
         }

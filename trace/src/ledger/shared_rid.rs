@@ -129,6 +129,7 @@ impl Ledger {
             self.predecessors.remove(&sharing);
             if let Some(tracker) = self.table.get_mut(sharing).and_then(|request| request.tracker.as_mut()) {
                 tracker.is_shared = true;
+                // The number of their tokens is not needed.
                 self.stop_waiting(self.now, sharing, UnjudgedCause::SharedRid);
             }
         }

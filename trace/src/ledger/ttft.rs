@@ -76,9 +76,9 @@ impl TtftGroup {
         self.times.record(whole.ns);
         self.sum.record_n(end, whole.ns, 1);
         let mut legs_ns = 0;
-        for (lengths, timed) in self.legs.iter_mut().zip(path.legs()) {
-            lengths.lengths.record(timed.ns, 1);
-            lengths.sum.record_n(end, timed.ns, 1);
+        for (leg, timed) in self.legs.iter_mut().zip(path.legs()) {
+            leg.lengths.record(timed.ns, 1);
+            leg.sum.record_n(end, timed.ns, 1);
             legs_ns += timed.ns;
         }
         debug_assert_eq!(legs_ns, whole.ns, "the legs of a request sum to its time");

@@ -123,13 +123,16 @@ impl ClockBounds {
         let behind_allocation = [PrefillQueued, PrefillStarted, PrefillEnded, Transferred, PrefillFrame];
         let first_of_prefill = behind_allocation.into_iter().find_map(|moment| prefill.prefill_time(moment));
         let allocated = decode.decode_time(Allocated);
-        let least_ns = allocated.zip(first_of_prefill).map(|(allocated, behind)| difference(allocated, behind));
+        let least_ns =
+            allocated.zip(first_of_prefill).map(|(decode_time, prefill_time)| difference(decode_time, prefill_time));
         // Decode begins once the cache is transferred.
         let before_decode = [Transferred, PrefillEnded, PrefillStarted, PrefillQueued];
         let last_of_prefill = before_decode.into_iter().find_map(|moment| prefill.prefill_time(moment));
         let decoding = [DecodeQueued, DecodeBatch, DecodeFrame];
         let first_of_decode = decoding.into_iter().find_map(|moment| decode.decode_time(moment));
-        let most_ns = first_of_decode.zip(last_of_prefill).map(|(decoded, before)| difference(decoded, before));
+        let most_ns = first_of_decode
+            .zip(last_of_prefill)
+            .map(|(decode_time, prefill_time)| difference(decode_time, prefill_time));
         let excludes_one_clock = least_ns.is_some_and(|least_ns| least_ns > SAME_CLOCK_ERROR_NS)
             || most_ns.is_some_and(|most_ns| most_ns < -SAME_CLOCK_ERROR_NS);
         self.least_ns.extend(least_ns);

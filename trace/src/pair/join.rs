@@ -225,15 +225,15 @@ impl<'a> Pair<'a> {
             self.ttft.record(ttft_ns, 1);
             self.ttft_sum_ns += u128::from(ttft_ns);
             for (leg, ns) in row.legs() {
-                let lengths = legs.entry(leg).or_insert_with(|| PairLegLengths {
+                let leg_sums = legs.entry(leg).or_insert_with(|| PairLegLengths {
                     leg,
                     lengths: Tally::default(),
                     sum_ns: 0,
                     requests: 0,
                 });
-                lengths.lengths.record(ns, 1);
-                lengths.sum_ns += u128::from(ns);
-                lengths.requests += 1;
+                leg_sums.lengths.record(ns, 1);
+                leg_sums.sum_ns += u128::from(ns);
+                leg_sums.requests += 1;
             }
         }
         self.legs = legs.into_values().collect();
