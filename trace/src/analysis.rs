@@ -56,6 +56,7 @@ impl Analysis {
 
     /// Applies an event. This is the hot path: a chunk of a known request allocates nothing.
     pub fn apply(&mut self, event: &Event<'_>) {
+        // Does nothing except in tests of faults, as below.
         fault::inject_at("ledger");
         // Before the event, which belongs to the next slot if the last one has ended.
         self.time_series.advance_to(event.at, &mut self.ledger);
@@ -67,7 +68,7 @@ impl Analysis {
         }
     }
 
-    /// Advances time: records age, detectors run. Called about every 100 ms.
+    /// Advances time: records age, and the detectors run every half second. Called about every 100 ms.
     pub fn tick(&mut self, now: MonoNs) {
         self.time_series.advance_to(now, &mut self.ledger);
         self.ledger.tick(now);
@@ -98,8 +99,8 @@ impl Analysis {
         &self.time_series
     }
 
-    /// Findings at this instant. [`Self::findings`] returns those of the last detector run, up to half a second old, which would disagree
-    /// with the ledger's current numbers.
+    /// Runs the detectors on a copy of the findings and returns it. [`Self::findings`] returns those of the last detector run, up to half a
+    /// second old, which would disagree with the ledger's current numbers.
     pub fn findings_now(&self) -> Findings {
         let mut findings = self.findings.clone();
         findings.run_detectors(&DetectContext::new(&self.ledger, self.ledger.now()));

@@ -74,7 +74,7 @@ mod injected {
         }
     }
 
-    /// Readings cycle through three values: correct, one day back, ten years ahead.
+    /// Returns the reading, changed if the environment requests `clock=jump`: readings are in turn correct, a day back and ten years ahead.
     pub(super) fn apply_clock_fault(ns: u64) -> u64 {
         if fault_setting().as_deref() != Some("clock=jump") {
             return ns;

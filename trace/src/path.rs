@@ -44,6 +44,7 @@ impl<S: AsRef<str>> Ends<S> {
     pub fn reversed(&self) -> Ends<Box<str>> {
         let Ends { from, to } = self.as_str();
         if from == to {
+            // Both directions would have the same name.
             return Ends::from(&*format!("{from} (back)")).to_owned();
         }
         Ends::new(to, from).to_owned()

@@ -1,8 +1,6 @@
-//! Time series of a run: traffic and backlogs per second, in bounded memory. Counters are read only at the end of a second, so frames and
-//! tokens add no cost.
+//! Time series of a run: traffic and backlogs per second, in bounded memory. Counters are read once a second, so frames add no cost.
 //!
-//! The whole run is kept in slots that are joined when there are too many, and the last hour second by second, too. Screen and report read
-//! the same seconds.
+//! The whole run is kept in slots that are joined when there are too many, and the last hour second by second for screen and report.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,8 +15,7 @@ use crate::stats::{RecentWindow, Series, SeriesSlot, Tally};
 const SLOT_NS: u64 = 1_000_000_000;
 /// Maximum number of hop names with a series. Others count only in the totals.
 const MAX_HOPS: usize = 32;
-/// Maximum number of threads with a series: main threads and threads that receive frames, in the order first observed. A screen shows as
-/// many others.
+/// Maximum number of threads with a series: main threads and those that receive frames, first ones first. The others have the same limit.
 const MAX_THREADS: usize = 32;
 
 /// Defines counters that are combined one by one.
@@ -178,7 +175,7 @@ impl SlotStart {
             receives_ended: self.is_after(ledger.receives_end()),
             deliveries_ended: self.is_after(ledger.deliveries_end()),
             sends_ended: self.is_after(ledger.sends_known_until()),
-            hops: groups.map(|group| self.hop_values_since(ledger, group)).collect(),
+            hops: groups.map(|group_index| self.hop_values_since(ledger, group_index)).collect(),
             threads: self.threads.iter().map(|thread| time_use_since(ledger, *thread)).collect(),
         }
     }
@@ -208,7 +205,7 @@ impl SlotStart {
         let groups = 0..ledger.groups().len().min(MAX_HOPS);
         self.at = from;
         self.passed = counts_so_far(ledger);
-        self.hops = groups.map(|group| hop_counts_so_far(ledger, group)).collect();
+        self.hops = groups.map(|group_index| hop_counts_so_far(ledger, group_index)).collect();
         for thread in &mut self.threads {
             if let Some(total) = ledger.thread(thread.id).and_then(Thread::total) {
                 thread.total = total;
@@ -216,8 +213,7 @@ impl SlotStart {
         }
     }
 
-    /// Adds threads first observed in the slot that ends, since their samples began in it; at most `max_off_path` that
-    /// are not on the token path.
+    /// Adds the threads whose samples began in the slot that ends. Of those that are off the token path, keeps at most `max_off_path`.
     fn add_threads(&mut self, ledger: &Ledger, max_off_path: usize) {
         let known = self.threads.iter().filter_map(|thread| ledger.thread(thread.id));
         let mut count_on_path = known.filter(|thread| is_on_path(thread)).count();
@@ -337,18 +333,22 @@ impl RecentSeconds {
         self.slots.iter().map(|slot| &**slot)
     }
 
+    /// Index of a second in `slots`; `None` if it has not begun, or is not kept any more.
+    fn index_of(&self, second: u64) -> Option<usize> {
+        let number_from_end = self.count.checked_sub(second)?;
+        self.slots.len().checked_sub(usize::try_from(number_from_end).ok()?)
+    }
+
     /// Values of a second; `None` if it has not begun, or is not kept any more.
     pub fn second(&self, second: u64) -> Option<&SlotValues> {
-        let number_from_end = usize::try_from(self.count.checked_sub(second)?).ok()?;
-        let index = self.slots.len().checked_sub(number_from_end)?;
+        let index = self.index_of(second)?;
         self.slots.get(index).map(|slot| &**slot)
     }
 
     /// Values of the second that contains this time, as [`Self::second`].
     fn second_at(&mut self, at: MonoNs) -> Option<&mut SlotValues> {
         let second = at.since(self.begun?) / SLOT_NS;
-        let number_from_end = usize::try_from(self.count.checked_sub(second)?).ok()?;
-        let index = self.slots.len().checked_sub(number_from_end)?;
+        let index = self.index_of(second)?;
         self.slots.get_mut(index).map(Arc::make_mut)
     }
 
@@ -519,7 +519,7 @@ impl TimeSeries {
         is_late
     }
 
-    /// Moves the counts of a late event from the current slot to its own.
+    /// Moves the counts of a late event from the current slot to its own. An event that counts nothing moves nothing.
     pub(crate) fn count_late_event(&mut self, at: MonoNs, ledger: &Ledger) {
         self.late.subtract_from_present(ledger);
         let late = &self.late;

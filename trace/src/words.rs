@@ -65,9 +65,9 @@ pub fn long_duration(ns: u64) -> String {
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (place, digit) in digits.chars().enumerate() {
+    for (index, digit) in digits.chars().enumerate() {
         // Before each group of three digits, counted from the end.
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             out.push(',');
         }
         out.push(digit);

@@ -12,6 +12,7 @@ const MAX_NAMED: usize = 3;
 /// Reports abandoned requests. If none were observed, the numbers are those of the engine's log.
 pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
     let abandoned = context.ledger.abandoned_requests();
+    // Without a longest one, no request was abandoned.
     let Some(longest) = abandoned.longest().first() else { return };
     let engine = context.facts();
     let source = engine.source();
@@ -39,7 +40,7 @@ pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut V
         .rid(&longest.rid)
         .times(abandoned.times)
         .occurrences(abandoned.outputs)
-        .weighed("outputs", abandoned.outputs)
+        .with_weight("outputs", abandoned.outputs)
         .with("tokens", abandoned.tokens)
         .with("by", abandoned.source_name())
         .with("requests", abandoned.requests)
@@ -50,7 +51,7 @@ pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut V
     }
 }
 
-/// Describes why observed requests are abandoned.
+/// Describes why observed requests are abandoned: their clients left, they were aborted, or some of both.
 fn describe_cause(abandoned: &AbandonedRequests) -> &'static str {
     let longest = abandoned.longest();
     if longest.iter().all(|request| request.has_client_left) {
@@ -68,11 +69,11 @@ fn describe_aborts(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -
         return String::new();
     }
     let longest = abandoned.longest();
-    let unsent = longest.iter().filter(|request| request.abort.is_none()).count();
+    let without_abort = longest.iter().filter(|request| request.abort.is_none()).count();
     let ignored = longest.iter().filter(|request| request.has_ignored_abort()).count();
     let aborts = if ignored == 1 { "ignored its abort" } else { "ignored their aborts" };
     let mut words = String::new();
-    for (requests, state) in [(unsent, "without an abort"), (ignored, aborts)] {
+    for (requests, state) in [(without_abort, "without an abort"), (ignored, aborts)] {
         if requests > 0 {
             // Only the first part says that both numbers are those of the longest requests.
             let is_part = words.is_empty() && abandoned.requests > longest.len() as u64;
@@ -83,17 +84,18 @@ fn describe_aborts(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -
     words
 }
 
-/// Returns the advice for the engine's release. Without any, it says where to look for observed requests, and is empty for logged ones.
+/// Returns the advice for the engine's release. If none is known, the advice for observed requests is where to look, and there is none for
+/// logged ones.
 fn abandoned_advice(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -> &'static str {
-    let of_engine = context.facts().abandons(context.ledger.engine().version.as_deref());
-    if of_engine.is_empty() && !abandoned.is_logged() {
+    let release_advice = context.facts().abandons(context.ledger.engine().version.as_deref());
+    if release_advice.is_empty() && !abandoned.is_logged() {
         return "their aborts were not sent or had no effect: look for these rids in the log of the server that lost the client; limit the output \
                 length until the aborts do";
     }
-    of_engine
+    release_advice
 }
 
-/// The requests abandoned for longest, by name.
+/// Lists the first requests of those abandoned for longest, each with its rid, its length and its tokens or outputs.
 fn list_longest(abandoned: &AbandonedRequests) -> String {
     let mut named = Vec::new();
     for request in abandoned.longest().iter().take(MAX_NAMED) {
@@ -103,6 +105,6 @@ fn list_longest(abandoned: &AbandonedRequests) -> String {
         };
         named.push(format!("{} for {}, {amount}", request.rid, duration(request.length_ns())));
     }
-    let more = if abandoned.requests > MAX_NAMED as u64 { ", .." } else { "" };
-    format!("{}{more}", named.join("; "))
+    let ellipsis = if abandoned.requests > MAX_NAMED as u64 { ", .." } else { "" };
+    format!("{}{ellipsis}", named.join("; "))
 }

@@ -20,19 +20,22 @@ pub(super) struct Receivers<'a> {
 }
 
 impl<'a> Receivers<'a> {
-    /// The receivers of a group of hops.
-    pub(super) fn of_group(context: &DetectContext<'a>, name: &str, role: &'a str) -> Self {
+    /// The receivers of the group of hops with this name, which are processes of this role.
+    pub(super) fn of_group(context: &DetectContext<'a>, group_name: &str, role: &'a str) -> Self {
         let ledger = context.ledger;
-        let hops: Vec<&Hop> = ledger.hops().iter().filter(|hop| ledger.groups()[hop.group].name == name).collect();
+        let is_in_group = |hop: &&Hop| ledger.groups()[hop.group].name == group_name;
+        let hops: Vec<&Hop> = ledger.hops().iter().filter(is_in_group).collect();
         Self { role, count: count_receivers(&hops) }
     }
 }
 
-/// How to relieve processes that have too much work; empty if unknown. If several share it already, says how many.
+/// Advice how to relieve processes that have too much work; empty if none is known. If several processes share the work already, it says
+/// how many.
 fn relief_advice(engine: &dyn Facts, receivers: Receivers<'_>) -> String {
     let Receivers { role, count } = receivers;
-    let relief = engine.relief(role, count > 1);
-    if relief.is_empty() || count <= 1 {
+    let runs_several = count > 1;
+    let relief = engine.relief(role, runs_several);
+    if relief.is_empty() || !runs_several {
         return relief.to_owned();
     }
     format!("{count} of them run already; {relief}")
@@ -63,7 +66,10 @@ pub(super) const STARVED: &str =
 pub(super) const THROTTLED: &str =
     "raise or remove the container's CPU limit (resources.limits.cpu; cpu.max of its cgroup)";
 
-/// Advice for a thread that is not running, by its state and system call.
+/// Place for [`not_running_advice`] about states whose advice does not depend on the place.
+pub(super) const ANY_PLACE: &str = "";
+
+/// Advice for a thread that is not running, by its state. `place` is the system call that blocks it; other states ignore it.
 pub(super) fn not_running_advice(state: AwayState, place: &str) -> &'static str {
     match state {
         AwayState::Stopped => "a signal (SIGSTOP, SIGTSTP) stopped the process: `kill -CONT PID` resumes it",
@@ -98,7 +104,8 @@ pub(super) fn hop_advice(engine: &dyn Facts, attribution: &Attribution<'_>, hop:
     hop_advice_by_state(engine, attribution, hop, None)
 }
 
-/// Advice for frames that wait on a hop. `observed`: state of the receiving thread by another source, used if its samples do not show it.
+/// Advice for frames that wait on a hop, by the state of its receiving thread. If the thread's samples do not show a state, that of another
+/// source counts (`observed`).
 pub(super) fn hop_advice_by_state(
     engine: &dyn Facts,
     attribution: &Attribution<'_>,
@@ -116,23 +123,28 @@ pub(super) fn hop_advice_by_state(
 /// Advice for first tokens that wait, by the leg where they wait.
 pub(super) fn first_token_advice(engine: &dyn Facts, bottleneck: Option<&Leg<'_>>) -> String {
     const SPREAD: &str = "no single hop or process has half of the wait: the report lists the share of each leg";
+    const ANY_ROLE: &str = "";
     if let Some(leg) = bottleneck {
         return leg_advice(engine, leg);
     }
-    // An empty role stands for any process.
-    match engine.relief("", false) {
-        "" => SPREAD.to_owned(),
-        relief => format!("{SPREAD}; {relief} for all of them"),
+    let runs_several = false;
+    let relief = engine.relief(ANY_ROLE, runs_several);
+    if relief.is_empty() {
+        return SPREAD.to_owned();
     }
+    format!("{SPREAD}; {relief} for all of them")
 }
 
 /// Advice for first tokens that wait according to the engine's log, which does not show where.
 pub(super) fn logged_first_token_advice(engine: &dyn Facts) -> String {
     const ATTACH: &str = "`tokengap attach` on the running server shows what holds them up";
-    match engine.relief(engine.receiver(), false) {
-        "" => ATTACH.to_owned(),
-        relief => format!("{ATTACH}; if the {} is CPU-bound, {relief}", engine.receiver()),
+    // The log does not show how many of them run.
+    let runs_several = false;
+    let relief = engine.relief(engine.receiver(), runs_several);
+    if relief.is_empty() {
+        return ATTACH.to_owned();
     }
+    format!("{ATTACH}; if the {} is CPU-bound, {relief}", engine.receiver())
 }
 
 /// Advice for chunks merged into the delivery of a later one.
@@ -158,9 +170,11 @@ pub(super) fn merging_advice(engine: &dyn Facts, attribution: &Attribution<'_>) 
 
 /// Advice for chunks that a waiter dropped.
 pub(super) fn dropped_chunks_advice(engine: &EngineState) -> String {
+    // No release of this engine is known to drop chunks of incremental output.
     let Some(drops) = engine.facts().drops() else {
         return String::from("cumulative output loses none: each chunk replaces the one before");
     };
+    // That of the release that runs, if it is known.
     let flag = engine.behaviour().flag().unwrap_or(drops.flag);
     let cause = match engine.waiter {
         Some(Waiter::KeepsLast) => format!(" ({} keeps only the last)", engine.title()),
@@ -174,6 +188,7 @@ pub(super) fn dropped_chunks_advice(engine: &EngineState) -> String {
 
 /// Advice for text that arrived at the server and is in no event of its response.
 pub(super) fn lost_text_advice(engine: &EngineState) -> String {
+    // Releases that cut text do so in incremental mode only.
     let version = engine.version.as_deref().filter(|_| engine.mode != Some(Mode::Cumulative));
     match version.and_then(|version| engine.facts().cuts_text(version)) {
         Some(cut) => format!(
@@ -188,17 +203,18 @@ pub(super) fn lost_text_advice(engine: &EngineState) -> String {
 
 /// Advice for tokens whose ids no event of an `OpenAI` response lists.
 pub(super) fn unlisted_ids_advice(engine: &EngineState) -> String {
-    let facts = engine.facts_for_listed_ids();
-    match facts.unlisted_ids() {
-        "" => String::from(
+    let engine_advice = engine.facts_for_listed_ids().unlisted_ids();
+    if engine_advice.is_empty() {
+        return String::from(
             "the events list fewer ids than the usage counts: the server's serving code or a parser left them out; compare with the text of the response",
-        ),
-        advice => advice.to_owned(),
+        );
     }
+    engine_advice.to_owned()
 }
 
 /// Advice for chunks that a waiter would drop in incremental mode.
 pub(super) fn would_drop_advice(engine: &EngineState) -> String {
+    // Without a release that is known to drop chunks, there is none that is known to be fixed.
     let Some(drops) = engine.facts().drops() else {
         return String::from("keep the cumulative mode in this release");
     };
@@ -206,7 +222,7 @@ pub(super) fn would_drop_advice(engine: &EngineState) -> String {
     format!("do not set {flag} before {}, which merges queued chunks", name_fixed_releases(engine, &drops))
 }
 
-/// First release that loses no tokens, and the one from which the text is complete, too.
+/// Names the first release that loses no tokens and, if that still cuts text, the one from which the text is complete, too.
 fn name_fixed_releases(engine: &EngineState, drops: &Drops) -> String {
     match engine.facts().cuts_text(drops.fixed_in) {
         Some(cut) => format!("{} ({} for the OpenAI endpoints)", drops.fixed_in, cut.fixed_in),
@@ -249,14 +265,14 @@ fn leg_advice(engine: &dyn Facts, leg: &Leg<'_>) -> String {
             format!("{subject} is stopped while frames wait: resume it with `kill -CONT PID`, or detach the debugger")
         }
         ThreadState::Frozen => {
-            format!("{subject} is frozen while frames wait; {}", not_running_advice(AwayState::Frozen, ""))
+            format!("{subject} is frozen while frames wait; {}", not_running_advice(AwayState::Frozen, ANY_PLACE))
         }
         ThreadState::Blocked => format!(
             "{subject} is blocked in a system call while frames wait: the finding consumer-blocked names the call; `py-spy dump --native` shows the caller"
         ),
         ThreadState::Asleep => format!(
             "{subject} sleeps while frames wait: if there is a finding io-thread-starved, frames do not reach it; otherwise {}",
-            not_running_advice(AwayState::Polling, "")
+            not_running_advice(AwayState::Polling, ANY_PLACE)
         ),
         ThreadState::Waiting => {
             format!(

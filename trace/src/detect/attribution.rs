@@ -151,13 +151,13 @@ impl<'l> Attribution<'l> {
     pub(crate) fn of_ledger(ledger: &'l Ledger) -> Self {
         let window_ns = ledger.started().map_or(0, |started| ledger.now().since(started));
         let ends: Vec<Ends<&str>> = ledger.groups().iter().map(|group| group.ends.as_str()).collect();
-        let mut order: Vec<usize> = ledger.output_groups().map(|(group_index, _)| group_index).collect();
-        let output_ends: Vec<Ends<&str>> = order.iter().map(|&group_index| ends[group_index]).collect();
+        let mut output_groups: Vec<usize> = ledger.output_groups().map(|(group_index, _)| group_index).collect();
+        let output_ends: Vec<Ends<&str>> = output_groups.iter().map(|&group_index| ends[group_index]).collect();
         // In path order, from the scheduler on.
-        order.sort_by_key(|&group_index| path::depth(&output_ends, ends[group_index].from));
+        output_groups.sort_by_key(|&group_index| path::depth(&output_ends, ends[group_index].from));
         let mut legs: Vec<Leg<'l>> = Vec::new();
         let mut seen_roles: Vec<&str> = Vec::new();
-        for group_index in order {
+        for group_index in output_groups {
             let role = ends[group_index].to;
             let into_role: Vec<&Hop> =
                 ledger.hops().iter().filter(|hop| ends[hop.group].to == role && !hop.carries_requests).collect();
@@ -169,9 +169,9 @@ impl<'l> Attribution<'l> {
             if !seen_roles.contains(&role) {
                 seen_roles.push(role);
                 let stage = ledger.processing_stages().iter().find(|stage| stage.role == role);
-                let receives = members.iter().any(|hop| hop.capabilities().received);
+                let shows_receives = members.iter().any(|hop| hop.capabilities().received);
                 let receivers = count_receivers(&into_role);
-                legs.extend(stage.and_then(|stage| inside_leg(ledger, stage, busy, receives, receivers)));
+                legs.extend(stage.and_then(|stage| inside_leg(ledger, stage, busy, shows_receives, receivers)));
             }
         }
         add_open_waits(ledger, &mut legs);
@@ -179,8 +179,8 @@ impl<'l> Attribution<'l> {
         Self { legs }
     }
 
-    /// Attribution of the longest first tokens alone, over the run; of all first tokens if none is long. What delays a few of them for
-    /// seconds may differ from what delays most of them.
+    /// Computes the attribution of the longest first tokens alone, over the run; that of all first tokens if none is long. What delays a
+    /// few of them for seconds may differ from what delays most of them.
     pub(crate) fn of_long_first_tokens(&self) -> Self {
         let mut long = self.clone();
         // The classes begin with that of the longest durations.
@@ -259,7 +259,7 @@ fn share_of(part: f64, whole: f64) -> f64 {
 }
 
 /// State of the main thread of the process that answers clients, while a request waited in its socket for `wait_ns` until `end`. Samples
-/// show that the thread is stopped at any time, but what else it does off the CPU only while frames wait for it.
+/// always show whether the thread is stopped. What else it does off the CPU, they show only while frames wait for it.
 pub(super) fn socket_reader_state(ledger: &Ledger, end: MonoNs, wait_ns: u64) -> ThreadState {
     let mut readers = ledger.hops().iter().filter(|hop| hop.last).filter_map(|hop| ledger.only_receiver(hop));
     let Some(thread) = readers.next().and_then(|id| ledger.thread(id)) else { return ThreadState::Unknown };
@@ -275,13 +275,16 @@ pub(super) fn request_receiver_state(ledger: &Ledger, hop: Option<HopId>, end: M
 /// State of a thread in the `wait_ns` before `end`; [`ThreadState::Unknown`] if it was not sampled then.
 fn state_before(thread: &Thread, end: MonoNs, wait_ns: u64) -> ThreadState {
     let from = MonoNs(end.0.saturating_sub(wait_ns));
+    // That share is known of a whole run only.
+    let busy_share = None;
     match thread.use_between(from, end) {
-        Some(spent) => thread_state(&spent, &thread.away_between(from, end), None),
+        Some(spent) => thread_state(&spent, &thread.away_between(from, end), busy_share),
         None => ThreadState::Unknown,
     }
 }
 
-/// The leg on the hops `members` of a group that lead to `role`; `None` if no chunk was received or waits there.
+/// The leg of waiting on the hops of a group (`members`), which lead to `role`. `None` if no chunk was received from them, and none waits
+/// there.
 fn wait_leg<'l>(
     ledger: &'l Ledger,
     group: &'l HopGroup,
@@ -291,6 +294,7 @@ fn wait_leg<'l>(
     window_ns: u64,
 ) -> Option<Leg<'l>> {
     let now = ledger.now();
+    // Times of both windows, with the indices `RUN` and `RECENT`.
     let mut chunk = [LegTime::default(); 2];
     let mut first_token = [LegTime::default(); 2];
     let mut long_first_tokens = LongDurations::default();
@@ -337,15 +341,16 @@ pub struct HopReceiver {
 }
 
 impl HopReceiver {
-    /// The receiver of hops of one name. `busy`: busy share of all their receivers.
+    /// State of the receivers of these hops of one name: of the one that stands out by its wait or, without such a one, of all of them.
+    /// `busy`: busy share of all.
     pub fn of_hops(ledger: &Ledger, members: &[&Hop], busy: Option<f64>, window_ns: u64) -> Self {
         // If one receiver stands out, the thread and its time are those of this receiver alone.
         let worker = slowest_receiver(members, ledger.now());
-        let is_slow = |hop: &&Hop| worker.is_none_or(|worker| receiver_key(worker) == receiver_key(hop));
-        let slow: Vec<&Hop> = members.iter().copied().filter(is_slow).collect();
-        let spent = slow.iter().map(|hop| hop.while_waiting).fold(TimeUse::default(), TimeUse::plus);
-        let away = slow.iter().map(|hop| hop.away).fold(AwayTimes::default(), AwayTimes::plus);
-        let shown_busy = if worker.is_some() { busy_share(ledger, slow.iter().copied(), window_ns) } else { busy };
+        let is_shown = |hop: &&Hop| worker.is_none_or(|worker| receiver_key(worker) == receiver_key(hop));
+        let shown: Vec<&Hop> = members.iter().copied().filter(is_shown).collect();
+        let spent = shown.iter().map(|hop| hop.while_waiting).fold(TimeUse::default(), TimeUse::plus);
+        let away = shown.iter().map(|hop| hop.away).fold(AwayTimes::default(), AwayTimes::plus);
+        let shown_busy = if worker.is_some() { busy_share(ledger, shown.iter().copied(), window_ns) } else { busy };
         let worker_name =
             |hop: &Hop| hop.worker.map_or_else(|| hop.endpoint.to_string(), |number| format!("worker {number}"));
         Self {
@@ -410,7 +415,8 @@ fn times_of_sum(sum: &WindowedSum, now: MonoNs) -> [LegTime; 2] {
     [sum.whole(), sum.recent(now)].map(|sum| LegTime { sum, share: 0.0 })
 }
 
-/// Derives the state of a thread from its time while frames waited for it.
+/// Derives the state of a thread from its time while frames waited for it. If that time is too short, `busy` decides, the busy share of the
+/// run.
 fn thread_state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>) -> ThreadState {
     // Too few samples for a judgement.
     if spent.interval_ns < MIN_SAMPLED_NS {
@@ -523,7 +529,11 @@ fn add_open_waits(ledger: &Ledger, legs: &mut [Leg<'_>]) {
         let waited_ns = ledger.now().since(in_process_since.unwrap_or(stream.first_at));
         let leg_name = if is_inside { &*group.ends.to } else { &group.name };
         let sum = DurationSum { count: 1, ns: waited_ns.into() };
-        for leg in legs.iter_mut().filter(|leg| leg.name == leg_name && is_inside == (leg.kind != LegKind::Wait)) {
+        for leg in legs.iter_mut() {
+            let is_leg_inside = leg.kind != LegKind::Wait;
+            if leg.name != leg_name || is_leg_inside != is_inside {
+                continue;
+            }
             for time in &mut leg.first_token {
                 time.sum.add(sum);
             }
@@ -532,8 +542,8 @@ fn add_open_waits(ledger: &Ledger, legs: &mut [Leg<'_>]) {
     }
 }
 
-/// Share of the window for which the receivers of these hops were busy; the mean over observed receivers. Busy means processing a frame or,
-/// if its event loop's polls are observed, outside the poll, which includes HTTP writes.
+/// Share of the window for which the receivers of these hops were busy, as the mean over observed receivers; `None` without any. Busy means
+/// processing a frame or, if its event loop's polls are observed, outside the poll, which includes HTTP writes.
 pub fn busy_share<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, window_ns: u64) -> Option<f64> {
     let mut receivers: Vec<BusyReceiver<'_>> = Vec::new();
     for hop in hops.filter(|hop| hop.capabilities().processed) {

@@ -7,7 +7,7 @@ use crate::ledger::Hop;
 use crate::stats::Distribution;
 use crate::words::{count, duration, percent, plural};
 
-/// Frames that pile up between send and receive. The problem lasts until few of them wait, even if their number grows no more.
+/// Reports frames that pile up between send and receive. The problem lasts until few of them wait, even if their number grows no more.
 pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let oldest = context.ledger.hops_of_group(group_index).filter_map(Hop::oldest_waiting).min();
@@ -37,7 +37,7 @@ pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
             .hop(&group.name)
             .since(Some(rise.since))
             .requests(&requests)
-            .weighed("backlog_frames", course.peak)
+            .with_weight("backlog_frames", course.peak)
             .with("backlog_frames_before", rise.from)
             .with("grew_for_ns", growth_ns)
             .with("requests_late", requests.counted())
@@ -46,12 +46,13 @@ pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
     }
 }
 
-/// Frames received in bursts: the event loop was away from its poll and then processed all queued frames at once. Information only: other
-/// detectors measure whether tokens wait or are lost.
+/// Reports frames received in bursts: the event loop was away from its poll and then processed all queued frames at once. This is
+/// information only. Other detectors measure whether tokens wait or are lost.
 pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let hops: Vec<&Hop> = context.ledger.hops_of_group(group_index).collect();
         let max = u64::from(hops.iter().map(|hop| hop.counts.wakeup_frames_max).max().unwrap_or(0));
+        // The maximum has no wakeup until the first one has ended.
         let long_first_wakeups = hops.iter().filter(|hop| hop.first_wakeup_frames() >= BURST_FRAMES).count() as u64;
         if max < u64::from(BURST_FRAMES) && long_first_wakeups == 0 {
             continue;
@@ -99,7 +100,7 @@ fn describe_usual_size(frames_per_wakeup: &Distribution) -> Option<String> {
     })
 }
 
-/// Share of the run that the receivers of a group of hops spent outside their polls; the largest one. `None` if polls are not observed.
+/// Largest share of the run that a receiver of this group of hops spent outside its poll. `None` if polls are not observed.
 fn share_away_from_poll(context: &DetectContext<'_>, group_index: usize) -> Option<f64> {
     let hops = context.ledger.hops_of_group(group_index);
     let polls = hops.filter_map(|hop| context.ledger.thread(hop.receiving_thread()?)?.poll);

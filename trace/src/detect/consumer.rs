@@ -43,8 +43,8 @@ impl LateConsumer<'_> {
 
     /// Mean number of CPUs that its whole process used since `from`.
     pub(super) fn process_cpus(&self, context: &DetectContext<'_>) -> f64 {
-        let of_process = context.ledger.threads().iter().filter(|thread| thread.id.pid == self.thread.id.pid);
-        let uses = of_process.filter_map(|thread| thread.use_between(self.from, context.now));
+        let process_threads = context.ledger.threads().iter().filter(|thread| thread.id.pid == self.thread.id.pid);
+        let uses = process_threads.filter_map(|thread| thread.use_between(self.from, context.now));
         uses.map(|spent| spent.share(spent.on_ns)).sum()
     }
 
@@ -85,7 +85,7 @@ impl LateConsumer<'_> {
             .with("interval_ns", spent.interval_ns)
             .with("on_cpu", round_share(spent.share(spent.on_ns)))
             .with("waiting_frames", self.frames)
-            .weighed("oldest_waiting_ns", self.waited_ns)
+            .with_weight("oldest_waiting_ns", self.waited_ns)
             .with_known("run_wait", spent.starved_ns().map(|ns| round_share(spent.share(ns))))
             .with_known("throttled", spent.throttled_ns().map(|ns| round_share(spent.share(ns))))
             .with_known("blocked", spent.blocked_ns().map(|ns| round_share(spent.share(ns))))
@@ -101,13 +101,14 @@ impl LateConsumer<'_> {
     }
 }
 
-/// The consumers that keep frames waiting too long. Requests wait for a whole step of a scheduler that is busy, so they are late only after the
-/// time that causes a warning.
+/// Finds the consumers that keep frames waiting too long. Requests wait for a whole step of a scheduler that is busy, so they are late only
+/// after the time that causes a warning.
 pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsumer<'a>> {
     let ledger = context.ledger;
     let mut late: Vec<LateConsumer<'a>> = Vec::new();
     for (group_index, group) in ledger.groups().iter().enumerate() {
-        let first_of_group = late.len();
+        // Behind this index are the late consumers of this group.
+        let group_start = late.len();
         for hop in ledger.hops_of_group(group_index).filter(|hop| hop.capabilities().received) {
             let Some(oldest) = hop.oldest_waiting() else { continue };
             let receiving_thread = hop.receiving_thread().or_else(|| ledger.only_receiver(hop));
@@ -121,7 +122,7 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
             let from = MonoNs(oldest.0.max(context.now.0.saturating_sub(MAX_LOOKBACK_NS)));
             let has_received = hop.last_received_at.is_some_and(|at| at > from);
             // Several senders into one socket have one consumer.
-            if let Some(known) = late[first_of_group..].iter_mut().find(|known| known.thread.id == receiver) {
+            if let Some(known) = late[group_start..].iter_mut().find(|known| known.thread.id == receiver) {
                 known.frames += hop.counts.backlog;
                 known.has_received |= has_received;
                 continue;
@@ -150,7 +151,8 @@ pub(super) struct JudgedConsumer<'a> {
     pub(super) share: f64,
 }
 
-/// Of the late consumers of each group of hops whose `share` is at least `min_share`, the one with the oldest frame.
+/// Finds in each group of hops the late consumer with the oldest frame, of those whose `share` is at least `min_share`. A consumer without
+/// a share is left out.
 pub(super) fn worst_consumer_of_each_group<'a>(
     context: &DetectContext<'a>,
     min_share: f64,
@@ -162,8 +164,8 @@ pub(super) fn worst_consumer_of_each_group<'a>(
         if share < min_share {
             continue;
         }
-        let of_group = worst.iter_mut().find(|known| known.consumer.group.name == consumer.group.name);
-        match of_group {
+        let worst_of_group = worst.iter_mut().find(|known| known.consumer.group.name == consumer.group.name);
+        match worst_of_group {
             None => worst.push(JudgedConsumer { consumer, share }),
             Some(known) if known.consumer.waited_ns < consumer.waited_ns => *known = JudgedConsumer { consumer, share },
             Some(_) => {}
@@ -172,8 +174,8 @@ pub(super) fn worst_consumer_of_each_group<'a>(
     worst
 }
 
-/// Reports the worst consumer of each group of hops that spends at least `min_share` of its time in a state, by the share that `share` returns.
-/// `state`: words for it, such as `was waiting for a CPU`.
+/// Reports the worst consumer of each group of hops that spends at least `min_share` of its time in a state. `share` computes that share,
+/// and `state` names the state: `was waiting for a CPU`.
 fn report_waiting_consumers(
     context: &DetectContext<'_>,
     out: &mut Verdicts,
@@ -204,24 +206,24 @@ pub(super) fn round_share(share: f64) -> f64 {
 /// Describes the remaining known shares: `12 % waiting for a CPU, 85 % asleep`.
 pub(super) fn describe_other_shares(spent: &TimeUse) -> String {
     let mut parts = Vec::new();
-    for (ns, what) in [
+    for (ns, activity) in [
         (spent.starved_ns(), "waiting for a CPU"),
         (spent.throttled_ns(), "throttled by its quota"),
         (spent.blocked_ns(), "asleep"),
     ] {
         if let Some(ns) = ns {
-            parts.push(format!("{} {what}", percent(spent.share(ns))));
+            parts.push(format!("{} {activity}", percent(spent.share(ns))));
         }
     }
     parts.join(", ")
 }
 
-/// A runnable consumer that gets no CPU because other threads have it.
+/// Reports runnable consumers that get no CPU because other threads have it.
 pub(super) fn detect_starved_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
     report_waiting_consumers(context, out, STARVED_SHARE, starved_share, "was waiting for a CPU", advice::STARVED);
 }
 
-/// Share of the time in which the consumer waited for a CPU; `None` if something else explains its lateness.
+/// Share of the time in which the consumer waited for a CPU; `None` if that is not sampled, or if something else explains its lateness.
 fn starved_share(late: &LateConsumer<'_>) -> Option<f64> {
     // A stopped or mostly throttled thread does not lack a CPU: another verdict names its cause. The kernel counts a throttled period
     // when it ends, so a period in progress looks like waiting for a CPU.
@@ -238,7 +240,7 @@ fn throttled_share(late: &LateConsumer<'_>) -> Option<f64> {
     Some(late.spent.share(late.spent.throttled_ns()?))
 }
 
-/// A consumer that cannot run because its container's CPU quota is used up.
+/// Reports consumers that cannot run because their container's CPU quota is used up.
 pub(super) fn detect_throttled_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
     let state = "was throttled by its CPU limit";
     report_waiting_consumers(context, out, THROTTLED_SHARE, throttled_share, state, advice::THROTTLED);

@@ -15,8 +15,9 @@ const MIN_SAMPLED_NS: u64 = 200_000_000;
 /// Minimum share of time to report a blocked or sleeping thread. A smaller share is enough for a stopped or frozen one.
 pub(super) const MIN_SHARE: f64 = 0.5;
 
-/// Reports consumers whose thread is off the CPU in one of these states.
+/// Reports consumers whose thread is off the CPU in one of these states, of which there is at least one.
 pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdicts, states: &[AwayState]) {
+    // A suspended thread cannot run, whatever it has to do.
     let may_run = !states.iter().any(|state| SUSPENDED.contains(state));
     // A consumer without work sleeps for much of its time; a stopped one has no such excuse.
     let threshold = if may_run { MIN_SHARE } else { STARVED_SHARE };
@@ -64,7 +65,7 @@ fn has_other_explanation(context: &DetectContext<'_>, one: &LateConsumer<'_>) ->
     one.frames < u64::from(BURST_FRAMES) || io_thread.is_some_and(|io| io.starved_share >= STARVED_SHARE)
 }
 
-/// libzmq I/O threads that are waiting for a CPU: frames wait on their way into the inbox although the consumer has time for them.
+/// Reports libzmq I/O threads that wait for a CPU. Frames then wait on their way into the inbox although the consumer has time for them.
 pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Verdicts) {
     for consumer in late_consumers(context).into_iter().filter(|consumer| !consumer.group.carries_requests) {
         // A consumer that never sleeps is itself the cause. Time stopped or frozen is part of `blocked_ns`, but is no sleep.
@@ -100,12 +101,13 @@ pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Ve
 fn most_starved_io_thread<'a>(context: &DetectContext<'a>, late: &LateConsumer<'a>) -> Option<StarvedIoThread<'a>> {
     let sender = &*late.group.ends.from;
     let io_threads = context.ledger.threads().iter().filter(|thread| thread.part == Some(ThreadPart::Io));
-    let at_either_end = io_threads.filter(|thread| thread.id.pid == late.thread.id.pid || *thread.role == *sender);
-    let sampled = at_either_end.filter_map(|thread| {
+    let threads_at_either_end =
+        io_threads.filter(|thread| thread.id.pid == late.thread.id.pid || *thread.role == *sender);
+    let sampled_threads = threads_at_either_end.filter_map(|thread| {
         let spent = thread.use_between(late.from, context.now)?;
         Some(StarvedIoThread { thread, spent, starved_share: spent.share(spent.starved_ns()?) })
     });
-    sampled.max_by(|a, b| a.starved_share.total_cmp(&b.starved_share))
+    sampled_threads.max_by(|a, b| a.starved_share.total_cmp(&b.starved_share))
 }
 
 /// An I/O thread of libzmq, and the share of its time waiting for a CPU.

@@ -26,6 +26,7 @@ fn writes_response(function: &StackFunction) -> bool {
 /// Share of stack samples of a role's running threads that were writing HTTP responses while frames piled up; `None` with too few samples.
 fn share_of_response_writes(context: &DetectContext<'_>, role: &str) -> Option<f64> {
     let stacks = context.ledger.stacks().iter().find(|stacks| *stacks.role == *role)?;
+    // `growing` has the samples taken while frames piled up.
     let running = stacks.growing.running;
     if running < MIN_SAMPLES {
         return None;
@@ -39,8 +40,8 @@ fn share_of_response_writes(context: &DetectContext<'_>, role: &str) -> Option<f
     Some(writing as f64 / running as f64)
 }
 
-/// Share of the time in which the consumer computed, with its waits for a CPU if these alone did not hold the frames. `None` for a scheduler,
-/// which is on a CPU while it computes a step.
+/// Share of the time in which the consumer computed. If its own work alone would have held the frames up, its waits for a CPU are added.
+/// `None` for a scheduler, which is on a CPU while it computes a step.
 fn share_of_own_work(consumer: &LateConsumer<'_>) -> Option<f64> {
     if consumer.group.carries_requests {
         return None;
@@ -50,7 +51,7 @@ fn share_of_own_work(consumer: &LateConsumer<'_>) -> Option<f64> {
     Some(spent.share(spent.on_ns.saturating_add(waits_ns)))
 }
 
-/// Consumers that spend nearly all of their time on a CPU while frames wait for them.
+/// Reports consumers that spend nearly all of their time on a CPU while frames wait for them.
 pub(super) fn detect_cpu_bound_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
     for JudgedConsumer { consumer, .. } in worst_consumer_of_each_group(context, CPU_BOUND_SHARE, share_of_own_work) {
         let spent = &consumer.spent;
@@ -95,8 +96,8 @@ pub(super) fn detect_cpu_bound_consumer(context: &DetectContext<'_>, out: &mut V
     }
 }
 
-/// A CPU-bound consumer according to the engine's log, which reports high CPU use while requests wait. No thread or queue is observed here. The
-/// log's CPU figures cover the whole process.
+/// Reports a CPU-bound consumer according to the engine's log, which reports high CPU use while requests wait. No thread or queue is
+/// observed here. The log's CPU figures cover the whole process.
 pub(super) fn detect_logged_cpu_bound_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
     let busiest = context
         .ledger

@@ -7,7 +7,7 @@ use crate::words::{count, plural, share};
 /// Share of dropped chunks that is critical.
 pub(super) const CRITICAL_SHARE: f64 = 0.001;
 
-/// Chunks whose tokens are in no delivery.
+/// Reports chunks whose tokens are in no delivery.
 pub(super) fn detect_dropped_chunks(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     let outcomes = totals.chunks.outcomes;
@@ -44,13 +44,13 @@ pub(super) fn detect_dropped_chunks(context: &DetectContext<'_>, out: &mut Verdi
         .affected("requests", affected_requests)
         .occurrences(outcomes.tokens_lost)
         .with("chunks_dropped", outcomes.dropped)
-        .weighed("tokens_lost", outcomes.tokens_lost)
+        .with_weight("tokens_lost", outcomes.tokens_lost)
         .with("worst_tokens_lost", affected_requests.amount)
         .with_known("tokens_lost_from_text", Some(tokens_lost_from_text).filter(|tokens| *tokens > 0))
         .advice(advice);
 }
 
-/// Responses matched to no frame that carry fewer tokens than their last event counts.
+/// Reports responses matched to no frame that carry fewer tokens than their last event counts.
 pub(super) fn detect_short_answers(context: &DetectContext<'_>, out: &mut Verdicts) {
     let answers = &context.ledger.totals().answers;
     let short_responses = &answers.judged_alone_lost;
@@ -87,12 +87,12 @@ pub(super) fn detect_short_answers(context: &DetectContext<'_>, out: &mut Verdic
         .affected("responses", short_responses)
         .occurrences(tokens_lost)
         .with("responses_whole", answers.judged_alone)
-        .weighed("tokens_lost", tokens_lost)
+        .with_weight("tokens_lost", tokens_lost)
         .with("worst_tokens_lost", short_responses.amount)
         .advice(advice);
 }
 
-/// Responses matched to no frame that list more ids than their last event counts.
+/// Reports responses matched to no frame that list more ids than their last event counts.
 pub(super) fn detect_repeated_ids(context: &DetectContext<'_>, out: &mut Verdicts) {
     let answers = &context.ledger.totals().answers;
     let long_responses = &answers.judged_alone_repeated;
@@ -108,12 +108,12 @@ pub(super) fn detect_repeated_ids(context: &DetectContext<'_>, out: &mut Verdict
     out.add_verdict(Severity::Warning, summary)
         .affected("responses", long_responses)
         .occurrences(tokens_repeated)
-        .weighed("tokens_repeated", tokens_repeated)
+        .with_weight("tokens_repeated", tokens_repeated)
         .with("worst_tokens_repeated", long_responses.amount)
         .advice("events were written twice, or ids of other tokens are among them: look at the events of the worst response, and at retries in the server and its middleware");
 }
 
-/// Streams that were written to their end without a finish reason or `[DONE]`.
+/// Reports streams that were written to their end without a finish reason or `[DONE]`.
 pub(super) fn detect_unfinished_responses(context: &DetectContext<'_>, out: &mut Verdicts) {
     let unfinished_responses = &context.ledger.totals().answers.lacking_end;
     if unfinished_responses.rids == 0 {
@@ -131,7 +131,7 @@ pub(super) fn detect_unfinished_responses(context: &DetectContext<'_>, out: &mut
         .advice("the server's generator ended early: read its log for an exception or an abort of this request");
 }
 
-/// Responses whose finish reason contradicts the engine's: they call a cut text complete, or a complete text cut.
+/// Reports responses whose finish reason contradicts the engine's: they call a cut text complete, or a complete text cut.
 pub(super) fn detect_finish_mismatch(context: &DetectContext<'_>, out: &mut Verdicts) {
     let contradicted = &context.ledger.totals().answers.finish_contradicted;
     if contradicted.rids == 0 {
@@ -148,7 +148,7 @@ pub(super) fn detect_finish_mismatch(context: &DetectContext<'_>, out: &mut Verd
         .advice("clients take a cut text for a complete one, or retry a complete one: look at the last event of the worst response, and at what rewrites events between the engine and its clients");
 }
 
-/// Chunks that were probably dropped, by the bursts in which they were received, where deliveries are not observed.
+/// Reports chunks that were probably dropped, by the bursts in which they were received. Does so only where deliveries are not observed.
 pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     // If deliveries are observed, they decide instead of the prediction.
@@ -156,7 +156,7 @@ pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, out: &mut Verd
         return;
     }
     // If the turnaround is unknown, a waiter is assumed to wait for the whole wakeup, so the number is an upper limit.
-    let at_most = if context.ledger.engine().turnaround.is_some() { "" } else { "up to " };
+    let up_to = if context.ledger.engine().turnaround.is_some() { "" } else { "up to " };
     // Text deltas are cut from the full text, so only clients that read token ids can miss tokens.
     let delivers_text = context.ledger.groups().iter().any(|group| group.name.starts_with("detokenizer->"));
     let severity = if delivers_text { Severity::Info } else { Severity::Warning };
@@ -166,7 +166,7 @@ pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, out: &mut Verd
         "each was received before its request's waiter had processed an earlier one"
     };
     let summary = format!(
-        "{at_most}{} of {} dropped (predicted): {explanation}",
+        "{up_to}{} of {} dropped (predicted): {explanation}",
         plural(totals.predicted.dropped, "chunk"),
         count(totals.chunks.received),
     );
@@ -174,12 +174,12 @@ pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, out: &mut Verd
         .hop(&context.delivery_hop())
         .affected("requests", &totals.bursts)
         .occurrences(totals.predicted.dropped)
-        .weighed("chunks_dropped_predicted", totals.predicted.dropped)
+        .with_weight("chunks_dropped_predicted", totals.predicted.dropped)
         .with("burst_max", totals.predicted.burst_max)
         .advice(advice::dropped_chunks_advice(context.ledger.engine()));
 }
 
-/// Responses whose tool calls have other arguments than the engine sent.
+/// Reports responses whose tool calls have other arguments than the engine sent.
 pub(super) fn detect_damaged_tool_calls(context: &DetectContext<'_>, out: &mut Verdicts) {
     let responses = context.ledger.tool_calls();
     let damaged = &responses.damaged;

@@ -6,7 +6,7 @@ use crate::clock::MonoNs;
 use crate::ledger::{CountedRids, EngineFailure};
 use crate::words::{duration, plural};
 
-/// The engine ended during the run.
+/// Reports that the engine ended during the run.
 pub(super) fn detect_engine_end(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     let summary = match totals.engine_ends {
@@ -17,11 +17,11 @@ pub(super) fn detect_engine_end(context: &DetectContext<'_>, out: &mut Verdicts)
     out.add_verdict(Severity::Warning, summary)
         .times(totals.engine_end_times)
         .occurrences(totals.engine_ends)
-        .weighed("times", totals.engine_ends)
+        .with_weight("times", totals.engine_ends)
         .advice("read the engine's log for the reason; --follow watches the next engine");
 }
 
-/// The engine reported that it failed.
+/// Reports that the engine sent a message about its own failure.
 pub(super) fn detect_engine_failure(context: &DetectContext<'_>, out: &mut Verdicts) {
     let Some(EngineFailure { at, live_requests: live }) = context.ledger.totals().engine_failed else {
         return;
@@ -31,7 +31,7 @@ pub(super) fn detect_engine_failure(context: &DetectContext<'_>, out: &mut Verdi
     let verdict = out.add_verdict(Severity::Critical, summary);
     verdict
         .since(Some(at))
-        .weighed("live_requests", live)
+        .with_weight("live_requests", live)
         .advice("read the engine's log for the error and restart the engine: it makes no more tokens");
     // The failure lasts until an engine sends frames again.
     if context.ledger.output_groups().any(|(_, group)| group.last_frame_at > Some(at)) {
@@ -40,7 +40,7 @@ pub(super) fn detect_engine_failure(context: &DetectContext<'_>, out: &mut Verdi
     }
 }
 
-/// Requests that began and then stopped producing.
+/// Reports requests that began and then stopped producing tokens.
 pub(super) fn detect_stalled_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
     // Requests of a log, of which there may be many, have no observed tokens.
     if context.ledger.output_groups().next().is_none() {
@@ -79,7 +79,7 @@ pub(super) fn detect_stalled_requests(context: &DetectContext<'_>, out: &mut Ver
         .rid(worst_rid)
         .since(since)
         .requests(&stalled_rids)
-        .weighed("requests", stalled)
+        .with_weight("requests", stalled)
         .with("retracted_before", retracted)
         .with("longest_ns", worst_ns)
         .advice(format!("the {} retracted them, or they ended without a frame on this hop", context.facts().source()));

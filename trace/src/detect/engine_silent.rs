@@ -10,7 +10,7 @@ use super::{DetectContext, Severity, Verdict, Verdicts};
 use crate::ledger::{ControlMessages, EngineSilence, Ttft};
 use crate::words::{count, duration, percent, plural};
 
-/// The longest silence so far, or the one that lasts.
+/// Reports the silence of the engine that lasts, and the longest one that has ended.
 pub(super) fn detect_engine_silence(context: &DetectContext<'_>, out: &mut Verdicts) {
     let silences = context.ledger.engine_silences();
     let source = context.facts().source();
@@ -47,7 +47,8 @@ pub(super) fn detect_engine_silence(context: &DetectContext<'_>, out: &mut Verdi
     }
 }
 
-/// When each of a few silences began, after the start of the run: `, from 14.000 s and 26.000 s on`. Those close to each other are one episode.
+/// Describes when each of a few silences began, as times since the start of the run: `, from 14.000 s and 26.000 s on`. Empty if there are
+/// more than a few.
 fn describe_begins(context: &DetectContext<'_>) -> String {
     /// More are not listed.
     const MAX_LISTED: u64 = 4;
@@ -117,7 +118,7 @@ fn report_silence(context: &DetectContext<'_>, silence: &EngineSilence, mut summ
     out.add_verdict(severity, summary)
         .hop(&silence.hop)
         .since(Some(silence.from))
-        .weighed("silence_ns", silence.ns())
+        .with_weight("silence_ns", silence.ns())
         .with("silence_at_ns", silence.from.since(started))
         .with("streams", silence.streams)
         .with("usual_chunk_interval_ns", silence.usual_ns)

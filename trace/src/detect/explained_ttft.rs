@@ -12,6 +12,7 @@ use TtftMoment::{
 /// Time to first token that a finding of this kind explains; `None` for kinds that explain none. Findings of equal severity are ordered by
 /// it.
 pub(super) fn explained_ttft_ns(ttft: &Ttft, kind: &str) -> Option<u128> {
+    // Moments compare in the order of the path.
     let is_explained: fn(TtftLeg) -> bool = match kind {
         "engine-silent" => return Some(ttft.silenced().part.ns),
         "first-token-gap" => |leg| leg.from == FirstSent && leg.to <= FirstReceived,

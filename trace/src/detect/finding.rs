@@ -85,6 +85,7 @@ impl Verdict {
         self.hop == name || self.evidence.get(REQUESTS_HOP).is_some_and(|hop| hop == name)
     }
 
+    /// Sets the name of the affected hop. A process whose problem concerns no hop is named by its role instead.
     pub(super) fn hop(&mut self, hop: &str) -> &mut Self {
         hop.clone_into(&mut self.hop);
         self
@@ -128,6 +129,7 @@ impl Verdict {
         self
     }
 
+    /// Adds a value as evidence under this name.
     pub(super) fn with(&mut self, name: &str, value: impl Into<Value>) -> &mut Self {
         self.evidence.insert(name.to_owned(), value.into());
         self
@@ -146,8 +148,8 @@ impl Verdict {
         self
     }
 
-    /// Adds a number that is also the weight.
-    pub(super) fn weighed(&mut self, name: &str, number: u64) -> &mut Self {
+    /// Adds a number as evidence that is also the weight. Of two verdicts with equal severity, the one with more weight is the worse one.
+    pub(super) fn with_weight(&mut self, name: &str, number: u64) -> &mut Self {
         self.weight(number).with(name, number)
     }
 
@@ -163,7 +165,7 @@ pub(super) struct Verdicts {
 }
 
 impl Verdicts {
-    /// Adds a verdict and returns it for further evidence.
+    /// Adds a verdict and returns it, so that the caller can add its evidence and advice.
     pub(super) fn add_verdict(&mut self, severity: Severity, summary: String) -> &mut Verdict {
         let index = self.list.len();
         self.list.push(Verdict { severity, summary, ..Verdict::default() });

@@ -61,15 +61,16 @@ impl Findings {
         self.extend_findings(context);
     }
 
-    /// Records that the problem of a verdict lasts, if problems of this kind hold up requests.
+    /// Records that the problem of a verdict lasts. Kinds of problems that hold up no requests are ignored.
     fn record_problem(&mut self, kind: &'static str, verdict: &Verdict, now: MonoNs) {
         if !holds_requests(kind) || verdict.hop.is_empty() {
             return;
         }
-        let index = self.held.iter().position(|held| held.are_of_finding(kind, &verdict.hop)).unwrap_or_else(|| {
+        let known_index = self.held.iter().position(|held| held.are_of_finding(kind, &verdict.hop));
+        if known_index.is_none() {
             self.held.push(HeldRequests::new(kind, &verdict.hop));
-            self.held.len() - 1
-        });
+        }
+        let index = known_index.unwrap_or(self.held.len() - 1);
         self.held[index].record_problem(verdict, now);
     }
 
@@ -83,15 +84,16 @@ impl Findings {
         }
     }
 
-    /// Adds the share of time to first token to findings about processes and hops, and limits their severity to that of a cause of far more.
+    /// Adds the share of time to first token to findings about processes and hops. Limits their severity to that of another cause of far
+    /// more of that time.
     fn extend_findings(&mut self, context: &DetectContext<'_>) {
         add_new_waits(context, &mut self.held, self.seen_waits);
         self.seen_waits = context.ledger.count_process_waits();
         // Before any is changed, because each is compared with the others.
         let limits: Vec<Option<Severity>> = self.list.iter().map(|finding| self.limit_of(finding, context)).collect();
         for held in &mut self.held {
-            let mut limited = self.list.iter_mut().zip(&limits);
-            let own = limited.find(|(finding, _)| held.are_of_finding(finding.kind, &finding.verdict.hop));
+            let mut limited_findings = self.list.iter_mut().zip(&limits);
+            let own = limited_findings.find(|(finding, _)| held.are_of_finding(finding.kind, &finding.verdict.hop));
             if let Some((finding, limit)) = own {
                 held.extend_finding(context, finding, *limit);
             }
@@ -108,9 +110,11 @@ impl Findings {
         // Decided for all before any is removed, because each is compared with the others.
         let is_kept: Vec<bool> =
             self.list.iter().map(|finding| finding.kind != LATE_FRAMES || !self.is_explained(finding)).collect();
-        // `retain` visits the findings in the order of these decisions.
-        let mut decisions = is_kept.into_iter();
-        self.list.retain(|_| decisions.next().unwrap_or(true));
+        for (finding, is_kept) in std::mem::take(&mut self.list).into_iter().zip(is_kept) {
+            if is_kept {
+                self.list.push(finding);
+            }
+        }
     }
 
     /// Whether each episode of a finding about late frames overlaps another finding about the same hop that is more than information.

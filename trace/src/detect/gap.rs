@@ -14,7 +14,7 @@ use crate::clock::MonoNs;
 use crate::ledger::{CountedRids, LateLeg, Ttft, TtftMoment, WaitBreakdown};
 use crate::words::{count, duration, percent, plural};
 
-/// First tokens that wait, or waited, for long between the scheduler's send and the tokenizer's receive.
+/// Reports first tokens that wait, or waited, for long between the scheduler's send and the tokenizer's receive.
 pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Verdicts) {
     let ledger = context.ledger;
     if !ledger.observes_gaps() {
@@ -135,7 +135,7 @@ fn open_waits<'l>(context: &DetectContext<'l>) -> OpenWaits<'l> {
     open
 }
 
-/// Describes the gaps that have ended, of which the longest took `worst_ns`.
+/// Describes the gaps between first send and first receive that have ended, of which the longest took `worst_ns`.
 fn describe_received_gaps(context: &DetectContext<'_>, worst_ns: u64) -> String {
     let ledger = context.ledger;
     let engine = ledger.engine().facts();
@@ -167,14 +167,15 @@ fn describe_late_output(ttft: &Ttft, late: &LateLeg) -> String {
     format!(", {}", describe_share(ttft, late.part()))
 }
 
-/// Severity of the waits that have ended; `None` if none is long. A small part of the time to first token is information.
+/// Severity of the waits that have ended; `None` if none is long. Waits that are a small part of the time to first token are information
+/// only.
 fn severity_of_received(context: &DetectContext<'_>) -> Option<Severity> {
     let ledger = context.ledger;
     let severity = gap_severity(ledger.worst_gap()?.ns)?;
     // The share of the time to first token counts only if it is known of all long waits.
     let late = late_output(context).filter(|late| late.requests >= ledger.gap().count_above(GAP_WARNING_NS));
-    let of_leg = late.and_then(|late| severity_of_leg(ledger.ttft(), late));
-    Some(of_leg.unwrap_or(severity))
+    let leg_severity = late.and_then(|late| severity_of_leg(ledger.ttft(), late));
+    Some(leg_severity.unwrap_or(severity))
 }
 
 /// Describes what the receiving thread did while first tokens waited for it.

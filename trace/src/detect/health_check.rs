@@ -3,7 +3,7 @@
 use super::{DetectContext, Severity, Verdicts};
 use crate::words::{duration, plural};
 
-/// The longest silence in which the engine's own health check, according to its log, got no response.
+/// Reports the longest silence in which the engine's own health check, according to its log, got no response.
 pub(super) fn detect_failed_health_check(context: &DetectContext<'_>, out: &mut Verdicts) {
     let processes = context.ledger.stages().processes();
     let silences = processes.iter().filter_map(|process| Some((process, process.silence?)));
@@ -20,7 +20,7 @@ pub(super) fn detect_failed_health_check(context: &DetectContext<'_>, out: &mut 
         .since(Some(silence.since))
         .last_at(Some(silence.until))
         .occurrences(silence.checks)
-        .weighed("silent_ns", silence.ns())
+        .with_weight("silent_ns", silence.ns())
         .with("by", "the engine's log")
         .with("process", &*process.by)
         .with("checks", silence.checks)

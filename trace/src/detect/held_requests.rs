@@ -132,16 +132,17 @@ impl HeldRequests {
 
     /// Removes from a finding what [`Self::extend_finding`] added: its last words, and the limit of its severity.
     pub(super) fn restore_finding(&mut self, finding: &mut Finding) {
-        let kept = finding.verdict.summary.strip_suffix(&self.added).map(str::len);
-        // Without these words at its end, the summary stays whole.
-        finding.verdict.summary.truncate(kept.unwrap_or(usize::MAX));
+        let own_length = finding.verdict.summary.strip_suffix(&self.added).map(str::len);
+        if let Some(own_length) = own_length {
+            finding.verdict.summary.truncate(own_length);
+        }
         self.added.clear();
         if let Some(own) = self.own_severity.take() {
             finding.verdict.severity = own;
         }
     }
 
-    /// Adds the share of the time to first token to the finding. `limit`: severity of a cause of far more of it.
+    /// Adds the share of the time to first token to the finding, and lowers its severity to `limit`, that of a cause of far more of it.
     pub(super) fn extend_finding(
         &mut self,
         context: &DetectContext<'_>,
@@ -169,7 +170,7 @@ fn is_suspended(kind: &str) -> bool {
     kind == "consumer-stopped" || kind == "consumer-frozen"
 }
 
-/// Adds the waits after the first `seen` ones of the run to the requests held up by the problems that explain them.
+/// Adds the new waits of the run to the requests held up by the problems that explain them. The first `seen` waits are not new.
 pub(super) fn add_new_waits(context: &DetectContext<'_>, held: &mut [HeldRequests], seen: u64) {
     if held.is_empty() {
         return;
@@ -188,6 +189,7 @@ pub(super) fn are_waits_known(context: &DetectContext<'_>, hop: &str) -> bool {
     let judged = ttft.judged().requests;
     // The output of requests that are not streamed is not judged.
     let are_streamed = judged > 0 && ttft.not_streamed <= judged / MIN_JUDGED_PER_UNSTREAMED;
-    let is_behind_first_hop = context.ledger.output_groups().count() == 2;
-    are_streamed && (context.hop_target(hop) != HopTarget::Other || is_behind_first_hop)
+    // Of two hops, a hop that is not the last is the first. With more hops, the waits on those before the last are not known.
+    let has_two_hops = context.ledger.output_groups().count() == 2;
+    are_streamed && (context.hop_target(hop) != HopTarget::Other || has_two_hops)
 }

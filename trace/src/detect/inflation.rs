@@ -4,20 +4,24 @@ use super::{DetectContext, Severity, Verdict, Verdicts};
 use crate::ledger::{Inflation, ModeCounts};
 use crate::words::{count, plural};
 
-/// Consumers that count all tokens so far as new ones, or would if they counted what the chunks list.
+/// Reports consumers that count all tokens so far as new ones. If deliveries show none, reports those that would if they counted what the
+/// chunks list.
 pub(super) fn detect_inflated_counts(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     let claimed = &totals.claimed_inflation;
     if claimed.seen.rids > 0 {
         let consumer = format!("a consumer at the {} counted", context.facts().receiver());
-        report_inflation(out, Severity::Critical, claimed, &consumer, true)
+        let confirmed = true;
+        report_inflation(out, Severity::Critical, claimed, &consumer, confirmed)
             .hop(context.responding_role().unwrap_or_default());
     } else if totals.wire_inflation.seen.rids > 0 {
-        report_inflation(out, Severity::Warning, &totals.wire_inflation, "a consumer that sums chunks counted", false);
+        let consumer = "a consumer that sums chunks counted";
+        let confirmed = false;
+        report_inflation(out, Severity::Warning, &totals.wire_inflation, consumer, confirmed);
     }
 }
 
-/// A consumer whose token count is the sum of the cumulative counts it received.
+/// Reports a consumer whose token count is the sum of the cumulative counts it received.
 pub(super) fn detect_summed_counts(context: &DetectContext<'_>, out: &mut Verdicts) {
     let summed = &context.ledger.totals().summed;
     if summed.seen.rids == 0 {
@@ -32,12 +36,13 @@ pub(super) fn detect_summed_counts(context: &DetectContext<'_>, out: &mut Verdic
     out.add_verdict(Severity::Warning, summary)
             .affected("requests", &summed.seen)
             .occurrences(summed.counted)
-            .weighed("tokens_counted", summed.counted)
+            .with_weight("tokens_counted", summed.counted)
             .with("tokens_made", summed.made)
             .advice("use a request's last count, not the sum of all counts: usage, billing and limits based on the sum are wrong");
 }
 
-/// Adds a verdict on tokens that `subject` counts several times. `confirmed`: deliveries show it, not only the chunks.
+/// Adds a verdict on tokens that are counted several times. `subject` begins the summary, such as `a consumer at the tokenizer counted`.
+/// `confirmed`: deliveries show it, not only the chunks.
 fn report_inflation<'v>(
     out: &'v mut Verdicts,
     severity: Severity,
@@ -55,14 +60,14 @@ fn report_inflation<'v>(
     out.add_verdict(severity, summary)
         .affected("requests", &tokens.seen)
         .occurrences(tokens.counted)
-        .weighed("tokens_counted", tokens.counted)
+        .with_weight("tokens_counted", tokens.counted)
         .with("tokens_made", tokens.made)
         .with("ratio", ratio)
         .with("confirmed", confirmed)
         .advice("the consumer expects only new tokens but the engine sends all tokens so far: set the engine's incremental flag, or compute differences")
 }
 
-/// Incremental and cumulative deliveries in one engine: a consumer cannot handle both correctly.
+/// Reports incremental and cumulative deliveries or streams in one engine. A consumer cannot handle both correctly.
 pub(super) fn detect_mixed_modes(context: &DetectContext<'_>, out: &mut Verdicts) {
     let ModeCounts { incremental, cumulative } = context.ledger.totals().deliveries;
     if incremental > 0 && cumulative > 0 {
@@ -76,9 +81,10 @@ pub(super) fn detect_mixed_modes(context: &DetectContext<'_>, out: &mut Verdicts
     }
 }
 
-/// Adds a verdict on deliveries or streams of both modes. `what`: `deliveries carried` or `streams list`.
-fn report_mixed_modes<'v>(out: &'v mut Verdicts, what: &str, incremental: u64, cumulative: u64) -> &'v mut Verdict {
-    let summary = format!("{} {what} new tokens only and {} all tokens so far", count(incremental), count(cumulative));
+/// Adds a verdict on deliveries or streams of both modes. `subject` is `deliveries carried` or `streams listed`.
+fn report_mixed_modes<'v>(out: &'v mut Verdicts, subject: &str, incremental: u64, cumulative: u64) -> &'v mut Verdict {
+    let summary =
+        format!("{} {subject} new tokens only and {} all tokens so far", count(incremental), count(cumulative));
     out.add_verdict(Severity::Warning, summary)
         .occurrences(incremental + cumulative)
         .weight(incremental + cumulative)

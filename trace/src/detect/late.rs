@@ -19,7 +19,7 @@ const COMPARED_NS: u64 = 10_000_000_000;
 /// Minimum share of time that is mentioned.
 const MIN_MENTIONED_SHARE: f64 = 0.05;
 
-/// Tokens that wait in the process that generated them: by its own timestamps, or by the time in the call that sends them.
+/// Reports tokens that wait in the process that generated them, by its own timestamps or by the time in the call that sends them.
 pub(super) fn detect_late_sends(context: &DetectContext<'_>, out: &mut Verdicts) {
     for group in context.ledger.groups() {
         let waits = group.send_wait.whole();
@@ -43,7 +43,7 @@ pub(super) fn detect_late_sends(context: &DetectContext<'_>, out: &mut Verdicts)
             .hop(&group.name)
             .times(group.late_sends)
             .occurrences(waits.count_above(GAP_WARNING_NS))
-            .weighed("send_wait_max_ns", worst)
+            .with_weight("send_wait_max_ns", worst)
             .with("send_wait_p50_ns", median)
             .advice(context.facts().late_send());
         let recent = group.send_wait.recent_max(context.now).unwrap_or(0);
@@ -53,7 +53,7 @@ pub(super) fn detect_late_sends(context: &DetectContext<'_>, out: &mut Verdicts)
     }
 }
 
-/// Tokens that wait in a receiver after it received them, where a receive does not end a wait or is not observed.
+/// Reports tokens that wait in a receiver after it received them, where a receive does not end a wait or is not observed.
 pub(super) fn detect_late_deliveries(context: &DetectContext<'_>, out: &mut Verdicts) {
     let ledger = context.ledger;
     let engine = ledger.engine().facts();
@@ -137,27 +137,29 @@ fn late_behind_receive(ledger: &Ledger) -> Option<&LateLeg> {
     legs.max_by_key(|late| late.ns)
 }
 
-/// Tokens that wait in a frontend after the engine's server wrote them to it.
+/// Reports tokens that wait in a frontend after the engine's server wrote them to it.
 pub(super) fn detect_late_frontend(context: &DetectContext<'_>, out: &mut Verdicts) {
     let waits = context.ledger.frontend();
     let Some(severity) = gap_severity(waits.worst.ns) else { return };
     let parts = [("first", &waits.first_token), ("last", &waits.last_token)];
-    // A part without a long wait is not named.
-    let late = parts.iter().filter(|(_, waits)| longest_wait_ns(waits) >= GAP_WARNING_NS);
-    let late = late.map(|(which, waits)| {
-        format!(
-            "{which} tokens waited up to {} (median {}, {})",
-            duration(longest_wait_ns(waits)),
-            duration(waits.quantile(0.5).unwrap_or(0)),
-            plural(waits.count(), "response"),
-        )
-    });
-    let summary = format!("in the frontend, {} after the worker wrote them", late.collect::<Vec<_>>().join(" and "));
+    let mut late_parts = Vec::new();
+    for (which, part_waits) in parts {
+        // A part without a long wait is not named.
+        if longest_wait_ns(part_waits) >= GAP_WARNING_NS {
+            late_parts.push(format!(
+                "{which} tokens waited up to {} (median {}, {})",
+                duration(longest_wait_ns(part_waits)),
+                duration(part_waits.quantile(0.5).unwrap_or(0)),
+                plural(part_waits.count(), "response"),
+            ));
+        }
+    }
+    let summary = format!("in the frontend, {} after the worker wrote them", late_parts.join(" and "));
     out.add_verdict(severity, summary)
             .rid(&waits.worst.rid)
             .times(waits.late)
             .requests(&waits.late_rids)
-            .occurrences(parts.iter().map(|(_, waits)| waits.count_above(GAP_WARNING_NS)).sum())
+            .occurrences(parts.iter().map(|(_, part_waits)| part_waits.count_above(GAP_WARNING_NS)).sum())
             .weight(waits.worst.ns)
             .with("responses", waits.responses)
             .with("responses_late", waits.late_rids.counted())
@@ -173,14 +175,15 @@ fn longest_wait_ns(waits: &Distribution) -> u64 {
 }
 
 /// Adds to a verdict which thread of the server was busiest in the last `wait_ns` before the check, because it may delay the others. The
-/// verdict is unchanged unless the server runs inside the process that generates tokens.
+/// verdict is unchanged unless the server runs inside the process that generates tokens and its threads are sampled.
 pub(super) fn add_busiest_server_thread(verdict: &mut Verdict, context: &DetectContext<'_>, wait_ns: u64) {
     let prefixes = context.facts().server_threads();
     let from = MonoNs(context.now.0.saturating_sub(wait_ns.min(COMPARED_NS)));
     let threads = context.ledger.threads().iter();
-    let of_server = threads.filter(|thread| prefixes.iter().any(|prefix| thread.name.starts_with(prefix)));
-    let sampled = of_server.filter_map(|thread| Some((&*thread.name, thread.use_between(from, context.now)?)));
-    let busiest = sampled.max_by_key(|(_, spent)| spent.wanted_ns());
+    let server_threads = threads.filter(|thread| prefixes.iter().any(|prefix| thread.name.starts_with(prefix)));
+    let sampled_threads =
+        server_threads.filter_map(|thread| Some((&*thread.name, thread.use_between(from, context.now)?)));
+    let busiest = sampled_threads.max_by_key(|(_, spent)| spent.wanted_ns());
     let Some((name, spent)) = busiest else { return };
     let running = spent.share(spent.on_ns);
     let waiting = spent.wait_ns.map(|ns| spent.share(ns));

@@ -10,7 +10,7 @@ use crate::words::{duration, percent, plural};
 /// Time without a frame that is not late, which makes shorter waits a warning.
 pub(super) const LONG_STRETCH_NS: u64 = 2 * GAP_WARNING_NS;
 
-/// Frames received late. A state of the receiver is only named if it was observed.
+/// Reports frames that were received late. A state of the receiver is only named if it was observed.
 pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let mut late = LateFrames::default();
@@ -37,7 +37,7 @@ pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts
             .hop(&group.name)
             .times(late.times)
             .occurrences(late.frames)
-            .weighed("wait_max_ns", late.longest_ns)
+            .with_weight("wait_max_ns", late.longest_ns)
             .with("frames", late.frames)
             .with_known("processing", processing.map(round_share))
             .advice(advice);

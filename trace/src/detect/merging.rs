@@ -17,7 +17,7 @@ struct AffectedChunks<'t> {
     requests: &'t AffectedRequests,
 }
 
-/// Merged chunks: no token is lost, but the client sees bursts.
+/// Reports merged chunks. No token is lost, but the client sees bursts.
 pub(super) fn detect_merged_chunks(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     let confirmed = context.ledger.observes_deliveries();
@@ -59,13 +59,13 @@ pub(super) fn detect_merged_chunks(context: &DetectContext<'_>, out: &mut Verdic
         .hop(&context.delivery_hop())
         .affected("requests", requests)
         .occurrences(chunks)
-        .weighed("chunks", chunks)
+        .with_weight("chunks", chunks)
         .with("confirmed", confirmed)
         .with("tokens_per_event", tokens_per_event)
         .advice(advice::merging_advice(context.facts(), &context.attribution));
 }
 
-/// Merged chunks according to the engine's log. It names no total, and a merge is only logged if many chunks were queued.
+/// Reports merged chunks according to the engine's log. It names no total, and a merge is only logged if many chunks were queued.
 fn detect_logged_merges(context: &DetectContext<'_>, out: &mut Verdicts) {
     let merged = &context.ledger.stages().merged;
     // Where receives are observed, they show merged chunks without the log.
@@ -82,14 +82,14 @@ fn detect_logged_merges(context: &DetectContext<'_>, out: &mut Verdicts) {
         .rid(&merged.most_rid)
         .times(merged.logged_at)
         .occurrences(merged.chunks)
-        .weighed("chunks", merged.chunks)
+        .with_weight("chunks", merged.chunks)
         .with("by", "the engine's log")
         .with("deliveries", merged.times)
         .with("largest", merged.max)
         .advice(advice::merging_advice(context.facts(), &context.attribution));
 }
 
-/// Chunks replaced by a later one in cumulative mode. Nothing is lost, but the same engine would lose them in incremental mode.
+/// Reports chunks replaced by a later one in cumulative mode. Nothing is lost, but the same engine would lose them in incremental mode.
 pub(super) fn detect_would_drop(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     let engine = context.ledger.engine();
@@ -119,7 +119,7 @@ pub(super) fn detect_would_drop(context: &DetectContext<'_>, out: &mut Verdicts)
         .hop(&context.delivery_hop())
         .affected("requests", requests)
         .occurrences(chunks)
-        .weighed("chunks", chunks)
+        .with_weight("chunks", chunks)
         .with("confirmed", confirmed)
         .advice(advice::would_drop_advice(engine));
 }

@@ -48,7 +48,7 @@ fn longest_wait_ns(finding: &Finding) -> u64 {
 }
 
 /// Whether a finding about requests measured that their thread was in the state that findings of this kind are about.
-fn has_measured_same(of_requests: &Finding, kind: &str) -> bool {
+fn has_measured_state_of(of_requests: &Finding, kind: &str) -> bool {
     let state = match kind {
         "consumer-frozen" => ThreadState::Frozen,
         "consumer-throttled" => ThreadState::Throttled,
@@ -59,9 +59,9 @@ fn has_measured_same(of_requests: &Finding, kind: &str) -> bool {
 }
 
 impl Findings {
-    /// Findings, worst first; within a severity, first those of the last ten seconds. Of those, the ones that explain time to first token follow
-    /// each other by how much they explain, from the place in [`ALL`] where such findings begin; the others are in the order of [`ALL`]. A cause
-    /// comes before its consequences.
+    /// Returns the findings, worst first. Within a severity, those of the last ten seconds come first. Those that explain time to first
+    /// token follow each other by how much they explain, from the place in [`ALL`] where such findings begin. The others are in the order
+    /// of [`ALL`]. A cause comes before its consequences.
     pub fn sorted(&self) -> Vec<&Finding> {
         let first_index = detector_index(FIRST_KIND_OF_TTFT);
         let mut list: Vec<&Finding> = self.list.iter().collect();
@@ -95,7 +95,8 @@ impl Findings {
         }
     }
 
-    /// Whether one finding is a consequence of the other: of the same hop, or of what its receiver does next, at the same time.
+    /// Whether one finding is a consequence of the other. They must overlap in time. Both are about one hop, or the consequence is about
+    /// what the receiver of the cause's hop does next.
     fn is_caused_by(&self, consequence: &Finding, cause: &Finding) -> bool {
         let target = self.targets.get(&cause.verdict.hop).copied().unwrap_or_default();
         let is_cause = match consequence.kind {
@@ -103,8 +104,8 @@ impl Findings {
                 (is_about_receiver(cause.kind) && target == HopTarget::Scheduler) || cause.kind == "engine-silent"
             }
             "late-read" | "late-dispatch" => {
-                let is_same = cause.kind == "consumer-stopped" || has_measured_same(consequence, cause.kind);
-                is_same && target == HopTarget::Tokenizer
+                let stops_reads = cause.kind == "consumer-stopped" || has_measured_state_of(consequence, cause.kind);
+                stops_reads && target == HopTarget::Tokenizer
             }
             "merged-chunks" | "would-drop" => is_about_receiver(cause.kind) && target == HopTarget::Tokenizer,
             "backlog" | "burst" => is_about_receiver(cause.kind) && cause.verdict.hop == consequence.verdict.hop,
@@ -117,13 +118,13 @@ impl Findings {
         is_recent(finding.active, self.updated_at.since(finding.last_at))
     }
 
-    /// Time that a finding explains: the time to first token of its kind or of the requests that it held up, its longest wait, or the time
-    /// of one of its consequences, whichever is longest.
+    /// Time that a finding explains. This is the longest of four times: the time to first token of its kind, that of the requests that it
+    /// held up, its longest wait, and the time of its consequences.
     pub fn explained_ns(&self, finding: &Finding) -> u64 {
         let consequences = self.list.iter().filter(|other| self.is_caused_by(other, finding));
-        let of_consequences = consequences.map(|other| self.ttft_of_kind_ns(other.kind)).max();
+        let consequence_ns = consequences.map(|other| self.ttft_of_kind_ns(other.kind)).max();
         let own_ns = self.ttft_of_kind_ns(finding.kind).max(self.held_ns(finding)).max(longest_wait_ns(finding));
-        own_ns.max(of_consequences.unwrap_or(0))
+        own_ns.max(consequence_ns.unwrap_or(0))
     }
 
     /// Time to first token of the requests that the finding held up.
@@ -132,21 +133,21 @@ impl Findings {
         held.map_or(0, |held| u64::try_from(held.part.ns).unwrap_or(u64::MAX))
     }
 
-    /// Severity of another cause of far more time to first token, which the finding does not outrank; `None` without one. A problem that lasts
-    /// holds up requests that are not known yet.
+    /// Severity that the finding must not exceed, because another cause has it and explains far more time to first token. `None` without
+    /// such a cause, and while the problem lasts: it then holds up requests that are not known yet.
     pub(super) fn limit_of_severity(&self, finding: &Finding) -> Option<Severity> {
         if finding.active || !is_about_receiver(finding.kind) {
             return None;
         }
         let consequences = self.list.iter().filter(|other| self.is_caused_by(other, finding));
-        let of_consequences = consequences.map(|other| self.ttft_of_kind_ns(other.kind)).max();
+        let consequence_ns = consequences.map(|other| self.ttft_of_kind_ns(other.kind)).max();
         // At least 1, so that a cause that explains nothing is not greater than this one.
-        let explained_ns = self.held_ns(finding).max(of_consequences.unwrap_or(0)).max(1);
+        let explained_ns = self.held_ns(finding).max(consequence_ns.unwrap_or(0)).max(1);
         let far_more_ns = u128::from(explained_ns).saturating_mul(MINOR_TIMES);
         // Late dispatches may be those of slow clients.
-        let others = self.list.iter().filter(|other| other.kind != "late-dispatch");
-        let greater = others.filter(|other| u128::from(self.ttft_of_kind_ns(other.kind)) >= far_more_ns);
-        greater.map(|other| other.verdict.severity).max().filter(|severity| *severity > Severity::Info)
+        let other_causes = self.list.iter().filter(|other| other.kind != "late-dispatch");
+        let greater_causes = other_causes.filter(|other| u128::from(self.ttft_of_kind_ns(other.kind)) >= far_more_ns);
+        greater_causes.map(|other| other.verdict.severity).max().filter(|severity| *severity > Severity::Info)
     }
 
     fn ttft_of_kind_ns(&self, kind: &str) -> u64 {

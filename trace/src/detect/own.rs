@@ -9,7 +9,7 @@ pub(super) const WARNING_SHARE: f64 = 0.001;
 /// Share that is critical, because the rest of the report cannot be trusted.
 pub(super) const CRITICAL_SHARE: f64 = 0.05;
 
-/// Frames that could not be decoded.
+/// Reports frames that could not be decoded.
 pub(super) fn detect_undecoded_frames(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (group_index, group) in context.ledger.groups().iter().enumerate() {
         let mut undecoded = 0;
@@ -45,7 +45,7 @@ pub(super) fn detect_undecoded_frames(context: &DetectContext<'_>, out: &mut Ver
             .hop(&group.name)
             .times(context.ledger.totals().undecoded_times)
             .occurrences(undecoded)
-            .weighed("frames_undecoded", undecoded)
+            .with_weight("frames_undecoded", undecoded)
             .with("frames", frames)
             .with("most_frequent_reason", most_frequent);
         if !group.carries_requests {
@@ -54,21 +54,21 @@ pub(super) fn detect_undecoded_frames(context: &DetectContext<'_>, out: &mut Ver
     }
 }
 
-/// Observations that tokengap missed: never a loss in the engine.
+/// Reports observations that tokengap missed. They are never a loss in the engine.
 pub(super) fn detect_missed_observations(context: &DetectContext<'_>, out: &mut Verdicts) {
     let missed = context.ledger.totals().missed;
-    let all = missed.reported().saturating_add(missed.unannounced);
-    if all == 0 {
+    let all_missed = missed.reported().saturating_add(missed.unannounced);
+    if all_missed == 0 {
         return;
     }
     let summary = format!(
         "tokengap missed {} observations; traffic was not affected, but counts of frames and chunks are too low",
-        count(all),
+        count(all_missed),
     );
     out.add_verdict(Severity::Warning, summary)
         .times(missed.times)
-        .occurrences(all)
-        .weight(all)
+        .occurrences(all_missed)
+        .weight(all_missed)
         .with("queue_full", missed.queue_full)
         .with("unframed", missed.unframed)
         .with("too_large", missed.too_large)
@@ -90,7 +90,7 @@ fn missed_advice(missed: &MissedCounts) -> &'static str {
     most_frequent.map_or("", |(_, advice)| advice)
 }
 
-/// Memory limits of tokengap that were reached.
+/// Reports memory limits of tokengap that were reached.
 pub(super) fn detect_reached_limits(context: &DetectContext<'_>, out: &mut Verdicts) {
     let limits = context.ledger.limits();
     let reached: Vec<_> = limits.iter().filter(|limit| limit.times > 0).collect();

@@ -8,7 +8,7 @@ use crate::words::{duration, plural};
 /// Maximum number of requests named in the summary; the evidence has more.
 const MAX_NAMED: usize = 3;
 
-/// Retries that were aborted in place of the attempt before them.
+/// Reports retries that were aborted in place of the attempt before them.
 pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, out: &mut Verdicts) {
     let ledger = context.ledger;
     let requests = ledger.aborted_retry_count();
@@ -21,12 +21,12 @@ pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, out: &mut Verd
     let named: Vec<String> = (ledger.aborted_retries().rev().take(MAX_NAMED))
         .map(|retry| format!("{} {} after its dispatch", retry.rid, duration(retry.aborted.since(retry.dispatched))))
         .collect();
-    let more = if requests > MAX_NAMED as u64 { ", .." } else { "" };
+    let ellipsis = if requests > MAX_NAMED as u64 { ", .." } else { "" };
     let delay = duration(delay_ns);
     let verb = if requests == 1 { "was" } else { "were" };
     let summary = format!(
         "{} {verb} aborted in place of an earlier one with the same rid: the {} sends an abort {delay} after a response has ended, which \
-         ends whatever has its rid by then; {}{more}",
+         ends whatever has its rid by then; {}{ellipsis}",
         plural(requests, "request"),
         context.facts().receiver(),
         named.join(", "),
@@ -45,7 +45,7 @@ pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, out: &mut Verd
         .since(ledger.first_aborted_retry_at())
         .occurrences(requests)
         .requests(&ledger.aborted_retries().map(|retry| &*retry.rid).collect())
-        .weighed("requests", requests)
+        .with_weight("requests", requests)
         .with("delay_ns", delay_ns)
         .with("latest", rows)
         .advice(format!(

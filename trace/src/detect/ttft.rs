@@ -26,7 +26,7 @@ pub(super) const MIN_LATE_DISPATCHES: u64 = 3;
 /// Requests that are dispatched late are information if the process that prepares them ran less: then it waited, as for a slow client.
 pub(super) const MIN_PREPARING_SHARE: f64 = 0.25;
 
-/// Requests that wait in the server's socket until it reads them.
+/// Reports requests that wait long in the server's socket until it reads them.
 pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts) {
     let receiver = context.facts().receiver();
     let Some(late) = context.ledger.ttft().late_leg(Arrived) else { return };
@@ -40,8 +40,8 @@ pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts)
         }
         ThreadState::Starved => advice::STARVED.to_owned(),
         ThreadState::Throttled => advice::THROTTLED.to_owned(),
-        ThreadState::Stopped => advice::not_running_advice(AwayState::Stopped, "").to_owned(),
-        ThreadState::Frozen => advice::not_running_advice(AwayState::Frozen, "").to_owned(),
+        ThreadState::Stopped => advice::not_running_advice(AwayState::Stopped, advice::ANY_PLACE).to_owned(),
+        ThreadState::Frozen => advice::not_running_advice(AwayState::Frozen, advice::ANY_PLACE).to_owned(),
         ThreadState::Busy | ThreadState::PartlyRunning | ThreadState::Unknown => {
             format!("the {receiver}'s event loop is busy or held up")
         }
@@ -69,7 +69,7 @@ pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts)
     verdict.with("thread", state.as_str()).advice(advice);
 }
 
-/// Requests that stay long in the tokenizer before it sends them to the scheduler.
+/// Reports requests that stay long in the tokenizer before it sends them to the scheduler.
 pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, out: &mut Verdicts) {
     let receiver = context.facts().receiver();
     let Some(late) = context.ledger.ttft().late_leg(Read) else { return };
@@ -117,7 +117,7 @@ pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, out: &mut Verd
     });
 }
 
-/// Requests that the scheduler receives late.
+/// Reports requests that the scheduler receives late.
 pub(super) fn detect_late_receives(context: &DetectContext<'_>, out: &mut Verdicts) {
     let source = context.facts().source();
     let Some(late) = context.ledger.ttft().late_leg(Dispatched) else { return };
@@ -128,13 +128,13 @@ pub(super) fn detect_late_receives(context: &DetectContext<'_>, out: &mut Verdic
     let held_up = stopped_advice(state);
     // A process between tokenizer and scheduler may be the one that receives them late.
     let worst_hop = late.worst_hop.and_then(|hop| context.ledger.hop(hop)).filter(|hop| hop.forwards_requests);
-    let forwarding = worst_hop.map(|hop| &*context.ledger.groups()[hop.group].ends.to);
+    let forwarding_role = worst_hop.map(|hop| &*context.ledger.groups()[hop.group].ends.to);
     if held_up.is_some() {
-        let receiver = forwarding.unwrap_or(source);
+        let receiver = forwarding_role.unwrap_or(source);
         let _ = write!(verdict.summary, "; the {receiver}'s thread that receives them was {} then", state.as_str());
     }
     verdict.with("thread", state.as_str());
-    match (held_up, forwarding) {
+    match (held_up, forwarding_role) {
         (Some(advice), _) => verdict.advice(advice),
         (None, Some(role)) => verdict.advice(format!("the {role} holds them: `py-spy dump` shows what it does")),
         (None, None) => verdict.advice(context.facts().late_receive()),
@@ -146,13 +146,13 @@ fn stopped_advice(state: ThreadState) -> Option<&'static str> {
     match state {
         ThreadState::Starved => Some(advice::STARVED),
         ThreadState::Throttled => Some(advice::THROTTLED),
-        ThreadState::Stopped => Some(advice::not_running_advice(AwayState::Stopped, "")),
-        ThreadState::Frozen => Some(advice::not_running_advice(AwayState::Frozen, "")),
+        ThreadState::Stopped => Some(advice::not_running_advice(AwayState::Stopped, advice::ANY_PLACE)),
+        ThreadState::Frozen => Some(advice::not_running_advice(AwayState::Frozen, advice::ANY_PLACE)),
         _ => None,
     }
 }
 
-/// Requests that the scheduler has received and that enter its queue late.
+/// Reports requests that the scheduler has received and that enter its queue late.
 pub(super) fn detect_late_intakes(context: &DetectContext<'_>, out: &mut Verdicts) {
     let Some(late) = context.ledger.ttft().late_leg(SchedulerReceived) else { return };
     if let Some(verdict) = detect_late_leg(context, late, out) {
@@ -160,7 +160,7 @@ pub(super) fn detect_late_intakes(context: &DetectContext<'_>, out: &mut Verdict
     }
 }
 
-/// Requests that wait long in the scheduler's queue.
+/// Reports requests that wait long in the scheduler's queue.
 pub(super) fn detect_queued_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
     let facts = context.facts();
     let Some(late) = context.ledger.ttft().late_leg(Queued) else { return };
@@ -178,13 +178,14 @@ pub(super) fn detect_queued_requests(context: &DetectContext<'_>, out: &mut Verd
     });
 }
 
-/// Adds how many requests had output and how many had none when most waited, if that was observed. Which of those without output are in a batch
-/// is not known yet: the engine sends that with the output.
+/// Adds how many other requests had output, and how many had none, when most waited. Adds nothing if that was not observed. Which of those
+/// without output are in a batch is not known, because the engine sends that with the output.
 fn add_load(verdict: &mut Verdict, late: &LateLeg) {
-    let load = late.most_waiting;
+    // Without the messages to the scheduler, its load is not known.
     if late.worst_hop.is_none() {
         return;
     }
+    let load = late.most_waiting;
     let _ = write!(
         verdict.summary,
         "; when most waited, {} had output and {} waited for their first token, in the queue or in a prefill",
@@ -194,7 +195,7 @@ fn add_load(verdict: &mut Verdict, late: &LateLeg) {
     verdict.with("with_output", load.running).with("waiting", load.waiting);
 }
 
-/// Requests whose prefill is slow beside others with as much work.
+/// Reports requests whose prefill is slow beside others with as much work.
 pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, out: &mut Verdicts) {
     let source = context.facts().source();
     let Some(late) = context.ledger.ttft().late_leg(BatchEntered) else { return };
@@ -229,7 +230,7 @@ fn cpu_shortage(used: TimeUse) -> ThreadState {
     }
 }
 
-/// Requests whose first token comes late, where the parts of that time cannot be told apart.
+/// Reports requests whose first token comes late, where the parts of that time cannot be told apart.
 pub(super) fn detect_slow_first_tokens(context: &DetectContext<'_>, out: &mut Verdicts) {
     let facts = context.facts();
     let merged = context.ledger.ttft().late_legs().iter().filter(|late| late.leg.is_merged());
@@ -286,6 +287,7 @@ pub(super) fn detect_slow_first_tokens(context: &DetectContext<'_>, out: &mut Ve
 fn describe_unknown_parts(context: &DetectContext<'_>, leg: TtftLeg) -> String {
     let absent = context.ledger.absent_engine_times();
     let source = context.facts().source();
+    // Moments compare in the order of the path.
     if leg.to > Queued {
         format!("queue and prefill cannot be told apart: {}", absent.entries)
     } else if leg.from <= Dispatched && leg.to > SchedulerReceived {
@@ -302,9 +304,9 @@ fn describe_top_function(context: &DetectContext<'_>, leg_from: TtftMoment) -> O
     let last_hop = ledger.hops().iter().find(|hop| hop.last)?;
     let role = &ledger.groups()[last_hop.group].ends.to;
     let stacks = ledger.stacks().iter().find(|stacks| stacks.role == *role)?;
-    let of_late = stacks.top_function_of_late(leg_from).filter(TopFunction::is_significant);
-    let time = if of_late.is_some() { "in that time" } else { "over the whole run" };
-    let top = of_late.or_else(|| stacks.top_function().filter(TopFunction::is_significant))?;
+    let top_while_late = stacks.top_function_of_late(leg_from).filter(TopFunction::is_significant);
+    let time = if top_while_late.is_some() { "in that time" } else { "over the whole run" };
+    let top = top_while_late.or_else(|| stacks.top_function().filter(TopFunction::is_significant))?;
     let share = percent(top.own as f64 / top.running as f64);
     Some(format!(
         "most frequent function of the {role} {time}: {} ({}), {share} of its samples",
@@ -319,15 +321,16 @@ fn severity_alone(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
     Some(if is_minor { Severity::Info } else { severity })
 }
 
-/// Severity of a leg. Few requests do not outrank those of a leg that takes far more time. `None` if it is not worth a finding.
+/// Severity of a leg; `None` if it is not worth a finding. It does not exceed that of a leg that takes far more time, so that few requests
+/// do not outrank many.
 pub(super) fn severity_of_leg(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
-    let others = ttft.late_legs().iter().filter(|other| other.ns >= late.ns.saturating_mul(MINOR_TIMES));
+    let longer_legs = ttft.late_legs().iter().filter(|other| other.ns >= late.ns.saturating_mul(MINOR_TIMES));
     // Late dispatches may be those of slow clients.
-    let greater = others.filter(|other| other.leg.from != Read);
-    let of_greater = greater.filter_map(|other| severity_alone(ttft, other)).max();
+    let limiting_legs = longer_legs.filter(|other| other.leg.from != Read);
+    let limit = limiting_legs.filter_map(|other| severity_alone(ttft, other)).max();
     let severity = severity_alone(ttft, late)?;
-    match of_greater {
-        Some(of_greater) if of_greater > Severity::Info => Some(severity.min(of_greater)),
+    match limit {
+        Some(limit) if limit > Severity::Info => Some(severity.min(limit)),
         _ => Some(severity),
     }
 }
@@ -360,7 +363,7 @@ fn detect_late_leg_at<'v>(
         .times(late.times)
         .requests(&late.rids)
         .occurrences(late.requests)
-        .weighed("longest_ns", worst.ns)
+        .with_weight("longest_ns", worst.ns)
         .with("requests", requests)
         .with("requests_late", late.requests)
         .with("ttft_share", round_share(late.share()))

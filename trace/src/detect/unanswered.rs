@@ -12,7 +12,7 @@ const MAX_NAMED: usize = 3;
 /// Maximum number of requests in the evidence.
 const MAX_LISTED: usize = 16;
 
-/// Requests without an answer. While the engine sends nothing at all, `engine-silent` says more.
+/// Reports requests without an answer. While the engine sends nothing at all, `engine-silent` says more.
 pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
     let ledger = context.ledger;
     if ledger.current_engine_silence(context.now).is_some() {
@@ -28,14 +28,14 @@ pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut 
             format!("{} for {}{prompt}", one.rid, duration(context.now.since(one.dispatch.sent)))
         })
         .collect();
-    let more = if unanswered.len() > MAX_NAMED { ", .." } else { "" };
+    let ellipsis = if unanswered.len() > MAX_NAMED { ", .." } else { "" };
     let requests = unanswered.len() as u64;
     let meanwhile = match oldest.answered_since {
         0 => String::from("it answered a health check meanwhile and ran nothing else"),
         answered => format!("it answered {} others meanwhile", count(answered)),
     };
     let summary = format!(
-        "the {source} sent nothing for {} for up to {}, although {meanwhile}: {}{more}",
+        "the {source} sent nothing for {} for up to {}, although {meanwhile}: {}{ellipsis}",
         plural(requests, "request"),
         duration(context.now.since(oldest.dispatch.sent)),
         named.join("; "),
@@ -70,7 +70,7 @@ pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut 
         .rid(oldest.rid)
         .since(Some(oldest.dispatch.sent))
         .requests(&unanswered.iter().map(|one| one.rid).collect())
-        .weighed("requests", requests)
+        .with_weight("requests", requests)
         .with("longest_ns", context.now.since(oldest.dispatch.sent))
         .with("requests_answered_since", oldest.answered_since)
         .with_known("usual_wait_ns", ledger.usual_first_chunk_wait_ns(oldest.hop, context.now))

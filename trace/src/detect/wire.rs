@@ -7,7 +7,7 @@ use crate::words::plural;
 /// Number of missing tokens that is critical.
 pub(super) const CRITICAL_TOKENS: u64 = 16;
 
-/// Tokens that never crossed a hop, computed from the streams' own counts.
+/// Reports tokens that never crossed a hop, computed from the streams' own counts.
 pub(super) fn detect_wire_loss(context: &DetectContext<'_>, out: &mut Verdicts) {
     let AffectedTotal { requests: seen, total: missing } = &context.ledger.totals().wire_loss;
     if seen.rids == 0 {
@@ -22,12 +22,12 @@ pub(super) fn detect_wire_loss(context: &DetectContext<'_>, out: &mut Verdicts) 
     out.add_verdict(severity, summary)
         .affected("requests", seen)
         .occurrences(*missing)
-        .weighed("tokens_missing", *missing)
+        .with_weight("tokens_missing", *missing)
         .with("worst_tokens_missing", seen.amount)
         .advice("frames were lost before this hop: look for a restarted process or a reset connection");
 }
 
-/// Chunks that list more tokens than possible, without a known reason.
+/// Reports chunks that list more tokens than possible, without a known reason.
 pub(super) fn detect_surplus_ids(context: &DetectContext<'_>, out: &mut Verdicts) {
     let AffectedTotal { requests: seen, total: chunks } = &context.ledger.totals().anomalies;
     if seen.rids == 0 {
@@ -41,11 +41,11 @@ pub(super) fn detect_surplus_ids(context: &DetectContext<'_>, out: &mut Verdicts
     out.add_verdict(Severity::Info, summary)
         .affected("requests", seen)
         .occurrences(*chunks)
-        .weighed("chunks", *chunks)
+        .with_weight("chunks", *chunks)
         .with("most_extra_ids", seen.amount);
 }
 
-/// Chunks of a request that were received in a different order than generated.
+/// Reports chunks of a request that were received in a different order than generated.
 pub(super) fn detect_out_of_order(context: &DetectContext<'_>, out: &mut Verdicts) {
     for group in context.ledger.groups() {
         let late = &group.out_of_order;
@@ -63,7 +63,7 @@ pub(super) fn detect_out_of_order(context: &DetectContext<'_>, out: &mut Verdict
     }
 }
 
-/// A request whose chunks went to two workers of one line.
+/// Reports requests whose chunks went to two receivers of hops with one name.
 pub(super) fn detect_worker_changes(context: &DetectContext<'_>, out: &mut Verdicts) {
     for group in context.ledger.groups() {
         let moved = &group.moved;

@@ -18,7 +18,7 @@ pub fn imbalance(members: &[&Hop]) -> Option<f64> {
     imbalance_of(&receivers_with_load(members))
 }
 
-/// How many times an even share of the chunks the busiest receiver has; `None` with a single receiver, or without chunks.
+/// Number of chunks of the busiest receiver, as a multiple of an even share. `None` with a single receiver, or without chunks.
 fn imbalance_of(receivers: &[Receiver<'_>]) -> Option<f64> {
     let max = receivers.iter().map(|receiver| receiver.chunks).max()?;
     let sum: u64 = receivers.iter().map(|receiver| receiver.chunks).sum();
@@ -43,8 +43,8 @@ fn receivers_with_load<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
         let worker = hop.worker;
         let endpoint = &*hop.endpoint;
         // Without a worker number or endpoint, it cannot be matched to the receiver of another hop.
-        let alone = (worker.is_none() && endpoint.is_empty()).then_some(hop.id);
-        let receiver = receivers.entry((worker, endpoint, alone)).or_insert(Receiver {
+        let own_hop = (worker.is_none() && endpoint.is_empty()).then_some(hop.id);
+        let receiver = receivers.entry((worker, endpoint, own_hop)).or_insert(Receiver {
             hop,
             chunks: 0,
             frames: 0,
@@ -65,16 +65,16 @@ impl Receiver<'_> {
     }
 }
 
-/// Groups of hops where one receiver gets far more chunks than the others.
+/// Reports groups of hops where one receiver gets far more chunks than the others.
 pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let members: Vec<&Hop> = context.ledger.hops_of_group(group_index).collect();
         let receivers = receivers_with_load(&members);
         let sum: u64 = receivers.iter().map(|receiver| receiver.chunks).sum();
-        let Some(uneven) = imbalance_of(&receivers) else { continue };
+        let Some(times_even_share) = imbalance_of(&receivers) else { continue };
         let Some(busiest) = receivers.iter().max_by_key(|receiver| receiver.chunks) else { continue };
         // Few chunks are uneven by chance.
-        if uneven < UNEVEN || sum < CHUNKS {
+        if times_even_share < UNEVEN || sum < CHUNKS {
             continue;
         }
         // Uneven load that the workers keep up with is information; a backlog at the busiest is a warning.
@@ -83,11 +83,12 @@ pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Ver
         let worker = busiest.hop.worker;
         let name = match (worker, &*busiest.hop.endpoint) {
             (Some(number), _) => format!("worker {number}"),
+            // Neither a number nor an endpoint names it.
             (None, "") => String::from("one"),
             (None, endpoint) => endpoint.to_owned(),
         };
         let summary = format!(
-            "of the {} receivers on {}, {name} had {} of {} chunks, {uneven:.1} times an even share",
+            "of the {} receivers on {}, {name} had {} of {} chunks, {times_even_share:.1} times an even share",
             receivers.len(),
             group.name,
             percent(busiest.chunks as f64 / sum as f64),
@@ -99,7 +100,7 @@ pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Ver
             .occurrences(sum)
             .with("workers", receivers.len())
             .with("workers_idle", idle)
-            .with("imbalance", (uneven * 100.0).round() / 100.0)
+            .with("imbalance", (times_even_share * 100.0).round() / 100.0)
             .with("busiest_worker", worker)
             .with("busiest_chunks", busiest.chunks)
             .with("busiest_backlog_max_frames", busiest.backlog_max)

@@ -285,7 +285,7 @@ impl Default for &'static dyn Facts {
 pub struct Engines(pub &'static [&'static dyn Facts]);
 
 impl Engines {
-    /// Facts about the engine of this name; about the first known one without a name, and defaults for an unknown name.
+    /// Facts about the engine of this name. Without a name, those about the first known engine; for an unknown name, the defaults.
     pub fn facts(self, name: Option<&str>) -> &'static dyn Facts {
         let known = match name {
             Some(name) => self.0.iter().find(|engine| engine.name() == name),

@@ -96,7 +96,8 @@ impl EngineState {
         &self.behaviour
     }
 
-    /// Facts about the engine of responses that list token ids on an `OpenAI` endpoint: such a response shows its engine if no source names it.
+    /// Facts about the engine whose responses list token ids on an `OpenAI` endpoint. If no source names the engine, such a response shows
+    /// which one it is.
     pub(crate) fn facts_for_listed_ids(&self) -> &'static dyn Facts {
         if self.name.is_some() || self.version.is_some() {
             return self.facts;
@@ -126,7 +127,7 @@ impl EngineState {
         has_first_byte && !prefix.is_empty() && rid.starts_with(prefix)
     }
 
-    /// Sets the known engines and restores the fields that are not serialized: what they say about the engine of this name and version.
+    /// Sets the known engines, and looks up in them the engine of this name and version. Restores the fields that are not serialized.
     pub(crate) fn resolve_facts(&mut self, known: Engines) {
         self.known = known;
         self.facts = known.facts(self.name.as_deref());
@@ -134,7 +135,7 @@ impl EngineState {
         self.behaviour = self.version.as_deref().map(|version| self.facts.behaviour(version)).unwrap_or_default();
     }
 
-    /// Takes over what a source announced about the engine. What it leaves out is the known behaviour of the release.
+    /// Takes over what a source announced about the engine. The known behaviour of the release stands for what the source left out.
     pub(crate) fn apply_announcement(&mut self, announced: &Engine<'_>) {
         let Engine { name, version, mode, waiter, turnaround } = *announced;
         self.name = name.map(Into::into);

@@ -48,8 +48,8 @@ impl Version {
         self.release
     }
 
-    /// Release with whose behaviour an installed package is built. A development version is taken for its release and an alpha or beta for a
-    /// candidate; any other suffix is ignored. `None` unless the text begins with a number.
+    /// Parses the version of an installed package as the release whose behaviour it has. A development version counts as its release, an
+    /// alpha or beta as a candidate. Any other suffix is ignored. `None` unless the text begins with a number.
     pub fn of_package(text: &str) -> Option<Self> {
         let (release, suffix) = split_release(text)?;
         let phase = match split_phase(suffix) {
@@ -78,7 +78,8 @@ fn parse_version(text: &str) -> Option<Version> {
     is_whole.then_some(Version { release, phase })
 }
 
-/// Splits a version into its numbers and the suffix behind them; the local part after `+` does not count. `None` without a number.
+/// Splits a version into its numbers and the suffix behind them: `v0.5.10rc0` into `[0, 5, 10, 0]` and `rc0`. The local part after `+` is
+/// left out. `None` without a number.
 fn split_release(text: &str) -> Option<([u32; 4], &str)> {
     let text = text.trim();
     let text = text.strip_prefix('v').unwrap_or(text);
@@ -98,7 +99,8 @@ fn split_release(text: &str) -> Option<([u32; 4], &str)> {
     has_number.then(|| (release, rest.trim_start_matches(['.', '-', '_'])))
 }
 
-/// Splits the suffix of a version behind its phase, such as `rc0`; [`Phase::Final`] if it is empty.
+/// Splits the suffix of a version, such as `rc0.dev1`, into its phase and the text behind it. An empty suffix is [`Phase::Final`]. `None`
+/// if the phase is unknown.
 fn split_phase(suffix: &str) -> Option<(Phase, &str)> {
     if suffix.is_empty() {
         return Some((Phase::Final, ""));
@@ -153,6 +155,7 @@ pub struct VersionRange {
 impl FromStr for VersionRange {
     type Err = BadVersion;
 
+    /// Parses `FIRST..LAST`, or one version as the range of itself alone.
     fn from_str(text: &str) -> Result<Self, BadVersion> {
         // A single release is a range of one.
         let (first, last) = text.split_once("..").unwrap_or((text, text));

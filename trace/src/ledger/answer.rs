@@ -53,6 +53,7 @@ impl Ledger {
             request.tokens_delivered > 0
                 || request.tracker.as_ref().is_some_and(|tracker| tracker.outcomes.delivered > 0)
         });
+        // Whether it is such a sum changes nothing here.
         self.record_summed_counts(at, answer.rid, answer.completion_tokens);
         // Before `finish_by_response`, which may end the request with a finish reason that no frame had.
         self.compare_finish(at, answer);
@@ -111,11 +112,14 @@ impl Ledger {
         let Some(sent) = self.finish_of_frames(answer.rid) else { return };
         let may_stop_later = self.engine.facts().ends_silently();
         if finish.contradicts(sent, may_stop_later) {
-            self.totals.answers.finish_contradicted.record_request(at, answer.rid, 1, true);
+            // No such response is worse than another one.
+            let amount = 1;
+            self.totals.answers.finish_contradicted.record_occurrence(at, answer.rid, amount);
         }
     }
 
-    /// Finish reason in the frames of a request whose first response ends. `None` if several requests have the rid.
+    /// Finish reason in the frames of a request. `None` if another response of the request has ended before, or if several requests have
+    /// the rid.
     fn finish_of_frames(&mut self, rid: &str) -> Option<Finish> {
         if let Some(request) = self.request(rid) {
             let has_response = request.details.as_ref().is_some_and(|details| details.response_end.is_some());
@@ -165,7 +169,7 @@ impl Ledger {
             let is_whole = answer.end == AnswerEnd::Whole;
             answers.done_without_finish += u64::from(is_whole && content.is_done_without_finish());
             if content.lacks_end {
-                answers.lacking_end.record_request(at, answer.rid, content.events.into(), true);
+                answers.lacking_end.record_occurrence(at, answer.rid, content.events.into());
             }
         }
     }
@@ -180,7 +184,7 @@ impl Ledger {
         let lost = u64::from(claimed.saturating_sub(tokens));
         if lost > 0 {
             answers.judged_alone_tokens_lost += lost;
-            answers.judged_alone_lost.record_request(at, answer.rid, lost, true);
+            answers.judged_alone_lost.record_occurrence(at, answer.rid, lost);
             if is_openai {
                 answers.openai_tokens_lost += lost;
             }
@@ -189,7 +193,7 @@ impl Ledger {
         let repeated = if is_openai { u64::from(tokens.saturating_sub(claimed)) } else { 0 };
         if repeated > 0 {
             answers.judged_alone_tokens_repeated += repeated;
-            answers.judged_alone_repeated.record_request(at, answer.rid, repeated, true);
+            answers.judged_alone_repeated.record_occurrence(at, answer.rid, repeated);
         }
     }
 

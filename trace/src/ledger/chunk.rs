@@ -120,19 +120,19 @@ impl Ledger {
         // After missed observations, a stream on another hop may belong to an earlier request with this rid.
         // So may a finished stream, unless it was observed from its start and this one's start was not missed.
         let start_was_observed = request.streams[stream_index].is_whole() || context.epoch == 0;
-        let mut high = 0;
+        let mut highest = 0;
         for stream in request.streams.iter().filter(|stream| stream.is_on_group(context.group)) {
             let is_same_request = stream.hop == context.hop
                 || (self.hops.observed_all_since(stream)
                     && (!stream.is_finished() || (stream.is_whole() && start_was_observed)));
             if is_same_request {
-                high = high.max(stream.count.high);
+                highest = highest.max(stream.count.highest);
             }
         }
         let has_rid_alone = !request.is_shared() && !self.predecessors.contains_key(&ticket);
         // An intermediate process may report a sum of counts as a count. Only hops after the first can show that.
         let may_be_sum = stream_index > 0 && !context.is_origin && has_rid_alone;
-        let sum = chunk.completion_tokens.filter(|&count| may_be_sum && count > request.streams[0].count.high);
+        let sum = chunk.completion_tokens.filter(|&count| may_be_sum && count > request.streams[0].count.highest);
         let is_sum =
             sum.is_some_and(|sum| self.totals.record_summed_counts(context.at, &self.hops, request, sum, stream_index));
         // Outside the branch, because `chunk` borrows it.
@@ -148,14 +148,14 @@ impl Ledger {
         let mut step = stream.check_chunk(chunk, context.claimed_ids, context.epoch, watched_frames);
         let evidence = stream.count.evidence;
         let last_lane = std::mem::replace(&mut stream.lane, context.lane);
-        let tokens_behind = high.saturating_sub(chunk.completion_tokens.unwrap_or(high));
+        let tokens_behind = highest.saturating_sub(chunk.completion_tokens.unwrap_or(highest));
         let is_judged = !matches!(step.verdict, CountVerdict::Restart | CountVerdict::Rebased);
         // Empty chunks of a retracted request count up again to its former count, so they are not out of order.
         if tokens_behind > 0 && chunk.listed.is_some_and(|listed| listed > 0) && is_judged {
             // Counts of a retracted request may restart lower (recomputed embeddings, retried prefills).
             let was_retracted = request.retractions > 0 || chunk.retractions.is_some_and(|retractions| retractions > 0);
             // A connection keeps its order, so a lower count on it belongs to another request with the same rid.
-            let is_in_order = last_lane == context.lane && stream.count.high == high;
+            let is_in_order = last_lane == context.lane && stream.count.highest == highest;
             if !was_retracted
                 && !is_in_order
                 && has_rid_alone
@@ -166,7 +166,7 @@ impl Ledger {
                     step.verdict = CountVerdict::Fits;
                 }
                 let out_of_order = &mut self.hops.groups[context.group].out_of_order;
-                out_of_order.record_request(context.at, chunk.rid, tokens_behind.into(), true);
+                out_of_order.record_occurrence(context.at, chunk.rid, tokens_behind.into());
             }
         }
         if evidence != evidence_before && !request.is_shared() {
@@ -201,14 +201,14 @@ impl Ledger {
         }
         let is_unfinished = request.finish.is_none();
         // Its final chunk has not reached the tokenizer. Once it has, the rid is free to be reused, as far as observations show.
-        let sent_tokens = request.streams.first().map_or(0, |stream| stream.count.high);
+        let sent_tokens = request.streams.first().map_or(0, |stream| stream.count.highest);
         let has_reached_last_hop = request.streams.iter().any(|stream| {
-            (stream.is_finished() || is_unfinished && stream.count.high >= sent_tokens)
+            (stream.is_finished() || is_unfinished && stream.count.highest >= sent_tokens)
                 && self.hops.hop_of(stream).is_some_and(|hop| hop.last)
         });
         let is_undelivered = request.tracker.as_ref().is_some_and(|tracker| tracker.entry_count() > 0);
-        let is_final_in_transit =
-            !request.final_received && (is_undelivered || self.hops.any_last && !has_reached_last_hop);
+        let is_before_last_hop = self.hops.any_last && !has_reached_last_hop;
+        let is_final_in_transit = !request.final_received && (is_undelivered || is_before_last_hop);
         let live_stream = request.streams.get(stream_index).filter(|stream| {
             // After its engine ended, only a record that the next engine's chunks have continued can still be live.
             let is_of_this_engine = !request.is_after_engine_end || stream.count.epoch == context.epoch;
@@ -231,7 +231,8 @@ impl Ledger {
         if let Some(predecessor) = predecessor {
             self.predecessors.insert(next, predecessor);
         }
-        if is_final_in_transit && self.predecessors.contains_key(&next) || self.overlaps_predecessor(next, context.at) {
+        let is_predecessor_in_transit = is_final_in_transit && self.predecessors.contains_key(&next);
+        if is_predecessor_in_transit || self.overlaps_predecessor(next, context.at) {
             self.stop_judging_shared(next);
         }
         next
@@ -333,7 +334,7 @@ impl Ledger {
                 let silence_ns = context.at.since(stream.last_at);
                 if context.is_sent {
                     let chunks = stream.chunks;
-                    let count = stream.count.high;
+                    let count = stream.count.highest;
                     let facts = self.engine.facts();
                     self.silences.record_tokens(context.at, stream.last_at, step.new, || {
                         is_streamed(chunks, count, facts.unstreamed_tokens())
@@ -359,7 +360,7 @@ impl Ledger {
         }
         stream.last_at = context.at;
         let is_whole = stream.is_whole();
-        let end_count = stream.count.high;
+        let end_count = stream.count.highest;
         // A format without counts has positions only where no id was missed.
         let has_position = context.claimed_ids == IdColumn::Uncounted && is_whole;
         let count = chunk.completion_tokens.or(has_position.then_some(end_count));
@@ -455,8 +456,8 @@ impl Ledger {
         let is_imprecise = !stream.shows_tokens(context.claimed_ids);
         let tokens = if is_imprecise { step.new } else { step.carried };
         let entry = InFlightEntry {
-            end_count: stream.count.high,
-            reported_count: count.unwrap_or(stream.count.high),
+            end_count: stream.count.highest,
+            reported_count: count.unwrap_or(stream.count.highest),
             tokens,
             is_imprecise,
             follows_gap: step.verdict == CountVerdict::Rebased,
@@ -495,7 +496,7 @@ impl Ledger {
         !is_open_at_scheduler || !self.predecessors.contains_key(&ticket)
     }
 
-    /// Records the end of a request, as its finish shows. Each hop shows it, and it may be repeated: only the first one counts.
+    /// Records the end of a request. Each hop shows its finish, which may also be repeated, so only the first one counts.
     fn record_end(&mut self, ticket: Ticket, at: MonoNs, finish: Finish) {
         let Some(request) = self.table.get_mut(ticket) else { return };
         let totals = &mut self.totals.requests;
@@ -577,7 +578,8 @@ fn may_be_late_chunk(request: &Request, stream_index: usize, context: &FrameCont
     shows_holes && has_hole
 }
 
-/// Ids of the `carried` tokens that a chunk carries, the last ones of those listed. Empty if they are more than `limit`, or not all listed.
+/// Ids of the tokens that a chunk carries, which are the last `carried` ones of those that it lists. Empty if they are more than `limit`,
+/// or not all listed.
 fn kept_ids<'c>(chunk: &Chunk<'c>, carried: u32, limit: usize) -> &'c [i64] {
     let carried = carried as usize;
     if carried > limit {

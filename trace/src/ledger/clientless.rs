@@ -81,7 +81,7 @@ impl ClientlessRequests {
         if abort.received.is_some() {
             return;
         }
-        // Where receives are not observed, no entry is removed one by one.
+        // Where receives are not observed, no entry is removed one by one, so all are at the limit.
         if self.unreceived_aborts.len() >= MAX_WATCHED_REQUESTS {
             self.unreceived_aborts.clear();
         }
@@ -104,7 +104,8 @@ impl ClientlessRequests {
 }
 
 impl WatchedRequest {
-    /// A request whose client left at `left_at`, with its counts until then.
+    /// A request that counts as left from `left_at` on, with its counts until then. The caller adds the cause: a client that left, or an
+    /// abort.
     fn new(ticket: Ticket, left_at: MonoNs, request: &Request) -> Self {
         Self {
             ticket,
@@ -159,7 +160,7 @@ impl Ledger {
         Some((ticket, self.table.get(ticket).filter(|request| request.finish.is_none())?))
     }
 
-    /// No longer watches a request that another response of its rid shows to have a client.
+    /// Stops watching the request with this rid, because another response of the rid shows that it has a client.
     pub(super) fn unwatch_clientless(&mut self, rid: &str) {
         if !self.clientless.watched.is_empty()
             && let Some(ticket) = self.table.ticket_of(rid)
@@ -199,7 +200,7 @@ impl Ledger {
         hops.peek().is_some() && hops.all(|hop| hop.epoch == 0)
     }
 
-    /// Requests whose chunks the scheduler sent for longer than an abort takes after their client left.
+    /// Abandoned requests, as observed: after their clients left, the scheduler sent their chunks for longer than an abort takes.
     fn clientless_requests(&self) -> AbandonedRequests {
         let mut abandoned_requests = self.clientless.closed_requests.clone();
         for watched in &self.clientless.watched {
@@ -218,11 +219,12 @@ impl Ledger {
             return Some(request.streams.first()?.last_at);
         }
         let streams = request.streams.iter();
-        let of_scheduler = streams.filter(|stream| self.hops.hop_of(stream).is_some_and(|hop| hop.origin));
-        of_scheduler.map(|stream| stream.last_at).max()
+        let scheduler_streams = streams.filter(|stream| self.hops.hop_of(stream).is_some_and(|hop| hop.origin));
+        scheduler_streams.map(|stream| stream.last_at).max()
     }
 
-    /// What the scheduler sent of a watched request after its client had left. `None` if an abort explains that, or another client may wait.
+    /// What the scheduler sent of a watched request after its client had left. `None` if it soon stopped or sent almost nothing, or if
+    /// another client may wait for it.
     fn find_abandoned(&self, watched: &WatchedRequest, request: &Request) -> Option<AbandonedRequest> {
         let last_chunk_at = self.last_chunk_of_scheduler(request)?;
         // A rid in use twice, or a delivery since, may mean another client.

@@ -73,7 +73,7 @@ impl Totals {
         if delivery.completion_tokens.is_none() || tracker.is_incomplete || !exceeds_count {
             return;
         }
-        let generated = streams.iter().fold(delivered_count, |max, stream| max.max(u64::from(stream.count.high)));
+        let generated = streams.iter().fold(delivered_count, |max, stream| max.max(u64::from(stream.count.highest)));
         // A request retracted unobserved restarts its count, so its tokens exceed the count.
         let adds_up_counts = tracker.repeating_deliveries >= MIN_REPEATING_DELIVERIES
             || streams.iter().any(|stream| stream.count.evidence == Evidence::Cumulative);
@@ -235,7 +235,10 @@ impl Ledger {
     pub(super) fn mark_text_only(&mut self, at: MonoNs, rid: &str) {
         let Some(ticket) = self.table.ticket_of(rid) else { return };
         let Some(request) = self.table.get_mut(ticket) else { return };
-        let tracker = request.tracker.get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, None)));
+        // None of its chunks is judged, so early deliveries do not matter.
+        let early_count = None;
+        let tracker =
+            request.tracker.get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, early_count)));
         if tracker.is_text_only {
             return;
         }

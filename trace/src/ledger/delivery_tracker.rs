@@ -117,7 +117,7 @@ impl DeliveryTracker {
         self.is_incomplete = true;
     }
 
-    /// Records `count` chunks from number `first` on, whose deliveries cannot be recognised, as unjudged.
+    /// Records `count` chunks from number `first` on as unjudged, because their deliveries cannot be recognised.
     pub(crate) fn skip_chunks(&mut self, hop: HopId, first: u32, count: u32, cause: UnjudgedCause) -> JudgedList {
         self.chunks_entered += u64::from(count);
         // Later deliveries may contain them.
@@ -333,8 +333,8 @@ impl DeliveryTracker {
         }
         // No entry ends at `to`: the last delivered chunk was not observed. Tokens lost on the wire before it are unknown, and so is
         // the start of the delivery.
-        let gap = self.last_covered_end(to).is_some_and(|end| end < to);
-        let is_broken = broken || gap;
+        let misses_end = self.last_covered_end(to).is_some_and(|end| end < to);
+        let is_broken = broken || misses_end;
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         let mut carried_tokens = 0_u32;
@@ -369,7 +369,7 @@ impl DeliveryTracker {
             }
         }
         // If the tokens do not add up, the delivery contains a chunk that was not observed.
-        self.is_uncertain = (self.is_incomplete || gap) && carried_tokens != delivery.tokens;
+        self.is_uncertain = (self.is_incomplete || misses_end) && carried_tokens != delivery.tokens;
         DeliveryResult {
             judged,
             lost_ranges: ranges,
@@ -378,7 +378,7 @@ impl DeliveryTracker {
         }
     }
 
-    /// Whether, of the chunks in flight up to count `to`, some are imprecise and some have undelivered tokens before count `from`.
+    /// Whether some chunks in flight up to count `to` are imprecise, and some have undelivered tokens before count `from`.
     fn has_imprecise_gap_before(&self, from: u32, to: u32) -> bool {
         let mut has_imprecise = false;
         let mut has_gap = false;
@@ -390,15 +390,15 @@ impl DeliveryTracker {
         has_imprecise && has_gap
     }
 
-    /// Judges an incremental delivery up to count `to` by the chunks that can carry its tokens: some are imprecise, and they do not all fit.
-    /// `broken`: something before it may be unobserved, so that it proves no loss.
+    /// Judges an incremental delivery up to count `to` whose chunks do not all fit and are partly imprecise: counts how many can carry its
+    /// tokens. `broken`: something before it may be unobserved, so that it proves no loss.
     fn deliver_imprecise(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> DeliveryResult {
         // No entry ends at `to`: the last delivered chunk was not observed, or shares an entry with later chunks.
         // The last covered entry is then not the end of the delivery.
-        let gap = self.last_covered_end(to).is_some_and(|end| end < to);
-        let broken = broken || gap;
+        let misses_end = self.last_covered_end(to).is_some_and(|end| end < to);
+        let broken = broken || misses_end;
         let mut covered = self.in_flight.iter().take_while(|entry| entry.end_count <= to).count();
-        // At least one chunk was delivered.
+        // At least one chunk was delivered, which is the carrier of those behind it (`true`).
         while covered > 1 && self.in_flight[covered - 1].may_be_delivered_later(to, true, delivery.finished) {
             covered -= 1;
         }
@@ -426,7 +426,7 @@ impl DeliveryTracker {
             }
         }
         // The match is uncertain, so the next delivery may follow unobserved chunks.
-        self.is_uncertain = gap || (self.is_incomplete && carriers.min < carriers.max);
+        self.is_uncertain = misses_end || (self.is_incomplete && carriers.min < carriers.max);
         DeliveryResult {
             judged,
             lost_ranges: lost,
@@ -494,8 +494,8 @@ impl DeliveryTracker {
         last_carrier
     }
 
-    /// Judges a delivery without tokens, or one made while counts run behind after a retraction: if it contains one chunk alone, the earlier
-    /// ones are dropped. `None` if no chunk matches.
+    /// Judges a delivery by its reported count `to`, if it has no tokens or counts run behind after a retraction. If it contains one chunk
+    /// alone, the earlier ones are dropped. `None` if no chunk matches.
     fn deliver_by_reported_count(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> Option<DeliveryResult> {
         let last = self.find_last_carrier(delivery, to)?;
         let mut judged = JudgedList::default();

@@ -130,7 +130,7 @@ pub(super) struct DispatchedRequests {
     aborted: usize,
     /// Numbers of the requests of each message whose receive is not observed yet.
     unreceived: HashMap<FrameId, Vec<u64>>,
-    last: Option<LastMessage>,
+    last_message: Option<LastMessage>,
     /// [`OutputProgress::busy_ns`] until now.
     pub(super) busy_ns: u64,
     /// Time in which the engine sent output, without pauses of more than [`MAX_PAUSE_NS`].
@@ -174,11 +174,17 @@ impl DispatchedRequests {
         missed_before: u64,
         max: usize,
     ) -> bool {
+        // A maximum of 0 counts as 1, so that there is room for this request.
+        let max = max.max(1);
         // A reused rid belongs to the latest request.
         let is_ambiguous = self.remove(request.rid).is_some();
-        let is_full = self.by_rid.len() >= max.max(1);
-        // Evicts requests until there is room for one, or none is left.
-        while self.by_rid.len() >= max.max(1) && self.remove_oldest() {}
+        let is_full = self.by_rid.len() >= max;
+        while self.by_rid.len() >= max {
+            let was_removed = self.remove_oldest();
+            if !was_removed {
+                break;
+            }
+        }
         let received = self.early_receive(frame);
         let number = self.next_number;
         self.next_number += 1;
@@ -212,7 +218,7 @@ impl DispatchedRequests {
 
     /// Remembers which message has the request with this number until its receive.
     fn await_receive(&mut self, frame: FrameId, number: u64, max: usize) {
-        // Where receives are not observed, no entry is removed one by one.
+        // Where receives are not observed, no entry is removed one by one, so all are at the limit.
         if self.unreceived.len() >= max.max(1) {
             self.unreceived.clear();
         }
@@ -257,7 +263,7 @@ impl DispatchedRequests {
 
     /// When the message was received, if that was observed before its send.
     fn early_receive(&self, frame: FrameId) -> Option<MonoNs> {
-        self.last.filter(|last| last.id == frame)?.received_early
+        self.last_message.filter(|message| message.id == frame)?.received_early
     }
 
     /// Records the receive of a message to the scheduler, in the requests that it dispatched or aborts.
@@ -276,7 +282,7 @@ impl DispatchedRequests {
         }
     }
 
-    /// Records a frame with output of the engine. The time since the last one counts as busy, a long pause only in part.
+    /// Records a frame with output of the engine. The time since the last one counts as busy, but only a part of a long pause.
     pub(super) fn record_output(&mut self, at: MonoNs) {
         let last_output_at = self.last_output_at.replace(at);
         let pause_ns = last_output_at.map_or(0, |last| at.since(last));
@@ -296,7 +302,7 @@ impl DispatchedRequests {
         }
     }
 
-    /// The engine's load and output while the request `answered`, which has its first chunk now, waited for it.
+    /// The engine's load and output while the request `answered` waited for its first chunk, which has come now.
     pub(super) fn dispatch_wait(&self, answered: &WaitingRequest) -> DispatchWait {
         // The request itself has been removed.
         let waiting = self.by_rid.len() - self.aborted;
@@ -325,7 +331,7 @@ impl DispatchedRequests {
         Some(answered)
     }
 
-    /// Counts a request as answered that had this number on a hop, and marks those before it there as overtaken.
+    /// Counts a request as answered, which had this number on the hop. Marks waiting requests with lower numbers there as overtaken.
     fn count_answered(&mut self, at: MonoNs, hop: HopId, number: u64, sent_at: MonoNs) {
         let seconds = self.seconds;
         let answered_on_hop = self.answered.entry(hop).or_insert_with(|| AnsweredRequests::with_seconds(seconds));
@@ -389,7 +395,11 @@ impl DispatchedRequests {
     /// Removes requests dispatched before `until`, of which no chunk will be recognised.
     pub(super) fn drop_older_than(&mut self, until: MonoNs) {
         while let Some(oldest) = self.waiting.values().next() {
-            if oldest.times.sent >= until || !self.remove_oldest() {
+            if oldest.times.sent >= until {
+                break;
+            }
+            let was_removed = self.remove_oldest();
+            if !was_removed {
                 break;
             }
         }
@@ -425,7 +435,7 @@ impl Ledger {
             hop.counts.bytes += super::capped(dispatch.bytes);
             let early = hop.early_receives.iter().find(|early| early.id == dispatch.id && !hop.forwards_requests);
             let received_early = early.map(|early| early.at);
-            self.dispatched.last = Some(LastMessage { id: dispatch.id, received_early });
+            self.dispatched.last_message = Some(LastMessage { id: dispatch.id, received_early });
             self.pending_receive.clear();
             // The message counts once, with its first request. It has no chunks.
             self.queue_sent_frame(at, dispatch.id, hop_index, FrameLoad::new(0, dispatch.bytes), None);

@@ -35,7 +35,12 @@ impl EarlyDeliveries {
     /// Keeps a delivery that was reported before its request's first chunk. `end_count` is 0 if it has no count.
     pub(super) fn keep_early_delivery(&mut self, rid: &str, at: MonoNs, end_count: u32) {
         // The first chunk of a request is not reported later than that, so older deliveries are of no use.
-        while self.deliveries.pop_front_if(|early| at.since(early.at) > MAX_DELAY_NS).is_some() {}
+        while let Some(oldest) = self.deliveries.front() {
+            if at.since(oldest.at) <= MAX_DELAY_NS {
+                break;
+            }
+            self.deliveries.pop_front();
+        }
         let evicted = push_bounded(
             &mut self.deliveries,
             EarlyDelivery { rid_hash: hash_rid(rid), at, end_count },
@@ -52,9 +57,9 @@ impl EarlyDeliveries {
         if !self.deliveries.is_empty() {
             let rid_hash = hash_rid(rid);
             // A delivery before the first send belongs to an earlier request with the rid.
-            let of_request =
+            let deliveries_of_request =
                 self.deliveries.iter().filter(|early| early.rid_hash == rid_hash && early.at >= first_sent);
-            let count = of_request.map(|early| early.end_count).max();
+            let count = deliveries_of_request.map(|early| early.end_count).max();
             if count.is_some() {
                 return count;
             }

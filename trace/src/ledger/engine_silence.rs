@@ -146,7 +146,7 @@ impl EngineSilences {
         unconfirmed.is_some_and(|ended| now.since(ended.silence.to) <= MAX_RESUME_NS.max(ended.catch_up_ns()))
     }
 
-    /// Forgets the current silence: observations were missed.
+    /// Forgets the current silence, and the one that has just ended, because observations were missed.
     pub(super) fn forget_current_silence(&mut self) {
         // Without the last frame, the next one ends no silence.
         self.last_frame = None;
@@ -161,6 +161,7 @@ impl EngineSilences {
     /// Records a frame sent at `at` that ends at `end`. Returns the end of the frames before it, if the time since then is long.
     fn record_frame(&mut self, at: MonoNs, end: MonoNs) -> Option<MonoNs> {
         let newest_end = self.last_frame.map_or(end, |last| last.max(end));
+        // Before the first frame, there is no silence.
         let previous_end = self.last_frame.replace(newest_end)?;
         (at.since(previous_end) >= MIN_SILENCE_NS).then_some(previous_end)
     }
@@ -168,8 +169,9 @@ impl EngineSilences {
     /// Records that the wire lost tokens of a stream whose last chunk before was sent at `last_at`. If an unconfirmed silence lies in
     /// between, it is forgotten, because the lost tokens may have been sent in it.
     pub(super) fn record_wire_loss(&mut self, last_at: MonoNs) {
-        let is_unconfirmed = |ended: &EndedSilence| last_at <= ended.silence.from && !ended.is_confirmed;
-        if self.ended_silence.as_ref().is_some_and(is_unconfirmed) {
+        let Some(ended) = &self.ended_silence else { return };
+        let lies_in_between = last_at <= ended.silence.from;
+        if lies_in_between && !ended.is_confirmed {
             self.ended_silence = None;
         }
     }
@@ -197,7 +199,7 @@ impl EngineSilences {
         }
     }
 
-    /// Advances time. Returns whether a silence ended so long ago that what follows it can confirm it.
+    /// Advances time. Returns whether a silence ended so long ago that what followed can confirm it.
     fn advance_time(&mut self, now: MonoNs) -> bool {
         let last_tick = self.last_tick.replace(now);
         if last_tick.is_some_and(|last_tick| now.since(last_tick) > OWN_STALL_NS) {
@@ -240,7 +242,8 @@ impl EngineSilences {
 
 impl Ledger {
     /// Ends the silence before a frame on the hop at `hop_index`. Nothing is recorded unless the hop is the engine's and the time since
-    /// its last frame is far longer than usual. Called before the frame's chunks are recorded.
+    /// its last frame is far longer than usual. Called before the frame's chunks are recorded. `forwarded`: when a relay had written the
+    /// frame to its receiver.
     pub(super) fn end_engine_silence(&mut self, at: MonoNs, hop_index: usize, forwarded: Option<MonoNs>) {
         let hop = &self.hops.all[hop_index];
         // Behind the scheduler, another process may hold frames back.
@@ -292,12 +295,13 @@ impl Ledger {
 
     /// Whether frames crossed hops beyond the limit of hops.
     pub(super) fn has_unseen_hops(&self) -> bool {
-        self.limits.list_reached().any(|limit| limit.name == "hops" && limit.times > 0)
+        self.limits.list_counted().any(|limit| limit.name == "hops" && limit.times > 0)
     }
 
     /// Advances time for [`EngineSilences`].
     pub(super) fn advance_engine_silences(&mut self, now: MonoNs) {
-        if !self.silences.advance_time(now) {
+        let may_be_confirmed = self.silences.advance_time(now);
+        if !may_be_confirmed {
             return;
         }
         let Some(ended) = &self.silences.ended_silence else { return };
@@ -308,8 +312,8 @@ impl Ledger {
     /// Time use of the busiest main thread of the processes that send on the silence's hop.
     fn busiest_main_thread(&self, silence: &EngineSilence) -> Option<TimeUse> {
         let group = &self.hops.groups[self.hops.group_named(&silence.hop)?];
-        let of_sender = self.threads.all.iter().filter(|thread| *thread.role == *group.ends.from);
-        let main_threads = of_sender.filter(|thread| thread.part == Some(ThreadPart::Main));
+        let sender_threads = self.threads.all.iter().filter(|thread| *thread.role == *group.ends.from);
+        let main_threads = sender_threads.filter(|thread| thread.part == Some(ThreadPart::Main));
         let uses = main_threads.filter_map(|thread| thread.use_between(silence.from, silence.to));
         uses.max_by_key(TimeUse::wanted_ns)
     }
@@ -334,9 +338,10 @@ impl Ledger {
         self.hops.all.iter().any(|hop| hop.shows.forwarded)
     }
 
-    /// Time without a frame until `now`, if that is far longer than usual and several streams are open.
+    /// The silence that lasts at `now`, if it is far longer than the usual time between chunks and several streams are open.
     fn silence_at(&self, now: MonoNs) -> Option<EngineSilence> {
         let from = self.silences.last_frame.filter(|from| now.since(*from) >= MIN_SILENCE_NS)?;
+        // Which streams of such an engine are still open is not known.
         if self.engine.facts().ends_silently() {
             return None;
         }
@@ -377,7 +382,7 @@ impl Ledger {
         }
         let unstreamed_tokens = self.engine.facts().unstreamed_tokens();
         request.streams.iter().any(|stream| {
-            let is_streamed = is_streamed(stream.chunks, stream.count.high, unstreamed_tokens);
+            let is_streamed = is_streamed(stream.chunks, stream.count.highest, unstreamed_tokens);
             is_streamed && self.hops.observed_all_since(stream) && !stream.is_finished()
         })
     }

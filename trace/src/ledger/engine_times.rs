@@ -42,7 +42,7 @@ impl Ledger {
         }
     }
 
-    /// Why a time is absent that the engine sends as `sent` says.
+    /// Why a time of a request is absent. `sent`: whether the engine sends this time.
     fn absence_of_time(&self, sent: SentTime) -> &'static str {
         // A time of any request shows that the condition is met.
         let has_times = self.totals.engine_times.requests > 0;

@@ -39,6 +39,7 @@ impl FinishedRequests {
         is_notable: impl Fn(&RequestSummary) -> bool,
     ) {
         if limits.summaries == 0 || summary.rid.len() > limits.rid_bytes {
+            // There would be no room for it even without the others.
             self.evicted += 1;
             return;
         }

@@ -112,10 +112,11 @@ pub fn first_token_legs(numbers: &RequestNumbers, crossings: &[FirstCrossing]) -
             legs.push(FirstTokenLeg::on_ttft(timed));
         }
     }
+    // Without a moment after the first send, there is no leg of the whole way, but the hops may show a part of it.
+    let whole_way = None;
     match path.moments().last() {
-        // No moment was observed, or none after the first send, but the hops may show a part of the way.
-        None => add_legs_of_way(&mut legs, crossings, None, None),
-        Some((TtftMoment::FirstSent, at)) => add_legs_of_way(&mut legs, crossings, Some(at), None),
+        None => add_legs_of_way(&mut legs, crossings, None, whole_way),
+        Some((TtftMoment::FirstSent, at)) => add_legs_of_way(&mut legs, crossings, Some(at), whole_way),
         // Without a delivery, the time to first token ends here.
         Some((TtftMoment::FirstReceived, at)) => {
             if let Some(processed) = numbers.processed_first.filter(|processed| *processed >= at) {
@@ -169,8 +170,8 @@ fn add_legs_of_way(
     }
 }
 
-/// End of the way, as the leg of the time to first token that begins with it shows. `None` if hops at the end of the path were not crossed
-/// observably.
+/// End of the way from scheduler to tokenizer, which is that of `whole`, the leg of the time to first token that begins with the way.
+/// `None` if hops at the end of the path were not crossed observably.
 fn end_of_way(crossings: &[FirstCrossing], whole: TimedLeg) -> Option<WayStop> {
     let last = crossings.last()?;
     let is_incomplete = crossings.iter().any(|crossing| crossing.is_last) && !last.is_last;

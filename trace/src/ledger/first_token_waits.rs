@@ -75,7 +75,7 @@ impl FirstTokenWaits {
         self.unjudged += u64::from(evicted.is_some());
     }
 
-    /// Judges the pending waits for a receiving thread up to its latest sample: how the thread spent them.
+    /// Judges how a receiving thread spent the pending waits for it. Waits that its samples do not cover yet stay pending.
     pub(crate) fn judge_covered(&mut self, receiver: ThreadId, threads: &Threads, groups: &[HopGroup]) {
         let Some(thread) = threads.get(receiver) else { return };
         let Some(sampled_until) = thread.timeline.last_sample_end() else { return };

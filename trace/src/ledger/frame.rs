@@ -71,7 +71,8 @@ impl Ledger {
         self.end_engine_silence(at, hop_index, frame.forwarded);
         // Filled with the frame's chunks by `record_frame_content`, and queued with the frame.
         self.pending_receive.clear();
-        self.record_frame_content(at, hop_index, frame, true);
+        let is_sent = true;
+        self.record_frame_content(at, hop_index, frame, is_sent);
         let load = FrameLoad::new(frame.chunks.len(), frame.bytes);
         self.queue_sent_frame(at, frame.id, hop_index, load, frame.forwarded);
     }
@@ -127,7 +128,7 @@ impl Ledger {
         self.table.mark_first_receives_missed(lane.chunks.iter().copied());
     }
 
-    /// The engine ended: queued frames will never be received, and no stream continues.
+    /// Records that the engine ended. Queued frames will never be received, and no stream continues.
     pub(super) fn record_engine_end(&mut self, at: MonoNs) {
         self.totals.engine_ends += 1;
         self.totals.engine_end_times.record(at);

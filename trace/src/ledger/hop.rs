@@ -88,7 +88,7 @@ pub(crate) struct Burst {
 }
 
 impl Burst {
-    /// Adds a frame and returns its position. A wait or another wakeup of the receiver begins a burst.
+    /// Adds a frame to the receiver's burst and returns its position there. A wait or another wakeup of the receiver begins a new burst.
     pub(crate) fn position_of_next(&mut self, receiver: BurstReceiver, wakeup: u64, has_waited: bool) -> BurstPosition {
         if self.number == 0 || has_waited || wakeup != self.wakeup {
             self.wakeup = wakeup;
@@ -249,8 +249,8 @@ impl Hop {
         self.lanes.iter().map(|(&number, lane)| (number, lane.counts))
     }
 
-    /// Stages observed here at any time: a receiver may have ended, or been detected late. Receives that were announced and withdrawn
-    /// before the first one were not observed, nor are those of a process that is not watched.
+    /// Stages that were observed here at any time, because a receiver may have ended, or been detected late. Receives that were announced
+    /// and withdrawn before the first one were not observed, nor are those of a process that is not watched.
     pub fn capabilities(&self) -> Capabilities {
         let is_announced = self.shows.received && !self.is_received_unobserved;
         Capabilities {
@@ -283,7 +283,7 @@ impl Hop {
         self.may_lead_to_tokenizer() && !self.shows.received
     }
 
-    /// Chunks that wait for their receive, by request and number, without repeats of an earlier finish.
+    /// Chunks that wait for their receive, sorted by request and number, without repeats of an earlier finish.
     pub(crate) fn queued_chunks(&self) -> Vec<PendingChunk> {
         let queued = self.lanes.values().flat_map(|lane| &lane.chunks);
         let mut queued: Vec<PendingChunk> = queued.filter(|chunk| !chunk.is_repeat).copied().collect();
@@ -365,7 +365,12 @@ impl Hop {
     /// of earlier frames.
     pub(crate) fn take_unprocessed_request(&mut self, received_at: MonoNs) -> Option<Ticket> {
         // Frames are processed in order: an earlier one's end was not observed and does not follow.
-        while self.unprocessed_requests.pop_front_if(|request| request.received_at < received_at).is_some() {}
+        while let Some(oldest) = self.unprocessed_requests.front() {
+            if oldest.received_at >= received_at {
+                break;
+            }
+            self.unprocessed_requests.pop_front();
+        }
         let request = self.unprocessed_requests.pop_front_if(|request| request.received_at == received_at)?;
         Some(request.ticket)
     }

@@ -29,7 +29,8 @@ impl Ledger {
         let known = self.hops.get(announced.id);
         let previous_group = known.map(|hop| hop.group);
         let previous_stages = known.map(|hop| hop.shows).unwrap_or_default();
-        if !self.hops.apply_announcement(announced, self.limits.hops) {
+        let was_applied = self.hops.apply_announcement(announced, self.limits.hops);
+        if !was_applied {
             self.limits.count_reached("hops");
             return;
         }
@@ -67,7 +68,8 @@ impl Ledger {
         let hop = &mut self.hops.all[hop_index];
         let mut chunks = Vec::new();
         for lane in hop.lanes.values_mut() {
-            self.pending_frames -= lane.stop_waiting(&mut chunks);
+            let frames = lane.stop_waiting(&mut chunks);
+            self.pending_frames -= frames;
         }
         self.hops.groups[hop.group].backlog -= hop.counts.backlog;
         hop.counts.backlog = 0;
@@ -116,23 +118,23 @@ impl Ledger {
     /// chunks still queued are judged by their deliveries. The others are unjudged.
     fn adopt_chunks_of_hop(&mut self, hop_index: usize, may_have_led_to_tokenizer: bool) {
         let hop = &self.hops.all[hop_index];
-        let late_chunks = hop.counts.chunks - hop.untracked_chunks - hop.tracked_chunks;
-        if late_chunks == 0 {
+        let earlier_chunks = hop.counts.chunks - hop.untracked_chunks - hop.tracked_chunks;
+        if earlier_chunks == 0 {
             return;
         }
         let id = hop.id;
-        let waiting = if may_have_led_to_tokenizer { hop.queued_chunks() } else { Vec::new() };
+        let queued = if may_have_led_to_tokenizer { hop.queued_chunks() } else { Vec::new() };
         let mut adopted = 0;
         for ticket in self.table.tickets() {
             // Sorted by request and number.
-            let from = waiting.partition_point(|chunk| chunk.ticket < ticket);
-            let to = waiting.partition_point(|chunk| chunk.ticket <= ticket);
-            adopted += self.adopt_chunks_of_request(ticket, id, &waiting[from..to]);
+            let from = queued.partition_point(|chunk| chunk.ticket < ticket);
+            let to = queued.partition_point(|chunk| chunk.ticket <= ticket);
+            adopted += self.adopt_chunks_of_request(ticket, id, &queued[from..to]);
         }
-        self.totals.chunks.tracked += late_chunks;
+        self.totals.chunks.tracked += earlier_chunks;
         // The others belong to closed requests.
-        self.totals.chunks.outcomes.unjudged += late_chunks.saturating_sub(adopted);
-        self.hops.all[hop_index].tracked_chunks += late_chunks;
+        self.totals.chunks.outcomes.unjudged += earlier_chunks.saturating_sub(adopted);
+        self.hops.all[hop_index].tracked_chunks += earlier_chunks;
     }
 
     /// Records the chunks of one request on hop `id`; `waiting` are those still queued. Returns how many were entered.
@@ -140,7 +142,7 @@ impl Ledger {
         let Some(request) = self.table.get_mut(ticket) else { return 0 };
         let Some(stream) = request.streams.iter().find(|stream| stream.hop == id) else { return 0 };
         // Counts of a retracted request run behind, and pending chunks do not show by how much.
-        let waiting = if request.retractions > 0 || stream.count.high == 0 { &[] } else { waiting };
+        let waiting = if request.retractions > 0 || stream.count.highest == 0 { &[] } else { waiting };
         let early = self.early.count_reached(&request.rid, stream.first_at);
         let tracker = request.tracker.get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, early)));
         tracker.is_incomplete |= !stream.is_whole();

@@ -253,7 +253,7 @@ impl Hops {
         }
     }
 
-    /// Whether the receiver of one hop is the sender of the other, by their ids: it forwards what it receives.
+    /// Whether the receiver of the first hop is the sender on the second one: it then forwards what it receives.
     pub(crate) fn is_followed_by(&self, first: HopId, second: HopId) -> bool {
         match (self.get(first), self.get(second)) {
             (Some(first), Some(second)) => first.ends.to == second.ends.from,
@@ -282,7 +282,7 @@ impl Hops {
         }
     }
 
-    /// Numbers of the roles at both ends.
+    /// Numbers of the roles at both ends, which are added if unknown.
     fn roles_of(&mut self, ends: Ends<&str>) -> HopRoles {
         HopRoles {
             from: self.processing_stages.role_index_or_add(ends.from),
@@ -300,13 +300,14 @@ impl Hops {
 
     /// Index of the group of hops between these ends, which is added if there is none.
     fn group_or_add(&mut self, ends: Ends<&str>) -> usize {
-        self.group_between(ends).unwrap_or_else(|| {
-            let send_wait = WindowedDistribution::with_seconds(self.processing_stages.seconds);
-            let mut group = HopGroup { send_wait, ..HopGroup::default() };
-            group.set_ends(ends);
-            self.groups.push(group);
-            self.groups.len() - 1
-        })
+        if let Some(group_index) = self.group_between(ends) {
+            return group_index;
+        }
+        let send_wait = WindowedDistribution::with_seconds(self.processing_stages.seconds);
+        let mut group = HopGroup { send_wait, ..HopGroup::default() };
+        group.set_ends(ends);
+        self.groups.push(group);
+        self.groups.len() - 1
     }
 
     /// Makes room in the hop for `lane`, if it is a new one and the hop is full. Evicts and returns the lane with the fewest queued

@@ -138,7 +138,7 @@ impl Lane {
         newest_first.take_while(|&&sent| sent > at).count()
     }
 
-    /// When the oldest queued frame was sent of those sent later than `missed_until`, or of all if that is 0. `None` if none is queued.
+    /// When the oldest queued frame was sent, of those sent later than `missed_until`. If that is 0, all count. `None` if none is queued.
     pub(crate) fn oldest_sent_after(&self, missed_until: MonoNs) -> Option<MonoNs> {
         let oldest = self.frames.front()?.sent_at;
         if oldest > missed_until || missed_until == MonoNs(0) {
@@ -201,7 +201,7 @@ impl Lane {
     }
 
     /// Forgets evicted frames that the receive of frame `seq` shows as received, and returns their number. If `seq` is in the queue or
-    /// later, these are all evicted frames. Otherwise it is the frame itself.
+    /// later, all evicted frames were received before it. Otherwise frame `seq` is one of them, and only that one was received.
     pub(crate) fn take_evicted_before(&mut self, seq: u64) -> u64 {
         // Evicted frames are older than all queued ones, and a lane keeps its order.
         let is_after_evicted = self.first_waiting().is_some_and(|first| first <= seq);

@@ -22,7 +22,7 @@ pub(crate) struct LateFrames {
     /// Time between the receives of late frames in a row, and the receiver's processing in it.
     measured_ns: u64,
     processed_ns: u64,
-    last: Option<LateReceive>,
+    last_late: Option<LateReceive>,
 }
 
 /// The last late frame.
@@ -40,7 +40,7 @@ impl LateFrames {
     pub(crate) fn record_received(&mut self, at: MonoNs, wait_ns: u64, busy_ns: u64) {
         if wait_ns < LATE_NS {
             // Its receiver is not behind any more.
-            self.last = None;
+            self.last_late = None;
             return;
         }
         self.frames += 1;
@@ -49,7 +49,7 @@ impl LateFrames {
         self.times.record_span(sent_at, at);
         // Late receives without a long pause between them form one stretch.
         let mut stretch_start = at;
-        if let Some(last) = self.last
+        if let Some(last) = self.last_late
             && at.since(last.at) < MAX_PAUSE_NS
         {
             stretch_start = last.first_at;
@@ -57,7 +57,7 @@ impl LateFrames {
             self.processed_ns = self.processed_ns.saturating_add(busy_ns.saturating_sub(last.busy_ns));
         }
         self.longest_stretch_ns = self.longest_stretch_ns.max(at.since(stretch_start));
-        self.last = Some(LateReceive { at, first_at: stretch_start, busy_ns });
+        self.last_late = Some(LateReceive { at, first_at: stretch_start, busy_ns });
     }
 
     /// Late frames of two hops together.

@@ -91,7 +91,7 @@ pub struct SlowestPrefill {
     pub scheduler_use: Option<TimeUse>,
 }
 
-/// Whether the request waits for the other server of a pair.
+/// Whether the request waits for the other server of a pair: one server computes prefills, the other one decodes.
 fn is_of_pair(request: &Request) -> bool {
     request.dispatch().is_some_and(|dispatch| dispatch.room.is_some_and(|room| room > 0))
 }
@@ -108,7 +108,8 @@ fn accept_wait_ns(request: &Request) -> Option<u64> {
     arrival_times.connection?.accept_wait_ns()
 }
 
-/// When the prefill ended with which `leg` begins: as the engine says or, outside of a pair, with the leg. `None` if unknown.
+/// End of the prefill with which `leg` begins: the time that the engine reports or, for a request that no pair of servers shares, the end
+/// of the leg. `None` if unknown.
 fn prefill_end(request: &Request, leg: TimedLeg) -> Option<MonoNs> {
     if let Some(finished) = request.engine_times().and_then(|times| times.prefill_finished)
         && finished >= leg.at
@@ -122,7 +123,7 @@ fn prefill_end(request: &Request, leg: TimedLeg) -> Option<MonoNs> {
     if may_be_of_pair { None } else { Some(leg.end()) }
 }
 
-/// From which length on the leg of this request is late; `None` if it is not judged by its length.
+/// Minimum length of the leg of this request that makes it late; `None` if it is not judged by its length.
 fn late_from_ns(request: &Request, leg: TtftLeg) -> Option<u64> {
     let is_single = leg.parts().len() == 1;
     let is_in_scheduler = leg.from < FirstSent && leg.to > SchedulerReceived;
@@ -169,8 +170,11 @@ impl LateLegs {
         };
         self.count_judged(request, path);
         self.add_ttft(path, ttft_ns);
-        if is_streamed && self.process_waits.record_request(request, path, ttft_ns, limits.prefills) {
-            limits.count_reached("prefills");
+        if is_streamed {
+            let has_evicted = self.process_waits.record_request(request, path, ttft_ns, limits.prefills);
+            if has_evicted {
+                limits.count_reached("prefills");
+            }
         }
         let wait = request.details.as_ref().and_then(|details| details.wait);
         let dispatched_ns =
@@ -180,7 +184,8 @@ impl LateLegs {
                 let Some(end) = prefill_end(request, timed) else { continue };
                 let span = PrefillSpan { from: timed.at, to: end };
                 let hop = wait.map(|wait| wait.hop);
-                if self.prefills.add_unjudged(request, span, hop, ttft_ns, limits.prefills) {
+                let has_evicted = self.prefills.add_unjudged(request, span, hop, ttft_ns, limits.prefills);
+                if has_evicted {
                     limits.count_reached("prefills");
                 }
             } else if late_from_ns(request, timed.leg).is_some_and(|late_from_ns| timed.ns >= late_from_ns) {
@@ -194,7 +199,8 @@ impl LateLegs {
                     dispatched_ns,
                     wait,
                 };
-                if push_bounded(&mut self.unjudged, late, limits.prefills).is_some() {
+                let evicted = push_bounded(&mut self.unjudged, late, limits.prefills);
+                if evicted.is_some() {
                     limits.count_reached("prefills");
                 }
             }
@@ -232,10 +238,11 @@ impl LateLegs {
 
     /// Adds a late request to the sums of its leg. `receiver_use`: as for [`LateLeg::record_late_request`].
     fn record_late(&mut self, late: &LateRequest, receiver_use: Option<ReceiverUse>) {
-        let index = self.legs.iter().position(|known| known.leg == late.leg).unwrap_or_else(|| {
+        let known_index = self.legs.iter().position(|known| known.leg == late.leg);
+        if known_index.is_none() {
             self.legs.push(LateLeg::new(late.leg));
-            self.legs.len() - 1
-        });
+        }
+        let index = known_index.unwrap_or(self.legs.len() - 1);
         self.legs[index].record_late_request(late, receiver_use);
     }
 
@@ -247,7 +254,9 @@ impl LateLegs {
         if worst.is_none_or(|worst| worst.ns <= late.ns) {
             self.slowest_prefill = Some(SlowestPrefill { comparison: slow.comparison, scheduler_use });
         }
-        self.record_late(&late, None);
+        // A prefill does not wait for the process that answers clients.
+        let receiver_use = None;
+        self.record_late(&late, receiver_use);
     }
 
     /// The slowest prefill that is slow beside others; `None` without any.
@@ -297,10 +306,10 @@ impl Ledger {
     fn receiver_process_use(&self, from: MonoNs, to: MonoNs) -> Option<ReceiverUse> {
         let main_thread = self.hops.all.iter().filter(|hop| hop.last).find_map(|hop| self.only_receiver(hop))?;
         let main = self.threads.get(main_thread)?.use_between(from, to)?;
-        let of_process = self.threads.all.iter().filter(|thread| thread.id.pid == main_thread.pid);
-        let others = of_process.filter(|thread| thread.id != main_thread);
+        let process_threads = self.threads.all.iter().filter(|thread| thread.id.pid == main_thread.pid);
+        let other_threads = process_threads.filter(|thread| thread.id != main_thread);
         let mut process = main;
-        for spent in others.filter_map(|thread| thread.use_between(from, to)) {
+        for spent in other_threads.filter_map(|thread| thread.use_between(from, to)) {
             // Threads run beside each other, so their intervals do not add up.
             process = TimeUse { interval_ns: main.interval_ns, ..process.plus(spent) };
         }

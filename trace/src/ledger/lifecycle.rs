@@ -37,7 +37,12 @@ impl Ledger {
         self.close_silent_requests(now);
         // Receives whose sends did not follow.
         for hop in &mut self.hops.all {
-            while hop.early_receives.pop_front_if(|early| now.since(early.at) > EARLY_RECEIVE_TIMEOUT_NS).is_some() {}
+            while let Some(oldest) = hop.early_receives.front() {
+                if now.since(oldest.at) <= EARLY_RECEIVE_TIMEOUT_NS {
+                    break;
+                }
+                hop.early_receives.pop_front();
+            }
         }
         self.waits.drop_overdue(now);
         self.dispatched.drop_older_than(MonoNs(now.0.saturating_sub(self.limits.orphan_after_ns)));
@@ -71,12 +76,22 @@ impl Ledger {
         }
     }
 
-    /// Creates a record for an unknown request.
+    /// Creates a record for an unknown request. At a limit, evicts others until there is room for it, or none is left.
     pub(super) fn admit_request(&mut self, rid: &str, at: MonoNs) -> Ticket {
-        while self.table.len() >= self.limits.live_rids.max(1) && self.evict_one_request("live_rids") {}
+        while self.table.len() >= self.limits.live_rids.max(1) {
+            let was_evicted = self.evict_one_request("live_rids");
+            if !was_evicted {
+                break;
+            }
+        }
         // The other half is for summaries: see `Limits::rid_bytes`.
         let limit = self.limits.rid_bytes / 2;
-        while self.table.rid_bytes + rid.len() > limit && self.evict_one_request("rid_bytes") {}
+        while self.table.rid_bytes + rid.len() > limit {
+            let was_evicted = self.evict_one_request("rid_bytes");
+            if !was_evicted {
+                break;
+            }
+        }
         self.totals.requests.seen += 1;
         // Counted without this request.
         self.dispatched.running = self.table.live_count() as u64;
@@ -123,12 +138,14 @@ impl Ledger {
         }
     }
 
-    /// The request silent longest of the next few in the table. Finding the one of all would scan the table at each new request.
+    /// Ticket of the request that has been silent longest, of the next few in the table. A search of the whole table would be too slow for
+    /// each new request.
     fn find_eviction_candidate(&mut self) -> Option<Ticket> {
         // Each call advances the table's cursor, so that the next eviction looks at others.
         let candidates: [Option<Ticket>; EVICTION_CANDIDATES] = std::array::from_fn(|_| self.table.next_record());
         candidates.into_iter().flatten().min_by_key(|ticket| {
             let request = self.table.get(*ticket);
+            // Each of these tickets has a record.
             request.map_or(MonoNs(u64::MAX), |request| request.last_at)
         })
     }
@@ -150,7 +167,8 @@ impl Ledger {
 
     /// Marks the request as finished. Its last receives and deliveries may be in flight.
     pub(super) fn finish_request(&mut self, ticket: Ticket, at: MonoNs, finish: Finish) {
-        if !self.table.mark_finished(ticket, finish) {
+        let was_unfinished = self.table.mark_finished(ticket, finish);
+        if !was_unfinished {
             return;
         }
         if let Some(request) = self.table.get(ticket) {
@@ -283,6 +301,7 @@ impl Ledger {
         }
         self.ttft.record_request(&mut request, &mut self.limits);
         let mut numbers = self.numbers(&request);
+        // Asked before, because `close_clientless` has stopped watching the request.
         numbers.is_abandoned |= is_abandoned;
         let summary = RequestSummary { rid: request.rid, numbers };
         if let Some(timelines) = &mut self.timelines {

@@ -174,7 +174,7 @@ impl Deref for CountedLimits {
 impl CountedLimits {
     /// Counts that the limit with this name was reached.
     pub(crate) fn count_reached(&mut self, name: &'static str) {
-        debug_assert!(self.list_reached().any(|limit| limit.name == name), "{name}");
+        debug_assert!(self.list_counted().any(|limit| limit.name == name), "{name}");
         *self.times_reached.entry(Cow::Borrowed(name)).or_default() += 1;
     }
 
@@ -192,14 +192,14 @@ impl CountedLimits {
         !is_request_full && !is_total_full
     }
 
-    /// All limits whose eviction loses information, reached or not. Evicting summaries of finished requests loses none: counters keep
-    /// their totals.
-    pub(crate) fn list_reached(&self) -> impl Iterator<Item = ReachedLimit> {
+    /// All limits whose evictions lose information, each with the number of times that it was reached. Evicting summaries of finished
+    /// requests loses none: counters keep their totals.
+    pub(crate) fn list_counted(&self) -> impl Iterator<Item = ReachedLimit> {
         let bounds = BOUNDS.iter().map(|bound| (bound.name, bound.get(self.values)));
         // It has a flag of its own, so it is none of the `BOUNDS`.
-        let all = std::iter::once(("live_rids", self.live_rids)).chain(bounds);
-        let counted = all.filter(|(name, _)| !UNCOUNTED.contains(name));
-        counted.map(|(name, limit)| {
+        let all_limits = std::iter::once(("live_rids", self.live_rids)).chain(bounds);
+        let counted_limits = all_limits.filter(|(name, _)| !UNCOUNTED.contains(name));
+        counted_limits.map(|(name, limit)| {
             let times = self.times_reached.get(name).copied().unwrap_or(0);
             ReachedLimit { name, limit, times }
         })
@@ -216,7 +216,7 @@ mod tests {
         for (own, all, reached) in [(1, 3, None), (2, 3, Some("in_flight_per_rid")), (1, 4, Some("in_flight"))] {
             let mut limits = CountedLimits { values: set, ..CountedLimits::default() };
             assert_eq!(limits.has_room_in_flight(own, all), reached.is_none());
-            let counted = limits.list_reached().filter(|limit| limit.times > 0);
+            let counted = limits.list_counted().filter(|limit| limit.times > 0);
             assert!(counted.map(|limit| (limit.name, limit.times)).eq(reached.map(|name| (name, 1))));
         }
     }

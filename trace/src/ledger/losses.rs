@@ -86,7 +86,8 @@ impl Losses {
     /// whether it was added as a new one.
     fn add_range(&mut self, range: LostRange, has_room: bool) -> bool {
         self.tokens += range.token_count();
-        if self.ranges.last_mut().is_some_and(|last| last.extend_with(&range)) {
+        let has_extended_last = self.ranges.last_mut().is_some_and(|last| last.extend_with(&range));
+        if has_extended_last {
             return false;
         }
         if has_room {
@@ -113,7 +114,7 @@ pub(crate) struct LossMemory {
 }
 
 impl LossMemory {
-    /// Adds a range found at `at` to a request's losses: at a limit without its token ids, or only to the sums.
+    /// Adds a range found at `at` to a request's losses. At a limit, it is added without its token ids, or only to the sums.
     pub(crate) fn keep_range(
         &mut self,
         at: MonoNs,
@@ -132,7 +133,8 @@ impl LossMemory {
         let unlisted_before = losses.unlisted;
         let is_total_full = self.ranges >= limits.lost_ranges;
         let is_request_full = losses.ranges.len() >= limits.lost_ranges_per_rid;
-        let is_new_range = losses.add_range(range, !is_total_full && !is_request_full);
+        let has_room = !is_total_full && !is_request_full;
+        let is_new_range = losses.add_range(range, has_room);
         self.ranges += usize::from(is_new_range);
         // Even at a limit, a range is listed if it continues the last one; `add_range` counts only the tokens of others as unlisted.
         let is_listed = losses.unlisted == unlisted_before;

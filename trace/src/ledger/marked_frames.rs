@@ -113,7 +113,12 @@ impl MarkedFrames {
     /// Marks a frame as processed: no more events follow for it or for earlier frames.
     pub(super) fn mark_processed(&mut self, id: FrameId, at: MonoNs) {
         if let Some(lane) = self.lanes.get_mut(&(id.hop, id.lane)) {
-            while lane.frames.pop_front_if(|frame| frame.seq <= id.seq).is_some() {}
+            while let Some(oldest) = lane.frames.front() {
+                if oldest.seq > id.seq {
+                    break;
+                }
+                lane.frames.pop_front();
+            }
         }
         if let Some(early) = self.early.iter_mut().find(|early| early.id == id) {
             early.processed = Some(at);

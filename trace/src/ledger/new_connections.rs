@@ -11,7 +11,7 @@ pub struct NewConnections {
     pub opened: u64,
     /// Time from the end of the handshake until the server had accepted it, of those whose accept was observed.
     pub accept_waits: Distribution,
-    last: Option<ConnectionTimes>,
+    last_connection: Option<ConnectionTimes>,
 }
 
 impl NewConnections {
@@ -19,10 +19,10 @@ impl NewConnections {
     pub(super) fn record_arrival(&mut self, arrival: &Arrival<'_>) {
         let Some(times) = arrival.times.ok().and_then(|times| times.connection) else { return };
         // Each choice of a response repeats the arrival of its request.
-        if self.last == Some(times) {
+        if self.last_connection == Some(times) {
             return;
         }
-        self.last = Some(times);
+        self.last_connection = Some(times);
         self.opened += 1;
         if let Some(ns) = times.accept_wait_ns() {
             self.accept_waits.record(ns);

@@ -15,7 +15,8 @@ pub struct ObservationEnd {
     pub at: MonoNs,
 }
 
-/// When the last of these hops ceased to be observed, by `end`; `None` while one of them is observed, and if none ever was.
+/// When the last of these hops ceased to be observed; `None` while one of them is observed, and if none ever was. `end`: when a hop ceased
+/// to be observed.
 fn last_observation_end<'a>(
     hops: impl Iterator<Item = &'a Hop> + Clone,
     is_observed: fn(&Hop) -> bool,

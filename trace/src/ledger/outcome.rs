@@ -109,7 +109,7 @@ impl JudgedList {
         self.ranges.is_empty()
     }
 
-    /// The chunks, merged ones with the chunk in whose delivery they are: the last delivered one before them.
+    /// The judged chunks. Merged ones have the number of the chunk in whose delivery they are, the last delivered one before them.
     pub(crate) fn iter_with_carriers(&self) -> impl Iterator<Item = JudgedChunks> {
         // Updated by each delivered range, for the merged ones after it.
         let mut last_delivered: Option<JudgedChunks> = None;
@@ -146,12 +146,12 @@ impl JudgedList {
     pub(crate) fn count_outcomes(&self) -> OutcomeCounts {
         let mut counts = OutcomeCounts::default();
         for chunks in &self.ranges {
-            let number = u64::from(chunks.count);
+            let chunk_count = u64::from(chunks.count);
             match chunks.outcome {
-                ChunkOutcome::Delivered => counts.delivered += number,
-                ChunkOutcome::Merged => counts.merged += number,
-                ChunkOutcome::Dropped => counts.dropped += number,
-                ChunkOutcome::Unjudged(_) => counts.unjudged += number,
+                ChunkOutcome::Delivered => counts.delivered += chunk_count,
+                ChunkOutcome::Merged => counts.merged += chunk_count,
+                ChunkOutcome::Dropped => counts.dropped += chunk_count,
+                ChunkOutcome::Unjudged(_) => counts.unjudged += chunk_count,
             }
             counts.tokens_lost += u64::from(chunks.tokens_lost);
         }

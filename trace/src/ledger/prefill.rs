@@ -59,7 +59,7 @@ struct UnjudgedPrefill {
     span: PrefillSpan,
     connection: SchedulerConnection,
     /// Hop of its message to the scheduler; `None` if that was not observed.
-    requests: Option<HopId>,
+    request_hop: Option<HopId>,
     ttft_ns: u64,
 }
 
@@ -104,7 +104,7 @@ pub(super) struct SlowPrefill {
     pub(super) rid: Box<str>,
     pub(super) span: PrefillSpan,
     /// Hop of its message to the scheduler; `None` if that was not observed.
-    requests: Option<HopId>,
+    request_hop: Option<HopId>,
     /// Time to first token of its request.
     pub(super) ttft_ns: u64,
     pub(super) comparison: PrefillComparison,
@@ -119,6 +119,7 @@ impl SlowPrefill {
             from: self.span.from,
             ns: self.span.ns(),
             ttft_ns: self.ttft_ns,
+            // The rest is only for legs before the batch.
             accept_wait_ns: None,
             dispatched_ns: 0,
             wait: None,
@@ -158,10 +159,8 @@ impl Prefills {
         }
         // Prefills end nearly in order, so few entries move.
         self.known.insert(self.known.partition_point(|known| known.span.to <= prefill.span.to), prefill);
-        match (evicted, self.unjudged.front()) {
-            (Some(evicted), Some(oldest_unjudged)) => oldest_unjudged.span.from < evicted.span.to,
-            _ => false,
-        }
+        let (Some(evicted), Some(oldest_unjudged)) = (evicted, self.unjudged.front()) else { return false };
+        oldest_unjudged.span.from < evicted.span.to
     }
 
     /// Forgets the prefills of an engine that has ended: the next one may be slower by design.
@@ -174,18 +173,18 @@ impl Prefills {
         self.known_since = self.known_since.max(at);
     }
 
-    /// Keeps the prefill of a request with this time to first token, whose message was sent on the hop `requests`. Returns whether the oldest
-    /// of `max` was evicted.
+    /// Keeps the prefill of a request with this time to first token, whose message was sent on the hop `request_hop`. Returns whether the
+    /// oldest of `max` was evicted.
     pub(super) fn add_unjudged(
         &mut self,
         request: &Request,
         span: PrefillSpan,
-        requests: Option<HopId>,
+        request_hop: Option<HopId>,
         ttft_ns: u64,
         max: usize,
     ) -> bool {
         let connection = SchedulerConnection::of_request(request);
-        let unjudged = UnjudgedPrefill { rid: request.rid.clone(), span, connection, requests, ttft_ns };
+        let unjudged = UnjudgedPrefill { rid: request.rid.clone(), span, connection, request_hop, ttft_ns };
         push_bounded(&mut self.unjudged, unjudged, max).is_some()
     }
 
@@ -194,9 +193,9 @@ impl Prefills {
         self.unjudged.pop_front_if(|next| next.span.to < until)
     }
 
-    /// Compares a prefill with earlier ones that had as much work; `None` unless it is slow. Then keeps its length for later comparisons.
+    /// Compares a prefill with earlier ones that had as much work, and keeps its length for later comparisons. `None` unless it is slow.
     fn compare_with_earlier(&mut self, prefill: UnjudgedPrefill) -> Option<SlowPrefill> {
-        let UnjudgedPrefill { rid, span, connection, requests, ttft_ns } = prefill;
+        let UnjudgedPrefill { rid, span, connection, request_hop, ttft_ns } = prefill;
         if span.from < self.known_since {
             // Prefills that are not known may have run beside it.
             return None;
@@ -214,7 +213,7 @@ impl Prefills {
         let usual_ns = usual_ns?;
         let is_slow = length_ns >= GAP_WARNING_NS.max(usual_ns.saturating_mul(MIN_TIMES_OTHERS));
         let comparison = PrefillComparison { tokens: work.at_most, usual_ns };
-        is_slow.then_some(SlowPrefill { rid, span, requests, ttft_ns, comparison })
+        is_slow.then_some(SlowPrefill { rid, span, request_hop, ttft_ns, comparison })
     }
 
     /// Length below which nine of ten prefills with work of this class stay; `None` if there are too few to compare with.
@@ -273,7 +272,8 @@ impl Ledger {
         {
             let connection = SchedulerConnection::of_request(request);
             let prefill = Prefill { span: PrefillSpan { from, to }, tokens, connection };
-            if prefills.add_known(prefill, self.limits.prefills) {
+            let is_evicted_missed = prefills.add_known(prefill, self.limits.prefills);
+            if is_evicted_missed {
                 self.limits.count_reached("prefills");
             }
         } else {
@@ -282,7 +282,8 @@ impl Ledger {
         }
     }
 
-    /// Judges the prefills that ended before the oldest request without an answer was sent: all that can have run beside them are known.
+    /// Judges the prefills that ended before the oldest request without an answer was sent. All others that can have run beside them are
+    /// known.
     pub(super) fn judge_prefills(&mut self, now: MonoNs) {
         let missed = self.hops.missed_messages();
         if self.ttft.late_legs.prefills.missed_before != missed {
@@ -312,9 +313,10 @@ impl Ledger {
     /// Time use of the scheduler's main thread in a prefill; of the idlest one if it is not known which scheduler computed it. `None` if
     /// samples cover less than half of it.
     fn scheduler_use(&self, slow: &SlowPrefill) -> Option<TimeUse> {
-        let of_request = self.hops.all.iter().filter(|hop| slow.requests.is_none_or(|requests| hop.id == requests));
-        let into_scheduler = of_request.filter(|hop| hop.carries_requests && !hop.forwards_requests);
-        let receivers = into_scheduler.filter_map(Hop::receiving_thread);
+        let request_hops =
+            self.hops.all.iter().filter(|hop| slow.request_hop.is_none_or(|request_hop| hop.id == request_hop));
+        let hops_into_scheduler = request_hops.filter(|hop| hop.carries_requests && !hop.forwards_requests);
+        let receivers = hops_into_scheduler.filter_map(Hop::receiving_thread);
         let main_threads = receivers.filter_map(|receiver| self.main_thread_beside(receiver));
         if let Some(spent) = idlest_use(main_threads, slow.span) {
             return Some(spent);
@@ -331,7 +333,7 @@ impl Ledger {
 
     /// Main thread of the process of a thread: some engines receive requests on a thread that does nothing else.
     fn main_thread_beside(&self, id: ThreadId) -> Option<&Thread> {
-        let mut of_process = self.threads.all.iter().filter(|thread| thread.id.pid == id.pid);
-        of_process.find(|thread| thread.part == Some(ThreadPart::Main))
+        let mut process_threads = self.threads.all.iter().filter(|thread| thread.id.pid == id.pid);
+        process_threads.find(|thread| thread.part == Some(ThreadPart::Main))
     }
 }

@@ -60,7 +60,7 @@ pub(super) struct ProcessWaits {
 impl ProcessWaits {
     /// Records the waits of a streamed request. Returns whether one of the last `max` was evicted.
     pub(super) fn record_request(&mut self, request: &Request, path: &TtftPath, ttft_ns: u64, max: usize) -> bool {
-        let number = self.requests;
+        let request_number = self.requests;
         self.requests += 1;
         let mut has_evicted = false;
         for timed in path.legs().filter(|timed| timed.ns >= LATE_NS) {
@@ -73,7 +73,7 @@ impl ProcessWaits {
                     self.list.pop_front();
                     has_evicted = true;
                 }
-                let wait = ProcessWait { request: number, leg_from: timed.leg.from, hop, from, to, ttft_ns };
+                let wait = ProcessWait { request: request_number, leg_from: timed.leg.from, hop, from, to, ttft_ns };
                 self.list.push_back(KeptWait { wait, recorded_at: self.ticked_at });
                 self.recorded += 1;
             }
@@ -84,7 +84,12 @@ impl ProcessWaits {
     /// Advances time, and drops waits that the detectors have seen.
     pub(super) fn advance_time(&mut self, now: MonoNs) {
         self.ticked_at = now;
-        while self.list.pop_front_if(|kept| now.since(kept.recorded_at) > MAX_AGE_NS).is_some() {}
+        while let Some(oldest) = self.list.front() {
+            if now.since(oldest.recorded_at) <= MAX_AGE_NS {
+                break;
+            }
+            self.list.pop_front();
+        }
     }
 }
 
@@ -123,9 +128,9 @@ fn output_spans(streams: &[Stream], timed: TimedLeg) -> [Option<WaitSpan>; 2] {
     }
     let Some(last) = streams.iter().max_by_key(|stream| stream.first_at) else { return [None, None] };
     let sent_on_last = last.first_at.clamp(timed.at, timed.end());
-    let on_last = WaitSpan { hop: Some(last.hop), from: sent_on_last, to: timed.end() };
-    let on_first = streams.iter().find(|stream| streams.len() == 2 && stream.hop != last.hop);
-    [on_first.map(|first| WaitSpan { hop: Some(first.hop), from: timed.at, to: sent_on_last }), Some(on_last)]
+    let wait_on_last = WaitSpan { hop: Some(last.hop), from: sent_on_last, to: timed.end() };
+    let first_stream = if streams.len() == 2 { streams.iter().find(|stream| stream.hop != last.hop) } else { None };
+    [first_stream.map(|first| WaitSpan { hop: Some(first.hop), from: timed.at, to: sent_on_last }), Some(wait_on_last)]
 }
 
 impl Ledger {

@@ -92,11 +92,16 @@ impl InProcess {
         self.waiting.front().map(|oldest| oldest.at)
     }
 
-    /// Returns the time of the other side for the chunk, if it is known. Otherwise the chunk waits for it.
+    /// Returns when the chunk passed the other side of the process, if that is known. Otherwise keeps the chunk until it does.
     fn take_other_side(&mut self, side: StageSide, chunk: TimedCount) -> Option<MonoNs> {
         if self.side != side {
             // Chunks keep their order, so the other times of these were missed.
-            while self.waiting.pop_front_if(|waiting| waiting.count < chunk.count).is_some() {}
+            while let Some(oldest) = self.waiting.front() {
+                if oldest.count >= chunk.count {
+                    break;
+                }
+                self.waiting.pop_front();
+            }
             if let Some(matched) = self.waiting.pop_front_if(|waiting| waiting.count == chunk.count) {
                 return Some(matched.at);
             }
@@ -139,7 +144,7 @@ impl ProcessingStages {
         (self.all.len() - 1) as u16
     }
 
-    /// Marks the receives of a role as observed, which begin its times.
+    /// Marks the receives of a role as observed. Times inside its process begin with them.
     pub(crate) fn mark_receives_observed(&mut self, role: u16) {
         if let Some(processing_stage) = self.all.get_mut(usize::from(role)) {
             processing_stage.shows_receives = true;
@@ -162,6 +167,7 @@ impl ProcessingStages {
         // Without a hop into the process, it is the first of the path.
         let Some(incoming) = streams.iter().find(|stream| stream.ends.to == sender) else { return };
         if is_first_chunk && incoming.is_whole() {
+            // The time through the process begins with the send to it, which is observed even without its receives.
             let ns = chunk.at.since(incoming.first_at);
             processing_stage.through.record(ns);
             processing_stage.through_sum.record_n(chunk.at, ns, 1);
@@ -211,10 +217,10 @@ fn match_other_side(
     limits: &mut CountedLimits,
 ) -> Option<MonoNs> {
     let known_index = in_process.iter().position(|known| known.role == role);
-    let index = known_index.unwrap_or_else(|| {
+    if known_index.is_none() {
         in_process.push(InProcess { role, side, waiting: VecDeque::new() });
-        in_process.len() - 1
-    });
+    }
+    let index = known_index.unwrap_or(in_process.len() - 1);
     let chunks_of_role = &mut in_process[index];
     let waiting_before = chunks_of_role.waiting.len();
     let other_side = chunks_of_role.take_other_side(side, chunk);

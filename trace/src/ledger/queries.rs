@@ -77,7 +77,7 @@ impl Ledger {
         // Without such a number, the engine sends each token as soon as it is generated.
         let Some(steps_per_chunk) = unstreamed_tokens else { return false };
         request.streams.iter().any(|stream| {
-            let is_streamed = is_streamed(stream.chunks, stream.count.high, unstreamed_tokens);
+            let is_streamed = is_streamed(stream.chunks, stream.count.highest, unstreamed_tokens);
             // The scheduler sends a frame in each step, with chunks of other requests.
             let steps = self.hops.sends_since(stream);
             // Without a step since the last chunk, the whole scheduler is silent.
@@ -122,11 +122,12 @@ impl Ledger {
     pub fn is_notable(&self, summary: &RequestSummary) -> bool {
         let has_lost_tokens = summary.tokens_lost.unwrap_or(0) > 0 || summary.wire_missing > 0;
         let is_predicted_loss = summary.bursts && self.predicts_drops();
-        let was_slow = summary.gap_ns >= Some(GAP_WARNING_NS);
+        let was_slow = summary.gap_ns.is_some_and(|gap_ns| gap_ns >= GAP_WARNING_NS);
         has_lost_tokens || is_predicted_loss || summary.damaged_call || summary.is_abandoned || was_slow
     }
 
-    /// Whether several chunks in one wakeup predict a loss: deliveries are not observed, and the engine's waiter keeps only the last chunk.
+    /// Whether several chunks in one wakeup predict a loss. They do if deliveries are not observed, and the engine's waiter keeps only the
+    /// last chunk of incremental output.
     pub fn predicts_drops(&self) -> bool {
         let engine = &self.engine;
         !self.observes_deliveries()
@@ -272,7 +273,7 @@ impl Ledger {
 
     /// The limits, and how often each was reached.
     pub fn limits(&self) -> Vec<ReachedLimit> {
-        self.limits.list_reached().collect()
+        self.limits.list_counted().collect()
     }
 
     /// Time of the earliest event; `None` without events.

@@ -25,8 +25,8 @@ fn is_waiter_pending(woken: BurstPosition, now: BurstPosition, engine: &EngineSt
 }
 
 impl Totals {
-    /// Predicts the outcome of a request's previous chunk, by the engine's behaviour: its waiter has not run when the next chunk is received at
-    /// `at`.
+    /// Predicts the outcome of a request's previous chunk by the engine's behaviour, because its waiter has not run when the next chunk is
+    /// received at `at`.
     fn predict_outcome(
         &mut self,
         at: MonoNs,
@@ -199,7 +199,8 @@ impl Ledger {
         let hop = &mut self.hops.all[hop_index];
         if let Some(frame) = &received.frame {
             self.pending_receive.clear();
-            self.record_frame_content(at, hop_index, frame, false);
+            let is_sent = false;
+            self.record_frame_content(at, hop_index, frame, is_sent);
             self.receive_pending_chunks(receive);
         } else if let Some(sent) = sent {
             self.record_queue_wait(receive, at.since(sent));
@@ -366,13 +367,12 @@ impl Ledger {
         self.totals.tokens.received += u64::from(chunk.tokens);
         let Some(request) = self.table.get_mut(chunk.ticket) else { return };
         request.tokens_received = request.tokens_received.saturating_add(chunk.tokens);
-        // If this is not the observed receive of the first chunk, that one was missed.
-        if request.received_first.is_none() && !(chunk.is_first && receive.is_observed) {
-            request.first_receive_missed = true;
-        }
         let is_first_receive = chunk.is_first && receive.is_observed && request.received_first.is_none();
         if is_first_receive {
             request.received_first = Some(at);
+        } else if request.received_first.is_none() {
+            // This is not the observed receive of the first chunk, so that one was missed.
+            request.first_receive_missed = true;
         }
         if let (Some(now), Some(woken)) = (position, request.last_wakeup)
             && !request.is_lossless

@@ -36,10 +36,11 @@ impl ReceiveTimes {
 }
 
 impl Ledger {
-    /// Records a sample of a thread's CPU time, and of a receiver's while frames waited for it.
+    /// Records a sample of a thread's CPU time. If frames waited for the thread in the whole interval, it also counts for their hop.
     pub(super) fn record_cpu_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>) {
         let limits = &self.limits;
-        if !self.threads.add_sample(at, sample, limits.samples_per_receiver, limits.threads) {
+        let has_room = self.threads.add_sample(at, sample, limits.samples_per_receiver, limits.threads);
+        if !has_room {
             self.limits.count_reached("threads");
             return;
         }

@@ -111,6 +111,7 @@ impl RecentChunks {
 
     /// Keeps a chunk at its send, or at its receive if the send was not observed.
     pub(super) fn keep_chunk(&mut self, context: &FrameContext, chunk: &Chunk<'_>, number: u32) {
+        // No history is kept.
         if self.limit == 0 {
             return;
         }
@@ -130,24 +131,28 @@ impl RecentChunks {
 
     /// Keeps the receive of a frame.
     pub(super) fn keep_receive(&mut self, at: MonoNs, id: FrameId, wakeup: Option<u64>) {
+        // No history is kept.
         if self.limit == 0 {
             return;
         }
         let FrameId { hop, lane, seq } = id;
         // The number of the wakeup takes the place of the tokens, which a receive does not have.
         let tokens = wakeup.unwrap_or(0) as u32;
-        let kind = MomentKind::Received(wakeup.is_some());
+        let has_wakeup = wakeup.is_some();
+        let kind = MomentKind::Received(has_wakeup);
         self.push_moment(Moment { at, rid_hash: 0, seq, lane, number: 0, tokens, end: NO_COUNT, hop, kind });
     }
 
     /// Keeps a delivery.
     pub(super) fn keep_delivery(&mut self, at: MonoNs, delivery: &Delivery<'_>) {
+        // No history is kept.
         if self.limit == 0 {
             return;
         }
         self.push_moment(Moment {
             at,
             rid_hash: self.hasher.hash_one(delivery.rid),
+            // A delivery belongs to no frame and no hop.
             seq: 0,
             lane: 0,
             number: 0,
@@ -160,6 +165,7 @@ impl RecentChunks {
 
     /// Keeps the outcome of chunks of one request.
     pub(super) fn keep_outcome(&mut self, at: MonoNs, rid: &str, chunks: JudgedChunks) {
+        // No history is kept.
         if self.limit == 0 {
             return;
         }

@@ -157,13 +157,13 @@ fn legs_crossed(history: &RequestHistory, hops: &[CrossedHop<'_>]) -> Vec<LifeLe
             let observes_received = siblings.iter().any(|sibling| sibling.observes_received);
             // If early chunks were overwritten, the first ones in the history are not the request's first.
             let has_first_chunk = history.since.is_none();
-            let from_first = if has_first_chunk { &chunks[..] } else { &[] };
+            let chunks_from_first = if has_first_chunk { &chunks[..] } else { &[] };
             legs.push(LifeLeg {
                 ends: hop.ends.clone(),
                 observes_received,
                 is_last: hop.is_last,
-                first_sent: from_first.iter().find_map(|chunk| chunk.sent),
-                first_received: from_first.iter().find_map(|chunk| chunk.received),
+                first_sent: chunks_from_first.iter().find_map(|chunk| chunk.sent),
+                first_received: chunks_from_first.iter().find_map(|chunk| chunk.received),
                 chunks,
             });
         }
@@ -244,7 +244,8 @@ fn find_continuation<'c>(
     same_index.filter(|seen| seen.end.is_none())
 }
 
-/// State of a chunk of the first leg that was judged as `judged`; `if_not_received` if nothing shows that it was received.
+/// State of a chunk of the first leg. `judged`: the chunk in which it continues and whose outcome is known. `if_not_received`: the state if
+/// nothing shows that the chunk was received.
 fn state_of_chunk(
     first: &ChunkRecord,
     judged: Option<&ChunkRecord>,
@@ -263,7 +264,7 @@ fn state_of_chunk(
     if first.received.is_some() { ChunkState::Received } else { if_not_received }
 }
 
-/// How the response has the part of a tool call that differs from the engine's, if the chunk has a token of that part; `None` otherwise.
+/// Outcome of the response's tool calls, if the chunk has a token of the part that differs from the engine's; `None` otherwise.
 fn tool_call_outcome_in_chunk(chunk: &ChunkRecord, calls: Option<&ToolCalls>) -> Option<ToolCallOutcome> {
     let calls = calls?;
     let [first_token, end_token] = calls.part?.tokens;
@@ -279,9 +280,11 @@ fn queue_wait_ns(chunk: &ChunkRecord) -> Option<u64> {
 
 /// Time between the receives of two chunks; `None` unless both were received in the same wakeup.
 fn delay_in_wakeup_ns(chunk: &ChunkRecord, next: &ChunkRecord) -> Option<u64> {
-    let is_same_wakeup = chunk.wakeup? == next.wakeup?;
-    let delay_ns = next.received?.since(chunk.received?);
-    is_same_wakeup.then_some(delay_ns)
+    let wakeup = chunk.wakeup?;
+    let next_wakeup = next.wakeup?;
+    let received = chunk.received?;
+    let delay_ns = next.received?.since(received);
+    (wakeup == next_wakeup).then_some(delay_ns)
 }
 
 #[cfg(test)]

@@ -122,9 +122,8 @@ impl RequestTable {
 
     /// Unmaps the record's rid, so that another request can use it. The record stays.
     pub(crate) fn unmap(&mut self, ticket: Ticket) {
-        if self.remove_mapping(ticket)
-            && let Some(request) = self.get(ticket)
-        {
+        let was_mapped = self.remove_mapping(ticket);
+        if was_mapped && let Some(request) = self.get(ticket) {
             let rid = request.rid.clone();
             *self.unmapped.entry(rid).or_default() += 1;
         }
@@ -152,7 +151,7 @@ impl RequestTable {
         true
     }
 
-    /// Removes and returns a record; `None` if the ticket leads to none, as it does from now on.
+    /// Removes and returns a record, to which its ticket leads no more. `None` if the ticket leads to none.
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Request> {
         // Leaves if the ticket is that of an earlier record in the slot.
         self.get(ticket)?;

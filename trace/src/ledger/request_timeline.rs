@@ -133,8 +133,8 @@ impl RequestTimeline {
         }
     }
 
-    /// Keeps the times of a chunk's frame, if it is the request's first chunk on its hop or the finishing one. Returns the index of the hop in
-    /// that case.
+    /// Keeps the times of a chunk's frame, if the chunk is the request's first one on its hop or the finishing one (`finishes`). Returns
+    /// the index of the hop in that case.
     fn record_chunk(&mut self, times: FrameTimes, finishes: bool) -> Option<usize> {
         let hop = times.frame.hop;
         let Some(index) = self.hops.iter().position(|known| known.hop == hop) else {
@@ -290,15 +290,15 @@ impl Timelines {
 
     /// Records the receive of a frame.
     fn record_received_frame(&mut self, at: MonoNs, received: &Received<'_>, ledger: &Ledger) {
-        let shows = capabilities_of(ledger, received.id.hop);
+        let capabilities = capabilities_of(ledger, received.id.hop);
         if let Some(frame) = &received.frame {
             let times = FrameTimes { received: Some(at), ..FrameTimes::new(frame.id) };
             let marks = self.record_chunks(frame, times, ledger);
-            self.marked_frames.register_frame(frame.id, marks, shows);
+            self.marked_frames.register_frame(frame.id, marks, capabilities);
         } else {
             self.stamp_frame(received.id, |times| times.received = Some(at));
         }
-        self.marked_frames.mark_received(received.id, at, shows.processed);
+        self.marked_frames.mark_received(received.id, at, capabilities.processed);
     }
 
     /// Records the chunks of a frame. Returns the requests whose first or finishing chunks are among them.
@@ -311,6 +311,7 @@ impl Timelines {
             }
             return marks;
         }
+        // `touched` has the request of each chunk, in the same order.
         for (&ticket, chunk) in ledger.touched.iter().zip(frame.chunks) {
             let request = ledger.table.get(ticket);
             // A chunk is a point of the time series once, at the scheduler.

@@ -161,7 +161,7 @@ impl Retries {
         self.followed.clear();
     }
 
-    /// Records the end of a request with this dispatch.
+    /// Records the end of a request with this dispatch, which may be a followed retry.
     pub(super) fn record_finish(&mut self, rid: &str, dispatch: Option<RequestDispatch>, finish: Finish) {
         // Nearly every finish is not that of a retry.
         if self.followed.is_empty() {
@@ -180,7 +180,7 @@ impl Retries {
         self.count_if_aborted_for_client(index);
     }
 
-    /// Records that something of a response was written. Before that, a client that leaves has its request aborted like an earlier attempt.
+    /// Records that something of a response was written. Until then, the abort of a retry may come from a client that has left.
     pub(super) fn record_response(&mut self, at: MonoNs, rid: &str) {
         // Nearly every response is not that of a retry.
         if self.followed.is_empty() {

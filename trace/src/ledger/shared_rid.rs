@@ -36,10 +36,12 @@ impl Predecessor {
         // The comparison changes the stream's counts, and the chunk may belong to the other request.
         let mut stream = self.stream.clone();
         let may_mix_requests = stream.count.may_mix_requests();
-        let step = stream.check_chunk(chunk, context.claimed_ids, epoch, None);
+        // Nothing shows that no frame was missed before the chunk.
+        let watched_frames = None;
+        let step = stream.check_chunk(chunk, context.claimed_ids, epoch, watched_frames);
         // Tokens of its own may be missing before the chunk.
         let fits = matches!(step.verdict, CountVerdict::Fits | CountVerdict::Overlap | CountVerdict::Loss { .. });
-        let repeats_last_count = chunk.listed == Some(0) && chunk.completion_tokens == Some(self.stream.count.high);
+        let repeats_last_count = chunk.listed == Some(0) && chunk.completion_tokens == Some(self.stream.count.highest);
         let continues_count = fits && (step.new > 0 || repeats_last_count);
         stream.hop == context.hop && (may_mix_requests || continues_count)
     }
@@ -98,7 +100,7 @@ impl Ledger {
         streams_of_group.any(|stream| {
             let is_open = stream.is_whole() && !stream.is_finished();
             // Such a stream would continue with the next tokens only, not with all of them.
-            let lists_only_new_ids = stream.count.evidence == Evidence::Delta && stream.count.high > 1;
+            let lists_only_new_ids = stream.count.evidence == Evidence::Delta && stream.count.highest > 1;
             is_open && lists_only_new_ids
         })
     }
@@ -127,6 +129,7 @@ impl Ledger {
             self.predecessors.remove(&sharing);
             if let Some(tracker) = self.table.get_mut(sharing).and_then(|request| request.tracker.as_mut()) {
                 tracker.is_shared = true;
+                // The number of their tokens is not needed.
                 self.stop_waiting(self.now, sharing, UnjudgedCause::SharedRid);
             }
         }
@@ -141,7 +144,7 @@ impl Ledger {
         self.shared_rids.insert(rid);
     }
 
-    /// Step of a chunk that counts the ids it lists and draws no conclusions, if its rid is shared. Otherwise its own step.
+    /// Step of a chunk. If several requests share its rid, the step counts the ids that the chunk lists, and draws no conclusion.
     pub(super) fn step_without_verdict(&self, checked: CheckedChunk, chunk: &Chunk<'_>) -> CountStep {
         let request = self.table.get(checked.ticket).filter(|request| request.is_shared());
         let Some(request) = request else { return checked.step };

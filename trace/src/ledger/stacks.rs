@@ -158,9 +158,9 @@ impl StackRole {
     fn count_late_samples(&mut self, leg_from: TtftMoment, from: MonoNs, to: MonoNs) {
         for samples in &mut self.recent {
             let overlap_ns = samples.to.min(to).since(samples.from.max(from));
-            let counted = samples.late.of_leg(leg_from);
-            if *counted == 0 && overlap_ns > samples.to.since(samples.from) / 2 {
-                *counted = samples.own;
+            let counted_samples = samples.late.of_leg(leg_from);
+            if *counted_samples == 0 && overlap_ns > samples.to.since(samples.from) / 2 {
+                *counted_samples = samples.own;
                 *self.functions[samples.function].late.of_leg(leg_from) += samples.own;
                 *self.late.of_leg(leg_from) += samples.own;
             }
@@ -192,8 +192,9 @@ impl StackRole {
             gil: u64::from(sample.gil.unwrap_or(0)),
         };
         let mut functions = self.functions.iter();
-        let known = functions.position(|known| *known.function == *sample.function && *known.file == *sample.file);
-        if let Some(index) = known {
+        let known_index =
+            functions.position(|known| *known.function == *sample.function && *known.file == *sample.file);
+        if let Some(index) = known_index {
             self.functions[index].add_hits(hits, is_growing);
             self.keep_recent_samples(at, sample, index);
             return true;
@@ -253,7 +254,7 @@ impl StackHits {
 struct BacklogWindow {
     at: MonoNs,
     backlog: Option<u64>,
-    growing: bool,
+    is_growing: bool,
     /// Thread of the samples being entered.
     thread: ThreadId,
 }
@@ -276,8 +277,8 @@ impl Stacks {
     ) -> bool {
         let pid = sample.thread.pid;
         if !self.windows.contains_key(&pid) && self.windows.len() >= MAX_PROCESSES {
-            let silent = self.windows.iter().min_by_key(|(_, window)| window.at).map(|(pid, _)| *pid);
-            self.windows.retain(|pid, _| Some(*pid) != silent);
+            let longest_silent = self.windows.iter().min_by_key(|(_, window)| window.at).map(|(pid, _)| *pid);
+            self.windows.retain(|pid, _| Some(*pid) != longest_silent);
         }
         let last = self.windows.get(&pid).copied();
         // All threads of a process share the end of an interval, and a thread's functions follow each other.
@@ -286,11 +287,11 @@ impl Stacks {
         let window = same_interval.unwrap_or_else(|| {
             let frames = count_waiting_frames();
             let frames_before = last.and_then(|last| last.backlog);
-            let growing = match (frames, frames_before) {
+            let is_growing = match (frames, frames_before) {
                 (Some(frames), Some(frames_before)) => frames > frames_before && frames >= MIN_BACKLOG,
                 _ => false,
             };
-            BacklogWindow { at, backlog: frames, growing, thread: sample.thread }
+            BacklogWindow { at, backlog: frames, is_growing, thread: sample.thread }
         });
         self.windows.insert(pid, BacklogWindow { thread: sample.thread, ..window });
         let role_index = self.roles.iter().position(|stacks| *stacks.role == *sample.role).unwrap_or_else(|| {
@@ -300,18 +301,18 @@ impl Stacks {
         let role = &mut self.roles[role_index];
         role.receives |= window.backlog.is_some();
         role.gil_observed &= sample.gil.is_some();
-        let more = StackCounts {
+        let counts = StackCounts {
             // The thread's number of samples is in each of its functions' events.
             samples: if begins_thread { u64::from(sample.samples) } else { 0 },
             running: u64::from(sample.own),
             gil: u64::from(sample.gil.unwrap_or(0)),
         };
-        role.all.add_counts(more);
-        if window.growing {
-            role.growing.add_counts(more);
+        role.all.add_counts(counts);
+        if window.is_growing {
+            role.growing.add_counts(counts);
         }
         // An empty function name means that the thread did not run.
-        sample.function.is_empty() || role.add_function(at, sample, window.growing, limit)
+        sample.function.is_empty() || role.add_function(at, sample, window.is_growing, limit)
     }
 }
 

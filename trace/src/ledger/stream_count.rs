@@ -2,8 +2,8 @@
 //! Formats without counts ([`IdColumn::Uncounted`]) have nothing to check; a stream's count is then the sum of its observed ids.
 //!
 //! The scheduler keeps a send offset per request, and a chunk lists the ids between the old offset and the new one. A delta
-//! therefore lists exactly `completion - high` ids, where `high` is the highest count of the stream so far. While a retracted
-//! request with `input_embeds` recomputes its tokens (0.5.10rc0 and later), its counts are below `high` and it lists no ids.
+//! therefore lists exactly `completion - highest` ids, where `highest` is the highest count of the stream so far. While a retracted
+//! request with `input_embeds` recomputes its tokens (0.5.10rc0 and later), its counts are below `highest` and it lists no ids.
 
 use crate::event::{Finish, IdColumn};
 
@@ -32,6 +32,13 @@ pub(crate) struct ReportedCounts {
     pub(crate) retracted: bool,
     /// Consecutive frames observed on its connection before this one; `None` while an evicted request may resume.
     pub(crate) watched_frames: Option<u64>,
+}
+
+impl ReportedCounts {
+    /// Whether the connection was observed for so long that an earlier chunk of the stream would have been seen.
+    fn was_watched_long(&self) -> bool {
+        self.watched_frames.is_some_and(|frames| frames >= LONG_WATCHED_FRAMES)
+    }
 }
 
 /// Conclusion from a chunk's counts.
@@ -74,6 +81,10 @@ impl CountStep {
     pub(crate) fn fits(new: u32) -> Self {
         Self::new(new, new, CountVerdict::Fits)
     }
+
+    fn without_tokens(verdict: CountVerdict) -> Self {
+        Self::new(0, 0, verdict)
+    }
 }
 
 /// Type of the ids in a stream, inferred from its counts.
@@ -101,9 +112,9 @@ enum CatchUpState {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StreamCount {
     /// Highest `completion_tokens` seen.
-    pub(crate) high: u32,
+    pub(crate) highest: u32,
     /// Last `completion_tokens` seen.
-    last: u32,
+    last_count: u32,
     /// The hop's epoch when the stream began or was rebased.
     pub(crate) epoch: u32,
     contradicting_chunks: u8,
@@ -139,7 +150,7 @@ impl StreamCount {
         };
         if step.verdict != CountVerdict::Restart {
             self.has_begun = true;
-            self.last = completion;
+            self.last_count = completion;
             self.is_finished |= reported.finish.is_some();
         }
         step
@@ -155,14 +166,14 @@ impl StreamCount {
         self.contradicting_chunks > 0
     }
 
-    /// Step of a chunk after the finish: either repeats that, or belongs to another request that has the rid now.
+    /// Step of a chunk after the finish. The chunk either repeats the finish, or belongs to another request that has the rid now.
     fn check_after_finish(&self, reported: ReportedCounts, completion: u32) -> CountStep {
         let lists_ids = reported.listed.is_some_and(|listed| listed > 0);
         let has_new_tokens = lists_ids && self.meaning_of_ids(reported.claim) == Evidence::Delta;
         // A retracted request that recomputes ends with a count below its highest.
-        let has_known_count = completion == self.high || completion == self.last;
+        let has_known_count = completion == self.highest || completion == self.last_count;
         let is_repeat = reported.finish.is_some() && has_known_count && !has_new_tokens;
-        CountStep::new(0, 0, if is_repeat { CountVerdict::Repeat } else { CountVerdict::Restart })
+        CountStep::without_tokens(if is_repeat { CountVerdict::Repeat } else { CountVerdict::Restart })
     }
 
     /// Counts a later chunk of the stream by the ids that it lists, new ones or all so far.
@@ -198,20 +209,19 @@ impl StreamCount {
         let listed = reported.listed.unwrap_or(0);
         if self.is_finished {
             let is_repeat = reported.finish.is_some() && listed == 0;
-            return CountStep::new(0, 0, if is_repeat { CountVerdict::Repeat } else { CountVerdict::Restart });
+            return CountStep::without_tokens(if is_repeat { CountVerdict::Repeat } else { CountVerdict::Restart });
         }
         let is_first = !self.has_begun;
         let has_missed = !is_first && self.epoch != epoch;
         self.has_begun = true;
         self.epoch = epoch;
         if is_first {
-            // `None` is less than any number.
-            self.is_whole = reported.watched_frames >= Some(LONG_WATCHED_FRAMES);
+            self.is_whole = reported.was_watched_long();
         } else if has_missed {
             self.is_whole = false;
         }
-        self.high = self.high.saturating_add(listed);
-        self.last = self.high;
+        self.highest = self.highest.saturating_add(listed);
+        self.last_count = self.highest;
         self.is_finished = reported.finish.is_some();
         let verdict = if is_first && !self.is_whole {
             CountVerdict::JoinedLate
@@ -230,7 +240,7 @@ impl StreamCount {
         let Some(listed) = reported.listed else { return CountStep::fits(0) };
         match self.meaning_of_ids(reported.claim) {
             Evidence::Delta => {
-                self.high = self.high.saturating_add(listed);
+                self.highest = self.highest.saturating_add(listed);
                 CountStep::fits(listed)
             }
             Evidence::Cumulative => self.advance_to(listed),
@@ -239,7 +249,8 @@ impl StreamCount {
         }
     }
 
-    /// Records the first observed chunk of a stream, which shows whether the stream is whole: whether it was observed from its first token on.
+    /// Records the first observed chunk of a stream. The chunk shows whether the stream is whole, that is, observed from its first token
+    /// on.
     fn begin_stream(
         &mut self,
         reported: ReportedCounts,
@@ -249,13 +260,14 @@ impl StreamCount {
     ) -> CountStep {
         let claim = reported.claim;
         self.epoch = epoch;
-        self.high = completion;
+        self.highest = completion;
         // An evicted request resumes with a later chunk, or with a finish without a token.
         let may_resume = reported.watched_frames.is_none() && (completion > 1 || reported.finish.is_some());
-        let shows_start = if claim == IdColumn::Cumulative { None } else { listed };
-        let Some(listed) = shows_start else {
-            let was_watched_long = reported.watched_frames >= Some(LONG_WATCHED_FRAMES) && !reported.retracted;
-            self.is_whole = (completion <= MAX_START_TOKENS || was_watched_long) && !may_resume;
+        // A list of all ids so far does not show whether chunks before it were missed.
+        let ids_showing_start = if claim == IdColumn::Cumulative { None } else { listed };
+        let Some(listed) = ids_showing_start else {
+            let is_surely_first = reported.was_watched_long() && !reported.retracted;
+            self.is_whole = (completion <= MAX_START_TOKENS || is_surely_first) && !may_resume;
             let verdict = if self.is_whole { CountVerdict::Fits } else { CountVerdict::JoinedLate };
             return CountStep::new(completion, completion, verdict);
         };
@@ -278,10 +290,10 @@ impl StreamCount {
         CountStep::new(completion, completion, verdict)
     }
 
-    /// Raises the highest count to `completion`. Step of a chunk whose ids show nothing more.
+    /// Raises the highest count to `completion`. Returns the step of a chunk whose ids show nothing more.
     fn advance_to(&mut self, completion: u32) -> CountStep {
-        let new = completion.saturating_sub(self.high);
-        self.high = self.high.max(completion);
+        let new = completion.saturating_sub(self.highest);
+        self.highest = self.highest.max(completion);
         CountStep::fits(new)
     }
 
@@ -289,8 +301,8 @@ impl StreamCount {
     fn check_cumulative(&mut self, claim: IdColumn, listed: u32, completion: u32) -> CountStep {
         // Counts never fall in releases that send all ids (up to 0.4.6.post3), so another request has the rid now.
         let may_send_all_ids = matches!(claim, IdColumn::Cumulative | IdColumn::Undecided);
-        if may_send_all_ids && listed == completion && completion < self.high {
-            return CountStep::new(0, 0, CountVerdict::Restart);
+        if may_send_all_ids && listed == completion && completion < self.highest {
+            return CountStep::without_tokens(CountVerdict::Restart);
         }
         let has_rejected_claim = self.contradicting_chunks >= MIN_CONTRADICTIONS;
         let step = self.advance_to(completion);
@@ -306,14 +318,14 @@ impl StreamCount {
     /// Records a chunk of an unknown release. The first chunk with only one possible reading decides the type of the ids.
     fn check_undecided(&mut self, listed: u32, completion: u32, epoch: u32) -> CountStep {
         // In either reading it starts at its first token, so another request has the rid now.
-        if listed > 0 && listed == completion && completion < self.high {
-            return CountStep::new(0, 0, CountVerdict::Restart);
+        if listed > 0 && listed == completion && completion < self.highest {
+            return CountStep::without_tokens(CountVerdict::Restart);
         }
-        let new = completion.saturating_sub(self.high);
+        let new = completion.saturating_sub(self.highest);
         if epoch != self.epoch {
             // A lower count belongs to another request, whose start was missed.
             self.epoch = epoch;
-            self.high = if listed > 0 { completion } else { self.high.max(completion) };
+            self.highest = if listed > 0 { completion } else { self.highest.max(completion) };
             return CountStep::new(new, new.min(listed), CountVerdict::Rebased);
         }
         // If all tokens are new, both readings list the same ids.
@@ -324,30 +336,30 @@ impl StreamCount {
                 self.evidence = Evidence::Cumulative;
             }
         }
-        self.high = self.high.max(completion);
+        self.highest = self.highest.max(completion);
         CountStep::new(new, new.min(listed), CountVerdict::Fits)
     }
 
     /// Records a chunk of a column that lists only new ids, and compares their number with the growth of the count.
     fn check_delta(&mut self, reported: ReportedCounts, listed: u32, completion: u32, epoch: u32) -> CountStep {
         let may_list_prompt = reported.claim == IdColumn::DeltaAfterPromptTail;
-        if completion <= self.high && looks_like_first_chunk(reported, listed, completion) {
-            return CountStep::new(0, 0, CountVerdict::Restart);
+        if completion <= self.highest && looks_like_first_chunk(reported, listed, completion) {
+            return CountStep::without_tokens(CountVerdict::Restart);
         }
-        let new = completion.saturating_sub(self.high);
+        let new = completion.saturating_sub(self.highest);
         if epoch != self.epoch {
             self.epoch = epoch;
             self.contradicting_chunks = 0;
             self.catch_up = if listed == 0 { CatchUpState::SinceLoss } else { CatchUpState::No };
             // With ids, the count is the new base. Without, a retracted request may be recomputing, with lower counts.
-            self.high = if listed > 0 { completion } else { self.high.max(completion) };
+            self.highest = if listed > 0 { completion } else { self.highest.max(completion) };
             return CountStep::new(new, new.min(listed), CountVerdict::Rebased);
         }
         if self.catch_up != CatchUpState::No {
             return self.check_while_catching_up(listed, completion, new);
         }
-        let is_behind = completion < self.high;
-        self.high = self.high.max(completion);
+        let is_behind = completion < self.highest;
+        self.highest = self.highest.max(completion);
         let mixes_requests = self.last_chunk_listed_all();
         if listed == new {
             if new > 0 {
@@ -394,16 +406,16 @@ impl StreamCount {
         CountStep::new(new, new, verdict)
     }
 
-    /// Records a chunk of a stream whose count is not known yet: the first chunk with ids shows it. `new`: tokens above the highest count so far.
+    /// Records a chunk of a stream whose count is not known until a chunk with ids shows it. `new`: tokens above the highest count so far.
     fn check_while_catching_up(&mut self, listed: u32, completion: u32, new: u32) -> CountStep {
         // Of a stream joined late, the tokens before this chunk are not new.
         let new_tokens = if self.catch_up == CatchUpState::SinceJoin { listed } else { new };
         if listed > 0 {
-            self.high = completion;
+            self.highest = completion;
             self.catch_up = CatchUpState::No;
             CountStep::new(new_tokens, new_tokens.min(listed), CountVerdict::Rebased)
         } else {
-            self.high = self.high.max(completion);
+            self.highest = self.highest.max(completion);
             CountStep::new(new_tokens, 0, CountVerdict::Fits)
         }
     }

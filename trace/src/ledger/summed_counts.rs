@@ -11,7 +11,7 @@ const MIN_CHUNKS: u32 = 4;
 
 impl Totals {
     /// Records a process that adds up cumulative counts: `claimed`, its count of a request, is the sum of all counts on one of the
-    /// request's first `before` hops. Returns whether it is such a sum.
+    /// request's first `hops_before` hops. Returns whether it is such a sum.
     ///
     /// Only those hops precede the claiming process. A claim that does not exceed the count of some hop is a plain count. If a request
     /// changes its worker, the sum of its counts at the first one can equal a later count at the second. Hops with missed observations
@@ -22,14 +22,14 @@ impl Totals {
         hops: &Hops,
         request: &mut Request,
         claimed: u32,
-        before: usize,
+        hops_before: usize,
     ) -> bool {
-        let earlier = &request.streams[..before.min(request.streams.len())];
-        let Some(generated) = earlier.iter().map(|stream| stream.count.high).max() else {
+        let earlier = &request.streams[..hops_before.min(request.streams.len())];
+        let Some(generated) = earlier.iter().map(|stream| stream.count.highest).max() else {
             return false;
         };
         // The claiming process received its counts on an earlier hop, not on a parallel one of the same name.
-        let claiming_group = request.streams.get(before).map(|stream| stream.group);
+        let claiming_group = request.streams.get(hops_before).map(|stream| stream.group);
         let is_sum = earlier.iter().any(|stream| {
             let has_same_sum = stream.chunks >= MIN_CHUNKS && stream.sum_of_counts == u64::from(claimed);
             has_same_sum && claiming_group != Some(stream.group) && hops.observed_all_since(stream)

@@ -132,8 +132,8 @@ impl Threads {
 
     /// Main thread of the only process of a role: the presumed receiver if no receive was observed.
     pub(crate) fn only_main_thread(&self, role: &str) -> Option<ThreadId> {
-        let of_role = self.all.iter().filter(|thread| *thread.role == *role);
-        let mut main_threads = of_role.filter(|thread| thread.part == Some(ThreadPart::Main));
+        let role_threads = self.all.iter().filter(|thread| *thread.role == *role);
+        let mut main_threads = role_threads.filter(|thread| thread.part == Some(ThreadPart::Main));
         let first = main_threads.next()?;
         let has_several = main_threads.next().is_some();
         if has_several { None } else { Some(first.id) }

@@ -75,7 +75,7 @@ impl TimeUse {
         }
     }
 
-    /// A share of each time.
+    /// Each time multiplied by this share.
     fn scaled_by(self, share: f64) -> Self {
         Self {
             interval_ns: scale_ns(self.interval_ns, share),

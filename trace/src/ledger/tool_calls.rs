@@ -43,15 +43,15 @@ impl ToolCallResponses {
         if let Some(reason) = calls.reason {
             *self.unjudged.entry(reason).or_default() += 1;
         }
-        let kept = if calls.outcome.is_damaged() {
+        let latest = if calls.outcome.is_damaged() {
             let chars = calls.part.map_or(0, |part| part.chars);
-            self.damaged.record_request(at, rid, chars.into(), true);
+            self.damaged.record_occurrence(at, rid, chars.into());
             self.damaged_by_parser += u64::from(calls.is_by_parser());
             &mut self.latest_damaged
         } else {
             &mut self.latest_others
         };
-        push_bounded(kept, ToolCallResponse { rid: rid.into(), at, calls }, MAX_KEPT_RESPONSES);
+        push_bounded(latest, ToolCallResponse { rid: rid.into(), at, calls }, MAX_KEPT_RESPONSES);
     }
 
     /// Number of responses with this outcome.

@@ -28,8 +28,8 @@ pub struct AffectedRequests {
 }
 
 impl AffectedRequests {
-    /// Adds an affected request, and keeps the one with the largest `amount`, of equal ones the first by rid, as lists are sorted.
-    /// `is_first_time`: it was not counted before.
+    /// Adds an affected request. The request with the largest `amount` becomes the worst one; of equal ones, the first by rid, as lists are
+    /// sorted. `is_first_time`: it was not counted before.
     pub(crate) fn record_request(&mut self, at: MonoNs, rid: &str, amount: u64, is_first_time: bool) {
         self.times.record(at);
         self.rids += u64::from(is_first_time);
@@ -43,6 +43,12 @@ impl AffectedRequests {
                 self.worst = rid.into();
             }
         }
+    }
+
+    /// Adds an occurrence that counts by itself, as [`Self::record_request`] adds a request that was not counted before.
+    pub(crate) fn record_occurrence(&mut self, at: MonoNs, rid: &str, amount: u64) {
+        let is_first_time = true;
+        self.record_request(at, rid, amount, is_first_time);
     }
 }
 
@@ -309,6 +315,7 @@ impl AnswerTotals {
                 self.failed += 1;
             }
             400..600 => *self.rejected.entry(status).or_default() += 1,
+            // No other status rejects a request.
             _ => {}
         }
     }

@@ -76,9 +76,9 @@ impl TtftGroup {
         self.times.record(whole.ns);
         self.sum.record_n(end, whole.ns, 1);
         let mut legs_ns = 0;
-        for (lengths, timed) in self.legs.iter_mut().zip(path.legs()) {
-            lengths.lengths.record(timed.ns, 1);
-            lengths.sum.record_n(end, timed.ns, 1);
+        for (leg, timed) in self.legs.iter_mut().zip(path.legs()) {
+            leg.lengths.record(timed.ns, 1);
+            leg.sum.record_n(end, timed.ns, 1);
             legs_ns += timed.ns;
         }
         debug_assert_eq!(legs_ns, whole.ns, "the legs of a request sum to its time");
@@ -135,7 +135,7 @@ impl AbsentArrivals {
             None => &mut self.not_observed,
             // The path has left it out, because it contradicts the order of the other moments.
             Some(Ok(_)) => &mut self.contradictory,
-            Some(Err(why)) => &mut self.by_reason[why as usize],
+            Some(Err(reason)) => &mut self.by_reason[reason as usize],
         };
         *count += 1;
     }
@@ -176,7 +176,10 @@ impl Ttft {
             self.late_legs.judged.shared_rids += 1;
             return;
         }
-        let numbers = request.numbers(None, true);
+        // The path has neither the worker nor the received tokens, to which these two belong.
+        let worker = None;
+        let observes_receives = true;
+        let numbers = request.numbers(worker, observes_receives);
         let path = TtftPath::new(&numbers);
         self.late_legs.record_legs(request, &path, limits);
         if request.is_streamed() {

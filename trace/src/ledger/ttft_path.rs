@@ -189,6 +189,7 @@ impl TtftPath {
         let arrival = numbers.arrival.and_then(Result::ok);
         let engine = numbers.engine_times.unwrap_or_default();
         let path = Self {
+            // In the order of `TtftMoment::ALL`.
             times: [
                 arrival.map(|arrival| arrival.arrived),
                 arrival.map(|arrival| arrival.read),
@@ -231,7 +232,7 @@ impl TtftPath {
         TtftMoment::ALL.iter().zip(self.times).filter_map(|(moment, time)| Some((*moment, time?)))
     }
 
-    /// The legs between the observed moments, in order. Their lengths sum to [`Self::whole`].
+    /// The legs between the observed moments, in order. Their lengths sum to that of [`Self::whole_leg`].
     pub fn legs(&self) -> impl Iterator<Item = TimedLeg> {
         let next = self.moments().skip(1);
         self.moments().zip(next).map(|((from, at), (to, end))| TimedLeg {
@@ -241,8 +242,8 @@ impl TtftPath {
         })
     }
 
-    /// From the first observed moment to the last: the whole time to first token if those are the first and the last that exist. `None`
-    /// unless two were observed.
+    /// The leg from the first observed moment to the last one. It is the whole time to first token if no earlier or later moment exists.
+    /// `None` unless two were observed.
     pub fn whole_leg(&self) -> Option<TimedLeg> {
         let (from, at) = self.moments().next()?;
         let (to, end) = self.moments().last()?;

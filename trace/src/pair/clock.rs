@@ -25,13 +25,15 @@ pub enum PairClocks {
 }
 
 impl PairClocks {
-    /// How the clocks of two recordings are related. Their monotonic clocks are one if they began at the same wall-clock time: on one host.
+    /// How the clocks of two recordings are related. Both have the same monotonic clock if it began at the same wall-clock time, as on one
+    /// host.
     pub fn of_anchors(prefill: Anchor, decode: Anchor) -> Self {
         // A host that booted later has a clock that is behind.
         let ahead_ns = mono_start_ns(prefill) - mono_start_ns(decode);
         if ahead_ns.unsigned_abs() <= u128::from(SAME_CLOCK_NS) {
             return Self::Same;
         }
+        // The clocks of a damaged recording may be further apart than the number holds.
         let limit = i128::from(i64::MAX / 2);
         Self::ByWallClock { ahead_ns: ahead_ns.clamp(-limit, limit) as i64 }
     }
@@ -121,13 +123,16 @@ impl ClockBounds {
         let behind_allocation = [PrefillQueued, PrefillStarted, PrefillEnded, Transferred, PrefillFrame];
         let first_of_prefill = behind_allocation.into_iter().find_map(|moment| prefill.prefill_time(moment));
         let allocated = decode.decode_time(Allocated);
-        let least_ns = allocated.zip(first_of_prefill).map(|(allocated, behind)| difference(allocated, behind));
+        let least_ns =
+            allocated.zip(first_of_prefill).map(|(decode_time, prefill_time)| difference(decode_time, prefill_time));
         // Decode begins once the cache is transferred.
         let before_decode = [Transferred, PrefillEnded, PrefillStarted, PrefillQueued];
         let last_of_prefill = before_decode.into_iter().find_map(|moment| prefill.prefill_time(moment));
         let decoding = [DecodeQueued, DecodeBatch, DecodeFrame];
         let first_of_decode = decoding.into_iter().find_map(|moment| decode.decode_time(moment));
-        let most_ns = first_of_decode.zip(last_of_prefill).map(|(decoded, before)| difference(decoded, before));
+        let most_ns = first_of_decode
+            .zip(last_of_prefill)
+            .map(|(decode_time, prefill_time)| difference(decode_time, prefill_time));
         let excludes_one_clock = least_ns.is_some_and(|least_ns| least_ns > SAME_CLOCK_ERROR_NS)
             || most_ns.is_some_and(|most_ns| most_ns < -SAME_CLOCK_ERROR_NS);
         self.least_ns.extend(least_ns);
@@ -136,7 +141,8 @@ impl ClockBounds {
         self.requests_of_two_clocks += u64::from(excludes_one_clock);
     }
 
-    /// The strictest limits of the lead or, if those contradict each other, the limits around the lead that the fewest limits contradict.
+    /// The strictest limits of the lead. If those contradict each other, returns the limits around the lead that the fewest limits
+    /// contradict.
     fn agreed_limits(&mut self) -> AgreedLimits {
         self.least_ns.sort_unstable();
         self.most_ns.sort_unstable();
@@ -220,6 +226,7 @@ fn mono_start_ns(anchor: Anchor) -> i128 {
 
 /// `later` minus `earlier` of two clocks.
 fn difference(later: MonoNs, earlier: MonoNs) -> i64 {
+    // Times of a damaged recording may be further apart than the number holds.
     let limit = i128::from(i64::MAX / 2);
     (i128::from(later.0) - i128::from(earlier.0)).clamp(-limit, limit) as i64
 }

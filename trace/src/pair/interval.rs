@@ -40,7 +40,8 @@ struct MaximumTree {
 }
 
 impl MaximumTree {
-    /// A tree over these numbers: they are its second half, and each node before is the maximum of its two children, as in a heap.
+    /// Builds a tree over these numbers. They are the second half of its nodes, and each node before them is the maximum of its two
+    /// children, as in a heap.
     fn new(numbers: impl ExactSizeIterator<Item = u64>) -> Self {
         let count = numbers.len();
         let mut nodes = vec![0; count];
@@ -107,7 +108,7 @@ impl Intervals {
         Self::new(covered)
     }
 
-    /// The times in both.
+    /// The times that both lists of intervals cover.
     pub(super) fn common_with(&self, other: &Self) -> Self {
         let mut common = Vec::new();
         // Both lists are in order of time.

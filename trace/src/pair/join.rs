@@ -194,7 +194,7 @@ impl<'a> Pair<'a> {
         self.prefill_ledgers().all(|ledger| self.has_all_requests(ledger))
     }
 
-    /// Number of finished requests of each server that were read, the newest ones; `None` if no server has more.
+    /// Number of the newest finished requests that were read of each server; `None` if no server has more, so that all were read.
     pub fn newest_finished(&self) -> Option<usize> {
         let mut ledgers = self.prefill_ledgers().chain([self.decode]);
         let is_limit_reached = ledgers.any(|ledger| ledger.finished_count() > self.finished_limit);
@@ -225,15 +225,15 @@ impl<'a> Pair<'a> {
             self.ttft.record(ttft_ns, 1);
             self.ttft_sum_ns += u128::from(ttft_ns);
             for (leg, ns) in row.legs() {
-                let lengths = legs.entry(leg).or_insert_with(|| PairLegLengths {
+                let leg_sums = legs.entry(leg).or_insert_with(|| PairLegLengths {
                     leg,
                     lengths: Tally::default(),
                     sum_ns: 0,
                     requests: 0,
                 });
-                lengths.lengths.record(ns, 1);
-                lengths.sum_ns += u128::from(ns);
-                lengths.requests += 1;
+                leg_sums.lengths.record(ns, 1);
+                leg_sums.sum_ns += u128::from(ns);
+                leg_sums.requests += 1;
             }
         }
         self.legs = legs.into_values().collect();
@@ -368,7 +368,7 @@ impl<'a> Pair<'a> {
 const EVICTED: &str = "its messages were evicted at the limit pair_rooms, or not observed";
 const NO_MESSAGES: &str = "no message between the schedulers was read: an older recording, or another transfer backend";
 
-/// Why a message of a request is absent, of which `messages` of its kind were read for any request.
+/// Why a message of a request is absent. `messages`: number of messages of its kind that were read, for any request.
 fn absence_of_message(ledger: &Ledger, row: &PairRow<'_>, messages: u64) -> &'static str {
     if messages == 0 {
         NO_MESSAGES

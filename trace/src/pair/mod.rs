@@ -51,7 +51,9 @@ impl PairSide {
     /// The side of a server by the messages that its scheduler sent to the other; `None` without any, or with those of both sides.
     pub fn of_messages(ledger: &Ledger) -> Option<Self> {
         let counts = ledger.pair_message_counts();
-        match (counts.allocated > 0, counts.transferred + counts.failed > 0) {
+        let has_allocated = counts.allocated > 0;
+        let has_transferred = counts.transferred + counts.failed > 0;
+        match (has_allocated, has_transferred) {
             (true, false) => Some(Self::Decode),
             (false, true) => Some(Self::Prefill),
             _ => None,

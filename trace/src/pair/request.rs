@@ -35,15 +35,15 @@ fn is_during_prefill(path: &TtftPath, at: MonoNs) -> bool {
     is_behind_all && is_before_first_send
 }
 
-/// From the first to the last send of a request, if it had no long pause in between; `None` if it had, or that is unknown.
+/// The time from the first to the last send of a request; `None` if it had a long pause in between, or if that is unknown.
 fn steady_output(numbers: &RequestNumbers) -> Option<Interval> {
-    let is_steady = numbers.silence_ns? <= MAX_STEADY_PAUSE_NS;
+    let longest_pause_ns = numbers.silence_ns?;
     let sends = Interval { from: numbers.sent_first?, to: numbers.sent_last? };
-    is_steady.then_some(sends)
+    (longest_pause_ns <= MAX_STEADY_PAUSE_NS).then_some(sends)
 }
 
 impl<'a> ServerRequest<'a> {
-    /// A request of one server, with what the ledger knows of its messages to the other server.
+    /// A request of one server, with what the ledger knows of its messages to the other server. `is_open`: it has not ended.
     fn new(ledger: &Ledger, rid: &'a str, numbers: &RequestNumbers, is_open: bool) -> Self {
         // Health checks have the room 0.
         let room = numbers.dispatch.and_then(|dispatch| dispatch.room).filter(|room| *room > 0);
@@ -65,12 +65,14 @@ impl<'a> ServerRequest<'a> {
 
     /// All requests of a server: the `finished_limit` newest finished ones, live ones, and those without a token yet.
     pub(super) fn list_of_ledger(ledger: &'a Ledger, finished_limit: usize) -> Vec<Self> {
+        const OPEN: bool = true;
+        const ENDED: bool = false;
         let older = ledger.finished_count().saturating_sub(finished_limit);
-        let finished = ledger.finished().skip(older).map(|summary| Self::new(ledger, &summary.rid, summary, false));
-        let live = ledger.requests().map(|request| Self::new(ledger, &request.rid, &ledger.numbers(request), true));
+        let finished = ledger.finished().skip(older).map(|summary| Self::new(ledger, &summary.rid, summary, ENDED));
+        let live = ledger.requests().map(|request| Self::new(ledger, &request.rid, &ledger.numbers(request), OPEN));
         let waiting = ledger.waiting_requests().map(|(rid, dispatch)| {
             let numbers = RequestNumbers { dispatch: Some(dispatch), ..RequestNumbers::default() };
-            Self::new(ledger, rid, &numbers, true)
+            Self::new(ledger, rid, &numbers, OPEN)
         });
         finished.chain(live).chain(waiting).collect()
     }

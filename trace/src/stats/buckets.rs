@@ -5,7 +5,7 @@ const FINE: u32 = 3;
 /// The last bucket also counts all longer durations: more than an hour.
 const BUCKETS: usize = exact_bucket_of(3_600_000_000_000) + 1;
 
-/// Bucket of a duration of any length.
+/// Index of the bucket for a duration of any length.
 const fn exact_bucket_of(ns: u64) -> usize {
     // Shorter durations have a bucket each.
     if ns < 1 << FINE {
@@ -139,8 +139,8 @@ impl Tally {
         (!self.counts.is_empty()).then_some(self.max)
     }
 
-    /// Value of `quantile` (0 to 1), in nanoseconds; `None` without values. The smallest and the largest value are exact, others are accurate
-    /// to 6 %: the middle of a bucket.
+    /// Value of `quantile` (0 to 1), in nanoseconds; `None` without values. The smallest and the largest value are exact. Others are the
+    /// middle of their bucket, which is accurate to 6 %.
     pub fn quantile(&self, quantile: f64) -> Option<u64> {
         let count = self.count();
         let rank = super::rank_of(quantile, count)?;
@@ -166,13 +166,14 @@ impl Tally {
         // The bounds rise, so each goes on counting where the one before it stopped.
         let mut counted = 0;
         let mut counts = self.counts.iter().peekable();
-        let below = bounds.iter().map(|&bound| {
+        let mut below = Vec::with_capacity(bounds.len());
+        for &bound in bounds {
             while let Some(known) = counts.next_if(|known| min_of_bucket(known.bucket.into()) < bound) {
                 counted += u64::from(known.count);
             }
-            counted
-        });
-        below.collect()
+            below.push(counted);
+        }
+        below
     }
 
     /// Adds the counts of another tally.

@@ -147,7 +147,7 @@ impl Distribution {
         inner.count() - inner.histogram.count_between(0, ns.min(LONGEST_NS))
     }
 
-    /// Non-empty buckets of about an eighth, in order: start, end (exclusive), count.
+    /// Non-empty buckets in order: start, end (exclusive), count. A bucket is at most an eighth of its start wide.
     pub fn bucket_counts(&self) -> Vec<[u64; 3]> {
         let mut counts: Vec<(usize, u64)> = Vec::new();
         for value in self.inner.iter().flat_map(|inner| inner.histogram.iter_recorded()) {

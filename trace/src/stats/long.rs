@@ -12,7 +12,7 @@ pub const LONG_CLASSES: usize = CLASSES_NS.len();
 pub struct LongDurations([DurationSum; LONG_CLASSES]);
 
 impl LongDurations {
-    /// Adds a duration to the sums in whose class it is.
+    /// Adds a duration to the sum of each class whose minimum it reaches.
     pub fn record(&mut self, ns: u64) {
         for (sum, &least_ns) in self.0.iter_mut().zip(&CLASSES_NS) {
             if ns >= least_ns {
@@ -21,7 +21,7 @@ impl LongDurations {
         }
     }
 
-    /// Adds other sums.
+    /// Adds the sums of other durations, class by class.
     pub fn add(&mut self, other: &Self) {
         for (sum, other) in self.0.iter_mut().zip(&other.0) {
             sum.add(*other);

@@ -36,8 +36,8 @@ pub(crate) struct RisingSpan {
 }
 
 impl Trend {
-    /// Records the level at `now`; keeps the minimum of each second. Even a receiver that keeps up has peaks with every batch, and sampled
-    /// peaks can rise by chance.
+    /// Records the level at `now`. Of each second, only the minimum is kept: even a receiver that keeps up has peaks with every batch, and
+    /// sampled peaks can rise by chance.
     pub fn record_level(&mut self, now: MonoNs, level: u64) {
         let second = now.0 / SECOND_NS;
         if second == self.second

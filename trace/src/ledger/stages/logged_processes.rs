@@ -72,7 +72,7 @@ pub struct LoggedSilence {
 }
 
 impl LoggedSilence {
-    /// One silence with the failed checks of both, if they name the same last message. `None` if a message came in between.
+    /// Joins two silences into one with the failed checks of both, if they name the same last message. `None` if a message came in between.
     fn joined_with(self, later: Self) -> Option<Self> {
         let is_same_message = self.last_message.0.abs_diff(later.last_message.0) <= SAME_MESSAGE_NS;
         if !is_same_message {

@@ -82,6 +82,7 @@ impl StageMarks {
         }
         // Of two stages at the same time, the one logged first comes first.
         let index = self.list.partition_point(|known| known.at <= mark.at);
+        // The latest stage so far, and the time since it.
         let after = self.list.last().map(|last| (last.name, mark.at.since(last.at)));
         if index == self.list.len() {
             self.list.push(mark);
@@ -96,15 +97,16 @@ impl StageMarks {
         MarkPlacement::Earlier
     }
 
-    /// Gaps that end with a receive that no earlier call returned: `sent` and `received` are the numbers of the stage names. A receive belongs
-    /// to the latest send before it: a request that went through two servers has two of each.
+    /// Returns the gaps whose receive no earlier call has returned. `sent` and `received` are the numbers of the names of the two stages. A
+    /// receive belongs to the latest send before it, because a request that went through two servers has two of each.
     pub(super) fn take_new_gaps(&mut self, sent: u8, received: u8) -> SmallVec<[LoggedGap; 1]> {
         let mut gaps = SmallVec::new();
         let mut begin = None;
         for (index, mark) in self.list.iter().enumerate() {
+            let is_taken = (self.gaps_taken & (1 << index)) != 0;
             if mark.name == sent {
                 begin = Some(*mark);
-            } else if mark.name == received && self.gaps_taken & (1 << index) == 0 {
+            } else if mark.name == received && !is_taken {
                 // Clocks of two processes may differ slightly: a receive just before its only send is a gap of 0.
                 let first_send = || self.list.iter().find(|known| known.name == sent).copied();
                 if let Some(begin) = begin.or_else(first_send) {
@@ -128,7 +130,7 @@ pub struct SlowRequest {
     pub marks: StageMarks,
 }
 
-/// Adds a request to the list of those with the longest gaps if its gap is one of the longest. A request that is listed keeps its longest gap.
+/// Adds a request to the list of those with the longest gaps if its gap is one of the longest. A listed request keeps its longest gap.
 pub(super) fn offer_slowest(slowest: &mut Vec<SlowRequest>, rid: &str, gap_ns: u64, marks: &StageMarks) {
     let is_full = slowest.len() >= MAX_SLOWEST;
     // Sorted, so the last one has the shortest gap.

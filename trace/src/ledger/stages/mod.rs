@@ -105,13 +105,14 @@ enum GapPosition {
 }
 
 impl StageMeaning {
-    /// Meaning of a stage, as the engine's facts say it.
+    /// Meaning of the stage with this name, as the engine's facts say it.
     fn from_facts(stage: &str, facts: &dyn Facts) -> Self {
         let names = facts.stages();
         let position = if stage == names.first_sent {
             GapPosition::Begin
         } else if stage == names.first_received {
             GapPosition::End
+        // An unknown stage has no index, and `None` is less than any.
         } else if names.index_of(stage) > names.index_of(names.first_received) {
             GapPosition::After
         } else {

@@ -43,9 +43,9 @@ fn without_counts_a_streams_count_is_the_sum_of_its_ids() {
         let mut count = StreamCount::default();
         assert_eq!(count.check_chunk(next(1, watched), 0), CountStep::new(1, 1, begins));
         assert_eq!(count.check_chunk(next(4, watched), 0), CountStep::fits(4));
-        assert_eq!((count.high, count.is_whole), (5, begins == CountVerdict::Fits));
+        assert_eq!((count.highest, count.is_whole), (5, begins == CountVerdict::Fits));
         assert_eq!(count.check_chunk(next(2, watched), 1), CountStep::new(2, 2, CountVerdict::Rebased));
-        assert_eq!((count.high, count.is_whole), (7, false));
+        assert_eq!((count.highest, count.is_whole), (7, false));
         let last = ReportedCounts { finish: Some(Finish::Stop), ..next(0, watched) };
         assert_eq!(count.check_chunk(last, 1), CountStep::fits(0));
         assert_eq!(count.check_chunk(last, 1).verdict, CountVerdict::Repeat);
@@ -167,5 +167,5 @@ fn on_an_unknown_layout_a_lower_count_after_a_miss_is_unjudged() {
     count.check_chunk(reported(IdColumn::Undecided, 6, 6), 0);
     let finish = ReportedCounts { finish: Some(Finish::Stop), ..reported(IdColumn::Undecided, 1, 2) };
     assert_eq!(count.check_chunk(finish, 1).verdict, CountVerdict::Rebased);
-    assert_eq!(count.high, 2);
+    assert_eq!(count.highest, 2);
 }
