@@ -78,6 +78,7 @@ impl<'a> ColumnCursor<'a> {
     /// Reads a number in groups of seven bits, the lowest first.
     pub(super) fn read_number(&mut self) -> Result<u64, MalformedBlock> {
         let first = self.read_byte()?;
+        // Most numbers have one byte.
         if first < 0x80 {
             return Ok(u64::from(first));
         }
@@ -108,6 +109,7 @@ impl<'a> ColumnCursor<'a> {
     pub(super) fn read_optional(&mut self) -> Result<Option<u64>, MalformedBlock> {
         let first = self.read_byte()?;
         if first < 0x80 {
+            // Gives `None` for 0.
             return Ok(u64::from(first).checked_sub(1));
         }
         match self.finish_long_number(first)?.checked_sub(1) {
@@ -197,18 +199,19 @@ impl FieldTransfer for ColumnCursor<'_> {
         expected: Option<u32>,
     ) -> Result<(), MalformedBlock> {
         *field = expected;
-        if differs {
-            *field = match self.read_optional()? {
-                None => None,
-                Some(distance) => {
-                    let number = i64::from(expected.unwrap_or(0)).checked_add(unzigzag(distance));
-                    Some(number.and_then(|number| u32::try_from(number).ok()).ok_or(COUNT_TOO_LARGE)?)
-                }
-            };
+        if !differs {
+            return Ok(());
         }
+        let Some(distance) = self.read_optional()? else {
+            *field = None;
+            return Ok(());
+        };
+        let number = i64::from(expected.unwrap_or(0)).checked_add(unzigzag(distance)).ok_or(COUNT_TOO_LARGE)?;
+        *field = Some(u32::try_from(number).map_err(|_| COUNT_TOO_LARGE)?);
         Ok(())
     }
 
+    /// Sets the field to the expected number, or to that in the column if it `differs`.
     fn write_or_read_number(&mut self, differs: bool, field: &mut u32, expected: u32) -> Result<(), MalformedBlock> {
         *field = if differs { self.read_u32()? } else { expected };
         Ok(())

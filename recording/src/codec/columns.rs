@@ -97,7 +97,7 @@ impl BlockColumns<Vec<u8>> {
 }
 
 impl<'a> BlockColumns<ColumnCursor<'a>> {
-    /// Finds the columns of a block in its bytes. Columns that this version does not know are skipped.
+    /// Finds the columns of a block in its bytes. Ignores columns that this version does not know; missing ones are empty.
     pub(crate) fn from_bytes(bytes: &'a [u8]) -> Result<Self, MalformedBlock> {
         let mut cursor = ColumnCursor::new(bytes);
         let stored_count = cursor.read_number()?;

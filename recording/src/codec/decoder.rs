@@ -28,7 +28,7 @@ pub(crate) struct DecodeBuffers {
 }
 
 impl DecodeBuffers {
-    /// Decompresses a block into the buffer. Fails if it does not have the `length` bytes that its header states.
+    /// Decompresses a block for [`Self::decode_block`]. Fails if it does not have the `length` bytes that its header states.
     pub(crate) fn decompress_columns(&mut self, packed: &[u8], length: u32) -> io::Result<()> {
         let zstd = match &mut self.zstd {
             Some(zstd) => zstd,
@@ -199,7 +199,7 @@ impl<'b> DecodedBlock<'b> {
         Ok(Some(Record::Event(Event { at, what })))
     }
 
-    /// The id of a frame: the predicted one, or the one in the columns.
+    /// Reads the id of a frame and the index of its lane. If `op` says that the id is as predicted, it has no bytes in the columns.
     fn read_frame_id(&mut self, op: u8, stage: FrameStage) -> Result<LaneFrame, MalformedBlock> {
         if op & op::IS_PREDICTED != 0 {
             self.state.lanes.take_predicted(stage)
@@ -214,17 +214,17 @@ impl<'b> DecodedBlock<'b> {
         let lane = self.state.lanes.lane_mut(received.lane_index);
         // Stored as its distance from the last one of the lane.
         let wakeup_distance = self.columns.wakeup.read_optional()?;
-        let wakeup = wakeup_distance.map(|distance| lane.wakeup.wrapping_add(unzigzag(distance) as u64));
-        lane.wakeup = wakeup.unwrap_or(lane.wakeup);
+        let wakeup = wakeup_distance.map(|distance| lane.last_wakeup.wrapping_add(unzigzag(distance) as u64));
+        lane.last_wakeup = wakeup.unwrap_or(lane.last_wakeup);
         // 0: no thread, 1: the same as before, 2: another one, whose ids follow.
         let by = match self.columns.by.read_byte()? {
             0 => None,
-            1 => lane.by,
+            1 => lane.last_receiver,
             _ => {
                 let pid = self.columns.by.read_u32()?;
                 let tid = self.columns.by.read_u32()?;
-                lane.by = Some(ThreadId { pid, tid });
-                lane.by
+                lane.last_receiver = Some(ThreadId { pid, tid });
+                lane.last_receiver
             }
         };
         let frame = if op & op::HAS_FRAME != 0 {
@@ -285,6 +285,7 @@ impl<'b> DecodedBlock<'b> {
             if let Some(text) = worker.checked_sub(1) {
                 chunk.worker = Some(self.texts.get_or_take_new(text)?);
             }
+            // The flag says that the prediction is wrong.
             let has_ids = predictor.has_ids != (flags & IDS != 0);
             if has_ids {
                 let listed = i64::from(chunk.listed.unwrap_or(0));
@@ -310,6 +311,7 @@ impl<'b> DecodedBlock<'b> {
             id: lane_frame.id,
             bytes,
             forwarded: None,
+            // The upper four bits are the kind of the frame, the lower ones the meaning of its ids.
             kind: Kind::from_code(form >> 4)?,
             ids: IdColumn::from_code(form & 15)?,
             // They are lent by `last_record`.

@@ -36,7 +36,7 @@ impl Default for DeliveryState {
 }
 
 impl DeliveryState {
-    /// Predicted token count; `None` if the last delivery has no count.
+    /// Predicted token count: that of the last delivery, plus as many new tokens as it had. `None` if the last delivery has no count.
     fn predicted_completion(&self) -> Option<u32> {
         self.completion.map(|last_completion| last_completion.wrapping_add(self.completion_step))
     }
@@ -129,6 +129,7 @@ impl DeliveryPredictor {
                 column.put_number(u64::from(text));
                 column.put_number(u64::from(index));
             }
+            // A copy, because the same function also reads into it.
             let written = self.write_or_read_fields(flags, state, column, &mut { *delivery });
             written.expect("a column in memory takes every field");
         }
@@ -148,6 +149,7 @@ impl DeliveryPredictor {
         let mut index = predicted;
         if flags & REQUEST != 0 {
             let text = column.read_u32()?;
+            // A rid that is new in the block counts as read from here on.
             texts.get_or_take_new(text)?;
             index = column.read_u32()?;
             // The index after the last one stands for a new request.
@@ -157,6 +159,7 @@ impl DeliveryPredictor {
         }
         let link = self.order.get(index);
         let &RequestLink { text, state, .. } = link.ok_or(MalformedBlock("delivery without a request"))?;
+        // The other fields are replaced by the read ones.
         let mut delivery = Delivery::new(texts.get(text)?, 0, None);
         self.write_or_read_fields(flags, state, column, &mut delivery)?;
         self.advance_order(predicted, index, &delivery);
@@ -184,6 +187,7 @@ impl DeliveryPredictor {
         delivery.tokens = tokens.ok_or(MalformedBlock("a delivery without a count"))?;
         delivery.finished = flags & FINISHED != 0;
         column.write_or_read_code(flags & RESPONSE != 0, &mut delivery.response, Response::Streamed)?;
+        // Without the flag, all chunks have text.
         column.write_or_read_number(flags & WITHOUT_TEXT != 0, &mut delivery.without_text, 0)
     }
 
