@@ -211,7 +211,8 @@ impl Array<'_> {
         self
     }
 
-    /// Appends the elements that `fill` adds to `buf`, for [`Self::add_encoded`]. `buf` may have elements already. Returns what `fill` returns.
+    /// Appends the elements that `fill` adds to `buf`, which may have elements already, for [`Self::add_encoded`]. Returns the result of
+    /// `fill`.
     pub(super) fn encode_elements<T>(buf: &mut Vec<u8>, fill: impl FnOnce(&mut Array<'_>) -> T) -> T {
         fill(&mut Array { json: buf })
     }
