@@ -78,6 +78,7 @@ impl RequestPart {
         let form = match completion.form {
             ResponseForm::OpenAi => AnswerForm::OpenAi,
             ResponseForm::Generate => AnswerForm::Generate,
+            // They are no HTTP responses to a client, so their content is not described.
             ResponseForm::WorkerStream | ResponseForm::GrpcText => return,
         };
         let content = self.content.get_or_insert(AnswerContent::new(form));
@@ -227,6 +228,7 @@ impl OpenResponse {
         server: &mut Server,
         sink: &mut EventSink<'_>,
     ) {
+        // Id of the request on the hops. `None` if that is the id that the response shows.
         let rid = match announced {
             Some(announced) => announced.request_id_of(&completion.rid),
             None if completion.form == ResponseForm::OpenAi => {
@@ -318,8 +320,8 @@ impl OpenResponse {
         if has_no_token && !is_compared { Some(listed.unwrap_or(0)) } else { listed }
     }
 
-    /// Tokens of an event that counts none, by its text. `None` if they are unknown. The comparison of the text ends with an event of another
-    /// form.
+    /// Counts the tokens of an event that states no count, by comparing its text with the text that was sent. `None` if they are unknown,
+    /// or the event needs no comparison. An event that shows tokens otherwise ends the comparison event by event.
     fn count_by_text(&self, completion: &Completion<'_>, server: &mut Server) -> Option<u32> {
         let rid = &*completion.rid;
         match completion.form {
@@ -353,7 +355,7 @@ impl OpenResponse {
         server.texts.compare_event(rid, &completion.text, completion.finished, are_all_events_observed)
     }
 
-    /// The part of the response that belongs to this request.
+    /// The part of the response that belongs to this request. `None` before its first event.
     fn find_part(&self, rid: &str) -> Option<&RequestPart> {
         self.parts.iter().find(|part| part.rid == rid)
     }
@@ -447,8 +449,9 @@ impl OpenResponse {
         for part in &self.parts {
             // The events before the first frame named the response by the id that it shows. Its answer has the request's id.
             if !part.rid.is_empty() && self.parts.iter().any(|other| other.shown_id == part.rid) {
-                // Only frees the text kept under this id.
-                _ = server.texts.forget_request(&part.rid, false);
+                // Only frees the text kept under this id, so nothing is compared.
+                let is_whole = false;
+                _ = server.texts.forget_request(&part.rid, is_whole);
                 continue;
             }
             let matched_rid = self.match_by_content(part, server);
@@ -520,7 +523,8 @@ impl OpenResponse {
         matched_rid
     }
 
-    /// Ends the comparison of a request's text with its tokens, and reports deliveries that only the end of the response confirms.
+    /// Ends the comparison of a request's text with the text that was sent, and reports deliveries that only the end of the response
+    /// confirms. Counts the request by whether its tokens are known. Returns its tokens and tool calls.
     fn end_part(&self, part: &RequestPart, end: AnswerEnd, server: &mut Server, sink: &mut EventSink<'_>) -> EndedPart {
         let is_complete = end == AnswerEnd::Whole;
         let mut last_tokens = 0;
@@ -528,7 +532,9 @@ impl OpenResponse {
         if part.is_counted && is_complete {
             last_tokens = server.texts.compare_end(&part.rid, part.tokens_so_far.is_some()).unwrap_or(0);
         }
-        server.report_deliveries_by_text(&part.rid, true, false, sink);
+        let finished = true;
+        let is_whole_body = false;
+        server.report_deliveries_by_text(&part.rid, finished, is_whole_body, sink);
         let compared = server.texts.forget_request(&part.rid, self.is_fully_observed && is_complete);
         let tool_calls = match compared.tool_calls {
             Ok(calls) => calls,

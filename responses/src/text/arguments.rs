@@ -17,9 +17,9 @@ const MAX_STEPS: usize = 4_000_000;
 /// Steps to parse a byte.
 const STEPS_TO_PARSE_BYTE: usize = 3;
 /// Steps to compare the characters of a byte.
-const COMPARED: usize = 20;
+const STEPS_TO_COMPARE_BYTE: usize = 20;
 /// Steps to describe a place.
-const DESCRIBED: usize = 100;
+const STEPS_TO_DESCRIBE_PLACE: usize = 100;
 
 /// Remaining work of a comparison, in steps of about a nanosecond.
 #[derive(Debug)]
@@ -95,40 +95,44 @@ pub(super) fn compare_arguments(
         return unjudged;
     }
     if !is_sent_complete {
-        return if budget.take_steps(bytes * COMPARED) { compare_unfinished(written, sent) } else { unjudged };
+        return if budget.take_steps(bytes * STEPS_TO_COMPARE_BYTE) {
+            compare_unfinished(written, sent)
+        } else {
+            unjudged
+        };
     }
-    let value = parse_json(written);
-    let expected = parse_json(sent);
-    let are_equal = match (&value, &expected) {
-        (Some(value), Some(expected)) => value == expected,
+    let written_value = parse_json(written);
+    let sent_value = parse_json(sent);
+    let are_equal = match (&written_value, &sent_value) {
+        (Some(written_value), Some(sent_value)) => written_value == sent_value,
         // Some parsers write nothing for an empty object.
-        (None, Some(expected)) => {
-            written.trim().is_empty() && expected.as_object().is_some_and(serde_json::Map::is_empty)
+        (None, Some(sent_value)) => {
+            written.trim().is_empty() && sent_value.as_object().is_some_and(serde_json::Map::is_empty)
         }
         // Invalid JSON of the model.
-        _ => budget.take_steps(bytes * COMPARED) && plain_characters(written) == plain_characters(sent),
+        _ => budget.take_steps(bytes * STEPS_TO_COMPARE_BYTE) && plain_characters(written) == plain_characters(sent),
     };
     if are_equal || written.trim() == sent {
         return Comparison::new(ToolCallOutcome::Complete);
     }
     // A parser may have completed or shortened invalid JSON.
-    if expected.is_none() || !budget.take_steps(bytes * COMPARED) {
+    if sent_value.is_none() || !budget.take_steps(bytes * STEPS_TO_COMPARE_BYTE) {
         return unjudged;
     }
-    let without_blanks = plain_characters(written);
-    let expected = plain_characters(sent);
+    let written_plain = plain_characters(written);
+    let sent_plain = plain_characters(sent);
     // A parser may remove blanks.
-    if without_blanks == expected {
+    if written_plain == sent_plain {
         return unjudged;
     }
     // Before other damage, because each replacement stands for a character that was cut.
     if (written.contains(char::REPLACEMENT_CHARACTER) || written.contains("\\ufffd"))
-        && let Some(garbled) = find_garbled(&without_blanks, &expected)
+        && let Some(garbled) = find_garbled(&written_plain, &sent_plain)
     {
         return garbled;
     }
     let damage = find_damage(&exact_characters(written), &exact_characters(sent), budget);
-    let damage = damage.or_else(|| find_damage(&without_blanks, &expected, budget));
+    let damage = damage.or_else(|| find_damage(&written_plain, &sent_plain, budget));
     damage.unwrap_or(unjudged)
 }
 
@@ -202,7 +206,8 @@ fn plain_characters(text: &str) -> Vec<CharSpan> {
 
 /// Value of the four hexadecimal digits at this offset; `None` if there are others.
 fn code_unit_at(text: &str, offset: usize) -> Option<u32> {
-    u32::from_str_radix(text.get(offset..offset + 4)?, 16).ok()
+    let digits = text.get(offset..offset + 4)?;
+    u32::from_str_radix(digits, 16).ok()
 }
 
 /// An escape of a JSON string.
@@ -274,7 +279,7 @@ fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget)
     // In text that repeats itself, the part may start at any of these characters: all before it must be equal at the start, and all behind
     // it at the end.
     let starts = shorter - equal_end.min(shorter)..=equal_start;
-    if !budget.take_steps(starts.clone().count().saturating_mul(part_length + DESCRIBED)) {
+    if !budget.take_steps(starts.clone().count().saturating_mul(part_length + STEPS_TO_DESCRIBE_PLACE)) {
         return None;
     }
     let is_missing = written.len() < sent.len();
@@ -299,21 +304,25 @@ fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget)
     Some(Comparison { outcome, parts })
 }
 
-/// The `length` characters of `sent` from `start` on, which `written` lacks at the same position.
+/// Describes the `length` characters of `sent` from `start` on, which `written` lacks at the same position. `None` if `sent` is shorter.
 fn missing_part(written: &[CharSpan], sent: &[CharSpan], start: usize, length: usize) -> Option<DifferingPart> {
-    let bytes = sent.get(start)?.from..sent.get(start + length - 1)?.to;
-    Some(differing_part(sent, bytes, [cut_before(written, start); 3]))
+    let first = sent.get(start)?;
+    let last = sent.get(start + length - 1)?;
+    // The part is missing, so all its cuts are at one place.
+    let cuts = [cut_before(written, start); 3];
+    Some(differing_part(sent, first.from..last.to, cuts))
 }
 
-/// The `length` characters of `written` from `start` on, if they repeat those before them.
+/// Describes the `length` characters of `written` from `start` on, if they repeat those before them. `None` if they do not.
 fn repeated_part(written: &[CharSpan], sent: &[CharSpan], start: usize, length: usize) -> Option<DifferingPart> {
     let original = start.checked_sub(length)?;
     if written[original..start] != written[start..start + length] {
         return None;
     }
-    let bytes = sent.get(original)?.from..sent.get(original + length - 1)?.to;
+    let first = sent.get(original)?;
+    let last = sent.get(original + length - 1)?;
     let cuts = [original, start, start + length].map(|index| cut_before(written, index));
-    Some(differing_part(sent, bytes, cuts))
+    Some(differing_part(sent, first.from..last.to, cuts))
 }
 
 /// Finds characters that were replaced by U+FFFD. Each run of it stands for characters that have several bytes. `None` if anything else differs.
@@ -370,6 +379,7 @@ fn find_swapped(
     if difference_end - equal_start > MAX_SWAPPED {
         return None;
     }
+    // Numbers of equal characters before and behind the difference that belong to the exchanged parts.
     for lead in 0..=equal_start.min(MAX_SHARED) {
         for trail in 0..=equal_end.min(MAX_SHARED) {
             let swapped = equal_start - lead..difference_end + trail;
