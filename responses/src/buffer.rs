@@ -92,6 +92,7 @@ impl Deref for BoundedBuffer {
 }
 
 impl Drop for BoundedBuffer {
+    /// Counts the memory of the buffer as free.
     fn drop(&mut self) {
         TOTAL.used_bytes.fetch_sub(self.kept.capacity(), Ordering::Relaxed);
     }

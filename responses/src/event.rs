@@ -72,6 +72,7 @@ pub(super) struct EventSink<'s> {
 }
 
 impl EventSink<'_> {
+    /// Passes on an event that occurs at the time of this sink.
     pub(super) fn emit(&mut self, what: What<'_>) {
         (self.events)(&Event { at: self.at, what });
     }

@@ -39,6 +39,7 @@ impl Exporter for Csv<'_> {
         self.out.write_record(None::<&[u8]>).map_err(io_error_of)
     }
 
+    /// Writes out the rows in the buffer. CSV has no end of its own.
     fn write_end(&mut self, _: &Report, _: &ExportContext<'_>) -> io::Result<()> {
         self.out.flush()
     }

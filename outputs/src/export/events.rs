@@ -91,6 +91,7 @@ impl<'w> Events<'w> {
 }
 
 impl Exporter for Events<'_> {
+    /// Writes the lines of an event, if its request is selected, and those of the chunks whose outcome it showed.
     fn write_event(&mut self, event: &Event<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         let at = event.at;
         match &event.what {
@@ -302,15 +303,18 @@ impl Exporter for Events<'_> {
     }
 }
 
+/// Adds the name and the id of a hop.
 fn put_hop(object: &mut Object<'_>, hop: HopId, context: &ExportContext<'_>) {
     object.put("hop", context.ledger.hop_name(hop)).put("hop_id", hop.0);
 }
 
+/// Adds the hop, the lane and the number of a frame.
 fn put_frame_id(object: &mut Object<'_>, id: FrameId, context: &ExportContext<'_>) {
     put_hop(object, id.hop, context);
     fields!(object, id, lane, seq);
 }
 
+/// Adds the length, the kind and the number of chunks of a frame.
 fn put_frame_content(object: &mut Object<'_>, frame: &Frame<'_>) {
     fields!(object, frame, bytes, kind);
     object.put("chunks", frame.chunks.len() as u64);

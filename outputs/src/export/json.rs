@@ -69,6 +69,7 @@ impl<T: Json + ?Sized> Json for &T {
 }
 
 impl<T: Json> Json for Option<T> {
+    /// Appends the value, or `null` for `None`.
     fn write(&self, buf: &mut Vec<u8>) {
         match self {
             Some(value) => value.write(buf),

@@ -142,6 +142,7 @@ impl ParquetColumn {
     }
 }
 
+/// The number, or the largest one of the type if it does not fit.
 fn saturate_to_i64(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -209,6 +210,7 @@ fn schema_field(name: &str, kind: ColumnKind) -> Result<Arc<Type>> {
         .map(Arc::new)
 }
 
+/// Makes an error of the encoder an I/O error.
 fn io_error_of(error: ParquetError) -> io::Error {
     io::Error::other(error)
 }

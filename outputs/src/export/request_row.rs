@@ -178,6 +178,7 @@ pub(super) fn cells_of_request<'a>(
     EXPORT_COLUMNS.iter().map(|column| (column.cell_of)(request, context)).chain(numbers)
 }
 
+/// A cell with this text.
 fn text_cell<'a>(text: impl Into<Cow<'a, str>>) -> Cell<'a> {
     Cell::Text(text.into())
 }

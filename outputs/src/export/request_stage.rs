@@ -123,6 +123,7 @@ pub(super) fn stages_of_request<'a>(request: &ExportedRequest<'_>, ledger: &'a L
     list.stages
 }
 
+/// Begin and end of a leg.
 fn span_of_leg(leg: &FirstTokenLeg) -> TimeSpan {
     TimeSpan { from: leg.from, to: leg.to }
 }

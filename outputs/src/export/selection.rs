@@ -17,6 +17,7 @@ pub(super) struct Selection {
 }
 
 impl Selection {
+    /// Selects the requests and the range of time that these options name.
     pub(super) fn new(clock: CaptureClock, options: Options) -> Self {
         Self { clock, options }
     }

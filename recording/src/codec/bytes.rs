@@ -16,6 +16,7 @@ pub(super) trait PutNumber {
 }
 
 impl PutNumber for Vec<u8> {
+    /// Appends a number in groups of seven bits, the lowest first.
     fn put_number(&mut self, mut value: u64) {
         // The upper bit of a byte says that another group follows.
         while value >= 0x80 {
@@ -25,14 +26,16 @@ impl PutNumber for Vec<u8> {
         self.push(value as u8);
     }
 
+    /// Appends a signed number. Values near 0 are short.
     fn put_signed(&mut self, value: i64) {
         self.put_number(zigzag(value));
     }
 
+    /// Appends an optional number: 0 for `None`, else one more than the number.
     fn put_optional(&mut self, value: Option<u64>) {
         match value {
-            // 0 means `None`, so every value is written plus one.
             None => self.push(0),
+            // One more than the largest number does not fit into 64 bits.
             Some(u64::MAX) => self.extend(U64_MAX_PLUS_ONE),
             Some(value) => self.put_number(value + 1),
         }

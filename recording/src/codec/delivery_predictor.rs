@@ -30,6 +30,7 @@ struct DeliveryState {
 }
 
 impl Default for DeliveryState {
+    /// Predicts that the first delivery has one token.
     fn default() -> Self {
         Self { completion: Some(0), completion_step: 1, tokens: 1 }
     }
@@ -74,6 +75,7 @@ pub(super) struct DeliveryPredictor {
 }
 
 impl Default for DeliveryPredictor {
+    /// State at the begin of a block.
     fn default() -> Self {
         Self { order: RequestOrder::default(), position: StreamPosition::default(), mode: Mode::Incremental }
     }

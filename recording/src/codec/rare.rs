@@ -267,10 +267,12 @@ impl RareField<'_> for bool {
 }
 
 impl RareField<'_> for f64 {
+    /// Writes the eight bytes of the number, the lowest first.
     fn write_field(&self, writer: &mut RareWriter<'_>) {
         writer.fields.extend_from_slice(&self.to_bits().to_le_bytes());
     }
 
+    /// Reads the eight bytes of a number, the lowest first.
     fn read_field(reader: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
         let bytes = reader.fields.read_bytes(8)?.try_into();
         let bytes = bytes.map_err(|_| MalformedBlock("a share is cut short"))?;
@@ -303,6 +305,7 @@ macro_rules! options {
     )+};
     (flagged: $($type:ty;)+) => {$(
         impl RareField<'_> for Option<$type> {
+            /// Writes whether there is a value, and then the value.
             fn write_field(&self, writer: &mut RareWriter<'_>) {
                 self.is_some().write_field(writer);
                 if let Some(value) = self {
@@ -317,6 +320,7 @@ macro_rules! options {
     )+};
     (last: $($type:ty;)+) => {$(
         impl<'b> RareField<'b> for Option<$type> {
+            /// Writes the value, or nothing if there is none.
             fn write_field(&self, writer: &mut RareWriter<'_>) {
                 if let Some(value) = self {
                     value.write_field(writer);
@@ -359,6 +363,7 @@ const WITH_FINISH: u8 = 0x40;
 
 /// The fields of 2.9.
 impl RareField<'_> for AnswerContent {
+    /// Writes the fields without the finish reason and `[DONE]`, which [`Answer`] writes.
     fn write_field(&self, writer: &mut RareWriter<'_>) {
         self.form.write_field(writer);
         self.events.write_field(writer);
@@ -366,6 +371,7 @@ impl RareField<'_> for AnswerContent {
         self.lacks_end.write_field(writer);
     }
 
+    /// Reads the fields without the finish reason and `[DONE]`, which [`Answer`] reads.
     fn read_field(reader: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
         let form = RareField::read_field(reader)?;
         let mut content = Self::new(form);
@@ -428,6 +434,7 @@ fn read_time(reader: &mut RareReader<'_>) -> Result<Option<MonoNs>, MalformedBlo
 }
 
 impl RareField<'_> for EngineTimes {
+    /// Writes each time as an optional number of nanoseconds.
     fn write_field(&self, writer: &mut RareWriter<'_>) {
         for time in [self.queued, self.batch_entered, self.prefill_finished] {
             time.map(|at| at.0).write_field(writer);

@@ -77,6 +77,7 @@ pub(super) struct Cut {
 }
 
 impl Comparison {
+    /// Result without a part that differs.
     pub(super) fn new(outcome: ToolCallOutcome) -> Self {
         Self { outcome, parts: Vec::new() }
     }

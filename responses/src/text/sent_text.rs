@@ -91,6 +91,7 @@ pub(super) struct CarriedChunks {
 }
 
 impl CarriedChunks {
+    /// Adds further chunks of the same event.
     fn add_chunks(&mut self, other: Self) {
         self.tokens += other.tokens;
         self.without_text += other.without_text;

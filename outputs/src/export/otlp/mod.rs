@@ -79,11 +79,13 @@ impl EncodedItems {
 }
 
 impl Exporter for EncodedItems {
+    /// Adds the spans of a request. Never fails.
     fn write_request(&mut self, request: &ExportedRequest<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         self.add_spans(|list| spans::write_request_spans(list, request, context));
         Ok(())
     }
 
+    /// Adds nothing, because [`LiveSpans::finish`] adds the span of the capture.
     fn write_end(&mut self, _: &Report, _: &ExportContext<'_>) -> io::Result<()> {
         Ok(())
     }

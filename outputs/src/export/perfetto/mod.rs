@@ -57,6 +57,7 @@ impl<'w> Perfetto<'w> {
 }
 
 impl Exporter for Perfetto<'_> {
+    /// Draws an event on the tracks of its threads, hops or requests.
     fn write_event(&mut self, event: &Event<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         let at = event.at;
         let ledger = context.ledger;
@@ -130,11 +131,13 @@ impl Exporter for Perfetto<'_> {
         self.out.take_write_result()
     }
 
+    /// Draws the backlogs and numbers of requests, if they have changed.
     fn write_tick(&mut self, now: MonoNs, context: &ExportContext<'_>) -> io::Result<()> {
         self.draw_changed_counts(now, context);
         self.out.take_write_result()
     }
 
+    /// Draws a request with its stages on its own row.
     fn write_request(&mut self, request: &ExportedRequest<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         requests::draw_request(&mut self.out, request, context);
         self.out.take_write_result()
