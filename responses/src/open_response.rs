@@ -255,7 +255,10 @@ impl OpenResponse {
                 server.delivery_of_ids(&completion, stated_before, is_joined_by_name)
             }
             // Tokens that no event counts are reported once, by the first such event.
-            (_, None) => part.is_none_or(|part| part.is_counted).then(|| delivery_of_text(&completion.rid)),
+            (_, None) => {
+                let is_first_uncounted = part.is_none_or(|part| part.is_counted);
+                is_first_uncounted.then(|| delivery_of_text(&completion.rid))
+            }
             // A role, or the usage alone.
             (_, Some(0)) if !completion.finished => None,
             (_, Some(tokens)) => {
@@ -375,6 +378,7 @@ impl OpenResponse {
             None if self.parts.len() == limits.requests => return None,
             None => self.parts.push_mut(RequestPart {
                 rid: completion.rid.to_string(),
+                // Empty if the response shows the same id.
                 shown_id: shown_id.filter(|id| completion.rid != **id).unwrap_or_default().to_owned(),
                 is_counted: true,
                 tokens_so_far: self.is_fully_observed.then_some(0),
@@ -396,8 +400,8 @@ impl OpenResponse {
         part.count_event_for_content(completion, part.tokens_so_far);
         let has_continuous_usage = completion.tokens_so_far.is_some();
         part.may_lack_tokens |= completion.logprobs.is_some() && !has_continuous_usage && !completion.text.completion;
-        part.tokens_so_far =
-            completion.tokens_so_far.or_else(|| Some(part.tokens_so_far?.saturating_add(listed_tokens)));
+        let counted_so_far = part.tokens_so_far.map(|before| before.saturating_add(listed_tokens));
+        part.tokens_so_far = completion.tokens_so_far.or(counted_so_far);
         // The final usage of several choices is their sum.
         if completion.form != ResponseForm::OpenAi || part_count == 1 || has_continuous_usage {
             part.stated_tokens = completion.stated_tokens.or(part.stated_tokens);

@@ -97,7 +97,7 @@ pub(super) fn stages_of_request<'a>(request: &ExportedRequest<'_>, ledger: &'a L
     let legs = first_token_legs(summary, &path.first_crossings());
     let mut list = StageList { stages: Vec::new(), depth: 0, next_from: whole.from, end: whole.to };
     for leg in legs.iter().filter(|leg| leg.is_before_way()) {
-        list.add_stage(path.name_of_leg(leg), span_of_leg(leg), None, StageKind::Request, |_| {});
+        list.add_leaf(path.name_of_leg(leg), span_of_leg(leg), None, StageKind::Request);
     }
     // The legs of the way from the scheduler to the tokenizer.
     let way: Vec<&FirstTokenLeg> = legs.iter().filter(|leg| !leg.is_before_way() && !leg.is_behind_way()).collect();
@@ -112,13 +112,13 @@ pub(super) fn stages_of_request<'a>(request: &ExportedRequest<'_>, ledger: &'a L
     for (number, leg) in legs.iter().filter(|leg| leg.is_behind_way()).enumerate() {
         let kind = if number == 0 { StageKind::Processing } else { StageKind::Delivery };
         let frame = arrival.map(|hop_times| hop_times.first.frame);
-        list.add_stage(path.name_of_leg(leg), span_of_leg(leg), frame, kind, |_| {});
+        list.add_leaf(path.name_of_leg(leg), span_of_leg(leg), frame, kind);
     }
     let last_received = arrival.and_then(|hop_times| hop_times.last?.received);
     // `None` is less than any time.
     if let Some(last) = timeline.last_delivered.max(last_received) {
         let streaming = TimeSpan { from: list.next_from, to: last };
-        list.add_stage("streaming".into(), streaming, None, StageKind::Streaming, |_| {});
+        list.add_leaf("streaming".into(), streaming, None, StageKind::Streaming);
     }
     list.stages
 }
@@ -195,6 +195,11 @@ struct StageList<'a> {
 }
 
 impl<'a> StageList<'a> {
+    /// Adds a stage without stages inside, clipped to the limits. Adds nothing if nothing is left of it.
+    fn add_leaf(&mut self, name: Cow<'a, str>, span: TimeSpan, frame: Option<FrameId>, kind: StageKind) {
+        self.add_stage(name, span, frame, kind, |_| {});
+    }
+
     /// Adds a stage, clipped to the limits, with those that `add_inside` adds within it. Returns `false` if nothing is left of it; then
     /// `add_inside` is not called.
     fn add_stage(
@@ -261,7 +266,7 @@ impl<'a> StageList<'a> {
     /// Adds the time of a frame inside the relay, if it passed one.
     fn add_relay(&mut self, times: &FrameTimes) {
         if let (Some(from), Some(to)) = (times.sent, times.forwarded) {
-            self.add_stage("relay".into(), TimeSpan { from, to }, Some(times.frame), StageKind::Relay, |_| {});
+            self.add_leaf("relay".into(), TimeSpan { from, to }, Some(times.frame), StageKind::Relay);
         }
     }
 }

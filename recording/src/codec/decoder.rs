@@ -242,9 +242,12 @@ impl<'b> DecodedBlock<'b> {
     fn read_frame(&mut self, lane_frame: LaneFrame) -> Result<Frame<'b>, MalformedBlock> {
         let form = self.columns.form.read_byte()?;
         let lane = self.state.lanes.lane_mut(lane_frame.lane_index);
-        let bytes = lane.frame_bytes.wrapping_add(self.columns.bytes.read_signed()? as u64);
-        let count = i64::from(lane.chunk_count).checked_add(self.columns.count.read_signed()?);
-        let count = count.filter(|count| (0..=MAX_FRAME_CHUNKS as i64).contains(count));
+        // Both are stored as the difference from the lane's last frame.
+        let length_difference = self.columns.bytes.read_signed()?;
+        let bytes = lane.frame_bytes.wrapping_add(length_difference as u64);
+        let count_difference = self.columns.count.read_signed()?;
+        let stated_count = i64::from(lane.chunk_count).checked_add(count_difference);
+        let count = stated_count.filter(|count| (0..=MAX_FRAME_CHUNKS as i64).contains(count));
         let count = count.ok_or(MalformedBlock("more chunks than a frame can have"))? as u32;
         self.chunks_left =
             self.chunks_left.checked_sub(count).ok_or(MalformedBlock("more chunks than the block's header states"))?;

@@ -100,6 +100,7 @@ impl DeliveryPredictor {
         let predicted = self.order.predict_next(self.position);
         let predicted_link = self.order.get(predicted);
         let mut flags = 0;
+        // Index of the link of the delivery's request.
         let index = if predicted_link.is_some_and(|link| texts.is_text(link.text, delivery.rid)) {
             predicted
         } else {

@@ -225,6 +225,7 @@ impl Encoder {
             self.state.order.advance_position(&mut position, predicted, link_index);
             let link = self.state.order.link_mut(link_index);
             let predictor = &mut link.state;
+            // Index of the worker among the block's texts, plus one; 0 without a worker.
             let worker = match chunk.worker {
                 None => 0,
                 Some(worker) if predictor.worker > 0 && self.texts.is_text(predictor.worker - 1, worker) => {

@@ -345,9 +345,12 @@ fn find_garbled(written: &[CharSpan], sent: &[CharSpan]) -> Option<Comparison> {
         // The run stands for all characters up to the next one that both texts have.
         let run_start = sent_index;
         written_index += written[written_index..].iter().take_while(|unit| unit.char == REPLACEMENT).count();
-        while sent.get(sent_index).is_some_and(|unit| !unit.char.is_ascii())
-            && (sent_index == run_start || sent.get(sent_index) != written.get(written_index))
-        {
+        while let Some(sent_unit) = sent.get(sent_index) {
+            // The run stands for at least one character.
+            let is_behind_run = sent_index > run_start && Some(sent_unit) == written.get(written_index);
+            if is_behind_run || sent_unit.char.is_ascii() {
+                break;
+            }
             sent_index += 1;
         }
         // U+FFFD stands for no character of the sent text.

@@ -239,10 +239,10 @@ fn write_request_attributes(
     put_int(list, "tokengap.last_gap_ns", request_stage::last_gap_ns(request.timeline, context.ledger));
     put_int(list, "tokengap.silence_max_ns", summary.silence_ns);
     put_int(list, "tokengap.first_token_delivery_ns", request_stage::first_delivery_ns(summary));
-    for (end, itl) in [("client", summary.itl.delivered), ("sent", summary.itl.sent)] {
-        put_int(list, &format!("tokengap.itl.{end}.p50_ns"), itl.map(|spread| spread.p50));
-        put_int(list, &format!("tokengap.itl.{end}.p90_ns"), itl.map(|spread| spread.p90));
-        put_int(list, &format!("tokengap.itl.{end}.p99_ns"), itl.map(|spread| spread.p99));
+    for (observed_at, itl) in [("client", summary.itl.delivered), ("sent", summary.itl.sent)] {
+        put_int(list, &format!("tokengap.itl.{observed_at}.p50_ns"), itl.map(|spread| spread.p50));
+        put_int(list, &format!("tokengap.itl.{observed_at}.p90_ns"), itl.map(|spread| spread.p90));
+        put_int(list, &format!("tokengap.itl.{observed_at}.p99_ns"), itl.map(|spread| spread.p99));
     }
     put_int(list, "tokengap.chunks.sent", Some(summary.chunks_sent));
     put_int(list, "tokengap.chunks.delivered", summary.delivered);

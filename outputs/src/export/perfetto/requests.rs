@@ -108,11 +108,14 @@ pub(super) fn draw_request(out: &mut ObjectStream<'_>, request: &ExportedRequest
         row.draw_note(note);
     }
     if request.is_open {
-        row.draw_point("capture ended", to, |_| {});
+        row.draw_point("capture ended", to, add_no_fields);
     }
     // Last, since events of a row must be nested.
-    row.draw_event(STAGE_END, &summary.rid, to, |_| {});
+    row.draw_event(STAGE_END, &summary.rid, to, add_no_fields);
 }
+
+/// For events that have only the fields of all events.
+fn add_no_fields(_: &mut Object<'_>) {}
 
 /// Writes the known facts about a request, for the panel of its slice.
 fn write_facts(args: &mut Object<'_>, request: &ExportedRequest<'_>, context: &ExportContext<'_>) {
@@ -169,7 +172,7 @@ impl RequestRowWriter<'_, '_, '_> {
     /// Ends nested stages, the innermost first.
     fn end_stages<'s>(&mut self, stages: impl DoubleEndedIterator<Item = RequestStage<'s>>) {
         for stage in stages.rev() {
-            self.draw_event(STAGE_END, &stage.name, stage.span.to, |_| {});
+            self.draw_event(STAGE_END, &stage.name, stage.span.to, add_no_fields);
         }
     }
 
