@@ -70,7 +70,8 @@ pub(super) fn detect_protocol(bytes: &[u8], protocols: &[StreamProtocol]) -> Det
     detect_chunk_with_event(bytes)
 }
 
-/// Detects a protocol with binary frames: one of `protocols`, or HTTP/2. `None` if it is another.
+/// Detects a protocol with binary frames, which is one of `protocols` or HTTP/2. [`Detected::Short`] if further bytes may show one. `None`
+/// if it is another.
 fn detect_binary(bytes: &[u8], protocols: &[StreamProtocol]) -> Option<Detected> {
     let mut is_too_short = false;
     for protocol in protocols {

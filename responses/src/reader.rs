@@ -113,8 +113,8 @@ impl ResponseReader {
         self.responses.frontend.is_some()
     }
 
-    /// Whether the first event of the worker's stream is still to come, and the engine's id of its request is not known. It can no longer be joined
-    /// after that event.
+    /// Whether the first event of the worker's stream is still to come, and the engine's id of its request is not known. After that event,
+    /// the stream can no longer be joined with its request.
     pub fn lacks_request_id(&self, server: &Server) -> bool {
         let context = self.responses.open.get(&SINGLE_STREAM).and_then(OpenResponse::context_without_rid);
         context.is_some_and(|context| !server.knows_rid(context))

@@ -328,7 +328,7 @@ impl Texts {
     /// text when the response ends.
     pub(super) fn defer_comparison(&mut self, rid: &str, text: &ChoiceText<'_>) {
         let Some(request) = self.requests.values.get_mut(rid) else { return };
-        // It stays open whether the text before the held deliveries was lost, so they are never reported.
+        // It remains unknown whether the text before the held deliveries was lost, so they are never reported.
         request.held.clear();
         if request.sent.is_none() {
             return;

@@ -159,9 +159,10 @@ impl<'a> Object<'a> {
         let rest_ns = ns % 1_000;
         if rest_ns > 0 {
             // The decimals follow the whole microseconds as text, since a float of many microseconds would lose these digits.
-            let digits =
-                [b'.', b'0' + (rest_ns / 100) as u8, b'0' + (rest_ns / 10 % 10) as u8, b'0' + (rest_ns % 10) as u8];
-            self.json.extend_from_slice(&digits);
+            self.json.push(b'.');
+            for digit in [rest_ns / 100, rest_ns / 10 % 10, rest_ns % 10] {
+                self.json.push(b'0' + digit as u8);
+            }
         }
         self
     }

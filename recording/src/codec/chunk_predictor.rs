@@ -95,7 +95,8 @@ impl ChunkPredictor {
     /// Number of tokens from the last chunk's count to this one; `None` if a chunk has no count.
     fn step_to(&self, completion: Option<u32>) -> Option<u32> {
         let last_completion = self.completion?;
-        Some(completion?.wrapping_sub(last_completion))
+        let completion = completion?;
+        Some(completion.wrapping_sub(last_completion))
     }
 
     /// Records a chunk, from which the next one is predicted.

@@ -117,11 +117,11 @@ impl DeliveryPredictor {
             }
         };
         let RequestLink { text, state, .. } = *self.order.link_mut(index);
-        let completion = state.predicted_completion();
-        let tokens = state.predicted_tokens(delivery.mode, delivery.completion_tokens);
-        flags |= flag_if(delivery.tokens != tokens, TOKENS)
+        let predicted_completion = state.predicted_completion();
+        let predicted_tokens = state.predicted_tokens(delivery.mode, delivery.completion_tokens);
+        flags |= flag_if(delivery.tokens != predicted_tokens, TOKENS)
             | flag_if(delivery.mode != self.mode, MODE)
-            | flag_if(delivery.completion_tokens != completion, COMPLETION)
+            | flag_if(delivery.completion_tokens != predicted_completion, COMPLETION)
             | flag_if(delivery.finished, FINISHED)
             | flag_if(delivery.response != Response::Streamed, RESPONSE)
             | flag_if(delivery.without_text != 0, WITHOUT_TEXT);

@@ -235,13 +235,14 @@ impl Recorder {
         self.request_summary(path.clone(), may_wait, |reply| WriterJob::Dump { to: path, closing, reply })
     }
 
-    /// Writes the remaining data, the closing section and the index, and waits until they are on disk. A ring stays a ring. A
-    /// stop at the size limit or after an earlier error is not an error here: the summary reports it.
+    /// Writes the remaining data, the closing section and the index, and waits until they are on disk. A ring stays a ring. If the
+    /// recording has stopped at the size limit or after an earlier error, that is not an error here but in the summary.
     pub fn finish(mut self, closing: &ReportInput) -> Result<RecordingSummary, RecordError> {
         let path = self.path().to_owned();
         let closing = Box::new(closing.clone());
         let may_wait = true;
-        self.request_summary(path, may_wait, |reply| WriterJob::Finish { closing, reply })?.wait()
+        let pending = self.request_summary(path, may_wait, |reply| WriterJob::Finish { closing, reply })?;
+        pending.wait()
     }
 
     /// Passes the current block to the writer's thread, and then the job that `job_with_reply` makes about the file `path`. If `may_wait`,

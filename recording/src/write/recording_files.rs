@@ -276,8 +276,8 @@ pub fn path_of_run(base: &Path, name: &str) -> PathBuf {
     base.with_file_name(format!("{stem}-{plain}{suffix}"))
 }
 
-/// Name of the run whose recording is at `path`, where `base` is the path that the user gave for several runs: `NAME` for `run-NAME.tgap` and
-/// `run.tgap`, or `NAME.2` for a further part. `None` if the path is not made from `base`.
+/// Name of the run whose recording is at `path`. `base` is the path that the user gave for several runs. For `run-NAME.tgap` and the base
+/// `run.tgap`, the name is `NAME`, and `NAME.2` for a further part. `None` if the path is not made from `base`.
 pub fn run_name_of_path(path: &Path, base: &Path) -> Option<String> {
     if path.parent() != base.parent() || path.extension() != base.extension() {
         return None;

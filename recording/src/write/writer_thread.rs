@@ -165,6 +165,7 @@ impl WriterThread {
 
     /// Stops the recording after a block could not be written. Ends the file if it still exists.
     fn stop_after_error(&mut self, error: &RecordError) {
+        // Nothing of a removed file is left to be ended.
         if matches!(error, RecordError::Removed(_)) {
             self.shared.stop_recording(&error.to_string());
             return;

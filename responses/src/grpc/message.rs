@@ -211,7 +211,8 @@ fn take_field<'a>(rest: &mut &'a [u8]) -> Option<MessageField<'a>> {
         WIRE_VARINT => FieldValue::Number(take_varint(rest)?),
         WIRE_LENGTH => {
             let length = take_varint(rest)?;
-            FieldValue::Bytes(take_bytes(rest, usize::try_from(length).ok()?)?)
+            let length = usize::try_from(length).ok()?;
+            FieldValue::Bytes(take_bytes(rest, length)?)
         }
         WIRE_FIXED_64 => {
             take_bytes(rest, 8)?;

@@ -148,7 +148,7 @@ fn compare_unfinished(written: &str, sent: &str) -> Comparison {
     let sent = plain_characters(sent);
     let common = common_length(written.iter(), sent.iter());
     // A parser that completes the JSON adds only such characters.
-    let is_completion = written[common..].iter().all(|unit| matches!(unit.char, '"' | ']' | '}'));
+    let is_completion = written[common..].iter().all(|span| matches!(span.char, '"' | ']' | '}'));
     if !is_completion {
         return Comparison::new(ToolCallOutcome::Unjudged);
     }
@@ -183,7 +183,7 @@ fn exact_characters(text: &str) -> Vec<CharSpan> {
 
 /// The characters without blanks, escapes replaced. Strings are not told apart from the rest, so a part of a text has the same characters.
 fn plain_characters(text: &str) -> Vec<CharSpan> {
-    let mut units = Vec::with_capacity(text.len());
+    let mut spans = Vec::with_capacity(text.len());
     let mut rest = text.char_indices().peekable();
     while let Some((from, char)) = rest.next() {
         let mut to = from + char.len_utf8();
@@ -199,10 +199,10 @@ fn plain_characters(text: &str) -> Vec<CharSpan> {
             char => char,
         };
         if !plain_char.is_whitespace() {
-            units.push(CharSpan { char: plain_char, from, to });
+            spans.push(CharSpan { char: plain_char, from, to });
         }
     }
-    units
+    spans
 }
 
 /// Value of the four hexadecimal digits at this offset; `None` if there are others.
@@ -256,8 +256,8 @@ fn common_length<'a>(a: impl Iterator<Item = &'a CharSpan>, b: impl Iterator<Ite
 }
 
 /// Whether the characters may be a part of a number.
-fn may_be_number(units: &[CharSpan]) -> bool {
-    let mut chars = units.iter().map(|unit| unit.char);
+fn may_be_number(spans: &[CharSpan]) -> bool {
+    let mut chars = spans.iter().map(|span| span.char);
     let are_all_of_number = chars.clone().all(|char| char.is_ascii_digit() || "+-.eE".contains(char));
     // Letters alone are a part of a word.
     are_all_of_number && chars.any(|char| !"eE".contains(char))
@@ -333,22 +333,22 @@ fn find_garbled(written: &[CharSpan], sent: &[CharSpan]) -> Option<Comparison> {
     let mut sent_index = 0;
     // From the first to the last replaced character of the sent text.
     let mut replaced: Option<Range<usize>> = None;
-    while let Some(unit) = written.get(written_index) {
-        if sent.get(sent_index) == Some(unit) {
+    while let Some(span) = written.get(written_index) {
+        if sent.get(sent_index) == Some(span) {
             written_index += 1;
             sent_index += 1;
             continue;
         }
-        if unit.char != REPLACEMENT {
+        if span.char != REPLACEMENT {
             return None;
         }
         // The run stands for all characters up to the next one that both texts have.
         let run_start = sent_index;
-        written_index += written[written_index..].iter().take_while(|unit| unit.char == REPLACEMENT).count();
-        while let Some(sent_unit) = sent.get(sent_index) {
+        written_index += written[written_index..].iter().take_while(|span| span.char == REPLACEMENT).count();
+        while let Some(sent_span) = sent.get(sent_index) {
             // The run stands for at least one character.
-            let is_behind_run = sent_index > run_start && Some(sent_unit) == written.get(written_index);
-            if is_behind_run || sent_unit.char.is_ascii() {
+            let is_behind_run = sent_index > run_start && Some(sent_span) == written.get(written_index);
+            if is_behind_run || sent_span.char.is_ascii() {
                 break;
             }
             sent_index += 1;
@@ -428,12 +428,12 @@ fn cut_before(written: &[CharSpan], index: usize) -> Cut {
 }
 
 /// The part of the arguments with these bytes, bounded by the last character before it and the first one behind it.
-fn differing_part(units: &[CharSpan], bytes: Range<usize>, cuts: [Cut; 3]) -> DifferingPart {
-    let units_before = units.partition_point(|unit| unit.to <= bytes.start);
-    let next_unit = units.partition_point(|unit| unit.from < bytes.end);
+fn differing_part(spans: &[CharSpan], bytes: Range<usize>, cuts: [Cut; 3]) -> DifferingPart {
+    let spans_before = spans.partition_point(|span| span.to <= bytes.start);
+    let next_span = spans.partition_point(|span| span.from < bytes.end);
     DifferingPart {
-        previous_end: units_before.checked_sub(1).map_or(0, |last_before| units[last_before].to),
-        next_start: units.get(next_unit).map_or(bytes.end, |unit| unit.from),
+        previous_end: spans_before.checked_sub(1).map_or(0, |last_before| spans[last_before].to),
+        next_start: spans.get(next_span).map_or(bytes.end, |span| span.from),
         bytes,
         cuts,
     }

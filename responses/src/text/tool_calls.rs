@@ -89,7 +89,7 @@ pub(super) struct ChunkEnd {
 }
 
 impl ResponseCalls {
-    /// Appends the `tool_calls` of an event or a body.
+    /// Appends the `tool_calls` of an event or a body. Calls of an unknown form, or above a limit, make all calls of the response unknown.
     pub(super) fn add_event(&mut self, json: &str) {
         let Ok(elements) = serde_json::from_str::<Vec<CallElement>>(json) else {
             self.unknown = true;
@@ -315,8 +315,10 @@ impl ResponseCall {
 impl SearchedText<'_> {
     /// Whether the part of the object may begin and end where chunks end.
     fn is_whole_chunks(&self, object: &Range<usize>, part: &DifferingPart) -> bool {
-        self.has_chunk_end(object.start + part.previous_end, object.start + part.bytes.start)
-            && self.has_chunk_end(object.start + part.bytes.end, object.start + part.next_start)
+        // Characters that are not compared may lie between the part and its neighbours, and a chunk may end among them.
+        let begins_with_chunk = self.has_chunk_end(object.start + part.previous_end, object.start + part.bytes.start);
+        let ends_with_chunk = self.has_chunk_end(object.start + part.bytes.end, object.start + part.next_start);
+        begins_with_chunk && ends_with_chunk
     }
 
     /// Whether a chunk ends between these bytes, or the text begins there.

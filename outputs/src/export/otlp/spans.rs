@@ -72,7 +72,7 @@ pub(super) fn write_request_spans(
     1 + stages.len()
 }
 
-/// Writes the span of the capture, with its totals as attributes and its findings as events. Returns the number of spans, which is one.
+/// Writes the span of the capture, with its totals as attributes and its findings as events. Returns 1, the number of spans.
 pub(super) fn write_capture_span(spans: &mut Array<'_>, source: &str, report: &Report, clock: &CaptureClock) -> usize {
     let [from, to] = report.window_mono_ns.map(MonoNs);
     let began_wall_ns = clock.wall_ns(from);
@@ -113,7 +113,7 @@ pub(super) struct FindingSpan {
 }
 
 /// Writes the span of a finding that has started or ended, as a child of the span of the capture. The capture started at `capture_start`.
-/// Returns the number of spans, which is one.
+/// Returns 1, the number of spans.
 pub(super) fn write_finding_span(
     spans: &mut Array<'_>,
     finding: &Finding,
