@@ -37,7 +37,7 @@ impl BlockWriter {
         self.encoder.write_event(event);
     }
 
-    /// Writes a tick and, every [`ANCHOR_INTERVAL_NS`], a reading of both clocks.
+    /// Writes a tick and, once a minute, a reading of both clocks.
     pub fn tick(&mut self, now: MonoNs) {
         self.encoder.write_tick(now);
         // The run's header has the clocks of the start, so the first interval begins with the first tick.

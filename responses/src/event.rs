@@ -168,26 +168,25 @@ struct CompletionUsage {
 impl<'a> ResponseJson<'a> {
     /// Converts the event to a completion. `None` if it names no request, or is not about a completion.
     fn into_completion(self) -> Option<Completion<'a>> {
-        let completion = match (self.meta_info, self.choices) {
-            (Some(meta), _) => {
-                let BorrowedText(rid) = meta.id?;
-                // The name of the list depends on the release.
-                let listed_ids = self.output_ids.or(self.token_ids);
-                Completion {
-                    rid,
-                    tokens: listed_ids.as_deref().map(count_items),
-                    stated_tokens: meta.completion_tokens,
-                    finished: meta.finish_reason.is_some(),
-                    finish: meta.finish_reason.map(|FinishReason(finish)| finish),
-                    ..Completion::default()
-                }
+        let completion = if let Some(meta) = self.meta_info {
+            // An event of the engine's own endpoint.
+            let BorrowedText(rid) = meta.id?;
+            // The name of the list depends on the release.
+            let listed_ids = self.output_ids.or(self.token_ids);
+            Completion {
+                rid,
+                tokens: listed_ids.as_deref().map(count_items),
+                stated_tokens: meta.completion_tokens,
+                finished: meta.finish_reason.is_some(),
+                finish: meta.finish_reason.map(|FinishReason(finish)| finish),
+                ..Completion::default()
             }
-            (None, Some(choices)) => {
-                let BorrowedText(rid) = self.id?;
-                let stated_tokens = self.usage.and_then(|usage| usage.completion_tokens);
-                choices_completion(rid, choices, stated_tokens, self.prompt_token_ids.is_some())
-            }
-            (None, None) => return None,
+        } else {
+            let choices = self.choices?;
+            let BorrowedText(rid) = self.id?;
+            let stated_tokens = self.usage.and_then(|usage| usage.completion_tokens);
+            let lists_ids = self.prompt_token_ids.is_some();
+            choices_completion(rid, choices, stated_tokens, lists_ids)
         };
         if completion.rid.is_empty() || completion.rid.len() > LONGEST_RID {
             return None;

@@ -167,7 +167,9 @@ impl OpenResponse {
             }
             ResponseElement::Failed => self.end = Some(AnswerEnd::Failed),
             // An error that was written before says more.
-            ResponseElement::CutShort => _ = self.end.get_or_insert(AnswerEnd::ServerLeft),
+            ResponseElement::CutShort => {
+                self.end.get_or_insert(AnswerEnd::ServerLeft);
+            }
             ResponseElement::Undecoded => {
                 self.mark_incomplete();
                 sink.report_missed_event();
@@ -329,7 +331,9 @@ impl OpenResponse {
         let rid = &*completion.rid;
         match completion.form {
             ResponseForm::OpenAi => {}
+            // A worker's stream lists ids.
             ResponseForm::WorkerStream => return None,
+            // Their text is not compared.
             ResponseForm::Generate | ResponseForm::GrpcText => {
                 server.texts.stop_comparison(rid);
                 return None;
@@ -534,12 +538,14 @@ impl OpenResponse {
         let mut last_tokens = 0;
         // The events that finish several choices may all name the last one.
         if part.is_counted && is_complete {
-            last_tokens = server.texts.compare_end(&part.rid, part.tokens_so_far.is_some()).unwrap_or(0);
+            let all_observed = part.tokens_so_far.is_some();
+            last_tokens = server.texts.compare_end(&part.rid, all_observed).unwrap_or(0);
         }
         let finished = true;
         let is_whole_body = false;
         server.report_deliveries_by_text(&part.rid, finished, is_whole_body, sink);
-        let compared = server.texts.forget_request(&part.rid, self.is_fully_observed && is_complete);
+        let is_whole = self.is_fully_observed && is_complete;
+        let compared = server.texts.forget_request(&part.rid, is_whole);
         let tool_calls = match compared.tool_calls {
             Ok(calls) => calls,
             Err(reason) => part.calls.as_unjudged(self.why_calls_unjudged(end, reason)),

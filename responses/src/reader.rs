@@ -317,15 +317,17 @@ impl ConnectionResponses {
         if let Some(response) = frontend {
             return response.time_element(stream, &element, &mut server.frontends, sink);
         }
+        // Known only when the connection ends.
+        let unacknowledged = None;
         if let ResponseElement::Ended = element {
             if let Some(response) = open.remove(&stream) {
-                response.end_response(AnswerEnd::Whole, None, server, sink);
+                response.end_response(AnswerEnd::Whole, unacknowledged, server, sink);
             }
             return;
         }
         let has_no_space = open.len() >= limits.streams && !open.contains_key(&stream);
         if has_no_space && let Some((_, oldest)) = open.pop_first() {
-            oldest.end_response(AnswerEnd::Unknown, None, server, sink);
+            oldest.end_response(AnswerEnd::Unknown, unacknowledged, server, sink);
         }
         let begins = matches!(element, ResponseElement::Began | ResponseElement::StreamNamed(_));
         let response = open.entry(stream).or_default();

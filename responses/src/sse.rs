@@ -37,7 +37,8 @@ impl EventParser {
                 self.skip_event(&mut emit);
                 buffer.clear();
             }
-            let parsed_bytes = self.parse_blocks(piece, 0, &mut emit);
+            let search_from = 0;
+            let parsed_bytes = self.parse_blocks(piece, search_from, &mut emit);
             if buffer.extend(&piece[parsed_bytes..]).is_err() {
                 self.skip_event(&mut emit);
             }

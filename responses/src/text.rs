@@ -283,7 +283,7 @@ impl Texts {
         self.bytes -= bytes_before - sent.kept_bytes();
         let completion_tokens = sent.carried.tokens;
         let CarriedChunks { tokens, without_text } = match compared {
-            Ok(part) => part,
+            Ok(carried) => carried,
             Err(difference) => {
                 request.differs = true;
                 self.differences.count_difference(difference, rid, completion_tokens);

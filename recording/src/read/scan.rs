@@ -46,7 +46,8 @@ pub(super) fn scan_sections(
                 scan.cut_bytes = range.end - offset;
                 break;
             }
-            if !checks_payloads || read_payload(file, offset, &section, &mut buffer)? {
+            let is_accepted = !checks_payloads || read_payload(file, offset, &section, &mut buffer)?;
+            if is_accepted {
                 scan.sections.push(LocatedSection { offset, section });
                 offset = end;
                 continue;

@@ -301,8 +301,7 @@ pub(super) struct StartedFile {
     pub(super) bytes: u64,
 }
 
-/// Creates a file with preamble and header. An existing file is replaced only with `force`, and
-/// only after the new one is written next to it.
+/// Creates a file with preamble and header. Replaces an existing file only with `force`, and only after the new one is written next to it.
 pub(super) fn create_file(
     path: &Path,
     force: bool,
@@ -319,6 +318,7 @@ pub(super) fn create_file(
     let created_path = if is_replaced { path_of_replacement(path) } else { path.to_owned() };
     let mut file = storage::create(&created_path).map_err(|error| RecordError::io("create", path, error))?;
     let written = write_start(&mut file, header, run, is_ring).and_then(|bytes| {
+        // The complete file takes the place of the existing one.
         if is_replaced {
             storage::rename(&created_path, path)?;
         }

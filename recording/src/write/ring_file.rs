@@ -78,11 +78,12 @@ impl RingFile {
     /// Writes a block behind the last one, or at the start of the ring. The blocks in its place are lost. Returns its length in bytes.
     pub(super) fn write_block(&mut self, section: Section, sealed: &[u8]) -> Result<u64, BlockRefused> {
         let length = section.total_bytes();
+        // Not even the empty ring has space for the block.
         if self.first_offset + length > self.size_bytes {
             return Err(BlockRefused::Full { max_bytes: self.size_bytes });
         }
         if self.next_offset + length > self.size_bytes {
-            // The blocks behind this offset are older than those at the start of the ring, so they are forgotten before them.
+            // The blocks behind this offset are older than those at the start of the ring, so they are forgotten first.
             let lap_end = self.next_offset;
             self.blocks.retain(|block| block.offset < lap_end);
             // A block is never divided, so the rest of the ring's end stays unused.
