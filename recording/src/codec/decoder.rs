@@ -10,7 +10,7 @@ use super::bytes::{ColumnCursor, EnumCode, MalformedBlock, unzigzag};
 use super::chunk_predictor::{ChunkPredictor, IDS, KNOWN_REQUEST, MAX_FRAME_CHUNKS, NEW_IN_LANE, NEW_REQUEST};
 use super::codes::op;
 use super::columns::BlockColumns;
-use super::lane_predictor::{FrameStage, LaneFrame};
+use super::lane_predictor::{FrameStage, LAST_RECEIVER, LaneFrame, NO_RECEIVER};
 use super::rare::RareReader;
 use super::request_order::NO_LINK;
 use super::text::{TextArena, TextReader};
@@ -216,10 +216,9 @@ impl<'b> DecodedBlock<'b> {
         let wakeup_distance = self.columns.wakeup.read_optional()?;
         let wakeup = wakeup_distance.map(|distance| lane.last_wakeup.wrapping_add(unzigzag(distance) as u64));
         lane.last_wakeup = wakeup.unwrap_or(lane.last_wakeup);
-        // 0: no thread, 1: the same as before, 2: another one, whose ids follow.
-        let by = match self.columns.by.read_byte()? {
-            0 => None,
-            1 => lane.last_receiver,
+        let receiver = match self.columns.by.read_byte()? {
+            NO_RECEIVER => None,
+            LAST_RECEIVER => lane.last_receiver,
             _ => {
                 let pid = self.columns.by.read_u32()?;
                 let tid = self.columns.by.read_u32()?;
@@ -235,7 +234,7 @@ impl<'b> DecodedBlock<'b> {
         } else {
             None
         };
-        Ok(Received { id: received.id, wakeup, by, frame })
+        Ok(Received { id: received.id, wakeup, by: receiver, frame })
     }
 
     /// Reads the next frame, and its chunks into [`Self::chunks`].
@@ -263,7 +262,8 @@ impl<'b> DecodedBlock<'b> {
         for _ in 0..count {
             let order = &mut self.state.order;
             let predicted = order.predict_next(position);
-            let link_index = if continues_run(&mut predicted_requests, &mut self.columns.requests)? {
+            let is_request_predicted = continues_run(&mut predicted_requests, &mut self.columns.requests)?;
+            let link_index = if is_request_predicted {
                 predicted
             } else {
                 match read_request(&mut self.columns.requests, &mut self.texts, position.last)? {
@@ -277,11 +277,8 @@ impl<'b> DecodedBlock<'b> {
             order.advance_position(&mut position, predicted, link_index);
             let link = order.link_mut(link_index);
             let predictor = &mut link.state;
-            let flags = if continues_run(&mut predicted_chunks, &mut self.columns.chunk_flags)? {
-                0
-            } else {
-                self.columns.chunk_flags.read_byte()?
-            };
+            let are_fields_predicted = continues_run(&mut predicted_chunks, &mut self.columns.chunk_flags)?;
+            let flags = if are_fields_predicted { 0 } else { self.columns.chunk_flags.read_byte()? };
             let mut chunk = Chunk::new(self.texts.get(text)?);
             let mut worker = 0;
             predictor.write_or_read_fields(flags, &mut self.columns, &mut chunk, &mut worker)?;
@@ -292,7 +289,8 @@ impl<'b> DecodedBlock<'b> {
             let has_ids = predictor.has_ids != (flags & IDS != 0);
             if has_ids {
                 let listed = i64::from(chunk.listed.unwrap_or(0));
-                let id_count = listed.checked_add(self.columns.id_count.read_signed()?);
+                let difference_from_listed = self.columns.id_count.read_signed()?;
+                let id_count = listed.checked_add(difference_from_listed);
                 let id_count = id_count.and_then(|count| usize::try_from(count).ok()).filter(|&count| count > 0);
                 // The next ids of the block are those of this chunk.
                 let split = id_count.and_then(|count| self.ids.split_at_checked(count));

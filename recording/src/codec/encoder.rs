@@ -9,7 +9,7 @@ use super::bytes::{EnumCode, PutNumber, zigzag};
 use super::chunk_predictor::{ChunkPredictor, KNOWN_REQUEST, MAX_FRAME_CHUNKS, NEW_IN_LANE, NEW_REQUEST};
 use super::codes::op;
 use super::columns::BlockColumns;
-use super::lane_predictor::FrameStage;
+use super::lane_predictor::{FrameStage, LAST_RECEIVER, NO_RECEIVER, OTHER_RECEIVER};
 use super::rare::RareWriter;
 use super::request_order::{NO_LINK, RequestLinks};
 use super::text::TextTable;
@@ -91,13 +91,13 @@ impl Encoder {
         }
         match &event.what {
             What::Sent(frame) => {
-                let has_forward_time = if frame.forwarded.is_some() { op::HAS_FORWARD_TIME } else { 0 };
-                let lane = self.begin_frame_record(op::SENT | has_forward_time, FrameStage::Sent, event.at, frame.id);
+                let forward_flag = if frame.forwarded.is_some() { op::HAS_FORWARD_TIME } else { 0 };
+                let lane_index = self.begin_frame_record(op::SENT | forward_flag, FrameStage::Sent, event.at, frame.id);
                 if let Some(forwarded) = frame.forwarded {
                     let delay_ns = forwarded.0.wrapping_sub(event.at.0) as i64;
                     self.columns.forwarded.put_signed(delay_ns);
                 }
-                self.write_frame(lane, frame);
+                self.write_frame(lane_index, frame);
             }
             What::Received(received) => self.write_received(event.at, received),
             What::Processed(id) => {
@@ -172,12 +172,11 @@ impl Encoder {
         let distance = received.wakeup.map(|wakeup| wakeup.wrapping_sub(lane.last_wakeup) as i64);
         self.columns.wakeup.put_optional(distance.map(zigzag));
         lane.last_wakeup = received.wakeup.unwrap_or(lane.last_wakeup);
-        // 0: no thread, 1: the same as before, 2: another one, whose ids follow.
         match received.by {
-            None => self.columns.by.push(0),
-            Some(thread) if lane.last_receiver == Some(thread) => self.columns.by.push(1),
+            None => self.columns.by.push(NO_RECEIVER),
+            Some(thread) if lane.last_receiver == Some(thread) => self.columns.by.push(LAST_RECEIVER),
             Some(thread) => {
-                self.columns.by.push(2);
+                self.columns.by.push(OTHER_RECEIVER);
                 self.columns.by.put_number(u64::from(thread.pid));
                 self.columns.by.put_number(u64::from(thread.tid));
                 lane.last_receiver = Some(thread);
@@ -234,7 +233,8 @@ impl Encoder {
                 Some(worker) => self.texts.add_text(worker, &mut self.columns).index + 1,
             };
             let ids = if self.writes_token_ids { chunk.ids } else { &[] };
-            let flags = predictor.mispredicted_fields(chunk, worker, !ids.is_empty());
+            let has_ids = !ids.is_empty();
+            let flags = predictor.mispredicted_fields(chunk, worker, has_ids);
             if flags == 0 {
                 predicted_chunks += 1;
             } else {
@@ -246,7 +246,7 @@ impl Encoder {
                     predictor.write_or_read_fields(flags, &mut self.columns, &mut { *chunk }, &mut { worker });
                 written.expect("a column in memory takes every field");
             }
-            if !ids.is_empty() {
+            if has_ids {
                 let listed = i64::from(chunk.listed.unwrap_or(0));
                 self.columns.id_count.put_signed(ids.len() as i64 - listed);
                 for &id in ids {
@@ -255,7 +255,7 @@ impl Encoder {
                 self.id_count += ids.len();
             }
             let is_new = !predictor.has_begun;
-            predictor.record_chunk(chunk, worker, !ids.is_empty());
+            predictor.record_chunk(chunk, worker, has_ids);
             if is_new {
                 // Requests of one lane often begin alike, such as with the same prompt length.
                 newest_request = *predictor;

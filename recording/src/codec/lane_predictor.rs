@@ -19,6 +19,11 @@ pub(super) enum FrameStage {
 
 const STAGES: usize = 4;
 
+/// Codes of the thread of a receive: none is known, it is that of the lane's last receive, or another one, whose ids follow.
+pub(super) const NO_RECEIVER: u8 = 0;
+pub(super) const LAST_RECEIVER: u8 = 1;
+pub(super) const OTHER_RECEIVER: u8 = 2;
+
 /// Values of the last frames of one lane.
 #[derive(Debug, Default)]
 pub(super) struct LanePredictor {

@@ -93,7 +93,7 @@ impl Exporter for Perfetto<'_> {
                 });
             }
             What::Stack(sample) if !sample.function.is_empty() => {
-                let track = self.track_of_thread(sample.thread, sample.role, "");
+                let track = self.track_of_thread(sample.thread, sample.role, tracks::UNKNOWN);
                 self.draw_instant(track, sample.function, ts_ns, |args| {
                     fields!(args, sample, file, interval_ns, samples, total, own);
                     args.put_known("gil", sample.gil);
