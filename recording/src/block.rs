@@ -37,7 +37,7 @@ impl BlockWriter {
         self.encoder.write_event(event);
     }
 
-    /// Writes a tick and, at intervals, both clocks.
+    /// Writes a tick and, once a minute, a reading of both clocks.
     pub fn tick(&mut self, now: MonoNs) {
         self.encoder.write_tick(now);
         // The run's header has the clocks of the start, so the first interval begins with the first tick.
@@ -71,6 +71,7 @@ pub struct BlockReader {
     buffers: DecodeBuffers,
     /// Number of the next record; `None` before the first.
     next_record: Option<u64>,
+    /// Number of the first record of the first block; `None` before it.
     first_record: Option<u64>,
     lost_records: u64,
     unknown_records: u64,
@@ -121,6 +122,7 @@ impl BlockReader {
         let starts_late = self.next_record.is_none() && section.first_record > 0;
         self.first_record.get_or_insert(section.first_record);
         let skipped_records = self.continue_at(section.first_record);
+        // The missing records may be of any hop, so none is named.
         let missed =
             if skipped_records > 0 { Some(Missed::new(None, skipped_records, MissedCause::QueueFull)) } else { None };
         // The announcements of engine and hops may be among the missing records.

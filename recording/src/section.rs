@@ -47,7 +47,7 @@ impl Preamble {
         bytes
     }
 
-    /// Whether a file begins like a recording, as far as `bytes`, its first ones, reach.
+    /// Whether these first bytes of a file are those of a recording. Compares as many as there are, but at least one.
     pub(super) fn has_magic(bytes: &[u8]) -> bool {
         let compared = bytes.len().min(FILE_MAGIC.len());
         compared > 0 && bytes[..compared] == FILE_MAGIC[..compared]
@@ -142,7 +142,7 @@ impl Section {
         bytes
     }
 
-    /// Parses a section header; `None` if the bytes are not one, or it is damaged.
+    /// Parses a section header. `None` if the bytes are not one, or it is damaged, or it states a length above the limit.
     pub(super) fn parse(bytes: &[u8; SECTION_HEADER_BYTES]) -> Option<Self> {
         let (magic, behind_magic) = bytes.split_first_chunk::<4>()?;
         let (crc, fields) = behind_magic.split_first_chunk::<4>()?;
@@ -167,7 +167,8 @@ impl Section {
             },
             anchor: Anchor { mono: MonoNs(split_number(&mut rest, 8)), wall_ns: split_number(&mut rest, 8) },
         };
-        (section.packed_bytes <= MAX_PAYLOAD_BYTES && section.raw_bytes <= MAX_PAYLOAD_BYTES).then_some(section)
+        let is_within_limit = section.packed_bytes <= MAX_PAYLOAD_BYTES && section.raw_bytes <= MAX_PAYLOAD_BYTES;
+        is_within_limit.then_some(section)
     }
 
     /// Length of header and payload, in bytes.
@@ -195,7 +196,7 @@ pub(super) fn trailer_bytes(index_offset: u64) -> [u8; TRAILER_BYTES] {
     bytes
 }
 
-/// Offset of the index; `None` if the bytes are not a trailer.
+/// Reads the offset of the index from the last bytes of a file. `None` if the bytes are not a trailer.
 pub(super) fn parse_trailer(bytes: &[u8; TRAILER_BYTES]) -> Option<u64> {
     let (index_offset, rest) = bytes.split_first_chunk::<8>()?;
     let is_intact = rest[..4] == crc32fast::hash(index_offset).to_le_bytes() && rest[4..] == TRAILER_MAGIC;

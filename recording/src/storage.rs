@@ -26,13 +26,14 @@ static DELEGATE: OnceLock<Box<dyn Delegate>> = OnceLock::new();
 
 /// Delegates all operations from now on. Only the first call has an effect.
 pub fn delegate(to: Box<dyn Delegate>) {
+    // A later call fails and changes nothing.
     let _ = DELEGATE.set(to);
 }
 
 /// Creates a file for reading and writing that only its owner may open. Fails if `path` exists, also as a symbolic link.
 pub fn create(path: &Path) -> io::Result<File> {
     match DELEGATE.get() {
-        Some(other) => other.create(path),
+        Some(delegate) => delegate.create(path),
         None => create_here(path),
     }
 }
@@ -40,7 +41,7 @@ pub fn create(path: &Path) -> io::Result<File> {
 /// Renames `from`, created by [`create`], to `to`, and replaces `to` if it exists.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     match DELEGATE.get() {
-        Some(other) => other.rename(from, to),
+        Some(delegate) => delegate.rename(from, to),
         None => fs::rename(from, to),
     }
 }
@@ -48,7 +49,7 @@ pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
 /// Removes a file created by [`create`].
 pub fn remove(path: &Path) -> io::Result<()> {
     match DELEGATE.get() {
-        Some(other) => other.remove(path),
+        Some(delegate) => delegate.remove(path),
         None => fs::remove_file(path),
     }
 }

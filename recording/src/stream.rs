@@ -26,13 +26,16 @@ pub struct StreamPacker {
 impl StreamPacker {
     /// Creates the packer of a run that starts now.
     pub fn new(header: RecordingHeader) -> io::Result<Self> {
-        Ok(Self { packer: BlockPacker::new()?, header, run: new_run_id(), seq: 1 })
+        // The header, which `start` writes, has number 0.
+        let first_block_seq = 1;
+        Ok(Self { packer: BlockPacker::new()?, header, run: new_run_id(), seq: first_block_seq })
     }
 
     /// Preamble and header, with which every stream begins.
     pub fn start(&self) -> io::Result<Vec<u8>> {
         let mut start = Vec::new();
-        write_start(&mut start, &self.header, self.run, false)?;
+        let is_ring = false;
+        write_start(&mut start, &self.header, self.run, is_ring)?;
         Ok(start)
     }
 
@@ -56,7 +59,7 @@ impl StreamPacker {
     /// Encodes a section with this content as JSON.
     fn pack_json(&self, kind: u8, content: &impl Serialize) -> io::Result<Vec<u8>> {
         let json = serde_json::to_vec(content)?;
-        // Takes no number: a gap between the numbers of blocks means a missing block.
+        // Uses the number of the next block without advancing it, since a gap between the numbers of blocks means a missing block.
         let mut section =
             Section { kind, raw_bytes: json.len() as u32, run: self.run, seq: self.seq, ..Section::default() };
         let mut sealed = Vec::new();
@@ -123,8 +126,11 @@ impl StreamSplitter {
 
     /// Returns the next complete section; `None` if more bytes are needed. Sections of unknown kinds are skipped.
     pub fn next_section(&mut self) -> Result<Option<StreamSection>, StreamError> {
-        if !self.has_preamble && !self.read_preamble()? {
-            return Ok(None);
+        if !self.has_preamble {
+            let is_complete = self.read_preamble()?;
+            if !is_complete {
+                return Ok(None);
+            }
         }
         loop {
             let Some((head, rest)) = self.bytes[self.processed_bytes..].split_first_chunk::<SECTION_HEADER_BYTES>()
@@ -153,7 +159,7 @@ impl StreamSplitter {
         }
     }
 
-    /// Checks the preamble. Returns `false` if more bytes are needed.
+    /// Reads the preamble, and remembers that it was read. Returns `false` if more bytes are needed.
     fn read_preamble(&mut self) -> Result<bool, StreamError> {
         // Compared as far as received, so that another protocol is recognised from its first byte.
         if !self.bytes.is_empty() && !Preamble::has_magic(&self.bytes) {
@@ -170,7 +176,7 @@ impl StreamSplitter {
     }
 }
 
-/// Content of a section of a stream. `None` if its kind is unknown to this version. `head` is its header as received.
+/// Parses a complete section of a stream. `head` is its header as received. `None` if its kind is unknown to this version.
 fn parse_section(
     section: &Section,
     head: &[u8],

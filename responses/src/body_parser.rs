@@ -37,7 +37,8 @@ impl ContentParser {
         Self { parser: BodyParser::Other, unreadable: None }
     }
 
-    /// Parser by the values of the headers `content-type` and `content-encoding`.
+    /// Parser of content with this header `content-type`. Other types, and content without one, are ignored. Compressed content of interest
+    /// is unreadable.
     pub(super) fn for_content(content_type: Option<&[u8]>, is_compressed: bool) -> Self {
         let content_type = content_type.unwrap_or_default();
         let parser = if begins_with_type(content_type, b"text/event-stream") {
@@ -75,6 +76,7 @@ impl BodyParser {
                 // The byte beyond the limit shows that the body exceeds it.
                 let space = (limits.event_bytes + 1).saturating_sub(json.len());
                 if json.extend(&piece[..piece.len().min(space)]).is_err() {
+                    // Memory is short, so the rest of the body is ignored.
                     *self = Self::UnkeptJson;
                 }
             }
@@ -83,7 +85,7 @@ impl BodyParser {
         }
     }
 
-    /// Ends the body: parses collected JSON, and emits the last elements.
+    /// Ends the body. Parses collected JSON, and emits the last elements. A body that could not be kept is emitted as undecoded.
     pub(super) fn end_body(self, limits: &Limits, emit: &mut Emit<'_>) {
         match self {
             Self::UnkeptJson => emit(ResponseElement::Undecoded),

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Maximum memory of all buffers of the program in bytes.
 const MAX_TOTAL: usize = 256 << 20;
 /// Memory that an empty buffer keeps, so that the next response allocates nothing.
-const KEPT: usize = 64 << 10;
+const KEPT_WHEN_EMPTY: usize = 64 << 10;
 /// Memory that a buffer has regardless of the limit, for prefixes of messages.
-const GRANTED: usize = 64;
+const ALWAYS_GRANTED: usize = 64;
 
 static TOTAL: MemoryBudget = MemoryBudget { used_bytes: AtomicUsize::new(0) };
 
@@ -23,7 +23,7 @@ struct MemoryBudget {
 pub(super) struct Full;
 
 impl MemoryBudget {
-    /// Counts `bytes` as used. An error if more than `limit` bytes would then be in use; nothing is counted in that case.
+    /// Counts `bytes` as used. Fails, and counts nothing, if more than `limit` bytes would then be in use.
     fn reserve(&self, bytes: usize, limit: usize) -> Result<(), Full> {
         // Added before the test, because other threads reserve at the same time.
         let used_before = self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -53,10 +53,10 @@ impl BoundedBuffer {
         Ok(())
     }
 
-    /// Allocates memory for `capacity` bytes, which is above the present capacity. An error at the limit of all buffers.
+    /// Allocates memory for `capacity` bytes, which is above the present capacity. Fails, and changes nothing, at the limit of all buffers.
     fn grow_to(&mut self, capacity: usize) -> Result<(), Full> {
         let capacity_before = self.kept.capacity();
-        let limit = if capacity <= GRANTED { usize::MAX } else { MAX_TOTAL };
+        let limit = if capacity <= ALWAYS_GRANTED { usize::MAX } else { MAX_TOTAL };
         TOTAL.reserve(capacity - capacity_before, limit)?;
         self.kept.reserve_exact(capacity - self.kept.len());
         // An allocator may give more than it was asked for.
@@ -66,7 +66,7 @@ impl BoundedBuffer {
 
     /// Empties the buffer. A large one gives its memory back.
     pub(super) fn clear(&mut self) {
-        if self.kept.capacity() > KEPT {
+        if self.kept.capacity() > KEPT_WHEN_EMPTY {
             *self = Self::default();
         } else {
             self.kept.clear();
@@ -92,6 +92,7 @@ impl Deref for BoundedBuffer {
 }
 
 impl Drop for BoundedBuffer {
+    /// Counts the memory of the buffer as free.
     fn drop(&mut self) {
         TOTAL.used_bytes.fetch_sub(self.kept.capacity(), Ordering::Relaxed);
     }
@@ -114,8 +115,8 @@ mod tests {
     #[test]
     fn an_empty_buffer_keeps_little_memory() {
         let mut buffer = BoundedBuffer::default();
-        buffer.extend(&vec![7; 2 * KEPT]).expect("space");
-        buffer.remove_first(2 * KEPT - 5);
+        buffer.extend(&vec![7; 2 * KEPT_WHEN_EMPTY]).expect("space");
+        buffer.remove_first(2 * KEPT_WHEN_EMPTY - 5);
         assert_eq!(&buffer[..], &[7; 5]);
         buffer.remove_first(5);
         assert_eq!((buffer.len(), buffer.kept.capacity()), (0, 0));

@@ -29,12 +29,12 @@ enum ChunkedState {
 }
 
 impl ChunkedDecoder {
-    /// Consumes bytes of `input` and passes the decoded body to `data`. Returns whether the body is complete; the remaining bytes do not belong
-    /// to it.
-    pub(super) fn parse(&mut self, input: &mut &[u8], mut data: impl FnMut(&[u8])) -> Result<bool, Unreadable> {
+    /// Takes bytes from `input`, and emits the decoded body piece by piece. Returns whether the body is complete. Then the rest of `input`
+    /// does not belong to it.
+    pub(super) fn parse(&mut self, input: &mut &[u8], mut emit_data: impl FnMut(&[u8])) -> Result<bool, Unreadable> {
         while !input.is_empty() {
             if let ChunkedState::Data(left) = &mut self.state {
-                data(take_bytes(input, left));
+                emit_data(take_bytes(input, left));
                 if *left == 0 {
                     self.state = ChunkedState::AfterData;
                 }

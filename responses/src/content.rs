@@ -60,8 +60,8 @@ pub(super) struct StreamTokens {
 }
 
 impl SentTokens {
-    /// The ids of a chunk that are behind the kept tokens, if the request has `count` tokens with this chunk. `None` if the tokens of the
-    /// request cannot be kept.
+    /// Those `ids` of a chunk that are not kept yet. `count`: number of the request's tokens up to the end of this chunk. `None` if the
+    /// tokens of the request cannot be kept.
     fn new_ids<'c>(&self, ids: &'c [i64], count: usize) -> Option<&'c [i64]> {
         if self.is_incomplete || count > MAX_TOKENS {
             return None;
@@ -85,7 +85,8 @@ impl ContentMatcher {
         self.key.is_some()
     }
 
-    /// Records a chunk of a request, if it states the number of tokens so far.
+    /// Keeps the tokens of a request's chunk, if matching is on and the chunk states the number of tokens so far. Forgets the oldest
+    /// requests beyond the limits.
     pub(super) fn record_chunk(&mut self, chunk: &Chunk<'_>) {
         let Chunk { rid, ids, .. } = *chunk;
         let (Some(key), Some(count)) = (self.key, chunk.completion_tokens) else { return };
@@ -96,6 +97,7 @@ impl ContentMatcher {
         let Some(sent) = self.sent.values.get_mut(rid) else { return };
         let Some(new_ids) = sent.new_ids(ids, count as usize) else {
             sent.is_incomplete = true;
+            // A request without all of its tokens cannot be matched.
             self.kept_marks -= sent.marks.len();
             // Not just cleared, which would keep the memory.
             sent.marks = Vec::new();
@@ -109,7 +111,7 @@ impl ContentMatcher {
         }
     }
 
-    /// Counts a request that had to be forgotten, if there was one.
+    /// Counts a request that was forgotten because of a limit, if there was one.
     fn count_evicted(&mut self, evicted: Option<SentTokens>) {
         if let Some(sent) = evicted {
             self.evicted += 1;
@@ -133,6 +135,7 @@ impl ContentMatcher {
     /// Matches a finished stream, whose response states `token_count` tokens. Returns the id of the engine's request with these tokens if there
     /// is exactly one, which is then forgotten. Counts the result.
     pub(super) fn match_stream(&mut self, stream: &StreamTokens, token_count: u32) -> Option<String> {
+        // A stream with no tokens, or with a part of them only, could be of any request.
         if !self.is_enabled() || stream.marks.is_empty() || stream.is_incomplete {
             return None;
         }
@@ -161,9 +164,11 @@ impl ContentMatcher {
         }
     }
 
-    /// Forgets a request that has been matched to its stream.
+    /// Forgets the tokens of a request that has been matched to its stream, if they are kept.
     pub(super) fn forget_request(&mut self, rid: &str) {
-        self.kept_marks -= self.sent.remove(rid).map_or(0, |sent| sent.marks.len());
+        if let Some(sent) = self.sent.remove(rid) {
+            self.kept_marks -= sent.marks.len();
+        }
     }
 
     /// Keeps the frontend's id of a request, `context`, and the engine's, for reporting. Beyond the limit, the oldest pair is forgotten.

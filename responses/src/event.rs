@@ -26,6 +26,7 @@ const NO_SUCH_METHOD: &str = r#"{"detail":"Method Not Allowed"}"#;
 /// Whether a response rejects a request to the engine, by its status and the length of its body. Health checks fail without a body, and
 /// frameworks answer with a fixed one for paths that do not exist (`/metrics` if metrics are off).
 pub(super) fn is_rejection(status: u16, body_bytes: Option<u64>) -> bool {
+    // Length of the framework's own body for this status; 0 without one.
     let fixed_length = match status {
         404 => NO_SUCH_PATH.len() as u64,
         405 => NO_SUCH_METHOD.len() as u64,
@@ -71,6 +72,7 @@ pub(super) struct EventSink<'s> {
 }
 
 impl EventSink<'_> {
+    /// Passes on an event that occurs at the time of this sink.
     pub(super) fn emit(&mut self, what: What<'_>) {
         (self.events)(&Event { at: self.at, what });
     }
@@ -164,28 +166,27 @@ struct CompletionUsage {
 }
 
 impl<'a> ResponseJson<'a> {
-    /// The event as a completion. `None` if it names no request, or is not about a completion.
+    /// Converts the event to a completion. `None` if it names no request, or is not about a completion.
     fn into_completion(self) -> Option<Completion<'a>> {
-        let completion = match (self.meta_info, self.choices) {
-            (Some(meta), _) => {
-                let BorrowedText(rid) = meta.id?;
-                // The name of the list depends on the release.
-                let listed_ids = self.output_ids.or(self.token_ids);
-                Completion {
-                    rid,
-                    tokens: listed_ids.as_deref().map(count_items),
-                    stated_tokens: meta.completion_tokens,
-                    finished: meta.finish_reason.is_some(),
-                    finish: meta.finish_reason.map(|FinishReason(finish)| finish),
-                    ..Completion::default()
-                }
+        let completion = if let Some(meta) = self.meta_info {
+            // An event of the engine's own endpoint.
+            let BorrowedText(rid) = meta.id?;
+            // The name of the list depends on the release.
+            let listed_ids = self.output_ids.or(self.token_ids);
+            Completion {
+                rid,
+                tokens: listed_ids.as_deref().map(count_items),
+                stated_tokens: meta.completion_tokens,
+                finished: meta.finish_reason.is_some(),
+                finish: meta.finish_reason.map(|FinishReason(finish)| finish),
+                ..Completion::default()
             }
-            (None, Some(choices)) => {
-                let BorrowedText(rid) = self.id?;
-                let stated_tokens = self.usage.and_then(|usage| usage.completion_tokens);
-                choices_completion(rid, choices, stated_tokens, self.prompt_token_ids.is_some())
-            }
-            (None, None) => return None,
+        } else {
+            let choices = self.choices?;
+            let BorrowedText(rid) = self.id?;
+            let stated_tokens = self.usage.and_then(|usage| usage.completion_tokens);
+            let lists_ids = self.prompt_token_ids.is_some();
+            choices_completion(rid, choices, stated_tokens, lists_ids)
         };
         if completion.rid.is_empty() || completion.rid.len() > LONGEST_RID {
             return None;
@@ -252,6 +253,7 @@ pub(super) fn parse_event(json: &[u8]) -> Option<ResponseElement<'_>> {
 pub(super) fn parse_body(json: &[u8], emit: &mut Emit<'_>) {
     let bodies: serde_json::Result<Vec<ResponseJson<'_>>> = match json.trim_ascii_start().first() {
         Some(b'[') => serde_json::from_slice(json),
+        // A single object is treated as a batch of one.
         Some(b'{') => serde_json::from_slice(json).map(|body| vec![body]),
         _ => return,
     };

@@ -41,11 +41,11 @@ pub(super) fn fold_list<'de, D: Deserializer<'de>, T: Deserialize<'de>, A>(
         }
 
         fn visit_seq<S: SeqAccess<'de>>(self, mut items: S) -> Result<A, S::Error> {
-            let mut sum = self.first;
+            let mut result = self.first;
             while let Some(item) = items.next_element()? {
-                sum = (self.add)(sum, item);
+                result = (self.add)(result, item);
             }
-            Ok(sum)
+            Ok(result)
         }
     }
     list.deserialize_seq(ListVisitor { first, add, item: PhantomData })
@@ -56,6 +56,7 @@ pub(super) fn fold_list<'de, D: Deserializer<'de>, T: Deserialize<'de>, A>(
 pub(super) struct FinishReason(pub(super) AnswerFinish);
 
 impl<'de> Deserialize<'de> for FinishReason {
+    /// Accepts a value of any form. One without a name of a reason is `Other`.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct FinishVisitor;
         impl<'de> Visitor<'de> for FinishVisitor {
@@ -83,6 +84,7 @@ impl<'de> Deserialize<'de> for FinishReason {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<FinishReason, A::Error> {
+                // A deserializer requires that all items are read.
                 while items.next_element::<IgnoredAny>()?.is_some() {}
                 Ok(FinishReason(AnswerFinish::Other))
             }
@@ -111,7 +113,7 @@ impl<'de> Deserialize<'de> for FinishReason {
     }
 }
 
-/// The finish reason of two choices together: their common one, `Other` if they differ, `None` if neither has one.
+/// Combines the finish reasons of two choices. Different ones become `Other`. `None` if neither choice has one.
 pub(super) fn common_finish(known: Option<AnswerFinish>, next: Option<AnswerFinish>) -> Option<AnswerFinish> {
     match (known, next) {
         (Some(known), Some(next)) if known != next => Some(AnswerFinish::Other),
@@ -197,6 +199,7 @@ struct ChatMessage<'a> {
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for ChatMessage<'a> {
+    /// Reads a message whose fields may have values of any form.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct MessageVisitor;
         impl<'de> Visitor<'de> for MessageVisitor {
@@ -224,7 +227,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for ChatMessage<'a> {
                         // vLLM may have both names with the same text.
                         "reasoning" | "reasoning_content" => message.reasoning = value,
                         "role" => {}
-                        _ => message.elsewhere |= value.filled,
+                        _ => message.elsewhere |= value.is_filled,
                     }
                 }
                 Ok(message)
@@ -237,13 +240,14 @@ impl<'de: 'a, 'a> Deserialize<'de> for ChatMessage<'a> {
 /// Outline of a value of any form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Outline {
-    null: bool,
+    is_null: bool,
     /// Whether it is anything but null, an empty string, an empty list, or an object of such values.
-    filled: bool,
+    is_filled: bool,
     /// Length of a list. Of an object, that of its tokens: `content` of a chat, `tokens` of completions.
     len: Option<u32>,
     /// Whether a list contains null. Of an object, whether its `token_logprobs` do.
-    nulls: bool,
+    has_nulls: bool,
+    /// Digest of a string; empty for other forms.
     digest: Digest,
 }
 
@@ -251,12 +255,12 @@ impl Outline {
     /// Number of generated tokens in log probabilities, which have an entry for each. `None` if they also cover the prompt (`echo`), whose
     /// first token has no log probability.
     fn generated_tokens(self) -> Option<u32> {
-        if self.nulls { None } else { self.len }
+        if self.has_nulls { None } else { self.len }
     }
 
     /// Whether it is neither text nor blank.
     fn is_other(self) -> bool {
-        self.filled && self.digest.is_empty()
+        self.is_filled && self.digest.is_empty()
     }
 }
 
@@ -264,7 +268,7 @@ impl Outline {
 macro_rules! filled {
     ($($visit:ident: $type:ty),*) => {
         $(fn $visit<E>(self, _: $type) -> Result<Outline, E> {
-            Ok(Outline { filled: true, ..Outline::default() })
+            Ok(Outline { is_filled: true, ..Outline::default() })
         })*
     };
 }
@@ -281,35 +285,35 @@ impl<'de> Deserialize<'de> for Outline {
             }
 
             fn visit_unit<E>(self) -> Result<Outline, E> {
-                Ok(Outline { null: true, ..Outline::default() })
+                Ok(Outline { is_null: true, ..Outline::default() })
             }
 
             filled! { visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64 }
 
             fn visit_str<E>(self, text: &str) -> Result<Outline, E> {
-                Ok(Outline { filled: !text.is_empty(), digest: Digest::of_text(text), ..Outline::default() })
+                Ok(Outline { is_filled: !text.is_empty(), digest: Digest::of_text(text), ..Outline::default() })
             }
 
             /// A list is filled if it has any item.
             fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Outline, A::Error> {
                 let mut len = 0_u32;
-                let mut nulls = false;
+                let mut has_nulls = false;
                 while let Some(item) = items.next_element::<Outline>()? {
                     len = len.saturating_add(1);
-                    nulls |= item.null;
+                    has_nulls |= item.is_null;
                 }
-                Ok(Outline { filled: len > 0, len: Some(len), nulls, ..Outline::default() })
+                Ok(Outline { is_filled: len > 0, len: Some(len), has_nulls, ..Outline::default() })
             }
 
             /// An object is filled if any of its values is.
             fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Outline, A::Error> {
                 let mut outline = Outline::default();
                 while let Some((BorrowedText(name), value)) = fields.next_entry::<BorrowedText<'_>, Outline>()? {
-                    outline.filled |= value.filled;
+                    outline.is_filled |= value.is_filled;
                     match &*name {
                         // Log probabilities of chats and of completions.
                         "content" | "tokens" => outline.len = value.len,
-                        "token_logprobs" => outline.nulls = value.nulls,
+                        "token_logprobs" => outline.has_nulls = value.has_nulls,
                         _ => {}
                     }
                 }

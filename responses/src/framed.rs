@@ -29,7 +29,7 @@ pub enum NextMessage<'a, const N: usize> {
 }
 
 impl<'a, const N: usize> NextMessage<'a, N> {
-    /// A message with its prefix.
+    /// Splits a complete message into its prefix and its content. `Incomplete` if the bytes are shorter than a prefix.
     fn from_bytes(bytes: &'a [u8]) -> Self {
         match bytes.split_first_chunk() {
             Some((prefix, message)) => Self::Complete { prefix, message },
@@ -50,7 +50,8 @@ impl<const N: usize> Framed<N> {
         // The rest of a skipped message is of no interest.
         _ = take_bytes(input, &mut self.left_to_skip);
         // The last message was borrowed from the buffer until now.
-        if std::mem::take(&mut self.is_returned) {
+        let was_returned = std::mem::take(&mut self.is_returned);
+        if was_returned {
             self.buffer.clear();
         }
         loop {
@@ -65,6 +66,7 @@ impl<const N: usize> Framed<N> {
                     return Ok(NextMessage::Skipped);
                 }
             };
+            // Not copied, because all of it is within `input`.
             if self.buffer.is_empty()
                 && let Some((message, rest)) = input.split_at_checked(needed)
             {
@@ -78,6 +80,7 @@ impl<const N: usize> Framed<N> {
                 return Ok(NextMessage::Incomplete);
             }
             let (piece, rest) = input.split_at(input.len().min(needed - self.buffer.len()));
+            // Without memory for the piece, the whole message is skipped. Its length must be known for that.
             if self.buffer.extend(piece).is_err() {
                 self.skip_message(stated_length.ok_or(Unreadable::Frames)?);
                 return Ok(NextMessage::Skipped);

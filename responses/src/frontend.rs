@@ -54,7 +54,9 @@ pub enum UnknownWait {
 
 /// Nanoseconds between two times; `None` if one of them is unknown.
 fn ns_between(from: Option<MonoNs>, to: Option<MonoNs>) -> Option<u64> {
-    Some(to?.since(from?))
+    let from = from?;
+    let to = to?;
+    Some(to.since(from))
 }
 
 /// Writes of one response by one process.
@@ -132,7 +134,7 @@ impl TimedResponse {
         if self.is_multiplexed {
             return;
         }
-        // HTTP/2 is counted once for the connection.
+        // Only HTTP/2 has streams. It is counted once for the connection.
         if stream > 0 {
             self.is_multiplexed = true;
             return waits.count_unknown(UnknownWait::Http2);
@@ -169,7 +171,7 @@ impl TimedResponse {
         };
     }
 
-    /// Ends the response, if one is in progress.
+    /// Ends the response, if one is in progress, and passes its times to `waits` if its id is known.
     pub(super) fn end_response(&mut self, waits: &mut Frontends, sink: &mut EventSink<'_>) {
         if !self.id.is_empty() {
             waits.record_frontend_end(&self.id, self.writes, sink);
@@ -224,7 +226,8 @@ enum ResponseSide {
 }
 
 impl Frontends {
-    /// Records the end of a worker's stream. `id` is the frontend's id of the request, `rid` the engine's.
+    /// Records the end of a worker's stream. Joins it with the frontend's response if that has ended before, or else keeps it. `id` is the
+    /// frontend's id of the request, `rid` the engine's.
     pub(super) fn record_worker_end(&mut self, id: Option<&str>, rid: &str, writes: Writes, sink: &mut EventSink<'_>) {
         self.streams += 1;
         self.last_stream_end = self.last_stream_end.max(sink.at);
@@ -247,7 +250,7 @@ impl Frontends {
         }
     }
 
-    /// Records that a response of the frontend has ended. Joins it with the worker's stream if that has ended before.
+    /// Records the end of a frontend's response. Joins it with the worker's stream if that has ended before, or else keeps it.
     fn record_frontend_end(&mut self, id: &str, writes: Writes, sink: &mut EventSink<'_>) {
         match self.waiting.remove(id).map(|ended| ended.side) {
             Some(ResponseSide::Worker { rid, writes: worker }) => self.join_sides(&rid, &worker, &writes, sink),

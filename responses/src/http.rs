@@ -30,7 +30,7 @@ enum HttpState {
     Length {
         left: u64,
         /// Whether any byte of the body was observed.
-        begun: bool,
+        has_begun: bool,
     },
     UntilClosed,
 }
@@ -67,12 +67,12 @@ impl HttpParser {
                 }
                 HttpState::Chunked(chunked) => chunked.parse(&mut input, |piece| body.parse(piece, limits, emit))?,
                 // A response to HEAD announces a body that never follows.
-                HttpState::Length { begun: false, .. } if input.starts_with(b"HTTP/1.") => {
+                HttpState::Length { has_begun: false, .. } if input.starts_with(b"HTTP/1.") => {
                     *body = BodyParser::Other;
                     true
                 }
-                HttpState::Length { left, begun } => {
-                    *begun = true;
+                HttpState::Length { left, has_begun } => {
+                    *has_begun = true;
                     body.parse(take_bytes(&mut input, left), limits, emit);
                     *left == 0
                 }
@@ -133,7 +133,7 @@ impl HttpParser {
         Ok(())
     }
 
-    /// Begins a response whose head is complete.
+    /// Begins a response whose head is complete, and emits what the head shows. Ends it at once if no body follows.
     fn begin_response(&mut self, status: Option<u16>, body: DeclaredBody, emit: &mut Emit<'_>) {
         let DeclaredBody { state, content } = body;
         let body_bytes = if let HttpState::Length { left, .. } = state { Some(left) } else { None };
@@ -164,7 +164,7 @@ struct DeclaredBody {
 impl DeclaredBody {
     /// No body at all.
     fn empty() -> Self {
-        Self { state: HttpState::Length { left: 0, begun: false }, content: ContentParser::ignoring() }
+        Self { state: HttpState::Length { left: 0, has_begun: false }, content: ContentParser::ignoring() }
     }
 }
 
@@ -174,7 +174,7 @@ fn header_value<'a>(response: &'a httparse::Response<'_, '_>, name: &str) -> Opt
     found.map(|header| header.value.trim_ascii())
 }
 
-/// How the body is transferred, and how its content is read.
+/// Reads from the head of a response how its body is transferred, and how the body's content is to be read.
 fn declared_body(response: &httparse::Response<'_, '_>) -> DeclaredBody {
     let coding = header_value(response, "transfer-encoding");
     // Without chunks and a length, a body ends with its connection.
@@ -185,7 +185,7 @@ fn declared_body(response: &httparse::Response<'_, '_>) -> DeclaredBody {
             state = HttpState::Chunked(ChunkedDecoder::default());
         }
     } else if let Some(left) = header_value(response, "content-length").and_then(parse_decimal) {
-        state = HttpState::Length { left, begun: false };
+        state = HttpState::Length { left, has_begun: false };
     }
     let encoding = header_value(response, "content-encoding");
     let is_compressed = encoding.is_some_and(|encoding| !encoding.eq_ignore_ascii_case(b"identity"))

@@ -155,7 +155,7 @@ enum BodyStart {
 
 /// Recognises the content by its first bytes: of the whole body, or of a frame in the middle of it, whose length is then `frame_length`.
 fn recognise_body(start: &[u8], frame_length: Option<u32>) -> BodyStart {
-    // This includes no bytes at all.
+    // A start without any byte counts as too short.
     match Recognition::begins_with(start, EVENT_START) {
         Recognition::Yes => return BodyStart::Recognised(BodyParser::Events(EventParser::default())),
         Recognition::TooShort => return BodyStart::TooShort,
@@ -278,7 +278,7 @@ fn are_response_fields(head: FrameHead, payload: &[u8]) -> Recognition {
 }
 
 impl Http2Parser {
-    /// `from_start`: the first byte is the first of the connection. Otherwise it is the first of a frame.
+    /// Creates a parser whose first byte is the first of the connection (`from_start`), or else the first of a frame.
     pub(super) fn new(limits: Limits, from_start: bool) -> Self {
         // Without the first fields, no later ones can be decompressed.
         let fields = if from_start { FieldDecoder::for_whole_connection() } else { FieldDecoder::default() };
@@ -303,7 +303,8 @@ impl Http2Parser {
         }
     }
 
-    /// Head of the current frame, which is taken from `input` if the previous frame has ended. `None` while it is incomplete.
+    /// Returns the head of the current frame. If the previous frame has ended, takes the next head from `input`, and begins its frame.
+    /// `None` while the head is incomplete.
     fn take_frame_head(&mut self, input: &mut &[u8]) -> Result<Option<FrameHead>, Unreadable> {
         if self.frame.is_some() {
             return Ok(self.frame);
@@ -318,7 +319,7 @@ impl Http2Parser {
         Ok(Some(head))
     }
 
-    /// Processes the header of a frame. An error if it is invalid here.
+    /// Begins the frame with this head. Fails if the head is invalid, or invalid behind the frames before it.
     fn begin_frame(&mut self, head: FrameHead) -> Result<(), Unreadable> {
         let continues_block = head.kind == CONTINUATION && head.stream == self.block.stream;
         // Nothing may interrupt an open block of fields, and only an open one can be continued.
@@ -463,6 +464,7 @@ impl Http2Parser {
         if !self.streams.contains_key(&stream) {
             self.open_stream(stream, StreamBody::Unknown(UnknownBody::joined_late()));
         }
+        // The stream is open here in any case.
         let Some(body) = self.streams.get_mut(&stream) else { return };
         match body {
             StreamBody::Known(parser) => parser.parse(piece, &self.limits, &mut |element| emit(stream, element)),
@@ -482,7 +484,7 @@ impl Http2Parser {
         }
     }
 
-    /// Ends the response of a stream, of which nothing may have been observed.
+    /// Ends the response of a stream, even if no byte of it was observed.
     fn end_stream(&mut self, stream: u32, emit: &mut EmitOnStream<'_>) {
         match self.streams.remove(&stream) {
             Some(StreamBody::Known(body)) => body.end_body(&self.limits, &mut |element| emit(stream, element)),

@@ -117,7 +117,7 @@ pub enum Recognition {
 }
 
 impl Recognition {
-    /// Whether `bytes` begin with `start`.
+    /// Whether `bytes` begin with `start`. [`Self::TooShort`] if they are only a part of it.
     pub fn begins_with(bytes: &[u8], start: &[u8]) -> Self {
         if bytes.starts_with(start) {
             Self::Yes
@@ -132,7 +132,7 @@ impl Recognition {
 /// Start of the data of a server-sent event.
 const EVENT_START: &[u8] = b"data:";
 
-/// Adds to the entry of `why` in a list of counters.
+/// Adds `times` to the counter of `why` in a list, or adds the counter if the list has none.
 fn add_to_count<T: PartialEq>(counters: &mut Vec<(T, u64)>, why: T, times: u64) {
     match counters.iter_mut().find(|(known, _)| *known == why) {
         Some((_, count)) => *count += times,

@@ -77,7 +77,8 @@ impl ResponseIds {
     /// Id of the request whose output the choice `index` of response `id` carries; `None` if it is unknown.
     pub(super) fn find_request(&self, id: &str, index: u32) -> Option<&str> {
         let choices = self.choices.values.get(id)?;
-        choices.iter().find(|choice| choice.index == index)?.rid.as_deref()
+        let choice = choices.iter().find(|choice| choice.index == index)?;
+        choice.rid.as_deref()
     }
 
     /// Forgets a response that has ended. Later requests may have its id again.

@@ -32,7 +32,7 @@ struct ListedCalls {
 }
 
 impl ListedCalls {
-    /// These calls and the next one of the list.
+    /// Adds the next call of the list to those so far.
     fn with_call(self, call: IndexedCall) -> Self {
         // Some servers leave the index out, which is then the position.
         let index = call.index.unwrap_or(self.count);
@@ -51,8 +51,8 @@ impl ObservedCalls {
         let listed = fold_list(list, ListedCalls::default(), ListedCalls::with_call).unwrap_or_default();
         let first_index = listed.first_index.unwrap_or(0);
         self.highest_index = self.highest_index.max(listed.highest_index);
-        let is_of_first_call = *self.first_index.get_or_insert(first_index) == first_index;
-        if is_of_first_call {
+        let first_of_response = *self.first_index.get_or_insert(first_index);
+        if first_of_response == first_index {
             self.events_of_first = self.events_of_first.saturating_add(1);
         }
     }

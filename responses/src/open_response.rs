@@ -78,6 +78,7 @@ impl RequestPart {
         let form = match completion.form {
             ResponseForm::OpenAi => AnswerForm::OpenAi,
             ResponseForm::Generate => AnswerForm::Generate,
+            // They are no HTTP responses to a client, so their content is not described.
             ResponseForm::WorkerStream | ResponseForm::GrpcText => return,
         };
         let content = self.content.get_or_insert(AnswerContent::new(form));
@@ -166,7 +167,9 @@ impl OpenResponse {
             }
             ResponseElement::Failed => self.end = Some(AnswerEnd::Failed),
             // An error that was written before says more.
-            ResponseElement::CutShort => _ = self.end.get_or_insert(AnswerEnd::ServerLeft),
+            ResponseElement::CutShort => {
+                self.end.get_or_insert(AnswerEnd::ServerLeft);
+            }
             ResponseElement::Undecoded => {
                 self.mark_incomplete();
                 sink.report_missed_event();
@@ -227,6 +230,7 @@ impl OpenResponse {
         server: &mut Server,
         sink: &mut EventSink<'_>,
     ) {
+        // Id of the request on the hops. `None` if that is the id that the response shows.
         let rid = match announced {
             Some(announced) => announced.request_id_of(&completion.rid),
             None if completion.form == ResponseForm::OpenAi => {
@@ -253,7 +257,10 @@ impl OpenResponse {
                 server.delivery_of_ids(&completion, stated_before, is_joined_by_name)
             }
             // Tokens that no event counts are reported once, by the first such event.
-            (_, None) => part.is_none_or(|part| part.is_counted).then(|| delivery_of_text(&completion.rid)),
+            (_, None) => {
+                let is_first_uncounted = part.is_none_or(|part| part.is_counted);
+                is_first_uncounted.then(|| delivery_of_text(&completion.rid))
+            }
             // A role, or the usage alone.
             (_, Some(0)) if !completion.finished => None,
             (_, Some(tokens)) => {
@@ -318,13 +325,15 @@ impl OpenResponse {
         if has_no_token && !is_compared { Some(listed.unwrap_or(0)) } else { listed }
     }
 
-    /// Tokens of an event that counts none, by its text. `None` if they are unknown. The comparison of the text ends with an event of another
-    /// form.
+    /// Counts the tokens of an event that states no count, by comparing its text with the text that was sent. `None` if they are unknown,
+    /// or the event needs no comparison. An event that shows tokens otherwise ends the comparison event by event.
     fn count_by_text(&self, completion: &Completion<'_>, server: &mut Server) -> Option<u32> {
         let rid = &*completion.rid;
         match completion.form {
             ResponseForm::OpenAi => {}
+            // A worker's stream lists ids.
             ResponseForm::WorkerStream => return None,
+            // Their text is not compared.
             ResponseForm::Generate | ResponseForm::GrpcText => {
                 server.texts.stop_comparison(rid);
                 return None;
@@ -353,7 +362,7 @@ impl OpenResponse {
         server.texts.compare_event(rid, &completion.text, completion.finished, are_all_events_observed)
     }
 
-    /// The part of the response that belongs to this request.
+    /// The part of the response that belongs to this request. `None` before its first event.
     fn find_part(&self, rid: &str) -> Option<&RequestPart> {
         self.parts.iter().find(|part| part.rid == rid)
     }
@@ -373,6 +382,7 @@ impl OpenResponse {
             None if self.parts.len() == limits.requests => return None,
             None => self.parts.push_mut(RequestPart {
                 rid: completion.rid.to_string(),
+                // Empty if the response shows the same id.
                 shown_id: shown_id.filter(|id| completion.rid != **id).unwrap_or_default().to_owned(),
                 is_counted: true,
                 tokens_so_far: self.is_fully_observed.then_some(0),
@@ -394,8 +404,8 @@ impl OpenResponse {
         part.count_event_for_content(completion, part.tokens_so_far);
         let has_continuous_usage = completion.tokens_so_far.is_some();
         part.may_lack_tokens |= completion.logprobs.is_some() && !has_continuous_usage && !completion.text.completion;
-        part.tokens_so_far =
-            completion.tokens_so_far.or_else(|| Some(part.tokens_so_far?.saturating_add(listed_tokens)));
+        let counted_so_far = part.tokens_so_far.map(|before| before.saturating_add(listed_tokens));
+        part.tokens_so_far = completion.tokens_so_far.or(counted_so_far);
         // The final usage of several choices is their sum.
         if completion.form != ResponseForm::OpenAi || part_count == 1 || has_continuous_usage {
             part.stated_tokens = completion.stated_tokens.or(part.stated_tokens);
@@ -447,8 +457,9 @@ impl OpenResponse {
         for part in &self.parts {
             // The events before the first frame named the response by the id that it shows. Its answer has the request's id.
             if !part.rid.is_empty() && self.parts.iter().any(|other| other.shown_id == part.rid) {
-                // Only frees the text kept under this id.
-                _ = server.texts.forget_request(&part.rid, false);
+                // Only frees the text kept under this id, so nothing is compared.
+                let is_whole = false;
+                _ = server.texts.forget_request(&part.rid, is_whole);
                 continue;
             }
             let matched_rid = self.match_by_content(part, server);
@@ -520,16 +531,21 @@ impl OpenResponse {
         matched_rid
     }
 
-    /// Ends the comparison of a request's text with its tokens, and reports deliveries that only the end of the response confirms.
+    /// Ends the comparison of a request's text with the text that was sent, and reports deliveries that only the end of the response
+    /// confirms. Counts the request by whether its tokens are known. Returns its tokens and tool calls.
     fn end_part(&self, part: &RequestPart, end: AnswerEnd, server: &mut Server, sink: &mut EventSink<'_>) -> EndedPart {
         let is_complete = end == AnswerEnd::Whole;
         let mut last_tokens = 0;
         // The events that finish several choices may all name the last one.
         if part.is_counted && is_complete {
-            last_tokens = server.texts.compare_end(&part.rid, part.tokens_so_far.is_some()).unwrap_or(0);
+            let all_observed = part.tokens_so_far.is_some();
+            last_tokens = server.texts.compare_end(&part.rid, all_observed).unwrap_or(0);
         }
-        server.report_deliveries_by_text(&part.rid, true, false, sink);
-        let compared = server.texts.forget_request(&part.rid, self.is_fully_observed && is_complete);
+        let finished = true;
+        let is_whole_body = false;
+        server.report_deliveries_by_text(&part.rid, finished, is_whole_body, sink);
+        let is_whole = self.is_fully_observed && is_complete;
+        let compared = server.texts.forget_request(&part.rid, is_whole);
         let tool_calls = match compared.tool_calls {
             Ok(calls) => calls,
             Err(reason) => part.calls.as_unjudged(self.why_calls_unjudged(end, reason)),

@@ -49,7 +49,7 @@ pub(super) fn detect_protocol(bytes: &[u8], protocols: &[StreamProtocol]) -> Det
     const REQUESTS: [&[u8]; 6] = [b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"PRI * HTTP/2"];
     match Recognition::begins_with(bytes, b"HTTP/1.") {
         Recognition::Yes => return Detected::Http,
-        // Also without any byte.
+        // This includes no byte at all.
         Recognition::TooShort => return Detected::Short,
         Recognition::No => {}
     }
@@ -70,7 +70,8 @@ pub(super) fn detect_protocol(bytes: &[u8], protocols: &[StreamProtocol]) -> Det
     detect_chunk_with_event(bytes)
 }
 
-/// Detects a protocol with binary frames: one of `protocols`, or HTTP/2. `None` if it is another.
+/// Detects a protocol with binary frames, which is one of `protocols` or HTTP/2. [`Detected::Short`] if further bytes may show one. `None`
+/// if it is another.
 fn detect_binary(bytes: &[u8], protocols: &[StreamProtocol]) -> Option<Detected> {
     let mut is_too_short = false;
     for protocol in protocols {
@@ -111,6 +112,7 @@ fn detect_chunk_with_event(bytes: &[u8]) -> Detected {
 fn behind_size_line(bytes: &[u8]) -> Option<&[u8]> {
     let digits = bytes.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let (size, rest) = bytes.split_at(digits);
+    // Only whether the size is valid is of interest.
     parse_hex(size)?;
     rest.strip_prefix(b"\r\n")
 }

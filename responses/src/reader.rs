@@ -13,6 +13,9 @@ use super::open_response::OpenResponse;
 use super::protocol::{Detected, detect_protocol, find_chunk_with_event};
 use super::{Limits, ParseStream, Server, StreamProtocol, Unreadable};
 
+/// Stream of a connection that carries one response at a time. Only HTTP/2 has others.
+const SINGLE_STREAM: u32 = 0;
+
 /// Reader of the bytes that a server writes on one connection. It starts at any point of the connection.
 #[derive(Debug, Default)]
 pub struct ResponseReader {
@@ -37,7 +40,7 @@ enum Parser {
 /// Responses in progress on a connection.
 #[derive(Debug, Default)]
 struct ConnectionResponses {
-    /// By HTTP/2 stream. Other connections carry one at a time, as stream 0.
+    /// By HTTP/2 stream. Other connections carry one at a time, as [`SINGLE_STREAM`].
     open: BTreeMap<u32, OpenResponse>,
     /// Arrival of the request that the next response answers; `None` where arrivals are not observed.
     next_arrival: Option<Result<ArrivalTimes, UnknownArrival>>,
@@ -89,7 +92,7 @@ impl ResponseReader {
 
     /// Records when the request reached the server that the next response answers, and the span of its caller if its head names one.
     pub fn record_arrival(&mut self, times: ArrivalTimes, trace_parent: Option<TraceParent>) {
-        if let Some(response) = self.responses.open.get(&0)
+        if let Some(response) = self.responses.open.get(&SINGLE_STREAM)
             && response.has_begun
         {
             // Of this and all later requests of the connection, it is unknown which arrived when.
@@ -110,10 +113,10 @@ impl ResponseReader {
         self.responses.frontend.is_some()
     }
 
-    /// Whether the first event of the worker's stream is still to come, and the engine's id of its request is not known. It can no longer be joined
-    /// after that event.
+    /// Whether the first event of the worker's stream is still to come, and the engine's id of its request is not known. After that event,
+    /// the stream can no longer be joined with its request.
     pub fn lacks_request_id(&self, server: &Server) -> bool {
-        let context = self.responses.open.get(&0).and_then(OpenResponse::context_without_rid);
+        let context = self.responses.open.get(&SINGLE_STREAM).and_then(OpenResponse::context_without_rid);
         context.is_some_and(|context| !server.knows_rid(context))
     }
 
@@ -124,7 +127,7 @@ impl ResponseReader {
 
     /// Records that the client has cancelled. Tokens generated from now on are not written and do not count as lost.
     pub fn record_cancel(&mut self) {
-        self.responses.open.entry(0).or_default().record_cancel();
+        self.responses.open.entry(SINGLE_STREAM).or_default().record_cancel();
     }
 
     /// Records that the socket accepted none or only a part of a write.
@@ -133,7 +136,7 @@ impl ResponseReader {
             return response.writes.record_short_write();
         }
         // The write may be the beginning of the next response.
-        self.responses.open.entry(0).or_default();
+        self.responses.open.entry(SINGLE_STREAM).or_default();
         self.responses.open.values_mut().for_each(OpenResponse::record_short_write);
     }
 
@@ -168,7 +171,8 @@ impl ResponseReader {
             self.seek_protocol(bytes, is_start_of_write, server, sink);
         } else {
             // Bytes are kept only from the start of a write or of the connection.
-            self.seek_protocol(&[&kept[..], bytes].concat(), true, server, sink);
+            let is_start_of_write = true;
+            self.seek_protocol(&[&kept[..], bytes].concat(), is_start_of_write, server, sink);
         }
     }
 
@@ -190,11 +194,14 @@ impl ResponseReader {
         if let Parser::Http(parser) = parser
             && end == AnswerEnd::ServerLeft
         {
-            parser.end_connection(&mut |element| responses.add_element(0, element, None, limits, server, sink));
+            let other_protocol = None;
+            parser.end_connection(&mut |element| {
+                responses.add_element(SINGLE_STREAM, element, other_protocol, limits, server, sink);
+            });
         }
         for (stream, response) in std::mem::take(&mut responses.open) {
             // Only the server reads that a client has cancelled one of several streams.
-            let is_end_known = stream == 0 || end == AnswerEnd::ClientLeft;
+            let is_end_known = stream == SINGLE_STREAM || end == AnswerEnd::ClientLeft;
             let response_end = if is_end_known { end } else { AnswerEnd::Unknown };
             response.end_response(response_end, unacknowledged, server, sink);
         }
@@ -225,7 +232,8 @@ impl ResponseReader {
             return;
         }
         // The skipped bytes may hold the beginning of a response.
-        if std::mem::take(&mut self.skipped_bytes) > 0 {
+        let skipped_bytes = std::mem::take(&mut self.skipped_bytes);
+        if skipped_bytes > 0 {
             self.responses.mark_incomplete(sink);
         }
         self.parse_bytes(&bytes[offset..], server, sink);
@@ -255,13 +263,16 @@ impl ResponseReader {
         let Self { limits, parser, responses, .. } = self;
         let parsed = match parser {
             Parser::Http(parser) => {
-                parser.parse(bytes, &mut |element| responses.add_element(0, element, None, limits, server, sink))
+                let other_protocol = None;
+                parser.parse(bytes, &mut |element| {
+                    responses.add_element(SINGLE_STREAM, element, other_protocol, limits, server, sink);
+                })
             }
             Parser::Http2(parser) => parser.parse(bytes, &mut |stream, element| {
                 responses.add_element(stream, element, Some(UnknownArrival::Http2), limits, server, sink);
             }),
             Parser::Stream(parser) => parser.parse(bytes, &mut |element| {
-                responses.add_element(0, element, Some(UnknownArrival::Protocol), limits, server, sink);
+                responses.add_element(SINGLE_STREAM, element, Some(UnknownArrival::Protocol), limits, server, sink);
             }),
             Parser::Seeking(_) | Parser::Unreadable => Ok(()),
         };
@@ -277,8 +288,13 @@ impl ResponseReader {
     fn stop_reading(&mut self, why: Unreadable, server: &mut Server, sink: &mut EventSink<'_>) {
         self.parser = Parser::Unreadable;
         if let Some(response) = &mut self.responses.frontend {
-            // The reason concerns the whole connection, which stream 0 stands for.
-            return response.time_element(0, &ResponseElement::Unreadable(why), &mut server.frontends, sink);
+            // The reason concerns the whole connection and no HTTP/2 stream of it.
+            return response.time_element(
+                SINGLE_STREAM,
+                &ResponseElement::Unreadable(why),
+                &mut server.frontends,
+                sink,
+            );
         }
         self.responses.open.values_mut().for_each(OpenResponse::mark_incomplete);
         server.count_unreadable(why);
@@ -301,15 +317,17 @@ impl ConnectionResponses {
         if let Some(response) = frontend {
             return response.time_element(stream, &element, &mut server.frontends, sink);
         }
+        // Known only when the connection ends.
+        let unacknowledged = None;
         if let ResponseElement::Ended = element {
             if let Some(response) = open.remove(&stream) {
-                response.end_response(AnswerEnd::Whole, None, server, sink);
+                response.end_response(AnswerEnd::Whole, unacknowledged, server, sink);
             }
             return;
         }
         let has_no_space = open.len() >= limits.streams && !open.contains_key(&stream);
         if has_no_space && let Some((_, oldest)) = open.pop_first() {
-            oldest.end_response(AnswerEnd::Unknown, None, server, sink);
+            oldest.end_response(AnswerEnd::Unknown, unacknowledged, server, sink);
         }
         let begins = matches!(element, ResponseElement::Began | ResponseElement::StreamNamed(_));
         let response = open.entry(stream).or_default();

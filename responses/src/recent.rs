@@ -28,7 +28,7 @@ impl<V> Recent<V> {
         evicted
     }
 
-    /// Removes and returns the value that was inserted first.
+    /// Removes and returns the value that was inserted first. `None` if there is no value.
     pub(super) fn remove_oldest(&mut self) -> Option<V> {
         let oldest = self.order.pop_front()?;
         self.values.remove(&oldest)

@@ -12,6 +12,9 @@ use super::recent::Recent;
 use super::text::Texts;
 use super::{Unreadable, add_to_count};
 
+/// Index of the first choice of a response.
+const FIRST_CHOICE: u32 = 0;
+
 /// Knowledge about one server and counters over all its connections.
 #[derive(Clone, Debug, Default)]
 pub struct Server {
@@ -88,7 +91,7 @@ impl Server {
         }
     }
 
-    /// Counts an unreadable connection or body.
+    /// Counts an unreadable connection or body. TLS connections are counted apart if plain bytes of such connections are observed as well.
     pub fn count_unreadable(&mut self, why: Unreadable) {
         if let (Unreadable::Tls, Some(tls)) = (why, &mut self.tls) {
             tls.encrypted += 1;
@@ -111,17 +114,19 @@ impl Server {
 
     /// Whether [`Self::resolve_rid`] would find the engine's id of the request `context`.
     pub(super) fn knows_rid(&self, context: &str) -> bool {
-        self.logged_rids.values.contains_key(context) || self.response_ids.find_request(context, 0).is_some()
+        self.logged_rids.values.contains_key(context) || self.response_ids.find_request(context, FIRST_CHOICE).is_some()
     }
 
-    /// The engine's id of the request `context`: from the worker's log, or from frames whose ids contain the context.
+    /// Finds the engine's id of the request `context` in the worker's log, or in frames whose ids contain the context. Forgets an id of the
+    /// log. `None` if the id is unknown.
     pub(super) fn resolve_rid(&mut self, context: &str) -> Option<String> {
         let logged = self.logged_rids.remove(context);
-        logged.or_else(|| self.response_ids.find_request(context, 0).map(str::to_owned))
+        logged.or_else(|| self.response_ids.find_request(context, FIRST_CHOICE).map(str::to_owned))
     }
 
-    /// Delivery in an event with token ids. `stated_before` is the count in the previous event of the response; `is_joined_by_name` says
-    /// whether the stream's name leads to its frames. Returns `None` if the event has no token ids or no count, or its frames are unknown.
+    /// Delivery in an event with token ids, which is counted. `stated_before`: count in the previous event of the response.
+    /// `is_joined_by_name`: the stream's name leads to its frames. `None` if the event has no token ids or no count, or its frames are
+    /// unknown.
     pub(super) fn delivery_of_ids<'a>(
         &mut self,
         completion: &'a Completion<'_>,
@@ -253,7 +258,7 @@ pub(super) fn delivery_of_tokens<'a>(completion: &'a Completion<'_>, tokens: u32
     Delivery { finished: completion.finished, response, ..Delivery::new(&completion.rid, tokens, None) }
 }
 
-/// Delivery for the first event of a text-only response.
+/// Delivery for the first event of a text-only response. It stands for tokens whose number is unknown.
 pub(super) fn delivery_of_text(rid: &str) -> Delivery<'_> {
     Delivery { mode: Mode::Cumulative, response: Response::Text, ..Delivery::new(rid, 0, None) }
 }

@@ -12,7 +12,8 @@ const LONGEST_PART_OF_END: usize = 2;
 pub(super) struct EventParser {
     buffer: BoundedBuffer,
     /// The current event exceeds a limit and is skipped up to its end.
-    skipping: bool,
+    is_skipping: bool,
+    /// Buffer for the lines of an event with several.
     joined: Vec<u8>,
 }
 
@@ -23,7 +24,9 @@ impl EventParser {
         // Taken, because parsing its bytes changes `self`.
         let mut buffer = std::mem::take(&mut self.buffer);
         let has_incomplete_event = !buffer.is_empty();
-        if has_incomplete_event && buffer.extend(piece).is_ok() {
+        // A piece that begins an event is not copied before it is parsed.
+        let is_appended = has_incomplete_event && buffer.extend(piece).is_ok();
+        if is_appended {
             // A cut can fall anywhere between the two line ends of a blank line.
             let search_from = (buffer.len() - piece.len()).saturating_sub(LONGEST_PART_OF_END);
             let parsed_bytes = self.parse_blocks(&buffer, search_from, &mut emit);
@@ -34,7 +37,8 @@ impl EventParser {
                 self.skip_event(&mut emit);
                 buffer.clear();
             }
-            let parsed_bytes = self.parse_blocks(piece, 0, &mut emit);
+            let search_from = 0;
+            let parsed_bytes = self.parse_blocks(piece, search_from, &mut emit);
             if buffer.extend(&piece[parsed_bytes..]).is_err() {
                 self.skip_event(&mut emit);
             }
@@ -45,7 +49,7 @@ impl EventParser {
 
     /// Whether an event is incomplete.
     pub(super) fn is_inside(&self) -> bool {
-        self.skipping || !self.buffer.trim_ascii().is_empty()
+        self.is_skipping || !self.buffer.trim_ascii().is_empty()
     }
 
     /// Drops an event that exceeds the limit, except for its last bytes, which may be the start of its end.
@@ -59,8 +63,8 @@ impl EventParser {
 
     /// Skips the current event up to its end. Emits `None` once for it.
     fn skip_event(&mut self, emit: &mut impl FnMut(Option<&[u8]>)) {
-        if !self.skipping {
-            self.skipping = true;
+        if !self.is_skipping {
+            self.is_skipping = true;
             emit(None);
         }
     }
@@ -80,7 +84,7 @@ impl EventParser {
                 continue;
             }
             // A skipped event ends with the first block.
-            let is_skipped = std::mem::take(&mut self.skipping);
+            let is_skipped = std::mem::take(&mut self.is_skipping);
             if !is_skipped {
                 self.parse_block(&bytes[block_start..newline], emit);
             }

@@ -223,7 +223,8 @@ impl Texts {
                 return;
             }
             let bytes_before = sent.kept_bytes();
-            if sent.add_chunk(chunk, detokenizer) {
+            let is_added = sent.add_chunk(chunk, detokenizer);
+            if is_added {
                 self.bytes += sent.kept_bytes() - bytes_before;
             } else {
                 self.stop_comparison(rid);
@@ -282,7 +283,7 @@ impl Texts {
         self.bytes -= bytes_before - sent.kept_bytes();
         let completion_tokens = sent.carried.tokens;
         let CarriedChunks { tokens, without_text } = match compared {
-            Ok(part) => part,
+            Ok(carried) => carried,
             Err(difference) => {
                 request.differs = true;
                 self.differences.count_difference(difference, rid, completion_tokens);
@@ -318,14 +319,16 @@ impl Texts {
             return None;
         }
         // As if an event without text had finished it.
-        self.compare_event(rid, &ChoiceText::default(), true, all_observed)
+        let no_text = ChoiceText::default();
+        let finished = true;
+        self.compare_event(rid, &no_text, finished, all_observed)
     }
 
     /// Stops the comparison by event for a request. From this event on, its tool calls are collected, and compared with the rest of the sent
     /// text when the response ends.
     pub(super) fn defer_comparison(&mut self, rid: &str, text: &ChoiceText<'_>) {
         let Some(request) = self.requests.values.get_mut(rid) else { return };
-        // It stays open whether the text before the held deliveries was lost, so they are never reported.
+        // It remains unknown whether the text before the held deliveries was lost, so they are never reported.
         request.held.clear();
         if request.sent.is_none() {
             return;
@@ -340,7 +343,7 @@ impl Texts {
         }
     }
 
-    /// Stops the comparison for a request: a part of it is unknown.
+    /// Stops the comparison for a request of which a part is unknown, and frees its text.
     pub(super) fn stop_comparison(&mut self, rid: &str) {
         if let Some(request) = self.requests.values.get_mut(rid) {
             self.bytes -= request.kept_bytes();
@@ -365,11 +368,13 @@ impl Texts {
         ComparisonResult { differs, tool_calls: Err(why_unknown) }
     }
 
-    /// Counts a request that had to be forgotten, if there was one.
+    /// Subtracts the bytes of a request that was forgotten because of a limit, if there was one. Counts it if its text was kept.
     fn count_evicted(&mut self, evicted: Option<ComparedRequest>) {
         if let Some(request) = evicted {
             self.bytes -= request.kept_bytes();
-            self.evicted += u64::from(request.sent.is_some());
+            if request.sent.is_some() {
+                self.evicted += 1;
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ pub(super) struct Csv<'w> {
 }
 
 impl<'w> Csv<'w> {
-    /// Writes the header row.
+    /// Starts the output with the header row, which has the names of the columns.
     pub(super) fn new(out: Box<dyn io::Write + 'w>) -> io::Result<Self> {
         let mut out = csv::WriterBuilder::new().buffer_capacity(64 * 1024).from_writer(out);
         out.write_record(columns().map(|(name, _)| name)).map_err(io_error_of)?;
@@ -22,28 +22,30 @@ impl<'w> Csv<'w> {
 }
 
 impl Exporter for Csv<'_> {
+    /// Writes the row of a request. The cell of a value that was not observed is empty.
     fn write_request(&mut self, request: &ExportedRequest<'_>, context: &ExportContext<'_>) -> io::Result<()> {
-        let mut number = itoa::Buffer::new();
+        let mut digits = itoa::Buffer::new();
         for cell in cells_of_request(request, context) {
             match cell {
                 None => self.out.write_field(""),
                 Some(Cell::Text(text)) => self.out.write_field(&*spreadsheet_cell(&text)),
-                Some(Cell::Number(value)) => self.out.write_field(number.format(value)),
+                Some(Cell::Number(value)) => self.out.write_field(digits.format(value)),
                 Some(Cell::Flag(flag)) => self.out.write_field(if flag { "true" } else { "false" }),
                 Some(Cell::Moment(wall_ns)) => self.out.write_field(format_date(wall_ns)),
             }
             .map_err(io_error_of)?;
         }
-        // Ends the record.
+        // A record without fields of its own ends the one that the fields above belong to.
         self.out.write_record(None::<&[u8]>).map_err(io_error_of)
     }
 
+    /// Writes out the rows in the buffer. CSV has no end of its own.
     fn write_end(&mut self, _: &Report, _: &ExportContext<'_>) -> io::Result<()> {
         self.out.flush()
     }
 }
 
-/// Unwraps the I/O error of a failed writer.
+/// The I/O error inside an error of the CSV writer. Any other error becomes the text of a new I/O error.
 fn io_error_of(error: csv::Error) -> io::Error {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => error,
@@ -54,8 +56,8 @@ fn io_error_of(error: csv::Error) -> io::Error {
 /// Characters that begin a formula, in ASCII, full-width and small forms.
 const FORMULA_STARTS: [char; 12] = ['=', '+', '-', '@', '＝', '＋', '－', '＠', '﹢', '﹣', '﹫', '﹦'];
 
-/// Makes text one line, and prefixes text that a spreadsheet would interpret as a formula with an apostrophe. Some spreadsheets skip
-/// white space and invisible characters before a formula, or split a cell at a line break.
+/// Makes text safe for a cell of a spreadsheet. Replaces line breaks and other unprintable characters by U+FFFD, since some spreadsheets
+/// split a cell at them. Puts an apostrophe before text that would be a formula, possibly behind white space, which is then shown as text.
 fn spreadsheet_cell(text: &str) -> Cow<'_, str> {
     let visible = text.trim_start_matches(|c: char| c.is_whitespace() || is_unprintable(c));
     let is_formula = visible.starts_with(FORMULA_STARTS) || text.starts_with(['\t', '\r', '\n']);

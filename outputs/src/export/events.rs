@@ -16,7 +16,7 @@ const SCHEMA: &str = "tokengap.events/1";
 
 pub(super) struct Events<'w> {
     out: ObjectStream<'w>,
-    tokens: bool,
+    writes_token_ids: bool,
 }
 
 impl<'w> Events<'w> {
@@ -29,10 +29,10 @@ impl<'w> Events<'w> {
             object.put("wall_ns", clock.wall_ns(clock.start)).put("schema", SCHEMA);
             fields!(object, opening, source, tokengap);
         });
-        Self { out, tokens: options.tokens }
+        Self { out, writes_token_ids: options.tokens }
     }
 
-    /// Writes a line of this kind, with the time by both clocks. `fill` adds the other fields.
+    /// Writes a line of this kind, with its time since the start of the capture and its wall time. `fill` adds the other fields.
     fn write_line(
         &mut self,
         kind: &'static str,
@@ -47,7 +47,7 @@ impl<'w> Events<'w> {
         });
     }
 
-    /// Writes the chunks whose outcome the last event showed.
+    /// Writes a line for each group of a request's chunks whose outcome the last event showed.
     fn write_judged_chunks(&mut self, at: MonoNs, context: &ExportContext<'_>) {
         for (rid, chunks) in context.ledger.judged_chunks().filter(|(rid, _)| context.options.wants_rid(rid)) {
             let unjudged_because = match chunks.outcome {
@@ -63,9 +63,9 @@ impl<'w> Events<'w> {
         }
     }
 
-    /// Writes a line for each selected chunk of a frame.
+    /// Writes a line for each chunk of a frame whose request is selected. `seen_as`: whether the frame was `sent` or `received`.
     fn write_chunks(&mut self, seen_as: &'static str, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) {
-        let has_ids = self.tokens;
+        let writes_token_ids = self.writes_token_ids;
         for chunk in frame.chunks.iter().filter(|chunk| context.options.wants_rid(chunk.rid)) {
             self.write_line("chunk", at, context, |object| {
                 object.put("seen_as", seen_as);
@@ -82,7 +82,7 @@ impl<'w> Events<'w> {
                     retractions
                 );
                 object.put("http_worker_ipc", chunk.worker);
-                if has_ids {
+                if writes_token_ids {
                     object.put("ids", chunk.ids);
                 }
             });
@@ -91,6 +91,7 @@ impl<'w> Events<'w> {
 }
 
 impl Exporter for Events<'_> {
+    /// Writes the lines of an event, if its request is selected, and those of the chunks whose outcome it showed.
     fn write_event(&mut self, event: &Event<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         let at = event.at;
         match &event.what {
@@ -274,12 +275,14 @@ impl Exporter for Events<'_> {
         self.out.flush()
     }
 
+    /// Writes a line for each finding and one with the totals of the capture.
     fn write_end(&mut self, report: &Report, context: &ExportContext<'_>) -> io::Result<()> {
         let start = report.capture_start();
         for finding in &report.findings {
             let at = MonoNs(start.0.saturating_add(finding.at_ns));
             self.write_line("finding", at, context, |object| {
                 object.put("finding", &finding.kind).put("severity", finding.severity);
+                // The id is empty if the finding is not about one request.
                 object.put("rid", Some(&finding.rid).filter(|rid| !rid.is_empty()));
                 fields!(object, finding, hop, last_at_ns, ended_at_ns, duration_ns, summary, evidence, advice);
             });
@@ -300,15 +303,18 @@ impl Exporter for Events<'_> {
     }
 }
 
+/// Adds the name and the id of a hop.
 fn put_hop(object: &mut Object<'_>, hop: HopId, context: &ExportContext<'_>) {
     object.put("hop", context.ledger.hop_name(hop)).put("hop_id", hop.0);
 }
 
+/// Adds the hop, the lane and the number of a frame.
 fn put_frame_id(object: &mut Object<'_>, id: FrameId, context: &ExportContext<'_>) {
     put_hop(object, id.hop, context);
     fields!(object, id, lane, seq);
 }
 
+/// Adds the length, the kind and the number of chunks of a frame.
 fn put_frame_content(object: &mut Object<'_>, frame: &Frame<'_>) {
     fields!(object, frame, bytes, kind);
     object.put("chunks", frame.chunks.len() as u64);

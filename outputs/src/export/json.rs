@@ -21,14 +21,14 @@ pub(super) trait Json {
     fn write(&self, buf: &mut Vec<u8>);
 }
 
-/// Appends any serializable value.
+/// Appends a value as JSON.
 fn push_value(buf: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
     // Writing to a vector cannot fail, and no map with keys other than strings is written here.
     let written = serde_json::to_writer(&mut *buf, value);
     debug_assert!(written.is_ok(), "{written:?}");
 }
 
-/// Appends a text. Copies it if nothing needs escaping.
+/// Appends a text in quotes. Copies it if nothing needs escaping, which is faster than `serde_json`.
 fn push_text(buf: &mut Vec<u8>, text: &str) {
     // Counts over the whole text instead of stopping early, so that the compiler can vectorise the loop.
     let escaped = text.bytes().filter(|byte| *byte < b' ' || matches!(byte, b'"' | b'\\'));
@@ -69,6 +69,7 @@ impl<T: Json + ?Sized> Json for &T {
 }
 
 impl<T: Json> Json for Option<T> {
+    /// Appends the value, or `null` for `None`.
     fn write(&self, buf: &mut Vec<u8>) {
         match self {
             Some(value) => value.write(buf),
@@ -77,7 +78,7 @@ impl<T: Json> Json for Option<T> {
     }
 }
 
-/// Separates the next field or element from the previous one.
+/// Appends a comma unless the next field or element is the first one of its object or array.
 fn push_separator(buf: &mut Vec<u8>) {
     if !matches!(buf.last(), None | Some(b'{' | b'[')) {
         buf.push(b',');
@@ -104,7 +105,7 @@ impl<'a> Object<'a> {
         buf.push(b'}');
     }
 
-    /// Encodes fields of an object for [`Self::append_fields`].
+    /// Encodes fields of an object, without its braces, for [`Self::append_fields`].
     pub(super) fn encode_fields(fill: impl FnOnce(&mut Object<'_>)) -> Vec<u8> {
         let mut buf = Vec::new();
         fill(&mut Object { json: &mut buf });
@@ -131,7 +132,7 @@ impl<'a> Object<'a> {
         self.json.extend_from_slice(b"\":");
     }
 
-    /// Adds a field; `null` for `None`.
+    /// Adds a field. A value of `None` is written as `null`.
     #[inline]
     pub(super) fn put(&mut self, name: &str, value: impl Json) -> &mut Self {
         self.push_name(name);
@@ -139,7 +140,7 @@ impl<'a> Object<'a> {
         self
     }
 
-    /// Adds a field that is absent for `None`.
+    /// Adds a field, or nothing if the value is `None`.
     pub(super) fn put_known(&mut self, name: &str, value: Option<impl Json>) -> &mut Self {
         if let Some(value) = value {
             self.put(name, value);
@@ -157,10 +158,11 @@ impl<'a> Object<'a> {
         self.put(name, ns / 1_000);
         let rest_ns = ns % 1_000;
         if rest_ns > 0 {
-            // A float of many microseconds would lose these digits.
-            let digits =
-                [b'.', b'0' + (rest_ns / 100) as u8, b'0' + (rest_ns / 10 % 10) as u8, b'0' + (rest_ns % 10) as u8];
-            self.json.extend_from_slice(&digits);
+            // The decimals follow the whole microseconds as text, since a float of many microseconds would lose these digits.
+            self.json.push(b'.');
+            for digit in [rest_ns / 100, rest_ns / 10 % 10, rest_ns % 10] {
+                self.json.push(b'0' + digit as u8);
+            }
         }
         self
     }
@@ -188,7 +190,7 @@ impl<'a> Object<'a> {
         self
     }
 
-    /// Appends a field with an array.
+    /// Adds a field with an array, to which `fill` adds the elements.
     pub(super) fn put_array(&mut self, name: &str, fill: impl FnOnce(&mut Array<'_>)) -> &mut Self {
         self.push_name(name);
         self.json.push(b'[');
@@ -211,7 +213,8 @@ impl Array<'_> {
         self
     }
 
-    /// Encodes elements, behind those that earlier calls have written to `buf`, for [`Self::add_encoded`]. Returns what `fill` returns.
+    /// Appends the elements that `fill` adds to `buf`, which may have elements already, for [`Self::add_encoded`]. Returns the result of
+    /// `fill`.
     pub(super) fn encode_elements<T>(buf: &mut Vec<u8>, fill: impl FnOnce(&mut Array<'_>) -> T) -> T {
         fill(&mut Array { json: buf })
     }
@@ -236,13 +239,13 @@ pub(super) struct ObjectStream<'w> {
     objects: u64,
     is_array: bool,
     /// First failure that the caller has not seen.
-    written: io::Result<()>,
+    write_result: io::Result<()>,
 }
 
 impl<'w> ObjectStream<'w> {
     /// Writes one object per line.
     pub(super) fn as_lines(out: Box<dyn Write + 'w>) -> Self {
-        Self { out, buf: Vec::with_capacity(2 * FLUSH_BYTES), objects: 0, is_array: false, written: Ok(()) }
+        Self { out, buf: Vec::with_capacity(2 * FLUSH_BYTES), objects: 0, is_array: false, write_result: Ok(()) }
     }
 
     /// Writes one array with an element per line.
@@ -250,7 +253,7 @@ impl<'w> ObjectStream<'w> {
         Self { is_array: true, ..Self::as_lines(out) }
     }
 
-    /// Writes an object. A failure is returned by the next [`Self::take_write_result`].
+    /// Adds an object to the buffer, and writes the buffer out when it is full. [`Self::take_write_result`] returns a failure of that.
     pub(super) fn write_object(&mut self, fill: impl FnOnce(&mut Object<'_>)) {
         if self.is_array {
             self.buf.extend_from_slice(if self.objects == 0 { b"[\n" } else { b",\n" });
@@ -261,26 +264,27 @@ impl<'w> ObjectStream<'w> {
         }
         self.objects += 1;
         // After a failure, nothing more is written until the caller has seen it.
-        if self.buf.len() >= FLUSH_BYTES && self.written.is_ok() {
-            self.written = self.out.write_all(&self.buf);
+        if self.buf.len() >= FLUSH_BYTES && self.write_result.is_ok() {
+            self.write_result = self.out.write_all(&self.buf);
             self.buf.clear();
         }
     }
 
     /// Returns the first failure since the last call. After it, data is written again.
     pub(super) fn take_write_result(&mut self) -> io::Result<()> {
-        std::mem::replace(&mut self.written, Ok(()))
+        std::mem::replace(&mut self.write_result, Ok(()))
     }
 
-    /// Closes the array and writes out all data.
+    /// Closes the array, if the objects are elements of one, and writes out all data.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         if self.is_array {
+            // Only the first object opens the array.
             self.buf.extend_from_slice(if self.objects == 0 { b"[]\n" } else { b"\n]\n" });
         }
         self.flush()
     }
 
-    /// Writes out all data.
+    /// Writes out all data. Returns an earlier failure instead, if the caller has not seen it.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.take_write_result()?;
         self.out.write_all(&self.buf)?;

@@ -135,8 +135,8 @@ struct ExportedRequest<'a> {
 }
 
 impl ExportedRequest<'_> {
-    /// `aborted`, `waiting` and `finished` as on the screen. `open`: the capture ended before its end was received. `orphaned`: removed after
-    /// silence or at a memory limit.
+    /// Word for the state of the request. `aborted`, `waiting` and `finished` mean the same as on the screen. `open`: the capture ended
+    /// before the end of the request was received. `orphaned`: the request was removed after silence or at a memory limit.
     fn state(&self) -> &'static str {
         if self.summary.finish == Some(Finish::Abort) {
             "aborted"
@@ -186,7 +186,7 @@ pub struct Export<'w> {
 }
 
 impl<'w> Export<'w> {
-    /// Starts an export to `out`. `config` is the recorded run's; `opening` holds data known before its first event.
+    /// Starts an export to `out`. `config` is that of the recorded run. `opening` was read ahead of the first event.
     pub fn new(
         format: Format,
         options: Options,
@@ -208,7 +208,7 @@ impl<'w> Export<'w> {
             #[cfg(not(feature = "parquet"))]
             Format::Parquet => return Err(io::ErrorKind::Unsupported.into()),
         };
-        // Without the data that only the screen shows.
+        // Only the screen shows recent seconds and the history of chunks, so they are not kept.
         let limits = Limits { recent_seconds: 0, ..config.limits };
         let mut analysis = Analysis::new(Config { limits, chunk_history: 0, ..config });
         analysis.keep_timelines();
@@ -237,7 +237,7 @@ impl<'w> Export<'w> {
         self.exporter.flush()
     }
 
-    /// Writes requests in flight, findings and the end of the output. Returns the report of the run.
+    /// Writes the requests in flight, the findings and the end of the output. Returns the report of the run.
     pub fn finish(mut self, input: &ReportInput) -> io::Result<Report> {
         let report = Report::of(&self.analysis, input);
         self.selection.pass_end(&self.analysis, &report, &mut *self.exporter)?;
@@ -245,7 +245,8 @@ impl<'w> Export<'w> {
     }
 }
 
-/// Exports all of `recording`. Calls `progress` with the number of bytes processed, and for each unreadable part that is skipped.
+/// Exports all of `recording`. Skips damaged parts. Calls `progress` with the number of bytes processed so far, and with the error of each
+/// part that is skipped.
 pub fn export_recording(
     recording: &Recording,
     engines: Engines,
@@ -265,7 +266,7 @@ pub fn export_recording(
             Ok(Some(Record::Event(event))) => export.event(&event)?,
             Ok(Some(Record::Tick(now))) => export.tick(now)?,
             Ok(Some(Record::Anchor(anchor))) => export.anchor(anchor),
-            // `Recording::input` returns its content.
+            // Its content is part of `recording.input()`, which the end of the export uses.
             Ok(Some(Record::Closing(_))) => {}
             Ok(None) => break,
             Err(error @ ReadError::Damaged { .. }) => progress(reader.offset(), Some(&error)),
@@ -281,7 +282,7 @@ pub fn export_recording(
     Ok(())
 }
 
-/// Reads the recording's first seconds for the names of processes.
+/// Reads the recording's first seconds for its start and the threads of its processes. The export reads them again from the beginning.
 fn read_opening(recording: &Recording) -> io::Result<Opening> {
     let header = recording.header();
     let mut opening = Opening::new(&header.source, &header.tokengap, header.anchor);

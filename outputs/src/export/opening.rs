@@ -28,7 +28,7 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Opening of a recording of `source` (`demo`, `attach`, ...) by version `tokengap`.
+    /// Opening of a recording of `source` (`demo`, `attach`, ...) by version `tokengap`, of which no event was read yet.
     pub fn new(source: &str, tokengap: &str, anchor: Anchor) -> Self {
         Self {
             source: source.to_owned(),
@@ -39,7 +39,8 @@ impl Opening {
         }
     }
 
-    /// Takes the start of the capture and the processes from an event that is read ahead of the export. Returns `false` when enough was read.
+    /// Takes the start of the capture and the processes from an event that is read ahead of the export. Returns `false`, and ignores the
+    /// event, when enough was read.
     pub fn read_ahead(&mut self, event: &Event<'_>) -> bool {
         let start = *self.start.get_or_insert(event.at);
         if event.at.since(start) > AHEAD_NS {

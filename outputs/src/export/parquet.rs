@@ -19,20 +19,23 @@ use crate::report::Report;
 /// Columns that are equal in all rows of a file.
 const RECORDING: [(&str, ColumnKind); 2] = [("recording", ColumnKind::Text), ("capture_start", ColumnKind::Moment)];
 /// Rows held in memory until they are written as a row group: some 20 MB.
-const ROWS: usize = 32_768;
+const ROWS_PER_GROUP: usize = 32_768;
 
 pub(super) struct Parquet<'w> {
     out: Box<dyn Write + 'w>,
     // The writer must be `Send`, and `out` need not be.
     file: SerializedFileWriter<Vec<u8>>,
     columns: Vec<ParquetColumn>,
-    rows: usize,
+    /// Number of rows in the columns that are not written yet.
+    held_rows: usize,
+    /// Name of the recording, which each row contains.
     recording: Option<String>,
-    start_ns: u64,
+    /// Start of the capture, which each row contains.
+    start_wall_ns: u64,
 }
 
 impl<'w> Parquet<'w> {
-    /// Writes the start of the file to `out`.
+    /// Starts a file. It is encoded in memory and written to `out` one row group at a time.
     pub(super) fn new(out: Box<dyn Write + 'w>, opening: &Opening, options: &Options) -> io::Result<Self> {
         let columns: Vec<_> = RECORDING.into_iter().chain(columns()).collect();
         let clock = opening.clock();
@@ -40,15 +43,15 @@ impl<'w> Parquet<'w> {
             out,
             file: open_writer(&columns, opening).map_err(io_error_of)?,
             columns: columns.iter().map(|(_, kind)| ParquetColumn::new(*kind)).collect(),
-            rows: 0,
+            held_rows: 0,
             recording: options.recording.clone(),
-            start_ns: clock.wall_ns(clock.start),
+            start_wall_ns: clock.wall_ns(clock.start),
         })
     }
 
     /// Writes the held rows as a row group, which empties the columns.
     fn write_row_group(&mut self) -> io::Result<()> {
-        self.rows = 0;
+        self.held_rows = 0;
         write_columns(&mut self.file, &mut self.columns).map_err(io_error_of)?;
         self.write_out()
     }
@@ -64,19 +67,21 @@ impl<'w> Parquet<'w> {
 }
 
 impl Exporter for Parquet<'_> {
+    /// Adds the row of a request to the held ones. Writes them if they are enough for a row group.
     fn write_request(&mut self, request: &ExportedRequest<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         // In the order of `RECORDING`: two cells that all rows of the recording have in common.
         let recording = self.recording.as_deref().map(|name| Cell::Text(name.into()));
-        let common_cells = [recording, Some(Cell::Moment(self.start_ns))].into_iter();
+        let common_cells = [recording, Some(Cell::Moment(self.start_wall_ns))].into_iter();
         for (column, cell) in self.columns.iter_mut().zip(common_cells.chain(cells_of_request(request, context))) {
             column.push(cell);
         }
-        self.rows += 1;
-        if self.rows == ROWS { self.write_row_group() } else { Ok(()) }
+        self.held_rows += 1;
+        if self.held_rows == ROWS_PER_GROUP { self.write_row_group() } else { Ok(()) }
     }
 
+    /// Writes the held rows and the end of the file.
     fn write_end(&mut self, _: &Report, _: &ExportContext<'_>) -> io::Result<()> {
-        if self.rows > 0 {
+        if self.held_rows > 0 {
             self.write_row_group()?;
         }
         self.file.finish().map_err(io_error_of)?;
@@ -109,7 +114,7 @@ impl ParquetColumn {
         Self { values, levels: Vec::new() }
     }
 
-    /// Appends the value of a row. A number too large for the format is its largest one.
+    /// Appends the value of a row, or a null for `None`. A number too large for the format becomes its largest one.
     fn push(&mut self, cell: Option<Cell<'_>>) {
         // The level says whether the row has a value; missing values are not stored.
         self.levels.push(i16::from(cell.is_some()));
@@ -124,38 +129,42 @@ impl ParquetColumn {
         }
     }
 
-    /// Writes the values collected for a row group, and forgets them.
-    fn write(&mut self, to: &mut SerializedColumnWriter<'_>) -> Result<()> {
+    /// Writes the column's values in this row group, and empties the column.
+    fn write(&mut self, writer: &mut SerializedColumnWriter<'_>) -> Result<()> {
         let levels = Some(&*self.levels);
         match &mut self.values {
-            Values::Text(values) => write_values::<ByteArrayType>(to, values, levels)?,
-            Values::Number(values) => write_values::<Int64Type>(to, values, levels)?,
-            Values::Flag(values) => write_values::<BoolType>(to, values, levels)?,
+            Values::Text(values) => write_values::<ByteArrayType>(writer, values, levels)?,
+            Values::Number(values) => write_values::<Int64Type>(writer, values, levels)?,
+            Values::Flag(values) => write_values::<BoolType>(writer, values, levels)?,
         }
         self.levels.clear();
         Ok(())
     }
 }
 
+/// The number, or the largest one of the type if it does not fit.
 fn saturate_to_i64(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Writes the values of a column in this row group, and empties the buffer.
+/// Writes the values of a column with the type `T`, and empties `values`. `levels` has 1 for each row with a value and 0 for each null.
 fn write_values<T: DataType>(
-    to: &mut SerializedColumnWriter<'_>,
+    writer: &mut SerializedColumnWriter<'_>,
     values: &mut Vec<T::T>,
     levels: Option<&[i16]>,
 ) -> Result<()> {
-    to.typed::<T>().write_batch(values, levels, None)?;
+    // No column contains lists, whose elements would need repetition levels.
+    let repetition_levels = None;
+    writer.typed::<T>().write_batch(values, levels, repetition_levels)?;
     values.clear();
     Ok(())
 }
 
-/// Writes all buffered rows as a row group.
+/// Writes the values of all columns as a row group, and empties the columns.
 fn write_columns(file: &mut SerializedFileWriter<Vec<u8>>, columns: &mut [ParquetColumn]) -> Result<()> {
     let mut group = file.next_row_group()?;
     for column in columns {
+        // The schema has a column for each of these, so there is a writer for each.
         if let Some(mut writer) = group.next_column()? {
             column.write(&mut writer)?;
             writer.close()?;
@@ -182,14 +191,15 @@ fn open_writer(columns: &[(&str, ColumnKind)], opening: &Opening) -> Result<Seri
     SerializedFileWriter::new(Vec::new(), Arc::new(schema), Arc::new(properties))
 }
 
-/// A column. Numbers are signed, because differences of unsigned numbers overflow in queries.
+/// Describes a column in the schema. Numbers are signed, because differences of unsigned numbers overflow in queries.
 fn schema_field(name: &str, kind: ColumnKind) -> Result<Arc<Type>> {
     let (physical, logical) = match kind {
         ColumnKind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
         ColumnKind::Number => (Physical::INT64, None),
         ColumnKind::Flag => (Physical::BOOLEAN, None),
         ColumnKind::Moment => {
-            let micros = LogicalType::timestamp(true, TimeUnit::MICROS);
+            let is_utc = true;
+            let micros = LogicalType::timestamp(is_utc, TimeUnit::MICROS);
             (Physical::INT64, Some(micros))
         }
     };
@@ -200,6 +210,7 @@ fn schema_field(name: &str, kind: ColumnKind) -> Result<Arc<Type>> {
         .map(Arc::new)
 }
 
+/// Makes an error of the encoder an I/O error.
 fn io_error_of(error: ParquetError) -> io::Error {
     io::Error::other(error)
 }

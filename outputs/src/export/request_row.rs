@@ -162,6 +162,7 @@ static EXPORT_COLUMNS: [ExportColumn; 25] = [
 
 /// Names and kinds of all columns, in order.
 pub(super) fn columns() -> impl Iterator<Item = (&'static str, ColumnKind)> {
+    // Without a name, a column is only on the screen.
     let numbers = COLUMNS.iter().filter_map(|column| Some((column.name?, ColumnKind::Number)));
     EXPORT_COLUMNS.iter().map(|column| (column.name, column.kind)).chain(numbers)
 }
@@ -177,6 +178,7 @@ pub(super) fn cells_of_request<'a>(
     EXPORT_COLUMNS.iter().map(|column| (column.cell_of)(request, context)).chain(numbers)
 }
 
+/// A cell with this text.
 fn text_cell<'a>(text: impl Into<Cow<'a, str>>) -> Cell<'a> {
     Cell::Text(text.into())
 }
@@ -186,8 +188,8 @@ fn time_cell<'a>(context: &ExportContext<'_>, time: Option<MonoNs>) -> Option<Ce
     time.map(|time| Number(context.clock.since_start_ns(time)))
 }
 
-/// The legs of the time to first token with their lengths, also those that are made of several: `intake+queue+prefill=270`. `None` without
-/// that time.
+/// Lists the legs of the time to first token with their lengths in nanoseconds, as in `intake+queue+prefill=270`. Legs joined by `+` have
+/// one length, because the moments between them were not observed. `None` if the time to first token is unknown.
 fn describe_ttft_legs(summary: &RequestSummary) -> Option<String> {
     let path = TtftPath::new(summary);
     // Without the whole time, its parts are not listed.
@@ -202,7 +204,7 @@ struct SlowestHop<'a> {
     wait_ns: u64,
 }
 
-/// The hop on which the first chunk waited longest. `None` if no wait was observed.
+/// Finds the hop on which the first chunk waited longest. `None` if no wait was observed.
 fn slowest_hop<'a>(request: &ExportedRequest<'_>, context: &ExportContext<'a>) -> Option<SlowestHop<'a>> {
     let waits = request.timeline.hops.iter().filter_map(|hop| {
         let (sent, received) = hop.first.sent.zip(hop.first.received)?;
@@ -211,19 +213,22 @@ fn slowest_hop<'a>(request: &ExportedRequest<'_>, context: &ExportContext<'a>) -
     waits.max_by_key(|hop| hop.wait_ns)
 }
 
-/// Positions of lost tokens; empty without losses. Ends with `...` if the ledger has no more ranges.
+/// Lists the positions of the request's lost tokens, of which there are `lost`. Empty without losses. Ends with `...` if the ledger has
+/// not kept all of them.
 fn describe_lost_places(summary: &RequestSummary, lost: u32, context: &ExportContext<'_>) -> String {
     if lost == 0 {
         return String::new();
     }
     // The same rid may have been used before, so the time decides and the search begins with the latest.
-    let closed = (context.ledger.lossy_requests().rev())
+    let losses_if_closed = (context.ledger.lossy_requests().rev())
         .find(|lossy| lossy.rid == summary.rid && lossy.first_at == summary.first_at)
         .and_then(|lossy| lossy.confirmed.as_deref());
-    let Some(losses) = closed.or_else(|| context.ledger.request(&summary.rid).and_then(Request::losses)) else {
+    let losses_in_flight = || context.ledger.request(&summary.rid).and_then(Request::losses);
+    let Some(losses) = losses_if_closed.or_else(losses_in_flight) else {
         return String::from("...");
     };
-    // A cell has no limit on ranges of its own.
     let ranges = losses.ranges.iter().map(|range| range.tokens);
-    list_places(ranges, usize::MAX, losses.unlisted)
+    // A cell has no limit on ranges of its own.
+    let max_ranges = usize::MAX;
+    list_places(ranges, max_ranges, losses.unlisted)
 }

@@ -72,16 +72,21 @@ pub(super) fn times_on_last_hop<'l>(timeline: &'l RequestTimeline, ledger: &Ledg
     timeline.hops.iter().find(|times| ledger.hop(times.hop).is_some_and(|hop| hop.last))
 }
 
-/// From the send of the finishing chunk by the scheduler to its receive by the tokenizer, in nanoseconds. `None` if either was not observed.
+/// Time from the send of the finishing chunk by the scheduler to its receive by the tokenizer. `None` if either was not observed.
 pub(super) fn last_gap_ns(timeline: &RequestTimeline, ledger: &Ledger) -> Option<u64> {
-    let sent = timeline.hops.iter().find(|times| ledger.is_origin(times.hop))?.last?.sent?;
-    let received = times_on_last_hop(timeline, ledger)?.last?.received?;
+    let first_hop = timeline.hops.iter().find(|times| ledger.is_origin(times.hop))?;
+    let last_hop = times_on_last_hop(timeline, ledger)?;
+    // `last` has the times of the finishing chunk.
+    let sent = first_hop.last?.sent?;
+    let received = last_hop.last?.received?;
     Some(received.since(sent))
 }
 
-/// From the receive of the first token by the tokenizer to its delivery to the client, in nanoseconds.
+/// Time from the receive of the first token by the tokenizer to its delivery to the client. `None` if either was not observed.
 pub(super) fn first_delivery_ns(summary: &RequestSummary) -> Option<u64> {
-    Some(summary.delivered_first?.since(summary.received_first?))
+    let received = summary.received_first?;
+    let delivered = summary.delivered_first?;
+    Some(delivered.since(received))
 }
 
 /// Stages of a request in the order of a tree: each is followed by those within it.
@@ -92,8 +97,9 @@ pub(super) fn stages_of_request<'a>(request: &ExportedRequest<'_>, ledger: &'a L
     let legs = first_token_legs(summary, &path.first_crossings());
     let mut list = StageList { stages: Vec::new(), depth: 0, next_from: whole.from, end: whole.to };
     for leg in legs.iter().filter(|leg| leg.is_before_way()) {
-        list.add_stage(path.name_of_leg(leg), span_of_leg(leg), None, StageKind::Request, |_| {});
+        list.add_leaf(path.name_of_leg(leg), span_of_leg(leg), None, StageKind::Request);
     }
+    // The legs of the way from the scheduler to the tokenizer.
     let way: Vec<&FirstTokenLeg> = legs.iter().filter(|leg| !leg.is_before_way() && !leg.is_behind_way()).collect();
     if let (Some(from), Some(to)) = (summary.sent_first, summary.received_first) {
         let gap = TimeSpan { from, to };
@@ -106,17 +112,18 @@ pub(super) fn stages_of_request<'a>(request: &ExportedRequest<'_>, ledger: &'a L
     for (number, leg) in legs.iter().filter(|leg| leg.is_behind_way()).enumerate() {
         let kind = if number == 0 { StageKind::Processing } else { StageKind::Delivery };
         let frame = arrival.map(|hop_times| hop_times.first.frame);
-        list.add_stage(path.name_of_leg(leg), span_of_leg(leg), frame, kind, |_| {});
+        list.add_leaf(path.name_of_leg(leg), span_of_leg(leg), frame, kind);
     }
     let last_received = arrival.and_then(|hop_times| hop_times.last?.received);
     // `None` is less than any time.
     if let Some(last) = timeline.last_delivered.max(last_received) {
         let streaming = TimeSpan { from: list.next_from, to: last };
-        list.add_stage("streaming".into(), streaming, None, StageKind::Streaming, |_| {});
+        list.add_leaf("streaming".into(), streaming, None, StageKind::Streaming);
     }
     list.stages
 }
 
+/// Begin and end of a leg.
 fn span_of_leg(leg: &FirstTokenLeg) -> TimeSpan {
     TimeSpan { from: leg.from, to: leg.to }
 }
@@ -128,24 +135,25 @@ struct HopPath<'t, 'a> {
 }
 
 impl<'t, 'a> HopPath<'t, 'a> {
-    /// The hops of this request's first chunk.
+    /// Finds the hops of this request's first chunk. Those beyond the ledger's limit of hops are left out.
     fn new(timeline: &'t RequestTimeline, ledger: &'a Ledger) -> Self {
-        let mut hops: Vec<&HopTimes> = timeline.hops.iter().collect();
-        hops.sort_by_key(|hop_times| hop_times.first.first_time());
-        // Later chunks may go to another worker, on another hop of the same group: only the earliest hop of a group is that of the first chunk.
+        let mut hops_by_time: Vec<&HopTimes> = timeline.hops.iter().collect();
+        hops_by_time.sort_by_key(|hop_times| hop_times.first.first_time());
+        // Later chunks may go to another worker, on another hop of the same group. So only the earliest hop of a group is that of the first
+        // chunk.
+        let mut hops: Vec<&HopTimes> = Vec::new();
         let mut groups: Vec<usize> = Vec::new();
-        hops.retain(|hop_times| {
-            let Some(hop) = ledger.hop(hop_times.hop) else { return false };
-            let is_first_of_group = !groups.contains(&hop.group);
-            if is_first_of_group {
+        for hop_times in hops_by_time {
+            let Some(hop) = ledger.hop(hop_times.hop) else { continue };
+            if !groups.contains(&hop.group) {
                 groups.push(hop.group);
+                hops.push(hop_times);
             }
-            is_first_of_group
-        });
+        }
         Self { hops, ledger }
     }
 
-    /// How the first chunk crossed each of the hops.
+    /// When the first chunk was sent and received on each of the hops.
     fn first_crossings(&self) -> Vec<FirstCrossing> {
         let crossings = self.hops.iter().map(|hop_times| FirstCrossing {
             sent: hop_times.first.sent,
@@ -155,16 +163,17 @@ impl<'t, 'a> HopPath<'t, 'a> {
         crossings.collect()
     }
 
-    /// Group of the hop with this index on the path.
+    /// Group of the hop with this index on the path. `None` if the path has no such hop.
     fn group_of_hop(&self, index: usize) -> Option<&'a HopGroup> {
-        let hop = self.ledger.hop(self.hops.get(index)?.hop)?;
+        let hop_times = self.hops.get(index)?;
+        let hop = self.ledger.hop(hop_times.hop)?;
         Some(&self.ledger.groups()[hop.group])
     }
 
-    /// Name of a leg: a leg of the time to first token, or the hops and processes on the way, several of which are joined by `+`.
+    /// Name of a leg. On the way, it consists of the names of the hops and the roles of the processes, joined by `+`.
     fn name_of_leg(&self, leg: &FirstTokenLeg) -> Cow<'a, str> {
         let parts = match leg.place {
-            FirstTokenPlace::Ttft(leg) => return leg.to_string().into(),
+            FirstTokenPlace::Ttft(ttft_leg) => return ttft_leg.to_string().into(),
             FirstTokenPlace::Way(parts) => parts,
         };
         let names = parts.iter().filter_map(|part| match part {
@@ -186,6 +195,11 @@ struct StageList<'a> {
 }
 
 impl<'a> StageList<'a> {
+    /// Adds a stage without stages inside, clipped to the limits. Adds nothing if nothing is left of it.
+    fn add_leaf(&mut self, name: Cow<'a, str>, span: TimeSpan, frame: Option<FrameId>, kind: StageKind) {
+        self.add_stage(name, span, frame, kind, |_| {});
+    }
+
     /// Adds a stage, clipped to the limits, with those that `add_inside` adds within it. Returns `false` if nothing is left of it; then
     /// `add_inside` is not called.
     fn add_stage(
@@ -217,18 +231,20 @@ impl<'a> StageList<'a> {
         true
     }
 
-    /// Adds the way from the scheduler to the tokenizer, with the time inside relays.
+    /// Adds the legs of the way from the scheduler to the tokenizer, with the time inside relays. A hop whose leg is not among them adds
+    /// only its relay.
     fn add_way(&mut self, legs: &[&FirstTokenLeg], path: &HopPath<'_, 'a>) {
         let mut next_hop = 0;
         for leg in legs {
-            let (crossed, only_hop) = match leg.place {
+            let (crossed_hops, only_hop) = match leg.place {
+                // A leg of the time to first token crosses all hops that are left.
                 FirstTokenPlace::Ttft(_) => (next_hop..path.hops.len(), None),
                 FirstTokenPlace::Way(parts) => (parts.hops(), parts.only_hop()),
             };
             let frame = only_hop.and_then(|hop| Some(path.hops.get(hop)?.first.frame));
             let kind = if frame.is_some() { StageKind::Hop } else { StageKind::Between };
-            next_hop = next_hop.max(crossed.end);
-            let relays = path.hops.get(crossed).unwrap_or_default();
+            next_hop = next_hop.max(crossed_hops.end);
+            let relays = path.hops.get(crossed_hops).unwrap_or_default();
             let is_added =
                 self.add_stage(path.name_of_leg(leg), span_of_leg(leg), frame, kind, |list| list.add_relays(relays));
             // A leg without length, by clocks that differ, may still have passed relays.
@@ -247,10 +263,10 @@ impl<'a> StageList<'a> {
         }
     }
 
-    /// Adds the time of a frame inside the relay.
+    /// Adds the time of a frame inside the relay, if it passed one.
     fn add_relay(&mut self, times: &FrameTimes) {
         if let (Some(from), Some(to)) = (times.sent, times.forwarded) {
-            self.add_stage("relay".into(), TimeSpan { from, to }, Some(times.frame), StageKind::Relay, |_| {});
+            self.add_leaf("relay".into(), TimeSpan { from, to }, Some(times.frame), StageKind::Relay);
         }
     }
 }

@@ -17,11 +17,12 @@ pub(super) struct Selection {
 }
 
 impl Selection {
+    /// Selects the requests and the range of time that these options name.
     pub(super) fn new(clock: CaptureClock, options: Options) -> Self {
         Self { clock, options }
     }
 
-    /// Passes an event that `analysis` has already applied to the exporter if it is selected, and the requests that it closed.
+    /// Passes an event to the exporter if it is selected, and then the requests that it closed. `analysis` has already applied the event.
     pub(super) fn pass_event(
         &mut self,
         event: &Event<'_>,
@@ -36,7 +37,8 @@ impl Selection {
         self.pass_closed_requests(analysis, exporter)
     }
 
-    /// Passes a tick that `analysis` has already applied to the exporter, and the requests that it closed.
+    /// Passes a tick to the exporter if it is in the exported range, and then the requests that it closed. `analysis` has already applied
+    /// the tick.
     pub(super) fn pass_tick(
         &mut self,
         now: MonoNs,
@@ -49,7 +51,7 @@ impl Selection {
         self.pass_closed_requests(analysis, exporter)
     }
 
-    /// Passes the requests in flight, and then the end of the output, to the exporter.
+    /// Passes the requests in flight to the exporter, and then the report for the end of the output.
     pub(super) fn pass_end(
         &mut self,
         analysis: &Analysis,
@@ -69,7 +71,7 @@ impl Selection {
         exporter.write_end(report, &self.context(analysis))
     }
 
-    /// Passes the requests that the last event has closed.
+    /// Passes the requests that the last event or tick has closed.
     fn pass_closed_requests(&self, analysis: &Analysis, exporter: &mut dyn Exporter) -> io::Result<()> {
         for ClosedRequest { summary, timeline } in analysis.ledger().closed_requests() {
             let request = ExportedRequest { summary, timeline, is_open: false, is_waiting: false };
@@ -92,7 +94,7 @@ impl Selection {
         Ok(())
     }
 
-    /// Whether the time from `from` to `to` overlaps the exported range.
+    /// Whether the time from `from` to `to` overlaps the exported range. Without a range, all of the capture is exported.
     fn overlaps_range(&self, from: MonoNs, to: MonoNs) -> bool {
         let Some(range) = &self.options.range_ns else { return true };
         self.clock.since_start_ns(from) <= *range.end() && *range.start() <= self.clock.since_start_ns(to)

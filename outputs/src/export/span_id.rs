@@ -31,41 +31,52 @@ impl TraceId {
         Self::of_hash(rid, first_wall_ns)
     }
 
+    /// Trace of a capture, from a hash of its source and the time at which it began.
     pub(super) fn of_capture(source: &str, began_wall_ns: u64) -> Self {
         Self::of_hash(source, began_wall_ns)
     }
 
-    /// A trace id for this name at this time.
-    fn of_hash(name: &str, time: u64) -> Self {
-        let high = mix_bits(hash_bytes(name.as_bytes(), time));
+    /// Trace id that is a hash of a name and a time.
+    fn of_hash(name: &str, wall_ns: u64) -> Self {
+        let high = mix_bits(hash_bytes(name.as_bytes(), wall_ns));
         // The other half must not be a copy of the first. Any constant would do, and this is the increment of `SplitMix64`.
         let low = mix_bits(high ^ 0x9e37_79b9_7f4a_7c15);
-        Self { hex: format!("{high:016x}{:016x}", low.max(1)), from: "hash" }
+        // At least 1, since a trace id of zeros is invalid.
+        let low = low.max(1);
+        Self { hex: format!("{high:016x}{low:016x}"), from: "hash" }
     }
 }
 
 /// Span ids of one request. A reused rid within a trace gets different ones.
 pub(super) struct SpanIds {
     seed: u64,
-    given: u64,
+    /// Number of ids that were returned so far.
+    ids_given: u64,
 }
 
 impl SpanIds {
+    /// Ids within a trace. Those of another time differ.
     pub(super) fn of_trace(trace: &TraceId, first_wall_ns: u64) -> Self {
-        Self { seed: hash_bytes(trace.hex.as_bytes(), first_wall_ns), given: 0 }
+        Self { seed: hash_bytes(trace.hex.as_bytes(), first_wall_ns), ids_given: 0 }
     }
 
-    /// Ids of a request in a trace that further requests may have.
+    /// Ids within the trace of a request. Other requests in the same trace get other ids.
     pub(super) fn of_request(trace: &TraceId, rid: &str, first_wall_ns: u64) -> Self {
         let ids = Self::of_trace(trace, first_wall_ns);
         // Only the trace of a caller may have several requests, whose ids must differ.
-        if trace.from == "traceparent" { Self { seed: hash_bytes(rid.as_bytes(), ids.seed), given: 0 } } else { ids }
+        if trace.from == "traceparent" {
+            Self { seed: hash_bytes(rid.as_bytes(), ids.seed), ids_given: 0 }
+        } else {
+            ids
+        }
     }
 
     /// Next span id: 16 hex digits, not all zero.
     pub(super) fn next(&mut self) -> String {
-        self.given += 1;
-        format!("{:016x}", mix_bits(self.seed.wrapping_add(self.given)).max(1))
+        self.ids_given += 1;
+        let id = mix_bits(self.seed.wrapping_add(self.ids_given));
+        // At least 1, since an id of zeros is invalid.
+        format!("{:016x}", id.max(1))
     }
 }
 
@@ -73,11 +84,14 @@ impl SpanIds {
 fn hash_bytes(bytes: &[u8], seed: u64) -> u64 {
     const OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0000_0100_0000_01b3;
-    let begin = OFFSET_BASIS ^ mix_bits(seed);
-    bytes.iter().fold(begin, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
+    let mut hash = OFFSET_BASIS ^ mix_bits(seed);
+    for &byte in bytes {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(PRIME);
+    }
+    hash
 }
 
-/// `SplitMix64`'s finisher.
+/// Spreads each bit of a number over all bits of the result, as the last step of `SplitMix64` does.
 fn mix_bits(mut n: u64) -> u64 {
     n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -105,8 +105,10 @@ fn add_hop_groups(families: &mut Families, ledger: &Ledger) {
 /// Adds the facts about the run and its engine.
 fn add_run(families: &mut Families, ledger: &Ledger, input: &Input<'_>) {
     let engine = ledger.engine();
+    // Metrics whose labels carry the information have the value 1.
     families.put_int(&metric::BUILD, [input.version], 1);
     families.put_int(&metric::SOURCE, [&input.report.kind], 1);
+    // Prefill or decode, if the engine is one of a pair.
     let side = input.report.wire.as_ref().and_then(|wire| wire.pointer("/disaggregation/mode"));
     let labels = [
         engine.facts().name(),
@@ -117,8 +119,8 @@ fn add_run(families: &mut Families, ledger: &Ledger, input: &Input<'_>) {
     ];
     families.put_int(&metric::ENGINE, labels, 1);
     families.put_int(&metric::ENGINE_ENDED, [], ledger.totals().engine_ends);
-    let window = ledger.started().map(|from| ledger.now().since(from));
-    families.put_seconds(&metric::WINDOW, [], window);
+    let window_ns = ledger.started().map(|from| ledger.now().since(from));
+    families.put_seconds(&metric::WINDOW, [], window_ns);
 }
 
 /// Adds the counts of requests.
@@ -130,7 +132,7 @@ fn add_requests(families: &mut Families, ledger: &Ledger) {
     families.put_int(&metric::REQUESTS_JOINED_LATE, [], requests.joined_late);
     families.put_int(&metric::REQUESTS_OVERWRITTEN, [], requests.overwritten);
     families.put_int(&metric::REQUESTS_ORPHANED, [], requests.orphaned);
-    // Without a message to the scheduler or a delivery, 0 would be a claim.
+    // 0 would be a false claim if neither messages to the scheduler nor deliveries are observed.
     let observes_requests = ledger.groups().iter().any(|group| group.carries_requests);
     if observes_requests {
         families.put_int(&metric::REQUESTS_UNANSWERED, [], ledger.unanswered_requests().count() as u64);
@@ -148,7 +150,8 @@ fn add_requests(families: &mut Families, ledger: &Ledger) {
     families.put_int(&metric::HEALTH_CHECKS, [], requests.health_checks);
 }
 
-/// Adds the times to first token, and their legs, over all groups of requests.
+/// Adds the times to first token, by the moments between which they were observed, and the lengths of their legs. Both are sums over the
+/// groups in which the ledger keeps them.
 fn add_ttft(families: &mut Families, ledger: &Ledger) {
     let mut whole_times: BTreeMap<(&str, &str), Histogram> = BTreeMap::new();
     let mut leg_times: BTreeMap<String, Histogram> = BTreeMap::new();
@@ -203,9 +206,9 @@ fn add_tokens(families: &mut Families, ledger: &Ledger) {
         families.put_histogram(&metric::ITL_DELIVERED_BY_TOKEN, [], by_token);
     }
     let frontend = ledger.frontend();
-    for (of, waits) in [("first_token", &frontend.first_token), ("last_token", &frontend.last_token)] {
+    for (token, waits) in [("first_token", &frontend.first_token), ("last_token", &frontend.last_token)] {
         if waits.count() > 0 {
-            families.put_histogram(&metric::FRONTEND_WAIT, [of], Histogram::of_durations(waits));
+            families.put_histogram(&metric::FRONTEND_WAIT, [token], Histogram::of_durations(waits));
         }
     }
 }
@@ -284,7 +287,9 @@ fn add_hop_group(families: &mut Families, group: &HopGroup, members: &[&Hop], no
 /// Adds how the receiving thread of a group spent the time while frames waited.
 fn add_hop_receiver(families: &mut Families, ledger: &Ledger, hop: &str, members: &[&Hop]) {
     // Only the thread's time is used, which needs neither the busy share nor the length of the window.
-    let spent = HopReceiver::of_hops(ledger, members, None, 0).spent;
+    let busy_share = None;
+    let window_ns = 0;
+    let spent = HopReceiver::of_hops(ledger, members, busy_share, window_ns).spent;
     // Without a sample there is no share.
     if spent.interval_ns == 0 {
         return;
@@ -317,9 +322,9 @@ fn add_backlog(families: &mut Families, group: &HopGroup, members: &[&Hop], now:
 fn add_attribution(families: &mut Families, attribution: &Attribution<'_>) {
     for leg in attribution.legs.iter().take(HOPS) {
         // The first time is that of the run, the second that of the last ten seconds.
-        for (of, time) in [("first_token", leg.first_token[0]), ("chunk", leg.chunk[0])] {
+        for (item, time) in [("first_token", leg.first_token[0]), ("chunk", leg.chunk[0])] {
             if time.sum.count > 0 {
-                families.put_value(&metric::PATH_SHARE, [leg.name, leg.kind.as_str(), of], Value::Float(time.share));
+                families.put_value(&metric::PATH_SHARE, [leg.name, leg.kind.as_str(), item], Value::Float(time.share));
             }
         }
     }
@@ -350,7 +355,7 @@ fn add_threads(families: &mut Families, ledger: &Ledger) {
     for (role, threads) in roles {
         add_time_use(families, role, &threads);
         let receivers: Vec<&Thread> = threads.into_iter().filter(|thread| thread.is_receiver()).collect();
-        add_receivers(families, role, &receivers, ledger.recent_window());
+        add_busiest_receiver(families, role, &receivers, ledger.recent_window());
         add_polls(families, role, &receivers);
     }
 }
@@ -358,8 +363,9 @@ fn add_threads(families: &mut Families, ledger: &Ledger) {
 /// Adds how the threads of a role spent their time, by the part of the process that they belong to.
 fn add_time_use(families: &mut Families, role: &str, threads: &[&Thread]) {
     for part in [ThreadPart::Main, ThreadPart::Io, ThreadPart::Other] {
-        let of_part = threads.iter().filter(|thread| thread.part == Some(part));
-        let Some(spent) = of_part.filter_map(|thread| thread.total()).reduce(TimeUse::plus) else {
+        let threads_of_part = threads.iter().filter(|thread| thread.part == Some(part));
+        // A part without threads has no series.
+        let Some(spent) = threads_of_part.filter_map(|thread| thread.total()).reduce(TimeUse::plus) else {
             continue;
         };
         families.put_seconds(&metric::CPU_OBSERVED, [role, part.as_str()], spent.interval_ns);
@@ -382,13 +388,13 @@ fn add_polls(families: &mut Families, role: &str, receivers: &[&Thread]) {
 }
 
 /// Adds how the busiest receiver of a role spent the window of current figures.
-fn add_receivers(families: &mut Families, role: &str, receivers: &[&Thread], window: RecentWindow) {
+fn add_busiest_receiver(families: &mut Families, role: &str, receivers: &[&Thread], window: RecentWindow) {
     // A thread without a sample in the window has no share.
-    let recent = receivers
+    let recent_use = receivers
         .iter()
         .filter_map(|thread| thread.use_between(window.from, window.to))
         .filter(|spent| spent.interval_ns > 0);
-    let busiest = recent.max_by(|left, right| left.share(left.on_ns).total_cmp(&right.share(right.on_ns)));
+    let busiest = recent_use.max_by(|left, right| left.share(left.on_ns).total_cmp(&right.share(right.on_ns)));
     if let Some(spent) = busiest {
         for (state, ns) in ns_by_cpu_state(&spent) {
             if let Some(ns) = ns {

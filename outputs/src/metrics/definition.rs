@@ -67,7 +67,7 @@ pub struct Definition {
 }
 
 impl Definition {
-    /// Whether its values are of this process, and not of a run, of which a process may have several.
+    /// Whether its values describe this process. Those of other metrics describe a run, of which a process may have several.
     pub fn is_of_process(&self) -> bool {
         const OF_PROCESS: [Definition; 6] =
             [BUILD, SELF_CPU, SELF_MEMORY, SELF_STREAM_CLIENTS, SELF_STREAM_DROPPED, SELF_REFUSED];
@@ -82,11 +82,11 @@ impl Definition {
     /// Prometheus name, equal to the collectors' translation of [`Self::name`].
     pub fn prometheus_name(&self) -> String {
         let mut name = self.stem();
-        let total = if self.kind == MetricKind::Counter { "total" } else { "" };
-        for part in [self.unit.unit_suffix(), total] {
-            if !part.is_empty() {
+        let kind_suffix = if self.kind == MetricKind::Counter { "total" } else { "" };
+        for suffix in [self.unit.unit_suffix(), kind_suffix] {
+            if !suffix.is_empty() {
                 name.push('_');
-                name.push_str(part);
+                name.push_str(suffix);
             }
         }
         name

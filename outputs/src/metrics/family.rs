@@ -46,7 +46,7 @@ impl Families {
         Self { families: families.collect() }
     }
 
-    /// Adds a point of a metric with the values of its labels.
+    /// Adds a point to a metric. `labels` are the values of its labels, in their order.
     pub(super) fn put_value<const N: usize>(
         &mut self,
         definition: &'static Definition,
@@ -55,6 +55,7 @@ impl Families {
     ) {
         debug_assert_eq!(definition.labels.len(), N, "{}", definition.name);
         let family = self.families.iter_mut().find(|family| family.definition.name == definition.name);
+        // Each metric is in `ALL`, so it has a family.
         debug_assert!(family.is_some(), "{} is not listed", definition.name);
         if let Some(family) = family {
             let labels = labels.map(str::to_owned).into();
@@ -125,6 +126,9 @@ const DURATIONS_NS: [u64; 19] = [
     100_000_000_000,
 ];
 
+/// Divisor of nanoseconds for seconds.
+const NS_PER_SECOND: f64 = 1e9;
+
 /// Upper bounds of counts.
 const COUNTS: [u64; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 
@@ -148,7 +152,7 @@ pub struct Bucket {
     pub values: u64,
 }
 
-/// Buckets with these upper bounds, converted to `unit`, and cumulative counts.
+/// Buckets with these upper bounds, divided by `unit`, and these cumulative counts.
 fn cumulative_buckets(bounds: &[u64], unit: f64, counts: impl IntoIterator<Item = u64>) -> Vec<Bucket> {
     let bounds = bounds.iter().map(|&bound| bound as f64 / unit);
     bounds.zip(counts).map(|(bound, values)| Bucket { bound, values }).collect()
@@ -157,16 +161,16 @@ fn cumulative_buckets(bounds: &[u64], unit: f64, counts: impl IntoIterator<Item 
 impl Histogram {
     /// Histogram of durations, in seconds.
     pub(super) fn of_durations(distribution: &Distribution) -> Self {
-        Self::of_distribution(distribution, &DURATIONS_NS, 1e9)
+        Self::of_distribution(distribution, &DURATIONS_NS, NS_PER_SECOND)
     }
 
     /// Histogram of the lengths of a leg, in seconds. A value within an eighth of a bound may count on either side.
     pub(super) fn of_leg(lengths: &LegLengths) -> Self {
-        let below = lengths.cumulative_counts(&DURATIONS_NS);
+        let counts = lengths.cumulative_counts(&DURATIONS_NS);
         Self {
             count: lengths.sum().count,
-            sum: lengths.sum().ns as f64 / 1e9,
-            at_most: cumulative_buckets(&DURATIONS_NS, 1e9, below),
+            sum: lengths.sum().ns as f64 / NS_PER_SECOND,
+            at_most: cumulative_buckets(&DURATIONS_NS, NS_PER_SECOND, counts),
         }
     }
 
@@ -189,17 +193,17 @@ impl Histogram {
         Self::of_distribution(distribution, &COUNTS, 1.0)
     }
 
-    /// Histogram with buckets up to these bounds, its values divided by `unit`.
+    /// Histogram with buckets up to these bounds. Divides the bounds and the sum by `unit`.
     fn of_distribution(distribution: &Distribution, bounds: &[u64], unit: f64) -> Self {
-        let below = distribution.cumulative_counts(bounds);
+        let counts = distribution.cumulative_counts(bounds);
         Self {
             count: distribution.count(),
             sum: distribution.sum() as f64 / unit,
-            at_most: cumulative_buckets(bounds, unit, below),
+            at_most: cumulative_buckets(bounds, unit, counts),
         }
     }
 
-    /// Non-cumulative count of each bucket; the last one has no upper bound.
+    /// Number of values in each bucket alone. The last bucket has no upper bound.
     pub fn counts_by_bucket(&self) -> impl Iterator<Item = u64> + '_ {
         // A bucket has the difference between two neighbouring cumulative counts. The last one reaches to the count of all values.
         let ends = self.at_most.iter().map(|bucket| bucket.values).chain([self.count]);

@@ -16,6 +16,7 @@ pub(super) trait PutNumber {
 }
 
 impl PutNumber for Vec<u8> {
+    /// Appends a number in groups of seven bits, the lowest first.
     fn put_number(&mut self, mut value: u64) {
         // The upper bit of a byte says that another group follows.
         while value >= 0x80 {
@@ -25,14 +26,16 @@ impl PutNumber for Vec<u8> {
         self.push(value as u8);
     }
 
+    /// Appends a signed number. Values near 0 are short.
     fn put_signed(&mut self, value: i64) {
         self.put_number(zigzag(value));
     }
 
+    /// Appends an optional number: 0 for `None`, else one more than the number.
     fn put_optional(&mut self, value: Option<u64>) {
         match value {
-            // 0 means `None`, so every value is written plus one.
             None => self.push(0),
+            // One more than the largest number does not fit into 64 bits.
             Some(u64::MAX) => self.extend(U64_MAX_PLUS_ONE),
             Some(value) => self.put_number(value + 1),
         }
@@ -78,6 +81,7 @@ impl<'a> ColumnCursor<'a> {
     /// Reads a number in groups of seven bits, the lowest first.
     pub(super) fn read_number(&mut self) -> Result<u64, MalformedBlock> {
         let first = self.read_byte()?;
+        // Most numbers have one byte.
         if first < 0x80 {
             return Ok(u64::from(first));
         }
@@ -108,6 +112,7 @@ impl<'a> ColumnCursor<'a> {
     pub(super) fn read_optional(&mut self) -> Result<Option<u64>, MalformedBlock> {
         let first = self.read_byte()?;
         if first < 0x80 {
+            // Gives `None` for 0.
             return Ok(u64::from(first).checked_sub(1));
         }
         match self.finish_long_number(first)?.checked_sub(1) {
@@ -197,18 +202,19 @@ impl FieldTransfer for ColumnCursor<'_> {
         expected: Option<u32>,
     ) -> Result<(), MalformedBlock> {
         *field = expected;
-        if differs {
-            *field = match self.read_optional()? {
-                None => None,
-                Some(distance) => {
-                    let number = i64::from(expected.unwrap_or(0)).checked_add(unzigzag(distance));
-                    Some(number.and_then(|number| u32::try_from(number).ok()).ok_or(COUNT_TOO_LARGE)?)
-                }
-            };
+        if !differs {
+            return Ok(());
         }
+        let Some(distance) = self.read_optional()? else {
+            *field = None;
+            return Ok(());
+        };
+        let number = i64::from(expected.unwrap_or(0)).checked_add(unzigzag(distance)).ok_or(COUNT_TOO_LARGE)?;
+        *field = Some(u32::try_from(number).map_err(|_| COUNT_TOO_LARGE)?);
         Ok(())
     }
 
+    /// Sets the field to the expected number, or to that in the column if it `differs`.
     fn write_or_read_number(&mut self, differs: bool, field: &mut u32, expected: u32) -> Result<(), MalformedBlock> {
         *field = if differs { self.read_u32()? } else { expected };
         Ok(())

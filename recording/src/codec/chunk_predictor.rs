@@ -43,7 +43,7 @@ pub(super) fn flag_if(is_set: bool, flag: u8) -> u8 {
     if is_set { flag } else { 0 }
 }
 
-/// Values of the last chunk of one request in one lane.
+/// Values of the last chunk of one request in one lane, from which those of its next chunk are predicted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ChunkPredictor {
     pub(super) has_begun: bool,
@@ -94,7 +94,9 @@ impl ChunkPredictor {
 
     /// Number of tokens from the last chunk's count to this one; `None` if a chunk has no count.
     fn step_to(&self, completion: Option<u32>) -> Option<u32> {
-        Some(completion?.wrapping_sub(self.completion?))
+        let last_completion = self.completion?;
+        let completion = completion?;
+        Some(completion.wrapping_sub(last_completion))
     }
 
     /// Records a chunk, from which the next one is predicted.
@@ -170,8 +172,11 @@ impl ChunkPredictor {
             self.retractions,
         )?;
         if flags & FINISH != 0 {
+            // A finish is never predicted, so the column always has it.
+            let differs = true;
             // A chunk that is read has no finish yet, so it gets one to be replaced.
-            columns.finish.write_or_read_code(true, chunk.finish.get_or_insert(Finish::Other), Finish::Other)?;
+            let finish = chunk.finish.get_or_insert(Finish::Other);
+            columns.finish.write_or_read_code(differs, finish, Finish::Other)?;
         }
         columns.worker.write_or_read_number(flags & WORKER != 0, worker, self.worker)
     }

@@ -97,7 +97,7 @@ impl BlockColumns<Vec<u8>> {
 }
 
 impl<'a> BlockColumns<ColumnCursor<'a>> {
-    /// Finds the columns of a block in its bytes. Columns that this version does not know are skipped.
+    /// Finds the columns of a block in its bytes. Ignores columns that this version does not know; missing ones are empty.
     pub(crate) fn from_bytes(bytes: &'a [u8]) -> Result<Self, MalformedBlock> {
         let mut cursor = ColumnCursor::new(bytes);
         let stored_count = cursor.read_number()?;
@@ -105,14 +105,16 @@ impl<'a> BlockColumns<ColumnCursor<'a>> {
         if stored_count > bytes.len() as u64 {
             return Err(MalformedBlock("more columns than bytes"));
         }
-        // The lengths of all columns come before their bytes.
+        // The lengths of all columns come before their bytes, so `cursor` goes on to the bytes.
         let mut lengths = cursor;
         for _ in 0..stored_count {
             cursor.read_number()?;
         }
         let mut columns = Self::default();
         for column in columns.all_mut().into_iter().take(stored_count as usize) {
-            *column = ColumnCursor::new(cursor.read_bytes(lengths.read_number()? as usize)?);
+            let length = lengths.read_number()?;
+            let column_bytes = cursor.read_bytes(length as usize)?;
+            *column = ColumnCursor::new(column_bytes);
         }
         Ok(columns)
     }

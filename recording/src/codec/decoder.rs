@@ -10,7 +10,7 @@ use super::bytes::{ColumnCursor, EnumCode, MalformedBlock, unzigzag};
 use super::chunk_predictor::{ChunkPredictor, IDS, KNOWN_REQUEST, MAX_FRAME_CHUNKS, NEW_IN_LANE, NEW_REQUEST};
 use super::codes::op;
 use super::columns::BlockColumns;
-use super::lane_predictor::{FrameStage, LaneFrame};
+use super::lane_predictor::{FrameStage, LAST_RECEIVER, LaneFrame, NO_RECEIVER};
 use super::rare::RareReader;
 use super::request_order::NO_LINK;
 use super::text::{TextArena, TextReader};
@@ -28,7 +28,7 @@ pub(crate) struct DecodeBuffers {
 }
 
 impl DecodeBuffers {
-    /// Decompresses a block into the buffer. Fails if it does not have the `length` bytes that its header states.
+    /// Decompresses a block for [`Self::decode_block`]. Fails if it does not have the `length` bytes that its header states.
     pub(crate) fn decompress_columns(&mut self, packed: &[u8], length: u32) -> io::Result<()> {
         let zstd = match &mut self.zstd {
             Some(zstd) => zstd,
@@ -199,7 +199,7 @@ impl<'b> DecodedBlock<'b> {
         Ok(Some(Record::Event(Event { at, what })))
     }
 
-    /// The id of a frame: the predicted one, or the one in the columns.
+    /// Reads the id of a frame and the index of its lane. If `op` says that the id is as predicted, it has no bytes in the columns.
     fn read_frame_id(&mut self, op: u8, stage: FrameStage) -> Result<LaneFrame, MalformedBlock> {
         if op & op::IS_PREDICTED != 0 {
             self.state.lanes.take_predicted(stage)
@@ -214,17 +214,16 @@ impl<'b> DecodedBlock<'b> {
         let lane = self.state.lanes.lane_mut(received.lane_index);
         // Stored as its distance from the last one of the lane.
         let wakeup_distance = self.columns.wakeup.read_optional()?;
-        let wakeup = wakeup_distance.map(|distance| lane.wakeup.wrapping_add(unzigzag(distance) as u64));
-        lane.wakeup = wakeup.unwrap_or(lane.wakeup);
-        // 0: no thread, 1: the same as before, 2: another one, whose ids follow.
-        let by = match self.columns.by.read_byte()? {
-            0 => None,
-            1 => lane.by,
+        let wakeup = wakeup_distance.map(|distance| lane.last_wakeup.wrapping_add(unzigzag(distance) as u64));
+        lane.last_wakeup = wakeup.unwrap_or(lane.last_wakeup);
+        let receiver = match self.columns.by.read_byte()? {
+            NO_RECEIVER => None,
+            LAST_RECEIVER => lane.last_receiver,
             _ => {
                 let pid = self.columns.by.read_u32()?;
                 let tid = self.columns.by.read_u32()?;
-                lane.by = Some(ThreadId { pid, tid });
-                lane.by
+                lane.last_receiver = Some(ThreadId { pid, tid });
+                lane.last_receiver
             }
         };
         let frame = if op & op::HAS_FRAME != 0 {
@@ -235,16 +234,19 @@ impl<'b> DecodedBlock<'b> {
         } else {
             None
         };
-        Ok(Received { id: received.id, wakeup, by, frame })
+        Ok(Received { id: received.id, wakeup, by: receiver, frame })
     }
 
     /// Reads the next frame, and its chunks into [`Self::chunks`].
     fn read_frame(&mut self, lane_frame: LaneFrame) -> Result<Frame<'b>, MalformedBlock> {
         let form = self.columns.form.read_byte()?;
         let lane = self.state.lanes.lane_mut(lane_frame.lane_index);
-        let bytes = lane.frame_bytes.wrapping_add(self.columns.bytes.read_signed()? as u64);
-        let count = i64::from(lane.chunk_count).checked_add(self.columns.count.read_signed()?);
-        let count = count.filter(|count| (0..=MAX_FRAME_CHUNKS as i64).contains(count));
+        // Both are stored as the difference from the lane's last frame.
+        let length_difference = self.columns.bytes.read_signed()?;
+        let bytes = lane.frame_bytes.wrapping_add(length_difference as u64);
+        let count_difference = self.columns.count.read_signed()?;
+        let stated_count = i64::from(lane.chunk_count).checked_add(count_difference);
+        let count = stated_count.filter(|count| (0..=MAX_FRAME_CHUNKS as i64).contains(count));
         let count = count.ok_or(MalformedBlock("more chunks than a frame can have"))? as u32;
         self.chunks_left =
             self.chunks_left.checked_sub(count).ok_or(MalformedBlock("more chunks than the block's header states"))?;
@@ -260,7 +262,8 @@ impl<'b> DecodedBlock<'b> {
         for _ in 0..count {
             let order = &mut self.state.order;
             let predicted = order.predict_next(position);
-            let link_index = if continues_run(&mut predicted_requests, &mut self.columns.requests)? {
+            let is_request_predicted = continues_run(&mut predicted_requests, &mut self.columns.requests)?;
+            let link_index = if is_request_predicted {
                 predicted
             } else {
                 match read_request(&mut self.columns.requests, &mut self.texts, position.last)? {
@@ -274,21 +277,20 @@ impl<'b> DecodedBlock<'b> {
             order.advance_position(&mut position, predicted, link_index);
             let link = order.link_mut(link_index);
             let predictor = &mut link.state;
-            let flags = if continues_run(&mut predicted_chunks, &mut self.columns.chunk_flags)? {
-                0
-            } else {
-                self.columns.chunk_flags.read_byte()?
-            };
+            let are_fields_predicted = continues_run(&mut predicted_chunks, &mut self.columns.chunk_flags)?;
+            let flags = if are_fields_predicted { 0 } else { self.columns.chunk_flags.read_byte()? };
             let mut chunk = Chunk::new(self.texts.get(text)?);
             let mut worker = 0;
             predictor.write_or_read_fields(flags, &mut self.columns, &mut chunk, &mut worker)?;
             if let Some(text) = worker.checked_sub(1) {
                 chunk.worker = Some(self.texts.get_or_take_new(text)?);
             }
+            // The flag says that the prediction is wrong.
             let has_ids = predictor.has_ids != (flags & IDS != 0);
             if has_ids {
                 let listed = i64::from(chunk.listed.unwrap_or(0));
-                let id_count = listed.checked_add(self.columns.id_count.read_signed()?);
+                let difference_from_listed = self.columns.id_count.read_signed()?;
+                let id_count = listed.checked_add(difference_from_listed);
                 let id_count = id_count.and_then(|count| usize::try_from(count).ok()).filter(|&count| count > 0);
                 // The next ids of the block are those of this chunk.
                 let split = id_count.and_then(|count| self.ids.split_at_checked(count));
@@ -310,6 +312,7 @@ impl<'b> DecodedBlock<'b> {
             id: lane_frame.id,
             bytes,
             forwarded: None,
+            // The upper four bits are the kind of the frame, the lower ones the meaning of its ids.
             kind: Kind::from_code(form >> 4)?,
             ids: IdColumn::from_code(form & 15)?,
             // They are lent by `last_record`.

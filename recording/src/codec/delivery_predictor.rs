@@ -30,13 +30,14 @@ struct DeliveryState {
 }
 
 impl Default for DeliveryState {
+    /// Predicts that the first delivery has one token.
     fn default() -> Self {
         Self { completion: Some(0), completion_step: 1, tokens: 1 }
     }
 }
 
 impl DeliveryState {
-    /// Predicted token count; `None` if the last delivery has no count.
+    /// Predicted token count: that of the last delivery, plus as many new tokens as it had. `None` if the last delivery has no count.
     fn predicted_completion(&self) -> Option<u32> {
         self.completion.map(|last_completion| last_completion.wrapping_add(self.completion_step))
     }
@@ -74,6 +75,7 @@ pub(super) struct DeliveryPredictor {
 }
 
 impl Default for DeliveryPredictor {
+    /// State at the begin of a block.
     fn default() -> Self {
         Self { order: RequestOrder::default(), position: StreamPosition::default(), mode: Mode::Incremental }
     }
@@ -98,6 +100,7 @@ impl DeliveryPredictor {
         let predicted = self.order.predict_next(self.position);
         let predicted_link = self.order.get(predicted);
         let mut flags = 0;
+        // Index of the link of the delivery's request.
         let index = if predicted_link.is_some_and(|link| texts.is_text(link.text, delivery.rid)) {
             predicted
         } else {
@@ -114,11 +117,11 @@ impl DeliveryPredictor {
             }
         };
         let RequestLink { text, state, .. } = *self.order.link_mut(index);
-        let completion = state.predicted_completion();
-        let tokens = state.predicted_tokens(delivery.mode, delivery.completion_tokens);
-        flags |= flag_if(delivery.tokens != tokens, TOKENS)
+        let predicted_completion = state.predicted_completion();
+        let predicted_tokens = state.predicted_tokens(delivery.mode, delivery.completion_tokens);
+        flags |= flag_if(delivery.tokens != predicted_tokens, TOKENS)
             | flag_if(delivery.mode != self.mode, MODE)
-            | flag_if(delivery.completion_tokens != completion, COMPLETION)
+            | flag_if(delivery.completion_tokens != predicted_completion, COMPLETION)
             | flag_if(delivery.finished, FINISHED)
             | flag_if(delivery.response != Response::Streamed, RESPONSE)
             | flag_if(delivery.without_text != 0, WITHOUT_TEXT);
@@ -129,6 +132,7 @@ impl DeliveryPredictor {
                 column.put_number(u64::from(text));
                 column.put_number(u64::from(index));
             }
+            // A copy, because the same function also reads into it.
             let written = self.write_or_read_fields(flags, state, column, &mut { *delivery });
             written.expect("a column in memory takes every field");
         }
@@ -148,6 +152,7 @@ impl DeliveryPredictor {
         let mut index = predicted;
         if flags & REQUEST != 0 {
             let text = column.read_u32()?;
+            // A rid that is new in the block counts as read from here on.
             texts.get_or_take_new(text)?;
             index = column.read_u32()?;
             // The index after the last one stands for a new request.
@@ -157,6 +162,7 @@ impl DeliveryPredictor {
         }
         let link = self.order.get(index);
         let &RequestLink { text, state, .. } = link.ok_or(MalformedBlock("delivery without a request"))?;
+        // The other fields are replaced by the read ones.
         let mut delivery = Delivery::new(texts.get(text)?, 0, None);
         self.write_or_read_fields(flags, state, column, &mut delivery)?;
         self.advance_order(predicted, index, &delivery);
@@ -184,6 +190,7 @@ impl DeliveryPredictor {
         delivery.tokens = tokens.ok_or(MalformedBlock("a delivery without a count"))?;
         delivery.finished = flags & FINISHED != 0;
         column.write_or_read_code(flags & RESPONSE != 0, &mut delivery.response, Response::Streamed)?;
+        // Without the flag, all chunks have text.
         column.write_or_read_number(flags & WITHOUT_TEXT != 0, &mut delivery.without_text, 0)
     }
 

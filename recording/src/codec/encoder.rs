@@ -9,7 +9,7 @@ use super::bytes::{EnumCode, PutNumber, zigzag};
 use super::chunk_predictor::{ChunkPredictor, KNOWN_REQUEST, MAX_FRAME_CHUNKS, NEW_IN_LANE, NEW_REQUEST};
 use super::codes::op;
 use super::columns::BlockColumns;
-use super::lane_predictor::FrameStage;
+use super::lane_predictor::{FrameStage, LAST_RECEIVER, NO_RECEIVER, OTHER_RECEIVER};
 use super::rare::RareWriter;
 use super::request_order::{NO_LINK, RequestLinks};
 use super::text::TextTable;
@@ -62,20 +62,20 @@ impl Encoder {
         Self { writes_token_ids: payload == RecordedPayload::Tokens, ..Self::default() }
     }
 
-    /// Whether the block must be closed: it has reached `bytes`, or the limit of a reader's memory.
-    pub(crate) fn is_full(&self, bytes: usize) -> bool {
-        self.columns.len() >= bytes || self.content.chunks >= MAX_BLOCK_CHUNKS || self.id_count >= MAX_BLOCK_IDS
+    /// Whether the block must be closed, because it has reached `max_bytes` or the limits that bound a reader's memory.
+    pub(crate) fn is_full(&self, max_bytes: usize) -> bool {
+        self.columns.len() >= max_bytes || self.content.chunks >= MAX_BLOCK_CHUNKS || self.id_count >= MAX_BLOCK_IDS
     }
 
     /// Writes a tick of the analysis.
     pub(crate) fn write_tick(&mut self, now: MonoNs) {
-        self.write_standing();
+        self.write_standing_before_first_record();
         self.begin_record(op::TICK, now);
     }
 
     /// Writes a reading of both clocks.
     pub(crate) fn write_anchor(&mut self, anchor: Anchor) {
-        self.write_standing();
+        self.write_standing_before_first_record();
         self.begin_record(op::ANCHOR, anchor.mono);
         let mut writer = RareWriter::new(&mut self.texts, &mut self.columns, &mut self.rare_fields);
         writer.put_number(anchor.wall_ns);
@@ -84,23 +84,24 @@ impl Encoder {
 
     /// Writes an event. Returns `false` if it is too large; then only its loss is written.
     pub(crate) fn write_event(&mut self, event: &Event<'_>) -> bool {
-        self.write_standing();
+        self.write_standing_before_first_record();
         if let Some(missed) = missed_if_too_large(&event.what, self.writes_token_ids) {
             self.write_rare(event.at, &What::Missed(missed));
             return false;
         }
         match &event.what {
             What::Sent(frame) => {
-                let has_forward_time = if frame.forwarded.is_some() { op::HAS_FORWARD_TIME } else { 0 };
-                let lane = self.begin_frame_record(op::SENT | has_forward_time, FrameStage::Sent, event.at, frame.id);
+                let forward_flag = if frame.forwarded.is_some() { op::HAS_FORWARD_TIME } else { 0 };
+                let lane_index = self.begin_frame_record(op::SENT | forward_flag, FrameStage::Sent, event.at, frame.id);
                 if let Some(forwarded) = frame.forwarded {
                     let delay_ns = forwarded.0.wrapping_sub(event.at.0) as i64;
                     self.columns.forwarded.put_signed(delay_ns);
                 }
-                self.write_frame(lane, frame);
+                self.write_frame(lane_index, frame);
             }
             What::Received(received) => self.write_received(event.at, received),
             What::Processed(id) => {
+                // The record is complete with the id, so the frame's lane is not needed.
                 self.begin_frame_record(op::PROCESSED, FrameStage::Processed, event.at, *id);
             }
             What::Delivered(delivery) => {
@@ -128,7 +129,7 @@ impl Encoder {
         EncodedBlock { columns, content: std::mem::take(&mut self.content) }
     }
 
-    /// Starts a record. The first record starts the block.
+    /// Starts a record: writes its kind and its time, and counts it. The first record starts the block.
     fn begin_record(&mut self, op: u8, at: MonoNs) {
         let content = &mut self.content;
         if content.records == 0 {
@@ -145,7 +146,7 @@ impl Encoder {
         self.last_record_ns = at.0;
     }
 
-    /// Starts a record about a frame. Returns the index of the frame's lane.
+    /// Starts a record about a frame, and writes the frame's id unless it is as predicted. Returns the index of the frame's lane.
     fn begin_frame_record(&mut self, op: u8, stage: FrameStage, at: MonoNs, id: FrameId) -> u32 {
         if let Some(lane_index) = self.state.lanes.advance_if_predicted(stage, id) {
             self.begin_record(op | op::IS_PREDICTED, at);
@@ -168,18 +169,17 @@ impl Encoder {
         let lane_index = self.begin_frame_record(op, FrameStage::Received, at, received.id);
         let lane = self.state.lanes.lane_mut(lane_index);
         // Wakeups are numbered in order, so the distance from the last one usually takes one byte.
-        let distance = received.wakeup.map(|wakeup| wakeup.wrapping_sub(lane.wakeup) as i64);
+        let distance = received.wakeup.map(|wakeup| wakeup.wrapping_sub(lane.last_wakeup) as i64);
         self.columns.wakeup.put_optional(distance.map(zigzag));
-        lane.wakeup = received.wakeup.unwrap_or(lane.wakeup);
-        // 0: no thread, 1: the same as before, 2: another one, whose ids follow.
+        lane.last_wakeup = received.wakeup.unwrap_or(lane.last_wakeup);
         match received.by {
-            None => self.columns.by.push(0),
-            Some(by) if lane.by == Some(by) => self.columns.by.push(1),
-            Some(by) => {
-                self.columns.by.push(2);
-                self.columns.by.put_number(u64::from(by.pid));
-                self.columns.by.put_number(u64::from(by.tid));
-                lane.by = Some(by);
+            None => self.columns.by.push(NO_RECEIVER),
+            Some(thread) if lane.last_receiver == Some(thread) => self.columns.by.push(LAST_RECEIVER),
+            Some(thread) => {
+                self.columns.by.push(OTHER_RECEIVER);
+                self.columns.by.put_number(u64::from(thread.pid));
+                self.columns.by.put_number(u64::from(thread.tid));
+                lane.last_receiver = Some(thread);
             }
         }
         if let Some(frame) = &received.frame {
@@ -197,6 +197,7 @@ impl Encoder {
         let columns = &mut self.columns;
         let lane = self.state.lanes.lane_mut(lane_index);
         let count = frame.chunks.len() as u32;
+        // The upper four bits are the kind of the frame, the lower ones the meaning of its ids.
         columns.form.push((frame.kind.to_code() << 4) | frame.ids.to_code());
         columns.bytes.put_signed(frame.bytes.wrapping_sub(lane.frame_bytes) as i64);
         columns.count.put_signed(i64::from(count) - i64::from(lane.chunk_count));
@@ -223,6 +224,7 @@ impl Encoder {
             self.state.order.advance_position(&mut position, predicted, link_index);
             let link = self.state.order.link_mut(link_index);
             let predictor = &mut link.state;
+            // Index of the worker among the block's texts, plus one; 0 without a worker.
             let worker = match chunk.worker {
                 None => 0,
                 Some(worker) if predictor.worker > 0 && self.texts.is_text(predictor.worker - 1, worker) => {
@@ -231,7 +233,8 @@ impl Encoder {
                 Some(worker) => self.texts.add_text(worker, &mut self.columns).index + 1,
             };
             let ids = if self.writes_token_ids { chunk.ids } else { &[] };
-            let flags = predictor.mispredicted_fields(chunk, worker, !ids.is_empty());
+            let has_ids = !ids.is_empty();
+            let flags = predictor.mispredicted_fields(chunk, worker, has_ids);
             if flags == 0 {
                 predicted_chunks += 1;
             } else {
@@ -243,7 +246,7 @@ impl Encoder {
                     predictor.write_or_read_fields(flags, &mut self.columns, &mut { *chunk }, &mut { worker });
                 written.expect("a column in memory takes every field");
             }
-            if !ids.is_empty() {
+            if has_ids {
                 let listed = i64::from(chunk.listed.unwrap_or(0));
                 self.columns.id_count.put_signed(ids.len() as i64 - listed);
                 for &id in ids {
@@ -252,7 +255,7 @@ impl Encoder {
                 self.id_count += ids.len();
             }
             let is_new = !predictor.has_begun;
-            predictor.record_chunk(chunk, worker, !ids.is_empty());
+            predictor.record_chunk(chunk, worker, has_ids);
             if is_new {
                 // Requests of one lane often begin alike, such as with the same prompt length.
                 newest_request = *predictor;
@@ -296,26 +299,27 @@ impl Encoder {
         link_index
     }
 
-    /// Writes an event that has no columns of its own, field by field.
+    /// Writes an event that has no columns of its own, field by field. Keeps it if it is standing data for later blocks.
     fn write_rare(&mut self, at: MonoNs, what: &What<'_>) {
         let mut writer = RareWriter::new(&mut self.texts, &mut self.columns, &mut self.rare_fields);
-        // Only columnar events have no kind, and they are written elsewhere.
+        // `None` would mean an event with columns of its own, which `write_event` does not pass to this function.
         let Some(op) = writer.write_event(what) else { return };
         writer.finish_record();
         self.begin_record(op, at);
         self.standing.keep_latest(what);
     }
 
-    /// Writes the standing data, once, before the block's first record.
-    fn write_standing(&mut self) {
+    /// Writes the standing data if the block has no record yet, so that each block begins with it.
+    fn write_standing_before_first_record(&mut self) {
         if self.content.records > 0 {
             return;
         }
         for what in self.standing.events() {
             let mut writer = RareWriter::new(&mut self.texts, &mut self.columns, &mut self.rare_fields);
-            let is_engine = matches!(what, What::Engine(_));
+            let kind = if matches!(what, What::Engine(_)) { op::ENGINE } else { op::HOP };
             // `standing` has no column of kinds beside it, so its records begin with theirs.
-            writer.put_number(u64::from(if is_engine { op::ENGINE } else { op::HOP }));
+            writer.put_number(u64::from(kind));
+            // Returns the kind, which is already written.
             writer.write_event(&what);
             writer.finish_standing();
         }
@@ -366,6 +370,7 @@ fn to_msgpack(event: &impl Serialize) -> Vec<u8> {
     rmp_serde::to_vec(event).expect("memory takes every event")
 }
 
+/// Unpacks an announcement that [`to_msgpack`] has packed.
 fn from_msgpack<'a, T: Deserialize<'a>>(packed: &'a [u8]) -> T {
     rmp_serde::from_slice(packed).expect("an event of this process")
 }
@@ -401,7 +406,8 @@ fn missed_if_too_large(what: &What<'_>, writes_token_ids: bool) -> Option<Missed
         | What::Rejected(_)
         | What::PairMessage(_) => return None,
     };
-    (bytes > MAX_EVENT_BYTES).then_some(Missed::new(hop, 1, MissedCause::TooLarge))
+    let missed_events = 1;
+    (bytes > MAX_EVENT_BYTES).then_some(Missed::new(hop, missed_events, MissedCause::TooLarge))
 }
 
 /// Total length of the texts of an event.

@@ -19,6 +19,11 @@ pub(super) enum FrameStage {
 
 const STAGES: usize = 4;
 
+/// Codes of the thread of a receive: none is known, it is that of the lane's last receive, or another one, whose ids follow.
+pub(super) const NO_RECEIVER: u8 = 0;
+pub(super) const LAST_RECEIVER: u8 = 1;
+pub(super) const OTHER_RECEIVER: u8 = 2;
+
 /// Values of the last frames of one lane.
 #[derive(Debug, Default)]
 pub(super) struct LanePredictor {
@@ -27,13 +32,16 @@ pub(super) struct LanePredictor {
     number: u32,
     /// Predicted next frame number of each stage.
     next_seq: [u64; STAGES],
+    /// Length and number of chunks of the last frame.
     pub(super) frame_bytes: u64,
     pub(super) chunk_count: u32,
+    /// Where the lane's last chunk was in the predicted order of requests.
     pub(super) position: StreamPosition,
     /// First values of its newest request.
     pub(super) newest_request: ChunkPredictor,
-    pub(super) wakeup: u64,
-    pub(super) by: Option<ThreadId>,
+    pub(super) last_wakeup: u64,
+    /// Thread of the last receive whose thread is known.
+    pub(super) last_receiver: Option<ThreadId>,
 }
 
 impl LanePredictor {
@@ -66,7 +74,8 @@ impl LanePredictors {
         &mut self.lanes[index as usize]
     }
 
-    /// Index of the lane if the frame is the stage's predicted next one, otherwise `None`. Advances the prediction.
+    /// Advances the prediction of a stage if this frame is the predicted one. Returns the index of its lane. `None` if it was mispredicted
+    /// and nothing has changed.
     pub(super) fn advance_if_predicted(&mut self, stage: FrameStage, id: FrameId) -> Option<u32> {
         let index = self.last_lanes[stage as usize];
         let lane = self.lanes.get_mut(index as usize)?;
@@ -79,7 +88,7 @@ impl LanePredictors {
         Some(index)
     }
 
-    /// Writes the id of a mispredicted frame. Returns the index of its lane.
+    /// Writes the id of a mispredicted frame, after which the next frame of its lane is predicted. Returns the index of the lane.
     pub(super) fn write_id(&mut self, stage: FrameStage, id: FrameId, columns: &mut BlockColumns<Vec<u8>>) -> u32 {
         let new_index = self.lanes.len() as u32;
         let index = *self.indices.entry((id.hop.0, id.lane)).or_insert(new_index);
@@ -99,7 +108,7 @@ impl LanePredictors {
         index
     }
 
-    /// Predicted next frame of the stage. Advances the prediction. Fails if the block has no lane yet.
+    /// Returns the predicted next frame of a stage, and advances the prediction. Fails if the block has no lane yet.
     pub(super) fn take_predicted(&mut self, stage: FrameStage) -> Result<LaneFrame, MalformedBlock> {
         let lane_index = self.last_lanes[stage as usize];
         let lane = self.lanes.get_mut(lane_index as usize).ok_or(MalformedBlock("a frame of no lane"))?;
@@ -108,7 +117,7 @@ impl LanePredictors {
         Ok(LaneFrame { lane_index, id })
     }
 
-    /// Reads the id of a mispredicted frame.
+    /// Reads the id of a mispredicted frame, after which the next frame of its lane is predicted.
     pub(super) fn read_id(
         &mut self,
         stage: FrameStage,

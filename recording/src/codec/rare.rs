@@ -18,16 +18,16 @@ use super::text::{TextReader, TextTable};
 /// A field of a rare record, or a struct of fields.
 trait RareField<'b>: Sized {
     /// Appends the field to the record that is being written.
-    fn write_field(&self, to: &mut RareWriter<'_>);
+    fn write_field(&self, writer: &mut RareWriter<'_>);
     /// Reads the field at the reader's position. Fails if the record ends too early or holds an unknown code.
-    fn read_field(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock>;
+    fn read_field(reader: &mut RareReader<'b>) -> Result<Self, MalformedBlock>;
 }
 
 /// Kinds of records.
 macro_rules! records {
     ($($op:ident $variant:ident)+) => {
         impl RareWriter<'_> {
-            /// Writes the fields of a rare record and returns its kind; `None` for a columnar one.
+            /// Writes the fields of a rare record, and returns its kind. Writes nothing and returns `None` for a columnar one.
             pub(super) fn write_event(&mut self, what: &What<'_>) -> Option<u8> {
                 match what {
                     $(What::$variant(record) => {
@@ -77,12 +77,12 @@ records! {
 macro_rules! structs {
     ($($type:ty { $($field:tt),+ })+) => {$(
         impl<'b> RareField<'b> for $type {
-            fn write_field(&self, to: &mut RareWriter<'_>) {
-                $(self.$field.write_field(to);)+
+            fn write_field(&self, writer: &mut RareWriter<'_>) {
+                $(self.$field.write_field(writer);)+
             }
 
-            fn read_field(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
-                Ok(Self { $($field: RareField::read_field(from)?),+ })
+            fn read_field(reader: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
+                Ok(Self { $($field: RareField::read_field(reader)?),+ })
             }
         }
     )+};
@@ -121,7 +121,9 @@ structs! {
 pub(super) struct RareWriter<'a> {
     texts: &'a mut TextTable,
     columns: &'a mut BlockColumns<Vec<u8>>,
+    /// The record's fields so far.
     fields: &'a mut Vec<u8>,
+    /// Number of the record's texts that are new in the block.
     new_texts: u64,
 }
 
@@ -166,7 +168,7 @@ pub(super) struct RareReader<'b> {
 }
 
 impl<'b> RareReader<'b> {
-    /// Reads the next record of a column. Always skips its new texts in `texts`.
+    /// Takes the next record from a column, so that its fields can be read. Skips its new texts in `texts` even if no field is read.
     pub(super) fn next_record(
         column: &mut ColumnCursor<'b>,
         texts: &mut TextReader<'b>,
@@ -185,7 +187,7 @@ impl<'b> RareReader<'b> {
         self.fields.read_number()
     }
 
-    /// Reads a record of `standing`, which starts with its kind.
+    /// Reads a record of `standing`, which starts with its kind. `None` if this version does not know the kind.
     pub(super) fn read_standing(&mut self) -> Result<Option<What<'b>>, MalformedBlock> {
         let kind = self.fields.read_byte()?;
         self.read_event(kind)
@@ -196,22 +198,22 @@ impl<'b> RareReader<'b> {
 macro_rules! numbers {
     ($($type:ty)+) => {$(
         impl RareField<'_> for $type {
-            fn write_field(&self, to: &mut RareWriter<'_>) {
-                to.put_number((*self).into());
+            fn write_field(&self, writer: &mut RareWriter<'_>) {
+                writer.put_number((*self).into());
             }
 
-            fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
-                narrow_number(from.fields.read_number()?)
+            fn read_field(reader: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+                narrow_number(reader.fields.read_number()?)
             }
         }
 
         impl RareField<'_> for Option<$type> {
-            fn write_field(&self, to: &mut RareWriter<'_>) {
-                to.fields.put_optional(self.map(Into::into));
+            fn write_field(&self, writer: &mut RareWriter<'_>) {
+                writer.fields.put_optional(self.map(Into::into));
             }
 
-            fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
-                from.fields.read_optional()?.map(narrow_number).transpose()
+            fn read_field(reader: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+                reader.fields.read_optional()?.map(narrow_number).transpose()
             }
         }
     )+};
@@ -230,57 +232,61 @@ fn narrow_number<T: TryFrom<u64>>(number: u64) -> Result<T, MalformedBlock> {
 }
 
 impl<'b> RareField<'b> for &'b str {
-    fn write_field(&self, to: &mut RareWriter<'_>) {
-        let text = to.texts.add_text(self, to.columns);
-        to.new_texts += u64::from(text.is_new);
-        text.index.write_field(to);
+    /// Writes the index of the text, after adding the text to the block if it is new.
+    fn write_field(&self, writer: &mut RareWriter<'_>) {
+        let text = writer.texts.add_text(self, writer.columns);
+        writer.new_texts += u64::from(text.is_new);
+        text.index.write_field(writer);
     }
 
-    fn read_field(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
-        let index = RareField::read_field(from)?;
-        from.texts.get(index)
+    /// Reads the index of the text, and returns the block's text with that index.
+    fn read_field(reader: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
+        let index = RareField::read_field(reader)?;
+        reader.texts.get(index)
     }
 }
 
 impl<T: EnumCode> RareField<'_> for T {
-    fn write_field(&self, to: &mut RareWriter<'_>) {
-        to.fields.push(self.to_code());
+    fn write_field(&self, writer: &mut RareWriter<'_>) {
+        writer.fields.push(self.to_code());
     }
 
-    fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
-        T::from_code(from.fields.read_byte()?)
+    fn read_field(reader: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+        T::from_code(reader.fields.read_byte()?)
     }
 }
 
 impl RareField<'_> for bool {
-    fn write_field(&self, to: &mut RareWriter<'_>) {
-        to.fields.push(u8::from(*self));
+    fn write_field(&self, writer: &mut RareWriter<'_>) {
+        writer.fields.push(u8::from(*self));
     }
 
-    fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
-        Ok(from.fields.read_byte()? != 0)
+    fn read_field(reader: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+        Ok(reader.fields.read_byte()? != 0)
     }
 }
 
 impl RareField<'_> for f64 {
-    fn write_field(&self, to: &mut RareWriter<'_>) {
-        to.fields.extend_from_slice(&self.to_bits().to_le_bytes());
+    /// Writes the eight bytes of the number, the lowest first.
+    fn write_field(&self, writer: &mut RareWriter<'_>) {
+        writer.fields.extend_from_slice(&self.to_bits().to_le_bytes());
     }
 
-    fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
-        let bytes = from.fields.read_bytes(8)?.try_into();
+    /// Reads the eight bytes of a number, the lowest first.
+    fn read_field(reader: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+        let bytes = reader.fields.read_bytes(8)?.try_into();
         let bytes = bytes.map_err(|_| MalformedBlock("a share is cut short"))?;
         Ok(Self::from_bits(u64::from_le_bytes(bytes)))
     }
 }
 
 impl<T: EnumCode> RareField<'_> for Option<T> {
-    fn write_field(&self, to: &mut RareWriter<'_>) {
-        self.map(T::to_code).write_field(to);
+    fn write_field(&self, writer: &mut RareWriter<'_>) {
+        self.map(T::to_code).write_field(writer);
     }
 
-    fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
-        Option::<u8>::read_field(from)?.map(T::from_code).transpose()
+    fn read_field(reader: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+        Option::<u8>::read_field(reader)?.map(T::from_code).transpose()
     }
 }
 
@@ -288,39 +294,41 @@ impl<T: EnumCode> RareField<'_> for Option<T> {
 macro_rules! options {
     (numbers: $($type:ty as $number:ty: $to:expr, $of:expr;)+) => {$(
         impl RareField<'_> for Option<$type> {
-            fn write_field(&self, to: &mut RareWriter<'_>) {
-                self.map($to).write_field(to);
+            fn write_field(&self, writer: &mut RareWriter<'_>) {
+                self.map($to).write_field(writer);
             }
 
-            fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
-                Ok(Option::<$number>::read_field(from)?.map($of))
+            fn read_field(reader: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+                Ok(Option::<$number>::read_field(reader)?.map($of))
             }
         }
     )+};
     (flagged: $($type:ty;)+) => {$(
         impl RareField<'_> for Option<$type> {
-            fn write_field(&self, to: &mut RareWriter<'_>) {
-                self.is_some().write_field(to);
+            /// Writes whether there is a value, and then the value.
+            fn write_field(&self, writer: &mut RareWriter<'_>) {
+                self.is_some().write_field(writer);
                 if let Some(value) = self {
-                    value.write_field(to);
+                    value.write_field(writer);
                 }
             }
 
-            fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
-                bool::read_field(from)?.then(|| RareField::read_field(from)).transpose()
+            fn read_field(reader: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+                bool::read_field(reader)?.then(|| RareField::read_field(reader)).transpose()
             }
         }
     )+};
     (last: $($type:ty;)+) => {$(
         impl<'b> RareField<'b> for Option<$type> {
-            fn write_field(&self, to: &mut RareWriter<'_>) {
+            /// Writes the value, or nothing if there is none.
+            fn write_field(&self, writer: &mut RareWriter<'_>) {
                 if let Some(value) = self {
-                    value.write_field(to);
+                    value.write_field(writer);
                 }
             }
 
-            fn read_field(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
-                (!from.fields.is_empty()).then(|| RareField::read_field(from)).transpose()
+            fn read_field(reader: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
+                (!reader.fields.is_empty()).then(|| RareField::read_field(reader)).transpose()
             }
         }
     )+};
@@ -332,18 +340,18 @@ options! { last: MonoNs; &'b str; Away<'b>; ToolCalls; DispatchedRequest<'b>; Co
 
 impl RareField<'_> for Result<ArrivalTimes, UnknownArrival> {
     /// Writes why the times are unknown. If they are known, writes that there is no reason, and then the times.
-    fn write_field(&self, to: &mut RareWriter<'_>) {
-        self.err().write_field(to);
+    fn write_field(&self, writer: &mut RareWriter<'_>) {
+        self.err().write_field(writer);
         if let Ok(times) = self {
-            times.write_field(to);
+            times.write_field(writer);
         }
     }
 
     /// Reads the reason. Without one, the times follow.
-    fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
-        match RareField::read_field(from)? {
+    fn read_field(reader: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+        match RareField::read_field(reader)? {
             Some(why) => Ok(Err(why)),
-            None => RareField::read_field(from).map(Ok),
+            None => RareField::read_field(reader).map(Ok),
         }
     }
 }
@@ -355,143 +363,149 @@ const WITH_FINISH: u8 = 0x40;
 
 /// The fields of 2.9.
 impl RareField<'_> for AnswerContent {
-    fn write_field(&self, to: &mut RareWriter<'_>) {
-        self.form.write_field(to);
-        self.events.write_field(to);
-        self.event_tokens_max.write_field(to);
-        self.lacks_end.write_field(to);
+    /// Writes the fields without the finish reason and `[DONE]`, which [`Answer`] writes.
+    fn write_field(&self, writer: &mut RareWriter<'_>) {
+        self.form.write_field(writer);
+        self.events.write_field(writer);
+        self.event_tokens_max.write_field(writer);
+        self.lacks_end.write_field(writer);
     }
 
-    fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
-        let mut content = Self::new(RareField::read_field(from)?);
-        content.events = RareField::read_field(from)?;
-        content.event_tokens_max = RareField::read_field(from)?;
-        content.lacks_end = RareField::read_field(from)?;
+    /// Reads the fields without the finish reason and `[DONE]`, which [`Answer`] reads.
+    fn read_field(reader: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+        let form = RareField::read_field(reader)?;
+        let mut content = Self::new(form);
+        content.events = RareField::read_field(reader)?;
+        content.event_tokens_max = RareField::read_field(reader)?;
+        content.lacks_end = RareField::read_field(reader)?;
         Ok(content)
     }
 }
 
 impl<'b> RareField<'b> for Answer<'b> {
     /// Writes the fields. Flags in the code of the end say which parts of the content follow.
-    fn write_field(&self, to: &mut RareWriter<'_>) {
-        self.rid.write_field(to);
-        self.tokens.write_field(to);
-        self.completion_tokens.write_field(to);
+    fn write_field(&self, writer: &mut RareWriter<'_>) {
+        self.rid.write_field(writer);
+        self.tokens.write_field(writer);
+        self.completion_tokens.write_field(writer);
         let has_finish = self.content.is_some_and(|content| content.finish.is_some() || content.done.is_some());
         let content_flag = if self.content.is_some() { WITH_CONTENT } else { 0 };
         let finish_flag = if has_finish { WITH_FINISH } else { 0 };
-        to.fields.push(self.end.to_code() | content_flag | finish_flag);
-        self.short_writes.write_field(to);
-        self.unacknowledged.write_field(to);
+        writer.fields.push(self.end.to_code() | content_flag | finish_flag);
+        self.short_writes.write_field(writer);
+        self.unacknowledged.write_field(writer);
         if let Some(content) = &self.content {
-            content.write_field(to);
+            content.write_field(writer);
             if has_finish {
-                content.finish.write_field(to);
-                content.done.write_field(to);
+                content.finish.write_field(writer);
+                content.done.write_field(writer);
             }
         }
-        self.tool_calls.write_field(to);
+        self.tool_calls.write_field(writer);
     }
 
     /// Reads the fields. Flags in the code of the end say which parts of the content follow.
-    fn read_field(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
-        let mut answer =
-            Answer::new(RareField::read_field(from)?, RareField::read_field(from)?, RareField::read_field(from)?);
+    fn read_field(reader: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
+        let rid = RareField::read_field(reader)?;
+        let tokens = RareField::read_field(reader)?;
+        let completion_tokens = RareField::read_field(reader)?;
+        let mut answer = Answer::new(rid, tokens, completion_tokens);
         // The byte has flags beside the code.
-        let end_code = from.fields.read_byte()?;
+        let end_code = reader.fields.read_byte()?;
         answer.end = AnswerEnd::from_code(end_code & !(WITH_CONTENT | WITH_FINISH))?;
-        answer.short_writes = RareField::read_field(from)?;
-        answer.unacknowledged = RareField::read_field(from)?;
+        answer.short_writes = RareField::read_field(reader)?;
+        answer.unacknowledged = RareField::read_field(reader)?;
         if end_code & WITH_CONTENT != 0 {
-            let mut content = AnswerContent::read_field(from)?;
+            let mut content = AnswerContent::read_field(reader)?;
             if end_code & WITH_FINISH != 0 {
-                content.finish = RareField::read_field(from)?;
-                content.done = RareField::read_field(from)?;
+                content.finish = RareField::read_field(reader)?;
+                content.done = RareField::read_field(reader)?;
             }
             answer.content = Some(content);
         }
-        answer.tool_calls = RareField::read_field(from)?;
+        answer.tool_calls = RareField::read_field(reader)?;
         Ok(answer)
     }
 }
 
 /// Reads a time that may be unknown.
-fn read_time(from: &mut RareReader<'_>) -> Result<Option<MonoNs>, MalformedBlock> {
-    Ok(Option::<u64>::read_field(from)?.map(MonoNs))
+fn read_time(reader: &mut RareReader<'_>) -> Result<Option<MonoNs>, MalformedBlock> {
+    Ok(Option::<u64>::read_field(reader)?.map(MonoNs))
 }
 
 impl RareField<'_> for EngineTimes {
-    fn write_field(&self, to: &mut RareWriter<'_>) {
+    /// Writes each time as an optional number of nanoseconds.
+    fn write_field(&self, writer: &mut RareWriter<'_>) {
         for time in [self.queued, self.batch_entered, self.prefill_finished] {
-            time.map(|at| at.0).write_field(to);
+            time.map(|at| at.0).write_field(writer);
         }
     }
 
-    fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
-        Ok(Self { queued: read_time(from)?, batch_entered: read_time(from)?, prefill_finished: read_time(from)? })
+    fn read_field(reader: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+        Ok(Self { queued: read_time(reader)?, batch_entered: read_time(reader)?, prefill_finished: read_time(reader)? })
     }
 }
 
 impl RareField<'_> for ToolCalls {
     /// Writes the fields in the order in which the format got them.
-    fn write_field(&self, to: &mut RareWriter<'_>) {
-        self.calls.write_field(to);
-        self.call.write_field(to);
-        self.outcome.write_field(to);
-        self.finish.write_field(to);
-        self.part.map(|part| part.at).write_field(to);
+    fn write_field(&self, writer: &mut RareWriter<'_>) {
+        self.calls.write_field(writer);
+        self.call.write_field(writer);
+        self.outcome.write_field(writer);
+        self.finish.write_field(writer);
+        self.part.map(|part| part.at).write_field(writer);
         if let Some(part) = self.part {
-            part.chars.write_field(to);
-            part.tokens[0].write_field(to);
-            part.tokens[1].write_field(to);
-            part.whole_chunks.write_field(to);
+            part.chars.write_field(writer);
+            part.tokens[0].write_field(writer);
+            part.tokens[1].write_field(writer);
+            part.whole_chunks.write_field(writer);
         }
         // Appended in 2.7, so they are not with the fields that they belong to.
-        self.absent.write_field(to);
-        self.events.write_field(to);
+        self.absent.write_field(writer);
+        self.events.write_field(writer);
         if let Some(part) = self.part {
-            part.events[0].write_field(to);
-            part.events[1].write_field(to);
-            part.whole_events.write_field(to);
+            part.events[0].write_field(writer);
+            part.events[1].write_field(writer);
+            part.whole_events.write_field(writer);
         }
         // From 2.8 on.
-        self.reason.write_field(to);
+        self.reason.write_field(writer);
     }
 
     /// Reads the fields. Those that an older file lacks keep their defaults.
-    fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+    fn read_field(reader: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
         let mut calls = Self {
-            calls: RareField::read_field(from)?,
+            calls: RareField::read_field(reader)?,
             absent: 0,
-            call: RareField::read_field(from)?,
-            outcome: RareField::read_field(from)?,
+            call: RareField::read_field(reader)?,
+            outcome: RareField::read_field(reader)?,
             reason: None,
-            finish: RareField::read_field(from)?,
+            finish: RareField::read_field(reader)?,
             events: 0,
             part: None,
         };
-        if let Some(at) = RareField::read_field(from)? {
+        if let Some(at) = RareField::read_field(reader)? {
             calls.part = Some(ArgumentsPart {
                 at,
-                chars: RareField::read_field(from)?,
-                tokens: [RareField::read_field(from)?, RareField::read_field(from)?],
-                whole_chunks: RareField::read_field(from)?,
+                chars: RareField::read_field(reader)?,
+                tokens: [RareField::read_field(reader)?, RareField::read_field(reader)?],
+                whole_chunks: RareField::read_field(reader)?,
                 events: [0, 0],
                 whole_events: false,
             });
         }
         // Files before 2.7 end here.
-        if !from.fields.is_empty() {
-            calls.absent = RareField::read_field(from)?;
-            calls.events = RareField::read_field(from)?;
+        if !reader.fields.is_empty() {
+            calls.absent = RareField::read_field(reader)?;
+            calls.events = RareField::read_field(reader)?;
             if let Some(part) = &mut calls.part {
-                part.events = [RareField::read_field(from)?, RareField::read_field(from)?];
-                part.whole_events = RareField::read_field(from)?;
+                part.events = [RareField::read_field(reader)?, RareField::read_field(reader)?];
+                part.whole_events = RareField::read_field(reader)?;
             }
         }
-        let has_reason = !from.fields.is_empty();
+        let has_reason = !reader.fields.is_empty();
         if has_reason {
-            calls.reason = RareField::read_field(from)?;
+            calls.reason = RareField::read_field(reader)?;
         } else if calls.outcome == ToolCallOutcome::Unjudged {
             // Files before 2.8 have no reason: there, unjudged calls differ.
             calls.reason = Some(UnjudgedReason::Differs);
@@ -502,37 +516,37 @@ impl RareField<'_> for ToolCalls {
 
 impl<'b> RareField<'b> for Engine<'b> {
     /// Writes the fields. Without a version, writes that it is unknown and an empty text.
-    fn write_field(&self, to: &mut RareWriter<'_>) {
-        self.version.is_some().write_field(to);
-        self.version.unwrap_or("").write_field(to);
-        self.mode.write_field(to);
-        self.waiter.write_field(to);
-        self.turnaround.write_field(to);
-        self.name.write_field(to);
+    fn write_field(&self, writer: &mut RareWriter<'_>) {
+        self.version.is_some().write_field(writer);
+        self.version.unwrap_or("").write_field(writer);
+        self.mode.write_field(writer);
+        self.waiter.write_field(writer);
+        self.turnaround.write_field(writer);
+        self.name.write_field(writer);
     }
 
     /// Reads the fields. The version is `None` if the record says that it is unknown.
-    fn read_field(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
-        let has_version = bool::read_field(from)?;
+    fn read_field(reader: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
+        let has_version = bool::read_field(reader)?;
         // The text is always present, even if it stands for none.
-        let version = RareField::read_field(from)?;
+        let version = RareField::read_field(reader)?;
         Ok(Self {
             version: if has_version { Some(version) } else { None },
-            mode: RareField::read_field(from)?,
-            waiter: RareField::read_field(from)?,
-            turnaround: RareField::read_field(from)?,
-            name: RareField::read_field(from)?,
+            mode: RareField::read_field(reader)?,
+            waiter: RareField::read_field(reader)?,
+            turnaround: RareField::read_field(reader)?,
+            name: RareField::read_field(reader)?,
         })
     }
 }
 
 impl<'b> RareField<'b> for Hop<'b> {
     /// Writes the fields. All flags are the bits of one number.
-    fn write_field(&self, to: &mut RareWriter<'_>) {
-        self.id.write_field(to);
-        self.ends.to_string().as_str().write_field(to);
-        self.endpoint.write_field(to);
-        self.worker.write_field(to);
+    fn write_field(&self, writer: &mut RareWriter<'_>) {
+        self.id.write_field(writer);
+        self.ends.to_string().as_str().write_field(writer);
+        self.endpoint.write_field(writer);
+        self.worker.write_field(writer);
         let flags = [
             self.origin,
             self.last,
@@ -551,17 +565,17 @@ impl<'b> RareField<'b> for Hop<'b> {
         for flag in flags.into_iter().rev() {
             bits = (bits << 1) | u64::from(flag);
         }
-        to.put_number(bits);
+        writer.put_number(bits);
     }
 
     /// Reads the fields. All flags are the bits of one number.
-    fn read_field(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
-        let id = RareField::read_field(from)?;
-        let name = <&str>::read_field(from)?;
-        let endpoint = RareField::read_field(from)?;
-        let worker = RareField::read_field(from)?;
+    fn read_field(reader: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
+        let id = RareField::read_field(reader)?;
+        let name = <&str>::read_field(reader)?;
+        let endpoint = RareField::read_field(reader)?;
+        let worker = RareField::read_field(reader)?;
         // Bits in the order of the flags that `write_field` lists.
-        let flags = from.fields.read_number()?;
+        let flags = reader.fields.read_number()?;
         Ok(Self {
             id,
             ends: name.into(),

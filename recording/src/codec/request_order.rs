@@ -104,6 +104,7 @@ impl<S> RequestOrder<S> {
             last.next = actual;
         }
         if actual != predicted {
+            // It may follow after this one.
             position.skipped = predicted;
         }
         position.last = actual;

@@ -95,7 +95,7 @@ pub(super) struct TextIndex {
     pub(super) is_new: bool,
 }
 
-/// Writes a text; ids in hexadecimal take half of their length.
+/// Writes a text to the columns. A hexadecimal id takes half of its length.
 fn write_text(text: &str, columns: &mut BlockColumns<Vec<u8>>) {
     if let Some(bytes) = decode_hex(text.as_bytes()) {
         columns.text.put_number(if text.len() == HEX_LENGTH { FORM_HEX } else { FORM_GROUPED_HEX });
@@ -128,8 +128,12 @@ fn decode_hex(text: &[u8]) -> Option<[u8; HEX_BYTES]> {
 
 /// Value of a lower-case hexadecimal digit; `None` for another character.
 fn hex_digit(byte: u8) -> Option<u8> {
-    // A reader restores lower case only, so upper case is kept as plain text.
-    char::from(byte).to_digit(16).filter(|_| !byte.is_ascii_uppercase()).map(|digit| digit as u8)
+    match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        // A reader restores lower case only, so a text with upper case is kept as plain text.
+        _ => None,
+    }
 }
 
 impl TextArena {
@@ -188,7 +192,9 @@ impl<'b> TextReader<'b> {
     /// Text with that index, which may be the next new one.
     pub(super) fn get_or_take_new(&mut self, index: u32) -> Result<&'b str, MalformedBlock> {
         // The first reference to the next new text takes it.
-        self.next += u32::from(index == self.next);
+        if index == self.next {
+            self.next += 1;
+        }
         self.get(index)
     }
 

@@ -14,8 +14,8 @@ use trace::{Analysis, Config, ReportInput, words};
 use super::Record;
 use super::error::ReadError;
 
-/// Replays a whole recording. Returns the analysis and the other input of its report, which equals the live run's, because events and ticks are
-/// the same and in the same order. `progress` is as for [`read_records`].
+/// Replays a whole recording. Returns the analysis and the other input of its report. The report equals that of the live run, because
+/// events and ticks are the same and in the same order. `progress` is as for [`read_records`].
 pub fn analyse(
     recording: &Recording,
     engines: Engines,
@@ -23,6 +23,7 @@ pub fn analyse(
 ) -> Result<(Analysis, ReportInput), ReadError> {
     let mut analysis = Analysis::new(Config { engines, ..recording.header().config });
     let mut input = read_records(recording, &mut |record| apply_record(&mut analysis, record), progress)?;
+    // If the end of the run was not recorded, the clocks at its start are the best known.
     input.wall.get_or_insert(recording.header().anchor);
     Ok((analysis, input))
 }

@@ -173,6 +173,7 @@ impl Recording {
             header,
             blocks,
             anchors,
+            // Without the end of the run, the last state of its source counts.
             closing: end.and_then(|end| end.closing).or(status),
             missing,
             bytes,
@@ -251,17 +252,18 @@ struct FileStart {
     sections_offset: u64,
 }
 
-/// Reads the preamble and the header. An error says whether it is no recording, one of another version, or cut too early.
-fn read_start(file: &File, path: &Path, bytes: u64) -> Result<FileStart, OpenError> {
+/// Reads the preamble and the header of a file with this length. The error tells apart a file that is no recording, one of another version,
+/// and one that was cut too early.
+fn read_start(file: &File, path: &Path, file_bytes: u64) -> Result<FileStart, OpenError> {
     let mut first = [0; PREAMBLE_BYTES];
     let min_bytes = (PREAMBLE_BYTES + SECTION_HEADER_BYTES) as u64;
-    let available = bytes.min(PREAMBLE_BYTES as u64) as usize;
+    let available = file_bytes.min(PREAMBLE_BYTES as u64) as usize;
     file.read_exact_at(&mut first[..available], 0).map_err(|error| OpenError::io(path, error))?;
     // Even a file truncated within its first bytes can be recognised as a recording.
     if !Preamble::has_magic(&first[..available]) {
         return Err(OpenError::NotARecording(path.to_owned()));
     }
-    let preamble = if bytes >= min_bytes { Preamble::parse(&first) } else { None };
+    let preamble = if file_bytes >= min_bytes { Preamble::parse(&first) } else { None };
     let preamble = preamble.ok_or_else(|| OpenError::no_header(path, min_bytes))?;
     let Preamble { major, minor, .. } = preamble;
     if major != MAJOR {
@@ -274,27 +276,29 @@ fn read_start(file: &File, path: &Path, bytes: u64) -> Result<FileStart, OpenErr
     let section = section.ok_or_else(|| OpenError::no_header(path, min_bytes))?;
     let located = LocatedSection { offset: PREAMBLE_BYTES as u64, section };
     let sections_offset = located.offset + section.total_bytes();
-    let header = if sections_offset <= bytes { read_json(file, &located) } else { None };
+    let header = if sections_offset <= file_bytes { read_json(file, &located) } else { None };
     let header = header.ok_or_else(|| OpenError::no_header(path, sections_offset))?;
     Ok(FileStart { preamble, run: section.run, header, sections_offset })
 }
 
 /// Reads and parses a section's payload; `None` if it is damaged or has an unexpected form.
 fn read_json<T: serde::de::DeserializeOwned>(file: &File, located: &LocatedSection) -> Option<T> {
-    serde_json::from_slice(&read_intact_payload(file, located)?).ok()
+    let payload = read_intact_payload(file, located)?;
+    serde_json::from_slice(&payload).ok()
 }
 
-/// Payload of a section; `None` if it cannot be read or its checksum does not match.
+/// Reads the payload of a section. `None` if it cannot be read or its checksum does not match.
 fn read_intact_payload(file: &File, located: &LocatedSection) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let is_intact = read_payload(file, located.offset, &located.section, &mut bytes).ok()?;
     is_intact.then_some(bytes)
 }
 
-/// Sections listed in the file's index; `None` without a valid index.
-fn read_index(file: &File, run: u64, bytes: u64) -> Option<Vec<LocatedSection>> {
+/// Reads the index at the end of a file with this length. Returns the sections that it lists and the end section. `None` without a valid
+/// index.
+fn read_index(file: &File, run: u64, file_bytes: u64) -> Option<Vec<LocatedSection>> {
     let mut trailer = [0; TRAILER_BYTES];
-    let trailer_offset = bytes.checked_sub(TRAILER_BYTES as u64)?;
+    let trailer_offset = file_bytes.checked_sub(TRAILER_BYTES as u64)?;
     file.read_exact_at(&mut trailer, trailer_offset).ok()?;
     // A file that was cut short ends with other bytes.
     let index_offset = parse_trailer(&trailer).filter(|&offset| offset < trailer_offset)?;
@@ -344,10 +348,11 @@ fn parse_index_entries(entries: &[u8], run: u64, index_offset: u64) -> Option<Ve
     Some(sections)
 }
 
-/// A ring's consecutive sections up to the newest. Older ones before a gap are leftovers.
+/// The newest sections of a ring, as far as their numbers are consecutive. Older ones before a gap are leftovers.
 fn newest_lap(scan: SectionScan) -> Vec<LocatedSection> {
     let mut sections = scan.sections;
     sections.sort_by_key(|located| located.section.seq);
+    // Goes back from the newest section to the first one without a gap before it.
     let mut first = sections.len().saturating_sub(1);
     while first > 0 && sections[first - 1].section.seq + 1 == sections[first].section.seq {
         first -= 1;

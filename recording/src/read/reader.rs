@@ -82,7 +82,11 @@ impl RecordReader<'_> {
     /// [`What::Missed`]: trace::event::What::Missed
     #[expect(clippy::should_implement_trait, reason = "a record borrows from the reader")]
     pub fn next(&mut self) -> Result<Option<Record<'_>>, ReadError> {
-        while !self.advance_record()? {
+        loop {
+            let has_record = self.advance_record()?;
+            if has_record {
+                break;
+            }
             let Some(block) = self.recording.blocks().get(self.next_block) else {
                 if self.has_given_closing {
                     return Ok(None);
@@ -113,7 +117,7 @@ impl RecordReader<'_> {
         Ok(false)
     }
 
-    /// Loads the next block, `block`, as the current one. An error if it is damaged.
+    /// Loads the next block, `block`, as the current one. Fails if it is damaged or cannot be read; the block after it is then the next.
     fn open_block(&mut self, block: &BlockInfo) -> Result<(), ReadError> {
         let skipped_records = self.next_record.map_or(0, |next| block.first_record.saturating_sub(next));
         let starts_late = self.next_record.is_none() && block.first_record > 0;
@@ -130,6 +134,7 @@ impl RecordReader<'_> {
         decompressed.map_err(|error| self.damaged_block(&error))?;
         // Blocks are numbered as written. Without a gap in the numbers, the records were never written.
         let cause = if section.seq == self.last_seq + 1 { MissedCause::QueueFull } else { MissedCause::Unframed };
+        // The missing records may be of any hop, so none is named.
         let missed = (skipped_records > 0).then(|| Missed::new(None, skipped_records, cause));
         // The announcements of engine and hops may be among the missing records.
         let wants_standing = starts_late || skipped_records > 0;
@@ -150,7 +155,7 @@ impl RecordReader<'_> {
     }
 }
 
-/// Reads the compressed payload, and returns the block's section; `None` if either is damaged.
+/// Reads the compressed payload of a block into `packed`, and returns the block's section. `None` if either is damaged or overwritten.
 fn load_block(file: &File, block: &BlockInfo, packed: &mut Vec<u8>) -> io::Result<Option<Section>> {
     let mut header = [0; SECTION_HEADER_BYTES];
     file.read_exact_at(&mut header, block.offset)?;

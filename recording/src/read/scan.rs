@@ -28,8 +28,8 @@ pub(super) struct SectionScan {
     pub(super) damaged_bytes: u64,
 }
 
-/// Scans a range of the file for sections of `run`. With `checks_payloads`, only sections with a valid payload checksum count: in a ring, a
-/// header may outlive its payload.
+/// Scans a range of the file for sections of `run`. With `checks_payloads`, only sections with a valid payload checksum count. This is for
+/// rings, in which a header may outlive its payload.
 pub(super) fn scan_sections(
     file: &File,
     run: u64,
@@ -46,7 +46,8 @@ pub(super) fn scan_sections(
                 scan.cut_bytes = range.end - offset;
                 break;
             }
-            if !checks_payloads || read_payload(file, offset, &section, &mut buffer)? {
+            let is_accepted = !checks_payloads || read_payload(file, offset, &section, &mut buffer)?;
+            if is_accepted {
                 scan.sections.push(LocatedSection { offset, section });
                 offset = end;
                 continue;
@@ -81,7 +82,7 @@ pub(super) fn read_payload(file: &File, offset: u64, section: &Section, buffer: 
     Ok(crc32fast::hash(buffer) == section.crc)
 }
 
-/// Offset of the next section of this run between `offset` and `end`; `None` if there is none.
+/// Searches for the next section of this run between `offset` and `end`. Returns its offset, or `None` if there is none.
 fn find_section(file: &File, run: u64, mut offset: u64, end: u64, buffer: &mut Vec<u8>) -> io::Result<Option<u64>> {
     while end.saturating_sub(offset) >= SECTION_HEADER_BYTES as u64 {
         let size = (end - offset).min(SEARCH_WINDOW_BYTES as u64) as usize;

@@ -35,6 +35,7 @@ pub struct RecordOptions {
 }
 
 impl Default for RecordOptions {
+    /// Options of a live run: blocks of at most 1 MiB and one second, and a reading of both clocks each minute.
     fn default() -> Self {
         const SECOND: u64 = 1_000_000_000;
         Self {

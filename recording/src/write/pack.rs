@@ -58,7 +58,9 @@ impl BlockPacker {
     /// Compresses a block and returns its bytes.
     pub fn pack(&mut self, block: &OpenBlock) -> io::Result<&[u8]> {
         // A block outside of a file or a stream needs neither a run nor a number.
-        Ok(self.pack_section(block, 0, 0)?.bytes)
+        let run = 0;
+        let seq = 0;
+        Ok(self.pack_section(block, run, seq)?.bytes)
     }
 
     /// Packer with this compression level of zstd.
@@ -81,10 +83,12 @@ impl BlockPacker {
         let mut raw = std::mem::take(&mut self.raw);
         raw.clear();
         block.columns.write_to(&mut raw);
+        // The result without the bytes, which are also in `sealed`.
         let result = self.pack_bytes(&raw, &mut section).map(|_| ());
         // The buffer is kept after an error, too.
         self.raw = raw;
-        result.map(|()| SealedSection { section, bytes: &self.sealed })
+        result?;
+        Ok(SealedSection { section, bytes: &self.sealed })
     }
 
     /// Compresses any bytes as payload of `section`, whose sizes and checksum are set. Returns its header and payload.
@@ -98,7 +102,8 @@ impl BlockPacker {
     }
 }
 
-/// Sets the length and checksum of a payload, compressed or not, in its section, and writes header and payload to `out`, which is returned.
+/// Completes a section with the length and the checksum of its payload, compressed or not. Replaces the content of `out` by the section's
+/// header and payload, and returns it.
 pub(crate) fn seal_section<'a>(section: &mut Section, payload: &[u8], out: &'a mut Vec<u8>) -> &'a [u8] {
     section.packed_bytes = payload.len() as u32;
     section.crc = crc32fast::hash(payload);

@@ -33,11 +33,12 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 pub struct Recorder {
     encoder: Encoder,
     options: RecordOptions,
-    anchor: Anchor,
+    /// Last reading of both clocks.
+    last_anchor: Anchor,
     /// Number of records in closed blocks, including dropped ones.
     closed_records: u64,
     /// Buffer of a dropped block, for the next one.
-    spare: Option<BlockColumns<Vec<u8>>>,
+    spare_columns: Option<BlockColumns<Vec<u8>>>,
     jobs: SyncSender<WriterJob>,
     /// Buffers of written blocks, for the next ones.
     empty_columns: Receiver<BlockColumns<Vec<u8>>>,
@@ -55,19 +56,20 @@ pub struct PendingSummary {
 }
 
 impl PendingSummary {
-    /// Its result; `None` while it is in progress.
+    /// Returns the result of the request, or `None` while it is in progress.
     pub fn poll(&mut self) -> Option<Result<RecordingSummary, RecordError>> {
         match self.answer.try_recv() {
-            Ok(done) => Some(done),
+            Ok(result) => Some(result),
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => Some(Err(self.shared.no_reply_error())),
         }
     }
 
-    /// Waits for its result.
+    /// Waits for the result of the request. Fails if there is none by the deadline.
     pub fn wait(self) -> Result<RecordingSummary, RecordError> {
-        match self.answer.recv_timeout(self.deadline.saturating_duration_since(Instant::now())) {
-            Ok(done) => done,
+        let remaining = self.deadline.saturating_duration_since(Instant::now());
+        match self.answer.recv_timeout(remaining) {
+            Ok(result) => result,
             Err(RecvTimeoutError::Timeout) => Err(RecordError::Silent(self.path)),
             Err(RecvTimeoutError::Disconnected) => Err(self.shared.no_reply_error()),
         }
@@ -117,9 +119,9 @@ impl Recorder {
         Ok(Self {
             encoder: Encoder::new(header.payload),
             options,
-            anchor: header.anchor,
+            last_anchor: header.anchor,
             closed_records: 0,
-            spare: None,
+            spare_columns: None,
             jobs,
             empty_columns,
             shared,
@@ -153,7 +155,8 @@ impl Recorder {
             return;
         }
         self.encoder.write_tick(now);
-        if self.options.anchor_every_ns.is_some_and(|ns| now.since(self.anchor.mono) >= ns) {
+        let is_anchor_due = self.options.anchor_every_ns.is_some_and(|ns| now.since(self.last_anchor.mono) >= ns);
+        if is_anchor_due {
             self.anchor(Anchor::now());
         }
         self.close_block_if_due(now);
@@ -161,7 +164,7 @@ impl Recorder {
 
     /// Records a reading of both clocks.
     pub fn anchor(&mut self, anchor: Anchor) {
-        self.anchor = anchor;
+        self.last_anchor = anchor;
         self.encoder.write_anchor(anchor);
     }
 
@@ -189,19 +192,21 @@ impl Recorder {
         }
     }
 
-    /// Ends the current block, and begins one in an empty buffer that the writer has returned, or in a new one.
+    /// Ends the current block, and returns the job of writing it. Begins the next block in an empty buffer that the writer has returned, or
+    /// in a new one.
     fn close_block(&mut self) -> WriterJob {
-        let empty = self.spare.take().or_else(|| self.empty_columns.try_recv().ok());
+        let empty = self.spare_columns.take().or_else(|| self.empty_columns.try_recv().ok());
         let EncodedBlock { columns, content } = self.encoder.close_block(empty.unwrap_or_default());
         let first_record = self.closed_records;
         self.closed_records += u64::from(content.records);
-        WriterJob::Block(OpenBlock { columns, content, first_record, anchor: self.anchor })
+        WriterJob::Block(OpenBlock { columns, content, first_record, anchor: self.last_anchor })
     }
 
-    /// Passes a job to the writer's thread. A block that it has no space for is dropped and counted.
+    /// Passes a block to the writer's thread. If the queue is full, waits if [`RecordOptions::wait`] is set, and otherwise drops the block
+    /// and counts its records.
     fn submit_or_drop(&mut self, job: WriterJob) {
         let submitted = if self.options.wait {
-            // Events of a file can wait, and events of a live run cannot.
+            // Events of a file can wait, and events of a live run cannot. Waiting fails only without a thread.
             self.jobs.send(job).map_err(|error| TrySendError::Disconnected(error.0))
         } else {
             self.jobs.try_send(job)
@@ -212,7 +217,7 @@ impl Recorder {
             Err(TrySendError::Full(WriterJob::Block(block))) => {
                 self.shared.dropped.fetch_add(block.content.records.into(), Ordering::Relaxed);
                 // Kept for the next block, as the thread returns only buffers that it got.
-                self.spare = Some(block.columns);
+                self.spare_columns = Some(block.columns);
             }
             Err(TrySendError::Disconnected(_)) => {
                 self.shared.stop_recording(&self.shared.crash_message());
@@ -225,18 +230,23 @@ impl Recorder {
     pub fn dump(&mut self, to: &Path, closing: &ReportInput) -> Result<PendingSummary, RecordError> {
         let path = to.to_owned();
         let closing = Box::new(closing.clone());
-        self.request_summary(path.clone(), false, |reply| WriterJob::Dump { to: path, closing, reply })
+        // The run must go on, so a full queue is an error.
+        let may_wait = false;
+        self.request_summary(path.clone(), may_wait, |reply| WriterJob::Dump { to: path, closing, reply })
     }
 
-    /// Writes the remaining data, the closing section and the index, and waits until they are on disk. A ring stays a ring. A
-    /// stop at the size limit or after an earlier error is not an error here: the summary reports it.
+    /// Writes the remaining data, the closing section and the index, and waits until they are on disk. A ring stays a ring. If the
+    /// recording has stopped at the size limit or after an earlier error, that is not an error here but in the summary.
     pub fn finish(mut self, closing: &ReportInput) -> Result<RecordingSummary, RecordError> {
         let path = self.path().to_owned();
         let closing = Box::new(closing.clone());
-        self.request_summary(path, true, |reply| WriterJob::Finish { closing, reply })?.wait()
+        let may_wait = true;
+        let pending = self.request_summary(path, may_wait, |reply| WriterJob::Finish { closing, reply })?;
+        pending.wait()
     }
 
-    /// Closes the current block and sends a job about the file `path`. If `may_wait`, waits for space in the queue.
+    /// Passes the current block to the writer's thread, and then the job that `job_with_reply` makes about the file `path`. If `may_wait`,
+    /// waits for space in the queue. The thread sends the result of the job to the returned [`PendingSummary`].
     fn request_summary(
         &mut self,
         path: PathBuf,
@@ -254,7 +264,8 @@ impl Recorder {
         Ok(PendingSummary { answer, deadline, path, shared: Arc::clone(&self.shared) })
     }
 
-    /// Passes a job to the writer's thread, and tries again until `deadline`, or only once without one.
+    /// Passes a job to the writer's thread. While the queue is full, tries again until `deadline`, or only once without a deadline. Then
+    /// fails, and counts the records of a block as dropped.
     fn submit_or_fail(&self, mut job: WriterJob, deadline: Option<Instant>) -> Result<(), RecordError> {
         loop {
             job = match self.jobs.try_send(job) {

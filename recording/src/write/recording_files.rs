@@ -80,12 +80,14 @@ impl RecordingFiles {
         run: u64,
         options: RecordOptions,
     ) -> Result<Self, RecordError> {
-        let StartedFile { file, bytes } = create_file(path, options.force, header, run, false)?;
+        let is_ring = false;
+        let StartedFile { file, bytes } = create_file(path, options.force, header, run, is_ring)?;
         Ok(Self {
             first_path: path.to_owned(),
             options,
             header: header.clone(),
             run,
+            // The header has number 0.
             seq: 1,
             file,
             current: FilePart::new(path, bytes),
@@ -99,7 +101,7 @@ impl RecordingFiles {
         &self.current.path
     }
 
-    /// Appends a sealed block. Returns by how many bytes the files grew.
+    /// Appends a sealed block, to the next file if the current one is full. Returns by how many bytes the files grew.
     pub(super) fn append_block(&mut self, section: Section, sealed: &[u8]) -> Result<u64, BlockRefused> {
         if is_removed(&self.file) {
             return Err(BlockRefused::Failed(RecordError::Removed(self.current.path.clone())));
@@ -152,11 +154,14 @@ impl RecordingFiles {
             Section { kind, raw_bytes: json.len() as u32, run: self.run, seq: self.seq, ..Section::default() };
         let written = self.append_bytes(seal_section(&mut section, &json, &mut Vec::new()));
         // A section that was not written must leave no gap in the numbers.
-        self.seq += u64::from(written.is_ok());
+        if written.is_ok() {
+            self.seq += 1;
+        }
         written
     }
 
-    /// Ends the current file with its end section, index and trailer, and waits until all is on disk.
+    /// Ends the current file with its end section, index and trailer, and waits until all is on disk. `dropped`: number of the run's
+    /// records that were dropped.
     pub(super) fn end_file(
         &mut self,
         why: EndReason,
@@ -205,8 +210,9 @@ impl RecordingFiles {
         self.header.part += 1;
         let next = part_path(&self.first_path, self.header.part);
         // Created first: this file may only be marked as continued if the next one exists.
-        let StartedFile { file, bytes } = create_file(&next, self.options.force, &self.header, self.run, false)?;
-        // The last file of the recording states the dropped records and the data for a report.
+        let is_ring = false;
+        let StartedFile { file, bytes } = create_file(&next, self.options.force, &self.header, self.run, is_ring)?;
+        // Only the last file of the recording states the dropped records and the data for a report.
         if let Err(error) = self.end_file(EndReason::Rotated, 0, None) {
             // The first error is the one to report.
             storage::remove(&next).ok();
@@ -216,6 +222,7 @@ impl RecordingFiles {
         self.finished.push_back(std::mem::replace(&mut self.current, FilePart::new(&next, bytes)));
         self.file = file;
         self.index.clear();
+        // The current file is one of those to keep.
         let max_files = u64::from(self.options.rotate.unwrap_or(u32::MAX).max(1));
         while self.finished.len() as u64 >= max_files {
             if let Some(oldest) = self.finished.pop_front() {
@@ -226,7 +233,7 @@ impl RecordingFiles {
         Ok(end_bytes + bytes)
     }
 
-    /// Everything written so far, in all files.
+    /// Summary of everything written so far, in all files. The caller adds the dropped records and why the recording stopped.
     pub(super) fn summarise_recording(&self) -> RecordingSummary {
         let files = self.finished.iter().chain([&self.current]);
         RecordingSummary {
@@ -269,8 +276,8 @@ pub fn path_of_run(base: &Path, name: &str) -> PathBuf {
     base.with_file_name(format!("{stem}-{plain}{suffix}"))
 }
 
-/// Name of the run whose recording is at `path`, where `base` is the path that the user gave for several runs: `NAME` for `run-NAME.tgap` and
-/// `run.tgap`, or `NAME.2` for a further part. `None` if the path is not made from `base`.
+/// Name of the run whose recording is at `path`. `base` is the path that the user gave for several runs. For `run-NAME.tgap` and the base
+/// `run.tgap`, the name is `NAME`, and `NAME.2` for a further part. `None` if the path is not made from `base`.
 pub fn run_name_of_path(path: &Path, base: &Path) -> Option<String> {
     if path.parent() != base.parent() || path.extension() != base.extension() {
         return None;
@@ -282,7 +289,10 @@ pub fn run_name_of_path(path: &Path, base: &Path) -> Option<String> {
 
 /// Number in a name such as `run.1.tgap`. `None` for other names.
 fn part_number(path: &Path) -> Option<u32> {
-    Path::new(path.file_stem()?).extension()?.to_str()?.parse().ok()
+    let name_without_extension = Path::new(path.file_stem()?);
+    // What is left of `run.1.tgap` has the number as its extension.
+    let number = name_without_extension.extension()?.to_str()?;
+    number.parse().ok()
 }
 
 /// A file with preamble and header.
@@ -291,8 +301,7 @@ pub(super) struct StartedFile {
     pub(super) bytes: u64,
 }
 
-/// Creates a file with preamble and header. An existing file is replaced only with `force`, and
-/// only after the new one is written next to it.
+/// Creates a file with preamble and header. Replaces an existing file only with `force`, and only after the new one is written next to it.
 pub(super) fn create_file(
     path: &Path,
     force: bool,
@@ -309,6 +318,7 @@ pub(super) fn create_file(
     let created_path = if is_replaced { path_of_replacement(path) } else { path.to_owned() };
     let mut file = storage::create(&created_path).map_err(|error| RecordError::io("create", path, error))?;
     let written = write_start(&mut file, header, run, is_ring).and_then(|bytes| {
+        // The complete file takes the place of the existing one.
         if is_replaced {
             storage::rename(&created_path, path)?;
         }
@@ -324,7 +334,8 @@ pub(super) fn create_file(
     }
 }
 
-/// Path of a file that will replace the one at `path`: hidden, and in the same folder, since a file can be renamed only within its file system.
+/// Path of a file that will replace the one at `path`. It is hidden, and in the same folder, since a file can be renamed only within its
+/// file system.
 fn path_of_replacement(path: &Path) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -332,7 +343,7 @@ fn path_of_replacement(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Writes preamble and header. Returns their length in bytes.
+/// Writes the preamble and the header section of a file or stream. Returns their length in bytes.
 pub(crate) fn write_start(file: &mut impl Write, header: &RecordingHeader, run: u64, is_ring: bool) -> io::Result<u64> {
     let json = serde_json::to_vec(header)?;
     let mut section =
@@ -342,7 +353,7 @@ pub(crate) fn write_start(file: &mut impl Write, header: &RecordingHeader, run: 
     Ok(PREAMBLE_BYTES as u64 + section.total_bytes())
 }
 
-/// Syncs the directory entry to disk. Errors are ignored, because some file systems do not support it.
+/// Waits until the entry of this file in its folder is on disk. Errors are ignored, because some file systems do not support it.
 pub(super) fn sync_folder(path: &Path) {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     // The parent of a bare file name is empty.

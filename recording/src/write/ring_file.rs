@@ -48,7 +48,8 @@ impl RingFile {
         if size_bytes < MIN_BYTES {
             return Err(RecordError::TooSmall { size: size_bytes, min: MIN_BYTES });
         }
-        let StartedFile { file, bytes: first_offset } = create_file(path, force, header, run, true)?;
+        let is_ring = true;
+        let StartedFile { file, bytes: first_offset } = create_file(path, force, header, run, is_ring)?;
         // Reserve all space now, so that a full disk cannot stop the ring later.
         let reserved = match fallocate(&file, FallocateFlags::empty(), 0, size_bytes) {
             // The file system cannot reserve space.
@@ -65,6 +66,7 @@ impl RingFile {
             file,
             header: header.clone(),
             run,
+            // The header has number 0.
             seq: 1,
             first_offset,
             size_bytes,
@@ -76,11 +78,12 @@ impl RingFile {
     /// Writes a block behind the last one, or at the start of the ring. The blocks in its place are lost. Returns its length in bytes.
     pub(super) fn write_block(&mut self, section: Section, sealed: &[u8]) -> Result<u64, BlockRefused> {
         let length = section.total_bytes();
+        // Not even the empty ring has space for the block.
         if self.first_offset + length > self.size_bytes {
             return Err(BlockRefused::Full { max_bytes: self.size_bytes });
         }
         if self.next_offset + length > self.size_bytes {
-            // Data left here is one lap older than the data overwritten next.
+            // The blocks behind this offset are older than those at the start of the ring, so they are forgotten first.
             let lap_end = self.next_offset;
             self.blocks.retain(|block| block.offset < lap_end);
             // A block is never divided, so the rest of the ring's end stays unused.
@@ -100,7 +103,7 @@ impl RingFile {
         Ok(length)
     }
 
-    /// Copies the content of the ring to a recording.
+    /// Copies the content of the ring to a new recording. Removes the new file after an error.
     pub(super) fn copy_to(
         &self,
         to: &Path,
@@ -139,7 +142,7 @@ impl RingFile {
         Ok(())
     }
 
-    /// Writes everything to the disk.
+    /// Waits until all of the ring is on disk. Returns its summary.
     pub(super) fn finish(&self, dropped: u64) -> Result<RecordingSummary, RecordError> {
         let synced = self.file.sync_all();
         synced.map_err(|error| RecordError::io("finish", &self.path, error))?;

@@ -89,7 +89,7 @@ pub(super) struct WriterThread {
 }
 
 impl WriterThread {
-    /// Executes jobs until the recording is finished, or its recorder is gone.
+    /// Executes jobs until one of them finishes the recording, or until its recorder is gone.
     pub(super) fn run_jobs(mut self, jobs: &Receiver<WriterJob>) {
         while let Ok(job) = jobs.recv() {
             match job {
@@ -128,7 +128,8 @@ impl WriterThread {
             Ok(sealed) => sealed,
             Err(error) => {
                 let path = self.store.current_path().display();
-                return self.shared.stop_recording(&format!("cannot compress a block for {path}: {error}"));
+                self.shared.stop_recording(&format!("cannot compress a block for {path}: {error}"));
+                return;
             }
         };
         let written = match &mut self.store {
@@ -136,37 +137,45 @@ impl WriterThread {
             BlockStore::Ring(ring) => ring.write_block(sealed.section, sealed.bytes),
         };
         match written {
-            Ok(bytes) => _ = self.shared.bytes.fetch_add(bytes, Ordering::Relaxed),
-            Err(refused) => self.process_refusal(refused, block.content.records),
+            Ok(bytes) => {
+                self.shared.bytes.fetch_add(bytes, Ordering::Relaxed);
+            }
+            Err(BlockRefused::Full { max_bytes }) => self.refuse_block_that_exceeds(max_bytes, block.content.records),
+            Err(BlockRefused::Failed(error)) => self.stop_after_error(&error),
         }
     }
 
-    /// Processes the refusal of a block with `records` records. Stops the recording, unless the next block may be written.
-    fn process_refusal(&mut self, refused: BlockRefused, records: u32) {
+    /// Ends the recording at its size limit, because a block with `records` records exceeds it. A ring only drops the block.
+    fn refuse_block_that_exceeds(&mut self, max_bytes: u64, records: u32) {
         let dropped = &self.shared.dropped;
-        match (refused, &mut self.store) {
+        match &mut self.store {
             // The block is larger than the whole ring; the next one may fit.
-            (BlockRefused::Full { .. }, BlockStore::Ring(_)) => {
+            BlockStore::Ring(_) => {
                 dropped.fetch_add(records.into(), Ordering::Relaxed);
             }
-            (BlockRefused::Full { max_bytes }, BlockStore::Files(files)) => {
+            BlockStore::Files(files) => {
                 let ended = files.end_file(EndReason::Full, dropped.load(Ordering::Relaxed), None);
                 let end_error = ended.err().map(|error| format!("; {error}")).unwrap_or_default();
                 let path = files.current_path().display();
                 let why = format!("{path} has reached its size limit of {max_bytes} bytes{end_error}");
                 self.shared.stop_recording(&why);
             }
-            (BlockRefused::Failed(error @ RecordError::Removed(_)), _) => {
-                self.shared.stop_recording(&error.to_string());
-            }
-            (BlockRefused::Failed(error), store) => {
-                if let BlockStore::Files(files) = store {
-                    // Removing the last block may have freed space for an index. Without one, the file is scanned.
-                    files.end_file(EndReason::Full, dropped.load(Ordering::Relaxed), None).ok();
-                }
-                self.shared.stop_recording(&format!("{error}; earlier blocks are intact"));
-            }
         }
+    }
+
+    /// Stops the recording after a block could not be written. Ends the file if it still exists.
+    fn stop_after_error(&mut self, error: &RecordError) {
+        // Nothing of a removed file is left to be ended.
+        if matches!(error, RecordError::Removed(_)) {
+            self.shared.stop_recording(&error.to_string());
+            return;
+        }
+        if let BlockStore::Files(files) = &mut self.store {
+            let dropped = self.shared.dropped.load(Ordering::Relaxed);
+            // Removing the last block may have freed space for an index. Without one, the file is scanned.
+            files.end_file(EndReason::Full, dropped, None).ok();
+        }
+        self.shared.stop_recording(&format!("{error}; earlier blocks are intact"));
     }
 
     /// Ends the file. A recording that has stopped by itself already has its end.

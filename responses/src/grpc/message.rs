@@ -74,7 +74,7 @@ impl<'a> GrpcMessage<'a> {
         Self::from_content(content, meta, is_last)
     }
 
-    /// A message with this content of field 1. `None` if it is of no known kind.
+    /// Classifies a message by its content of field 1 and its `meta_info`, which only outputs have. `None` if it is of no known kind.
     fn from_content(content: &'a [u8], meta: MetaEntries<'a>, is_last: bool) -> Option<Self> {
         if let Some(rid) = meta.rid {
             return Some(Self::Output(GrpcOutput {
@@ -108,8 +108,8 @@ impl GrpcOutput<'_> {
         self.rid == other.rid
     }
 
-    /// Whether field 1 cannot be text.
-    pub(super) fn has_ids(&self) -> bool {
+    /// Whether field 1 must be token ids, because it is not valid text.
+    pub(super) fn must_be_ids(&self) -> bool {
         std::str::from_utf8(self.ids).is_err()
     }
 
@@ -211,7 +211,8 @@ fn take_field<'a>(rest: &mut &'a [u8]) -> Option<MessageField<'a>> {
         WIRE_VARINT => FieldValue::Number(take_varint(rest)?),
         WIRE_LENGTH => {
             let length = take_varint(rest)?;
-            FieldValue::Bytes(take_bytes(rest, usize::try_from(length).ok()?)?)
+            let length = usize::try_from(length).ok()?;
+            FieldValue::Bytes(take_bytes(rest, length)?)
         }
         WIRE_FIXED_64 => {
             take_bytes(rest, 8)?;

@@ -97,7 +97,8 @@ impl GrpcParser {
                 self.has_output = true;
                 self.has_last_message = output.is_last;
                 output.is_whole_body = self.message_count == 1 && output.is_last;
-                if self.decide_first_field(&output, prefix, message, limit, emit) {
+                let is_decided = self.decide_first_field(&output, prefix, message, limit, emit);
+                if is_decided {
                     self.emit_output(output, emit);
                 }
             }
@@ -134,13 +135,16 @@ impl GrpcParser {
         let is_limit_reached =
             self.undecided_count == MAX_UNDECIDED || self.undecided.len() + PREFIX + message.len() > limit;
         // Ids below 128 are also valid text, and ASCII text is also a valid list of ids.
-        let may_be_either = !output.has_ids() && output.count_ids().is_some();
-        let is_undecided = may_be_either && !is_limit_reached;
-        if is_undecided && self.undecided.extend(&[&prefix, message].concat()).is_ok() {
-            self.undecided_count += 1;
-            return false;
+        let may_be_either = !output.must_be_ids() && output.count_ids().is_some();
+        if may_be_either && !is_limit_reached {
+            // Without memory to keep the message, it must be decided now.
+            let kept = self.undecided.extend(&[&prefix, message].concat());
+            if kept.is_ok() {
+                self.undecided_count += 1;
+                return false;
+            }
         }
-        self.first_field = if output.has_ids() { FirstField::Ids } else { FirstField::Text };
+        self.first_field = if output.must_be_ids() { FirstField::Ids } else { FirstField::Text };
         self.emit_undecided(emit);
         true
     }

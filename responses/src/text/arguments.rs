@@ -17,9 +17,9 @@ const MAX_STEPS: usize = 4_000_000;
 /// Steps to parse a byte.
 const STEPS_TO_PARSE_BYTE: usize = 3;
 /// Steps to compare the characters of a byte.
-const COMPARED: usize = 20;
+const STEPS_TO_COMPARE_BYTE: usize = 20;
 /// Steps to describe a place.
-const DESCRIBED: usize = 100;
+const STEPS_TO_DESCRIBE_PLACE: usize = 100;
 
 /// Remaining work of a comparison, in steps of about a nanosecond.
 #[derive(Debug)]
@@ -77,6 +77,7 @@ pub(super) struct Cut {
 }
 
 impl Comparison {
+    /// Result without a part that differs.
     pub(super) fn new(outcome: ToolCallOutcome) -> Self {
         Self { outcome, parts: Vec::new() }
     }
@@ -95,40 +96,44 @@ pub(super) fn compare_arguments(
         return unjudged;
     }
     if !is_sent_complete {
-        return if budget.take_steps(bytes * COMPARED) { compare_unfinished(written, sent) } else { unjudged };
+        return if budget.take_steps(bytes * STEPS_TO_COMPARE_BYTE) {
+            compare_unfinished(written, sent)
+        } else {
+            unjudged
+        };
     }
-    let value = parse_json(written);
-    let expected = parse_json(sent);
-    let are_equal = match (&value, &expected) {
-        (Some(value), Some(expected)) => value == expected,
+    let written_value = parse_json(written);
+    let sent_value = parse_json(sent);
+    let are_equal = match (&written_value, &sent_value) {
+        (Some(written_value), Some(sent_value)) => written_value == sent_value,
         // Some parsers write nothing for an empty object.
-        (None, Some(expected)) => {
-            written.trim().is_empty() && expected.as_object().is_some_and(serde_json::Map::is_empty)
+        (None, Some(sent_value)) => {
+            written.trim().is_empty() && sent_value.as_object().is_some_and(serde_json::Map::is_empty)
         }
         // Invalid JSON of the model.
-        _ => budget.take_steps(bytes * COMPARED) && plain_characters(written) == plain_characters(sent),
+        _ => budget.take_steps(bytes * STEPS_TO_COMPARE_BYTE) && plain_characters(written) == plain_characters(sent),
     };
     if are_equal || written.trim() == sent {
         return Comparison::new(ToolCallOutcome::Complete);
     }
     // A parser may have completed or shortened invalid JSON.
-    if expected.is_none() || !budget.take_steps(bytes * COMPARED) {
+    if sent_value.is_none() || !budget.take_steps(bytes * STEPS_TO_COMPARE_BYTE) {
         return unjudged;
     }
-    let without_blanks = plain_characters(written);
-    let expected = plain_characters(sent);
+    let written_plain = plain_characters(written);
+    let sent_plain = plain_characters(sent);
     // A parser may remove blanks.
-    if without_blanks == expected {
+    if written_plain == sent_plain {
         return unjudged;
     }
     // Before other damage, because each replacement stands for a character that was cut.
     if (written.contains(char::REPLACEMENT_CHARACTER) || written.contains("\\ufffd"))
-        && let Some(garbled) = find_garbled(&without_blanks, &expected)
+        && let Some(garbled) = find_garbled(&written_plain, &sent_plain)
     {
         return garbled;
     }
     let damage = find_damage(&exact_characters(written), &exact_characters(sent), budget);
-    let damage = damage.or_else(|| find_damage(&without_blanks, &expected, budget));
+    let damage = damage.or_else(|| find_damage(&written_plain, &sent_plain, budget));
     damage.unwrap_or(unjudged)
 }
 
@@ -143,7 +148,7 @@ fn compare_unfinished(written: &str, sent: &str) -> Comparison {
     let sent = plain_characters(sent);
     let common = common_length(written.iter(), sent.iter());
     // A parser that completes the JSON adds only such characters.
-    let is_completion = written[common..].iter().all(|unit| matches!(unit.char, '"' | ']' | '}'));
+    let is_completion = written[common..].iter().all(|span| matches!(span.char, '"' | ']' | '}'));
     if !is_completion {
         return Comparison::new(ToolCallOutcome::Unjudged);
     }
@@ -178,7 +183,7 @@ fn exact_characters(text: &str) -> Vec<CharSpan> {
 
 /// The characters without blanks, escapes replaced. Strings are not told apart from the rest, so a part of a text has the same characters.
 fn plain_characters(text: &str) -> Vec<CharSpan> {
-    let mut units = Vec::with_capacity(text.len());
+    let mut spans = Vec::with_capacity(text.len());
     let mut rest = text.char_indices().peekable();
     while let Some((from, char)) = rest.next() {
         let mut to = from + char.len_utf8();
@@ -194,15 +199,16 @@ fn plain_characters(text: &str) -> Vec<CharSpan> {
             char => char,
         };
         if !plain_char.is_whitespace() {
-            units.push(CharSpan { char: plain_char, from, to });
+            spans.push(CharSpan { char: plain_char, from, to });
         }
     }
-    units
+    spans
 }
 
 /// Value of the four hexadecimal digits at this offset; `None` if there are others.
 fn code_unit_at(text: &str, offset: usize) -> Option<u32> {
-    u32::from_str_radix(text.get(offset..offset + 4)?, 16).ok()
+    let digits = text.get(offset..offset + 4)?;
+    u32::from_str_radix(digits, 16).ok()
 }
 
 /// An escape of a JSON string.
@@ -250,8 +256,8 @@ fn common_length<'a>(a: impl Iterator<Item = &'a CharSpan>, b: impl Iterator<Ite
 }
 
 /// Whether the characters may be a part of a number.
-fn may_be_number(units: &[CharSpan]) -> bool {
-    let mut chars = units.iter().map(|unit| unit.char);
+fn may_be_number(spans: &[CharSpan]) -> bool {
+    let mut chars = spans.iter().map(|span| span.char);
     let are_all_of_number = chars.clone().all(|char| char.is_ascii_digit() || "+-.eE".contains(char));
     // Letters alone are a part of a word.
     are_all_of_number && chars.any(|char| !"eE".contains(char))
@@ -274,7 +280,7 @@ fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget)
     // In text that repeats itself, the part may start at any of these characters: all before it must be equal at the start, and all behind
     // it at the end.
     let starts = shorter - equal_end.min(shorter)..=equal_start;
-    if !budget.take_steps(starts.clone().count().saturating_mul(part_length + DESCRIBED)) {
+    if !budget.take_steps(starts.clone().count().saturating_mul(part_length + STEPS_TO_DESCRIBE_PLACE)) {
         return None;
     }
     let is_missing = written.len() < sent.len();
@@ -299,21 +305,25 @@ fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget)
     Some(Comparison { outcome, parts })
 }
 
-/// The `length` characters of `sent` from `start` on, which `written` lacks at the same position.
+/// Describes the `length` characters of `sent` from `start` on, which `written` lacks at the same position. `None` if `sent` is shorter.
 fn missing_part(written: &[CharSpan], sent: &[CharSpan], start: usize, length: usize) -> Option<DifferingPart> {
-    let bytes = sent.get(start)?.from..sent.get(start + length - 1)?.to;
-    Some(differing_part(sent, bytes, [cut_before(written, start); 3]))
+    let first = sent.get(start)?;
+    let last = sent.get(start + length - 1)?;
+    // The part is missing, so all its cuts are at one place.
+    let cuts = [cut_before(written, start); 3];
+    Some(differing_part(sent, first.from..last.to, cuts))
 }
 
-/// The `length` characters of `written` from `start` on, if they repeat those before them.
+/// Describes the `length` characters of `written` from `start` on, if they repeat those before them. `None` if they do not.
 fn repeated_part(written: &[CharSpan], sent: &[CharSpan], start: usize, length: usize) -> Option<DifferingPart> {
     let original = start.checked_sub(length)?;
     if written[original..start] != written[start..start + length] {
         return None;
     }
-    let bytes = sent.get(original)?.from..sent.get(original + length - 1)?.to;
+    let first = sent.get(original)?;
+    let last = sent.get(original + length - 1)?;
     let cuts = [original, start, start + length].map(|index| cut_before(written, index));
-    Some(differing_part(sent, bytes, cuts))
+    Some(differing_part(sent, first.from..last.to, cuts))
 }
 
 /// Finds characters that were replaced by U+FFFD. Each run of it stands for characters that have several bytes. `None` if anything else differs.
@@ -323,21 +333,24 @@ fn find_garbled(written: &[CharSpan], sent: &[CharSpan]) -> Option<Comparison> {
     let mut sent_index = 0;
     // From the first to the last replaced character of the sent text.
     let mut replaced: Option<Range<usize>> = None;
-    while let Some(unit) = written.get(written_index) {
-        if sent.get(sent_index) == Some(unit) {
+    while let Some(span) = written.get(written_index) {
+        if sent.get(sent_index) == Some(span) {
             written_index += 1;
             sent_index += 1;
             continue;
         }
-        if unit.char != REPLACEMENT {
+        if span.char != REPLACEMENT {
             return None;
         }
         // The run stands for all characters up to the next one that both texts have.
         let run_start = sent_index;
-        written_index += written[written_index..].iter().take_while(|unit| unit.char == REPLACEMENT).count();
-        while sent.get(sent_index).is_some_and(|unit| !unit.char.is_ascii())
-            && (sent_index == run_start || sent.get(sent_index) != written.get(written_index))
-        {
+        written_index += written[written_index..].iter().take_while(|span| span.char == REPLACEMENT).count();
+        while let Some(sent_span) = sent.get(sent_index) {
+            // The run stands for at least one character.
+            let is_behind_run = sent_index > run_start && Some(sent_span) == written.get(written_index);
+            if is_behind_run || sent_span.char.is_ascii() {
+                break;
+            }
             sent_index += 1;
         }
         // U+FFFD stands for no character of the sent text.
@@ -370,6 +383,7 @@ fn find_swapped(
     if difference_end - equal_start > MAX_SWAPPED {
         return None;
     }
+    // Numbers of equal characters before and behind the difference that belong to the exchanged parts.
     for lead in 0..=equal_start.min(MAX_SHARED) {
         for trail in 0..=equal_end.min(MAX_SHARED) {
             let swapped = equal_start - lead..difference_end + trail;
@@ -414,12 +428,12 @@ fn cut_before(written: &[CharSpan], index: usize) -> Cut {
 }
 
 /// The part of the arguments with these bytes, bounded by the last character before it and the first one behind it.
-fn differing_part(units: &[CharSpan], bytes: Range<usize>, cuts: [Cut; 3]) -> DifferingPart {
-    let units_before = units.partition_point(|unit| unit.to <= bytes.start);
-    let next_unit = units.partition_point(|unit| unit.from < bytes.end);
+fn differing_part(spans: &[CharSpan], bytes: Range<usize>, cuts: [Cut; 3]) -> DifferingPart {
+    let spans_before = spans.partition_point(|span| span.to <= bytes.start);
+    let next_span = spans.partition_point(|span| span.from < bytes.end);
     DifferingPart {
-        previous_end: units_before.checked_sub(1).map_or(0, |last_before| units[last_before].to),
-        next_start: units.get(next_unit).map_or(bytes.end, |unit| unit.from),
+        previous_end: spans_before.checked_sub(1).map_or(0, |last_before| spans[last_before].to),
+        next_start: spans.get(next_span).map_or(bytes.end, |span| span.from),
         bytes,
         cuts,
     }

@@ -91,6 +91,7 @@ pub(super) struct CarriedChunks {
 }
 
 impl CarriedChunks {
+    /// Adds further chunks of the same event.
     fn add_chunks(&mut self, other: Self) {
         self.tokens += other.tokens;
         self.without_text += other.without_text;
@@ -186,7 +187,8 @@ impl SentText {
             return Err(Difference::Elsewhere);
         }
         if finished {
-            carried.add_chunks(self.carry_rest(may_skip).ok_or(Difference::Missing)?);
+            let rest = self.carry_rest(may_skip).ok_or(Difference::Missing)?;
+            carried.add_chunks(rest);
         }
         Ok(carried)
     }
@@ -196,6 +198,7 @@ impl SentText {
     fn carry_text(&mut self, text: Digest, may_skip: bool) -> Option<CarriedChunks> {
         let PendingMatch { skipped, start, last } = self.find_pending(text, may_skip)?;
         let without_text = self.count_without_text(skipped..last, start);
+        // Removes the chunks, and keeps the end of the last one.
         let carried = self.pending.drain(..=last).next_back()?;
         // The kept text serves only the search for tool calls, which are in text that no event has carried.
         self.text.drain(..(carried.text.len() - self.carried.text.len()) as usize);
@@ -243,12 +246,13 @@ impl SentText {
             return Difference::Repeated;
         }
         // Behind text that must not be skipped. Searched on a copy, because carrying removes the chunks.
-        let is_behind_missing_text = self.clone().carry_text(text, true).is_some();
+        let may_skip = true;
+        let is_behind_missing_text = self.clone().carry_text(text, may_skip).is_some();
         if is_behind_missing_text { Difference::Missing } else { Difference::Changed }
     }
 
-    /// Compares the tool calls of a response with the text that it has not carried otherwise.
-    /// `carried`: bytes of content and reasoning since then.
+    /// Compares the tool calls of a response with the text that no event of it has carried. `carried`: number of bytes of content and
+    /// reasoning since its first difference from the sent text.
     pub(super) fn compare_calls(
         &mut self,
         calls: &ResponseCalls,

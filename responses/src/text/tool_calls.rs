@@ -89,7 +89,7 @@ pub(super) struct ChunkEnd {
 }
 
 impl ResponseCalls {
-    /// Appends the `tool_calls` of an event or a body.
+    /// Appends the `tool_calls` of an event or a body. Calls of an unknown form, or above a limit, make all calls of the response unknown.
     pub(super) fn add_event(&mut self, json: &str) {
         let Ok(elements) = serde_json::from_str::<Vec<CallElement>>(json) else {
             self.unknown = true;
@@ -147,7 +147,8 @@ impl ResponseCalls {
         Ok(worst.map(|worst| ToolCalls { absent: absent_count, ..worst }))
     }
 
-    /// Compares the calls of the response with their objects in the text, and describes the worst. `None` if the response has no calls.
+    /// Compares the calls of the response with their objects in the text. Describes the call with the worst outcome. `None` if the response
+    /// has no calls.
     fn compare_found(
         &self,
         sent: &SearchedText<'_>,
@@ -264,6 +265,7 @@ impl ResponseCall {
         if budget.is_exceeded() {
             return Comparison::new(ToolCallOutcome::Unjudged);
         }
+        // Without an object to compare with, valid JSON may be that of a call in another form.
         let Some(object) = object else {
             let is_json = budget.take_steps(self.arguments.len() * STEPS_TO_PARSE_BYTE)
                 && arguments::parse_json(&self.arguments).is_some();
@@ -271,10 +273,12 @@ impl ResponseCall {
             return Comparison::new(outcome);
         };
         let sent = &text[object.clone()];
-        let mut comparison = arguments::compare_arguments(&self.arguments, sent, object_length(sent).is_some(), budget);
+        let is_sent_complete = object_length(sent).is_some();
+        let mut comparison = arguments::compare_arguments(&self.arguments, sent, is_sent_complete, budget);
         // The damage may be at the end that was not generated.
         if is_cut && comparison.outcome.is_damaged() {
-            comparison = arguments::compare_arguments(&self.arguments, sent, false, budget);
+            let is_sent_complete = false;
+            comparison = arguments::compare_arguments(&self.arguments, sent, is_sent_complete, budget);
         }
         // The arguments may be those of another call, which a parser left out.
         let belongs_to_another_object =
@@ -311,8 +315,10 @@ impl ResponseCall {
 impl SearchedText<'_> {
     /// Whether the part of the object may begin and end where chunks end.
     fn is_whole_chunks(&self, object: &Range<usize>, part: &DifferingPart) -> bool {
-        self.has_chunk_end(object.start + part.previous_end, object.start + part.bytes.start)
-            && self.has_chunk_end(object.start + part.bytes.end, object.start + part.next_start)
+        // Characters that are not compared may lie between the part and its neighbours, and a chunk may end among them.
+        let begins_with_chunk = self.has_chunk_end(object.start + part.previous_end, object.start + part.bytes.start);
+        let ends_with_chunk = self.has_chunk_end(object.start + part.bytes.end, object.start + part.next_start);
+        begins_with_chunk && ends_with_chunk
     }
 
     /// Whether a chunk ends between these bytes, or the text begins there.

@@ -35,7 +35,7 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// Envelope for a source, with this version of tokengap.
+    /// Service of which only the source is known, observed by version `tokengap`.
     pub fn for_source(source: &str, tokengap: &str) -> Self {
         Self {
             service: None,

@@ -17,7 +17,7 @@ pub struct MetricsWindow {
     pub end_unix_ns: u64,
 }
 
-/// Encodes `MetricsData`, and counts its points.
+/// Encodes the families as `MetricsData` of OTLP. Returns it with the number of points.
 pub fn encode_metrics(families: &[Family], resource: &Resource, window: MetricsWindow) -> EncodedItems {
     let mut json = Vec::new();
     Object::write(&mut json, |object| {
@@ -36,12 +36,12 @@ fn write_family(object: &mut Object<'_>, family: &Family, resource: &Resource, w
     object.put("name", definition.name).put("description", definition.help).put("unit", definition.unit.ucum_unit());
     // Points name their engine, too, as in the endpoint's metrics. So receivers that drop attributes of resources keep the engines apart.
     let engine = if definition.is_of_process() { None } else { resource.run_engine.as_ref() };
-    let data = match definition.kind {
+    let data_field = match definition.kind {
         MetricKind::Counter => "sum",
         MetricKind::Gauge => "gauge",
         MetricKind::Histogram => "histogram",
     };
-    object.put_object(data, |object| {
+    object.put_object(data_field, |object| {
         object.put_array("dataPoints", |list| {
             for point in &family.points {
                 list.add_object(|object| {
@@ -64,7 +64,7 @@ fn write_family(object: &mut Object<'_>, family: &Family, resource: &Resource, w
     });
 }
 
-/// Writes the labels of a point as attributes, with those of its engine.
+/// Writes the labels of a point as attributes, and the name and port of its engine if one is given.
 fn write_labels(list: &mut Array<'_>, names: &[&str], point: &Point, engine: Option<&RunEngine>) {
     for (name, value) in names.iter().zip(&point.labels) {
         put_text(list, name, value);
@@ -77,8 +77,8 @@ fn write_labels(list: &mut Array<'_>, names: &[&str], point: &Point, engine: Opt
     }
 }
 
-/// Writes the value of a point. Counts are numbers, not strings as usual in OTLP/JSON. Readers must accept both, and collectors built on the Rust
-/// schema crate silently drop points whose count is a string (seen with rotel 0.0.1a15).
+/// Writes the value of a point. Counts are numbers, although OTLP/JSON usually writes them as strings. Readers must accept both, and
+/// collectors built on the Rust schema crate silently drop points whose count is a string (seen with rotel 0.0.1a15).
 fn write_value(object: &mut Object<'_>, value: &Value) {
     match value {
         Value::Int(count) => {

@@ -35,17 +35,21 @@ impl<'w> Otlp<'w> {
 }
 
 impl Exporter for Otlp<'_> {
+    /// Writes a line with the spans of a request.
     fn write_request(&mut self, request: &ExportedRequest<'_>, context: &ExportContext<'_>) -> io::Result<()> {
+        // The engine may have become known since the last line.
         self.resource.set_engine(context.ledger.engine());
         let Self { out, resource } = self;
         out.write_object(|object| {
             wrap_in_envelope(object, TRACES, resource, |list| {
+                // A line does not state its number of spans.
                 spans::write_request_spans(list, request, context);
             });
         });
         out.take_write_result()
     }
 
+    /// Writes a line with the span of the whole capture.
     fn write_end(&mut self, report: &Report, context: &ExportContext<'_>) -> io::Result<()> {
         self.resource.set_engine(context.ledger.engine());
         let Self { out, resource } = self;
@@ -76,11 +80,13 @@ impl EncodedItems {
 }
 
 impl Exporter for EncodedItems {
+    /// Adds the spans of a request. Never fails.
     fn write_request(&mut self, request: &ExportedRequest<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         self.add_spans(|list| spans::write_request_spans(list, request, context));
         Ok(())
     }
 
+    /// Adds nothing, because [`LiveSpans::finish`] adds the span of the capture.
     fn write_end(&mut self, _: &Report, _: &ExportContext<'_>) -> io::Result<()> {
         Ok(())
     }
@@ -123,7 +129,7 @@ impl LiveSpans {
         self.selection.is_some()
     }
 
-    /// Adds the spans of the requests that an event has closed, which `analysis` has already applied.
+    /// Adds the spans of the requests that an event has closed, if requests are exported. `analysis` has already applied the event.
     pub fn record_event(&mut self, event: &Event<'_>, analysis: &Analysis) {
         if let Some(selection) = &mut self.selection {
             // Encoding into memory cannot fail.
@@ -131,7 +137,8 @@ impl LiveSpans {
         }
     }
 
-    /// Adds the spans of the requests that a tick has closed, which `analysis` has already applied, and of findings that changed.
+    /// Adds the spans of the requests that a tick has closed, if requests are exported, and those of the findings that have changed.
+    /// `analysis` has already applied the tick.
     pub fn record_tick(&mut self, now: MonoNs, analysis: &Analysis) {
         if let Some(selection) = &mut self.selection {
             // Encoding into memory cannot fail.
@@ -140,7 +147,7 @@ impl LiveSpans {
         self.add_finding_spans(now, analysis);
     }
 
-    /// Encodes the spans that only the end of the run shows: those of its last requests and findings, and one of the whole capture.
+    /// Adds the spans of the requests in flight, if requests are exported, and the span of the whole capture. Called at the end of the run.
     pub fn finish(&mut self, analysis: &Analysis, report: &Report) {
         if let Some(selection) = &mut self.selection {
             // Encoding into memory cannot fail.
@@ -158,7 +165,9 @@ impl LiveSpans {
         // Before the first event there is no capture.
         let Some(capture_start) = analysis.ledger().started() else { return };
         let reported_until = self.reported_until.replace(now);
+        // `None` is less than any time, so the first call adds all findings that have ever changed.
         for finding in analysis.findings().into_iter().filter(|finding| finding.changed_at > reported_until) {
+            // Without an episode, a finding has no time of its own.
             let Some(&latest) = finding.times.episodes().last() else { continue };
             self.finding_spans += 1;
             let to = if finding.active { now } else { latest.last };
@@ -181,11 +190,11 @@ impl LiveSpans {
         }
         self.update_resource(analysis);
         // With room for the envelope.
-        let mut out = Vec::with_capacity(json.len() + 1_024);
-        Object::write(&mut out, |object| {
+        let mut enveloped = Vec::with_capacity(json.len() + 1_024);
+        Object::write(&mut enveloped, |object| {
             wrap_in_envelope(object, TRACES, &self.resource, |list| list.add_encoded(&json));
         });
-        Some(EncodedItems { json: out, items })
+        Some(EncodedItems { json: enveloped, items })
     }
 
     /// Updates the engine's name and release from the analysis, and returns the resource with them.

@@ -33,15 +33,15 @@ pub(super) fn write_request_spans(
     let trace = TraceId::of_request(&summary.rid, summary.trace_parent, first_wall_ns);
     let mut ids = SpanIds::of_request(&trace, &summary.rid, first_wall_ns);
     let root = ids.next();
-    let caller = summary.trace_parent.map(|parent| parent.span_id());
+    let caller_span = summary.trace_parent.map(|parent| parent.span_id());
     // A trace that no caller began is sampled.
     let flags = u64::from(summary.trace_parent.is_none_or(|parent| parent.is_sampled));
     // Only the root has a parent in another process.
-    let root_flags = if caller.is_some() { flags | REMOTE_PARENT } else { flags };
+    let root_flags = if caller_span.is_some() { flags | REMOTE_PARENT } else { flags };
     let stages = request_stage::stages_of_request(request, context.ledger);
     let TimeSpan { from, to } = request_stage::span_of_request(request);
     spans.add_object(|object| {
-        let parent = caller.as_deref();
+        let parent = caller_span.as_deref();
         let head =
             SpanHead { trace: &trace, id: &root, parent, flags: root_flags, name: "request", kind: SERVER, from, to };
         head.write_fields(object, context.clock);
@@ -54,30 +54,30 @@ pub(super) fn write_request_spans(
         object.put("droppedEventsCount", request.timeline.notes_left_out);
         write_status(object, request);
     });
-    // Ids of the open spans, the outermost first.
-    let mut above: Vec<String> = vec![root];
+    // Ids of the spans around the next stage, the outermost first.
+    let mut outer_ids: Vec<String> = vec![root];
     for stage in &stages {
         // Stages are in the order of a tree: those below a stage follow it.
-        above.truncate(stage.depth + 1);
+        outer_ids.truncate(stage.depth + 1);
         let id = ids.next();
         let RequestStage { name, span: TimeSpan { from, to }, .. } = stage;
         spans.add_object(|object| {
-            let parent = above.last().map(String::as_str);
+            let parent = outer_ids.last().map(String::as_str);
             SpanHead { trace: &trace, id: &id, parent, flags, name, kind: INTERNAL, from: *from, to: *to }
                 .write_fields(object, context.clock);
             object.put_array("attributes", |list| write_stage_attributes(list, stage, context));
         });
-        above.push(id);
+        outer_ids.push(id);
     }
     1 + stages.len()
 }
 
-/// Writes the span of the capture, with its totals, and its findings as events. Returns the number of spans, one.
+/// Writes the span of the capture, with its totals as attributes and its findings as events. Returns 1, the number of spans.
 pub(super) fn write_capture_span(spans: &mut Array<'_>, source: &str, report: &Report, clock: &CaptureClock) -> usize {
     let [from, to] = report.window_mono_ns.map(MonoNs);
-    let began = clock.wall_ns(from);
-    let trace = TraceId::of_capture(source, began);
-    let id = SpanIds::of_trace(&trace, began).next();
+    let began_wall_ns = clock.wall_ns(from);
+    let trace = TraceId::of_capture(source, began_wall_ns);
+    let id = SpanIds::of_trace(&trace, began_wall_ns).next();
     spans.add_object(|object| {
         SpanHead { trace: &trace, id: &id, parent: None, flags: SAMPLED, name: "capture", kind: INTERNAL, from, to }
             .write_fields(object, clock);
@@ -87,6 +87,7 @@ pub(super) fn write_capture_span(spans: &mut Array<'_>, source: &str, report: &R
                 list.add_object(|object| {
                     let at = MonoNs(from.0.saturating_add(finding.at_ns));
                     object.put_int_text("timeUnixNano", clock.wall_ns(at)).put("name", &finding.kind);
+                    // The parts of the finding that are written as attributes.
                     let verdict = Verdict {
                         severity: finding.severity,
                         summary: finding.summary.clone(),
@@ -103,7 +104,7 @@ pub(super) fn write_capture_span(spans: &mut Array<'_>, source: &str, report: &R
     1
 }
 
-/// An episode of a finding: so far if it lasts, else the whole.
+/// Time of a finding's latest episode, and the number of its span. An episode that lasts ends now.
 pub(super) struct FindingSpan {
     /// Number among the spans of all findings, from 1 on.
     pub(super) number: u64,
@@ -111,7 +112,8 @@ pub(super) struct FindingSpan {
     pub(super) to: MonoNs,
 }
 
-/// Writes a finding that starts or ends, below the capture that started at `capture_start`. Returns the number of spans, one.
+/// Writes the span of a finding that has started or ended, as a child of the span of the capture. The capture started at `capture_start`.
+/// Returns 1, the number of spans.
 pub(super) fn write_finding_span(
     spans: &mut Array<'_>,
     finding: &Finding,
@@ -120,11 +122,12 @@ pub(super) fn write_finding_span(
     capture_start: MonoNs,
     clock: &CaptureClock,
 ) -> usize {
-    let capture_ns = clock.wall_ns(capture_start);
-    let trace = TraceId::of_capture(source, capture_ns);
-    let parent = SpanIds::of_trace(&trace, capture_ns).next();
+    let capture_wall_ns = clock.wall_ns(capture_start);
+    let trace = TraceId::of_capture(source, capture_wall_ns);
+    // The id that `write_capture_span` gives to the capture.
+    let parent = SpanIds::of_trace(&trace, capture_wall_ns).next();
     // Ids are hashes of a time, so the number makes this one differ from the capture's and the other findings'.
-    let id = SpanIds::of_trace(&trace, capture_ns.wrapping_add(span.number)).next();
+    let id = SpanIds::of_trace(&trace, capture_wall_ns.wrapping_add(span.number)).next();
     let verdict = &finding.verdict;
     let FindingSpan { from, to, .. } = *span;
     spans.add_object(|object| {
@@ -144,24 +147,28 @@ pub(super) fn write_finding_span(
     1
 }
 
-/// Writes a piece of evidence as an attribute of its own type.
+/// Writes a piece of evidence as an attribute of the type that fits its value.
 fn write_evidence(list: &mut Array<'_>, name: &str, value: &Value) {
     let key = format!("tokengap.evidence.{name}");
     match value {
         Value::Bool(value) => put_flag(list, &key, *value),
         Value::String(value) => put_text(list, &key, value),
-        Value::Number(number) => match (number.as_u64(), number.as_f64()) {
-            (Some(value), _) => put_int(list, &key, Some(value)),
-            (None, Some(value)) => put_attribute(list, &key, |value_object| {
-                value_object.put("doubleValue", value);
-            }),
-            (None, None) => put_text(list, &key, &number.to_string()),
-        },
+        Value::Number(number) => {
+            if let Some(count) = number.as_u64() {
+                put_int(list, &key, Some(count));
+            } else if let Some(float) = number.as_f64() {
+                put_attribute(list, &key, |value_object| {
+                    value_object.put("doubleValue", float);
+                });
+            } else {
+                put_text(list, &key, &number.to_string());
+            }
+        }
         other => put_text(list, &key, &other.to_string()),
     }
 }
 
-/// Writes the attributes of a finding.
+/// Writes the attributes of a finding. An empty rid or hop means that it is not about one.
 fn write_verdict(list: &mut Array<'_>, verdict: &Verdict) {
     put_text(list, "tokengap.finding.severity", verdict.severity.as_str());
     put_text(list, "tokengap.finding.summary", &verdict.summary);
@@ -232,10 +239,10 @@ fn write_request_attributes(
     put_int(list, "tokengap.last_gap_ns", request_stage::last_gap_ns(request.timeline, context.ledger));
     put_int(list, "tokengap.silence_max_ns", summary.silence_ns);
     put_int(list, "tokengap.first_token_delivery_ns", request_stage::first_delivery_ns(summary));
-    for (end, itl) in [("client", summary.itl.delivered), ("sent", summary.itl.sent)] {
-        put_int(list, &format!("tokengap.itl.{end}.p50_ns"), itl.map(|spread| spread.p50));
-        put_int(list, &format!("tokengap.itl.{end}.p90_ns"), itl.map(|spread| spread.p90));
-        put_int(list, &format!("tokengap.itl.{end}.p99_ns"), itl.map(|spread| spread.p99));
+    for (observed_at, itl) in [("client", summary.itl.delivered), ("sent", summary.itl.sent)] {
+        put_int(list, &format!("tokengap.itl.{observed_at}.p50_ns"), itl.map(|spread| spread.p50));
+        put_int(list, &format!("tokengap.itl.{observed_at}.p90_ns"), itl.map(|spread| spread.p90));
+        put_int(list, &format!("tokengap.itl.{observed_at}.p99_ns"), itl.map(|spread| spread.p99));
     }
     put_int(list, "tokengap.chunks.sent", Some(summary.chunks_sent));
     put_int(list, "tokengap.chunks.delivered", summary.delivered);
@@ -301,7 +308,7 @@ fn write_note(list: &mut Array<'_>, note: &RequestNote, context: &ExportContext<
     });
 }
 
-/// Writes the status of an error if lost tokens or an abort affect the client. Other spans have no status.
+/// Writes the status of an error if the request lost tokens before the client or was aborted. Other requests have no status.
 fn write_status(object: &mut Object<'_>, request: &ExportedRequest<'_>) {
     let lost = request.summary.tokens_lost.unwrap_or(0);
     let message = if lost > 0 {

@@ -5,7 +5,7 @@ use trace::event::{CpuSample, LoggedState};
 use trace::id::HopId;
 
 use super::tracks::{HOPS, LOG, REQUESTS, Track};
-use super::{Perfetto, write_event_head};
+use super::{COUNTER, Perfetto, write_event_head};
 use crate::export::ExportContext;
 use crate::export::json::Object;
 
@@ -37,9 +37,10 @@ struct InFlightCounts {
     waiting: usize,
 }
 
-/// Share of `of_ns` in percent.
-fn percent_of(ns: u64, of_ns: u64) -> f64 {
-    100.0 * ns as f64 / of_ns.max(1) as f64
+/// Share of `part_ns` in `whole_ns`, in percent.
+fn percent_of(part_ns: u64, whole_ns: u64) -> f64 {
+    // At least 1, so that nothing is divided by zero.
+    100.0 * part_ns as f64 / whole_ns.max(1) as f64
 }
 
 #[derive(Debug, Default)]
@@ -51,13 +52,15 @@ pub(super) struct CounterTracks {
 }
 
 impl Perfetto<'_> {
-    /// Updates the backlog after a send or receive on the hop, and draws it if the last drawn value is at least [`EVERY_NS`] old.
+    /// Updates the backlog of a hop's group after a send or receive on the hop. Draws it if the last drawn value is at least [`EVERY_NS`]
+    /// old.
     pub(super) fn update_backlog(&mut self, at: MonoNs, hop: HopId, context: &ExportContext<'_>) {
         // The backlog is only known if sends and receives are both observed.
-        if !context.ledger.hop(hop).is_some_and(|hop| hop.shows.sent && hop.shows.received) {
+        let Some(hop) = context.ledger.hop(hop) else { return };
+        let is_backlog_known = hop.shows.sent && hop.shows.received;
+        if !is_backlog_known {
             return;
         }
-        let Some(hop) = context.ledger.hops().iter().find(|candidate| candidate.id == hop) else { return };
         let group = hop.group;
         if self.counters.backlogs.len() <= group {
             self.counters.backlogs.resize(group + 1, Gauge::default());
@@ -73,7 +76,7 @@ impl Perfetto<'_> {
         }
     }
 
-    /// Draws the current backlog of a group, and its peak since the last value if that was higher.
+    /// Draws the current backlog of a group if it differs from the value drawn last, and before it the peak in between if that was higher.
     fn draw_backlog(&mut self, group: usize, context: &ExportContext<'_>) {
         let gauge = &mut self.counters.backlogs[group];
         let Gauge { last, peak, .. } = *gauge;
@@ -154,10 +157,10 @@ impl Perfetto<'_> {
         });
     }
 
-    /// Draws a value of a counter.
+    /// Draws a value of a counter. `args` adds its numbers.
     pub(super) fn draw_counter(&mut self, track: Track, name: &str, ts_ns: u64, args: impl FnOnce(&mut Object<'_>)) {
         self.out.write_object(|object| {
-            write_event_head(object, "C", track, name, ts_ns);
+            write_event_head(object, COUNTER, track, name, ts_ns);
             object.put_object("args", args);
         });
     }

@@ -9,8 +9,8 @@ use trace::event::{Dispatch, Frame, Received};
 use trace::id::{FrameId, HopId};
 use trace::ledger::SentFrame;
 
-use super::tracks::{SyntheticRow, Track};
-use super::{Perfetto, write_event_head};
+use super::tracks::{SyntheticRow, Track, UNKNOWN};
+use super::{Perfetto, SLICE, write_event_head};
 use crate::export::ExportContext;
 use crate::export::json::Object;
 use crate::export::request_stage::TimeSpan;
@@ -22,6 +22,15 @@ struct OpenReceive {
     at: MonoNs,
     sent: Option<SentFrame>,
     wakeup: Option<u64>,
+}
+
+/// What ends the slice of a received frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReceiveEnd {
+    /// The end of its processing.
+    Processed,
+    /// Something else, because the end of its processing was not observed.
+    Unobserved,
 }
 
 #[derive(Debug, Default)]
@@ -47,7 +56,7 @@ impl Perfetto<'_> {
         let arrival = MonoNs(at.0.saturating_add(1));
         let TimeSpan { from, to } = self.frames.fit_slice(track, TimeSpan { from: arrival, to: forwarded });
         self.out.write_object(|object| {
-            write_event_head(object, "X", track, "relay", context.clock.since_start_ns(from));
+            write_event_head(object, SLICE, track, "relay", context.clock.since_start_ns(from));
             object.put_micros("dur", to.since(from)).put("cat", "frame");
             // The arrow ends at the arrival, so a slice that had to be moved has none.
             if from == arrival {
@@ -59,9 +68,9 @@ impl Perfetto<'_> {
         });
     }
 
-    /// Draws the send of a message with requests, once for all of them.
+    /// Draws the send of a message with one or more requests as one slice. Called for each of the requests.
     pub(super) fn draw_dispatch(&mut self, at: MonoNs, dispatch: &Dispatch<'_>, context: &ExportContext<'_>) {
-        // The other requests of a message have no slice of their own.
+        // The slice is that of the first request.
         if dispatch.index > 0 {
             return;
         }
@@ -81,7 +90,7 @@ impl Perfetto<'_> {
     ) {
         let track = self.track_of_row(SyntheticRow::Sends(id.hop, id.lane), context.ledger);
         self.out.write_object(|object| {
-            write_event_head(object, "X", track, "send", context.clock.since_start_ns(at));
+            write_event_head(object, SLICE, track, "send", context.clock.since_start_ns(at));
             object.put_micros("dur", 0).put("cat", "frame").put_hex("bind_id", flow_id(id)).put("flow_out", true);
             object.put_object("args", |args| {
                 args.put("hop", context.ledger.hop_name(id.hop)).put("lane", id.lane).put("seq", id.seq);
@@ -90,25 +99,29 @@ impl Perfetto<'_> {
         });
     }
 
-    /// Begins the receive of a frame, which its processing ends. Draws it at once if processing is not observed.
+    /// Begins the slice of a received frame, which is drawn when its processing ends. Draws it at once if processing is not observed.
     pub(super) fn begin_receive(&mut self, at: MonoNs, received: &Received<'_>, context: &ExportContext<'_>) {
         let id = received.id;
         let hop = context.ledger.hop(id.hop);
         let track = match received.by {
-            Some(by) => self.track_of_thread(by, hop.map_or("", |hop| &context.ledger.groups()[hop.group].ends.to), ""),
+            Some(thread) => {
+                let role = hop.map_or(UNKNOWN, |hop| &context.ledger.groups()[hop.group].ends.to);
+                self.track_of_thread(thread, role, UNKNOWN)
+            }
             None => self.track_of_row(SyntheticRow::Receives(id.hop), context.ledger),
         };
         // The next receive of a thread ends its previous frame, whose own end was not observed.
         if let Some(previous) = self.frames.open.remove(&track) {
-            self.draw_receive(track, &previous, at, false, context);
+            self.draw_receive(track, &previous, at, ReceiveEnd::Unobserved, context);
         }
+        // By clocks that differ, a send may seem to be later than its receive. Then it is left out.
         let sent = context.ledger.received_frame().filter(|sent| sent.at < at);
         let open = OpenReceive { id, at, sent, wakeup: received.wakeup };
         if hop.is_some_and(|hop| hop.shows.processed) {
             self.frames.receiving_thread.insert(id.hop, track);
             self.frames.open.insert(track, open);
         } else {
-            self.draw_receive(track, &open, at, false, context);
+            self.draw_receive(track, &open, at, ReceiveEnd::Unobserved, context);
         }
     }
 
@@ -118,31 +131,31 @@ impl Perfetto<'_> {
             && let Some(open) = self.frames.open.get(&track).copied().filter(|open| open.id == id)
         {
             self.frames.open.remove(&track);
-            self.draw_receive(track, &open, at, true, context);
+            self.draw_receive(track, &open, at, ReceiveEnd::Processed, context);
         }
     }
 
     /// Draws the receives of frames that are still being processed at the end of the capture.
     pub(super) fn draw_open_receives(&mut self, context: &ExportContext<'_>) {
         for (track, open) in std::mem::take(&mut self.frames.open) {
-            self.draw_receive(track, &open, context.ledger.now(), false, context);
+            self.draw_receive(track, &open, context.ledger.now(), ReceiveEnd::Unobserved, context);
         }
     }
 
-    /// Draws the receive of a frame as a slice of its thread. `is_processed`: the end of its processing was observed.
+    /// Draws the receive of a frame as a slice of its thread, until `end`.
     fn draw_receive(
         &mut self,
         track: Track,
         open: &OpenReceive,
         end: MonoNs,
-        is_processed: bool,
+        ended_by: ReceiveEnd,
         context: &ExportContext<'_>,
     ) {
         let TimeSpan { from, to } = self.frames.fit_slice(track, TimeSpan { from: open.at, to: end });
         let id = open.id;
         let observes_processed = context.ledger.hop(id.hop).is_some_and(|hop| hop.shows.processed);
         self.out.write_object(|object| {
-            write_event_head(object, "X", track, "receive", context.clock.since_start_ns(from));
+            write_event_head(object, SLICE, track, "receive", context.clock.since_start_ns(from));
             object.put_micros("dur", to.since(from)).put("cat", "frame").put_hex("bind_id", flow_id(id));
             // The send of an undecoded frame is no slice from which an arrow could start.
             if open.sent.is_some_and(|sent| sent.chunks.is_some()) {
@@ -156,7 +169,7 @@ impl Perfetto<'_> {
                 }
                 args.put_known("wakeup", open.wakeup);
                 if observes_processed {
-                    args.put("processed", is_processed);
+                    args.put("processed", ended_by == ReceiveEnd::Processed);
                 }
             });
         });
@@ -164,7 +177,7 @@ impl Perfetto<'_> {
 }
 
 impl FrameSlices {
-    /// The slice, adjusted to not overlap the thread's last one. Remembers its end for the next.
+    /// Moves the ends of a slice so that it does not overlap the thread's last one. Remembers its end for the next slice.
     fn fit_slice(&mut self, track: Track, slice: TimeSpan) -> TimeSpan {
         let last_end = self.last_ends.entry(track).or_default();
         let from = slice.from.max(*last_end);

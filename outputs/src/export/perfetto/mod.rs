@@ -20,6 +20,15 @@ use counters::CounterTracks;
 use frames::FrameSlices;
 use tracks::{Track, Tracks};
 
+// Phases of events in the trace format. Those of stages and points belong to the row of a request.
+const COUNTER: &str = "C";
+const INSTANT: &str = "i";
+const METADATA: &str = "M";
+const POINT: &str = "n";
+const SLICE: &str = "X";
+const STAGE_BEGIN: &str = "b";
+const STAGE_END: &str = "e";
+
 pub(super) struct Perfetto<'w> {
     out: ObjectStream<'w>,
     tracks: Tracks,
@@ -28,7 +37,7 @@ pub(super) struct Perfetto<'w> {
 }
 
 impl<'w> Perfetto<'w> {
-    /// Begins the trace that is written to `out`.
+    /// Begins the trace that is written to `out`, with the names of the fixed tracks and a mark at the start of the capture.
     pub(super) fn new(out: Box<dyn io::Write + 'w>, opening: &Opening) -> Self {
         let mut perfetto = Self {
             out: ObjectStream::as_array(out),
@@ -38,7 +47,8 @@ impl<'w> Perfetto<'w> {
         };
         perfetto.name_fixed_tracks();
         let clock = opening.clock();
-        perfetto.draw_instant(tracks::FINDINGS, "capture", 0, |args| {
+        let start_ts_ns = 0;
+        perfetto.draw_instant(tracks::FINDINGS, "capture", start_ts_ns, |args| {
             fields!(args, opening, source, tokengap);
             args.put("wall_ns", clock.wall_ns(clock.start));
         });
@@ -47,6 +57,7 @@ impl<'w> Perfetto<'w> {
 }
 
 impl Exporter for Perfetto<'_> {
+    /// Draws an event on the tracks of its threads, hops or requests.
     fn write_event(&mut self, event: &Event<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         let at = event.at;
         let ledger = context.ledger;
@@ -82,7 +93,7 @@ impl Exporter for Perfetto<'_> {
                 });
             }
             What::Stack(sample) if !sample.function.is_empty() => {
-                let track = self.track_of_thread(sample.thread, sample.role, "");
+                let track = self.track_of_thread(sample.thread, sample.role, tracks::UNKNOWN);
                 self.draw_instant(track, sample.function, ts_ns, |args| {
                     fields!(args, sample, file, interval_ns, samples, total, own);
                     args.put_known("gil", sample.gil);
@@ -120,16 +131,19 @@ impl Exporter for Perfetto<'_> {
         self.out.take_write_result()
     }
 
+    /// Draws the backlogs and numbers of requests, if they have changed.
     fn write_tick(&mut self, now: MonoNs, context: &ExportContext<'_>) -> io::Result<()> {
         self.draw_changed_counts(now, context);
         self.out.take_write_result()
     }
 
+    /// Draws a request with its stages on its own row.
     fn write_request(&mut self, request: &ExportedRequest<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         requests::draw_request(&mut self.out, request, context);
         self.out.take_write_result()
     }
 
+    /// Draws what is still open at the end of the capture, and then the findings.
     fn write_end(&mut self, report: &Report, context: &ExportContext<'_>) -> io::Result<()> {
         self.draw_open_receives(context);
         self.draw_changed_counts(context.ledger.now(), context);
@@ -138,6 +152,7 @@ impl Exporter for Perfetto<'_> {
             let ts_ns = context.clock.since_start_ns(MonoNs(start.0.saturating_add(finding.at_ns)));
             self.draw_instant(tracks::FINDINGS, &finding.kind, ts_ns, |args| {
                 fields!(args, finding, severity, summary);
+                // The id is empty if the finding is not about one request.
                 args.put_known("rid", Some(&finding.rid).filter(|rid| !rid.is_empty()));
                 args.put_known("hop", finding.hop.as_ref());
                 for (name, value) in &finding.evidence {
@@ -154,14 +169,14 @@ impl Perfetto<'_> {
     /// Draws a moment on a track.
     fn draw_instant(&mut self, track: Track, name: &str, ts_ns: u64, args: impl FnOnce(&mut Object<'_>)) {
         self.out.write_object(|object| {
-            write_event_head(object, "i", track, name, ts_ns);
+            write_event_head(object, INSTANT, track, name, ts_ns);
             // Its scope is the track, not the whole process.
             object.put("s", "t").put_object("args", args);
         });
     }
 }
 
-/// Writes what all events have: phase, track, name and time since the start of the capture.
+/// Writes the fields that all events have: phase, track, name and time since the start of the capture.
 fn write_event_head(object: &mut Object<'_>, phase: &'static str, track: Track, name: &str, ts_ns: u64) {
     object.put("ph", phase).put("pid", track.pid).put("tid", track.tid);
     object.put("name", name).put_micros("ts", ts_ns);

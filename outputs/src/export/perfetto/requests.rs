@@ -6,7 +6,7 @@ use trace::ledger::{ChunkOutcome, NoteKind, RequestNote, TimedRequest, TtftPath}
 
 use super::frames::flow_id;
 use super::tracks::REQUESTS;
-use super::{Perfetto, write_event_head};
+use super::{POINT, Perfetto, STAGE_BEGIN, STAGE_END, write_event_head};
 use crate::export::json::{Object, ObjectStream};
 use crate::export::request_stage::{self, RequestStage, StageKind, TimeSpan};
 use crate::export::{ExportContext, ExportedRequest};
@@ -14,15 +14,18 @@ use crate::export::{ExportContext, ExportedRequest};
 impl Perfetto<'_> {
     /// Draws the chunks of a sent frame as points on the rows of their requests.
     pub(super) fn draw_chunks_sent(&mut self, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) {
-        // Each chunk once, where it is first sent.
+        // Each chunk is drawn once, where it is first sent. A message that aborts requests has no chunks to draw.
         if !context.ledger.is_origin(frame.id.hop) || frame.kind == Message::Abort {
             return;
         }
         // The chunks of a frame differ only in row and count.
-        let common_fields = Object::encode_fields(|object| write_name_and_time(object, "n", "chunk sent", at, context));
+        let common_fields =
+            Object::encode_fields(|object| write_name_and_time(object, POINT, "chunk sent", at, context));
         for (chunk_index, chunk) in frame.chunks.iter().enumerate() {
             let request = context.ledger.request_of_chunk(chunk_index).map(|timed| timed.request);
-            if !request.is_some_and(|request| context.ledger.is_from_scheduler(request, frame.id.hop)) {
+            let is_from_scheduler =
+                request.is_some_and(|request| context.ledger.is_from_scheduler(request, frame.id.hop));
+            if !is_from_scheduler {
                 continue;
             }
             let Some(id) = row_if_drawn(chunk_index, chunk.finish.is_some(), context) else { continue };
@@ -41,7 +44,9 @@ impl Perfetto<'_> {
         // The end of a request and a loss are drawn beyond the limit of points, too.
         let ignores_limit = delivery.finished
             || context.ledger.judged_chunks().any(|(_, judged)| judged.outcome == ChunkOutcome::Dropped);
-        if let Some(id) = row_if_drawn(0, ignores_limit, context) {
+        // A delivery is the only chunk of its event.
+        let chunk_index = 0;
+        if let Some(id) = row_if_drawn(chunk_index, ignores_limit, context) {
             RequestRowWriter { out: &mut self.out, id, context }.draw_point("delivered", at, |args| {
                 args.put("tokens", delivery.tokens).put("mode", delivery.mode);
                 args.put_known("completion_tokens", delivery.completion_tokens);
@@ -60,29 +65,32 @@ fn row_if_drawn<'a>(chunk_index: usize, ignores_limit: bool, context: &ExportCon
     if (is_beyond_limit && !ignores_limit) || !options.wants_rid(&request.rid) {
         return None;
     }
-    if let Some(min_ns) = options.slow_ns
-        && request.gap_ns? < min_ns
-    {
-        return None;
+    if let Some(min_ns) = options.slow_ns {
+        // A request whose gap is unknown does not count as slow.
+        let gap_ns = request.gap_ns?;
+        if gap_ns < min_ns {
+            return None;
+        }
     }
     Some(RequestRowId { rid: &request.rid, first_at: request.first_at, has_reused_rid: timeline.has_reused_rid })
 }
 
-/// Draws a closed request. One in flight at the end of the capture gets a mark.
+/// Draws a request with its stages and notes on its own row. A request in flight at the end of the capture gets a mark there.
 pub(super) fn draw_request(out: &mut ObjectStream<'_>, request: &ExportedRequest<'_>, context: &ExportContext<'_>) {
     let ExportedRequest { summary, timeline, .. } = *request;
     let TimeSpan { from, to } = request_stage::span_of_request(request);
     let id = RequestRowId { rid: &summary.rid, first_at: summary.first_at, has_reused_rid: timeline.has_reused_rid };
     let mut row = RequestRowWriter { out, id, context };
-    row.draw_event("b", &summary.rid, from, |object| {
+    row.draw_event(STAGE_BEGIN, &summary.rid, from, |object| {
         object.put_object("args", |args| write_facts(args, request, context));
     });
-    // Stages that are open, the outermost first.
-    let mut open: Vec<RequestStage<'_>> = Vec::new();
+    // Stages that have begun and not ended, the outermost first.
+    let mut open_stages: Vec<RequestStage<'_>> = Vec::new();
     for stage in request_stage::stages_of_request(request, context.ledger) {
-        // A stage ends its sibling and everything inside that.
-        row.end_stages(open.drain(stage.depth.min(open.len())..));
-        row.draw_event("b", &stage.name, stage.span.from, |object| {
+        // A stage ends its previous sibling and everything inside that.
+        let first_ended = stage.depth.min(open_stages.len());
+        row.end_stages(open_stages.drain(first_ended..));
+        row.draw_event(STAGE_BEGIN, &stage.name, stage.span.from, |object| {
             if let Some(frame) = stage.frame {
                 // The arrow starts at the frame's receive.
                 if stage.kind == StageKind::Processing {
@@ -93,18 +101,21 @@ pub(super) fn draw_request(out: &mut ObjectStream<'_>, request: &ExportedRequest
                 });
             }
         });
-        open.push(stage);
+        open_stages.push(stage);
     }
-    row.end_stages(open.drain(..));
+    row.end_stages(open_stages.drain(..));
     for note in &timeline.notes {
         row.draw_note(note);
     }
     if request.is_open {
-        row.draw_point("capture ended", to, |_| {});
+        row.draw_point("capture ended", to, add_no_fields);
     }
     // Last, since events of a row must be nested.
-    row.draw_event("e", &summary.rid, to, |_| {});
+    row.draw_event(STAGE_END, &summary.rid, to, add_no_fields);
 }
+
+/// For events that have only the fields of all events.
+fn add_no_fields(_: &mut Object<'_>) {}
 
 /// Writes the known facts about a request, for the panel of its slice.
 fn write_facts(args: &mut Object<'_>, request: &ExportedRequest<'_>, context: &ExportContext<'_>) {
@@ -126,7 +137,7 @@ fn write_facts(args: &mut Object<'_>, request: &ExportedRequest<'_>, context: &E
     args.put_known("itl_sent_p99_ns", summary.itl.sent.map(|itl| itl.p99));
 }
 
-/// What identifies the row of a request.
+/// Identifies the row of a request. The time of its first event is part of the id only if the rid is used more than once.
 #[derive(Clone, Copy)]
 struct RequestRowId<'a> {
     rid: &'a str,
@@ -142,7 +153,7 @@ struct RequestRowWriter<'a, 'w, 'c> {
 }
 
 impl RequestRowWriter<'_, '_, '_> {
-    /// Draws an event of the request's row. `phase`: `b` for the begin of a stage, `e` for its end, `n` for an instant.
+    /// Draws an event of the request's row. `phase`: [`STAGE_BEGIN`], [`STAGE_END`] or [`POINT`].
     fn draw_event(&mut self, phase: &'static str, name: &str, at: MonoNs, add_fields: impl FnOnce(&mut Object<'_>)) {
         self.out.write_object(|object| {
             write_name_and_time(object, phase, name, at, self.context);
@@ -153,7 +164,7 @@ impl RequestRowWriter<'_, '_, '_> {
 
     /// Draws a moment on the request's row.
     fn draw_point(&mut self, name: &str, at: MonoNs, args: impl FnOnce(&mut Object<'_>)) {
-        self.draw_event("n", name, at, |object| {
+        self.draw_event(POINT, name, at, |object| {
             object.put_object("args", args);
         });
     }
@@ -161,7 +172,7 @@ impl RequestRowWriter<'_, '_, '_> {
     /// Ends nested stages, the innermost first.
     fn end_stages<'s>(&mut self, stages: impl DoubleEndedIterator<Item = RequestStage<'s>>) {
         for stage in stages.rev() {
-            self.draw_event("e", &stage.name, stage.span.to, |_| {});
+            self.draw_event(STAGE_END, &stage.name, stage.span.to, add_no_fields);
         }
     }
 

@@ -4,7 +4,7 @@ use hashbrown::{HashMap, HashSet};
 use trace::id::{HopId, ThreadId};
 use trace::ledger::Ledger;
 
-use super::Perfetto;
+use super::{METADATA, Perfetto};
 use crate::export::Opening;
 use crate::export::json::Object;
 
@@ -23,6 +23,9 @@ pub(super) const MISSED: Track = synthetic_track(0, 1);
 pub(super) const LOG: Track = synthetic_track(0, 2);
 pub(super) const HOPS: Track = synthetic_track(10, 0);
 pub(super) const REQUESTS: Track = synthetic_track(20, 0);
+
+/// Role of a process or name of a thread that is not known.
+pub(super) const UNKNOWN: &str = "";
 
 /// Sort indices of processes, from the top.
 const ROLES_PLACE: u32 = 100;
@@ -97,17 +100,17 @@ impl Perfetto<'_> {
         self.name_process(REQUESTS.pid, "requests", LAST_PLACE + 1);
     }
 
-    /// Track of a row, named at its first use.
+    /// Track of a row. Adds and names the track at the row's first use.
     pub(super) fn track_of_row(&mut self, row: SyntheticRow, ledger: &Ledger) -> Track {
         if let Some(&track) = self.tracks.rows.get(&row) {
             return track;
         }
         match row {
             SyntheticRow::Sends(hop, lane) => {
-                let role = ledger.hop(hop).map_or("", |hop| &ledger.groups()[hop.group].ends.from);
+                let role = ledger.hop(hop).map_or(UNKNOWN, |hop| &ledger.groups()[hop.group].ends.from);
                 // The main thread of the only process with the role sends, so its own track is used.
                 if let Some(thread) = self.tracks.opening.only_thread_of(role) {
-                    let track = self.track_of_thread(thread, role, "");
+                    let track = self.track_of_thread(thread, role, UNKNOWN);
                     self.tracks.rows.insert(row, track);
                     return track;
                 }
@@ -117,7 +120,7 @@ impl Perfetto<'_> {
                 self.add_track(row, "relay", &format!("{}, connection {lane}", ledger.hop_name(hop)))
             }
             SyntheticRow::Receives(hop) => match ledger.hop(hop) {
-                None => self.add_track(row, "", &format!("receives of hop {}", hop.0)),
+                None => self.add_track(row, UNKNOWN, &format!("receives of hop {}", hop.0)),
                 Some(hop) => {
                     let group = &ledger.groups()[hop.group];
                     let worker = hop.worker.map_or_else(String::new, |index| format!(" {index}"));
@@ -127,7 +130,7 @@ impl Perfetto<'_> {
         }
     }
 
-    /// Track of a real thread. Names its process by `role` and the thread by `name` when they are first known.
+    /// Track of a real thread. Names its process by `role` and the thread by `name` when they are first known, up to [`MAX_ROWS`] of each.
     pub(super) fn track_of_thread(&mut self, thread: ThreadId, role: &str, name: &str) -> Track {
         let track = Track { pid: thread.pid, tid: thread.tid };
         let named = &self.tracks.processes;
@@ -140,14 +143,20 @@ impl Perfetto<'_> {
         track
     }
 
-    /// Adds a synthetic thread to a role's synthetic process.
+    /// Id of the synthetic process of a role. Adds and names the process at its first use.
+    fn synthetic_process_of(&mut self, role: &str) -> u32 {
+        if let Some(&pid) = self.tracks.roles.get(role) {
+            return pid;
+        }
+        let pid = self.tracks.new_synthetic_id();
+        self.tracks.roles.insert(role.into(), pid);
+        self.name_process(pid, role, ROLES_PLACE + self.tracks.processes.len() as u32);
+        pid
+    }
+
+    /// Adds a track for a row to the synthetic process of a role. Returns a track that further rows share if there are too many.
     fn add_track(&mut self, row: SyntheticRow, role: &str, name: &str) -> Track {
-        let pid = self.tracks.roles.get(role).copied().unwrap_or_else(|| {
-            let pid = self.tracks.new_synthetic_id();
-            self.tracks.roles.insert(role.into(), pid);
-            self.name_process(pid, role, ROLES_PLACE + self.tracks.processes.len() as u32);
-            pid
-        });
+        let pid = self.synthetic_process_of(role);
         if self.tracks.is_full() {
             // Not remembered, so that the map stays bounded.
             return Track { pid, tid: pid };
@@ -176,10 +185,10 @@ impl Perfetto<'_> {
         });
     }
 
-    /// Writes a metadata event about a process or a thread.
+    /// Writes a metadata event about a process, or about one of its threads if `tid` is given.
     fn write_metadata(&mut self, pid: u32, tid: Option<u32>, name: &str, args: impl FnOnce(&mut Object<'_>)) {
         self.out.write_object(|object| {
-            object.put("ph", "M").put("pid", pid).put_known("tid", tid).put("name", name).put_object("args", args);
+            object.put("ph", METADATA).put("pid", pid).put_known("tid", tid).put("name", name).put_object("args", args);
         });
     }
 }

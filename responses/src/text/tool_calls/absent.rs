@@ -31,7 +31,7 @@ impl ResponseCalls {
         let all_objects = find_call_objects(sent.text, budget)?;
         let equal_objects = self.find_equal_objects(sent.text, &all_objects, budget);
         // Without equal values, the objects that were found by the names of the calls, if each call has one.
-        let delivered: Vec<_> = equal_objects.or_else(|| objects.iter().cloned().collect())?;
+        let delivered: Vec<Range<usize>> = equal_objects.or_else(|| objects.iter().cloned().collect())?;
         let mut absent = all_objects.clone();
         // Two ranges are the same object if they start at the same byte.
         absent.retain(|object| delivered.iter().all(|found| found.start != object.start));
@@ -73,7 +73,7 @@ impl ResponseCalls {
         let mut rest = all_objects.iter();
         for call in &self.found {
             let value_of_call = parse_json(&call.arguments)?;
-            // Both are in the same order, so the search goes on behind the last object.
+            // Both are in the same order, so the search goes on behind the last object. Above the budget, no object is found.
             let equal_object = rest.find(|object| {
                 budget.take_steps(object.len() * STEPS_TO_PARSE_BYTE)
                     && parse_json(&text[(*object).clone()]).as_ref() == Some(&value_of_call)
@@ -108,11 +108,13 @@ fn find_call_objects(text: &str, budget: &mut StepBudget) -> Option<Vec<Range<us
 
 /// Offset of a call's arguments in the text that follows the key of the call's name. `None` if it does not continue like a call.
 fn arguments_behind_key(text: &str) -> Option<usize> {
-    let value = text.trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
-    let (name, rest) = value.split_once('"')?;
+    let behind_colon = text.trim_start().strip_prefix(':')?;
+    let quoted_name = behind_colon.trim_start().strip_prefix('"')?;
+    let (name, rest) = quoted_name.split_once('"')?;
     if !is_name(name) {
         return None;
     }
     let rest_start = text.len() - rest.len();
-    Some(rest_start + arguments_behind(rest)?)
+    let offset = arguments_behind(rest)?;
+    Some(rest_start + offset)
 }
