@@ -1,5 +1,4 @@
 //! Time series of a run: traffic and backlogs per second, in bounded memory. Counters are read once a second, so frames add no cost.
-//!
 //! The whole run is kept in slots that are joined when there are too many, and the last hour second by second for screen and report.
 
 use std::collections::VecDeque;
@@ -256,8 +255,7 @@ fn counts_so_far(ledger: &Ledger) -> SlotCounts {
 
 /// Counters of the group of hops with this index since the start of the run.
 fn hop_counts_so_far(ledger: &Ledger, group_index: usize) -> HopSlotCounts {
-    let wakeups = ledger.groups()[group_index].wakeups.count();
-    let mut sum = HopSlotCounts { wakeups, ..HopSlotCounts::default() };
+    let mut sum = HopSlotCounts { wakeups: ledger.groups()[group_index].wakeups.count(), ..HopSlotCounts::default() };
     for counts in ledger.hops_of_group(group_index).map(|hop| hop.counts) {
         sum.frames_sent += counts.frames_sent;
         sum.frames_received += counts.frames_received;
@@ -572,8 +570,8 @@ impl TimeSeries {
     /// Threads on the token path, with their indices in [`SlotValues::threads`].
     pub fn threads<'a>(&'a self, ledger: &'a Ledger) -> impl Iterator<Item = (usize, &'a Thread)> {
         let kept = self.slot_start.threads.iter().enumerate();
-        let known = kept.filter_map(|(index, thread)| Some((index, ledger.thread(thread.id)?)));
-        known.filter(|(_, thread)| is_on_path(thread))
+        kept.filter_map(|(index, total)| Some((index, ledger.thread(total.id)?)))
+            .filter(|(_, thread)| is_on_path(thread))
     }
 
     /// The last seconds, with the current one as far as it has passed; empty unless they are kept.
