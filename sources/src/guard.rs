@@ -33,7 +33,8 @@ pub struct Cleanup<'a> {
 }
 
 impl Guard {
-    /// Starts a guard for sockets moved in `folders`, and returns once it is watching. It takes the user and group of `account`.
+    /// Starts a guard for sockets moved in `folders`, and returns once it is watching. It takes the user and group of `account`. If this
+    /// process is killed, the guard restores the sockets, and does the cleanup `afterwards`.
     pub fn start(
         folders: &[Folder],
         account: Option<Account>,

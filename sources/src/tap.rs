@@ -313,8 +313,11 @@ impl Served {
         }
         let reader = self.connections.entry(lane).or_default();
         match what {
-            // The relay does not know where the server's writes begin.
-            Observed::Passed { at, bytes } => reader.read_bytes(*at, bytes, false, server, sink),
+            Observed::Passed { at, bytes } => {
+                // The relay does not know where the server's writes begin.
+                let is_start_of_write = false;
+                reader.read_bytes(*at, bytes, is_start_of_write, server, sink);
+            }
             Observed::HeldUp => reader.record_short_write(),
             Observed::Lost { .. } => reader.record_gap(MonoNs::now(), sink),
             // The first response announces itself, and HTTP has no frames.

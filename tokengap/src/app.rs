@@ -47,10 +47,11 @@ pub(crate) fn run_to_report(
     }
     let outputs = RunOutputs::open(args, source.kind(), &files, endpoint)?;
     let session = outputs.into_session(args, open_observer(args)?);
+    // A list, which other runs can join. None does here, because there are no hooks.
     let mut runs = vec![Running::new(source, session)];
     run_live(&mut runs, args, signals, RunHooks::default())?;
-    // It is the only run, because the hooks let none join.
-    let Running { source, session, .. } = runs.remove(0);
+    let only_run = runs.remove(0);
+    let Running { source, session, .. } = only_run;
     let report = session.finish(&source, &print_message);
     // The report is complete, so a reader of the metrics gets the final state.
     keep_serving(args, signals);
@@ -142,7 +143,7 @@ fn open_observer(args: &LiveArgs) -> anyhow::Result<Box<dyn Observer>> {
     })
 }
 
-/// The screen; `None` for a run without one.
+/// Opens the screen; `None` for a run without one. If a run without a terminal should have had one, prints why it has none.
 pub(crate) fn open_screen(args: &LiveArgs) -> anyhow::Result<Option<Screen>> {
     if !args.outcome.asks_for_report() {
         headless::report_no_terminal();
@@ -212,7 +213,7 @@ pub(crate) fn print_message(message: &str) {
 
 /// Prints the report and returns the exit code for `--fail-on`.
 pub(crate) fn print_report(report: &Report, outcome: OutcomeArgs) -> anyhow::Result<ExitCode> {
-    output::write_result(None, &report_text(report, outcome.json)?, escape_form(outcome.json), false)?;
+    output::print_result(&report_text(report, outcome.json)?, escape_form(outcome.json))?;
     Ok(exit_code(report.severity, outcome.fail_on))
 }
 

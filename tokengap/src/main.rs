@@ -95,7 +95,7 @@ fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
         // For a command without this flag, clap returns an error.
         && flags.try_get_one::<bool>("print_config").is_ok_and(|print| print == Some(&true))
     {
-        output::write_result(None, &config::effective_config(&command, section, flags), EscapeForm::Text, false)?;
+        output::print_result(&config::effective_config(&command, section, flags), EscapeForm::Text)?;
         return Ok(None);
     }
     Ok(Some(cli::Cli::from_arg_matches(&matches).unwrap_or_else(|error| exit_with(&error))))

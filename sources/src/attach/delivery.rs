@@ -80,8 +80,8 @@ impl Delivery<'_> {
         }
         if self.runs.len() == 1 {
             // The only run receives everything, also of processes that it does not know yet.
-            if let Some((only, _)) = self.runs.first_key_value() {
-                self.deliver_to(*only, observation);
+            if let Some((only_run, _)) = self.runs.first_key_value() {
+                self.deliver_to(*only_run, observation);
             }
             return;
         }
@@ -97,11 +97,11 @@ impl Delivery<'_> {
         }
     }
 
-    /// Emits an observation for the run that reads, or copies it into the inbox of another run.
+    /// Emits an observation if its receiver is the run that reads the ring. Otherwise copies it into the inbox of its receiver.
     fn deliver_to(&mut self, receiver: RunId, observation: &Observation<'_>) {
         let Some(entry) = self.runs.get_mut(&receiver) else { return };
         let is_loss = matches!(observation, Observation::Lost { .. });
-        // The shares of losses follow from the traffic, so they are no part of it.
+        // Losses are divided by this count, so they do not count themselves.
         if !is_loss {
             entry.traffic.current += 1;
         }

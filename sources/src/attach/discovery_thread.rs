@@ -67,6 +67,7 @@ impl DiscoveryThread {
         // Kept even if a later search no longer reaches them.
         let limits = topology.blind_spots.iter().filter(|blind| blind.is_limit()).cloned().collect();
         let (sender, updates) = channel();
+        // Nothing is sent on this channel: the thread ends when `stop` is dropped.
         let (stop, stopped) = channel();
         let ports = Arc::<Mutex<KnownPorts>>::default();
         let search_began = Arc::<Mutex<Option<Instant>>>::default();
@@ -132,7 +133,7 @@ impl DiscoveryThread {
         }
     }
 
-    /// Replaces the known processes by those of `topology`, and logs which have ended.
+    /// Replaces the known processes by those of `topology`, and logs which have ended. Forgets found engines without a running process.
     fn replace_topology(&mut self, topology: Topology) {
         // Runs compare this number to notice a change.
         self.changes += 1;
@@ -140,8 +141,8 @@ impl DiscoveryThread {
             self.limits.retain(|known| !known.is_same_limit(limit));
             self.limits.push(limit.clone());
         }
-        let before = std::mem::replace(&mut self.topology, topology);
-        for process in before.processes() {
+        let earlier_topology = std::mem::replace(&mut self.topology, topology);
+        for process in earlier_topology.processes() {
             let has_ended = self.topology.processes().all(|running| running.id != process.id);
             if has_ended {
                 tracing::info!("{} {} has ended", process.role, process.id.pid);

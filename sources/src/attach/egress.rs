@@ -25,7 +25,7 @@ use super::requests::RequestPlane;
 use crate::tokenizer::{self, TokenizerThread};
 use crate::translate::Clients;
 
-/// Maximum number of connections parsed concurrently; writes on others are counted in `left_out`.
+/// Maximum number of connections parsed concurrently; writes on others are counted in `writes_beyond_limit`.
 const MAX_CONNECTIONS: usize = 16_384;
 
 /// Flag of a trace that its caller samples (`sampled` in W3C Trace Context).
@@ -49,13 +49,13 @@ pub(super) struct Egress {
     /// Set if a serving process connects to its clients. Its deliveries name requests only if its request plane does.
     plane: Option<EngineKind>,
     /// Connections that the kernel side must ignore.
-    useless: Vec<UselessConnection>,
+    useless_connections: Vec<UselessConnection>,
     logs: LogThread,
     /// Reads the tokenizer of an engine whose messages carry no text, until it has finished.
     tokenizer_thread: Option<TokenizerThread>,
     /// Why there is no such tokenizer.
     no_tokenizer: Option<String>,
-    left_out: u64,
+    writes_beyond_limit: u64,
     /// Set if arrivals of requests are observed.
     observes_arrivals: bool,
     /// Set if the spans of requests' callers are not observed.
@@ -224,8 +224,8 @@ impl Egress {
         let is_observed = probe.observe_serving(pid, serves).map_err(|error| error.to_string())?;
         self.clients.is_observed |= is_observed;
         if is_observed && request_plane.is_none() {
-            let listening = ListeningPorts { ports: client_ports, ..*listening };
-            self.observes_arrivals |= probe.observe_arrivals(pid, listening).map_err(|error| error.to_string())?;
+            let observed_ports = ListeningPorts { ports: client_ports, network_namespace: listening.network_namespace };
+            self.observes_arrivals |= probe.observe_arrivals(pid, observed_ports).map_err(|error| error.to_string())?;
         }
         // A frontend that has exited may have had this process id.
         self.frontends.observed.remove(&pid);
@@ -296,8 +296,8 @@ impl Egress {
         let is_tls = matches!(record.kind, Kind::Tls | Kind::TlsClosed);
         let is_full = self.connections.len() >= MAX_CONNECTIONS;
         if is_full && !self.connections.contains_key(&socket) {
-            self.left_out += 1;
-            self.useless.push(UselessConnection { socket, is_tls });
+            self.writes_beyond_limit += 1;
+            self.useless_connections.push(UselessConnection { socket, is_tls });
             return;
         }
         let server = &mut self.clients.server;
@@ -355,7 +355,7 @@ impl Egress {
         }
         // The kernel side then stops copying its bytes. Requests may still be read from it.
         if is_useless && !is_closed && !self.requests.is_relevant(socket) {
-            self.useless.push(UselessConnection { socket, is_tls });
+            self.useless_connections.push(UselessConnection { socket, is_tls });
         }
     }
 
@@ -368,9 +368,9 @@ impl Egress {
 
     /// Makes the kernel side stop copying connections that tell nothing about responses.
     pub(super) fn ignore_useless_connections(&mut self, probe: &mut Probe) {
-        for UselessConnection { socket, is_tls } in self.useless.drain(..) {
+        for UselessConnection { socket, is_tls } in self.useless_connections.drain(..) {
             let ignored = if is_tls { probe.ignore_tls_connection(socket) } else { probe.ignore_connection(socket) };
-            // Its bytes are then copied in vain, which changes no result.
+            // An error changes no result: the bytes of the connection are then copied in vain.
             if let Err(error) = ignored {
                 tracing::debug!("cannot ignore a connection: {error}");
             }
@@ -389,8 +389,8 @@ impl Egress {
             degraded.push(format!("egress: their text cannot be compared with token ids: {why}"));
         }
         degraded.extend(self.unknown_spans.degraded());
-        if self.left_out > 0 {
-            degraded.push(format!("egress: {} writes on connections beyond the limit", self.left_out));
+        if self.writes_beyond_limit > 0 {
+            degraded.push(format!("egress: {} writes on connections beyond the limit", self.writes_beyond_limit));
         }
         degraded
     }

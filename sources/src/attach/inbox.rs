@@ -139,7 +139,7 @@ impl Inbox {
             if self.passed.is_multiple_of(CLOCK_INTERVAL) && Instant::now() >= deadline {
                 break;
             }
-            // One that makes the analysis fail is not passed again.
+            // Counted first: an observation that makes the analysis panic is not passed again.
             self.passed += 1;
             emit(&entry.to_observation(payloads));
         }
@@ -172,7 +172,7 @@ impl CopiedObservation {
         }
     }
 
-    /// Range of its payload, to be moved with the bytes.
+    /// Range of its payload, which changes when the bytes move; `None` if it has none.
     fn payload_range_mut(&mut self) -> Option<&mut Range<usize>> {
         match self {
             Self::Sent(message) | Self::Received(message) => Some(&mut message.payload),

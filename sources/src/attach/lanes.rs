@@ -39,6 +39,9 @@ pub(super) struct Lanes {
     reported_early: u64,
 }
 
+/// Reason that a frame is not decoded: the probe copied only its beginning.
+const CUT_BY_CAPTURE: &str = "cut-by-capture";
+
 #[derive(Clone, Copy, Debug)]
 struct SentFrame {
     socket: SocketId,
@@ -79,7 +82,7 @@ impl Lanes {
 
     /// Lines for the report about messages that were not observed completely.
     pub(super) fn degraded(&self) -> Vec<String> {
-        let Paths { unwatched, left_out, .. } = self.paths;
+        let Paths { unwatched, messages_beyond_limit, .. } = self.paths;
         let mut degraded = Vec::new();
         if unwatched > 0 {
             degraded.push(format!(
@@ -89,8 +92,8 @@ impl Lanes {
         if self.frames_without_send > 0 {
             degraded.push(format!("{} frames were received whose sender was not observed", self.frames_without_send));
         }
-        if left_out > 0 {
-            degraded.push(format!("{left_out} messages on sockets beyond the limit of hops"));
+        if messages_beyond_limit > 0 {
+            degraded.push(format!("{messages_beyond_limit} messages on sockets beyond the limit of hops"));
         }
         degraded
     }
@@ -131,7 +134,7 @@ impl Lanes {
             at,
             forwarded: None,
             bytes: sent.bytes,
-            parts: sent.first_part.map(|_| &parts[..sent.part_count]).ok_or("cut-by-capture"),
+            parts: sent.first_part.map(|_| &parts[..sent.part_count]).ok_or(CUT_BY_CAPTURE),
             by: ObservedBy::LocalSend,
         };
         let translated = self.translator.translate_message(message, &mut self.paths, std::iter::once(clients), sink);
@@ -316,7 +319,7 @@ impl Lanes {
             at,
             forwarded: None,
             bytes: message.bytes,
-            parts: payload.as_ref().map(std::slice::from_ref).ok_or("cut-by-capture"),
+            parts: payload.as_ref().map(std::slice::from_ref).ok_or(CUT_BY_CAPTURE),
             by: ObservedBy::Receive { wakeup, thread: Some(ThreadId { pid: socket.pid, tid }) },
         };
         self.translator.translate_message(message, &mut self.paths, std::iter::empty(), sink);

@@ -60,7 +60,8 @@ fn thread_ended_error() -> io::Error {
 }
 
 impl LogThread {
-    /// Follows a log from its current end. Waits until it is open, so call this only before the ring is read.
+    /// Follows a log from its current end. Waits until it is open, so call this only before the ring is read. An error says why it cannot be
+    /// opened.
     pub(super) fn follow_log(&mut self, path: &Path) -> io::Result<()> {
         let (answer, answered) = channel();
         self.send(LogCommand::Follow(path.to_owned(), answer))?;
@@ -93,14 +94,15 @@ impl LogThread {
         channels.commands.send(command).map_err(|_| thread_ended_error())
     }
 
-    /// Passes the ids of new lines to `each`. Waits for them only briefly, and not at all while the thread waits for a file.
+    /// Passes the ids of new lines to `each`. Waits for the thread only briefly, and not at all while it is late. Without a followed log,
+    /// there are none.
     pub(super) fn read_new_ids(&mut self, each: impl FnMut(LoggedIds)) {
         if let Some(channels) = &mut self.channels {
             channels.read_new_ids(each);
         }
     }
 
-    /// Passes the ids of all lines that were written before this call, including lines that the last poll did not wait for.
+    /// Passes the ids of all lines that were written before this call to `each`, including lines that the last poll did not wait for.
     pub(super) fn read_now(&mut self, each: impl FnMut(LoggedIds)) {
         if let Some(channels) = &mut self.channels {
             channels.read_now(each);

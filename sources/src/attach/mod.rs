@@ -212,7 +212,7 @@ impl Attach {
         let missing_parts = self.missing_parts();
         let node = self.node.lock();
         let mut blind_spots = node.discovery.topology().blind_spots.iter();
-        // First what the kernel refuses, since nothing else helps before that is solved.
+        // First what the kernel refuses, because until that is solved, no other advice helps.
         let why = if let Some(missing) = missing_parts.iter().find(|missing| missing.feature == Feature::Messages) {
             format!("{missing}; {}", missing.remedy())
         } else if let Some(hidden) = blind_spots.find(|blind_spot| self.may_hide_libzmq(blind_spot)) {
@@ -280,15 +280,15 @@ impl Attach {
         // Without one, all processes of this engine have exited.
         let Some(engine) = found.cloned() else { return };
         self.queues.watch_connections_of(&engine);
-        let new = self.join_new_processes(&engine, node);
+        let joined = self.join_new_processes(&engine, node);
         self.interpreter.lanes.paths.roles.replace_connections(&engine);
         let capture = self.options.capture;
-        let mut late: Vec<Target> =
-            new.iter().filter_map(|process| probe_target_for(process, &engine, capture)).collect();
+        let mut targets: Vec<Target> =
+            joined.iter().filter_map(|process| probe_target_for(process, &engine, capture)).collect();
         // Processes that were not on the path before may be now.
-        late.extend(choose_targets(&engine, &self.options.named, capture));
+        targets.extend(choose_targets(&engine, &self.options.named, capture));
         let mut observed: BTreeSet<u32> = self.probed.clone();
-        observed.extend(late.iter().map(|target| target.pid));
+        observed.extend(targets.iter().map(|target| target.pid));
         let Some((probe, _)) = node.probe_and_discovery() else { return };
         // A connected process that another run watches is no process of this engine.
         let own = without_libzmq(&engine, &observed)
@@ -298,7 +298,7 @@ impl Attach {
         if let Err(why) = observed_reads {
             self.degraded.push(format!("socket reads: {why}"));
         }
-        for target in late {
+        for target in targets {
             if !self.probed.contains(&target.pid)
                 && let Some(process) = engine.process_with_pid(target.pid)
                 && self.knows_process(process)
@@ -306,7 +306,7 @@ impl Attach {
                 self.add_probe(target, process, node);
             }
         }
-        for process in &new {
+        for process in &joined {
             let refused = watch_threads(process, &mut self.cpu, node, self.run);
             self.degraded.extend(refused);
         }
@@ -464,7 +464,7 @@ impl About for Attach {
     /// observed.
     fn wire_json(&self) -> Option<Value> {
         let mut fields = serde_json::Map::new();
-        if let Some(side) = self.engine.settings.disaggregation.as_ref().map(|side| side.value) {
+        if let Some(side) = self.engine.settings.disaggregation.as_ref().map(|setting| setting.value) {
             fields.insert("disaggregation".to_owned(), json!({"mode": side.word, "sends": side.sends}));
         }
         if let Some(pairs) = self.interpreter.egress.matched_pairs_json() {
@@ -531,10 +531,10 @@ impl About for Attach {
                 self.interpreter.overflowed, self.options.probe.ring_bytes
             ));
         }
-        let QueueProblems { left_out, refused } = self.queues.problems();
+        let QueueProblems { connections_beyond_limit, refused } = self.queues.problems();
         degraded.extend(refused.map(|why| format!("queues: {why}")));
-        if left_out > 0 {
-            degraded.push(format!("queues: {left_out} connections beyond the limit"));
+        if connections_beyond_limit > 0 {
+            degraded.push(format!("queues: {connections_beyond_limit} connections beyond the limit"));
         }
         degraded.extend(node.python.iter().flat_map(|python| python.degraded(self.run)));
         degraded
@@ -562,6 +562,7 @@ impl LiveSource for Attach {
         }
         self.prepare_interpretation();
         let observed = self.read_observations(sink);
+        // After an error, nothing was read.
         self.record_read_progress(observed.as_ref().copied().unwrap_or_default());
         if !self.has_unread {
             self.report_capabilities(sink);

@@ -74,7 +74,7 @@ impl Node {
         }
     }
 
-    /// Loads the programs of the probe, unless they are.
+    /// Loads the programs of the probe, unless they are loaded already.
     pub(super) fn load_probe(&mut self) -> Result<(), ProbeError> {
         if self.probe.is_none() {
             self.probe = Some(Probe::attach(&[], self.probe_options)?);
@@ -108,6 +108,7 @@ impl Node {
     /// several engines of one model.
     fn unused_name(&self, engine: &EngineTraits) -> String {
         let mut name = engine.name.clone();
+        // Names count as the same if recordings of both would get the same file name.
         let mut number = 2;
         while self.runs.values().any(|entry| file_name_letters(&entry.name).eq(file_name_letters(&name))) {
             name = format!("{}-{number}", engine.name);
@@ -254,7 +255,7 @@ impl Node {
         self.discovery.found = found;
     }
 
-    /// The first process of a found engine that a run watches.
+    /// The first process of a found engine that a run watches, with that run. `None` if no run watches any.
     fn run_sharing_process(&self, found: &FoundEngine) -> Option<SharedProcess> {
         found.engine.processes.iter().find_map(|process| {
             let run = self.runs_watching(process.id).next()?;
@@ -294,18 +295,22 @@ impl Node {
         }
     }
 
-    /// Observes the writes of a frontend for this run. Returns whether they are observed.
+    /// Observes the writes of a frontend for this run. Returns whether they are observed. They are not if the probe is not loaded, or runs in
+    /// a PID namespace of its own.
     pub(super) fn observe_frontend(&mut self, run: RunId, frontend: ProcessId) -> Result<bool, ProbeError> {
-        let is_observed = self.other_receiver(run, frontend).is_some();
+        let mut is_observed = self.other_receiver(run, frontend).is_some();
         let Some(probe) = &mut self.probe else { return Ok(false) };
-        if !is_observed && !probe.observe_writes(frontend.pid)? {
+        if !is_observed {
+            is_observed = probe.observe_writes(frontend.pid)?;
+        }
+        if !is_observed {
             return Ok(false);
         }
         self.add_receiver(run, frontend);
         Ok(true)
     }
 
-    /// The other run that watches this process.
+    /// Name of another run that watches this process; `None` if no other run does.
     pub(super) fn other_receiver(&self, run: RunId, process: ProcessId) -> Option<&str> {
         let receivers = self.receivers.get(&process.pid).filter(|known| known.process == process)?;
         let other = receivers.runs.iter().find(|receiver| **receiver != run)?;
@@ -320,6 +325,7 @@ impl Node {
                 // Missing everywhere.
                 return true;
             };
+            // Then the process is of no run any more, and each run reports what is missing.
             let is_of_no_run = receivers.runs.is_empty();
             is_of_no_run || receivers.runs.contains(&run)
         })
@@ -378,7 +384,8 @@ impl Node {
 
     /// Ends the observation of the processes that only this run watches, and drops the run's observations that were not read.
     pub(super) fn release_run(&mut self, run: RunId) {
-        // Copies the observations of other runs into their inboxes and drops those of this one. An error is returned to the others again.
+        // Copies the observations of other runs into their inboxes, and drops those of this one. An error ends the loop here: the node keeps it
+        // for the other runs.
         let deadline = Instant::now() + MAX_COPY_TIME;
         while self.read_observations(run, &mut |_| {}).is_ok_and(|read| read.has_unread) {
             if Instant::now() >= deadline {

@@ -117,6 +117,7 @@ impl Roles {
     /// Roles of processes and their connections (sender first), without discovery.
     pub(super) fn with_roles(roles: &[(u32, Role)], connected_pids: &[(u32, u32)]) -> Self {
         let mut connections = BTreeSet::new();
+        // Each receiver has an endpoint of its own.
         for &(sender_pid, receiver_pid) in connected_pids {
             connections.insert(Connection { sender_pid, receiver_pid, endpoint: format!("ipc:///{receiver_pid}") });
         }

@@ -12,7 +12,7 @@ use zmq_tap::zmtp::{Element, FrameReader, Framing};
 use super::lanes::{Lanes, Sink};
 use super::observability::{Observability, ProcessPair};
 
-/// Maximum number of connections; the others are counted in `left_out`.
+/// Maximum number of connections; the others are counted in `connections_beyond_limit`.
 const MAX_CONNECTIONS: usize = 1024;
 /// Length of the shortest frame whose content proves that frames begin where presumed.
 const MIN_PROOF: u64 = 8;
@@ -30,7 +30,7 @@ pub(super) struct SocketReads {
     /// Number of times that frames were not found, except right after the attach.
     holes: u64,
     unreadable: BTreeSet<String>,
-    left_out: usize,
+    connections_beyond_limit: usize,
 }
 
 /// A socket of the engine that is read without libzmq.
@@ -65,7 +65,7 @@ impl SocketReads {
         processes: impl Iterator<Item = &'p Process>,
         probe: &mut Probe,
     ) -> Result<(), String> {
-        self.left_out = 0;
+        self.connections_beyond_limit = 0;
         for process in processes {
             let pid = process.id.pid;
             if uses_io_uring(pid) {
@@ -84,7 +84,7 @@ impl SocketReads {
             let connections_of_others = self.connections.keys().filter(|socket| socket.reader_pid != pid).count();
             while connections_of_others + pair_by_inode.len() > MAX_CONNECTIONS {
                 pair_by_inode.pop_last();
-                self.left_out += 1;
+                self.connections_beyond_limit += 1;
             }
             let sockets: BTreeSet<u64> = pair_by_inode.keys().copied().collect();
             let is_observable = probe.observe_zmtp_reads(pid, &sockets).map_err(|error| error.to_string())?;
@@ -221,8 +221,8 @@ impl SocketReads {
                 self.holes
             ));
         }
-        if self.left_out > 0 {
-            degraded.push(format!("socket reads: {} connections beyond the limit", self.left_out));
+        if self.connections_beyond_limit > 0 {
+            degraded.push(format!("socket reads: {} connections beyond the limit", self.connections_beyond_limit));
         }
         degraded
     }

@@ -43,9 +43,12 @@ impl Attach {
     /// Attaches to every process of `engine` on the token path.
     pub fn start(watcher: Watcher, engine: Engine, options: &AttachOptions) -> anyhow::Result<Self> {
         let found = FoundEngine::inspect(engine, options.may_read_tokenizers());
-        let node = start_node(Some(watcher), std::slice::from_ref(&found), None, options)?;
+        let no_further_search = None;
+        let node = start_node(Some(watcher), std::slice::from_ref(&found), no_further_search, options)?;
         let run = node.lock().add_run(Some(&found.traits));
-        Self::start_run(&node, run, &found, options, false)
+        // The node has no other run.
+        let is_ring_read = false;
+        Self::start_run(&node, run, &found, options, is_ring_read)
     }
 
     /// Attaches to an engine as a run of the node. `is_ring_read` says whether other runs read the ring meanwhile, so that this must not

@@ -261,7 +261,9 @@ impl Attach {
         // Lines with this prefix are about processes whose writes to clients cannot be observed.
         let unserved = self.degraded.iter().filter(|line| line.starts_with("egress: "));
         why.extend(unserved.map(Reason::new));
-        let frames = self.availability_of_frames(&mut Vec::new());
+        // The row of frames lists these reasons.
+        let mut reasons_of_frames = Vec::new();
+        let frames = self.availability_of_frames(&mut reasons_of_frames);
         if self.interpreter.egress.shows_deliveries() && frames != FeatureState::Missing {
             return frames;
         }

@@ -100,7 +100,9 @@ fn relay_moved_socket(tap: &mut Tap, listener: UnixListener, place: &HeldPath) -
     let sockets = place.pair_sockets(listener)?;
     let pair = Pair { listen: Endpoint::Path(place.shown()), upstream: Endpoint::Path(place.aside()) };
     let hop = TapHop { endpoint: Some(pair.listen.to_string()), ..TapHop::new(pair) };
-    tap.add_hop(hop, sockets, Signal::sent())?;
+    // Connections need not wait: the engine has just created the socket, so no earlier one has to be drained.
+    let open_gate = Signal::sent();
+    tap.add_hop(hop, sockets, open_gate)?;
     Ok(())
 }
 

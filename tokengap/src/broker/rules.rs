@@ -125,7 +125,7 @@ pub(crate) fn or_working_folder(folder: &Path) -> &Path {
     if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
 }
 
-/// The file that `path` replaces once it is complete: `run.tgap` for `.run.tgap.4242.new`. `None` if it is no such file.
+/// The file that `path` replaces once it is complete: `run.tgap` for `.run.tgap.PID.new`. `None` if `path` has no such name.
 fn replaced_file(path: &Path) -> Option<PathBuf> {
     let inner = path.file_name()?.to_str()?.strip_prefix('.')?.strip_suffix(".new")?;
     let (name, pid) = inner.rsplit_once('.')?;

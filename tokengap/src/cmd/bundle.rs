@@ -102,7 +102,9 @@ impl Bundle {
             files: &files,
         };
         let manifest = serde_json::to_string_pretty(&manifest)? + "\n";
-        let manifest = BundledFile::text("manifest.json", "", &manifest, EscapeForm::Json);
+        // The manifest does not list itself.
+        let no_description = "";
+        let manifest = BundledFile::text("manifest.json", no_description, &manifest, EscapeForm::Json);
         let mut archive = Encoder::new(out, zstd::DEFAULT_COMPRESSION_LEVEL)?;
         archive.include_checksum(true)?;
         write_tar_entry(&mut archive, &self.folder, manifest, created)?;
@@ -161,6 +163,7 @@ struct BundledFile {
 }
 
 impl BundledFile {
+    /// A file with this text, in which control characters are escaped. `about` describes it in the manifest.
     fn text(name: &'static str, about: &'static str, text: &str, form: EscapeForm) -> Self {
         let content = hostile::output(text, form).into_owned();
         Self { name, about, bytes: content.len() as u64, content: Box::new(Cursor::new(content.into_bytes())) }

@@ -18,17 +18,17 @@ use outputs::report::RunReport;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KnownSide {
     pub(crate) side: PairSide,
-    pub(crate) by: &'static str,
+    pub(crate) shown_by: &'static str,
 }
 
 impl KnownSide {
     /// The side by `mode_flag`, the value of the server's flag, or else by its messages to the other server; `None` if neither shows it.
     pub(crate) fn find(mode_flag: Option<&str>, analysis: &Analysis) -> Option<Self> {
         if let Some(side) = mode_flag.and_then(PairSide::of_name) {
-            return Some(Self { side, by: "--disaggregation-mode" });
+            return Some(Self { side, shown_by: "--disaggregation-mode" });
         }
         let side = PairSide::of_messages(analysis.ledger())?;
-        Some(Self { side, by: "its messages to the other scheduler" })
+        Some(Self { side, shown_by: "its messages to the other scheduler" })
     }
 
     /// The side of a server whose peer is known to have the side `peer_side`.
@@ -37,7 +37,7 @@ impl KnownSide {
             PairSide::Prefill => PairSide::Decode,
             PairSide::Decode => PairSide::Prefill,
         };
-        Self { side, by: "assumed: nothing shows it but the side of the other server" }
+        Self { side, shown_by: "assumed: nothing shows it but the side of the other server" }
     }
 }
 
@@ -66,7 +66,7 @@ impl RecordedServer {
     }
 
     fn side_by(&self) -> &'static str {
-        self.side.map_or("", |known| known.by)
+        self.side.map_or("", |known| known.shown_by)
     }
 
     fn report(&self, slowest: usize) -> Report {
@@ -278,7 +278,7 @@ impl RunningServer<'_> {
     }
 
     fn side_by(&self) -> &'static str {
-        self.side.map_or("", |known| known.by)
+        self.side.map_or("", |known| known.shown_by)
     }
 }
 

@@ -86,9 +86,17 @@ fn kind_in_words(value: &Value) -> &'static str {
 pub(crate) fn closest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     /// Names with at most this similarity are no typing errors; 1 is equality.
     const MIN_SIMILARITY: f64 = 0.5;
-    let scored = known.map(|candidate| (strsim::normalized_damerau_levenshtein(name, candidate), candidate));
-    let similar = scored.filter(|(score, _)| *score > MIN_SIMILARITY);
-    similar.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, candidate)| candidate)
+    let mut most_similar = None;
+    let mut highest_similarity = 0.0;
+    for candidate in known {
+        let similarity = strsim::normalized_damerau_levenshtein(name, candidate);
+        // Of equally similar names, the last one is chosen.
+        if similarity > MIN_SIMILARITY && similarity >= highest_similarity {
+            highest_similarity = similarity;
+            most_similar = Some(candidate);
+        }
+    }
+    most_similar
 }
 
 /// The effective configuration as a file that reproduces it: one section with a line for each flag. Defaults are comments.

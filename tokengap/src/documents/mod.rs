@@ -54,9 +54,9 @@ fn tokengap_commands(text: &str) -> Vec<(usize, String)> {
 }
 
 /// Flags of a command, with those that all commands have.
-fn flag_names(of: &Command) -> BTreeSet<String> {
+fn flag_names(command: &Command) -> BTreeSet<String> {
     let mut all: BTreeSet<String> =
-        of.get_arguments().filter_map(|argument| argument.get_long()).map(|long| format!("--{long}")).collect();
+        command.get_arguments().filter_map(|argument| argument.get_long()).map(|long| format!("--{long}")).collect();
     all.extend(["--help".to_owned(), "--version".to_owned(), "--verbose".to_owned()]);
     all
 }
@@ -76,19 +76,19 @@ fn documented_commands_and_their_flags_exist() {
     let mut wrong = Vec::new();
     let mut seen = 0;
     for (path, text) in documentation_pages() {
-        for (at, command) in tokengap_commands(&text) {
+        for (line_number, command) in tokengap_commands(&text) {
             let mut words = command_words(&command);
             let Some(name) = words.next().filter(|name| name.starts_with(|c: char| c.is_ascii_lowercase())) else {
                 continue;
             };
             seen += 1;
-            let Some(of) = cli.find_subcommand(name) else {
-                wrong.push(format!("{}:{at}: no command {name}: {command}", path.display()));
+            let Some(subcommand) = cli.find_subcommand(name) else {
+                wrong.push(format!("{}:{line_number}: no command {name}: {command}", path.display()));
                 continue;
             };
-            let known = flag_names(of);
+            let known = flag_names(subcommand);
             for flag in words.filter(|word| word.starts_with("--") && !known.contains(*word)) {
-                wrong.push(format!("{}:{at}: {name} has no {flag}", path.display()));
+                wrong.push(format!("{}:{line_number}: {name} has no {flag}", path.display()));
             }
         }
     }

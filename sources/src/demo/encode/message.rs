@@ -157,7 +157,8 @@ pub(in crate::demo) enum Finish {
     Abort,
 }
 
-/// Encodes a batch of the class. `is_split` says that a sender has extracted its only row from another batch, and omits empty columns.
+/// Encodes a batch of the class as the pickle that SGLang sends. `is_split` says that a sender has extracted its only row from another batch,
+/// and omits empty columns.
 pub(in crate::demo) fn encode_batch(
     release: SglangRelease,
     class: Class,
@@ -324,6 +325,7 @@ impl Columns<'_> {
                 .write_each(p, |p, row| p.instance(TIME_STATS, "SchedulerReqTimeStats", |p| self.write_times(p, row))),
             "customized_info" => p.empty_dict(),
             "load" if self.has_load_report => self.write_load_report(p),
+            // Empty lists, because the demo does not decode speculatively.
             _ if field.starts_with("spec_") && !self.is_split => p.list::<()>(&[], |_, ()| {}),
             _ => p.none(),
         }

@@ -30,6 +30,7 @@ pub(in crate::demo) struct Stats {
 /// Encodes the outputs of one step at `at` seconds of the monotonic clock. Without `stats`, encodes them as an engine with
 /// `--disable-log-stats` does. The time distinguishes messages with the same tokens.
 pub(super) fn encode_outputs(rows: &[BatchRow<'_>], stats: Option<Stats>, at: f64) -> Vec<u8> {
+    // Usually enough for the whole message.
     let mut p = Packer(Vec::with_capacity(1024 + rows.len() * 96));
     p.array(OUTPUTS_FIELDS);
     p.int(0); // engine_index
@@ -51,6 +52,7 @@ pub(super) const ADD: [u8; 1] = [0];
 
 /// Encodes a request to the engine core.
 pub(super) fn encode_request(row: &RequestRow<'_>) -> Vec<u8> {
+    // An id takes at most 5 bytes.
     let mut p = Packer(Vec::with_capacity(512 + row.prompt.len() * 5));
     p.array(REQUEST_FIELDS);
     p.text(row.rid);
@@ -88,6 +90,7 @@ fn write_output(p: &mut Packer, row: &BatchRow<'_>) {
         Some(Finish::Abort) => p.int(2),
     }
     p.nils(1); // stop_reason
+    // Only the first output of a request has events, unless the engine keeps no times.
     if row.prompt_tail.is_empty() || row.times.queued == 0.0 {
         p.nils(1);
     } else {

@@ -82,7 +82,8 @@ impl Busy {
         let now = Instant::now();
         // Short times are summed up, because the runtime's timer cannot sleep for less than a millisecond. A sleep that was too long
         // shortens later ones, but idle time does not.
-        self.busy_until = self.busy_until.max(now.checked_sub(RESOLUTION).unwrap_or(now)) + time;
+        let earliest_begin = now.checked_sub(RESOLUTION).unwrap_or(now);
+        self.busy_until = self.busy_until.max(earliest_begin) + time;
         if self.busy_until - now >= RESOLUTION {
             sleep_until(self.busy_until).await;
         }

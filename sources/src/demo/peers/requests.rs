@@ -246,7 +246,7 @@ impl Clients {
     fn create_request(&mut self) -> DemoRequest {
         let mut random = self.random.fork();
         let ChosenRid { rid, prefill_tokens } = self.choose_rid(&mut random);
-        // HTTP workers accept connections in turn. A single one has no name, so there is no index.
+        // HTTP workers accept connections in turn. A single one has no name: the list is then empty, and the index `None`.
         self.turn += 1;
         let worker_index = self.turn.checked_rem(self.workers.len());
         let answer_tokens = draw_length(self.load.answer, &mut random);

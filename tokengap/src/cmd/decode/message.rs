@@ -40,7 +40,9 @@ impl MessageReader {
             }
             return Ok(AnyMessage::Sglang(batch, requests));
         }
-        match self.all.decode(&mut SocketFormat::default(), &[message]) {
+        // Each message may be of another engine, so the format of the last one is not remembered.
+        let mut unknown_format = SocketFormat::default();
+        match self.all.decode(&mut unknown_format, &[message]) {
             Ok(decoded) => Ok(AnyMessage::Other(decoded)),
             Err(why) if why.reason == "codec" => Err(format!("{why}; expected one message as returned by recv()")),
             Err(why) => Err(why.to_string()),

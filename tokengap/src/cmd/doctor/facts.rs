@@ -34,8 +34,8 @@ pub(super) fn machine_facts() -> Vec<Fact> {
         named_fact("capabilities", capability_summary()),
     ];
     for kind in [NamespaceKind::User, NamespaceKind::Pid, NamespaceKind::Time] {
-        let own = kind.is_initial().map(|initial| if initial { "initial" } else { "separate" });
-        facts.push(named_fact(format!("{} namespace", kind.name()), own.map(str::to_owned)));
+        let state = kind.is_initial().map(|is_initial| if is_initial { "initial" } else { "separate" });
+        facts.push(named_fact(format!("{} namespace", kind.name()), state.map(str::to_owned)));
     }
     facts.push(named_fact("clock", clock_state()));
     facts.push(named_fact("seccomp", seccomp_state()));

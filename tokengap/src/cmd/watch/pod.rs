@@ -351,10 +351,13 @@ impl Pod {
         ))
     }
 
-    /// Wall-clock time at which the numbers begin, if the run began earlier.
+    /// Wall-clock time at which the numbers begin, if the run began earlier. `None` otherwise, or if that time is not known.
     fn begun_wall_ns(&self, analysis: &Analysis) -> Option<u64> {
-        // Without earlier records, the numbers begin with the run.
-        self.reader.records_before().filter(|records| *records > 0)?;
+        let has_earlier_records = self.reader.records_before().is_some_and(|records| records > 0);
+        if !has_earlier_records {
+            // The numbers begin with the run.
+            return None;
+        }
         Some(self.wall()?.wall_ns_at(analysis.ledger().started()?))
     }
 
