@@ -118,7 +118,8 @@ struct SocketOwners {
 fn socket_owners(path: &Path) -> Option<SocketOwners> {
     // The parent of a bare file name is empty: it means the working folder.
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let folder = Folder::open(parent, parent).ok()?;
+    let shown_path = parent;
+    let folder = Folder::open(parent, shown_path).ok()?;
     let socket = folder.find_file(path.file_name()?).ok()?.filter(zmq_tap::splice::HeldFile::is_socket);
     Some(SocketOwners { folder: folder.metadata().ok()?.uid(), socket: socket.map(|socket| socket.owner_uid()) })
 }

@@ -52,7 +52,8 @@ pub(crate) fn with_short_help(command: clap::Command) -> clap::Command {
     })
 }
 
-/// The error of an unknown flag with the most similar flag of its command. Clap's own choice prefers long flags.
+/// The error of an unknown flag with the most similar flag of its command. Clap's own choice prefers long flags. Any other error is
+/// returned unchanged.
 pub(crate) fn with_similar_flag(mut error: clap::Error, command: &clap::Command, line: &[OsString]) -> clap::Error {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
         return error;

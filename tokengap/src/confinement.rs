@@ -330,7 +330,7 @@ pub(crate) fn refuse_programs() {
     }
 }
 
-/// Capabilities that `attach` keeps on some machines.
+/// Capabilities that `attach` keeps on some machines: the right to trace processes, if `/proc` hides those of other users.
 fn capabilities_needed_here() -> Capabilities {
     let mut keep = Capabilities::empty();
     if hides_processes() {

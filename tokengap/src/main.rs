@@ -113,7 +113,7 @@ fn exit_with(error: &clap::Error) -> ! {
     std::process::exit(error.exit_code());
 }
 
-/// A closed pipe is not an error: the reader (`tokengap ... | head`) has all it wants.
+/// Returns whether the error is a closed pipe. That is no failure, because the reader (`tokengap ... | head`) has all it wants.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()

@@ -186,7 +186,8 @@ impl EngineRuns {
         }
     }
 
-    /// Creates a run for the next found engine that no run waits for. `None` without one, and at the limit of engines.
+    /// Creates a run for the next found engine that no run waits for. `None` without one, and at the limit of engines. At the limit, logs
+    /// which engines are not watched.
     pub fn next_run(&mut self) -> Option<EngineRun> {
         let mut node = self.node.lock();
         if node.is_full() {
@@ -219,8 +220,8 @@ impl EngineNames {
     /// A search for further engines with these names, which ignores those that were `found`.
     fn into_search(self, options: &AttachOptions, found: &[FoundEngine]) -> EngineSearch {
         let mut search = EngineSearch::new(self.names, options.may_read_tokenizers());
-        for found in found {
-            search.ignore_engine(&found.engine);
+        for known in found {
+            search.ignore_engine(&known.engine);
         }
         search
     }
@@ -425,8 +426,8 @@ impl EngineRun {
         sink(&Event::new(at, What::Missed(Missed::new(None, 0, MissedCause::Ended))));
     }
 
-    /// Ends the watch of an engine that has been absent `since`, and waits for the next one. Keeps its report lines and hop ids. Does nothing
-    /// if no engine is watched.
+    /// Ends the watch of an engine that has been absent `since`, and waits for the next one. Keeps its report lines and hop ids. Does
+    /// nothing if no engine is watched.
     fn leave_engine(&mut self, since: Instant) {
         let waiting = RunState::Waiting { since, retry_at: Instant::now() };
         let RunState::Watching(attach) = std::mem::replace(&mut self.state, waiting) else {

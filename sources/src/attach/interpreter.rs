@@ -27,7 +27,8 @@ impl Interpreter {
         Self { lanes, egress, reads, overflowed: 0 }
     }
 
-    /// An interpreter for a run observed from its first message on, with these processes by pid, and the responses to these clients.
+    /// An interpreter for a run that is observed from its first message on. `processes` are the engine's pids with their roles. `clients`
+    /// get its responses.
     pub fn of_whole_run(processes: &[(u32, Role)], clients: Clients) -> Self {
         let is_processing_reported = true;
         let mut observability = Observability::new(is_processing_reported, clients.is_observed);

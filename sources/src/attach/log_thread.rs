@@ -60,7 +60,7 @@ fn thread_ended_error() -> io::Error {
 }
 
 impl LogThread {
-    /// Follows a log from its current end. Waits until it is open, so call this only before the ring is read. An error says why it cannot be
+    /// Follows a log from its current end. Waits until it is open, so call this only before the ring is read. Fails if it cannot be
     /// opened.
     pub(super) fn follow_log(&mut self, path: &Path) -> io::Result<()> {
         let (answer, answered) = channel();

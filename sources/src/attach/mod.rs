@@ -251,6 +251,7 @@ impl Attach {
 
     /// Applies what discovery has found since the last call: processes, connections, ports of late servers, and frontends.
     fn poll_topology(&mut self) {
+        // A handle of its own, because `apply_topology` borrows this value while the node is locked.
         let handle = self.node.clone();
         let mut guard = handle.lock();
         let node = &mut *guard;

@@ -106,8 +106,8 @@ impl Multipart {
     }
 }
 
-/// A part of `length` bytes, of which only `captured` was copied. If that is not the whole part, its first half is the part's beginning, and
-/// its second half the part's end.
+/// A part of `length` bytes, of which only `captured` was copied. If that is not the whole part, its first half is the part's
+/// beginning, and its second half the part's end.
 pub(super) fn excerpt(length: u64, captured: &[u8]) -> Excerpt<'_> {
     if captured.len() as u64 == length {
         return Excerpt::whole(captured);
@@ -173,6 +173,7 @@ impl LaterParts {
     fn number_of_part(&self, seq: u64) -> Option<u64> {
         let ranges_before = self.ranges.partition_point(|range| range.first <= seq);
         let Some(last_before) = ranges_before.checked_sub(1) else {
+            // No remembered message has later parts before this one.
             return Some(seq - self.forgotten_parts);
         };
         let range = &self.ranges[last_before];

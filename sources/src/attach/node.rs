@@ -150,7 +150,8 @@ impl Node {
         self.runs.get(&run).map_or("", |entry| &entry.name)
     }
 
-    /// Name of another engine that the engine of this run shares, in another network namespace or as a worker without a port.
+    /// Name of the engine of this run, if the run has another name because an engine of that name was found before: one in another network
+    /// namespace, or a worker without a port. `None` if both have the same name.
     pub(super) fn shared_name(&self, run: RunId) -> Option<&str> {
         let entry = self.runs.get(&run)?;
         let name = entry.engine.as_ref()?.name.as_str();
@@ -295,8 +296,8 @@ impl Node {
         }
     }
 
-    /// Observes the writes of a frontend for this run. Returns whether they are observed. They are not if the probe is not loaded, or runs in
-    /// a PID namespace of its own.
+    /// Observes the writes of a frontend for this run. Returns whether they are observed. They are not if the probe is not loaded, or runs
+    /// in a PID namespace of its own.
     pub(super) fn observe_frontend(&mut self, run: RunId, frontend: ProcessId) -> Result<bool, ProbeError> {
         let mut is_observed = self.other_receiver(run, frontend).is_some();
         let Some(probe) = &mut self.probe else { return Ok(false) };
@@ -384,7 +385,7 @@ impl Node {
 
     /// Ends the observation of the processes that only this run watches, and drops the run's observations that were not read.
     pub(super) fn release_run(&mut self, run: RunId) {
-        // Copies the observations of other runs into their inboxes, and drops those of this one. An error ends the loop here: the node keeps it
+        // Copies the observations of other runs into their inboxes, and drops those of this one. An error ends the loop. The node keeps it
         // for the other runs.
         let deadline = Instant::now() + MAX_COPY_TIME;
         while self.read_observations(run, &mut |_| {}).is_ok_and(|read| read.has_unread) {

@@ -124,7 +124,8 @@ impl PythonWatch {
 /// Emits an event per function of a thread. Without any, it emits one with an empty name, so that the samples of the thread count.
 fn emit_samples(thread: &ThreadSamples, role: &str, sink: Sink<'_>) {
     if thread.stacks.functions.is_empty() {
-        emit_function(thread, &Function::new("", ""), Hits::default(), role, sink);
+        let no_function = Function::new("", "");
+        emit_function(thread, &no_function, Hits::default(), role, sink);
     }
     for (function, hits) in &thread.stacks.functions {
         emit_function(thread, function, *hits, role, sink);

@@ -117,7 +117,11 @@ impl Attach {
         let deadline = Instant::now() + patience;
         // Only queues and Python stacks take time. Everything else is known once attached.
         loop {
-            self.poll(&mut |event| has_queue_sample |= matches!(event.what, What::Queue(_)));
+            self.poll(&mut |event| {
+                if matches!(event.what, What::Queue(_)) {
+                    has_queue_sample = true;
+                }
+            });
             let is_all_known = has_queue_sample && self.is_stack_sampling_settled();
             if is_all_known || Instant::now() >= deadline {
                 break;

@@ -223,12 +223,12 @@ impl SocketWatch {
             return;
         }
         match HeldPath::take_over(&self.folder, name, socket) {
-            Ok((listener, place)) => {
+            Ok((listener, held_path)) => {
                 // Inode 0, which no file has, if the engine has replaced the relay's socket. The engine's new socket is then moved, too.
                 let relay_inode = HeldPath::find_socket(&self.folder, name).map(|ours| ours.metadata().ino());
                 self.sockets.insert(name.to_owned(), relay_inode.unwrap_or_default());
-                self.unnamed.push(UnnamedSocket { name: name.to_owned(), bound: place.aside(), attempts: 0 });
-                self.send_event(MoverEvent::Moved(listener, Box::new(place)));
+                self.unnamed.push(UnnamedSocket { name: name.to_owned(), bound: held_path.aside(), attempts: 0 });
+                self.send_event(MoverEvent::Moved(listener, Box::new(held_path)));
                 self.last_move_at = Some(Instant::now());
                 self.reconnect_bypassing_peers();
             }
@@ -350,7 +350,7 @@ impl SocketWatch {
     }
 
     fn send_event(&self, event: MoverEvent) {
-        // Fails only once the run has ended. A moved socket in the event is then restored, because dropping its place does that.
+        // Fails only once the run has ended. A moved socket in the event is then restored, because dropping its path does that.
         let _ = self.sender.send(event);
     }
 }

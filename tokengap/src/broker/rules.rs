@@ -31,7 +31,8 @@ impl Rules {
         let mut folders = HashMap::new();
         for path in paths {
             let path = or_working_folder(path);
-            if let Ok(folder) = Folder::open(path, path) {
+            let shown_path = path;
+            if let Ok(folder) = Folder::open(path, shown_path) {
                 folders.insert(path.to_owned(), folder);
             }
         }

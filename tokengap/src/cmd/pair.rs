@@ -76,13 +76,15 @@ impl RecordedServer {
 
 /// Report of a decode server with the part of its prefill server, from the recordings of both in any order.
 pub(crate) fn report_of_recordings(files: [&Path; 2], slowest: usize) -> anyhow::Result<Report> {
+    /// Index of the prefill server.
+    const ONLY_PREFILL: usize = 0;
     let [first, second] = files;
     let RecordedPair { prefill, decode } =
         RecordedPair::assign_sides(RecordedServer::analyse(first)?, RecordedServer::analyse(second)?)?;
     let clocks = PairClocks::of_anchors(prefill.anchor, decode.anchor);
     let pair = Pair::join(vec![PrefillServer { ledger: prefill.analysis.ledger(), clocks }], decode.analysis.ledger());
     let side_by = prefill.side_by().to_owned();
-    let names = [PrefillName { name: prefill.name.clone(), run_index: 0, side_by }];
+    let names = [PrefillName { name: prefill.name.clone(), run_index: ONLY_PREFILL, side_by }];
     let mut report = decode.report(slowest);
     // The report is of the decode server, so times count from the start of its capture.
     let start = report.capture_start();
@@ -90,11 +92,11 @@ pub(crate) fn report_of_recordings(files: [&Path; 2], slowest: usize) -> anyhow:
         format!("no request of {} is in {}: neither a room nor an id is in both", decode.name, prefill.name)
     })?;
     // Its slowest requests would not be printed, so none is listed.
-    let prefill_report = prefill.report(0);
-    // The only prefill server has the index 0.
-    joined.add_prefill_report(0, &prefill_report);
+    let slowest_of_prefill = 0;
+    let prefill_report = prefill.report(slowest_of_prefill);
+    joined.add_prefill_report(ONLY_PREFILL, &prefill_report);
     report.add_pair_report(joined);
-    report.add_prefill_findings(&prefill.name, &prefill_report, pair.clock_uses()[0]);
+    report.add_prefill_findings(&prefill.name, &prefill_report, pair.clock_uses()[ONLY_PREFILL]);
     Ok(report)
 }
 

@@ -63,6 +63,7 @@ fn contains_in_order(text: &str, parts: &[String]) -> bool {
 
 /// All sources without tests, with continued string literals joined.
 fn workspace_sources() -> String {
+    /// Adds the sources below the folder, each up to its tests.
     fn walk(folder: &Path, all: &mut String) {
         for entry in std::fs::read_dir(folder).expect("sources are there") {
             let path = entry.expect("it is listed").path();

@@ -157,8 +157,8 @@ pub(in crate::demo) enum Finish {
     Abort,
 }
 
-/// Encodes a batch of the class as the pickle that SGLang sends. `is_split` says that a sender has extracted its only row from another batch,
-/// and omits empty columns.
+/// Encodes a batch of the class as the pickle that SGLang sends. `is_split` says that a sender has extracted its only row from another
+/// batch, and omits empty columns.
 pub(in crate::demo) fn encode_batch(
     release: SglangRelease,
     class: Class,

@@ -202,9 +202,11 @@ impl Clients {
 
     /// Sends a new request to the next worker.
     fn send_request(&mut self, stage: &Stage) {
+        // Also advances the turn, which selects the worker.
         let request = self.create_request();
         stage.account.count_opened_request();
-        self.sockets[self.turn % self.sockets.len()].push(Arrived { at: stage.reports.now(), request });
+        let socket_index = self.turn % self.sockets.len();
+        self.sockets[socket_index].push(Arrived { at: stage.reports.now(), request });
     }
 
     /// Chooses the rid of the next request.

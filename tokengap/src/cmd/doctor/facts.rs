@@ -88,11 +88,11 @@ fn join_names(capabilities: impl Iterator<Item = Capability>) -> String {
 
 /// Capabilities that probes need: the effective ones, and those that only root would have here.
 fn capability_summary() -> String {
-    let here = Permissions::current();
+    let own = Permissions::current();
     let all = Capability::ALL.into_iter();
-    let effective = join_names(all.clone().filter(|capability| here.has(*capability)));
-    let of_root = join_names(all.filter(|capability| !here.has(*capability) && here.may_have(*capability)));
-    let caveat = if here.is_in_user_namespace() { "; from a user namespace, so they do not allow tracing" } else { "" };
+    let effective = join_names(all.clone().filter(|capability| own.has(*capability)));
+    let of_root = join_names(all.filter(|capability| !own.has(*capability) && own.may_have(*capability)));
+    let caveat = if own.is_in_user_namespace() { "; from a user namespace, so they do not allow tracing" } else { "" };
     format!("{effective}; root would also have: {of_root}{caveat}")
 }
 

@@ -69,7 +69,9 @@ pub(super) fn splice_row(engine: &Engine) -> FeatureRow {
 
 /// Fails if the engine's listeners are not found, or a new file cannot be created beside one of them.
 fn check_folders_writable(engine: &Engine) -> anyhow::Result<()> {
-    for folder in Located::find(engine, None)?.folders() {
+    let all_hops = None;
+    for folder in Located::find(engine, all_hops)?.folders() {
+        // Without a file name, `shown` is the path of the folder itself.
         accessat(CWD, folder.path(), Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
             .with_context(|| format!("cannot write to {}", folder.shown("").display()))?;
     }
