@@ -89,6 +89,7 @@ impl<'a> ResultFile<'a> {
             Some(_) if !is_file => {
                 open_in_place(path, OFlags::NOFOLLOW).map(ResultFileKind::Direct).map_err(Into::into)
             }
+            // A new file, or one to replace.
             _ => temporary_beside(path).map(ResultFileKind::Replacement).map_err(Into::into),
         };
         let kind = opened.with_context(|| format!("cannot write {}", path.display()))?;

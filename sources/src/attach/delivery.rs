@@ -85,6 +85,7 @@ impl Delivery<'_> {
             }
             return;
         }
+        // Lost observations may be of any process, so several runs share them.
         if let Observation::Lost { cause, count } = observation {
             self.deliver_losses(*cause, *count);
             return;
@@ -117,7 +118,7 @@ impl Delivery<'_> {
     /// Divides lost observations among the runs by their recent traffic, because the kernel side knows only the total. A run whose share is
     /// 0 gets a loss of 0, because it may have lost some nevertheless.
     fn deliver_losses(&mut self, cause: Loss, count: u64) {
-        // A run without an engine misses nothing.
+        // A run that waits for an engine misses nothing, unless it still reads the observations of the last one.
         let mut observing_runs = Vec::new();
         let mut weights = Vec::new();
         for (run, entry) in &*self.runs {

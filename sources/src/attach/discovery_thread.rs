@@ -243,7 +243,7 @@ impl Search {
     fn search_processes_once(&mut self) -> Option<Update> {
         let has_changed = match &mut self.watcher {
             Some(watcher) => watcher.poll(),
-            // The first search, after which all processes are new.
+            // The first search creates the watcher. All processes are new then.
             None => Watcher::new(DiscoverOptions::new(engines::DISCOVERED)).map(|watcher| {
                 self.watcher = Some(watcher);
                 true
@@ -306,6 +306,7 @@ impl Search {
         for frontend in topology.frontends.iter().filter(|id| !self.already_read.contains(id)).take(MAX_READ) {
             self.libraries.read_libraries_of(frontend.pid, None);
         }
+        // Includes the processes beyond the limit, which are not read later either.
         self.already_read = running;
         let mut pids_to_look_up = server_pids;
         let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);

@@ -180,18 +180,18 @@ impl Egress {
         }
     }
 
-    /// Uses the tokenizer from now on, if the thread that reads it has finished.
+    /// Uses the tokenizer from now on, if the thread that reads it has finished. If it could not be read, keeps the reason.
     pub(super) fn use_tokenizer_once_read(&mut self) {
         let has_finished = self.tokenizer_thread.as_ref().is_some_and(TokenizerThread::is_finished);
         if !has_finished {
             return;
         }
-        // Joining a thread that has finished does not block.
-        match self.tokenizer_thread.take().map(TokenizerThread::join) {
-            Some(Ok(Ok(tokenizer))) => self.clients.server.texts.detokenizer = Some(tokenizer),
-            Some(Ok(Err(why))) => self.no_tokenizer = Some(why),
-            // A panic of the thread leaves no result.
-            Some(Err(_)) | None => {}
+        let Some(thread) = self.tokenizer_thread.take() else { return };
+        // Joining a thread that has finished does not block. A panic of the thread leaves no result.
+        let Ok(result) = thread.join() else { return };
+        match result {
+            Ok(tokenizer) => self.clients.server.texts.detokenizer = Some(tokenizer),
+            Err(why) => self.no_tokenizer = Some(why),
         }
     }
 

@@ -260,7 +260,7 @@ impl Lanes {
         true
     }
 
-    /// Reports that frames which `socket` receives cannot be found in what its process reads.
+    /// Reports for each hop into `socket` that its frames cannot be found in the bytes that the process reads.
     pub(super) fn report_unframed(&mut self, socket: SocketId, at: MonoNs, sink: Sink<'_>) {
         for lane in self.matcher.lanes_to(socket) {
             if let Some(hop) = self.paths.hop_of_lane(lane as usize) {

@@ -149,11 +149,11 @@ impl LogChannels {
         }
     }
 
-    /// Passes the ids that the thread has found, and waits for the rest up to the time `until`. Marks the thread as late if it is not done
-    /// by then.
-    fn receive_until(&mut self, until: Instant, each: &mut dyn FnMut(LoggedIds)) {
+    /// Passes the ids that the thread has found to `each`, and waits for the rest up to the deadline. Marks the thread as late if it is not
+    /// done by then.
+    fn receive_until(&mut self, deadline: Instant, each: &mut dyn FnMut(LoggedIds)) {
         loop {
-            match self.messages.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            match self.messages.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(LogMessage::Ids(ids)) => each(ids),
                 Ok(LogMessage::Done) => {
                     self.late_since = None;

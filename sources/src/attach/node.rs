@@ -248,6 +248,7 @@ impl Node {
     fn drop_watched_engines(&mut self) {
         let mut found = std::mem::take(&mut self.discovery.found);
         found.retain(|engine| {
+            // No run watches any of its processes.
             let Some(sharing) = self.run_sharing_process(engine) else { return true };
             let is_main_watched =
                 engine.engine.main_process().is_some_and(|main| self.runs_watching(main.id).next().is_some());

@@ -471,7 +471,8 @@ impl Hops for Paths {
         &mut self.carries
     }
 
-    /// Id of a message on the hop of its lane, which `content` may show for the first time. `None` if the message is on no hop.
+    /// Numbers a message on its hop, and returns its id. `content` is what it contains, if it was decoded: the first such message of a lane
+    /// creates the hop. `None` if the message is on no hop.
     fn number_frame(
         &mut self,
         source: MessageSource,

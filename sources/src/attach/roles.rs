@@ -161,8 +161,12 @@ impl Roles {
     pub(super) fn may_receive_from(&self, sender: PathRole) -> BTreeSet<u32> {
         let mut pids = BTreeSet::new();
         for (pid, receiver) in &self.by_pid {
-            // A process of unknown role may receive anything.
-            if receiver.role.is_none_or(|role| receiver.role != sender.role && role.receives_output()) {
+            let may_receive = match receiver.role {
+                Some(role) => receiver.role != sender.role && role.receives_output(),
+                // A process of unknown role may receive anything.
+                None => true,
+            };
+            if may_receive {
                 pids.insert(*pid);
             }
         }

@@ -24,7 +24,7 @@ pub(super) struct SocketReads {
     /// Connections whose frames are not found at the moment, with the inode of the receiving socket.
     lost: BTreeSet<LostConnection>,
     /// Pairs of processes whose connections are newly observed.
-    new: Vec<ProcessPair>,
+    newly_observed: Vec<ProcessPair>,
     /// Pairs of processes without a connection left.
     closed: Vec<ProcessPair>,
     /// Number of times that frames were not found, except right after the attach.
@@ -103,7 +103,7 @@ impl SocketReads {
             for (inode, pair) in pair_by_inode {
                 self.connections.entry(ReadSocket { reader_pid: pid, inode }).or_insert_with(|| {
                     // Its receives count as observed once older records have been read.
-                    self.new.push(pair);
+                    self.newly_observed.push(pair);
                     ReadConnection {
                         pair,
                         track: ConnectionTracker::default(),
@@ -118,12 +118,12 @@ impl SocketReads {
 
     /// Updates which receives are observed from `now` on, once older records have been read. Returns whether that has changed.
     pub(super) fn apply_changes(&mut self, observability: &mut Observability, now: MonoNs) -> bool {
-        let has_changed = !self.new.is_empty() || !self.closed.is_empty();
+        let has_changed = !self.newly_observed.is_empty() || !self.closed.is_empty();
         for pair in self.closed.drain(..) {
             observability.mark_connection_unread(pair);
         }
-        for pair in self.new.drain(..) {
-            // Not while the frames of another connection between the two are lost.
+        for pair in self.newly_observed.drain(..) {
+            // Not observed while the frames of another connection between the two cannot be found.
             if !has_lost(&self.lost, pair) {
                 observability.mark_connection_read(pair, now);
             }
@@ -278,7 +278,7 @@ mod tests {
             };
             let mut reads = SocketReads {
                 connections: [(ReadSocket { reader_pid: READER, inode: INODE }, connection)].into(),
-                new: vec![pair],
+                newly_observed: vec![pair],
                 ..SocketReads::default()
             };
             reads.apply_changes(&mut observability, MonoNs(0));

@@ -290,6 +290,7 @@ impl SocketWatch {
         let mut engines_of_child: Vec<&Engine> = topology.engines.iter().collect();
         engines_of_child
             .retain(|engine| engine.processes.iter().any(|process| is_descendant(process.id.pid, self.child)));
+        // If the child has started several engines, the first one stands for all.
         if let Some(&engine) = engines_of_child.first()
             && self.engine.as_ref().map(Engine::to_event) != Some(engine.to_event())
         {

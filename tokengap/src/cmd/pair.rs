@@ -54,10 +54,11 @@ impl RecordedServer {
     /// Analyses the recording of one of the two servers, whose side it may show.
     fn analyse(file: &Path) -> anyhow::Result<Self> {
         let recording = match Recording::open(file) {
+            Ok(recording) => recording,
             Err(OpenError::NotARecording { .. }) => {
                 bail!("{} is no recording: two recordings are joined, not reports", file.display())
             }
-            opened => opened?,
+            Err(error) => return Err(error.into()),
         };
         let (analysis, input) = progress::analyse_recording(&recording)?;
         let mode = input.wire.as_ref().and_then(|wire| wire.pointer("/disaggregation/mode"));

@@ -55,7 +55,7 @@ fn words_of_counter(flag: String, value: &Value) -> Option<Vec<OsString>> {
 fn words_of_list(flag: &str, value: &Value) -> Option<Vec<OsString>> {
     match value {
         Value::Array(values) => values.iter().map(|value| flag_with_value(flag, value)).collect(),
-        single => Some(vec![flag_with_value(flag, single)?]),
+        single => flag_with_value(flag, single).map(|word| vec![word]),
     }
 }
 
@@ -129,7 +129,7 @@ fn raw_values(id: &str, matches: &ArgMatches) -> impl DoubleEndedIterator<Item =
     matches.get_raw(id).into_iter().flatten().map(|raw| toml_value(&raw.to_string_lossy()))
 }
 
-/// Returns a number as a number, anything else as a string.
+/// TOML value of the text of a flag: a number if the text is one, otherwise a string.
 fn toml_value(raw: &str) -> Value {
     match raw.parse::<i64>() {
         // Another form, such as `007`, would be lost.

@@ -213,9 +213,11 @@ impl Clients {
     fn choose_rid(&mut self, random: &mut Random) -> ChosenRid {
         match self.load.form {
             RequestForm::Single => ChosenRid::of_answer(fresh_rid(random)),
+            // The form of the ids of chat completions.
             RequestForm::Chats => {
                 ChosenRid::of_answer(format!("chatcmpl-{:016x}-{:08x}", random.next_u64(), random.next_u64() as u32))
             }
+            // A prefill server generates the first token only.
             RequestForm::Prefill => ChosenRid::of_prefill(fresh_rid(random), 1),
             RequestForm::Groups => {
                 if self.rest_of_group.is_empty() {
