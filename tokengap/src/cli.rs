@@ -46,8 +46,8 @@ pub(crate) fn with_short_help(command: clap::Command) -> clap::Command {
             return command;
         }
         command.mut_args(|arg| {
-            let everyday = arg.is_positional() || EVERYDAY.contains(&arg.get_id().as_str());
-            arg.hide_short_help(!everyday)
+            let is_everyday = arg.is_positional() || EVERYDAY.contains(&arg.get_id().as_str());
+            arg.hide_short_help(!is_everyday)
         })
     })
 }

@@ -47,7 +47,7 @@ pub(super) struct Egress {
     requests: RequestPlane,
     frontends: FrontendWatch,
     /// Set if a serving process connects to its clients. Its deliveries name requests only if its request plane does.
-    plane: Option<EngineKind>,
+    request_plane: Option<EngineKind>,
     /// Connections that the kernel side must ignore.
     useless_connections: Vec<UselessConnection>,
     logs: LogThread,
@@ -231,7 +231,7 @@ impl Egress {
         // A frontend that has exited may have had this process id.
         self.frontends.observed.remove(&pid);
         if is_observed && let Some(plane) = request_plane {
-            self.plane = Some(plane);
+            self.request_plane = Some(plane);
             self.clients.server.content.enable();
             self.logs.follow_output(process);
         }
@@ -240,7 +240,7 @@ impl Egress {
 
     /// Observes frontends between a server and its clients. Does nothing for an engine without a request plane.
     pub(super) fn watch_frontends(&mut self, run: RunId, engine: &Engine, node: &mut Node) {
-        if self.plane.is_some() {
+        if self.request_plane.is_some() {
             self.frontends.observe_new_frontends(run, engine, node);
             self.clients.server.frontends.observed |= !self.frontends.observed.is_empty();
         }
@@ -275,8 +275,9 @@ impl Egress {
 
     /// Returns whether deliveries are observable; they are not if all traffic is encrypted or contains only text.
     pub(super) fn shows_deliveries(&self) -> bool {
+        // Behind a request plane, requests are known by name only if the plane or the responses name them.
         let can_name_requests =
-            self.plane.is_none() || self.requests.has_named_rids || self.clients.response_id.is_some();
+            self.request_plane.is_none() || self.requests.has_named_rids || self.clients.response_id.is_some();
         self.clients.is_observed && can_name_requests && self.clients.server.shows_deliveries()
     }
 
@@ -286,7 +287,7 @@ impl Egress {
         let socket = record.head.socket;
         if record.kind == Kind::Read {
             // Reads matter only on a request plane.
-            let Some(plane) = self.plane else { return };
+            let Some(plane) = self.request_plane else { return };
             if !plane.cancels(record.payload) {
                 self.requests.read_record(record, plane, &mut self.clients.server);
             } else if let Some(connection) = self.connections.get_mut(&socket) {
@@ -360,7 +361,7 @@ impl Egress {
         }
     }
 
-    /// Records whether the plain bytes of TLS connections are observed.
+    /// Notes that the plain bytes of TLS connections are observed, if they are.
     pub(super) fn record_tls_observed(&mut self, probe: &Probe) {
         if self.clients.server.tls.is_none() && probe.observes_tls() {
             self.clients.server.tls = Some(Tls::default());
@@ -385,7 +386,7 @@ impl Egress {
         if self.logs.is_stalled() {
             degraded.push("egress: a worker's log does not answer: requests may not be identified".to_owned());
         }
-        let needs_tokenizer = self.plane.is_none() && self.clients.server.text_only > 0;
+        let needs_tokenizer = self.request_plane.is_none() && self.clients.server.text_only > 0;
         if needs_tokenizer && let Some(why) = &self.no_tokenizer {
             degraded.push(format!("egress: their text cannot be compared with token ids: {why}"));
         }

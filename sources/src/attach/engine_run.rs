@@ -146,8 +146,10 @@ impl EngineRuns {
     /// Waits for an engine with one of these names, and for the next one after it exits. Returns the run that waits.
     pub fn follow(options: AttachOptions, names: EngineNames) -> anyhow::Result<(Self, EngineRun)> {
         open_files::raise_limit(open_files::DISCOVERY);
-        let search = names.into_search(&options, &[]);
-        let node = start_node(None, &[], Some(search), &options)?;
+        let none_found = [];
+        let search = names.into_search(&options, &none_found);
+        let no_watcher = None;
+        let node = start_node(no_watcher, &none_found, Some(search), &options)?;
         // Loaded before there is an engine, to attach to it quickly. An error comes again when the engine is there, and is reported then.
         let _ = node.lock().load_probe();
         let run = node.lock().add_run(None);

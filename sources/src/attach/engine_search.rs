@@ -55,7 +55,7 @@ impl EngineTraits {
         Self::with_ports(engine, &find_serving_ports(engine))
     }
 
-    /// Traits of an engine whose processes, by pid, listen on these ports.
+    /// Name, port, model and network namespace of an engine. `ports` are those on which its processes listen, by pid.
     fn with_ports(engine: &Engine, ports: &BTreeMap<u32, Ports>) -> Self {
         let port = discover::served_port(engine).or_else(|| lowest_client_port(engine, ports));
         // Truncated, because the engine's command line chooses the name, and it becomes a label and a part of file names.
@@ -66,6 +66,7 @@ impl EngineTraits {
         Self { name: name_engine(engine, port, model.as_deref()), port, model, network_namespace }
     }
 
+    /// Traits of an engine without a port.
     #[cfg(test)]
     pub(super) fn for_test(name: &str, model: Option<&str>, network_namespace: u64) -> Self {
         Self {
@@ -110,7 +111,7 @@ pub(super) struct FoundEngine {
 }
 
 impl FoundEngine {
-    /// Reads the ports of an engine, and its tokenizer if `may_read_tokenizer`. Blocks.
+    /// Reads the ports of an engine, and its tokenizer if `may_read_tokenizer`. Blocks while it reads files.
     pub(super) fn inspect(engine: Engine, may_read_tokenizer: bool) -> Self {
         let ports = find_serving_ports(&engine);
         let needs_tokenizer = may_read_tokenizer && response_id_reader_of(&engine).is_some();
@@ -119,7 +120,7 @@ impl FoundEngine {
     }
 }
 
-/// Looks up the ports of the processes that answer clients. Blocks.
+/// Looks up the listening ports of the processes that answer clients, by pid. Blocks while it reads files.
 fn find_serving_ports(engine: &Engine) -> BTreeMap<u32, Ports> {
     let serving = engine.processes.iter().filter(|process| process.answers_clients());
     let mut sockets = ListeningSockets::default();

@@ -120,6 +120,7 @@ impl Inbox {
     fn push_dropped_count(&mut self) {
         let dropped = std::mem::take(&mut self.dropped);
         if dropped > 0 {
+            // For the run, a full inbox is the same as a full ring.
             self.entries.push(CopiedObservation::Lost { cause: Loss::RingFull, count: dropped });
         }
     }

@@ -282,8 +282,8 @@ impl Lanes {
         }
     }
 
-    /// Number of missed records that were not reported yet, of the `counted` ones by which the kernel side's counter has increased. The others
-    /// were reported when gaps in the numbering of messages revealed them.
+    /// Returns how many of `counted` missed records are not reported yet. The kernel side has just counted them. Gaps in the numbering of
+    /// messages may have revealed some earlier, which were reported then.
     pub(super) fn take_unreported(&mut self, counted: u64) -> u64 {
         let already_reported = counted.min(self.reported_early);
         self.reported_early -= already_reported;

@@ -121,7 +121,8 @@ impl LogChannels {
     /// time. Its messages are passed when they arrive.
     fn read_new_ids(&mut self, mut each: impl FnMut(LoggedIds)) {
         if self.late_since.is_some() {
-            self.receive_until(Instant::now(), &mut each);
+            let without_wait = Instant::now();
+            self.receive_until(without_wait, &mut each);
         } else {
             self.read_logs(&mut each);
         }

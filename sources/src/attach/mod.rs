@@ -126,7 +126,8 @@ pub struct Attach {
 
 /// The function that reads the id of an engine's request from a response; `None` if the engine's message format needs none.
 fn response_id_reader_of(engine: &Engine) -> Option<ReadResponseId> {
-    let support = engines::find(engine.kind?.name())?;
+    let kind = engine.kind?;
+    let support = engines::find(kind.name())?;
     let inner_role = engine.processes.iter().find_map(Process::inner_role);
     // The format that a server inside the process receives, if there is one.
     let mut formats = support.formats.iter();

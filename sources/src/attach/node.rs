@@ -94,6 +94,7 @@ impl Node {
 
     /// Adds a run for this engine. Without an engine, the run waits for any.
     pub(super) fn add_run(&mut self, engine: Option<&EngineTraits>) -> RunId {
+        // Runs are never removed, so their number is the next index.
         let run = self.runs.len();
         let inbox = Inbox::with_limit(self.probe_options.ring_bytes as usize);
         let name = engine.map_or_else(String::new, |engine| self.unused_name(engine));

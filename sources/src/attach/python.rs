@@ -108,7 +108,7 @@ impl PythonWatch {
         self.options.reader.has_ended()
     }
 
-    /// Processes of a run that cannot be sampled.
+    /// Processes of a run that cannot be sampled, with the reasons.
     pub(super) fn refusals_of_run(&self, run: RunId) -> Vec<Degraded> {
         let of_run = self.sampled.iter().filter(|(_, process)| process.run == run);
         let pids: BTreeSet<u32> = of_run.map(|(pid, _)| *pid).collect();

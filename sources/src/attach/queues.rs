@@ -227,7 +227,8 @@ impl QueueSampler {
     /// Bytes in the queues of a connection's end. `None` if the end is unknown or the kernel does not show them. Keeps the first error for
     /// the report.
     fn read_queues(&mut self, end: Option<End>) -> Option<QueueDepth> {
-        match self.sockets.read_depth(end?) {
+        let end = end?;
+        match self.sockets.read_depth(end) {
             Ok(depth) => depth,
             Err(error) => {
                 self.problems.refused.get_or_insert_with(|| error.to_string());

@@ -69,7 +69,7 @@ pub(super) enum PresumedReceiver {
 }
 
 impl PresumedReceiver {
-    /// The receiver, if it is deduced.
+    /// The receiver, if it is deduced; `None` if it is unknown or not visible.
     pub(super) fn deduced(self) -> Option<Receiver> {
         match self {
             Self::Deduced(receiver) => Some(receiver),

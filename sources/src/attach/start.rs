@@ -207,6 +207,7 @@ pub(super) fn concerns_engine(blind: &BlindSpot, engine: &Engine) -> bool {
         | BlindSpot::NoZmqOutput { pid, .. }
         | BlindSpot::ForeignConnection { pid, .. } => is_own(pid),
         BlindSpot::Unreadable { pids, .. } | BlindSpot::SharedProcesses { mains: pids, .. } => pids.iter().any(is_own),
+        // All others are of the machine.
         _ => true,
     }
 }

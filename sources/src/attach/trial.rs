@@ -134,7 +134,9 @@ impl Attach {
     /// Returns whether the trial of Python stacks is decided. That is so once a stack was read, or the reader has failed.
     fn is_stack_sampling_settled(&self) -> bool {
         // Without a cost there is no reader in this build.
-        if self.stack_sampling_cost().is_none_or(|cost| cost.readings > cost.failed) {
+        let Some(cost) = self.stack_sampling_cost() else { return true };
+        let has_read_stack = cost.readings > cost.failed;
+        if has_read_stack {
             return true;
         }
         let node = self.node.lock();

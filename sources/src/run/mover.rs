@@ -203,7 +203,7 @@ impl SocketWatch {
         Ok(())
     }
 
-    /// Checks all files of the folder.
+    /// Checks all files of the folder. Does nothing if the folder cannot be read.
     fn scan_folder(&mut self) {
         let Ok(entries) = std::fs::read_dir(self.folder.path()) else { return };
         for entry in entries.flatten() {
@@ -361,10 +361,11 @@ fn roles_of_holders(inodes: &[u64], holders: &HashMap<u64, Vec<Holder>>, topolog
     let own_pid = std::process::id();
     let mut roles = BTreeSet::new();
     for holder in inodes.iter().filter_map(|inode| holders.get(inode)).flatten() {
-        let process = topology.engines.iter().find_map(|engine| engine.process_with_pid(holder.pid));
-        if holder.pid != own_pid {
-            roles.extend(process.map(|process| process.role));
+        if holder.pid == own_pid {
+            continue;
         }
+        let process = topology.engines.iter().find_map(|engine| engine.process_with_pid(holder.pid));
+        roles.extend(process.map(|process| process.role));
     }
     roles
 }

@@ -30,7 +30,14 @@ fn documentation_pages() -> Vec<(PathBuf, String)> {
     }
     paths.retain(|path| path.is_file());
     paths.sort();
-    paths.into_iter().filter_map(|path| Some((path.clone(), std::fs::read_to_string(path).ok()?))).collect()
+    let mut pages = Vec::new();
+    for path in paths {
+        // A file that is not text is no page.
+        if let Ok(text) = std::fs::read_to_string(&path) {
+            pages.push((path, text));
+        }
+    }
+    pages
 }
 
 /// `tokengap` command lines of a page with their line numbers, from code blocks and inline code.
@@ -65,6 +72,7 @@ fn flag_names(command: &Command) -> BTreeSet<String> {
 fn command_words(command: &str) -> impl Iterator<Item = &str> {
     command
         .split_whitespace()
+        // The program itself.
         .skip(1)
         .take_while(|word| !matches!(*word, "--" | "|" | "&&" | "#" | ">" | ";"))
         .map(|word| word.split('=').next().unwrap_or(word).trim_end_matches([',', ';', ')', '.']))

@@ -179,7 +179,7 @@ pub(in crate::demo) fn encode_batch(
     pickler.finish()
 }
 
-/// Encodes a request to the scheduler.
+/// Encodes a request to the scheduler as the pickle that SGLang sends.
 pub(in crate::demo) fn encode_request(release: SglangRelease, row: &RequestRow<'_>) -> Vec<u8> {
     let mut pickler = Pickler::new(PickleStyle::PYTHON);
     pickler.instance(IO_STRUCT, REQUEST, |p| {

@@ -110,6 +110,7 @@ fn write_output(p: &mut Packer, row: &BatchRow<'_>) {
 
 /// Writes the events since the last output, of the types QUEUED and SCHEDULED.
 fn write_scheduling_events(p: &mut Packer, times: EngineSeconds) {
+    // Two events, each with a type and a time.
     p.array(2);
     for (kind, timestamp) in [(QUEUED, times.queued), (SCHEDULED, times.batch_entered)] {
         p.map(2);
@@ -122,6 +123,7 @@ fn write_scheduling_events(p: &mut Packer, times: EngineSeconds) {
 
 /// Writes the `PrefillStats` of a prompt without cached tokens.
 fn write_prefill_stats(p: &mut Packer, prompt_tokens: u32) {
+    // Six names with their values, in the notation of `write_fields`. `PROMPT` stands for the number of tokens.
     let text = "num_prompt_tokens PROMPT num_computed_tokens PROMPT num_cached_tokens 0 num_local_cached_tokens 0 \
                 num_external_cached_tokens 0 num_cache_creation_tokens 0";
     p.map(6);
@@ -131,6 +133,7 @@ fn write_prefill_stats(p: &mut Packer, prompt_tokens: u32) {
 /// Writes `SchedulerStats`. The values that no screen shows are those of the recorded message.
 fn write_scheduler_stats(p: &mut Packer, Stats { running, waiting, step }: Stats) {
     p.map(SCHEDULER_STATS_FIELDS);
+    // Names with their values, in the notation of `write_fields`. `{{` is one brace.
     p.write_fields(&format!(
         "num_running_reqs {running} num_waiting_reqs {waiting} num_skipped_waiting_reqs 0 num_kv_fetch_reqs_by_stage {{0 \
          step_counter {step} current_wave 1 kv_cache_usage 0.421875 iteration_details - \

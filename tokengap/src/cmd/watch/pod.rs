@@ -385,13 +385,14 @@ impl Pod {
 
     /// This run as a server of a pair; `None` before its clocks are known.
     pub(super) fn as_pair_server<'a>(&self, run_index: usize, analysis: &'a Analysis) -> Option<RunningServer<'a>> {
+        let anchor = self.anchor?;
         let mode = self.closing.wire.as_ref().and_then(|wire| wire.pointer("/disaggregation/mode"));
         Some(RunningServer {
             run_index,
             name: self.name.clone(),
             analysis,
             side: KnownSide::find(mode.and_then(Value::as_str), analysis),
-            anchor: Some(self.anchor?),
+            anchor: Some(anchor),
         })
     }
 
