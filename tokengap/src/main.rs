@@ -44,8 +44,11 @@ use signal_hook::consts::SIGXFSZ;
 mod confinement {
     use std::path::Path;
 
+    /// Does nothing.
     pub(crate) fn disable() {}
+    /// Does nothing.
     pub(crate) fn confine_to_files(_: &[&Path], _: &[Option<&Path>]) {}
+    /// Does nothing.
     pub(crate) fn confine_watch(_: impl Iterator<Item = u16>, _: &[Option<&Path>]) {}
 }
 

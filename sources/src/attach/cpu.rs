@@ -212,6 +212,7 @@ fn read_poll_counters(probe: &Probe) -> HashMap<ThreadId, PollCounters> {
     });
     let mut counters = HashMap::new();
     for (pid, thread) in threads {
+        // It has only used `poll`.
         if thread.epolls == 0 {
             continue;
         }

@@ -279,12 +279,12 @@ impl Search {
             for process in &engine.processes {
                 self.libraries.read_libraries_of(process.id.pid, process.inner_server);
             }
-            let engine = FoundEngine::inspect(engine, search.may_read_tokenizers);
-            if search.accepts_name(&engine.traits) {
-                found.push(engine);
-            } else if engine.traits.port.is_none() {
+            let found_engine = FoundEngine::inspect(engine, search.may_read_tokenizers);
+            if search.accepts_name(&found_engine.traits) {
+                found.push(found_engine);
+            } else if found_engine.traits.port.is_none() {
                 // Its name may change once it listens.
-                search.reconsider_engine(&engine.engine);
+                search.reconsider_engine(&found_engine.engine);
             }
         }
         Ok(found)

@@ -74,7 +74,8 @@ impl UnknownSpans {
     /// Span of the caller in a record of a request; `None` if the request names none. Counts spans that cannot be read.
     fn parse_caller(&mut self, payload: &[u8]) -> Option<TraceParent> {
         // The record begins with the times of the request.
-        let caller = CallerSpan::parse(payload.get(size_of::<RequestTimes>()..)?)?;
+        let after_times = payload.get(size_of::<RequestTimes>()..)?;
+        let caller = CallerSpan::parse(after_times)?;
         match caller.unknown() {
             Some(UnknownSpan::Malformed) => self.malformed += 1,
             Some(UnknownSpan::Incomplete) => self.incomplete += 1,

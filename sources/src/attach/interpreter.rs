@@ -55,6 +55,7 @@ impl Interpreter {
             Observation::Unsent(call) => lanes.record_refused_send(call),
             Observation::Returned(call) => lanes.record_return(call, sink),
             Observation::Received(message) => {
+                // Whether its send was observed makes no difference here.
                 lanes.record_receive(message, sink);
             }
             Observation::Processed(call) => lanes.record_processed(call, sink),

@@ -150,10 +150,11 @@ impl Lanes {
         if !role.forwards_requests() {
             return role.sends_requests();
         }
-        // Output may contain aborts and control messages, but no requests.
+        // Known from an earlier message of the lane.
         if let Some(carries_requests) = self.paths.carries_requests(frame.lane as usize) {
             return carries_requests;
         }
+        // Output may contain aborts and control messages, but no requests.
         let parts = [excerpt(message.bytes, message.payload)];
         let mut requests = Vec::new();
         let content = self.translator.read_requests(&parts, &mut requests);
@@ -247,7 +248,9 @@ impl Lanes {
                 return false;
             }
         };
-        self.report_missed(found.frame.lane, found.lost_before, at, None, sink);
+        // The content of each frame was read when it was sent, so no client misses any.
+        let no_clients = None;
+        self.report_missed(found.frame.lane, found.lost_before, at, no_clients, sink);
         let Some(hop) = self.paths.record_receive(found.frame.lane as usize, socket.pid, at, sink) else {
             // The send was observed, but its lane carries no messages of the engine.
             return true;

@@ -319,7 +319,7 @@ impl Attach {
     fn join_new_processes(&mut self, engine: &Engine, node: &mut Node) -> Vec<Process> {
         // Only the current connections count.
         self.of_others.clear();
-        let mut new = Vec::new();
+        let mut joined = Vec::new();
         for process in &engine.processes {
             if self.knows_process(process) || !speaks_zmq(process) {
                 continue;
@@ -328,12 +328,12 @@ impl Attach {
                 Some(other) => {
                     self.of_others.insert(process.id.pid, other.to_owned());
                 }
-                None => new.push(process.clone()),
+                None => joined.push(process.clone()),
             }
         }
         let with_new_server = engine.processes.iter().filter(|process| self.has_new_inner_server(process));
         let with_new_server: Vec<Process> = with_new_server.cloned().collect();
-        for process in new.iter().chain(&with_new_server) {
+        for process in joined.iter().chain(&with_new_server) {
             self.engine.processes.retain(|known| known.id.pid != process.id.pid);
             self.engine.processes.push(process.clone());
             // The pid may have been reused.
@@ -341,7 +341,7 @@ impl Attach {
             self.interpreter.lanes.paths.roles.add_process(process);
             node.add_receiver(self.run, process.id);
         }
-        new
+        joined
     }
 
     fn knows_process(&self, process: &Process) -> bool {

@@ -426,7 +426,8 @@ fn observed_since(hop: &LaneHop, roles: &Roles, observability: &Observability) -
         }
     };
     // Only a tokenizer delivers tokens.
-    let goes_to_tokenizer = hop.content != Content::Requests && receiver.is_some_and(|to| to.role.is_tokenizer());
+    let goes_to_tokenizer =
+        hop.content != Content::Requests && receiver.is_some_and(|receiver| receiver.role.is_tokenizer());
     let delivered = if goes_to_tokenizer { observability.deliveries_observed_since(&possible_receivers) } else { None };
     ObservedSince { received, are_processed: observability.observes_processing(&possible_receivers), delivered }
 }

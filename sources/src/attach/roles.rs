@@ -230,6 +230,7 @@ impl Roles {
         if candidates.iter().any(|candidate| candidate.role != first.role) {
             return PresumedReceiver::Unknown;
         }
+        // Which of them receives is not known, only their role.
         PresumedReceiver::Deduced(Receiver { role: PathRole::unranked(Some(first.role)), pid: None })
     }
 

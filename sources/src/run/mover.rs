@@ -179,6 +179,7 @@ impl SocketWatch {
     fn process_new_sockets(&mut self, watch: &OwnedFd) -> Result<(), Errno> {
         let turn = Timespec { tv_sec: 0, tv_nsec: TURN.as_nanos() as i64 };
         match poll(&mut [PollFd::new(watch, PollFlags::IN)], Some(&turn)) {
+            // No new file within the turn, or a signal.
             Ok(0) | Err(Errno::INTR) => return Ok(()),
             Ok(_) => {}
             Err(errno) => return Err(errno),

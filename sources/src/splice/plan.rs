@@ -82,7 +82,8 @@ impl<'a> Listener<'a> {
     /// Path of the socket; an error says why it cannot be moved.
     fn movable_path(self, engine: &Engine) -> Result<&'a Path, String> {
         let Self { receiver, endpoint } = self;
-        if engine.process_with_pid(receiver).is_none_or(|process| process.libzmq.is_none()) {
+        let has_libzmq = engine.process_with_pid(receiver).is_some_and(|process| process.libzmq.is_some());
+        if !has_libzmq {
             let why = "has no libzmq, so its idleness is not observed; use tokengap attach";
             return Err(format!("process {receiver} {why}"));
         }

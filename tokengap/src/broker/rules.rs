@@ -60,10 +60,12 @@ impl Rules {
         let may_replace = !replaces_foreign_file || self.results.force;
         // A result is written next to the file that it replaces.
         let is_beside_result = from.parent() == to.parent();
-        if !self.created.contains(from) || !self.is_result(to) || !may_replace || !is_beside_result {
+        let is_permitted = self.created.contains(from) && self.is_result(to) && may_replace && is_beside_result;
+        if !is_permitted {
             return Err(Errno::PERM.into());
         }
-        entry.folder.rename(self.find_entry(from)?.name, entry.name)?;
+        let from_name = self.find_entry(from)?.name;
+        entry.folder.rename(from_name, entry.name)?;
         self.created.remove(from);
         self.created.insert(to.to_owned());
         Ok(())

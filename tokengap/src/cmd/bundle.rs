@@ -56,10 +56,11 @@ impl Bundle {
     /// copy lacks.
     pub(crate) fn of_recording(file: &Path, archive: &Path, slowest: usize, doctor: String) -> anyhow::Result<Self> {
         let original = Recording::open(file)?;
+        // The parent of a bare file name is empty: it means the working folder.
         let copy_folder = archive.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let recording = copy_without_token_ids(&original, copy_folder)?;
         let name = archive.file_name().unwrap_or_default().to_string_lossy();
-        // The archive unpacks into a folder of its own name.
+        // The archive unpacks into a folder of its own name, as far as that fits into a header.
         let stem = name.split('.').find(|part| !part.is_empty()).unwrap_or("bundle");
         let folder = &stem[..stem.floor_char_boundary(TAR_PREFIX_BYTES)];
         Ok(Self {

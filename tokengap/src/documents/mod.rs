@@ -47,11 +47,13 @@ fn tokengap_commands(text: &str) -> Vec<(usize, String)> {
     for (line_number, line) in (1..).zip(text.lines()) {
         let line = line.trim();
         if let Some(language) = line.strip_prefix("```") {
+            // The line begins a block, or ends it.
             language_of_block = if language_of_block.is_none() { Some(language) } else { None };
         } else if language_of_block.is_some_and(|language| language != "text") || line.starts_with("ExecStart=") {
             let line = line.trim_start_matches("$ ").trim_start_matches("ExecStart=");
             commands.push((line_number, line.trim_start_matches("sudo ").trim_start_matches("/usr/bin/")));
         } else {
+            // Every second part lies between two backquotes.
             let code_spans = line.split('`').skip(1).step_by(2);
             commands.extend(code_spans.map(|span| (line_number, span.trim_start_matches("sudo "))));
         }
@@ -114,13 +116,13 @@ fn flags_mentioned_alone_exist() {
     for (path, text) in
         documentation_pages().into_iter().filter(|(path, _)| path.extension().is_some_and(|kind| kind == "md"))
     {
-        for (at, line) in text.lines().enumerate() {
+        for (line_number, line) in (1..).zip(text.lines()) {
             let code_spans = line.split('`').skip(1).step_by(2);
             for flag in
                 code_spans.filter_map(|span| span.split([' ', '=']).next()).filter(|span| span.starts_with("--"))
             {
                 if !known.contains(flag) {
-                    wrong.push(format!("{}:{}: {flag}", path.display(), at + 1));
+                    wrong.push(format!("{}:{line_number}: {flag}", path.display()));
                 }
             }
         }

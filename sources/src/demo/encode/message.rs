@@ -349,6 +349,7 @@ impl Columns<'_> {
                     "forward_entry_time" => row.times.batch_entered,
                     "prefill_finished_time" => row.times.prefill_finished,
                     "diff_realtime_monotonic" => row.wall_clock_lead,
+                    // A time that the demo does not simulate.
                     _ => 0.0,
                 });
             }

@@ -232,7 +232,8 @@ impl Clients {
     fn begin_group(&mut self, random: &mut Random) {
         self.groups += 1;
         let group_rid = fresh_rid(random);
-        if self.groups % 2 == 1 {
+        let is_batch = self.groups % 2 == 1;
+        if is_batch {
             // In a batch with one rid from the client, the prompts are numbered.
             for prompt in 0..GROUP {
                 self.rest_of_group.push_back(ChosenRid::of_answer(format!("{group_rid}_{prompt}")));

@@ -280,6 +280,7 @@ fn pair_servers(runs: &[Running<WatchedEngine>]) -> Vec<RunningServer<'_>> {
             name: run.source.name(),
             analysis,
             side: KnownSide::find(run.source.side(), analysis),
+            // All run on this machine, so their clocks are the same.
             anchor: None,
         }
     });

@@ -255,6 +255,7 @@ impl Pod {
 
     /// Passes the records of a block to the session, and reports records that are missing before it.
     fn process_block(&mut self, block: &[u8], session: &mut Session) {
+        // The analysis has panicked at an earlier block.
         if self.is_broken {
             return;
         }
