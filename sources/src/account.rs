@@ -100,6 +100,7 @@ pub fn account_for_endpoints(listens: &[Endpoint], upstreams: &[Endpoint]) -> an
     };
     // A container may lack the file. Its text is then empty, and the user has no entry.
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    // The group of a socket file is not used, because its folder may determine it.
     let group = match primary_group(&passwd, user) {
         Some(group) => group,
         None => confine::unused_account().context(NO_UNUSED_USER)?.group,

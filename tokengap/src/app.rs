@@ -189,7 +189,6 @@ pub(crate) fn print_reports(runs: &[RunReport], outcome: OutcomeArgs) -> anyhow:
     if runs.len() == 1 {
         return print_report(&worst.report, outcome);
     }
-    let utc = None;
     let mut out = output::stdout(escape_form(outcome.json));
     if outcome.json {
         serde_json::to_writer(&mut out, &RunsReport::of_runs(runs)).map_err(std::io::Error::from)?;
@@ -199,7 +198,8 @@ pub(crate) fn print_reports(runs: &[RunReport], outcome: OutcomeArgs) -> anyhow:
         writeln!(out, "{}", list_runs(runs))?;
         for run in runs {
             writeln!(out, "=== {}: {}\n", run.title(), run.state)?;
-            write!(out, "{}", run.report.to_text(&Clock::of(&run.report, utc.clone())))?;
+            let utc = None;
+            write!(out, "{}", run.report.to_text(&Clock::of(&run.report, utc)))?;
             writeln!(out)?;
         }
     }

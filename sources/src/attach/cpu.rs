@@ -72,14 +72,11 @@ impl CpuWatch {
         }
         self.last_sample_at = Some(now);
         let interval_of_all = if has_traffic { SLOW_INTERVAL } else { REST_INTERVAL };
-        let scope = if is_due(self.last_full_sample_at, interval_of_all, now) {
-            self.last_full_sample_at = Some(now);
-            SampledThreads::All
-        } else {
-            SampledThreads::OnPath
-        };
+        let are_all_due = is_due(self.last_full_sample_at, interval_of_all, now);
+        let scope = if are_all_due { SampledThreads::All } else { SampledThreads::OnPath };
         let mut poll_uses = HashMap::new();
-        if scope == SampledThreads::All {
+        if are_all_due {
+            self.last_full_sample_at = Some(now);
             let counters = read_poll_counters(probe);
             poll_uses = poll_uses_between(&self.poll_counters, &counters);
             self.poll_counters = counters;

@@ -29,7 +29,7 @@ pub(super) struct Paths {
     /// Hops of sockets whose senders are not watched, by receiving socket, with the number of frames.
     unknown_senders: HashMap<SocketId, UnwatchedHop>,
     pub(super) ids: HopIds,
-    /// Sockets beyond the limit of hops.
+    /// Messages on sockets beyond the limit of hops.
     pub(super) messages_beyond_limit: u64,
     /// Messages with tokens sent to unwatched receivers.
     pub(super) unwatched: u64,

@@ -63,17 +63,18 @@ impl Run {
     fn process_events(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         for event in self.events.try_iter() {
             match event {
-                MoverEvent::Moved(listener, held_path) => match relay_moved_socket(&mut self.tap, listener, &held_path)
-                {
-                    Ok(()) => {
-                        self.moved_count += 1;
-                        // An engine that listens again gives up its previous socket.
-                        self.held_paths.retain(HeldPath::is_held);
-                        self.held_paths.push(*held_path);
+                MoverEvent::Moved(listener, held_path) => {
+                    match relay_moved_socket(&mut self.tap, listener, &held_path) {
+                        Ok(()) => {
+                            self.moved_count += 1;
+                            // An engine that listens again gives up its previous socket.
+                            self.held_paths.retain(HeldPath::is_held);
+                            self.held_paths.push(*held_path);
+                        }
+                        // Dropping `held_path` restores the engine's socket.
+                        Err(error) => self.bypasses.push(format!("{}: {error}", held_path.shown().display())),
                     }
-                    // Dropping `held_path` restores the engine's socket.
-                    Err(error) => self.bypasses.push(format!("{}: {error}", held_path.shown().display())),
-                },
+                }
                 MoverEvent::Engine(engine) => self.tap.set_engine(*engine),
                 MoverEvent::Hop(listen, ends) => {
                     let listen = Endpoint::Path(listen);
