@@ -60,6 +60,9 @@ impl TapHop {
     }
 }
 
+/// Reason that a message is not decoded: the relay did not keep a copy of it.
+const NOT_KEPT: &str = "not-kept";
+
 /// A message that the relay has copied.
 #[derive(Clone, Copy, Debug)]
 struct RelayedFrame {
@@ -243,7 +246,7 @@ impl Tap {
                 several_parts = parts.iter().map(|part| &part[..]).collect();
                 Ok(&several_parts[..])
             }
-            Payload::NotKept(_) => Err("not-kept"),
+            Payload::NotKept(_) => Err(NOT_KEPT),
         };
         let hop = &self.hops.tapped[usize::from(id.hop.0)].hop;
         if hop.carries_requests {
@@ -275,7 +278,7 @@ impl Tap {
                 let parts: Vec<_> = parts.iter().map(|part| Excerpt::whole(part)).collect();
                 self.translator.read_requests(&parts, &mut requests)
             }
-            Err(reason) => Err(Refused { reason: "not-kept", detail: reason.to_owned() }),
+            Err(reason) => Err(Refused { reason: NOT_KEPT, detail: reason.to_owned() }),
         };
         DispatchedMessage { id, at, bytes, requests: &requests }.emit(content, sink);
     }
@@ -302,13 +305,15 @@ impl Served {
     fn read_observed(&mut self, lane: u32, what: &Observed, sink: &mut dyn FnMut(&Event<'_>)) {
         let server = &mut self.clients.server;
         // If neither side ended the connection, the relay did, and the outcome of the last response is unknown.
-        if let Observed::Closed { at, first, .. } = what {
-            if let (Some(mut reader), Some(ended_by)) = (self.connections.remove(&lane), first) {
+        if let Observed::Closed { at, first: ended_by, .. } = what {
+            if let (Some(mut reader), Some(ended_by)) = (self.connections.remove(&lane), ended_by) {
                 let end = match ended_by {
                     Direction::Forward => AnswerEnd::ClientLeft,
                     Direction::Backward => AnswerEnd::ServerLeft,
                 };
-                reader.end_connection(*at, end, None, server, sink);
+                // The relay does not see what the client's machine has acknowledged.
+                let unacknowledged_bytes = None;
+                reader.end_connection(*at, end, unacknowledged_bytes, server, sink);
             }
             return;
         }

@@ -135,7 +135,7 @@ pub(crate) fn live_config(args: &LiveArgs) -> Config {
     }
 }
 
-/// The screen, or what a run without one prints.
+/// Opens the screen. For a run without one, returns an observer that prints its messages.
 fn open_observer(args: &LiveArgs) -> anyhow::Result<Box<dyn Observer>> {
     Ok(match open_screen(args)? {
         Some(screen) => Box::new(screen.into_observer()),

@@ -243,6 +243,7 @@ impl Egress {
     pub(super) fn watch_frontends(&mut self, run: RunId, engine: &Engine, node: &mut Node) {
         if self.request_plane.is_some() {
             self.frontends.observe_new_frontends(run, engine, node);
+            // Stays set once any frontend was observed.
             self.clients.server.frontends.observed |= !self.frontends.observed.is_empty();
         }
     }

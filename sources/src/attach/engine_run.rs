@@ -562,7 +562,7 @@ impl LiveSource for EngineRun {
         }
     }
 
-    /// Emits the token ids of chunks, also of later engines.
+    /// Makes the run emit the token ids of chunks from now on, also those of later engines.
     fn keep_ids(&mut self) {
         self.keeps_ids = true;
         if let RunState::Watching(attach) = &mut self.state {

@@ -99,7 +99,7 @@ impl Inbox {
             return;
         }
         if is_record {
-            // The loss of those dropped before this record comes first, in their place.
+            // The records dropped since the last one are counted first, where they would have been.
             self.push_dropped_count();
         }
         // Losses in a row are added up, because they are kept beyond the limit.

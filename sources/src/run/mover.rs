@@ -286,7 +286,8 @@ impl SocketWatch {
         }
     }
 
-    /// Sends the engine that the child started if its properties have changed, and reports its hops whose sockets are outside the folder.
+    /// Sends the run the engine that the child has started, if the engine's properties have changed. Reports hops of the child's engines
+    /// whose sockets are outside the folder.
     fn update_engine(&mut self, topology: &Topology) {
         let mut engines_of_child: Vec<&Engine> = topology.engines.iter().collect();
         engines_of_child

@@ -327,7 +327,7 @@ pub(super) fn measure_message_rate(witness: Option<&Witness>, engine: &Engine, s
     })
 }
 
-/// How often the senders' I/O threads woke up so far. `None` if no such thread is known.
+/// How often the senders' I/O threads woke up so far. `None` if no such thread is known, or one cannot be read.
 fn count_io_wakeups(engine: &Engine, senders: &[u32]) -> Option<u64> {
     let mut wakeups = 0;
     for process in engine.processes.iter().filter(|process| senders.contains(&process.id.pid)) {

@@ -80,6 +80,7 @@ fn check_folders_writable(engine: &Engine) -> anyhow::Result<()> {
 
 /// Listens on a TCP port and on a Unix socket, and closes both again.
 fn try_listening() -> std::io::Result<()> {
+    // Each socket is closed at the end of its statement.
     std::net::TcpListener::bind("127.0.0.1:0")?;
     let folder = tempfile::tempdir()?;
     UnixListener::bind(folder.path().join("tap"))?;
