@@ -300,8 +300,8 @@ impl Roles {
 }
 
 /// Rank of a role among the possible receivers of messages of this kind: 0 is the most likely one. `None` if the role never receives such
-/// messages. Tokens go through a process in between if there is one, else directly to one that responds to clients. Other messages go to the
-/// main process, which forwards them.
+/// messages. Tokens go through a process in between if there is one, else directly to one that responds to clients. Other messages go to
+/// the main process, which forwards them.
 fn receiver_preference(kind: Kind, role: Role) -> Option<u8> {
     let is_intermediate = match role.function() {
         Function::Source | Function::Control => return None,

@@ -26,7 +26,8 @@ use super::targets::{choose_targets, has_libzmq, observe_inner_servers, without_
 use super::{Attach, AttachOptions, response_id_reader_of, trial, watch_threads};
 use crate::translate::Clients;
 
-/// Starts the discovery that the runs of all engines share: of the `attached` ones, and of those that `engine_search` finds.
+/// Starts the discovery that the runs of all engines share. These are the runs of the `attached` engines and of those that `engine_search`
+/// finds later.
 pub(super) fn start_node(
     watcher: Option<Watcher>,
     attached: &[FoundEngine],
