@@ -175,7 +175,7 @@ impl SocketWatch {
         }
     }
 
-    /// Waits for new files of the folder for at most one turn, and checks them.
+    /// Waits for new files of the folder for at most one turn, and checks them. Fails if the folder cannot be watched any more.
     fn process_new_sockets(&mut self, watch: &OwnedFd) -> Result<(), Errno> {
         let turn = Timespec { tv_sec: 0, tv_nsec: TURN.as_nanos() as i64 };
         match poll(&mut [PollFd::new(watch, PollFlags::IN)], Some(&turn)) {
