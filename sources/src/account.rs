@@ -21,7 +21,7 @@ pub fn own_account() -> Account {
     Account { user: rustix::process::geteuid().as_raw(), group: rustix::process::getegid().as_raw() }
 }
 
-/// User and group of process `pid`.
+/// User and group of process `pid`. An error if its real, effective, saved and file system ids differ.
 pub fn account_of_process(pid: u32) -> anyhow::Result<Account> {
     let status = kernel::read(format!("/proc/{pid}/status"), kernel::MAX_STATUS_BYTES);
     let status = status.with_context(|| format!("cannot read the user of process {pid}"))?;
@@ -45,7 +45,7 @@ pub fn require_same_files(pid: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns whether a path means the same file to the process as to this one.
+/// Returns whether process `pid` has the mounts and the root folder of this process, so that a path means the same file to both.
 fn shares_mounts_and_root(pid: u32) -> io::Result<bool> {
     let theirs = Path::new("/proc").join(pid.to_string());
     let ours = Path::new("/proc/self");
@@ -72,15 +72,20 @@ pub fn account_for_endpoints(listens: &[Endpoint], upstreams: &[Endpoint]) -> an
     if paths.is_empty() {
         return confine::unused_account().context(NO_UNUSED_USER);
     }
+    let mut socket_users: BTreeSet<u32> = BTreeSet::new();
     for path in &upstream_paths {
-        ensure!(
-            socket_owners(path).is_some(),
-            "the folder of {} cannot be opened: create it first, because tokengap as root takes the user that owns it",
-            path.display()
-        );
+        let owners = socket_owners(path).with_context(|| {
+            format!(
+                "the folder of {} cannot be opened: create it first, because tokengap as root takes the user that owns it",
+                path.display()
+            )
+        })?;
+        socket_users.extend(owners.socket);
     }
-    let socket_users: BTreeSet<u32> = upstream_paths.iter().filter_map(|path| socket_owners(path)?.socket).collect();
-    let mut folder_users: BTreeSet<u32> = paths.iter().filter_map(|path| Some(socket_owners(path)?.folder)).collect();
+    let mut folder_users: BTreeSet<u32> = BTreeSet::new();
+    for path in &paths {
+        folder_users.extend(socket_owners(path).map(|owners| owners.folder));
+    }
     // A folder of root, such as `/tmp`, says nothing about its users.
     folder_users.remove(&ROOT);
     let owners = if socket_users.is_empty() { folder_users } else { socket_users };
@@ -93,7 +98,9 @@ pub fn account_for_endpoints(listens: &[Endpoint], upstreams: &[Endpoint]) -> an
             "the endpoints belong to several users, such as {first} and {second}, and tokengap does not relay between users as root: start one tokengap tap for each user, as that user"
         ),
     };
+    // A container may lack the file. Its text is then empty, and the user has no entry.
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    // The group of a socket file is not used, because its folder may determine it.
     let group = match primary_group(&passwd, user) {
         Some(group) => group,
         None => confine::unused_account().context(NO_UNUSED_USER)?.group,
@@ -110,15 +117,17 @@ struct SocketOwners {
 
 /// Owners of the socket file `path` and of its folder. `None` if the folder cannot be opened.
 fn socket_owners(path: &Path) -> Option<SocketOwners> {
+    // The parent of a bare file name is empty: it means the working folder.
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let folder = Folder::open(parent, parent).ok()?;
+    let shown_path = parent;
+    let folder = Folder::open(parent, shown_path).ok()?;
     let socket = folder.find_file(path.file_name()?).ok()?.filter(zmq_tap::splice::HeldFile::is_socket);
     Some(SocketOwners { folder: folder.metadata().ok()?.uid(), socket: socket.map(|socket| socket.owner_uid()) })
 }
 
-/// Group of a user in the text of `/etc/passwd`; `None` for a user without an entry. The group of a socket file is not used, because its
-/// folder may determine it.
+/// Group of a user according to `passwd`, the text of `/etc/passwd`. `None` for a user without an entry.
 fn primary_group(passwd: &str, user: u32) -> Option<u32> {
+    // Known without an entry, which a container may lack.
     if user == ROOT {
         return Some(ROOT);
     }

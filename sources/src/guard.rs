@@ -33,7 +33,8 @@ pub struct Cleanup<'a> {
 }
 
 impl Guard {
-    /// Starts a guard for sockets moved in `folders`, and returns once it is watching. It takes the user and group of `account`.
+    /// Starts a guard for sockets moved in `folders`, and returns once it is watching. It takes the user and group of `account`. If this
+    /// process is killed, the guard restores the sockets, and does the cleanup `afterwards`.
     pub fn start(
         folders: &[Folder],
         account: Option<Account>,
@@ -45,7 +46,9 @@ impl Guard {
         for folder in folders {
             // By descriptor, because the owner of the folder may exchange it for another.
             folder.set_inheritable(true).context("cannot pass a folder to the guard")?;
-            command.arg("--folder").arg(folder.path()).arg("--shown").arg(folder.shown(""));
+            // Without a file name, this is the folder itself.
+            let shown_path = folder.shown("");
+            command.arg("--folder").arg(folder.path()).arg("--shown").arg(shown_path);
         }
         if let Some(Account { user, group }) = account {
             command.arg("--user").arg(user.to_string()).arg("--group").arg(group.to_string());

@@ -60,6 +60,9 @@ impl TapHop {
     }
 }
 
+/// Reason that a message is not decoded: the relay did not keep a copy of it.
+const NOT_KEPT: &str = "not-kept";
+
 /// A message that the relay has copied.
 #[derive(Clone, Copy, Debug)]
 struct RelayedFrame {
@@ -127,6 +130,7 @@ impl Tap {
     /// Adds the state of a hop, at the index that the relay has given it.
     fn push_hop(&mut self, hop: TapHop) {
         let served = hop.pair.listen.speaks_http().then(Served::new);
+        // Responses that an HTTP server writes to clients become deliveries.
         if let Some(Served { clients, .. }) = &served {
             self.hops.are_deliveries_visible = true;
             self.translator.prepare_comparison(clients);
@@ -242,7 +246,7 @@ impl Tap {
                 several_parts = parts.iter().map(|part| &part[..]).collect();
                 Ok(&several_parts[..])
             }
-            Payload::NotKept(_) => Err("not-kept"),
+            Payload::NotKept(_) => Err(NOT_KEPT),
         };
         let hop = &self.hops.tapped[usize::from(id.hop.0)].hop;
         if hop.carries_requests {
@@ -274,7 +278,7 @@ impl Tap {
                 let parts: Vec<_> = parts.iter().map(|part| Excerpt::whole(part)).collect();
                 self.translator.read_requests(&parts, &mut requests)
             }
-            Err(reason) => Err(Refused { reason: "not-kept", detail: reason.to_owned() }),
+            Err(reason) => Err(Refused { reason: NOT_KEPT, detail: reason.to_owned() }),
         };
         DispatchedMessage { id, at, bytes, requests: &requests }.emit(content, sink);
     }
@@ -301,20 +305,25 @@ impl Served {
     fn read_observed(&mut self, lane: u32, what: &Observed, sink: &mut dyn FnMut(&Event<'_>)) {
         let server = &mut self.clients.server;
         // If neither side ended the connection, the relay did, and the outcome of the last response is unknown.
-        if let Observed::Closed { at, first, .. } = what {
-            if let (Some(mut reader), Some(ended_by)) = (self.connections.remove(&lane), first) {
+        if let Observed::Closed { at, first: ended_by, .. } = what {
+            if let (Some(mut reader), Some(ended_by)) = (self.connections.remove(&lane), ended_by) {
                 let end = match ended_by {
                     Direction::Forward => AnswerEnd::ClientLeft,
                     Direction::Backward => AnswerEnd::ServerLeft,
                 };
-                reader.end_connection(*at, end, None, server, sink);
+                // The relay does not see what the client's machine has acknowledged.
+                let unacknowledged_bytes = None;
+                reader.end_connection(*at, end, unacknowledged_bytes, server, sink);
             }
             return;
         }
         let reader = self.connections.entry(lane).or_default();
         match what {
-            // The relay does not know where the server's writes begin.
-            Observed::Passed { at, bytes } => reader.read_bytes(*at, bytes, false, server, sink),
+            Observed::Passed { at, bytes } => {
+                // The relay does not know where the server's writes begin.
+                let is_start_of_write = false;
+                reader.read_bytes(*at, bytes, is_start_of_write, server, sink);
+            }
             Observed::HeldUp => reader.record_short_write(),
             Observed::Lost { .. } => reader.record_gap(MonoNs::now(), sink),
             // The first response announces itself, and HTTP has no frames.

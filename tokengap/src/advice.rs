@@ -23,9 +23,9 @@ pub(crate) fn error_line(error: &anyhow::Error) -> String {
     message
 }
 
-/// Advice about an error of the system.
-fn advice_for(refused: &Error) -> Option<&'static str> {
-    Some(match refused.kind() {
+/// Advice about an error of the system; `None` if there is none.
+fn advice_for(error: &Error) -> Option<&'static str> {
+    Some(match error.kind() {
         ErrorKind::NotFound => "check the name: the file or one of its folders does not exist",
         ErrorKind::PermissionDenied => "run as the user that `ls -l` shows, or choose another path",
         ErrorKind::IsADirectory => "it is a folder: choose a file",

@@ -47,10 +47,11 @@ pub(crate) fn run_to_report(
     }
     let outputs = RunOutputs::open(args, source.kind(), &files, endpoint)?;
     let session = outputs.into_session(args, open_observer(args)?);
+    // A list, which other runs can join. None does here, because there are no hooks.
     let mut runs = vec![Running::new(source, session)];
     run_live(&mut runs, args, signals, RunHooks::default())?;
-    // It is the only run, because the hooks let none join.
-    let Running { source, session, .. } = runs.remove(0);
+    let only_run = runs.remove(0);
+    let Running { source, session, .. } = only_run;
     let report = session.finish(&source, &print_message);
     // The report is complete, so a reader of the metrics gets the final state.
     keep_serving(args, signals);
@@ -134,7 +135,7 @@ pub(crate) fn live_config(args: &LiveArgs) -> Config {
     }
 }
 
-/// The screen, or what a run without one prints.
+/// Opens the screen. For a run without one, returns an observer that prints its messages.
 fn open_observer(args: &LiveArgs) -> anyhow::Result<Box<dyn Observer>> {
     Ok(match open_screen(args)? {
         Some(screen) => Box::new(screen.into_observer()),
@@ -142,7 +143,7 @@ fn open_observer(args: &LiveArgs) -> anyhow::Result<Box<dyn Observer>> {
     })
 }
 
-/// The screen; `None` for a run without one.
+/// Opens the screen; `None` for a run without one. If a run without a terminal should have had one, prints why it has none.
 pub(crate) fn open_screen(args: &LiveArgs) -> anyhow::Result<Option<Screen>> {
     if !args.outcome.asks_for_report() {
         headless::report_no_terminal();
@@ -197,7 +198,8 @@ pub(crate) fn print_reports(runs: &[RunReport], outcome: OutcomeArgs) -> anyhow:
         writeln!(out, "{}", list_runs(runs))?;
         for run in runs {
             writeln!(out, "=== {}: {}\n", run.title(), run.state)?;
-            write!(out, "{}", run.report.to_text(&Clock::of(&run.report, None)))?;
+            let utc = None;
+            write!(out, "{}", run.report.to_text(&Clock::of(&run.report, utc)))?;
             writeln!(out)?;
         }
     }
@@ -212,7 +214,7 @@ pub(crate) fn print_message(message: &str) {
 
 /// Prints the report and returns the exit code for `--fail-on`.
 pub(crate) fn print_report(report: &Report, outcome: OutcomeArgs) -> anyhow::Result<ExitCode> {
-    output::write_result(None, &report_text(report, outcome.json)?, escape_form(outcome.json), false)?;
+    output::print_result(&report_text(report, outcome.json)?, escape_form(outcome.json))?;
     Ok(exit_code(report.severity, outcome.fail_on))
 }
 

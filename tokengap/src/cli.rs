@@ -46,13 +46,14 @@ pub(crate) fn with_short_help(command: clap::Command) -> clap::Command {
             return command;
         }
         command.mut_args(|arg| {
-            let everyday = arg.is_positional() || EVERYDAY.contains(&arg.get_id().as_str());
-            arg.hide_short_help(!everyday)
+            let is_everyday = arg.is_positional() || EVERYDAY.contains(&arg.get_id().as_str());
+            arg.hide_short_help(!is_everyday)
         })
     })
 }
 
-/// The error of an unknown flag with the most similar flag of its command. Clap's own choice prefers long flags.
+/// The error of an unknown flag with the most similar flag of its command. Clap's own choice prefers long flags. Any other error is
+/// returned unchanged.
 pub(crate) fn with_similar_flag(mut error: clap::Error, command: &clap::Command, line: &[OsString]) -> clap::Error {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
         return error;

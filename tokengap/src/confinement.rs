@@ -314,7 +314,7 @@ pub(crate) fn confine_stacks() {
     plan.keep = Capabilities::DAC_READ_SEARCH;
     let kernel = Permissions::current().kernel();
     for need in Feature::PythonStacks.required_capabilities(kernel) {
-        plan.keep |= Capabilities::from_bits_retain(1 << need.bit());
+        plan.keep |= flag_of(*need);
     }
     plan.unprivileged = confine::can_drop_root() == Ok(true);
     apply_plan(&plan);
@@ -330,7 +330,7 @@ pub(crate) fn refuse_programs() {
     }
 }
 
-/// Capabilities that `attach` keeps on some machines.
+/// Capabilities that `attach` keeps on some machines: the right to trace processes, if `/proc` hides those of other users.
 fn capabilities_needed_here() -> Capabilities {
     let mut keep = Capabilities::empty();
     if hides_processes() {
@@ -347,12 +347,17 @@ pub(crate) fn probe_capabilities() -> Capabilities {
     let kernel = Permissions::current().kernel();
     let mut keep = Capabilities::empty();
     for need in Feature::ALL.iter().flat_map(|feature| feature.required_capabilities(kernel)) {
-        keep |= Capabilities::from_bits_retain(1 << need.bit());
+        keep |= flag_of(*need);
     }
     // `map_files` is needed to reach a mapped file that was deleted.
     keep |= Capabilities::CHECKPOINT_RESTORE;
     // `CAP_SYS_ADMIN` is needed for targets in other network namespaces, even those that start later, and for uprobes before Linux 6.6.
-    keep | Capabilities::from_bits_retain(1 << Capability::SysAdmin.bit())
+    keep | flag_of(Capability::SysAdmin)
+}
+
+/// Set of this capability alone.
+fn flag_of(capability: Capability) -> Capabilities {
+    Capabilities::from_bits_retain(1 << capability.bit())
 }
 
 /// Permits listening on a port, and keeps the capability that a privileged port needs.

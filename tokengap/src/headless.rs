@@ -34,14 +34,15 @@ pub(crate) fn report_no_terminal() {
 #[derive(Default)]
 pub(crate) struct Progress {
     last_shown: Option<Instant>,
-    notice: u64,
+    /// Number of the notice that was printed last.
+    last_notice: u64,
 }
 
 impl Observer for Progress {
     /// Prints a new notice. While the run ends, also prints once a second what the end waits for. Never returns a command.
     fn show_run(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
-        if run.notice.number != self.notice {
-            self.notice = run.notice.number;
+        if run.notice.number != self.last_notice {
+            self.last_notice = run.notice.number;
             errln!("tokengap: {}", run.notice.text);
         }
         // The end can take long, such as for open requests of the demo.

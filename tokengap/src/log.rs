@@ -49,6 +49,6 @@ pub(crate) fn init(verbose: u8) {
     let (filter, handle) = reload::Layer::new(filter);
     let lines = fmt::layer().with_writer(|| tui::log::LogLineWriter).with_target(false);
     registry().with(filter).with(lines).init();
-    // The reload fails only if the log no longer exists.
+    // Not set yet, because this is the first call. The reload fails only if the log no longer exists.
     drop(CHANGE.set(Box::new(move |filter| drop(handle.reload(filter)))));
 }

@@ -44,8 +44,11 @@ use signal_hook::consts::SIGXFSZ;
 mod confinement {
     use std::path::Path;
 
+    /// Does nothing.
     pub(crate) fn disable() {}
+    /// Does nothing.
     pub(crate) fn confine_to_files(_: &[&Path], _: &[Option<&Path>]) {}
+    /// Does nothing.
     pub(crate) fn confine_watch(_: impl Iterator<Item = u16>, _: &[Option<&Path>]) {}
 }
 
@@ -95,7 +98,7 @@ fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
         // For a command without this flag, clap returns an error.
         && flags.try_get_one::<bool>("print_config").is_ok_and(|print| print == Some(&true))
     {
-        output::write_result(None, &config::effective_config(&command, section, flags), EscapeForm::Text, false)?;
+        output::print_result(&config::effective_config(&command, section, flags), EscapeForm::Text)?;
         return Ok(None);
     }
     Ok(Some(cli::Cli::from_arg_matches(&matches).unwrap_or_else(|error| exit_with(&error))))
@@ -113,7 +116,7 @@ fn exit_with(error: &clap::Error) -> ! {
     std::process::exit(error.exit_code());
 }
 
-/// A closed pipe is not an error: the reader (`tokengap ... | head`) has all it wants.
+/// Returns whether the error is a closed pipe. That is no failure, because the reader (`tokengap ... | head`) has all it wants.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()

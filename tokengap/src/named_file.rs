@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// Opens a regular file that the user named. `attach`, which gives up the right to read other users' files, gets it from its opener.
+/// Opens a regular file that the user named. In `attach`, which gives up the right to read other users' files, its opener process does so.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     #[cfg(target_os = "linux")]
     return probe_user::process_files::open_named(path);

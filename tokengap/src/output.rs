@@ -41,15 +41,19 @@ pub(crate) fn is_terminal() -> bool {
     raw_stdout().is_terminal()
 }
 
-/// Writes `text` to `path`, or to standard output without a path.
+/// Writes `text` to standard output, with control characters escaped.
+pub(crate) fn print_result(text: &str, form: EscapeForm) -> anyhow::Result<()> {
+    let escaped = hostile::output(text, form);
+    let mut out = raw_stdout();
+    out.write_all(escaped.as_bytes())?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Writes `text` to `path`, or to standard output without a path. Control characters are escaped. With `force`, replaces an existing file.
 pub(crate) fn write_result(path: Option<&Path>, text: &str, form: EscapeForm, force: bool) -> anyhow::Result<()> {
-    let escaped = &*hostile::output(text, form);
-    let Some(path) = destination_file(path) else {
-        let mut out = raw_stdout();
-        out.write_all(escaped.as_bytes())?;
-        out.flush()?;
-        return Ok(());
-    };
+    let Some(path) = destination_file(path) else { return print_result(text, form) };
+    let escaped = hostile::output(text, form);
     let mut target = ResultFile::open(path, force)?;
     let written = target.writer().write_all(escaped.as_bytes());
     written.with_context(|| format!("cannot write {}", path.display()))?;
@@ -85,6 +89,7 @@ impl<'a> ResultFile<'a> {
             Some(_) if !is_file => {
                 open_in_place(path, OFlags::NOFOLLOW).map(ResultFileKind::Direct).map_err(Into::into)
             }
+            // A new file, or one to replace.
             _ => temporary_beside(path).map(ResultFileKind::Replacement).map_err(Into::into),
         };
         let kind = opened.with_context(|| format!("cannot write {}", path.display()))?;
@@ -119,8 +124,9 @@ impl<'a> ResultFile<'a> {
 
 /// Opens a pipe or device through a link that no other user can have created: `/dev/fd/63`, `/dev/stderr`.
 fn open_linked(path: &Path) -> anyhow::Result<File> {
+    const ROOT: u32 = 0;
     let folder = path.parent().unwrap_or(Path::new("/")).metadata()?;
-    let is_of_root_or_own = [0, rustix::process::geteuid().as_raw()].contains(&folder.uid());
+    let is_of_root_or_own = folder.uid() == ROOT || folder.uid() == rustix::process::geteuid().as_raw();
     // The write permissions of the group and of all others.
     let is_writable_by_others = folder.mode() & 0o022 != 0;
     // Such a link to a regular file would redirect the result.

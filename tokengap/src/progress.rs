@@ -9,6 +9,8 @@ use trace::{Analysis, ReportInput};
 /// Delay before the line is shown.
 const DELAY: Duration = Duration::from_millis(300);
 const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
+/// Control sequence that returns to the start of the line and clears it.
+const CLEAR_LINE: &str = "\r\x1b[K";
 
 /// The line, removed on drop.
 pub(crate) struct Progress {
@@ -40,7 +42,7 @@ impl Progress {
             format!(", {:.0} s left", elapsed.as_secs_f64() * (1.0 - share).max(0.0) / share)
         };
         // A terminal that is gone is no reason to stop the work.
-        let _ = write!(stderr(), "\r\x1b[K{} {:.0} %{left}", self.activity, 100.0 * share);
+        let _ = write!(stderr(), "{CLEAR_LINE}{} {:.0} %{left}", self.activity, 100.0 * share);
     }
 }
 
@@ -54,7 +56,7 @@ impl Drop for Progress {
     /// Clears the line of the progress.
     fn drop(&mut self) {
         if self.drawn_at.is_some() {
-            let _ = write!(stderr(), "\r\x1b[K");
+            let _ = write!(stderr(), "{CLEAR_LINE}");
         }
     }
 }

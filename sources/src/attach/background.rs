@@ -36,7 +36,7 @@ impl<T: Send + 'static> Background<T> {
     fn start(work: impl FnOnce() -> T + Send + 'static) -> std::io::Result<Self> {
         let (sender, result) = channel();
         thread::Builder::new().name("background".into()).spawn(move || {
-            // Nobody waits any more when the program ends.
+            // Fails only if nobody waits for the result any more.
             let _ = sender.send(work());
         })?;
         Ok(Self { result })
@@ -67,6 +67,7 @@ impl<'a> StartUp<'a> {
             // A signal does not end the wait for the channel, so it is looked for in between.
             match background.result.recv_timeout(CHECK_INTERVAL) {
                 Ok(result) => return result.map(Some),
+                // The thread has ended without a result, so the work has panicked.
                 Err(RecvTimeoutError::Disconnected) => return Err(Crashed.into()),
                 Err(RecvTimeoutError::Timeout) => {}
             }

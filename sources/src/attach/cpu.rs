@@ -39,9 +39,9 @@ struct WatchedProcess {
     pid: u32,
     io_threads: Vec<u32>,
     /// Samples the threads that move frames.
-    path: CpuSampler,
+    path_threads: CpuSampler,
     /// Samples all other threads.
-    others: CpuSampler,
+    other_threads: CpuSampler,
 }
 
 impl CpuWatch {
@@ -52,8 +52,8 @@ impl CpuWatch {
             role: process.role.word(),
             pid,
             io_threads: process.io_threads.clone(),
-            path: CpuSampler::new(pid, 0..THREADS_OF_THE_PATH)?,
-            others: CpuSampler::new(pid, THREADS_OF_THE_PATH..MAX_THREADS)?,
+            path_threads: CpuSampler::new(pid, 0..THREADS_OF_THE_PATH)?,
+            other_threads: CpuSampler::new(pid, THREADS_OF_THE_PATH..MAX_THREADS)?,
         });
         Ok(())
     }
@@ -66,19 +66,17 @@ impl CpuWatch {
             return;
         }
         let has_traffic = lanes.has_traffic();
+        // Without traffic, all threads are sampled less often.
         if !has_traffic && !is_due(self.last_sample_at, SLOW_INTERVAL, now) {
             return;
         }
         self.last_sample_at = Some(now);
         let interval_of_all = if has_traffic { SLOW_INTERVAL } else { REST_INTERVAL };
-        let scope = if is_due(self.last_full_sample_at, interval_of_all, now) {
-            self.last_full_sample_at = Some(now);
-            SampledThreads::All
-        } else {
-            SampledThreads::OnPath
-        };
+        let are_all_due = is_due(self.last_full_sample_at, interval_of_all, now);
+        let scope = if are_all_due { SampledThreads::All } else { SampledThreads::OnPath };
         let mut poll_uses = HashMap::new();
-        if scope == SampledThreads::All {
+        if are_all_due {
+            self.last_full_sample_at = Some(now);
             let counters = read_poll_counters(probe);
             poll_uses = poll_uses_between(&self.poll_counters, &counters);
             self.poll_counters = counters;
@@ -101,8 +99,8 @@ struct SampledReceivers<'a> {
 }
 
 impl SampledReceivers<'_> {
-    /// Why a thread that receives frames did not run. `None` if it did, or receives none. While no frame is late, a thread that did not run
-    /// at all is only checked for being stopped, which is cheap to read: connections may wait for it instead of frames.
+    /// Why a thread that receives frames did not run. `None` if it did run, or receives no frames. While no frame is late, this only looks
+    /// whether a thread that did not run at all is stopped, which is cheap to read. Connections may wait for such a thread.
     fn reason_not_running(self, id: ThreadId, thread: &ThreadUse, interval_ns: u64) -> Option<Away> {
         if !self.lanes.is_receiver(id) {
             None
@@ -133,19 +131,21 @@ impl WatchedProcess {
         receivers: SampledReceivers<'_>,
         sink: Sink<'_>,
     ) -> bool {
-        let Ok(on_path) = self.path.sample() else { return false };
-        self.emit_threads(&on_path, &HashSet::new(), poll_uses, Some(receivers), sink);
+        let Ok(on_path) = self.path_threads.sample() else { return false };
+        let none_skipped = HashSet::new();
+        self.emit_threads(&on_path, &none_skipped, poll_uses, Some(receivers), sink);
         if scope == SampledThreads::OnPath {
             return true;
         }
-        let Ok(others) = self.others.sample() else { return false };
+        let Ok(others) = self.other_threads.sample() else { return false };
         // New libzmq threads move others down the order, so a thread can be in both samples.
         let sampled = on_path.threads.iter().map(|thread| thread.tid).collect();
         self.emit_threads(&others, &sampled, poll_uses, None, sink);
         true
     }
 
-    /// Emits an event per thread of the sample but those in `skipped_tids`. The event of a receiver that did not run says why.
+    /// Emits an event per thread of the sample but those in `skipped_tids`. With `receivers`, the event of a receiver that did not run
+    /// says why.
     fn emit_threads(
         &self,
         sample: &ProcessSample,
@@ -209,6 +209,7 @@ fn read_poll_counters(probe: &Probe) -> HashMap<ThreadId, PollCounters> {
     });
     let mut counters = HashMap::new();
     for (pid, thread) in threads {
+        // It has only used `poll`.
         if thread.epolls == 0 {
             continue;
         }
@@ -228,8 +229,8 @@ fn poll_uses_between(
 ) -> HashMap<ThreadId, PollUse> {
     let mut uses = HashMap::new();
     for (thread, counters) in later {
-        if let Some(before) = earlier.get(thread) {
-            uses.insert(*thread, counters.use_since(before));
+        if let Some(earlier_counters) = earlier.get(thread) {
+            uses.insert(*thread, counters.use_since(earlier_counters));
         }
     }
     uses
@@ -237,18 +238,18 @@ fn poll_uses_between(
 
 impl PollCounters {
     /// Use of the event loop between an earlier reading of its counters and this one.
-    fn use_since(&self, before: &Self) -> PollUse {
-        let interval_ns = self.at.since(before.at);
+    fn use_since(&self, earlier: &Self) -> PollUse {
+        let interval_ns = self.at.since(earlier.at);
         PollUse {
             interval_ns,
             // An unfinished poll may have begun before the interval.
-            polled_ns: self.polled_ns.saturating_sub(before.polled_ns).min(interval_ns),
-            wakeups: self.wakeups.saturating_sub(before.wakeups),
+            polled_ns: self.polled_ns.saturating_sub(earlier.polled_ns).min(interval_ns),
+            wakeups: self.wakeups.saturating_sub(earlier.wakeups),
         }
     }
 }
 
-/// Warning if this time namespace's clock differs from the kernel's, which stamps the observations.
+/// Warning that this time namespace's clock differs from the kernel's, which stamps the observations. `None` if it does not.
 pub(super) fn describe_clock_offset() -> Option<String> {
     let offset_ns = namespace::clock_offset_ns().filter(|ns| *ns != 0)?;
     Some(format!(

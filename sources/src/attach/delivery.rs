@@ -80,11 +80,12 @@ impl Delivery<'_> {
         }
         if self.runs.len() == 1 {
             // The only run receives everything, also of processes that it does not know yet.
-            if let Some((only, _)) = self.runs.first_key_value() {
-                self.deliver_to(*only, observation);
+            if let Some((only_run, _)) = self.runs.first_key_value() {
+                self.deliver_to(*only_run, observation);
             }
             return;
         }
+        // Lost observations may be of any process, so several runs share them.
         if let Observation::Lost { cause, count } = observation {
             self.deliver_losses(*cause, *count);
             return;
@@ -97,11 +98,11 @@ impl Delivery<'_> {
         }
     }
 
-    /// Emits an observation for the run that reads, or copies it into the inbox of another run.
+    /// Emits an observation if its receiver is the run that reads the ring. Otherwise copies it into the inbox of its receiver.
     fn deliver_to(&mut self, receiver: RunId, observation: &Observation<'_>) {
         let Some(entry) = self.runs.get_mut(&receiver) else { return };
         let is_loss = matches!(observation, Observation::Lost { .. });
-        // The shares of losses follow from the traffic, so they are no part of it.
+        // Losses are divided by this count, so they do not count themselves.
         if !is_loss {
             entry.traffic.current += 1;
         }
@@ -117,7 +118,7 @@ impl Delivery<'_> {
     /// Divides lost observations among the runs by their recent traffic, because the kernel side knows only the total. A run whose share is
     /// 0 gets a loss of 0, because it may have lost some nevertheless.
     fn deliver_losses(&mut self, cause: Loss, count: u64) {
-        // A run without an engine misses nothing.
+        // A run that waits for an engine misses nothing, unless it still reads the observations of the last one.
         let mut observing_runs = Vec::new();
         let mut weights = Vec::new();
         for (run, entry) in &*self.runs {

@@ -67,6 +67,7 @@ impl DiscoveryThread {
         // Kept even if a later search no longer reaches them.
         let limits = topology.blind_spots.iter().filter(|blind| blind.is_limit()).cloned().collect();
         let (sender, updates) = channel();
+        // Nothing is sent on this channel: the thread ends when `stop` is dropped.
         let (stop, stopped) = channel();
         let ports = Arc::<Mutex<KnownPorts>>::default();
         let search_began = Arc::<Mutex<Option<Instant>>>::default();
@@ -132,7 +133,7 @@ impl DiscoveryThread {
         }
     }
 
-    /// Replaces the known processes by those of `topology`, and logs which have ended.
+    /// Replaces the known processes by those of `topology`, and logs which have ended. Forgets found engines without a running process.
     fn replace_topology(&mut self, topology: Topology) {
         // Runs compare this number to notice a change.
         self.changes += 1;
@@ -140,8 +141,8 @@ impl DiscoveryThread {
             self.limits.retain(|known| !known.is_same_limit(limit));
             self.limits.push(limit.clone());
         }
-        let before = std::mem::replace(&mut self.topology, topology);
-        for process in before.processes() {
+        let earlier_topology = std::mem::replace(&mut self.topology, topology);
+        for process in earlier_topology.processes() {
             let has_ended = self.topology.processes().all(|running| running.id != process.id);
             if has_ended {
                 tracing::info!("{} {} has ended", process.role, process.id.pid);
@@ -242,7 +243,7 @@ impl Search {
     fn search_processes_once(&mut self) -> Option<Update> {
         let has_changed = match &mut self.watcher {
             Some(watcher) => watcher.poll(),
-            // The first search, after which all processes are new.
+            // The first search creates the watcher. All processes are new then.
             None => Watcher::new(DiscoverOptions::new(engines::DISCOVERED)).map(|watcher| {
                 self.watcher = Some(watcher);
                 true
@@ -278,12 +279,12 @@ impl Search {
             for process in &engine.processes {
                 self.libraries.read_libraries_of(process.id.pid, process.inner_server);
             }
-            let engine = FoundEngine::inspect(engine, search.may_read_tokenizers);
-            if search.accepts_name(&engine.traits) {
-                found.push(engine);
-            } else if engine.traits.port.is_none() {
+            let found_engine = FoundEngine::inspect(engine, search.may_read_tokenizers);
+            if search.accepts_name(&found_engine.traits) {
+                found.push(found_engine);
+            } else if found_engine.traits.port.is_none() {
                 // Its name may change once it listens.
-                search.reconsider_engine(&engine.engine);
+                search.reconsider_engine(&found_engine.engine);
             }
         }
         Ok(found)
@@ -305,6 +306,7 @@ impl Search {
         for frontend in topology.frontends.iter().filter(|id| !self.already_read.contains(id)).take(MAX_READ) {
             self.libraries.read_libraries_of(frontend.pid, None);
         }
+        // Includes the processes beyond the limit, which are not read later either.
         self.already_read = running;
         let mut pids_to_look_up = server_pids;
         let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);

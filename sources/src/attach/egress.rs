@@ -25,7 +25,7 @@ use super::requests::RequestPlane;
 use crate::tokenizer::{self, TokenizerThread};
 use crate::translate::Clients;
 
-/// Maximum number of connections parsed concurrently; writes on others are counted in `left_out`.
+/// Maximum number of connections parsed concurrently; writes on others are counted in `writes_beyond_limit`.
 const MAX_CONNECTIONS: usize = 16_384;
 
 /// Flag of a trace that its caller samples (`sampled` in W3C Trace Context).
@@ -47,15 +47,15 @@ pub(super) struct Egress {
     requests: RequestPlane,
     frontends: FrontendWatch,
     /// Set if a serving process connects to its clients. Its deliveries name requests only if its request plane does.
-    plane: Option<EngineKind>,
+    request_plane: Option<EngineKind>,
     /// Connections that the kernel side must ignore.
-    useless: Vec<UselessConnection>,
+    useless_connections: Vec<UselessConnection>,
     logs: LogThread,
     /// Reads the tokenizer of an engine whose messages carry no text, until it has finished.
     tokenizer_thread: Option<TokenizerThread>,
     /// Why there is no such tokenizer.
     no_tokenizer: Option<String>,
-    left_out: u64,
+    writes_beyond_limit: u64,
     /// Set if arrivals of requests are observed.
     observes_arrivals: bool,
     /// Set if the spans of requests' callers are not observed.
@@ -74,7 +74,8 @@ impl UnknownSpans {
     /// Span of the caller in a record of a request; `None` if the request names none. Counts spans that cannot be read.
     fn parse_caller(&mut self, payload: &[u8]) -> Option<TraceParent> {
         // The record begins with the times of the request.
-        let caller = CallerSpan::parse(payload.get(size_of::<RequestTimes>()..)?)?;
+        let after_times = payload.get(size_of::<RequestTimes>()..)?;
+        let caller = CallerSpan::parse(after_times)?;
         match caller.unknown() {
             Some(UnknownSpan::Malformed) => self.malformed += 1,
             Some(UnknownSpan::Incomplete) => self.incomplete += 1,
@@ -180,18 +181,18 @@ impl Egress {
         }
     }
 
-    /// Uses the tokenizer from now on, if the thread that reads it has finished.
+    /// Uses the tokenizer from now on, if the thread that reads it has finished. If it could not be read, keeps the reason.
     pub(super) fn use_tokenizer_once_read(&mut self) {
         let has_finished = self.tokenizer_thread.as_ref().is_some_and(TokenizerThread::is_finished);
         if !has_finished {
             return;
         }
-        // Joining a thread that has finished does not block.
-        match self.tokenizer_thread.take().map(TokenizerThread::join) {
-            Some(Ok(Ok(tokenizer))) => self.clients.server.texts.detokenizer = Some(tokenizer),
-            Some(Ok(Err(why))) => self.no_tokenizer = Some(why),
-            // A panic of the thread leaves no result.
-            Some(Err(_)) | None => {}
+        let Some(thread) = self.tokenizer_thread.take() else { return };
+        // Joining a thread that has finished does not block. A panic of the thread leaves no result.
+        let Ok(result) = thread.join() else { return };
+        match result {
+            Ok(tokenizer) => self.clients.server.texts.detokenizer = Some(tokenizer),
+            Err(why) => self.no_tokenizer = Some(why),
         }
     }
 
@@ -216,6 +217,7 @@ impl Egress {
         if request_plane.is_none() && client_ports.is_empty() {
             return Ok(false);
         }
+        // Numbers of bytes to copy of each write and read. Reads are copied only for the requests of a request plane.
         let serves = Serves {
             written: CAPTURE,
             read: if request_plane.is_some() { CAPTURE_READ } else { 0 },
@@ -224,13 +226,13 @@ impl Egress {
         let is_observed = probe.observe_serving(pid, serves).map_err(|error| error.to_string())?;
         self.clients.is_observed |= is_observed;
         if is_observed && request_plane.is_none() {
-            let listening = ListeningPorts { ports: client_ports, ..*listening };
-            self.observes_arrivals |= probe.observe_arrivals(pid, listening).map_err(|error| error.to_string())?;
+            let observed_ports = ListeningPorts { ports: client_ports, network_namespace: listening.network_namespace };
+            self.observes_arrivals |= probe.observe_arrivals(pid, observed_ports).map_err(|error| error.to_string())?;
         }
         // A frontend that has exited may have had this process id.
         self.frontends.observed.remove(&pid);
         if is_observed && let Some(plane) = request_plane {
-            self.plane = Some(plane);
+            self.request_plane = Some(plane);
             self.clients.server.content.enable();
             self.logs.follow_output(process);
         }
@@ -239,8 +241,9 @@ impl Egress {
 
     /// Observes frontends between a server and its clients. Does nothing for an engine without a request plane.
     pub(super) fn watch_frontends(&mut self, run: RunId, engine: &Engine, node: &mut Node) {
-        if self.plane.is_some() {
+        if self.request_plane.is_some() {
             self.frontends.observe_new_frontends(run, engine, node);
+            // Stays set once any frontend was observed.
             self.clients.server.frontends.observed |= !self.frontends.observed.is_empty();
         }
     }
@@ -274,8 +277,9 @@ impl Egress {
 
     /// Returns whether deliveries are observable; they are not if all traffic is encrypted or contains only text.
     pub(super) fn shows_deliveries(&self) -> bool {
+        // Behind a request plane, requests are known by name only if the plane or the responses name them.
         let can_name_requests =
-            self.plane.is_none() || self.requests.has_named_rids || self.clients.response_id.is_some();
+            self.request_plane.is_none() || self.requests.has_named_rids || self.clients.response_id.is_some();
         self.clients.is_observed && can_name_requests && self.clients.server.shows_deliveries()
     }
 
@@ -285,7 +289,7 @@ impl Egress {
         let socket = record.head.socket;
         if record.kind == Kind::Read {
             // Reads matter only on a request plane.
-            let Some(plane) = self.plane else { return };
+            let Some(plane) = self.request_plane else { return };
             if !plane.cancels(record.payload) {
                 self.requests.read_record(record, plane, &mut self.clients.server);
             } else if let Some(connection) = self.connections.get_mut(&socket) {
@@ -296,8 +300,8 @@ impl Egress {
         let is_tls = matches!(record.kind, Kind::Tls | Kind::TlsClosed);
         let is_full = self.connections.len() >= MAX_CONNECTIONS;
         if is_full && !self.connections.contains_key(&socket) {
-            self.left_out += 1;
-            self.useless.push(UselessConnection { socket, is_tls });
+            self.writes_beyond_limit += 1;
+            self.useless_connections.push(UselessConnection { socket, is_tls });
             return;
         }
         let server = &mut self.clients.server;
@@ -355,11 +359,11 @@ impl Egress {
         }
         // The kernel side then stops copying its bytes. Requests may still be read from it.
         if is_useless && !is_closed && !self.requests.is_relevant(socket) {
-            self.useless.push(UselessConnection { socket, is_tls });
+            self.useless_connections.push(UselessConnection { socket, is_tls });
         }
     }
 
-    /// Records whether the plain bytes of TLS connections are observed.
+    /// Notes that the plain bytes of TLS connections are observed, if they are.
     pub(super) fn record_tls_observed(&mut self, probe: &Probe) {
         if self.clients.server.tls.is_none() && probe.observes_tls() {
             self.clients.server.tls = Some(Tls::default());
@@ -368,9 +372,9 @@ impl Egress {
 
     /// Makes the kernel side stop copying connections that tell nothing about responses.
     pub(super) fn ignore_useless_connections(&mut self, probe: &mut Probe) {
-        for UselessConnection { socket, is_tls } in self.useless.drain(..) {
+        for UselessConnection { socket, is_tls } in self.useless_connections.drain(..) {
             let ignored = if is_tls { probe.ignore_tls_connection(socket) } else { probe.ignore_connection(socket) };
-            // Its bytes are then copied in vain, which changes no result.
+            // An error changes no result: the bytes of the connection are then copied in vain.
             if let Err(error) = ignored {
                 tracing::debug!("cannot ignore a connection: {error}");
             }
@@ -384,13 +388,13 @@ impl Egress {
         if self.logs.is_stalled() {
             degraded.push("egress: a worker's log does not answer: requests may not be identified".to_owned());
         }
-        let needs_tokenizer = self.plane.is_none() && self.clients.server.text_only > 0;
+        let needs_tokenizer = self.request_plane.is_none() && self.clients.server.text_only > 0;
         if needs_tokenizer && let Some(why) = &self.no_tokenizer {
             degraded.push(format!("egress: their text cannot be compared with token ids: {why}"));
         }
         degraded.extend(self.unknown_spans.degraded());
-        if self.left_out > 0 {
-            degraded.push(format!("egress: {} writes on connections beyond the limit", self.left_out));
+        if self.writes_beyond_limit > 0 {
+            degraded.push(format!("egress: {} writes on connections beyond the limit", self.writes_beyond_limit));
         }
         degraded
     }

@@ -23,6 +23,8 @@ const RETRY_DELAY: Duration = Duration::from_secs(15);
 const MAX_READ_TIME: Duration = Duration::from_secs(5);
 /// Maximum number of lines that are kept about engines that have ended.
 const MAX_PAST_DEGRADED: usize = 32;
+/// The run that reports what concerns the whole process.
+const FIRST_RUN: RunId = 0;
 
 /// The engines of this machine that are watched, and the search for further ones.
 pub struct EngineRuns {
@@ -59,11 +61,11 @@ pub struct EngineRun {
     keeps_ids: bool,
     is_stopping: bool,
     /// Number of engines of this run that have exited.
-    ended: u64,
+    exit_count: u64,
     /// Total time during which no engine was watched.
-    away: Duration,
+    time_without_engine: Duration,
     /// Error of the last attempt, until one succeeds.
-    refused: Option<String>,
+    attach_error: Option<String>,
 }
 
 enum RunState {
@@ -119,17 +121,19 @@ impl EngineRuns {
         let runs = Self { node, options, is_following: false, limit_note: None };
         let mut engine_runs = Vec::new();
         let is_only_engine = found.len() == 1;
+        // No run reads the ring until all are attached.
+        let is_ring_read = false;
         let mut last_error = None;
         for (run_id, engine) in run_ids.into_iter().zip(found) {
             let mut engine_run = runs.create_run(run_id);
-            if let Err(error) = engine_run.attach_to(engine, false) {
+            if let Err(error) = engine_run.attach_to(engine, is_ring_read) {
                 if is_only_engine {
                     return Err(error);
                 }
                 last_error = Some(error);
             }
             engine_runs.push(engine_run);
-            // Nobody reads the ring until all are attached.
+            // Copies what the ring holds into the inboxes, so that it does not fill meanwhile.
             runs.node.lock().keep_observations();
         }
         let is_none_attached = engine_runs.iter().all(|run| run.watched().is_none());
@@ -142,8 +146,10 @@ impl EngineRuns {
     /// Waits for an engine with one of these names, and for the next one after it exits. Returns the run that waits.
     pub fn follow(options: AttachOptions, names: EngineNames) -> anyhow::Result<(Self, EngineRun)> {
         open_files::raise_limit(open_files::DISCOVERY);
-        let search = names.into_search(&options, &[]);
-        let node = start_node(None, &[], Some(search), &options)?;
+        let none_found = [];
+        let search = names.into_search(&options, &none_found);
+        let no_watcher = None;
+        let node = start_node(no_watcher, &none_found, Some(search), &options)?;
         // Loaded before there is an engine, to attach to it quickly. An error comes again when the engine is there, and is reported then.
         let _ = node.lock().load_probe();
         let run = node.lock().add_run(None);
@@ -176,13 +182,14 @@ impl EngineRuns {
             ids: HopIds::default(),
             keeps_ids: false,
             is_stopping: false,
-            ended: 0,
-            away: Duration::ZERO,
-            refused: None,
+            exit_count: 0,
+            time_without_engine: Duration::ZERO,
+            attach_error: None,
         }
     }
 
-    /// Creates a run for the next found engine that no run waits for. `None` without one, and at the limit of engines.
+    /// Creates a run for the next found engine that no run waits for. `None` without one, and at the limit of engines. At the limit, logs
+    /// which engines are not watched.
     pub fn next_run(&mut self) -> Option<EngineRun> {
         let mut node = self.node.lock();
         if node.is_full() {
@@ -215,19 +222,22 @@ impl EngineNames {
     /// A search for further engines with these names, which ignores those that were `found`.
     fn into_search(self, options: &AttachOptions, found: &[FoundEngine]) -> EngineSearch {
         let mut search = EngineSearch::new(self.names, options.may_read_tokenizers());
-        for found in found {
-            search.ignore_engine(&found.engine);
+        for known in found {
+            search.ignore_engine(&known.engine);
         }
         search
     }
 
-    /// The engines with these names. Reads their command lines and ports. An error lists the names.
+    /// The engines with these names, or all if there are no names. Reads their command lines and ports. If one of the names is not running,
+    /// the error lists those that are.
     pub fn select_engines(&self, engines: Vec<Engine>) -> anyhow::Result<Vec<Engine>> {
         if self.names.is_empty() {
             return Ok(engines);
         }
+        // Only the names are needed here.
+        let may_read_tokenizer = false;
         let mut running: Vec<FoundEngine> =
-            engines.into_iter().map(|engine| FoundEngine::inspect(engine, false)).collect();
+            engines.into_iter().map(|engine| FoundEngine::inspect(engine, may_read_tokenizer)).collect();
         let running_names: BTreeSet<&str> = running.iter().map(|found| found.traits.name.as_str()).collect();
         if let Some(unknown) = self.names.iter().find(|name| !running_names.contains(name.as_str())) {
             let running_names: Vec<&str> = running_names.into_iter().collect();
@@ -275,7 +285,7 @@ impl EngineRun {
     /// Whether the engine is observed.
     pub fn engine_state(&self) -> EngineState {
         let is_watched = self.watched().is_some();
-        let has_ended = if is_watched { self.exited_at.is_some() } else { self.ended > 0 };
+        let has_ended = if is_watched { self.exited_at.is_some() } else { self.exit_count > 0 };
         if has_ended {
             EngineState::Ended
         } else if is_watched {
@@ -288,17 +298,18 @@ impl EngineRun {
     /// Why no engine is observed; `None` while one is.
     pub fn obstacle(&self) -> Option<String> {
         let RunState::Waiting { .. } = self.state else { return None };
-        if let Some(refusal) = &self.refused {
+        if let Some(refusal) = &self.attach_error {
             return Some(refusal.clone());
         }
         let node = self.node.lock();
-        // The other engines are still there, so the search works.
-        let is_gone = self.ended > 0 && node.has_several_runs();
+        // The search works, because it has found the other engines: only this one is missing.
+        let is_gone = self.exit_count > 0 && node.has_several_runs();
         let reason = if is_gone { "it has not been started again" } else { node.discovery.obstacle() };
         Some(reason.to_owned())
     }
 
-    /// Attaches to the engine that this run waits for, once one was found.
+    /// Attaches to the engine that this run waits for, if one was found. Does nothing if the run watches an engine, or after a failed
+    /// attempt until it is time for the next one.
     fn attach_when_found(&mut self) {
         let RunState::Waiting { retry_at, .. } = self.state else { return };
         if Instant::now() < retry_at {
@@ -310,31 +321,25 @@ impl EngineRun {
             node.discovery.update_topology();
             node.take_engine(self.run)
         };
+        let is_ring_read = true;
         if let Some(found) = found
-            && let Err(error) = self.attach_to(found, true)
+            && let Err(error) = self.attach_to(found, is_ring_read)
         {
+            // The run keeps the error for the report.
             tracing::debug!("the attach failed: {error:#}");
         }
     }
 
-    /// Watches this engine if the run waits for one. `is_ring_read`: whether other runs read the ring already. If that fails, the engine goes
-    /// back to the node, and the run tries again after [`RETRY_DELAY`].
+    /// Watches this engine. Does nothing if the run watches one already. `is_ring_read` says whether other runs read the ring meanwhile.
+    /// After an error, the engine goes back to the node, and the run tries again after [`RETRY_DELAY`].
     fn attach_to(&mut self, found: FoundEngine, is_ring_read: bool) -> anyhow::Result<()> {
         let RunState::Waiting { since, .. } = self.state else { return Ok(()) };
         self.port = found.traits.port;
         self.model.clone_from(&found.traits.model);
-        self.side = found.engine.settings.disaggregation.as_ref().map(|side| side.value.word);
-        let mut attached = Attach::start_run(&self.node, self.run, &found, &self.options, is_ring_read);
-        if let Ok(attach) = &attached
-            && let Some(refusal) = attach.refusal()
-        {
-            // An attach that observes no frame counts as failed. Its probes are removed until the next attempt.
-            attach.release_run();
-            attached = Err(anyhow::Error::msg(refusal));
-        }
-        match attached {
+        self.side = found.engine.settings.disaggregation.as_ref().map(|setting| setting.value.word);
+        match self.start_attach(&found, is_ring_read) {
             Ok(attach) => {
-                self.away += since.elapsed();
+                self.time_without_engine += since.elapsed();
                 self.begin_watching(attach);
                 Ok(())
             }
@@ -347,12 +352,22 @@ impl EngineRun {
         }
     }
 
+    /// Attaches to the engine. An attach that observes no frame is an error: its probes are removed until the next attempt.
+    fn start_attach(&self, found: &FoundEngine, is_ring_read: bool) -> anyhow::Result<Attach> {
+        let attach = Attach::start_run(&self.node, self.run, found, &self.options, is_ring_read)?;
+        if let Some(refusal) = attach.refusal() {
+            attach.release_run();
+            return Err(anyhow::Error::msg(refusal));
+        }
+        Ok(attach)
+    }
+
     /// Keeps the reason of a failed attach for the report, and logs it if it is new. Attempts go on every [`RETRY_DELAY`].
     fn note_failed_attach(&mut self, engine_name: &str, reason: String) {
-        if self.refused.as_ref() != Some(&reason) {
+        if self.attach_error.as_ref() != Some(&reason) {
             tracing::warn!("{engine_name}: {reason}; trying again every {} s", RETRY_DELAY.as_secs());
         }
-        self.refused = Some(reason);
+        self.attach_error = Some(reason);
     }
 
     /// Continues the run with a new attach. The run then no longer waits for an engine.
@@ -362,7 +377,7 @@ impl EngineRun {
         if self.keeps_ids {
             attach.keep_ids();
         }
-        self.refused = None;
+        self.attach_error = None;
         self.checked_change = None;
         tracing::info!("attached to {} processes of {}", attach.watched(), self.name());
         self.node.lock().set_waiting(self.run, false);
@@ -372,7 +387,7 @@ impl EngineRun {
     /// Notes the exit of the engine. From then on, an engine of its name continues this run. Does nothing while no process has changed.
     fn note_exit(&mut self) {
         let change = self.node.lock().discovery.changes();
-        // An exit is a change, so there is nothing to look for before the next one.
+        // An exit is a change of the processes, so there is none to find before the next change.
         if self.checked_change == Some(change) {
             return;
         }
@@ -391,7 +406,7 @@ impl EngineRun {
     fn change_engine(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         let has_several_runs = self.node.lock().has_several_runs();
         if let Some(exited_at) = self.exited_at {
-            // The only engine stays in the report as it was last, unless it starts again.
+            // Otherwise the only engine stays in the report as it was last, unless it starts again.
             if self.is_following || has_several_runs || self.node.lock().has_engine_for(self.run) {
                 self.end_engine(exited_at, sink);
             }
@@ -404,8 +419,8 @@ impl EngineRun {
 
     /// Ends the watch of an engine that has exited. Emits the exit as an event, because frames queued on its hops were never received.
     fn end_engine(&mut self, exited_at: Instant, sink: &mut dyn FnMut(&Event<'_>)) {
-        self.ended += 1;
-        tracing::warn!("the engine exited (exit {} of {}); waiting for the next one", self.ended, self.name());
+        self.exit_count += 1;
+        tracing::warn!("the engine exited (exit {} of {}); waiting for the next one", self.exit_count, self.name());
         self.leave_engine(exited_at);
         // The next engine may have been found long after the exit.
         let since_exit = u64::try_from(exited_at.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -413,7 +428,8 @@ impl EngineRun {
         sink(&Event::new(at, What::Missed(Missed::new(None, 0, MissedCause::Ended))));
     }
 
-    /// Ends the watch of an engine that has been absent `since`, keeps what its report lines and hop ids were, and waits for the next one.
+    /// Ends the watch of an engine that has been absent `since`, and waits for the next one. Keeps its report lines and hop ids. Does
+    /// nothing if no engine is watched.
     fn leave_engine(&mut self, since: Instant) {
         let waiting = RunState::Waiting { since, retry_at: Instant::now() };
         let RunState::Watching(attach) = std::mem::replace(&mut self.state, waiting) else {
@@ -469,7 +485,7 @@ impl About for EngineRun {
     /// CPU time and memory of tokengap, in the first run only.
     fn own_usage(&self) -> OwnUsage {
         // All runs share the process, so only the first one reports its usage.
-        if self.run != 0 {
+        if self.run != FIRST_RUN {
             return OwnUsage::default();
         }
         super::usage_with_reader(self.options.python.as_ref())
@@ -487,11 +503,11 @@ impl About for EngineRun {
             RunState::Waiting { since, .. } => since.elapsed(),
             RunState::Watching(_) => Duration::ZERO,
         };
-        if self.ended > 0 {
+        if self.exit_count > 0 {
             degraded.push(format!(
                 "engine: it exited {} times; {:.1} s without an engine were not observed",
-                self.ended,
-                (self.away + current_wait).as_secs_f64()
+                self.exit_count,
+                (self.time_without_engine + current_wait).as_secs_f64()
             ));
         }
         if let Some(attach) = self.watched()
@@ -501,7 +517,7 @@ impl About for EngineRun {
             degraded.push(format!("engine: main pid {pid}; {shared} is another engine with the same port or model"));
         }
         // All runs share the limit, so only the first one reports it.
-        if self.run == 0 {
+        if self.run == FIRST_RUN {
             degraded.extend(self.limit_note());
         }
         degraded.extend(self.obstacle().map(|why| format!("engine: no engine is watched: {why}")));
@@ -514,7 +530,7 @@ impl LiveSource for EngineRun {
     fn failure(&self) -> Option<String> {
         match self.watched() {
             Some(attach) => attach.failure(),
-            None => self.refused.clone(),
+            None => self.attach_error.clone(),
         }
     }
 
@@ -525,7 +541,7 @@ impl LiveSource for EngineRun {
             RunState::Waiting { .. } if self.is_stopping => return Flow::Ended,
             RunState::Waiting { .. } => Flow::Idle,
         };
-        // The attach ends without being asked if the probe has failed, which all runs share.
+        // An attach ends by itself only if the probe has failed. All runs share the probe, so there is no next engine.
         if flow == Flow::Ended || self.is_stopping {
             return flow;
         }
@@ -546,7 +562,7 @@ impl LiveSource for EngineRun {
         }
     }
 
-    /// Emits the token ids of chunks, also of later engines.
+    /// Makes the run emit the token ids of chunks from now on, also those of later engines.
     fn keep_ids(&mut self) {
         self.keeps_ids = true;
         if let RunState::Watching(attach) = &mut self.state {

@@ -55,7 +55,7 @@ impl EngineTraits {
         Self::with_ports(engine, &find_serving_ports(engine))
     }
 
-    /// Traits of an engine whose processes, by pid, listen on these ports.
+    /// Name, port, model and network namespace of an engine. `ports` are those on which its processes listen, by pid.
     fn with_ports(engine: &Engine, ports: &BTreeMap<u32, Ports>) -> Self {
         let port = discover::served_port(engine).or_else(|| lowest_client_port(engine, ports));
         // Truncated, because the engine's command line chooses the name, and it becomes a label and a part of file names.
@@ -66,6 +66,7 @@ impl EngineTraits {
         Self { name: name_engine(engine, port, model.as_deref()), port, model, network_namespace }
     }
 
+    /// Traits of an engine without a port.
     #[cfg(test)]
     pub(super) fn for_test(name: &str, model: Option<&str>, network_namespace: u64) -> Self {
         Self {
@@ -110,7 +111,7 @@ pub(super) struct FoundEngine {
 }
 
 impl FoundEngine {
-    /// Reads the ports of an engine, and its tokenizer if `may_read_tokenizer`. Blocks.
+    /// Reads the ports of an engine, and its tokenizer if `may_read_tokenizer`. Blocks while it reads files.
     pub(super) fn inspect(engine: Engine, may_read_tokenizer: bool) -> Self {
         let ports = find_serving_ports(&engine);
         let needs_tokenizer = may_read_tokenizer && response_id_reader_of(&engine).is_some();
@@ -119,7 +120,7 @@ impl FoundEngine {
     }
 }
 
-/// Looks up the ports of the processes that answer clients. Blocks.
+/// Looks up the listening ports of the processes that answer clients, by pid. Blocks while it reads files.
 fn find_serving_ports(engine: &Engine) -> BTreeMap<u32, Ports> {
     let serving = engine.processes.iter().filter(|process| process.answers_clients());
     let mut sockets = ListeningSockets::default();
@@ -177,7 +178,7 @@ pub(super) struct EngineSearch {
 
 struct SeenProcesses {
     ids: Vec<ProcessId>,
-    since: Instant,
+    first_seen_at: Instant,
 }
 
 fn process_ids(engine: &Engine) -> Vec<ProcessId> {
@@ -220,15 +221,15 @@ impl EngineSearch {
             // The processes are compared with those of the last search.
             let ids = process_ids(engine);
             let last_search = settling_before.iter().find(|seen| seen.ids.iter().any(|id| ids.contains(id)));
-            let since = last_search.map_or_else(Instant::now, |seen| seen.since);
+            let first_seen_at = last_search.map_or_else(Instant::now, |seen| seen.first_seen_at);
             // An engine that starts adds processes, so two searches must find the same ones.
             let is_settled = last_search.is_some_and(|seen| seen.ids == ids);
             let has_token_path = engine.on_token_path().next().is_some();
-            if (is_settled && has_token_path) || since.elapsed() > MAX_SETTLING {
+            if (is_settled && has_token_path) || first_seen_at.elapsed() > MAX_SETTLING {
                 self.ignore_engine(engine);
                 complete.push(engine.clone());
             } else {
-                self.settling.push(SeenProcesses { ids, since });
+                self.settling.push(SeenProcesses { ids, first_seen_at });
             }
         }
         Ok(complete)
@@ -236,26 +237,25 @@ impl EngineSearch {
 
     /// Whether the engine was found before. One that was unconfirmed then counts as new once it is confirmed.
     fn is_known(&self, engine: &Engine) -> bool {
-        engine.processes.iter().any(|process| match self.was_confirmed.get(&process.id) {
-            Some(&was_confirmed) => was_confirmed || !engine.is_confirmed,
-            None => false,
-        })
+        let mut known_processes = engine.processes.iter().filter_map(|process| self.was_confirmed.get(&process.id));
+        known_processes.any(|was_confirmed| *was_confirmed || !engine.is_confirmed)
     }
 
     /// The confirmed engines, or an unconfirmed one that has been alone for a while. A title alone does not count, because any process can
     /// have it.
     fn pick_engines<'t>(&mut self, topology: &'t Topology) -> Result<Vec<&'t Engine>, PickError> {
-        let picked = topology.pick_engines(&[])?;
+        let no_named_processes = [];
+        let picked = topology.pick_engines(&no_named_processes)?;
         let Some(unconfirmed) = picked.first().filter(|engine| !engine.is_confirmed) else {
             self.lone_candidate = None;
             return Ok(picked);
         };
         let ids = process_ids(unconfirmed);
         let alone_since = match self.lone_candidate.take() {
-            Some(candidate) if candidate.ids == ids => candidate.since,
+            Some(candidate) if candidate.ids == ids => candidate.first_seen_at,
             _ => Instant::now(),
         };
-        self.lone_candidate = Some(SeenProcesses { ids, since: alone_since });
+        self.lone_candidate = Some(SeenProcesses { ids, first_seen_at: alone_since });
         // An engine whose receivers all run on other machines never has a hop here. libzmq starts its threads with the first socket.
         let has_zmq_sockets = unconfirmed.processes.iter().any(|process| !process.io_threads.is_empty());
         if has_zmq_sockets && alone_since.elapsed() >= LONE_CANDIDATE_WAIT {

@@ -27,12 +27,13 @@ pub(super) struct FrontendWatch {
 impl FrontendWatch {
     /// Observes the writes of frontends that are new in the topology, up to the limit. Keeps the reason for the last one that is not observed.
     pub(super) fn observe_new_frontends(&mut self, run: RunId, engine: &Engine, node: &mut Node) {
+        // This is called at each turn, and the frontends rarely change.
         if self.found == node.discovery.topology().frontends {
             return;
         }
         let found_now = node.discovery.topology().frontends.clone();
         let found_before = std::mem::replace(&mut self.found, found_now);
-        let side = engine.settings.disaggregation.as_ref().map(|side| side.value.word);
+        let side = engine.settings.disaggregation.as_ref().map(|setting| setting.value.word);
         let still_running = found_before.iter().filter(|id| self.found.contains(id));
         let mut observed_count = still_running.filter(|id| self.observed.contains(&id.pid)).count();
         for id in &self.found {
@@ -58,15 +59,15 @@ impl FrontendWatch {
         }
     }
 
-    /// Lines for the report about waits of responses that are not known, with the reasons.
-    pub(super) fn degraded(&self, waits: &Frontends) -> Vec<String> {
-        let mut degraded = waits.degraded();
-        if !waits.observed && waits.streams > 0 {
+    /// Lines for the report about responses whose wait in a frontend is not known, with the reasons.
+    pub(super) fn degraded(&self, frontends: &Frontends) -> Vec<String> {
+        let mut degraded = frontends.degraded();
+        if !frontends.observed && frontends.streams > 0 {
             let why = self
                 .refused
                 .as_deref()
                 .unwrap_or("no frontend process is visible: it runs on another machine or in another PID namespace");
-            degraded.push(format!("frontend: no wait of {} responses is known: {why}", waits.streams));
+            degraded.push(format!("frontend: no wait of {} responses is known: {why}", frontends.streams));
         }
         degraded
     }

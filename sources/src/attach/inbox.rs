@@ -99,7 +99,7 @@ impl Inbox {
             return;
         }
         if is_record {
-            // The loss of those dropped before this record comes first, in their place.
+            // The records dropped since the last one are counted first, where they would have been.
             self.push_dropped_count();
         }
         // Losses in a row are added up, because they are kept beyond the limit.
@@ -120,6 +120,7 @@ impl Inbox {
     fn push_dropped_count(&mut self) {
         let dropped = std::mem::take(&mut self.dropped);
         if dropped > 0 {
+            // For the run, a full inbox is the same as a full ring.
             self.entries.push(CopiedObservation::Lost { cause: Loss::RingFull, count: dropped });
         }
     }
@@ -139,7 +140,7 @@ impl Inbox {
             if self.passed.is_multiple_of(CLOCK_INTERVAL) && Instant::now() >= deadline {
                 break;
             }
-            // One that makes the analysis fail is not passed again.
+            // Counted first: an observation that makes the analysis panic is not passed again.
             self.passed += 1;
             emit(&entry.to_observation(payloads));
         }
@@ -172,7 +173,7 @@ impl CopiedObservation {
         }
     }
 
-    /// Range of its payload, to be moved with the bytes.
+    /// Range of its payload, which changes when the bytes move; `None` if it has none.
     fn payload_range_mut(&mut self) -> Option<&mut Range<usize>> {
         match self {
             Self::Sent(message) | Self::Received(message) => Some(&mut message.payload),

@@ -27,14 +27,18 @@ impl Interpreter {
         Self { lanes, egress, reads, overflowed: 0 }
     }
 
-    /// An interpreter for a run observed from its first message on, with these processes by pid, and the responses to these clients.
+    /// An interpreter for a run that is observed from its first message on. `processes` are the engine's pids with their roles. `clients`
+    /// get its responses.
     pub fn of_whole_run(processes: &[(u32, Role)], clients: Clients) -> Self {
-        let mut observability = Observability::new(true, clients.is_observed);
+        let is_processing_reported = true;
+        let mut observability = Observability::new(is_processing_reported, clients.is_observed);
+        let begin = MonoNs(0);
         for (pid, _) in processes {
-            observability.mark_watched(*pid, MonoNs(0));
-            observability.mark_served(*pid, MonoNs(0));
+            observability.mark_watched(*pid, begin);
+            observability.mark_served(*pid, begin);
         }
-        let lanes = Lanes::new(Roles::with_roles(processes, &[]), observability);
+        let no_known_connections = [];
+        let lanes = Lanes::new(Roles::with_roles(processes, &no_known_connections), observability);
         Self::new(lanes, Egress::new(clients), SocketReads::default())
     }
 
@@ -51,6 +55,7 @@ impl Interpreter {
             Observation::Unsent(call) => lanes.record_refused_send(call),
             Observation::Returned(call) => lanes.record_return(call, sink),
             Observation::Received(message) => {
+                // Whether its send was observed makes no difference here.
                 lanes.record_receive(message, sink);
             }
             Observation::Processed(call) => lanes.record_processed(call, sink),

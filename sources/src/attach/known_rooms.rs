@@ -14,7 +14,8 @@ pub(super) struct KnownRooms {
 impl KnownRooms {
     /// Remembers a room. Beyond the limit, the oldest one is forgotten.
     pub(super) fn add_room(&mut self, room: u64) {
-        if !self.rooms.insert(room) {
+        let is_new = self.rooms.insert(room);
+        if !is_new {
             return;
         }
         self.oldest_first.push_back(room);

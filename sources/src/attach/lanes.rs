@@ -39,6 +39,9 @@ pub(super) struct Lanes {
     reported_early: u64,
 }
 
+/// Reason that a frame is not decoded: the probe copied only its beginning.
+const CUT_BY_CAPTURE: &str = "cut-by-capture";
+
 #[derive(Clone, Copy, Debug)]
 struct SentFrame {
     socket: SocketId,
@@ -79,7 +82,7 @@ impl Lanes {
 
     /// Lines for the report about messages that were not observed completely.
     pub(super) fn degraded(&self) -> Vec<String> {
-        let Paths { unwatched, left_out, .. } = self.paths;
+        let Paths { unwatched, messages_beyond_limit, .. } = self.paths;
         let mut degraded = Vec::new();
         if unwatched > 0 {
             degraded.push(format!(
@@ -89,8 +92,8 @@ impl Lanes {
         if self.frames_without_send > 0 {
             degraded.push(format!("{} frames were received whose sender was not observed", self.frames_without_send));
         }
-        if left_out > 0 {
-            degraded.push(format!("{left_out} messages on sockets beyond the limit of hops"));
+        if messages_beyond_limit > 0 {
+            degraded.push(format!("{messages_beyond_limit} messages on sockets beyond the limit of hops"));
         }
         degraded
     }
@@ -131,7 +134,7 @@ impl Lanes {
             at,
             forwarded: None,
             bytes: sent.bytes,
-            parts: sent.first_part.map(|_| &parts[..sent.part_count]).ok_or("cut-by-capture"),
+            parts: sent.first_part.map(|_| &parts[..sent.part_count]).ok_or(CUT_BY_CAPTURE),
             by: ObservedBy::LocalSend,
         };
         let translated = self.translator.translate_message(message, &mut self.paths, std::iter::once(clients), sink);
@@ -147,10 +150,11 @@ impl Lanes {
         if !role.forwards_requests() {
             return role.sends_requests();
         }
-        // Output may contain aborts and control messages, but no requests.
+        // Known from an earlier message of the lane.
         if let Some(carries_requests) = self.paths.carries_requests(frame.lane as usize) {
             return carries_requests;
         }
+        // Output may contain aborts and control messages, but no requests.
         let parts = [excerpt(message.bytes, message.payload)];
         let mut requests = Vec::new();
         let content = self.translator.read_requests(&parts, &mut requests);
@@ -244,7 +248,9 @@ impl Lanes {
                 return false;
             }
         };
-        self.report_missed(found.frame.lane, found.lost_before, at, None, sink);
+        // The content of each frame was read when it was sent, so no client misses any.
+        let no_clients = None;
+        self.report_missed(found.frame.lane, found.lost_before, at, no_clients, sink);
         let Some(hop) = self.paths.record_receive(found.frame.lane as usize, socket.pid, at, sink) else {
             // The send was observed, but its lane carries no messages of the engine.
             return true;
@@ -257,7 +263,7 @@ impl Lanes {
         true
     }
 
-    /// Reports that frames which `socket` receives cannot be found in what its process reads.
+    /// Reports for each hop into `socket` that its frames cannot be found in the bytes that the process reads.
     pub(super) fn report_unframed(&mut self, socket: SocketId, at: MonoNs, sink: Sink<'_>) {
         for lane in self.matcher.lanes_to(socket) {
             if let Some(hop) = self.paths.hop_of_lane(lane as usize) {
@@ -279,8 +285,8 @@ impl Lanes {
         }
     }
 
-    /// Number of missed records that were not reported yet, of the `counted` ones by which the kernel side's counter has increased. The others
-    /// were reported when gaps in the numbering of messages revealed them.
+    /// Returns how many of `counted` missed records are not reported yet. The kernel side has just counted them. Gaps in the numbering of
+    /// messages may have revealed some earlier, which were reported then.
     pub(super) fn take_unreported(&mut self, counted: u64) -> u64 {
         let already_reported = counted.min(self.reported_early);
         self.reported_early -= already_reported;
@@ -316,7 +322,7 @@ impl Lanes {
             at,
             forwarded: None,
             bytes: message.bytes,
-            parts: payload.as_ref().map(std::slice::from_ref).ok_or("cut-by-capture"),
+            parts: payload.as_ref().map(std::slice::from_ref).ok_or(CUT_BY_CAPTURE),
             by: ObservedBy::Receive { wakeup, thread: Some(ThreadId { pid: socket.pid, tid }) },
         };
         self.translator.translate_message(message, &mut self.paths, std::iter::empty(), sink);

@@ -64,6 +64,7 @@ impl LateProcesses {
     ) -> Result<(), String> {
         let is_served = match ports {
             Some(ports) => {
+                // An error says why the ports cannot be read.
                 let listening_ports = ports?;
                 egress.observe_serving(probe, process, &listening_ports, engine)?
             }
@@ -82,7 +83,8 @@ impl LateProcesses {
         std::mem::take(&mut self.served)
     }
 
-    /// Checks tokenizers again that served no clients before.
+    /// Checks tokenizers again that served no clients before, at most once per [`RETRY_INTERVAL`]. Forgets those that have served none for
+    /// [`SERVES_WITHIN`].
     pub(super) fn observe_unserved_again(
         &mut self,
         run: RunId,
@@ -96,21 +98,22 @@ impl LateProcesses {
         }
         self.last_check = Some(Instant::now());
         self.unserved.retain(|tokenizer| tokenizer.first_check.elapsed() < SERVES_WITHIN);
-        let served = &mut self.served;
-        // Checks each tokenizer, and keeps those that still serve no clients.
-        self.unserved.retain(|UnservedTokenizer { process, .. }| {
-            // Not looked up yet.
-            let Some(ports) = discovery.ports(process.id.pid) else { return true };
-            match ports.and_then(|ports| egress.observe_serving(probe, process, &ports, engine)) {
+        for tokenizer in std::mem::take(&mut self.unserved) {
+            let pid = tokenizer.process.id.pid;
+            let Some(ports) = discovery.ports(pid) else {
+                // Not looked up yet.
+                self.unserved.push(tokenizer);
+                continue;
+            };
+            match ports.and_then(|ports| egress.observe_serving(probe, &tokenizer.process, &ports, engine)) {
                 Ok(true) => {
-                    served.insert(process.id.pid);
-                    false
+                    self.served.insert(pid);
                 }
-                Ok(false) => true,
+                Ok(false) => self.unserved.push(tokenizer),
                 // The process has exited, or its sockets are no longer readable.
-                Err(_) => false,
+                Err(_) => {}
             }
-        });
+        }
         discovery.look_up_ports(run, self.unserved.iter().map(|tokenizer| tokenizer.process.id.pid));
     }
 
@@ -122,7 +125,7 @@ impl LateProcesses {
         let was_rewired = self.is_rewired;
         self.is_rewired = false;
         let has_new_processes = !self.watched.is_empty() || !self.served.is_empty();
-        // The usual case, since this is called at each turn.
+        // The usual case: this is called at each turn, and changes are rare.
         if !have_reads_changed && !was_rewired && !has_new_processes {
             return;
         }

@@ -60,7 +60,8 @@ fn thread_ended_error() -> io::Error {
 }
 
 impl LogThread {
-    /// Follows a log from its current end. Waits until it is open, so call this only before the ring is read.
+    /// Follows a log from its current end. Waits until it is open, so call this only before the ring is read. Fails if it cannot be
+    /// opened.
     pub(super) fn follow_log(&mut self, path: &Path) -> io::Result<()> {
         let (answer, answered) = channel();
         self.send(LogCommand::Follow(path.to_owned(), answer))?;
@@ -93,14 +94,15 @@ impl LogThread {
         channels.commands.send(command).map_err(|_| thread_ended_error())
     }
 
-    /// Passes the ids of new lines to `each`. Waits for them only briefly, and not at all while the thread waits for a file.
+    /// Passes the ids of new lines to `each`. Waits for the thread only briefly, and not at all while it is late. Without a followed log,
+    /// there are none.
     pub(super) fn read_new_ids(&mut self, each: impl FnMut(LoggedIds)) {
         if let Some(channels) = &mut self.channels {
             channels.read_new_ids(each);
         }
     }
 
-    /// Passes the ids of all lines that were written before this call, including lines that the last poll did not wait for.
+    /// Passes the ids of all lines that were written before this call to `each`, including lines that the last poll did not wait for.
     pub(super) fn read_now(&mut self, each: impl FnMut(LoggedIds)) {
         if let Some(channels) = &mut self.channels {
             channels.read_now(each);
@@ -119,7 +121,8 @@ impl LogChannels {
     /// time. Its messages are passed when they arrive.
     fn read_new_ids(&mut self, mut each: impl FnMut(LoggedIds)) {
         if self.late_since.is_some() {
-            self.receive_until(Instant::now(), &mut each);
+            let without_wait = Instant::now();
+            self.receive_until(without_wait, &mut each);
         } else {
             self.read_logs(&mut each);
         }
@@ -147,11 +150,11 @@ impl LogChannels {
         }
     }
 
-    /// Passes the ids that the thread has found, and waits for the rest up to the time `until`. Marks the thread as late if it is not done
-    /// by then.
-    fn receive_until(&mut self, until: Instant, each: &mut dyn FnMut(LoggedIds)) {
+    /// Passes the ids that the thread has found to `each`, and waits for the rest up to the deadline. Marks the thread as late if it is not
+    /// done by then.
+    fn receive_until(&mut self, deadline: Instant, each: &mut dyn FnMut(LoggedIds)) {
         loop {
-            match self.messages.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            match self.messages.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(LogMessage::Ids(ids)) => each(ids),
                 Ok(LogMessage::Done) => {
                     self.late_since = None;

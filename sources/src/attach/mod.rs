@@ -126,7 +126,8 @@ pub struct Attach {
 
 /// The function that reads the id of an engine's request from a response; `None` if the engine's message format needs none.
 fn response_id_reader_of(engine: &Engine) -> Option<ReadResponseId> {
-    let support = engines::find(engine.kind?.name())?;
+    let kind = engine.kind?;
+    let support = engines::find(kind.name())?;
     let inner_role = engine.processes.iter().find_map(Process::inner_role);
     // The format that a server inside the process receives, if there is one.
     let mut formats = support.formats.iter();
@@ -212,7 +213,7 @@ impl Attach {
         let missing_parts = self.missing_parts();
         let node = self.node.lock();
         let mut blind_spots = node.discovery.topology().blind_spots.iter();
-        // First what the kernel refuses, since nothing else helps before that is solved.
+        // First what the kernel refuses, because until that is solved, no other advice helps.
         let why = if let Some(missing) = missing_parts.iter().find(|missing| missing.feature == Feature::Messages) {
             format!("{missing}; {}", missing.remedy())
         } else if let Some(hidden) = blind_spots.find(|blind_spot| self.may_hide_libzmq(blind_spot)) {
@@ -251,6 +252,7 @@ impl Attach {
 
     /// Applies what discovery has found since the last call: processes, connections, ports of late servers, and frontends.
     fn poll_topology(&mut self) {
+        // A handle of its own, because `apply_topology` borrows this value while the node is locked.
         let handle = self.node.clone();
         let mut guard = handle.lock();
         let node = &mut *guard;
@@ -280,15 +282,15 @@ impl Attach {
         // Without one, all processes of this engine have exited.
         let Some(engine) = found.cloned() else { return };
         self.queues.watch_connections_of(&engine);
-        let new = self.join_new_processes(&engine, node);
+        let joined = self.join_new_processes(&engine, node);
         self.interpreter.lanes.paths.roles.replace_connections(&engine);
         let capture = self.options.capture;
-        let mut late: Vec<Target> =
-            new.iter().filter_map(|process| probe_target_for(process, &engine, capture)).collect();
+        let mut targets: Vec<Target> =
+            joined.iter().filter_map(|process| probe_target_for(process, &engine, capture)).collect();
         // Processes that were not on the path before may be now.
-        late.extend(choose_targets(&engine, &self.options.named, capture));
+        targets.extend(choose_targets(&engine, &self.options.named, capture));
         let mut observed: BTreeSet<u32> = self.probed.clone();
-        observed.extend(late.iter().map(|target| target.pid));
+        observed.extend(targets.iter().map(|target| target.pid));
         let Some((probe, _)) = node.probe_and_discovery() else { return };
         // A connected process that another run watches is no process of this engine.
         let own = without_libzmq(&engine, &observed)
@@ -298,7 +300,7 @@ impl Attach {
         if let Err(why) = observed_reads {
             self.degraded.push(format!("socket reads: {why}"));
         }
-        for target in late {
+        for target in targets {
             if !self.probed.contains(&target.pid)
                 && let Some(process) = engine.process_with_pid(target.pid)
                 && self.knows_process(process)
@@ -306,7 +308,7 @@ impl Attach {
                 self.add_probe(target, process, node);
             }
         }
-        for process in &new {
+        for process in &joined {
             let refused = watch_threads(process, &mut self.cpu, node, self.run);
             self.degraded.extend(refused);
         }
@@ -317,7 +319,7 @@ impl Attach {
     fn join_new_processes(&mut self, engine: &Engine, node: &mut Node) -> Vec<Process> {
         // Only the current connections count.
         self.of_others.clear();
-        let mut new = Vec::new();
+        let mut joined = Vec::new();
         for process in &engine.processes {
             if self.knows_process(process) || !speaks_zmq(process) {
                 continue;
@@ -326,12 +328,12 @@ impl Attach {
                 Some(other) => {
                     self.of_others.insert(process.id.pid, other.to_owned());
                 }
-                None => new.push(process.clone()),
+                None => joined.push(process.clone()),
             }
         }
         let with_new_server = engine.processes.iter().filter(|process| self.has_new_inner_server(process));
         let with_new_server: Vec<Process> = with_new_server.cloned().collect();
-        for process in new.iter().chain(&with_new_server) {
+        for process in joined.iter().chain(&with_new_server) {
             self.engine.processes.retain(|known| known.id.pid != process.id.pid);
             self.engine.processes.push(process.clone());
             // The pid may have been reused.
@@ -339,7 +341,7 @@ impl Attach {
             self.interpreter.lanes.paths.roles.add_process(process);
             node.add_receiver(self.run, process.id);
         }
-        new
+        joined
     }
 
     fn knows_process(&self, process: &Process) -> bool {
@@ -464,7 +466,7 @@ impl About for Attach {
     /// observed.
     fn wire_json(&self) -> Option<Value> {
         let mut fields = serde_json::Map::new();
-        if let Some(side) = self.engine.settings.disaggregation.as_ref().map(|side| side.value) {
+        if let Some(side) = self.engine.settings.disaggregation.as_ref().map(|setting| setting.value) {
             fields.insert("disaggregation".to_owned(), json!({"mode": side.word, "sends": side.sends}));
         }
         if let Some(pairs) = self.interpreter.egress.matched_pairs_json() {
@@ -531,10 +533,10 @@ impl About for Attach {
                 self.interpreter.overflowed, self.options.probe.ring_bytes
             ));
         }
-        let QueueProblems { left_out, refused } = self.queues.problems();
+        let QueueProblems { connections_beyond_limit, refused } = self.queues.problems();
         degraded.extend(refused.map(|why| format!("queues: {why}")));
-        if left_out > 0 {
-            degraded.push(format!("queues: {left_out} connections beyond the limit"));
+        if connections_beyond_limit > 0 {
+            degraded.push(format!("queues: {connections_beyond_limit} connections beyond the limit"));
         }
         degraded.extend(node.python.iter().flat_map(|python| python.degraded(self.run)));
         degraded
@@ -562,6 +564,7 @@ impl LiveSource for Attach {
         }
         self.prepare_interpretation();
         let observed = self.read_observations(sink);
+        // After an error, nothing was read.
         self.record_read_progress(observed.as_ref().copied().unwrap_or_default());
         if !self.has_unread {
             self.report_capabilities(sink);

@@ -29,7 +29,7 @@ impl MessageUse {
     fn keeps_part(self, open: &Multipart, bytes: u64) -> bool {
         match self {
             Self::Requests => open.kept.len() < REQUEST_PARTS,
-            // Later parts of the output are arrays, which no decoder reads.
+            // A message between schedulers has several short parts. Later parts of the output are long arrays, which no decoder reads.
             Self::Output => {
                 let are_all_kept = open.kept.len() as u64 == open.parts;
                 are_all_kept && open.kept.len() < PAIR_MESSAGE_PARTS && open.has_short_parts(bytes)
@@ -106,7 +106,8 @@ impl Multipart {
     }
 }
 
-/// A part of this length, of which these bytes were captured. If they are not the whole part, half of them are from each end.
+/// A part of `length` bytes, of which only `captured` was copied. If that is not the whole part, its first half is the part's
+/// beginning, and its second half the part's end.
 pub(super) fn excerpt(length: u64, captured: &[u8]) -> Excerpt<'_> {
     if captured.len() as u64 == length {
         return Excerpt::whole(captured);
@@ -139,7 +140,7 @@ pub(super) struct Multiparts {
 struct LaterParts {
     ranges: VecDeque<PartRange>,
     /// Number of parts after the first in forgotten messages.
-    forgotten: u64,
+    forgotten_parts: u64,
 }
 
 /// Numbers of the parts after the first of one message.
@@ -148,22 +149,23 @@ struct PartRange {
     first: u64,
     last: u64,
     /// Number of the message, if its first part is never received: a router takes it as the address.
-    routed: Option<u64>,
+    routed_message: Option<u64>,
     /// Number of parts after the first on the lane, up to the end of this message.
-    total: u64,
+    later_parts_so_far: u64,
 }
 
 impl LaterParts {
-    /// Remembers that the parts `first` to `last` belong to a message that began before them. Beyond the limit, the oldest message is forgotten.
-    fn add_parts(&mut self, first: u64, last: u64, routed: Option<u64>) {
-        let total_before = self.ranges.back().map_or(self.forgotten, |range| range.total);
+    /// Remembers that the parts `first` to `last` belong to a message that began before them. `routed_message` is the number of the message
+    /// if its first part is never received. Beyond the limit, the oldest message is forgotten.
+    fn add_parts(&mut self, first: u64, last: u64, routed_message: Option<u64>) {
+        let later_parts_before = self.ranges.back().map_or(self.forgotten_parts, |range| range.later_parts_so_far);
         if self.ranges.len() == IN_FLIGHT
             && let Some(oldest) = self.ranges.pop_front()
         {
-            self.forgotten = oldest.total;
+            self.forgotten_parts = oldest.later_parts_so_far;
         }
-        let total = total_before + last - first + 1;
-        self.ranges.push_back(PartRange { first, last, routed, total });
+        let later_parts_so_far = later_parts_before + last - first + 1;
+        self.ranges.push_back(PartRange { first, last, routed_message, later_parts_so_far });
     }
 
     /// Number of the message of which the part `seq` is the first. Each message counts as one, so the number is `seq` less the later parts
@@ -171,14 +173,15 @@ impl LaterParts {
     fn number_of_part(&self, seq: u64) -> Option<u64> {
         let ranges_before = self.ranges.partition_point(|range| range.first <= seq);
         let Some(last_before) = ranges_before.checked_sub(1) else {
-            return Some(seq - self.forgotten);
+            // No remembered message has later parts before this one.
+            return Some(seq - self.forgotten_parts);
         };
         let range = &self.ranges[last_before];
         let is_first_part = seq > range.last;
         if is_first_part {
-            return Some(seq - range.total);
+            return Some(seq - range.later_parts_so_far);
         }
-        if seq == range.first { range.routed } else { None }
+        if seq == range.first { range.routed_message } else { None }
     }
 }
 

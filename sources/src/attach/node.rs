@@ -74,7 +74,7 @@ impl Node {
         }
     }
 
-    /// Loads the programs of the probe, unless they are.
+    /// Loads the programs of the probe, unless they are loaded already.
     pub(super) fn load_probe(&mut self) -> Result<(), ProbeError> {
         if self.probe.is_none() {
             self.probe = Some(Probe::attach(&[], self.probe_options)?);
@@ -94,6 +94,7 @@ impl Node {
 
     /// Adds a run for this engine. Without an engine, the run waits for any.
     pub(super) fn add_run(&mut self, engine: Option<&EngineTraits>) -> RunId {
+        // Runs are never removed, so their number is the next index.
         let run = self.runs.len();
         let inbox = Inbox::with_limit(self.probe_options.ring_bytes as usize);
         let name = engine.map_or_else(String::new, |engine| self.unused_name(engine));
@@ -108,6 +109,7 @@ impl Node {
     /// several engines of one model.
     fn unused_name(&self, engine: &EngineTraits) -> String {
         let mut name = engine.name.clone();
+        // Names count as the same if recordings of both would get the same file name.
         let mut number = 2;
         while self.runs.values().any(|entry| file_name_letters(&entry.name).eq(file_name_letters(&name))) {
             name = format!("{}-{number}", engine.name);
@@ -149,7 +151,8 @@ impl Node {
         self.runs.get(&run).map_or("", |entry| &entry.name)
     }
 
-    /// Name of another engine that the engine of this run shares, in another network namespace or as a worker without a port.
+    /// Name of the engine of this run, if the run has another name because an engine of that name was found before: one in another network
+    /// namespace, or a worker without a port. `None` if both have the same name.
     pub(super) fn shared_name(&self, run: RunId) -> Option<&str> {
         let entry = self.runs.get(&run)?;
         let name = entry.engine.as_ref()?.name.as_str();
@@ -246,6 +249,7 @@ impl Node {
     fn drop_watched_engines(&mut self) {
         let mut found = std::mem::take(&mut self.discovery.found);
         found.retain(|engine| {
+            // No run watches any of its processes.
             let Some(sharing) = self.run_sharing_process(engine) else { return true };
             let is_main_watched =
                 engine.engine.main_process().is_some_and(|main| self.runs_watching(main.id).next().is_some());
@@ -254,7 +258,7 @@ impl Node {
         self.discovery.found = found;
     }
 
-    /// The first process of a found engine that a run watches.
+    /// The first process of a found engine that a run watches, with that run. `None` if no run watches any.
     fn run_sharing_process(&self, found: &FoundEngine) -> Option<SharedProcess> {
         found.engine.processes.iter().find_map(|process| {
             let run = self.runs_watching(process.id).next()?;
@@ -294,18 +298,22 @@ impl Node {
         }
     }
 
-    /// Observes the writes of a frontend for this run. Returns whether they are observed.
+    /// Observes the writes of a frontend for this run. Returns whether they are observed. They are not if the probe is not loaded, or runs
+    /// in a PID namespace of its own.
     pub(super) fn observe_frontend(&mut self, run: RunId, frontend: ProcessId) -> Result<bool, ProbeError> {
-        let is_observed = self.other_receiver(run, frontend).is_some();
+        let mut is_observed = self.other_receiver(run, frontend).is_some();
         let Some(probe) = &mut self.probe else { return Ok(false) };
-        if !is_observed && !probe.observe_writes(frontend.pid)? {
+        if !is_observed {
+            is_observed = probe.observe_writes(frontend.pid)?;
+        }
+        if !is_observed {
             return Ok(false);
         }
         self.add_receiver(run, frontend);
         Ok(true)
     }
 
-    /// The other run that watches this process.
+    /// Name of another run that watches this process; `None` if no other run does.
     pub(super) fn other_receiver(&self, run: RunId, process: ProcessId) -> Option<&str> {
         let receivers = self.receivers.get(&process.pid).filter(|known| known.process == process)?;
         let other = receivers.runs.iter().find(|receiver| **receiver != run)?;
@@ -320,6 +328,7 @@ impl Node {
                 // Missing everywhere.
                 return true;
             };
+            // Then the process is of no run any more, and each run reports what is missing.
             let is_of_no_run = receivers.runs.is_empty();
             is_of_no_run || receivers.runs.contains(&run)
         })
@@ -378,7 +387,8 @@ impl Node {
 
     /// Ends the observation of the processes that only this run watches, and drops the run's observations that were not read.
     pub(super) fn release_run(&mut self, run: RunId) {
-        // Copies the observations of other runs into their inboxes and drops those of this one. An error is returned to the others again.
+        // Copies the observations of other runs into their inboxes, and drops those of this one. An error ends the loop. The node keeps it
+        // for the other runs.
         let deadline = Instant::now() + MAX_COPY_TIME;
         while self.read_observations(run, &mut |_| {}).is_ok_and(|read| read.has_unread) {
             if Instant::now() >= deadline {

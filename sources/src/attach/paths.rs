@@ -29,8 +29,8 @@ pub(super) struct Paths {
     /// Hops of sockets whose senders are not watched, by receiving socket, with the number of frames.
     unknown_senders: HashMap<SocketId, UnwatchedHop>,
     pub(super) ids: HopIds,
-    /// Sockets beyond the limit of hops.
-    pub(super) left_out: u64,
+    /// Messages on sockets beyond the limit of hops.
+    pub(super) messages_beyond_limit: u64,
     /// Messages with tokens sent to unwatched receivers.
     pub(super) unwatched: u64,
 }
@@ -128,7 +128,7 @@ impl Paths {
             hops: Vec::new(),
             unknown_senders: HashMap::new(),
             ids: HopIds::default(),
-            left_out: 0,
+            messages_beyond_limit: 0,
             unwatched: 0,
         }
     }
@@ -167,7 +167,7 @@ impl Paths {
             }
         } else {
             let content = Content::Output(kind);
-            // A process that forwards requests sends such messages to the scheduler, too.
+            // A process that forwards requests sends such messages to the scheduler, too, so this lane may carry requests.
             if !content.has_tokens() && self.roles.role_of(socket.pid).forwards_requests() {
                 return None;
             }
@@ -183,7 +183,8 @@ impl Paths {
         Some(hop.id)
     }
 
-    /// Processes a message to the scheduler on a lane and returns its hop, which exists from the first message that names requests on.
+    /// Processes a message to the scheduler on a lane, and returns the lane's hop. The first message that names requests creates the hop.
+    /// `None` before that, and beyond the limit of hops.
     pub(super) fn record_request_send(
         &mut self,
         lane: usize,
@@ -219,7 +220,7 @@ impl Paths {
         let receiver_role = self.roles.receiver_role(socket.pid, kind);
         let ends = Ends::new(sender_role.word(), receiver_role.word());
         let Some(id) = self.ids.assign_id(ends) else {
-            self.left_out += 1;
+            self.messages_beyond_limit += 1;
             return None;
         };
         // This frame is the first one, with number 0.
@@ -248,7 +249,7 @@ impl Paths {
         };
         let receiver = self.presume_receiver(socket, content, None);
         let Some(id) = self.ids.assign_id(ends_between(sender_role, receiver.deduced())) else {
-            self.left_out += 1;
+            self.messages_beyond_limit += 1;
             return None;
         };
         self.hops[lane] = Some(LaneHop {
@@ -322,10 +323,10 @@ impl Paths {
             return self.roles.presumed_receiver_of_requests(socket.pid);
         };
         let mut excluded = BTreeSet::new();
-        for (number, hop) in self.hops.iter().enumerate() {
+        for (other_lane, hop) in self.hops.iter().enumerate() {
             let Some(hop) = hop else { continue };
             let is_other_socket_of_sender =
-                Some(number) != lane && !hop.is_replaced && hop.sender_socket.pid == socket.pid;
+                Some(other_lane) != lane && !hop.is_replaced && hop.sender_socket.pid == socket.pid;
             if is_other_socket_of_sender && hop.content.has_tokens() && content.has_tokens() {
                 excluded.extend(hop.receiver_pid());
             }
@@ -399,7 +400,7 @@ fn capabilities_for_earlier_frames(
     observed_since: &ObservedSince,
 ) -> Capabilities {
     let capabilities_before = match hop.announced {
-        Some(before) if before.receiver == announced.receiver => before.capabilities,
+        Some(last_announced) if last_announced.receiver == announced.receiver => last_announced.capabilities,
         _ => Capabilities::default(),
     };
     let mut capabilities = announced.capabilities;
@@ -425,7 +426,8 @@ fn observed_since(hop: &LaneHop, roles: &Roles, observability: &Observability) -
         }
     };
     // Only a tokenizer delivers tokens.
-    let goes_to_tokenizer = hop.content != Content::Requests && receiver.is_some_and(|to| to.role.is_tokenizer());
+    let goes_to_tokenizer =
+        hop.content != Content::Requests && receiver.is_some_and(|receiver| receiver.role.is_tokenizer());
     let delivered = if goes_to_tokenizer { observability.deliveries_observed_since(&possible_receivers) } else { None };
     ObservedSince { received, are_processed: observability.observes_processing(&possible_receivers), delivered }
 }
@@ -470,7 +472,8 @@ impl Hops for Paths {
         &mut self.carries
     }
 
-    /// Id of a message on the hop of its lane, which `content` may show for the first time. `None` if the message is on no hop.
+    /// Numbers a message on its hop, and returns its id. `content` is what it contains, if it was decoded: the first such message of a lane
+    /// creates the hop. `None` if the message is on no hop.
     fn number_frame(
         &mut self,
         source: MessageSource,

@@ -61,11 +61,11 @@ impl PythonWatch {
         Self { options, sampled: HashMap::new(), unread: Vec::new() }
     }
 
-    /// Starts sampling a process of a run, unless it serves no clients and not every role is sampled.
+    /// Starts sampling a process of a run. Skips one that is neither the main process nor serves clients, unless every role is sampled.
     pub(super) fn add_process(&mut self, run: RunId, process: &Process) {
         let role = process.role;
-        let serves = role.answers_clients() || role.is_main();
-        if !serves && !self.options.samples_every_role {
+        let is_usually_sampled = role.answers_clients() || role.is_main();
+        if !is_usually_sampled && !self.options.samples_every_role {
             return;
         }
         let sampled = SampledProcess { run, role: role.word() };
@@ -85,19 +85,16 @@ impl PythonWatch {
     pub(super) fn emit_samples_of_run(&mut self, run: RunId, sink: Sink<'_>) {
         let Self { options, sampled, unread } = self;
         options.reader.take_new_samples(|samples| unread.push(samples));
-        // Emits the samples of this run, and keeps those of other runs.
-        unread.retain(|samples| {
-            let Some(process) = sampled.get(&samples.pid) else {
-                // A process of an earlier engine, which no run samples any more.
-                return false;
-            };
-            let is_of_run = process.run == run;
-            if is_of_run {
-                emit_samples(samples, process.role, sink);
+        for samples in std::mem::take(unread) {
+            // Dropped if they are of an earlier engine's process, which no run samples any more.
+            let Some(process) = sampled.get(&samples.pid) else { continue };
+            if process.run == run {
+                emit_samples(&samples, process.role, sink);
+            } else {
+                // These wait until the other run is polled.
+                unread.push(samples);
             }
-            // Samples of another run wait until that run is polled.
-            !is_of_run
-        });
+        }
         // Limited, because a run that is not polled any more never fetches its samples.
         unread.truncate(MAX_UNREAD);
     }
@@ -111,7 +108,7 @@ impl PythonWatch {
         self.options.reader.has_ended()
     }
 
-    /// Processes of a run that cannot be sampled.
+    /// Processes of a run that cannot be sampled, with the reasons.
     pub(super) fn refusals_of_run(&self, run: RunId) -> Vec<Degraded> {
         let of_run = self.sampled.iter().filter(|(_, process)| process.run == run);
         let pids: BTreeSet<u32> = of_run.map(|(pid, _)| *pid).collect();
@@ -127,7 +124,8 @@ impl PythonWatch {
 /// Emits an event per function of a thread. Without any, it emits one with an empty name, so that the samples of the thread count.
 fn emit_samples(thread: &ThreadSamples, role: &str, sink: Sink<'_>) {
     if thread.stacks.functions.is_empty() {
-        emit_function(thread, &Function::new("", ""), Hits::default(), role, sink);
+        let no_function = Function::new("", "");
+        emit_function(thread, &no_function, Hits::default(), role, sink);
     }
     for (function, hits) in &thread.stacks.functions {
         emit_function(thread, function, *hits, role, sink);

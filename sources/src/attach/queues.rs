@@ -19,7 +19,7 @@ use super::lanes::Sink;
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Interval while no frames flow.
 const REST_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum number of connections sampled; the others are counted in `left_out`.
+/// Maximum number of connections sampled; the others are counted in `connections_beyond_limit`.
 const MAX_CONNECTIONS: usize = 256;
 
 /// The ends of a connection, if known.
@@ -45,7 +45,7 @@ struct QueueReading {
 #[derive(Clone, Debug, Default)]
 pub(super) struct QueueProblems {
     /// Number of connections beyond the limit.
-    pub(super) left_out: usize,
+    pub(super) connections_beyond_limit: usize,
     /// First error that prevented reading a socket.
     pub(super) refused: Option<String>,
 }
@@ -93,6 +93,7 @@ impl QueueWatch {
             // Fails only if the thread has crashed, which was printed.
             let _ = self.commands.send(QueueCommand::SetTraffic(has_traffic));
         }
+        // Limited to a full channel, so that the loop ends even if the thread sends meanwhile.
         for QueueReading { at, hop, receive_bytes, send_bytes } in self.readings.try_iter().take(QUEUE) {
             sink(&Event::new(at, What::Queue(QueueSample { hop: &hop, receive_bytes, send_bytes })));
         }
@@ -166,7 +167,7 @@ impl QueueSampler {
     /// Watches the connections of the engine as they are now, up to the limit.
     fn watch_connections_of(&mut self, engine: &Engine) {
         self.hops.clear();
-        self.problems.left_out = 0;
+        self.problems.connections_beyond_limit = 0;
         let routes = engine.routes();
         let mut watched = 0;
         // The least important connections come last and are left out first. Those of clients look like hops when no sender is known, as after
@@ -176,7 +177,7 @@ impl QueueSampler {
                 for lane in route.lanes.iter().filter(|lane| LaneGroup::of_lane(lane, engine) == group) {
                     if watched == MAX_CONNECTIONS {
                         let may_be_client = group == LaneGroup::Other;
-                        self.problems.left_out += usize::from(!may_be_client);
+                        self.problems.connections_beyond_limit += usize::from(!may_be_client);
                         continue;
                     }
                     watched += 1;
@@ -192,9 +193,9 @@ impl QueueSampler {
 
     /// Time until the next sample at this interval.
     fn time_until_due(&self, interval: Duration) -> Duration {
-        // Without connections, a command is due first.
-        let none_due = if self.hops.is_empty() { interval } else { Duration::ZERO };
-        self.last_sample_at.map_or(none_due, |last| interval.saturating_sub(last.elapsed()))
+        // Without connections there is nothing to sample, until a command adds some.
+        let until_first_sample = if self.hops.is_empty() { interval } else { Duration::ZERO };
+        self.last_sample_at.map_or(until_first_sample, |last| interval.saturating_sub(last.elapsed()))
     }
 
     /// Reads the queues of all hops if a sample is due at this interval, and passes a reading of each hop to `emit`.
@@ -226,7 +227,8 @@ impl QueueSampler {
     /// Bytes in the queues of a connection's end. `None` if the end is unknown or the kernel does not show them. Keeps the first error for
     /// the report.
     fn read_queues(&mut self, end: Option<End>) -> Option<QueueDepth> {
-        match self.sockets.read_depth(end?) {
+        let end = end?;
+        match self.sockets.read_depth(end) {
             Ok(depth) => depth,
             Err(error) => {
                 self.problems.refused.get_or_insert_with(|| error.to_string());
@@ -306,15 +308,15 @@ mod tests {
         let mut watch = QueueSampler::default();
         watch.watch_connections_of(&Engine { hops: hops.clone(), ..Engine::default() });
         assert_eq!(poll_samples(&mut watch), [("scheduler->tokenizer".to_owned(), Some(1000))]);
-        assert_eq!(watch.problems.left_out, 0);
+        assert_eq!(watch.problems.connections_beyond_limit, 0);
         // Inside the engine they may carry output.
         watch.watch_connections_of(&Engine { hops: hops.clone(), ..titled(std::process::id(), Vec::new()) });
-        assert_eq!(watch.problems.left_out, 301 - MAX_CONNECTIONS);
+        assert_eq!(watch.problems.connections_beyond_limit, 301 - MAX_CONNECTIONS);
         for hop in &mut hops {
             hop.carries = Carries::Output;
         }
         watch.watch_connections_of(&Engine { hops, ..Engine::default() });
-        assert_eq!(watch.problems.left_out, 301 - MAX_CONNECTIONS);
+        assert_eq!(watch.problems.connections_beyond_limit, 301 - MAX_CONNECTIONS);
     }
 
     #[test]

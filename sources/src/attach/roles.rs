@@ -69,7 +69,7 @@ pub(super) enum PresumedReceiver {
 }
 
 impl PresumedReceiver {
-    /// The receiver, if it is deduced.
+    /// The receiver, if it is deduced; `None` if it is unknown or not visible.
     pub(super) fn deduced(self) -> Option<Receiver> {
         match self {
             Self::Deduced(receiver) => Some(receiver),
@@ -117,6 +117,7 @@ impl Roles {
     /// Roles of processes and their connections (sender first), without discovery.
     pub(super) fn with_roles(roles: &[(u32, Role)], connected_pids: &[(u32, u32)]) -> Self {
         let mut connections = BTreeSet::new();
+        // Each receiver has an endpoint of its own.
         for &(sender_pid, receiver_pid) in connected_pids {
             connections.insert(Connection { sender_pid, receiver_pid, endpoint: format!("ipc:///{receiver_pid}") });
         }
@@ -160,8 +161,12 @@ impl Roles {
     pub(super) fn may_receive_from(&self, sender: PathRole) -> BTreeSet<u32> {
         let mut pids = BTreeSet::new();
         for (pid, receiver) in &self.by_pid {
-            // A process of unknown role may receive anything.
-            if receiver.role.is_none_or(|role| receiver.role != sender.role && role.receives_output()) {
+            let may_receive = match receiver.role {
+                Some(role) => receiver.role != sender.role && role.receives_output(),
+                // A process of unknown role may receive anything.
+                None => true,
+            };
+            if may_receive {
                 pids.insert(*pid);
             }
         }
@@ -225,6 +230,7 @@ impl Roles {
         if candidates.iter().any(|candidate| candidate.role != first.role) {
             return PresumedReceiver::Unknown;
         }
+        // Which of them receives is not known, only their role.
         PresumedReceiver::Deduced(Receiver { role: PathRole::unranked(Some(first.role)), pid: None })
     }
 
@@ -293,9 +299,9 @@ impl Roles {
     }
 }
 
-/// How likely a process with this role receives messages of this kind, among those a sender is connected to: 0 is the most likely, `None` never
-/// does. Tokens go through a process in between if there is one, else directly to one that responds to clients. Other messages go to the main
-/// process, which forwards them.
+/// Rank of a role among the possible receivers of messages of this kind: 0 is the most likely one. `None` if the role never receives such
+/// messages. Tokens go through a process in between if there is one, else directly to one that responds to clients. Other messages go to
+/// the main process, which forwards them.
 fn receiver_preference(kind: Kind, role: Role) -> Option<u8> {
     let is_intermediate = match role.function() {
         Function::Source | Function::Control => return None,

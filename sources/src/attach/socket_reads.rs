@@ -12,7 +12,7 @@ use zmq_tap::zmtp::{Element, FrameReader, Framing};
 use super::lanes::{Lanes, Sink};
 use super::observability::{Observability, ProcessPair};
 
-/// Maximum number of connections; the others are counted in `left_out`.
+/// Maximum number of connections; the others are counted in `connections_beyond_limit`.
 const MAX_CONNECTIONS: usize = 1024;
 /// Length of the shortest frame whose content proves that frames begin where presumed.
 const MIN_PROOF: u64 = 8;
@@ -24,13 +24,13 @@ pub(super) struct SocketReads {
     /// Connections whose frames are not found at the moment, with the inode of the receiving socket.
     lost: BTreeSet<LostConnection>,
     /// Pairs of processes whose connections are newly observed.
-    new: Vec<ProcessPair>,
+    newly_observed: Vec<ProcessPair>,
     /// Pairs of processes without a connection left.
     closed: Vec<ProcessPair>,
     /// Number of times that frames were not found, except right after the attach.
     holes: u64,
     unreadable: BTreeSet<String>,
-    left_out: usize,
+    connections_beyond_limit: usize,
 }
 
 /// A socket of the engine that is read without libzmq.
@@ -65,7 +65,7 @@ impl SocketReads {
         processes: impl Iterator<Item = &'p Process>,
         probe: &mut Probe,
     ) -> Result<(), String> {
-        self.left_out = 0;
+        self.connections_beyond_limit = 0;
         for process in processes {
             let pid = process.id.pid;
             if uses_io_uring(pid) {
@@ -84,7 +84,7 @@ impl SocketReads {
             let connections_of_others = self.connections.keys().filter(|socket| socket.reader_pid != pid).count();
             while connections_of_others + pair_by_inode.len() > MAX_CONNECTIONS {
                 pair_by_inode.pop_last();
-                self.left_out += 1;
+                self.connections_beyond_limit += 1;
             }
             let sockets: BTreeSet<u64> = pair_by_inode.keys().copied().collect();
             let is_observable = probe.observe_zmtp_reads(pid, &sockets).map_err(|error| error.to_string())?;
@@ -103,7 +103,7 @@ impl SocketReads {
             for (inode, pair) in pair_by_inode {
                 self.connections.entry(ReadSocket { reader_pid: pid, inode }).or_insert_with(|| {
                     // Its receives count as observed once older records have been read.
-                    self.new.push(pair);
+                    self.newly_observed.push(pair);
                     ReadConnection {
                         pair,
                         track: ConnectionTracker::default(),
@@ -118,12 +118,12 @@ impl SocketReads {
 
     /// Updates which receives are observed from `now` on, once older records have been read. Returns whether that has changed.
     pub(super) fn apply_changes(&mut self, observability: &mut Observability, now: MonoNs) -> bool {
-        let has_changed = !self.new.is_empty() || !self.closed.is_empty();
+        let has_changed = !self.newly_observed.is_empty() || !self.closed.is_empty();
         for pair in self.closed.drain(..) {
             observability.mark_connection_unread(pair);
         }
-        for pair in self.new.drain(..) {
-            // Not while the frames of another connection between the two are lost.
+        for pair in self.newly_observed.drain(..) {
+            // Not observed while the frames of another connection between the two cannot be found.
             if !has_lost(&self.lost, pair) {
                 observability.mark_connection_read(pair, now);
             }
@@ -221,8 +221,8 @@ impl SocketReads {
                 self.holes
             ));
         }
-        if self.left_out > 0 {
-            degraded.push(format!("socket reads: {} connections beyond the limit", self.left_out));
+        if self.connections_beyond_limit > 0 {
+            degraded.push(format!("socket reads: {} connections beyond the limit", self.connections_beyond_limit));
         }
         degraded
     }
@@ -278,7 +278,7 @@ mod tests {
             };
             let mut reads = SocketReads {
                 connections: [(ReadSocket { reader_pid: READER, inode: INODE }, connection)].into(),
-                new: vec![pair],
+                newly_observed: vec![pair],
                 ..SocketReads::default()
             };
             reads.apply_changes(&mut observability, MonoNs(0));

@@ -26,7 +26,8 @@ use super::targets::{choose_targets, has_libzmq, observe_inner_servers, without_
 use super::{Attach, AttachOptions, response_id_reader_of, trial, watch_threads};
 use crate::translate::Clients;
 
-/// Starts the discovery that the runs of all engines share: of the `attached` ones, and of those that `engine_search` finds.
+/// Starts the discovery that the runs of all engines share. These are the runs of the `attached` engines and of those that `engine_search`
+/// finds later.
 pub(super) fn start_node(
     watcher: Option<Watcher>,
     attached: &[FoundEngine],
@@ -43,9 +44,12 @@ impl Attach {
     /// Attaches to every process of `engine` on the token path.
     pub fn start(watcher: Watcher, engine: Engine, options: &AttachOptions) -> anyhow::Result<Self> {
         let found = FoundEngine::inspect(engine, options.may_read_tokenizers());
-        let node = start_node(Some(watcher), std::slice::from_ref(&found), None, options)?;
+        let no_further_search = None;
+        let node = start_node(Some(watcher), std::slice::from_ref(&found), no_further_search, options)?;
         let run = node.lock().add_run(Some(&found.traits));
-        Self::start_run(&node, run, &found, options, false)
+        // The node has no other run.
+        let is_ring_read = false;
+        Self::start_run(&node, run, &found, options, is_ring_read)
     }
 
     /// Attaches to an engine as a run of the node. `is_ring_read` says whether other runs read the ring meanwhile, so that this must not
@@ -204,6 +208,7 @@ pub(super) fn concerns_engine(blind: &BlindSpot, engine: &Engine) -> bool {
         | BlindSpot::NoZmqOutput { pid, .. }
         | BlindSpot::ForeignConnection { pid, .. } => is_own(pid),
         BlindSpot::Unreadable { pids, .. } | BlindSpot::SharedProcesses { mains: pids, .. } => pids.iter().any(is_own),
+        // All others are of the machine.
         _ => true,
     }
 }

@@ -117,7 +117,11 @@ impl Attach {
         let deadline = Instant::now() + patience;
         // Only queues and Python stacks take time. Everything else is known once attached.
         loop {
-            self.poll(&mut |event| has_queue_sample |= matches!(event.what, What::Queue(_)));
+            self.poll(&mut |event| {
+                if matches!(event.what, What::Queue(_)) {
+                    has_queue_sample = true;
+                }
+            });
             let is_all_known = has_queue_sample && self.is_stack_sampling_settled();
             if is_all_known || Instant::now() >= deadline {
                 break;
@@ -130,7 +134,9 @@ impl Attach {
     /// Returns whether the trial of Python stacks is decided. That is so once a stack was read, or the reader has failed.
     fn is_stack_sampling_settled(&self) -> bool {
         // Without a cost there is no reader in this build.
-        if self.stack_sampling_cost().is_none_or(|cost| cost.readings > cost.failed) {
+        let Some(cost) = self.stack_sampling_cost() else { return true };
+        let has_read_stack = cost.readings > cost.failed;
+        if has_read_stack {
             return true;
         }
         let node = self.node.lock();
@@ -261,7 +267,9 @@ impl Attach {
         // Lines with this prefix are about processes whose writes to clients cannot be observed.
         let unserved = self.degraded.iter().filter(|line| line.starts_with("egress: "));
         why.extend(unserved.map(Reason::new));
-        let frames = self.availability_of_frames(&mut Vec::new());
+        // The row of frames lists these reasons.
+        let mut reasons_of_frames = Vec::new();
+        let frames = self.availability_of_frames(&mut reasons_of_frames);
         if self.interpreter.egress.shows_deliveries() && frames != FeatureState::Missing {
             return frames;
         }

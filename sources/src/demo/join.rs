@@ -114,7 +114,9 @@ impl Join {
         if let PeerAction::Delivered(last) = &action
             && last.finished
         {
-            let end = Answer::new(&last.rid, None, None);
+            // The deliveries have already stated the numbers of tokens.
+            let (tokens, completion_tokens) = (None, None);
+            let end = Answer::new(&last.rid, tokens, completion_tokens);
             sink(&Event { at, what: What::Answered(end) });
         }
     }

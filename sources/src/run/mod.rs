@@ -32,9 +32,10 @@ pub struct Run {
     mover: Option<Mover>,
     events: Receiver<MoverEvent>,
     /// Restored when the relay has ended, before the guard looks for leftovers.
-    places: Vec<HeldPath>,
+    held_paths: Vec<HeldPath>,
     bypasses: Vec<String>,
-    moved: usize,
+    /// Number of sockets that were moved behind the relay.
+    moved_count: usize,
     last_check: Instant,
     is_ending: bool,
     _guard: Guard,
@@ -49,9 +50,9 @@ impl Run {
             child,
             mover: Some(mover),
             events,
-            places: Vec::new(),
+            held_paths: Vec::new(),
             bypasses: Vec::new(),
-            moved: 0,
+            moved_count: 0,
             last_check: Instant::now(),
             is_ending: false,
             _guard: guard,
@@ -62,16 +63,18 @@ impl Run {
     fn process_events(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         for event in self.events.try_iter() {
             match event {
-                MoverEvent::Moved(listener, place) => match relay_moved_socket(&mut self.tap, listener, &place) {
-                    Ok(()) => {
-                        self.moved += 1;
-                        // An engine that listens again gives up its previous socket.
-                        self.places.retain(HeldPath::is_held);
-                        self.places.push(*place);
+                MoverEvent::Moved(listener, held_path) => {
+                    match relay_moved_socket(&mut self.tap, listener, &held_path) {
+                        Ok(()) => {
+                            self.moved_count += 1;
+                            // An engine that listens again gives up its previous socket.
+                            self.held_paths.retain(HeldPath::is_held);
+                            self.held_paths.push(*held_path);
+                        }
+                        // Dropping `held_path` restores the engine's socket.
+                        Err(error) => self.bypasses.push(format!("{}: {error}", held_path.shown().display())),
                     }
-                    // Dropping `place` restores the engine's socket.
-                    Err(error) => self.bypasses.push(format!("{}: {error}", place.shown().display())),
-                },
+                }
                 MoverEvent::Engine(engine) => self.tap.set_engine(*engine),
                 MoverEvent::Hop(listen, ends) => {
                     let listen = Endpoint::Path(listen);
@@ -96,11 +99,13 @@ impl Run {
 }
 
 /// Relays between the listener that has a socket's path now and the engine's socket, which was moved aside.
-fn relay_moved_socket(tap: &mut Tap, listener: UnixListener, place: &HeldPath) -> anyhow::Result<()> {
-    let sockets = place.pair_sockets(listener)?;
-    let pair = Pair { listen: Endpoint::Path(place.shown()), upstream: Endpoint::Path(place.aside()) };
+fn relay_moved_socket(tap: &mut Tap, listener: UnixListener, held_path: &HeldPath) -> anyhow::Result<()> {
+    let sockets = held_path.pair_sockets(listener)?;
+    let pair = Pair { listen: Endpoint::Path(held_path.shown()), upstream: Endpoint::Path(held_path.aside()) };
     let hop = TapHop { endpoint: Some(pair.listen.to_string()), ..TapHop::new(pair) };
-    tap.add_hop(hop, sockets, Signal::sent())?;
+    // Connections need not wait: the engine has just created the socket, so no earlier one has to be drained.
+    let open_gate = Signal::sent();
+    tap.add_hop(hop, sockets, open_gate)?;
     Ok(())
 }
 
@@ -116,7 +121,7 @@ impl About for Run {
     /// What the report says about the relay, with the number of moved sockets and what bypasses it.
     fn wire_json(&self) -> Option<Value> {
         let mut wire = self.tap.wire_json()?;
-        wire["run"] = json!({"sockets_relayed": self.moved, "past_the_relay": self.bypasses});
+        wire["run"] = json!({"sockets_relayed": self.moved_count, "past_the_relay": self.bypasses});
         Some(wire)
     }
 
@@ -124,7 +129,7 @@ impl About for Run {
     fn degraded(&self) -> Vec<String> {
         let mut degraded = self.tap.degraded();
         degraded.extend(self.bypasses.iter().cloned());
-        if self.moved == 0 {
+        if self.moved_count == 0 {
             degraded.push(format!(
                 "no socket to relay appeared in the temporary folder of {}: it uses TCP or ignores TMPDIR",
                 self.child.name()
@@ -155,9 +160,9 @@ impl LiveSource for Run {
             }
         }
         let flow = self.tap.poll(sink);
-        // Dropping the places puts the engine's own sockets back.
+        // Dropping the held paths puts the engine's own sockets back.
         if flow == Flow::Ended {
-            self.places.clear();
+            self.held_paths.clear();
         }
         flow
     }

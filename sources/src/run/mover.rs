@@ -67,8 +67,8 @@ impl Mover {
         let failure = || format!("cannot watch {} for sockets", folder.path().display());
         let watch = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).with_context(failure)?;
         // A socket may be created in the folder or renamed into it.
-        let appears = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
-        inotify::add_watch(&watch, folder.held.path(), appears).with_context(failure)?;
+        let appearances = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
+        inotify::add_watch(&watch, folder.held.path(), appearances).with_context(failure)?;
         let (sender, events) = channel();
         let socket_watch = SocketWatch {
             folder: folder.held.clone(),
@@ -85,8 +85,9 @@ impl Mover {
         };
         let end = Arc::new(AtomicBool::new(false));
         let thread_end = Arc::clone(&end);
-        let thread =
-            thread::Builder::new().name("mover".into()).spawn(move || socket_watch.run(&watch, &thread_end))?;
+        let thread = thread::Builder::new()
+            .name("mover".into())
+            .spawn(move || socket_watch.move_sockets_until_ended(&watch, &thread_end))?;
         Ok((Self { end, thread: Some(thread) }, events))
     }
 }
@@ -141,7 +142,7 @@ struct OpenConnection {
 
 impl SocketWatch {
     /// The thread: moves new sockets, makes bypassing peers reconnect, and follows the engine's processes, until `end` is set.
-    fn run(mut self, watch: &OwnedFd, end: &AtomicBool) {
+    fn move_sockets_until_ended(mut self, watch: &OwnedFd, end: &AtomicBool) {
         // The watch shows no sockets that appeared before it started.
         self.scan_folder();
         let mut watcher: Option<Watcher> = None;
@@ -174,10 +175,11 @@ impl SocketWatch {
         }
     }
 
-    /// Waits for new files of the folder for at most one turn, and checks them.
+    /// Waits for new files of the folder for at most one turn, and checks them. Fails if the folder cannot be watched any more.
     fn process_new_sockets(&mut self, watch: &OwnedFd) -> Result<(), Errno> {
         let turn = Timespec { tv_sec: 0, tv_nsec: TURN.as_nanos() as i64 };
         match poll(&mut [PollFd::new(watch, PollFlags::IN)], Some(&turn)) {
+            // No new file within the turn, or a signal.
             Ok(0) | Err(Errno::INTR) => return Ok(()),
             Ok(_) => {}
             Err(errno) => return Err(errno),
@@ -202,7 +204,7 @@ impl SocketWatch {
         Ok(())
     }
 
-    /// Checks all files of the folder.
+    /// Checks all files of the folder. Does nothing if the folder cannot be read.
     fn scan_folder(&mut self) {
         let Ok(entries) = std::fs::read_dir(self.folder.path()) else { return };
         for entry in entries.flatten() {
@@ -222,12 +224,12 @@ impl SocketWatch {
             return;
         }
         match HeldPath::take_over(&self.folder, name, socket) {
-            Ok((listener, place)) => {
+            Ok((listener, held_path)) => {
                 // Inode 0, which no file has, if the engine has replaced the relay's socket. The engine's new socket is then moved, too.
                 let relay_inode = HeldPath::find_socket(&self.folder, name).map(|ours| ours.metadata().ino());
                 self.sockets.insert(name.to_owned(), relay_inode.unwrap_or_default());
-                self.unnamed.push(UnnamedSocket { name: name.to_owned(), bound: place.aside(), attempts: 0 });
-                self.send_event(MoverEvent::Moved(listener, Box::new(place)));
+                self.unnamed.push(UnnamedSocket { name: name.to_owned(), bound: held_path.aside(), attempts: 0 });
+                self.send_event(MoverEvent::Moved(listener, Box::new(held_path)));
                 self.last_move_at = Some(Instant::now());
                 self.reconnect_bypassing_peers();
             }
@@ -238,23 +240,25 @@ impl SocketWatch {
     /// Finds peers that connected between a socket's appearance and its move, and makes them reconnect.
     fn reconnect_bypassing_peers(&mut self) {
         let Some(peers) = &self.peers else { return };
-        let mut open: Vec<OpenConnection> = Vec::new();
+        let mut open_connections: Vec<OpenConnection> = Vec::new();
         for name in self.sockets.keys() {
+            // Connections that cannot be looked up are tried again at the next call.
             for connection in peers.connections_to(&self.folder_path.join(name)).unwrap_or_default() {
-                open.push(OpenConnection { socket_name: name.clone(), connection });
+                open_connections.push(OpenConnection { socket_name: name.clone(), connection });
             }
         }
         // Closed connections are removed, because the kernel reuses the numbers of sockets.
-        self.known_connections.retain(|known| open.iter().any(|open| open.connection == *known));
-        open.retain(|open| !self.known_connections.contains(&open.connection));
-        if open.is_empty() {
+        self.known_connections.retain(|known| open_connections.iter().any(|open| open.connection == *known));
+        let mut new_connections = open_connections;
+        new_connections.retain(|new| !self.known_connections.contains(&new.connection));
+        if new_connections.is_empty() {
             return;
         }
-        let inodes: Vec<u64> = open.iter().map(|open| open.connection.connector).collect();
+        let inodes: Vec<u64> = new_connections.iter().map(|new| new.connection.connector).collect();
         // Expensive, since it reads every process's descriptors; done only for new connections.
         let holders_by_inode = find_holders(&inodes);
         let own_pid = std::process::id();
-        for OpenConnection { socket_name, connection } in open {
+        for OpenConnection { socket_name, connection } in new_connections {
             // Without a known holder, the connection is tried again at the next call.
             let Some(holders) = holders_by_inode.get(&connection.connector) else { continue };
             self.known_connections.insert(connection);
@@ -270,7 +274,8 @@ impl SocketWatch {
     fn reconnect_sender(&mut self, name: &str, connection: PeerConnection, holder: Holder) {
         let comm = std::fs::read_to_string(format!("/proc/{}/comm", holder.pid)).unwrap_or_default();
         let peer = format!("{name}: process {} ({})", holder.pid, comm.trim_end());
-        if !self.reported.insert(format!("{peer} {}", connection.connector)) {
+        let is_first_attempt = self.reported.insert(format!("{peer} {}", connection.connector));
+        if !is_first_attempt {
             return;
         }
         match disconnect_sender(holder, connection.connector, PAUSE) {
@@ -281,11 +286,13 @@ impl SocketWatch {
         }
     }
 
-    /// Sends the engine that the child started if its properties have changed, and reports its hops whose sockets are outside the folder.
+    /// Sends the run the engine that the child has started, if the engine's properties have changed. Reports hops of the child's engines
+    /// whose sockets are outside the folder.
     fn update_engine(&mut self, topology: &Topology) {
         let mut engines_of_child: Vec<&Engine> = topology.engines.iter().collect();
         engines_of_child
             .retain(|engine| engine.processes.iter().any(|process| is_descendant(process.id.pid, self.child)));
+        // If the child has started several engines, the first one stands for all.
         if let Some(&engine) = engines_of_child.first()
             && self.engine.as_ref().map(Engine::to_event) != Some(engine.to_event())
         {
@@ -312,15 +319,16 @@ impl SocketWatch {
         let Some(peers) = &self.peers else { return };
         // The kernel names a socket by the path at which it was bound: the relay's by `bound`, the engine's by its original path. Senders
         // are connected to the relay's, and the relay to the engine's.
-        // Keeps the sockets that are tried again.
-        self.unnamed.retain_mut(|socket| {
+        for mut socket in std::mem::take(&mut self.unnamed) {
             let path = self.folder_path.join(&socket.name);
             let to_relay = peers.connections_to(&socket.bound).unwrap_or_default();
             let senders: Vec<u64> = to_relay.iter().map(|connection| connection.connector).collect();
             let to_engine = peers.connections_to(&path).unwrap_or_default();
             let receivers: Vec<u64> = to_engine.iter().map(|connection| connection.acceptor).collect();
+            // Not connected yet, which is no attempt.
             if senders.is_empty() || receivers.is_empty() {
-                return true;
+                self.unnamed.push(socket);
+                continue;
             }
             socket.attempts += 1;
             // Reads every process's descriptors, so the number of attempts is limited.
@@ -333,10 +341,10 @@ impl SocketWatch {
                 let ends = Ends::new(sender.word(), receiver.word());
                 // Fails only once the run has ended.
                 let _ = self.sender.send(MoverEvent::Hop(path, ends));
-                return false;
+            } else if socket.attempts < NAME_ATTEMPTS {
+                self.unnamed.push(socket);
             }
-            socket.attempts < NAME_ATTEMPTS
-        });
+        }
     }
 
     /// Sends a line for the report about traffic that bypasses the relay.
@@ -345,7 +353,7 @@ impl SocketWatch {
     }
 
     fn send_event(&self, event: MoverEvent) {
-        // Fails only once the run has ended. A moved socket in the event is then restored, because dropping its place does that.
+        // Fails only once the run has ended. A moved socket in the event is then restored, because dropping its path does that.
         let _ = self.sender.send(event);
     }
 }
@@ -355,10 +363,11 @@ fn roles_of_holders(inodes: &[u64], holders: &HashMap<u64, Vec<Holder>>, topolog
     let own_pid = std::process::id();
     let mut roles = BTreeSet::new();
     for holder in inodes.iter().filter_map(|inode| holders.get(inode)).flatten() {
-        let process = topology.engines.iter().find_map(|engine| engine.process_with_pid(holder.pid));
-        if holder.pid != own_pid {
-            roles.extend(process.map(|process| process.role));
+        if holder.pid == own_pid {
+            continue;
         }
+        let process = topology.engines.iter().find_map(|engine| engine.process_with_pid(holder.pid));
+        roles.extend(process.map(|process| process.role));
     }
     roles
 }

@@ -174,7 +174,7 @@ impl Prepared {
     }
 }
 
-/// All connections to a planned listener, each with its sender.
+/// All connections to a planned listener, each with its sender. Fails if the connections cannot be looked up, or a sender is not visible.
 fn find_live_connections(listener: &Planned) -> anyhow::Result<Vec<Live>> {
     let connections = Peers::in_namespace_of(listener.receiver)
         .and_then(|peers| peers.connections_to(&listener.bound))
@@ -182,15 +182,16 @@ fn find_live_connections(listener: &Planned) -> anyhow::Result<Vec<Live>> {
     let inodes: Vec<u64> =
         connections.iter().flat_map(|connection| [connection.connector, connection.acceptor]).collect();
     let holders_by_inode = find_holders(&inodes);
+    let no_holders = Vec::new();
     let mut live = Vec::new();
     for connection in connections {
-        let acceptors = holders_by_inode.get(&connection.acceptor).map_or(&[][..], Vec::as_slice);
+        let acceptors = holders_by_inode.get(&connection.acceptor).unwrap_or(&no_holders);
         let is_of_receiver = acceptors.iter().any(|holder| holder.pid == listener.receiver);
         // A socket of another engine may have the same name in another container.
         if !is_of_receiver {
             continue;
         }
-        let senders = holders_by_inode.get(&connection.connector).map_or(&[][..], Vec::as_slice);
+        let senders = holders_by_inode.get(&connection.connector).unwrap_or(&no_holders);
         let holder = *senders.first().with_context(|| {
             format!("cannot see a sender of {}: run as root, or as the engine's user", listener.title())
         })?;

@@ -57,7 +57,7 @@ impl Planned {
 pub struct Located {
     found: Vec<Planned>,
     /// Why other listeners of the engine are not moved.
-    left: Vec<String>,
+    unmovable: Vec<String>,
     /// User of the engine's receivers, who owns the sockets.
     pub account: Account,
 }
@@ -82,7 +82,8 @@ impl<'a> Listener<'a> {
     /// Path of the socket; an error says why it cannot be moved.
     fn movable_path(self, engine: &Engine) -> Result<&'a Path, String> {
         let Self { receiver, endpoint } = self;
-        if engine.process_with_pid(receiver).is_none_or(|process| process.libzmq.is_none()) {
+        let has_libzmq = engine.process_with_pid(receiver).is_some_and(|process| process.libzmq.is_some());
+        if !has_libzmq {
             let why = "has no libzmq, so its idleness is not observed; use tokengap attach";
             return Err(format!("process {receiver} {why}"));
         }
@@ -101,7 +102,7 @@ impl Located {
     /// several users.
     pub fn find(engine: &Engine, wanted: Option<&str>) -> anyhow::Result<Self> {
         let mut names_by_listener: BTreeMap<Listener<'_>, Vec<String>> = BTreeMap::new();
-        let mut left = Vec::new();
+        let mut unmovable = Vec::new();
         for hop in engine.hops.iter().filter(|hop| hop.carries != Carries::Requests) {
             match hop.to {
                 // A receiver that gets no output is not on the path of tokens.
@@ -110,7 +111,7 @@ impl Located {
                     let listener = Listener { receiver: to.pid, endpoint: &hop.endpoint };
                     names_by_listener.entry(listener).or_default().push(hop.ends().to_string());
                 }
-                None => left.push(format!("{}: its receiver is not visible", hop.endpoint)),
+                None => unmovable.push(format!("{}: its receiver is not visible", hop.endpoint)),
             }
         }
         let mut found = Vec::new();
@@ -121,13 +122,13 @@ impl Located {
             names.sort_unstable();
             names.dedup();
             if wanted.is_some_and(|wanted| !names.iter().any(|name| name == wanted)) {
-                left.push(format!("{} ({endpoint}): not selected", names.join(", ")));
+                unmovable.push(format!("{} ({endpoint}): not selected", names.join(", ")));
                 continue;
             }
             let path = match listener.movable_path(engine) {
                 Ok(path) => path,
                 Err(why) => {
-                    left.push(format!("{endpoint}: {why}"));
+                    unmovable.push(format!("{endpoint}: {why}"));
                     continue;
                 }
             };
@@ -138,15 +139,15 @@ impl Located {
                     found.push(planned);
                     accounts.push(account);
                 }
-                Err(why) => left.push(format!("{why:#}")),
+                Err(why) => unmovable.push(format!("{why:#}")),
             }
         }
-        let Some(&account) = accounts.first() else { return nothing_to_move(&left) };
+        let Some(&account) = accounts.first() else { return fail_with_nothing_to_move(&unmovable) };
         ensure!(
             accounts.iter().all(|other| *other == account),
             "the engine's processes run as several users, and tokengap moves the sockets of one: use --hop, or tokengap attach"
         );
-        Ok(Self { found, left, account })
+        Ok(Self { found, unmovable, account })
     }
 
     /// Folders of the sockets.
@@ -156,31 +157,32 @@ impl Located {
 
     /// Selects the listeners that can be moved. Connects to each, to read its socket type.
     pub fn select_movable(self) -> anyhow::Result<Movable> {
-        let Self { found, mut left, .. } = self;
+        let Self { found, mut unmovable, .. } = self;
         let mut planned = Vec::new();
         for listener in found {
             let endpoint = listener.endpoint();
             match read_socket_type(&listener.socket) {
                 Ok(socket_type) if socket_type == MOVABLE => planned.push(listener),
                 Ok(socket_type) => {
-                    left.push(format!(
+                    unmovable.push(format!(
                         "{endpoint}: its socket type {socket_type} loses messages while peers reconnect"
                     ));
                 }
-                Err(error) => left.push(format!("{endpoint}: cannot read its ZMQ socket type: {error}")),
+                Err(error) => unmovable.push(format!("{endpoint}: cannot read its ZMQ socket type: {error}")),
             }
         }
         if planned.is_empty() {
-            return nothing_to_move(&left);
+            return fail_with_nothing_to_move(&unmovable);
         }
-        Ok(Movable { planned, unmovable: left })
+        Ok(Movable { planned, unmovable })
     }
 }
 
-/// Returns an error that lists why each listener is left where it is.
-fn nothing_to_move<T>(left: &[String]) -> anyhow::Result<T> {
-    let left = left.join("\n  ");
-    bail!("no hop to move{}{left}", if left.is_empty() { "" } else { ":\n  " })
+/// Always returns an error, which lists why each listener cannot be moved.
+fn fail_with_nothing_to_move<T>(unmovable: &[String]) -> anyhow::Result<T> {
+    let reasons = unmovable.join("\n  ");
+    let separator = if reasons.is_empty() { "" } else { ":\n  " };
+    bail!("no hop to move{separator}{reasons}")
 }
 
 /// Opens the socket file that process `pid` of user `account` bound as `path`. Fails if the file belongs to another user.

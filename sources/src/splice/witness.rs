@@ -65,6 +65,7 @@ impl Witness {
     pub fn start(senders: &BTreeSet<u32>, receivers: &BTreeSet<u32>) -> Result<Self, String> {
         let mut targets = Vec::new();
         for pid in senders | receivers {
+            // What a sender receives is not checked.
             let received = if receivers.contains(&pid) { MAX_RECEIVED_BYTES } else { 0 };
             targets.push(Target { pid, capture: Capture { sent: MAX_SENT_BYTES, received } });
         }
@@ -88,8 +89,9 @@ impl Witness {
             }
         });
         let thread = thread.map_err(|error| error.to_string())?;
-        // Waits until the probe is attached or has failed.
-        attach_result.recv().unwrap_or(Err("its thread failed".into()))?;
+        // Waits until the probe is attached or has failed. Without a message, the thread has panicked.
+        let attached = attach_result.recv().unwrap_or(Err("its thread failed".into()));
+        attached?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
@@ -233,7 +235,8 @@ impl MessageCheck {
             carries: SocketFormat::default(),
         });
         // One lane: a socket shows the messages of all its connections in one order.
-        let id = FrameId::new(inbox.hop, 0, inbox.seq);
+        let only_lane = 0;
+        let id = FrameId::new(inbox.hop, only_lane, inbox.seq);
         inbox.seq += 1;
         let batch = match self.decoders.decode(&mut inbox.carries, &[message.payload]) {
             Ok(batch) => batch,
@@ -299,7 +302,8 @@ pub struct MessageRate {
     pub by: &'static str,
 }
 
-/// Number of messages that the senders have sent. Without a witness, the number of wake-ups of their I/O threads, which grows with it.
+/// Number of messages that the senders have sent. Without a witness, the number of wake-ups of their I/O threads, which grows with it, or
+/// `None` if that is not known.
 fn count_sends(witness: Option<&Witness>, engine: &Engine, senders: &[u32]) -> Option<u64> {
     match witness {
         Some(witness) => Some(witness.seen().sent),
@@ -323,7 +327,7 @@ pub(super) fn measure_message_rate(witness: Option<&Witness>, engine: &Engine, s
     })
 }
 
-/// How often the senders' I/O threads woke up so far. `None` if no such thread is known.
+/// How often the senders' I/O threads woke up so far. `None` if no such thread is known, or one cannot be read.
 fn count_io_wakeups(engine: &Engine, senders: &[u32]) -> Option<u64> {
     let mut wakeups = 0;
     for process in engine.processes.iter().filter(|process| senders.contains(&process.id.pid)) {

@@ -42,7 +42,7 @@ struct ReaderState {
     request: StackRequest,
     status: ReaderStatus,
     /// Cost of reading processes that have ended.
-    earlier: SamplingCost,
+    cost_of_ended_readers: SamplingCost,
     /// How often the reading process ended.
     endings: u32,
     /// Why it ended the last time.
@@ -76,7 +76,7 @@ impl StackReader {
             socket,
             request: StackRequest { hertz, pids: Vec::new() },
             status: ReaderStatus::default(),
-            earlier: SamplingCost::default(),
+            cost_of_ended_readers: SamplingCost::default(),
             endings: 0,
             last_ending: None,
             is_over: false,
@@ -117,8 +117,8 @@ impl StackReader {
         let current = state.status.cost;
         let hertz = state.request.hertz;
         // A restarted reader states 0 processes until its first status.
-        let processes = current.processes.max(state.earlier.processes);
-        SamplingCost { hertz, processes, ..sum_costs(state.earlier, current) }
+        let processes = current.processes.max(state.cost_of_ended_readers.processes);
+        SamplingCost { hertz, processes, ..sum_costs(state.cost_of_ended_readers, current) }
     }
 
     /// Resident memory of the process.
@@ -176,7 +176,8 @@ impl ReaderState {
         // Its successor counts from 0, so its costs are added up here.
         let last_status = std::mem::take(&mut self.status);
         let last_cost = last_status.cost;
-        self.earlier = SamplingCost { processes: last_cost.processes, ..sum_costs(self.earlier, last_cost) };
+        self.cost_of_ended_readers =
+            SamplingCost { processes: last_cost.processes, ..sum_costs(self.cost_of_ended_readers, last_cost) };
         // The refusals hold until the successor reports its own.
         self.status.refusals = last_status.refusals;
         if is_restarted {
@@ -191,8 +192,8 @@ fn receive_messages(mut from: BufReader<UnixStream>, shared: &Mutex<ReaderState>
         match message {
             StackMessage::Samples(samples) => {
                 if let Err(TrySendError::Full(_)) = sender.try_send(samples) {
-                    // Counted in `earlier`, because the next status replaces the current cost.
-                    lock(shared).earlier.dropped += 1;
+                    // Counted in `cost_of_ended_readers`, because the next status replaces the current cost.
+                    lock(shared).cost_of_ended_readers.dropped += 1;
                 }
             }
             StackMessage::Status(status) => lock(shared).status = status,

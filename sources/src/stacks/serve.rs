@@ -31,7 +31,7 @@ fn socket_on_stdin() -> io::Result<UnixStream> {
 
 /// Starts the reading process, and starts it again if it crashes. Returns once tokengap has ended, or there were too many crashes.
 pub fn supervise_reader() -> anyhow::Result<()> {
-    for start in 0..=RESTARTS {
+    for restart_count in 0..=RESTARTS {
         let mut command = Command::new("/proc/self/exe");
         command.args(["stacks", "--reader"]).stdin(OwnedFd::from(socket_on_stdin()?)).stdout(discarded_output()?);
         let status = command.status().context("cannot start the process that reads Python stacks")?;
@@ -39,7 +39,7 @@ pub fn supervise_reader() -> anyhow::Result<()> {
         if status.success() {
             return Ok(());
         }
-        let is_restarted = start < RESTARTS;
+        let is_restarted = restart_count < RESTARTS;
         StackMessage::Ended { reason: describe_exit(status), is_restarted }.write(&mut socket_on_stdin()?)?;
         if is_restarted {
             thread::sleep(RESTART_DELAY);
@@ -73,7 +73,7 @@ pub fn serve_samples() -> anyhow::Result<()> {
                 break;
             }
         }
-        // tokengap has ended. A thread that waits for a file of a target must not outlive it.
+        // tokengap has ended, and so must this process, even if another of its threads waits for a file of a target.
         std::process::exit(0);
     })?;
     send_samples(&requests, &mut socket_on_stdin()?)

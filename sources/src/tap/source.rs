@@ -90,6 +90,7 @@ impl LiveSource for Tap {
     /// Stops the relay: it accepts no more connections, drains and closes. Observations continue until the end.
     fn stop(&mut self) {
         if let Some(relay) = self.relay.take() {
+            // On a thread, because dropping the relay waits until it has drained.
             self.closing = Some(std::thread::spawn(move || drop(relay)));
         }
     }

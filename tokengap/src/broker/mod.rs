@@ -103,8 +103,9 @@ impl Broker {
         let mut reply = [0; MAX_REPLY_BYTES];
         let mut received = channel::receive_message(socket.as_fd(), &mut reply)?;
         match decode_message(&reply[..received.bytes]) {
+            // Zero means success. A reply has at most one descriptor.
             Some(0) => Ok(received.descriptors.pop()),
-            Some(error) => Err(io::Error::from_raw_os_error(error)),
+            Some(errno) => Err(io::Error::from_raw_os_error(errno)),
             None => Err(exited_error()),
         }
     }
@@ -134,11 +135,13 @@ pub(crate) fn serve_requests(socket: BorrowedFd<'_>, mut rules: Rules) -> io::Re
     let mut buffer = vec![0; MAX_REQUEST_BYTES];
     loop {
         let outcome = match channel::receive_message(socket, &mut buffer) {
+            // The other end is closed.
             Ok(received) if received.bytes == 0 => return Ok(()),
             // A longer message than any request.
             Err(Errno::MSGSIZE) => Err(Errno::INVAL.into()),
+            Ok(received) => execute_request(&mut rules, &buffer[..received.bytes]),
             // Any other error of the socket ends the service.
-            received => execute_request(&mut rules, &buffer[..received?.bytes]),
+            Err(error) => return Err(error.into()),
         };
         let reply_number = match &outcome {
             // Zero means success.

@@ -31,7 +31,8 @@ impl Rules {
         let mut folders = HashMap::new();
         for path in paths {
             let path = or_working_folder(path);
-            if let Ok(folder) = Folder::open(path, path) {
+            let shown_path = path;
+            if let Ok(folder) = Folder::open(path, shown_path) {
                 folders.insert(path.to_owned(), folder);
             }
         }
@@ -59,10 +60,12 @@ impl Rules {
         let may_replace = !replaces_foreign_file || self.results.force;
         // A result is written next to the file that it replaces.
         let is_beside_result = from.parent() == to.parent();
-        if !self.created.contains(from) || !self.is_result(to) || !may_replace || !is_beside_result {
+        let is_permitted = self.created.contains(from) && self.is_result(to) && may_replace && is_beside_result;
+        if !is_permitted {
             return Err(Errno::PERM.into());
         }
-        entry.folder.rename(self.find_entry(from)?.name, entry.name)?;
+        let from_name = self.find_entry(from)?.name;
+        entry.folder.rename(from_name, entry.name)?;
         self.created.remove(from);
         self.created.insert(to.to_owned());
         Ok(())
@@ -125,7 +128,7 @@ pub(crate) fn or_working_folder(folder: &Path) -> &Path {
     if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
 }
 
-/// The file that `path` replaces once it is complete: `run.tgap` for `.run.tgap.4242.new`. `None` if it is no such file.
+/// The file that `path` replaces once it is complete: `run.tgap` for `.run.tgap.PID.new`. `None` if `path` has no such name.
 fn replaced_file(path: &Path) -> Option<PathBuf> {
     let inner = path.file_name()?.to_str()?.strip_prefix('.')?.strip_suffix(".new")?;
     let (name, pid) = inner.rsplit_once('.')?;

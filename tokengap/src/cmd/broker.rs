@@ -26,7 +26,8 @@ pub(crate) fn run_broker(args: &Args) -> anyhow::Result<ExitCode> {
     let paths: Vec<Option<&Path>> = file.iter().chain(&files_in_folders).map(|path| Some(path.as_path())).collect();
     // Opens the folders before the confinement: afterwards, paths through the root of another process cannot be opened.
     let rules = broker::Rules::new(args.results.clone());
-    confinement::confine_to_files(&[], &paths);
+    let no_inputs = [];
+    confinement::confine_to_files(&no_inputs, &paths);
     // This process ends when tokengap does. tokengap receives these signals, too, and needs this process to complete its files.
     ignore_ending_signals()?;
     broker::serve_requests(stdin(), rules).context("cannot serve requests for files")?;

@@ -56,10 +56,11 @@ impl Bundle {
     /// copy lacks.
     pub(crate) fn of_recording(file: &Path, archive: &Path, slowest: usize, doctor: String) -> anyhow::Result<Self> {
         let original = Recording::open(file)?;
+        // The parent of a bare file name is empty: it means the working folder.
         let copy_folder = archive.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let recording = copy_without_token_ids(&original, copy_folder)?;
         let name = archive.file_name().unwrap_or_default().to_string_lossy();
-        // The archive unpacks into a folder of its own name.
+        // The archive unpacks into a folder of its own name, as far as that fits into a header.
         let stem = name.split('.').find(|part| !part.is_empty()).unwrap_or("bundle");
         let folder = &stem[..stem.floor_char_boundary(TAR_PREFIX_BYTES)];
         Ok(Self {
@@ -102,7 +103,9 @@ impl Bundle {
             files: &files,
         };
         let manifest = serde_json::to_string_pretty(&manifest)? + "\n";
-        let manifest = BundledFile::text("manifest.json", "", &manifest, EscapeForm::Json);
+        // The manifest does not list itself.
+        let no_description = "";
+        let manifest = BundledFile::text("manifest.json", no_description, &manifest, EscapeForm::Json);
         let mut archive = Encoder::new(out, zstd::DEFAULT_COMPRESSION_LEVEL)?;
         archive.include_checksum(true)?;
         write_tar_entry(&mut archive, &self.folder, manifest, created)?;
@@ -161,6 +164,7 @@ struct BundledFile {
 }
 
 impl BundledFile {
+    /// A file with this text, in which control characters are escaped. `about` describes it in the manifest.
     fn text(name: &'static str, about: &'static str, text: &str, form: EscapeForm) -> Self {
         let content = hostile::output(text, form).into_owned();
         Self { name, about, bytes: content.len() as u64, content: Box::new(Cursor::new(content.into_bytes())) }

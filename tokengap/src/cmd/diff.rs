@@ -60,7 +60,7 @@ enum Format {
 /// A comparison lists no requests.
 const SLOWEST: usize = 0;
 
-/// `tokengap diff`: compares two reports or recordings.
+/// `tokengap diff`: compares two reports or recordings. Exit code 1 if `--fail-on-worse` is given and the second one is worse.
 pub(crate) fn run_diff(args: &Args) -> anyhow::Result<ExitCode> {
     confinement::confine_to_files(&[&args.a, &args.b], &[args.output.file()]);
     let options = DiffOptions {

@@ -152,6 +152,7 @@ fn write_export(
         range_ns: time_range(args),
         chunks: args.chunks,
         tokens: args.payload == RecordedTokens::Tokens,
+        // Also requests that lost no tokens.
         losing: false,
         recording: args.file.file_name().map(|name| name.to_string_lossy().into_owned()),
     };

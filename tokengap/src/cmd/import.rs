@@ -72,7 +72,10 @@ pub(crate) fn run_import(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Imports the files, then prints the report or completes the recording. Fails before it reads them if the recording exists already.
 fn import_files(args: &Args) -> anyhow::Result<ExitCode> {
-    if let Some(path) = args.record.as_ref().filter(|path| path.exists() && !args.report_output.output.force) {
+    if let Some(path) = &args.record
+        && path.exists()
+        && !args.report_output.output.force
+    {
         return Err(RecordError::Exists(path.clone()).into());
     }
     let ImportedRun { analysis, input, recorder, .. } = read_logs(args)?;

@@ -45,6 +45,7 @@ fn ignore_ending_signals() -> std::io::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+        // Setting a flag that nobody reads replaces the default action.
         signal_hook::flag::register(signal, std::sync::Arc::default())?;
     }
     Ok(())

@@ -18,17 +18,17 @@ use outputs::report::RunReport;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KnownSide {
     pub(crate) side: PairSide,
-    pub(crate) by: &'static str,
+    pub(crate) shown_by: &'static str,
 }
 
 impl KnownSide {
     /// The side by `mode_flag`, the value of the server's flag, or else by its messages to the other server; `None` if neither shows it.
     pub(crate) fn find(mode_flag: Option<&str>, analysis: &Analysis) -> Option<Self> {
         if let Some(side) = mode_flag.and_then(PairSide::of_name) {
-            return Some(Self { side, by: "--disaggregation-mode" });
+            return Some(Self { side, shown_by: "--disaggregation-mode" });
         }
         let side = PairSide::of_messages(analysis.ledger())?;
-        Some(Self { side, by: "its messages to the other scheduler" })
+        Some(Self { side, shown_by: "its messages to the other scheduler" })
     }
 
     /// The side of a server whose peer is known to have the side `peer_side`.
@@ -37,7 +37,7 @@ impl KnownSide {
             PairSide::Prefill => PairSide::Decode,
             PairSide::Decode => PairSide::Prefill,
         };
-        Self { side, by: "assumed: nothing shows it but the side of the other server" }
+        Self { side, shown_by: "assumed: nothing shows it but the side of the other server" }
     }
 }
 
@@ -54,10 +54,11 @@ impl RecordedServer {
     /// Analyses the recording of one of the two servers, whose side it may show.
     fn analyse(file: &Path) -> anyhow::Result<Self> {
         let recording = match Recording::open(file) {
+            Ok(recording) => recording,
             Err(OpenError::NotARecording { .. }) => {
                 bail!("{} is no recording: two recordings are joined, not reports", file.display())
             }
-            opened => opened?,
+            Err(error) => return Err(error.into()),
         };
         let (analysis, input) = progress::analyse_recording(&recording)?;
         let mode = input.wire.as_ref().and_then(|wire| wire.pointer("/disaggregation/mode"));
@@ -66,7 +67,7 @@ impl RecordedServer {
     }
 
     fn side_by(&self) -> &'static str {
-        self.side.map_or("", |known| known.by)
+        self.side.map_or("", |known| known.shown_by)
     }
 
     fn report(&self, slowest: usize) -> Report {
@@ -76,13 +77,15 @@ impl RecordedServer {
 
 /// Report of a decode server with the part of its prefill server, from the recordings of both in any order.
 pub(crate) fn report_of_recordings(files: [&Path; 2], slowest: usize) -> anyhow::Result<Report> {
+    /// Index of the prefill server.
+    const ONLY_PREFILL: usize = 0;
     let [first, second] = files;
     let RecordedPair { prefill, decode } =
         RecordedPair::assign_sides(RecordedServer::analyse(first)?, RecordedServer::analyse(second)?)?;
     let clocks = PairClocks::of_anchors(prefill.anchor, decode.anchor);
     let pair = Pair::join(vec![PrefillServer { ledger: prefill.analysis.ledger(), clocks }], decode.analysis.ledger());
     let side_by = prefill.side_by().to_owned();
-    let names = [PrefillName { name: prefill.name.clone(), run_index: 0, side_by }];
+    let names = [PrefillName { name: prefill.name.clone(), run_index: ONLY_PREFILL, side_by }];
     let mut report = decode.report(slowest);
     // The report is of the decode server, so times count from the start of its capture.
     let start = report.capture_start();
@@ -90,11 +93,11 @@ pub(crate) fn report_of_recordings(files: [&Path; 2], slowest: usize) -> anyhow:
         format!("no request of {} is in {}: neither a room nor an id is in both", decode.name, prefill.name)
     })?;
     // Its slowest requests would not be printed, so none is listed.
-    let prefill_report = prefill.report(0);
-    // The only prefill server has the index 0.
-    joined.add_prefill_report(0, &prefill_report);
+    let slowest_of_prefill = 0;
+    let prefill_report = prefill.report(slowest_of_prefill);
+    joined.add_prefill_report(ONLY_PREFILL, &prefill_report);
     report.add_pair_report(joined);
-    report.add_prefill_findings(&prefill.name, &prefill_report, pair.clock_uses()[0]);
+    report.add_prefill_findings(&prefill.name, &prefill_report, pair.clock_uses()[ONLY_PREFILL]);
     Ok(report)
 }
 
@@ -278,7 +281,7 @@ impl RunningServer<'_> {
     }
 
     fn side_by(&self) -> &'static str {
-        self.side.map_or("", |known| known.by)
+        self.side.map_or("", |known| known.shown_by)
     }
 }
 

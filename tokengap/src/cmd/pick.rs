@@ -104,18 +104,20 @@ fn flag_value<'a>(words: &[&'a str], flag: &str) -> Option<&'a str> {
 
 /// Arguments to watch the run served by a tokengap with this command line; `None` if the command line shows no address to connect to.
 fn watch_arguments(words: &[&str]) -> Option<Vec<String>> {
+    const LOOPBACK: &str = "127.0.0.1";
     if !Path::new(words.first()?).ends_with("tokengap") {
         return None;
     }
     let address = flag_value(words, "--metrics")?;
-    let (host, port) = address.rsplit_once(':').unwrap_or(("127.0.0.1", address));
+    // A port alone is one of the loopback address.
+    let (host, port) = address.rsplit_once(':').unwrap_or((LOOPBACK, address));
     // For port 0, the command line does not contain the actual port.
     if port.parse::<u16>().ok()? == 0 {
         return None;
     }
     // A run that listens on all addresses is reachable by the loopback address, too.
     let is_any_address = matches!(host, "0.0.0.0" | "[::]");
-    let host = if is_any_address { "127.0.0.1" } else { host };
+    let host = if is_any_address { LOOPBACK } else { host };
     let mut command = vec!["watch".to_owned(), format!("{host}:{port}")];
     if let Some(token) = flag_value(words, "--token-file") {
         command.extend(["--token-file".into(), token.into()]);
@@ -128,6 +130,7 @@ fn recording_offers() -> Vec<SourceOffer> {
     let Ok(folder) = std::fs::read_dir(".") else { return Vec::new() };
     let entries = folder.take(MAX_ENTRIES).filter_map(Result::ok);
     let mut recordings: Vec<FoundRecording> = entries.filter_map(|entry| FoundRecording::read(&entry)).collect();
+    // The reverse of their order, which is that of the time of writing.
     recordings.sort_by(|a, b| b.cmp(a));
     recordings.truncate(MAX_RECORDINGS);
     recordings.into_iter().map(FoundRecording::into_offer).collect()

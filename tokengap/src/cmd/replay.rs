@@ -71,7 +71,9 @@ pub(crate) fn run_replay(args: &Args) -> anyhow::Result<ExitCode> {
     let options = RunOptions { hooks: RunHooks::default(), duration: None, reload: None, alarm: &app::print_message };
     let mut runs = vec![Running::new(playback, session)];
     session::run_sessions(&mut runs, &signals, options);
-    let Running { source: playback, session, .. } = runs.remove(0);
+    // No other run has joined, because there are no hooks.
+    let only_run = runs.remove(0);
+    let Running { source: playback, session, .. } = only_run;
     let report = session.finish(&playback, &app::print_message);
     if !playback.has_ended() {
         errln!(

@@ -172,7 +172,9 @@ fn restore_recorded(args: &Args) -> anyhow::Result<ExitCode> {
     let mut moved_sockets = 0;
     let mut notes_of_others = 0;
     for path in &folders {
-        let folder = Folder::open(path, path).with_context(|| format!("cannot open the folder {}", path.display()))?;
+        let shown_path = path;
+        let folder =
+            Folder::open(path, shown_path).with_context(|| format!("cannot open the folder {}", path.display()))?;
         for restored in restore_sockets(&folder)? {
             if matches!(restored, Restored::OfAnother(_)) {
                 notes_of_others += 1;

@@ -55,7 +55,7 @@ fn words_of_counter(flag: String, value: &Value) -> Option<Vec<OsString>> {
 fn words_of_list(flag: &str, value: &Value) -> Option<Vec<OsString>> {
     match value {
         Value::Array(values) => values.iter().map(|value| flag_with_value(flag, value)).collect(),
-        single => Some(vec![flag_with_value(flag, single)?]),
+        single => flag_with_value(flag, single).map(|word| vec![word]),
     }
 }
 
@@ -86,9 +86,17 @@ fn kind_in_words(value: &Value) -> &'static str {
 pub(crate) fn closest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     /// Names with at most this similarity are no typing errors; 1 is equality.
     const MIN_SIMILARITY: f64 = 0.5;
-    let scored = known.map(|candidate| (strsim::normalized_damerau_levenshtein(name, candidate), candidate));
-    let similar = scored.filter(|(score, _)| *score > MIN_SIMILARITY);
-    similar.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, candidate)| candidate)
+    let mut most_similar = None;
+    let mut highest_similarity = 0.0;
+    for candidate in known {
+        let similarity = strsim::normalized_damerau_levenshtein(name, candidate);
+        // Of equally similar names, the last one is chosen.
+        if similarity > MIN_SIMILARITY && similarity >= highest_similarity {
+            highest_similarity = similarity;
+            most_similar = Some(candidate);
+        }
+    }
+    most_similar
 }
 
 /// The effective configuration as a file that reproduces it: one section with a line for each flag. Defaults are comments.
@@ -121,7 +129,7 @@ fn raw_values(id: &str, matches: &ArgMatches) -> impl DoubleEndedIterator<Item =
     matches.get_raw(id).into_iter().flatten().map(|raw| toml_value(&raw.to_string_lossy()))
 }
 
-/// Returns a number as a number, anything else as a string.
+/// TOML value of the text of a flag: a number if the text is one, otherwise a string.
 fn toml_value(raw: &str) -> Value {
     match raw.parse::<i64>() {
         // Another form, such as `007`, would be lost.

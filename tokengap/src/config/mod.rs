@@ -54,8 +54,9 @@ impl FileRequest {
         // Ignore errors, since the file may provide required flags.
         let matches = command.clone().ignore_errors(true).try_get_matches_from(line).ok()?;
         let (section, matches) = matches.subcommand()?;
-        // A command without this flag returns an error; with the flag, there may be no value.
-        let path = matches.try_get_one::<PathBuf>("config").ok()??.clone();
+        // For a command without this flag, clap returns an error.
+        let value = matches.try_get_one::<PathBuf>("config").ok()?;
+        let path = value?.clone();
         Some(Self { path, section: section.to_owned(), matches: matches.clone() })
     }
 }

@@ -28,7 +28,7 @@ fn page_entries() -> Vec<Vec<String>> {
     quoted.map(|(text, _)| fixed_parts(text, '…', '…')).collect()
 }
 
-/// Parts of `text` outside of placeholders.
+/// Parts of `text` outside of placeholders, which begin with `opens` and end with `closes`. Leaves out parts without a letter or digit.
 fn fixed_parts(text: &str, opens: char, closes: char) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut inside = false;
@@ -63,6 +63,7 @@ fn contains_in_order(text: &str, parts: &[String]) -> bool {
 
 /// All sources without tests, with continued string literals joined.
 fn workspace_sources() -> String {
+    /// Adds the sources below the folder, each up to its tests.
     fn walk(folder: &Path, all: &mut String) {
         for entry in std::fs::read_dir(folder).expect("sources are there") {
             let path = entry.expect("it is listed").path();
@@ -100,15 +101,16 @@ fn every_degradation_in_the_sources_is_documented() {
     let entries = page_entries();
     let sources = workspace_sources();
     let mut texts = Vec::new();
-    for by in REPORT_CALLS {
-        for (at, _) in sources.match_indices(by) {
-            let rest = &sources[at + by.len()..];
+    for call in REPORT_CALLS {
+        for (call_offset, _) in sources.match_indices(call) {
+            let rest = &sources[call_offset + call.len()..];
             // Text passed as a variable is found where it is created. Another function adds text of its own.
             if let Some((before, string)) = rest.split_once('"')
                 && !before.contains([';', ','])
                 && before.matches('(').count() < 2
             {
                 let string = string.split('"').next().unwrap_or_default();
+                // A number stands for each placeholder.
                 texts.push(fixed_parts(string, '{', '}').join(" 7 "));
             }
         }

@@ -30,7 +30,14 @@ fn documentation_pages() -> Vec<(PathBuf, String)> {
     }
     paths.retain(|path| path.is_file());
     paths.sort();
-    paths.into_iter().filter_map(|path| Some((path.clone(), std::fs::read_to_string(path).ok()?))).collect()
+    let mut pages = Vec::new();
+    for path in paths {
+        // A file that is not text is no page.
+        if let Ok(text) = std::fs::read_to_string(&path) {
+            pages.push((path, text));
+        }
+    }
+    pages
 }
 
 /// `tokengap` command lines of a page with their line numbers, from code blocks and inline code.
@@ -40,11 +47,13 @@ fn tokengap_commands(text: &str) -> Vec<(usize, String)> {
     for (line_number, line) in (1..).zip(text.lines()) {
         let line = line.trim();
         if let Some(language) = line.strip_prefix("```") {
+            // The line begins a block, or ends it.
             language_of_block = if language_of_block.is_none() { Some(language) } else { None };
         } else if language_of_block.is_some_and(|language| language != "text") || line.starts_with("ExecStart=") {
             let line = line.trim_start_matches("$ ").trim_start_matches("ExecStart=");
             commands.push((line_number, line.trim_start_matches("sudo ").trim_start_matches("/usr/bin/")));
         } else {
+            // Every second part lies between two backquotes.
             let code_spans = line.split('`').skip(1).step_by(2);
             commands.extend(code_spans.map(|span| (line_number, span.trim_start_matches("sudo "))));
         }
@@ -54,9 +63,9 @@ fn tokengap_commands(text: &str) -> Vec<(usize, String)> {
 }
 
 /// Flags of a command, with those that all commands have.
-fn flag_names(of: &Command) -> BTreeSet<String> {
+fn flag_names(command: &Command) -> BTreeSet<String> {
     let mut all: BTreeSet<String> =
-        of.get_arguments().filter_map(|argument| argument.get_long()).map(|long| format!("--{long}")).collect();
+        command.get_arguments().filter_map(|argument| argument.get_long()).map(|long| format!("--{long}")).collect();
     all.extend(["--help".to_owned(), "--version".to_owned(), "--verbose".to_owned()]);
     all
 }
@@ -65,6 +74,7 @@ fn flag_names(of: &Command) -> BTreeSet<String> {
 fn command_words(command: &str) -> impl Iterator<Item = &str> {
     command
         .split_whitespace()
+        // The program itself.
         .skip(1)
         .take_while(|word| !matches!(*word, "--" | "|" | "&&" | "#" | ">" | ";"))
         .map(|word| word.split('=').next().unwrap_or(word).trim_end_matches([',', ';', ')', '.']))
@@ -76,19 +86,19 @@ fn documented_commands_and_their_flags_exist() {
     let mut wrong = Vec::new();
     let mut seen = 0;
     for (path, text) in documentation_pages() {
-        for (at, command) in tokengap_commands(&text) {
+        for (line_number, command) in tokengap_commands(&text) {
             let mut words = command_words(&command);
             let Some(name) = words.next().filter(|name| name.starts_with(|c: char| c.is_ascii_lowercase())) else {
                 continue;
             };
             seen += 1;
-            let Some(of) = cli.find_subcommand(name) else {
-                wrong.push(format!("{}:{at}: no command {name}: {command}", path.display()));
+            let Some(subcommand) = cli.find_subcommand(name) else {
+                wrong.push(format!("{}:{line_number}: no command {name}: {command}", path.display()));
                 continue;
             };
-            let known = flag_names(of);
+            let known = flag_names(subcommand);
             for flag in words.filter(|word| word.starts_with("--") && !known.contains(*word)) {
-                wrong.push(format!("{}:{at}: {name} has no {flag}", path.display()));
+                wrong.push(format!("{}:{line_number}: {name} has no {flag}", path.display()));
             }
         }
     }
@@ -106,13 +116,13 @@ fn flags_mentioned_alone_exist() {
     for (path, text) in
         documentation_pages().into_iter().filter(|(path, _)| path.extension().is_some_and(|kind| kind == "md"))
     {
-        for (at, line) in text.lines().enumerate() {
+        for (line_number, line) in (1..).zip(text.lines()) {
             let code_spans = line.split('`').skip(1).step_by(2);
             for flag in
                 code_spans.filter_map(|span| span.split([' ', '=']).next()).filter(|span| span.starts_with("--"))
             {
                 if !known.contains(flag) {
-                    wrong.push(format!("{}:{}: {flag}", path.display(), at + 1));
+                    wrong.push(format!("{}:{line_number}: {flag}", path.display()));
                 }
             }
         }

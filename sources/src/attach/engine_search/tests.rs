@@ -37,7 +37,8 @@ fn a_title_is_never_followed_and_lone_zmq_sockets_only_after_a_while() {
         search.lone_candidate = None;
         assert!(search.pick_engines(&topology).is_err(), "not at once");
         if let Some(candidate) = &mut search.lone_candidate {
-            candidate.since = candidate.since.checked_sub(LONE_CANDIDATE_WAIT).expect("the machine runs for longer");
+            candidate.first_seen_at =
+                candidate.first_seen_at.checked_sub(LONE_CANDIDATE_WAIT).expect("the machine runs for longer");
         }
         search.pick_engines(&topology).map(|engines| first_pid(engines[0]))
     };
@@ -56,7 +57,7 @@ fn each_engine_is_found_once_while_it_runs() {
     let mut find = |engines: Vec<Engine>| {
         // It has no hop, so that its processes are not known to be complete.
         for seen in &mut search.settling {
-            seen.since = seen.since.checked_sub(MAX_SETTLING * 2).expect("the machine runs for longer");
+            seen.first_seen_at = seen.first_seen_at.checked_sub(MAX_SETTLING * 2).expect("the machine runs for longer");
         }
         let topology = Topology { engines, ..Topology::default() };
         let found = search.find_new_engines(&topology).expect("engines");

@@ -157,7 +157,8 @@ pub(in crate::demo) enum Finish {
     Abort,
 }
 
-/// Encodes a batch of the class. `is_split` says that a sender has extracted its only row from another batch, and omits empty columns.
+/// Encodes a batch of the class as the pickle that SGLang sends. `is_split` says that a sender has extracted its only row from another
+/// batch, and omits empty columns.
 pub(in crate::demo) fn encode_batch(
     release: SglangRelease,
     class: Class,
@@ -178,7 +179,7 @@ pub(in crate::demo) fn encode_batch(
     pickler.finish()
 }
 
-/// Encodes a request to the scheduler.
+/// Encodes a request to the scheduler as the pickle that SGLang sends.
 pub(in crate::demo) fn encode_request(release: SglangRelease, row: &RequestRow<'_>) -> Vec<u8> {
     let mut pickler = Pickler::new(PickleStyle::PYTHON);
     pickler.instance(IO_STRUCT, REQUEST, |p| {
@@ -324,6 +325,7 @@ impl Columns<'_> {
                 .write_each(p, |p, row| p.instance(TIME_STATS, "SchedulerReqTimeStats", |p| self.write_times(p, row))),
             "customized_info" => p.empty_dict(),
             "load" if self.has_load_report => self.write_load_report(p),
+            // Empty lists, because the demo does not decode speculatively.
             _ if field.starts_with("spec_") && !self.is_split => p.list::<()>(&[], |_, ()| {}),
             _ => p.none(),
         }
@@ -347,6 +349,7 @@ impl Columns<'_> {
                     "forward_entry_time" => row.times.batch_entered,
                     "prefill_finished_time" => row.times.prefill_finished,
                     "diff_realtime_monotonic" => row.wall_clock_lead,
+                    // A time that the demo does not simulate.
                     _ => 0.0,
                 });
             }

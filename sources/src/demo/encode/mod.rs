@@ -56,7 +56,10 @@ impl DemoEngine {
     /// Message of one step. Only vLLM's contains `stats` and the time.
     pub(in crate::demo) fn encode_step(self, rows: &[BatchRow<'_>], stats: Stats) -> Vec<u8> {
         match self {
-            Self::Sglang(release) => encode_batch(release, Class::TokenIds, rows, false),
+            Self::Sglang(release) => {
+                let is_split = false;
+                encode_batch(release, Class::TokenIds, rows, is_split)
+            }
             Self::Vllm => vllm::encode_outputs(rows, Some(stats), MonoNs::now().0 as f64 / 1e9),
         }
     }

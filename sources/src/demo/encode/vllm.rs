@@ -30,6 +30,7 @@ pub(in crate::demo) struct Stats {
 /// Encodes the outputs of one step at `at` seconds of the monotonic clock. Without `stats`, encodes them as an engine with
 /// `--disable-log-stats` does. The time distinguishes messages with the same tokens.
 pub(super) fn encode_outputs(rows: &[BatchRow<'_>], stats: Option<Stats>, at: f64) -> Vec<u8> {
+    // Usually enough for the whole message.
     let mut p = Packer(Vec::with_capacity(1024 + rows.len() * 96));
     p.array(OUTPUTS_FIELDS);
     p.int(0); // engine_index
@@ -51,6 +52,7 @@ pub(super) const ADD: [u8; 1] = [0];
 
 /// Encodes a request to the engine core.
 pub(super) fn encode_request(row: &RequestRow<'_>) -> Vec<u8> {
+    // An id takes at most 5 bytes.
     let mut p = Packer(Vec::with_capacity(512 + row.prompt.len() * 5));
     p.array(REQUEST_FIELDS);
     p.text(row.rid);
@@ -88,6 +90,7 @@ fn write_output(p: &mut Packer, row: &BatchRow<'_>) {
         Some(Finish::Abort) => p.int(2),
     }
     p.nils(1); // stop_reason
+    // Only the first output of a request has events, unless the engine keeps no times.
     if row.prompt_tail.is_empty() || row.times.queued == 0.0 {
         p.nils(1);
     } else {
@@ -107,6 +110,7 @@ fn write_output(p: &mut Packer, row: &BatchRow<'_>) {
 
 /// Writes the events since the last output, of the types QUEUED and SCHEDULED.
 fn write_scheduling_events(p: &mut Packer, times: EngineSeconds) {
+    // Two events, each with a type and a time.
     p.array(2);
     for (kind, timestamp) in [(QUEUED, times.queued), (SCHEDULED, times.batch_entered)] {
         p.map(2);
@@ -119,6 +123,7 @@ fn write_scheduling_events(p: &mut Packer, times: EngineSeconds) {
 
 /// Writes the `PrefillStats` of a prompt without cached tokens.
 fn write_prefill_stats(p: &mut Packer, prompt_tokens: u32) {
+    // Six names with their values, in the notation of `write_fields`. `PROMPT` stands for the number of tokens.
     let text = "num_prompt_tokens PROMPT num_computed_tokens PROMPT num_cached_tokens 0 num_local_cached_tokens 0 \
                 num_external_cached_tokens 0 num_cache_creation_tokens 0";
     p.map(6);
@@ -128,6 +133,7 @@ fn write_prefill_stats(p: &mut Packer, prompt_tokens: u32) {
 /// Writes `SchedulerStats`. The values that no screen shows are those of the recorded message.
 fn write_scheduler_stats(p: &mut Packer, Stats { running, waiting, step }: Stats) {
     p.map(SCHEDULER_STATS_FIELDS);
+    // Names with their values, in the notation of `write_fields`. `{{` is one brace.
     p.write_fields(&format!(
         "num_running_reqs {running} num_waiting_reqs {waiting} num_skipped_waiting_reqs 0 num_kv_fetch_reqs_by_stage {{0 \
          step_counter {step} current_wave 1 kv_cache_usage 0.421875 iteration_details - \

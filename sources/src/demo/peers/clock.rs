@@ -34,8 +34,8 @@ impl Clock {
 
     /// Returns the current phase. If a new one has begun, reports its mode.
     pub(super) fn current_phase(&mut self, reports: &Reports) -> TokenizerPhase {
-        let Script { phases, phase, .. } = self.script;
-        let phases_begun = (self.start.elapsed().as_nanos() / phase.as_nanos().max(1)) as usize;
+        let Script { phases, phase: phase_length, .. } = self.script;
+        let phases_begun = (self.start.elapsed().as_nanos() / phase_length.as_nanos().max(1)) as usize;
         // The phases follow each other in a circle.
         let index = phases_begun % phases.len();
         if index != self.current_index {
@@ -82,7 +82,8 @@ impl Busy {
         let now = Instant::now();
         // Short times are summed up, because the runtime's timer cannot sleep for less than a millisecond. A sleep that was too long
         // shortens later ones, but idle time does not.
-        self.busy_until = self.busy_until.max(now.checked_sub(RESOLUTION).unwrap_or(now)) + time;
+        let earliest_begin = now.checked_sub(RESOLUTION).unwrap_or(now);
+        self.busy_until = self.busy_until.max(earliest_begin) + time;
         if self.busy_until - now >= RESOLUTION {
             sleep_until(self.busy_until).await;
         }

@@ -103,27 +103,31 @@ impl Forwarder {
         match &self.role {
             // A router sends one message per request.
             ForwarderRole::Router(outlets) => {
+                let is_split = true;
                 for row in &rows {
-                    let mut detokenizer = detokenizer_of(row.worker.unwrap_or_default(), outlets.len());
+                    let mut detokenizer_index = detokenizer_of(row.worker.unwrap_or_default(), outlets.len());
+                    // A request that strays goes to the next detokenizer.
                     if self.stage.script.strays.is_some_and(|every| is_misrouted(row, every)) {
-                        detokenizer += 1;
+                        detokenizer_index += 1;
                     }
-                    let message = encode_batch(release, Class::TokenIds, &[*row], true);
-                    outgoing.push(Outgoing { outlet_index: detokenizer % outlets.len(), message });
+                    let message = encode_batch(release, Class::TokenIds, &[*row], is_split);
+                    outgoing.push(Outgoing { outlet_index: detokenizer_index % outlets.len(), message });
                 }
             }
             // A detokenizer of several workers does the same.
             ForwarderRole::Detokenizer(workers) if workers.len() > 1 => {
+                let is_split = true;
                 for row in &rows {
                     let worker = workers.iter().position(|worker| Some(&*worker.endpoint) == row.worker);
                     let outlet_index = worker.context("chunk for an unknown worker")?;
                     let row_without_worker = BatchRow { worker: None, ..*row };
-                    let message = encode_batch(release, Class::Text, &[row_without_worker], true);
+                    let message = encode_batch(release, Class::Text, &[row_without_worker], is_split);
                     outgoing.push(Outgoing { outlet_index, message });
                 }
             }
             ForwarderRole::Detokenizer(_) => {
-                let message = encode_batch(release, Class::Text, &rows, false);
+                let is_split = false;
+                let message = encode_batch(release, Class::Text, &rows, is_split);
                 outgoing.push(Outgoing { outlet_index: 0, message });
             }
         }

@@ -31,7 +31,7 @@ impl Network {
         Self::Sockets(InFlight::default())
     }
 
-    /// Inbox of the hop's receiver.
+    /// Binds the upstream of a hop, and returns the inbox of its receiver.
     pub(super) async fn bind(&self, hop: &HopPlan) -> anyhow::Result<Inbox> {
         match self {
             Self::Sockets(in_flight) => Inbox::bind(hop, in_flight.clone()).await,

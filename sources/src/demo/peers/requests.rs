@@ -202,18 +202,22 @@ impl Clients {
 
     /// Sends a new request to the next worker.
     fn send_request(&mut self, stage: &Stage) {
+        // Also advances the turn, which selects the worker.
         let request = self.create_request();
         stage.account.count_opened_request();
-        self.sockets[self.turn % self.sockets.len()].push(Arrived { at: stage.reports.now(), request });
+        let socket_index = self.turn % self.sockets.len();
+        self.sockets[socket_index].push(Arrived { at: stage.reports.now(), request });
     }
 
     /// Chooses the rid of the next request.
     fn choose_rid(&mut self, random: &mut Random) -> ChosenRid {
         match self.load.form {
             RequestForm::Single => ChosenRid::of_answer(fresh_rid(random)),
+            // The form of the ids of chat completions.
             RequestForm::Chats => {
                 ChosenRid::of_answer(format!("chatcmpl-{:016x}-{:08x}", random.next_u64(), random.next_u64() as u32))
             }
+            // A prefill server generates the first token only.
             RequestForm::Prefill => ChosenRid::of_prefill(fresh_rid(random), 1),
             RequestForm::Groups => {
                 if self.rest_of_group.is_empty() {
@@ -228,7 +232,8 @@ impl Clients {
     fn begin_group(&mut self, random: &mut Random) {
         self.groups += 1;
         let group_rid = fresh_rid(random);
-        if self.groups % 2 == 1 {
+        let is_batch = self.groups % 2 == 1;
+        if is_batch {
             // In a batch with one rid from the client, the prompts are numbered.
             for prompt in 0..GROUP {
                 self.rest_of_group.push_back(ChosenRid::of_answer(format!("{group_rid}_{prompt}")));
@@ -246,7 +251,7 @@ impl Clients {
     fn create_request(&mut self) -> DemoRequest {
         let mut random = self.random.fork();
         let ChosenRid { rid, prefill_tokens } = self.choose_rid(&mut random);
-        // HTTP workers accept connections in turn. A single one has no name, so there is no index.
+        // HTTP workers accept connections in turn. A single one has no name: the list is then empty, and the index `None`.
         self.turn += 1;
         let worker_index = self.turn.checked_rem(self.workers.len());
         let answer_tokens = draw_length(self.load.answer, &mut random);

@@ -45,7 +45,7 @@ impl Scheduler {
         let mut step_end = Instant::now();
         let freezes = self.stage.script.freezes;
         let mut next_freeze = freezes.map(|freezes| step_end + freezes.first);
-        for steps in 1.. {
+        for step_number in 1.. {
             if let Some(freezes) = freezes
                 && let Some(due) = next_freeze
                 && due <= step_end
@@ -61,7 +61,7 @@ impl Scheduler {
             step_end = (step_end + load.step).max(Instant::now());
             sleep_until(step_end).await;
             if !self.running.is_empty() {
-                let stats = Stats { running: self.running.len(), waiting: self.waiting.len(), step: steps };
+                let stats = Stats { running: self.running.len(), waiting: self.waiting.len(), step: step_number };
                 let frame = self.finish_forward_pass(ending, stats);
                 self.outlet.send(vec![frame.into()]).await?;
             }
@@ -178,6 +178,7 @@ impl Stage {
     fn count_abandoned_tokens(&self, request: &mut DemoRequest, tokens: u32, now: MonoNs) {
         let Some(left_at) = self.departures.get(&request.rid) else { return };
         request.tokens_abandoned += tokens;
+        // Not abandoned yet: the abort may still be on its way.
         if Duration::from_nanos(now.since(left_at)) < ABANDONED {
             return;
         }

@@ -91,7 +91,7 @@ impl Tokenizer {
 
     /// Runs the event loop: serves requests, processes messages of the scheduler, and runs the waiters of requests that have new chunks.
     pub(super) async fn run_event_loop(mut self) -> anyhow::Result<()> {
-        let mut next_take = 0;
+        let mut next_message_turn = 0;
         loop {
             if self.has_nothing_to_do() {
                 // In a fixed order, so that a run can be repeated.
@@ -106,11 +106,11 @@ impl Tokenizer {
             self.turn += 1;
             self.serve_requests().await?;
             // Between two messages, the loop runs other tasks for some turns.
-            if self.turn >= next_take
+            if self.turn >= next_message_turn
                 && let Some(InboxMessage { id, parts: message }) = self.inbox.take_oldest()
             {
                 self.process_message(id, &message).await?;
-                next_take = self.turn + TURNS_A_MESSAGE;
+                next_message_turn = self.turn + TURNS_A_MESSAGE;
             }
             // A waiter without a fixed turn runs once no message is left.
             let is_drained = self.inbox.is_empty();
@@ -177,9 +177,9 @@ impl Tokenizer {
         });
         sent_requests.insert(Arc::clone(&request.rid), request);
         // Data-parallel schedulers get requests in turn.
-        let scheduler = self.dispatched % self.schedulers.len();
+        let scheduler_index = self.dispatched % self.schedulers.len();
         self.dispatched += 1;
-        self.schedulers[scheduler].send(message).await
+        self.schedulers[scheduler_index].send(message).await
     }
 
     /// `handle_loop`: processes one message, up to the call for the next one.
@@ -198,15 +198,16 @@ impl Tokenizer {
         let parts: Vec<&[u8]> = message.iter().map(|part| &part[..]).collect();
         let batch = self.decoder.decode(&parts).context("the demo's tokenizer cannot read a frame")?;
         for chunk in batch.chunks() {
+            let tokens = chunk.listed.unwrap_or(0);
             let Some(state) = self.states.get_mut(chunk.rid) else {
                 // The client has left. SGLang logs "Received output for rid=.. but the state was deleted".
-                self.stage.account.update_truth(|truth| truth.tokens_discarded += u64::from(chunk.listed.unwrap_or(0)));
+                self.stage.account.update_truth(|truth| truth.tokens_discarded += u64::from(tokens));
                 if chunk.finish.is_some() {
                     self.stage.account.count_closed_request();
                 }
                 continue;
             };
-            state.queue_chunk(chunk.listed.unwrap_or(0), chunk.completion_tokens, chunk.finish.is_some());
+            state.queue_chunk(tokens, chunk.completion_tokens, chunk.finish.is_some());
             // Further chunks until the waiter runs wait in its list.
             if !state.is_woken {
                 state.is_woken = true;

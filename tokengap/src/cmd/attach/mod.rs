@@ -201,9 +201,9 @@ fn print_attached(engines: &[EngineRun]) {
                 side.value.sends
             );
         }
-        for (process, probe) in attach.probed_processes() {
-            let probe = probe.unwrap_or("nothing");
-            errln!("tokengap: frames of {} {} are observed by {probe}", process.role, process.id.pid);
+        for (process, means) in attach.probed_processes() {
+            let means = means.unwrap_or("nothing");
+            errln!("tokengap: frames of {} {} are observed by {means}", process.role, process.id.pid);
         }
         errln!("tokengap: attached to {} processes{suffix}", attach.watched());
     }
@@ -280,6 +280,7 @@ fn pair_servers(runs: &[Running<WatchedEngine>]) -> Vec<RunningServer<'_>> {
             name: run.source.name(),
             analysis,
             side: KnownSide::find(run.source.side(), analysis),
+            // All run on this machine, so their clocks are the same.
             anchor: None,
         }
     });
@@ -310,7 +311,8 @@ pub(super) fn role_spec(text: &str) -> Result<RoleSpec, String> {
     RoleSpec::parse(text, engines::DISCOVERED)
 }
 
-/// Selects the engines of the named processes, or all that run if none is named. Prints which candidates are left out.
+/// Selects the engines of the named processes, or all that run if none is named. Prints which candidates are left out, and if none is
+/// selected, what was found.
 pub(super) fn choose_engines(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<Vec<Engine>> {
     match topology.pick_engines(named) {
         Ok(engines) => {

@@ -71,10 +71,13 @@ impl<'a> RunMaker<'a> {
             RunOutputs::open_for_further_run(self.live, engine.kind(), &self.files.of_run(&name), &self.telemetry);
         // The other runs go on, so a failure here must not end the command.
         let mut problem = None;
-        let outputs = opened.unwrap_or_else(|error| {
-            problem = Some(format!("recording: {error:#}"));
-            RunOutputs::without_files(self.live, engine.kind(), self.files.payload, &self.telemetry)
-        });
+        let outputs = match opened {
+            Ok(outputs) => outputs,
+            Err(error) => {
+                problem = Some(format!("recording: {error:#}"));
+                RunOutputs::without_files(self.live, engine.kind(), self.files.payload, &self.telemetry)
+            }
+        };
         if let Some(screen) = &self.screen {
             screen.borrow_mut().add_run();
         }
@@ -106,7 +109,7 @@ impl<'a> RunMaker<'a> {
         self.screen.clone()
     }
 
-    /// Place of a run on the screen.
+    /// Place of a run on the screen; `None` without a screen.
     fn view(&self, run_index: usize) -> Option<RunView> {
         self.screen.clone().map(|screen| RunView { screen, run_index })
     }

@@ -112,6 +112,7 @@ impl WatchedEngine {
             port: self.engine.port(),
             model: self.engine.model().map(str::to_owned),
             state: self.engine.engine_state().word().to_owned(),
+            // These are of runs that `tokengap watch` shows.
             records_before: None,
             records_missed: None,
             gaps: None,

@@ -128,6 +128,7 @@ impl Serialize for Chunk<'_> {
         budget.charge(chunk.rid.len() + chunk.worker.map_or(0, str::len));
         let mut fields = to.serialize_struct("Chunk", FIELDS)?;
         fields.serialize_field("rid", chunk.rid)?;
+        // `null` if the message lists no ids.
         fields.serialize_field("tokens", &chunk.listed.map(|_| TokenIds(chunk.ids, budget)))?;
         fields.serialize_field("completion_tokens", &chunk.completion_tokens)?;
         fields.serialize_field("prompt_tokens", &chunk.prompt_tokens)?;

@@ -7,7 +7,7 @@ use trace::event::{Chunk, DispatchedRequest, EngineTimes, Kind};
 /// Decoders of every engine.
 pub(super) struct MessageReader {
     sglang: Decoder,
-    all: Decoders,
+    all_engines: Decoders,
 }
 
 pub(super) enum AnyMessage<'a> {
@@ -20,9 +20,9 @@ impl MessageReader {
     /// Reads messages up to `longest` bytes.
     pub(super) fn new(longest: usize) -> Self {
         let limits = Limits { message: longest, ..Limits::default() };
-        let mut all = Decoders::new(engines::FORMATS, longest);
-        all.keep_ids();
-        Self { sglang: Decoder::new(limits).with_ids(), all }
+        let mut all_engines = Decoders::new(engines::FORMATS, longest);
+        all_engines.keep_ids();
+        Self { sglang: Decoder::new(limits).with_ids(), all_engines }
     }
 
     /// Decodes a message of any engine. The error is a line for the user.
@@ -40,7 +40,9 @@ impl MessageReader {
             }
             return Ok(AnyMessage::Sglang(batch, requests));
         }
-        match self.all.decode(&mut SocketFormat::default(), &[message]) {
+        // Each message may be of another engine, so the format of the last one is not remembered.
+        let mut unknown_format = SocketFormat::default();
+        match self.all_engines.decode(&mut unknown_format, &[message]) {
             Ok(decoded) => Ok(AnyMessage::Other(decoded)),
             Err(why) if why.reason == "codec" => Err(format!("{why}; expected one message as returned by recv()")),
             Err(why) => Err(why.to_string()),
@@ -77,10 +79,10 @@ impl<'a> AnyMessage<'a> {
     }
 
     /// The engine's times of a chunk's request, if the chunk holds its first tokens.
-    pub(super) fn engine_times(&self, row: usize) -> EngineTimes {
+    pub(super) fn engine_times(&self, chunk_index: usize) -> EngineTimes {
         match self {
-            Self::Sglang(batch, _) => batch.engine_times(row),
-            Self::Other(decoded) => decoded.engine_times(row),
+            Self::Sglang(batch, _) => batch.engine_times(chunk_index),
+            Self::Other(decoded) => decoded.engine_times(chunk_index),
         }
     }
 
@@ -93,9 +95,10 @@ impl<'a> AnyMessage<'a> {
     }
 
     /// Unabridged finish reason of a chunk, if it contains more than its kind.
-    pub(super) fn finish_reason(&self, row: usize) -> Option<Value<'a>> {
+    pub(super) fn finish_reason(&self, chunk_index: usize) -> Option<Value<'a>> {
         match self {
-            Self::Sglang(batch, _) => batch.finish(row),
+            Self::Sglang(batch, _) => batch.finish(chunk_index),
+            // Their reasons are only a kind.
             Self::Other(_) => None,
         }
     }

@@ -61,7 +61,8 @@ impl OutputBudget {
 /// `tokengap decode`: prints the messages in files. Goes on after a file that it cannot read, and then returns exit code 2.
 pub(crate) fn run_decode(args: &Args) -> anyhow::Result<ExitCode> {
     let files: Vec<&Path> = args.files.iter().map(PathBuf::as_path).collect();
-    confinement::confine_to_files(&files, &[]);
+    let no_results = [];
+    confinement::confine_to_files(&files, &no_results);
     let mut reader = message::MessageReader::new(args.max_bytes);
     let mut out = BufWriter::new(output::stdout(app::escape_form(args.json)));
     let mut code = ExitCode::SUCCESS;

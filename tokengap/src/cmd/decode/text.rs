@@ -106,7 +106,8 @@ fn first_ids(ids: &[i64]) -> String {
     format!("[{}{more}]", shown.join(", "))
 }
 
-/// Formats the type of the finish reason and its top-level details: `finished: stop (matched 128009)`.
+/// Formats the type of the finish reason and its top-level details: `finished: stop (matched 128009)`. `wire` is the reason as it was
+/// sent.
 fn format_finish(finish: Finish, wire: Option<Value<'_>>) -> String {
     let mut kind = finish.as_str().to_owned();
     let mut details = Vec::new();

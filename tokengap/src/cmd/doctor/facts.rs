@@ -34,8 +34,8 @@ pub(super) fn machine_facts() -> Vec<Fact> {
         named_fact("capabilities", capability_summary()),
     ];
     for kind in [NamespaceKind::User, NamespaceKind::Pid, NamespaceKind::Time] {
-        let own = kind.is_initial().map(|initial| if initial { "initial" } else { "separate" });
-        facts.push(named_fact(format!("{} namespace", kind.name()), own.map(str::to_owned)));
+        let state = kind.is_initial().map(|is_initial| if is_initial { "initial" } else { "separate" });
+        facts.push(named_fact(format!("{} namespace", kind.name()), state.map(str::to_owned)));
     }
     facts.push(named_fact("clock", clock_state()));
     facts.push(named_fact("seccomp", seccomp_state()));
@@ -88,11 +88,11 @@ fn join_names(capabilities: impl Iterator<Item = Capability>) -> String {
 
 /// Capabilities that probes need: the effective ones, and those that only root would have here.
 fn capability_summary() -> String {
-    let here = Permissions::current();
+    let own = Permissions::current();
     let all = Capability::ALL.into_iter();
-    let effective = join_names(all.clone().filter(|capability| here.has(*capability)));
-    let of_root = join_names(all.filter(|capability| !here.has(*capability) && here.may_have(*capability)));
-    let caveat = if here.is_in_user_namespace() { "; from a user namespace, so they do not allow tracing" } else { "" };
+    let effective = join_names(all.clone().filter(|capability| own.has(*capability)));
+    let of_root = join_names(all.filter(|capability| !own.has(*capability) && own.may_have(*capability)));
+    let caveat = if own.is_in_user_namespace() { "; from a user namespace, so they do not allow tracing" } else { "" };
     format!("{effective}; root would also have: {of_root}{caveat}")
 }
 

@@ -109,7 +109,7 @@ pub(crate) fn run_doctor(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let diagnosis = diagnose(watcher, &engines, args.attach);
     let text = if args.json { serde_json::to_string_pretty(&diagnosis)? + "\n" } else { diagnosis_text(&diagnosis) };
-    output::write_result(None, &text, app::escape_form(args.json), false)?;
+    output::print_result(&text, app::escape_form(args.json))?;
     let all_work = diagnosis.features.iter().all(|row| row.state == FeatureState::Works);
     Ok(ExitCode::from(u8::from(!all_work)))
 }

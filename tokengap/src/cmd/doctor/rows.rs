@@ -69,7 +69,9 @@ pub(super) fn splice_row(engine: &Engine) -> FeatureRow {
 
 /// Fails if the engine's listeners are not found, or a new file cannot be created beside one of them.
 fn check_folders_writable(engine: &Engine) -> anyhow::Result<()> {
-    for folder in Located::find(engine, None)?.folders() {
+    let all_hops = None;
+    for folder in Located::find(engine, all_hops)?.folders() {
+        // Without a file name, `shown` is the path of the folder itself.
         accessat(CWD, folder.path(), Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
             .with_context(|| format!("cannot write to {}", folder.shown("").display()))?;
     }
@@ -78,6 +80,7 @@ fn check_folders_writable(engine: &Engine) -> anyhow::Result<()> {
 
 /// Listens on a TCP port and on a Unix socket, and closes both again.
 fn try_listening() -> std::io::Result<()> {
+    // Each socket is closed at the end of its statement.
     std::net::TcpListener::bind("127.0.0.1:0")?;
     let folder = tempfile::tempdir()?;
     UnixListener::bind(folder.path().join("tap"))?;

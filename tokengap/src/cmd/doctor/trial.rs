@@ -17,10 +17,12 @@ const CAPTURE_BYTES: u32 = 64;
 
 /// Rows of the probe's features after a brief attach to this engine. If the attach fails, all rows have its error.
 pub(super) fn try_on_engine(watcher: Watcher, engine: Engine) -> Vec<FeatureRow> {
+    let samples_every_role = false;
     let options = AttachOptions {
         capture: CAPTURE_BYTES,
         egress: true,
-        python: PythonOptions::start(HERTZ, false).ok(),
+        // Without a sampler, the rows say so.
+        python: PythonOptions::start(HERTZ, samples_every_role).ok(),
         ..AttachOptions::default()
     };
     match Attach::start(watcher, engine, &options) {

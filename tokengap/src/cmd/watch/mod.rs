@@ -121,7 +121,10 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
     for remote in first {
         runs.push(maker.create_run(remote, are_several));
     }
-    let mut join = || Some(maker.start_further_run(remotes.next_run()?));
+    let mut join = || {
+        let remote = remotes.next_run()?;
+        Some(maker.start_further_run(remote))
+    };
     let mut compare = |runs: &mut [Running<Pod>]| live_pairs.update_pairs(runs, pair_servers);
     let hooks = RunHooks { join: Some(&mut join), compare: Some(&mut compare) };
     let run_options = RunOptions { hooks, duration: args.duration, reload: None, alarm: &app::print_message };
@@ -172,7 +175,8 @@ impl PodMaker<'_> {
                 screen.borrow_mut().open_run_list();
             }
         }
-        self.create_run(remote, true)
+        let are_several = true;
+        self.create_run(remote, are_several)
     }
 
     /// Place of a run on the screen.
@@ -209,7 +213,7 @@ fn parse_address(text: &str) -> Result<RunAddress, String> {
     if text.starts_with("https://") {
         return Err("tokengap serves http only: forward the port with SSH or kubectl, and watch 127.0.0.1:PORT".into());
     }
-    // An engine's name follows the first slash.
+    // An engine's name follows the first slash. Without a slash it is empty, and so is the port without a colon.
     let rest = text.strip_prefix("http://").unwrap_or(text);
     let (address, engine) = rest.split_once('/').unwrap_or((rest, ""));
     let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));

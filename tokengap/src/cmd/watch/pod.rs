@@ -35,7 +35,8 @@ pub(super) struct Pod {
     host: Option<String>,
     name: String,
     kind: String,
-    closing: ReportInput,
+    /// What the source has stated last about its run.
+    last_status: ReportInput,
     /// Both clocks of the source at the start of the run.
     anchor: Option<Anchor>,
     /// Problems of the connection, and missed records.
@@ -68,16 +69,16 @@ impl About for Pod {
     }
 
     fn degraded(&self) -> Vec<String> {
-        let from_source = self.closing.degraded.iter().map(words::json_text);
+        let from_source = self.last_status.degraded.iter().map(words::json_text);
         self.problems.iter().cloned().chain(from_source).chain(self.late_start_note()).collect()
     }
 
     fn observer_statement(&self) -> Option<&ReportInput> {
-        Some(&self.closing)
+        Some(&self.last_status)
     }
 
     fn wall(&self) -> Option<Anchor> {
-        self.closing.wall.or(self.anchor)
+        self.last_status.wall.or(self.anchor)
     }
 }
 
@@ -129,7 +130,7 @@ impl Pod {
             name: hostile::plain(&remote.endpoint()),
             host: None,
             kind: String::from("watch"),
-            closing: ReportInput::default(),
+            last_status: ReportInput::default(),
             anchor: None,
             problems: Vec::new(),
             reader: BlockReader::default(),
@@ -205,9 +206,9 @@ impl Pod {
             StreamSection::Header { run, .. } if self.run == Some(run) => {}
             StreamSection::Header { run, header } => self.start_run(run, &header, session),
             StreamSection::Block(block) => self.process_block(&block, session),
-            StreamSection::Status(status) => self.closing = *status,
-            StreamSection::End(closing) => {
-                self.closing = *closing;
+            StreamSection::Status(status) => self.last_status = *status,
+            StreamSection::End(status) => {
+                self.last_status = *status;
                 if self.change_state(PodState::Ended) {
                     session.notify(format!("{} has ended", self.name));
                 }
@@ -242,7 +243,7 @@ impl Pod {
         self.run = Some(run);
         self.kind = hostile::plain(&header.source);
         self.anchor = Some(header.anchor);
-        self.closing = ReportInput::default();
+        self.last_status = ReportInput::default();
         let header = RecordingHeader { source: self.kind.clone(), config, part: 0, ..header.clone() };
         session.sink().describe_remote_run(header, self.options);
         if let Some(path) = self.record.take()
@@ -255,6 +256,7 @@ impl Pod {
 
     /// Passes the records of a block to the session, and reports records that are missing before it.
     fn process_block(&mut self, block: &[u8], session: &mut Session) {
+        // The analysis has panicked at an earlier block.
         if self.is_broken {
             return;
         }
@@ -351,10 +353,13 @@ impl Pod {
         ))
     }
 
-    /// Wall-clock time at which the numbers begin, if the run began earlier.
+    /// Wall-clock time at which the numbers begin, if the run began earlier. `None` otherwise, or if that time is not known.
     fn begun_wall_ns(&self, analysis: &Analysis) -> Option<u64> {
-        // Without earlier records, the numbers begin with the run.
-        self.reader.records_before().filter(|records| *records > 0)?;
+        let has_earlier_records = self.reader.records_before().is_some_and(|records| records > 0);
+        if !has_earlier_records {
+            // The numbers begin with the run.
+            return None;
+        }
         Some(self.wall()?.wall_ns_at(analysis.ledger().started()?))
     }
 
@@ -382,13 +387,14 @@ impl Pod {
 
     /// This run as a server of a pair; `None` before its clocks are known.
     pub(super) fn as_pair_server<'a>(&self, run_index: usize, analysis: &'a Analysis) -> Option<RunningServer<'a>> {
-        let mode = self.closing.wire.as_ref().and_then(|wire| wire.pointer("/disaggregation/mode"));
+        let anchor = self.anchor?;
+        let mode = self.last_status.wire.as_ref().and_then(|wire| wire.pointer("/disaggregation/mode"));
         Some(RunningServer {
             run_index,
             name: self.name.clone(),
             analysis,
             side: KnownSide::find(mode.and_then(Value::as_str), analysis),
-            anchor: Some(self.anchor?),
+            anchor: Some(anchor),
         })
     }
 
