@@ -250,14 +250,25 @@ fn draw_own_status(pad: &mut Pad<'_>, model: &Model) {
         let ink = if count > 0 { Ink::Health(Health::Warning) } else { Ink::Dim };
         x = pad.draw_text(x, 0, &format!("{word} {}  ", format_count(count)), ink);
     }
-    // With the release, a reader can judge an advice that names one.
+    draw_degraded_or(pad, x, "", model);
+}
+
+/// Draws the first degradation from `x` on or, if none is known, the text `otherwise`. The engine follows at the right edge if it fits: with
+/// its release, a reader can judge an advice that names one.
+fn draw_degraded_or(pad: &mut Pad<'_>, x: u16, otherwise: &str, model: &Model) {
+    let place = degraded_place(model);
+    let shortest = if place.is_empty() { otherwise } else { &place };
     let engine = format!(" {} ", model.engine);
-    let degraded_end = pad.width().saturating_sub(text_width(&engine));
-    if x + text_width(&degraded_place(model)) <= degraded_end {
+    let engine_x = pad.width().saturating_sub(text_width(&engine));
+    let mut end = pad.width();
+    if x + text_width(shortest) <= engine_x {
         pad.draw_at_right_edge(0, &engine, Ink::Dim);
-        draw_degraded(pad, x, degraded_end, model);
+        end = engine_x;
+    }
+    if place.is_empty() {
+        pad.draw_clipped(x, 0, end.saturating_sub(x), otherwise, Ink::Dim);
     } else {
-        draw_degraded(pad, x, pad.width(), model);
+        draw_degraded(pad, x, end, model);
     }
 }
 

@@ -7,7 +7,7 @@ use session::ScreenCommand;
 use session::playback::{Play, PlaybackState, Position};
 use session::units::{format_clock, format_count, format_wall_time};
 
-use super::draw_degraded;
+use super::draw_degraded_or;
 use super::pad::{Pad, text_width};
 use crate::state::Model;
 use crate::state::action::Action;
@@ -46,10 +46,7 @@ pub(super) fn draw_position(pad: &mut Pad<'_>, model: &Model, position: &Positio
         let text = format!("! begun at {}", format_clock(since));
         pad.draw_text(x, 0, &text, Ink::Health(Health::Warning));
     } else {
-        let is_degraded = draw_degraded(pad, x, model);
-        if !is_degraded {
-            pad.draw_text(x, 0, &missed, Ink::Dim);
-        }
+        draw_degraded_or(pad, x, &missed, model);
     }
 }
 
