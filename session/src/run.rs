@@ -185,12 +185,13 @@ impl<S: Source> Running<S> {
             } else {
                 "the analysis failed; this run ends and the engine is not affected"
             });
-            // The panic may repeat at every message and has been reported once.
+            // No message about further panics: this one may repeat at every event, and has been reported.
             std::panic::set_hook(Box::new(|_| {}));
         }
     }
 
-    /// Lets the observer show the run, and returns its command. A playback command is also passed to the source.
+    /// Lets the observer show the run, and returns its command. A playback command is also passed to the source. `is_ending`: the sources
+    /// were asked to end.
     fn run_observer(&mut self, is_ending: bool) -> ScreenCommand {
         let stage = if self.flow == Flow::Ended {
             RunStage::Ended

@@ -6,12 +6,12 @@ use recording::{PendingSummary, RecordError, RecordOptions, Recorder, RecordingH
 use trace::{Analysis, MonoNs, ReportInput};
 
 use super::dump_trigger::{DumpRules, DumpTrigger};
-use super::{WrittenFile, written_file};
+use super::{SECOND_NS, WrittenFile, written_file};
+use crate::observer::problem_message;
 use crate::units::format_bytes;
 
 /// Name prefix of dumps.
 const DUMP_PREFIX: &str = "tokengap-hindsight-";
-const SECOND_NS: u64 = 1_000_000_000;
 
 /// Location of a ring, and the conditions for dumping it.
 #[derive(Clone, Debug)]
@@ -61,8 +61,8 @@ struct RunningDump {
 }
 
 impl HindsightRing {
-    /// Creates the file of the ring. If the options have no path, the name of the file contains the id of this process. `force` replaces an
-    /// existing file.
+    /// Creates the file of the ring, which keeps the recent past of the run. If the options have no path, the name of the file contains the
+    /// id of this process. `force` replaces an existing file.
     pub(super) fn open(ring: &RingOptions, force: bool, header: &RecordingHeader) -> Result<Self, RecordError> {
         let path = match &ring.file {
             Some(path) => path.clone(),
@@ -105,7 +105,7 @@ impl HindsightRing {
                 self.dumps.push(RunningDump { pending, path, reason: reason.to_owned() });
                 message
             }
-            Err(error) => format!("! hindsight: {error}"),
+            Err(error) => problem_message(format_args!("hindsight: {error}")),
         }
     }
 
@@ -140,7 +140,7 @@ impl HindsightRing {
         }
         let path = self.recorder.path().to_owned();
         match self.recorder.finish(closing) {
-            Err(error) => messages.push(format!("! hindsight: {error}")),
+            Err(error) => messages.push(problem_message(format_args!("hindsight: {error}"))),
             Ok(_) if self.is_named => messages.push(format!("saved the hindsight ring to {}", path.display())),
             // The content was dumped, or nothing happened. A file that cannot be removed stays.
             Ok(_) => drop(recording::storage::remove(&path)),
@@ -165,6 +165,6 @@ fn count_dumps_beside(ring: &Path) -> usize {
 fn dump_message(result: &Result<RecordingSummary, RecordError>, path: &Path, reason: &str) -> String {
     match result {
         Ok(summary) => format!("hindsight: {} in {} ({reason})", format_bytes(summary.bytes), path.display()),
-        Err(error) => format!("! hindsight: {error}"),
+        Err(error) => problem_message(format_args!("hindsight: {error}")),
     }
 }

@@ -98,7 +98,7 @@ pub(super) struct RunEndpoint {
 }
 
 impl EndpointServer {
-    /// Binds the address, and starts the thread that serves it. There is no run yet. An error names the address.
+    /// Binds the address, and starts the thread that serves it. Runs are added later. An error names the address.
     fn start(options: MetricsOptions, engines: Engines, limits: EndpointLimits) -> anyhow::Result<Arc<Self>> {
         let MetricsOptions { address, token, past_bytes } = options;
         let context = || format!("cannot serve metrics at {address}; choose another with --metrics HOST:PORT");
@@ -114,6 +114,7 @@ impl EndpointServer {
             listen_address,
             counts: Arc::default(),
             runs: ServedRuns::default(),
+            // Limits what new clients of a stream get of the past.
             past_limit: Arc::new(PastLimit::new(past_bytes)),
             client_permits,
             runtime: runtime.handle().clone(),
@@ -137,7 +138,7 @@ impl EndpointServer {
         Ok(server)
     }
 
-    /// Serves a further run, which `header` describes.
+    /// Serves a further run, which `header` describes: its metrics, report and health as snapshots, and its recording as a stream.
     pub(super) fn add_run(self: &Arc<Self>, header: &RecordingHeader) -> anyhow::Result<RunEndpoint> {
         let packer = StreamPacker::new(header.clone()).context("cannot start a recording for /recording")?;
         let recording_start = packer.start().context("cannot start a recording for /recording")?;
@@ -145,7 +146,7 @@ impl EndpointServer {
         let (metrics, metrics_client) = snapshot_pair();
         let (report, report_client) = snapshot_pair();
         let (health, health_client) = snapshot_pair();
-        // The run writes to `stream`, and the endpoint's thread reads what it wrote from `jobs`.
+        // The run writes to `stream`. The endpoint's thread reads it from `jobs`, encodes it with `packer` and keeps it in `store`.
         let (stream, jobs) = StreamPublisher::new(header.payload, Arc::clone(&store.blocks_dropped));
         self.runtime.spawn(keep_sections(jobs, packer, Arc::clone(&store)));
         let run = Arc::new(ServedRun::new(metrics_client, report_client, health_client, store));
@@ -220,8 +221,8 @@ fn sum_counts(counts: &[(&str, u64)]) -> u64 {
     counts.iter().map(|(_, count)| count).sum()
 }
 
-/// Encodes the jobs of the run into sections and stores them in order, until the run ends. Then waits a limited time until the clients have
-/// received the end, and tells the run.
+/// Encodes what the run has queued as sections of its recording, and stores them in order, until the run ends. Then waits a limited time
+/// for the clients to receive the end, and wakes the run, which waits for that.
 async fn keep_sections(mut jobs: Receiver<StreamJob>, mut packer: StreamPacker, store: Arc<SectionStore>) {
     while let Some(job) = jobs.recv().await {
         match job.encode_section(&mut packer) {
@@ -355,6 +356,7 @@ struct StreamingCount<'a> {
 }
 
 impl Drop for StreamingCount<'_> {
+    /// Does nothing for a connection that has streamed no run.
     fn drop(&mut self) {
         if let Some(run) = self.connection.streamed_run.get() {
             run.store.streaming.fetch_sub(1, Ordering::Relaxed);

@@ -132,7 +132,7 @@ impl Collector for MetricCollector {
                 MetricKind::Gauge => MetricType::Gauge,
                 MetricKind::Histogram => MetricType::Histogram,
             };
-            // The encoder appends the two units it knows to the name.
+            // The encoder appends two units, seconds and bytes, to the name. Another unit is in the name already, or has no suffix.
             let (name, unit) = match definition.unit {
                 Unit::Seconds => (definition.stem(), Some(Base::Seconds)),
                 Unit::Bytes => (definition.stem(), Some(Base::Bytes)),
@@ -148,9 +148,9 @@ impl Collector for MetricCollector {
     }
 }
 
-/// Encodes one value of a metric as its kind, with the labels that `metric` already has. No value has an exemplar, whose labels the encoder
-/// names as a type.
+/// Encodes one value of a metric as its kind, with the labels that `metric` already has.
 fn encode_value(metric: &mut MetricEncoder<'_>, kind: MetricKind, point: &Point) -> Result<(), fmt::Error> {
+    // `NoLabelSet` and the last `None`: no value has an exemplar, but the encoder asks for the type of its labels.
     match (kind, &point.value) {
         (MetricKind::Counter, Value::Int(value)) => metric.encode_counter::<NoLabelSet, _, f64>(value, None),
         (MetricKind::Counter, Value::Float(value)) => metric.encode_counter::<NoLabelSet, _, f64>(value, None),

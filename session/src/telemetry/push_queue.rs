@@ -18,6 +18,7 @@ use tokio::time::timeout;
 
 use super::environment::Environment;
 use super::push_response::{ReceiverResponse, RejectedItems, next_part, parse_partial_success, parse_retry_after};
+use crate::observer::problem_message;
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -142,7 +143,7 @@ impl PushQueue {
     /// Waits between two attempts, but ends early when a run ends.
     pub(super) fn wait_for_retry(&self, max: Duration) {
         let state = self.lock_state();
-        // Why the wait has ended does not matter: the caller tries again.
+        // The first run that ends sets the deadline. Why the wait has ended does not matter: the caller tries again.
         drop(self.changed.wait_timeout_while(state, max, |state| state.deadline.is_none()));
     }
 
@@ -178,7 +179,7 @@ impl PushQueue {
         state.is_failing = true;
         // All runs share the receiver, so only one of them shows the failure.
         if let Some(run) = state.runs.iter_mut().find(|run| !run.is_closed) {
-            run.message = Some(format!("! otlp: {why}; retrying"));
+            run.message = Some(problem_message(format_args!("otlp: {why}; retrying")));
         }
     }
 
@@ -265,7 +266,7 @@ impl PushState {
         self.items_of(body).dropped += items;
         let run = &mut self.runs[body.run.index];
         if run.drop_reason.is_none() {
-            run.message = Some(format!("! otlp: spans or metric points dropped: {why}"));
+            run.message = Some(problem_message(format_args!("otlp: spans or metric points dropped: {why}")));
         }
         run.drop_reason = Some(why.to_owned());
     }
@@ -394,9 +395,10 @@ impl PushSender {
         };
         let full_url = format!("{}/{path}", self.url);
         let response = self.runtime.block_on(async {
-            timeout(self.timeout, self.post_body(path, body))
-                .await
-                .unwrap_or_else(|_| Err(anyhow!("no response within {} ms", self.timeout.as_millis())))
+            match timeout(self.timeout, self.post_body(path, body)).await {
+                Ok(response) => response,
+                Err(_) => Err(anyhow!("no response within {} ms", self.timeout.as_millis())),
+            }
         });
         let response =
             response.map_err(|error| FailedAttempt { retry_after: None, why: format!("{full_url}: {error:#}") })?;
