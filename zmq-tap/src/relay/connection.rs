@@ -174,7 +174,8 @@ fn has_failed(end: Option<DirectionEnd>) -> bool {
     matches!(end, Some(DirectionEnd::Source { .. } | DirectionEnd::Sink(_)))
 }
 
-/// The side that caused the end of a direction: the source of the stream, unless the sink failed.
+/// The side that caused the end of a direction: the source of the stream, unless the sink failed. A side is named by the direction of which
+/// it is the source.
 fn side_that_ended(end: DirectionEnd, direction: Direction) -> Direction {
     let has_sink_failed = matches!(end, DirectionEnd::Sink(_));
     match direction {
@@ -265,6 +266,7 @@ async fn connect_with_retries(
 /// Connects to the route's upstream once.
 async fn connect_to_upstream(route: &RelayRoute) -> io::Result<Socket> {
     match &route.pair.upstream {
+        // Connects to the file that is held open, or checks the owner of the one at `path`.
         Endpoint::Path(path) => Socket::from_unix(route.upstream.connect(path).await?),
         Endpoint::Abstract(name) => {
             // The kernel and tokio denote an abstract name by a leading zero byte.

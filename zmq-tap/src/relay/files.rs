@@ -102,7 +102,7 @@ pub(super) struct ListenerReceiver {
     stream: UnixStream,
 }
 
-/// Creates both ends. Call this before the file tables are separated.
+/// Creates both ends of the channel that takes the files of pairs to the relay's thread. Call this before the file tables are separated.
 pub(super) fn listener_channel() -> io::Result<(ListenerSender, ListenerReceiver)> {
     let (sending, receiving) = UnixStream::pair()?;
     receiving.set_nonblocking(true)?;

@@ -96,7 +96,8 @@ impl Listener {
     /// Wraps the bound listener of `endpoint`. Needs a runtime's context.
     pub(super) fn new(bound: OwnedFd, endpoint: &Endpoint) -> io::Result<Self> {
         // The runtime requires it, and sockets are created without it.
-        ioctl_fionbio(&bound, true)?;
+        let is_nonblocking = true;
+        ioctl_fionbio(&bound, is_nonblocking)?;
         Ok(match endpoint {
             Endpoint::Path(_) | Endpoint::Abstract(_) => Self::Unix(UnixListener::from_std(bound.into())?),
             Endpoint::Tcp { .. } => Self::Tcp(TcpListener::from_std(bound.into())?),

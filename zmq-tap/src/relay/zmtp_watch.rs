@@ -49,6 +49,7 @@ impl ZmtpWatch {
     pub(super) fn new(journal: Arc<Journal>, direction: Direction) -> Self {
         let options = &journal.shared.options;
         let assembly = MessageAssembly::new(options.max_frame_bytes, options.max_parts);
+        // After an invalid header, a message of one of the formats shows where frames begin again.
         let scanner = Scanner::from_greeting().recovering(options.formats, options.max_frame_bytes);
         Self { reporter: Reporter::new(journal, direction), scanner, assembly, seq: 0, has_unreadable_part: false }
     }
