@@ -85,7 +85,7 @@ pub trait Observer {
     /// the source is not polled meanwhile.
     fn show_run(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand>;
 
-    /// Called when the source is idle. Sleeps for `time`, which is the default, or ends earlier when the user presses a key.
+    /// Called when the source is idle. Sleeps for `time`. A screen also ends the sleep when the user presses a key.
     fn sleep(&mut self, time: Duration) {
         thread::sleep(time);
     }

@@ -115,6 +115,7 @@ impl Position {
     /// Parses `2026-11-27 14:59:08` into nanoseconds from the start, in UTC unless it has an offset. A date before the run becomes the
     /// largest number, which no run covers. `None` if the text is no date, or the wall clock is unknown.
     fn parse_date(&self, text: &str) -> Option<u64> {
+        // The first parser requires an offset, such as `+02:00` or `Z`.
         let instant = text.parse::<jiff::Timestamp>().ok().or_else(|| parse_date_in_utc(text))?;
         let from_start_ns = instant.as_nanosecond() - i128::from(self.start_wall_ns()?);
         // A date without seconds has one colon, between hours and minutes.

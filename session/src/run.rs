@@ -55,7 +55,8 @@ pub struct RunOptions<'a, S> {
     pub alarm: &'a dyn Fn(&str),
 }
 
-/// Polls the sources until all have ended, `options.duration` is over, an observer ends the run or a signal arrives.
+/// Polls the sources until all have ended, `options.duration` is over, an observer ends the run or a signal arrives. Tells the service
+/// manager of the start and the end.
 pub fn run_sessions<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, options: RunOptions<'_, S>) {
     signals.set_reload_on_hangup(options.reload.is_some());
     notify_service_manager(&[NotifyState::Ready]);

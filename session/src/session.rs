@@ -252,7 +252,7 @@ impl Session {
     }
 
     /// Waits until the last spans and metrics are pushed, and serves the final state of the run to clients that ask for it. Call it after
-    /// [`Self::close_outputs`] of all runs; otherwise it closes the outputs itself. A second call does nothing.
+    /// [`Self::close_outputs`] of all runs; otherwise it calls that function itself, with `show`. A second call does nothing.
     pub fn serve_final_state(&mut self, about: &dyn About, show: &dyn Fn(&str)) {
         self.close_outputs(about, show);
         if self.has_served_final_state {

@@ -78,7 +78,8 @@ impl HindsightRing {
         })
     }
 
-    /// Writes a tick. Starts a dump if one is due, and returns a message about it. `closing` makes the report input that ends the dump.
+    /// Writes a tick. Starts a dump if one is due, and returns a message about it. `closing` makes the contents of the report that end the
+    /// dump.
     pub(super) fn process_tick(
         &mut self,
         now: MonoNs,
@@ -94,7 +95,8 @@ impl HindsightRing {
         Some(self.start_dump(&reason, &closing()))
     }
 
-    /// Starts a dump into a new file beside the ring. Returns a message for the user: the name of the file, or why the dump failed.
+    /// Starts a dump of the ring into a new file beside it, which ends with the contents of the report `closing`. Returns a message for the
+    /// user: the name of the file, or why the dump failed.
     pub(super) fn start_dump(&mut self, reason: &str, closing: &ReportInput) -> String {
         let second = trace::clock::wall_now_ns() / SECOND_NS;
         let name = named_for_run(&format!("{DUMP_PREFIX}{second}.tgap"), self.run.as_deref());
@@ -130,7 +132,7 @@ impl HindsightRing {
     /// Starts the scheduled dump, if any, waits for all dumps and closes the ring. A ring without a user-given name is removed. Returns
     /// messages for the user.
     pub(super) fn finish(mut self, closing: &ReportInput) -> Vec<String> {
-        if let Some(reason) = self.trigger.pending_reason().map(str::to_owned) {
+        if let Some(reason) = self.trigger.scheduled_reason().map(str::to_owned) {
             // Its message is not needed, because the one about the finished dump follows.
             self.start_dump(&reason, closing);
         }

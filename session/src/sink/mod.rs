@@ -121,7 +121,7 @@ impl Sink {
     }
 
     /// Returns whether no file is being written.
-    fn is_idle(&self) -> bool {
+    fn has_no_output(&self) -> bool {
         self.recording.is_none() && self.ring.is_none()
     }
 
@@ -133,7 +133,7 @@ impl Sink {
 
     /// Writes an event that the analysis has processed.
     pub fn write_event(&mut self, event: &Event<'_>) {
-        if self.is_idle() {
+        if self.has_no_output() {
             return;
         }
         self.catch_panic(|sink| {
@@ -148,7 +148,7 @@ impl Sink {
 
     /// Writes a tick that the analysis has processed. `input` returns the current input of a report.
     pub fn write_tick(&mut self, now: MonoNs, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
-        if self.is_idle() {
+        if self.has_no_output() {
             return;
         }
         self.catch_panic(|sink| {
@@ -179,7 +179,7 @@ impl Sink {
         }
         let second = trace::clock::wall_now_ns() / SECOND_NS;
         let path = PathBuf::from(format!("tokengap-{second}.tgap"));
-        // The anchor of a remote run joins the clocks of its own machine.
+        // The anchor relates the two clocks of one machine. A remote run has that of its own machine.
         if !self.is_remote {
             self.header.anchor = Anchor::now();
         }

@@ -167,7 +167,7 @@ impl EndpointServer {
 }
 
 impl RunEndpoint {
-    /// Starts to serve the run that `header` describes.
+    /// Opens an endpoint, and serves the run that `header` describes as its first.
     pub(super) fn serve(
         options: MetricsOptions,
         header: &RecordingHeader,
@@ -203,7 +203,7 @@ impl RunEndpoint {
         })
     }
 
-    /// Problems for the report. The first run also reports the problems of all clients of the endpoint.
+    /// Problems for the report: parts of the recording that clients miss. The first run also reports problems of all clients.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = if self.is_first { self.server.counts.problems() } else { Vec::new() };
         let blocks_dropped = load_count(&self.run.store.blocks_dropped);
@@ -356,7 +356,7 @@ struct StreamingCount<'a> {
 }
 
 impl Drop for StreamingCount<'_> {
-    /// Does nothing for a connection that has streamed no run.
+    /// Subtracts the connection from the count of those that stream its run. Does nothing if it has streamed none.
     fn drop(&mut self) {
         if let Some(run) = self.connection.streamed_run.get() {
             run.store.streaming.fetch_sub(1, Ordering::Relaxed);

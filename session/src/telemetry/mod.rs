@@ -195,7 +195,8 @@ impl Telemetry {
         });
     }
 
-    /// Answers pending requests. Called between two turns of the run loop.
+    /// Publishes the snapshots that clients of the endpoint have requested. Called between two turns of the run loop. `input` makes the
+    /// input of a report as of now.
     pub(crate) fn answer_requests(&mut self, analysis: &Analysis, input: &dyn Fn() -> ReportInput, is_attached: bool) {
         let Some(endpoint) = &self.endpoint else { return };
         if endpoint.health.take_request() {

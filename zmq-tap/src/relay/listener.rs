@@ -180,8 +180,8 @@ impl Drop for ConnectionSlot {
 }
 
 impl RelayState {
-    /// Counts a new connection as open and returns true, or counts it as refused if the limit is reached. [`ConnectionSlot`] reverses the
-    /// first count.
+    /// Counts a new connection as open and returns true, or counts it as refused if the limit is reached. Dropping a [`ConnectionSlot`]
+    /// later subtracts it from the open ones.
     fn admit_connection(&self) -> bool {
         if self.counters.connections_open.get() >= self.options.max_connections as u64 {
             self.counters.connections_refused.add(1);

@@ -37,7 +37,8 @@ impl Observations {
         self.frames.is_empty() && self.late_len.load(Ordering::Acquire) == 0
     }
 
-    /// The next late observation, unless the queue of frames has an observation by now. `None` if both are empty.
+    /// The next late observation: a rare one that found the queue of frames full. If that queue has a frame by now, returns the frame
+    /// instead. `None` if nothing waits.
     fn poll_late(&self) -> Option<Observation> {
         if self.late_len.load(Ordering::Acquire) == 0 {
             return None;

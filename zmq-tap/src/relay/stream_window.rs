@@ -68,6 +68,7 @@ impl StreamWindow {
         let buffered = self.block.as_ref().map_or(0, |block| block.bytes.len());
         // A length has 64 bits, which an address may not have.
         let rest_of_frame = keep.frame_end.map_or(0, |end| usize::try_from(end - self.end).unwrap_or(usize::MAX));
+        // The block has enough space, and belongs to the budget.
         if let Some(block) = &self.block
             && !block.is_unbudgeted()
             && block.spare_bytes() >= self.min_spare_to_stay(buffered, rest_of_frame)

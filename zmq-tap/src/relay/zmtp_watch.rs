@@ -74,6 +74,7 @@ impl ZmtpWatch {
         self.reporter.journal.push_rare(Observed::Unread(self.reporter.direction, why));
         // A peer that does not speak ZMTP had no messages to lose. A stretch that stays unframed was reported when it began.
         if !matches!(why, Unread::Opaque(Opaque::NotZmtp | Opaque::Unframed)) {
+            // At least one message was lost.
             self.reporter.report_lost(1, MissedCause::Unframed);
         }
     }

@@ -21,7 +21,7 @@ const PIECE: usize = 4096;
 
 /// A frame that may have been found: its end, where the next frame must begin.
 #[derive(Clone, Copy, Debug)]
-struct AnchorCandidate {
+struct FrameCandidate {
     /// Offset where the next header must be.
     end: u64,
     /// Required value of the byte before that header.
@@ -37,7 +37,7 @@ pub(super) struct BoundarySearch {
     buffer_start: u64,
     /// The byte before `buffer`; `None` at the start of the search.
     byte_before: Option<u8>,
-    candidates: Vec<AnchorCandidate>,
+    candidates: Vec<FrameCandidate>,
     /// Nearest `end` of all candidates.
     nearest_end: u64,
     max_frame_bytes: u64,
@@ -169,7 +169,7 @@ impl BoundarySearch {
 
     /// Adds the offset at which a frame may end, with `tail` as its last byte if its format has a fixed one.
     fn add_candidate(&mut self, end: u64, tail: Option<u8>) {
-        self.candidates.push(AnchorCandidate { end, tail });
+        self.candidates.push(FrameCandidate { end, tail });
         if self.candidates.len() > MAX_CANDIDATES {
             // The farthest one takes longest to be confirmed.
             let farthest = (0..self.candidates.len()).max_by_key(|&index| self.candidates[index].end);

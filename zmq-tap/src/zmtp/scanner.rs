@@ -124,8 +124,8 @@ impl Scanner {
         Self { state: NO_HEADER, formats, ..Self::from_greeting() }
     }
 
-    /// Searches for a boundary, because the bytes before the next one were not fed. A message frame of a known format directly at the next
-    /// byte is accepted on its own.
+    /// Searches for the start of a frame, because the bytes before the next one were not fed. A message frame of a known format directly at
+    /// the next byte is accepted without a second one behind it.
     pub fn search_next_frame(&mut self) {
         self.message_start = None;
         self.state =

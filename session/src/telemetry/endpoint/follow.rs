@@ -64,7 +64,7 @@ impl StreamClient {
         self.end_response(end).await;
     }
 
-    /// Sends the events as [`Format::Events`], on a thread of its own.
+    /// Sends the events of the run as JSON lines ([`Format::Events`]), on a thread of its own.
     pub(super) fn send_events(self, engines: Engines) {
         let runtime = Handle::current();
         tokio::task::spawn_blocking(move || {

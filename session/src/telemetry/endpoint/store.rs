@@ -139,7 +139,7 @@ pub(super) enum StreamStep {
 }
 
 impl SectionCursor {
-    /// Waits for the next part.
+    /// Next part of the stream, waiting for one if necessary.
     pub(super) async fn next(&mut self) -> StreamStep {
         loop {
             let store = Arc::clone(&self.store);
