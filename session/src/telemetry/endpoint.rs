@@ -22,7 +22,7 @@ use outputs::metrics::{EndpointUse, Family};
 use outputs::report::Report;
 use recording::{RecordingHeader, StreamPacker};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::AbortHandle;
@@ -127,14 +127,7 @@ impl EndpointServer {
             client_permits: server.client_permits.clone(),
             read_timeout: limits.read_timeout,
         });
-        thread::Builder::new()
-            .name("metrics".into())
-            .spawn(move || {
-                if let Err(error) = runtime.block_on(accept_connections(listener, limits, &handler)) {
-                    tracing::warn!("metrics are no longer served: {error}");
-                }
-            })
-            .with_context(context)?;
+        serve_on_thread(runtime, listener, limits, handler).with_context(context)?;
         Ok(server)
     }
 
@@ -258,6 +251,21 @@ struct OpenConnection {
     task: AbortHandle,
 }
 
+/// Starts the thread that accepts connections and answers their requests.
+fn serve_on_thread(
+    runtime: Runtime,
+    listener: StdListener,
+    limits: EndpointLimits,
+    handler: Arc<RequestHandler>,
+) -> std::io::Result<()> {
+    thread::Builder::new().name("metrics".into()).spawn(move || {
+        if let Err(error) = runtime.block_on(accept_connections(listener, limits, &handler)) {
+            tracing::warn!("metrics are no longer served: {error}");
+        }
+    })?;
+    Ok(())
+}
+
 /// Accepts connections for ever, each in a task. At the limit, a new connection replaces the oldest that has not sent a request. If all
 /// have sent one, it replaces the oldest.
 async fn accept_connections(
@@ -281,16 +289,21 @@ async fn accept_connections(
         // The paths of streams have limits of their own.
         open.retain(|connection| !connection.task.is_finished() && !connection.state.is_stream());
         if open.len() >= limits.connections {
-            // An idle client must not block one that sends a request.
-            let silent = open.iter().position(|connection| !connection.state.has_request.load(Ordering::Relaxed));
-            if let Some(displaced) = open.remove(silent.unwrap_or(0)) {
-                displaced.task.abort();
-                server.counts.displaced.fetch_add(1, Ordering::Relaxed);
-            }
+            displace_connection(&mut open, &server.counts);
         }
         let state = Arc::<ConnectionState>::default();
         let task = tokio::spawn(run_connection(stream, limits, Arc::clone(server), Arc::clone(&state)));
         open.push_back(OpenConnection { state, task: task.abort_handle() });
+    }
+}
+
+/// Closes the oldest of these connections that has not sent a request, because an idle client must not block one that sends a request. If
+/// all have sent one, closes the oldest.
+fn displace_connection(open: &mut VecDeque<OpenConnection>, counts: &EndpointCounts) {
+    let silent = open.iter().position(|connection| !connection.state.has_request.load(Ordering::Relaxed));
+    if let Some(displaced) = open.remove(silent.unwrap_or(0)) {
+        displaced.task.abort();
+        counts.displaced.fetch_add(1, Ordering::Relaxed);
     }
 }
 

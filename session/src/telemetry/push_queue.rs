@@ -197,14 +197,7 @@ impl PushQueue {
         let waited = self.changed.wait_timeout_while(state, time_left, |state| state.has_body_of(run));
         // Whether the time was over does not matter: a body that still waits is dropped.
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        // The bodies of other runs stay in the queue.
-        for body in std::mem::take(&mut state.waiting) {
-            if body.run == run {
-                state.count_dropped_items(&body, body.items, "the run ended before they were accepted");
-            } else {
-                state.waiting.push_back(body);
-            }
-        }
+        state.drop_waiting_bodies(run);
     }
 
     /// Numbers of the run's items sent so far.
@@ -250,6 +243,17 @@ impl PushState {
     /// Returns whether a body of the run is queued or being sent.
     fn has_body_of(&self, run: PushRunId) -> bool {
         self.sending == Some(run) || self.waiting.iter().any(|body| body.run == run)
+    }
+
+    /// Drops the waiting bodies of a run that has ended, and counts their items. The bodies of other runs stay in the queue.
+    fn drop_waiting_bodies(&mut self, run: PushRunId) {
+        for body in std::mem::take(&mut self.waiting) {
+            if body.run == run {
+                self.count_dropped_items(&body, body.items, "the run ended before they were accepted");
+            } else {
+                self.waiting.push_back(body);
+            }
+        }
     }
 
     /// Counters of the body's run for its kind of items.
@@ -402,25 +406,7 @@ impl PushSender {
         });
         let response =
             response.map_err(|error| FailedAttempt { retry_after: None, why: format!("{full_url}: {error:#}") })?;
-        let ReceiverResponse { status, retry_after, text } = response;
-        if status.is_success() {
-            let RejectedItems { count, why } = parse_partial_success(&text);
-            return Ok(RejectedItems { count, why: format!("{full_url}: {why}") });
-        }
-        let first_line: String = text.lines().next().unwrap_or_default().chars().take(MAX_SHOWN_CHARS).collect();
-        let why = format!("{full_url}: {status} {first_line}").trim_end().to_owned();
-        // The OTLP specification lists these four as retryable.
-        let retryable = [
-            StatusCode::TOO_MANY_REQUESTS,
-            StatusCode::BAD_GATEWAY,
-            StatusCode::SERVICE_UNAVAILABLE,
-            StatusCode::GATEWAY_TIMEOUT,
-        ];
-        if retryable.contains(&status) {
-            Err(FailedAttempt { retry_after, why })
-        } else {
-            Ok(RejectedItems { count: body.items, why })
-        }
+        rejected_by_response(&response, &full_url, body.items)
     }
 
     /// Posts a body to `/v1/traces` or `/v1/metrics` on a new connection. Reads at most `MAX_RESPONSE_BYTES` of the response's text.
@@ -448,6 +434,34 @@ impl PushSender {
             retry_after: retry_after.and_then(|text| parse_retry_after(text, jiff::Timestamp::now())),
             text: String::from_utf8_lossy(&text).into_owned(),
         })
+    }
+}
+
+/// Items of a body that the receiver at `full_url` has rejected for good, from its response. `body_items` is the number of all items. `Err`
+/// if another attempt may succeed.
+fn rejected_by_response(
+    response: &ReceiverResponse,
+    full_url: &str,
+    body_items: u64,
+) -> Result<RejectedItems, FailedAttempt> {
+    let ReceiverResponse { status, retry_after, text } = response;
+    if status.is_success() {
+        let RejectedItems { count, why } = parse_partial_success(text);
+        return Ok(RejectedItems { count, why: format!("{full_url}: {why}") });
+    }
+    let first_line: String = text.lines().next().unwrap_or_default().chars().take(MAX_SHOWN_CHARS).collect();
+    let why = format!("{full_url}: {status} {first_line}").trim_end().to_owned();
+    // The OTLP specification lists these four as retryable.
+    let retryable = [
+        StatusCode::TOO_MANY_REQUESTS,
+        StatusCode::BAD_GATEWAY,
+        StatusCode::SERVICE_UNAVAILABLE,
+        StatusCode::GATEWAY_TIMEOUT,
+    ];
+    if retryable.contains(status) {
+        Err(FailedAttempt { retry_after: *retry_after, why })
+    } else {
+        Ok(RejectedItems { count: body_items, why })
     }
 }
 
