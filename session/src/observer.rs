@@ -1,7 +1,7 @@
 //! Interface for observers of a run, such as the screen.
 
-use std::thread;
 use std::time::Duration;
+use std::{fmt, thread};
 
 use outputs::report::Report;
 use trace::{Analysis, Event};
@@ -28,6 +28,11 @@ pub struct Notice {
     pub number: u64,
     /// The message.
     pub text: String,
+}
+
+/// Message to the user about a problem, which it marks by a `!` at its front.
+pub(crate) fn problem_message(problem: fmt::Arguments<'_>) -> String {
+    format!("! {problem}")
 }
 
 /// The run as visible to an observer.
@@ -80,7 +85,7 @@ pub trait Observer {
     /// the source is not polled meanwhile.
     fn show_run(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand>;
 
-    /// Called when the source is idle: sleeps for `time`, or until `show_run` has something to do.
+    /// Called when the source is idle. Sleeps for `time`. A screen also ends the sleep when the user presses a key.
     fn sleep(&mut self, time: Duration) {
         thread::sleep(time);
     }

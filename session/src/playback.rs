@@ -88,6 +88,12 @@ impl Position {
         if let Some(date_ns) = self.parse_date(text) {
             return Some(vec![date_ns]);
         }
+        self.parse_clock_candidates(text)
+    }
+
+    /// Times from the start that a text such as `1:23` or `14:59:08` may mean, the likelier first. It may be a time from the start and a
+    /// time of day. `None` if it is neither. Empty if it is a time of day only and the wall clock is unknown.
+    fn parse_clock_candidates(&self, text: &str) -> Option<Vec<u64>> {
         let from_start_ns = units::parse_moment(text);
         let time_of_day = TimeOfDay::parse(text);
         if from_start_ns.is_none() && time_of_day.is_none() {
@@ -99,16 +105,17 @@ impl Position {
         {
             by_time_of_day_ns = Some(time_of_day.first_in_run(start_ns));
         }
-        // Two parts, as in `1:23`, are rather minutes and seconds than a time of day.
+        // A time of day that names a whole minute has two parts, as in `1:23`: rather minutes and seconds from the start.
         let has_two_parts = time_of_day.is_some_and(TimeOfDay::is_minute);
-        let candidates =
+        let likelier_first =
             if has_two_parts { [from_start_ns, by_time_of_day_ns] } else { [by_time_of_day_ns, from_start_ns] };
-        Some(candidates.into_iter().flatten().collect())
+        Some(likelier_first.into_iter().flatten().collect())
     }
 
     /// Parses `2026-11-27 14:59:08` into nanoseconds from the start, in UTC unless it has an offset. A date before the run becomes the
     /// largest number, which no run covers. `None` if the text is no date, or the wall clock is unknown.
     fn parse_date(&self, text: &str) -> Option<u64> {
+        // The first parser requires an offset, such as `+02:00` or `Z`.
         let instant = text.parse::<jiff::Timestamp>().ok().or_else(|| parse_date_in_utc(text))?;
         let from_start_ns = instant.as_nanosecond() - i128::from(self.start_wall_ns()?);
         // A date without seconds has one colon, between hours and minutes.
@@ -136,10 +143,11 @@ impl Position {
     pub fn outside_message(&self) -> String {
         let middle_ns = self.whole_ns / 2;
         let from_start = units::format_clock(middle_ns);
-        // Empty if the time of day is not known.
-        let time_of_day_or =
-            self.wall_at(middle_ns).map(|time| time.strftime("%H:%M:%S or ").to_string()).unwrap_or_default();
-        format!("outside the run, {}: type for example {time_of_day_or}{from_start}", self.describe_range())
+        let example = match self.wall_at(middle_ns) {
+            Some(time) => format!("{} or {from_start}", time.strftime("%H:%M:%S")),
+            None => from_start,
+        };
+        format!("outside the run, {}: type for example {example}", self.describe_range())
     }
 
     /// Wall clock at the start.
@@ -225,6 +233,7 @@ impl fmt::Display for Speed {
 impl FromStr for Speed {
     type Err = String;
 
+    /// Parses a speed as it is shown, such as `2x` or `max`, also without the `x`. The error lists all speeds.
     fn from_str(text: &str) -> Result<Self, String> {
         let names: Vec<String> = (0..Self::ALL.len()).map(|index| Self { index }.to_string()).collect();
         // `2` and `2x` are the same speed.

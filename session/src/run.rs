@@ -55,7 +55,8 @@ pub struct RunOptions<'a, S> {
     pub alarm: &'a dyn Fn(&str),
 }
 
-/// Polls the sources until all have ended, `options.duration` is over, an observer ends the run or a signal arrives.
+/// Polls the sources until all have ended, `options.duration` is over, an observer ends the run or a signal arrives. Tells the service
+/// manager of the start and the end.
 pub fn run_sessions<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, options: RunOptions<'_, S>) {
     signals.set_reload_on_hangup(options.reload.is_some());
     notify_service_manager(&[NotifyState::Ready]);
@@ -185,12 +186,13 @@ impl<S: Source> Running<S> {
             } else {
                 "the analysis failed; this run ends and the engine is not affected"
             });
-            // The panic may repeat at every message and has been reported once.
+            // No message about further panics: this one may repeat at every event, and has been reported.
             std::panic::set_hook(Box::new(|_| {}));
         }
     }
 
-    /// Lets the observer show the run, and returns its command. A playback command is also passed to the source.
+    /// Lets the observer show the run, and returns its command. A playback command is also passed to the source. `is_ending`: the sources
+    /// were asked to end.
     fn run_observer(&mut self, is_ending: bool) -> ScreenCommand {
         let stage = if self.flow == Flow::Ended {
             RunStage::Ended

@@ -91,8 +91,9 @@ impl Session {
         let slowest = self.slowest;
         // Made only when an output needs it, which is rarer than ticks.
         let make_input = || report_input(about, all_degraded(about, &output_problems, degraded), slowest);
+        let find_engine = || about.engine();
         self.sink.write_tick(now, &self.analysis, &make_input);
-        self.telemetry.process_tick(now, &self.analysis, &make_input, &|| about.engine());
+        self.telemetry.process_tick(now, &self.analysis, &make_input, &find_engine);
         for message in [self.sink.take_message(), self.telemetry.take_message()].into_iter().flatten() {
             self.notify(message);
         }
@@ -168,7 +169,8 @@ impl Session {
         self.observer = Box::new(NoObserver);
     }
 
-    /// Dumps the hindsight ring for the reason `why`, and shows the user a message about it.
+    /// Dumps the hindsight ring, which keeps the recent past on disk, into a recording. Shows the user a message about it. `why` is the
+    /// reason that the message names.
     pub(crate) fn dump_ring(&mut self, why: &str, about: &dyn About) {
         let input = self.report_input(about);
         let message = self.sink.dump_ring(why, &input);
@@ -229,13 +231,14 @@ impl Session {
         self.observer.sleep(time);
     }
 
-    /// Ends the run: closes the recording with the contents of the report, and queues the last pushes. Does not wait, so that several runs
-    /// all close their recordings before any of them waits. Passes messages about the outputs to `show`. A second call does nothing.
+    /// Ends the run: closes the recording with the contents of the report, and queues the last spans and metrics to push. Does not wait, so
+    /// that several runs all close their recordings before any of them waits. Passes messages about the outputs to `show`. A second call
+    /// does nothing.
     pub fn close_outputs(&mut self, about: &dyn About, show: &dyn Fn(&str)) {
         if self.final_input.is_some() {
             return;
         }
-        // Before the messages, which need the restored terminal.
+        // Restores the terminal, on which the messages are shown.
         self.remove_observer();
         let input = self.report_input(about);
         for message in self.close_files(&input) {
@@ -248,7 +251,8 @@ impl Session {
         self.final_input = Some(input);
     }
 
-    /// Waits for the pushes and serves the final state. Call it after [`Self::close_outputs`] of all runs. A second call does nothing.
+    /// Waits until the last spans and metrics are pushed, and serves the final state of the run to clients that ask for it. Call it after
+    /// [`Self::close_outputs`] of all runs; otherwise it calls that function itself, with `show`. A second call does nothing.
     pub fn serve_final_state(&mut self, about: &dyn About, show: &dyn Fn(&str)) {
         self.close_outputs(about, show);
         if self.has_served_final_state {

@@ -25,8 +25,8 @@ pub trait Source: About {
     /// Asks the source to end. Events in flight are still delivered, until [`Flow::Ended`].
     fn stop(&mut self);
 
-    /// Returns whether the source observes an engine. The ticks of any other source come with its events, and it may continue after its
-    /// end.
+    /// Returns whether the source observes an engine. Any other source plays a recording: its ticks come with its events, and it may
+    /// continue after its end, when the user goes back.
     fn is_live(&self) -> bool {
         false
     }
@@ -45,10 +45,10 @@ pub trait LiveSource: About {
     /// Delivers a bounded number of new events. Never blocks.
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow;
 
-    /// See [`Source::stop`].
+    /// Asks the source to end, as [`Source::stop`] does.
     fn stop(&mut self);
 
-    /// See [`Source::is_in_the_path`].
+    /// Returns whether the engine's messages pass through this process.
     fn is_in_the_path(&self) -> bool {
         false
     }

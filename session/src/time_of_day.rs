@@ -23,34 +23,22 @@ impl TimeOfDay {
         // Decimals may follow a comma or a point.
         let text = text.trim().to_ascii_lowercase().replace(',', ".");
         let clock = ["z", "utc"].iter().find_map(|zone| text.strip_suffix(zone)).unwrap_or(&text).trim_end();
-        let afternoon = clock.strip_suffix("pm");
-        // Without `am` or `pm`, if it has one of them.
-        let half_day_clock = afternoon.or_else(|| clock.strip_suffix("am"));
-        let mut parts = half_day_clock.unwrap_or(clock).trim_end().split(':');
-        let shown_hours = parse_number_below(parts.next()?, 24)?;
+        let (numbers, half_day) = split_half_day(clock);
+        let mut parts = numbers.split(':');
+        let hours = parse_hours(parts.next()?, half_day)?;
         let minutes = parse_number_below(parts.next()?, 60)?;
         let seconds = parts.next();
         let has_further_parts = parts.next().is_some();
-        let is_valid_hour = half_day_clock.is_none() || (1..=12).contains(&shown_hours);
-        if has_further_parts || !is_valid_hour {
+        if has_further_parts {
             return None;
         }
-        // 12 am is midnight, 12 pm is noon.
-        let hours = if afternoon.is_some() {
-            shown_hours % 12 + 12
-        } else if half_day_clock.is_some() {
-            shown_hours % 12
-        } else {
-            shown_hours
-        };
         let minute_ns = (hours * 60 + minutes) * MINUTE_NS;
         let Some(seconds) = seconds else { return Some(Self { ns: minute_ns, precision_ns: MINUTE_NS }) };
         let decimals = seconds.split_once('.').map_or(0, |(_, decimals)| decimals.len().min(MAX_DECIMALS));
         let seconds = parse_decimal(seconds).filter(|seconds| *seconds < 60.0)?;
-        Some(Self {
-            ns: minute_ns + (seconds * 1e9).round() as u64,
-            precision_ns: SECOND_NS / 10_u64.pow(decimals as u32),
-        })
+        let seconds_ns = (seconds * 1e9).round() as u64;
+        // Each decimal makes the time ten times more precise.
+        Some(Self { ns: minute_ns + seconds_ns, precision_ns: SECOND_NS / 10_u64.pow(decimals as u32) })
     }
 
     /// Whether it names a whole minute.
@@ -79,6 +67,41 @@ impl TimeOfDay {
     fn ns_after(self, wall_ns: u64) -> u64 {
         (self.ns + DAY_NS - wall_ns % DAY_NS) % DAY_NS
     }
+}
+
+/// Half of a day, in which the hours of a clock go from 1 to 12.
+#[derive(Clone, Copy)]
+enum HalfDay {
+    /// `am`
+    Morning,
+    /// `pm`
+    Afternoon,
+}
+
+/// Splits `am` or `pm` off the end of a time. Without one of them, the time is returned whole, with `None`.
+fn split_half_day(time: &str) -> (&str, Option<HalfDay>) {
+    if let Some(numbers) = time.strip_suffix("am") {
+        (numbers.trim_end(), Some(HalfDay::Morning))
+    } else if let Some(numbers) = time.strip_suffix("pm") {
+        (numbers.trim_end(), Some(HalfDay::Afternoon))
+    } else {
+        (time, None)
+    }
+}
+
+/// Parses an hour of this half of the day, or of the whole day, and converts it to 0 to 23. `None` if there is no such hour.
+fn parse_hours(text: &str, half_day: Option<HalfDay>) -> Option<u64> {
+    let hours = parse_number_below(text, 24)?;
+    let Some(half_day) = half_day else { return Some(hours) };
+    if !(1..=12).contains(&hours) {
+        return None;
+    }
+    // 12 am is midnight, 12 pm is noon.
+    let hours_of_half = hours % 12;
+    Some(match half_day {
+        HalfDay::Morning => hours_of_half,
+        HalfDay::Afternoon => hours_of_half + 12,
+    })
 }
 
 /// Parses a number of one or two digits that is below the limit. `None` for any other text.

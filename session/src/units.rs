@@ -112,7 +112,7 @@ pub fn format_bytes(n: u64) -> String {
     let mut scaled = bytes / KIB;
     let mut unit = " KiB";
     for larger_unit in [" MiB", " GiB", " TiB", " PiB", " EiB"] {
-        // Four digits would need a cell more.
+        // Three digits are enough. Four would make the text a cell wider.
         if scaled < 1000.0 {
             break;
         }
@@ -124,9 +124,10 @@ pub fn format_bytes(n: u64) -> String {
     format!("{scaled:.decimals$}{unit}")
 }
 
-/// Formats `value`, below 1,000, with three significant digits. The limits are where the rounded value would have a fourth.
+/// Formats `value`, below 1,000, with three significant digits.
 fn with_three_digits(value: f64, unit: &str) -> String {
     let decimals = match value {
+        // From 9.995 on, two decimals would be rounded to 10.00.
         ..9.995 => 2,
         ..99.95 => 1,
         _ => 0,

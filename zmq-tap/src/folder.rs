@@ -37,7 +37,7 @@ pub struct HeldFile {
 }
 
 /// Flags of an open that reads nothing.
-const LOCATE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 /// Attempts to resolve a path below a root. Bounded, because any process may rename files all the time.
 const MAX_ATTEMPTS: usize = 32;
@@ -45,17 +45,17 @@ const MAX_ATTEMPTS: usize = 32;
 impl Folder {
     /// Opens the folder at `path`. Errors and reports show it as `shown_path`.
     pub fn open(path: &Path, shown_path: &Path) -> io::Result<Self> {
-        let fd = openat(CWD, path, LOCATE | OFlags::DIRECTORY, Mode::empty())?;
+        let fd = openat(CWD, path, PATH_ONLY | OFlags::DIRECTORY, Mode::empty())?;
         Ok(Self { fd: Arc::new(fd), shown_path: shown_path.to_owned() })
     }
 
     /// Opens the folder that a process with the root folder `root` sees at `path`. Links do not lead out of `root`.
     pub fn open_in_root(root: &Path, path: &Path) -> io::Result<Self> {
-        let root = openat(CWD, root, LOCATE | OFlags::DIRECTORY, Mode::empty())?;
+        let root = openat(CWD, root, PATH_ONLY | OFlags::DIRECTORY, Mode::empty())?;
         // Links such as those in `/proc/PID/fd` lead out of any root.
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         for _ in 0..MAX_ATTEMPTS {
-            let opened = openat2(&root, path, LOCATE | OFlags::DIRECTORY, Mode::empty(), resolve);
+            let opened = openat2(&root, path, PATH_ONLY | OFlags::DIRECTORY, Mode::empty(), resolve);
             // Something on this machine was renamed or mounted while the kernel resolved a `..`.
             if matches!(opened, Err(Errno::AGAIN)) {
                 continue;
@@ -96,7 +96,7 @@ impl Folder {
 
     /// Opens the file `name` without following a link; a link is returned itself. `None` if no such file exists.
     pub fn find_file(&self, name: impl AsRef<OsStr>) -> io::Result<Option<HeldFile>> {
-        match openat(&self.fd, name.as_ref(), LOCATE | OFlags::NOFOLLOW, Mode::empty()) {
+        match openat(&self.fd, name.as_ref(), PATH_ONLY | OFlags::NOFOLLOW, Mode::empty()) {
             Ok(fd) => HeldFile::new(fd).map(Some),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(error.into()),
@@ -135,7 +135,8 @@ impl FolderEntry {
         let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         // The parent of a bare file name is an empty path.
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        Ok(Self { folder: Folder::open(parent, parent)?, name: name.to_owned() })
+        let shown_path = parent;
+        Ok(Self { folder: Folder::open(parent, shown_path)?, name: name.to_owned() })
     }
 
     /// Opens the file itself, without following a link. `None` if no such file exists.

@@ -78,6 +78,7 @@ impl DumpTrigger {
             // is active.
             if is_wanted && !self.is_at_the_limit(dump_count) {
                 self.dumped_findings.insert(key);
+                // The delay lets the dump contain what follows the start of the finding.
                 let at = MonoNs(now.0.saturating_add(DUMP_DELAY_NS));
                 // One dump covers all findings that start before it.
                 self.scheduled.get_or_insert_with(|| ScheduledDump { at, reason: finding.kind.to_owned() });
@@ -98,7 +99,7 @@ impl DumpTrigger {
     }
 
     /// Reason of a dump that is not due yet when the run ends.
-    pub(super) fn pending_reason(&self) -> Option<&str> {
+    pub(super) fn scheduled_reason(&self) -> Option<&str> {
         self.scheduled.as_ref().map(|dump| dump.reason.as_str())
     }
 }
@@ -143,9 +144,9 @@ mod tests {
         assert_eq!(trigger.take_due_reason(second(300), [&drops], &|| 2), None);
         assert!(trigger.take_due_reason(second(305), [&drops], &|| 2).is_some());
         assert_eq!(trigger.take_due_reason(second(400), [&drops], &|| 3), None, "an earlier run's count");
-        assert_eq!(trigger.pending_reason(), None);
+        assert_eq!(trigger.scheduled_reason(), None);
         trigger.take_due_reason(second(410), [&drops], &|| 2);
-        assert!(trigger.pending_reason().is_some(), "one was moved away");
+        assert!(trigger.scheduled_reason().is_some(), "one was moved away");
     }
 
     #[test]
@@ -154,13 +155,13 @@ mod tests {
         let drops = finding("drops", Severity::Critical, true);
         assert_eq!(trigger.take_due_reason(second(1), [&finding("drops", Severity::Warning, true)], NONE), None);
         assert_eq!(trigger.take_due_reason(second(2), [&drops], NONE), None);
-        assert_eq!(trigger.pending_reason(), Some("drops"));
+        assert_eq!(trigger.scheduled_reason(), Some("drops"));
         assert_eq!(trigger.take_due_reason(second(6), [&drops], NONE), None);
         assert_eq!(trigger.take_due_reason(second(7), [&drops], NONE), Some("drops".into()));
         assert_eq!(trigger.take_due_reason(second(60), [&drops], NONE), None);
         let gap = finding("gap", Severity::Critical, false);
         assert_eq!(
-            (trigger.take_due_reason(second(61), [&gap], NONE), trigger.pending_reason()),
+            (trigger.take_due_reason(second(61), [&gap], NONE), trigger.scheduled_reason()),
             (None, None),
             "an inactive finding"
         );

@@ -6,12 +6,12 @@ use recording::{PendingSummary, RecordError, RecordOptions, Recorder, RecordingH
 use trace::{Analysis, MonoNs, ReportInput};
 
 use super::dump_trigger::{DumpRules, DumpTrigger};
-use super::{WrittenFile, written_file};
+use super::{SECOND_NS, WrittenFile, written_file};
+use crate::observer::problem_message;
 use crate::units::format_bytes;
 
 /// Name prefix of dumps.
 const DUMP_PREFIX: &str = "tokengap-hindsight-";
-const SECOND_NS: u64 = 1_000_000_000;
 
 /// Location of a ring, and the conditions for dumping it.
 #[derive(Clone, Debug)]
@@ -61,8 +61,8 @@ struct RunningDump {
 }
 
 impl HindsightRing {
-    /// Creates the file of the ring. If the options have no path, the name of the file contains the id of this process. `force` replaces an
-    /// existing file.
+    /// Creates the file of the ring, which keeps the recent past of the run. If the options have no path, the name of the file contains the
+    /// id of this process. `force` replaces an existing file.
     pub(super) fn open(ring: &RingOptions, force: bool, header: &RecordingHeader) -> Result<Self, RecordError> {
         let path = match &ring.file {
             Some(path) => path.clone(),
@@ -78,7 +78,8 @@ impl HindsightRing {
         })
     }
 
-    /// Writes a tick. Starts a dump if one is due, and returns a message about it. `closing` makes the report input that ends the dump.
+    /// Writes a tick. Starts a dump if one is due, and returns a message about it. `closing` makes the contents of the report that end the
+    /// dump.
     pub(super) fn process_tick(
         &mut self,
         now: MonoNs,
@@ -94,7 +95,8 @@ impl HindsightRing {
         Some(self.start_dump(&reason, &closing()))
     }
 
-    /// Starts a dump into a new file beside the ring. Returns a message for the user: the name of the file, or why the dump failed.
+    /// Starts a dump of the ring into a new file beside it, which ends with the contents of the report `closing`. Returns a message for the
+    /// user: the name of the file, or why the dump failed.
     pub(super) fn start_dump(&mut self, reason: &str, closing: &ReportInput) -> String {
         let second = trace::clock::wall_now_ns() / SECOND_NS;
         let name = named_for_run(&format!("{DUMP_PREFIX}{second}.tgap"), self.run.as_deref());
@@ -105,7 +107,7 @@ impl HindsightRing {
                 self.dumps.push(RunningDump { pending, path, reason: reason.to_owned() });
                 message
             }
-            Err(error) => format!("! hindsight: {error}"),
+            Err(error) => problem_message(format_args!("hindsight: {error}")),
         }
     }
 
@@ -130,7 +132,7 @@ impl HindsightRing {
     /// Starts the scheduled dump, if any, waits for all dumps and closes the ring. A ring without a user-given name is removed. Returns
     /// messages for the user.
     pub(super) fn finish(mut self, closing: &ReportInput) -> Vec<String> {
-        if let Some(reason) = self.trigger.pending_reason().map(str::to_owned) {
+        if let Some(reason) = self.trigger.scheduled_reason().map(str::to_owned) {
             // Its message is not needed, because the one about the finished dump follows.
             self.start_dump(&reason, closing);
         }
@@ -140,7 +142,7 @@ impl HindsightRing {
         }
         let path = self.recorder.path().to_owned();
         match self.recorder.finish(closing) {
-            Err(error) => messages.push(format!("! hindsight: {error}")),
+            Err(error) => messages.push(problem_message(format_args!("hindsight: {error}"))),
             Ok(_) if self.is_named => messages.push(format!("saved the hindsight ring to {}", path.display())),
             // The content was dumped, or nothing happened. A file that cannot be removed stays.
             Ok(_) => drop(recording::storage::remove(&path)),
@@ -165,6 +167,6 @@ fn count_dumps_beside(ring: &Path) -> usize {
 fn dump_message(result: &Result<RecordingSummary, RecordError>, path: &Path, reason: &str) -> String {
     match result {
         Ok(summary) => format!("hindsight: {} in {} ({reason})", format_bytes(summary.bytes), path.display()),
-        Err(error) => format!("! hindsight: {error}"),
+        Err(error) => problem_message(format_args!("hindsight: {error}")),
     }
 }

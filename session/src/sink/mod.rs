@@ -15,8 +15,11 @@ pub use dump_trigger::DumpRules;
 use hindsight_ring::HindsightRing;
 pub use hindsight_ring::RingOptions;
 
+use crate::observer::problem_message;
 use crate::telemetry::EndpointStatus;
 use crate::units::{format_bytes, format_count};
+
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// Files that a run writes.
 #[derive(Clone, Debug)]
@@ -32,7 +35,7 @@ pub struct OutputFiles {
 }
 
 impl OutputFiles {
-    /// Files of a run, if there are several runs. Their paths contain the name of the run.
+    /// These files for one of several runs: each path contains the name of the run.
     #[must_use]
     pub fn of_run(&self, name: &str) -> Self {
         let record = self.record.as_ref().map(|path| recording::path_of_run(path, name));
@@ -103,14 +106,14 @@ impl Sink {
         }
     }
 
-    /// Sets the conditions for dumping the ring, if there is one.
+    /// Sets the conditions for dumping the hindsight ring, if there is one.
     pub(crate) fn update_dump_rules(&mut self, rules: DumpRules) {
         if let Some(ring) = &mut self.ring {
             ring.trigger.rules = rules;
         }
     }
 
-    /// Sets the header for a run observed on another machine, whose clocks differ from this one's.
+    /// Sets the header and options of recordings, for a run observed on another machine. The clocks of that machine differ from this one's.
     pub fn describe_remote_run(&mut self, header: RecordingHeader, options: RecordOptions) {
         self.header = header;
         self.options = options;
@@ -118,7 +121,7 @@ impl Sink {
     }
 
     /// Returns whether no file is being written.
-    fn is_idle(&self) -> bool {
+    fn has_no_output(&self) -> bool {
         self.recording.is_none() && self.ring.is_none()
     }
 
@@ -130,7 +133,7 @@ impl Sink {
 
     /// Writes an event that the analysis has processed.
     pub fn write_event(&mut self, event: &Event<'_>) {
-        if self.is_idle() {
+        if self.has_no_output() {
             return;
         }
         self.catch_panic(|sink| {
@@ -145,7 +148,7 @@ impl Sink {
 
     /// Writes a tick that the analysis has processed. `input` returns the current input of a report.
     pub fn write_tick(&mut self, now: MonoNs, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
-        if self.is_idle() {
+        if self.has_no_output() {
             return;
         }
         self.catch_panic(|sink| {
@@ -174,27 +177,31 @@ impl Sink {
             // There is a message, because there is a recording.
             return self.close_recording(input).unwrap_or_default();
         }
-        let second = trace::clock::wall_now_ns() / 1_000_000_000;
+        let second = trace::clock::wall_now_ns() / SECOND_NS;
         let path = PathBuf::from(format!("tokengap-{second}.tgap"));
-        // The anchor of a remote run joins the clocks of its own machine.
+        // The anchor relates the two clocks of one machine. A remote run has that of its own machine.
         if !self.is_remote {
             self.header.anchor = Anchor::now();
         }
         match self.start_recording(&path) {
             Ok(()) => {
-                // The events of the engine and its hops came before the recording, and a reader needs them.
-                self.catch_panic(|sink| {
-                    if let Some(recorder) = &mut sink.recording {
-                        preamble::emit_preamble(analysis.ledger(), &mut |event| recorder.event(event));
-                    }
-                });
+                self.record_preamble(analysis);
                 format!("recording to {}; press r to stop", path.display())
             }
-            Err(error) => format!("! cannot record: {error}"),
+            Err(error) => problem_message(format_args!("cannot record: {error}")),
         }
     }
 
-    /// Starts a dump of the ring. Returns a message: the name of the file, or why there is no dump.
+    /// Records the events of the engine and its hops. They came before the recording, and a reader needs them.
+    fn record_preamble(&mut self, analysis: &Analysis) {
+        self.catch_panic(|sink| {
+            if let Some(recorder) = &mut sink.recording {
+                preamble::emit_preamble(analysis.ledger(), &mut |event| recorder.event(event));
+            }
+        });
+    }
+
+    /// Starts a dump of the hindsight ring. Returns a message: the name of the file, or why there is no dump.
     pub(crate) fn dump_ring(&mut self, why: &str, input: &ReportInput) -> String {
         let Some(ring) = &mut self.ring else {
             return "no hindsight ring: start with --hindsight SIZE".into();
@@ -239,6 +246,7 @@ impl Sink {
         // A recording that stopped by itself has already added its problem to the report.
         let is_reported = recorder.status().stopped.is_some_and(|reason| self.problems.contains(&reason));
         let path = recorder.path().to_owned();
+        // The outer `Err` means that the recorder panicked, the inner one that it failed.
         Some(match catch_unwind(AssertUnwindSafe(|| recorder.finish(input))) {
             Ok(Ok(summary)) => {
                 let dropped_note = match summary.dropped {
@@ -248,9 +256,8 @@ impl Sink {
                 let size = format_bytes(summary.bytes);
                 format!("recorded to {} ({size}{dropped_note})", path.display())
             }
-            Ok(Err(error)) if is_reported => format!("! recording: {error}"),
+            Ok(Err(error)) if is_reported => problem_message(format_args!("recording: {error}")),
             Ok(Err(error)) => self.record_problem(format!("recording: {error}")),
-            // It panicked.
             Err(_) => self.disable_outputs(),
         })
     }
@@ -281,7 +288,7 @@ impl Sink {
 
     /// Records a problem for the report, and returns a message about it.
     fn record_problem(&mut self, problem: String) -> String {
-        let message = format!("! {problem}");
+        let message = problem_message(format_args!("{problem}"));
         self.problems.push(problem);
         message
     }

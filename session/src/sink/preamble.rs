@@ -4,7 +4,8 @@ use trace::Event;
 use trace::event::{self, What};
 use trace::ledger::Ledger;
 
-/// Passes events to `sink` from which a reader learns the engine and every hop, as the ledger knows them now.
+/// Passes to `sink` the events that introduce the engine and every hop, with what `ledger` knows of them now. A hop is a channel between
+/// two processes of the engine.
 pub(super) fn emit_preamble(ledger: &Ledger, sink: &mut dyn FnMut(&Event<'_>)) {
     let at = ledger.now();
     let engine = ledger.engine();
@@ -14,6 +15,7 @@ pub(super) fn emit_preamble(ledger: &Ledger, sink: &mut dyn FnMut(&Event<'_>)) {
             name: engine.name.as_deref(),
             version: engine.version.as_deref(),
             mode: engine.mode,
+            // How a waiting consumer processes several queued chunks, and the event-loop iterations until it runs.
             waiter: engine.waiter,
             turnaround: engine.turnaround,
         }),

@@ -26,7 +26,8 @@ impl fmt::Debug for AccessToken {
     }
 }
 
-/// Reads a token file, and refuses one that other users can read. Of a file that is too long, reads one byte beyond the limit.
+/// Reads a token file, and refuses one that other users can read. Reads at most one byte beyond the limit, by which the caller recognises a
+/// file that is too long.
 fn read_secret(file: File) -> io::Result<Vec<u8>> {
     secret_file::check_secret(&file, OTHER_USERS)?;
     let mut text = Vec::new();

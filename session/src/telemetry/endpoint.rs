@@ -22,7 +22,7 @@ use outputs::metrics::{EndpointUse, Family};
 use outputs::report::Report;
 use recording::{RecordingHeader, StreamPacker};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::AbortHandle;
@@ -98,7 +98,7 @@ pub(super) struct RunEndpoint {
 }
 
 impl EndpointServer {
-    /// Binds the address, and starts the thread that serves it. There is no run yet. An error names the address.
+    /// Binds the address, and starts the thread that serves it. Runs are added later. An error names the address.
     fn start(options: MetricsOptions, engines: Engines, limits: EndpointLimits) -> anyhow::Result<Arc<Self>> {
         let MetricsOptions { address, token, past_bytes } = options;
         let context = || format!("cannot serve metrics at {address}; choose another with --metrics HOST:PORT");
@@ -114,6 +114,7 @@ impl EndpointServer {
             listen_address,
             counts: Arc::default(),
             runs: ServedRuns::default(),
+            // Limits what new clients of a stream get of the past.
             past_limit: Arc::new(PastLimit::new(past_bytes)),
             client_permits,
             runtime: runtime.handle().clone(),
@@ -126,18 +127,11 @@ impl EndpointServer {
             client_permits: server.client_permits.clone(),
             read_timeout: limits.read_timeout,
         });
-        thread::Builder::new()
-            .name("metrics".into())
-            .spawn(move || {
-                if let Err(error) = runtime.block_on(accept_connections(listener, limits, &handler)) {
-                    tracing::warn!("metrics are no longer served: {error}");
-                }
-            })
-            .with_context(context)?;
+        serve_on_thread(runtime, listener, limits, handler).with_context(context)?;
         Ok(server)
     }
 
-    /// Serves a further run, which `header` describes.
+    /// Serves a further run, which `header` describes: its metrics, report and health as snapshots, and its recording as a stream.
     pub(super) fn add_run(self: &Arc<Self>, header: &RecordingHeader) -> anyhow::Result<RunEndpoint> {
         let packer = StreamPacker::new(header.clone()).context("cannot start a recording for /recording")?;
         let recording_start = packer.start().context("cannot start a recording for /recording")?;
@@ -145,7 +139,7 @@ impl EndpointServer {
         let (metrics, metrics_client) = snapshot_pair();
         let (report, report_client) = snapshot_pair();
         let (health, health_client) = snapshot_pair();
-        // The run writes to `stream`, and the endpoint's thread reads what it wrote from `jobs`.
+        // The run writes to `stream`. The endpoint's thread reads it from `jobs`, encodes it with `packer` and keeps it in `store`.
         let (stream, jobs) = StreamPublisher::new(header.payload, Arc::clone(&store.blocks_dropped));
         self.runtime.spawn(keep_sections(jobs, packer, Arc::clone(&store)));
         let run = Arc::new(ServedRun::new(metrics_client, report_client, health_client, store));
@@ -166,7 +160,7 @@ impl EndpointServer {
 }
 
 impl RunEndpoint {
-    /// Starts to serve the run that `header` describes.
+    /// Opens an endpoint, and serves the run that `header` describes as its first.
     pub(super) fn serve(
         options: MetricsOptions,
         header: &RecordingHeader,
@@ -202,7 +196,7 @@ impl RunEndpoint {
         })
     }
 
-    /// Problems for the report. The first run also reports the problems of all clients of the endpoint.
+    /// Problems for the report: parts of the recording that clients miss. The first run also reports problems of all clients.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = if self.is_first { self.server.counts.problems() } else { Vec::new() };
         let blocks_dropped = load_count(&self.run.store.blocks_dropped);
@@ -220,8 +214,8 @@ fn sum_counts(counts: &[(&str, u64)]) -> u64 {
     counts.iter().map(|(_, count)| count).sum()
 }
 
-/// Encodes the jobs of the run into sections and stores them in order, until the run ends. Then waits a limited time until the clients have
-/// received the end, and tells the run.
+/// Encodes what the run has queued as sections of its recording, and stores them in order, until the run ends. Then waits a limited time
+/// for the clients to receive the end, and wakes the run, which waits for that.
 async fn keep_sections(mut jobs: Receiver<StreamJob>, mut packer: StreamPacker, store: Arc<SectionStore>) {
     while let Some(job) = jobs.recv().await {
         match job.encode_section(&mut packer) {
@@ -257,6 +251,21 @@ struct OpenConnection {
     task: AbortHandle,
 }
 
+/// Starts the thread that accepts connections and answers their requests.
+fn serve_on_thread(
+    runtime: Runtime,
+    listener: StdListener,
+    limits: EndpointLimits,
+    handler: Arc<RequestHandler>,
+) -> std::io::Result<()> {
+    thread::Builder::new().name("metrics".into()).spawn(move || {
+        if let Err(error) = runtime.block_on(accept_connections(listener, limits, &handler)) {
+            tracing::warn!("metrics are no longer served: {error}");
+        }
+    })?;
+    Ok(())
+}
+
 /// Accepts connections for ever, each in a task. At the limit, a new connection replaces the oldest that has not sent a request. If all
 /// have sent one, it replaces the oldest.
 async fn accept_connections(
@@ -280,16 +289,21 @@ async fn accept_connections(
         // The paths of streams have limits of their own.
         open.retain(|connection| !connection.task.is_finished() && !connection.state.is_stream());
         if open.len() >= limits.connections {
-            // An idle client must not block one that sends a request.
-            let silent = open.iter().position(|connection| !connection.state.has_request.load(Ordering::Relaxed));
-            if let Some(displaced) = open.remove(silent.unwrap_or(0)) {
-                displaced.task.abort();
-                server.counts.displaced.fetch_add(1, Ordering::Relaxed);
-            }
+            displace_connection(&mut open, &server.counts);
         }
         let state = Arc::<ConnectionState>::default();
         let task = tokio::spawn(run_connection(stream, limits, Arc::clone(server), Arc::clone(&state)));
         open.push_back(OpenConnection { state, task: task.abort_handle() });
+    }
+}
+
+/// Closes the oldest of these connections that has not sent a request, because an idle client must not block one that sends a request. If
+/// all have sent one, closes the oldest.
+fn displace_connection(open: &mut VecDeque<OpenConnection>, counts: &EndpointCounts) {
+    let silent = open.iter().position(|connection| !connection.state.has_request.load(Ordering::Relaxed));
+    if let Some(displaced) = open.remove(silent.unwrap_or(0)) {
+        displaced.task.abort();
+        counts.displaced.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -355,6 +369,7 @@ struct StreamingCount<'a> {
 }
 
 impl Drop for StreamingCount<'_> {
+    /// Subtracts the connection from the count of those that stream its run. Does nothing if it has streamed none.
     fn drop(&mut self) {
         if let Some(run) = self.connection.streamed_run.get() {
             run.store.streaming.fetch_sub(1, Ordering::Relaxed);

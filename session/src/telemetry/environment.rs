@@ -19,7 +19,8 @@ pub(super) struct Environment {
 }
 
 impl Environment {
-    /// Reads the settings. `get` returns the value of a variable. A variable that is set but blank counts as unset.
+    /// Reads the settings of OpenTelemetry. `get` returns the value of an environment variable. A variable that is set but blank counts as
+    /// unset.
     pub(super) fn read(get: impl Fn(&str) -> Option<String>) -> anyhow::Result<Self> {
         let variable = |name: &str| get(name).filter(|value| !value.trim().is_empty());
         let attributes = parse_list_variable("OTEL_RESOURCE_ATTRIBUTES", variable)?;

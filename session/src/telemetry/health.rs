@@ -8,8 +8,9 @@ use trace::event::{Event, What};
 
 use crate::about::EngineIdentity;
 
+const SECOND_NS: u64 = 1_000_000_000;
 /// A pause that ends the flow of tokens, in nanoseconds.
-const PAUSE_NS: u64 = 10_000_000_000;
+const PAUSE_NS: u64 = 10 * SECOND_NS;
 
 /// When tokens flowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,7 +70,8 @@ pub(super) fn health_of_runs(runs: &[EngineHealth]) -> Value {
     json
 }
 
-/// State of a run as JSON, with the name, the port, the model and the side of its engine if the client may see them.
+/// State of a run as JSON. Has the name, the port and the model of its engine, and its side of a pair (prefill or decode), if the client
+/// may see them.
 fn engine_health_json(run: &EngineHealth) -> Value {
     let mut json = health_json(run.health);
     if let Some(engine) = &run.engine {
@@ -101,6 +103,7 @@ impl RunHealth {
             is_running: self.is_running && other.is_running,
             is_attached: self.is_attached || other.is_attached,
             flow: TokenFlow { since, last: self.flow.last.max(other.flow.last) },
+            // Both are about now. The time of a run that has ended is not shown.
             now: other.now,
         }
     }
@@ -121,7 +124,7 @@ impl RunHealth {
         match flow.last.map(|last| now.mono.since(last)) {
             None => no_tokens_reason = Some("no token was observed yet".to_owned()),
             Some(pause_ns) if pause_ns >= PAUSE_NS => {
-                no_tokens_reason = Some(format!("no token for {} s", pause_ns / 1_000_000_000));
+                no_tokens_reason = Some(format!("no token for {} s", pause_ns / SECOND_NS));
             }
             Some(_) => tokens_since = format_wall_time(now.wall_ns_at(flow.since)),
         }

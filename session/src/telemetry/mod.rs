@@ -98,7 +98,8 @@ impl JoinedPair {
 }
 
 impl Telemetry {
-    /// Opens the endpoint and the push. Called before the run, so that errors appear at once. `header` describes the run.
+    /// Opens the endpoint, at which clients ask for the state of the run, and the push to an OTLP receiver, each if it has options. Called
+    /// before the run, so that errors appear at once. `header` describes the run.
     pub fn open(
         metrics: Option<MetricsOptions>,
         push: Option<&PushOptions>,
@@ -144,15 +145,15 @@ impl Telemetry {
         self.pair = report.map(|report| JoinedPair { report, at: Instant::now() });
     }
 
-    /// Report of the pair; `None` if the run has none, or an old one only.
-    fn pair(&self) -> Option<&PairReport> {
+    /// Report of the run's pair of prefill and decode servers; `None` if the run has none, or an old one only.
+    fn recent_pair(&self) -> Option<&PairReport> {
         self.pair.as_ref()?.recent_report()
     }
 
-    /// Report of the run, which includes the report of its pair, if there is a recent one.
+    /// Report of the run. Includes the report of its pair of prefill and decode servers, if there is a recent one.
     fn report(&self, analysis: &Analysis, input: &ReportInput) -> Report {
         let mut report = Report::of(analysis, input);
-        if let Some(pair) = self.pair() {
+        if let Some(pair) = self.recent_pair() {
             report.add_pair_report(pair.clone());
         }
         report
@@ -179,10 +180,14 @@ impl Telemetry {
         let endpoint_use = self.endpoint.as_ref().and_then(RunEndpoint::usage);
         self.with_push_and_pair(|push, pair| {
             push.set_engine(engine());
-            let is_first = push.is_first;
-            push.process_tick(now, analysis, &|pushed| {
-                MetricSource { analysis, pushed: Some(pushed), endpoint_use, is_first, pair }.collect_families(&input())
-            });
+            // Only the first run has the metrics of the process.
+            let includes_process = push.is_first;
+            // Called when metrics are due, with the numbers of what was pushed so far.
+            let collect = |pushed| {
+                let source = MetricSource { analysis, pushed: Some(pushed), endpoint_use, includes_process, pair };
+                source.collect_families(&input())
+            };
+            push.process_tick(now, analysis, &collect);
         });
         self.with_endpoint(|endpoint| {
             endpoint.set_engine(engine());
@@ -190,7 +195,8 @@ impl Telemetry {
         });
     }
 
-    /// Answers pending requests. Called between two turns of the run loop.
+    /// Publishes the snapshots that clients of the endpoint have requested. Called between two turns of the run loop. `input` makes the
+    /// input of a report as of now.
     pub(crate) fn answer_requests(&mut self, analysis: &Analysis, input: &dyn Fn() -> ReportInput, is_attached: bool) {
         let Some(endpoint) = &self.endpoint else { return };
         if endpoint.health.take_request() {
@@ -211,10 +217,14 @@ impl Telemetry {
     pub(crate) fn push_rest(&mut self, analysis: &Analysis, report: &Report, input: &ReportInput) {
         let endpoint_use = self.endpoint.as_ref().and_then(RunEndpoint::usage);
         self.with_push_and_pair(|push, pair| {
-            let is_first = push.is_first;
-            push.queue_rest(analysis, report, &|pushed| {
-                MetricSource { analysis, pushed: Some(pushed), endpoint_use, is_first, pair }.collect_families(input)
-            });
+            // Only the first run has the metrics of the process.
+            let includes_process = push.is_first;
+            // Called with the numbers of what was pushed so far.
+            let collect = |pushed| {
+                let source = MetricSource { analysis, pushed: Some(pushed), endpoint_use, includes_process, pair };
+                source.collect_families(input)
+            };
+            push.queue_rest(analysis, report, &collect);
         });
     }
 
@@ -267,9 +277,10 @@ impl Telemetry {
     fn publish_metrics(&mut self, analysis: &Analysis, input: &ReportInput, is_final: bool) {
         let pushed = self.push.as_ref().map(OtlpPush::pushed);
         if let Some(endpoint) = &self.endpoint {
-            let is_first = endpoint.is_first;
-            let pair = self.pair();
-            let source = MetricSource { analysis, pushed, endpoint_use: endpoint.usage(), is_first, pair };
+            // Only the first run has the metrics of the process.
+            let includes_process = endpoint.is_first;
+            let pair = self.recent_pair();
+            let source = MetricSource { analysis, pushed, endpoint_use: endpoint.usage(), includes_process, pair };
             endpoint.metrics.publish(source.collect_families(input), is_final);
         }
     }
@@ -321,8 +332,8 @@ impl Telemetry {
         }
     }
 
-    /// Runs `act` with the push, if there is one, and with the report of the pair, if there is a recent one. A panic in `act` ends the
-    /// telemetry.
+    /// Runs `act` with the push, if there is one. Its second argument is the report of the run's pair of prefill and decode servers, if
+    /// there is a recent one. A panic in `act` ends the telemetry.
     fn with_push_and_pair(&mut self, act: impl FnOnce(&mut OtlpPush, Option<&PairReport>)) {
         if self.has_push() {
             self.catch_panic(|telemetry| {
@@ -372,7 +383,7 @@ struct MetricSource<'a> {
     pushed: Option<Pushed>,
     endpoint_use: Option<EndpointUse>,
     /// Whether the metrics of the process are among them.
-    is_first: bool,
+    includes_process: bool,
     pair: Option<&'a PairReport>,
 }
 
@@ -382,7 +393,7 @@ impl MetricSource<'_> {
         let pair_findings = self.pair.map(PairReport::findings).unwrap_or_default();
         let input = Input { report, version: VERSION, pushed: self.pushed, endpoint: self.endpoint_use, pair_findings };
         let mut families = collect(self.analysis, &input);
-        families.retain(|family| self.is_first || !family.definition.is_of_process());
+        families.retain(|family| self.includes_process || !family.definition.is_of_process());
         families
     }
 }

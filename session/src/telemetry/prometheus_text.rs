@@ -41,7 +41,8 @@ pub(super) struct MetricsText {
     pub(super) body: String,
 }
 
-/// Encodes the metrics of `runs`, as `OpenMetrics` if `accept` contains it.
+/// Encodes the metrics of `runs`. The format is `OpenMetrics` if the client's `Accept` header contains it, and the older text format
+/// otherwise.
 pub(super) fn encode_metrics(runs: Vec<RunFamilies>, accept: &str) -> Result<MetricsText, fmt::Error> {
     let families = runs.iter().flat_map(|run| &run.families);
     let counter_families = families.filter(|family| family.definition.kind == MetricKind::Counter);
@@ -108,7 +109,7 @@ fn encode_metric_of_run(
     let engine_labels = if definition.is_of_process() { &[] } else { run.engine_labels.as_slice() };
     let families = run.families.iter().filter(|family| family.definition.name == definition.name);
     for point in families.flat_map(|family| &family.points) {
-        // The encoder escapes quotes and line breaks only.
+        // Other processes chose the labels. They are escaped here, because the encoder escapes quotes and line breaks only.
         let values = point.labels.iter().map(|label| hostile::output(label, EscapeForm::Text));
         let mut labels: Vec<(&str, Cow<'_, str>)> = definition.labels.iter().copied().zip(values).collect();
         for (name, value) in engine_labels {
@@ -124,6 +125,7 @@ fn encode_metric_of_run(
 }
 
 impl Collector for MetricCollector {
+    /// Encodes each metric with its values in all runs.
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         // The format demands that all values of a metric stand together, so the loop over the metrics is outside that over the runs.
         for definition in self.definitions() {
@@ -132,7 +134,7 @@ impl Collector for MetricCollector {
                 MetricKind::Gauge => MetricType::Gauge,
                 MetricKind::Histogram => MetricType::Histogram,
             };
-            // The encoder appends the two units it knows to the name.
+            // The encoder appends two units, seconds and bytes, to the name. Another unit is in the name already, or has no suffix.
             let (name, unit) = match definition.unit {
                 Unit::Seconds => (definition.stem(), Some(Base::Seconds)),
                 Unit::Bytes => (definition.stem(), Some(Base::Bytes)),
@@ -148,9 +150,9 @@ impl Collector for MetricCollector {
     }
 }
 
-/// Encodes one value of a metric as its kind, with the labels that `metric` already has. No value has an exemplar, whose labels the encoder
-/// names as a type.
+/// Encodes one value of a metric as its kind, with the labels that `metric` already has.
 fn encode_value(metric: &mut MetricEncoder<'_>, kind: MetricKind, point: &Point) -> Result<(), fmt::Error> {
+    // `NoLabelSet` and the last `None`: no value has an exemplar, but the encoder asks for the type of its labels.
     match (kind, &point.value) {
         (MetricKind::Counter, Value::Int(value)) => metric.encode_counter::<NoLabelSet, _, f64>(value, None),
         (MetricKind::Counter, Value::Float(value)) => metric.encode_counter::<NoLabelSet, _, f64>(value, None),

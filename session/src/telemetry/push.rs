@@ -133,7 +133,8 @@ impl OtlpPush {
         }
     }
 
-    /// Processes a tick, and queues the spans and metrics that are due. `collect` collects the metrics.
+    /// Processes a tick, and queues the spans and metrics that are due. `collect` returns the metrics, given the numbers of what was pushed
+    /// so far.
     pub(super) fn process_tick(&mut self, now: MonoNs, analysis: &Analysis, collect: &dyn Fn(Pushed) -> Vec<Family>) {
         self.spans.record_tick(now, analysis);
         if self.spans_sent_at.elapsed() >= GATHER_TIME {
@@ -144,7 +145,7 @@ impl OtlpPush {
         }
     }
 
-    /// Queues the last spans and metrics at the end of the run. `collect` collects the metrics.
+    /// Queues the last spans and metrics at the end of the run. `collect` returns the metrics, given the numbers of what was pushed so far.
     pub(super) fn queue_rest(&mut self, analysis: &Analysis, report: &Report, collect: &dyn Fn(Pushed) -> Vec<Family>) {
         self.spans.finish(analysis, report);
         self.send_spans(analysis);
@@ -164,7 +165,7 @@ impl OtlpPush {
         }
     }
 
-    /// Queues the metrics of this moment, as sums since the start. `collect` collects them.
+    /// Queues the metrics of this moment, as sums since the start. `collect` returns them, given the numbers of what was pushed so far.
     fn send_metrics(&mut self, now: MonoNs, analysis: &Analysis, collect: &dyn Fn(Pushed) -> Vec<Family>) {
         self.metrics_sent_at = Instant::now();
         let start = analysis.ledger().started().unwrap_or(now);

@@ -18,6 +18,7 @@ use tokio::time::timeout;
 
 use super::environment::Environment;
 use super::push_response::{ReceiverResponse, RejectedItems, next_part, parse_partial_success, parse_retry_after};
+use crate::observer::problem_message;
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -142,7 +143,7 @@ impl PushQueue {
     /// Waits between two attempts, but ends early when a run ends.
     pub(super) fn wait_for_retry(&self, max: Duration) {
         let state = self.lock_state();
-        // Why the wait has ended does not matter: the caller tries again.
+        // The first run that ends sets the deadline. Why the wait has ended does not matter: the caller tries again.
         drop(self.changed.wait_timeout_while(state, max, |state| state.deadline.is_none()));
     }
 
@@ -178,7 +179,7 @@ impl PushQueue {
         state.is_failing = true;
         // All runs share the receiver, so only one of them shows the failure.
         if let Some(run) = state.runs.iter_mut().find(|run| !run.is_closed) {
-            run.message = Some(format!("! otlp: {why}; retrying"));
+            run.message = Some(problem_message(format_args!("otlp: {why}; retrying")));
         }
     }
 
@@ -196,14 +197,7 @@ impl PushQueue {
         let waited = self.changed.wait_timeout_while(state, time_left, |state| state.has_body_of(run));
         // Whether the time was over does not matter: a body that still waits is dropped.
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        // The bodies of other runs stay in the queue.
-        for body in std::mem::take(&mut state.waiting) {
-            if body.run == run {
-                state.count_dropped_items(&body, body.items, "the run ended before they were accepted");
-            } else {
-                state.waiting.push_back(body);
-            }
-        }
+        state.drop_waiting_bodies(run);
     }
 
     /// Numbers of the run's items sent so far.
@@ -251,6 +245,17 @@ impl PushState {
         self.sending == Some(run) || self.waiting.iter().any(|body| body.run == run)
     }
 
+    /// Drops the waiting bodies of a run that has ended, and counts their items. The bodies of other runs stay in the queue.
+    fn drop_waiting_bodies(&mut self, run: PushRunId) {
+        for body in std::mem::take(&mut self.waiting) {
+            if body.run == run {
+                self.count_dropped_items(&body, body.items, "the run ended before they were accepted");
+            } else {
+                self.waiting.push_back(body);
+            }
+        }
+    }
+
     /// Counters of the body's run for its kind of items.
     fn items_of(&mut self, body: &PushBody) -> &mut PushedItems {
         let pushed = &mut self.runs[body.run.index].pushed;
@@ -265,7 +270,7 @@ impl PushState {
         self.items_of(body).dropped += items;
         let run = &mut self.runs[body.run.index];
         if run.drop_reason.is_none() {
-            run.message = Some(format!("! otlp: spans or metric points dropped: {why}"));
+            run.message = Some(problem_message(format_args!("otlp: spans or metric points dropped: {why}")));
         }
         run.drop_reason = Some(why.to_owned());
     }
@@ -394,31 +399,14 @@ impl PushSender {
         };
         let full_url = format!("{}/{path}", self.url);
         let response = self.runtime.block_on(async {
-            timeout(self.timeout, self.post_body(path, body))
-                .await
-                .unwrap_or_else(|_| Err(anyhow!("no response within {} ms", self.timeout.as_millis())))
+            match timeout(self.timeout, self.post_body(path, body)).await {
+                Ok(response) => response,
+                Err(_) => Err(anyhow!("no response within {} ms", self.timeout.as_millis())),
+            }
         });
         let response =
             response.map_err(|error| FailedAttempt { retry_after: None, why: format!("{full_url}: {error:#}") })?;
-        let ReceiverResponse { status, retry_after, text } = response;
-        if status.is_success() {
-            let RejectedItems { count, why } = parse_partial_success(&text);
-            return Ok(RejectedItems { count, why: format!("{full_url}: {why}") });
-        }
-        let first_line: String = text.lines().next().unwrap_or_default().chars().take(MAX_SHOWN_CHARS).collect();
-        let why = format!("{full_url}: {status} {first_line}").trim_end().to_owned();
-        // The OTLP specification lists these four as retryable.
-        let retryable = [
-            StatusCode::TOO_MANY_REQUESTS,
-            StatusCode::BAD_GATEWAY,
-            StatusCode::SERVICE_UNAVAILABLE,
-            StatusCode::GATEWAY_TIMEOUT,
-        ];
-        if retryable.contains(&status) {
-            Err(FailedAttempt { retry_after, why })
-        } else {
-            Ok(RejectedItems { count: body.items, why })
-        }
+        rejected_by_response(&response, &full_url, body.items)
     }
 
     /// Posts a body to `/v1/traces` or `/v1/metrics` on a new connection. Reads at most `MAX_RESPONSE_BYTES` of the response's text.
@@ -446,6 +434,34 @@ impl PushSender {
             retry_after: retry_after.and_then(|text| parse_retry_after(text, jiff::Timestamp::now())),
             text: String::from_utf8_lossy(&text).into_owned(),
         })
+    }
+}
+
+/// Items of a body that the receiver at `full_url` has rejected for good, from its response. `body_items` is the number of all items. `Err`
+/// if another attempt may succeed.
+fn rejected_by_response(
+    response: &ReceiverResponse,
+    full_url: &str,
+    body_items: u64,
+) -> Result<RejectedItems, FailedAttempt> {
+    let ReceiverResponse { status, retry_after, text } = response;
+    if status.is_success() {
+        let RejectedItems { count, why } = parse_partial_success(text);
+        return Ok(RejectedItems { count, why: format!("{full_url}: {why}") });
+    }
+    let first_line: String = text.lines().next().unwrap_or_default().chars().take(MAX_SHOWN_CHARS).collect();
+    let why = format!("{full_url}: {status} {first_line}").trim_end().to_owned();
+    // The OTLP specification lists these four as retryable.
+    let retryable = [
+        StatusCode::TOO_MANY_REQUESTS,
+        StatusCode::BAD_GATEWAY,
+        StatusCode::SERVICE_UNAVAILABLE,
+        StatusCode::GATEWAY_TIMEOUT,
+    ];
+    if retryable.contains(status) {
+        Err(FailedAttempt { retry_after: *retry_after, why })
+    } else {
+        Ok(RejectedItems { count: body_items, why })
     }
 }
 

@@ -46,15 +46,20 @@ pub(super) fn parse_retry_after(text: &str, now: jiff::Timestamp) -> Option<Dura
     Some(Duration::try_from(date.timestamp().duration_since(now)).unwrap_or_default())
 }
 
+/// Parses a count in the JSON of Protobuf, which writes a 64-bit number as text. Some receivers write a number. `None` for anything else.
+fn parse_count(count: &Value) -> Option<u64> {
+    let number = count.as_u64();
+    if number.is_some() {
+        return number;
+    }
+    count.as_str()?.parse().ok()
+}
+
 /// Parses the items that the receiver rejected from the text of a successful response. A text without them means that none was rejected.
 pub(super) fn parse_partial_success(answer: &str) -> RejectedItems {
     let Ok(response) = serde_json::from_str::<Value>(answer) else { return RejectedItems::default() };
     let partial = &response["partialSuccess"];
-    let rejected = ["rejectedSpans", "rejectedDataPoints"].iter().find_map(|name| {
-        let count = &partial[*name];
-        // Protobuf's JSON writes a 64-bit number as text; some receivers write a number.
-        count.as_u64().or_else(|| count.as_str()?.parse().ok())
-    });
+    let rejected = ["rejectedSpans", "rejectedDataPoints"].iter().find_map(|name| parse_count(&partial[*name]));
     RejectedItems { count: rejected.unwrap_or(0), why: partial["errorMessage"].as_str().unwrap_or_default().to_owned() }
 }
 

@@ -72,7 +72,7 @@ impl StreamPublisher {
     }
 
     /// Writes a tick that the analysis has already applied, and sends the block collected since the last tick. Once a second, also sends
-    /// the state of the report as of now.
+    /// the contents of a report as of now.
     pub(super) fn write_tick(&mut self, now: MonoNs, input: &dyn Fn() -> ReportInput) {
         self.blocks.tick(now);
         self.send_block();
@@ -96,6 +96,7 @@ impl StreamPublisher {
     /// Sends the end of the run. Gives up after a time limit if the queue stays full.
     pub(super) fn send_end(&mut self, input: &ReportInput) {
         self.send_block();
+        // The endpoint's thread replies when the clients have received the end.
         let (done, is_done) = mpsc::channel();
         let mut end = StreamJob::End(Box::new(input.clone()), done);
         let deadline = Instant::now() + END_TIMEOUT;

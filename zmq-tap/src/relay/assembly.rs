@@ -57,8 +57,8 @@ impl MessageAssembly {
         }
     }
 
-    /// Adds a frame to the message, or notes what else the mark shows. Its bytes were read at `read_at`. `is_kept` says whether they are
-    /// still in memory.
+    /// Processes a mark of the scanner: adds a frame to the message, or notes a rejected connection or an unreadable part of the stream.
+    /// The bytes of the mark were read at `read_at`. `is_kept`: they are still in memory, within the budget.
     pub(super) fn apply_mark(&mut self, mark: Mark, read_at: MonoNs, is_kept: bool) {
         match mark {
             Mark::Frame { span, more } => {
@@ -88,7 +88,7 @@ impl MessageAssembly {
         }
     }
 
-    /// Adds a part to the incomplete message, which has at least one more.
+    /// Adds a part to the incomplete message. At least one more part follows.
     fn add_part(&mut self, part: Range<u64>) {
         // The last part is not in `parts`, so there must be room for it.
         if self.parts.len() + 1 >= self.max_parts {

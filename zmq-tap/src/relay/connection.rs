@@ -174,7 +174,8 @@ fn has_failed(end: Option<DirectionEnd>) -> bool {
     matches!(end, Some(DirectionEnd::Source { .. } | DirectionEnd::Sink(_)))
 }
 
-/// The side that caused the end of a direction: the source of the stream, unless the sink failed.
+/// The side that caused the end of a direction: the source of the stream, unless the sink failed. `Forward` stands for the connecting side,
+/// and `Backward` for the upstream.
 fn side_that_ended(end: DirectionEnd, direction: Direction) -> Direction {
     let has_sink_failed = matches!(end, DirectionEnd::Sink(_));
     match direction {
@@ -245,6 +246,7 @@ async fn connect_with_retries(
             Err(error) => error,
         };
         tracing::debug!(%upstream, %error, "upstream does not accept");
+        // The file at the upstream's path has another owner than before, or is no socket.
         if UpstreamChanged::is_cause(&error) {
             return Err(ConnectFailure::Distrusted);
         }
@@ -265,6 +267,7 @@ async fn connect_with_retries(
 /// Connects to the route's upstream once.
 async fn connect_to_upstream(route: &RelayRoute) -> io::Result<Socket> {
     match &route.pair.upstream {
+        // Connects to the file that is held open, or checks the owner of the one at `path`.
         Endpoint::Path(path) => Socket::from_unix(route.upstream.connect(path).await?),
         Endpoint::Abstract(name) => {
             // The kernel and tokio denote an abstract name by a leading zero byte.

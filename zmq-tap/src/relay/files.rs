@@ -55,20 +55,8 @@ pub(super) fn separate_file_table(receiver: &ListenerReceiver) -> io::Result<()>
     // Signal handlers write to pipes by number. In the new table that number may become a peer's socket.
     block_signals()?;
     unshare_file_table()?;
-    // Collected first, because closing would change the list while it is read.
-    let mut files: Vec<i32> = Vec::new();
-    for entry in fs::read_dir("/proc/thread-self/fd")?.flatten() {
-        let target = fs::read_link(entry.path());
-        // The runtime's epoll and eventfd descriptors are used by this thread too.
-        if target.is_ok_and(|target| target.to_string_lossy().starts_with("anon_inode:[event")) {
-            continue;
-        }
-        if let Some(number) = entry.file_name().to_str().and_then(|number| number.parse::<i32>().ok()) {
-            files.push(number);
-        }
-    }
     // A file that another thread closes must really close, so this table must not keep it open.
-    for file in files {
+    for file in files_but_event_files()? {
         if file > LAST_STANDARD_STREAM && file != receiver.stream.as_raw_fd() {
             // The list includes the descriptor of the folder it was read from, which is closed by now.
             // SAFETY: nothing in this table uses the file. Its owner uses the other table.
@@ -76,6 +64,22 @@ pub(super) fn separate_file_table(receiver: &ListenerReceiver) -> io::Result<()>
         }
     }
     Ok(())
+}
+
+/// Numbers of the open files of the calling thread, without the epoll and eventfd descriptors of the runtime. Collects them first, because
+/// closing a file would change the list while it is read.
+fn files_but_event_files() -> io::Result<Vec<i32>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir("/proc/thread-self/fd")?.flatten() {
+        let target = fs::read_link(entry.path());
+        if target.is_ok_and(|target| target.to_string_lossy().starts_with("anon_inode:[event")) {
+            continue;
+        }
+        if let Some(number) = entry.file_name().to_str().and_then(|number| number.parse::<i32>().ok()) {
+            files.push(number);
+        }
+    }
+    Ok(files)
 }
 
 /// Open files of a pair.
@@ -102,7 +106,7 @@ pub(super) struct ListenerReceiver {
     stream: UnixStream,
 }
 
-/// Creates both ends. Call this before the file tables are separated.
+/// Creates both ends of the channel that takes the files of pairs to the relay's thread. Call this before the file tables are separated.
 pub(super) fn listener_channel() -> io::Result<(ListenerSender, ListenerReceiver)> {
     let (sending, receiving) = UnixStream::pair()?;
     receiving.set_nonblocking(true)?;

@@ -32,7 +32,8 @@ pub(super) struct ConnectionEnd {
 }
 
 impl Journal {
-    /// Creates the journal of a connection, and reports that the connection was opened.
+    /// Creates the journal of a connection, and reports that the connection was opened. `lane` is the number of the connection among those
+    /// of its pair.
     pub(super) fn open(shared: Arc<RelayState>, pair: u16, lane: u32) -> Arc<Self> {
         let journal = Self {
             shared,
@@ -98,7 +99,7 @@ impl Drop for Journal {
     /// Reports that the connection has closed, and why.
     fn drop(&mut self) {
         let recorded = self.end.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // Without a recorded end, the task panicked, or the relay dropped it.
+        // Without a recorded end, the task panicked, or the relay dropped it. Then neither side has ended first.
         let cause_if_unrecorded = if std::thread::panicking() { Ending::Panicked } else { Ending::Stopped };
         let end = recorded.unwrap_or(ConnectionEnd { cause: cause_if_unrecorded, first: None });
         self.push_rare(Observed::Closed { at: MonoNs::now(), first: end.first, why: end.cause });

@@ -96,7 +96,8 @@ impl Listener {
     /// Wraps the bound listener of `endpoint`. Needs a runtime's context.
     pub(super) fn new(bound: OwnedFd, endpoint: &Endpoint) -> io::Result<Self> {
         // The runtime requires it, and sockets are created without it.
-        ioctl_fionbio(&bound, true)?;
+        let is_nonblocking = true;
+        ioctl_fionbio(&bound, is_nonblocking)?;
         Ok(match endpoint {
             Endpoint::Path(_) | Endpoint::Abstract(_) => Self::Unix(UnixListener::from_std(bound.into())?),
             Endpoint::Tcp { .. } => Self::Tcp(TcpListener::from_std(bound.into())?),
@@ -179,8 +180,8 @@ impl Drop for ConnectionSlot {
 }
 
 impl RelayState {
-    /// Counts a new connection as open and returns true, or counts it as refused if the limit is reached. [`ConnectionSlot`] reverses the
-    /// first count.
+    /// Counts a new connection as open and returns true, or counts it as refused if the limit is reached. Dropping a [`ConnectionSlot`]
+    /// later subtracts it from the open ones.
     fn admit_connection(&self) -> bool {
         if self.counters.connections_open.get() >= self.options.max_connections as u64 {
             self.counters.connections_refused.add(1);

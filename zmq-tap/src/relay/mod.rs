@@ -146,7 +146,9 @@ impl Relay {
             let sockets = PairSockets { listener: bound.socket, upstream: None };
             // The bound endpoint, since the kernel may have chosen the port.
             let pair = Pair { listen: bound.endpoint, upstream: pair.upstream };
-            relay.pass_to_thread(pair, &sockets, upstream, Signal::sent())?;
+            // Sent already, so that no connection waits for it.
+            let gate = Signal::sent();
+            relay.pass_to_thread(pair, &sockets, upstream, gate)?;
         }
         Ok(relay)
     }
@@ -171,7 +173,7 @@ impl Relay {
         upstream: UpstreamSocket,
         gate: Signal,
     ) -> Result<(), RelayError> {
-        // The index is a part of hop ids, which have 16 bits.
+        // The ids of hops, one for each direction of a pair, contain the index and have 16 bits.
         let index = match u16::try_from(self.listening.len()) {
             Ok(index) if index < MAX_PAIRS => index,
             _ => return Err(RelayError::Pairs),

@@ -111,11 +111,12 @@ impl Pool {
         self.limits.block_bytes
     }
 
-    /// Returns an empty block with space for at least `needed` bytes, or `None` if the budget is exhausted.
+    /// Returns an empty regular block with space for at least `needed` bytes. `None` if the budget is exhausted.
     pub(super) fn acquire_block(&self, needed: usize) -> Option<ReadBlock> {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         blocks.reclaim_retired();
-        // Search from the top: the block used last is likely to be in a cache, and surplus blocks below stay untouched.
+        // Search the blocks with spare bytes from the top: the one used last is likely to be in a cache, and surplus ones below stay
+        // untouched.
         if let Some(block) = blocks.open.last_mut() {
             // Whether this worked shows in its spare bytes.
             block.try_reclaim();
@@ -139,8 +140,9 @@ impl Pool {
         Some(ReadBlock { bytes: BytesMut::with_capacity(size), size, origin: BlockOrigin::Budget })
     }
 
-    /// Returns an empty block outside the budget, for a connection that must continue when the budget is exhausted. It has `wanted` bytes, or
-    /// fewer, but at least `LEAST_READ`, if other connections hold most of the memory.
+    /// Returns an empty block outside the budget, for a connection that must continue when the budget is exhausted. The block has `wanted`
+    /// bytes, or fewer if other connections hold most of the shared memory. It has at least `LEAST_READ` bytes, which every connection may
+    /// use.
     pub(super) fn acquire_unbudgeted(&self, wanted: usize) -> ReadBlock {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let free_bytes = self.limits.shared_bytes.saturating_sub(blocks.shared_bytes);
@@ -206,19 +208,18 @@ impl PoolBlocks {
 
     /// Frees every block that nothing refers to. Blocks that observations still refer to stay.
     fn free_unused(&mut self) {
-        // Each dropped block is also subtracted from the allocated size.
-        self.open.retain_mut(|block| !discount_if_unused(block, &mut self.allocated));
-        self.retired.retain_mut(|block| !discount_if_unused(block, &mut self.allocated));
+        self.open.retain_mut(|block| stays_allocated(block, &mut self.allocated));
+        self.retired.retain_mut(|block| stays_allocated(block, &mut self.allocated));
     }
 }
 
-/// Returns whether nothing refers to the block, and then subtracts its size from `allocated`.
-fn discount_if_unused(block: &mut ReadBlock, allocated: &mut usize) -> bool {
+/// Whether the block stays allocated, because something refers to it. If nothing does, subtracts its size from `allocated`.
+fn stays_allocated(block: &mut ReadBlock, allocated: &mut usize) -> bool {
     let is_unused = block.try_reclaim();
     if is_unused {
         *allocated -= block.size;
     }
-    is_unused
+    !is_unused
 }
 
 #[cfg(test)]

@@ -101,7 +101,8 @@ pub(super) async fn copy_until_end(
     }
 }
 
-/// Ends the copy after an error of the source: passes an end of stream to the sink `to`, unless a reset can report the failure.
+/// Ends the copy after an error of the source. If bytes were relayed, passes an end of stream to the sink `to`. If none were, the
+/// connection is closed by a reset, which reports the failure.
 fn source_failed(error: &io::Error, to: &Socket, watch: &impl StreamObserver) -> DirectionEnd {
     let has_relayed = watch.has_relayed();
     if has_relayed {

@@ -37,13 +37,14 @@ impl Observations {
         self.frames.is_empty() && self.late_len.load(Ordering::Acquire) == 0
     }
 
-    /// The next observation of the reserve, unless the queue of frames has one by now. `None` if both are empty.
+    /// The next late observation: a rare one that found the queue of frames full. If that queue has a frame by now, returns the frame
+    /// instead. `None` if nothing waits.
     fn poll_late(&self) -> Option<Observation> {
         if self.late_len.load(Ordering::Acquire) == 0 {
             return None;
         }
         let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
-        // A frame queued in the meantime precedes the late observations of its lane.
+        // A frame queued in the meantime precedes the late observations of its connection.
         if let Some(frame) = self.frames.pop() {
             return Some(frame);
         }
@@ -57,7 +58,7 @@ impl Observations {
         self.frames.push(observation)
     }
 
-    /// Queues a rare observation that must not be lost. Returns false if even the reserve is full.
+    /// Queues a rare observation that must not be lost, behind all frames. Returns false if even the queue of such observations is full.
     pub(super) fn push_late(&self, observation: Observation) -> bool {
         let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
         if late.len() >= self.late_limit {

@@ -42,7 +42,9 @@ pub struct RelayOptions {
 }
 
 impl Default for RelayOptions {
+    /// The limits that the fields name as their defaults.
     fn default() -> Self {
+        // `<< 10` is a number of KiB, and `<< 20` of MiB.
         Self {
             formats: &[],
             queue_frames: 16_384,

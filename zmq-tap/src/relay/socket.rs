@@ -62,7 +62,8 @@ impl Socket {
         self.stream.readable().await.map(|mut guard| guard.retain_ready())
     }
 
-    /// Waits until the socket is writable or the peer is gone. Each wait registers its own temporary file descriptor.
+    /// Waits until the socket is writable or the peer is gone. Each wait registers a temporary file descriptor, because the socket is
+    /// registered for reading only.
     pub(super) async fn writable(&self) -> io::Result<()> {
         let file = self.stream.as_fd().try_clone_to_owned();
         if let Ok(waiting) = file.and_then(|file| register_file(file, Interest::WRITABLE)) {
@@ -128,7 +129,8 @@ impl Socket {
         let _ = shutdown(&self.stream, Shutdown::Read);
     }
 
-    /// Makes a later close send a reset. A socket file has no reset except the one caused by unread bytes.
+    /// Makes a later close of a TCP socket send a reset. Does nothing for a socket file, which has no reset except the one caused by unread
+    /// bytes.
     pub(super) fn reset_on_close(&self) {
         if self.is_tcp {
             // Without it, the peer sees an ordinary end of the stream.

@@ -176,26 +176,19 @@ impl SocketNote {
         let shown = folder.shown(&name);
         // A tokengap that stops removes its note, so the locked file may have left the folder. Then try again.
         for _ in 0..MAX_NOTE_ATTEMPTS {
-            let file = if let Some(found) = folder.find_file(&name).map_err(|error| note_error(&shown, error))? {
-                if !is_own(found.metadata()) {
-                    return Err(RelayError::ForeignNote(shown));
-                }
-                found.open_content().map_err(|error| note_error(&shown, error))?
-            } else if missing == MissingNote::IsCreated {
-                match folder.create_file(&name) {
+            let found = folder.find_file(&name).map_err(|error| note_error(&shown, error))?;
+            let file = match found {
+                Some(found) if !is_own(found.metadata()) => return Err(RelayError::ForeignNote(shown)),
+                Some(found) => found.open_content().map_err(|error| note_error(&shown, error))?,
+                None if missing == MissingNote::IsNone => return Ok(None),
+                None => match folder.create_file(&name) {
                     // Another process created it in between. The lock below then decides.
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                     created => created.map_err(|error| note_error(&shown, error))?,
-                }
-            } else {
-                return Ok(None);
+                },
             };
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => {}
-                Err(Errno::WOULDBLOCK) => {
-                    return Err(RelayError::InUseByTokengap(Endpoint::Path(folder.shown(socket))));
-                }
-                Err(error) => return Err(note_error(&shown, error.into())),
+            if !try_lock(&file).map_err(|error| note_error(&shown, error))? {
+                return Err(RelayError::InUseByTokengap(Endpoint::Path(folder.shown(socket))));
             }
             let note = Self { folder: folder.clone(), name: name.clone(), file };
             if note.is_at_its_name() {
@@ -253,6 +246,15 @@ enum MissingNote {
     IsNone,
 }
 
+/// Locks a note. Returns false if another process has locked it.
+fn try_lock(note: &File) -> io::Result<bool> {
+    match flock(note, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Error of an operation on the note at the path `shown`.
 fn note_error(shown: &Path, error: io::Error) -> RelayError {
     RelayError::Note(shown.to_owned(), error)
@@ -264,14 +266,19 @@ pub(crate) fn is_own(note: &Metadata) -> bool {
     note.is_file() && note.uid() == rustix::process::geteuid().as_raw() && note.nlink() == 1
 }
 
+/// Mode bits that let everybody read, write and execute.
+const ALL_PERMISSIONS: u32 = 0o777;
+/// The same, except that users outside the owner's group may not write, as connecting to a socket requires.
+const NO_WRITE_FOR_OTHERS: u32 = 0o775;
+
 /// A listener and its socket file.
 struct BoundSocket {
     listener: UnixListener,
     file: HeldFile,
 }
 
-/// Binds `path`, which is `entry`, with at most the permissions of the socket file `upstream`. While `upstream` does not exist, others get no
-/// write permission.
+/// Binds a socket file at `path`, which `entry` also names, with at most the permissions of the socket file `upstream`. While `upstream`
+/// does not exist, others get no write permission.
 fn bind_socket_file(path: &Path, entry: &FolderEntry, upstream: Option<&Path>) -> io::Result<BoundSocket> {
     // No one else can connect before the mode is set.
     let umask = rustix::process::umask(Mode::RWXG | Mode::RWXO);
@@ -283,8 +290,8 @@ fn bind_socket_file(path: &Path, entry: &FolderEntry, upstream: Option<&Path>) -
     // Whoever may write to the folder may have replaced the socket.
     let file = entry.find_file()?.filter(|file| file.is_socket() && file.owner_uid() == own_user);
     let file = file.ok_or_else(|| io::Error::other("another process replaced the socket file"))?;
-    let default_mode = 0o777 & !umask.bits();
-    let max_mode = upstream.map_or(0o777, mode_of_upstream);
+    let default_mode = ALL_PERMISSIONS & !umask.bits();
+    let max_mode = upstream.map_or(ALL_PERMISSIONS, mode_of_upstream);
     if let Err(error) = file.set_mode(default_mode & max_mode) {
         // The first error is the one to report.
         let _ = entry.folder.remove_file(&entry.name, file.metadata());
@@ -297,7 +304,7 @@ fn bind_socket_file(path: &Path, entry: &FolderEntry, upstream: Option<&Path>) -
 fn mode_of_upstream(path: &Path) -> u32 {
     match FolderEntry::of_path(path).and_then(|entry| entry.find_file()) {
         Ok(Some(file)) if file.is_socket() => file.metadata().permissions().mode(),
-        _ => 0o775,
+        _ => NO_WRITE_FOR_OTHERS,
     }
 }
 

@@ -68,14 +68,15 @@ impl StreamWindow {
         let buffered = self.block.as_ref().map_or(0, |block| block.bytes.len());
         // A length has 64 bits, which an address may not have.
         let rest_of_frame = keep.frame_end.map_or(0, |end| usize::try_from(end - self.end).unwrap_or(usize::MAX));
-        let has_budgeted_space = self.block.as_ref().is_some_and(|block| {
-            !block.is_unbudgeted() && block.spare_bytes() >= self.min_spare_to_stay(buffered, rest_of_frame)
-        });
-        if has_budgeted_space {
+        // The block has enough space, and belongs to the budget.
+        if let Some(block) = &self.block
+            && !block.is_unbudgeted()
+            && block.spare_bytes() >= self.min_spare_to_stay(buffered, rest_of_frame)
+        {
             return true;
         }
-        // The length that a header claims is trusted step by step: at most a block, or as much as has already arrived.
         let wanted_bytes = rest_of_frame.max(self.min_spare_bytes());
+        // A header may claim any length. At once it gets no more than a block, or as much as has already arrived.
         let trusted_bytes = buffered.max(self.pool.block_bytes());
         if let Some(larger) = self.pool.acquire_block(buffered + wanted_bytes.min(trusted_bytes)) {
             self.move_to_block(larger);
@@ -92,8 +93,9 @@ impl StreamWindow {
     fn move_to_block(&mut self, mut larger: ReadBlock) {
         if let Some(old) = self.block.take() {
             larger.bytes.extend_from_slice(&old.bytes);
-            // No other connection may use the old block before its observations are dropped.
-            self.pool.return_block(old, usize::MAX);
+            // No block has this many spare bytes. So no connection uses the old one before its observations are dropped.
+            let unreachable_spare_bytes = usize::MAX;
+            self.pool.return_block(old, unreachable_spare_bytes);
         }
         self.block = Some(larger);
     }

@@ -30,8 +30,8 @@ pub(super) struct RelayThread {
 }
 
 impl RelayThread {
-    /// Starts the thread, which runs `work` in its runtime. Without permission for its own file table, the thread shares the one of the
-    /// process.
+    /// Starts the thread, which runs `work` in a runtime. At its end, the thread returns the runtime and the receiver, which [`Self::join`]
+    /// closes in the file table of the process. Without permission for its own file table, the thread shares that of the process.
     pub(super) fn start(
         listener_receiver: ListenerReceiver,
         work: impl AsyncFnOnce(&ListenerReceiver) + Send + 'static,

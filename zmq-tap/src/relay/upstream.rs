@@ -79,6 +79,7 @@ pub(super) enum OwnedFile {
 }
 
 impl fmt::Display for OwnedFile {
+    /// Writes the subject of [`UpstreamChanged::Owner`]'s message.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Folder => "its folder",

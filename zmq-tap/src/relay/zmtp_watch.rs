@@ -49,6 +49,7 @@ impl ZmtpWatch {
     pub(super) fn new(journal: Arc<Journal>, direction: Direction) -> Self {
         let options = &journal.shared.options;
         let assembly = MessageAssembly::new(options.max_frame_bytes, options.max_parts);
+        // After an invalid header, a message of one of the formats shows where frames begin again.
         let scanner = Scanner::from_greeting().recovering(options.formats, options.max_frame_bytes);
         Self { reporter: Reporter::new(journal, direction), scanner, assembly, seq: 0, has_unreadable_part: false }
     }
@@ -73,6 +74,7 @@ impl ZmtpWatch {
         self.reporter.journal.push_rare(Observed::Unread(self.reporter.direction, why));
         // A peer that does not speak ZMTP had no messages to lose. A stretch that stays unframed was reported when it began.
         if !matches!(why, Unread::Opaque(Opaque::NotZmtp | Opaque::Unframed)) {
+            // At least one message was lost.
             self.reporter.report_lost(1, MissedCause::Unframed);
         }
     }

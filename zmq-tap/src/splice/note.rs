@@ -25,7 +25,8 @@ impl MoveRecord {
         format!("{TITLE}\nengine {}\n{ours_line}aside {}\n", self.engine.to_numbers(), self.aside)
     }
 
-    /// Parses the note of the socket called `name`. Returns `None` for any deviation from the format.
+    /// Parses the note of the socket called `name`: a title, and the lines `engine IDENTITY`, `ours IDENTITY` (which may be missing) and
+    /// `aside NAME`. Returns `None` for any deviation from the format.
     pub(super) fn parse(text: &str, name: &str) -> Option<Self> {
         let mut lines = text.strip_suffix('\n')?.split('\n');
         if lines.next()? != TITLE {

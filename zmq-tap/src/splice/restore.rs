@@ -55,15 +55,19 @@ enum RestoreStep {
     Replaced,
 }
 
-/// How to restore a moved socket, given the files that are now at its name and aside.
+/// How to restore the engine's socket, given the files that are now at its name and at the name to which it was moved aside.
 fn decide_step(at_name: FileRole, at_aside: FileRole) -> RestoreStep {
     if at_name == FileRole::Engine {
+        // It has its name again, and only leftovers are removed.
         RestoreStep::Clean
     } else if at_aside != FileRole::Engine {
+        // It is at neither name, so there is nothing to restore.
         RestoreStep::Forget
     } else if at_name == FileRole::Other {
+        // It is aside, but another file has its name.
         RestoreStep::Replaced
     } else {
+        // It is aside, and its name is free or has a socket of tokengap's.
         RestoreStep::PutBack
     }
 }

@@ -32,15 +32,8 @@ pub fn read_socket_type(socket: &HeldFile) -> io::Result<String> {
     let mut bytes = Vec::new();
     let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
     while bytes.len() < MAX_HANDSHAKE_BYTES {
-        let time_left = deadline.saturating_duration_since(Instant::now());
-        // Zero would mean no timeout.
-        stream.set_read_timeout(Some(time_left.max(Duration::from_millis(1))))?;
         let mut buffer = [0; READ_BYTES];
-        let count = match stream.read(&mut buffer) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(io::ErrorKind::TimedOut.into()),
-            read => read?,
-        };
+        let count = read_before(deadline, &mut stream, &mut buffer)?;
         bytes.extend_from_slice(&buffer[..count]);
         let mut socket_type = None;
         scanner.feed(&buffer[..count], &mut |mark| match mark {
@@ -62,6 +55,18 @@ pub fn read_socket_type(socket: &HeldFile) -> io::Result<String> {
 /// Type of the socket that sent a READY command with this body. Fails if the command does not name it.
 fn parse_ready_command(body: &[u8]) -> io::Result<String> {
     socket_type_property(body).map(str::to_owned).ok_or(io::ErrorKind::InvalidData.into())
+}
+
+/// Reads the next bytes into `buffer`, and returns their number. Fails at the end of the stream, or if no byte comes before the deadline.
+fn read_before(deadline: Instant, stream: &mut UnixStream, buffer: &mut [u8]) -> io::Result<usize> {
+    let time_left = deadline.saturating_duration_since(Instant::now());
+    // Zero would mean no timeout.
+    stream.set_read_timeout(Some(time_left.max(Duration::from_millis(1))))?;
+    match stream.read(buffer) {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(io::ErrorKind::TimedOut.into()),
+        read => read,
+    }
 }
 
 /// Value of the property `Socket-Type` in the body of a READY command. `None` if it is missing or cut short.

@@ -21,7 +21,7 @@ const PIECE: usize = 4096;
 
 /// A frame that may have been found: its end, where the next frame must begin.
 #[derive(Clone, Copy, Debug)]
-struct AnchorCandidate {
+struct FrameCandidate {
     /// Offset where the next header must be.
     end: u64,
     /// Required value of the byte before that header.
@@ -37,7 +37,7 @@ pub(super) struct BoundarySearch {
     buffer_start: u64,
     /// The byte before `buffer`; `None` at the start of the search.
     byte_before: Option<u8>,
-    candidates: Vec<AnchorCandidate>,
+    candidates: Vec<FrameCandidate>,
     /// Nearest `end` of all candidates.
     nearest_end: u64,
     max_frame_bytes: u64,
@@ -71,10 +71,11 @@ impl BoundarySearch {
         }
     }
 
-    /// Begins a search at an offset where a frame may have ended. There, one header before a message of a known format is proof enough.
+    /// Begins a search at an offset where a frame may have ended. A frame of a known format that begins there proves the boundary on its
+    /// own.
     pub(super) fn from_boundary(start: u64, max_frame_bytes: u64, formats: &'static [Format]) -> Self {
         let mut search = Self::new(start, max_frame_bytes, formats);
-        // As if an anchor's frame had ended there, whose last byte is not known.
+        // As if the search had found a frame that ends there. Its last byte is not known, so any is accepted.
         search.add_candidate(start, None);
         search
     }
@@ -104,7 +105,8 @@ impl BoundarySearch {
     }
 
     /// Tests the positions in `buffer` one after another, and removes those that are decided. Returns the index of a proved header, where
-    /// framing begins; `None` if more bytes are needed.
+    /// framing begins; `None` if more bytes are needed. A candidate is a frame that may have been found; another frame directly behind it
+    /// proves it.
     fn search_buffer(&mut self) -> Option<usize> {
         let mut index = 0;
         while let Some(&first) = self.buffer.get(index) {
@@ -133,12 +135,12 @@ impl BoundarySearch {
     }
 
     /// Tests whether framing begins at `buffer[index]`: a frame begins there, and a candidate for the frame before it ends there. If only
-    /// the first is true, the end of that frame becomes a candidate.
+    /// the first is true, that frame becomes a candidate: its end, and the last byte `tail` that it must have.
     fn test_position(&mut self, index: usize) -> PositionTest {
         let offset = self.buffer_start + index as u64;
         let rest = &self.buffer[index..];
         let is_expected = offset == self.nearest_end && self.completes_candidate(index);
-        let mut test = test_anchor(rest, self.max_frame_bytes, self.formats);
+        let mut test = test_known_frame(rest, self.max_frame_bytes, self.formats);
         if is_expected && matches!(test, FrameTest::Yes { .. }) {
             return PositionTest::Boundary;
         }
@@ -167,7 +169,7 @@ impl BoundarySearch {
 
     /// Adds the offset at which a frame may end, with `tail` as its last byte if its format has a fixed one.
     fn add_candidate(&mut self, end: u64, tail: Option<u8>) {
-        self.candidates.push(AnchorCandidate { end, tail });
+        self.candidates.push(FrameCandidate { end, tail });
         if self.candidates.len() > MAX_CANDIDATES {
             // The farthest one takes longest to be confirmed.
             let farthest = (0..self.candidates.len()).max_by_key(|&index| self.candidates[index].end);
@@ -237,14 +239,14 @@ enum FrameTest {
     },
 }
 
-/// Whether an anchor may begin with this byte: only single-part messages, with flags 0 (short) or 2 (long).
+/// Whether a searched frame may begin with this byte: only single-part messages, with flags 0 (short) or 2 (long).
 fn may_begin_with(flags: u8) -> bool {
     matches!(flags, 0 | 2)
 }
 
-/// Tests whether an anchor begins at the front of `bytes`: a header directly before a message of one of the formats. Bodies longer than
+/// Tests whether a frame begins at the front of `bytes` whose body begins like a message of one of the formats. Bodies longer than
 /// `max_frame_bytes` are rejected.
-fn test_anchor(bytes: &[u8], max_frame_bytes: u64, formats: &[Format]) -> FrameTest {
+fn test_known_frame(bytes: &[u8], max_frame_bytes: u64, formats: &[Format]) -> FrameTest {
     let Some(&flags) = bytes.first() else { return FrameTest::More };
     if !may_begin_with(flags) {
         return FrameTest::No;

@@ -14,6 +14,8 @@ const DECIDING_BYTE: usize = 12;
 const SIGNATURE_END: usize = 9;
 /// Index of the major version, which follows the signature.
 const VERSION_BYTE: usize = 10;
+/// Smallest value of that byte in a ZMTP 3 greeting.
+const FIRST_V3_REVISION: u8 = 3;
 /// Index of the first byte of the mechanism in a ZMTP 3 greeting.
 const MECHANISM_BYTE: usize = 12;
 
@@ -86,10 +88,11 @@ impl GreetingReader {
             return GreetingStep::Invalid(why);
         }
         // Signature, revision and socket type are then complete.
-        let is_version_2 = self.filled == V2_LENGTH && self.bytes[VERSION_BYTE] < 3;
+        let is_version_2 = self.filled == V2_LENGTH && self.bytes[VERSION_BYTE] < FIRST_V3_REVISION;
         if is_version_2 {
             return GreetingStep::Complete { version: ZmtpVersion::V2, hidden_by: None, has_begun_frame: false };
         }
+        // A greeting of version 3 has the first letter of its mechanism here. A reply to version 2 has the zero flags of a frame.
         let is_reply_to_version_2 = self.filled == DECIDING_BYTE + 1 && byte == 0;
         if is_reply_to_version_2 {
             return GreetingStep::Complete { version: ZmtpVersion::V2, hidden_by: None, has_begun_frame: true };

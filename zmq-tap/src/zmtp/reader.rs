@@ -57,7 +57,8 @@ pub struct FrameReader {
 }
 
 impl FrameReader {
-    /// Creates a reader of a stream that is presumably joined between two frames.
+    /// Creates a reader of a stream that is presumably joined between two frames. Beside the reader, a search of the same bytes tests that
+    /// presumption.
     pub fn new(formats: &'static [Format]) -> Self {
         Self {
             scanner: Scanner::between_frames(formats),
@@ -86,7 +87,8 @@ impl FrameReader {
         }
     }
 
-    /// Processes the next bytes. `on_element` returns whether it knows the frame, which proves a presumed position.
+    /// Processes the next bytes. `on_element` returns whether it knows the frame. The first known frame proves the presumed position of
+    /// frames, and a search that finds frames elsewhere disproves it.
     pub fn feed(&mut self, bytes: &[u8], on_element: &mut impl FnMut(Element<'_>) -> bool) {
         let Self { scanner, search, assembly } = self;
         let base = scanner.position();
@@ -98,7 +100,7 @@ impl FrameReader {
         }
         let Some(search) = search else { return };
         let presumed_start = scanner.pending().map(|pending| pending.start);
-        // Until a frame is recognised, a search beside the presumption may disprove it.
+        // No frame is known yet.
         let mut is_wrong = assembly.has_unknown_frame;
         search.feed(bytes, &mut |mark| match mark {
             Mark::Synced { at } => is_wrong |= Some(at) != presumed_start,
@@ -127,8 +129,8 @@ struct FrameAssembly {
 }
 
 impl FrameAssembly {
-    /// Processes a mark in `bytes`, which begin at offset `base`. Passes the elements it makes known to `on_element`, which returns whether
-    /// it knows a frame; its result for other elements means nothing.
+    /// Processes a mark in `bytes`, which begin at offset `base`. Tells `on_element` of a frame, and of positions where frames are found or
+    /// lost. Its result says whether it knows a frame, and means nothing for other elements.
     fn apply_mark(&mut self, mark: Mark, bytes: &[u8], base: u64, on_element: &mut impl FnMut(Element<'_>) -> bool) {
         match mark {
             Mark::Frame { span, more } => {
@@ -157,7 +159,8 @@ impl FrameAssembly {
         }
     }
 
-    /// Reports a complete frame, whose header and body are the kept bytes. A known frame proves a presumed position.
+    /// Reports a complete frame, whose header and body are the kept bytes. If `on_element` knows the frame, the presumed position of frames
+    /// is proven.
     fn report_frame(&mut self, span: Span, more: bool, on_element: &mut impl FnMut(Element<'_>) -> bool) {
         let header_bytes = (span.body - span.header) as usize;
         let payload = self.kept.get(header_bytes..).unwrap_or_default();

@@ -124,8 +124,8 @@ impl Scanner {
         Self { state: NO_HEADER, formats, ..Self::from_greeting() }
     }
 
-    /// Searches for a boundary, because the bytes before the next one were not fed. A message frame of a known format directly at the next
-    /// byte is accepted on its own.
+    /// Searches for the start of a frame, because the bytes before the next one were not fed. A message frame of a known format directly at
+    /// the next byte is accepted without a second one behind it.
     pub fn search_next_frame(&mut self) {
         self.message_start = None;
         self.state =
@@ -261,7 +261,7 @@ impl Scanner {
         let ScannerState::Header { buffer, .. } = self.state else { return 0 };
         self.message_start = None;
         let start = self.fed_bytes - buffered_before as u64;
-        // At least the first byte, so that the search continues behind it, wherever the input was cut.
+        // The first byte counts as consumed even if it came with this input, because the search begins with the second.
         let consumed_end = buffered_before.max(1);
         let mut search = BoundarySearch::new(start + 1, self.seek_longest, self.formats);
         // These bytes are too few for the search to find a boundary yet.

@@ -149,7 +149,7 @@ impl RequestHandler {
         self.token.as_ref().is_none_or(|token| token.is_sent_in(sent))
     }
 
-    /// The runs that the request asks for. An error names the known engines.
+    /// The runs that the request asks for. An error names the known engines, and escapes the name that the client has sent.
     fn select_runs(&self, request: &Request<Incoming>) -> Result<Vec<Arc<ServedRun>>, String> {
         self.runs.select_runs(request.uri().query()).map_err(|unknown| {
             let addresses = self.runs.engine_addresses(request.uri().path());
@@ -314,7 +314,7 @@ fn index_page() -> String {
     format!("<!doctype html>\n<title>tokengap</title>\n<ul>\n{}</ul>\n", links.concat())
 }
 
-/// Response for runs of which none has answered in time.
+/// Response for runs of which none has answered in time. Names their engines, escaped.
 fn no_answer_response(runs: &[Arc<ServedRun>]) -> Response<ReplyBody> {
     let names: Vec<String> = runs.iter().map(|run| run.name()).filter(|name| !name.is_empty()).collect();
     let engine_names =

@@ -64,7 +64,7 @@ impl StreamClient {
         self.end_response(end).await;
     }
 
-    /// Sends the events as [`Format::Events`], on a thread of its own.
+    /// Sends the events of the run as JSON lines ([`Format::Events`]), on a thread of its own.
     pub(super) fn send_events(self, engines: Engines) {
         let runtime = Handle::current();
         tokio::task::spawn_blocking(move || {
@@ -77,7 +77,7 @@ impl StreamClient {
     /// its own, because it blocks.
     fn convert_events(&self, engines: Engines, runtime: &Handle) -> StreamEnd {
         let mut cursor = self.cursor.clone();
-        // Read ahead by a copy of the cursor, so that the conversion begins at the start.
+        // What the export states before its first event. Read ahead by a copy of the cursor, so that the conversion begins at the start.
         let opening = match runtime.block_on(read_opening(cursor.clone())) {
             Ok(opening) => opening,
             Err(end) => return end,
@@ -228,6 +228,7 @@ fn export_record(export: &mut Export<'static>, record: Record<'_>) -> io::Result
 }
 
 impl EventConverter {
+    /// Creates a converter that writes to `lines`. `opening` is what the export states before its first event.
     fn new(opening: Opening, engines: Engines, lines: LineBuffer) -> Self {
         Self {
             opening,

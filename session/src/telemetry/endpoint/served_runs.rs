@@ -24,6 +24,7 @@ pub(super) struct ServedRun {
 }
 
 impl ServedRun {
+    /// Creates a run whose snapshots and stored stream the endpoint reads. Its engine is set later.
     pub(super) fn new(
         metrics: SnapshotClient<Vec<Family>>,
         report: SnapshotClient<Report>,

@@ -60,6 +60,7 @@ impl KeptSections {
 }
 
 impl SectionStore {
+    /// Creates the store of a run, whose recording begins with `start`. Counts the run in `past_limit`, which all runs share.
     pub(super) fn new(start: Bytes, past_limit: Arc<PastLimit>) -> Self {
         past_limit.runs.fetch_add(1, Ordering::Relaxed);
         Self {
@@ -72,7 +73,8 @@ impl SectionStore {
         }
     }
 
-    /// Adds a section, and removes the oldest beyond the limit. The newest is kept, however large it is.
+    /// Adds a section, and removes the oldest beyond the limit. Keeps more than a new client gets, so that one that reads slowly is not
+    /// dropped at once. The newest section is kept, however large it is.
     pub(super) fn add_section(&self, section: Bytes) {
         let past_bytes = self.past_limit.bytes_per_run();
         let mut kept = self.lock_kept();
@@ -137,7 +139,7 @@ pub(super) enum StreamStep {
 }
 
 impl SectionCursor {
-    /// Waits for the next part.
+    /// Next part of the stream, waiting for one if necessary.
     pub(super) async fn next(&mut self) -> StreamStep {
         loop {
             let store = Arc::clone(&self.store);
