@@ -62,6 +62,7 @@ impl KnownRids {
             return Rc::clone(last);
         }
         let text_hash = self.hash_text(rid);
+        // The table stores 32 bits of the hash, and widens them to the 64 bits that it searches by.
         let known = self.by_text.find(NumberedRid::table_hash(text_hash), |known| {
             known.text_hash == text_hash && **self.text_of(*known) == *rid
         });
@@ -86,6 +87,7 @@ impl KnownRids {
             stats.rids_evicted += 1;
         }
         let rid: Rc<str> = rid.into();
+        // Rids are numbered in the order in which they are added.
         let number = self.oldest_number.wrapping_add(self.order.len() as u32);
         let table_hash = NumberedRid::table_hash(text_hash);
         // The entry is not in the table, so no texts are compared. The closure is called for the entries of a table that is enlarged.

@@ -99,10 +99,10 @@ impl TimestampParser {
         }
     }
 
-    /// Derives the UTC offset of a file from a line whose timestamp has no zone, and which was written right after an event of known time.
-    /// Changes nothing if the two times show no offset.
+    /// Derives the UTC offset of a file from a line whose timestamp has no zone: the line was written right after an event at `event_ns`, so
+    /// hours between the two times are an error of the zone in use. Changes nothing if the two times show no offset.
     pub(super) fn derive_offset(&mut self, stamp: &LogTimestamp, event_ns: u64) {
-        // Equal times: the event's was counted back from the timestamp, and shows nothing.
+        // A timestamp with a zone needs no offset. An equal time was computed from the timestamp itself, and shows nothing.
         if stamp.zone == ZoneSource::Timestamp || stamp.wall_ns == event_ns {
             return;
         }
@@ -305,7 +305,8 @@ fn parse_signed_offset(text: &[u8]) -> Option<(i32, &[u8])> {
     Some((sign * (hours * 3_600 + minutes * 60) as i32, rest))
 }
 
-/// Parses two digits, followed by anything, which is returned with them.
+/// Parses the two digits at the start of `text`, even if more follow; returns the number and the text behind it. `None` if they are no
+/// digits.
 fn two_digits(text: &[u8]) -> Option<(u64, &[u8])> {
     let (digits, rest) = text.split_at_checked(2)?;
     let (number, _) = exact_digits(digits, 2)?;

@@ -182,7 +182,7 @@ impl FindingChange {
         }
     }
 
-    /// A finding that only the second run has. It is a fact even if the first run could not show it.
+    /// A finding that only the second run has. It counts as new. If the first run could not have had it, the note says why.
     fn only_in_second(after: &FindingLine, a: &Report) -> Self {
         Self {
             b: Some(FindingSide::of_finding(after)),
@@ -191,7 +191,8 @@ impl FindingChange {
         }
     }
 
-    /// A finding that only the first run has. If the second run could not show it, its absence is no fact.
+    /// A finding that only the first run has. It counts as gone, unless the second run could not have had it: then the two are not
+    /// comparable, and the note says why.
     fn only_in_first(before: &FindingLine, b: &Report) -> Self {
         let note = unobserved_reason(&before.kind, b).map(|why| format!("second run: {why}"));
         let state = if note.is_some() { FindingState::NotComparable } else { FindingState::Gone };
@@ -239,7 +240,8 @@ impl FindingSize {
         if self.is_duration() { duration(self.number) } else { count(self.number) }
     }
 
-    /// The unit behind a space, ` requests`; empty for a duration, which has its own.
+    /// The unit behind a space, ` requests`, taken from the name of the evidence (`requests_late`). Empty for a duration, whose number is
+    /// formatted with its unit.
     fn unit_suffix(self) -> String {
         if self.is_duration() {
             return String::new();

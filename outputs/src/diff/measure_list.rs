@@ -193,8 +193,8 @@ fn distinct_names<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String
     seen
 }
 
-/// Slots to compare, which have tokens or live requests. They lie between the first slot with traffic and the last with a new request (with
-/// tokens, if no request is new). Both of these are left out because load ramps up and down in them.
+/// Indices of the slots to compare, the short spans of a run that have tokens or live requests. They lie between the first slot with traffic
+/// and the last one with a new request, or with tokens if no request is new. Leaves out these two, in which load ramps up and down.
 pub(super) fn loaded_slots(series: &Series) -> Vec<usize> {
     let begun = &series.requests.begun;
     let sent = &series.tokens.sent;
@@ -223,7 +223,7 @@ fn is_under_load(series: &Series, slot: usize) -> bool {
 
 /// A column of counts, some of which may be unobserved.
 trait CountColumn {
-    /// Value of the slot, if it is known.
+    /// Number that this column has for the slot; `None` if it was not observed.
     fn count_in(&self, slot: usize) -> Option<u64>;
 }
 
@@ -283,7 +283,8 @@ fn cpu_per_token(series: &Series, role: &str) -> Vec<f64> {
     })
 }
 
-/// In each loaded slot, the share of the receiving thread of `role` whose share in this column is highest. Empty if none is known.
+/// The highest share that a receiving thread of `role` has in each loaded slot, by the column of shares that `column_of` selects. Empty if
+/// none is known.
 fn highest_share(series: &Series, role: &str, column_of: fn(&ThreadSeries) -> Option<&Vec<Option<f64>>>) -> Vec<f64> {
     per_slot(series, |slot| {
         let threads = receiving_threads(series, role);

@@ -56,7 +56,7 @@ impl ProblemState {
     }
 
     /// Turns an improvement into a fix if the second run does not have the problem (`is_resolved`).
-    fn fixed_if(self, is_resolved: bool) -> Self {
+    fn improved_is_fixed_if(self, is_resolved: bool) -> Self {
         if self == Self::Improved && is_resolved { Self::Fixed } else { self }
     }
 }
@@ -74,7 +74,7 @@ const TTFT_MEASURES: [&str; 3] =
 /// Measures of the latency at clients: the one that decides, then the one that replaces it.
 const LATENCY_MEASURES: [&str; 2] = ["ITL at clients, p99", "ITL at clients, median"];
 
-/// Factor from which a value is far below a limit.
+/// A value below the limit divided by this factor is far below it.
 const FAR_BELOW: f64 = 10.0;
 
 /// Outcomes of the problems, most severe first; empty without measures. The time to first token is among them if both runs observed it.
@@ -92,7 +92,7 @@ pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure
         },
         ProblemOutcome {
             name: String::from("merged chunks"),
-            state: state_by_measures(measures, &[MERGED]).fixed_if(b.chunks.merged == Some(0)),
+            state: state_by_measures(measures, &[MERGED]).improved_is_fixed_if(b.chunks.merged == Some(0)),
             numbers: merged_before_and_after(a, b),
         },
     ];
@@ -105,11 +105,11 @@ pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure
     problems
 }
 
-/// Outcome of the first-token gap. An unchanged gap below the limit of the finding is no problem in either run, whatever its numbers.
+/// Outcome of the first-token gap. Its numbers say so if the gap stayed below the limit of the finding in both runs.
 fn judge_first_token_gap(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemOutcome {
     let [has_finding_before, has_finding_after] =
         [a, b].map(|run| run.findings.iter().any(|finding| finding.kind == "first-token-gap"));
-    let state = state_by_measures(measures, &GAP_MEASURES).fixed_if(!has_finding_after);
+    let state = state_by_measures(measures, &GAP_MEASURES).improved_is_fixed_if(!has_finding_after);
     let mut numbers = numbers_of_measures(measures, &GAP_MEASURES);
     let is_no_problem = state == ProblemState::Unchanged && !has_finding_before && !has_finding_after;
     let gaps = deciding_measure(measures, &GAP_MEASURES).and_then(|measure| measure.a.zip(measure.b));
@@ -134,15 +134,7 @@ fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Pr
     let b_observes_losses = b.chunks.dropped_confirmed.is_some();
     // Proven losses are counted in tokens.
     if a_observes_losses && b_observes_losses {
-        let lost_a = a.chunks.tokens_lost;
-        let lost_b = b.chunks.tokens_lost;
-        let are_none_lost = lost_a == Some(0) && lost_b == Some(0);
-        let state = if are_none_lost && judges_lost_tokens(a) && judges_lost_tokens(b) {
-            // Counts of whole runs need no slots.
-            ProblemState::Unchanged
-        } else {
-            state_by_measures(measures, &[DROPPED_CONFIRMED]).fixed_if(lost_b == Some(0))
-        };
+        let state = state_of_proven_losses(a, b, measures);
         return ProblemOutcome { name, state, numbers: lost_before_and_after(a, b) };
     }
     // Predicted losses are counted in chunks. Proven losses cannot be compared with them.
@@ -151,7 +143,7 @@ fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Pr
             let state = if lost_a == 0 && lost_b == 0 {
                 ProblemState::Unchanged
             } else {
-                state_by_measures(measures, &[DROPPED_PREDICTED]).fixed_if(lost_b == 0)
+                state_by_measures(measures, &[DROPPED_PREDICTED]).improved_is_fixed_if(lost_b == 0)
             };
             ProblemOutcome { name, state, numbers: before_and_after(Some(lost_a), Some(lost_b), count) }
         }
@@ -161,6 +153,17 @@ fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Pr
 
 /// Text for two counts of 0, to which shares would add nothing.
 const NONE_IN_BOTH: &str = "0 in both runs";
+
+/// State of the lost tokens of two runs that both observed losses.
+fn state_of_proven_losses(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemState {
+    let is_none_lost_in_a = a.chunks.tokens_lost == Some(0);
+    let is_none_lost_in_b = b.chunks.tokens_lost == Some(0);
+    // Counts of whole runs need no slots.
+    if is_none_lost_in_a && is_none_lost_in_b && judges_lost_tokens(a) && judges_lost_tokens(b) {
+        return ProblemState::Unchanged;
+    }
+    state_by_measures(measures, &[DROPPED_CONFIRMED]).improved_is_fixed_if(is_none_lost_in_b)
+}
 
 /// `12 -> 0`. If the runs sent different numbers of tokens, shares come first: `4.7 % -> 3.7 % (4,069 -> 1,876)`.
 fn lost_before_and_after(a: &Report, b: &Report) -> String {
@@ -249,7 +252,7 @@ fn was_judged(measure: &ComparedMeasure) -> bool {
     }
 }
 
-/// State by the measure that decides.
+/// State of a problem by the measure that decides. `Unchanged` includes a change that is neither better nor worse.
 fn state_by_measures(measures: &[ComparedMeasure], names: &[&str]) -> ProblemState {
     match deciding_measure(measures, names).map(|measure| measure.verdict) {
         Some(ChangeVerdict::Better) => ProblemState::Improved,
@@ -512,9 +515,9 @@ mod tests {
             measure(names[1], [3.1e6, 2.6e6], ChangeVerdict::WithinNoise),
         ];
         assert_eq!(numbers_of_measures(&measures, &names), "p99 of slots 9.1 ms -> 93.3 ms");
-        assert_eq!(state_by_measures(&measures, &names).fixed_if(true), ProblemState::NotEnoughData);
+        assert_eq!(state_by_measures(&measures, &names).improved_is_fixed_if(true), ProblemState::NotEnoughData);
         measures[1].verdict = ChangeVerdict::Worse;
-        assert_eq!(state_by_measures(&measures, &names).fixed_if(true), ProblemState::Regressed);
+        assert_eq!(state_by_measures(&measures, &names).improved_is_fixed_if(true), ProblemState::Regressed);
         assert_eq!(numbers_of_measures(&measures, &names), "median of slots 3.1 ms -> 2.6 ms");
     }
 }
