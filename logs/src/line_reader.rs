@@ -123,8 +123,8 @@ impl LineReader {
         Self { file, joiner: SplitLineJoiner::default(), max_line_bytes, text_bytes: 0 }
     }
 
-    /// Returns the next line; `None` at the end of the file. Joins the parts of a line that a container runtime has split. With a recogniser,
-    /// the line comes with its first mark, the text that shows a known record.
+    /// Returns the next line; `None` at the end of the file. Joins the parts of a line that a container runtime has split. With a
+    /// recogniser, the line comes with its first mark, the text that shows a known record.
     pub(super) fn next_line(&mut self, recogniser: Option<&Recogniser>) -> io::Result<Option<LogLine<'_>>> {
         loop {
             let line_bytes = self.file.advance_line(self.max_line_bytes + LONGEST_LINE_END.len())?;
@@ -153,8 +153,8 @@ impl LineReader {
         limit_line(text, mark, self.max_line_bytes)
     }
 
-    /// Skips the next lines that hold no known record, because they have no mark. Returns their number. Stops before a line that may need to
-    /// be truncated or joined. Skips nothing if these are more than `max_lines` lines.
+    /// Skips the next lines that hold no known record, because they have no mark. Returns their number. Stops before a line that may need
+    /// to be truncated or joined. Skips nothing if these are more than `max_lines` lines.
     pub(super) fn skip_unmarked_lines(&mut self, recogniser: &Recogniser, max_lines: usize) -> usize {
         // The next lines may be further parts of an unfinished line.
         if !self.joiner.is_idle() {

@@ -37,8 +37,8 @@ pub trait LogLines: Sync {
         FieldUse::Skipped
     }
 
-    /// Passes the statements of a JSON record to `sink` and returns the name of its form. `None` if the record is not the engine's, and `Err`
-    /// inside if it has no usable content.
+    /// Passes the statements of a JSON record to `sink` and returns the name of its form. `None` if the record is not the engine's, and
+    /// `Err` inside if it has no usable content.
     fn read_record(
         &self,
         _record: &JsonRecord<'_>,
@@ -260,8 +260,8 @@ impl Recogniser {
         })
     }
 
-    /// Passes the statements of an engine's own JSON record to `sink` and returns its form. `None` if it is of no engine, and `Err` inside if
-    /// it has no usable content.
+    /// Passes the statements of an engine's own JSON record to `sink` and returns its form. `None` if it is of no engine, and `Err` inside
+    /// if it has no usable content.
     pub(super) fn read_record(
         &self,
         record: &JsonRecord<'_>,

@@ -155,8 +155,8 @@ impl LogRecordReader {
         }
     }
 
-    /// Reads the records of a text whose first mark is `mark`. `outer` is the timestamp that a collector added. `json_depth` limits how often
-    /// a string inside the JSON is itself read as JSON.
+    /// Reads the records of a text whose first mark is `mark`. `outer` is the timestamp that a collector added. `json_depth` limits how
+    /// often a string inside the JSON is itself read as JSON.
     fn read_text(
         &mut self,
         text: &str,

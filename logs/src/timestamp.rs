@@ -99,8 +99,8 @@ impl TimestampParser {
         }
     }
 
-    /// Derives the UTC offset of a file from a line whose timestamp has no zone: the line was written right after an event at `event_ns`, so
-    /// hours between the two times are an error of the zone in use. Changes nothing if the two times show no offset.
+    /// Derives the UTC offset of a file from a line whose timestamp has no zone: the line was written right after an event at `event_ns`,
+    /// so hours between the two times are an error of the zone in use. Changes nothing if the two times show no offset.
     pub(super) fn derive_offset(&mut self, stamp: &LogTimestamp, event_ns: u64) {
         // A timestamp with a zone needs no offset. An equal time was computed from the timestamp itself, and shows nothing.
         if stamp.zone == ZoneSource::Timestamp || stamp.wall_ns == event_ns {

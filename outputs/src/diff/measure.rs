@@ -92,8 +92,8 @@ fn is_decided_gap_of_requests(measure: &ComparedMeasure) -> bool {
     measure.name.starts_with("gap of all requests, ") && measure.verdict != ChangeVerdict::NotEnoughData
 }
 
-/// Adds the queue waits over all frames of each hop where the runs have enough frames. They replace the queue waits per slot of the same hop,
-/// except those per slot that changed.
+/// Adds the queue waits over all frames of each hop where the runs have enough frames. They replace the queue waits per slot of the same
+/// hop, except those per slot that changed.
 fn replace_slots_of_waits(compared: &mut Vec<ComparedMeasure>, a: &Report, b: &Report, least_time_ns: u64) {
     for waits in problem_outcome::compare_waits(a, b, least_time_ns) {
         let names = ["median", "p99"].map(|quantile| format!("queue wait, {quantile} on {}", waits.hop));
@@ -206,8 +206,9 @@ fn judge_exact_totals(measure: &Measure) -> Option<Judged> {
     None
 }
 
-/// Whether the slots shifted in the same direction as the mean, which went from `a` to `b`. `shift_interval` has the smallest and the largest
-/// shift of the slots that the test does not reject: both must have that direction, and the farther one must be large enough to matter.
+/// Whether the slots shifted in the same direction as the mean, which went from `a` to `b`. `shift_interval` has the smallest and the
+/// largest shift of the slots that the test does not reject: both must have that direction, and the farther one must be large enough to
+/// matter.
 fn is_shifted_as_far(unit: MeasureUnit, a: f64, b: f64, shift_interval: [f64; 2], options: &DiffOptions) -> bool {
     let [low, high] = shift_interval;
     if b > a {

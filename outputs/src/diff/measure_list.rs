@@ -193,8 +193,8 @@ fn distinct_names<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String
     seen
 }
 
-/// Indices of the slots to compare, the short spans of a run that have tokens or live requests. They lie between the first slot with traffic
-/// and the last one with a new request, or with tokens if no request is new. Leaves out these two, in which load ramps up and down.
+/// Indices of the slots to compare, the short spans of a run that have tokens or live requests. They lie between the first slot with
+/// traffic and the last one with a new request, or with tokens if no request is new. Leaves out these two, in which load ramps up and down.
 pub(super) fn loaded_slots(series: &Series) -> Vec<usize> {
     let begun = &series.requests.begun;
     let sent = &series.tokens.sent;

@@ -335,8 +335,8 @@ fn quantiles_of_requests(quantity: &str, a: &RequestTimes, b: &RequestTimes) -> 
     quantiles
 }
 
-/// The highest of the quantiles, and the median. A few slow requests in one run raise its highest quantile, which then hides that most
-/// requests became slower in the other run.
+/// Keeps the highest of the quantiles and the median. The highest one alone may mislead, because a few slow requests raise it, whatever
+/// happened to the others.
 fn highest_and_median(mut quantiles: Vec<ComparedQuantile>) -> Vec<ComparedQuantile> {
     // The median is the last one.
     let last = quantiles.len().saturating_sub(1);
@@ -397,9 +397,9 @@ pub(super) fn compare_waits(a: &Report, b: &Report, least_time_ns: u64) -> Vec<C
 /// Smallest number of tokens or frames in each run: those of one request are not independent, so even a median needs many.
 const LEAST_DEPENDENT: u64 = 1_000;
 
-/// Inter-token latency of all tokens at one end, as median and p99.
+/// Inter-token latency of all tokens in both runs, as median and p99. `end` says where it was measured: `of the engine` or `at clients`.
 fn quantiles_of_itl(end: &str, a: &Spread, b: &Spread) -> [ComparedQuantile; 2] {
-    [("median", a.p50, b.p50), ("p99", a.p99, b.p99)].map(|(label, a_ns, b_ns)| ComparedQuantile {
+    let quantile_of_tokens = |label: &'static str, a_ns: u64, b_ns: u64| ComparedQuantile {
         name: format!("ITL {end}, {label}"),
         a_ns,
         b_ns,
@@ -408,7 +408,8 @@ fn quantiles_of_itl(end: &str, a: &Spread, b: &Spread) -> [ComparedQuantile; 2] 
         least_count: LEAST_DEPENDENT,
         label,
         counted: "tokens",
-    })
+    };
+    [quantile_of_tokens("median", a.p50, b.p50), quantile_of_tokens("p99", a.p99, b.p99)]
 }
 
 /// Compares times that need no slots: the time to first token of all requests, and the inter-token latency of all tokens at the engine and

@@ -105,7 +105,7 @@ impl WaitShift {
         self.path_ns(|leg| leg.a_ns).max(self.path_ns(|leg| leg.b_ns)) >= CHANGED_NS
     }
 
-    /// Compares the legs; `None` unless both runs observed some.
+    /// Compares the legs of both runs' paths: the hops, and the processes between them. `None` unless both runs observed some.
     pub(super) fn of_runs(a: &Report, b: &Report) -> Option<Self> {
         let from = LongestLeg::of_path(&a.path)?;
         let to = LongestLeg::of_path(&b.path)?;
@@ -185,7 +185,7 @@ fn describe_changed_length(change: &str, from: &LongestLeg<'_>, to: &LongestLeg<
     )
 }
 
-/// Name of a leg in a sentence.
+/// Name of a leg in a sentence: `a->b` for a wait on that hop, `inside the b` for a process.
 fn describe_leg(name: &str, kind: LegKind) -> String {
     match kind {
         LegKind::Wait => name.to_owned(),
@@ -193,7 +193,7 @@ fn describe_leg(name: &str, kind: LegKind) -> String {
     }
 }
 
-/// Legs of both paths, in path order.
+/// Legs of both paths, each once, in path order.
 fn legs_of_both(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
     let mut legs: Vec<LegShift> = Vec::new();
     for leg in a.iter().chain(b) {
@@ -210,10 +210,11 @@ fn legs_of_both(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
             });
         }
     }
+    // The leg of a process has the same name at both ends.
     let hops: Vec<Ends<Box<str>>> = legs.iter().map(|leg| Ends::from(&*leg.name).to_owned()).collect();
     legs.sort_by_key(|leg| {
         let Ends { from, to } = Ends::from(&*leg.name);
-        // Twice, so that a process has a place between the hops that lead to it and those that leave it.
+        // Hops have even positions, by the number of hops before them. A process comes just before the hops that leave it.
         let hop_position = 2 * path::depth(&hops, from);
         let is_process = from == to;
         if is_process { hop_position.saturating_sub(1) } else { hop_position }

@@ -19,7 +19,8 @@ pub struct Segment {
     pub share: f64,
 }
 
-/// Legs of the first tokens' time, or of the chunks' time if no first token was observed; empty without either.
+/// Segments of the bar, one for each large leg of the path (a hop or a process). They show where first tokens spend their time, or where
+/// chunks do if no first token was observed. Empty without either.
 pub fn path_segments(path: &[LegLine]) -> Vec<Segment> {
     let has_first_tokens = path.iter().any(|leg| leg.first_token_share.is_some_and(|share| share > 0.0));
     merge_small_segments(path.iter().map(|leg| Segment {

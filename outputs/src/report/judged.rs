@@ -422,8 +422,8 @@ pub(super) fn headline(report: &Report, clock: &Clock) -> String {
     headline_without_warning(&report.judged, traffic, has_findings)
 }
 
-/// What to do so that the kinds of faults that were not judged are judged. `None` if all were judged, or nothing helps. `source`: the kind of
-/// the run's source.
+/// What to do so that the kinds of faults that were not judged are judged. `None` if all were judged, or nothing helps. `source`: the kind
+/// of the run's source.
 pub fn advise_on_unjudged(judgements: &[Judgement], source: &str) -> Option<&'static str> {
     let reasons: Vec<&str> = judgements.iter().filter_map(|judgement| judgement.reason.as_deref()).collect();
     if reasons.iter().any(|reason| is_unobserved(reason)) {
