@@ -142,7 +142,7 @@ fn describe_queue_handling(waiter: Waiter) -> &'static str {
     }
 }
 
-/// Hops (connections between two processes of the path) that only one of the runs has; `None` without any.
+/// Hops, the steps of the path from one process to the next, that only one of the runs has; `None` without any.
 fn compare_paths(a: &Report, b: &Report) -> Option<ChangePattern> {
     let removed = hops_only_in(a, b);
     let new = hops_only_in(b, a);
@@ -163,8 +163,8 @@ fn hops_only_in(report: &Report, other: &Report) -> String {
     only_here.join(", ")
 }
 
-/// Hops with another number of workers, the parallel connections of one hop. More workers explain a shorter wait on their hop, fewer a
-/// longer one. `legs` has the waits on the hops in both runs.
+/// Hops with another number of workers, the processes that receive or send on a hop in parallel. More workers explain a shorter wait on
+/// their hop, fewer a longer one. `legs` has the waits on the hops in both runs.
 fn compare_workers(a: &Report, b: &Report, outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Vec<ChangePattern> {
     let mut patterns = Vec::new();
     for HopLine { name, .. } in &a.hops {
@@ -232,7 +232,7 @@ fn find_slow_new_receiver(b: &Report, outcomes: &[ProblemOutcome], legs: &[LegSh
     Some(ChangePattern::new("processing", title, summary).explaining(problems_following(outcomes, LegChange::Longer)))
 }
 
-/// Number of parallel connections that the hop with this name has, each with its own receiver or sender; `None` without the hop.
+/// Number of processes that receive or send on the hop with this name in parallel; `None` without the hop.
 fn count_workers(report: &Report, hop_name: &str) -> Option<usize> {
     let hop = report.hops.iter().find(|hop| hop.name == hop_name)?;
     // Workers are listed only if there are several.

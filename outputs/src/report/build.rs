@@ -314,7 +314,8 @@ fn share_of_whole(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// The connections of a group's hops, which carry `chunks` together; `None` if no receiver has several senders.
+/// The lanes of a group of hops with the same name: the single connections, each from one sender to one receiver. All together carry
+/// `chunks`. `None` if no receiver has several senders.
 fn lane_lines(members: &[&Hop], chunks: u64) -> Option<Vec<LaneLine>> {
     let mut lanes: Vec<LaneLine> = members
         .iter()
@@ -338,7 +339,8 @@ fn lane_lines(members: &[&Hop], chunks: u64) -> Option<Vec<LaneLine>> {
     if has_several_senders { Some(lanes) } else { None }
 }
 
-/// Load and queue of one of the hops of a group, which carry `chunks` together.
+/// Load and queue of one of several hops with the same name, each of which has a worker of its own as receiver or sender. All together
+/// carry `chunks`.
 fn worker_line(ledger: &Ledger, hop: &Hop, chunks: u64, window_ns: u64) -> WorkerLine {
     let counts = hop.counts;
     let capabilities = hop.capabilities();
@@ -380,8 +382,10 @@ fn cpu_lines(ledger: &Ledger) -> Option<Vec<CpuLine>> {
     let mut relevant: Vec<&Thread> = sampled.iter().copied().filter(|thread| is_listed(thread)).collect();
     relevant.sort_by_key(|thread| {
         let process_index = sampled.iter().position(|sampled| sampled.id.pid == thread.id.pid);
-        // `false` sorts before `true`.
-        (process_index, thread.part != Some(ThreadPart::Main), !thread.is_receiver(), thread.id.tid)
+        // `false` sorts before `true`, so main threads come first, then receivers.
+        let is_not_main = thread.part != Some(ThreadPart::Main);
+        let is_no_receiver = !thread.is_receiver();
+        (process_index, is_not_main, is_no_receiver, thread.id.tid)
     });
     if sampled.is_empty() { None } else { Some(relevant.into_iter().filter_map(cpu_line).collect()) }
 }

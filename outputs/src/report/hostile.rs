@@ -69,7 +69,7 @@ fn is_plain_text(bytes: &[u8]) -> bool {
     bytes.iter().filter(|byte| matches!(byte, b'\t' | b'\n' | b' '..=b'~')).count() == bytes.len()
 }
 
-/// Escapes finished output. Borrows it if nothing needs escaping.
+/// Escapes the characters of finished output that control a terminal or reorder text (`is_active`). Borrows it if it has none.
 pub fn output(text: &str, form: EscapeForm) -> Cow<'_, str> {
     if is_plain_text(text.as_bytes()) || !text.chars().any(is_active) {
         return text.into();

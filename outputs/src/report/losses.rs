@@ -59,30 +59,32 @@ pub struct LossLine {
     pub finish: Option<String>,
 }
 
-/// The losses kept by the ledger, in both lists.
+/// The losses kept by the ledger: those proven by deliveries, and those predicted. A list is `None` if the run could not have shown it.
 pub(super) fn collect_losses(ledger: &Ledger, capture_start: MonoNs) -> Losses {
-    let totals = ledger.totals();
-    let mut losses = Losses::default();
-    // Both lists have the requests in flight, then those that are kept only for their losses.
-    if ledger.observes_deliveries() {
-        let live =
-            ledger.requests().filter_map(|request| Some(LossyRequest::of_live(ledger, request, request.losses()?)));
-        let closed = ledger
-            .lossy_requests()
-            .filter_map(|lossy| Some(LossyRequest::of_closed(lossy, lossy.confirmed.as_deref()?)));
-        let lines = worst_lines(live.chain(closed).collect(), capture_start);
-        losses.confirmed = Some(LossList { requests: totals.drops.rids, lines });
+    let can_predict = ledger.dropped_predicted().is_some();
+    Losses {
+        confirmed: ledger.observes_deliveries().then(|| confirmed_losses(ledger, capture_start)),
+        predicted: can_predict.then(|| predicted_losses(ledger, capture_start)),
     }
-    if ledger.dropped_predicted().is_some() {
-        let live =
-            ledger.requests().filter_map(|request| Some(LossyRequest::of_live(ledger, request, request.predicted()?)));
-        let closed = ledger
-            .lossy_requests()
-            .filter_map(|lossy| Some(LossyRequest::of_closed(lossy, lossy.predicted.as_deref()?)));
-        let lines = worst_lines(live.chain(closed).collect(), capture_start);
-        losses.predicted = Some(LossList { requests: totals.predicted_drops.rids, lines });
-    }
-    losses
+}
+
+/// Requests whose deliveries prove a loss: those in flight, then those that are kept only for their losses.
+fn confirmed_losses(ledger: &Ledger, capture_start: MonoNs) -> LossList {
+    let live = ledger.requests().filter_map(|request| Some(LossyRequest::of_live(ledger, request, request.losses()?)));
+    let closed =
+        ledger.lossy_requests().filter_map(|lossy| Some(LossyRequest::of_closed(lossy, lossy.confirmed.as_deref()?)));
+    let lines = worst_lines(live.chain(closed).collect(), capture_start);
+    LossList { requests: ledger.totals().drops.rids, lines }
+}
+
+/// Requests that are predicted to lose tokens: those in flight, then those that are kept only for their losses.
+fn predicted_losses(ledger: &Ledger, capture_start: MonoNs) -> LossList {
+    let live =
+        ledger.requests().filter_map(|request| Some(LossyRequest::of_live(ledger, request, request.predicted()?)));
+    let closed =
+        ledger.lossy_requests().filter_map(|lossy| Some(LossyRequest::of_closed(lossy, lossy.predicted.as_deref()?)));
+    let lines = worst_lines(live.chain(closed).collect(), capture_start);
+    LossList { requests: ledger.totals().predicted_drops.rids, lines }
 }
 
 /// A request that lost tokens, in flight or over.

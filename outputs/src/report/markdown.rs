@@ -11,8 +11,8 @@ use super::{Chunks, Clock, FrontendCounts, Report, TtftReport, bar, brief};
 
 /// Maximum number of requests and functions listed.
 const LIMIT: usize = 10;
-/// Width of the bar in cells.
-const BAR: usize = 40;
+/// Width of the bar in characters.
+const BAR_WIDTH: usize = 40;
 
 /// The report as Markdown.
 pub(super) fn render_markdown(report: &Report, clock: &Clock) -> String {
@@ -191,7 +191,7 @@ fn write_pair(out: &mut String, report: &Report, clock: &Clock) {
     }
 }
 
-/// Writes where the time to first token of most requests goes.
+/// Writes where the time to first token goes, for the largest group of requests with the same observed moments.
 fn write_ttft(out: &mut String, report: &Report) {
     let Some(main) = report.ttft.as_ref().and_then(TtftReport::main_group) else { return };
     // The text passed as heading also has the paragraph below it.
@@ -204,7 +204,7 @@ fn write_ttft(out: &mut String, report: &Report) {
 
 /// Writes where a chunk's time goes, with the bar of the first tokens.
 fn write_path(out: &mut String, report: &Report) {
-    if let Some(bar) = bar::describe_bar(&report.path, BAR) {
+    if let Some(bar) = bar::describe_bar(&report.path, BAR_WIDTH) {
         // The text passed as heading also has the bar below it.
         let heading = format!("Where the time goes\n\n{}", markdown_code(&bar));
         write_section(out, &heading, table::path_table(report));

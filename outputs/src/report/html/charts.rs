@@ -153,6 +153,7 @@ impl TimeSeriesCharts<'_> {
     /// Chart of the tokens per second at each stage.
     fn draw_tokens(&self) -> Markup {
         let tokens = &self.series.tokens;
+        // `c0`, `c1 dashed` and so on are classes of the style sheet: a colour, and how the line is dashed.
         let mut curves = vec![self.rate_curve("c0", "sent", tokens.sent.iter().copied())];
         let observed = [("c1 dashed", "received", &tokens.received), ("c2 dotted", "delivered", &tokens.delivered)];
         for (class, name, column) in observed {
@@ -189,6 +190,7 @@ impl TimeSeriesCharts<'_> {
         let description = format!("First-token gap on a logarithmic scale; the maximum is {}.", duration(*max_ns));
         let heading = format!("Gap of the first tokens received in each {}", self.slot_name());
         let text = ChartText { id: "gap-series", heading: &heading, description: &description };
+        // Classes of the style sheet: a colour, and how the line is dashed.
         let curves = [
             Curve::of_column("c0", "median", &gap.p50),
             Curve::of_column("c1 dashed", "p99", &gap.p99),
@@ -206,7 +208,7 @@ impl TimeSeriesCharts<'_> {
         }))
     }
 
-    /// Chart of the backlogs of the hops; `None` if none was observed.
+    /// Chart of the backlogs of the first few hops, one curve each; `None` if none was observed.
     fn draw_backlogs(&self) -> Option<Markup> {
         let observed = self.series.hops.iter().filter_map(|hop| Some((hop, hop.backlog_max_frames.as_ref()?)));
         let hops: Vec<(&HopSeries, &Vec<Option<u64>>)> = observed.take(LIMIT).collect();
@@ -266,6 +268,7 @@ impl TimeSeriesCharts<'_> {
 
     /// Draws the parts of a thread's time on top of each other.
     fn stack_shares(&self, plot: &mut Plot, thread: &ThreadSeries) {
+        // Colours of the style sheet, names, and shares in each slot.
         let parts = [
             ("c0", "on a CPU", Some(&thread.on_cpu)),
             ("c4", "waiting for a CPU", thread.run_wait.as_ref()),
@@ -289,6 +292,7 @@ impl TimeSeriesCharts<'_> {
     /// Chart of the chunks dropped or merged in each slot; `None` if there are none.
     fn draw_chunk_outcomes(&self) -> Option<Markup> {
         let chunks = &self.series.chunks;
+        // Classes of the style sheet (a colour, and how the line is dashed), names, and numbers in each slot.
         let columns = [
             ("c3", "dropped (confirmed)", &chunks.dropped_confirmed),
             ("c4 dashed", "dropped (predicted)", &chunks.dropped_predicted),
@@ -370,8 +374,8 @@ pub(super) fn draw_waits(report: &Report) -> Markup {
         @for (n, hop) in hops.take(LIMIT).enumerate() {
             @let heading = format!("Queue wait on {}: from sent to received, by frame", hop.name);
             @let wait = hop.queue_wait_ns;
-            @let marks = [wait.map(|spread| spread.p50), wait.map(|spread| spread.p90), wait.map(|spread| spread.p99), wait.map(|spread| spread.max)];
-            (draw_distribution(&format!("queue_wait-{n}"), &heading, "frames", &hop.queue_wait_classes, marks))
+            @let quantiles = wait.map_or([None; 4], |wait| [wait.p50, wait.p90, wait.p99, wait.max].map(Some));
+            (draw_distribution(&format!("queue_wait-{n}"), &heading, "frames", &hop.queue_wait_classes, quantiles))
         }
     }
 }

@@ -23,6 +23,14 @@ const Y_TICKS: f64 = 4.0;
 const MAX_TICKS: usize = 40;
 /// Smallest distance between two names.
 const LINE_HEIGHT: f64 = 13.0;
+/// Distance from the middle of a text down to its baseline, which is the `y` of the text.
+const BASELINE: f64 = 4.0;
+/// Space between a tick and its label on the left.
+const LABEL_SPACE: f64 = 6.0;
+/// Distance from the x axis down to the baseline of the labels below it.
+const X_LABEL_DROP: f64 = 16.0;
+/// Distance from a finding marker's centre down to the top of the plot.
+const MARKER_HEIGHT: f64 = 10.0;
 
 /// Maps values to positions.
 #[derive(Clone, Copy, Debug)]
@@ -161,18 +169,19 @@ impl Plot {
         self.height - BOTTOM
     }
 
-    /// Ticks on the left, each with a grid line.
+    /// Ticks on the left, each with a label and a grid line. In an SVG path, `M` moves to a point, and `H` draws a line to an x.
     pub(super) fn draw_y_ticks(&mut self, label: impl Fn(f64) -> String) {
         for tick in self.y.tick_values(Y_TICKS) {
             let y = self.y_at(tick);
             self.append(&html! {
                 path.grid d={ "M" (LEFT) " " (coordinate(y)) "H" (coordinate(WIDTH - RIGHT)) } {}
-                text.tick x=(coordinate(LEFT - 6.0)) y=(coordinate(y + 4.0)) text-anchor="end" { (label(tick)) }
+                text.tick x=(coordinate(LEFT - LABEL_SPACE)) y=(coordinate(y + BASELINE)) text-anchor="end" { (label(tick)) }
             });
         }
     }
 
-    /// Ticks at the bottom, each with its label.
+    /// The x axis with its ticks, each with a label of one or two lines. In an SVG path, `M` moves to a point, `H` draws a line to an x,
+    /// and `v4` draws one of 4 down.
     pub(super) fn draw_x_ticks(&mut self, label_of: impl Fn(f64) -> TickLabel) {
         let bottom = self.bottom();
         self.append(&html! { path.axis d={ "M" (LEFT) " " (coordinate(bottom)) "H" (coordinate(WIDTH - RIGHT)) } {} });
@@ -181,9 +190,9 @@ impl Plot {
             let TickLabel { value, second_line } = label_of(tick);
             self.append(&html! {
                 path.axis d={ "M" (x) " " (coordinate(bottom)) "v4" } {}
-                text.tick x=(x) y=(coordinate(bottom + 16.0)) text-anchor="middle" { (value) }
+                text.tick x=(x) y=(coordinate(bottom + X_LABEL_DROP)) text-anchor="middle" { (value) }
                 @if let Some(second_line) = second_line {
-                    text.tick.dim x=(x) y=(coordinate(bottom + 29.0)) text-anchor="middle" { (second_line) }
+                    text.tick.dim x=(x) y=(coordinate(bottom + X_LABEL_DROP + LINE_HEIGHT)) text-anchor="middle" { (second_line) }
                 }
             });
         }
@@ -271,27 +280,37 @@ impl Plot {
             a.mark.(class) href={ "#finding-" (number) } {
                 title { (tooltip) }
                 path d={ "M" (coordinate(x)) " " (TOP) "V" (coordinate(bottom)) } {}
-                circle cx=(coordinate(marker_x)) cy=(coordinate(TOP - 10.0)) r="8" {}
-                text x=(coordinate(marker_x)) y=(coordinate(TOP - 6.0)) text-anchor="middle" { (number) }
+                circle cx=(coordinate(marker_x)) cy=(coordinate(TOP - MARKER_HEIGHT)) r="8" {}
+                text x=(coordinate(marker_x)) y=(coordinate(TOP - MARKER_HEIGHT + BASELINE)) text-anchor="middle" { (number) }
             }
         });
     }
 
     /// Vertical line with a name. Lines close together have different rows, so that their names do not overlap.
     pub(super) fn draw_vertical_line(&mut self, name: &str, value: f64, row: usize) {
+        /// Space between the line and its name.
+        const SPACE: f64 = 4.0;
+        /// Distance from the top of the plot down to the baseline of the first row.
+        const FIRST_ROW: f64 = 9.0;
         let x = self.x_at(value);
-        let y = TOP + 9.0 + row as f64 * LINE_HEIGHT;
+        let y = TOP + FIRST_ROW + row as f64 * LINE_HEIGHT;
         let bottom = self.bottom();
         self.append(&html! { path.upright d={ "M" (coordinate(x)) " " (TOP) "V" (coordinate(bottom)) } {} });
-        self.notes.push_str(&html! { text.note x=(coordinate(x + 4.0)) y=(coordinate(y)) { (name) } }.0);
+        self.notes.push_str(&html! { text.note x=(coordinate(x + SPACE)) y=(coordinate(y)) { (name) } }.0);
     }
 
     /// Draws the names of the curves beside their ends, moved up or down so that none covers another.
     fn draw_curve_names(&mut self) {
+        /// Space between the plot and a sample of the curve's line, which is 14 long.
+        const SPACE: f64 = 8.0;
+        /// Distance from the start of the sample to the name.
+        const NAME_INDENT: f64 = 18.0;
+        /// The lowest name may lie this far below the x axis.
+        const BELOW_AXIS: f64 = 4.0;
         let mut names = std::mem::take(&mut self.names);
         names.sort_by(|left, right| left.y.total_cmp(&right.y));
-        let x = WIDTH - RIGHT + 8.0;
-        let lowest_y = self.bottom() + 4.0;
+        let x = WIDTH - RIGHT + SPACE;
+        let lowest_y = self.bottom() + BELOW_AXIS;
         let mut highest_y = TOP;
         let mut names_below = names.len();
         for CurveName { y, class, text } in names {
@@ -303,7 +322,7 @@ impl Plot {
             let shown = if is_long { text.chars().take(NAME - 1).chain(['\u{2026}']).collect() } else { text };
             self.append(&html! {
                 path.line.(class) d={ "M" (coordinate(x)) " " (coordinate(y)) "h14" } {}
-                text.name x=(coordinate(x + 18.0)) y=(coordinate(y + 4.0)) { (escape_line(&shown)) }
+                text.name x=(coordinate(x + NAME_INDENT)) y=(coordinate(y + BASELINE)) { (escape_line(&shown)) }
             });
         }
     }

@@ -22,6 +22,11 @@ fn cell_class(kind: CellKind) -> Option<&'static str> {
     }
 }
 
+/// Style of a heading. Only one of numbers has the style of its cells, which aligns it to the right.
+fn heading_class(kind: CellKind) -> Option<&'static str> {
+    if kind == Number { cell_class(kind) } else { None }
+}
+
 /// A table with more columns than this is styled as wide.
 const NARROW_COLUMNS: usize = 6;
 
@@ -33,8 +38,7 @@ pub(super) fn draw_table<R: Render, const N: usize>(Table { columns, rows }: Tab
                 thead {
                     tr {
                         @for (name, kind) in columns {
-                            // Only a heading of numbers is aligned to the right.
-                            th class=[cell_class(kind).filter(|_| kind == Number)] { (name) }
+                            th class=[heading_class(kind)] { (name) }
                         }
                     }
                 }
@@ -76,7 +80,7 @@ pub(super) fn draw_pair(report: &Report, clock: &Clock) -> Option<Markup> {
     })
 }
 
-/// Where the time to first token of most requests goes; `None` if none was observed.
+/// Where the time to first token goes, for the largest group of requests with the same observed moments; `None` if none was observed.
 pub(super) fn draw_ttft(report: &Report) -> Option<Markup> {
     let main = report.ttft.as_ref().and_then(TtftReport::main_group)?;
     Some(html! {
@@ -184,7 +188,8 @@ const LOSSY: usize = 50;
 /// Maximum number of ranges and ids per request.
 const RANGES: usize = 40;
 
-/// The requests that lost tokens, under a heading; nothing without any.
+/// The requests that lost tokens, under a heading; nothing without any. Shows the first [`LOSSY`] requests, each with up to [`RANGES`]
+/// ranges of lost positions.
 fn affected_requests(list: &LossList, clock: &Clock, heading: &str) -> Markup {
     if list.lines.is_empty() {
         return Markup::default();
@@ -289,7 +294,8 @@ fn x_of_time(ns: u64, capture_length_ns: u64) -> f64 {
     MARGIN + (ns.min(capture_length_ns) as f64 / capture_length_ns as f64) * (WIDTH - 2.0 * MARGIN)
 }
 
-/// A request's wait from its first send to its first receive, on the time axis of the capture.
+/// Draws a request's wait on the time axis of the capture: a box from its first send to its first receive, and a dot at the receive.
+/// Without a receive, the box extends to the end. The drawing is 18 high, with the axis at 9.
 fn draw_wait(line: &SlowLine, capture_length_ns: u64) -> Markup {
     /// A short wait stays visible.
     const LEAST_WIDTH: f64 = 1.5;
