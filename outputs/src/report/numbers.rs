@@ -9,7 +9,8 @@ use super::brief::{self, NO_NAME, write_named_row};
 use super::hostile::plain as escape_line;
 use super::{Chunks, Dispatched, ModeLine, NewConnectionsReport, Report, Requests, Tokens};
 
-/// Requests by outcome, with those of which a part was not observed.
+/// Requests by outcome. Also those that were not observed from their start (`joined late`), whose rid was reused while they were in flight
+/// (`overwritten`), or that were removed unfinished after a long silence (`orphaned`).
 fn describe_requests(requests: &Requests) -> String {
     let mut line = brief::summarise_requests(requests);
     for (number, how) in

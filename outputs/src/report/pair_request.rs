@@ -47,6 +47,7 @@ impl PairRequestLine {
             Some((moment.as_str().to_owned(), reason.to_owned()))
         });
         Some(Self {
+            // The number that both servers have for the request.
             room: row.room.map(|room| room.to_string()),
             prefill_rid: row.prefill_rid?.to_owned(),
             decode_rid: row.decode_rid.to_owned(),

@@ -93,7 +93,7 @@ impl PathRow {
         requests.map(Self::of_request_hop).chain(report.path.iter().map(Self::of_leg)).collect()
     }
 
-    /// The row of a leg of the path.
+    /// The row of a leg of the path: a hop, or a process between two hops.
     fn of_leg(leg: &LegLine) -> Self {
         Self {
             kind: leg.kind,

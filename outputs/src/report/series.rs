@@ -210,7 +210,7 @@ pub(super) fn build_series(
         to_ns: capture_end.since(capture_start),
     };
     let mut series = build_columns(ledger, time_series, &slots, span);
-    // Joined slots are longer than a second, so the recent seconds are added.
+    // In a long run, slots are joined to longer ones. The last hour is then added second by second.
     if time_series.are_slots_joined() {
         let recent = time_series.recent_seconds(ledger);
         let seconds: Vec<&SlotValues> = recent.kept().collect();
@@ -231,7 +231,7 @@ struct SeriesSpan {
     to_ns: u64,
 }
 
-/// Columns with the values of these slots.
+/// Columns with the values of these slots. A count is `None` in a slot in which it was not observed any more: `sends_ended` and the like.
 fn build_columns(ledger: &Ledger, time_series: &TimeSeries, slots: &[&SlotValues], span: SeriesSpan) -> Series {
     let observes_receives = ledger.observes_receives();
     let observes_deliveries = ledger.observes_deliveries();

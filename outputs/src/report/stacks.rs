@@ -64,7 +64,7 @@ impl StackLine {
     }
 }
 
-/// Profile of a role, with its most frequent functions.
+/// Profile of a role, with its most frequent functions. `growing` counts the stacks that were read while frames piled up for the process.
 fn stack_line(role: &StackRole) -> StackLine {
     StackLine {
         role: role.role.to_string(),
@@ -150,7 +150,7 @@ fn write_function(out: &mut String, function: &StackFunctionLine) {
     write_columns(out, &name, words.each_ref().map(String::as_str));
 }
 
-/// Writes a row: the shares in all stacks, then those while frames piled up.
+/// Writes a row: the shares in all stacks, then those while frames piled up. Each column is 6 characters wide.
 fn write_columns(out: &mut String, name: &str, columns: [&str; 6]) {
     let name: String = name.chars().take(NAME).collect();
     let [own, total, gil, piled_own, piled_total, piled_gil] = columns;

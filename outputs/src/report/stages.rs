@@ -155,8 +155,9 @@ pub(super) fn stage_report(ledger: &Ledger, slowest: usize, capture_start: MonoN
         repeats: log.counts.repeats,
         late: log.counts.late,
         left_out: log.counts.left_out,
+        // Between gaps and the number of request states that the receiver keeps.
         gap_with_states: log.correlation().map(|correlation| Correlated {
-            // Four decimals.
+            // Rounded to four decimals.
             spearman: (correlation.rho * 1e4).round() / 1e4,
             n: correlation.of,
             sampled: correlation.sampled,
@@ -199,7 +200,7 @@ fn stage_table(log: &Stages, names: &StageNames, slow: &SlowRequest, capture_sta
     StageTable { rid: slow.rid.to_string(), gap_ns: slow.gap_ns, stages }
 }
 
-/// What a process logged about itself.
+/// What a process logged about itself. `states` is the number of request states that it keeps, over time.
 fn process_line(logged: &LoggedProcess, capture_start: MonoNs) -> ProcessLine {
     ProcessLine {
         by: logged.by.to_string(),
@@ -221,7 +222,8 @@ const TABLES: usize = 3;
 /// Maximum number of pairs of stages shown.
 const PAIRS: usize = 12;
 
-/// Writes what the engine's own log shows, if one was read.
+/// Writes what the engine's own log shows, if one was read: each process with its maximum number of request states, then the slowest
+/// requests stage by stage.
 pub(super) fn write_stage_report(out: &mut String, report: &Report, clock: &Clock) {
     let Some(log) = &report.stages else { return };
     write_named_row(
@@ -267,7 +269,7 @@ pub(super) fn write_stage_report(out: &mut String, report: &Report, clock: &Cloc
     write_times_between(out, log);
 }
 
-/// Whether gaps depend on the number of request states, in words.
+/// Whether first-token gaps depend on the number of request states that the receiver keeps, in words.
 fn describe_correlation(correlation: &Correlated) -> String {
     /// Smallest coefficient of a strong correlation.
     const STRONG: f64 = 0.7;
@@ -295,6 +297,7 @@ fn write_stages(out: &mut String, slow: &StageTable, clock: &Clock) {
     let widest = longest_name.clamp("STAGE".len(), MAX_WIDTH);
     let title = format!("{}: {} from first send to first receive", slow.rid, duration(slow.gap_ns));
     write_wrapped(out, &title, NO_INDENT, "  ");
+    // The columns of the time and of the delta are 14 and 12 characters wide.
     append_line!(out, "  {:widest$}  {:<14}  {:>12}  BY", "STAGE", "TIME", "DELTA");
     for row in &slow.stages {
         let time = clock.describe_moment(row.at_ns);
@@ -342,6 +345,7 @@ fn write_times_between(out: &mut String, log: &StageReport) {
     let shown = &log.between[..log.between.len().min(PAIRS)];
     let longest_name = shown.iter().map(|between| between.describe_stages().chars().count()).max().unwrap_or(0);
     let widest = longest_name.min(MAX_WIDTH);
+    // The column of the number is 9 characters wide, and those of the times 10.
     append_line!(out, "{:widest$}  {:>9} {:>10} {:>10} {:>10}", "BETWEEN STAGES", "REQUESTS", "MEDIAN", "P99", "MAX");
     for between in shown {
         let name: String = between.describe_stages().chars().take(widest).collect();

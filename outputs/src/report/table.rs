@@ -102,7 +102,7 @@ pub(super) fn pair_request_table(slowest: &[PairRequestLine], clock: &Clock, lim
     )
 }
 
-/// Table of the legs of a chunk's time, below the hops that carry requests.
+/// Table of the path: first the hops that carry requests, then the legs of a chunk's way, which are hops and the processes between them.
 pub(super) fn path_table(report: &Report) -> Table<'static, 6> {
     Table::new(
         &PathRow::all_rows(report),

@@ -137,6 +137,7 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
     }
     // Longer ids are cut.
     let widest = 36;
+    // The heading and the rows have columns of the same widths.
     append_line!(
         out,
         "{:widest$}  {:>12} {:>12} {:>8} {:>8} {:>8}  FINISH",
@@ -173,6 +174,7 @@ fn write_hops(out: &mut String, report: &Report) {
     }
     let longest_name = report.hops.iter().map(|hop| hop.name.chars().count()).max().unwrap_or(0);
     let widest = longest_name.clamp(MIN_WIDTH, MAX_WIDTH);
+    // The right edges of the heading's columns are those of the rows.
     append_line!(
         out,
         "{:widest$}  {:>9} {:>9} {:>10} {:>6} {:>11} {:>9} {:>9}",
@@ -242,9 +244,10 @@ fn write_hop_details(out: &mut String, hop: &HopLine) {
     write_workers_and_lanes(out, hop);
 }
 
-/// Writes where the time to first token of most requests goes.
+/// Writes where the time to first token goes, for the largest group of requests with the same observed moments.
 fn write_ttft(out: &mut String, report: &Report) {
     let Some(main) = report.ttft.as_ref().and_then(TtftReport::main_group) else { return };
+    // The heading of the columns that `write_ttft_row` and `shares` fill.
     append_line!(
         out,
         "{:LEG$}  {:>9} {:>9} {:>9} {:>9} {:>8} {:>9}",
@@ -312,8 +315,8 @@ fn write_slowest_of_pair(out: &mut String, slowest: &[PairRequestLine], clock: &
     append_line!(out);
 }
 
-/// Writes the row of a leg or of their sum; `shares` are its last cells. A long name takes several lines, and the numbers stand beside the
-/// last. A name of several legs must not be cut, since it would become the name of the first.
+/// Writes the row of a leg, or of the sum of all legs. `shares` has the last cells of the row. A long name takes several lines instead of
+/// being cut, because it may be the names of several legs. The numbers then stand beside its last line.
 fn write_ttft_row(out: &mut String, name: &str, mean_ns: u64, ns: &Spread, shares: &str) {
     let mut wrapped = String::new();
     brief::write_wrapped_within(&mut wrapped, name, NO_INDENT, "  ", LEG);
@@ -397,7 +400,8 @@ pub(super) fn describe_receivers(hop: &HopLine) -> Option<String> {
     }
 }
 
-/// Writes the load of each worker of a line and of each connection into it.
+/// Writes the load of each worker of a hop, a receiver or sender of its own, and of each single connection (lane). Writes nothing if the
+/// hop has only one of them.
 fn write_workers_and_lanes(out: &mut String, hop: &HopLine) {
     for worker in hop.workers.iter().flatten().take(MEMBERS) {
         let name = worker.worker.map_or_else(|| escape_line(&worker.endpoint), |index| format!("worker {index}"));

@@ -96,6 +96,7 @@ fn changed_by(calls: &ToolCalls) -> Option<&'static str> {
     match calls.outcome {
         ToolCallOutcome::Complete | ToolCallOutcome::Unfinished => Some("nobody"),
         ToolCallOutcome::Rewritten | ToolCallOutcome::Unjudged | ToolCallOutcome::Absent => None,
+        // All others are damaged arguments.
         _ if calls.is_by_parser() => Some("parser"),
         _ => Some("serving-process"),
     }
@@ -169,6 +170,7 @@ fn describe_absent(calls: &ToolCalls) -> String {
 /// Tokens of the part, counted from 1: `tokens 3 to 5`.
 fn describe_tokens(part: ArgumentsPart) -> String {
     match part.tokens {
+        // A part inside one token.
         [first, last] if first >= last => format!("token {last}"),
         [first, last] => format!("tokens {first} to {last}"),
     }
