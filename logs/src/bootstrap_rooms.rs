@@ -79,7 +79,7 @@ impl BootstrapRooms {
         }
     }
 
-    /// Remembers that these two rids are of one request. At the limit, the pair of the oldest request is removed first.
+    /// Remembers that these two rids (request ids) are of one request. At the limit, the pair of the oldest request is removed first.
     fn pair_rids(&mut self, prefill: Box<str>, decode: Box<str>) {
         if self.decode_order.len() >= self.limit
             && let Some(oldest) = self.decode_order.pop_front()

@@ -165,7 +165,7 @@ fn parse_whole_time(json: &str, kind: KeyKind, parser: &mut TimestampParser) -> 
     }
     let text = json.trim_matches('"').trim();
     let has_date_separator = text.as_bytes().iter().any(|byte| matches!(byte, b'-' | b'/' | b' '));
-    // Without a separator it is a bare number, which may be anything under a key that names no time.
+    // Without a separator it may be any number, unless its key names a time.
     if kind == KeyKind::Other && !has_date_separator {
         return None;
     }

@@ -49,7 +49,7 @@ impl KnownRids {
         Self { limit, ..Self::default() }
     }
 
-    /// Adds a complete rid unless it is known, and returns its shared text.
+    /// Adds a complete rid (request id) unless it is known, and returns its shared text.
     pub(super) fn add_rid(&mut self, rid: &str, stats: &mut ImportStats) -> Rc<str> {
         // With a limit of 0 no rid is kept, so truncated ones stay truncated.
         if self.limit == 0 {

@@ -108,7 +108,7 @@ impl LineReader {
         Ok(Self::from_reader(text, BUFFER_BYTES, max_line_bytes))
     }
 
-    /// Reads lines from `source` in pieces of `buffer_bytes`. Longer lines than `max_line_bytes` are cut.
+    /// Creates a reader of the lines of `source`, which reads `buffer_bytes` at once and cuts lines that are longer than `max_line_bytes`.
     fn from_reader(source: Box<dyn Read>, buffer_bytes: usize, max_line_bytes: usize) -> Self {
         let file = BufferedLines {
             source,

@@ -65,7 +65,8 @@ pub(super) struct LogRecordReader {
 }
 
 impl LogRecordReader {
-    /// Creates a reader that adds to `stats` and keeps at most `max_rids` complete rids.
+    /// Creates a reader of the records of these engines. It adds to `stats`, and keeps at most `max_rids` complete rids. With
+    /// `has_several_logs`, it names the log in the name of each process.
     pub(super) fn new(
         engines: &'static [&'static dyn LogLines],
         stats: ImportStats,

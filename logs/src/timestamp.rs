@@ -138,7 +138,7 @@ impl TimestampParser {
         }
     }
 
-    /// Parses `2026-01-18T07:55:00.330146Z`, `2026-01-18 07:55:00,330`, `2026/01/18 07:55:00 +0100`.
+    /// Parses `2026-01-18T07:55:00.330146Z`, `2026-01-18 07:55:00,330`, `2026/01/18 07:55:00 +0100`. `None` for any other form.
     fn parse_year_first<'l>(&mut self, text: &'l [u8]) -> Option<(LogTimestamp, &'l [u8])> {
         let (year, rest) = exact_digits(text, 4)?;
         let separator = *rest.first().filter(|byte| matches!(byte, b'-' | b'/'))?;
@@ -151,7 +151,7 @@ impl TimestampParser {
         Some((stamp, rest))
     }
 
-    /// Parses `18/Jan/2026:07:55:00 +0000`.
+    /// Parses `18/Jan/2026:07:55:00 +0000`. `None` for any other form.
     fn parse_day_first<'l>(&mut self, text: &'l [u8]) -> Option<(LogTimestamp, &'l [u8])> {
         let (day, rest) = exact_digits(text, 2)?;
         let (month, rest) = parse_month(rest.strip_prefix(b"/")?)?;
@@ -161,7 +161,7 @@ impl TimestampParser {
         Some((self.timestamp_at(CalendarDay { year, month, day }, &time, offset)?, rest))
     }
 
-    /// Parses `Jan 18 07:55:00` and `Jan 18, 2026 @ 07:55:00.330`.
+    /// Parses `Jan 18 07:55:00` and `Jan 18, 2026 @ 07:55:00.330`. `None` for any other form.
     fn parse_month_first<'l>(&mut self, text: &'l [u8]) -> Option<(LogTimestamp, &'l [u8])> {
         // These forms have no zone.
         let offset_s = None;
@@ -316,7 +316,8 @@ fn two_digits(text: &[u8]) -> Option<(u64, &[u8])> {
 /// From 2001 to 2096: other numbers of as many digits are no times.
 const EPOCH_TIMES_NS: Range<u64> = SECOND_NS * 1_000_000_000..SECOND_NS * 4_000_000_000;
 
-/// Parses `1768722900.330146`, and integer milli-, micro- and nanoseconds since the epoch; returns the time with the text behind it.
+/// Parses `1768722900.330146`, and integer milli-, micro- and nanoseconds since the epoch; returns the time with the text behind it. `None`
+/// for any other number, or one of another century.
 fn parse_epoch(text: &[u8]) -> Option<(LogTimestamp, &[u8])> {
     let (number, rest) = leading_digits(text, 19)?;
     let digits = text.len() - rest.len();

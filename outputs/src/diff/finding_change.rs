@@ -108,7 +108,7 @@ impl FindingChange {
     }
 }
 
-/// Findings of both runs, most severe first. Those of equal severity are in the order of their states, new ones first.
+/// Compares the findings of both runs. The most severe come first, and among those of equal severity the new ones.
 pub(super) fn compare_findings(a: &Report, b: &Report) -> Vec<FindingChange> {
     let mut changes = Vec::new();
     let mut paired_findings: Vec<&FindingLine> = Vec::new();
@@ -159,7 +159,7 @@ fn find_counterpart<'r>(finding: &FindingLine, other: &'r Report) -> Option<&'r 
 }
 
 impl FindingChange {
-    /// A change of this state to the finding's kind and hop, without the data of either run.
+    /// A change with this state, and the finding's kind and hop. The caller fills in what each run has.
     fn without_sides(finding: &FindingLine, state: FindingState) -> Self {
         Self {
             kind: finding.kind.clone(),
@@ -172,7 +172,7 @@ impl FindingChange {
         }
     }
 
-    /// A finding that both runs have.
+    /// A finding that both runs have. `sizes` are its sizes in both, if findings of its kind have one.
     fn of_pair(before: &FindingLine, after: &FindingLine, sizes: Option<SizeChange>) -> Self {
         Self {
             a: Some(FindingSide::of_finding(before)),

@@ -238,7 +238,8 @@ fn explain_missing_test(measure: &Measure, criteria: &Criteria<'_>) -> Judged {
     Judged { verdict: ChangeVerdict::NotEnoughData, note: Some(why) }
 }
 
-/// `short runs: ...`; `None` if both runs have enough slots to call a difference noise, or one has no time series.
+/// Warning that a run is too short to tell changes from noise: `short runs: ...`. `None` if both runs have enough slots, or one has no time
+/// series.
 pub(super) fn describe_short_runs(a: &Report, b: &Report, options: &DiffOptions) -> Option<String> {
     let slots_a = loaded_slots(a.series.as_ref()?).len();
     let slots_b = loaded_slots(b.series.as_ref()?).len();

@@ -46,7 +46,7 @@ struct MeasureList<'s> {
 }
 
 impl MeasureList<'_> {
-    /// Adds a measure that `samples_of` takes from a run. Skips measures that neither run observes.
+    /// Adds a measure, whose value in each slot of a run `samples_of` returns. Skips it if neither run observes it.
     fn add_measure(
         &mut self,
         name: &str,
@@ -62,7 +62,7 @@ impl MeasureList<'_> {
         }
     }
 
-    /// Adds the measures of all hops together.
+    /// Adds the measures of the whole traffic: token rates, live requests and first-token gaps.
     fn add_traffic_measures(&mut self) {
         use GoodDirection::{Less, MoreAtEqualLoad, Neither};
         use MeasureUnit::{Ns, Number, PerSecond};
@@ -81,7 +81,7 @@ impl MeasureList<'_> {
         self.add_measure("gap, p99", Ns, Less, |run| quantile_per_slot(run, run.gap_ns.as_ref(), |gap| &gap.p99));
     }
 
-    /// Adds the measures of a hop.
+    /// Adds the measures of the hop with this name: sizes of its frames, queue wait, backlog and wakeups.
     fn add_hop_measures(&mut self, name: &str) {
         use GoodDirection::{Less, Neither};
         use MeasureUnit::{Ns, Number};
@@ -115,7 +115,7 @@ impl MeasureList<'_> {
         });
     }
 
-    /// Adds the measures of the threads of a receiving role.
+    /// Adds the measures of the threads that receive frames in processes of this role, such as the tokenizer.
     fn add_receiver_measures(&mut self, role: &str) {
         use GoodDirection::{Less, Neither};
         use MeasureUnit::{Ns, Share};

@@ -165,7 +165,8 @@ fn state_of_proven_losses(a: &Report, b: &Report, measures: &[ComparedMeasure]) 
     state_by_measures(measures, &[DROPPED_CONFIRMED]).improved_is_fixed_if(is_none_lost_in_b)
 }
 
-/// `12 -> 0`. If the runs sent different numbers of tokens, shares come first: `4.7 % -> 3.7 % (4,069 -> 1,876)`.
+/// Numbers of lost tokens in both runs: `12 -> 0`. If the runs sent different numbers of tokens, shares come first:
+/// `4.7 % -> 3.7 % (4,069 -> 1,876)`.
 fn lost_before_and_after(a: &Report, b: &Report) -> String {
     /// Smallest factor between the numbers of sent tokens from which losses are comparable only as shares.
     const LEAST_FACTOR: f64 = 1.1;
@@ -371,7 +372,7 @@ pub(super) struct ComparedWaits {
     pub(super) measure: ComparedMeasure,
 }
 
-/// Waits of all frames on each hop, where both runs have enough frames.
+/// Compares the queue waits of all frames on each hop where both runs have enough frames, by the highest quantile that they allow.
 pub(super) fn compare_waits(a: &Report, b: &Report, least_time_ns: u64) -> Vec<ComparedWaits> {
     let mut compared = Vec::new();
     for hop in &a.hops {

@@ -91,7 +91,7 @@ fn write_findings(out: &mut String, diff: &Diff) {
     }
 }
 
-/// `backlog on a->b: 20 -> 300`.
+/// Names a finding, with its numbers in both runs: `backlog on a->b: 20 -> 300`.
 fn describe_finding(change: &FindingChange) -> String {
     // A note says why the numbers cannot be compared.
     let details = change.note.as_deref().unwrap_or(&change.numbers);

@@ -106,7 +106,8 @@ pub(crate) fn describe_known_losses(report: &Report) -> String {
     }
 }
 
-/// Describes a release whose waiters keep only the last of several queued chunks: the output mode decides whether tokens are lost.
+/// Describes a release in which the coroutine that waits for a request's chunks keeps only the last of several queued ones. The output mode
+/// decides whether tokens are then lost.
 fn describe_dropping_release(report: &Report) -> String {
     let fixed_in = report.source.drops_fixed_in.as_deref().unwrap_or("a later release");
     match report.source.mode {

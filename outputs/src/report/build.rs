@@ -101,7 +101,7 @@ pub(super) fn build_report(analysis: &Analysis, input: &ReportInput) -> Report {
 }
 
 impl Requests {
-    /// Requests so far.
+    /// Numbers of requests so far, by outcome. `ledger` is the state of the analysis.
     pub fn of_ledger(ledger: &Ledger) -> Self {
         let counts = ledger.totals().requests;
         Self {
@@ -121,7 +121,7 @@ impl Requests {
 }
 
 impl Dispatched {
-    /// Requests to the scheduler so far; `None` if no message to it was observed.
+    /// Numbers of requests sent to the scheduler so far, with the longest unanswered ones; `None` if no message to it was observed.
     pub fn of_ledger(ledger: &Ledger, capture_start: MonoNs) -> Option<Self> {
         let is_observed = ledger.groups().iter().any(|group| group.carries_requests);
         let counts = ledger.totals().dispatched;
@@ -146,7 +146,8 @@ impl Dispatched {
 }
 
 impl EngineTimesCounts {
-    /// The engine's times so far; `None` if none of its output was observed.
+    /// Number of requests for which the engine stated times so far, and why it states none for others; `None` if none of its output was
+    /// observed.
     pub fn of_ledger(ledger: &Ledger) -> Option<Self> {
         // Without the engine's output, the absence of its times says nothing about the engine.
         ledger.output_groups().next()?;
@@ -162,7 +163,7 @@ impl EngineTimesCounts {
 }
 
 impl Tokens {
-    /// Tokens so far.
+    /// Numbers of tokens so far, by the stages that they reached. `None` for a stage that is not observed.
     pub fn of_ledger(ledger: &Ledger) -> Self {
         let totals = ledger.totals();
         Self {
@@ -177,7 +178,7 @@ impl Tokens {
 }
 
 impl Itl {
-    /// Inter-token latency so far.
+    /// Inter-token latency so far, at the engine's sends and at the deliveries to clients, if those are observed.
     pub fn of_ledger(ledger: &Ledger) -> Self {
         let mut itl = Self {
             sent: Spread::of_distribution(ledger.itl_sent()),
@@ -193,7 +194,7 @@ impl Itl {
     }
 }
 
-/// First-token gaps so far.
+/// Distribution of the first-token gaps so far: the times from a request's first send to its first receive.
 fn first_token_gap(ledger: &Ledger) -> Gap {
     let gap = ledger.gap();
     Gap {
@@ -214,7 +215,7 @@ impl Chunks {
         self.dropped_predicted.filter(|chunks| *chunks > 0 || self.dropped_confirmed.is_some())
     }
 
-    /// Chunks so far.
+    /// Numbers of chunks so far, by what became of them. `None` for an outcome that is not observed.
     pub fn of_ledger(ledger: &Ledger) -> Self {
         let totals = ledger.totals();
         let counts = totals.chunks;

@@ -292,7 +292,7 @@ pub struct FindingSpan<'f> {
 }
 
 impl<'f> FindingSpan<'f> {
-    /// The span of a finding, as it is at `now`.
+    /// When a finding began and ended, and whether it lasts at `now`.
     pub fn at(finding: &'f Finding, now: MonoNs) -> Self {
         Self {
             kind: finding.kind,
@@ -304,7 +304,7 @@ impl<'f> FindingSpan<'f> {
         }
     }
 
-    /// The span of a finding of a report whose capture ends at `end_ns`. Its phase says whether it lasts then or may occur again.
+    /// When a finding of a report began and ended, and whether it lasts at the end of the capture (`end_ns`).
     fn at_end(line: &'f FindingLine, end_ns: u64) -> Self {
         let is_active = line.ended_at_ns.is_none();
         let since_last_ns = end_ns.saturating_sub(line.last_at_ns);

@@ -99,7 +99,7 @@ struct LossyRequest<'l> {
 }
 
 impl<'l> LossyRequest<'l> {
-    /// A request of the ledger's table.
+    /// A request of the ledger's table, with these losses. It is over if its finish was observed.
     fn of_live(ledger: &Ledger, request: &'l Request, losses: &'l ledger::Losses) -> Self {
         Self {
             losses,
@@ -111,7 +111,7 @@ impl<'l> LossyRequest<'l> {
         }
     }
 
-    /// A request that is kept for its losses only.
+    /// A request with these losses that has ended and is kept only for them.
     fn of_closed(lossy: &'l ledger::Lossy, losses: &'l ledger::Losses) -> Self {
         Self {
             losses,

@@ -87,7 +87,7 @@ pub(super) fn write_numbers(out: &mut String, report: &Report) {
     append_line!(out);
 }
 
-/// Requests on their way to their first token.
+/// Describes the requests sent to the scheduler: their number, those without a token yet, and how long the scheduler took to receive them.
 fn describe_dispatched(report: &Report, dispatched: &Dispatched) -> String {
     let Dispatched { requests, aborts, waiting, waiting_longest_ns, unanswered, unanswered_total, .. } = *dispatched;
     let mut line = plural(requests, "request");

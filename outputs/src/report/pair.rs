@@ -432,7 +432,8 @@ fn finding_lines(pair: &Pair<'_>, capture_start: MonoNs) -> Vec<FindingLine> {
     pair.findings().into_iter().map(|finding| finding_line(finding, capture_start, joined_at)).collect()
 }
 
-/// A finding of the pair, which is one episode.
+/// Converts a finding of the pair, which has a single episode. Times count from `capture_start`, and the pair was observed until
+/// `joined_at`.
 fn finding_line(finding: PairFinding, capture_start: MonoNs, joined_at: MonoNs) -> FindingLine {
     let [began, last] = finding.span;
     // As for the detectors of one server, a problem in the last seconds has not ended.

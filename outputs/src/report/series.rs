@@ -303,7 +303,7 @@ impl<'a> SlotTally<'a> {
     }
 }
 
-/// Number and quantiles of the values in each slot, as long as they were observed.
+/// Number and quantiles of the values in each slot; `None` for a slot in which they were not observed.
 fn spread_series<'a>(tallies: impl Iterator<Item = SlotTally<'a>>) -> SpreadSeries {
     let mut spread = SpreadSeries::default();
     for SlotTally { tally, is_observed } in tallies {

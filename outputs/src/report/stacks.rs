@@ -102,7 +102,7 @@ fn stack_share(hits: StackHits, role_counts: StackCounts, gil_observed: bool) ->
     }
 }
 
-/// Writes a table for each role, and the cost of sampling.
+/// Writes a table of Python functions for each role, and what it cost to sample their stacks.
 pub(super) fn write_tables(out: &mut String, lines: &[StackLine], cost: Option<&SamplingCost>) {
     for line in lines {
         let head = format!("PYTHON FUNCTIONS OF THE {}", line.role.to_uppercase());

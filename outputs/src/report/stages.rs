@@ -335,7 +335,7 @@ impl Between {
     }
 }
 
-/// Writes the times from stage to stage, over requests.
+/// Writes a table of how long requests took from one stage to another.
 fn write_times_between(out: &mut String, log: &StageReport) {
     /// Longer names are cut.
     const MAX_WIDTH: usize = 58;

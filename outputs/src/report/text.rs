@@ -205,7 +205,7 @@ fn write_hops(out: &mut String, report: &Report) {
     append_line!(out);
 }
 
-/// Writes what the row of a hop has no column for, as far as it was observed.
+/// Writes the numbers of a hop for which its row in the table has no column, as far as they were observed.
 fn write_hop_details(out: &mut String, hop: &HopLine) {
     let mut parts = Vec::new();
     for (spread, before, after) in [
@@ -379,7 +379,8 @@ fn write_path(out: &mut String, report: &Report) {
     append_line!(out);
 }
 
-/// States how many receivers a line of several hops has. Hops to the same endpoint have one receiver. `None` for a line of a single hop.
+/// States how many receivers the hops of one name have together. Hops to the same endpoint have one receiver. `None` if only one hop has
+/// the name.
 pub(super) fn describe_receivers(hop: &HopLine) -> Option<String> {
     let hops = hop.workers.as_ref()?;
     let mut known_receivers = BTreeSet::new();
@@ -430,7 +431,7 @@ fn describe_load(chunks: u64, tokens: u64, share: Option<f64>) -> String {
     format!("{share}{} with {} tokens", count(chunks), count(tokens))
 }
 
-/// `12.5 % on cpu`, or `on cpu:` and the reason why the share is unknown.
+/// Share of its time that a thread spent on something: `12.5 % on cpu`. If it is unknown, the reason: `on cpu: not observed`.
 fn describe_share_of_time(share: Option<f64>, what: &str, why_unknown: &str) -> String {
     match share {
         Some(share) => format!("{} {what}", decimal_percent(share)),

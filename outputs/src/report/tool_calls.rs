@@ -56,7 +56,7 @@ pub struct ToolCallLine {
     pub by: Option<String>,
 }
 
-/// Converts the responses kept by the ledger. `None` if no response had tool calls.
+/// Numbers of responses with tool calls by outcome, and the latest of these responses. `None` if no response had tool calls.
 pub(super) fn tool_call_counts(ledger: &Ledger, capture_start: MonoNs) -> Option<ToolCallCounts> {
     let responses = ledger.tool_calls();
     let outcomes = &responses.outcomes;

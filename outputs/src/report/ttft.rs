@@ -104,7 +104,7 @@ impl RequestLegLine {
 }
 
 impl TtftReport {
-    /// Times so far; `None` if no request's dispatch was observed.
+    /// Times to first token so far; `None` if no message to the scheduler was observed.
     pub fn new(ledger: &Ledger) -> Option<Self> {
         let ttft = ledger.ttft();
         // The time begins with the message to the scheduler.

@@ -95,7 +95,7 @@ impl TimeSeriesCharts<'_> {
         }
     }
 
-    /// A plot over the time of the run, without curves.
+    /// A plot over the time of the run, without curves. `label` formats the ticks of its axis `y`.
     fn empty_plot(&self, y: Axis, label: fn(f64) -> String) -> Plot {
         let mut plot = Plot::new(Axis::linear(0.0, self.report.capture_length_ns() as f64 / 1e9), y, HEIGHT);
         plot.draw_y_ticks(label);
