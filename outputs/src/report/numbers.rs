@@ -71,6 +71,13 @@ pub(super) fn write_numbers(out: &mut String, report: &Report) {
             write_named_row(out, NO_NAME, &format!("worst: {}", gap.max_rid));
         }
     }
+    write_inter_token_latency(out, report);
+    super::frontend::write_frontend_rows(out, report);
+    append_line!(out);
+}
+
+/// Writes the inter-token latency at the engine (`itl sent`) and at clients, as far as it was observed.
+fn write_inter_token_latency(out: &mut String, report: &Report) {
     let itl = &report.itl_ns;
     for (name, by_token, by_chunk) in
         [("itl sent", itl.sent_by_token, itl.sent), ("itl client", itl.delivered_by_token, itl.delivered)]
@@ -83,8 +90,6 @@ pub(super) fn write_numbers(out: &mut String, report: &Report) {
             write_named_row(out, name, &line);
         }
     }
-    super::frontend::write_frontend_rows(out, report);
-    append_line!(out);
 }
 
 /// Describes the requests sent to the scheduler: their number, those without a token yet, and how long the scheduler took to receive them.

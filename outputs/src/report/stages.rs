@@ -138,17 +138,6 @@ pub(super) fn stage_report(ledger: &Ledger, slowest: usize, capture_start: MonoN
     if log.counts.logged == 0 && log.processes().is_empty() && merged.times == 0 {
         return None;
     }
-    let mut between: Vec<Between> = log
-        .times_between_stages()
-        .filter_map(|(from, to, durations)| {
-            Some(Between { from: from.to_owned(), to: to.to_owned(), ns: Spread::of_distribution(durations)? })
-        })
-        .collect();
-    // The most frequent first, and equally frequent ones by name.
-    between.sort_by(|left, right| {
-        let by_falling_count = right.ns.count.cmp(&left.ns.count);
-        by_falling_count.then_with(|| (&left.from, &left.to).cmp(&(&right.from, &right.to)))
-    });
     Some(StageReport {
         logged: log.counts.logged,
         requests: log.counts.requests,
@@ -163,7 +152,7 @@ pub(super) fn stage_report(ledger: &Ledger, slowest: usize, capture_start: MonoN
             sampled: correlation.sampled,
         }),
         slowest: log.slowest().iter().take(slowest).map(|slow| stage_table(log, names, slow, capture_start)).collect(),
-        between,
+        between: list_times_between(log),
         processes: log.processes().iter().map(|logged| process_line(logged, capture_start)).collect(),
         merged: (merged.times > 0).then(|| MergedLine {
             times: merged.times,
@@ -172,6 +161,22 @@ pub(super) fn stage_report(ledger: &Ledger, slowest: usize, capture_start: MonoN
             most_rid: merged.most_rid.to_string(),
         }),
     })
+}
+
+/// How long requests took from one stage to another, the most frequent pairs of stages first.
+fn list_times_between(log: &Stages) -> Vec<Between> {
+    let mut between: Vec<Between> = log
+        .times_between_stages()
+        .filter_map(|(from, to, durations)| {
+            Some(Between { from: from.to_owned(), to: to.to_owned(), ns: Spread::of_distribution(durations)? })
+        })
+        .collect();
+    // Equally frequent pairs are in the order of their names.
+    between.sort_by(|left, right| {
+        let by_falling_count = right.ns.count.cmp(&left.ns.count);
+        by_falling_count.then_with(|| (&left.from, &left.to).cmp(&(&right.from, &right.to)))
+    });
+    between
 }
 
 /// The stages of a request in the order of their times, which may not be the order in which a request passes them.
@@ -232,32 +237,10 @@ pub(super) fn write_stage_report(out: &mut String, report: &Report, clock: &Cloc
         &format!("{} of {}, by the engine's log", plural(log.logged, "stage"), plural(log.requests, "request")),
     );
     for process in &log.processes {
-        let mut parts = Vec::new();
-        if let Some(max) = process.states_max {
-            parts.push(format!("up to {} states", count(max.into())));
-        }
-        if let Some(cpu) = process.cpu_max {
-            parts.push(format!("CPU up to {} of a core", percent(cpu)));
-        }
-        if let Some(wait) = &process.recv_wait_ns {
-            let median = duration(wait.p50);
-            let messages = plural(process.messages, "message");
-            parts.push(format!("waited {median} for a message (median of {messages})"));
-        }
-        if let Some(more) = process.more_ready {
-            parts.push(format!("more were ready behind {}", percent(more)));
-        }
-        write_indented(out, &format!("{}: {}", process.by, parts.join(", ")));
+        write_indented(out, &format!("{}: {}", process.by, describe_process(process)));
     }
     if let Some(merged) = &log.merged {
-        let line = format!(
-            "merged according to the log: {} chunks in {}, up to {} at once ({}); only merges of 20 or more are logged, so there were more",
-            count(merged.chunks),
-            plural(merged.times, "warning"),
-            merged.max,
-            merged.most_rid
-        );
-        write_indented(out, &line);
+        write_indented(out, &describe_merged(merged));
     }
     if let Some(correlation) = &log.gap_with_states {
         write_indented(out, &describe_correlation(correlation));
@@ -267,6 +250,37 @@ pub(super) fn write_stage_report(out: &mut String, report: &Report, clock: &Cloc
         write_stages(out, slow, clock);
     }
     write_times_between(out, log);
+}
+
+/// Numbers of merged chunks, by the warnings in the log.
+fn describe_merged(merged: &MergedLine) -> String {
+    format!(
+        "merged according to the log: {} chunks in {}, up to {} at once ({}); only merges of 20 or more are logged, so there were more",
+        count(merged.chunks),
+        plural(merged.times, "warning"),
+        merged.max,
+        merged.most_rid
+    )
+}
+
+/// What a process logged about itself: `up to 12 states, CPU up to 80 % of a core`. States are those of the requests that it keeps.
+fn describe_process(process: &ProcessLine) -> String {
+    let mut parts = Vec::new();
+    if let Some(max) = process.states_max {
+        parts.push(format!("up to {} states", count(max.into())));
+    }
+    if let Some(cpu) = process.cpu_max {
+        parts.push(format!("CPU up to {} of a core", percent(cpu)));
+    }
+    if let Some(wait) = &process.recv_wait_ns {
+        let median = duration(wait.p50);
+        let messages = plural(process.messages, "message");
+        parts.push(format!("waited {median} for a message (median of {messages})"));
+    }
+    if let Some(more) = process.more_ready {
+        parts.push(format!("more were ready behind {}", percent(more)));
+    }
+    parts.join(", ")
 }
 
 /// Whether first-token gaps depend on the number of request states that the receiver keeps, in words.
