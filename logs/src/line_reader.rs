@@ -177,6 +177,7 @@ impl BufferedLines {
     /// Makes the next line the current one. Returns its length in bytes with its line end; 0 after the last line. Of a line longer than the
     /// buffer, keeps `max_kept_bytes`.
     fn advance_line(&mut self, max_kept_bytes: usize) -> io::Result<u64> {
+        // The current line may have been copied, because it was longer than the buffer.
         self.copied_line.clear();
         self.copied_line.shrink_to(KEPT_COPY_BYTES);
         let start = self.line_range.end;
@@ -184,6 +185,7 @@ impl BufferedLines {
         if start == self.complete_bytes {
             return self.read_next_line(max_kept_bytes);
         }
+        // Only the last line of a file may lack its end.
         let end = memchr(b'\n', &self.buffer[start..self.complete_bytes])
             .map_or(self.complete_bytes, |newline| start + newline + 1);
         self.line_range = start..end;

@@ -324,6 +324,7 @@ fn parse_epoch(text: &[u8]) -> Option<(LogTimestamp, &[u8])> {
     // In these centuries, the number of digits shows the unit.
     let unit_ns = match digits {
         10 => SECOND_NS,
+        // Milliseconds, microseconds and nanoseconds.
         13 => 1_000_000,
         16 => 1_000,
         19 => 1,

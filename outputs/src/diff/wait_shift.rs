@@ -212,14 +212,17 @@ fn legs_of_both(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
     }
     // The leg of a process has the same name at both ends.
     let hops: Vec<Ends<Box<str>>> = legs.iter().map(|leg| Ends::from(&*leg.name).to_owned()).collect();
-    legs.sort_by_key(|leg| {
-        let Ends { from, to } = Ends::from(&*leg.name);
-        // Hops have even positions, by the number of hops before them. A process comes just before the hops that leave it.
-        let hop_position = 2 * path::depth(&hops, from);
-        let is_process = from == to;
-        if is_process { hop_position.saturating_sub(1) } else { hop_position }
-    });
+    legs.sort_by_key(|leg| path_position(leg, &hops));
     legs
+}
+
+/// Position of a leg in path order. Hops have even positions, by the number of `hops` before them. A process comes just before the hops
+/// that leave it.
+fn path_position(leg: &LegShift, hops: &[Ends<Box<str>>]) -> usize {
+    let Ends { from, to } = Ends::from(&*leg.name);
+    let hop_position = 2 * path::depth(hops, from);
+    let is_process = from == to;
+    if is_process { hop_position.saturating_sub(1) } else { hop_position }
 }
 
 /// The leg of a path with the same name and kind as `leg`; `None` if the path has none.
