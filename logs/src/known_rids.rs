@@ -108,7 +108,7 @@ impl KnownRids {
         if let Ok(entry) = self.by_text.find_entry(table_hash, |known| known.number == self.oldest_number) {
             entry.remove();
         }
-        // Numbers count without end, and wrap.
+        // The next rid in the order has the next number. Numbers wrap after 2^32.
         self.oldest_number = self.oldest_number.wrapping_add(1);
         if let Some(sorted) = &mut self.sorted {
             sorted.remove(&oldest);

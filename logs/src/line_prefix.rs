@@ -178,6 +178,7 @@ fn find_leading_timestamp<'l>(text: &'l str, parser: &mut TimestampParser) -> Op
         if words > PREFIX_WORDS || begins_message {
             return None;
         }
+        // A timestamp begins with a number or the name of a month.
         let may_begin = byte.is_ascii_digit() || byte.is_ascii_uppercase();
         if is_word_start
             && may_begin
@@ -191,7 +192,8 @@ fn find_leading_timestamp<'l>(text: &'l str, parser: &mut TimestampParser) -> Op
     None
 }
 
-/// Removes `stdout F `, which container runtimes write between their timestamp and the line. Returns a text without it as it is.
+/// Removes `stdout F ` or the like, which container runtimes write between their timestamp and the line. Returns a text without it as it
+/// is.
 fn strip_runtime_tag(text: &str) -> &str {
     let Some(tagged) = text.strip_prefix("stdout ").or_else(|| text.strip_prefix("stderr ")) else {
         return text;

@@ -129,6 +129,7 @@ impl LogRecordReader {
         }
         self.stats.lines += lines_read as u64;
         self.stats.bytes += lines.text_bytes - bytes_before;
+        // Counted apart from the statistics, which would look up each record's form by its text.
         for FormCount { form, records } in self.form_counts.drain(..) {
             *self.stats.forms.entry(form).or_default() += records;
         }

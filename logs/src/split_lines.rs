@@ -107,6 +107,7 @@ fn parse_cri_part(line: &[u8]) -> Option<LinePart<'_>> {
     let stamp_bytes = line.iter().take(LONGEST_WORD).position(|&byte| byte == b' ')?;
     let rest = &line[stamp_bytes + 1..];
     let stream = stream_index(rest)?;
+    // `stderr` has the same length.
     let tags = rest[b"stdout".len()..].strip_prefix(b" ")?;
     let tags_bytes = tags.iter().take(LONGEST_WORD).position(|&byte| byte == b' ')?;
     // The first of several tags, which colons separate.

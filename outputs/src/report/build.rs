@@ -412,6 +412,7 @@ fn cpu_line(thread: &Thread) -> Option<CpuLine> {
         on_cpu: Some(spent.share(spent.on_ns)),
         run_wait: spent.starved_ns().map(|ns| spent.share(ns)),
         throttled: spent.throttled_ns().map(|ns| spent.share(ns)),
+        // Share of the time in which the thread did not wait for events.
         away_from_poll: poll.map(|poll| 1.0 - poll.polled_ns as f64 / poll.interval_ns as f64),
         wakeups_per_s: poll.map(|poll| poll.wakeups as f64 * 1e9 / poll.interval_ns as f64),
     })

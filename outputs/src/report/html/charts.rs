@@ -351,7 +351,7 @@ fn format_nanoseconds(ns: f64) -> String {
     }
 }
 
-/// Formats a time in seconds: `0.25 s`, `12.5 min`, `2.1 h`.
+/// Formats a time in seconds, from five minutes on in minutes, and from two hours on in hours: `0.25 s`, `12.5 min`, `2.1 h`.
 fn format_seconds(seconds: f64) -> String {
     match seconds {
         7200.0.. => format!("{:.1} h", seconds / 3600.0),
@@ -380,7 +380,8 @@ pub(super) fn draw_waits(report: &Report) -> Markup {
     }
 }
 
-/// A distribution with its quantiles: median, p90, p99 and maximum. `classes`: start, end and number of each bucket.
+/// Chart of a distribution, with a bar for each of its buckets and a line for each of its quantiles: median, p90, p99 and maximum.
+/// `classes`: start, end and number of each bucket. `unit` is what they count.
 fn draw_distribution(id: &str, heading: &str, unit: &str, classes: &[[u64; 3]], quantiles: [Option<u64>; 4]) -> Markup {
     let (Some([min_ns, ..]), Some([_, max_ns, _])) = (classes.first(), classes.last()) else {
         return Markup::default();

@@ -204,7 +204,8 @@ fn affected_requests(list: &LossList, clock: &Clock, heading: &str) -> Markup {
     }
 }
 
-/// Ids and bytes on each hop, with the cost of the other mode; `None` if no ids crossed.
+/// Table of the token ids and bytes on each hop, with the estimated bytes if only new ids were listed, or all ids so far. `None` if no ids
+/// crossed a hop.
 pub(super) fn draw_modes(report: &Report) -> Option<Markup> {
     let modes = &report.modes;
     let lines: Vec<&ModeLine> = modes.hops.iter().chain(&modes.client).collect();
