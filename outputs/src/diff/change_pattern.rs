@@ -11,7 +11,7 @@ use super::{ProblemOutcome, ProblemState};
 use crate::report::{FindingLine, HopLine, Report};
 
 /// Share of its time on a CPU, or in work on frames, that makes a receiver the cause of its queue.
-const CPU_BOUND: f64 = 0.9;
+const CPU_BOUND_SHARE: f64 = 0.9;
 
 /// A known pattern that matches the change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,9 +65,9 @@ impl ChangePattern {
 }
 
 /// Problems with waits, which a change of the queues explains.
-const WAITS: [&str; 2] = ["first-token gap", "inter-token latency"];
+const WAIT_PROBLEMS: [&str; 2] = ["first-token gap", "inter-token latency"];
 /// Problems with queued chunks, which a change of their handling explains.
-const QUEUED_CHUNKS: [&str; 2] = ["lost tokens", "merged chunks"];
+const QUEUED_CHUNK_PROBLEMS: [&str; 2] = ["lost tokens", "merged chunks"];
 
 /// Names of the problems among `names` that changed.
 fn changed_problems(outcomes: &[ProblemOutcome], names: &[&str]) -> Vec<String> {
@@ -76,7 +76,7 @@ fn changed_problems(outcomes: &[ProblemOutcome], names: &[&str]) -> Vec<String> 
 
 /// Names of the problems about waits that changed in the same direction as a part of the path: worse if it takes longer, better if shorter.
 fn problems_following(outcomes: &[ProblemOutcome], change: LegChange) -> Vec<String> {
-    problems_in_state(outcomes, &WAITS, |state| match change {
+    problems_in_state(outcomes, &WAIT_PROBLEMS, |state| match change {
         LegChange::Longer => state == ProblemState::Regressed,
         LegChange::Shorter => matches!(state, ProblemState::Fixed | ProblemState::Improved),
     })
@@ -111,7 +111,7 @@ fn compare_modes(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<
             "The tokenizer yielded only new tokens and now yields all so far: a later chunk replaces an earlier one.",
         ),
     };
-    Some(pattern.explaining(changed_problems(outcomes, &[WAITS, QUEUED_CHUNKS].concat())))
+    Some(pattern.explaining(changed_problems(outcomes, &[WAIT_PROBLEMS, QUEUED_CHUNK_PROBLEMS].concat())))
 }
 
 /// A change of what the engine does with several chunks queued for one request, which depends on its release; `None` if it stayed the same
@@ -125,7 +125,7 @@ fn compare_releases(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Opti
     let title = format!("queue handling changed: {} to {}", release_of(a), release_of(b));
     let summary =
         format!("It {} before and {} after.", describe_queue_handling(before), describe_queue_handling(after));
-    Some(ChangePattern::new("release", title, summary).explaining(changed_problems(outcomes, &QUEUED_CHUNKS)))
+    Some(ChangePattern::new("release", title, summary).explaining(changed_problems(outcomes, &QUEUED_CHUNK_PROBLEMS)))
 }
 
 /// Release of the run's engine, for a title.
@@ -218,7 +218,7 @@ fn find_slow_new_receiver(b: &Report, outcomes: &[ProblemOutcome], legs: &[LegSh
     let busy_share = b.hops.iter().find(|hop| hop.name == longest_wait.name)?.busy?;
     let wait_ns = longest_wait.b_ns?;
     // A short wait is no problem, and a receiver that is seldom busy is not its cause.
-    if wait_ns < CHANGED_NS || busy_share < CPU_BOUND {
+    if wait_ns < CHANGED_NS || busy_share < CPU_BOUND_SHARE {
         return None;
     }
     // A hop is named `sender->receiver`. The receiver's own leg is the time that a chunk spends inside it.
@@ -279,7 +279,7 @@ fn find_cpu_bound_receiver(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) 
     let before = BusiestReceiver::of_report(a)?;
     let after = BusiestReceiver::of_report(b)?;
     // Only a receiver that became CPU-bound explains a change.
-    if before.share >= CPU_BOUND || after.share < CPU_BOUND {
+    if before.share >= CPU_BOUND_SHARE || after.share < CPU_BOUND_SHARE {
         return None;
     }
     let summary = format!(

@@ -135,7 +135,7 @@ pub(super) fn compare_findings(a: &Report, b: &Report) -> Vec<FindingChange> {
 
 /// Kinds of which a run has at most one finding. Its place may be another one in the other run: where requests wait longest, the last
 /// process of another engine, or none in a report of an older version.
-const ONE_PER_RUN: [&str; 12] = [
+const KINDS_FOUND_ONCE: [&str; 12] = [
     "first-token-gap",
     "dropped-chunks",
     "dropped-chunks-predicted",
@@ -154,7 +154,7 @@ const ONE_PER_RUN: [&str; 12] = [
 fn find_counterpart<'r>(finding: &FindingLine, other: &'r Report) -> Option<&'r FindingLine> {
     let mut of_same_kind = other.findings.iter().filter(|candidate| candidate.kind == finding.kind);
     let on_same_hop = of_same_kind.clone().find(|candidate| candidate.hop == finding.hop);
-    let is_one_per_run = ONE_PER_RUN.contains(&&*finding.kind);
+    let is_one_per_run = KINDS_FOUND_ONCE.contains(&&*finding.kind);
     if on_same_hop.is_none() && is_one_per_run { of_same_kind.next() } else { on_same_hop }
 }
 
@@ -294,7 +294,7 @@ const fn size(kind: &'static str, key: &'static str, grows_with: GrowsWith) -> S
 }
 
 /// Kinds of findings that have a size. Others are compared by severity alone.
-const SIZES: [SizeEvidence; 41] = [
+const SIZES_OF_KINDS: [SizeEvidence; 41] = [
     size("dropped-chunks", "chunks_dropped", GrowsWith::Chunks),
     size("dropped-chunks-predicted", "chunks_dropped_predicted", GrowsWith::Chunks),
     size("merged-chunks", "chunks", GrowsWith::Chunks),
@@ -340,7 +340,7 @@ const SIZES: [SizeEvidence; 41] = [
 
 /// Size of a finding, in relation to the traffic of its run; `None` if its kind has no size.
 fn size_in(finding: &FindingLine, report: &Report) -> Option<FindingSize> {
-    let SizeEvidence { key, grows_with, .. } = *SIZES.iter().find(|size| size.kind == finding.kind)?;
+    let SizeEvidence { key, grows_with, .. } = *SIZES_OF_KINDS.iter().find(|size| size.kind == finding.kind)?;
     let number = finding.evidence.get(key)?.as_u64()?;
     let traffic = match grows_with {
         GrowsWith::Nothing => 1,
@@ -444,9 +444,9 @@ mod tests {
 
     #[test]
     fn kinds_with_a_size_exist_and_have_one_size() {
-        for (index, SizeEvidence { kind, .. }) in SIZES.iter().enumerate() {
+        for (index, SizeEvidence { kind, .. }) in SIZES_OF_KINDS.iter().enumerate() {
             assert!(trace::detect::ALL.iter().any(|detector| detector.kind == *kind), "{kind}");
-            assert!(!SIZES[..index].iter().any(|other| other.kind == *kind), "{kind} twice");
+            assert!(!SIZES_OF_KINDS[..index].iter().any(|other| other.kind == *kind), "{kind} twice");
         }
     }
 }

@@ -36,7 +36,7 @@ pub(super) struct ExactTotals {
 }
 
 /// Change of the mean backlog below which nobody waits longer: a few frames are always on their way.
-const LEAST_BACKLOG: f64 = 10.0;
+const LEAST_BACKLOG_CHANGE: f64 = 10.0;
 
 /// The measures of two runs, in the order of the path.
 struct MeasureList<'s> {
@@ -105,7 +105,7 @@ impl MeasureList<'_> {
         });
         // It is the last measure, unless neither run observes it.
         if let Some(backlog) = self.measures.last_mut().filter(|measure| measure.name == backlog_name) {
-            backlog.least_distance = LEAST_BACKLOG;
+            backlog.least_distance = LEAST_BACKLOG_CHANGE;
         }
         self.add_measure(&format!("frames a wakeup on {name}"), Number, Neither, |run| {
             let hop = hop_named(run, name)?;

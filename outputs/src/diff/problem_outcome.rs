@@ -75,7 +75,7 @@ const TTFT_MEASURES: [&str; 3] =
 const LATENCY_MEASURES: [&str; 2] = ["ITL at clients, p99", "ITL at clients, median"];
 
 /// A value below the limit divided by this factor is far below it.
-const FAR_BELOW: f64 = 10.0;
+const FAR_BELOW_FACTOR: f64 = 10.0;
 
 /// Outcomes of the problems, most severe first; empty without measures. The time to first token is among them if both runs observed it.
 pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Vec<ProblemOutcome> {
@@ -118,7 +118,7 @@ fn judge_first_token_gap(a: &Report, b: &Report, measures: &[ComparedMeasure]) -
     {
         let longer_gap = gap_before.max(gap_after);
         let limit = duration(GAP_WARNING_NS);
-        if longer_gap < GAP_WARNING_NS as f64 / FAR_BELOW {
+        if longer_gap < GAP_WARNING_NS as f64 / FAR_BELOW_FACTOR {
             numbers = format!("far below the limit of {limit} in both runs ({numbers})");
         } else if longer_gap < GAP_WARNING_NS as f64 {
             numbers = format!("below the limit of {limit} in both runs ({numbers})");
@@ -385,7 +385,7 @@ pub(super) fn compare_waits(a: &Report, b: &Report, least_time_ns: u64) -> Vec<C
         let highest = quantiles_of_requests("queue wait", &before, &after).into_iter().next();
         let Some(quantile) = highest else { continue };
         // Waits of neighbouring frames depend on each other, so there must be more of them than of requests.
-        if quantile.a_count.min(quantile.b_count) < LEAST_DEPENDENT {
+        if quantile.a_count.min(quantile.b_count) < LEAST_DEPENDENT_COUNT {
             continue;
         }
         let name = format!("queue wait of all frames, {} on {}", quantile.label, hop.name);
@@ -396,7 +396,7 @@ pub(super) fn compare_waits(a: &Report, b: &Report, least_time_ns: u64) -> Vec<C
 }
 
 /// Smallest number of tokens or frames in each run: those of one request are not independent, so even a median needs many.
-const LEAST_DEPENDENT: u64 = 1_000;
+const LEAST_DEPENDENT_COUNT: u64 = 1_000;
 
 /// Inter-token latency of all tokens in both runs, as median and p99. `end` says where it was measured: `of the engine` or `at clients`.
 fn quantiles_of_itl(end: &str, a: &Spread, b: &Spread) -> [ComparedQuantile; 2] {
@@ -406,7 +406,7 @@ fn quantiles_of_itl(end: &str, a: &Spread, b: &Spread) -> [ComparedQuantile; 2] 
         b_ns,
         a_count: a.count,
         b_count: b.count,
-        least_count: LEAST_DEPENDENT,
+        least_count: LEAST_DEPENDENT_COUNT,
         label,
         counted: "tokens",
     };

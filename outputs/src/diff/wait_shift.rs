@@ -8,9 +8,9 @@ use trace::words::{duration, known_or_dash, percent};
 use crate::report::{LegLine, Report};
 
 /// Share that a leg must lose before its wait counts as moved.
-const MOVED: f64 = 0.2;
+const MOVED_SHARE: f64 = 0.2;
 /// A path that takes less than this part of its former time has no significant wait left.
-const NEGLIGIBLE: f64 = 0.1;
+const NEGLIGIBLE_SHARE: f64 = 0.1;
 /// Minimum change of a wait that at least doubles or halves.
 pub(super) const CHANGED_NS: u64 = 20_000_000;
 
@@ -154,7 +154,7 @@ fn summarise_shift(from: &LongestLeg<'_>, to: &LongestLeg<'_>, left_share: f64) 
     let to_leg = to.description();
     let before = from.part_of_path();
     let after = to.part_of_path();
-    if (after_ns as f64) < NEGLIGIBLE * before_ns as f64 {
+    if (after_ns as f64) < NEGLIGIBLE_SHARE * before_ns as f64 {
         let left = duration(after_ns);
         return format!("the wait has disappeared: {from_leg} had {before}, and {left} is left, most of it {to_leg}");
     }
@@ -163,7 +163,7 @@ fn summarise_shift(from: &LongestLeg<'_>, to: &LongestLeg<'_>, left_share: f64) 
         return describe_changed_length("grew", from, to);
     }
     let is_other_leg = from.leg.name != to.leg.name || from.leg.kind != to.leg.kind;
-    if is_other_leg && from.leg.share - left_share >= MOVED {
+    if is_other_leg && from.leg.share - left_share >= MOVED_SHARE {
         return format!("the wait moved from {from_leg} ({before}) to {to_leg} ({after})");
     }
     if is_noticed && before_ns >= 2 * after_ns {

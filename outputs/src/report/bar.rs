@@ -6,9 +6,9 @@ use trace::words::percent;
 use super::{LegKind, LegLine};
 
 /// Smaller parts share a segment.
-const SMALLEST: f64 = 0.02;
+const SMALLEST_SHARE: f64 = 0.02;
 /// Symbols of the segments in path order; further segments share the last.
-const SIGNS: &[u8] = b"#=+-:.";
+const SEGMENT_SYMBOLS: &[u8] = b"#=+-:.";
 
 /// One part of the whole.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,7 +40,7 @@ pub fn ends_of_path(path: &[LegLine]) -> Option<Ends<&str>> {
 
 /// The parts large enough for their own segment, and one segment for all others. Empty if no part is large enough.
 pub fn merge_small_segments(parts: impl Iterator<Item = Segment>) -> Vec<Segment> {
-    let (mut segments, small): (Vec<_>, Vec<_>) = parts.partition(|part| part.share >= SMALLEST);
+    let (mut segments, small): (Vec<_>, Vec<_>) = parts.partition(|part| part.share >= SMALLEST_SHARE);
     let others: f64 = small.iter().map(|part| part.share).sum();
     if others > 0.0 && !segments.is_empty() {
         segments.push(Segment { name: String::from("elsewhere"), share: others });
@@ -62,7 +62,7 @@ pub fn cells_of_segments(segments: &[Segment], width: usize) -> Vec<usize> {
 
 /// Symbol of the segment with this index.
 fn symbol_of_segment(index: usize) -> char {
-    char::from(SIGNS[index.min(SIGNS.len() - 1)])
+    char::from(SEGMENT_SYMBOLS[index.min(SEGMENT_SYMBOLS.len() - 1)])
 }
 
 /// A bar with its legend: `[####=-] # 94 % waiting on a->b, = 5 % inside the b`. `None` without a leg that is large enough for the bar.

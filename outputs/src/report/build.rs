@@ -28,9 +28,9 @@ use super::{
 /// Threads that need less than this share of a CPU are left out, except main threads and receivers.
 const MIN_SHARE: f64 = 0.005;
 /// Maximum number of connections listed per line, busiest first.
-const LANES: usize = 64;
+const MAX_LANES: usize = 64;
 /// Maximum number of unanswered requests listed, oldest first.
-const UNANSWERED: usize = 16;
+const MAX_UNANSWERED: usize = 16;
 
 /// Builds the report of the run so far.
 pub(super) fn build_report(analysis: &Analysis, input: &ReportInput) -> Report {
@@ -132,7 +132,7 @@ impl Dispatched {
             waiting_longest_ns: ledger.oldest_dispatched().map(|(_, oldest)| ledger.now().since(oldest.sent)),
             unanswered: ledger.unanswered_requests().count() as u64,
             unanswered_total: counts.unanswered,
-            unanswered_longest: (ledger.unanswered_requests().take(UNANSWERED))
+            unanswered_longest: (ledger.unanswered_requests().take(MAX_UNANSWERED))
                 .map(|request| UnansweredRow {
                     rid: request.rid.to_owned(),
                     since_ns: request.dispatch.sent.since(capture_start),
@@ -336,7 +336,7 @@ fn lane_lines(members: &[&Hop], chunks: u64) -> Option<Vec<LaneLine>> {
     let receivers = members.iter().filter(|hop| hop.counts.chunks > 0).count();
     // More connections than receivers mean several senders. Counted before the list is cut.
     let has_several_senders = lanes.len() > receivers;
-    lanes.truncate(LANES);
+    lanes.truncate(MAX_LANES);
     if has_several_senders { Some(lanes) } else { None }
 }
 

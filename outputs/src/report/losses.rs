@@ -10,7 +10,7 @@ use trace::words::duration;
 use super::Clock;
 
 /// Maximum number of requests listed, worst first.
-const LIMIT: usize = 1_000;
+const MAX_REQUESTS: usize = 1_000;
 
 /// Both lists. `null` means not observable with the attached sources.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,7 +127,7 @@ impl<'l> LossyRequest<'l> {
 /// The requests that lost most tokens, worst first.
 fn worst_lines(mut requests: Vec<LossyRequest<'_>>, capture_start: MonoNs) -> Vec<LossLine> {
     requests.sort_unstable_by_key(|request| (std::cmp::Reverse(request.losses.tokens), request.rid));
-    requests.iter().take(LIMIT).map(|request| LossLine::new(request, capture_start)).collect()
+    requests.iter().take(MAX_REQUESTS).map(|request| LossLine::new(request, capture_start)).collect()
 }
 
 impl LossLine {

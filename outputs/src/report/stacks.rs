@@ -7,11 +7,11 @@ use trace::ledger::{Ledger, StackCounts, StackFunction, StackHits, StackRole};
 use trace::words::{count, duration, known_or_dash, percent};
 
 /// Maximum number of functions listed per role.
-const LIMIT: usize = 40;
+const MAX_FUNCTIONS: usize = 40;
 /// Maximum number of functions in the text report.
 const MOST_IN_TEXT: usize = 8;
 /// Width of the name column.
-const NAME: usize = 54;
+const NAME_WIDTH: usize = 54;
 
 /// Profile of one role. A stack counts as running if the kernel reports its thread as running or waiting for a CPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -73,7 +73,12 @@ fn stack_line(role: &StackRole) -> StackLine {
         gil: role.gil_observed.then_some(role.all.gil),
         growing_running: role.receives.then_some(role.growing.running),
         left_out: role.left_out,
-        functions: role.functions().into_iter().take(LIMIT).map(|function| function_line(role, function)).collect(),
+        functions: role
+            .functions()
+            .into_iter()
+            .take(MAX_FUNCTIONS)
+            .map(|function| function_line(role, function))
+            .collect(),
     }
 }
 
@@ -152,9 +157,9 @@ fn write_function(out: &mut String, function: &StackFunctionLine) {
 
 /// Writes a row: the shares in all stacks, then those while frames piled up. Each column is 6 characters wide.
 fn write_columns(out: &mut String, name: &str, columns: [&str; 6]) {
-    let name: String = name.chars().take(NAME).collect();
+    let name: String = name.chars().take(NAME_WIDTH).collect();
     let [own, total, gil, piled_own, piled_total, piled_gil] = columns;
-    append!(out, "{name:NAME$} {own:>6} {total:>6} {gil:>6}  ");
+    append!(out, "{name:NAME_WIDTH$} {own:>6} {total:>6} {gil:>6}  ");
     append_line!(out, " {piled_own:>6} {piled_total:>6} {piled_gil:>6}");
 }
 

@@ -223,9 +223,9 @@ fn process_line(logged: &LoggedProcess, capture_start: MonoNs) -> ProcessLine {
 }
 
 /// Maximum number of requests shown stage by stage; the JSON has more.
-const TABLES: usize = 3;
+const MAX_STAGE_TABLES: usize = 3;
 /// Maximum number of pairs of stages shown.
-const PAIRS: usize = 12;
+const MAX_STAGE_PAIRS: usize = 12;
 
 /// Writes what the engine's own log shows, if one was read: each process with its maximum number of request states, then the slowest
 /// requests stage by stage.
@@ -246,7 +246,7 @@ pub(super) fn write_stage_report(out: &mut String, report: &Report, clock: &Cloc
         write_indented(out, &describe_correlation(correlation));
     }
     append_line!(out);
-    for slow in log.slowest.iter().take(TABLES) {
+    for slow in log.slowest.iter().take(MAX_STAGE_TABLES) {
         write_stages(out, slow, clock);
     }
     write_times_between(out, log);
@@ -356,7 +356,7 @@ fn write_times_between(out: &mut String, log: &StageReport) {
     if log.between.is_empty() {
         return;
     }
-    let shown = &log.between[..log.between.len().min(PAIRS)];
+    let shown = &log.between[..log.between.len().min(MAX_STAGE_PAIRS)];
     let longest_name = shown.iter().map(|between| between.describe_stages().chars().count()).max().unwrap_or(0);
     let widest = longest_name.min(MAX_WIDTH);
     // The column of the number is 9 characters wide, and those of the times 10.
@@ -373,8 +373,8 @@ fn write_times_between(out: &mut String, log: &StageReport) {
             duration(ns.max)
         );
     }
-    if log.between.len() > PAIRS {
-        append_line!(out, "  {} more in the JSON report", log.between.len() - PAIRS);
+    if log.between.len() > MAX_STAGE_PAIRS {
+        append_line!(out, "  {} more in the JSON report", log.between.len() - MAX_STAGE_PAIRS);
     }
     append_line!(out);
 }

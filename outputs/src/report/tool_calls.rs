@@ -13,7 +13,7 @@ use super::brief::write_indented;
 use super::hostile::plain as escape_line;
 
 /// Maximum number of responses in the text; the JSON lists more.
-const LIMIT: usize = 5;
+const MAX_EXPLAINED: usize = 5;
 
 /// Responses with tool calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -266,7 +266,7 @@ impl ToolCallCounts {
             is_incomplete && is_compared
         });
         incomplete
-            .take(LIMIT)
+            .take(MAX_EXPLAINED)
             .map(|line| ExplainedCalls { rid: escape_line(&line.rid), explanation: explain_tool_calls(&line.calls) })
     }
 }

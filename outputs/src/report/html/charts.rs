@@ -10,9 +10,9 @@ use super::percent_or_unobserved;
 use super::plot::{Axis, Band, CurvePoint, Plot, TickLabel};
 
 /// Maximum number of marked findings.
-const MARKS: usize = 12;
+const MAX_MARKED_FINDINGS: usize = 12;
 /// Maximum number of threads and hops drawn; the tables list all.
-const LIMIT: usize = 6;
+const MAX_CURVES: usize = 6;
 const HEIGHT: f64 = 190.0;
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -126,7 +126,7 @@ impl TimeSeriesCharts<'_> {
             let slot_text = format!("{}: {}", self.clock.describe_moment(from), tooltip(slot));
             plot.add_tooltip(from as f64 / 1e9..to as f64 / 1e9, &slot_text);
         }
-        for (finding, number) in self.report.findings.iter().take(MARKS).zip(1..) {
+        for (finding, number) in self.report.findings.iter().take(MAX_MARKED_FINDINGS).zip(1..) {
             let tooltip = format!("{} {}: {}", finding.kind, describe_span(finding, self.clock), finding.summary);
             plot.draw_finding_marker(number, finding.severity.as_str(), finding.at_ns as f64 / 1e9, &tooltip);
         }
@@ -211,7 +211,7 @@ impl TimeSeriesCharts<'_> {
     /// Chart of the backlogs of the first few hops, one curve each; `None` if none was observed.
     fn draw_backlogs(&self) -> Option<Markup> {
         let observed = self.series.hops.iter().filter_map(|hop| Some((hop, hop.backlog_max_frames.as_ref()?)));
-        let hops: Vec<(&HopSeries, &Vec<Option<u64>>)> = observed.take(LIMIT).collect();
+        let hops: Vec<(&HopSeries, &Vec<Option<u64>>)> = observed.take(MAX_CURVES).collect();
         let max = hops.iter().flat_map(|(_, backlog)| backlog.iter().flatten()).copied().max()?;
         let description = format!("Frames sent but not received, by hop; the maximum is {}.", count(max));
         let heading = format!("Backlog: frames sent but not yet received, maximum of each {}", self.slot_name());
@@ -244,7 +244,7 @@ impl TimeSeriesCharts<'_> {
     /// One chart for each receiving thread, or for main threads if no receiving thread is known.
     fn draw_threads(&self) -> Vec<Markup> {
         let has_receiver = self.series.threads.iter().any(|thread| thread.receives);
-        let threads = self.series.threads.iter().filter(|thread| thread.receives == has_receiver).take(LIMIT);
+        let threads = self.series.threads.iter().filter(|thread| thread.receives == has_receiver).take(MAX_CURVES);
         threads.enumerate().map(|(n, thread)| self.draw_thread(n, thread)).collect()
     }
 
@@ -329,7 +329,7 @@ fn duration_or_none(ns: Option<u64>) -> String {
 
 /// Colour and dashes of the curve with this index.
 fn curve_class(index: usize) -> &'static str {
-    ["c0", "c1 dashed", "c2 dotted", "c3", "c4 dashed", "c5 dotted"][index % LIMIT]
+    ["c0", "c1 dashed", "c2 dotted", "c3", "c4 dashed", "c5 dotted"][index % MAX_CURVES]
 }
 
 /// Formats the round number of a tick: `5`, `20 k`, `1.5 M`.
@@ -371,7 +371,7 @@ pub(super) fn draw_waits(report: &Report) -> Markup {
         @for line in report.frontend.iter().flat_map(FrontendCounts::describe_waits) {
             p { "In the frontend, " (line) "." }
         }
-        @for (n, hop) in hops.take(LIMIT).enumerate() {
+        @for (n, hop) in hops.take(MAX_CURVES).enumerate() {
             @let heading = format!("Queue wait on {}: from sent to received, by frame", hop.name);
             @let wait = hop.queue_wait_ns;
             @let quantiles = wait.map_or([None; 4], |wait| [wait.p50, wait.p90, wait.p99, wait.max].map(Some));
