@@ -41,10 +41,10 @@ impl BootstrapRooms {
         Self { limit, ..Self::default() }
     }
 
-    /// Remembers one half of a request. Once both halves of its room are known, pairs their rids. A room that is used again belongs to the
-    /// later request.
+    /// Remembers what one server logged of a request: its rid, and the request's room, a number that the prefill and the decode server both
+    /// log. Once the rids of both servers are known for a room, pairs them. A room that is used again belongs to the later request.
     pub(super) fn add_half(&mut self, half: &RequestHalf<'_>) {
-        // Without memory for any room, the halves stay separate.
+        // No room may be kept, so the halves of a request cannot be joined.
         if self.limit == 0 {
             return;
         }
@@ -53,7 +53,7 @@ impl BootstrapRooms {
             self.order.push_back(half.room);
         }
         let halves = self.halves.entry(half.room).or_default();
-        // The room's number was given again, so what is known of it is another request's.
+        // The same server gave this room another rid before, so the room now belongs to a later request.
         let has_other_rid = halves.rid_slot(half).as_ref().is_some_and(|known| **known != *half.rid);
         if has_other_rid {
             *halves = RoomHalves::default();
@@ -70,7 +70,7 @@ impl BootstrapRooms {
         self.pair_rids(prefill, decode);
     }
 
-    /// Removes the oldest room if there are as many as the limit.
+    /// Forgets the oldest room and its rids if as many rooms as the limit are kept.
     fn evict_room_at_limit(&mut self) {
         if self.order.len() >= self.limit
             && let Some(oldest) = self.order.pop_front()
@@ -79,7 +79,7 @@ impl BootstrapRooms {
         }
     }
 
-    /// Remembers that these two rids are of one request. At the limit, the pair of the oldest request is removed first.
+    /// Remembers that these two rids (request ids) are of one request. At the limit, the pair of the oldest request is removed first.
     fn pair_rids(&mut self, prefill: Box<str>, decode: Box<str>) {
         if self.decode_order.len() >= self.limit
             && let Some(oldest) = self.decode_order.pop_front()

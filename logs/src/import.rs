@@ -26,8 +26,8 @@ const LINES_PER_TURN: usize = 512;
 /// Text searched for a line that shows the offset of a file's timestamps, in bytes.
 const MAX_OFFSET_SEARCH_BYTES: u64 = 256 * 1024;
 
-/// Finds the UTC offset that each file shows, at which its timestamps without a zone are then read. A file that shows none gets the offset
-/// of the others, if they agree.
+/// Finds the UTC offset of each file, which its parser applies to timestamps without a zone. A file whose lines do not show the offset gets
+/// that of the others, if they agree.
 fn derive_offsets(sources: &mut [LogSource], engines: &'static [&'static dyn LogLines], options: &ImportOptions) {
     // Only timestamps are of interest, so this reader keeps no rids and no rejections.
     let probing = ImportOptions { max_rids: 0, max_held_lines: 0, ..ImportOptions::default() };
@@ -37,7 +37,9 @@ fn derive_offsets(sources: &mut [LogSource], engines: &'static [&'static dyn Log
     let mut offsets = BTreeSet::new();
     for source in &mut *sources {
         derive_offset(source, &mut reader, options);
-        offsets.extend(source.parser.derived_offset_s());
+        if let Some(offset_s) = source.parser.derived_offset_s() {
+            offsets.insert(offset_s);
+        }
     }
     // A zone that the user states, or offsets that differ, leave nothing to assume.
     if options.zone.is_some() || offsets.len() != 1 {
@@ -55,7 +57,7 @@ fn derive_offset(source: &mut LogSource, reader: &mut LogRecordReader, options: 
     if !source.is_regular() {
         return;
     }
-    // The import opens the file again, and reports errors.
+    // These bytes do not count as the import's progress. An error is reported when the import opens the file again.
     let Ok(lines) = source.open_uncounted(options) else { return };
     source.lines = Some(lines);
     // The statements themselves are read again by the import.
@@ -68,7 +70,7 @@ fn derive_offset(source: &mut LogSource, reader: &mut LogRecordReader, options: 
             break;
         }
     }
-    // The import reads the file from its start, so only the offset is kept.
+    // The import reads the file from its start, so everything but the offset is reset.
     source.lines = None;
     source.frontier_ns = 0;
     source.writers.clear();
@@ -110,7 +112,7 @@ impl Import {
         let mut stats = ImportStats::default();
         let files = log_files::find_log_files(paths, &options, &mut stats)?;
         let total_bytes = files.iter().map(|file| file.bytes).sum();
-        // There is a first file: finding none is an error.
+        // There is a first file: finding none is an error. The rotated files of one log have the same label.
         let first_label = &files[0].label;
         let has_several_logs = files.iter().any(|file| file.label != *first_label);
         let mut sources: Vec<LogSource> = files.into_iter().map(|file| LogSource::new(file, &options)).collect();
@@ -139,12 +141,14 @@ impl Import {
         })
     }
 
-    /// Reads some lines and passes the events that are due to `sink`. Returns `false` at the end.
+    /// Reads some lines, and passes to `sink` all events that no later line is expected to precede. Returns `false` at the end of the last
+    /// file, after all events were passed.
     pub fn read_some(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
         self.open_due_files();
         // The file that is furthest behind goes first, so that few events wait for it.
         let lagging = (0..self.active.len()).min_by_key(|&index| self.active[index].frontier_ns);
         let Some(lagging_index) = lagging else {
+            // All files are read, so all queued statements are due.
             self.pass_events_before(u64::MAX, sink);
             // Only after the last line is it known whether one engine rejected these requests.
             self.reader.emit_rejections(sink);
@@ -155,7 +159,7 @@ impl Import {
             self.active.swap_remove(lagging_index);
         }
         self.pass_events_before(self.horizon_ns(), sink);
-        // Too many are held, so the earliest are passed on now. A line that is read later may belong before them.
+        // Too many are held, so the earliest slots are passed on, whatever their time. A line that is read later may belong before them.
         while self.queue.len() > self.options.max_held_lines {
             let Some(early) = self.queue.pop_slot_before(u64::MAX) else { break };
             self.reader.stats.passed_early += early.len() as u64;
@@ -164,7 +168,8 @@ impl Import {
         true
     }
 
-    /// Time before which no more lines are expected. Lines may be out of order by the length of the window.
+    /// Time before which no more lines are expected: the time that the file furthest behind has reached (its frontier), less the window by
+    /// which lines may be out of order.
     fn horizon_ns(&self) -> u64 {
         let next_file_ns = self.waiting.last().map(|source| source.first_ns);
         let earliest_ns = self.active.iter().map(|source| source.frontier_ns).chain(next_file_ns).min();
@@ -205,8 +210,8 @@ impl Import {
         }
     }
 
-    /// Passes the statements of a slot to `sink`, in order of their times. Counts those that are late, and keeps the slot's memory for
-    /// another.
+    /// Passes the statements of one slot of the queue, a short span of time, to `sink` in order of their times. Counts those that are late.
+    /// The slot's memory is used again.
     fn pass_slot(&mut self, due: DueSlot, sink: &mut dyn FnMut(&Event<'_>)) {
         for queued in due.statements_by_time() {
             let is_late = queued.at_ns < self.passed_ns;

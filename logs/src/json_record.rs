@@ -144,6 +144,7 @@ impl<'l> Visitor<'l> for FieldReader<'_, 'l> {
                     self.record.fields.push(RecordField { name, json });
                 }
                 FieldUse::Object => {
+                    // The fields of the inner object are kept like those of the record.
                     let json = map.next_value::<&RawValue>()?.get();
                     // Any other value has no fields, which is no error.
                     let _ = self.record.read_fields(json, self.use_of);

@@ -65,8 +65,8 @@ enum KeyKind {
     Other,
 }
 
-/// Index at which the JSON of a line starts. `mark` is the index of the line's first mark, which the JSON must contain. `None` if there is
-/// no such JSON.
+/// Index at which the JSON of a line starts. `mark` is the index of the first text in the line that marks a known record, which the JSON
+/// must contain. `None` if there is no such JSON.
 pub(super) fn find_json_start(line: &str, mark: usize) -> Option<usize> {
     let indent = line.len() - line.trim_start().len();
     if line[indent..].starts_with(['{', '[']) && is_json_start(&line[indent..]) {
@@ -84,8 +84,8 @@ fn is_json_start(text: &str) -> bool {
 }
 
 impl<'l> JsonSearch<'_, 'l> {
-    /// Searches a value, which lies inside `depth` others. Skips values without a mark, the text that known records contain: they are
-    /// prompts, outputs and labels.
+    /// Searches a value, which lies inside `depth` others, for records. Each known record contains a mark, a fixed text. A value without
+    /// one is a prompt, an output or a label, and is skipped.
     pub(super) fn search_value(&mut self, json: &'l str, depth: usize) {
         if depth > MAX_DEPTH || self.recogniser.find_mark(json.as_bytes()).is_none() {
             return;
@@ -149,7 +149,8 @@ impl TimesOfObject {
     /// Keeps the value `json` of a member if it is a time, and a better one than the best so far.
     fn offer_time(&mut self, kind: KeyKind, json: &str, parser: &mut TimestampParser) {
         let Some(stamp) = parse_whole_time(json, kind, parser) else { return };
-        // The earliest of equal rank: the line was written before anything that collected it.
+        // A rank compares by its fields from the first to the last: a key that names a time, a stated zone, then the earliest time, because
+        // the line was written before anything that collected it.
         let rank = TimeRank { key: kind, lacks_zone: stamp.zone == ZoneSource::Assumed, wall_ns: stamp.wall_ns };
         if self.best.as_ref().is_none_or(|best| rank < best.rank) {
             self.best = Some(TimeCandidate { rank, stamp });
@@ -163,9 +164,9 @@ fn parse_whole_time(json: &str, kind: KeyKind, parser: &mut TimestampParser) -> 
         return None;
     }
     let text = json.trim_matches('"').trim();
-    // A number alone may be anything.
-    let may_be_date = text.as_bytes().iter().any(|byte| matches!(byte, b'-' | b'/' | b' '));
-    if !may_be_date && kind == KeyKind::Other {
+    let has_date_separator = text.as_bytes().iter().any(|byte| matches!(byte, b'-' | b'/' | b' '));
+    // Without a separator it may be any number, unless its key names a time.
+    if kind == KeyKind::Other && !has_date_separator {
         return None;
     }
     let (stamp, rest) = parser.parse_start(text.as_bytes())?;

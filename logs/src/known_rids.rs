@@ -49,7 +49,7 @@ impl KnownRids {
         Self { limit, ..Self::default() }
     }
 
-    /// Adds a complete rid unless it is known, and returns its shared text.
+    /// Adds a complete rid (request id) unless it is known, and returns its shared text.
     pub(super) fn add_rid(&mut self, rid: &str, stats: &mut ImportStats) -> Rc<str> {
         // With a limit of 0 no rid is kept, so truncated ones stay truncated.
         if self.limit == 0 {
@@ -62,6 +62,7 @@ impl KnownRids {
             return Rc::clone(last);
         }
         let text_hash = self.hash_text(rid);
+        // The table stores 32 bits of the hash, and widens them to the 64 bits that it searches by.
         let known = self.by_text.find(NumberedRid::table_hash(text_hash), |known| {
             known.text_hash == text_hash && **self.text_of(*known) == *rid
         });
@@ -86,6 +87,7 @@ impl KnownRids {
             stats.rids_evicted += 1;
         }
         let rid: Rc<str> = rid.into();
+        // Rids are numbered in the order in which they are added.
         let number = self.oldest_number.wrapping_add(self.order.len() as u32);
         let table_hash = NumberedRid::table_hash(text_hash);
         // The entry is not in the table, so no texts are compared. The closure is called for the entries of a table that is enlarged.
@@ -106,7 +108,7 @@ impl KnownRids {
         if let Ok(entry) = self.by_text.find_entry(table_hash, |known| known.number == self.oldest_number) {
             entry.remove();
         }
-        // Numbers count without end, and wrap.
+        // The next rid in the order has the next number. Numbers wrap after 2^32.
         self.oldest_number = self.oldest_number.wrapping_add(1);
         if let Some(sorted) = &mut self.sorted {
             sorted.remove(&oldest);

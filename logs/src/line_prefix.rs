@@ -41,9 +41,10 @@ pub(super) struct LinePrefixMemo {
 }
 
 impl LinePrefixMemo {
-    /// Parses the text before a record. If it is the same text as before, uses the last result again.
+    /// Parses the timestamp before a record and the rank behind it, the tag `DP0 TP0` of a process. Returns the last result again if the
+    /// text is the same.
     pub(super) fn read_prefix<'l>(&mut self, before: &'l str, parser: &mut TimestampParser) -> LinePrefix<'l> {
-        // The same text is another time after a line has shown the file's offset. An unused memo has an empty text.
+        // Once a line has shown the file's UTC offset, the same text is another time. An unused memo has an empty text, so none matches it.
         if self.text == before && !before.is_empty() && self.offset_s == parser.derived_offset_s() {
             return LinePrefix { stamp: self.stamp, rank: &before[self.rank_at..][..self.rank_bytes] };
         }
@@ -60,8 +61,8 @@ impl LinePrefixMemo {
     }
 }
 
-/// Parses the text before a record. The last date is the logger's own, and an earlier timestamp comes from a collector. Without a date,
-/// takes the first timestamp of any form, and no rank.
+/// Parses the text before a record. The last date in it is the engine's own, with the rank of the process behind it. A timestamp before it
+/// was added by a log collector. Without a date, takes the first timestamp of any form, and no rank.
 fn parse_prefix<'l>(before: &'l str, parser: &mut TimestampParser) -> LinePrefix<'l> {
     let Some(own) = find_last_date(before, parser) else {
         return LinePrefix { stamp: first_timestamp(before, parser), rank: "" };
@@ -177,6 +178,7 @@ fn find_leading_timestamp<'l>(text: &'l str, parser: &mut TimestampParser) -> Op
         if words > PREFIX_WORDS || begins_message {
             return None;
         }
+        // A timestamp begins with a number or the name of a month.
         let may_begin = byte.is_ascii_digit() || byte.is_ascii_uppercase();
         if is_word_start
             && may_begin
@@ -190,7 +192,8 @@ fn find_leading_timestamp<'l>(text: &'l str, parser: &mut TimestampParser) -> Op
     None
 }
 
-/// Removes `stdout F `, which container runtimes write between their timestamp and the line. Returns a text without it as it is.
+/// Removes `stdout F ` or the like, which container runtimes write between their timestamp and the line. Returns a text without it as it
+/// is.
 fn strip_runtime_tag(text: &str) -> &str {
     let Some(tagged) = text.strip_prefix("stdout ").or_else(|| text.strip_prefix("stderr ")) else {
         return text;

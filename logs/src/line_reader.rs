@@ -108,7 +108,7 @@ impl LineReader {
         Ok(Self::from_reader(text, BUFFER_BYTES, max_line_bytes))
     }
 
-    /// Reads lines from `source` in pieces of `buffer_bytes`. Longer lines than `max_line_bytes` are cut.
+    /// Creates a reader of the lines of `source`, which reads `buffer_bytes` at once and cuts lines that are longer than `max_line_bytes`.
     fn from_reader(source: Box<dyn Read>, buffer_bytes: usize, max_line_bytes: usize) -> Self {
         let file = BufferedLines {
             source,
@@ -123,7 +123,8 @@ impl LineReader {
         Self { file, joiner: SplitLineJoiner::default(), max_line_bytes, text_bytes: 0 }
     }
 
-    /// Returns the next line, with its first mark if there is a recogniser. Joins the parts of a split line first. `None` at the end.
+    /// Returns the next line; `None` at the end of the file. Joins the parts of a line that a container runtime has split. With a
+    /// recogniser, the line comes with its first mark, the text that shows a known record.
     pub(super) fn next_line(&mut self, recogniser: Option<&Recogniser>) -> io::Result<Option<LogLine<'_>>> {
         loop {
             let line_bytes = self.file.advance_line(self.max_line_bytes + LONGEST_LINE_END.len())?;
@@ -144,21 +145,22 @@ impl LineReader {
         }
     }
 
-    /// The line that was joined from its parts in this stream of a container, with its first mark.
+    /// The line that was joined from its parts, with its first mark. `stream`: 0 for the container's standard output, 1 for its standard
+    /// error.
     fn joined_line(&self, stream: usize, recogniser: Option<&Recogniser>) -> LogLine<'_> {
         let text = self.joiner.joined_line(stream);
         let mark = recogniser.and_then(|recogniser| recogniser.find_mark(text));
         limit_line(text, mark, self.max_line_bytes)
     }
 
-    /// Skips some of the next lines that have no mark, so that no known record is in them. Returns their number. It skips none that is
-    /// truncated or a part of a longer line, and none at all if that would be more than `max_lines`.
+    /// Skips the next lines that hold no known record, because they have no mark. Returns their number. Stops before a line that may need
+    /// to be truncated or joined. Skips nothing if these are more than `max_lines` lines.
     pub(super) fn skip_unmarked_lines(&mut self, recogniser: &Recogniser, max_lines: usize) -> usize {
         // The next lines may be further parts of an unfinished line.
         if !self.joiner.is_idle() {
             return 0;
         }
-        // No line in so few bytes is truncated or a first part.
+        // A line in so few bytes is neither truncated nor the first part of a split one.
         let max_bytes = self.max_line_bytes.min(SHORTEST_FIRST_PART_BYTES);
         let skipped = self.file.unmarked_lines(recogniser, max_bytes);
         let lines = memchr_iter(b'\n', &self.file.buffer[skipped.clone()]).count();
@@ -172,30 +174,28 @@ impl LineReader {
 }
 
 impl BufferedLines {
-    /// Goes to the next line and returns its length in bytes with its line end; 0 after the last line. Of a line longer than the buffer,
-    /// keeps `max_kept_bytes`.
+    /// Makes the next line the current one. Returns its length in bytes with its line end; 0 after the last line. Of a line longer than the
+    /// buffer, keeps `max_kept_bytes`.
     fn advance_line(&mut self, max_kept_bytes: usize) -> io::Result<u64> {
+        // The current line may have been copied, because it was longer than the buffer.
         self.copied_line.clear();
         self.copied_line.shrink_to(KEPT_COPY_BYTES);
         let start = self.line_range.end;
+        // The buffer has no further complete line.
         if start == self.complete_bytes {
-            return self.advance_to_next_block(max_kept_bytes);
+            return self.read_next_line(max_kept_bytes);
         }
+        // Only the last line of a file may lack its end.
         let end = memchr(b'\n', &self.buffer[start..self.complete_bytes])
             .map_or(self.complete_bytes, |newline| start + newline + 1);
         self.line_range = start..end;
         Ok((end - start) as u64)
     }
 
-    /// Reads on until there is a complete line, and goes to it. Copies a line that is longer than the buffer. Returns the
-    /// length of the line in bytes with its line end; 0 after the last line.
-    fn advance_to_next_block(&mut self, max_kept_bytes: usize) -> io::Result<u64> {
-        // The beginning of a line moves to the front, so that the rest fits behind it.
-        self.buffer.copy_within(self.line_range.end..self.filled_bytes, 0);
-        self.filled_bytes -= self.line_range.end;
-        self.line_range = 0..0;
-        self.complete_bytes = 0;
-        self.next_mark = None;
+    /// Reads from the source until the buffer holds the end of a line, and makes that line the current one. A line that is longer than the
+    /// buffer is copied. Returns the length of the line in bytes with its line end; 0 after the last line.
+    fn read_next_line(&mut self, max_kept_bytes: usize) -> io::Result<u64> {
+        self.move_rest_to_front();
         let mut copied_bytes = 0;
         while self.complete_bytes == 0 && !self.is_at_end {
             // The line is longer than the buffer.
@@ -217,8 +217,19 @@ impl BufferedLines {
             self.line_range = 0..end;
             return Ok(end as u64);
         }
+        // The beginning of the line was copied, so its end is copied too.
         copied_bytes += self.move_to_copy(end, max_kept_bytes);
         Ok(copied_bytes)
+    }
+
+    /// Moves the beginning of an incomplete line to the front of the buffer, so that the rest fits behind it. All complete lines before it
+    /// were returned.
+    fn move_rest_to_front(&mut self) {
+        self.buffer.copy_within(self.line_range.end..self.filled_bytes, 0);
+        self.filled_bytes -= self.line_range.end;
+        self.line_range = 0..0;
+        self.complete_bytes = 0;
+        self.next_mark = None;
     }
 
     /// Reads bytes behind those in the buffer, or finds that the source has ended.
@@ -249,19 +260,21 @@ impl BufferedLines {
 
     /// The current line without its end.
     fn current_line(&self) -> &[u8] {
+        // A line that was too long for the buffer has no range in it.
         let is_copied = self.line_range.is_empty();
         let line_with_end = if is_copied { &self.copied_line } else { &self.buffer[self.line_range.clone()] };
         strip_line_end(line_with_end)
     }
 
-    /// First mark in the current line, if it has one. No mark contains a line end, so that the complete lines in the buffer are searched at
-    /// once.
+    /// First mark in the current line, if it has one; its indices count from the start of the line. No mark contains a line end, so all
+    /// complete lines in the buffer are searched at once, and the result serves later lines too.
     fn find_mark(&mut self, recogniser: &Recogniser) -> Option<MarkMatch> {
+        // The line was copied out of the buffer.
         if self.line_range.is_empty() {
             return recogniser.find_mark(self.current_line());
         }
         let next = self.next_mark_from(self.line_range.start, recogniser);
-        // It is in a later line.
+        // The next mark is in a later line.
         if next.at >= self.line_range.end {
             return None;
         }
@@ -279,12 +292,13 @@ impl BufferedLines {
             return known;
         }
         let mark = recogniser.find_mark(&self.buffer[start..self.complete_bytes]);
+        // Without a mark, the place of the next one is the end of the searched bytes.
         let next = NextMark { at: mark.map_or(self.complete_bytes, |mark| start + mark.start), mark };
         self.next_mark = Some(next);
         next
     }
 
-    /// Range in the buffer of the next lines without a mark, at most `max_bytes`.
+    /// Range in the buffer of the next lines without a mark, at most `max_bytes`. Empty if there is no such line.
     fn unmarked_lines(&mut self, recogniser: &Recogniser, max_bytes: usize) -> Range<usize> {
         let start = self.line_range.end;
         let next = self.next_mark_from(start, recogniser);

@@ -67,8 +67,7 @@ pub(super) fn find_log_files(
         // Entries that cannot be read are left out.
         for entry in entries.flatten() {
             let path = entry.path();
-            // Metadata of the entry itself, not of a link's target.
-            // It fails for a file that was removed in the meantime, which is then none to read.
+            // Metadata of the entry itself, not of a link's target. A file without metadata was removed in the meantime.
             let Ok(metadata) = entry.metadata() else { continue };
             if metadata.is_dir() && depth < MAX_DEPTH {
                 folders.push(SearchedFolder { path, root: root.clone(), depth: depth + 1 });

@@ -103,6 +103,7 @@ impl LogSource {
                 break;
             }
         }
+        // The time up to which the file is read, before any line is.
         self.frontier_ns = self.first_ns;
         Ok(())
     }

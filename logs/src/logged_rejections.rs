@@ -33,7 +33,7 @@ impl LoggedRejections {
         Self { list: Vec::new(), max, beyond_limit: 0, addresses: BTreeSet::new(), has_several_logs }
     }
 
-    /// Adds a rejected request.
+    /// Keeps a rejected request. Beyond the limit, only counts it.
     pub(super) fn add_rejection(&mut self, rejection: LoggedRejection) {
         if self.list.len() < self.max {
             self.list.push(rejection);

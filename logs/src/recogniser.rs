@@ -8,13 +8,13 @@ use super::text::trim_ascii_matches;
 
 /// Log lines of an engine.
 pub trait LogLines: Sync {
-    /// Name of the engine, as in its facts.
+    /// Name of the engine, like `sglang`.
     fn engine_name(&self) -> &'static str;
 
     /// The known lines, as an error lists them: `request logs and time stats`.
     fn forms_summary(&self) -> &'static str;
 
-    /// Forms of text lines.
+    /// The kinds of text lines that can be read, each with the text that marks it and its parser.
     fn line_forms(&self) -> &'static [LineForm];
 
     /// Whether lines of this form contain prompts or outputs. Nothing behind the start of such a line counts as another record.
@@ -37,7 +37,8 @@ pub trait LogLines: Sync {
         FieldUse::Skipped
     }
 
-    /// Passes the statements of a JSON record to `sink` and returns the name of its form; `None` if it is not the engine's.
+    /// Passes the statements of a JSON record to `sink` and returns the name of its form. `None` if the record is not the engine's, and
+    /// `Err` inside if it has no usable content.
     fn read_record(
         &self,
         _record: &JsonRecord<'_>,
@@ -203,7 +204,7 @@ pub(super) struct Recogniser {
 }
 
 impl Recogniser {
-    /// Prepares the search for the marks of these engines.
+    /// Prepares the search for the marks of these engines: texts that lines of one form, or an engine's JSON records, contain.
     pub(super) fn new(engines: &'static [&'static dyn LogLines]) -> Self {
         let mut marks = Vec::new();
         let mut record_marks = Vec::new();
@@ -220,7 +221,7 @@ impl Recogniser {
                 });
             }
             for &mark in engine.record_marks() {
-                // A record inside a string has its quotes escaped.
+                // Searched without its quotes, because they are escaped in a record inside a string.
                 let bare = mark.trim_matches('"');
                 marks.push(bare);
                 record_marks.push(bare);
@@ -259,7 +260,8 @@ impl Recogniser {
         })
     }
 
-    /// Passes the statements of an engine's own JSON record to `sink` and returns its form. `None` if it is of no engine.
+    /// Passes the statements of an engine's own JSON record to `sink` and returns its form. `None` if it is of no engine, and `Err` inside
+    /// if it has no usable content.
     pub(super) fn read_record(
         &self,
         record: &JsonRecord<'_>,

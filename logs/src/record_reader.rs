@@ -65,7 +65,8 @@ pub(super) struct LogRecordReader {
 }
 
 impl LogRecordReader {
-    /// Creates a reader that adds to `stats` and keeps at most `max_rids` complete rids.
+    /// Creates a reader of the records of these engines. It adds to `stats`, and keeps at most `max_rids` complete rids. With
+    /// `has_several_logs`, it names the log in the name of each process.
     pub(super) fn new(
         engines: &'static [&'static dyn LogLines],
         stats: ImportStats,
@@ -128,6 +129,7 @@ impl LogRecordReader {
         }
         self.stats.lines += lines_read as u64;
         self.stats.bytes += lines.text_bytes - bytes_before;
+        // Counted apart from the statistics, which would look up each record's form by its text.
         for FormCount { form, records } in self.form_counts.drain(..) {
             *self.stats.forms.entry(form).or_default() += records;
         }
@@ -155,8 +157,8 @@ impl LogRecordReader {
         }
     }
 
-    /// Reads the records of a text whose first mark is `mark`. `outer` is the timestamp that a collector added. `json_depth`: how many
-    /// levels of JSON in strings are read.
+    /// Reads the records of a text whose first mark is `mark`. `outer` is the timestamp that a collector added. `json_depth` limits how
+    /// often a string inside the JSON is itself read as JSON.
     fn read_text(
         &mut self,
         text: &str,
@@ -167,6 +169,7 @@ impl LogRecordReader {
     ) {
         // A text without a mark has no record.
         let Some(mark) = mark else { return };
+        // At the limit, even JSON is read as a plain line.
         let json_start = if json_depth > 0 { find_json_start(text, mark.start) } else { None };
         let Some(start) = json_start else {
             self.read_records_of_line(text, mark, outer, target);
@@ -186,13 +189,15 @@ impl LogRecordReader {
         }
     }
 
-    /// Reads all records within a JSON value. `json_depth`: how many more levels of JSON in strings are read.
+    /// Reads all records within a JSON value. `outer` is the timestamp around the value. `json_depth` limits how often a string inside the
+    /// value is itself read as JSON.
     fn read_json(&mut self, json: &str, outer: Option<LogTimestamp>, json_depth: usize, target: &mut ReadTarget<'_>) {
         let recogniser = Rc::clone(&self.recogniser);
         let parser = &mut target.source.parser;
         let mut search = JsonSearch { recogniser: &recogniser, parser, found: Vec::new() };
-        let outermost_depth = 0;
-        search.search_value(json, outermost_depth);
+        // No other value encloses this one.
+        let enclosing_values = 0;
+        search.search_value(json, enclosing_values);
         for found in search.found {
             let stamp = more_precise(outer, found.stamp);
             match found.content {
@@ -235,14 +240,14 @@ impl LogRecordReader {
             // A mark in free text may be quoted, so it begins no record.
             let is_last_record = mark.is_last || mark.has_free_text;
             let next_mark = if is_last_record { None } else { recogniser.find_mark(body.as_bytes()) };
-            // The next record begins with its timestamp, before its mark.
+            // The next record begins with its timestamp, before its mark. This one ends there.
             let end = next_mark.as_ref().map_or(body.len(), |mark| find_record_start(body, mark.start));
             let mut sink = RecordSink::new(self, target, stamp, prefix.rank);
             let parsed =
                 (form.parse)(&body[..end], stamp.map(|stamp| stamp.wall_ns), &mut |item| sink.take_statement(item));
             sink.count_record(parsed.map(|()| RecordForm { engine: mark.engine, form: form.name }));
             rest = &body[end..];
-            // Offsets of the mark count from the start of its own record.
+            // The mark was found in `body`, and `rest` begins `end` bytes later.
             next = next_mark.map(|mark| MarkMatch { start: mark.start - end, end: mark.end - end, ..mark });
         }
     }
@@ -342,7 +347,7 @@ struct RecordSink<'s, 't> {
 }
 
 impl<'s, 't> RecordSink<'s, 't> {
-    /// Prepares for the statements of one record.
+    /// Creates a sink for the statements of one record. `stamp` is its line's timestamp, and `rank` the tag of its process, like `DP0 TP0`.
     fn new(
         reader: &'s mut LogRecordReader,
         target: &'s mut ReadTarget<'t>,
@@ -401,7 +406,7 @@ impl<'s, 't> RecordSink<'s, 't> {
         self.is_dated = true;
         let reader = &mut *self.reader;
         let is_rid_truncated = statement.is_rid_truncated && !rid.is_empty();
-        // A truncated rid must not complete others.
+        // Only complete rids are remembered, as truncated ones are later completed from these.
         let is_complete = !rid.is_empty() && !is_rid_truncated;
         let rid = if is_complete { reader.rids.add_rid(rid, &mut reader.stats) } else { rid.into() };
         let source = &mut *self.target.source;
@@ -428,10 +433,11 @@ impl<'s, 't> RecordSink<'s, 't> {
         }
     }
 
-    /// Counts the assumptions about the line's timestamp, and derives the file's offset from it.
+    /// Counts what was assumed about the line's timestamp. If the record itself states a time, derives the file's UTC offset from the two.
     fn count_timestamp(self, stamp: &LogTimestamp) {
         let stats = &mut self.reader.stats;
         let parser = &mut self.target.source.parser;
+        // 0 stands for none.
         let states_time = self.last_stated_ns > 0;
         if states_time {
             parser.derive_offset(stamp, self.last_stated_ns);
@@ -488,11 +494,11 @@ fn word_index(words: &mut Vec<Box<str>>, word: &str) -> u16 {
     if let Some(known) = words.iter().position(|known| **known == *word) {
         return known as u16;
     }
-    // A full list always has `OTHER`, which stands for all further words.
+    // A full list has `OTHER`, which stands for all further words.
     if words.len() >= MAX_WORDS {
         return words.iter().position(|known| &**known == OTHER).unwrap_or(MAX_WORDS - 1) as u16;
     }
-    // The last place stands for all further words.
+    // The last free place is for `OTHER`.
     let added = if words.len() == MAX_WORDS - 1 { OTHER } else { word };
     words.push(added.into());
     (words.len() - 1) as u16

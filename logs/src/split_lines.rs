@@ -6,8 +6,9 @@ use memchr::memmem;
 pub(super) const SHORTEST_FIRST_PART_BYTES: usize = 1024;
 /// Docker's buffer: a part that is not the last has exactly this length.
 const DOCKER_PART_BYTES: usize = 16 * 1024;
-/// Texts around the text of a line in Docker's records.
+/// What stands before the text of a line in Docker's records.
 const DOCKER_BEGIN: &[u8] = b"{\"log\":\"";
+/// What stands behind the text, up to the name of the stream without its `out` or `err`.
 const DOCKER_STREAM: &[u8] = b"\",\"stream\":\"std";
 
 /// A line as the runtime wrote it.
@@ -44,7 +45,8 @@ pub(super) struct SplitLineJoiner {
 }
 
 impl SplitLineJoiner {
-    /// Adds the next line of the file, and says whether it is a line of its own or a part of one that a container runtime has split.
+    /// Adds the next line of the file, and says whether it is a line of its own or a part of one that a container runtime has split. Parts
+    /// are joined to a line by stream, standard output or standard error.
     pub(super) fn add_line(&mut self, line: &[u8], max_line_bytes: usize) -> JoinResult {
         self.free_passed_line();
         // It is no first part, and no line waits for another part.
@@ -58,6 +60,7 @@ impl SplitLineJoiner {
             if part.is_last {
                 return JoinResult::Whole;
             }
+            // What the runtime wrote before the text is kept once.
             joined.extend_from_slice(part.prefix);
         }
         // One byte more than the maximum shows that the line is too long. The rest is not kept.
@@ -76,7 +79,8 @@ impl SplitLineJoiner {
         self.lines.iter().all(Vec::is_empty)
     }
 
-    /// Stream of a line whose last part is missing at the end of the file; `None` without one. The line is freed by the next call.
+    /// Stream of a line whose last part is missing at the end of the file; `None` without one. The caller reads that line before the next
+    /// call, which frees it.
     pub(super) fn take_unfinished(&mut self) -> Option<usize> {
         self.free_passed_line();
         self.passed_stream = self.lines.iter().position(|line| !line.is_empty());
@@ -103,6 +107,7 @@ fn parse_cri_part(line: &[u8]) -> Option<LinePart<'_>> {
     let stamp_bytes = line.iter().take(LONGEST_WORD).position(|&byte| byte == b' ')?;
     let rest = &line[stamp_bytes + 1..];
     let stream = stream_index(rest)?;
+    // `stderr` has the same length.
     let tags = rest[b"stdout".len()..].strip_prefix(b" ")?;
     let tags_bytes = tags.iter().take(LONGEST_WORD).position(|&byte| byte == b' ')?;
     // The first of several tags, which colons separate.
@@ -118,10 +123,10 @@ fn parse_cri_part(line: &[u8]) -> Option<LinePart<'_>> {
 /// Parses a record of Docker, `{"log":"text","stream":"stderr","time":".."}`. `None` for any other line.
 fn parse_docker_part(line: &[u8]) -> Option<LinePart<'_>> {
     let log = line.strip_prefix(DOCKER_BEGIN)?;
-    // The last one, because the text may quote such a record.
+    // The text ends at the last `","stream":"std`, because it may itself quote such a record.
     let end = memmem::rfind(log, DOCKER_STREAM)?;
     let (text, suffix) = log.split_at(end);
-    // The constant ends with the letters that the names of both streams begin with.
+    // `std` at the end of the constant is the start of the stream's name.
     let stream = stream_index(&suffix[DOCKER_STREAM.len() - b"std".len()..])?;
     // Collectors also write records without line ends, but only a split part has exactly this length.
     let is_last = ends_with_escaped_newline(text) || decoded_bytes(text) != DOCKER_PART_BYTES;

@@ -104,7 +104,7 @@ impl StatementQueue {
         self.len
     }
 
-    /// Adds a statement to the slot of its time.
+    /// Adds a statement to the slot of its time. A slot is a short span of time, whose statements are sorted together.
     pub(super) fn push_statement(&mut self, queued: QueuedStatement) {
         self.len += 1;
         let slot = self.slots.entry(queued.at_ns / self.slot_ns);
@@ -113,7 +113,7 @@ impl StatementQueue {
         entries.push(queued);
     }
 
-    /// Removes and returns the earliest slot, if it ends by `horizon_ns`.
+    /// Removes and returns the earliest slot, if it ends by `horizon_ns`. `None` if it ends later, or the queue is empty.
     pub(super) fn pop_slot_before(&mut self, horizon_ns: u64) -> Option<DueSlot> {
         let first = self.slots.first_entry()?;
         let slot_end_ns = (first.key() + 1).saturating_mul(self.slot_ns);
@@ -125,7 +125,7 @@ impl StatementQueue {
         Some(due)
     }
 
-    /// Keeps the memory of a slot whose statements were passed on.
+    /// Keeps the memory of a slot whose statements were passed on for later slots.
     pub(super) fn reuse_slot(&mut self, passed: DueSlot) {
         let DueSlot { mut entries, mut order } = passed;
         // A slot that has grown large gives its memory back.

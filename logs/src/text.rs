@@ -91,6 +91,7 @@ pub fn parse_decimal(text: &str) -> Option<f64> {
     for byte in text.bytes() {
         match byte {
             b'0'..=b'9' => {
+                // Wraps only in a text that is longer than `MAX_BYTES`, whose mantissa is not used.
                 mantissa = mantissa.wrapping_mul(10).wrapping_add(u64::from(byte - b'0'));
                 divisor = divisor.map(|power: f64| power * 10.0);
             }

@@ -99,10 +99,10 @@ impl TimestampParser {
         }
     }
 
-    /// Derives the UTC offset of a file from a line whose timestamp has no zone, and which was written right after an event of known time.
-    /// Changes nothing if the two times show no offset.
+    /// Derives the UTC offset of a file from a line whose timestamp has no zone: the line was written right after an event at `event_ns`,
+    /// so hours between the two times are an error of the zone in use. Changes nothing if the two times show no offset.
     pub(super) fn derive_offset(&mut self, stamp: &LogTimestamp, event_ns: u64) {
-        // Equal times: the event's was counted back from the timestamp, and shows nothing.
+        // A timestamp with a zone needs no offset. An equal time was computed from the timestamp itself, and shows nothing.
         if stamp.zone == ZoneSource::Timestamp || stamp.wall_ns == event_ns {
             return;
         }
@@ -138,7 +138,7 @@ impl TimestampParser {
         }
     }
 
-    /// Parses `2026-01-18T07:55:00.330146Z`, `2026-01-18 07:55:00,330`, `2026/01/18 07:55:00 +0100`.
+    /// Parses `2026-01-18T07:55:00.330146Z`, `2026-01-18 07:55:00,330`, `2026/01/18 07:55:00 +0100`. `None` for any other form.
     fn parse_year_first<'l>(&mut self, text: &'l [u8]) -> Option<(LogTimestamp, &'l [u8])> {
         let (year, rest) = exact_digits(text, 4)?;
         let separator = *rest.first().filter(|byte| matches!(byte, b'-' | b'/'))?;
@@ -151,7 +151,7 @@ impl TimestampParser {
         Some((stamp, rest))
     }
 
-    /// Parses `18/Jan/2026:07:55:00 +0000`.
+    /// Parses `18/Jan/2026:07:55:00 +0000`. `None` for any other form.
     fn parse_day_first<'l>(&mut self, text: &'l [u8]) -> Option<(LogTimestamp, &'l [u8])> {
         let (day, rest) = exact_digits(text, 2)?;
         let (month, rest) = parse_month(rest.strip_prefix(b"/")?)?;
@@ -161,7 +161,7 @@ impl TimestampParser {
         Some((self.timestamp_at(CalendarDay { year, month, day }, &time, offset)?, rest))
     }
 
-    /// Parses `Jan 18 07:55:00` and `Jan 18, 2026 @ 07:55:00.330`.
+    /// Parses `Jan 18 07:55:00` and `Jan 18, 2026 @ 07:55:00.330`. `None` for any other form.
     fn parse_month_first<'l>(&mut self, text: &'l [u8]) -> Option<(LogTimestamp, &'l [u8])> {
         // These forms have no zone.
         let offset_s = None;
@@ -305,7 +305,8 @@ fn parse_signed_offset(text: &[u8]) -> Option<(i32, &[u8])> {
     Some((sign * (hours * 3_600 + minutes * 60) as i32, rest))
 }
 
-/// Parses two digits, followed by anything, which is returned with them.
+/// Parses the two digits at the start of `text`, even if more follow; returns the number and the text behind it. `None` if they are no
+/// digits.
 fn two_digits(text: &[u8]) -> Option<(u64, &[u8])> {
     let (digits, rest) = text.split_at_checked(2)?;
     let (number, _) = exact_digits(digits, 2)?;
@@ -315,13 +316,15 @@ fn two_digits(text: &[u8]) -> Option<(u64, &[u8])> {
 /// From 2001 to 2096: other numbers of as many digits are no times.
 const EPOCH_TIMES_NS: Range<u64> = SECOND_NS * 1_000_000_000..SECOND_NS * 4_000_000_000;
 
-/// Parses `1768722900.330146`, and integer milli-, micro- and nanoseconds since the epoch; returns the time with the text behind it.
+/// Parses `1768722900.330146`, and integer milli-, micro- and nanoseconds since the epoch; returns the time with the text behind it. `None`
+/// for any other number, or one of another century.
 fn parse_epoch(text: &[u8]) -> Option<(LogTimestamp, &[u8])> {
     let (number, rest) = leading_digits(text, 19)?;
     let digits = text.len() - rest.len();
     // In these centuries, the number of digits shows the unit.
     let unit_ns = match digits {
         10 => SECOND_NS,
+        // Milliseconds, microseconds and nanoseconds.
         13 => 1_000_000,
         16 => 1_000,
         19 => 1,

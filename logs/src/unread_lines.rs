@@ -59,7 +59,8 @@ struct FoundKind {
 }
 
 impl UnreadLineCounter {
-    /// Prepares the search for the kinds of these engines, and those that any engine's user may pass.
+    /// Prepares the search for kinds of files that users also pass although they hold no readable lines: those of these engines, and those
+    /// of no single engine, like saved responses. Each kind has a text that marks its lines.
     pub(super) fn new(engines: &[&dyn LogLines]) -> Self {
         let of_engines = engines.iter().flat_map(|engine| engine.unread_file_kinds());
         let kinds: Vec<UnreadFileKind> = of_engines.chain(&COMMON).copied().collect();
@@ -74,7 +75,7 @@ impl UnreadLineCounter {
         self.compared >= MAX_COMPARED_LINES
     }
 
-    /// Counts an unknown line for the kind whose mark it has, if any.
+    /// Counts an unknown line for the kind of file whose mark it contains, if any. After enough lines, does nothing.
     pub(super) fn compare_line(&mut self, line: &[u8]) {
         if self.has_compared_enough() {
             return;

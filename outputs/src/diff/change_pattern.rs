@@ -11,7 +11,7 @@ use super::{ProblemOutcome, ProblemState};
 use crate::report::{FindingLine, HopLine, Report};
 
 /// Share of its time on a CPU, or in work on frames, that makes a receiver the cause of its queue.
-const CPU_BOUND: f64 = 0.9;
+const CPU_BOUND_SHARE: f64 = 0.9;
 
 /// A known pattern that matches the change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,7 +26,8 @@ pub struct ChangePattern {
     pub explains: Vec<String>,
 }
 
-/// Causes of the changed problems, and differences that limit what can be compared. A cause that explains no change is left out.
+/// Finds the causes of the changed problems, and differences that limit what can be compared. Leaves out a cause that explains no change.
+/// `wait` has the legs of the path in both runs: its hops and the processes between them, each with the time that a chunk spends there.
 pub(super) fn find_patterns(
     a: &Report,
     b: &Report,
@@ -64,18 +65,18 @@ impl ChangePattern {
 }
 
 /// Problems with waits, which a change of the queues explains.
-const WAITS: [&str; 2] = ["first-token gap", "inter-token latency"];
+const WAIT_PROBLEMS: [&str; 2] = ["first-token gap", "inter-token latency"];
 /// Problems with queued chunks, which a change of their handling explains.
-const QUEUED_CHUNKS: [&str; 2] = ["lost tokens", "merged chunks"];
+const QUEUED_CHUNK_PROBLEMS: [&str; 2] = ["lost tokens", "merged chunks"];
 
 /// Names of the problems among `names` that changed.
 fn changed_problems(outcomes: &[ProblemOutcome], names: &[&str]) -> Vec<String> {
     problems_in_state(outcomes, names, ProblemState::is_change)
 }
 
-/// Names of the problems about waits that changed in the direction of this leg.
+/// Names of the problems about waits that changed in the same direction as a part of the path: worse if it takes longer, better if shorter.
 fn problems_following(outcomes: &[ProblemOutcome], change: LegChange) -> Vec<String> {
-    problems_in_state(outcomes, &WAITS, |state| match change {
+    problems_in_state(outcomes, &WAIT_PROBLEMS, |state| match change {
         LegChange::Longer => state == ProblemState::Regressed,
         LegChange::Shorter => matches!(state, ProblemState::Fixed | ProblemState::Improved),
     })
@@ -110,10 +111,11 @@ fn compare_modes(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<
             "The tokenizer yielded only new tokens and now yields all so far: a later chunk replaces an earlier one.",
         ),
     };
-    Some(pattern.explaining(changed_problems(outcomes, &[WAITS, QUEUED_CHUNKS].concat())))
+    Some(pattern.explaining(changed_problems(outcomes, &[WAIT_PROBLEMS, QUEUED_CHUNK_PROBLEMS].concat())))
 }
 
-/// A change of the way in which the release handles queued chunks; `None` if it stayed or is unknown.
+/// A change of what the engine does with several chunks queued for one request, which depends on its release; `None` if it stayed the same
+/// or is unknown.
 fn compare_releases(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<ChangePattern> {
     let before = a.source.waiter?;
     let after = b.source.waiter?;
@@ -121,8 +123,9 @@ fn compare_releases(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Opti
         return None;
     }
     let title = format!("queue handling changed: {} to {}", release_of(a), release_of(b));
-    let summary = format!("It {} before and {} after.", describe_waiter(before), describe_waiter(after));
-    Some(ChangePattern::new("release", title, summary).explaining(changed_problems(outcomes, &QUEUED_CHUNKS)))
+    let summary =
+        format!("It {} before and {} after.", describe_queue_handling(before), describe_queue_handling(after));
+    Some(ChangePattern::new("release", title, summary).explaining(changed_problems(outcomes, &QUEUED_CHUNK_PROBLEMS)))
 }
 
 /// Release of the run's engine, for a title.
@@ -130,8 +133,8 @@ fn release_of(report: &Report) -> &str {
     report.source.engine_version.as_deref().unwrap_or("of unknown release")
 }
 
-/// Treatment of queued chunks, as the end of a sentence.
-fn describe_waiter(waiter: Waiter) -> &'static str {
+/// What the coroutine that waits for a request's chunks does with several of them, as the end of a sentence.
+fn describe_queue_handling(waiter: Waiter) -> &'static str {
     match waiter {
         Waiter::KeepsLast => "keeps only the last of several queued chunks",
         Waiter::YieldsAll => "hands out every queued chunk",
@@ -139,7 +142,7 @@ fn describe_waiter(waiter: Waiter) -> &'static str {
     }
 }
 
-/// Hops that only one of the runs has; `None` without any.
+/// Hops, the steps of the path from one process to the next, that only one of the runs has; `None` without any.
 fn compare_paths(a: &Report, b: &Report) -> Option<ChangePattern> {
     let removed = hops_only_in(a, b);
     let new = hops_only_in(b, a);
@@ -160,7 +163,8 @@ fn hops_only_in(report: &Report, other: &Report) -> String {
     only_here.join(", ")
 }
 
-/// Hops with another number of workers. More workers explain a shorter wait on their hop, fewer a longer one.
+/// Hops with another number of workers, the processes that receive or send on a hop in parallel. More workers explain a shorter wait on
+/// their hop, fewer a longer one. `legs` has the waits on the hops in both runs.
 fn compare_workers(a: &Report, b: &Report, outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Vec<ChangePattern> {
     let mut patterns = Vec::new();
     for HopLine { name, .. } in &a.hops {
@@ -171,6 +175,7 @@ fn compare_workers(a: &Report, b: &Report, outcomes: &[ProblemOutcome], legs: &[
             continue;
         }
         let expected = if after > before { LegChange::Shorter } else { LegChange::Longer };
+        // A wait that stayed, or changed in the other direction, is not explained by the workers.
         let wait = legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == *name);
         if wait.and_then(LegShift::leg_change) == Some(expected) {
             let title = format!("{before} workers became {after} on {name}");
@@ -190,7 +195,7 @@ fn compare_processing(outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<
     let changed_waits = legs.iter().filter(|leg| leg.kind == LegKind::Wait && leg.leg_change().is_some());
     // A wait that changed is known of both runs.
     let most_changed = changed_waits.max_by_key(|leg| leg.a_ns.unwrap_or(0).abs_diff(leg.b_ns.unwrap_or(0)))?;
-    // A hop is named `sender->receiver`.
+    // A hop is named `sender->receiver`. The receiver's own leg is the time that a chunk spends inside it.
     let receiver = Ends::from(&*most_changed.name).to;
     let processing = legs.iter().find(|leg| leg.kind == LegKind::Inside && leg.name == receiver)?;
     let change = processing.leg_change()?;
@@ -207,15 +212,16 @@ fn compare_processing(outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<
 
 /// A busy receiver that only the second run has, and for which chunks wait long; `None` if there is none.
 fn find_slow_new_receiver(b: &Report, outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<ChangePattern> {
+    // The first run has no time of a leg that is new on the path.
     let new_waits = legs.iter().filter(|leg| leg.kind == LegKind::Wait && leg.a_ns.is_none());
     let longest_wait = new_waits.max_by_key(|leg| leg.b_ns)?;
     let busy_share = b.hops.iter().find(|hop| hop.name == longest_wait.name)?.busy?;
     let wait_ns = longest_wait.b_ns?;
     // A short wait is no problem, and a receiver that is seldom busy is not its cause.
-    if wait_ns < CHANGED_NS || busy_share < CPU_BOUND {
+    if wait_ns < CHANGED_NS || busy_share < CPU_BOUND_SHARE {
         return None;
     }
-    // A hop is named `sender->receiver`.
+    // A hop is named `sender->receiver`. The receiver's own leg is the time that a chunk spends inside it.
     let receiver = Ends::from(&*longest_wait.name).to;
     let mut new_processing = legs.iter().filter(|leg| leg.kind == LegKind::Inside && leg.a_ns.is_none());
     let processing = new_processing.find(|leg| leg.name == receiver)?;
@@ -226,7 +232,7 @@ fn find_slow_new_receiver(b: &Report, outcomes: &[ProblemOutcome], legs: &[LegSh
     Some(ChangePattern::new("processing", title, summary).explaining(problems_following(outcomes, LegChange::Longer)))
 }
 
-/// Number of receivers or senders on the hop with this name; `None` without the hop.
+/// Number of processes that receive or send on the hop with this name in parallel; `None` without the hop.
 fn count_workers(report: &Report, hop_name: &str) -> Option<usize> {
     let hop = report.hops.iter().find(|hop| hop.name == hop_name)?;
     // Workers are listed only if there are several.
@@ -273,7 +279,7 @@ fn find_cpu_bound_receiver(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) 
     let before = BusiestReceiver::of_report(a)?;
     let after = BusiestReceiver::of_report(b)?;
     // Only a receiver that became CPU-bound explains a change.
-    if before.share >= CPU_BOUND || after.share < CPU_BOUND {
+    if before.share >= CPU_BOUND_SHARE || after.share < CPU_BOUND_SHARE {
         return None;
     }
     let summary = format!(

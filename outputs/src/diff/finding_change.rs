@@ -108,7 +108,7 @@ impl FindingChange {
     }
 }
 
-/// Findings of both runs, most severe first. Those of equal severity are in the order of their states, new ones first.
+/// Compares the findings of both runs. The most severe come first, and among those of equal severity the new ones.
 pub(super) fn compare_findings(a: &Report, b: &Report) -> Vec<FindingChange> {
     let mut changes = Vec::new();
     let mut paired_findings: Vec<&FindingLine> = Vec::new();
@@ -135,7 +135,7 @@ pub(super) fn compare_findings(a: &Report, b: &Report) -> Vec<FindingChange> {
 
 /// Kinds of which a run has at most one finding. Its place may be another one in the other run: where requests wait longest, the last
 /// process of another engine, or none in a report of an older version.
-const ONE_PER_RUN: [&str; 12] = [
+const KINDS_FOUND_ONCE: [&str; 12] = [
     "first-token-gap",
     "dropped-chunks",
     "dropped-chunks-predicted",
@@ -154,12 +154,12 @@ const ONE_PER_RUN: [&str; 12] = [
 fn find_counterpart<'r>(finding: &FindingLine, other: &'r Report) -> Option<&'r FindingLine> {
     let mut of_same_kind = other.findings.iter().filter(|candidate| candidate.kind == finding.kind);
     let on_same_hop = of_same_kind.clone().find(|candidate| candidate.hop == finding.hop);
-    let is_one_per_run = ONE_PER_RUN.contains(&&*finding.kind);
+    let is_one_per_run = KINDS_FOUND_ONCE.contains(&&*finding.kind);
     if on_same_hop.is_none() && is_one_per_run { of_same_kind.next() } else { on_same_hop }
 }
 
 impl FindingChange {
-    /// A change of this state to the finding's kind and hop, without the data of either run.
+    /// A change with this state, and the finding's kind and hop. The caller fills in what each run has.
     fn without_sides(finding: &FindingLine, state: FindingState) -> Self {
         Self {
             kind: finding.kind.clone(),
@@ -172,7 +172,7 @@ impl FindingChange {
         }
     }
 
-    /// A finding that both runs have.
+    /// A finding that both runs have. `sizes` are its sizes in both, if findings of its kind have one.
     fn of_pair(before: &FindingLine, after: &FindingLine, sizes: Option<SizeChange>) -> Self {
         Self {
             a: Some(FindingSide::of_finding(before)),
@@ -182,7 +182,7 @@ impl FindingChange {
         }
     }
 
-    /// A finding that only the second run has. It is a fact even if the first run could not show it.
+    /// A finding that only the second run has. It counts as new. If the first run could not have had it, the note says why.
     fn only_in_second(after: &FindingLine, a: &Report) -> Self {
         Self {
             b: Some(FindingSide::of_finding(after)),
@@ -191,7 +191,8 @@ impl FindingChange {
         }
     }
 
-    /// A finding that only the first run has. If the second run could not show it, its absence is no fact.
+    /// A finding that only the first run has. It counts as gone, unless the second run could not have had it: then the two are not
+    /// comparable, and the note says why.
     fn only_in_first(before: &FindingLine, b: &Report) -> Self {
         let note = unobserved_reason(&before.kind, b).map(|why| format!("second run: {why}"));
         let state = if note.is_some() { FindingState::NotComparable } else { FindingState::Gone };
@@ -239,7 +240,8 @@ impl FindingSize {
         if self.is_duration() { duration(self.number) } else { count(self.number) }
     }
 
-    /// The unit behind a space, ` requests`; empty for a duration, which has its own.
+    /// The unit behind a space, ` requests`, taken from the name of the evidence (`requests_late`). Empty for a duration, whose number is
+    /// formatted with its unit.
     fn unit_suffix(self) -> String {
         if self.is_duration() {
             return String::new();
@@ -292,7 +294,7 @@ const fn size(kind: &'static str, key: &'static str, grows_with: GrowsWith) -> S
 }
 
 /// Kinds of findings that have a size. Others are compared by severity alone.
-const SIZES: [SizeEvidence; 41] = [
+const SIZES_OF_KINDS: [SizeEvidence; 41] = [
     size("dropped-chunks", "chunks_dropped", GrowsWith::Chunks),
     size("dropped-chunks-predicted", "chunks_dropped_predicted", GrowsWith::Chunks),
     size("merged-chunks", "chunks", GrowsWith::Chunks),
@@ -338,7 +340,7 @@ const SIZES: [SizeEvidence; 41] = [
 
 /// Size of a finding, in relation to the traffic of its run; `None` if its kind has no size.
 fn size_in(finding: &FindingLine, report: &Report) -> Option<FindingSize> {
-    let SizeEvidence { key, grows_with, .. } = *SIZES.iter().find(|size| size.kind == finding.kind)?;
+    let SizeEvidence { key, grows_with, .. } = *SIZES_OF_KINDS.iter().find(|size| size.kind == finding.kind)?;
     let number = finding.evidence.get(key)?.as_u64()?;
     let traffic = match grows_with {
         GrowsWith::Nothing => 1,
@@ -442,9 +444,9 @@ mod tests {
 
     #[test]
     fn kinds_with_a_size_exist_and_have_one_size() {
-        for (index, SizeEvidence { kind, .. }) in SIZES.iter().enumerate() {
+        for (index, SizeEvidence { kind, .. }) in SIZES_OF_KINDS.iter().enumerate() {
             assert!(trace::detect::ALL.iter().any(|detector| detector.kind == *kind), "{kind}");
-            assert!(!SIZES[..index].iter().any(|other| other.kind == *kind), "{kind} twice");
+            assert!(!SIZES_OF_KINDS[..index].iter().any(|other| other.kind == *kind), "{kind} twice");
         }
     }
 }

@@ -107,7 +107,8 @@ pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChang
     ranked
 }
 
-/// Whether it is a critical finding of both runs, or one that cannot be compared, and no changed problem states its fact.
+/// Whether it is a critical finding that did not change or cannot be compared. An unchanged one is left out if a changed problem already
+/// states it.
 fn is_lasting_critical(change: &FindingChange, outcomes: &[ProblemOutcome]) -> bool {
     if change.severity() != Severity::Critical {
         return false;
@@ -132,9 +133,10 @@ fn describe_lasting_finding(change: &FindingChange, outcomes: &[ProblemOutcome])
 
 /// The change of a finding in the words of the headline.
 fn describe_finding_change(change: &FindingChange) -> RankedChange {
+    // `a` is the finding in the first run, and `b` that in the second.
     let mut text = match (&change.a, &change.b) {
         (None, Some(new)) => format!("{}: {}", change.kind, short_numbers(&new.summary)),
-        // The clauses behind the first explain a finding that is gone.
+        // Only the first clause: the others explain a finding that is gone.
         (Some(gone), None) => format!("{}: {}", change.kind, split_outside_parentheses(&gone.summary, ": ")[0]),
         _ => format!("{} {}", change.name(), change.numbers).trim_end().to_owned(),
     };
@@ -177,8 +179,8 @@ fn split_outside_parentheses<'t>(text: &'t str, separator: &str) -> Vec<&'t str>
     parts
 }
 
-/// The first clause of a summary, and the clauses with numbers that directly follow it. Colons separate the clauses. A clause without a
-/// number is an explanation, which the list of findings below the headline has.
+/// Cuts a summary before its explanation: keeps the first clause, and the clauses with numbers that directly follow it. Colons separate the
+/// clauses. The explanation is in the list of findings below the headline.
 fn numbers_of_summary(summary: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     for clause in split_outside_parentheses(summary, ": ") {
@@ -208,7 +210,8 @@ fn short_numbers(summary: &str) -> String {
     text
 }
 
-/// One sentence for an incident: what changed, and the cause.
+/// The headline of the comparison in one sentence: the changes of problems and findings with their causes. If none changed for better or
+/// worse, the measures that changed.
 pub(super) fn summarise_changes(
     ranked: &[RankedChange],
     outcomes: &[ProblemOutcome],
@@ -258,7 +261,7 @@ fn describe_causes(stated: &str, outcomes: &[ProblemOutcome], patterns: &[Change
         patterns.iter().filter(|pattern| pattern.explains.iter().any(|name| stated.contains(name.as_str())));
     for pattern in explains_stated {
         let mut changed = outcomes.iter().filter(|outcome| outcome.state.is_change());
-        // A cause of one change may have nothing to do with the others.
+        // A cause that does not explain all changed problems names those that it explains.
         let explained = if changed.any(|outcome| !pattern.explains.contains(&outcome.name)) {
             format!(" ({})", pattern.explains.join(", "))
         } else {
@@ -316,21 +319,26 @@ fn state_of_measures(outcomes: &[ProblemOutcome], measures: &[ComparedMeasure]) 
     }
 }
 
-/// States whether a measure changed, and names the first few that did. Used if neither a problem nor a finding changed. Empty if no measure
-/// changed and `stated` already has all problems of the resulting state.
+/// The measures that became worse, then those that became better, each with its change.
+fn describe_changed_measures(measures: &[ComparedMeasure]) -> Vec<String> {
+    let worse = measures.iter().filter(|measure| measure.verdict == ChangeVerdict::Worse);
+    let better = measures.iter().filter(|measure| measure.verdict == ChangeVerdict::Better);
+    let changed = worse.chain(better);
+    changed
+        .map(|measure| format!("{} {} ({})", measure.name, measure.verdict.as_str(), measure.change_text()))
+        .collect()
+}
+
+/// The measures that changed, for runs of which neither a problem nor a finding changed, and the problems of the resulting state that
+/// `stated` does not name yet. Empty if no measure changed and `stated` names all these problems.
 fn describe_measures(stated: &str, outcomes: &[ProblemOutcome], measures: &[ComparedMeasure]) -> String {
     let mut verdicts = measures.iter().map(|measure| measure.verdict);
     if verdicts.all(|verdict| matches!(verdict, ChangeVerdict::NotComparable | ChangeVerdict::NotEnoughData)) {
         return String::from("NOT ENOUGH DATA: no measure has enough slots under load in both runs");
     }
     let state = state_of_measures(outcomes, measures);
-    let worse = measures.iter().filter(|measure| measure.verdict == ChangeVerdict::Worse);
-    let better = measures.iter().filter(|measure| measure.verdict == ChangeVerdict::Better);
-    let mut parts = Vec::new();
+    let mut parts = describe_changed_measures(measures);
     let mut is_any_stated = false;
-    for measure in worse.chain(better) {
-        parts.push(format!("{} {} ({})", measure.name, measure.verdict.as_str(), measure.change_text()));
-    }
     for outcome in outcomes.iter().filter(|outcome| outcome.state == state) {
         let text = name_with_numbers(outcome);
         if stated.contains(&text) {
@@ -342,6 +350,7 @@ fn describe_measures(stated: &str, outcomes: &[ProblemOutcome], measures: &[Comp
     if parts.is_empty() && is_any_stated {
         return String::new();
     }
+    // No problem is of this state, because each is observed by at most one run.
     if parts.is_empty() {
         let names: Vec<&str> = outcomes.iter().map(|outcome| outcome.name.as_str()).collect();
         parts.push(format!("the runs do not both observe {}", names.join(", ")));

@@ -10,7 +10,8 @@ pub(super) struct MannWhitney {
 }
 
 impl MannWhitney {
-    /// Prepares the test of whether `b` differs from `a`. Compares each value of one sample with each of the other.
+    /// Prepares the Mann-Whitney U test of whether `b` differs from `a`. Compares each value of one sample with each of the other. A value
+    /// is that of one slot, a short span of a run.
     pub(super) fn of_samples(a: &[f64], b: &[f64]) -> Self {
         // U is the number of positive differences. The median of all differences estimates the shift.
         let mut differences: Vec<f64> =
@@ -37,9 +38,11 @@ impl MannWhitney {
         if self.deviation > 0.0 { two_sided_tail(distance / self.deviation) } else { 1.0 }
     }
 
-    /// Smallest and largest shift from `a` to `b` that the test does not reject at `level`; `None` if the samples are too small to reject any.
+    /// Smallest and largest shift from `a` to `b` that the test does not reject at `level`; `None` if the samples are too small to reject
+    /// any.
     pub(super) fn shift_interval(&self, level: f64) -> Option<[f64; 2]> {
-        // Number of the sorted differences that the interval leaves out at each end.
+        // By the normal approximation, the number of the sorted differences that the interval leaves out at each end: half of them, less
+        // the distance of U from its mean at which the test rejects.
         let left_out = (self.differences.len() as f64 - 1.0) / 2.0 - quantile_beyond(level) * self.deviation;
         let rejects_any = left_out >= 0.0;
         if !rejects_any {
@@ -61,8 +64,8 @@ fn tie_correction(a: &[f64], b: &[f64]) -> f64 {
 
 /// Share of the slots that count as independent evidence, since correlated neighbours repeat each other.
 fn effective_share(values: &[f64]) -> f64 {
-    // Of a series whose neighbours correlate by rho, this share is independent (AR(1)). Drift in one direction overstates the correlation, so
-    // rho is at most 0.5, and the share at least a third.
+    // The standard formula for a series whose neighbours correlate by rho (AR(1)). A drift in one direction looks like correlation. So rho
+    // is limited to 0.5, and the share is at least a third.
     let rho = correlation_of_neighbours(values).clamp(0.0, 0.5);
     (1.0 - rho) / (1.0 + rho)
 }
@@ -103,7 +106,8 @@ fn quantile_beyond(p: f64) -> f64 {
     high
 }
 
-/// Largest p-value that counts as a change (Benjamini-Hochberg). If nothing changed, `alpha` is the probability that any measure has such a p-value.
+/// Largest p-value that counts as a change (Benjamini-Hochberg). If nothing changed, `alpha` is the probability that any measure has such a
+/// p-value.
 pub(super) fn significance_level(mut p_values: Vec<f64>, alpha: f64) -> f64 {
     p_values.sort_by(f64::total_cmp);
     let count = p_values.len().max(1) as f64;
@@ -113,7 +117,7 @@ pub(super) fn significance_level(mut p_values: Vec<f64>, alpha: f64) -> f64 {
             return level;
         }
     }
-    // No p-value is small enough. This is the level that the smallest one exceeds.
+    // No p-value is small enough. The level is that of the smallest one, which exceeds it.
     alpha / count
 }
 

@@ -47,7 +47,7 @@ struct Judged {
     note: Option<String>,
 }
 
-/// Compares all measures of both runs, slot by slot. Empty if one of the runs has no slots.
+/// Compares all measures of both runs by their values in each slot, a short span of the run. Empty if one of the runs has no slots.
 pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) -> Vec<ComparedMeasure> {
     let (Some(series_a), Some(series_b)) = (&a.series, &b.series) else { return Vec::new() };
     let mut measures = list_measures(series_a, series_b);
@@ -72,20 +72,28 @@ pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) ->
     }
     let whole_runs = problem_outcome::compare_whole_runs(a, b, options.least_time_ns, are_short);
     // Times of the whole runs follow the other times that clients notice.
-    let last_gap = compared.iter().rposition(|measure| measure.name.starts_with("gap, "));
+    let last_gap = compared.iter().rposition(is_gap_of_slots);
     let behind_gaps = last_gap.map_or(0, |last| last + 1);
     compared.splice(behind_gaps..behind_gaps, whole_runs);
-    let is_gap_decided = compared.iter().any(|measure| {
-        measure.name.starts_with("gap of all requests, ") && measure.verdict != ChangeVerdict::NotEnoughData
-    });
-    if is_gap_decided {
-        // Beside the verdict on all requests, a gap of slots without a change only confuses.
-        compared.retain(|measure| measure.verdict.is_change() || !measure.name.starts_with("gap, "));
+    // Beside the verdict on all requests, a gap of slots without a change only confuses.
+    if compared.iter().any(is_decided_gap_of_requests) {
+        compared.retain(|measure| measure.verdict.is_change() || !is_gap_of_slots(measure));
     }
     compared
 }
 
-/// Adds the waits of all frames on hops where the runs have enough frames. They replace waits of slots there, except changed ones.
+/// Whether the measure is a quantile of the first-token gap in each slot.
+fn is_gap_of_slots(measure: &ComparedMeasure) -> bool {
+    measure.name.starts_with("gap, ")
+}
+
+/// Whether the measure is a quantile of the first-token gap over all requests, and there were enough requests for a verdict.
+fn is_decided_gap_of_requests(measure: &ComparedMeasure) -> bool {
+    measure.name.starts_with("gap of all requests, ") && measure.verdict != ChangeVerdict::NotEnoughData
+}
+
+/// Adds the queue waits over all frames of each hop where the runs have enough frames. They replace the queue waits per slot of the same
+/// hop, except those per slot that changed.
 fn replace_slots_of_waits(compared: &mut Vec<ComparedMeasure>, a: &Report, b: &Report, least_time_ns: u64) {
     for waits in problem_outcome::compare_waits(a, b, least_time_ns) {
         let names = ["median", "p99"].map(|quantile| format!("queue wait, {quantile} on {}", waits.hop));
@@ -96,7 +104,7 @@ fn replace_slots_of_waits(compared: &mut Vec<ComparedMeasure>, a: &Report, b: &R
     }
 }
 
-/// Tests whether the slots of the runs differ; `None` if a run has too few.
+/// Tests whether the measure's values per slot, a short span of time, differ between the runs; `None` if a run has too few of them.
 fn test_measure(measure: &Measure, options: &DiffOptions) -> Option<MannWhitney> {
     let a = measure.a.as_ref()?;
     let b = measure.b.as_ref()?;
@@ -140,6 +148,7 @@ fn judge_by_test(
     if !is_large_enough(measure.unit, a, b, criteria.options) || (b - a).abs() < measure.least_distance {
         return within_noise;
     }
+    // A single slot can move the mean, so most slots must have shifted the same way.
     let interval = test.shift_interval(criteria.level);
     let is_shifted = interval.is_some_and(|interval| is_shifted_as_far(measure.unit, a, b, interval, criteria.options));
     if is_shifted && test.p_value() <= criteria.level {
@@ -157,7 +166,8 @@ fn judge_by_test(
     within_noise
 }
 
-/// Verdict on a measure that changed beyond noise. A rise or fall of a measure that follows the load is neither better nor worse.
+/// Verdict on a measure that changed beyond noise. `good` is the direction of improvement. Of a measure such as the token rate, more is
+/// better only if the load is not higher: a change that follows the load is neither better nor worse.
 fn verdict_on_change(good: GoodDirection, is_rise: bool, load: LoadChange) -> ChangeVerdict {
     let same_change_of_load = if is_rise { LoadChange::Higher } else { LoadChange::Lower };
     let follows_load = load == same_change_of_load;
@@ -196,8 +206,9 @@ fn judge_exact_totals(measure: &Measure) -> Option<Judged> {
     None
 }
 
-/// Whether the slots shifted in the direction of the mean, from `a` to `b`, and possibly far enough to matter. One slot can move the mean.
-/// `shift_interval`: ends of the interval of the slots' shift.
+/// Whether the slots shifted in the same direction as the mean, which went from `a` to `b`. `shift_interval` has the smallest and the
+/// largest shift of the slots that the test does not reject: both must have that direction, and the farther one must be large enough to
+/// matter.
 fn is_shifted_as_far(unit: MeasureUnit, a: f64, b: f64, shift_interval: [f64; 2], options: &DiffOptions) -> bool {
     let [low, high] = shift_interval;
     if b > a {
@@ -227,7 +238,8 @@ fn explain_missing_test(measure: &Measure, criteria: &Criteria<'_>) -> Judged {
     Judged { verdict: ChangeVerdict::NotEnoughData, note: Some(why) }
 }
 
-/// `short runs: ...`; `None` if both runs have enough slots to call a difference noise, or one has no time series.
+/// Warning that a run is too short to tell changes from noise: `short runs: ...`. `None` if both runs have enough slots, or one has no time
+/// series.
 pub(super) fn describe_short_runs(a: &Report, b: &Report, options: &DiffOptions) -> Option<String> {
     let slots_a = loaded_slots(a.series.as_ref()?).len();
     let slots_b = loaded_slots(b.series.as_ref()?).len();
@@ -253,7 +265,7 @@ fn is_large_enough(unit: MeasureUnit, a: f64, b: f64, options: &DiffOptions) -> 
     // Relative to the larger value, so that a rise and the fall back to the old value count the same. It is positive, to divide by it.
     let larger_value = a.abs().max(b.abs()).max(f64::MIN_POSITIVE);
     let relative = distance / larger_value;
-    // The option is relative to the smaller value.
+    // The option is relative to the smaller value: a rise from 1 to 1 + c is c / (1 + c) of the larger value.
     let least_relative = options.least_change / (1.0 + options.least_change);
     match unit {
         MeasureUnit::Ns => distance >= options.least_time_ns as f64 && relative >= LEAST_CHANGE_OF_TIME,
@@ -262,8 +274,8 @@ fn is_large_enough(unit: MeasureUnit, a: f64, b: f64, options: &DiffOptions) -> 
     }
 }
 
-/// Sets the values of whole runs in the measures of dropped and merged chunks: the shares of all chunks. Sets the totals, too, if both runs
-/// observed them and they are conclusive without a test.
+/// Sets the values of the whole runs in the measures of dropped and merged chunks. These are the shares of all chunks and, if they show a
+/// change without a test of slots, the exact totals.
 fn set_values_of_whole_runs(measures: &mut [Measure], a: &Report, b: &Report) {
     for name in [DROPPED_CONFIRMED, DROPPED_PREDICTED, MERGED] {
         let Some(measure) = measures.iter_mut().find(|measure| measure.name == name) else { continue };
@@ -289,6 +301,7 @@ fn chunks_of_measure(name: &str, run: &Report) -> Option<u64> {
     match name {
         DROPPED_CONFIRMED => run.chunks.dropped_confirmed,
         DROPPED_PREDICTED => run.chunks.dropped_predicted,
+        // `MERGED`, the only other measure of chunks.
         _ => run.chunks.merged,
     }
 }

@@ -36,7 +36,7 @@ pub(super) struct ExactTotals {
 }
 
 /// Change of the mean backlog below which nobody waits longer: a few frames are always on their way.
-const LEAST_BACKLOG: f64 = 10.0;
+const LEAST_BACKLOG_CHANGE: f64 = 10.0;
 
 /// The measures of two runs, in the order of the path.
 struct MeasureList<'s> {
@@ -46,7 +46,7 @@ struct MeasureList<'s> {
 }
 
 impl MeasureList<'_> {
-    /// Adds a measure that `samples_of` takes from a run. Skips measures that neither run observes.
+    /// Adds a measure, whose value in each slot of a run `samples_of` returns. Skips it if neither run observes it.
     fn add_measure(
         &mut self,
         name: &str,
@@ -62,7 +62,7 @@ impl MeasureList<'_> {
         }
     }
 
-    /// Adds the measures of all hops together.
+    /// Adds the measures of the whole traffic: token rates, live requests and first-token gaps.
     fn add_traffic_measures(&mut self) {
         use GoodDirection::{Less, MoreAtEqualLoad, Neither};
         use MeasureUnit::{Ns, Number, PerSecond};
@@ -81,7 +81,7 @@ impl MeasureList<'_> {
         self.add_measure("gap, p99", Ns, Less, |run| quantile_per_slot(run, run.gap_ns.as_ref(), |gap| &gap.p99));
     }
 
-    /// Adds the measures of a hop.
+    /// Adds the measures of the hop with this name: sizes of its frames, queue wait, backlog and wakeups.
     fn add_hop_measures(&mut self, name: &str) {
         use GoodDirection::{Less, Neither};
         use MeasureUnit::{Ns, Number};
@@ -105,7 +105,7 @@ impl MeasureList<'_> {
         });
         // It is the last measure, unless neither run observes it.
         if let Some(backlog) = self.measures.last_mut().filter(|measure| measure.name == backlog_name) {
-            backlog.least_distance = LEAST_BACKLOG;
+            backlog.least_distance = LEAST_BACKLOG_CHANGE;
         }
         self.add_measure(&format!("frames a wakeup on {name}"), Number, Neither, |run| {
             let hop = hop_named(run, name)?;
@@ -115,7 +115,7 @@ impl MeasureList<'_> {
         });
     }
 
-    /// Adds the measures of the threads of a receiving role.
+    /// Adds the measures of the threads that receive frames in processes of this role, such as the tokenizer.
     fn add_receiver_measures(&mut self, role: &str) {
         use GoodDirection::{Less, Neither};
         use MeasureUnit::{Ns, Share};
@@ -193,8 +193,8 @@ fn distinct_names<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String
     seen
 }
 
-/// Slots to compare, which have tokens or live requests. They lie between the first slot with traffic and the last with a new request (with
-/// tokens, if no request is new). Both of these are left out because load ramps up and down in them.
+/// Indices of the slots to compare, the short spans of a run that have tokens or live requests. They lie between the first slot with
+/// traffic and the last one with a new request, or with tokens if no request is new. Leaves out these two, in which load ramps up and down.
 pub(super) fn loaded_slots(series: &Series) -> Vec<usize> {
     let begun = &series.requests.begun;
     let sent = &series.tokens.sent;
@@ -223,7 +223,7 @@ fn is_under_load(series: &Series, slot: usize) -> bool {
 
 /// A column of counts, some of which may be unobserved.
 trait CountColumn {
-    /// Value of the slot, if it is known.
+    /// Number that this column has for the slot; `None` if it was not observed.
     fn count_in(&self, slot: usize) -> Option<u64>;
 }
 
@@ -283,7 +283,8 @@ fn cpu_per_token(series: &Series, role: &str) -> Vec<f64> {
     })
 }
 
-/// In each loaded slot, the share of the receiving thread of `role` whose share in this column is highest. Empty if none is known.
+/// The highest share that a receiving thread of `role` has in each loaded slot, by the column of shares that `column_of` selects. Empty if
+/// none is known.
 fn highest_share(series: &Series, role: &str, column_of: fn(&ThreadSeries) -> Option<&Vec<Option<f64>>>) -> Vec<f64> {
     per_slot(series, |slot| {
         let threads = receiving_threads(series, role);

@@ -1,8 +1,8 @@
 //! Comparison of two reports, measure by measure, that separates changes from noise.
 //!
 //! Each measure has a value in every time slot of both runs ([`crate::report::Series`]). One test compares the slots and gives the interval
-//! of the change (`mann_whitney`). A change counts if it is beyond noise over all measures and large enough to matter. Numbers of all requests
-//! and tokens need no slots. Without either there is no verdict, and the note says why.
+//! of the change (`mann_whitney`). A change counts if it is beyond noise over all measures and large enough to matter. Numbers of all
+//! requests and tokens need no slots. Without either there is no verdict, and the note says why.
 
 mod change_pattern;
 mod finding_change;

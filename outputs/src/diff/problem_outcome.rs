@@ -56,7 +56,7 @@ impl ProblemState {
     }
 
     /// Turns an improvement into a fix if the second run does not have the problem (`is_resolved`).
-    fn fixed_if(self, is_resolved: bool) -> Self {
+    fn improved_is_fixed_if(self, is_resolved: bool) -> Self {
         if self == Self::Improved && is_resolved { Self::Fixed } else { self }
     }
 }
@@ -74,8 +74,8 @@ const TTFT_MEASURES: [&str; 3] =
 /// Measures of the latency at clients: the one that decides, then the one that replaces it.
 const LATENCY_MEASURES: [&str; 2] = ["ITL at clients, p99", "ITL at clients, median"];
 
-/// Factor from which a value is far below a limit.
-const FAR_BELOW: f64 = 10.0;
+/// A value below the limit divided by this factor is far below it.
+const FAR_BELOW_FACTOR: f64 = 10.0;
 
 /// Outcomes of the problems, most severe first; empty without measures. The time to first token is among them if both runs observed it.
 pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Vec<ProblemOutcome> {
@@ -92,7 +92,7 @@ pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure
         },
         ProblemOutcome {
             name: String::from("merged chunks"),
-            state: state_by_measures(measures, &[MERGED]).fixed_if(b.chunks.merged == Some(0)),
+            state: state_by_measures(measures, &[MERGED]).improved_is_fixed_if(b.chunks.merged == Some(0)),
             numbers: merged_before_and_after(a, b),
         },
     ];
@@ -105,11 +105,11 @@ pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure
     problems
 }
 
-/// Outcome of the first-token gap. An unchanged gap below the limit of the finding is no problem in either run, whatever its numbers.
+/// Outcome of the first-token gap. Its numbers say so if the gap stayed below the limit of the finding in both runs.
 fn judge_first_token_gap(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemOutcome {
     let [has_finding_before, has_finding_after] =
         [a, b].map(|run| run.findings.iter().any(|finding| finding.kind == "first-token-gap"));
-    let state = state_by_measures(measures, &GAP_MEASURES).fixed_if(!has_finding_after);
+    let state = state_by_measures(measures, &GAP_MEASURES).improved_is_fixed_if(!has_finding_after);
     let mut numbers = numbers_of_measures(measures, &GAP_MEASURES);
     let is_no_problem = state == ProblemState::Unchanged && !has_finding_before && !has_finding_after;
     let gaps = deciding_measure(measures, &GAP_MEASURES).and_then(|measure| measure.a.zip(measure.b));
@@ -118,7 +118,7 @@ fn judge_first_token_gap(a: &Report, b: &Report, measures: &[ComparedMeasure]) -
     {
         let longer_gap = gap_before.max(gap_after);
         let limit = duration(GAP_WARNING_NS);
-        if longer_gap < GAP_WARNING_NS as f64 / FAR_BELOW {
+        if longer_gap < GAP_WARNING_NS as f64 / FAR_BELOW_FACTOR {
             numbers = format!("far below the limit of {limit} in both runs ({numbers})");
         } else if longer_gap < GAP_WARNING_NS as f64 {
             numbers = format!("below the limit of {limit} in both runs ({numbers})");
@@ -134,15 +134,7 @@ fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Pr
     let b_observes_losses = b.chunks.dropped_confirmed.is_some();
     // Proven losses are counted in tokens.
     if a_observes_losses && b_observes_losses {
-        let lost_a = a.chunks.tokens_lost;
-        let lost_b = b.chunks.tokens_lost;
-        let are_none_lost = lost_a == Some(0) && lost_b == Some(0);
-        let state = if are_none_lost && judges_lost_tokens(a) && judges_lost_tokens(b) {
-            // Counts of whole runs need no slots.
-            ProblemState::Unchanged
-        } else {
-            state_by_measures(measures, &[DROPPED_CONFIRMED]).fixed_if(lost_b == Some(0))
-        };
+        let state = state_of_proven_losses(a, b, measures);
         return ProblemOutcome { name, state, numbers: lost_before_and_after(a, b) };
     }
     // Predicted losses are counted in chunks. Proven losses cannot be compared with them.
@@ -151,7 +143,7 @@ fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Pr
             let state = if lost_a == 0 && lost_b == 0 {
                 ProblemState::Unchanged
             } else {
-                state_by_measures(measures, &[DROPPED_PREDICTED]).fixed_if(lost_b == 0)
+                state_by_measures(measures, &[DROPPED_PREDICTED]).improved_is_fixed_if(lost_b == 0)
             };
             ProblemOutcome { name, state, numbers: before_and_after(Some(lost_a), Some(lost_b), count) }
         }
@@ -162,7 +154,19 @@ fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Pr
 /// Text for two counts of 0, to which shares would add nothing.
 const NONE_IN_BOTH: &str = "0 in both runs";
 
-/// `12 -> 0`. If the runs sent different numbers of tokens, shares come first: `4.7 % -> 3.7 % (4,069 -> 1,876)`.
+/// State of the lost tokens of two runs that both observed losses.
+fn state_of_proven_losses(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemState {
+    let is_none_lost_in_a = a.chunks.tokens_lost == Some(0);
+    let is_none_lost_in_b = b.chunks.tokens_lost == Some(0);
+    // Counts of whole runs need no slots.
+    if is_none_lost_in_a && is_none_lost_in_b && judges_lost_tokens(a) && judges_lost_tokens(b) {
+        return ProblemState::Unchanged;
+    }
+    state_by_measures(measures, &[DROPPED_CONFIRMED]).improved_is_fixed_if(is_none_lost_in_b)
+}
+
+/// Numbers of lost tokens in both runs: `12 -> 0`. If the runs sent different numbers of tokens, shares come first:
+/// `4.7 % -> 3.7 % (4,069 -> 1,876)`.
 fn lost_before_and_after(a: &Report, b: &Report) -> String {
     /// Smallest factor between the numbers of sent tokens from which losses are comparable only as shares.
     const LEAST_FACTOR: f64 = 1.1;
@@ -249,7 +253,7 @@ fn was_judged(measure: &ComparedMeasure) -> bool {
     }
 }
 
-/// State by the measure that decides.
+/// State of a problem by the measure that decides. `Unchanged` includes a change that is neither better nor worse.
 fn state_by_measures(measures: &[ComparedMeasure], names: &[&str]) -> ProblemState {
     match deciding_measure(measures, names).map(|measure| measure.verdict) {
         Some(ChangeVerdict::Better) => ProblemState::Improved,
@@ -332,8 +336,8 @@ fn quantiles_of_requests(quantity: &str, a: &RequestTimes, b: &RequestTimes) -> 
     quantiles
 }
 
-/// The highest of the quantiles, and the median. A few slow requests in one run raise its highest quantile, which then hides that most
-/// requests became slower in the other run.
+/// Keeps the highest of the quantiles and the median. The highest one alone may mislead, because a few slow requests raise it, whatever
+/// happened to the others.
 fn highest_and_median(mut quantiles: Vec<ComparedQuantile>) -> Vec<ComparedQuantile> {
     // The median is the last one.
     let last = quantiles.len().saturating_sub(1);
@@ -368,7 +372,7 @@ pub(super) struct ComparedWaits {
     pub(super) measure: ComparedMeasure,
 }
 
-/// Waits of all frames on each hop, where both runs have enough frames.
+/// Compares the queue waits of all frames on each hop where both runs have enough frames, by the highest quantile that they allow.
 pub(super) fn compare_waits(a: &Report, b: &Report, least_time_ns: u64) -> Vec<ComparedWaits> {
     let mut compared = Vec::new();
     for hop in &a.hops {
@@ -381,7 +385,7 @@ pub(super) fn compare_waits(a: &Report, b: &Report, least_time_ns: u64) -> Vec<C
         let highest = quantiles_of_requests("queue wait", &before, &after).into_iter().next();
         let Some(quantile) = highest else { continue };
         // Waits of neighbouring frames depend on each other, so there must be more of them than of requests.
-        if quantile.a_count.min(quantile.b_count) < LEAST_DEPENDENT {
+        if quantile.a_count.min(quantile.b_count) < LEAST_DEPENDENT_COUNT {
             continue;
         }
         let name = format!("queue wait of all frames, {} on {}", quantile.label, hop.name);
@@ -392,20 +396,21 @@ pub(super) fn compare_waits(a: &Report, b: &Report, least_time_ns: u64) -> Vec<C
 }
 
 /// Smallest number of tokens or frames in each run: those of one request are not independent, so even a median needs many.
-const LEAST_DEPENDENT: u64 = 1_000;
+const LEAST_DEPENDENT_COUNT: u64 = 1_000;
 
-/// Inter-token latency of all tokens at one end, as median and p99.
+/// Inter-token latency of all tokens in both runs, as median and p99. `end` says where it was measured: `of the engine` or `at clients`.
 fn quantiles_of_itl(end: &str, a: &Spread, b: &Spread) -> [ComparedQuantile; 2] {
-    [("median", a.p50, b.p50), ("p99", a.p99, b.p99)].map(|(label, a_ns, b_ns)| ComparedQuantile {
+    let quantile_of_tokens = |label: &'static str, a_ns: u64, b_ns: u64| ComparedQuantile {
         name: format!("ITL {end}, {label}"),
         a_ns,
         b_ns,
         a_count: a.count,
         b_count: b.count,
-        least_count: LEAST_DEPENDENT,
+        least_count: LEAST_DEPENDENT_COUNT,
         label,
         counted: "tokens",
-    })
+    };
+    [quantile_of_tokens("median", a.p50, b.p50), quantile_of_tokens("p99", a.p99, b.p99)]
 }
 
 /// Compares times that need no slots: the time to first token of all requests, and the inter-token latency of all tokens at the engine and
@@ -512,9 +517,9 @@ mod tests {
             measure(names[1], [3.1e6, 2.6e6], ChangeVerdict::WithinNoise),
         ];
         assert_eq!(numbers_of_measures(&measures, &names), "p99 of slots 9.1 ms -> 93.3 ms");
-        assert_eq!(state_by_measures(&measures, &names).fixed_if(true), ProblemState::NotEnoughData);
+        assert_eq!(state_by_measures(&measures, &names).improved_is_fixed_if(true), ProblemState::NotEnoughData);
         measures[1].verdict = ChangeVerdict::Worse;
-        assert_eq!(state_by_measures(&measures, &names).fixed_if(true), ProblemState::Regressed);
+        assert_eq!(state_by_measures(&measures, &names).improved_is_fixed_if(true), ProblemState::Regressed);
         assert_eq!(numbers_of_measures(&measures, &names), "median of slots 3.1 ms -> 2.6 ms");
     }
 }

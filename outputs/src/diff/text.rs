@@ -91,7 +91,7 @@ fn write_findings(out: &mut String, diff: &Diff) {
     }
 }
 
-/// `backlog on a->b: 20 -> 300`.
+/// Names a finding, with its numbers in both runs: `backlog on a->b: 20 -> 300`.
 fn describe_finding(change: &FindingChange) -> String {
     // A note says why the numbers cannot be compared.
     let details = change.note.as_deref().unwrap_or(&change.numbers);
@@ -99,8 +99,9 @@ fn describe_finding(change: &FindingChange) -> String {
     format!("{}{separator}{details}", change.name())
 }
 
-/// Writes a table of legs.
+/// Writes a table with the time and share of each leg, a part of the path, in both runs. `heading` is that of the first column.
 fn write_legs(out: &mut String, heading: &str, legs: impl Iterator<Item = LegCells>) {
+    // Columns of times are 11 characters wide, and those of shares 8.
     append_line!(out, "{heading:NAME_WIDTH$} {:>11} {:>8} {:>11} {:>8}", "A", "SHARE", "B", "SHARE");
     for LegCells { place, a_time, a_share, b_time, b_share } in legs {
         let name = name_cell(&place);
@@ -126,7 +127,8 @@ fn name_cell(name: &str) -> String {
     format!("{name}\n{:NAME_WIDTH$}", "")
 }
 
-/// Writes the row of a measure, with its note or its interval.
+/// Writes the row of a measure: its values in both runs, the change and the verdict. A note or the interval of the change follows on a line
+/// of its own.
 fn write_measure(out: &mut String, measure: &ComparedMeasure, diff: &Diff) {
     let name = name_cell(&measure.name);
     append!(
@@ -154,7 +156,7 @@ fn own_note<'m>(measure: &'m ComparedMeasure, diff: &Diff) -> Option<&'m str> {
     measure.note.as_deref().filter(|note| Some(*note) != diff.short_runs.as_deref())
 }
 
-/// The comparison as Markdown.
+/// The comparison as Markdown: the verdict as heading, a list of what changed, then tables of times and measures.
 pub(super) fn render_markdown(diff: &Diff) -> String {
     let mut out = format!("## {}\n\n", escaped(&diff.verdict));
     for (letter, side) in [("A", &diff.a), ("B", &diff.b)] {
@@ -200,7 +202,7 @@ pub(super) fn render_markdown(diff: &Diff) -> String {
     out
 }
 
-/// Writes a table of legs.
+/// Writes a table with the time and share of each leg, a part of the path, in both runs. `heading` is that of the first column.
 fn write_legs_as_markdown(out: &mut String, heading: &str, legs: impl Iterator<Item = LegCells>) {
     let legs = Table::new(
         &legs.collect::<Vec<_>>(),

@@ -37,7 +37,7 @@ pub struct TtftLegShift {
 }
 
 impl TtftLegShift {
-    /// Compares a leg of both runs. `either` is one of the two that exists, for the name.
+    /// Compares a leg, a part of the time to first token, of both runs. `either` is one of the two that exists, for the name.
     fn new(a: Option<&TtftLegLine>, b: Option<&TtftLegLine>, either: &TtftLegLine) -> Self {
         Self {
             name: either.name.clone(),
@@ -62,7 +62,8 @@ impl TtftLegShift {
 }
 
 impl TtftShift {
-    /// Compares the legs; `None` unless they are known of most requests of both runs.
+    /// Compares the legs, the parts of the time to first token between observed moments. `None` unless in both runs most requests have the
+    /// same observed moments.
     pub(super) fn between(a: &Report, b: &Report) -> Option<Self> {
         let group_a = a.ttft.as_ref()?.group_of_most().ok()?;
         let group_b = b.ttft.as_ref()?.group_of_most().ok()?;
@@ -76,8 +77,9 @@ impl TtftShift {
     }
 }
 
-/// Names the longest leg of each run.
+/// Names the longest leg of each run, with its share of the time to first token.
 fn summarise_legs(a: &TtftGroupLine, a_leg: &TtftLegLine, b: &TtftGroupLine, b_leg: &TtftLegLine) -> String {
+    // The two times differ in length if they do not begin and end with the same moments.
     let other_parts =
         if (a.from, a.to) == (b.from, b.to) { "" } else { "; other parts of it were observed, so only shares compare" };
     format!("most of TTFT was {}, and is {}{other_parts}", describe_part(a, a_leg), describe_part(b, b_leg))
@@ -88,7 +90,7 @@ fn describe_part(group: &TtftGroupLine, leg: &TtftLegLine) -> String {
     format!("{} ({} of {})", leg.words, percent(leg.share), duration(group.mean_ns))
 }
 
-/// Legs of both groups, in order.
+/// Legs of both groups, in the order of the moments that they begin and end with. Each leg is listed once.
 fn legs_of_both(a: &TtftGroupLine, b: &TtftGroupLine) -> Vec<TtftLegShift> {
     let mut legs: Vec<&TtftLegLine> = a.legs.iter().chain(&b.legs).collect();
     legs.sort_by_key(|leg| [leg.from, leg.to]);

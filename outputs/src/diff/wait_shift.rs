@@ -8,9 +8,9 @@ use trace::words::{duration, known_or_dash, percent};
 use crate::report::{LegLine, Report};
 
 /// Share that a leg must lose before its wait counts as moved.
-const MOVED: f64 = 0.2;
+const MOVED_SHARE: f64 = 0.2;
 /// A path that takes less than this part of its former time has no significant wait left.
-const NEGLIGIBLE: f64 = 0.1;
+const NEGLIGIBLE_SHARE: f64 = 0.1;
 /// Minimum change of a wait that at least doubles or halves.
 pub(super) const CHANGED_NS: u64 = 20_000_000;
 
@@ -105,7 +105,7 @@ impl WaitShift {
         self.path_ns(|leg| leg.a_ns).max(self.path_ns(|leg| leg.b_ns)) >= CHANGED_NS
     }
 
-    /// Compares the legs; `None` unless both runs observed some.
+    /// Compares the legs of both runs' paths: the hops, and the processes between them. `None` unless both runs observed some.
     pub(super) fn of_runs(a: &Report, b: &Report) -> Option<Self> {
         let from = LongestLeg::of_path(&a.path)?;
         let to = LongestLeg::of_path(&b.path)?;
@@ -154,7 +154,7 @@ fn summarise_shift(from: &LongestLeg<'_>, to: &LongestLeg<'_>, left_share: f64) 
     let to_leg = to.description();
     let before = from.part_of_path();
     let after = to.part_of_path();
-    if (after_ns as f64) < NEGLIGIBLE * before_ns as f64 {
+    if (after_ns as f64) < NEGLIGIBLE_SHARE * before_ns as f64 {
         let left = duration(after_ns);
         return format!("the wait has disappeared: {from_leg} had {before}, and {left} is left, most of it {to_leg}");
     }
@@ -163,7 +163,7 @@ fn summarise_shift(from: &LongestLeg<'_>, to: &LongestLeg<'_>, left_share: f64) 
         return describe_changed_length("grew", from, to);
     }
     let is_other_leg = from.leg.name != to.leg.name || from.leg.kind != to.leg.kind;
-    if is_other_leg && from.leg.share - left_share >= MOVED {
+    if is_other_leg && from.leg.share - left_share >= MOVED_SHARE {
         return format!("the wait moved from {from_leg} ({before}) to {to_leg} ({after})");
     }
     if is_noticed && before_ns >= 2 * after_ns {
@@ -185,7 +185,7 @@ fn describe_changed_length(change: &str, from: &LongestLeg<'_>, to: &LongestLeg<
     )
 }
 
-/// Name of a leg in a sentence.
+/// Name of a leg in a sentence: `a->b` for a wait on that hop, `inside the b` for a process.
 fn describe_leg(name: &str, kind: LegKind) -> String {
     match kind {
         LegKind::Wait => name.to_owned(),
@@ -193,7 +193,7 @@ fn describe_leg(name: &str, kind: LegKind) -> String {
     }
 }
 
-/// Legs of both paths, in path order.
+/// Legs of both paths, each once, in path order.
 fn legs_of_both(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
     let mut legs: Vec<LegShift> = Vec::new();
     for leg in a.iter().chain(b) {
@@ -210,15 +210,19 @@ fn legs_of_both(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
             });
         }
     }
+    // The leg of a process has the same name at both ends.
     let hops: Vec<Ends<Box<str>>> = legs.iter().map(|leg| Ends::from(&*leg.name).to_owned()).collect();
-    legs.sort_by_key(|leg| {
-        let Ends { from, to } = Ends::from(&*leg.name);
-        // Twice, so that a process has a place between the hops that lead to it and those that leave it.
-        let hop_position = 2 * path::depth(&hops, from);
-        let is_process = from == to;
-        if is_process { hop_position.saturating_sub(1) } else { hop_position }
-    });
+    legs.sort_by_key(|leg| path_position(leg, &hops));
     legs
+}
+
+/// Position of a leg in path order. Hops have even positions, by the number of `hops` before them. A process comes just before the hops
+/// that leave it.
+fn path_position(leg: &LegShift, hops: &[Ends<Box<str>>]) -> usize {
+    let Ends { from, to } = Ends::from(&*leg.name);
+    let hop_position = 2 * path::depth(hops, from);
+    let is_process = from == to;
+    if is_process { hop_position.saturating_sub(1) } else { hop_position }
 }
 
 /// The leg of a path with the same name and kind as `leg`; `None` if the path has none.

@@ -6,9 +6,9 @@ use trace::words::percent;
 use super::{LegKind, LegLine};
 
 /// Smaller parts share a segment.
-const SMALLEST: f64 = 0.02;
+const SMALLEST_SHARE: f64 = 0.02;
 /// Symbols of the segments in path order; further segments share the last.
-const SIGNS: &[u8] = b"#=+-:.";
+const SEGMENT_SYMBOLS: &[u8] = b"#=+-:.";
 
 /// One part of the whole.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,7 +19,8 @@ pub struct Segment {
     pub share: f64,
 }
 
-/// Legs of the first tokens' time, or of the chunks' time if no first token was observed; empty without either.
+/// Segments of the bar, one for each large leg of the path (a hop or a process). They show where first tokens spend their time, or where
+/// chunks do if no first token was observed. Empty without either.
 pub fn path_segments(path: &[LegLine]) -> Vec<Segment> {
     let has_first_tokens = path.iter().any(|leg| leg.first_token_share.is_some_and(|share| share > 0.0));
     merge_small_segments(path.iter().map(|leg| Segment {
@@ -39,7 +40,7 @@ pub fn ends_of_path(path: &[LegLine]) -> Option<Ends<&str>> {
 
 /// The parts large enough for their own segment, and one segment for all others. Empty if no part is large enough.
 pub fn merge_small_segments(parts: impl Iterator<Item = Segment>) -> Vec<Segment> {
-    let (mut segments, small): (Vec<_>, Vec<_>) = parts.partition(|part| part.share >= SMALLEST);
+    let (mut segments, small): (Vec<_>, Vec<_>) = parts.partition(|part| part.share >= SMALLEST_SHARE);
     let others: f64 = small.iter().map(|part| part.share).sum();
     if others > 0.0 && !segments.is_empty() {
         segments.push(Segment { name: String::from("elsewhere"), share: others });
@@ -61,7 +62,7 @@ pub fn cells_of_segments(segments: &[Segment], width: usize) -> Vec<usize> {
 
 /// Symbol of the segment with this index.
 fn symbol_of_segment(index: usize) -> char {
-    char::from(SIGNS[index.min(SIGNS.len() - 1)])
+    char::from(SEGMENT_SYMBOLS[index.min(SEGMENT_SYMBOLS.len() - 1)])
 }
 
 /// A bar with its legend: `[####=-] # 94 % waiting on a->b, = 5 % inside the b`. `None` without a leg that is large enough for the bar.

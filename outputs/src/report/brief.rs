@@ -77,7 +77,8 @@ pub(super) fn describe_ttft(group: &TtftGroupLine) -> String {
     format!("TTFT of {}: median {p50}, p90 {p90}, p99 {p99}, max {max}", plural(ns.count, "request"))
 }
 
-/// Texts about the moments and requests that the TTFT of the main group does not contain, one for each.
+/// What the shown time to first token leaves out, one text each: moments that were not observed, and requests outside the main group, the
+/// largest group of requests with the same observed moments.
 pub(super) fn ttft_caveats(report: &Report) -> Vec<String> {
     let Some(ttft) = &report.ttft else { return Vec::new() };
     let mut lines: Vec<String> = ttft.describe_absent().iter().map(|what| format!("not observed: {what}")).collect();
@@ -93,7 +94,7 @@ pub(super) fn ttft_caveats(report: &Report) -> Vec<String> {
     lines
 }
 
-/// Whether the engine's release loses queued chunks, as far as that is known.
+/// What the engine's release does with several chunks queued for one request, and whether it is known to lose some of them.
 pub(crate) fn describe_known_losses(report: &Report) -> String {
     match report.source.waiter {
         Some(Waiter::KeepsLast) => describe_dropping_release(report),
@@ -105,7 +106,8 @@ pub(crate) fn describe_known_losses(report: &Report) -> String {
     }
 }
 
-/// Describes a release whose waiters keep only the last of several queued chunks: the output mode decides whether tokens are lost.
+/// Describes a release in which the coroutine that waits for a request's chunks keeps only the last of several queued ones. The output mode
+/// decides whether tokens are then lost.
 fn describe_dropping_release(report: &Report) -> String {
     let fixed_in = report.source.drops_fixed_in.as_deref().unwrap_or("a later release");
     match report.source.mode {
@@ -248,6 +250,7 @@ pub(super) fn describe_span(finding: &FindingLine, clock: &Clock) -> String {
     let since = clock.describe_moment(finding.at_ns);
     let length = duration(finding.duration_ns);
     let is_at_end = finding.ended_at_ns.is_none() && clock.is_at_end(finding.last_at_ns);
+    // A finding of a single moment has no end.
     let span = if finding.duration_ns == 0 {
         let end = if is_at_end { ", the end of the capture" } else { "" };
         format!("at {since}{end}")
@@ -256,7 +259,7 @@ pub(super) fn describe_span(finding: &FindingLine, clock: &Clock) -> String {
     } else if let Some(end) = finding.ended_at_ns {
         format!("since {since}, ended {} (after {length})", clock.describe_moment(end))
     } else {
-        // It occurred too late in the capture to be over.
+        // It has not ended, but its last occurrence is before the end of the capture.
         format!("since {since}, last at {} (after {length})", clock.describe_moment(finding.last_at_ns))
     };
     let episodes =
@@ -272,8 +275,8 @@ pub fn describe_place(place: &str) -> String {
     format!("{preposition} {place}")
 }
 
-/// Start and end of each of several episodes, to be appended to start and end of the whole. Empty for a single episode. `joined`: number of
-/// further episodes, which are listed as part of their neighbours.
+/// Lists the episodes of a finding that comes and goes, each as its first and last time. Empty for a single episode. `joined` counts the
+/// episodes that are not listed on their own, because they were merged into their neighbours.
 pub fn describe_episodes(episodes: impl Iterator<Item = [String; 2]>, joined: u64) -> String {
     let spans: Vec<String> = episodes
         .map(|[first, last]| if first == last { format!("at {first}") } else { format!("{first} to {last}") })

@@ -28,9 +28,9 @@ use super::{
 /// Threads that need less than this share of a CPU are left out, except main threads and receivers.
 const MIN_SHARE: f64 = 0.005;
 /// Maximum number of connections listed per line, busiest first.
-const LANES: usize = 64;
+const MAX_LANES: usize = 64;
 /// Maximum number of unanswered requests listed, oldest first.
-const UNANSWERED: usize = 16;
+const MAX_UNANSWERED: usize = 16;
 
 /// Builds the report of the run so far.
 pub(super) fn build_report(analysis: &Analysis, input: &ReportInput) -> Report {
@@ -101,7 +101,7 @@ pub(super) fn build_report(analysis: &Analysis, input: &ReportInput) -> Report {
 }
 
 impl Requests {
-    /// Requests so far.
+    /// Numbers of requests so far, by outcome. `ledger` is the state of the analysis.
     pub fn of_ledger(ledger: &Ledger) -> Self {
         let counts = ledger.totals().requests;
         Self {
@@ -121,7 +121,7 @@ impl Requests {
 }
 
 impl Dispatched {
-    /// Requests to the scheduler so far; `None` if no message to it was observed.
+    /// Numbers of requests sent to the scheduler so far, with the longest unanswered ones; `None` if no message to it was observed.
     pub fn of_ledger(ledger: &Ledger, capture_start: MonoNs) -> Option<Self> {
         let is_observed = ledger.groups().iter().any(|group| group.carries_requests);
         let counts = ledger.totals().dispatched;
@@ -132,7 +132,7 @@ impl Dispatched {
             waiting_longest_ns: ledger.oldest_dispatched().map(|(_, oldest)| ledger.now().since(oldest.sent)),
             unanswered: ledger.unanswered_requests().count() as u64,
             unanswered_total: counts.unanswered,
-            unanswered_longest: (ledger.unanswered_requests().take(UNANSWERED))
+            unanswered_longest: (ledger.unanswered_requests().take(MAX_UNANSWERED))
                 .map(|request| UnansweredRow {
                     rid: request.rid.to_owned(),
                     since_ns: request.dispatch.sent.since(capture_start),
@@ -146,7 +146,8 @@ impl Dispatched {
 }
 
 impl EngineTimesCounts {
-    /// The engine's times so far; `None` if none of its output was observed.
+    /// Number of requests for which the engine stated times so far, and why it states none for others; `None` if none of its output was
+    /// observed.
     pub fn of_ledger(ledger: &Ledger) -> Option<Self> {
         // Without the engine's output, the absence of its times says nothing about the engine.
         ledger.output_groups().next()?;
@@ -162,7 +163,7 @@ impl EngineTimesCounts {
 }
 
 impl Tokens {
-    /// Tokens so far.
+    /// Numbers of tokens so far, by the stages that they reached. `None` for a stage that is not observed.
     pub fn of_ledger(ledger: &Ledger) -> Self {
         let totals = ledger.totals();
         Self {
@@ -177,7 +178,7 @@ impl Tokens {
 }
 
 impl Itl {
-    /// Inter-token latency so far.
+    /// Inter-token latency so far, at the engine's sends and at the deliveries to clients, if those are observed.
     pub fn of_ledger(ledger: &Ledger) -> Self {
         let mut itl = Self {
             sent: Spread::of_distribution(ledger.itl_sent()),
@@ -193,7 +194,7 @@ impl Itl {
     }
 }
 
-/// First-token gaps so far.
+/// Distribution of the first-token gaps so far: the times from a request's first send to its first receive.
 fn first_token_gap(ledger: &Ledger) -> Gap {
     let gap = ledger.gap();
     Gap {
@@ -214,7 +215,7 @@ impl Chunks {
         self.dropped_predicted.filter(|chunks| *chunks > 0 || self.dropped_confirmed.is_some())
     }
 
-    /// Chunks so far.
+    /// Numbers of chunks so far, by what became of them. `None` for an outcome that is not observed.
     pub fn of_ledger(ledger: &Ledger) -> Self {
         let totals = ledger.totals();
         let counts = totals.chunks;
@@ -314,7 +315,8 @@ fn share_of_whole(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// The connections of a group's hops, which carry `chunks` together; `None` if no receiver has several senders.
+/// The lanes of a group of hops with the same name: the single connections, each from one sender to one receiver. All together carry
+/// `chunks`. `None` if no receiver has several senders.
 fn lane_lines(members: &[&Hop], chunks: u64) -> Option<Vec<LaneLine>> {
     let mut lanes: Vec<LaneLine> = members
         .iter()
@@ -334,11 +336,12 @@ fn lane_lines(members: &[&Hop], chunks: u64) -> Option<Vec<LaneLine>> {
     let receivers = members.iter().filter(|hop| hop.counts.chunks > 0).count();
     // More connections than receivers mean several senders. Counted before the list is cut.
     let has_several_senders = lanes.len() > receivers;
-    lanes.truncate(LANES);
+    lanes.truncate(MAX_LANES);
     if has_several_senders { Some(lanes) } else { None }
 }
 
-/// Load and queue of one of the hops of a group, which carry `chunks` together.
+/// Load and queue of one of several hops with the same name, each of which has a worker of its own as receiver or sender. All together
+/// carry `chunks`.
 fn worker_line(ledger: &Ledger, hop: &Hop, chunks: u64, window_ns: u64) -> WorkerLine {
     let counts = hop.counts;
     let capabilities = hop.capabilities();
@@ -380,8 +383,10 @@ fn cpu_lines(ledger: &Ledger) -> Option<Vec<CpuLine>> {
     let mut relevant: Vec<&Thread> = sampled.iter().copied().filter(|thread| is_listed(thread)).collect();
     relevant.sort_by_key(|thread| {
         let process_index = sampled.iter().position(|sampled| sampled.id.pid == thread.id.pid);
-        // `false` sorts before `true`.
-        (process_index, thread.part != Some(ThreadPart::Main), !thread.is_receiver(), thread.id.tid)
+        // `false` sorts before `true`, so main threads come first, then receivers.
+        let is_not_main = thread.part != Some(ThreadPart::Main);
+        let is_no_receiver = !thread.is_receiver();
+        (process_index, is_not_main, is_no_receiver, thread.id.tid)
     });
     if sampled.is_empty() { None } else { Some(relevant.into_iter().filter_map(cpu_line).collect()) }
 }
@@ -407,6 +412,7 @@ fn cpu_line(thread: &Thread) -> Option<CpuLine> {
         on_cpu: Some(spent.share(spent.on_ns)),
         run_wait: spent.starved_ns().map(|ns| spent.share(ns)),
         throttled: spent.throttled_ns().map(|ns| spent.share(ns)),
+        // Share of the time in which the thread did not wait for events.
         away_from_poll: poll.map(|poll| 1.0 - poll.polled_ns as f64 / poll.interval_ns as f64),
         wakeups_per_s: poll.map(|poll| poll.wakeups as f64 * 1e9 / poll.interval_ns as f64),
     })

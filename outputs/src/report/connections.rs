@@ -18,7 +18,7 @@ pub struct NewConnectionsReport {
 }
 
 impl NewConnectionsReport {
-    /// Connections so far; `None` if none was observed to open.
+    /// Number of connections opened so far, and how long they waited to be accepted; `None` if none was observed to open.
     pub fn of_ledger(ledger: &Ledger) -> Option<Self> {
         let connections = ledger.new_connections();
         let waits = &connections.accept_waits;

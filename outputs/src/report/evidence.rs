@@ -35,7 +35,7 @@ const OTHER_UNITS: [(&str, &str); 4] = [
 ];
 
 /// Labels of evidence whose name alone is not plain.
-const LABELS: [(&str, &str); 11] = [
+const SPECIAL_LABELS: [(&str, &str); 11] = [
     ("on_cpu", "on a CPU"),
     ("run_wait", "waiting for a CPU"),
     ("io_on_cpu", "io thread on a CPU"),
@@ -74,7 +74,7 @@ impl EvidenceNumber {
 
 /// Label of the evidence with this name: `longest wait` of `longest_wait_ns`.
 pub fn evidence_label(name: &str) -> String {
-    let special_label = LABELS.iter().find(|(known, _)| *known == name);
+    let special_label = SPECIAL_LABELS.iter().find(|(known, _)| *known == name);
     match special_label {
         Some((_, label)) => String::from(*label),
         None => name.strip_suffix("_ns").unwrap_or(name).replace('_', " "),

@@ -66,7 +66,8 @@ impl EpisodeLine {
 }
 
 impl FindingLine {
-    /// Rank among the findings of other servers, in a report that ends at `end_ns`.
+    /// Rank that orders it among the findings of several servers: by severity, then whether it is recent, then the waiting time that it
+    /// explains. The report ends at `end_ns`.
     pub(super) fn rank(&self, end_ns: u64) -> FindingRank {
         let is_active = self.ended_at_ns.is_none();
         let since_last_ns = end_ns.saturating_sub(self.last_at_ns);
@@ -111,7 +112,7 @@ fn finding_line(findings: &Findings, finding: &Finding, capture_start: MonoNs) -
 
 #[cfg(test)]
 impl FindingLine {
-    /// A finding that lasts, without numbers.
+    /// A finding of this kind and severity that has not ended. All other fields are empty.
     pub(crate) fn of_kind(kind: &str, severity: Severity) -> Self {
         Self {
             kind: kind.to_owned(),

@@ -22,7 +22,7 @@ pub struct FrontendCounts {
     pub worst_rid: String,
 }
 
-/// Summary of the ledger's waits. `None` without any.
+/// Summary of the times that responses spent in a frontend, the server in front of the engine's. `None` without any.
 pub(super) fn frontend_counts(ledger: &Ledger) -> Option<FrontendCounts> {
     let waits = ledger.frontend();
     if waits.responses == 0 {
@@ -50,7 +50,7 @@ impl FrontendCounts {
     }
 }
 
-/// Writes the waits in a frontend, if any is known.
+/// Writes how long tokens waited in a frontend, the server in front of the engine's. Writes nothing if no wait is known.
 pub(super) fn write_frontend_rows(out: &mut String, report: &Report) {
     let Some(waits) = &report.frontend else { return };
     for (index, line) in waits.describe_waits().iter().enumerate() {

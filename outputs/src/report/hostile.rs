@@ -7,12 +7,13 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 /// Longer names are truncated visibly.
-const LONGEST: usize = 200;
+const MAX_CHARS: usize = 200;
 
 /// Replaces control characters and characters that reverse or hide text, and cuts long text. The result is one line.
 pub fn plain(text: &str) -> String {
-    let mut out: String = text.chars().take(LONGEST).map(|c| if is_unprintable(c) { '\u{fffd}' } else { c }).collect();
-    if text.chars().nth(LONGEST).is_some() {
+    let mut out: String =
+        text.chars().take(MAX_CHARS).map(|c| if is_unprintable(c) { '\u{fffd}' } else { c }).collect();
+    if text.chars().nth(MAX_CHARS).is_some() {
         // Shows that the text was longer.
         out.push('\u{2026}');
     }
@@ -69,7 +70,7 @@ fn is_plain_text(bytes: &[u8]) -> bool {
     bytes.iter().filter(|byte| matches!(byte, b'\t' | b'\n' | b' '..=b'~')).count() == bytes.len()
 }
 
-/// Escapes finished output. Borrows it if nothing needs escaping.
+/// Escapes the characters of finished output that control a terminal or reorder text (`is_active`). Borrows it if it has none.
 pub fn output(text: &str, form: EscapeForm) -> Cow<'_, str> {
     if is_plain_text(text.as_bytes()) || !text.chars().any(is_active) {
         return text.into();
@@ -201,7 +202,7 @@ mod tests {
         assert_eq!(markdown("CAP_BPF _x_ a__b"), "CAP_BPF \\_x\\_ a\\_\\_b");
         assert_eq!(markdown_code("``a`"), "``` ``a` ```");
         assert_eq!(plain("a\nb\u{7}"), "a\u{fffd}b\u{fffd}");
-        assert_eq!(plain(&"x".repeat(1000)).chars().count(), LONGEST + 1);
+        assert_eq!(plain(&"x".repeat(1000)).chars().count(), MAX_CHARS + 1);
     }
 
     fn written(parts: &[&[u8]], form: EscapeForm) -> Vec<u8> {

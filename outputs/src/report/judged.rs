@@ -98,13 +98,13 @@ pub fn judgements(ledger: &Ledger) -> Vec<Judgement> {
 /// Whether the run could have shown this kind of fault, or why not.
 fn judge_fault(ledger: &Ledger, fault: FaultKind) -> Judgement {
     let reason = match fault {
-        FaultKind::FirstTokenGap => unjudged_gap(ledger),
-        FaultKind::LostTokens => unjudged_loss(ledger),
-        FaultKind::EngineSilence => unjudged_silence(ledger),
-        FaultKind::Queues => unjudged_queues(ledger),
-        FaultKind::Delivery => unjudged_delivery(ledger),
-        FaultKind::Clients => unjudged_clients(ledger),
-        FaultKind::LateRequests => unjudged_late_requests(ledger),
+        FaultKind::FirstTokenGap => why_gap_unjudged(ledger),
+        FaultKind::LostTokens => why_loss_unjudged(ledger),
+        FaultKind::EngineSilence => why_silence_unjudged(ledger),
+        FaultKind::Queues => why_queues_unjudged(ledger),
+        FaultKind::Delivery => why_delivery_unjudged(ledger),
+        FaultKind::Clients => why_clients_unjudged(ledger),
+        FaultKind::LateRequests => why_late_requests_unjudged(ledger),
     };
     let reason = reason.map(str::to_owned).or_else(|| explain_observation_end(ledger, fault));
     Judgement { fault, judged: reason.is_none(), reason }
@@ -128,7 +128,7 @@ fn explain_end(ledger: &Ledger, stages: &str, end: Option<MonoNs>) -> Option<Str
     Some(format!("{stages} are not observed after {}", duration(after_ns)))
 }
 
-/// Sentences about stages that are not observed any more, each with its hops, the moment and the reason.
+/// Sentences about what is not observed any more (`receives` or `deliveries`), each with its hops, the moment and the reason.
 pub fn describe_observation_ends(ledger: &Ledger, format_moment: impl Fn(MonoNs) -> String) -> Vec<String> {
     let mut hops_by_end: BTreeMap<String, Vec<Box<str>>> = BTreeMap::new();
     for ObservationEnd { stages, hop, at } in ledger.observation_ends() {
@@ -142,8 +142,8 @@ pub fn describe_observation_ends(ledger: &Ledger, format_moment: impl Fn(MonoNs)
     hops_by_end.into_iter().map(|(end, hops)| format!("{}: {end}", hops.join(", "))).collect()
 }
 
-/// Why nothing that only frames show can be judged; `None` if frames are observed. `reason_with_log` is returned if the engine's log was
-/// read.
+/// Reason for not judging what only frames show, in a run without frames; `None` if frames are observed. If the engine's log was read
+/// instead, the reason is `reason_with_log`.
 fn reason_without_frames(ledger: &Ledger, reason_with_log: &'static str) -> Option<&'static str> {
     if ledger.output_groups().next().is_some() {
         return None;
@@ -152,7 +152,7 @@ fn reason_without_frames(ledger: &Ledger, reason_with_log: &'static str) -> Opti
 }
 
 /// Why gaps of first tokens could not be judged; `None` if they could.
-fn unjudged_gap(ledger: &Ledger) -> Option<&'static str> {
+fn why_gap_unjudged(ledger: &Ledger) -> Option<&'static str> {
     // A first token that still waits is a gap without an end.
     let has_gap = ledger.gap().count() > 0 || ledger.requests().any(|request| request.waiting_since().is_some());
     if ledger.observes_gaps() && has_gap {
@@ -170,7 +170,7 @@ fn unobserved_receives(ledger: &Ledger) -> &'static str {
 }
 
 /// Why losses of tokens could not be judged; `None` if they could.
-fn unjudged_loss(ledger: &Ledger) -> Option<&'static str> {
+fn why_loss_unjudged(ledger: &Ledger) -> Option<&'static str> {
     let totals = ledger.totals();
     let outcomes = totals.chunks.outcomes;
     let judged = outcomes.chunks() - outcomes.unjudged;
@@ -185,13 +185,18 @@ fn unjudged_loss(ledger: &Ledger) -> Option<&'static str> {
         // A prediction from wakeups is no observation of what clients received.
         "deliveries are not observed"
     };
-    let Some(reason) = reason_without_frames(ledger, NOT_IN_LOG) else { return Some(reason_with_frames) };
     let has_responses = totals.answers.seen > 0;
-    Some(if has_responses { "responses list no token ids, or no count to compare them with" } else { reason })
+    match reason_without_frames(ledger, NOT_IN_LOG) {
+        None => Some(reason_with_frames),
+        // Without frames, responses can be judged by their own counts.
+        Some(_) if has_responses => Some("responses list no token ids, or no count to compare them with"),
+        Some(reason) => Some(reason),
+    }
 }
 
 /// Why silence of the engine could not be judged; `None` if it could.
-fn unjudged_silence(ledger: &Ledger) -> Option<&'static str> {
+fn why_silence_unjudged(ledger: &Ledger) -> Option<&'static str> {
+    // The engine may be silent, or frames may have been missed. Only the next frame shows which.
     if ledger.has_undecided_silence(ledger.now()) {
         return Some(NO_FRAME_NOW);
     }
@@ -202,7 +207,7 @@ fn unjudged_silence(ledger: &Ledger) -> Option<&'static str> {
 }
 
 /// Why queues of frames could not be judged; `None` if they could.
-fn unjudged_queues(ledger: &Ledger) -> Option<&'static str> {
+fn why_queues_unjudged(ledger: &Ledger) -> Option<&'static str> {
     if ledger.hops().iter().any(observes_output_queue) {
         return None;
     }
@@ -215,7 +220,7 @@ fn observes_output_queue(hop: &Hop) -> bool {
 }
 
 /// Why deliveries could not be judged; `None` if they could.
-fn unjudged_delivery(ledger: &Ledger) -> Option<&'static str> {
+fn why_delivery_unjudged(ledger: &Ledger) -> Option<&'static str> {
     if ledger.delivery_wait().count() > 0 || ledger.itl_delivered().count() > 0 {
         return None;
     }
@@ -228,7 +233,7 @@ fn unjudged_delivery(ledger: &Ledger) -> Option<&'static str> {
 }
 
 /// Why what clients do could not be judged; `None` if it could.
-fn unjudged_clients(ledger: &Ledger) -> Option<&'static str> {
+fn why_clients_unjudged(ledger: &Ledger) -> Option<&'static str> {
     if ledger.totals().answers.seen > 0 {
         return None;
     }
@@ -238,8 +243,9 @@ fn unjudged_clients(ledger: &Ledger) -> Option<&'static str> {
 }
 
 /// Why late requests could not be judged; `None` if they could.
-fn unjudged_late_requests(ledger: &Ledger) -> Option<&'static str> {
+fn why_late_requests_unjudged(ledger: &Ledger) -> Option<&'static str> {
     let judged = ledger.ttft().judged();
+    // A request that shares its rid with another one cannot be judged, but counts.
     let requests = judged.requests + judged.shared_rids;
     let least_judged = JUDGED_SHARE * requests as f64;
     let are_arrivals_judged = requests > 0 && judged.before_dispatch as f64 >= least_judged;
@@ -262,8 +268,8 @@ fn unjudged_late_requests(ledger: &Ledger) -> Option<&'static str> {
     Some(reason_without_frames(ledger, NOT_IN_LOG).unwrap_or(reason_with_frames))
 }
 
-/// Judges the late requests of a pair, since both servers together show the waits for the other server. `unseparated` is the reason why
-/// these requests stay unjudged: the prefill and the transfer of the cache are not told apart. `None` if they are told apart.
+/// Judges the late requests of a pair of servers, if they were not judged because requests wait for the other server. Both servers together
+/// show these waits. `unseparated` is the reason why they stay unjudged; `None` if prefill and cache transfer are told apart.
 pub(super) fn judge_pair(judgements: &mut [Judgement], unseparated: Option<&str>) {
     for judgement in judgements {
         if judgement.reason.as_deref() == Some(WAITS_FOR_OTHER_SERVER) {
@@ -286,7 +292,7 @@ pub struct FindingSpan<'f> {
 }
 
 impl<'f> FindingSpan<'f> {
-    /// The span of a finding, as it is at `now`.
+    /// When a finding began and ended, and whether it lasts at `now`.
     pub fn at(finding: &'f Finding, now: MonoNs) -> Self {
         Self {
             kind: finding.kind,
@@ -298,7 +304,7 @@ impl<'f> FindingSpan<'f> {
         }
     }
 
-    /// The span of a finding of a report whose capture ends at `end_ns`.
+    /// When a finding of a report began and ended, and whether it lasts at the end of the capture (`end_ns`).
     fn at_end(line: &'f FindingLine, end_ns: u64) -> Self {
         let is_active = line.ended_at_ns.is_none();
         let since_last_ns = end_ns.saturating_sub(line.last_at_ns);
@@ -370,7 +376,7 @@ pub fn headline_without_warning(judged: &[Judgement], traffic: SeenTraffic<'_>, 
         return format!("NOTHING OBSERVED: {}", traffic.describe_absence());
     }
     let found = if has_findings { "no warnings" } else { "no findings" };
-    // The server may be right to refuse them, but their clients were not served.
+    // Responses with an error are no finding, because the server may be right to refuse the requests. But their clients were not served.
     let refused = match errors {
         0 => String::new(),
         errors => format!("; {} with an error", plural(errors, "response")),
@@ -422,8 +428,8 @@ pub(super) fn headline(report: &Report, clock: &Clock) -> String {
     headline_without_warning(&report.judged, traffic, has_findings)
 }
 
-/// What to do so that the kinds of faults that were not judged are judged. `None` if all were judged, or nothing helps. `source`: the kind of
-/// the run's source.
+/// What to do so that the kinds of faults that were not judged are judged. `None` if all were judged, or nothing helps. `source`: the kind
+/// of the run's source.
 pub fn advise_on_unjudged(judgements: &[Judgement], source: &str) -> Option<&'static str> {
     let reasons: Vec<&str> = judgements.iter().filter_map(|judgement| judgement.reason.as_deref()).collect();
     if reasons.iter().any(|reason| is_unobserved(reason)) {

@@ -10,7 +10,7 @@ use trace::words::duration;
 use super::Clock;
 
 /// Maximum number of requests listed, worst first.
-const LIMIT: usize = 1_000;
+const MAX_REQUESTS: usize = 1_000;
 
 /// Both lists. `null` means not observable with the attached sources.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,30 +59,32 @@ pub struct LossLine {
     pub finish: Option<String>,
 }
 
-/// The losses kept by the ledger, in both lists.
+/// The losses kept by the ledger: those proven by deliveries, and those predicted. A list is `None` if the run could not have shown it.
 pub(super) fn collect_losses(ledger: &Ledger, capture_start: MonoNs) -> Losses {
-    let totals = ledger.totals();
-    let mut losses = Losses::default();
-    // Both lists have the requests in flight, then those that are kept only for their losses.
-    if ledger.observes_deliveries() {
-        let live =
-            ledger.requests().filter_map(|request| Some(LossyRequest::of_live(ledger, request, request.losses()?)));
-        let closed = ledger
-            .lossy_requests()
-            .filter_map(|lossy| Some(LossyRequest::of_closed(lossy, lossy.confirmed.as_deref()?)));
-        let lines = worst_lines(live.chain(closed).collect(), capture_start);
-        losses.confirmed = Some(LossList { requests: totals.drops.rids, lines });
+    let can_predict = ledger.dropped_predicted().is_some();
+    Losses {
+        confirmed: ledger.observes_deliveries().then(|| confirmed_losses(ledger, capture_start)),
+        predicted: can_predict.then(|| predicted_losses(ledger, capture_start)),
     }
-    if ledger.dropped_predicted().is_some() {
-        let live =
-            ledger.requests().filter_map(|request| Some(LossyRequest::of_live(ledger, request, request.predicted()?)));
-        let closed = ledger
-            .lossy_requests()
-            .filter_map(|lossy| Some(LossyRequest::of_closed(lossy, lossy.predicted.as_deref()?)));
-        let lines = worst_lines(live.chain(closed).collect(), capture_start);
-        losses.predicted = Some(LossList { requests: totals.predicted_drops.rids, lines });
-    }
-    losses
+}
+
+/// Requests whose deliveries prove a loss: those in flight, then those that are kept only for their losses.
+fn confirmed_losses(ledger: &Ledger, capture_start: MonoNs) -> LossList {
+    let live = ledger.requests().filter_map(|request| Some(LossyRequest::of_live(ledger, request, request.losses()?)));
+    let closed =
+        ledger.lossy_requests().filter_map(|lossy| Some(LossyRequest::of_closed(lossy, lossy.confirmed.as_deref()?)));
+    let lines = worst_lines(live.chain(closed).collect(), capture_start);
+    LossList { requests: ledger.totals().drops.rids, lines }
+}
+
+/// Requests that are predicted to lose tokens: those in flight, then those that are kept only for their losses.
+fn predicted_losses(ledger: &Ledger, capture_start: MonoNs) -> LossList {
+    let live =
+        ledger.requests().filter_map(|request| Some(LossyRequest::of_live(ledger, request, request.predicted()?)));
+    let closed =
+        ledger.lossy_requests().filter_map(|lossy| Some(LossyRequest::of_closed(lossy, lossy.predicted.as_deref()?)));
+    let lines = worst_lines(live.chain(closed).collect(), capture_start);
+    LossList { requests: ledger.totals().predicted_drops.rids, lines }
 }
 
 /// A request that lost tokens, in flight or over.
@@ -97,7 +99,7 @@ struct LossyRequest<'l> {
 }
 
 impl<'l> LossyRequest<'l> {
-    /// A request of the ledger's table.
+    /// A request of the ledger's table, with these losses. It is over if its finish was observed.
     fn of_live(ledger: &Ledger, request: &'l Request, losses: &'l ledger::Losses) -> Self {
         Self {
             losses,
@@ -109,7 +111,7 @@ impl<'l> LossyRequest<'l> {
         }
     }
 
-    /// A request that is kept for its losses only.
+    /// A request with these losses that has ended and is kept only for them.
     fn of_closed(lossy: &'l ledger::Lossy, losses: &'l ledger::Losses) -> Self {
         Self {
             losses,
@@ -125,7 +127,7 @@ impl<'l> LossyRequest<'l> {
 /// The requests that lost most tokens, worst first.
 fn worst_lines(mut requests: Vec<LossyRequest<'_>>, capture_start: MonoNs) -> Vec<LossLine> {
     requests.sort_unstable_by_key(|request| (std::cmp::Reverse(request.losses.tokens), request.rid));
-    requests.iter().take(LIMIT).map(|request| LossLine::new(request, capture_start)).collect()
+    requests.iter().take(MAX_REQUESTS).map(|request| LossLine::new(request, capture_start)).collect()
 }
 
 impl LossLine {

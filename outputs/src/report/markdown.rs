@@ -10,9 +10,9 @@ use super::tool_calls::ExplainedCalls;
 use super::{Chunks, Clock, FrontendCounts, Report, TtftReport, bar, brief};
 
 /// Maximum number of requests and functions listed.
-const LIMIT: usize = 10;
-/// Width of the bar in cells.
-const BAR: usize = 40;
+const MAX_ROWS: usize = 10;
+/// Width of the bar in characters.
+const BAR_WIDTH: usize = 40;
 
 /// The report as Markdown.
 pub(super) fn render_markdown(report: &Report, clock: &Clock) -> String {
@@ -33,7 +33,7 @@ pub(super) fn render_markdown(report: &Report, clock: &Clock) -> String {
     }
     for role in report.stacks.iter().flatten() {
         let heading = format!("Python functions of {}", markdown(&role.role));
-        write_section(&mut out, &heading, table::function_table(role, LIMIT));
+        write_section(&mut out, &heading, table::function_table(role, MAX_ROWS));
     }
     if let Some(worst) = report.stages.as_ref().and_then(|log| log.slowest.first()) {
         let heading = format!("Worst request by the engine's log: {}", markdown_code(&worst.rid));
@@ -148,8 +148,8 @@ fn write_losses(out: &mut String, report: &Report, clock: &Clock) {
         && !list.lines.is_empty()
     {
         let heading = format!("Lost tokens, confirmed: {}", plural(list.requests, "request"));
-        let places_per_request = LIMIT;
-        write_section(out, &heading, table::loss_table(list, clock, LIMIT, places_per_request));
+        let places_per_request = MAX_ROWS;
+        write_section(out, &heading, table::loss_table(list, clock, MAX_ROWS, places_per_request));
     }
 }
 
@@ -159,7 +159,7 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
         return;
     }
     let worst = Table::new(
-        report.slowest.iter().take(LIMIT),
+        report.slowest.iter().take(MAX_ROWS),
         [
             ("Request", Rid, &|line| line.rid.clone()),
             ("First sent", Number, &|line| known_or_dash(line.first_sent_ns, |ns| clock.describe_moment(ns))),
@@ -185,13 +185,13 @@ fn write_pair(out: &mut String, report: &Report, clock: &Clock) {
             write_section(
                 out,
                 "Slowest requests on both servers",
-                table::pair_request_table(&pair.slowest, clock, LIMIT),
+                table::pair_request_table(&pair.slowest, clock, MAX_ROWS),
             );
         }
     }
 }
 
-/// Writes where the time to first token of most requests goes.
+/// Writes where the time to first token goes, for the largest group of requests with the same observed moments.
 fn write_ttft(out: &mut String, report: &Report) {
     let Some(main) = report.ttft.as_ref().and_then(TtftReport::main_group) else { return };
     // The text passed as heading also has the paragraph below it.
@@ -204,7 +204,7 @@ fn write_ttft(out: &mut String, report: &Report) {
 
 /// Writes where a chunk's time goes, with the bar of the first tokens.
 fn write_path(out: &mut String, report: &Report) {
-    if let Some(bar) = bar::describe_bar(&report.path, BAR) {
+    if let Some(bar) = bar::describe_bar(&report.path, BAR_WIDTH) {
         // The text passed as heading also has the bar below it.
         let heading = format!("Where the time goes\n\n{}", markdown_code(&bar));
         write_section(out, &heading, table::path_table(report));

@@ -49,7 +49,8 @@ pub struct ModeLine {
 }
 
 impl ModeLine {
-    /// Ids and bytes on the hop with this name; `None` if no ids crossed it.
+    /// Token ids and bytes on the hop with this name, as they are and as each output mode would list them: incremental mode lists only new
+    /// ids, and cumulative mode all ids so far. `None` if no ids crossed the hop.
     fn of_counts(name: &str, bytes: Option<u64>, counts: IdCounts) -> Option<Self> {
         let IdCounts { tokens, listed, .. } = counts;
         if listed == 0 || tokens == 0 {

@@ -9,7 +9,8 @@ use super::brief::{self, NO_NAME, write_named_row};
 use super::hostile::plain as escape_line;
 use super::{Chunks, Dispatched, ModeLine, NewConnectionsReport, Report, Requests, Tokens};
 
-/// Requests by outcome, with those of which a part was not observed.
+/// Requests by outcome. Also those that were not observed from their start (`joined late`), whose rid was reused while they were in flight
+/// (`overwritten`), or that were removed unfinished after a long silence (`orphaned`).
 fn describe_requests(requests: &Requests) -> String {
     let mut line = brief::summarise_requests(requests);
     for (number, how) in
@@ -70,6 +71,13 @@ pub(super) fn write_numbers(out: &mut String, report: &Report) {
             write_named_row(out, NO_NAME, &format!("worst: {}", gap.max_rid));
         }
     }
+    write_inter_token_latency(out, report);
+    super::frontend::write_frontend_rows(out, report);
+    append_line!(out);
+}
+
+/// Writes the inter-token latency at the engine (`itl sent`) and at clients, as far as it was observed.
+fn write_inter_token_latency(out: &mut String, report: &Report) {
     let itl = &report.itl_ns;
     for (name, by_token, by_chunk) in
         [("itl sent", itl.sent_by_token, itl.sent), ("itl client", itl.delivered_by_token, itl.delivered)]
@@ -82,11 +90,9 @@ pub(super) fn write_numbers(out: &mut String, report: &Report) {
             write_named_row(out, name, &line);
         }
     }
-    super::frontend::write_frontend_rows(out, report);
-    append_line!(out);
 }
 
-/// Requests on their way to their first token.
+/// Describes the requests sent to the scheduler: their number, those without a token yet, and how long the scheduler took to receive them.
 fn describe_dispatched(report: &Report, dispatched: &Dispatched) -> String {
     let Dispatched { requests, aborts, waiting, waiting_longest_ns, unanswered, unanswered_total, .. } = *dispatched;
     let mut line = plural(requests, "request");

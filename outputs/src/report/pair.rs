@@ -122,8 +122,8 @@ pub struct PrefillName {
 }
 
 impl PairReport {
-    /// The joined requests of a decode server, of which at most `slowest_limit` are listed; `None` if none was joined. `prefill_servers`
-    /// are in the order of the join, and times count from `capture_start`. `decode_by` is the evidence that this is the decode server.
+    /// The requests of a decode server that were found on its prefill servers; `None` if none was. `prefill_servers` are in the order of
+    /// the join, `decode_by` says what shows that this is the decode server, and times count from `capture_start`.
     pub fn new(
         pair: &Pair<'_>,
         prefill_servers: &[PrefillName],
@@ -157,7 +157,7 @@ impl PairReport {
         })
     }
 
-    /// Adds the result of the own report of the prefill server with this run.
+    /// Adds tokens, verdict and severity from a prefill server's own report to the line of that server, which has this `run_index`.
     pub fn add_prefill_report(&mut self, run_index: usize, report: &Report) {
         for server in self.prefill.iter_mut().filter(|server| server.run_index == run_index) {
             server.tokens_sent = Some(report.tokens.sent);
@@ -176,13 +176,14 @@ impl PairReport {
     fn unseparated_prefill(&self) -> Option<String> {
         let without_end = self.absent.iter().filter(|absent| absent.moment == PairMoment::PrefillEnded.as_str());
         let absent = without_end.max_by_key(|absent| absent.requests)?;
+        // So many requests lack the end of the prefill that the others show too little.
         let is_common = absent.requests as f64 > (1.0 - JUDGED_SHARE) * self.requests as f64;
         is_common.then(|| format!("the prefill and the transfer of the cache are not told apart: {}", absent.reason))
     }
 }
 
 impl PairLegLine {
-    /// The line of a leg with these lengths.
+    /// The line of a leg, a part of the time to first token of the pair's requests, with these lengths.
     fn new(pair: &Pair<'_>, lengths: &PairLegLengths) -> Self {
         let leg = lengths.leg;
         Self {
@@ -234,6 +235,7 @@ impl Report {
     pub fn add_pair_report(&mut self, mut pair: PairReport) {
         // The findings move from the pair into the report, which lists them with its own.
         let mut pair_findings = std::mem::take(&mut pair.findings);
+        // The pair and this server may both have a finding about the same queue of this server.
         keep_worse_of_queue(&mut pair_findings, "decode-queue", &mut self.findings);
         let server_findings = std::mem::take(&mut self.findings);
         self.findings = join_findings(pair_findings, server_findings);
@@ -242,14 +244,16 @@ impl Report {
         self.sort_findings_and_conclude();
     }
 
-    /// Adds the findings of a prefill server's own report to a report of both servers, so that its severity is the worst of both. `clock`
-    /// relates the prefill server's clock to this server's. Called after [`Self::add_pair_report`].
+    /// Adds the findings of a prefill server's own report, so that verdict and severity follow from those of both servers. `clock` relates
+    /// the prefill server's clock to this server's. Called after [`Self::add_pair_report`], which has added the findings of the pair.
     pub fn add_prefill_findings(&mut self, name: &str, prefill: &Self, clock: ClockUse) {
         let shift_ns = self.shift_of_prefill_times_ns(prefill, clock);
         let mut prefill_findings = prefill.findings.clone();
+        // The pair and the prefill server may both have a finding about that server's queue.
         keep_worse_of_queue(&mut self.findings, "prefill-queue", &mut prefill_findings);
         let of_prefill: Vec<FindingLine> =
             prefill_findings.into_iter().map(|finding| finding.of_prefill_server(name, shift_ns)).collect();
+        // Those of the pair are told from this server's own by their kinds.
         let (pair_findings, decode_findings): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.findings).into_iter().partition(|finding| PairFinding::is_kind(&finding.kind));
         self.findings = join_findings(pair_findings, [decode_findings, of_prefill].concat());
@@ -322,7 +326,7 @@ fn sort_by_explained_time(findings: &mut [FindingLine]) {
     let mut explaining = Vec::new();
     for (index, finding) in findings.iter().enumerate() {
         if let Some(own_ns) = finding.explained_ns {
-            // The waits of the pair may be its consequences.
+            // A stop of a process that is longer than any wait of the pair may have caused these waits, so it explains their time too.
             let is_cause_of_pair = is_longer_stop(finding, longest_wait_ns);
             let explained_ns = if is_cause_of_pair { own_ns.max(explained_by_pair_ns.unwrap_or(0)) } else { own_ns };
             indexes.push(index);
@@ -429,7 +433,8 @@ fn finding_lines(pair: &Pair<'_>, capture_start: MonoNs) -> Vec<FindingLine> {
     pair.findings().into_iter().map(|finding| finding_line(finding, capture_start, joined_at)).collect()
 }
 
-/// A finding of the pair, which is one episode.
+/// Converts a finding of the pair, which has a single episode. Times count from `capture_start`, and the pair was observed until
+/// `joined_at`.
 fn finding_line(finding: PairFinding, capture_start: MonoNs, joined_at: MonoNs) -> FindingLine {
     let [began, last] = finding.span;
     // As for the detectors of one server, a problem in the last seconds has not ended.

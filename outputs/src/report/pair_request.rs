@@ -34,7 +34,8 @@ pub struct PairRequestLine {
 }
 
 impl PairRequestLine {
-    /// The request of a row, with times since `capture_start`; `None` if it is not on a prefill server, or its time to first token is unknown.
+    /// The request of a row, with times since `capture_start`; `None` if it is not on a prefill server, or its time to first token is
+    /// unknown.
     pub fn new<'a>(pair: &Pair<'a>, row: &PairRow<'a>, capture_start: MonoNs) -> Option<Self> {
         let moments = PairMoment::ALL.iter().map(|moment| {
             // Negative for a moment on the prefill server before the decode server was observed.
@@ -46,6 +47,7 @@ impl PairRequestLine {
             Some((moment.as_str().to_owned(), reason.to_owned()))
         });
         Some(Self {
+            // The number that both servers have for the request.
             room: row.room.map(|room| room.to_string()),
             prefill_rid: row.prefill_rid?.to_owned(),
             decode_rid: row.decode_rid.to_owned(),

@@ -93,7 +93,7 @@ impl PathRow {
         requests.map(Self::of_request_hop).chain(report.path.iter().map(Self::of_leg)).collect()
     }
 
-    /// The row of a leg of the path.
+    /// The row of a leg of the path: a hop, or a process between two hops.
     fn of_leg(leg: &LegLine) -> Self {
         Self {
             kind: leg.kind,
@@ -135,7 +135,7 @@ fn observed_share(time: LegTime) -> Option<f64> {
     (time.sum.count > 0).then_some(time.share)
 }
 
-/// A leg with its times and the state of its receiver.
+/// Converts a leg of the path with its times and the state of the thread that receives behind it.
 fn leg_line(leg: &Leg<'_>) -> LegLine {
     // Without a sample of the thread, its shares are unknown.
     let sampled = if leg.spent.interval_ns > 0 { Some(&leg.spent) } else { None };

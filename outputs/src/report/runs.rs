@@ -73,7 +73,7 @@ struct WorstRun<'a> {
 }
 
 impl<'a> RunsReport<'a> {
-    /// Document with these reports; `None` if there are none.
+    /// Document with these reports, which names the worst of them; `None` if there are none.
     pub fn of_runs(runs: &'a [RunReport]) -> Option<Self> {
         let run = worst_run(runs)?;
         let worst = WorstRun { name: &run.name, verdict: &run.report.verdict };

@@ -210,7 +210,7 @@ pub(super) fn build_series(
         to_ns: capture_end.since(capture_start),
     };
     let mut series = build_columns(ledger, time_series, &slots, span);
-    // Joined slots are longer than a second, so the recent seconds are added.
+    // In a long run, slots are joined to longer ones. The last hour is then added second by second.
     if time_series.are_slots_joined() {
         let recent = time_series.recent_seconds(ledger);
         let seconds: Vec<&SlotValues> = recent.kept().collect();
@@ -231,10 +231,9 @@ struct SeriesSpan {
     to_ns: u64,
 }
 
-/// Columns with the values of these slots.
+/// All columns with the values of these slots. A value is `None` in a slot in which it was not observed any more, as `sends_ended` says of
+/// the sends.
 fn build_columns(ledger: &Ledger, time_series: &TimeSeries, slots: &[&SlotValues], span: SeriesSpan) -> Series {
-    let observes_receives = ledger.observes_receives();
-    let observes_deliveries = ledger.observes_deliveries();
     let groups = ledger.groups().iter().enumerate();
     Series {
         slot_ns: span.slot_ns,
@@ -245,20 +244,8 @@ fn build_columns(ledger: &Ledger, time_series: &TimeSeries, slots: &[&SlotValues
             finished: count_column(slots, |counts| counts.finished),
             live: slots.iter().map(|slot| (!slot.sends_ended).then_some(slot.live)).collect(),
         },
-        tokens: TokenSeries {
-            sent: slots.iter().map(|slot| (!slot.sends_ended).then_some(slot.passed.tokens_sent)).collect(),
-            received: observes_receives.then(|| receive_column(slots, |counts| counts.tokens_received)),
-            delivered: observes_deliveries.then(|| delivery_column(slots, |counts| counts.tokens_delivered)),
-            lost: observes_deliveries.then(|| delivery_column(slots, |counts| counts.tokens_lost)),
-        },
-        chunks: ChunkSeries {
-            sent: count_column(slots, |counts| counts.chunks_sent),
-            merged: observes_deliveries.then(|| delivery_column(slots, |counts| counts.chunks_merged)),
-            dropped_predicted: ledger
-                .dropped_predicted()
-                .map(|_| receive_column(slots, |counts| counts.dropped_predicted)),
-            dropped_confirmed: observes_deliveries.then(|| delivery_column(slots, |counts| counts.chunks_dropped)),
-        },
+        tokens: build_token_columns(ledger, slots),
+        chunks: build_chunk_columns(ledger, slots),
         gap_ns: ledger.observes_gaps().then(|| {
             let tallies =
                 slots.iter().map(|slot| SlotTally { tally: Some(&slot.gap), is_observed: !slot.receives_ended });
@@ -271,6 +258,28 @@ fn build_columns(ledger: &Ledger, time_series: &TimeSeries, slots: &[&SlotValues
             .collect(),
         events_missed: count_column(slots, |counts| counts.events_missed),
         by_second: None,
+    }
+}
+
+/// Columns with the tokens in each slot, by the stage that they reached. A column that is not observed is `None`.
+fn build_token_columns(ledger: &Ledger, slots: &[&SlotValues]) -> TokenSeries {
+    let observes_deliveries = ledger.observes_deliveries();
+    TokenSeries {
+        sent: slots.iter().map(|slot| (!slot.sends_ended).then_some(slot.passed.tokens_sent)).collect(),
+        received: ledger.observes_receives().then(|| receive_column(slots, |counts| counts.tokens_received)),
+        delivered: observes_deliveries.then(|| delivery_column(slots, |counts| counts.tokens_delivered)),
+        lost: observes_deliveries.then(|| delivery_column(slots, |counts| counts.tokens_lost)),
+    }
+}
+
+/// Columns with the chunks in each slot, by what became of them. A column that is not observed is `None`.
+fn build_chunk_columns(ledger: &Ledger, slots: &[&SlotValues]) -> ChunkSeries {
+    let observes_deliveries = ledger.observes_deliveries();
+    ChunkSeries {
+        sent: count_column(slots, |counts| counts.chunks_sent),
+        merged: observes_deliveries.then(|| delivery_column(slots, |counts| counts.chunks_merged)),
+        dropped_predicted: ledger.dropped_predicted().map(|_| receive_column(slots, |counts| counts.dropped_predicted)),
+        dropped_confirmed: observes_deliveries.then(|| delivery_column(slots, |counts| counts.chunks_dropped)),
     }
 }
 
@@ -303,7 +312,7 @@ impl<'a> SlotTally<'a> {
     }
 }
 
-/// Number and quantiles of the values in each slot, as long as they were observed.
+/// Number and quantiles of the values in each slot; `None` for a slot in which they were not observed.
 fn spread_series<'a>(tallies: impl Iterator<Item = SlotTally<'a>>) -> SpreadSeries {
     let mut spread = SpreadSeries::default();
     for SlotTally { tally, is_observed } in tallies {

@@ -7,11 +7,11 @@ use trace::ledger::{Ledger, StackCounts, StackFunction, StackHits, StackRole};
 use trace::words::{count, duration, known_or_dash, percent};
 
 /// Maximum number of functions listed per role.
-const LIMIT: usize = 40;
+const MAX_FUNCTIONS: usize = 40;
 /// Maximum number of functions in the text report.
 const MOST_IN_TEXT: usize = 8;
 /// Width of the name column.
-const NAME: usize = 54;
+const NAME_WIDTH: usize = 54;
 
 /// Profile of one role. A stack counts as running if the kernel reports its thread as running or waiting for a CPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -64,7 +64,7 @@ impl StackLine {
     }
 }
 
-/// Profile of a role, with its most frequent functions.
+/// Profile of a role, with its most frequent functions. `growing` counts the stacks that were read while frames piled up for the process.
 fn stack_line(role: &StackRole) -> StackLine {
     StackLine {
         role: role.role.to_string(),
@@ -73,7 +73,12 @@ fn stack_line(role: &StackRole) -> StackLine {
         gil: role.gil_observed.then_some(role.all.gil),
         growing_running: role.receives.then_some(role.growing.running),
         left_out: role.left_out,
-        functions: role.functions().into_iter().take(LIMIT).map(|function| function_line(role, function)).collect(),
+        functions: role
+            .functions()
+            .into_iter()
+            .take(MAX_FUNCTIONS)
+            .map(|function| function_line(role, function))
+            .collect(),
     }
 }
 
@@ -102,7 +107,7 @@ fn stack_share(hits: StackHits, role_counts: StackCounts, gil_observed: bool) ->
     }
 }
 
-/// Writes a table for each role, and the cost of sampling.
+/// Writes a table of Python functions for each role, and what it cost to sample their stacks.
 pub(super) fn write_tables(out: &mut String, lines: &[StackLine], cost: Option<&SamplingCost>) {
     for line in lines {
         let head = format!("PYTHON FUNCTIONS OF THE {}", line.role.to_uppercase());
@@ -150,11 +155,11 @@ fn write_function(out: &mut String, function: &StackFunctionLine) {
     write_columns(out, &name, words.each_ref().map(String::as_str));
 }
 
-/// Writes a row: the shares in all stacks, then those while frames piled up.
+/// Writes a row: the shares in all stacks, then those while frames piled up. Each column is 6 characters wide.
 fn write_columns(out: &mut String, name: &str, columns: [&str; 6]) {
-    let name: String = name.chars().take(NAME).collect();
+    let name: String = name.chars().take(NAME_WIDTH).collect();
     let [own, total, gil, piled_own, piled_total, piled_gil] = columns;
-    append!(out, "{name:NAME$} {own:>6} {total:>6} {gil:>6}  ");
+    append!(out, "{name:NAME_WIDTH$} {own:>6} {total:>6} {gil:>6}  ");
     append_line!(out, " {piled_own:>6} {piled_total:>6} {piled_gil:>6}");
 }
 

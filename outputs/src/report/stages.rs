@@ -138,31 +138,21 @@ pub(super) fn stage_report(ledger: &Ledger, slowest: usize, capture_start: MonoN
     if log.counts.logged == 0 && log.processes().is_empty() && merged.times == 0 {
         return None;
     }
-    let mut between: Vec<Between> = log
-        .times_between_stages()
-        .filter_map(|(from, to, durations)| {
-            Some(Between { from: from.to_owned(), to: to.to_owned(), ns: Spread::of_distribution(durations)? })
-        })
-        .collect();
-    // The most frequent first, and equally frequent ones by name.
-    between.sort_by(|left, right| {
-        let by_falling_count = right.ns.count.cmp(&left.ns.count);
-        by_falling_count.then_with(|| (&left.from, &left.to).cmp(&(&right.from, &right.to)))
-    });
     Some(StageReport {
         logged: log.counts.logged,
         requests: log.counts.requests,
         repeats: log.counts.repeats,
         late: log.counts.late,
         left_out: log.counts.left_out,
+        // Between gaps and the number of request states that the receiver keeps.
         gap_with_states: log.correlation().map(|correlation| Correlated {
-            // Four decimals.
+            // Rounded to four decimals.
             spearman: (correlation.rho * 1e4).round() / 1e4,
             n: correlation.of,
             sampled: correlation.sampled,
         }),
         slowest: log.slowest().iter().take(slowest).map(|slow| stage_table(log, names, slow, capture_start)).collect(),
-        between,
+        between: list_times_between(log),
         processes: log.processes().iter().map(|logged| process_line(logged, capture_start)).collect(),
         merged: (merged.times > 0).then(|| MergedLine {
             times: merged.times,
@@ -171,6 +161,22 @@ pub(super) fn stage_report(ledger: &Ledger, slowest: usize, capture_start: MonoN
             most_rid: merged.most_rid.to_string(),
         }),
     })
+}
+
+/// How long requests took from one stage to another, the most frequent pairs of stages first.
+fn list_times_between(log: &Stages) -> Vec<Between> {
+    let mut between: Vec<Between> = log
+        .times_between_stages()
+        .filter_map(|(from, to, durations)| {
+            Some(Between { from: from.to_owned(), to: to.to_owned(), ns: Spread::of_distribution(durations)? })
+        })
+        .collect();
+    // Equally frequent pairs are in the order of their names.
+    between.sort_by(|left, right| {
+        let by_falling_count = right.ns.count.cmp(&left.ns.count);
+        by_falling_count.then_with(|| (&left.from, &left.to).cmp(&(&right.from, &right.to)))
+    });
+    between
 }
 
 /// The stages of a request in the order of their times, which may not be the order in which a request passes them.
@@ -199,7 +205,7 @@ fn stage_table(log: &Stages, names: &StageNames, slow: &SlowRequest, capture_sta
     StageTable { rid: slow.rid.to_string(), gap_ns: slow.gap_ns, stages }
 }
 
-/// What a process logged about itself.
+/// What a process logged about itself. `states` is the number of request states that it keeps, over time.
 fn process_line(logged: &LoggedProcess, capture_start: MonoNs) -> ProcessLine {
     ProcessLine {
         by: logged.by.to_string(),
@@ -217,11 +223,12 @@ fn process_line(logged: &LoggedProcess, capture_start: MonoNs) -> ProcessLine {
 }
 
 /// Maximum number of requests shown stage by stage; the JSON has more.
-const TABLES: usize = 3;
+const MAX_STAGE_TABLES: usize = 3;
 /// Maximum number of pairs of stages shown.
-const PAIRS: usize = 12;
+const MAX_STAGE_PAIRS: usize = 12;
 
-/// Writes what the engine's own log shows, if one was read.
+/// Writes what the engine's own log shows, if one was read: each process with its maximum number of request states, then the slowest
+/// requests stage by stage.
 pub(super) fn write_stage_report(out: &mut String, report: &Report, clock: &Clock) {
     let Some(log) = &report.stages else { return };
     write_named_row(
@@ -230,44 +237,53 @@ pub(super) fn write_stage_report(out: &mut String, report: &Report, clock: &Cloc
         &format!("{} of {}, by the engine's log", plural(log.logged, "stage"), plural(log.requests, "request")),
     );
     for process in &log.processes {
-        let mut parts = Vec::new();
-        if let Some(max) = process.states_max {
-            parts.push(format!("up to {} states", count(max.into())));
-        }
-        if let Some(cpu) = process.cpu_max {
-            parts.push(format!("CPU up to {} of a core", percent(cpu)));
-        }
-        if let Some(wait) = &process.recv_wait_ns {
-            let median = duration(wait.p50);
-            let messages = plural(process.messages, "message");
-            parts.push(format!("waited {median} for a message (median of {messages})"));
-        }
-        if let Some(more) = process.more_ready {
-            parts.push(format!("more were ready behind {}", percent(more)));
-        }
-        write_indented(out, &format!("{}: {}", process.by, parts.join(", ")));
+        write_indented(out, &format!("{}: {}", process.by, describe_process(process)));
     }
     if let Some(merged) = &log.merged {
-        let line = format!(
-            "merged according to the log: {} chunks in {}, up to {} at once ({}); only merges of 20 or more are logged, so there were more",
-            count(merged.chunks),
-            plural(merged.times, "warning"),
-            merged.max,
-            merged.most_rid
-        );
-        write_indented(out, &line);
+        write_indented(out, &describe_merged(merged));
     }
     if let Some(correlation) = &log.gap_with_states {
         write_indented(out, &describe_correlation(correlation));
     }
     append_line!(out);
-    for slow in log.slowest.iter().take(TABLES) {
+    for slow in log.slowest.iter().take(MAX_STAGE_TABLES) {
         write_stages(out, slow, clock);
     }
     write_times_between(out, log);
 }
 
-/// Whether gaps depend on the number of request states, in words.
+/// Numbers of merged chunks, by the warnings in the log.
+fn describe_merged(merged: &MergedLine) -> String {
+    format!(
+        "merged according to the log: {} chunks in {}, up to {} at once ({}); only merges of 20 or more are logged, so there were more",
+        count(merged.chunks),
+        plural(merged.times, "warning"),
+        merged.max,
+        merged.most_rid
+    )
+}
+
+/// What a process logged about itself: `up to 12 states, CPU up to 80 % of a core`. States are those of the requests that it keeps.
+fn describe_process(process: &ProcessLine) -> String {
+    let mut parts = Vec::new();
+    if let Some(max) = process.states_max {
+        parts.push(format!("up to {} states", count(max.into())));
+    }
+    if let Some(cpu) = process.cpu_max {
+        parts.push(format!("CPU up to {} of a core", percent(cpu)));
+    }
+    if let Some(wait) = &process.recv_wait_ns {
+        let median = duration(wait.p50);
+        let messages = plural(process.messages, "message");
+        parts.push(format!("waited {median} for a message (median of {messages})"));
+    }
+    if let Some(more) = process.more_ready {
+        parts.push(format!("more were ready behind {}", percent(more)));
+    }
+    parts.join(", ")
+}
+
+/// Whether first-token gaps depend on the number of request states that the receiver keeps, in words.
 fn describe_correlation(correlation: &Correlated) -> String {
     /// Smallest coefficient of a strong correlation.
     const STRONG: f64 = 0.7;
@@ -295,6 +311,7 @@ fn write_stages(out: &mut String, slow: &StageTable, clock: &Clock) {
     let widest = longest_name.clamp("STAGE".len(), MAX_WIDTH);
     let title = format!("{}: {} from first send to first receive", slow.rid, duration(slow.gap_ns));
     write_wrapped(out, &title, NO_INDENT, "  ");
+    // The columns of the time and of the delta are 14 and 12 characters wide.
     append_line!(out, "  {:widest$}  {:<14}  {:>12}  BY", "STAGE", "TIME", "DELTA");
     for row in &slow.stages {
         let time = clock.describe_moment(row.at_ns);
@@ -332,16 +349,17 @@ impl Between {
     }
 }
 
-/// Writes the times from stage to stage, over requests.
+/// Writes a table of how long requests took from one stage to another.
 fn write_times_between(out: &mut String, log: &StageReport) {
     /// Longer names are cut.
     const MAX_WIDTH: usize = 58;
     if log.between.is_empty() {
         return;
     }
-    let shown = &log.between[..log.between.len().min(PAIRS)];
+    let shown = &log.between[..log.between.len().min(MAX_STAGE_PAIRS)];
     let longest_name = shown.iter().map(|between| between.describe_stages().chars().count()).max().unwrap_or(0);
     let widest = longest_name.min(MAX_WIDTH);
+    // The column of the number is 9 characters wide, and those of the times 10.
     append_line!(out, "{:widest$}  {:>9} {:>10} {:>10} {:>10}", "BETWEEN STAGES", "REQUESTS", "MEDIAN", "P99", "MAX");
     for between in shown {
         let name: String = between.describe_stages().chars().take(widest).collect();
@@ -355,8 +373,8 @@ fn write_times_between(out: &mut String, log: &StageReport) {
             duration(ns.max)
         );
     }
-    if log.between.len() > PAIRS {
-        append_line!(out, "  {} more in the JSON report", log.between.len() - PAIRS);
+    if log.between.len() > MAX_STAGE_PAIRS {
+        append_line!(out, "  {} more in the JSON report", log.between.len() - MAX_STAGE_PAIRS);
     }
     append_line!(out);
 }

@@ -57,7 +57,7 @@ pub(super) fn loss_table(list: &LossList, clock: &Clock, limit: usize, places: u
     )
 }
 
-/// Table of the legs of the time to first token of most requests.
+/// Table of the legs, the parts of the time to first token, of a group of requests with the same observed moments.
 pub(super) fn ttft_table(group: &TtftGroupLine) -> Table<'static, 7> {
     Table::new(
         &group.legs,
@@ -73,7 +73,7 @@ pub(super) fn ttft_table(group: &TtftGroupLine) -> Table<'static, 7> {
     )
 }
 
-/// Table of the legs of the time to first token on both servers of a pair.
+/// Table of the legs, the parts of the time to first token, on both servers of a pair.
 pub(super) fn pair_table(legs: &[PairLegLine]) -> Table<'static, 6> {
     Table::new(
         legs,
@@ -102,7 +102,7 @@ pub(super) fn pair_request_table(slowest: &[PairRequestLine], clock: &Clock, lim
     )
 }
 
-/// Table of the legs of a chunk's time, below the hops that carry requests.
+/// Table of the path: first the hops that carry requests, then the legs of a chunk's way, which are hops and the processes between them.
 pub(super) fn path_table(report: &Report) -> Table<'static, 6> {
     Table::new(
         &PathRow::all_rows(report),

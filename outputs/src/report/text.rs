@@ -18,17 +18,17 @@ use super::{
 };
 
 /// Maximum number of requests named; the JSON lists more.
-const LOSSY: usize = 5;
+const MAX_LOSSY_REQUESTS: usize = 5;
 /// Maximum number of requests of a pair; the JSON lists more.
-const PAIR_REQUESTS: usize = 5;
+const MAX_PAIR_REQUESTS: usize = 5;
 /// Maximum number of ranges and ids per request.
-const RANGES: usize = 12;
+const MAX_RANGES: usize = 12;
 /// Maximum number of workers and connections per line; the JSON lists more.
-const MEMBERS: usize = 16;
+const MAX_WORKERS_OR_LANES: usize = 16;
 /// Width of the column with the names of legs.
-const LEG: usize = 38;
+const LEG_WIDTH: usize = 38;
 /// Width of the bar in cells.
-const BAR: usize = 40;
+const BAR_WIDTH: usize = 40;
 /// Cells of a row that has no shares.
 const NO_SHARES: &str = "";
 
@@ -96,10 +96,10 @@ fn write_loss_list(out: &mut String, list: &LossList, heading: &str, clock: &Clo
         return;
     }
     append_line!(out, "{heading}: {}", plural(list.requests, "request"));
-    for line in list.lines.iter().take(LOSSY) {
+    for line in list.lines.iter().take(MAX_LOSSY_REQUESTS) {
         write_indented(out, &describe_loss(line, clock));
     }
-    let shown = LOSSY.min(list.lines.len()) as u64;
+    let shown = MAX_LOSSY_REQUESTS.min(list.lines.len()) as u64;
     let not_shown = list.requests.saturating_sub(shown);
     if not_shown > 0 {
         append_line!(out, "  and {} more; the JSON lists {}", count(not_shown), count(list.lines.len() as u64));
@@ -118,11 +118,11 @@ fn describe_loss(line: &LossLine, clock: &Clock) -> String {
         plural(line.chunks, "chunk"),
         line.describe_span(clock)
     );
-    let places = line.list_places(RANGES);
+    let places = line.list_places(MAX_RANGES);
     if !places.is_empty() {
         append!(text, ", positions {places}");
     }
-    let ids = line.list_ids(RANGES);
+    let ids = line.list_ids(MAX_RANGES);
     if !ids.is_empty() {
         append!(text, " (ids {ids})");
     }
@@ -137,6 +137,7 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
     }
     // Longer ids are cut.
     let widest = 36;
+    // The heading and the rows have columns of the same widths.
     append_line!(
         out,
         "{:widest$}  {:>12} {:>12} {:>8} {:>8} {:>8}  FINISH",
@@ -173,6 +174,7 @@ fn write_hops(out: &mut String, report: &Report) {
     }
     let longest_name = report.hops.iter().map(|hop| hop.name.chars().count()).max().unwrap_or(0);
     let widest = longest_name.clamp(MIN_WIDTH, MAX_WIDTH);
+    // The right edges of the heading's columns are those of the rows.
     append_line!(
         out,
         "{:widest$}  {:>9} {:>9} {:>10} {:>6} {:>11} {:>9} {:>9}",
@@ -203,7 +205,7 @@ fn write_hops(out: &mut String, report: &Report) {
     append_line!(out);
 }
 
-/// Writes what the row of a hop has no column for, as far as it was observed.
+/// Writes the numbers of a hop for which its row in the table has no column, as far as they were observed.
 fn write_hop_details(out: &mut String, hop: &HopLine) {
     let mut parts = Vec::new();
     for (spread, before, after) in [
@@ -242,12 +244,13 @@ fn write_hop_details(out: &mut String, hop: &HopLine) {
     write_workers_and_lanes(out, hop);
 }
 
-/// Writes where the time to first token of most requests goes.
+/// Writes where the time to first token goes, for the largest group of requests with the same observed moments.
 fn write_ttft(out: &mut String, report: &Report) {
     let Some(main) = report.ttft.as_ref().and_then(TtftReport::main_group) else { return };
+    // The heading of the columns that `write_ttft_row` and `shares` fill.
     append_line!(
         out,
-        "{:LEG$}  {:>9} {:>9} {:>9} {:>9} {:>8} {:>9}",
+        "{:LEG_WIDTH$}  {:>9} {:>9} {:>9} {:>9} {:>8} {:>9}",
         "WHERE TTFT GOES",
         "MEAN",
         "P50",
@@ -272,7 +275,7 @@ fn write_pair(out: &mut String, report: &Report, clock: &Clock) {
     let Some(pair) = &report.pair else { return };
     append_line!(
         out,
-        "{:LEG$}  {:>9} {:>9} {:>9} {:>9} {:>8}",
+        "{:LEG_WIDTH$}  {:>9} {:>9} {:>9} {:>9} {:>8}",
         "WHERE TTFT GOES ON BOTH SERVERS",
         "MEAN",
         "P50",
@@ -302,7 +305,7 @@ fn write_slowest_of_pair(out: &mut String, slowest: &[PairRequestLine], clock: &
         return;
     }
     append_line!(out, "SLOWEST ON BOTH SERVERS, with the legs of TTFT in order");
-    for line in slowest.iter().take(PAIR_REQUESTS) {
+    for line in slowest.iter().take(MAX_PAIR_REQUESTS) {
         let [decode, prefill] = [&line.decode_rid, &line.prefill_rid].map(|rid| escape_line(rid));
         let prefill = if decode == prefill { String::new() } else { format!(" (prefill's {prefill})") };
         let begin = line.describe_begin(clock);
@@ -312,18 +315,18 @@ fn write_slowest_of_pair(out: &mut String, slowest: &[PairRequestLine], clock: &
     append_line!(out);
 }
 
-/// Writes the row of a leg or of their sum; `shares` are its last cells. A long name takes several lines, and the numbers stand beside the
-/// last. A name of several legs must not be cut, since it would become the name of the first.
+/// Writes the row of a leg, or of the sum of all legs. `shares` has the last cells of the row. A long name takes several lines instead of
+/// being cut, because it may be the names of several legs. The numbers then stand beside its last line.
 fn write_ttft_row(out: &mut String, name: &str, mean_ns: u64, ns: &Spread, shares: &str) {
     let mut wrapped = String::new();
-    brief::write_wrapped_within(&mut wrapped, name, NO_INDENT, "  ", LEG);
+    brief::write_wrapped_within(&mut wrapped, name, NO_INDENT, "  ", LEG_WIDTH);
     let name_lines = wrapped.trim_end();
     let (first_lines, last_line) = name_lines.rsplit_once('\n').unwrap_or(("", name_lines));
     for line in first_lines.lines() {
         append_line!(out, "{line}");
     }
     let [mean, p50, p99, max] = [mean_ns, ns.p50, ns.p99, ns.max].map(duration);
-    let row = format!("{last_line:LEG$}  {mean:>9} {p50:>9} {p99:>9} {max:>9} {shares}");
+    let row = format!("{last_line:LEG_WIDTH$}  {mean:>9} {p50:>9} {p99:>9} {max:>9} {shares}");
     append_line!(out, "{}", row.trim_end());
 }
 
@@ -335,7 +338,7 @@ fn write_path(out: &mut String, report: &Report) {
     }
     append_line!(
         out,
-        "{:LEG$}  {:>9} {:>9} {:>9} {:>8} {:>8}  THREAD",
+        "{:LEG_WIDTH$}  {:>9} {:>9} {:>9} {:>8} {:>8}  THREAD",
         "WHERE A CHUNK'S TIME GOES",
         "MEAN",
         "P50",
@@ -350,10 +353,10 @@ fn write_path(out: &mut String, report: &Report) {
             LegKind::Inside => format!("  inside the {}", escape_line(&row.name)),
             LegKind::WaitAndInside => format!("  before and inside the {}", escape_line(&row.name)),
         };
-        let name: String = name.chars().take(LEG).collect();
+        let name: String = name.chars().take(LEG_WIDTH).collect();
         append_line!(
             out,
-            "{name:LEG$}  {:>9} {:>9} {:>9} {:>8} {:>8}  {}",
+            "{name:LEG_WIDTH$}  {:>9} {:>9} {:>9} {:>8} {:>8}  {}",
             known_or_dash(row.mean_ns, duration),
             known_or_dash(row.ns, |ns| duration(ns.p50)),
             known_or_dash(row.ns, |ns| duration(ns.p99)),
@@ -362,7 +365,7 @@ fn write_path(out: &mut String, report: &Report) {
             row.thread,
         );
     }
-    if let Some(bar) = bar::describe_bar(&report.path, BAR) {
+    if let Some(bar) = bar::describe_bar(&report.path, BAR_WIDTH) {
         write_named_row(out, "first tokens", &bar);
         if let Some(ends) = bar::ends_of_path(&report.path) {
             let span = format!(
@@ -376,7 +379,8 @@ fn write_path(out: &mut String, report: &Report) {
     append_line!(out);
 }
 
-/// States how many receivers a line of several hops has. Hops to the same endpoint have one receiver. `None` for a line of a single hop.
+/// States how many receivers the hops of one name have together. Hops to the same endpoint have one receiver. `None` if only one hop has
+/// the name.
 pub(super) fn describe_receivers(hop: &HopLine) -> Option<String> {
     let hops = hop.workers.as_ref()?;
     let mut known_receivers = BTreeSet::new();
@@ -397,9 +401,10 @@ pub(super) fn describe_receivers(hop: &HopLine) -> Option<String> {
     }
 }
 
-/// Writes the load of each worker of a line and of each connection into it.
+/// Writes the load of each worker of a hop, a receiver or sender of its own, and of each single connection (lane). Writes nothing if the
+/// hop has only one of them.
 fn write_workers_and_lanes(out: &mut String, hop: &HopLine) {
-    for worker in hop.workers.iter().flatten().take(MEMBERS) {
+    for worker in hop.workers.iter().flatten().take(MAX_WORKERS_OR_LANES) {
         let name = worker.worker.map_or_else(|| escape_line(&worker.endpoint), |index| format!("worker {index}"));
         let mut parts = vec![describe_load(worker.chunks, worker.tokens, worker.share)];
         if let Some(max) = worker.backlog_max_frames {
@@ -413,7 +418,7 @@ fn write_workers_and_lanes(out: &mut String, hop: &HopLine) {
         }
         write_indented(out, &format!("{name}: {}", parts.join(", ")));
     }
-    for lane in hop.lanes.iter().flatten().take(MEMBERS) {
+    for lane in hop.lanes.iter().flatten().take(MAX_WORKERS_OR_LANES) {
         let into_worker = lane.worker.map_or_else(String::new, |index| format!(" into worker {index}"));
         let load = describe_load(lane.chunks, lane.tokens, lane.share);
         write_indented(out, &format!("connection {}{into_worker}: {load}", lane.lane));
@@ -426,7 +431,7 @@ fn describe_load(chunks: u64, tokens: u64, share: Option<f64>) -> String {
     format!("{share}{} with {} tokens", count(chunks), count(tokens))
 }
 
-/// `12.5 % on cpu`, or `on cpu:` and the reason why the share is unknown.
+/// Share of its time that a thread spent on something: `12.5 % on cpu`. If it is unknown, the reason: `on cpu: not observed`.
 fn describe_share_of_time(share: Option<f64>, what: &str, why_unknown: &str) -> String {
     match share {
         Some(share) => format!("{} {what}", decimal_percent(share)),

@@ -13,7 +13,7 @@ use super::brief::write_indented;
 use super::hostile::plain as escape_line;
 
 /// Maximum number of responses in the text; the JSON lists more.
-const LIMIT: usize = 5;
+const MAX_EXPLAINED: usize = 5;
 
 /// Responses with tool calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +56,7 @@ pub struct ToolCallLine {
     pub by: Option<String>,
 }
 
-/// Converts the responses kept by the ledger. `None` if no response had tool calls.
+/// Numbers of responses with tool calls by outcome, and the latest of these responses. `None` if no response had tool calls.
 pub(super) fn tool_call_counts(ledger: &Ledger, capture_start: MonoNs) -> Option<ToolCallCounts> {
     let responses = ledger.tool_calls();
     let outcomes = &responses.outcomes;
@@ -96,6 +96,7 @@ fn changed_by(calls: &ToolCalls) -> Option<&'static str> {
     match calls.outcome {
         ToolCallOutcome::Complete | ToolCallOutcome::Unfinished => Some("nobody"),
         ToolCallOutcome::Rewritten | ToolCallOutcome::Unjudged | ToolCallOutcome::Absent => None,
+        // All others are damaged arguments.
         _ if calls.is_by_parser() => Some("parser"),
         _ => Some("serving-process"),
     }
@@ -169,6 +170,7 @@ fn describe_absent(calls: &ToolCalls) -> String {
 /// Tokens of the part, counted from 1: `tokens 3 to 5`.
 fn describe_tokens(part: ArgumentsPart) -> String {
     match part.tokens {
+        // A part inside one token.
         [first, last] if first >= last => format!("token {last}"),
         [first, last] => format!("tokens {first} to {last}"),
     }
@@ -264,7 +266,7 @@ impl ToolCallCounts {
             is_incomplete && is_compared
         });
         incomplete
-            .take(LIMIT)
+            .take(MAX_EXPLAINED)
             .map(|line| ExplainedCalls { rid: escape_line(&line.rid), explanation: explain_tool_calls(&line.calls) })
     }
 }

@@ -104,7 +104,7 @@ impl RequestLegLine {
 }
 
 impl TtftReport {
-    /// Times so far; `None` if no request's dispatch was observed.
+    /// Times to first token so far; `None` if no message to the scheduler was observed.
     pub fn new(ledger: &Ledger) -> Option<Self> {
         let ttft = ledger.ttft();
         // The time begins with the message to the scheduler.
@@ -144,7 +144,7 @@ impl TtftReport {
         self.groups.first()
     }
 
-    /// The group that has most of the streamed requests. `Err` says why no group has.
+    /// The group of requests, all with the same observed moments, that has most of the streamed requests. `Err` says why no group has.
     pub(crate) fn group_of_most(&self) -> Result<&TtftGroupLine, &'static str> {
         let Some(main) = self.main_group() else {
             let are_bodies = self.not_streamed > 0;
@@ -211,19 +211,10 @@ impl TtftGroupLine {
     }
 }
 
-/// Moments that requests of the groups lack, each with the reason.
+/// Moments that were not observed of some requests, each with the number of these requests and the reason.
 fn absent_moments(ledger: &Ledger) -> Vec<UnobservedMomentLine> {
-    let arrivals = &ledger.ttft().absent_arrivals;
-    let by_reason = arrivals.by_reason().map(|(why, requests)| (requests, describe_unknown_arrival(why)));
-    let others = [
-        (arrivals.not_observed, "arrivals on their connections are not observed"),
-        (arrivals.contradictory, "their arrival contradicts their dispatch"),
-    ];
-    let unknown_arrivals = by_reason.chain(others).filter(|(requests, _)| *requests > 0);
-    let mut lines: Vec<UnobservedMomentLine> = unknown_arrivals
-        .map(|(requests, reason)| UnobservedMomentLine::new(TtftMoment::Arrived, requests, reason))
-        .collect();
-    // The moments behind the arrival and the read, whose reasons are listed above.
+    let mut lines = unknown_arrivals(ledger);
+    // The moments behind the arrival and the read, whose reasons are listed already.
     for moment in TtftMoment::ALL.iter().copied().filter(|moment| *moment > TtftMoment::Read) {
         let without = ledger.ttft().groups().iter().filter(|group| !group.observes(moment));
         let requests: u64 = without.map(|group| group.times().count()).sum();
@@ -232,6 +223,18 @@ fn absent_moments(ledger: &Ledger) -> Vec<UnobservedMomentLine> {
         }
     }
     lines
+}
+
+/// Requests whose arrival is unknown, one line for each reason.
+fn unknown_arrivals(ledger: &Ledger) -> Vec<UnobservedMomentLine> {
+    let arrivals = &ledger.ttft().absent_arrivals;
+    let by_reason = arrivals.by_reason().map(|(why, requests)| (requests, describe_unknown_arrival(why)));
+    let others = [
+        (arrivals.not_observed, "arrivals on their connections are not observed"),
+        (arrivals.contradictory, "their arrival contradicts their dispatch"),
+    ];
+    let occurring = by_reason.chain(others).filter(|(requests, _)| *requests > 0);
+    occurring.map(|(requests, reason)| UnobservedMomentLine::new(TtftMoment::Arrived, requests, reason)).collect()
 }
 
 /// Why it is unknown when a request arrived.
@@ -245,7 +248,8 @@ fn describe_unknown_arrival(why: UnknownArrival) -> &'static str {
     }
 }
 
-/// Why a moment behind the arrival was not observed of some requests.
+/// Why a moment behind the arrival was not observed of some requests. A reason with a condition holds for the whole run, the others for
+/// single requests.
 fn why_unobserved(moment: TtftMoment, ledger: &Ledger) -> &'static str {
     let mut request_hops = ledger.hops().iter().filter(|hop| hop.carries_requests);
     match moment {
@@ -279,7 +283,8 @@ fn group_line(group: &TtftGroup, ledger: &Ledger) -> TtftGroupLine {
     }
 }
 
-/// Length of a leg, and its share of the whole time, over the run and over the last ten seconds.
+/// Length of a leg, a part of the time to first token, and its share of the whole time (`whole`) over the run. Also its share of
+/// `recent_whole` over the last ten seconds before `now`.
 fn leg_line(
     lengths: &LegLengths,
     engine: &dyn Facts,

@@ -10,9 +10,9 @@ use super::percent_or_unobserved;
 use super::plot::{Axis, Band, CurvePoint, Plot, TickLabel};
 
 /// Maximum number of marked findings.
-const MARKS: usize = 12;
+const MAX_MARKED_FINDINGS: usize = 12;
 /// Maximum number of threads and hops drawn; the tables list all.
-const LIMIT: usize = 6;
+const MAX_CURVES: usize = 6;
 const HEIGHT: f64 = 190.0;
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -95,7 +95,7 @@ impl TimeSeriesCharts<'_> {
         }
     }
 
-    /// A plot over the time of the run, without curves.
+    /// A plot over the time of the run, without curves. `label` formats the ticks of its axis `y`.
     fn empty_plot(&self, y: Axis, label: fn(f64) -> String) -> Plot {
         let mut plot = Plot::new(Axis::linear(0.0, self.report.capture_length_ns() as f64 / 1e9), y, HEIGHT);
         plot.draw_y_ticks(label);
@@ -126,7 +126,7 @@ impl TimeSeriesCharts<'_> {
             let slot_text = format!("{}: {}", self.clock.describe_moment(from), tooltip(slot));
             plot.add_tooltip(from as f64 / 1e9..to as f64 / 1e9, &slot_text);
         }
-        for (finding, number) in self.report.findings.iter().take(MARKS).zip(1..) {
+        for (finding, number) in self.report.findings.iter().take(MAX_MARKED_FINDINGS).zip(1..) {
             let tooltip = format!("{} {}: {}", finding.kind, describe_span(finding, self.clock), finding.summary);
             plot.draw_finding_marker(number, finding.severity.as_str(), finding.at_ns as f64 / 1e9, &tooltip);
         }
@@ -153,6 +153,7 @@ impl TimeSeriesCharts<'_> {
     /// Chart of the tokens per second at each stage.
     fn draw_tokens(&self) -> Markup {
         let tokens = &self.series.tokens;
+        // `c0`, `c1 dashed` and so on are classes of the style sheet: a colour, and how the line is dashed.
         let mut curves = vec![self.rate_curve("c0", "sent", tokens.sent.iter().copied())];
         let observed = [("c1 dashed", "received", &tokens.received), ("c2 dotted", "delivered", &tokens.delivered)];
         for (class, name, column) in observed {
@@ -189,6 +190,7 @@ impl TimeSeriesCharts<'_> {
         let description = format!("First-token gap on a logarithmic scale; the maximum is {}.", duration(*max_ns));
         let heading = format!("Gap of the first tokens received in each {}", self.slot_name());
         let text = ChartText { id: "gap-series", heading: &heading, description: &description };
+        // Classes of the style sheet: a colour, and how the line is dashed.
         let curves = [
             Curve::of_column("c0", "median", &gap.p50),
             Curve::of_column("c1 dashed", "p99", &gap.p99),
@@ -206,10 +208,10 @@ impl TimeSeriesCharts<'_> {
         }))
     }
 
-    /// Chart of the backlogs of the hops; `None` if none was observed.
+    /// Chart of the backlogs of the first few hops, one curve each; `None` if none was observed.
     fn draw_backlogs(&self) -> Option<Markup> {
         let observed = self.series.hops.iter().filter_map(|hop| Some((hop, hop.backlog_max_frames.as_ref()?)));
-        let hops: Vec<(&HopSeries, &Vec<Option<u64>>)> = observed.take(LIMIT).collect();
+        let hops: Vec<(&HopSeries, &Vec<Option<u64>>)> = observed.take(MAX_CURVES).collect();
         let max = hops.iter().flat_map(|(_, backlog)| backlog.iter().flatten()).copied().max()?;
         let description = format!("Frames sent but not received, by hop; the maximum is {}.", count(max));
         let heading = format!("Backlog: frames sent but not yet received, maximum of each {}", self.slot_name());
@@ -242,7 +244,7 @@ impl TimeSeriesCharts<'_> {
     /// One chart for each receiving thread, or for main threads if no receiving thread is known.
     fn draw_threads(&self) -> Vec<Markup> {
         let has_receiver = self.series.threads.iter().any(|thread| thread.receives);
-        let threads = self.series.threads.iter().filter(|thread| thread.receives == has_receiver).take(LIMIT);
+        let threads = self.series.threads.iter().filter(|thread| thread.receives == has_receiver).take(MAX_CURVES);
         threads.enumerate().map(|(n, thread)| self.draw_thread(n, thread)).collect()
     }
 
@@ -266,6 +268,7 @@ impl TimeSeriesCharts<'_> {
 
     /// Draws the parts of a thread's time on top of each other.
     fn stack_shares(&self, plot: &mut Plot, thread: &ThreadSeries) {
+        // Colours of the style sheet, names, and shares in each slot.
         let parts = [
             ("c0", "on a CPU", Some(&thread.on_cpu)),
             ("c4", "waiting for a CPU", thread.run_wait.as_ref()),
@@ -289,6 +292,7 @@ impl TimeSeriesCharts<'_> {
     /// Chart of the chunks dropped or merged in each slot; `None` if there are none.
     fn draw_chunk_outcomes(&self) -> Option<Markup> {
         let chunks = &self.series.chunks;
+        // Classes of the style sheet (a colour, and how the line is dashed), names, and numbers in each slot.
         let columns = [
             ("c3", "dropped (confirmed)", &chunks.dropped_confirmed),
             ("c4 dashed", "dropped (predicted)", &chunks.dropped_predicted),
@@ -325,7 +329,7 @@ fn duration_or_none(ns: Option<u64>) -> String {
 
 /// Colour and dashes of the curve with this index.
 fn curve_class(index: usize) -> &'static str {
-    ["c0", "c1 dashed", "c2 dotted", "c3", "c4 dashed", "c5 dotted"][index % LIMIT]
+    ["c0", "c1 dashed", "c2 dotted", "c3", "c4 dashed", "c5 dotted"][index % MAX_CURVES]
 }
 
 /// Formats the round number of a tick: `5`, `20 k`, `1.5 M`.
@@ -347,7 +351,7 @@ fn format_nanoseconds(ns: f64) -> String {
     }
 }
 
-/// Formats a time in seconds: `0.25 s`, `12.5 min`, `2.1 h`.
+/// Formats a time in seconds, from five minutes on in minutes, and from two hours on in hours: `0.25 s`, `12.5 min`, `2.1 h`.
 fn format_seconds(seconds: f64) -> String {
     match seconds {
         7200.0.. => format!("{:.1} h", seconds / 3600.0),
@@ -367,16 +371,17 @@ pub(super) fn draw_waits(report: &Report) -> Markup {
         @for line in report.frontend.iter().flat_map(FrontendCounts::describe_waits) {
             p { "In the frontend, " (line) "." }
         }
-        @for (n, hop) in hops.take(LIMIT).enumerate() {
+        @for (n, hop) in hops.take(MAX_CURVES).enumerate() {
             @let heading = format!("Queue wait on {}: from sent to received, by frame", hop.name);
             @let wait = hop.queue_wait_ns;
-            @let marks = [wait.map(|spread| spread.p50), wait.map(|spread| spread.p90), wait.map(|spread| spread.p99), wait.map(|spread| spread.max)];
-            (draw_distribution(&format!("queue_wait-{n}"), &heading, "frames", &hop.queue_wait_classes, marks))
+            @let quantiles = wait.map_or([None; 4], |wait| [wait.p50, wait.p90, wait.p99, wait.max].map(Some));
+            (draw_distribution(&format!("queue_wait-{n}"), &heading, "frames", &hop.queue_wait_classes, quantiles))
         }
     }
 }
 
-/// A distribution with its quantiles: median, p90, p99 and maximum. `classes`: start, end and number of each bucket.
+/// Chart of a distribution, with a bar for each of its buckets and a line for each of its quantiles: median, p90, p99 and maximum.
+/// `classes`: start, end and number of each bucket. `unit` is what they count.
 fn draw_distribution(id: &str, heading: &str, unit: &str, classes: &[[u64; 3]], quantiles: [Option<u64>; 4]) -> Markup {
     let (Some([min_ns, ..]), Some([_, max_ns, _])) = (classes.first(), classes.last()) else {
         return Markup::default();

@@ -74,6 +74,7 @@ fn draw_section(heading: &str, body: Option<Markup>) -> Markup {
 
 /// The head of the page: the verdict, the capture, the worst finding and the engine.
 fn page_header(report: &Report, clock: &Clock, headline: &str) -> Markup {
+    // The style of the verdict.
     let severity = match report.worst_finding() {
         Some(worst) => worst.severity.as_str(),
         // Without findings, a run is healthy only if it could have shown all kinds.

@@ -7,15 +7,15 @@ use maud::{Markup, PreEscaped, html};
 use super::super::hostile::plain as escape_line;
 
 const WIDTH: f64 = 960.0;
-const LEFT: f64 = 66.0;
+const LEFT_MARGIN: f64 = 66.0;
 /// Width reserved for the names of lines.
-const RIGHT: f64 = 232.0;
-const TOP: f64 = 24.0;
-const BOTTOM: f64 = 36.0;
+const RIGHT_MARGIN: f64 = 232.0;
+const TOP_MARGIN: f64 = 24.0;
+const BOTTOM_MARGIN: f64 = 36.0;
 /// Maximum length of a line's name.
-const NAME: usize = 31;
+const MAX_NAME_CHARS: usize = 31;
 /// Width of a finding marker.
-const RING: f64 = 18.0;
+const MARKER_WIDTH: f64 = 18.0;
 /// Number of ticks that an axis asks for.
 const X_TICKS: f64 = 8.0;
 const Y_TICKS: f64 = 4.0;
@@ -23,6 +23,14 @@ const Y_TICKS: f64 = 4.0;
 const MAX_TICKS: usize = 40;
 /// Smallest distance between two names.
 const LINE_HEIGHT: f64 = 13.0;
+/// Distance from the middle of a text down to its baseline, which is the `y` of the text.
+const BASELINE: f64 = 4.0;
+/// Space between a tick and its label on the left.
+const LABEL_SPACE: f64 = 6.0;
+/// Distance from the x axis down to the baseline of the labels below it.
+const X_LABEL_DROP: f64 = 16.0;
+/// Distance from a finding marker's centre down to the top of the plot.
+const MARKER_HEIGHT: f64 = 10.0;
 
 /// Maps values to positions.
 #[derive(Clone, Copy, Debug)]
@@ -148,42 +156,43 @@ impl Plot {
 
     /// Position of a value on the x axis, from the left of the drawing.
     fn x_at(&self, value: f64) -> f64 {
-        LEFT + self.x.position_of(value) * (WIDTH - LEFT - RIGHT)
+        LEFT_MARGIN + self.x.position_of(value) * (WIDTH - LEFT_MARGIN - RIGHT_MARGIN)
     }
 
     /// Position of a value on the y axis, from the top of the drawing.
     fn y_at(&self, value: f64) -> f64 {
-        self.bottom() - self.y.position_of(value) * (self.bottom() - TOP)
+        self.bottom() - self.y.position_of(value) * (self.bottom() - TOP_MARGIN)
     }
 
     /// Position of the x axis, from the top of the drawing.
     fn bottom(&self) -> f64 {
-        self.height - BOTTOM
+        self.height - BOTTOM_MARGIN
     }
 
-    /// Ticks on the left, each with a grid line.
+    /// Ticks on the left, each with a label and a grid line. In an SVG path, `M` moves to a point, and `H` draws a line to an x.
     pub(super) fn draw_y_ticks(&mut self, label: impl Fn(f64) -> String) {
         for tick in self.y.tick_values(Y_TICKS) {
             let y = self.y_at(tick);
             self.append(&html! {
-                path.grid d={ "M" (LEFT) " " (coordinate(y)) "H" (coordinate(WIDTH - RIGHT)) } {}
-                text.tick x=(coordinate(LEFT - 6.0)) y=(coordinate(y + 4.0)) text-anchor="end" { (label(tick)) }
+                path.grid d={ "M" (LEFT_MARGIN) " " (coordinate(y)) "H" (coordinate(WIDTH - RIGHT_MARGIN)) } {}
+                text.tick x=(coordinate(LEFT_MARGIN - LABEL_SPACE)) y=(coordinate(y + BASELINE)) text-anchor="end" { (label(tick)) }
             });
         }
     }
 
-    /// Ticks at the bottom, each with its label.
+    /// The x axis with its ticks, each with a label of one or two lines. In an SVG path, `M` moves to a point, `H` draws a line to an x,
+    /// and `v4` draws one of 4 down.
     pub(super) fn draw_x_ticks(&mut self, label_of: impl Fn(f64) -> TickLabel) {
         let bottom = self.bottom();
-        self.append(&html! { path.axis d={ "M" (LEFT) " " (coordinate(bottom)) "H" (coordinate(WIDTH - RIGHT)) } {} });
+        self.append(&html! { path.axis d={ "M" (LEFT_MARGIN) " " (coordinate(bottom)) "H" (coordinate(WIDTH - RIGHT_MARGIN)) } {} });
         for tick in self.x.tick_values(X_TICKS) {
             let x = coordinate(self.x_at(tick));
             let TickLabel { value, second_line } = label_of(tick);
             self.append(&html! {
                 path.axis d={ "M" (x) " " (coordinate(bottom)) "v4" } {}
-                text.tick x=(x) y=(coordinate(bottom + 16.0)) text-anchor="middle" { (value) }
+                text.tick x=(x) y=(coordinate(bottom + X_LABEL_DROP)) text-anchor="middle" { (value) }
                 @if let Some(second_line) = second_line {
-                    text.tick.dim x=(x) y=(coordinate(bottom + 29.0)) text-anchor="middle" { (second_line) }
+                    text.tick.dim x=(x) y=(coordinate(bottom + X_LABEL_DROP + LINE_HEIGHT)) text-anchor="middle" { (second_line) }
                 }
             });
         }
@@ -251,9 +260,9 @@ impl Plot {
         const LEAST_WIDTH: f64 = 0.5;
         let x = self.x_at(interval.start);
         let width = (self.x_at(interval.end) - x).max(LEAST_WIDTH);
-        let height = self.bottom() - TOP;
+        let height = self.bottom() - TOP_MARGIN;
         self.append(&html! {
-            rect.hover x=(coordinate(x)) y=(TOP) width=(coordinate(width)) height=(coordinate(height)) { title { (tooltip) } }
+            rect.hover x=(coordinate(x)) y=(TOP_MARGIN) width=(coordinate(width)) height=(coordinate(height)) { title { (tooltip) } }
         });
     }
 
@@ -262,48 +271,59 @@ impl Plot {
         let x = self.x_at(when);
         // Findings of the same time are drawn side by side.
         let mut marker_x = x;
-        while self.rings.iter().any(|occupied| (occupied - marker_x).abs() < RING) {
-            marker_x += RING;
+        while self.rings.iter().any(|occupied| (occupied - marker_x).abs() < MARKER_WIDTH) {
+            marker_x += MARKER_WIDTH;
         }
         self.rings.push(marker_x);
         let bottom = self.bottom();
         self.append(&html! {
             a.mark.(class) href={ "#finding-" (number) } {
                 title { (tooltip) }
-                path d={ "M" (coordinate(x)) " " (TOP) "V" (coordinate(bottom)) } {}
-                circle cx=(coordinate(marker_x)) cy=(coordinate(TOP - 10.0)) r="8" {}
-                text x=(coordinate(marker_x)) y=(coordinate(TOP - 6.0)) text-anchor="middle" { (number) }
+                path d={ "M" (coordinate(x)) " " (TOP_MARGIN) "V" (coordinate(bottom)) } {}
+                circle cx=(coordinate(marker_x)) cy=(coordinate(TOP_MARGIN - MARKER_HEIGHT)) r="8" {}
+                text x=(coordinate(marker_x)) y=(coordinate(TOP_MARGIN - MARKER_HEIGHT + BASELINE)) text-anchor="middle" { (number) }
             }
         });
     }
 
     /// Vertical line with a name. Lines close together have different rows, so that their names do not overlap.
     pub(super) fn draw_vertical_line(&mut self, name: &str, value: f64, row: usize) {
+        /// Space between the line and its name.
+        const SPACE: f64 = 4.0;
+        /// Distance from the top of the plot down to the baseline of the first row.
+        const FIRST_ROW: f64 = 9.0;
         let x = self.x_at(value);
-        let y = TOP + 9.0 + row as f64 * LINE_HEIGHT;
+        let y = TOP_MARGIN + FIRST_ROW + row as f64 * LINE_HEIGHT;
         let bottom = self.bottom();
-        self.append(&html! { path.upright d={ "M" (coordinate(x)) " " (TOP) "V" (coordinate(bottom)) } {} });
-        self.notes.push_str(&html! { text.note x=(coordinate(x + 4.0)) y=(coordinate(y)) { (name) } }.0);
+        self.append(&html! { path.upright d={ "M" (coordinate(x)) " " (TOP_MARGIN) "V" (coordinate(bottom)) } {} });
+        self.notes.push_str(&html! { text.note x=(coordinate(x + SPACE)) y=(coordinate(y)) { (name) } }.0);
     }
 
     /// Draws the names of the curves beside their ends, moved up or down so that none covers another.
     fn draw_curve_names(&mut self) {
+        /// Space between the plot and a sample of the curve's line, which is 14 long.
+        const SPACE: f64 = 8.0;
+        /// Distance from the start of the sample to the name.
+        const NAME_INDENT: f64 = 18.0;
+        /// The lowest name may lie this far below the x axis.
+        const BELOW_AXIS: f64 = 4.0;
         let mut names = std::mem::take(&mut self.names);
         names.sort_by(|left, right| left.y.total_cmp(&right.y));
-        let x = WIDTH - RIGHT + 8.0;
-        let lowest_y = self.bottom() + 4.0;
-        let mut highest_y = TOP;
+        let x = WIDTH - RIGHT_MARGIN + SPACE;
+        let lowest_y = self.bottom() + BELOW_AXIS;
+        let mut highest_y = TOP_MARGIN;
         let mut names_below = names.len();
         for CurveName { y, class, text } in names {
             names_below -= 1;
             // High enough that the names below it have room, low enough not to cover the one above it.
             let y = y.min(lowest_y - LINE_HEIGHT * names_below as f64).max(highest_y);
             highest_y = y + LINE_HEIGHT;
-            let is_long = text.chars().count() > NAME;
-            let shown = if is_long { text.chars().take(NAME - 1).chain(['\u{2026}']).collect() } else { text };
+            let is_long = text.chars().count() > MAX_NAME_CHARS;
+            let shown =
+                if is_long { text.chars().take(MAX_NAME_CHARS - 1).chain(['\u{2026}']).collect() } else { text };
             self.append(&html! {
                 path.line.(class) d={ "M" (coordinate(x)) " " (coordinate(y)) "h14" } {}
-                text.name x=(coordinate(x + 18.0)) y=(coordinate(y + 4.0)) { (escape_line(&shown)) }
+                text.name x=(coordinate(x + NAME_INDENT)) y=(coordinate(y + BASELINE)) { (escape_line(&shown)) }
             });
         }
     }

@@ -22,6 +22,11 @@ fn cell_class(kind: CellKind) -> Option<&'static str> {
     }
 }
 
+/// Style of a heading. Only one of numbers has the style of its cells, which aligns it to the right.
+fn heading_class(kind: CellKind) -> Option<&'static str> {
+    if kind == Number { cell_class(kind) } else { None }
+}
+
 /// A table with more columns than this is styled as wide.
 const NARROW_COLUMNS: usize = 6;
 
@@ -33,8 +38,7 @@ pub(super) fn draw_table<R: Render, const N: usize>(Table { columns, rows }: Tab
                 thead {
                     tr {
                         @for (name, kind) in columns {
-                            // Only a heading of numbers is aligned to the right.
-                            th class=[cell_class(kind).filter(|_| kind == Number)] { (name) }
+                            th class=[heading_class(kind)] { (name) }
                         }
                     }
                 }
@@ -76,7 +80,7 @@ pub(super) fn draw_pair(report: &Report, clock: &Clock) -> Option<Markup> {
     })
 }
 
-/// Where the time to first token of most requests goes; `None` if none was observed.
+/// Where the time to first token goes, for the largest group of requests with the same observed moments; `None` if none was observed.
 pub(super) fn draw_ttft(report: &Report) -> Option<Markup> {
     let main = report.ttft.as_ref().and_then(TtftReport::main_group)?;
     Some(html! {
@@ -180,11 +184,12 @@ pub(super) fn draw_losses(report: &Report, clock: &Clock) -> Markup {
 }
 
 /// Maximum number of requests listed with missing positions; the JSON lists more.
-const LOSSY: usize = 50;
+const MAX_LOSSY_REQUESTS: usize = 50;
 /// Maximum number of ranges and ids per request.
-const RANGES: usize = 40;
+const MAX_RANGES: usize = 40;
 
-/// The requests that lost tokens, under a heading; nothing without any.
+/// The requests that lost tokens, under a heading; nothing without any. Shows the first [`MAX_LOSSY_REQUESTS`] requests, each with up to
+/// [`MAX_RANGES`] ranges of lost positions.
 fn affected_requests(list: &LossList, clock: &Clock, heading: &str) -> Markup {
     if list.lines.is_empty() {
         return Markup::default();
@@ -192,14 +197,15 @@ fn affected_requests(list: &LossList, clock: &Clock, heading: &str) -> Markup {
     html! {
         h3 { (heading) }
         p { (plural(list.requests, "request")) ", worst first." }
-        (draw_table(report_table::loss_table(list, clock, LOSSY, RANGES)))
-        @if list.lines.len() > LOSSY {
+        (draw_table(report_table::loss_table(list, clock, MAX_LOSSY_REQUESTS, MAX_RANGES)))
+        @if list.lines.len() > MAX_LOSSY_REQUESTS {
             p.dim { "The JSON lists " (count(list.lines.len() as u64)) "." }
         }
     }
 }
 
-/// Ids and bytes on each hop, with the cost of the other mode; `None` if no ids crossed.
+/// Table of the token ids and bytes on each hop, with the estimated bytes if only new ids were listed, or all ids so far. `None` if no ids
+/// crossed a hop.
 pub(super) fn draw_modes(report: &Report) -> Option<Markup> {
     let modes = &report.modes;
     let lines: Vec<&ModeLine> = modes.hops.iter().chain(&modes.client).collect();
@@ -250,7 +256,7 @@ pub(super) fn draw_own_costs(report: &Report) -> Markup {
 }
 
 /// Size of the drawing beside each row.
-const WIDTH: f64 = 220.0;
+const DRAWING_WIDTH: f64 = 220.0;
 
 /// Requests with the longest waits, each drawn on the time axis of the run; `None` if none is known.
 pub(super) fn draw_slowest(report: &Report, clock: &Clock) -> Option<Markup> {
@@ -286,10 +292,11 @@ fn format_itl(itl: Option<Spread>) -> String {
 fn x_of_time(ns: u64, capture_length_ns: u64) -> f64 {
     /// Space on both sides that keeps the round marker inside.
     const MARGIN: f64 = 3.0;
-    MARGIN + (ns.min(capture_length_ns) as f64 / capture_length_ns as f64) * (WIDTH - 2.0 * MARGIN)
+    MARGIN + (ns.min(capture_length_ns) as f64 / capture_length_ns as f64) * (DRAWING_WIDTH - 2.0 * MARGIN)
 }
 
-/// A request's wait from its first send to its first receive, on the time axis of the capture.
+/// Draws a request's wait on the time axis of the capture: a box from its first send to its first receive, and a dot at the receive.
+/// Without a receive, the box extends to the end. The drawing is 18 high, with the axis at 9.
 fn draw_wait(line: &SlowLine, capture_length_ns: u64) -> Markup {
     /// A short wait stays visible.
     const LEAST_WIDTH: f64 = 1.5;
@@ -300,9 +307,9 @@ fn draw_wait(line: &SlowLine, capture_length_ns: u64) -> Markup {
         (None, None) => return "not observed".render(),
     };
     html! {
-        svg viewBox={ "0 0 " (WIDTH) " 18" } role="img" aria-label=(label) {
+        svg viewBox={ "0 0 " (DRAWING_WIDTH) " 18" } role="img" aria-label=(label) {
             title { (label) }
-            path.grid d={ "M0 9H" (WIDTH) } {}
+            path.grid d={ "M0 9H" (DRAWING_WIDTH) } {}
             @if let Some(sent) = line.first_sent_ns {
                 @let from = x_of_time(sent, capture_length_ns);
                 @let to = x_of_time(line.first_received_ns.unwrap_or(capture_length_ns), capture_length_ns);
@@ -317,9 +324,9 @@ fn draw_wait(line: &SlowLine, capture_length_ns: u64) -> Markup {
 }
 
 /// Maximum number of functions and pairs of stages listed; the JSON has more.
-const LIMIT: usize = 12;
+const MAX_ROWS: usize = 12;
 /// Maximum number of requests shown stage by stage.
-const TABLES: usize = 5;
+const MAX_STAGE_TABLES: usize = 5;
 
 /// Python functions of each role; `None` if no stacks were sampled.
 pub(super) fn draw_functions(report: &Report) -> Option<Markup> {
@@ -328,7 +335,7 @@ pub(super) fn draw_functions(report: &Report) -> Option<Markup> {
         @for role in roles {
             h3 { (role.role) }
             p.dim { (plural(role.running, "stack")) " of running threads, of " (count(role.stacks)) " read" }
-            (draw_table(report_table::function_table(role, LIMIT)))
+            (draw_table(report_table::function_table(role, MAX_ROWS)))
         }
     })
 }
@@ -337,7 +344,7 @@ pub(super) fn draw_functions(report: &Report) -> Option<Markup> {
 pub(super) fn draw_log(report: &Report, clock: &Clock) -> Option<Markup> {
     let log = report.stages.as_ref()?;
     let pairs = Table::new(
-        log.between.iter().take(LIMIT),
+        log.between.iter().take(MAX_ROWS),
         [
             ("From", Text, &|pair| pair.from.clone()),
             ("To", Text, &|pair| pair.to.clone()),
@@ -358,7 +365,7 @@ pub(super) fn draw_log(report: &Report, clock: &Clock) -> Option<Markup> {
                 " (Spearman's rank correlation, " (plural(correlation.n, "request")) ")."
             }
         }
-        @for stages in log.slowest.iter().take(TABLES) {
+        @for stages in log.slowest.iter().take(MAX_STAGE_TABLES) {
             h3.rid { (stages.rid) }
             p.dim { "gap " (duration(stages.gap_ns)) }
             (draw_table(report_table::stage_table(stages, clock)))
