@@ -125,8 +125,10 @@ pub(crate) fn read_string(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
 /// The text in `bytes`; `None` unless they are UTF-8. A text from an engine is nearly always ASCII, which is much faster to validate.
 #[allow(unsafe_code)]
 pub(crate) fn utf8(bytes: &[u8]) -> Option<&str> {
-    let is_ascii = match <&[u8; 32]>::try_from(bytes) {
-        // Most ids of SGLang, whose bytes are combined with a few vector instructions: no upper bit is set.
+    /// Length of most request ids of SGLang, which are UUIDs in hexadecimal.
+    const RID_BYTES: usize = 32;
+    let is_ascii = match <&[u8; RID_BYTES]>::try_from(bytes) {
+        // The bytes are combined with a few vector instructions. The upper bit is set if it is set in any of them.
         Ok(id) => id.iter().fold(0, |bits, byte| bits | byte) < 0x80,
         Err(_) => bytes.is_ascii(),
     };
@@ -184,25 +186,42 @@ fn short_value_len(first: u8) -> usize {
     usize::from(LENGTH[usize::from(first)])
 }
 
-/// Offset after the `count` values from `at` on in a part of a message. `None` if the head of a value was not captured, or if the values
-/// end beyond the part. The payloads need not have been captured.
+/// The short values at the beginning of some bytes. A value is short if its first byte determines its length.
+struct ShortValues {
+    count: u64,
+    /// Length of all of them.
+    length: usize,
+}
+
+/// Finds the complete short values at the beginning of `bytes`, but not more than `limit` of them.
+#[inline]
+fn leading_short_values(bytes: &[u8], limit: u64) -> ShortValues {
+    let mut short_values = ShortValues { count: 0, length: 0 };
+    while short_values.count < limit
+        && let Some(first) = bytes.get(short_values.length)
+    {
+        let value_length = short_value_len(*first);
+        let is_short = value_length > 0;
+        if !is_short || short_values.length + value_length > bytes.len() {
+            break;
+        }
+        short_values.length += value_length;
+        short_values.count += 1;
+    }
+    short_values
+}
+
+/// Offset after the `count` values from `at` on in a part of a message. The contents of strings, bytes and extensions need not have been
+/// captured, because their heads state the length. `None` if a head was not captured, or if the values end beyond the part.
 pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64, count: u32) -> Option<u64> {
     // A container is one value, and adds its items to the values left.
     let mut values_left = u64::from(count);
     while values_left > 0 {
         let bytes = part.bytes_from(at)?;
-        // Skip short values, whose first byte determines the length.
-        let mut skipped = 0;
-        while values_left > 0
-            && let Some(first) = bytes.get(skipped)
-            && let length @ 1.. = short_value_len(*first)
-            && skipped + length <= bytes.len()
-        {
-            skipped += length;
-            values_left -= 1;
-        }
-        at += skipped as u64;
-        if skipped > 0 {
+        let short_values = leading_short_values(bytes, values_left);
+        if short_values.count > 0 {
+            at += short_values.length as u64;
+            values_left -= short_values.count;
             continue;
         }
         values_left -= 1;
@@ -225,6 +244,7 @@ pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64, count: u32) -> Opt
 /// Range of the payload of the string, bytes or extension at the beginning of `bytes`. It may end beyond `bytes`. `None` for another value.
 pub(crate) fn payload_range(bytes: &[u8]) -> Option<Range<u64>> {
     let first = *bytes.first()?;
+    // Three type bytes in a row have lengths of 1, 2 and 4 bytes; `read_length` takes the number of the type byte among them.
     let (length, start) = match first {
         // Short strings, bytes, longer strings.
         0xa0..=0xbf => (usize::from(first & 0x1f), 1),
@@ -306,8 +326,12 @@ pub(crate) fn skip_value(data: &[u8], mut at: usize) -> Result<usize, InvalidMsg
 /// Number of one-byte values, at most `limit`, that follow the one-byte value at the beginning of `bytes`. After a small integer, any small
 /// integers are counted; after another value, identical ones.
 fn count_one_byte_values(bytes: &[u8], limit: u64) -> usize {
-    /// The upper bit of each byte, which is not set in a small integer.
+    /// The upper bit of each byte of a word, which is not set in a small integer.
     const UPPER_BITS: u64 = 0x8080_8080_8080_8080;
+    /// The upper bits of a word of small integers.
+    const SMALL_INTEGERS: u64 = 0;
+    /// Number of values in a word.
+    const WORD_VALUES: usize = 8;
     // With the first value itself.
     let max_bytes = usize::try_from(limit).map_or(bytes.len(), |limit| bytes.len().min(limit + 1));
     let bytes = bytes.get(..max_bytes).unwrap_or_default();
@@ -315,8 +339,8 @@ fn count_one_byte_values(bytes: &[u8], limit: u64) -> usize {
     if !matches!(bytes, [0x00..=0x7f, ..]) {
         return count_repeats::<1>(bytes, 0);
     }
-    // Eight at a time.
-    let in_words = 8 * count_equal_words(bytes, 0, UPPER_BITS, 0);
+    let start = 0;
+    let in_words = WORD_VALUES * count_equal_words(bytes, start, UPPER_BITS, SMALL_INTEGERS);
     let small_integers = in_words + bytes[in_words..].iter().take_while(|first| **first < 0x80).count();
     // Without the first one, which the caller counts.
     small_integers - 1

@@ -28,7 +28,7 @@ impl FlagName {
                 Some((flag, value)) => (flag, Some(value)),
                 None => (argument.as_str(), None),
             };
-            // Python's `argparse` accepts every prefix of a flag that fits no other.
+            // Python's `argparse` accepts every prefix of a flag that fits no other; `shortest` is the shortest one.
             let is_this_flag = self.name.starts_with(flag) && flag.len() >= self.shortest.len();
             if !is_this_flag {
                 continue;

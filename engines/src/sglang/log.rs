@@ -105,7 +105,8 @@ impl LogLines for Log {
         request::field_use(name)
     }
 
-    /// Parses a line of the request logger or of the request metrics, and returns the name of its form.
+    /// Parses a line of the request logger or of the request metrics, and passes what it states to `sink`. Returns the name of its form, or
+    /// the error of a malformed line. `None` for a record of another program.
     fn read_record(
         &self,
         record: &JsonRecord<'_>,
