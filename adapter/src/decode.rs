@@ -260,8 +260,8 @@ impl<'a> Decoded<'a> {
         })
     }
 
-    /// The engine's times in the entry with the index `chunk`. All are `None` if it has none. Times after the send are not rejected, because
-    /// the time of the send is not known here.
+    /// The engine's times in the entry with the index `chunk`. All are `None` if it has none. Times after the send are not rejected,
+    /// because the time of the send is not known here.
     pub fn engine_times(&self, chunk: usize) -> EngineTimes {
         match self.engine_seconds.binary_search_by_key(&chunk, |entry| entry.chunk) {
             Ok(index) => {

@@ -75,8 +75,8 @@ impl Recognise for Dynamo {
         FLAGS
     }
 
-    /// Whether the mapped file is Dynamo's native module, `dynamo/_core.abi3.so` of `ai-dynamo-runtime`. A worker with this module connects to
-    /// its clients, the frontends, to respond.
+    /// Whether the mapped file is Dynamo's native module, `dynamo/_core.abi3.so` of `ai-dynamo-runtime`. A worker with this module connects
+    /// to its clients, the frontends, to respond.
     fn connects_to_clients(&self, mapped: &Path) -> bool {
         let name = mapped.file_name().and_then(|name| name.to_str());
         let is_native_module = name.is_some_and(|name| name.starts_with("_core."))
@@ -148,8 +148,8 @@ fn defaults_of_worker(evidence: &Evidence<'_>) -> LauncherDefaults {
     LauncherDefaults { skips_tokenizer_init, mode: Some(Setting::new(mode, by_release)) }
 }
 
-/// Parses `Submitted SGLang Request ID: RID, Context: ID` with any text around it. Returns the context, which is the frontend's id, and then
-/// SGLang's id. `None` for any other line.
+/// Parses `Submitted SGLang Request ID: RID, Context: ID` with any text around it. Returns the context, which is the frontend's id, and
+/// then SGLang's id. `None` for any other line.
 pub(super) fn submitted_ids(line: &str) -> Option<(&str, &str)> {
     let (_, ids) = line.split_once("Submitted SGLang Request ID: ")?;
     let (rid, rest) = ids.split_once(", Context: ")?;

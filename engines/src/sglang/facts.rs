@@ -233,8 +233,8 @@ impl Facts for SgLang {
         }
     }
 
-    /// The release that fixes an error which loses text, and the flag that exposes a server to it. The `OpenAI` endpoints cut new text by the length of the text before:
-    /// chats in 0.5.10, completions up to 0.5.16. `None` for releases without the error.
+    /// The release that fixes an error which loses text, and the flag that exposes a server to it. The `OpenAI` endpoints cut new text by
+    /// the length of the text before: chats in 0.5.10, completions up to 0.5.16. `None` for releases without the error.
     fn cuts_text(&self, version: &str) -> Option<Drops> {
         let range: VersionRange = version.parse().ok()?;
         let first: Version = CUTS_FROM.parse().ok()?;

@@ -209,8 +209,8 @@ impl StreamingRules<'_> {
         Some(Setting::new(side, self.evidence.argument(&format!("{DISAGGREGATION} {value}"))))
     }
 
-    /// What a waiter, the tokenizer's task that waits for the chunks of one request, does with several queued chunks. The Rust server writes
-    /// an event for each chunk. `None` for an unknown release.
+    /// What a waiter, the tokenizer's task that waits for the chunks of one request, does with several queued chunks. The Rust server
+    /// writes an event for each chunk. `None` for an unknown release.
     fn waiter(&self) -> Option<Setting<Waiter>> {
         let release = self.release?;
         let is_rust_server = self.output_avoids_zmq().is_some();
@@ -218,8 +218,9 @@ impl StreamingRules<'_> {
         Some(setting_by_release(release, waiter))
     }
 
-    /// Number of event-loop turns from the wake-up to the run of a waiter, the task that waits for a request's chunks. Up to `CPython` 3.11,
-    /// `asyncio.wait_for` creates an additional task. Known only for `SGLang`'s own server, since other consumers add turns or run in another thread.
+    /// Number of event-loop turns from the wake-up to the run of a waiter, the task that waits for a request's chunks. Up to `CPython`
+    /// 3.11, `asyncio.wait_for` creates an additional task. Known only for `SGLang`'s own server, since other consumers add turns or run in
+    /// another thread.
     fn turnaround(&self, python: &Setting<PythonVersion>) -> Option<Setting<u8>> {
         if !self.evidence.is_launched_by(&Sglang) {
             return None;
@@ -230,8 +231,8 @@ impl StreamingRules<'_> {
         Some(Setting::new(turns, python.origin.clone()))
     }
 
-    /// Output mode of the tokenizer. An engine that `skips_tokenizer_init` uses the token path, on which token ids reach the tokenizer; another
-    /// one uses the text path, with a detokenizer before it. `None` if the mode is not certain.
+    /// Output mode of the tokenizer. An engine that `skips_tokenizer_init` uses the token path, on which token ids reach the tokenizer;
+    /// another one uses the text path, with a detokenizer before it. `None` if the mode is not certain.
     fn mode(&self, skips_tokenizer_init: Option<bool>) -> Option<Setting<Mode>> {
         let release = self.release?;
         let behaviour = behaviour_of(release);
