@@ -48,11 +48,11 @@ pub(super) enum IntItem {
 }
 
 impl<'a> Doc<'a> {
-    /// The parts of a list or tuple; no parts for any other value.
+    /// The parts of a list or tuple: its runs of contiguous items. No parts for any other value.
     pub(super) fn column_parts(self, list: Node) -> ColumnParts<'a> {
         let first_run = match list {
             Node::List(list) | Node::Tuple(list) => self.arena.list_runs[list as usize],
-            // In msgpack, and for short integers, all items are one run without an entry.
+            // In msgpack, and for short integers, all items are one run, which has no entry in the arena.
             _ => ListRun::EMPTY,
         };
         let part = self.list_items(list).map(|items| ColumnPart {
@@ -117,7 +117,7 @@ impl<'a> ColumnPart<'a> {
                 for _ in self.row_range() {
                     if let Some((first, words)) = words::parse_short_array(self.doc.bytes, at) {
                         nodes.push(Node::Words { words, at: first as u32 });
-                        at = first + 8 * usize::from(words);
+                        at = first + words::WORD_BYTES * usize::from(words);
                     } else if let Some(next) = msgpack::skip_validated(self.doc.bytes, at) {
                         nodes.push(Node::Pack(at as u32));
                         at = next;
@@ -140,7 +140,7 @@ impl<'a> ColumnPart<'a> {
     }
 
     /// Calls `f` with the index and bytes of each string; `None` for an item that is not a string. Stops at the first error of `f`, and
-    /// where the next item cannot be found.
+    /// where the next item cannot be found. A flat run is one that was left in the pickle.
     pub(super) fn for_each_string<E>(
         self,
         mut f: impl FnMut(usize, Option<&'a [u8]>) -> Result<(), E>,
@@ -176,6 +176,8 @@ impl<'a> ColumnPart<'a> {
 
     /// The part's integers if each fits into a byte, as in most columns of counts. `None` for other items.
     pub(super) fn small_ints(self) -> Option<SmallInts<'a>> {
+        /// First type byte of msgpack that is no small integer.
+        const FIRST_OTHER: u8 = 0x80;
         match self.run {
             // The shortest opcode takes two bytes, so a run with two bytes per item has no other opcode.
             ItemRun::Flat { at } if self.kinds == kinds::INT => {
@@ -185,14 +187,14 @@ impl<'a> ColumnPart<'a> {
             ItemRun::Pack { at } => {
                 // If this many bytes are all small integers, they are exactly the items.
                 let run = self.doc.bytes.get(at..at + self.len as usize)?;
-                run.iter().all(|value| *value < 0x80).then_some(SmallInts::Packed(run))
+                run.iter().all(|value| *value < FIRST_OTHER).then_some(SmallInts::Packed(run))
             }
             _ => None,
         }
     }
 
-    /// Calls `f` with the index and value of each item in a list of integers. Stops at the first error of `f`, and where the next item
-    /// cannot be found.
+    /// Calls `f` with the index and value of each item in a list of integers. `f` should fail for an item that is neither an integer nor
+    /// nil, because the items after it may not be found. Stops at the first error of `f`.
     pub(super) fn for_each_int<E>(self, mut f: impl FnMut(usize, IntItem) -> Result<(), E>) -> Result<(), E> {
         let doc = self.doc;
         match self.run {
