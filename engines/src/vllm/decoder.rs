@@ -123,8 +123,8 @@ fn shape_of(class: &'static str, releases: &'static str, waiter: Option<Waiter>,
     Shape { engine: NAME, class, codec: "msgpack", schema: releases, kind, ids, waiter }
 }
 
-/// Reads the fields behind the outputs, of which the first is at `at`. Returns when the outputs were made; `None` if the message does not
-/// say it. Fails unless the message ends with its last field, because it then has another layout.
+/// Reads the fields behind the outputs, of which the first is at `at`. `envelope` is the layout of the message. Returns when the outputs
+/// were made; `None` if the message does not say it. Fails unless the message ends with its last field, because it then has another layout.
 fn read_fields_after_outputs(message: &[u8], mut at: usize, envelope: &Envelope) -> Result<Option<MonoNs>, Undecoded> {
     let mut made_at = None;
     for field in envelope.outputs + 1..envelope.len {
@@ -154,7 +154,7 @@ pub(super) fn classify_other_message(parts: &[&[u8]]) -> Option<OtherMessage> {
         [dead] if dead == DEAD.as_bytes() => {
             Some(OtherMessage { kind: Kind::Failed, class: DEAD, codec: "text", releases: TABLE.dead })
         }
-        // The first message of an engine, in releases that do not send a dictionary.
+        // One part without bytes: the first message of an engine, in releases that do not send a dictionary.
         [[]] => Some(OtherMessage::control("empty", "none")),
         // A map (of either length) whose first key is a string.
         [[0x81..=0x8f, 0xa0..=0xbf | 0xd9, ..] | [0xde, _, _, 0xa0..=0xbf | 0xd9, ..]] => {
@@ -165,7 +165,7 @@ pub(super) fn classify_other_message(parts: &[&[u8]]) -> Option<OtherMessage> {
         [[0 | 1] | b"READY"] => Some(OtherMessage::control("coordination", "text")),
         // An array of two or three values.
         [[0x92 | 0x93, ..]] => is_wave(parts[0]).then(|| OtherMessage::control("coordination", "msgpack")),
-        // ADD, ABORT, START_DP_WAVE, UTILITY, EXECUTOR_FAILED, WAKEUP.
+        // A request begins with its kind: ADD, ABORT, START_DP_WAVE, UTILITY, EXECUTOR_FAILED, WAKEUP.
         [[0..=5], ..] if parts.len() > 1 => Some(OtherMessage::control("EngineCoreRequest", "msgpack")),
         _ => None,
     }
@@ -218,7 +218,8 @@ struct OutputList {
     count: u32,
 }
 
-/// Reads the head of the list of outputs in a message whose first field is at `first_field`.
+/// Reads the head of the list of outputs in a message whose first field is at `first_field`. `envelope` is the layout of the message. Fails
+/// for a list that is too long.
 fn read_outputs_head(message: &[u8], first_field: usize, envelope: &Envelope) -> Result<OutputList, Undecoded> {
     let mut at = first_field;
     // Skip the fields before the list.
@@ -283,13 +284,14 @@ impl OutputReader<'_, '_> {
             }
             None => return Err(Undecoded::Truncated { at }),
         };
-        // The last message's layout is tried first, then the others. They are entries of a static table, so their address identifies them.
+        // Layouts are entries of a static table, so their address identifies them.
         let last_layout = last.filter(|last| std::ptr::eq(last.envelope, envelope)).map(|last| last.output);
         let others =
             envelope.layouts.iter().filter(|layout| !last_layout.is_some_and(|last| std::ptr::eq(last, *layout)));
+        let candidates = last_layout.into_iter().chain(others);
         // Replaced by the error of the last layout that was tried.
         let mut refused = Undecoded::Layout { class: OUTPUT, fields: fields as usize, what: UNLISTED };
-        for layout in last_layout.into_iter().chain(others).filter(|layout| layout.len == fields) {
+        for layout in candidates.filter(|layout| layout.len == fields) {
             // An attempt with another layout may have left some rows.
             self.chunks.clear();
             self.times.clear();

@@ -38,8 +38,8 @@ impl Decode for Decoder {
             return true;
         }
         let Some(first_part) = parts.first() else { return false };
-        // A msgpack array of a length that some release has, which begins with the list of outputs; from 0.8.3 on the engine's index comes
-        // first.
+        // A message is a msgpack array of 1, 2 or 4 fields, the first of which is the list of outputs. From 0.8.3 on it has 7 to 9 fields,
+        // and the engine's index comes first.
         matches!(
             **first_part,
             [0x91 | 0x92 | 0x94, 0x90..=0x9f | 0xdc, ..] | [0x97..=0x99, 0..=0x7f, 0x90..=0x9f | 0xdc, ..]
@@ -57,12 +57,14 @@ impl Decode for Decoder {
     }
 }
 
-/// Tests whether a message with outputs begins with these bytes. The error is a certain answer, or that more bytes are needed.
+/// Tests whether a message with outputs begins with these bytes. Returns `Ok` if it does. The error is [`Opening::No`] if it does not, or
+/// [`Opening::More`] if more bytes are needed.
 fn check_opening(body: &[u8]) -> Result<(), Opening> {
     let mut rest = body;
     // The message: an array of at most 15 fields.
     let first = take_byte(&mut rest)?;
     let fields = if first & 0xf0 == 0x90 { u32::from(first & 0x0f) } else { return Err(Opening::No) };
+    // The layout of the message, which the number of fields determines.
     let envelope = envelope_with_fields(fields).ok_or(Opening::No)?;
     // From 0.8.3 on the engine's index comes before the list of outputs.
     if envelope.outputs == 1 {

@@ -115,9 +115,9 @@ impl<'a> ColumnPart<'a> {
             (Some(cells), _) => nodes.extend_from_slice(cells),
             (None, ItemRun::Pack { mut at }) => {
                 for _ in self.row_range() {
-                    if let Some((first, words)) = words::parse_short_array(self.doc.bytes, at) {
-                        nodes.push(Node::Words { words, at: first as u32 });
-                        at = first + words::WORD_BYTES * usize::from(words);
+                    if let Some(array) = words::parse_short_array(self.doc.bytes, at) {
+                        nodes.push(Node::Words { words: array.words, at: array.first_word as u32 });
+                        at = array.first_word + words::WORD_BYTES * usize::from(array.words);
                     } else if let Some(next) = msgpack::skip_validated(self.doc.bytes, at) {
                         nodes.push(Node::Pack(at as u32));
                         at = next;

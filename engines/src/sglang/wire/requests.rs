@@ -1,5 +1,6 @@
 //! Messages to the scheduler: which requests they name. Prompts and their text are measured by their headers and never read.
 
+use std::ops::Range;
 use std::sync::LazyLock;
 
 use adapter::decode::Excerpt;
@@ -154,7 +155,7 @@ pub(crate) fn read_pickled_request<'a>(
     })
 }
 
-/// The room in the last bytes of a pickled request. `None` if it has none.
+/// The room in the last bytes of a pickled request: the number under which both servers of a pair know it. `None` if it has none.
 fn find_room(last_bytes: &[u8]) -> Option<u64> {
     let last_bytes = last_bytes.get(last_bytes.len().saturating_sub(ROOM_BYTES)..)?;
     let name_len = ROOM_NAME.needle().len();
@@ -163,7 +164,8 @@ fn find_room(last_bytes: &[u8]) -> Option<u64> {
     u64::try_from(room?).ok()
 }
 
-/// Reads the requests of a pickled batch: each begins with its `rid`.
+/// Reads the requests of a pickled batch: the id, the length of the prompt and the room of each. A request begins with the field `rid`.
+/// Only fields at its depth, which is the number of open marks around them, belong to the request.
 fn read_pickled_batch<'a>(
     message: &'a [u8],
     walk: &mut PickleWalk<'a>,
@@ -232,7 +234,7 @@ fn push_abort<'a>(rid: Option<&'a [u8]>, requests: &mut Vec<DispatchedRequest<'a
     Ok(DispatchKind::Aborts)
 }
 
-/// Reads the requests of a msgpack message; of a batch, those before the first head of a value that was not captured.
+/// Reads the requests of a msgpack message. If a batch was cut, reads those before the first value whose head was not captured.
 fn read_msgpack<'a>(
     message: Excerpt<'a>,
     requests: &mut Vec<DispatchedRequest<'a>>,
@@ -337,7 +339,8 @@ impl<'a> PackedObject<'a> {
         Some(string)
     }
 
-    /// Reads prompt and room of the request whose id is at `rid_at`. Returns the object's end; `None` if a field before it was not captured.
+    /// Reads prompt and room of the request whose id is at `rid_at`. They are found by their indices among the fields. Returns the object's
+    /// end; `None` if a field before it was not captured.
     fn read_prompt_and_room(&self, request: &mut DispatchedRequest<'a>, rid_at: u64) -> Option<u64> {
         let ids_at = self.skip_fields(rid_at, INPUT_IDS - RID).ok()?;
         request.prompt_tokens = count_packed_ids(self.message.bytes_from(ids_at)?);
@@ -390,30 +393,38 @@ fn count_packed_ids(data: &[u8]) -> Option<u32> {
     /// Length of an id in an array of the type code `q`.
     const ID_BYTES: u64 = 8;
     let ids = match *data {
-        [0xc7..=0xc9 | 0xd4..=0xd8, ..] => {
-            // A big-endian length of four bytes, that many bytes of metadata (the type code `q` as msgpack string), then the ids.
-            const TYPE_CODE: &[u8] = b"\xa1q";
-            let payload = payload_range(data)?;
-            let start = payload.start as usize;
-            let code_start = start + 4;
-            let code_length = u32::from_be_bytes(be_bytes(data, start)?) as usize;
-            let ids_start = code_start + TYPE_CODE.len();
-            if code_length != TYPE_CODE.len() || data.get(code_start..ids_start)? != TYPE_CODE {
-                return None;
-            }
-            ids_start as u64..payload.end
-        }
-        // Both ends count from behind the type code, so their difference is right.
+        // The type bytes of extensions.
+        [0xc7..=0xc9 | 0xd4..=0xd8, ..] => ids_in_extension(data)?,
+        // A pair: an array of two, the string `q`, and bytes. Both ends count from behind the type code, so their difference is right.
         [0x92, 0xa1, b'q', 0xc4..=0xc6, ..] => payload_range(&data[3..])?,
-        // The pair may be cut, so the type of the first item decides.
-        _ => match read_head(data, 0)? {
-            (Head::Array { len: 0 }, _) => return Some(0),
-            (Head::Array { len }, item_at) => {
-                let (first_item, _) = read_head(data, item_at)?;
-                return matches!(first_item, Head::Int(_)).then_some(len);
-            }
-            _ => return None,
-        },
+        _ => return count_ids_in_list(data),
     };
     u32::try_from(ids.end.checked_sub(ids.start)? / ID_BYTES).ok()
+}
+
+/// Where the ids are in the extension at the beginning of `data`. They follow a big-endian length of four bytes, and that many bytes of
+/// metadata, the type code `q` as msgpack string. `None` for other metadata.
+fn ids_in_extension(data: &[u8]) -> Option<Range<u64>> {
+    const TYPE_CODE: &[u8] = b"\xa1q";
+    const LENGTH_BYTES: usize = 4;
+    let payload = payload_range(data)?;
+    let start = payload.start as usize;
+    let code_length = u32::from_be_bytes(be_bytes(data, start)?) as usize;
+    let code_start = start + LENGTH_BYTES;
+    let ids_start = code_start + TYPE_CODE.len();
+    if code_length != TYPE_CODE.len() || data.get(code_start..ids_start)? != TYPE_CODE {
+        return None;
+    }
+    Some(ids_start as u64..payload.end)
+}
+
+/// Number of ids in the list at the beginning of `data`. `None` for another value, and for a list of something else.
+fn count_ids_in_list(data: &[u8]) -> Option<u32> {
+    let (Head::Array { len }, first_item_at) = read_head(data, 0)? else { return None };
+    if len == 0 {
+        return Some(0);
+    }
+    // A pair of type code and bytes is an array, too. It may be cut, so the type of the first item decides.
+    let (first_item, _) = read_head(data, first_item_at)?;
+    matches!(first_item, Head::Int(_)).then_some(len)
 }

@@ -327,14 +327,14 @@ fn count_array_ids(bytes: &[u8], mut at: usize) -> Option<u32> {
     for _ in 0..MAX_OPCODES {
         at = match *bytes.get(at)? {
             op::SHORT_BINUNICODE => scalar::payload_range(bytes, at)?.end,
-            op::BINGET => at + 2,
-            op::LONG_BINGET => at + 5,
+            op::BINGET => at + op::BINGET_LEN,
+            op::LONG_BINGET => at + op::LONG_BINGET_LEN,
             op::FRAME => at + op::FRAME_LEN,
             op::MEMOIZE | op::STACK_GLOBAL | op::MARK => at + 1,
             op::BININT1 => {
                 // The only number before the data.
                 format = bytes.get(at + 1).copied();
-                at + 2
+                at + op::BININT1_LEN
             }
             opcode @ (op::SHORT_BINBYTES | op::BINBYTES) => {
                 // The data need not be captured.
