@@ -139,8 +139,8 @@ pub(crate) fn utf8(bytes: &[u8]) -> Option<&str> {
     str::from_utf8(bytes).ok()
 }
 
-/// Reads the big-endian length at `at`, which has 1, 2 or 4 bytes for a `size_code` of 0, 1 or 2: the type bytes of each kind of value are in
-/// this order. Returns it with the offset after it.
+/// Reads the big-endian length at `at`. It has 1, 2 or 4 bytes for a `size_code` of 0, 1 or 2, which is the number of the type byte among
+/// those of its kind. Returns the length and the offset after it.
 fn read_length(bytes: &[u8], at: usize, size_code: u8) -> Option<(usize, usize)> {
     Some(match size_code {
         0 => (usize::from(*bytes.get(at)?), at + 1),

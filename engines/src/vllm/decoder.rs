@@ -186,7 +186,7 @@ impl OtherMessage {
     }
 }
 
-/// Whether a message is a tuple from the coordinator or to it, about a wave of data-parallel engines.
+/// Whether a message is a tuple from the coordinator or to it, about a wave: a period in which all data-parallel engines run.
 fn is_wave(message: &[u8]) -> bool {
     let Some((len, [first, second, third])) = read_tuple_heads(message) else { return false };
     let has_wave_number = matches!(second, Head::Int(_));

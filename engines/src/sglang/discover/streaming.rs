@@ -34,7 +34,7 @@ pub(crate) struct LauncherDefaults {
 impl LauncherDefaults {
     /// The defaults of SGLang's own server.
     pub(super) fn of_server(evidence: &Evidence<'_>) -> Self {
-        // The name of the flag depends on the release.
+        // The flag for incremental output has another name in later releases.
         let known_flag = evidence.release(&Sglang).and_then(|release| behaviour_of(release).flag());
         let incremental_flag = known_flag.unwrap_or(STREAM_OUTPUT);
         let skips_by_default = false;
@@ -202,7 +202,7 @@ impl StreamingRules<'_> {
         }
     }
 
-    /// Side of a disaggregated pair, from its flag (0.4.4 and later). `None` without the flag.
+    /// Side of a disaggregated pair, prefill or decode, from its flag (0.4.4 and later). `None` without the flag.
     fn disaggregation(&self) -> Option<Setting<Disaggregation>> {
         let value = self.evidence.flags.get(DISAGGREGATION)?;
         let side = [PREFILL, DECODE].into_iter().find(|side| side.word == value)?;

@@ -48,7 +48,7 @@ const PARAMETERS: &str = "request_parameters";
 /// Texts in the JSON records.
 pub(super) const RECORD_MARKS: &[&str] = &["\"request.received\"", "\"request.finished\"", "\"request_parameters\""];
 
-/// Use of a field of the JSON records.
+/// How a field of a JSON record is read: its value, the fields inside it, or not at all.
 pub(super) fn field_use(name: &str) -> FieldUse {
     match name {
         "out" | "meta_info" | "obj" => FieldUse::Object,

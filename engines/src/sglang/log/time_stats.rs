@@ -254,7 +254,8 @@ struct BootstrapEnds {
     allocation: &'static str,
 }
 
-/// Adds bootstrap and allocation, or both as one phase of `whole_ns` if the line does not have them separately.
+/// Adds bootstrap and allocation, the first two phases of a request in a pair of servers. Adds both as one phase of `whole_ns` if the line
+/// does not have them separately, and nothing if it has neither.
 fn add_bootstrap(
     times: &LineFields<'_>,
     whole_ns: Option<u64>,

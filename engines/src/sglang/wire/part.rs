@@ -74,12 +74,14 @@ impl<'a> Iterator for ColumnParts<'a> {
     /// The next part: one run of the column's items.
     fn next(&mut self) -> Option<ColumnPart<'a>> {
         let part = self.part.take()?;
+        let next_row = part.row_range().end;
+        // Without a further run, this part is the last one.
         if let Some(run) = self.doc.arena.list_runs.get(self.next as usize) {
             self.next = run.next;
             self.part = Some(ColumnPart {
                 doc: self.doc,
                 run: ItemRun::at_start_of(run),
-                first: part.row_range().end,
+                first: next_row,
                 len: run.len,
                 end: run.end as usize,
                 kinds: run.kinds,
