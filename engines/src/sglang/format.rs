@@ -15,6 +15,7 @@ use trace::path::Ends;
 use super::NAME;
 use super::pair::read_pair_message;
 use super::wire::{Decoder, Limits, read_requests};
+use crate::msgpack::type_byte::{ARRAY_16, FIXARRAY_0, FIXARRAY_1, FIXARRAY_15, FIXSTR_0, FIXSTR_31, STR_8};
 
 /// SGLang's message format.
 pub const FORMAT: Format = Format {
@@ -36,6 +37,10 @@ pub const FORMAT: Format = Format {
     read_pair_message,
 };
 
+/// The first opcode of every pickle.
+const PICKLE_PROTO: u8 = 0x80;
+/// The second opcode of a pickle of protocol 4 or 5.
+const PICKLE_FRAME: u8 = 0x95;
 const MIN_NAME: usize = 8;
 const MAX_NAME: usize = 64;
 /// Length of `PROTO n`, `FRAME` and the frame length of a pickle.
@@ -53,8 +58,13 @@ fn new_decoder(longest: usize) -> Box<dyn Decode> {
 impl Decode for Decoder {
     /// Whether the message has one part that begins like a pickle, or like a msgpack array whose first item is a string.
     fn recognises(&self, parts: &[&[u8]]) -> bool {
-        // A pickle begins with 0x80. An array of msgpack has a head of one byte or, from 0xdc on, of three bytes.
-        matches!(parts, [[0x80, ..] | [0x90..=0x9f, 0xa0..=0xbf | 0xd9, ..] | [0xdc, _, _, 0xa0..=0xbf | 0xd9, ..]])
+        // An array of msgpack has a head of one byte or, if it is longer than 15, of three bytes.
+        matches!(
+            parts,
+            [[PICKLE_PROTO, ..]
+                | [FIXARRAY_0..=FIXARRAY_15, FIXSTR_0..=FIXSTR_31 | STR_8, ..]
+                | [ARRAY_16, _, _, FIXSTR_0..=FIXSTR_31 | STR_8, ..]]
+        )
     }
 
     fn keep_ids(&mut self) {
@@ -76,15 +86,14 @@ impl Decode for Decoder {
 }
 
 fn may_begin_with(byte: u8) -> bool {
-    matches!(byte, 0x80 | 0x91..=0x9f | 0xdc)
+    matches!(byte, PICKLE_PROTO | FIXARRAY_1..=FIXARRAY_15 | ARRAY_16)
 }
 
 /// Tests whether a message of this length may begin with these bytes, by the form of its codec.
 fn check_opening(message: &[u8], length: u64) -> Opening {
     match message.first() {
         None => Opening::More,
-        // The opcode PROTO begins each pickle.
-        Some(0x80) => check_pickle_opening(message, length),
+        Some(&PICKLE_PROTO) => check_pickle_opening(message, length),
         Some(_) => check_msgpack_opening(message, length),
     }
 }
@@ -93,8 +102,8 @@ fn check_opening(message: &[u8], length: u64) -> Opening {
 fn check_pickle_opening(body: &[u8], length: u64) -> Opening {
     let frame_length = match *body {
         // PROTO with its version, then FRAME with its length, which may not have arrived yet.
-        [0x80, 4 | 5, 0x95, ref rest @ ..] => rest.first_chunk::<8>(),
-        [0x80] | [0x80, 4 | 5] => None,
+        [PICKLE_PROTO, 4 | 5, PICKLE_FRAME, ref rest @ ..] => rest.first_chunk::<8>(),
+        [PICKLE_PROTO] | [PICKLE_PROTO, 4 | 5] => None,
         _ => return Opening::No,
     };
     let Some(frame_length) = frame_length else { return Opening::More };
@@ -148,8 +157,8 @@ fn check_msgpack_opening(body: &[u8], length: u64) -> Opening {
 #[inline]
 fn skip_array_head(body: &[u8]) -> Result<&[u8], Opening> {
     match *body {
-        [0x91..=0x9f, ref rest @ ..] | [0xdc, _, _, ref rest @ ..] => Ok(rest),
-        [0xdc, ..] => Err(Opening::More),
+        [FIXARRAY_1..=FIXARRAY_15, ref rest @ ..] | [ARRAY_16, _, _, ref rest @ ..] => Ok(rest),
+        [ARRAY_16, ..] => Err(Opening::More),
         _ => Err(Opening::No),
     }
 }
@@ -167,9 +176,9 @@ struct ClassName<'a> {
 #[inline]
 fn read_name_head(string: &[u8]) -> Result<ClassName<'_>, Opening> {
     let (length, rest) = match *string {
-        [head @ 0xa0..=0xbf, ref rest @ ..] => (usize::from(head & 0x1f), rest),
-        [0xd9, length, ref rest @ ..] => (usize::from(length), rest),
-        [] | [0xd9] => return Err(Opening::More),
+        [head @ FIXSTR_0..=FIXSTR_31, ref rest @ ..] => (usize::from(head - FIXSTR_0), rest),
+        [STR_8, length, ref rest @ ..] => (usize::from(length), rest),
+        [] | [STR_8] => return Err(Opening::More),
         _ => return Err(Opening::No),
     };
     let captured = &rest[..rest.len().min(length)];

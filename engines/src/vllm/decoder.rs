@@ -9,6 +9,10 @@ use trace::event::{Chunk, Finish, IdColumn, Kind};
 
 use super::NAME;
 use super::layout::{Envelope, OutputColumns, OutputLayout, TABLE, envelope_with_fields};
+use crate::msgpack::type_byte::{
+    FIXARRAY_1, FIXARRAY_2, FIXARRAY_3, FIXINT_MAX, FIXMAP_1, FIXMAP_15, FIXSTR_0, FIXSTR_31, MAP_16, STR_8, UINT_8,
+    UINT_16, UINT_32,
+};
 use crate::msgpack::{Head, read_head, read_string, skip_value, utf8};
 use crate::undecoded::Undecoded;
 
@@ -157,14 +161,15 @@ pub(super) fn classify_other_message(parts: &[&[u8]]) -> Option<OtherMessage> {
         // One part without bytes: the first message of an engine, in releases that do not send a dictionary.
         [[]] => Some(OtherMessage::control("empty", "none")),
         // A map (of either length) whose first key is a string.
-        [[0x81..=0x8f, 0xa0..=0xbf | 0xd9, ..] | [0xde, _, _, 0xa0..=0xbf | 0xd9, ..]] => {
+        [
+            [FIXMAP_1..=FIXMAP_15, FIXSTR_0..=FIXSTR_31 | STR_8, ..] | [MAP_16, _, _, FIXSTR_0..=FIXSTR_31 | STR_8, ..],
+        ] => {
             let end = skip_value(parts[0], 0).ok()?;
             (end == parts[0].len()).then(|| OtherMessage::control("handshake", "msgpack"))
         }
         // Between the coordinator of data-parallel engines and the others: subscriptions, and `(counts, wave, running)` or `(engine, wave)`.
         [[0 | 1] | b"READY"] => Some(OtherMessage::control("coordination", "text")),
-        // An array of two or three values.
-        [[0x92 | 0x93, ..]] => is_wave(parts[0]).then(|| OtherMessage::control("coordination", "msgpack")),
+        [[FIXARRAY_2 | FIXARRAY_3, ..]] => is_wave(parts[0]).then(|| OtherMessage::control("coordination", "msgpack")),
         // A request begins with its kind: ADD, ABORT, START_DP_WAVE, UTILITY, EXECUTOR_FAILED, WAKEUP.
         [[0..=5], ..] if parts.len() > 1 => Some(OtherMessage::control("EngineCoreRequest", "msgpack")),
         _ => None,
@@ -404,11 +409,11 @@ fn read_output_head(bytes: &[u8], at: usize, fields: u32) -> Result<usize, Undec
 #[inline]
 fn single_id_list_len(bytes: &[u8]) -> Option<usize> {
     match bytes {
-        // An array of one (0x91), then an unsigned integer of 7, 8, 16 or 32 bits.
-        [0x91, 0x00..=0x7f, ..] => Some(2),
-        [0x91, 0xcc, _, ..] => Some(3),
-        [0x91, 0xcd, _, _, ..] => Some(4),
-        [0x91, 0xce, _, _, _, _, ..] => Some(6),
+        // An unsigned integer of 7, 8, 16 or 32 bits.
+        [FIXARRAY_1, 0..=FIXINT_MAX, ..] => Some(2),
+        [FIXARRAY_1, UINT_8, _, ..] => Some(3),
+        [FIXARRAY_1, UINT_16, _, _, ..] => Some(4),
+        [FIXARRAY_1, UINT_32, _, _, _, _, ..] => Some(6),
         _ => None,
     }
 }

@@ -7,6 +7,7 @@ use super::arena::{ListRun, NONE, Node, kinds};
 use super::doc::{Doc, ItemRun, Items};
 use super::pickle;
 use super::words;
+use crate::msgpack::type_byte::FIXINT_MAX;
 use crate::msgpack::{self, Head};
 
 /// Contiguous items of a list.
@@ -178,8 +179,6 @@ impl<'a> ColumnPart<'a> {
 
     /// The part's integers if each fits into a byte, as in most columns of counts. `None` for other items.
     pub(super) fn small_ints(self) -> Option<SmallInts<'a>> {
-        /// First type byte of msgpack that is no small integer.
-        const FIRST_OTHER: u8 = 0x80;
         match self.run {
             // The shortest opcode takes two bytes, so a run with two bytes per item has no other opcode.
             ItemRun::Flat { at } if self.kinds == kinds::INT => {
@@ -189,7 +188,7 @@ impl<'a> ColumnPart<'a> {
             ItemRun::Pack { at } => {
                 // If this many bytes are all small integers, they are exactly the items.
                 let run = self.doc.bytes.get(at..at + self.len as usize)?;
-                run.iter().all(|value| *value < FIRST_OTHER).then_some(SmallInts::Packed(run))
+                run.iter().all(|value| *value <= FIXINT_MAX).then_some(SmallInts::Packed(run))
             }
             _ => None,
         }

@@ -11,8 +11,14 @@ use super::identify::{MODULE, unknown_class};
 use super::pickle::{PickleWalk, RequestField, WalkItem, count_ids_at, field_int_at, is_true_at, text_at};
 use super::schema::{MessageForm, MessageLayout, layouts_of_class};
 use super::{Limits, Undecoded, not_a_codec};
+use crate::msgpack::type_byte::{
+    ARRAY_16, ARRAY_32, BIN_8, BIN_32, EXT_8, EXT_32, FIXARRAY_0, FIXARRAY_2, FIXARRAY_15, FIXEXT_1, FIXEXT_16,
+    FIXSTR_1,
+};
 use crate::msgpack::{Head, be_bytes, payload_range, read_head, read_string, skip_in_excerpt, utf8};
 
+/// The first opcode of every pickle.
+const PICKLE_PROTO: u8 = 0x80;
 /// Number of bytes before the end of a pickle in which its room is searched. The fields behind the room need less.
 const ROOM_BYTES: usize = 4096;
 /// The name of the room's field in a pickle. Text cannot contain it: its last byte, `MEMOIZE`, is not UTF-8 there.
@@ -52,8 +58,8 @@ pub fn read_requests<'a>(
     let known_requests = requests.len();
     let read = match message.head {
         // A pickle with its protocol, or an array of msgpack.
-        [0x80, 2..=5, ..] => read_pickle(message, requests),
-        [0x90..=0x9f | 0xdc | 0xdd, ..] => read_msgpack(message, requests),
+        [PICKLE_PROTO, 2..=5, ..] => read_pickle(message, requests),
+        [FIXARRAY_0..=FIXARRAY_15 | ARRAY_16 | ARRAY_32, ..] => read_msgpack(message, requests),
         head => Err(not_a_codec(head)),
     };
     let read = match read {
@@ -393,10 +399,9 @@ fn count_packed_ids(data: &[u8]) -> Option<u32> {
     /// Length of an id in an array of the type code `q`.
     const ID_BYTES: u64 = 8;
     let ids = match *data {
-        // The type bytes of extensions.
-        [0xc7..=0xc9 | 0xd4..=0xd8, ..] => ids_in_extension(data)?,
-        // A pair: an array of two, the string `q`, and bytes. Both ends count from behind the type code, so their difference is right.
-        [0x92, 0xa1, b'q', 0xc4..=0xc6, ..] => payload_range(&data[3..])?,
+        [EXT_8..=EXT_32 | FIXEXT_1..=FIXEXT_16, ..] => ids_in_extension(data)?,
+        // A pair of the string `q` and bytes. Both ends count from behind the type code, so their difference is right.
+        [FIXARRAY_2, FIXSTR_1, b'q', BIN_8..=BIN_32, ..] => payload_range(&data[3..])?,
         _ => return count_ids_in_list(data),
     };
     u32::try_from(ids.end.checked_sub(ids.start)? / ID_BYTES).ok()
