@@ -81,7 +81,7 @@ impl Decode for Decoder {
     fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
         let &[message] = parts else { return Err(refuse_multipart(parts.len())) };
         // The decoder's own method, not this one. Its batch also has SGLang's columns, which are dropped here.
-        Ok(self.decode(message)?.generic())
+        Ok(self.decode(message)?.into_decoded())
     }
 }
 

@@ -249,7 +249,7 @@ fn scan_short_ints(bytes: &[u8], start: usize) -> Option<ShortIntBatch> {
         if op == op::BININT1 {
             at += op::BININT1_LEN;
             len += 1;
-            while starts_four_byte_ints(bytes, at) {
+            while has_four_one_byte_ints_at(bytes, at) {
                 at += 4 * op::BININT1_LEN;
                 len += 4;
             }
@@ -282,9 +282,9 @@ pub(super) fn short_int_len(op: u8) -> usize {
     LENGTHS[usize::from(op)].into()
 }
 
-/// Whether four `BININT1` follow at `at`.
+/// Whether the next four opcodes at `at` are `BININT1`, which are integers of one byte.
 #[inline]
-fn starts_four_byte_ints(bytes: &[u8], at: usize) -> bool {
+fn has_four_one_byte_ints_at(bytes: &[u8], at: usize) -> bool {
     let next = bytes.get(at..).and_then(<[u8]>::first_chunk);
     // `BININT1` is 0x4b. The mask leaves out the values.
     next.is_some_and(|word| u64::from_le_bytes(*word) & 0x00ff_00ff_00ff_00ff == 0x004b_004b_004b_004b)
