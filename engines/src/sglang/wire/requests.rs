@@ -128,7 +128,8 @@ fn read_pickled_class(walk: &mut PickleWalk<'_>) -> Result<RequestClass, Undecod
     Err(Undecoded::Malformed { at: 0, what: "the pickle holds no message object" })
 }
 
-/// Reads the request's id and the length of its prompt. Their fields are among the first, so the walk ends there.
+/// Reads the request's id and the length of its prompt. Their fields are among the first, so the walk ends there. Fails if the id was not
+/// captured.
 pub(crate) fn read_pickled_request<'a>(
     message: Excerpt<'a>,
     walk: &mut PickleWalk<'a>,
