@@ -73,7 +73,8 @@ impl<'a> Excerpt<'a> {
         self.head.len() as u64 == self.length
     }
 
-    /// The captured bytes from the offset `at` up to the next gap or the end of the part. `None` for an offset that was not captured.
+    /// The captured bytes from the offset `at` on: up to the end of the head, or of the tail if `at` is in the tail. `None` for an offset
+    /// that was not captured.
     pub fn bytes_from(&self, at: u64) -> Option<&'a [u8]> {
         let tail_start = self.length.checked_sub(self.tail.len() as u64)?;
         let in_head = usize::try_from(at).ok().and_then(|offset| self.head.get(offset..));
@@ -107,10 +108,10 @@ pub trait Decode: fmt::Debug + Send {
     /// Whether the message looks like one of this engine, judged by its first bytes.
     fn recognises(&self, parts: &[&[u8]]) -> bool;
 
-    /// Fills [`Chunk::ids`] from the next message on.
+    /// Makes [`Decode::decode`] fill [`Chunk::ids`], from the next message on.
     fn keep_ids(&mut self);
 
-    /// Fills [`Chunk::text`] from the next message on. Does nothing for an engine whose messages carry no text.
+    /// Makes [`Decode::decode`] fill [`Chunk::text`], from the next message on. Does nothing for an engine whose messages carry no text.
     fn keep_text(&mut self) {}
 
     /// Decodes all parts of one message. On error no part of the message is used.
@@ -238,8 +239,8 @@ impl<'a> Decoded<'a> {
         Self { shape, chunks, made_at: None, engine_seconds: &[], home }
     }
 
-    /// Time that the content waited in the sender, for a message that was sent at `sent_at` on the same machine. `None` without a
-    /// timestamp, or if the timestamp is later than `sent_at`.
+    /// Time that the content waited in the sender, for a message that was sent at `sent_at` on the same machine. `hop` is the connection
+    /// that carried it, and is returned with the time. `None` without a timestamp, or if the timestamp is later than `sent_at`.
     pub fn send_wait(&self, hop: HopId, sent_at: MonoNs) -> Option<SendWait> {
         let made_at = self.made_at?;
         if made_at > sent_at {
@@ -259,11 +260,12 @@ impl<'a> Decoded<'a> {
         })
     }
 
-    /// The engine's times in the entry with the index `chunk`; all are `None` if it has none. The time of the send is not needed.
+    /// The engine's times in the entry with the index `chunk`. All are `None` if it has none. Times after the send are not rejected,
+    /// because the time of the send is not known here.
     pub fn engine_times(&self, chunk: usize) -> EngineTimes {
         match self.engine_seconds.binary_search_by_key(&chunk, |entry| entry.chunk) {
             Ok(index) => {
-                // The request id would only be returned, and no time is later than this send.
+                // The request id would only be returned with the times. No time is later than this send.
                 let no_rid = "";
                 let latest_send = MonoNs(u64::MAX);
                 self.engine_seconds[index].seconds.check_times(no_rid, latest_send).times
@@ -332,29 +334,29 @@ impl Decoders {
         Self { decoders: formats.iter().map(|format| (format.decoder)(longest)).collect() }
     }
 
-    /// Fills [`Chunk::ids`] from the next message on.
+    /// Makes every decoder fill [`Chunk::ids`], from the next message on.
     pub fn keep_ids(&mut self) {
         for decoder in &mut self.decoders {
             decoder.keep_ids();
         }
     }
 
-    /// Fills [`Chunk::text`] from the next message on.
+    /// Makes every decoder fill [`Chunk::text`], from the next message on.
     pub fn keep_text(&mut self) {
         for decoder in &mut self.decoders {
             decoder.keep_text();
         }
     }
 
-    /// Decodes all parts of one message of a socket. The first format that recognises and decodes a batch is kept in `format` and used for
-    /// all later messages of the socket.
+    /// Decodes all parts of one message of a socket. The first format that decodes a message with output is kept in `format`, and is used
+    /// for all later messages of the socket.
     pub fn decode<'a>(&'a mut self, format: &mut SocketFormat, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
         let index = match format.decoder_index {
             Some(known) => known,
             None => self.find_decoder(parts)?,
         };
         let decoded = self.decoders[index].decode(parts)?;
-        // Other formats may have control messages of the same form.
+        // A control message does not decide the format, since other formats may have messages of the same form.
         if !decoded.shape.kind.is_control() {
             format.decoder_index = Some(index);
         }

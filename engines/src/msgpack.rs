@@ -1,12 +1,18 @@
 //! A msgpack reader without allocation: one pass validates the message, and later reads go directly to a position.
 
 pub(crate) mod runs;
+pub(crate) mod type_byte;
 
 use std::ops::Range;
 
 use adapter::decode::Excerpt;
 
 use runs::{count_equal_words, count_repeats};
+use type_byte::{
+    ARRAY_16, ARRAY_32, BIN_8, BIN_32, EXT_8, EXT_32, FALSE, FIXARRAY_0, FIXARRAY_15, FIXEXT_1, FIXEXT_16, FIXINT_MAX,
+    FIXMAP_0, FIXMAP_15, FIXSTR_0, FIXSTR_31, FLOAT_32, FLOAT_64, INT_8, INT_16, INT_32, INT_64, MAP_16, MAP_32,
+    NEGATIVE_FIXINT_MIN, NIL, RESERVED, STR_8, STR_32, TRUE, UINT_8, UINT_16, UINT_32, UINT_64,
+};
 
 /// Bytes that are not msgpack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,66 +59,65 @@ pub(crate) fn read_head(data: &[u8], at: usize) -> Option<(Head, usize)> {
     let at = at + 1;
     match first {
         // Small integers, and lengths of short containers and strings, are part of the type byte.
-        0x00..=0x7f => Some((Head::Int(i64::from(first)), at)),
-        0xe0..=0xff => Some((Head::Int(i64::from(first as i8)), at)),
-        0x80..=0x8f => Some((Head::Map { len: u32::from(first & 0x0f) }, at)),
-        0x90..=0x9f => Some((Head::Array { len: u32::from(first & 0x0f) }, at)),
-        0xa0..=0xbf => sized_head(data, at, usize::from(first & 0x1f), |end| Head::Str { end }),
-        0xc0 => Some((Head::Nil, at)),
-        0xc2 => Some((Head::Bool(false), at)),
-        0xc3 => Some((Head::Bool(true), at)),
+        0..=FIXINT_MAX => Some((Head::Int(i64::from(first)), at)),
+        NEGATIVE_FIXINT_MIN..=u8::MAX => Some((Head::Int(i64::from(first as i8)), at)),
+        FIXMAP_0..=FIXMAP_15 => Some((Head::Map { len: u32::from(first - FIXMAP_0) }, at)),
+        FIXARRAY_0..=FIXARRAY_15 => Some((Head::Array { len: u32::from(first - FIXARRAY_0) }, at)),
+        FIXSTR_0..=FIXSTR_31 => sized_head(data, at, usize::from(first - FIXSTR_0), |end| Head::Str { end }),
+        NIL => Some((Head::Nil, at)),
+        FALSE => Some((Head::Bool(false), at)),
+        TRUE => Some((Head::Bool(true), at)),
         // Bytes with a length of 1, 2 or 4 bytes, as below for extensions and strings.
-        0xc4..=0xc6 => {
-            let (len, at) = read_length(data, at, first - 0xc4)?;
+        BIN_8..=BIN_32 => {
+            let (len, at) = read_length(data, at, first - BIN_8)?;
             sized_head(data, at, len, |end| Head::Bin { end })
         }
-        0xc7..=0xc9 => {
-            let (len, at) = read_length(data, at, first - 0xc7)?;
+        EXT_8..=EXT_32 => {
+            let (len, at) = read_length(data, at, first - EXT_8)?;
             let kind = *data.get(at)? as i8;
             sized_head(data, at + 1, len, |end| Head::Ext { kind, end })
         }
         // Numbers: two floats, unsigned integers of 1 to 8 bytes, and signed ones.
-        0xca => Some((Head::Float(f64::from(f32::from_be_bytes(be_bytes(data, at)?))), at + 4)),
-        0xcb => Some((Head::Float(f64::from_be_bytes(be_bytes(data, at)?)), at + 8)),
-        0xcc => Some((Head::Int(i64::from(*data.get(at)?)), at + 1)),
-        0xcd => Some((Head::Int(i64::from(u16::from_be_bytes(be_bytes(data, at)?))), at + 2)),
-        0xce => Some((Head::Int(i64::from(u32::from_be_bytes(be_bytes(data, at)?))), at + 4)),
-        0xcf => {
+        FLOAT_32 => Some((Head::Float(f64::from(f32::from_be_bytes(be_bytes(data, at)?))), at + 4)),
+        FLOAT_64 => Some((Head::Float(f64::from_be_bytes(be_bytes(data, at)?)), at + 8)),
+        UINT_8 => Some((Head::Int(i64::from(*data.get(at)?)), at + 1)),
+        UINT_16 => Some((Head::Int(i64::from(u16::from_be_bytes(be_bytes(data, at)?))), at + 2)),
+        UINT_32 => Some((Head::Int(i64::from(u32::from_be_bytes(be_bytes(data, at)?))), at + 4)),
+        UINT_64 => {
             let wide = u64::from_be_bytes(be_bytes(data, at)?);
             Some((i64::try_from(wide).map_or(Head::Huge(wide), Head::Int), at + 8))
         }
-        0xd0 => Some((Head::Int(i64::from(*data.get(at)? as i8)), at + 1)),
-        0xd1 => Some((Head::Int(i64::from(i16::from_be_bytes(be_bytes(data, at)?))), at + 2)),
-        0xd2 => Some((Head::Int(i64::from(i32::from_be_bytes(be_bytes(data, at)?))), at + 4)),
-        0xd3 => Some((Head::Int(i64::from_be_bytes(be_bytes(data, at)?)), at + 8)),
+        INT_8 => Some((Head::Int(i64::from(*data.get(at)? as i8)), at + 1)),
+        INT_16 => Some((Head::Int(i64::from(i16::from_be_bytes(be_bytes(data, at)?))), at + 2)),
+        INT_32 => Some((Head::Int(i64::from(i32::from_be_bytes(be_bytes(data, at)?))), at + 4)),
+        INT_64 => Some((Head::Int(i64::from_be_bytes(be_bytes(data, at)?)), at + 8)),
         // Extensions of 1, 2, 4, 8 and 16 bytes.
-        0xd4..=0xd8 => {
+        FIXEXT_1..=FIXEXT_16 => {
             let kind = *data.get(at)? as i8;
-            sized_head(data, at + 1, 1 << (first - 0xd4), |end| Head::Ext { kind, end })
+            sized_head(data, at + 1, 1 << (first - FIXEXT_1), |end| Head::Ext { kind, end })
         }
-        0xd9..=0xdb => {
-            let (len, at) = read_length(data, at, first - 0xd9)?;
+        STR_8..=STR_32 => {
+            let (len, at) = read_length(data, at, first - STR_8)?;
             sized_head(data, at, len, |end| Head::Str { end })
         }
-        0xdc | 0xdd => {
+        ARRAY_16 | ARRAY_32 => {
             // No array has a one-byte length, so the two types stand for 2 and 4 bytes.
-            let (len, at) = read_length(data, at, first - 0xdb)?;
+            let (len, at) = read_length(data, at, first - ARRAY_16 + 1)?;
             Some((Head::Array { len: len as u32 }, at))
         }
-        0xde | 0xdf => {
+        MAP_16 | MAP_32 => {
             // As for arrays.
-            let (len, at) = read_length(data, at, first - 0xdd)?;
+            let (len, at) = read_length(data, at, first - MAP_16 + 1)?;
             Some((Head::Map { len: len as u32 }, at))
         }
-        // 0xc1 is never used.
-        _ => None,
+        RESERVED => None,
     }
 }
 
 /// The bytes of the string at `at`, and the offset after it. `None` if the value is cut or not a string.
 pub(crate) fn read_string(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
-    // The usual form of a request id: the type byte 0xd9, a length of one byte, and the text.
-    if let [0xd9, len, rest @ ..] = bytes.get(at..)? {
+    // The usual form of a request id: the type byte, a length of one byte, and the text.
+    if let [STR_8, len, rest @ ..] = bytes.get(at..)? {
         let text = rest.get(..usize::from(*len))?;
         return Some((text, at + 2 + text.len()));
     }
@@ -125,8 +130,10 @@ pub(crate) fn read_string(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
 /// The text in `bytes`; `None` unless they are UTF-8. A text from an engine is nearly always ASCII, which is much faster to validate.
 #[allow(unsafe_code)]
 pub(crate) fn utf8(bytes: &[u8]) -> Option<&str> {
-    let is_ascii = match <&[u8; 32]>::try_from(bytes) {
-        // Most ids of SGLang, whose bytes are combined with a few vector instructions: no upper bit is set.
+    /// Length of most request ids of SGLang, which are UUIDs in hexadecimal.
+    const RID_BYTES: usize = 32;
+    let is_ascii = match <&[u8; RID_BYTES]>::try_from(bytes) {
+        // The bytes are combined with a few vector instructions. The upper bit is set if it is set in any of them.
         Ok(id) => id.iter().fold(0, |bits, byte| bits | byte) < 0x80,
         Err(_) => bytes.is_ascii(),
     };
@@ -137,8 +144,8 @@ pub(crate) fn utf8(bytes: &[u8]) -> Option<&str> {
     str::from_utf8(bytes).ok()
 }
 
-/// Reads the big-endian length at `at`, which has 1, 2 or 4 bytes for a `size_code` of 0, 1 or 2: the type bytes of each kind of value are in
-/// this order. Returns it with the offset after it.
+/// Reads the big-endian length at `at`. It has 1, 2 or 4 bytes for a `size_code` of 0, 1 or 2, which is the number of the type byte among
+/// those of its kind. Returns the length and the offset after it.
 fn read_length(bytes: &[u8], at: usize, size_code: u8) -> Option<(usize, usize)> {
     Some(match size_code {
         0 => (usize::from(*bytes.get(at)?), at + 1),
@@ -164,13 +171,14 @@ const LENGTH: [u8; 256] = {
     let mut length = [0; 256];
     let mut first = 0;
     while first < 256 {
-        length[first] = match first {
-            0x00..=0x7f | 0xe0..=0xff | 0xc0 | 0xc2 | 0xc3 => 1,
-            0xa0..=0xbf => 1 + (first as u8 & 0x1f),
-            0xcc | 0xd0 => 2,
-            0xcd | 0xd1 => 3,
-            0xca | 0xce | 0xd2 => 5,
-            0xcb | 0xcf | 0xd3 => 9,
+        let type_byte = first as u8;
+        length[first] = match type_byte {
+            0..=FIXINT_MAX | NEGATIVE_FIXINT_MIN..=u8::MAX | NIL | FALSE | TRUE => 1,
+            FIXSTR_0..=FIXSTR_31 => 1 + type_byte - FIXSTR_0,
+            UINT_8 | INT_8 => 2,
+            UINT_16 | INT_16 => 3,
+            FLOAT_32 | UINT_32 | INT_32 => 5,
+            FLOAT_64 | UINT_64 | INT_64 => 9,
             _ => 0,
         };
         first += 1;
@@ -184,25 +192,42 @@ fn short_value_len(first: u8) -> usize {
     usize::from(LENGTH[usize::from(first)])
 }
 
-/// Offset after the `count` values from `at` on in a part of a message. `None` if the head of a value was not captured, or if the values
-/// end beyond the part. The payloads need not have been captured.
+/// The short values at the beginning of some bytes. A value is short if its first byte determines its length.
+struct ShortValues {
+    count: u64,
+    /// Length of all of them.
+    length: usize,
+}
+
+/// Finds the complete short values at the beginning of `bytes`, but not more than `limit` of them.
+#[inline]
+fn leading_short_values(bytes: &[u8], limit: u64) -> ShortValues {
+    let mut short_values = ShortValues { count: 0, length: 0 };
+    while short_values.count < limit
+        && let Some(first) = bytes.get(short_values.length)
+    {
+        let value_length = short_value_len(*first);
+        let is_short = value_length > 0;
+        if !is_short || short_values.length + value_length > bytes.len() {
+            break;
+        }
+        short_values.length += value_length;
+        short_values.count += 1;
+    }
+    short_values
+}
+
+/// Offset after the `count` values from `at` on in a part of a message. The contents of strings, bytes and extensions need not have been
+/// captured, because their heads state the length. `None` if a head was not captured, or if the values end beyond the part.
 pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64, count: u32) -> Option<u64> {
     // A container is one value, and adds its items to the values left.
     let mut values_left = u64::from(count);
     while values_left > 0 {
         let bytes = part.bytes_from(at)?;
-        // Skip short values, whose first byte determines the length.
-        let mut skipped = 0;
-        while values_left > 0
-            && let Some(first) = bytes.get(skipped)
-            && let length @ 1.. = short_value_len(*first)
-            && skipped + length <= bytes.len()
-        {
-            skipped += length;
-            values_left -= 1;
-        }
-        at += skipped as u64;
-        if skipped > 0 {
+        let short_values = leading_short_values(bytes, values_left);
+        if short_values.count > 0 {
+            at += short_values.length as u64;
+            values_left -= short_values.count;
             continue;
         }
         values_left -= 1;
@@ -225,18 +250,19 @@ pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64, count: u32) -> Opt
 /// Range of the payload of the string, bytes or extension at the beginning of `bytes`. It may end beyond `bytes`. `None` for another value.
 pub(crate) fn payload_range(bytes: &[u8]) -> Option<Range<u64>> {
     let first = *bytes.first()?;
+    // Three type bytes in a row have lengths of 1, 2 and 4 bytes; `read_length` takes the number of the type byte among them.
     let (length, start) = match first {
         // Short strings, bytes, longer strings.
-        0xa0..=0xbf => (usize::from(first & 0x1f), 1),
-        0xc4..=0xc6 => read_length(bytes, 1, first - 0xc4)?,
-        0xd9..=0xdb => read_length(bytes, 1, first - 0xd9)?,
+        FIXSTR_0..=FIXSTR_31 => (usize::from(first - FIXSTR_0), 1),
+        BIN_8..=BIN_32 => read_length(bytes, 1, first - BIN_8)?,
+        STR_8..=STR_32 => read_length(bytes, 1, first - STR_8)?,
         // Extensions have a byte for their kind behind the length.
-        0xc7..=0xc9 => {
-            let (length, kind_at) = read_length(bytes, 1, first - 0xc7)?;
+        EXT_8..=EXT_32 => {
+            let (length, kind_at) = read_length(bytes, 1, first - EXT_8)?;
             (length, kind_at + 1)
         }
         // Extensions of 1, 2, 4, 8 and 16 bytes.
-        0xd4..=0xd8 => (1 << (first - 0xd4), 2),
+        FIXEXT_1..=FIXEXT_16 => (1 << (first - FIXEXT_1), 2),
         _ => return None,
     };
     Some(start as u64..start as u64 + length as u64)
@@ -247,7 +273,7 @@ pub(crate) fn payload_range(bytes: &[u8]) -> Option<Range<u64>> {
 pub(crate) fn skip_validated(bytes: &[u8], at: usize) -> Option<usize> {
     match *bytes.get(at..)? {
         // The head of a short extension has three bytes: type byte, length, and kind.
-        [0xc7, len, ..] => Some(at + 3 + usize::from(len)),
+        [EXT_8, len, ..] => Some(at + 3 + usize::from(len)),
         [first, ..] if short_value_len(first) > 0 => Some(at + short_value_len(first)),
         _ => skip_value(bytes, at).ok(),
     }
@@ -271,9 +297,9 @@ pub(crate) fn skip_value(data: &[u8], mut at: usize) -> Result<usize, InvalidMsg
                 continue;
             }
             // Strings, bytes and extensions with a one-byte length, and following values of the same kind.
-            [kind @ (0xd9 | 0xc4 | 0xc7), len, ..] => {
+            [kind @ (STR_8 | BIN_8 | EXT_8), len, ..] => {
                 // An extension also has a byte for its kind.
-                let head_len = 2 + usize::from(kind == 0xc7);
+                let head_len = 2 + usize::from(kind == EXT_8);
                 at += head_len + usize::from(len);
                 while values_left > 0
                     && let Some([next, len]) = data.get(at..at + 2)
@@ -306,18 +332,22 @@ pub(crate) fn skip_value(data: &[u8], mut at: usize) -> Result<usize, InvalidMsg
 /// Number of one-byte values, at most `limit`, that follow the one-byte value at the beginning of `bytes`. After a small integer, any small
 /// integers are counted; after another value, identical ones.
 fn count_one_byte_values(bytes: &[u8], limit: u64) -> usize {
-    /// The upper bit of each byte, which is not set in a small integer.
+    /// The upper bit of each byte of a word, which is not set in a small integer.
     const UPPER_BITS: u64 = 0x8080_8080_8080_8080;
+    /// The upper bits of a word of small integers.
+    const SMALL_INTEGERS: u64 = 0;
+    /// Number of values in a word.
+    const WORD_VALUES: usize = 8;
     // With the first value itself.
     let max_bytes = usize::try_from(limit).map_or(bytes.len(), |limit| bytes.len().min(limit + 1));
     let bytes = bytes.get(..max_bytes).unwrap_or_default();
     // Small integers are the only values whose one byte may differ from the next one.
-    if !matches!(bytes, [0x00..=0x7f, ..]) {
+    if !matches!(bytes, [0..=FIXINT_MAX, ..]) {
         return count_repeats::<1>(bytes, 0);
     }
-    // Eight at a time.
-    let in_words = 8 * count_equal_words(bytes, 0, UPPER_BITS, 0);
-    let small_integers = in_words + bytes[in_words..].iter().take_while(|first| **first < 0x80).count();
+    let start = 0;
+    let in_words = WORD_VALUES * count_equal_words(bytes, start, UPPER_BITS, SMALL_INTEGERS);
+    let small_integers = in_words + bytes[in_words..].iter().take_while(|first| **first <= FIXINT_MAX).count();
     // Without the first one, which the caller counts.
     small_integers - 1
 }
@@ -325,7 +355,7 @@ fn count_one_byte_values(bytes: &[u8], limit: u64) -> usize {
 /// Why there is no value at `at`.
 fn invalid_at(bytes: &[u8], at: usize) -> InvalidMsgpack {
     match bytes.get(at) {
-        Some(0xc1) => InvalidMsgpack::Reserved { at },
+        Some(&RESERVED) => InvalidMsgpack::Reserved { at },
         _ => InvalidMsgpack::Truncated { at },
     }
 }

@@ -25,8 +25,10 @@ struct DescriptorInfo {
 impl DescriptorInfo {
     /// Parses a file of `/proc/PID/fdinfo`. `None` if one of the lines is missing or malformed.
     fn parse(text: &str) -> Option<Self> {
+        // The flags are in octal.
+        let flags_radix = 8;
         Some(Self {
-            flags: u32::from_str_radix(info_field(text, "flags")?, 8).ok()?,
+            flags: u32::from_str_radix(info_field(text, "flags")?, flags_radix).ok()?,
             mount_id: info_field(text, "mnt_id")?.parse().ok()?,
             inode: info_field(text, "ino")?.parse().ok()?,
         })

@@ -16,7 +16,8 @@ pub const MAX_STATUS_BYTES: usize = 1 << 20;
 /// Limit of [`read_text`]: `/proc/PID/mountinfo` of a machine with thousands of containers.
 const MAX_TEXT_BYTES: usize = 16 << 20;
 
-/// Opens a file of the kernel. Refuses to follow a link that leads to a file of a process.
+/// Opens a file of the kernel. Refuses to follow a link that leads to a file of a process. Fails with `XDEV` for a path outside of `/proc`
+/// and `/sys`, and for one with `..`.
 pub fn open(path: impl AsRef<Path>) -> Result<File, ReadError> {
     let path = path.as_ref();
     let is_in_kernel_folder = ["/proc", "/sys"].iter().any(|folder| path.starts_with(folder));

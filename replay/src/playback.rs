@@ -164,6 +164,7 @@ impl Source for Playback<'_> {
         }
         self.player.execute_command(play, &shown_at);
         self.sought = None;
+        // To go back to a finding, the player sets `restart` to the time at which it was shown.
         if play == Play::PreviousFinding
             && let Some(target) = self.player.restart
         {

@@ -86,6 +86,7 @@ impl RemoteEngine {
             name: name.to_owned(),
             port: health["port"].as_u64().and_then(|port| port.try_into().ok()),
             model: health["model"].as_str().map(str::to_owned),
+            // A server that is not one of a pair has no side.
             role: match health["side"].as_str() {
                 Some("prefill") => "prefill",
                 Some("decode") => "decode",

@@ -28,7 +28,7 @@ impl FlagName {
                 Some((flag, value)) => (flag, Some(value)),
                 None => (argument.as_str(), None),
             };
-            // Python's `argparse` accepts every prefix of a flag that fits no other.
+            // Python's `argparse` accepts every prefix of a flag that fits no other; `shortest` is the shortest one.
             let is_this_flag = self.name.starts_with(flag) && flag.len() >= self.shortest.len();
             if !is_this_flag {
                 continue;
@@ -110,7 +110,7 @@ impl Flags {
     }
 }
 
-/// Value of a flag in a command line, `--flag VALUE` or `--flag=VALUE`. A flag written with a part of its name is not found.
+/// Value of a flag in a command line, `--flag VALUE` or `--flag=VALUE`. An abbreviated flag is not found.
 pub fn flag_value<'a>(argv: &'a [String], name: &str) -> Option<&'a str> {
     for (index, argument) in argv.iter().enumerate() {
         let Some(rest) = argument.strip_prefix(name) else { continue };

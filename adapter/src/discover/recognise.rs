@@ -108,8 +108,9 @@ pub trait Recognise: fmt::Debug + Send + Sync {
     /// Infers missing roles from parents and connections, and enters them in `_roles`. By default infers none.
     fn infer_roles(&self, _nodes: &[Node], _edges: &[Edge], _roles: &mut [Option<RoleWithSource>]) {}
 
-    /// Content and direction of each wire; `None` for one that is no hop of the output or request path. Unless the engine says otherwise,
-    /// its roles send output over each connection to a role that receives it.
+    /// Content and direction of each wire, which is a connection between two processes. `None` for a wire that carries neither output nor
+    /// requests, or whose processes have no role of this engine. By default a wire carries output if its connector sends output and its
+    /// acceptor receives it.
     fn hops(&self, wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -> Vec<Option<Reading>> {
         let readings = wires.iter().map(|wire| {
             let (connector, connector_source) = role_among(self.roles(), roles[wire.connector?])?;

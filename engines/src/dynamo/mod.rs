@@ -75,7 +75,8 @@ impl Recognise for Dynamo {
         FLAGS
     }
 
-    /// Whether the mapped file is Dynamo's native module, `dynamo/_core.abi3.so` of `ai-dynamo-runtime`.
+    /// Whether the mapped file is Dynamo's native module, `dynamo/_core.abi3.so` of `ai-dynamo-runtime`. A worker with this module connects
+    /// to its clients, the frontends, to respond.
     fn connects_to_clients(&self, mapped: &Path) -> bool {
         let name = mapped.file_name().and_then(|name| name.to_str());
         let is_native_module = name.is_some_and(|name| name.starts_with("_core."))
@@ -127,13 +128,13 @@ fn is_module(argv: &[String], package: &str, folder: &str) -> bool {
     }
 }
 
-/// Settings that Dynamo's worker decides where SGLang's flags leave them open. All are unknown without Dynamo's release.
+/// Settings that Dynamo's worker chooses if no flag of SGLang sets them. All are unknown without Dynamo's release.
 fn defaults_of_worker(evidence: &Evidence<'_>) -> LauncherDefaults {
     let Some(release) = evidence.release(&Dynamo) else { return LauncherDefaults::default() };
     let by_release = Origin::Release(format!("Dynamo {release}"));
-    // Releases before 1.1.0 skip the detokenizer unless a flag of their own says otherwise.
-    let is_users_choice = release >= Version::new(1, 1, 0).rc(0);
-    let skips_tokenizer_init = if is_users_choice {
+    // Releases before 1.1.0 skip the detokenizer unless a flag of their own says otherwise. `rc(0)` is before every pre-release of 1.1.0.
+    let has_default_of_sglang = release >= Version::new(1, 1, 0).rc(0);
+    let skips_tokenizer_init = if has_default_of_sglang {
         let skips_by_default = false;
         setting_without_argument(evidence, SKIP_TOKENIZER_INIT, skips_by_default)
     } else if let Some(argument) = evidence.flags.get(USE_TOKENIZER) {
@@ -147,8 +148,8 @@ fn defaults_of_worker(evidence: &Evidence<'_>) -> LauncherDefaults {
     LauncherDefaults { skips_tokenizer_init, mode: Some(Setting::new(mode, by_release)) }
 }
 
-/// Parses `Submitted SGLang Request ID: RID, Context: ID` with any text around it. Returns the frontend's id, then SGLang's; `None` for any
-/// other line.
+/// Parses `Submitted SGLang Request ID: RID, Context: ID` with any text around it. Returns the context, which is the frontend's id, and
+/// then SGLang's id. `None` for any other line.
 pub(super) fn submitted_ids(line: &str) -> Option<(&str, &str)> {
     let (_, ids) = line.split_once("Submitted SGLang Request ID: ")?;
     let (rid, rest) = ids.split_once(", Context: ")?;

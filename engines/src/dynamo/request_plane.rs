@@ -102,11 +102,12 @@ impl ParseRequests for RequestPlaneParser {
         }
         self.is_out_of_sync = false;
         while !input.is_empty() {
+            // Skip the body, which holds the prompt.
             if self.body_bytes_left > 0 {
                 take_bytes(&mut input, &mut self.body_bytes_left);
                 continue;
             }
-            // Taken, because it is complete now, or is kept again with this input.
+            // The head of the message as far as earlier inputs held it. It is kept again if this input does not complete it.
             let mut kept = std::mem::take(&mut self.kept_head);
             let kept_length = kept.len();
             // Nothing is copied if the message begins in this input.
@@ -121,9 +122,9 @@ impl ParseRequests for RequestPlaneParser {
                     // A message that began in the kept bytes uses fewer bytes of the input.
                     let used_of_input = message.head_bytes.saturating_sub(kept_length);
                     input = &input[used_of_input.min(input.len())..];
-                    // The body holds the prompt, which is not read.
                     self.body_bytes_left = message.body_bytes;
                 }
+                // The head continues in the next input.
                 Ok(None) => {
                     self.kept_head = bytes.to_vec();
                     return;
@@ -138,18 +139,20 @@ impl ParseRequests for RequestPlaneParser {
     }
 }
 
-/// Parses the message at the start of `bytes` and passes its ids to `emit`. Before the body come path, headers and control header, each
-/// with its big-endian length. `None` if more bytes are needed.
+/// Parses the message at the start of `bytes`, and passes its ids to `emit`. `None` if more bytes are needed.
+///
+/// Layout, with big-endian lengths: path and headers, each after its length; the length of the payload; and the payload, which is a prefix
+/// (the lengths of control header and body), the control header, and the body.
 fn parse_message(bytes: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Result<Option<ReadMessage>, Invalid> {
     let Some(path) = split_part(bytes, |path| path.iter().all(u8::is_ascii_graphic))? else { return Ok(None) };
     let Some(headers) = split_part(path.rest, |headers| headers.starts_with(b"{"))? else { return Ok(None) };
     let rest = headers.rest;
     let headers = serde_json::from_slice(headers.bytes).map_err(|_| Invalid)?;
-    // Header and body follow as one payload, whose length is stated twice.
     let Some((payload_bytes, rest)) = rest.split_first_chunk() else { return Ok(None) };
     let Some((prefix, rest)) = rest.split_first_chunk::<PREFIX>() else { return Ok(None) };
     let lengths = FrameLengths::parse(prefix);
     let payload_bytes = u64::from(u32::from_be_bytes(*payload_bytes));
+    // The prefix states the length of the payload a second time.
     let are_lengths_equal = (PREFIX as u64 + lengths.header).checked_add(lengths.body) == Some(payload_bytes);
     if lengths.header > MAX_HEADER_BYTES || !are_lengths_equal {
         return Err(Invalid);
@@ -183,7 +186,7 @@ fn emit_ids(path: &[u8], headers: &Headers<'_>, control: &[u8], emit: &mut dyn F
     let info: Option<Info<'_>> = serde_json::from_str(&connection_info.info.0).ok();
     let subject = info.and_then(|info| info.subject);
     let mut rid = None;
-    // Releases from 1.6 on name the component in the path, and generate their own request id. Earlier ones use the trace id.
+    // Releases before 1.6 use the trace id as request id. Their path is `INSTANCE/ENDPOINT`; later ones also name the component in it.
     let is_rid_trace_id = memchr_iter(b'/', path).count() == 1;
     if is_rid_trace_id && let Some(parent) = &headers.traceparent {
         rid = trace_id_of(&parent.0);

@@ -74,7 +74,8 @@ struct Usage {
     completion_tokens: Option<u32>,
 }
 
-/// Whether a connection with these first bytes is a response plane. Every prefix of its beginning is accepted as too short to tell.
+/// Whether a connection with these first bytes is a response plane. Bytes that are only a part of the expected beginning are too few to
+/// tell.
 fn begins_stream(bytes: &[u8]) -> Recognition {
     const START: &[u8] = br#"{"subject":"#;
     let (prefix, header) = bytes.split_at(bytes.len().min(PREFIX));

@@ -1,18 +1,22 @@
 //! Lengths of repeated byte patterns, compared many bytes at a time.
 
-/// Number of consecutive 8-byte words from `at` on that equal `pattern` in the bits of `mask`. Long runs of one short value make up most of a
-/// frame.
+/// Number of consecutive 8-byte words from `at` on that equal `pattern` in the bits of `mask`. It must be fast, because long runs of one
+/// short value make up most of a frame.
 pub(crate) fn count_equal_words(bytes: &[u8], at: usize, mask: u64, pattern: u64) -> usize {
     /// Number of words that are compared without a branch for each.
     const BLOCK_WORDS: usize = 4;
     let words: &[[u8; 8]] = bytes[at..].as_chunks().0;
-    // The differences of a block are collected in one word, which stays 0 if all its words are equal.
-    let blocks = words.as_chunks::<BLOCK_WORDS>().0;
-    let equal_blocks = blocks
-        .iter()
-        .take_while(|block| block.iter().fold(0, |bits, word| bits | differing_bits(*word, mask, pattern)) == 0);
-    let in_blocks = BLOCK_WORDS * equal_blocks.count();
-    in_blocks + words[in_blocks..].iter().take_while(|word| differing_bits(**word, mask, pattern) == 0).count()
+    let blocks = words.as_chunks::<BLOCK_WORDS>().0.iter();
+    let equal_blocks = blocks.take_while(|block| {
+        // The differences are collected in one word, which stays 0 if all words of the block are equal.
+        let differences = block.iter().fold(0, |bits, word| bits | differing_bits(*word, mask, pattern));
+        differences == 0
+    });
+    let words_in_blocks = BLOCK_WORDS * equal_blocks.count();
+    // The next block may begin with equal words.
+    let rest = words[words_in_blocks..].iter();
+    let equal_in_rest = rest.take_while(|word| differing_bits(**word, mask, pattern) == 0).count();
+    words_in_blocks + equal_in_rest
 }
 
 /// The bits of `mask` in which the word differs from `pattern`.

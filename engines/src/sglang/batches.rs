@@ -89,6 +89,7 @@ impl Decode for BatchDecoder {
                     schema: if has_old_layout { OLD_RELEASES } else { NEW_RELEASES },
                     kind: Kind::TokenIds,
                     ids: IdColumn::Uncounted,
+                    // The message does not show what the task of a request does with several queued chunks.
                     waiter: None,
                 };
                 Ok(Decoded::new(shape, chunks, &mut self.chunks))

@@ -208,8 +208,8 @@ impl Facts for SgLang {
         }
     }
 
-    /// Which of its own times the release sends. It has columns of times from 0.5.5 on, where the end of the prefill is missing or in
-    /// wall-clock time, and `time_stats` instead from 0.5.10rc0 on.
+    /// Which of its own times the release sends: the entries (to queue and batch) and the end of the prefill. It has columns of times from
+    /// 0.5.5 on, where the end of the prefill is missing or in wall-clock time. From 0.5.10rc0 on it has `time_stats` instead.
     fn sent_times(&self, version: Option<&str>) -> SentTimes {
         let range = version.and_then(|version| version.parse::<VersionRange>().ok());
         let columns_from = TIME_COLUMNS_FROM.parse::<Version>().ok();
@@ -233,8 +233,8 @@ impl Facts for SgLang {
         }
     }
 
-    /// Release with the fix and flag of an error that loses text. The `OpenAI` endpoints cut new text by the length of the text before:
-    /// chats in 0.5.10, completions up to 0.5.16. `None` for releases without the error.
+    /// The release that fixes an error which loses text, and the flag that exposes a server to it. The `OpenAI` endpoints cut new text by
+    /// the length of the text before: chats in 0.5.10, completions up to 0.5.16. `None` for releases without the error.
     fn cuts_text(&self, version: &str) -> Option<Drops> {
         let range: VersionRange = version.parse().ok()?;
         let first: Version = CUTS_FROM.parse().ok()?;

@@ -15,6 +15,7 @@ use trace::path::Ends;
 use super::NAME;
 use super::pair::read_pair_message;
 use super::wire::{Decoder, Limits, read_requests};
+use crate::msgpack::type_byte::{ARRAY_16, FIXARRAY_0, FIXARRAY_1, FIXARRAY_15, FIXSTR_0, FIXSTR_31, STR_8};
 
 /// SGLang's message format.
 pub const FORMAT: Format = Format {
@@ -36,6 +37,10 @@ pub const FORMAT: Format = Format {
     read_pair_message,
 };
 
+/// The first opcode of every pickle.
+const PICKLE_PROTO: u8 = 0x80;
+/// The second opcode of a pickle of protocol 4 or 5.
+const PICKLE_FRAME: u8 = 0x95;
 const MIN_NAME: usize = 8;
 const MAX_NAME: usize = 64;
 /// Length of `PROTO n`, `FRAME` and the frame length of a pickle.
@@ -53,8 +58,13 @@ fn new_decoder(longest: usize) -> Box<dyn Decode> {
 impl Decode for Decoder {
     /// Whether the message has one part that begins like a pickle, or like a msgpack array whose first item is a string.
     fn recognises(&self, parts: &[&[u8]]) -> bool {
-        // A pickle begins with 0x80. An array of msgpack has a head of one byte or, from 0xdc on, of three bytes.
-        matches!(parts, [[0x80, ..] | [0x90..=0x9f, 0xa0..=0xbf | 0xd9, ..] | [0xdc, _, _, 0xa0..=0xbf | 0xd9, ..]])
+        // An array of msgpack has a head of one byte or, if it is longer than 15, of three bytes.
+        matches!(
+            parts,
+            [[PICKLE_PROTO, ..]
+                | [FIXARRAY_0..=FIXARRAY_15, FIXSTR_0..=FIXSTR_31 | STR_8, ..]
+                | [ARRAY_16, _, _, FIXSTR_0..=FIXSTR_31 | STR_8, ..]]
+        )
     }
 
     fn keep_ids(&mut self) {
@@ -70,20 +80,20 @@ impl Decode for Decoder {
     /// Decodes a message, which has one part.
     fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
         let &[message] = parts else { return Err(refuse_multipart(parts.len())) };
-        // The method of the type itself, not this one.
-        Ok(self.decode(message)?.generic())
+        // The decoder's own method, not this one. Its batch also has SGLang's columns, which are dropped here.
+        Ok(self.decode(message)?.into_decoded())
     }
 }
 
 fn may_begin_with(byte: u8) -> bool {
-    matches!(byte, 0x80 | 0x91..=0x9f | 0xdc)
+    matches!(byte, PICKLE_PROTO | FIXARRAY_1..=FIXARRAY_15 | ARRAY_16)
 }
 
 /// Tests whether a message of this length may begin with these bytes, by the form of its codec.
 fn check_opening(message: &[u8], length: u64) -> Opening {
     match message.first() {
         None => Opening::More,
-        Some(0x80) => check_pickle_opening(message, length),
+        Some(&PICKLE_PROTO) => check_pickle_opening(message, length),
         Some(_) => check_msgpack_opening(message, length),
     }
 }
@@ -92,13 +102,17 @@ fn check_opening(message: &[u8], length: u64) -> Opening {
 fn check_pickle_opening(body: &[u8], length: u64) -> Opening {
     let frame_length = match *body {
         // PROTO with its version, then FRAME with its length, which may not have arrived yet.
-        [0x80, 4 | 5, 0x95, ref rest @ ..] => rest.first_chunk::<8>(),
-        [0x80] | [0x80, 4 | 5] => None,
+        [PICKLE_PROTO, 4 | 5, PICKLE_FRAME, ref rest @ ..] => rest.first_chunk::<8>(),
+        [PICKLE_PROTO] | [PICKLE_PROTO, 4 | 5] => None,
         _ => return Opening::No,
     };
     let Some(frame_length) = frame_length else { return Opening::More };
+    if !may_be_first_frame(u64::from_le_bytes(*frame_length), length) {
+        return Opening::No;
+    }
     // The opcode STOP is the last byte of each pickle.
-    if may_be_first_frame(u64::from_le_bytes(*frame_length), length) { Opening::Yes(Some(b'.')) } else { Opening::No }
+    let last_byte = b'.';
+    Opening::Yes(Some(last_byte))
 }
 
 /// Whether a pickle of `pickle_length` bytes may begin with a frame of this length: its only one, or one of several.
@@ -111,35 +125,62 @@ fn may_be_first_frame(frame_length: u64, pickle_length: u64) -> bool {
     frame_length == rest_length || is_one_of_several
 }
 
-/// Checks the head of an array that begins with the name of a class.
+/// Tests whether a message of `length` bytes begins with an array whose first item is the name of a Python class.
 fn check_msgpack_opening(body: &[u8], length: u64) -> Opening {
-    // The array has a head of one byte, or of three bytes, which may not have arrived yet.
-    let string = match *body {
-        [0x91..=0x9f, ref rest @ ..] | [0xdc, _, _, ref rest @ ..] => rest,
-        [0xdc, ..] => return Opening::More,
-        _ => return Opening::No,
+    let string = match skip_array_head(body) {
+        Ok(string) => string,
+        Err(opening) => return opening,
     };
-    // The name has a head of one byte, or of two bytes.
-    let (name_length, name) = match *string {
-        [head @ 0xa0..=0xbf, ref rest @ ..] => (usize::from(head & 0x1f), rest),
-        [0xd9, length, ref rest @ ..] => (usize::from(length), rest),
-        [] | [0xd9] => return Opening::More,
-        _ => return Opening::No,
+    let name = match read_name_head(string) {
+        Ok(name) => name,
+        Err(opening) => return opening,
     };
-    let is_usual_length = (MIN_NAME..=MAX_NAME).contains(&name_length);
-    let fits_message = (name_length as u64) < length;
+    let is_usual_length = (MIN_NAME..=MAX_NAME).contains(&name.length);
+    let fits_message = (name.length as u64) < length;
     if !is_usual_length || !fits_message {
         return Opening::No;
     }
-    // A Python class name, as far as it has been captured.
-    let name = &name[..name.len().min(name_length)];
-    let Some((first, others)) = name.split_first() else { return Opening::More };
+    let Some((first, others)) = name.captured.split_first() else { return Opening::More };
     let is_identifier = others.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
     if !first.is_ascii_uppercase() || !is_identifier {
         Opening::No
-    } else if name.len() < name_length {
+    } else if name.captured.len() < name.length {
         Opening::More
     } else {
+        // An array has no defined last byte.
         Opening::Yes(None)
     }
+}
+
+/// The bytes after the head of an array of msgpack, which has one byte, or three from 16 items on. If there is no such head, or not all of
+/// it yet, fails with that answer.
+#[inline]
+fn skip_array_head(body: &[u8]) -> Result<&[u8], Opening> {
+    match *body {
+        [FIXARRAY_1..=FIXARRAY_15, ref rest @ ..] | [ARRAY_16, _, _, ref rest @ ..] => Ok(rest),
+        [ARRAY_16, ..] => Err(Opening::More),
+        _ => Err(Opening::No),
+    }
+}
+
+/// The name of a class at the beginning of a message.
+struct ClassName<'a> {
+    /// Its length.
+    length: usize,
+    /// Its bytes, as far as they have been captured.
+    captured: &'a [u8],
+}
+
+/// Reads a string of msgpack, whose head has one byte, or two from 32 bytes on. If there is no such head, or not all of it yet, fails with
+/// that answer.
+#[inline]
+fn read_name_head(string: &[u8]) -> Result<ClassName<'_>, Opening> {
+    let (length, rest) = match *string {
+        [head @ FIXSTR_0..=FIXSTR_31, ref rest @ ..] => (usize::from(head - FIXSTR_0), rest),
+        [STR_8, length, ref rest @ ..] => (usize::from(length), rest),
+        [] | [STR_8] => return Err(Opening::More),
+        _ => return Err(Opening::No),
+    };
+    let captured = &rest[..rest.len().min(length)];
+    Ok(ClassName { length, captured })
 }

@@ -105,7 +105,8 @@ impl LogLines for Log {
         request::field_use(name)
     }
 
-    /// Parses a line of the request logger or of the request metrics, and returns the name of its form.
+    /// Parses a line of the request logger or of the request metrics, and passes what it states to `sink`. Returns the name of its form, or
+    /// the error of a malformed line. `None` for a record of another program.
     fn read_record(
         &self,
         record: &JsonRecord<'_>,
@@ -120,8 +121,8 @@ fn stage_statement<'l>(rid: LoggedRid<'l>, stage: Stage<'l>) -> Statement<'l> {
     Statement { wall_ns: None, is_rid_truncated: rid.is_truncated, kind: StatementKind::Stage(stage) }
 }
 
-/// Parses `disagg] rid=20cba755... first_output_stream stage=stream_output_generation ...`, and passes the stage of each named request to
-/// `sink`.
+/// Parses the text behind the mark of a line, `disagg] rid=20cba755... first_output_stream stage=stream_output_generation ...`, and passes
+/// the stage of each named request to `sink`.
 fn read_trace(rest: &str, _line_ns: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
     let (area, body) = rest.split_once(']').ok_or(MalformedLine)?;
     // Names as in the public report. Another area is used as the role.
@@ -165,8 +166,9 @@ fn is_stage_name(word: &str) -> bool {
         && word.as_bytes()[0].is_ascii_alphabetic()
 }
 
-/// Parses the state of the tokenizer in ` type=BatchTokenIDOutput rids=15 states=850 recv_wait_ms=0.2 more=True`, `cpu_high] proc=225.0
-/// sys=7.1 states=1024`. `sys` is ignored, because its meaning (kernel time of the process or of the machine) is undocumented.
+/// Parses the state of the tokenizer in the text behind the mark of a line, ` type=BatchTokenIDOutput rids=15 states=850 recv_wait_ms=0.2
+/// more=True` or `cpu_high] proc=225.0 sys=7.1 states=1024`. `sys` is ignored, because its meaning (kernel time of the process or of the
+/// machine) is undocumented.
 fn read_tokenizer_state(
     rest: &str,
     _line_ns: Option<u64>,
@@ -193,8 +195,8 @@ fn read_tokenizer_state(
     Ok(())
 }
 
-/// Parses the request and its number of merged chunks in `4f1c.., coalescing 27 queued chunks into one. ..` (0.5.10 and later) and
-/// `4f1c.., draining 2 queued chunks. ..` (nightly builds before 0.5.10).
+/// Parses the request and its number of merged chunks in the text behind the mark of a line, `4f1c.., coalescing 27 queued chunks into one.
+/// ..` (0.5.10 and later) and `4f1c.., draining 2 queued chunks. ..` (nightly builds before 0.5.10).
 fn read_backlog(rest: &str, _line_ns: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
     let (rid, tail) =
         split_once(rest, ", coalescing ").or_else(|| split_once(rest, ", draining ")).ok_or(MalformedLine)?;
@@ -206,7 +208,7 @@ fn read_backlog(rest: &str, _line_ns: Option<u64>, sink: &mut dyn FnMut(&Stateme
     Ok(())
 }
 
-/// Parses the request in `'4f1c..' but the state was deleted in TokenizerManager.`.
+/// Parses the request in the text behind the mark of a line, `'4f1c..' but the state was deleted in TokenizerManager.`.
 fn read_deleted_state(
     rest: &str,
     _line_ns: Option<u64>,

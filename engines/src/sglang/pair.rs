@@ -11,8 +11,9 @@ const FAILED: &[u8] = b"0";
 /// Minimum number of parts behind the guard in which a decode server describes the memory of a request. 0.5.9 sends 8, 0.5.23 sends 10.
 const MEMORY_PARTS: u64 = 6;
 
-/// Reads a message of the backends mooncake and nixl from its first parts; `part_count` counts all of its parts. `None` for any other
-/// message. With nixl, no message reports the end of a transfer.
+/// Reads a message of the backends mooncake and nixl from its first parts. It is about the request with the returned room, a number that
+/// both servers of a pair know. `part_count` counts all parts. `None` for any other message. With nixl, no message reports the end of a
+/// transfer.
 pub(super) fn read_pair_message(parts: &[Excerpt<'_>], part_count: u64) -> Option<PairMessage> {
     let (first, rest) = parts.split_first()?;
     let is_nixl = first.is_whole() && first.head == NIXL_GUARD;
@@ -31,7 +32,7 @@ pub(super) fn read_pair_message(parts: &[Excerpt<'_>], part_count: u64) -> Optio
     Some(PairMessage { room, kind })
 }
 
-/// A room in decimal; `None` for anything else, and for 0, which health checks use.
+/// Parses a room, the decimal number of a request. `None` for anything else, and for 0, which health checks use.
 fn read_room(part: &Excerpt<'_>) -> Option<u64> {
     let is_decimal = !part.head.is_empty() && part.head.iter().all(u8::is_ascii_digit);
     if !part.is_whole() || !is_decimal {

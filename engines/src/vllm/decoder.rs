@@ -9,6 +9,10 @@ use trace::event::{Chunk, Finish, IdColumn, Kind};
 
 use super::NAME;
 use super::layout::{Envelope, OutputColumns, OutputLayout, TABLE, envelope_with_fields};
+use crate::msgpack::type_byte::{
+    FIXARRAY_1, FIXARRAY_2, FIXARRAY_3, FIXINT_MAX, FIXMAP_1, FIXMAP_15, FIXSTR_0, FIXSTR_31, MAP_16, STR_8, UINT_8,
+    UINT_16, UINT_32,
+};
 use crate::msgpack::{Head, read_head, read_string, skip_value, utf8};
 use crate::undecoded::Undecoded;
 
@@ -123,8 +127,8 @@ fn shape_of(class: &'static str, releases: &'static str, waiter: Option<Waiter>,
     Shape { engine: NAME, class, codec: "msgpack", schema: releases, kind, ids, waiter }
 }
 
-/// Reads the fields behind the outputs, of which the first is at `at`. Returns when the outputs were made; `None` if the message does not
-/// say it. Fails unless the message ends with its last field, because it then has another layout.
+/// Reads the fields behind the outputs, of which the first is at `at`. `envelope` is the layout of the message. Returns when the outputs
+/// were made; `None` if the message does not say it. Fails unless the message ends with its last field, because it then has another layout.
 fn read_fields_after_outputs(message: &[u8], mut at: usize, envelope: &Envelope) -> Result<Option<MonoNs>, Undecoded> {
     let mut made_at = None;
     for field in envelope.outputs + 1..envelope.len {
@@ -154,18 +158,19 @@ pub(super) fn classify_other_message(parts: &[&[u8]]) -> Option<OtherMessage> {
         [dead] if dead == DEAD.as_bytes() => {
             Some(OtherMessage { kind: Kind::Failed, class: DEAD, codec: "text", releases: TABLE.dead })
         }
-        // The first message of an engine, in releases that do not send a dictionary.
+        // One part without bytes: the first message of an engine, in releases that do not send a dictionary.
         [[]] => Some(OtherMessage::control("empty", "none")),
         // A map (of either length) whose first key is a string.
-        [[0x81..=0x8f, 0xa0..=0xbf | 0xd9, ..] | [0xde, _, _, 0xa0..=0xbf | 0xd9, ..]] => {
+        [
+            [FIXMAP_1..=FIXMAP_15, FIXSTR_0..=FIXSTR_31 | STR_8, ..] | [MAP_16, _, _, FIXSTR_0..=FIXSTR_31 | STR_8, ..],
+        ] => {
             let end = skip_value(parts[0], 0).ok()?;
             (end == parts[0].len()).then(|| OtherMessage::control("handshake", "msgpack"))
         }
         // Between the coordinator of data-parallel engines and the others: subscriptions, and `(counts, wave, running)` or `(engine, wave)`.
         [[0 | 1] | b"READY"] => Some(OtherMessage::control("coordination", "text")),
-        // An array of two or three values.
-        [[0x92 | 0x93, ..]] => is_wave(parts[0]).then(|| OtherMessage::control("coordination", "msgpack")),
-        // ADD, ABORT, START_DP_WAVE, UTILITY, EXECUTOR_FAILED, WAKEUP.
+        [[FIXARRAY_2 | FIXARRAY_3, ..]] => is_wave(parts[0]).then(|| OtherMessage::control("coordination", "msgpack")),
+        // A request begins with its kind: ADD, ABORT, START_DP_WAVE, UTILITY, EXECUTOR_FAILED, WAKEUP.
         [[0..=5], ..] if parts.len() > 1 => Some(OtherMessage::control("EngineCoreRequest", "msgpack")),
         _ => None,
     }
@@ -186,7 +191,7 @@ impl OtherMessage {
     }
 }
 
-/// Whether a message is a tuple from the coordinator or to it, about a wave of data-parallel engines.
+/// Whether a message is a tuple from the coordinator or to it, about a wave: a period in which all data-parallel engines run.
 fn is_wave(message: &[u8]) -> bool {
     let Some((len, [first, second, third])) = read_tuple_heads(message) else { return false };
     let has_wave_number = matches!(second, Head::Int(_));
@@ -218,7 +223,8 @@ struct OutputList {
     count: u32,
 }
 
-/// Reads the head of the list of outputs in a message whose first field is at `first_field`.
+/// Reads the head of the list of outputs in a message whose first field is at `first_field`. `envelope` is the layout of the message. Fails
+/// for a list that is too long.
 fn read_outputs_head(message: &[u8], first_field: usize, envelope: &Envelope) -> Result<OutputList, Undecoded> {
     let mut at = first_field;
     // Skip the fields before the list.
@@ -283,13 +289,14 @@ impl OutputReader<'_, '_> {
             }
             None => return Err(Undecoded::Truncated { at }),
         };
-        // The last message's layout is tried first, then the others. They are entries of a static table, so their address identifies them.
+        // Layouts are entries of a static table, so their address identifies them.
         let last_layout = last.filter(|last| std::ptr::eq(last.envelope, envelope)).map(|last| last.output);
         let others =
             envelope.layouts.iter().filter(|layout| !last_layout.is_some_and(|last| std::ptr::eq(last, *layout)));
+        let candidates = last_layout.into_iter().chain(others);
         // Replaced by the error of the last layout that was tried.
         let mut refused = Undecoded::Layout { class: OUTPUT, fields: fields as usize, what: UNLISTED };
-        for layout in last_layout.into_iter().chain(others).filter(|layout| layout.len == fields) {
+        for layout in candidates.filter(|layout| layout.len == fields) {
             // An attempt with another layout may have left some rows.
             self.chunks.clear();
             self.times.clear();
@@ -402,11 +409,11 @@ fn read_output_head(bytes: &[u8], at: usize, fields: u32) -> Result<usize, Undec
 #[inline]
 fn single_id_list_len(bytes: &[u8]) -> Option<usize> {
     match bytes {
-        // An array of one (0x91), then an unsigned integer of 7, 8, 16 or 32 bits.
-        [0x91, 0x00..=0x7f, ..] => Some(2),
-        [0x91, 0xcc, _, ..] => Some(3),
-        [0x91, 0xcd, _, _, ..] => Some(4),
-        [0x91, 0xce, _, _, _, _, ..] => Some(6),
+        // An unsigned integer of 7, 8, 16 or 32 bits.
+        [FIXARRAY_1, 0..=FIXINT_MAX, ..] => Some(2),
+        [FIXARRAY_1, UINT_8, _, ..] => Some(3),
+        [FIXARRAY_1, UINT_16, _, _, ..] => Some(4),
+        [FIXARRAY_1, UINT_32, _, _, _, _, ..] => Some(6),
         _ => None,
     }
 }

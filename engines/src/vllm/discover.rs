@@ -146,7 +146,8 @@ fn role_of_title(title: &str) -> Option<(Role, Rank)> {
     Some((role, rank))
 }
 
-/// Content and direction of a connection, by the roles of both processes. `None` for a connection that is no hop.
+/// Direction of a connection, by the roles of both processes: that of output, from the engine, whichever side connected. Whether it carries
+/// output or requests is not known from the roles. `None` for any other connection.
 fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>]) -> Option<Reading> {
     let (connector_role, connector_source) = roles[wire.connector?]?;
     let (acceptor_role, acceptor_source) = roles[wire.acceptor]?;
@@ -228,7 +229,8 @@ fn mark_launchers(nodes: &[Node], roles: &mut [Option<RoleWithSource>]) {
     }
 }
 
-/// Finds the engines of releases before 0.10.1, which have no title. Such an engine is a child of the API server, and connected with it.
+/// Finds the engines of releases before 0.10.1, which have no title. Such an engine uses ZMQ, is a child of the API server, and is
+/// connected with it.
 fn infer_untitled_engines(nodes: &[Node], edges: &[Edge], roles: &mut [Option<RoleWithSource>]) {
     for child in 0..nodes.len() {
         if let Some(parent) = nodes[child].parent

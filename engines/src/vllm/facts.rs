@@ -108,6 +108,7 @@ impl Facts for Vllm {
     /// Flags that relieve a busy process of this role.
     fn relief(&self, role: &str, _runs_several: bool) -> &'static str {
         match role {
+            // The role as named in hops, and as named for users.
             "api-server" | "API server" => {
                 "a higher --api-server-count spreads its work over processes; a larger --stream-interval makes fewer and larger events"
             }

@@ -14,12 +14,16 @@ use super::decoder::{Decoder, classify_other_message};
 use super::layout::envelope_with_fields;
 use super::requests::read_requests;
 use super::response_id::response_id;
+use crate::msgpack::type_byte::{
+    ARRAY_16, FIXARRAY_0, FIXARRAY_1, FIXARRAY_2, FIXARRAY_4, FIXARRAY_7, FIXARRAY_9, FIXARRAY_15, FIXINT_MAX,
+    FIXSTR_0, FIXSTR_31, STR_8,
+};
 
 /// vLLM's message format.
 pub const FORMAT: Format = Format {
     engine: NAME,
     decoder: |longest| Box::new(Decoder::new(longest)),
-    may_begin_with: |byte| byte & 0xf0 == 0x90,
+    may_begin_with: |byte| (FIXARRAY_0..=FIXARRAY_15).contains(&byte),
     opening: |body, _| check_opening(body).map_or_else(|certain| certain, |()| Opening::Yes(None)),
     hop: |kind| matches!(kind, Kind::TokenIds | Kind::Embedding).then_some(Ends::new("engine-core", "api-server")),
     receivers: &["api-server"],
@@ -38,11 +42,12 @@ impl Decode for Decoder {
             return true;
         }
         let Some(first_part) = parts.first() else { return false };
-        // A msgpack array of a length that some release has, which begins with the list of outputs; from 0.8.3 on the engine's index comes
-        // first.
+        // A message is a msgpack array of 1, 2 or 4 fields, the first of which is the list of outputs. From 0.8.3 on it has 7 to 9 fields,
+        // and the engine's index comes first.
         matches!(
             **first_part,
-            [0x91 | 0x92 | 0x94, 0x90..=0x9f | 0xdc, ..] | [0x97..=0x99, 0..=0x7f, 0x90..=0x9f | 0xdc, ..]
+            [FIXARRAY_1 | FIXARRAY_2 | FIXARRAY_4, FIXARRAY_0..=FIXARRAY_15 | ARRAY_16, ..]
+                | [FIXARRAY_7..=FIXARRAY_9, 0..=FIXINT_MAX, FIXARRAY_0..=FIXARRAY_15 | ARRAY_16, ..]
         )
     }
 
@@ -57,22 +62,25 @@ impl Decode for Decoder {
     }
 }
 
-/// Tests whether a message with outputs begins with these bytes. The error is a certain answer, or that more bytes are needed.
+/// Tests whether a message with outputs begins with these bytes. Returns `Ok` if it does. The error is [`Opening::No`] if it does not, or
+/// [`Opening::More`] if more bytes are needed.
 fn check_opening(body: &[u8]) -> Result<(), Opening> {
     let mut rest = body;
     // The message: an array of at most 15 fields.
     let first = take_byte(&mut rest)?;
-    let fields = if first & 0xf0 == 0x90 { u32::from(first & 0x0f) } else { return Err(Opening::No) };
+    refuse_unless((FIXARRAY_0..=FIXARRAY_15).contains(&first))?;
+    let fields = u32::from(first - FIXARRAY_0);
+    // The layout of the message, which the number of fields determines.
     let envelope = envelope_with_fields(fields).ok_or(Opening::No)?;
     // From 0.8.3 on the engine's index comes before the list of outputs.
     if envelope.outputs == 1 {
         let engine_index = take_byte(&mut rest)?;
-        refuse_unless(engine_index < 0x80)?;
+        refuse_unless(engine_index <= FIXINT_MAX)?;
     }
     // The list of outputs: up to 15 of them, or more with their number in two bytes, but not none.
     match take_byte(&mut rest)? {
-        0x91..=0x9f => {}
-        0xdc => {
+        FIXARRAY_1..=FIXARRAY_15 => {}
+        ARRAY_16 => {
             let count = [take_byte(&mut rest)?, take_byte(&mut rest)?];
             refuse_unless(count != [0, 0])?;
         }
@@ -80,15 +88,15 @@ fn check_opening(body: &[u8]) -> Result<(), Opening> {
     }
     // The first output: an array, too.
     let fields = match take_byte(&mut rest)? {
-        short @ 0x90..=0x9f => u32::from(short & 0x0f),
-        0xdc => u32::from(u16::from_be_bytes([take_byte(&mut rest)?, take_byte(&mut rest)?])),
+        short @ FIXARRAY_0..=FIXARRAY_15 => u32::from(short - FIXARRAY_0),
+        ARRAY_16 => u32::from(u16::from_be_bytes([take_byte(&mut rest)?, take_byte(&mut rest)?])),
         _ => return Err(Opening::No),
     };
     refuse_unless(envelope.layouts.iter().any(|layout| layout.len == fields))?;
     // Its first field, the id of a request: a string of at most 255 bytes, of which the first ones are tested.
     let length = match take_byte(&mut rest)? {
-        short @ 0xa0..=0xbf => usize::from(short & 0x1f),
-        0xd9 => usize::from(take_byte(&mut rest)?),
+        short @ FIXSTR_0..=FIXSTR_31 => usize::from(short - FIXSTR_0),
+        STR_8 => usize::from(take_byte(&mut rest)?),
         _ => return Err(Opening::No),
     };
     refuse_unless(length >= TESTED)?;

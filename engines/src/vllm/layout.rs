@@ -146,6 +146,7 @@ fn parse_table(text: &'static str) -> ParsedTable {
 fn build_table(table: &ParsedTable) -> LayoutTable {
     let releases = &table.releases;
     let newest = releases.len() - 1;
+    // First release that sends the message of a dead engine.
     let first_dead = releases.iter().position(|release| *release == facts::DEAD_FROM);
     let messages = table.lines.iter().filter(|line| line.class == "EngineCoreOutputs");
     let requests = table.lines.iter().filter(|line| line.class == "EngineCoreRequest");

@@ -69,6 +69,7 @@ fn read_request(payload: Excerpt<'_>) -> Result<DispatchedRequest<'_>, Undecoded
     let Some((Head::Array { len }, first)) = read_head(payload.head, 0) else {
         return Err(not_a_codec(payload.head));
     };
+    // The message has one request. Its index is only for errors.
     let only_row = 0;
     let mut request = DispatchedRequest::new(read_request_id(payload, first, only_row)?);
     let mut layouts = TABLE.requests.iter().filter(|layout| layout.len == len);
@@ -122,15 +123,15 @@ fn to_unix_ns(seconds: f64) -> Option<u64> {
     (1e9..1e10).contains(&seconds).then_some((seconds * 1e9) as u64)
 }
 
-/// The time at which the server saw the request. It is searched from the end, because the prompt before it may not be captured: the only
-/// time that is followed by exactly as many values as the layout has fields after it.
+/// The time at which the server saw the request. Searches the floats from the end, because the prompt before them may not be captured. Of
+/// all times, only the arrival has exactly as many values behind it as the layout has fields behind the arrival.
 fn find_arrival(payload: Excerpt<'_>, layout: &RequestLayout) -> Option<u64> {
     let end = last_bytes(payload);
     let mut candidates = memchr::memrchr_iter(FLOAT, end).take(MAX_FLOATS);
     candidates.find_map(|at| arrival_at(end, at, layout))
 }
 
-/// Time of arrival in the float at `at`. `None` if it is no time, or as many values as behind an arrival do not end with the message.
+/// Time of arrival in the float at `at`. `None` if it is no time, or if the fields behind an arrival time would not end with the message.
 fn arrival_at(bytes: &[u8], at: usize, layout: &RequestLayout) -> Option<u64> {
     let arrived_unix_ns = to_unix_ns(f64::from_be_bytes(be_bytes(bytes, at + 1)?))?;
     // The head of the float and its eight bytes.

@@ -12,7 +12,8 @@ pub(super) fn read_wires(wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -
     wires.iter().map(|wire| read_wire(wire, roles, &bound)).collect()
 }
 
-/// Content and direction of a connection, by the roles of both processes. `None` if it carries neither output nor requests of the engine.
+/// Content and direction of a connection, by the roles of both processes. Forward is from the connecting process to the accepting one.
+/// `None` if it carries neither output nor requests of the engine.
 fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>], bound: &BoundEndpoints<'_>) -> Option<Reading> {
     let (acceptor_role, acceptor_source) = role_among(ROLES, roles[wire.acceptor])?;
     let Some(connector) = wire.connector else { return read_one_sided_wire(acceptor_role) };
@@ -44,7 +45,7 @@ struct BoundEndpoints<'a> {
 }
 
 impl<'a> BoundEndpoints<'a> {
-    /// Roles that connect to each bound endpoint.
+    /// Collects the roles that connect to each endpoint that a process has bound. A process that is not visible or has no role is left out.
     fn of_wires(wires: &[Wire<'a>], roles: &[Option<RoleWithSource>]) -> Self {
         let mut connecting_roles: BTreeMap<BoundEndpoint<'a>, BTreeSet<Role>> = BTreeMap::new();
         for wire in wires {
@@ -69,30 +70,33 @@ impl<'a> BoundEndpoints<'a> {
 
     /// Interprets a wire from a scheduler to the main process. Schedulers connect to several sockets of it: output, requests, RPC, metrics.
     /// The output socket is the one that detokenizers also connect to (they are started even where they are idle). `None` for a connection
-    /// to the transfer server.
+    /// to the transfer server, which a prefill engine runs for decode engines.
     fn scheduler_to_main(&self, wire: &Wire<'_>, confidence: Confidence) -> Option<Reading> {
         let output_endpoints = self.endpoints_with(wire.acceptor, DETOKENIZER);
         if output_endpoints.contains(&wire.endpoint) {
             return Some(Reading::forward(Carries::Output, confidence));
         }
-        let mut other_endpoints = self.endpoints_with(wire.acceptor, SCHEDULER);
-        other_endpoints.retain(|endpoint| !output_endpoints.contains(endpoint));
-        // The scheduler of a decode engine may connect to the transfer server.
-        other_endpoints.retain(|endpoint| {
-            output_endpoints.first().is_none_or(|output| transport_of(output) == transport_of(endpoint))
-        });
-        let has_one_other = other_endpoints.len() == 1;
+        let scheduler_endpoints = self.endpoints_with(wire.acceptor, SCHEDULER);
         let Some(output_endpoint) = output_endpoints.first() else {
             // One of these sockets has the output. If there are several, only the traffic shows which one.
-            let carries = if has_one_other { Carries::Output } else { Carries::Unknown };
+            let is_only_endpoint = scheduler_endpoints.len() == 1;
+            let carries = if is_only_endpoint { Carries::Output } else { Carries::Unknown };
             return Some(Reading::forward(carries, Confidence::Inferred));
         };
         // An engine binds all its sockets with one transport; the transfer server of a prefill engine is TCP.
-        if transport_of(output_endpoint) != transport_of(wire.endpoint) {
+        let output_transport = transport_of(output_endpoint);
+        if output_transport != transport_of(wire.endpoint) {
             return None;
         }
+        // Other sockets of the main process, without the transfer server.
+        let mut other_endpoints = scheduler_endpoints;
+        other_endpoints.retain(|endpoint| {
+            let is_output = output_endpoints.contains(endpoint);
+            !is_output && transport_of(endpoint) == output_transport
+        });
         // Beside the output, schedulers without a controller connect to the socket with their requests.
-        if has_one_other && self.endpoints_with(wire.acceptor, DP_CONTROLLER).is_empty() {
+        let is_only_other = other_endpoints.len() == 1;
+        if is_only_other && self.endpoints_with(wire.acceptor, DP_CONTROLLER).is_empty() {
             return Some(Reading::requests_back(Confidence::Inferred));
         }
         Some(Reading::forward(Carries::Unknown, Confidence::Inferred))

@@ -7,12 +7,13 @@ use adapter::discover::{Edge, Node, Role, RoleSource, RoleWithSource, connected_
 
 use super::role::{DETOKENIZER, DETOKENIZER_ROUTER, ROLES, ROUTER, SCHEDULER, TOKENIZER, WORKER};
 
-/// Infers a role for each node where possible.
+/// Infers a role for each node where possible, and enters it in `roles`.
 pub(super) fn infer_roles(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
+    // The order matters: known roles are used before any role is guessed.
     infer_from_children(nodes, roles);
     infer_from_neighbours(nodes, edges, roles);
-    // The order matters: what is stated goes before what is guessed.
-    infer_unnamed(nodes, edges, roles);
+    guess_groups_without_role(nodes, edges, roles);
+    // Needs the roles of all other processes.
     mark_routers(nodes, edges, roles);
 }
 
@@ -27,7 +28,8 @@ fn is_worker(roles: &Roles, node: usize) -> bool {
     known_role(roles, node) == Some(WORKER)
 }
 
-/// Gives the unnamed parents of schedulers and detokenizers the role of the engine's main process, whatever their command.
+/// Gives the unnamed parents of schedulers and detokenizers the role of the engine's main process, whatever their command. A parent that
+/// does not use ZMQ gets no role.
 fn infer_from_children(nodes: &[Node], roles: &mut Roles) {
     for child in nodes {
         // Only a title counts, because the engine itself sets it.
@@ -43,7 +45,7 @@ fn infer_from_children(nodes: &[Node], roles: &mut Roles) {
     }
 }
 
-/// Infers the roles of unnamed processes from named neighbours, until no role changes.
+/// Infers the roles of unnamed processes from named neighbours, until no role changes. A process that does not use ZMQ gets no role.
 fn infer_from_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     // A role that was found may show the role of the next process.
     loop {
@@ -68,8 +70,8 @@ struct NeighbourRole {
     role: Role,
 }
 
-/// Role of the unnamed end of an edge whose other end is named. `None` if both ends are named, if neither is, or if the role of the named
-/// end does not show that of the other.
+/// Role of the unnamed end of an edge, which is a connection, whose other end is named. `None` if both ends are named, if neither is, or if
+/// the role of the named end does not show that of the other.
 fn role_by_neighbour(from: usize, to: usize, edges: &[Edge], roles: &Roles) -> Option<NeighbourRole> {
     match (known_role(roles, from), known_role(roles, to)) {
         (None, Some(receiver)) => {
@@ -101,9 +103,10 @@ fn sends_to_main(sender: usize, edges: &[Edge], roles: &Roles) -> bool {
     edges.iter().any(|&(from, to)| from == sender && matches!(known_role(roles, to), Some(TOKENIZER | ROUTER)))
 }
 
-/// Infers the roles of a group without any named process. A process that only connects is a scheduler, one that only accepts a tokenizer,
-/// and one that does both a detokenizer. A group in any other order is not an engine.
-fn infer_unnamed(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
+/// Infers the roles of each group of connected processes of which none is named. A process that only connects is a scheduler, one that only
+/// accepts a tokenizer, and one that does both a detokenizer. A group in any other order, or with a process without ZMQ, is not an
+/// engine.
+fn guess_groups_without_role(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     // `None` also for a process whose role is known, so that a group with one is not judged by its order.
     let mut guesses: Vec<Option<Role>> = Vec::with_capacity(nodes.len());
     for node in 0..nodes.len() {

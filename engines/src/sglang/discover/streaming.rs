@@ -34,7 +34,7 @@ pub(crate) struct LauncherDefaults {
 impl LauncherDefaults {
     /// The defaults of SGLang's own server.
     pub(super) fn of_server(evidence: &Evidence<'_>) -> Self {
-        // The name of the flag depends on the release.
+        // The flag for incremental output has another name in later releases.
         let known_flag = evidence.release(&Sglang).and_then(|release| behaviour_of(release).flag());
         let incremental_flag = known_flag.unwrap_or(STREAM_OUTPUT);
         let skips_by_default = false;
@@ -59,7 +59,8 @@ pub(crate) fn setting_without_argument<T>(
     Some(Setting::new(value, Origin::NoArgument { pid: evidence.pid, argument }))
 }
 
-/// Settings of an engine by its release, flags, environment and sockets; `defaults` where its flags leave a setting open.
+/// Settings of an engine by its release, flags, environment and sockets; `defaults` where its flags leave a setting open. A waiter is the
+/// tokenizer's task that waits for the chunks of one request; the turnaround is the number of event-loop turns until it runs.
 pub(crate) fn infer_settings(evidence: &Evidence<'_>, defaults: &LauncherDefaults) -> Settings {
     let rules = StreamingRules { evidence, release: evidence.release(&Sglang), defaults };
     let avoids_zmq = rules.output_avoids_zmq();
@@ -201,14 +202,15 @@ impl StreamingRules<'_> {
         }
     }
 
-    /// Side of a disaggregated pair, from its flag (0.4.4 and later). `None` without the flag.
+    /// Side of a disaggregated pair, prefill or decode, from its flag (0.4.4 and later). `None` without the flag.
     fn disaggregation(&self) -> Option<Setting<Disaggregation>> {
         let value = self.evidence.flags.get(DISAGGREGATION)?;
         let side = [PREFILL, DECODE].into_iter().find(|side| side.word == value)?;
         Some(Setting::new(side, self.evidence.argument(&format!("{DISAGGREGATION} {value}"))))
     }
 
-    /// Behaviour of a waiter with several queued chunks. The Rust server writes an event for each chunk. `None` for an unknown release.
+    /// What a waiter, the tokenizer's task that waits for the chunks of one request, does with several queued chunks. The Rust server
+    /// writes an event for each chunk. `None` for an unknown release.
     fn waiter(&self) -> Option<Setting<Waiter>> {
         let release = self.release?;
         let is_rust_server = self.output_avoids_zmq().is_some();
@@ -216,8 +218,9 @@ impl StreamingRules<'_> {
         Some(setting_by_release(release, waiter))
     }
 
-    /// Number of event-loop turns from the wake-up of a waiter to its run. Up to `CPython` 3.11, `asyncio.wait_for` creates an additional
-    /// task. Known only for `SGLang`'s own server, since other consumers add turns or run in another thread.
+    /// Number of event-loop turns from the wake-up to the run of a waiter, the task that waits for a request's chunks. Up to `CPython`
+    /// 3.11, `asyncio.wait_for` creates an additional task. Known only for `SGLang`'s own server, since other consumers add turns or run in
+    /// another thread.
     fn turnaround(&self, python: &Setting<PythonVersion>) -> Option<Setting<u8>> {
         if !self.evidence.is_launched_by(&Sglang) {
             return None;
@@ -228,8 +231,8 @@ impl StreamingRules<'_> {
         Some(Setting::new(turns, python.origin.clone()))
     }
 
-    /// Output mode of the tokenizer. Depends on whether the engine `skips_tokenizer_init`, if that is known. `None` if the mode is not
-    /// certain.
+    /// Output mode of the tokenizer. An engine that `skips_tokenizer_init` uses the token path, on which token ids reach the tokenizer;
+    /// another one uses the text path, with a detokenizer before it. `None` if the mode is not certain.
     fn mode(&self, skips_tokenizer_init: Option<bool>) -> Option<Setting<Mode>> {
         let release = self.release?;
         let behaviour = behaviour_of(release);
@@ -243,7 +246,8 @@ impl StreamingRules<'_> {
         }
     }
 
-    /// Mode on a path with this rule: always the same one, or the one that the flag sets.
+    /// Mode on a path with this rule: always the same one, or the one that the flag sets. Any name of the flag counts, not only that in the
+    /// rule.
     fn mode_by_rule(&self, rule: OutputModeRule, release: Version) -> Option<Setting<Mode>> {
         match rule {
             OutputModeRule::Always(mode) => Some(setting_by_release(release, mode)),

@@ -23,11 +23,8 @@ pub(super) fn read_failed_check(
     let mut state = LoggedState { by: "tokenizer", ..LoggedState::default() };
     if let Some(line_ns) = line_ns {
         let line_s = line_ns / SECOND_NS;
-        // The request is from the quarter of an hour before the line. The offset of its time zone is a number of quarters, so the remainders
-        // of both times are comparable.
-        let asked_ago_s = (line_s % QUARTER_S + QUARTER_S - asked_s % QUARTER_S) % QUARTER_S;
         // The line may be late, or its time may be from another clock. The request was sent at least as long ago as the line says.
-        let asked_ago_s = asked_ago_s.max(waited_s);
+        let asked_ago_s = seconds_within_quarter(asked_s, line_s).max(waited_s);
         // The last message may have come before midnight.
         let silent_before_s = (asked_s + DAY_S - last_message_s) % DAY_S;
         state.unanswered_since = Some(MonoNs(line_ns.saturating_sub(asked_ago_s * SECOND_NS)));
@@ -35,6 +32,14 @@ pub(super) fn read_failed_check(
     }
     sink(&Statement { wall_ns: None, is_rid_truncated: false, kind: StatementKind::ProcessState(state) });
     Ok(())
+}
+
+/// Seconds from one time to another that is less than a quarter of an hour later. The times may be of different time zones, because zones
+/// differ by whole quarters.
+fn seconds_within_quarter(from_s: u64, to_s: u64) -> u64 {
+    let from_in_quarter = from_s % QUARTER_S;
+    let to_in_quarter = to_s % QUARTER_S;
+    (to_in_quarter + QUARTER_S - from_in_quarter) % QUARTER_S
 }
 
 /// Seconds since midnight of the time `05:49:14` behind `key`; `None` without a valid time.

@@ -14,7 +14,7 @@ impl<'l> Fields<'l> {
     }
 
     /// Text after the object; `None` before its end was reached, or if the line is cut.
-    pub(super) fn after(&self) -> Option<&'l str> {
+    pub(super) fn text_after_object(&self) -> Option<&'l str> {
         self.rest.strip_prefix(')')
     }
 }
@@ -106,10 +106,10 @@ mod tests {
                 ("e", "None")
             ]
         );
-        assert_eq!(fields.after(), Some(", out={}"));
+        assert_eq!(fields.text_after_object(), Some(", out={}"));
         assert_eq!(Fields::of_object_at_start("no object").map(|_| ()), None);
         let mut cut = Fields::of_object_at_start("Req(a=1, text='cut off").unwrap();
-        assert_eq!((cut.by_ref().count(), cut.after()), (1, None));
+        assert_eq!((cut.by_ref().count(), cut.text_after_object()), (1, None));
     }
 
     #[test]
@@ -127,7 +127,7 @@ mod tests {
                     for (_, value) in fields.by_ref() {
                         let _ = strings_in(value).count();
                     }
-                    let _ = fields.after();
+                    let _ = fields.text_after_object();
                 }
             }
         }

@@ -48,7 +48,7 @@ const PARAMETERS: &str = "request_parameters";
 /// Texts in the JSON records.
 pub(super) const RECORD_MARKS: &[&str] = &["\"request.received\"", "\"request.finished\"", "\"request_parameters\""];
 
-/// Use of a field of the JSON records.
+/// How a field of a JSON record is read: its value, the fields inside it, or not at all.
 pub(super) fn field_use(name: &str) -> FieldUse {
     match name {
         "out" | "meta_info" | "obj" => FieldUse::Object,
@@ -60,7 +60,8 @@ pub(super) fn field_use(name: &str) -> FieldUse {
     }
 }
 
-/// Parses a JSON record, and returns the name of its form. `None` for a record of something else.
+/// Parses a JSON record, and passes the stages of its requests to `sink`. Returns the name of its form, or an error if no request id is
+/// readable. `None` for a record of something else.
 pub(super) fn read_record(
     record: &JsonRecord<'_>,
     sink: &mut dyn FnMut(&Statement<'_>),
@@ -132,8 +133,8 @@ pub(super) fn read_finish(
             _ => {}
         }
     }
-    // No output text can follow the last `'meta_info': `.
-    let out = fields.after();
+    // The text of the output may imitate `'meta_info': `, but stands before it, so the last one is the real one.
+    let out = fields.text_after_object();
     let meta = out.and_then(|out| Some(&out[out.rfind("'meta_info': {")?..]));
     let id = meta.and_then(|meta| LoggedRid::parse(value_of_key(meta, "'id': ")?));
     let output_id = id.map(|id| id.text);
@@ -167,7 +168,7 @@ fn emit_stage_of_each(rids: &[LoggedRid<'_>], name: &str, sink: &mut dyn FnMut(&
 }
 
 /// Passes the stages of a finished request to `sink`, each with its time. Leaves out stages without a time. `number_of` returns the number
-/// in the field of this name.
+/// in the field of this name. The gap is the time from the end of the prefill to the first token at the tokenizer.
 fn emit_times(
     rid: LoggedRid<'_>,
     is_streamed: Option<bool>,

@@ -164,6 +164,7 @@ fn is_content(byte: u8) -> bool {
 
 /// The field in a word whose first `=` is at `equals_at`: `key=value`, or without one `key(value)`. `None` for a word in another form.
 fn parse_field(word: &str, equals_at: Option<usize>) -> Option<LineField<'_>> {
+    // Without the punctuation around the field.
     let start = word.bytes().position(is_content)?;
     let end = word.bytes().rposition(is_content)? + 1;
     if let Some(equals_at) = equals_at {
@@ -179,8 +180,8 @@ fn parse_number(value: &str) -> Option<f64> {
     (number.is_finite() && number >= 0.0).then_some(number)
 }
 
-/// Passes the id and the room of a request to `sink` if this server runs one half of it. The servers of a pair log the same
-/// `bootstrap_room`. Does nothing for a single server, and without a whole id.
+/// Passes the id and the room of a request to `sink` if this server runs one half of it. A room (`bootstrap_room`) is the number under
+/// which both servers of a pair know the request. Does nothing for a single server, and without a whole id.
 fn emit_half(request: &LineFields<'_>, rid: LoggedRid<'_>, role: ServerRole, sink: &mut dyn FnMut(&Statement<'_>)) {
     if role == ServerRole::Unified || rid.is_truncated {
         return;
@@ -219,6 +220,7 @@ fn read_phases(times: &LineFields<'_>, role: ServerRole) -> Result<Vec<LoggedPha
     }
     let mut phases = Vec::with_capacity(MAX_PHASES);
     match role {
+        // A single server has no phase before the queue.
         ServerRole::Unified => {}
         ServerRole::Prefill => {
             let whole_ns = times.duration_ns_of(&["bootstrap_queue_duration"])?;
@@ -252,7 +254,8 @@ struct BootstrapEnds {
     allocation: &'static str,
 }
 
-/// Adds bootstrap and allocation, or both as one phase of `whole_ns` if the line does not have them separately.
+/// Adds bootstrap and allocation, the first two phases of a request in a pair of servers. Adds both as one phase of `whole_ns` if the line
+/// does not have them separately, and nothing if it has neither.
 fn add_bootstrap(
     times: &LineFields<'_>,
     whole_ns: Option<u64>,
@@ -261,8 +264,8 @@ fn add_bootstrap(
 ) -> Result<(), Impossible> {
     let mut bootstrap_ns = times.duration_ns_of(&["bootstrap_duration", "bootstrap"])?;
     // 0.5.5 to 0.5.9 write parts that they do not measure. Only their lines have the field `other`.
-    let has_rest = times.value_of(&["other"]).is_some();
-    if has_rest {
+    let has_unmeasured_parts = times.value_of(&["other"]).is_some();
+    if has_unmeasured_parts {
         bootstrap_ns = None;
     }
     let allocation_ns = times.duration_ns_of(&["alloc_wait_duration", "alloc_wait"])?;

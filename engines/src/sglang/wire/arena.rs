@@ -156,8 +156,8 @@ impl Arena {
         }
     }
 
-    /// Adds a run: the first one of a new list, or a further one of a chain. Returns its index. A [`Node::List`] holds the index of its
-    /// first run.
+    /// Adds a run of contiguous items: the first one of a new list, or a further one of its chain. Returns its index. A [`Node::List`]
+    /// holds the index of its first run. Fails at the limit of items.
     pub(super) fn add_list_run(&mut self, run: ListRun, limits: &Limits) -> Result<u32, Undecoded> {
         Self::check_item_limit(self.list_runs.len(), limits)?;
         self.list_runs.push(run);
@@ -172,12 +172,14 @@ impl Arena {
         let start = self.cells.len() as u32;
         Self::check_item_limit(self.cells.len() + items.len(), limits)?;
         self.cells.extend_from_slice(items);
+        // The set of kinds has one bit for each kind.
         let kinds = items.iter().fold(0, |set, item| set | kind_of_item(*item));
         let run = ListRun { start, end: start + items.len() as u32, len: items.len() as u32, kinds, ..ListRun::EMPTY };
         self.append_run(list, run, limits)
     }
 
-    /// Appends the items of `run` to the list whose first run is at the index `list`. A list keeps its items as a chain of runs.
+    /// Appends the items of `run` to the list whose first run (its head) is at the index `list`. A list keeps its items as a chain of runs;
+    /// the head knows the last one, its tail. A flat run is left in the message, and the others are in the cells.
     pub(super) fn append_run(&mut self, list: u32, run: ListRun, limits: &Limits) -> Result<(), Undecoded> {
         let head = self.list_runs[list as usize];
         if head.is_array_source {
@@ -194,7 +196,7 @@ impl Arena {
         // Without a tail, the first run is the only one.
         let tail = if head.tail == NONE { list } else { head.tail };
         let last = &mut self.list_runs[tail as usize];
-        // Adjacent cells form one run.
+        // If the items follow in the cells, they extend the last run.
         if !last.is_flat && !run.is_flat && last.end == run.start {
             last.end = run.end;
             last.len += run.len;

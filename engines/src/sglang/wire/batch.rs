@@ -41,7 +41,7 @@ pub struct Batch<'a> {
 
 impl<'a> Batch<'a> {
     /// The generic part of the message.
-    pub(crate) fn generic(self) -> Decoded<'a> {
+    pub(crate) fn into_decoded(self) -> Decoded<'a> {
         self.decoded
     }
 

@@ -33,7 +33,7 @@ impl<'a> MessageColumns<'a, '_> {
         Ok(())
     }
 
-    /// Adds one chunk for each request, with its id and its entry in `http_worker_ipcs`.
+    /// Adds one chunk for each request, with its id and its entry in `http_worker_ipcs`, which names the tokenizer worker of the request.
     #[inline(never)]
     pub(super) fn read_requests(&self, chunks: &mut Vec<Chunk<'a>>) -> Result<(), Undecoded> {
         if self.columns.rids.is_none() {
@@ -98,7 +98,8 @@ impl<'a> MessageColumns<'a, '_> {
         })
     }
 
-    /// Reads how many ids each request lists, and appends the lists themselves to `listed`. Returns false when the column is absent.
+    /// Reads how many token ids each request lists, into its chunk, and appends the lists themselves to `listed`. Returns whether the
+    /// message has the column of ids.
     #[inline(never)]
     pub(super) fn read_listed_counts(
         &self,
@@ -117,6 +118,7 @@ impl<'a> MessageColumns<'a, '_> {
             let rows = chunks.get_mut(part.row_range()).unwrap_or_default();
             for ((row, node), chunk) in part.row_range().zip(nodes).zip(rows) {
                 chunk.listed = match *node {
+                    // Of these, the node states the number. A word is one id.
                     Node::Ints { len, .. } | Node::Words { words: len, .. } => Some(u32::from(len)),
                     node => self.count_listed(row, node)?,
                 };
@@ -217,7 +219,7 @@ impl<'a> MessageColumns<'a, '_> {
         for part in self.doc.column_parts(column) {
             let rows = chunks.get_mut(part.row_range()).unwrap_or_default();
             match part.small_ints() {
-                // Pairs of an opcode and its value.
+                // Nearly every part holds only small counts, which are copied from the message.
                 Some(SmallInts::Pickled(run)) => {
                     for (chunk, [_, value]) in rows.iter_mut().zip(run) {
                         *count_of(chunk) = Some((*value).into());
@@ -228,6 +230,7 @@ impl<'a> MessageColumns<'a, '_> {
                         *count_of(chunk) = Some((*value).into());
                     }
                 }
+                // Other counts are decoded one by one.
                 None => part.for_each_int(|row, item| {
                     *count_of(&mut chunks[row]) = match item {
                         IntItem::Int(value) => Some(self.checked_u32(field, row, value)?),

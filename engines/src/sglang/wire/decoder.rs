@@ -140,7 +140,7 @@ fn read_columns<'a>(
             table.read_requests(chunks)?;
             table.read_counts(chunks, finished)?;
             let has_id_column = table.read_listed_counts(chunks, listed)?;
-            // An idle batch does not show whether it has the column.
+            // A batch without requests shows nothing of its column of ids, so the layout decides.
             if has_id_column || chunks.is_empty() {
                 ids = meaning_of_id_column(layout.ids, chunks);
             }
@@ -165,7 +165,7 @@ fn read_columns<'a>(
 
 /// Meaning of the id column: taken from the layout or, if the layout is ambiguous, from evidence in this frame.
 fn meaning_of_id_column(ids: IdColumn, chunks: &[Chunk<'_>]) -> IdColumn {
-    // A cumulative list always has as many ids as its count states.
+    // A cumulative list always has as many ids as its count states. A missing list, `None`, is less than every count.
     let lists_fewer = ids == IdColumn::Undecided && chunks.iter().any(|chunk| chunk.listed < chunk.completion_tokens);
     if lists_fewer { IdColumn::Delta } else { ids }
 }

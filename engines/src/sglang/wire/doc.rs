@@ -77,7 +77,7 @@ impl<'a> Doc<'a> {
         }
     }
 
-    /// Items of a list or tuple; `None` for any other value.
+    /// Iterator over the items of a list or tuple; `None` for any other value. Only a list in the arena may have several runs of items.
     pub(super) fn list_items(self, node: Node) -> Option<Items<'a>> {
         match node {
             Node::List(list) | Node::Tuple(list) => Some(self.items_of_list(list)),
@@ -174,12 +174,12 @@ impl<'a> Doc<'a> {
     #[inline]
     pub(super) fn array_words_range(self, node: Node) -> Option<Range<usize>> {
         let words = match node {
-            Node::Words { words, at } => at as usize..at as usize + 8 * usize::from(words),
+            Node::Words { words, at } => at as usize..at as usize + words::WORD_BYTES * usize::from(words),
             Node::Array(at) => pickle::payload_range(self.bytes, at as usize)?,
             Node::Pack(at) => words::find_array_words(self.bytes, at as usize)?,
             _ => return None,
         };
-        ((words.end - words.start) % 8 == 0).then_some(words)
+        ((words.end - words.start) % words::WORD_BYTES == 0).then_some(words)
     }
 
     /// Module and name of a class or function; `None` for any other value.

@@ -35,8 +35,8 @@ impl FoundLayout {
     }
 }
 
-/// Finds class and layout of a pickled message, or of the message inside a wrapper. Leaves the fields in `rows`. Tries the layout `last`
-/// first, since a hop normally carries one class of one release.
+/// Finds class and layout of a pickled message. For a wrapper, which is a message with another one inside, finds those of the inner
+/// message. Leaves the fields in `rows`. Tries the layout `last` first, since a connection normally carries one class of one release.
 pub(super) fn identify_pickle(
     doc: Doc<'_>,
     mut value: Node,
@@ -155,28 +155,45 @@ fn has_field_names(layout: &MessageLayout, doc: Doc<'_>, names: &[Node]) -> bool
 /// Number of the first fields of a batch whose positions have not changed since msgpack is used.
 const STABLE_FIELDS: usize = 14;
 
-/// Finds class and layout of a msgpack message, an array of the class name and its fields in order. Leaves the fields in `values`.
+/// The beginning of a msgpack message.
+struct MsgpackHead<'a> {
+    class: &'a [u8],
+    /// Number of fields.
+    fields: usize,
+    /// Offset of the first field.
+    fields_at: usize,
+}
+
+/// Reads the beginning of a msgpack message, which is an array of the class name and the fields.
+fn read_msgpack_head(message: &[u8]) -> Result<MsgpackHead<'_>, Undecoded> {
+    let Some((Head::Array { len }, at)) = msgpack::read_head(message, 0) else {
+        return Err(Undecoded::Truncated { at: 0 });
+    };
+    match msgpack::read_head(message, at) {
+        Some((Head::Str { end }, start)) if len > 0 => {
+            // The class name is no field.
+            let fields = len as usize - 1;
+            Ok(MsgpackHead { class: &message[start..end], fields, fields_at: end })
+        }
+        Some(_) => Err(not_a_codec(message)),
+        None => Err(Undecoded::Truncated { at }),
+    }
+}
+
+/// Finds class and layout of a msgpack message by its class name and its number of fields. Leaves the fields in `values`, in their order.
 pub(super) fn identify_msgpack(
     message: &[u8],
     values: &mut Vec<Node>,
     limits: &Limits,
 ) -> Result<FoundLayout, Undecoded> {
-    let Some((Head::Array { len }, at)) = msgpack::read_head(message, 0) else {
-        return Err(Undecoded::Truncated { at: 0 });
-    };
-    let (class, mut at) = match msgpack::read_head(message, at) {
-        Some((Head::Str { end }, start)) if len > 0 => (&message[start..end], end),
-        Some(_) => return Err(not_a_codec(message)),
-        None => return Err(Undecoded::Truncated { at }),
-    };
+    let MsgpackHead { class, fields, fields_at } = read_msgpack_head(message)?;
     let layouts = schema::layouts_of_class(class);
     let newest =
         layouts.last().filter(|layout| layout.form == MessageForm::Struct).ok_or_else(|| unknown_class(class))?;
-    // The first item is the class name.
-    let fields = len as usize - 1;
     if fields > limits.items {
         return Err(Undecoded::Limit { limit: "items", value: limits.items });
     }
+    let mut at = fields_at;
     for _ in 0..fields {
         values.push(Node::Pack(at as u32));
         at = msgpack::skip_value(message, at)?;

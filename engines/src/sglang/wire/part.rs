@@ -7,6 +7,7 @@ use super::arena::{ListRun, NONE, Node, kinds};
 use super::doc::{Doc, ItemRun, Items};
 use super::pickle;
 use super::words;
+use crate::msgpack::type_byte::FIXINT_MAX;
 use crate::msgpack::{self, Head};
 
 /// Contiguous items of a list.
@@ -48,11 +49,11 @@ pub(super) enum IntItem {
 }
 
 impl<'a> Doc<'a> {
-    /// The parts of a list or tuple; no parts for any other value.
+    /// The parts of a list or tuple: its runs of contiguous items. No parts for any other value.
     pub(super) fn column_parts(self, list: Node) -> ColumnParts<'a> {
         let first_run = match list {
             Node::List(list) | Node::Tuple(list) => self.arena.list_runs[list as usize],
-            // In msgpack, and for short integers, all items are one run without an entry.
+            // In msgpack, and for short integers, all items are one run, which has no entry in the arena.
             _ => ListRun::EMPTY,
         };
         let part = self.list_items(list).map(|items| ColumnPart {
@@ -74,12 +75,14 @@ impl<'a> Iterator for ColumnParts<'a> {
     /// The next part: one run of the column's items.
     fn next(&mut self) -> Option<ColumnPart<'a>> {
         let part = self.part.take()?;
+        let next_row = part.row_range().end;
+        // Without a further run, this part is the last one.
         if let Some(run) = self.doc.arena.list_runs.get(self.next as usize) {
             self.next = run.next;
             self.part = Some(ColumnPart {
                 doc: self.doc,
                 run: ItemRun::at_start_of(run),
-                first: part.row_range().end,
+                first: next_row,
                 len: run.len,
                 end: run.end as usize,
                 kinds: run.kinds,
@@ -115,9 +118,9 @@ impl<'a> ColumnPart<'a> {
             (Some(cells), _) => nodes.extend_from_slice(cells),
             (None, ItemRun::Pack { mut at }) => {
                 for _ in self.row_range() {
-                    if let Some((first, words)) = words::parse_short_array(self.doc.bytes, at) {
-                        nodes.push(Node::Words { words, at: first as u32 });
-                        at = first + 8 * usize::from(words);
+                    if let Some(array) = words::parse_short_array(self.doc.bytes, at) {
+                        nodes.push(Node::Words { words: array.words, at: array.first_word as u32 });
+                        at = array.first_word + words::WORD_BYTES * usize::from(array.words);
                     } else if let Some(next) = msgpack::skip_validated(self.doc.bytes, at) {
                         nodes.push(Node::Pack(at as u32));
                         at = next;
@@ -140,7 +143,7 @@ impl<'a> ColumnPart<'a> {
     }
 
     /// Calls `f` with the index and bytes of each string; `None` for an item that is not a string. Stops at the first error of `f`, and
-    /// where the next item cannot be found.
+    /// where the next item cannot be found. A flat run is one that was left in the pickle.
     pub(super) fn for_each_string<E>(
         self,
         mut f: impl FnMut(usize, Option<&'a [u8]>) -> Result<(), E>,
@@ -185,14 +188,14 @@ impl<'a> ColumnPart<'a> {
             ItemRun::Pack { at } => {
                 // If this many bytes are all small integers, they are exactly the items.
                 let run = self.doc.bytes.get(at..at + self.len as usize)?;
-                run.iter().all(|value| *value < 0x80).then_some(SmallInts::Packed(run))
+                run.iter().all(|value| *value <= FIXINT_MAX).then_some(SmallInts::Packed(run))
             }
             _ => None,
         }
     }
 
-    /// Calls `f` with the index and value of each item in a list of integers. Stops at the first error of `f`, and where the next item
-    /// cannot be found.
+    /// Calls `f` with the index and value of each item in a list of integers. `f` should fail for an item that is neither an integer nor
+    /// nil, because the items after it may not be found. Stops at the first error of `f`.
     pub(super) fn for_each_int<E>(self, mut f: impl FnMut(usize, IntItem) -> Result<(), E>) -> Result<(), E> {
         let doc = self.doc;
         match self.run {

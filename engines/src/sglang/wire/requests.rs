@@ -1,5 +1,6 @@
 //! Messages to the scheduler: which requests they name. Prompts and their text are measured by their headers and never read.
 
+use std::ops::Range;
 use std::sync::LazyLock;
 
 use adapter::decode::Excerpt;
@@ -10,8 +11,14 @@ use super::identify::{MODULE, unknown_class};
 use super::pickle::{PickleWalk, RequestField, WalkItem, count_ids_at, field_int_at, is_true_at, text_at};
 use super::schema::{MessageForm, MessageLayout, layouts_of_class};
 use super::{Limits, Undecoded, not_a_codec};
+use crate::msgpack::type_byte::{
+    ARRAY_16, ARRAY_32, BIN_8, BIN_32, EXT_8, EXT_32, FIXARRAY_0, FIXARRAY_2, FIXARRAY_15, FIXEXT_1, FIXEXT_16,
+    FIXSTR_1,
+};
 use crate::msgpack::{Head, be_bytes, payload_range, read_head, read_string, skip_in_excerpt, utf8};
 
+/// The first opcode of every pickle.
+const PICKLE_PROTO: u8 = 0x80;
 /// Number of bytes before the end of a pickle in which its room is searched. The fields behind the room need less.
 const ROOM_BYTES: usize = 4096;
 /// The name of the room's field in a pickle. Text cannot contain it: its last byte, `MEMOIZE`, is not UTF-8 there.
@@ -51,8 +58,8 @@ pub fn read_requests<'a>(
     let known_requests = requests.len();
     let read = match message.head {
         // A pickle with its protocol, or an array of msgpack.
-        [0x80, 2..=5, ..] => read_pickle(message, requests),
-        [0x90..=0x9f | 0xdc | 0xdd, ..] => read_msgpack(message, requests),
+        [PICKLE_PROTO, 2..=5, ..] => read_pickle(message, requests),
+        [FIXARRAY_0..=FIXARRAY_15 | ARRAY_16 | ARRAY_32, ..] => read_msgpack(message, requests),
         head => Err(not_a_codec(head)),
     };
     let read = match read {
@@ -121,7 +128,8 @@ fn read_pickled_class(walk: &mut PickleWalk<'_>) -> Result<RequestClass, Undecod
     Err(Undecoded::Malformed { at: 0, what: "the pickle holds no message object" })
 }
 
-/// Reads the request's id and the length of its prompt. Their fields are among the first, so the walk ends there.
+/// Reads the request's id and the length of its prompt. Their fields are among the first, so the walk ends there. Fails if the id was not
+/// captured.
 pub(crate) fn read_pickled_request<'a>(
     message: Excerpt<'a>,
     walk: &mut PickleWalk<'a>,
@@ -154,7 +162,7 @@ pub(crate) fn read_pickled_request<'a>(
     })
 }
 
-/// The room in the last bytes of a pickled request. `None` if it has none.
+/// The room in the last bytes of a pickled request: the number under which both servers of a pair know it. `None` if it has none.
 fn find_room(last_bytes: &[u8]) -> Option<u64> {
     let last_bytes = last_bytes.get(last_bytes.len().saturating_sub(ROOM_BYTES)..)?;
     let name_len = ROOM_NAME.needle().len();
@@ -163,7 +171,8 @@ fn find_room(last_bytes: &[u8]) -> Option<u64> {
     u64::try_from(room?).ok()
 }
 
-/// Reads the requests of a pickled batch: each begins with its `rid`.
+/// Reads the requests of a pickled batch: the id, the length of the prompt and the room of each. A request begins with the field `rid`.
+/// Only fields at its depth, which is the number of open marks around them, belong to the request.
 fn read_pickled_batch<'a>(
     message: &'a [u8],
     walk: &mut PickleWalk<'a>,
@@ -232,7 +241,7 @@ fn push_abort<'a>(rid: Option<&'a [u8]>, requests: &mut Vec<DispatchedRequest<'a
     Ok(DispatchKind::Aborts)
 }
 
-/// Reads the requests of a msgpack message; of a batch, those before the first head of a value that was not captured.
+/// Reads the requests of a msgpack message. If a batch was cut, reads those before the first value whose head was not captured.
 fn read_msgpack<'a>(
     message: Excerpt<'a>,
     requests: &mut Vec<DispatchedRequest<'a>>,
@@ -337,7 +346,8 @@ impl<'a> PackedObject<'a> {
         Some(string)
     }
 
-    /// Reads prompt and room of the request whose id is at `rid_at`. Returns the object's end; `None` if a field before it was not captured.
+    /// Reads prompt and room of the request whose id is at `rid_at`. They are found by their indices among the fields. Returns the object's
+    /// end; `None` if a field before it was not captured.
     fn read_prompt_and_room(&self, request: &mut DispatchedRequest<'a>, rid_at: u64) -> Option<u64> {
         let ids_at = self.skip_fields(rid_at, INPUT_IDS - RID).ok()?;
         request.prompt_tokens = count_packed_ids(self.message.bytes_from(ids_at)?);
@@ -390,30 +400,37 @@ fn count_packed_ids(data: &[u8]) -> Option<u32> {
     /// Length of an id in an array of the type code `q`.
     const ID_BYTES: u64 = 8;
     let ids = match *data {
-        [0xc7..=0xc9 | 0xd4..=0xd8, ..] => {
-            // A big-endian length of four bytes, that many bytes of metadata (the type code `q` as msgpack string), then the ids.
-            const TYPE_CODE: &[u8] = b"\xa1q";
-            let payload = payload_range(data)?;
-            let start = payload.start as usize;
-            let code_start = start + 4;
-            let code_length = u32::from_be_bytes(be_bytes(data, start)?) as usize;
-            let ids_start = code_start + TYPE_CODE.len();
-            if code_length != TYPE_CODE.len() || data.get(code_start..ids_start)? != TYPE_CODE {
-                return None;
-            }
-            ids_start as u64..payload.end
-        }
-        // Both ends count from behind the type code, so their difference is right.
-        [0x92, 0xa1, b'q', 0xc4..=0xc6, ..] => payload_range(&data[3..])?,
-        // The pair may be cut, so the type of the first item decides.
-        _ => match read_head(data, 0)? {
-            (Head::Array { len: 0 }, _) => return Some(0),
-            (Head::Array { len }, item_at) => {
-                let (first_item, _) = read_head(data, item_at)?;
-                return matches!(first_item, Head::Int(_)).then_some(len);
-            }
-            _ => return None,
-        },
+        [EXT_8..=EXT_32 | FIXEXT_1..=FIXEXT_16, ..] => ids_in_extension(data)?,
+        // A pair of the string `q` and bytes. Both ends count from behind the type code, so their difference is right.
+        [FIXARRAY_2, FIXSTR_1, b'q', BIN_8..=BIN_32, ..] => payload_range(&data[3..])?,
+        _ => return count_ids_in_list(data),
     };
     u32::try_from(ids.end.checked_sub(ids.start)? / ID_BYTES).ok()
+}
+
+/// Where the ids are in the extension at the beginning of `data`. They follow a big-endian length of four bytes, and that many bytes of
+/// metadata, the type code `q` as msgpack string. `None` for other metadata.
+fn ids_in_extension(data: &[u8]) -> Option<Range<u64>> {
+    const TYPE_CODE: &[u8] = b"\xa1q";
+    const LENGTH_BYTES: usize = 4;
+    let payload = payload_range(data)?;
+    let start = payload.start as usize;
+    let code_length = u32::from_be_bytes(be_bytes(data, start)?) as usize;
+    let code_start = start + LENGTH_BYTES;
+    let ids_start = code_start + TYPE_CODE.len();
+    if code_length != TYPE_CODE.len() || data.get(code_start..ids_start)? != TYPE_CODE {
+        return None;
+    }
+    Some(ids_start as u64..payload.end)
+}
+
+/// Number of ids in the list at the beginning of `data`. `None` for another value, and for a list of something else.
+fn count_ids_in_list(data: &[u8]) -> Option<u32> {
+    let (Head::Array { len }, first_item_at) = read_head(data, 0)? else { return None };
+    if len == 0 {
+        return Some(0);
+    }
+    // A pair of type code and bytes is an array, too. It may be cut, so the type of the first item decides.
+    let (first_item, _) = read_head(data, first_item_at)?;
+    matches!(first_item, Head::Int(_)).then_some(len)
 }

@@ -152,17 +152,22 @@ fn parse_layout(line: &'static str) -> Option<MessageLayout> {
     let range = VersionRange { first: first_release.parse().ok()?, last: last_release.parse().ok()? };
     let release = ReleaseBehaviour::of_range(range);
     let kind = kind_of_class(class);
-    let ids = if kind != Kind::Text {
-        release.token_ids.unwrap_or(IdColumn::Undecided)
-    } else if release.text_ids == Some(IdColumn::Delta) {
-        IdColumn::Delta
-    } else {
-        // Also where the releases differ.
-        IdColumn::DeltaAfterPromptTail
-    };
+    let ids = meaning_of_ids(kind, &release);
     let columns = ColumnIndices::find(fields.iter().map(|name| name.as_bytes()));
     let form = if form == "struct" { MessageForm::Struct } else { MessageForm::Dataclass };
     Some(MessageLayout { class, form, releases, fields, columns, kind, ids, waiter: release.behaviour.waiter })
+}
+
+/// Meaning of the ids in messages of this kind from these releases.
+fn meaning_of_ids(kind: Kind, releases: &ReleaseBehaviour) -> IdColumn {
+    if kind != Kind::Text {
+        return releases.token_ids.unwrap_or(IdColumn::Undecided);
+    }
+    match releases.text_ids {
+        Some(IdColumn::Delta) => IdColumn::Delta,
+        // The releases have the prompt's tail before the new ids, or differ from each other.
+        _ => IdColumn::DeltaAfterPromptTail,
+    }
 }
 
 /// Kind of the messages of a class.

@@ -24,8 +24,9 @@ impl MessageColumns<'_, '_> {
             return;
         }
         match self.field_value(self.columns.time_stats) {
+            // Releases up to 0.5.9 have columns of numbers, and later ones a list of objects, one for each request.
             None => self.read_time_columns(chunks, times),
-            // A msgpack message has the objects as a pickle.
+            // In a msgpack message, the objects are a pickle.
             Some(Node::Pack(at)) => {
                 let pickled = wrapped_pickle(self.doc.bytes, at as usize);
                 if let Some(pickled) = pickled.filter(|pickled| may_have_times(pickled))

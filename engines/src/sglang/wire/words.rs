@@ -7,50 +7,74 @@ use crate::msgpack::{Head, be_bytes, read_head};
 /// Length of a word of an `array('q')`.
 pub(super) const WORD_BYTES: usize = 8;
 
-/// Fast path for an `array('q')` of up to 31 words with two bytes of metadata. Returns the position of the first word and the number of
-/// words. `None` for any other value.
+/// An `array('q')` of up to 31 words.
+pub(super) struct ShortArray {
+    /// Position of the first word.
+    pub(super) first_word: usize,
+    /// Number of words.
+    pub(super) words: u16,
+}
+
+/// Fast path for an `array('q')` in an extension with a length of one byte: `c7 LENGTH 01 00000002 a1 71`, and the words. `None` for any
+/// other value.
 #[inline]
-pub(super) fn parse_short_array(data: &[u8], at: usize) -> Option<(usize, u16)> {
-    // `c7 LENGTH 01 00000002 a1 71`.
+pub(super) fn parse_short_array(data: &[u8], at: usize) -> Option<ShortArray> {
+    /// The first eight bytes without the length, read as a little-endian number.
+    const HEAD: u64 = 0xa102_0000_0001_00c7;
+    const LENGTH_MASK: u64 = 0xff00;
+    /// The type code, `0x71`.
+    const TYPE_CODE_AT: usize = 8;
+    /// Number of bytes of the type byte, the length, and the kind.
+    const EXTENSION_HEAD: usize = 3;
+    /// Number of bytes of the type code as msgpack string, with its length before it.
+    const METADATA: usize = 6;
     let rest = data.get(at..)?;
-    // Eight bytes are compared at once; the mask leaves out the length.
     let head = u64::from_le_bytes(*rest.first_chunk()?);
     let len = usize::from(rest[1]);
-    let has_known_head = head & !0xff00 == 0xa102_0000_0001_00c7 && rest.get(8) == Some(&b'q');
-    let is_whole = rest.len() >= 3 + len;
-    // Six bytes of metadata, and the words.
-    let has_whole_words = len % WORD_BYTES == 6;
-    // The type byte, the length, the kind, and the metadata precede the words.
-    (has_known_head && is_whole && has_whole_words).then_some((at + 9, (len / WORD_BYTES) as u16))
+    let has_known_head = head & !LENGTH_MASK == HEAD && rest.get(TYPE_CODE_AT) == Some(&b'q');
+    let is_whole = rest.len() >= EXTENSION_HEAD + len;
+    // The rest of the division is the metadata.
+    let has_whole_words = len % WORD_BYTES == METADATA;
+    let first_word = at + EXTENSION_HEAD + METADATA;
+    let words = (len / WORD_BYTES) as u16;
+    (has_known_head && is_whole && has_whole_words).then_some(ShortArray { first_word, words })
 }
 
 /// Where the words of the `array('q')` at `at` are, in the forms of SGLang's encoder: extension type 1 (0.5.19 and later), or the pair
 /// `["q", bytes]` (0.5.15 to 0.5.18). `None` for anything else.
 pub(super) fn find_array_words(data: &[u8], at: usize) -> Option<Range<usize>> {
-    if let Some((start, words)) = parse_short_array(data, at) {
-        return Some(start..start + WORD_BYTES * usize::from(words));
+    if let Some(ShortArray { first_word, words }) = parse_short_array(data, at) {
+        return Some(first_word..first_word + WORD_BYTES * usize::from(words));
     }
     let words = match read_head(data, at)? {
-        (Head::Ext { kind: 1, end }, start) => {
-            // A big-endian length of four bytes, that many bytes of metadata (the type code as msgpack string), then the words.
-            let metadata = start + 4;
-            let metadata_end = metadata.checked_add(u32::from_be_bytes(be_bytes(data, start)?) as usize)?;
-            let is_only_type_code = skip_type_code(data, metadata)? == metadata_end;
-            if !is_only_type_code || metadata_end > end {
-                return None;
-            }
-            metadata_end..end
-        }
-        (Head::Array { len: 2 }, start) => {
-            let behind_code = skip_type_code(data, start)?;
-            match read_head(data, behind_code)? {
-                (Head::Bin { end }, start) => start..end,
-                _ => return None,
-            }
-        }
+        (Head::Ext { kind: 1, end }, start) => words_in_extension(data, start, end)?,
+        (Head::Array { len: 2 }, start) => words_in_pair(data, start)?,
         _ => return None,
     };
     ((words.end - words.start) % WORD_BYTES == 0).then_some(words)
+}
+
+/// Where the words are in an extension whose payload is from `start` to `end`: a big-endian length of four bytes, that many bytes of
+/// metadata (the type code as msgpack string), and the words. `None` for other metadata.
+fn words_in_extension(data: &[u8], start: usize, end: usize) -> Option<Range<usize>> {
+    const LENGTH_BYTES: usize = 4;
+    let metadata_length = u32::from_be_bytes(be_bytes(data, start)?) as usize;
+    let metadata = start + LENGTH_BYTES;
+    let metadata_end = metadata.checked_add(metadata_length)?;
+    let is_only_type_code = skip_type_code(data, metadata)? == metadata_end;
+    if !is_only_type_code || metadata_end > end {
+        return None;
+    }
+    Some(metadata_end..end)
+}
+
+/// Where the words are in the pair of a type code and bytes, whose first item is at `start`. `None` for another pair.
+fn words_in_pair(data: &[u8], start: usize) -> Option<Range<usize>> {
+    let bytes_at = skip_type_code(data, start)?;
+    match read_head(data, bytes_at)? {
+        (Head::Bin { end }, first_word) => Some(first_word..end),
+        _ => None,
+    }
 }
 
 /// Offset after the string "q" at `at`; `None` for anything else.

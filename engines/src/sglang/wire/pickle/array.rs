@@ -25,6 +25,7 @@ impl PickleMachine<'_, '_> {
         let arguments = self.arena.cells.get(args.start as usize..args.end as usize)?;
         match self.name_bytes(callable.name) {
             b"_array_reconstructor" => {
+                // Its arguments are the class, the type code, the format and the data.
                 let &[_, Node::Str(code), Node::Int(format), Node::Bytes(data)] = arguments else { return None };
                 let format = scalar::read_int(self.message, format as usize);
                 if self.string_at(code) != Some(b"q") || format != Some(SIGNED_INT64_LE) {
@@ -46,8 +47,9 @@ impl PickleMachine<'_, '_> {
         }
     }
 
-    /// Processes calls from `at` on that match the known bytes. Memo slots never change, so a call with the same bytes as an earlier one,
-    /// up to the data's length, is the same call. Returns false if there is none; the machine then continues normally.
+    /// Processes the calls from `at` on that begin like an earlier call, whose bytes up to the length of its data are the known bytes. They
+    /// make the same call with other data, because memo slots never change. Returns false if there is none, and changes nothing but the
+    /// position of the last call; the machine then runs the opcodes one by one.
     pub(super) fn process_repeated_calls(&mut self, at: usize) -> bool {
         // If the machine executes this call, its bytes may become the known ones.
         self.array_calls.last_start = at;
@@ -121,12 +123,20 @@ impl PickleMachine<'_, '_> {
     /// Repeats the object just built for every following `GET EMPTY_TUPLE NEWOBJ` with an empty state and the same bytes. The `time_stats`
     /// of a frame have this form.
     pub(super) fn repeat_last_object(&mut self) {
+        /// Length of `EMPTY_TUPLE NEWOBJ MEMOIZE` and the empty state, `EMPTY_DICT MEMOIZE BUILD`.
+        const LEN_AFTER_GET: usize = 6;
+        /// Length of an object whose class is in one of the first 256 memo slots, and of any other one.
+        const SHORT_LEN: usize = op::BINGET_LEN + LEN_AFTER_GET;
+        const LONG_LEN: usize = op::LONG_BINGET_LEN + LEN_AFTER_GET;
+        /// The object itself, and its empty state.
+        const SLOTS_PER_OBJECT: usize = 2;
         let object_start = self.array_calls.last_start;
         let object_bytes = self.at - object_start;
-        // The reference to the class has 2 or 5 bytes. `EMPTY_TUPLE NEWOBJ MEMOIZE` and the empty state follow, with 3 bytes each.
         let repeats = match (object_bytes, &self.message[object_start..]) {
-            (8, [op::BINGET, _, op::EMPTY_TUPLE, ..]) => count_repeats::<8>(self.message, object_start),
-            (11, [op::LONG_BINGET, _, _, _, _, op::EMPTY_TUPLE, ..]) => count_repeats::<11>(self.message, object_start),
+            (SHORT_LEN, [op::BINGET, _, op::EMPTY_TUPLE, ..]) => count_repeats::<SHORT_LEN>(self.message, object_start),
+            (LONG_LEN, [op::LONG_BINGET, _, _, _, _, op::EMPTY_TUPLE, ..]) => {
+                count_repeats::<LONG_LEN>(self.message, object_start)
+            }
             _ => 0,
         };
         if repeats == 0 {
@@ -136,10 +146,10 @@ impl PickleMachine<'_, '_> {
         let limits = self.limits;
         let arena = &mut *self.arena;
         // Each object takes a record, two memo slots and a value. Those beyond a limit are left to the machine, which reports it.
-        let repeats = repeats
-            .min(limits.items.saturating_sub(arena.objects.len()))
-            .min(limits.memo.saturating_sub(arena.memo.len()) / 2)
-            .min(limits.stack.saturating_sub(self.stack.len()));
+        let free_records = limits.items.saturating_sub(arena.objects.len());
+        let free_slots = limits.memo.saturating_sub(arena.memo.len());
+        let free_values = limits.stack.saturating_sub(self.stack.len());
+        let repeats = repeats.min(free_records).min(free_slots / SLOTS_PER_OBJECT).min(free_values);
         self.at += repeats * object_bytes;
         let object = arena.objects[last as usize];
         let first = arena.objects.len();
@@ -170,14 +180,14 @@ impl PickleMachine<'_, '_> {
         let type_code_at = self.skip_memo_get(mark_at + 1)?;
         let format_at = self.skip_memo_get(type_code_at)?;
         // The caller has checked the number itself: `SIGNED_INT64_LE`.
-        (self.message.get(format_at) == Some(&op::BININT1)).then_some(format_at + 2)
+        (self.message.get(format_at) == Some(&op::BININT1)).then_some(format_at + op::BININT1_LEN)
     }
 
     /// Offset after the reference to the memo at `at`; `None` for any other opcode.
     fn skip_memo_get(&self, at: usize) -> Option<usize> {
         match self.message.get(at) {
-            Some(&op::BINGET) => Some(at + 2),
-            Some(&op::LONG_BINGET) => Some(at + 5),
+            Some(&op::BINGET) => Some(at + op::BINGET_LEN),
+            Some(&op::LONG_BINGET) => Some(at + op::LONG_BINGET_LEN),
             _ => None,
         }
     }

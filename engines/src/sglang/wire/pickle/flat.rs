@@ -22,8 +22,8 @@ impl FlatBatch {
     }
 }
 
-/// Measures the batch whose first item is at `start`. Returns `None`, with the memo unchanged, if an item needs the machine or the message
-/// ends. Stops at `memo_limit`, which the machine then reports.
+/// Measures the batch whose first item is at `start`, and enters its strings into the memo. The machine must run the opcodes one by one if
+/// an item is a container or object, the memo reaches its limit, or the message ends: `None`, with the memo unchanged.
 pub(super) fn scan_batch(bytes: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<FlatBatch> {
     let memo_before = memo.len();
     let batch = scan_items(bytes, start, memo, memo_limit);
@@ -131,6 +131,8 @@ struct ScannedStrings {
 
 /// Enters short strings from `at` on into the memo, as long as each is memoized without an explicit slot, as nearly all are.
 fn scan_strings(bytes: &[u8], mut at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> ScannedStrings {
+    /// Length of `SHORT_BINUNICODE` with the length of the text, and of `MEMOIZE`.
+    const OPCODE_BYTES: usize = 3;
     let first = memo.len();
     let mut rest = bytes.get(at..).unwrap_or_default();
     while memo.len() < memo_limit
@@ -138,7 +140,7 @@ fn scan_strings(bytes: &[u8], mut at: usize, memo: &mut Vec<Node>, memo_limit: u
         && let Some((_, [op::MEMOIZE, after @ ..])) = text.split_at_checked(usize::from(*len))
     {
         memo.push(Node::Str(at as u32));
-        at += 3 + usize::from(*len);
+        at += OPCODE_BYTES + usize::from(*len);
         rest = after;
     }
     ScannedStrings { count: memo.len() - first, next: at }
@@ -146,15 +148,19 @@ fn scan_strings(bytes: &[u8], mut at: usize, memo: &mut Vec<Node>, memo_limit: u
 
 /// Number of consecutive `BINFLOAT` from `at` on.
 fn count_floats(bytes: &[u8], at: usize) -> usize {
-    let opcodes: &[[u8; 9]] = bytes.get(at..).unwrap_or_default().as_chunks().0;
-    // Eight at a time without a branch for each: the differences from the opcode are collected in one byte, which stays 0 if all are floats.
-    let blocks = opcodes.as_chunks::<8>().0;
-    let whole_blocks = blocks.iter().take_while(|block| {
+    /// Number of opcodes that are compared without a branch for each.
+    const BLOCK: usize = 8;
+    let opcodes: &[[u8; op::BINFLOAT_LEN]] = bytes.get(at..).unwrap_or_default().as_chunks().0;
+    let blocks = opcodes.as_chunks::<BLOCK>().0;
+    let blocks_of_floats = blocks.iter().take_while(|block| {
+        // The differences from the opcode are collected in one byte, which stays 0 if all are floats.
         let difference = block.iter().fold(0, |difference, opcode| difference | (opcode[0] ^ op::BINFLOAT));
         difference == 0
     });
-    let in_blocks = 8 * whole_blocks.count();
-    in_blocks + opcodes[in_blocks..].iter().take_while(|opcode| opcode[0] == op::BINFLOAT).count()
+    let in_blocks = BLOCK * blocks_of_floats.count();
+    // The next block may begin with floats.
+    let in_rest = opcodes[in_blocks..].iter().take_while(|opcode| opcode[0] == op::BINFLOAT).count();
+    in_blocks + in_rest
 }
 
 /// Offset after the `FRAME` at `at`, which CPython writes between any two items. `None` if the message ends before the frame, or if another
@@ -162,15 +168,12 @@ fn count_floats(bytes: &[u8], at: usize) -> usize {
 pub(super) fn skip_frame(bytes: &[u8], at: usize) -> Option<usize> {
     let (length, rest) = bytes.get(at + 1..)?.split_first_chunk()?;
     let fits = u64::from_le_bytes(*length) <= rest.len() as u64;
-    (fits && rest.first() != Some(&op::FRAME)).then_some(at + FRAME)
+    (fits && rest.first() != Some(&op::FRAME)).then_some(at + op::FRAME_LEN)
 }
-
-/// Length of the opcode `FRAME` with its argument.
-pub(super) const FRAME: usize = 9;
 
 /// Offset of the item at `at` in a batch that [`scan_batch`] measured, after a `FRAME` if there is one.
 fn past_frame(bytes: &[u8], at: usize) -> usize {
-    if bytes.get(at) == Some(&op::FRAME) { at + FRAME } else { at }
+    if bytes.get(at) == Some(&op::FRAME) { at + op::FRAME_LEN } else { at }
 }
 
 /// A list that holds only short integers, as offsets from its `EMPTY_LIST MEMOIZE`.
@@ -185,7 +188,7 @@ pub(super) struct ShortIntList {
 
 /// Byte of the word with this index, counted from the lowest.
 #[inline]
-fn nth_byte(word: u64, index: u32) -> u8 {
+fn nth_byte(word: u64, index: usize) -> u8 {
     (word >> (8 * index)) as u8
 }
 
@@ -194,57 +197,68 @@ fn nth_byte(word: u64, index: u32) -> u8 {
 #[inline]
 pub(super) fn parse_short_int_list(bytes: &[u8]) -> Option<ShortIntList> {
     const LIST: u16 = u16::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE]);
+    const LIST_BYTES: usize = 2;
     const LIST_WITH_MARK: u32 = u32::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE, op::MARK, 0]);
+    const LIST_WITH_MARK_BYTES: usize = 3;
+    const THREE_BYTES: u32 = 0xff_ffff;
     // The first eight bytes as one number, of which the first byte is the lowest: one load for all comparisons.
     let head = u64::from_le_bytes(*bytes.first_chunk()?);
-    let first_three_bytes = head as u32 & 0xff_ffff;
     // The common case of several numbers.
-    if first_three_bytes == LIST_WITH_MARK {
-        let first = 3;
-        let (count, end) = scan_short_ints(bytes, first)?;
-        return Some(ShortIntList { len: u16::try_from(count).ok()?, first, next: end + 1 });
+    if head as u32 & THREE_BYTES == LIST_WITH_MARK {
+        let first = LIST_WITH_MARK_BYTES;
+        let ShortIntBatch { len, end } = scan_short_ints(bytes, first)?;
+        let after_appends = end + 1;
+        return Some(ShortIntList { len: u16::try_from(len).ok()?, first, next: after_appends });
     }
-    // Any other list has its only item behind its first two bytes, or none.
     if head as u16 != LIST {
         return None;
     }
-    match nth_byte(head, 2) {
-        // Picklers append a single number without a mark.
-        op @ (op::BININT | op::BININT2) if nth_byte(head, 2 + wide_int_len(op) as u32) == op::APPEND => {
-            Some(ShortIntList { len: 1, first: 2, next: 3 + wide_int_len(op) })
-        }
-        op::BININT1 if nth_byte(head, 4) == op::APPEND => Some(ShortIntList { len: 1, first: 2, next: 5 }),
+    let first = LIST_BYTES;
+    let opcode = nth_byte(head, first);
+    let int_len = match opcode {
+        op::BININT | op::BININT2 => wide_int_len(opcode),
+        op::BININT1 => op::BININT1_LEN,
         // An empty list, before the next list or at the end of the batch.
-        op::EMPTY_LIST | op::APPENDS => Some(ShortIntList { len: 0, first: 2, next: 2 }),
-        _ => None,
-    }
+        op::EMPTY_LIST | op::APPENDS => return Some(ShortIntList { len: 0, first, next: first }),
+        _ => return None,
+    };
+    // Picklers append a single number without a mark.
+    let append_at = first + int_len;
+    let is_single = nth_byte(head, append_at) == op::APPEND;
+    is_single.then_some(ShortIntList { len: 1, first, next: append_at + 1 })
 }
 
-/// Number of integers in the batch at `start`, and the offset of the `APPENDS` that ends it. `None` unless all are short, as in most lists of
-/// token ids.
+/// A batch of only short integers.
+struct ShortIntBatch {
+    len: u32,
+    /// Offset of the `APPENDS` that ends it.
+    end: usize,
+}
+
+/// Measures the batch of integers at `start`. `None` unless all are short, as in most lists of token ids.
 ///
 /// Token ids have two widths at random, which defeats branch prediction. Widths therefore come from a table. Only runs of one-byte
 /// integers, as in columns of small numbers, get a branch.
 #[inline]
-fn scan_short_ints(bytes: &[u8], start: usize) -> Option<(u32, usize)> {
+fn scan_short_ints(bytes: &[u8], start: usize) -> Option<ShortIntBatch> {
     let mut at = start;
     let mut len = 0;
     loop {
         let op = *bytes.get(at)?;
         let width = short_int_len(op);
         if op == op::BININT1 {
-            at += 2;
+            at += op::BININT1_LEN;
             len += 1;
-            while starts_four_byte_ints(bytes, at) {
-                at += 8;
+            while has_four_one_byte_ints_at(bytes, at) {
+                at += 4 * op::BININT1_LEN;
                 len += 4;
             }
         } else if width > 0 {
             at += width;
             len += 1;
         } else {
-            // Any other item: the general reader takes the batch.
-            return (op == op::APPENDS).then_some((len, at));
+            // The end of the batch, or an item of another kind.
+            return (op == op::APPENDS).then_some(ShortIntBatch { len, end: at });
         }
     }
 }
@@ -260,17 +274,17 @@ fn wide_int_len(op: u8) -> usize {
 pub(super) fn short_int_len(op: u8) -> usize {
     static LENGTHS: [u8; 256] = {
         let mut lengths = [0; 256];
-        lengths[op::BININT1 as usize] = 2;
-        lengths[op::BININT2 as usize] = 3;
-        lengths[op::BININT as usize] = 5;
+        lengths[op::BININT1 as usize] = op::BININT1_LEN as u8;
+        lengths[op::BININT2 as usize] = op::BININT2_LEN as u8;
+        lengths[op::BININT as usize] = op::BININT_LEN as u8;
         lengths
     };
     LENGTHS[usize::from(op)].into()
 }
 
-/// Whether four `BININT1` follow at `at`.
+/// Whether the next four opcodes at `at` are `BININT1`, which are integers of one byte.
 #[inline]
-fn starts_four_byte_ints(bytes: &[u8], at: usize) -> bool {
+fn has_four_one_byte_ints_at(bytes: &[u8], at: usize) -> bool {
     let next = bytes.get(at..).and_then(<[u8]>::first_chunk);
     // `BININT1` is 0x4b. The mask leaves out the values.
     next.is_some_and(|word| u64::from_le_bytes(*word) & 0x00ff_00ff_00ff_00ff == 0x004b_004b_004b_004b)
@@ -301,9 +315,10 @@ pub(super) struct MemoGet {
 /// Reads the `GET` opcode at `at`; `None` for any other opcode.
 pub(super) fn read_memo_get(bytes: &[u8], at: usize) -> Option<MemoGet> {
     Some(match *bytes.get(at)? {
-        op::BINGET => MemoGet { slot: usize::from(*bytes.get(at + 1)?), next: at + 2 },
+        op::BINGET => MemoGet { slot: usize::from(*bytes.get(at + 1)?), next: at + op::BINGET_LEN },
         op::LONG_BINGET => {
-            MemoGet { slot: u32::from_le_bytes(*bytes.get(at + 1..)?.first_chunk()?) as usize, next: at + 5 }
+            let slot = u32::from_le_bytes(*bytes.get(at + 1..)?.first_chunk()?) as usize;
+            MemoGet { slot, next: at + op::LONG_BINGET_LEN }
         }
         _ => return None,
     })
@@ -313,10 +328,13 @@ pub(super) fn read_memo_get(bytes: &[u8], at: usize) -> Option<MemoGet> {
 /// the limit, and for a slot out of order: both are left to the machine.
 fn memoize_node(bytes: &[u8], node: Node, at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<usize> {
     let (slot, next) = match *bytes.get(at)? {
-        op::MEMOIZE => (memo.len(), at + 1),
-        op::BINPUT => (usize::from(*bytes.get(at + 1)?), at + 2),
-        op::LONG_BINPUT => (u32::from_le_bytes(*bytes.get(at + 1..)?.first_chunk()?) as usize, at + 5),
-        // An optimised pickle has no unused slots.
+        op::MEMOIZE => (memo.len(), at + op::MEMOIZE_LEN),
+        op::BINPUT => (usize::from(*bytes.get(at + 1)?), at + op::BINPUT_LEN),
+        op::LONG_BINPUT => {
+            let slot = u32::from_le_bytes(*bytes.get(at + 1..)?.first_chunk()?) as usize;
+            (slot, at + op::LONG_BINPUT_LEN)
+        }
+        // `pickletools.optimize` removes the slots to which nothing refers.
         _ => return Some(at),
     };
     if slot != memo.len() || slot >= memo_limit {
@@ -332,14 +350,14 @@ pub(in super::super) fn read_item(bytes: &[u8], at: usize, memo: &[Node]) -> Opt
     let at = past_frame(bytes, at);
     let offset = at as u32;
     let (node, next) = match *bytes.get(at)? {
-        op::BININT1 => (Node::Int(offset), at + 2),
-        op::BININT2 => (Node::Int(offset), at + 3),
-        op::BININT => (Node::Int(offset), at + 5),
+        op::BININT1 => (Node::Int(offset), at + op::BININT1_LEN),
+        op::BININT2 => (Node::Int(offset), at + op::BININT2_LEN),
+        op::BININT => (Node::Int(offset), at + op::BININT_LEN),
         op::LONG1 | op::LONG4 => (Node::Long(offset), at + scalar::int_opcode_len(bytes, at)?),
         op::NONE => (Node::Nil, at + 1),
         op::NEWTRUE => (Node::Bool(true), at + 1),
         op::NEWFALSE => (Node::Bool(false), at + 1),
-        op::BINFLOAT => (Node::Float(offset), at + 9),
+        op::BINFLOAT => (Node::Float(offset), at + op::BINFLOAT_LEN),
         op::SHORT_BINUNICODE | op::BINUNICODE => {
             (Node::Str(offset), skip_memo_put(bytes, scalar::payload_range(bytes, at)?.end))
         }
@@ -379,9 +397,9 @@ pub(in super::super) fn read_short_int(bytes: &[u8], at: usize) -> Option<(i32, 
 /// Offset after the opcode at `at` that enters a value into the memo, or `at` if it is another opcode.
 fn skip_memo_put(bytes: &[u8], at: usize) -> usize {
     at + match bytes.get(at) {
-        Some(&op::MEMOIZE) => 1,
-        Some(&op::BINPUT) => 2,
-        Some(&op::LONG_BINPUT) => 5,
+        Some(&op::MEMOIZE) => op::MEMOIZE_LEN,
+        Some(&op::BINPUT) => op::BINPUT_LEN,
+        Some(&op::LONG_BINPUT) => op::LONG_BINPUT_LEN,
         _ => 0,
     }
 }

@@ -6,8 +6,9 @@ use super::vm::PickleMachine;
 use super::{flat, op};
 
 impl PickleMachine<'_, '_> {
-    /// Reads the batch of flat lists at `self.at` into list `outer`. Returns false if it contains any other item; then nothing has
-    /// changed, and the machine reads the items one by one. Fails if `outer` may not grow.
+    /// Reads the batch of flat lists at `self.at` into list `outer`. The items of a flat list are numbers, strings and the like, so it
+    /// stays in the message. Returns false if the batch contains any other item; then nothing has changed, and the machine reads the items
+    /// one by one. Fails if `outer` may not grow.
     #[inline(never)]
     pub(super) fn read_flat_lists(&mut self, outer: u32) -> Result<bool, Undecoded> {
         let memo_before = self.arena.memo.len();
@@ -36,6 +37,7 @@ impl PickleMachine<'_, '_> {
             at = self.scan_short_int_lists(at);
             match message.get(at..at + 3)? {
                 [op::EMPTY_LIST, op::MEMOIZE, next] => {
+                    let next_at = at + 2;
                     let arena = &mut *self.arena;
                     let is_arena_full = arena.memo.len() >= limits.memo
                         || arena.list_runs.len() >= limits.items
@@ -47,13 +49,14 @@ impl PickleMachine<'_, '_> {
                     arena.memo.push(list);
                     arena.cells.push(list);
                     let batch = match *next {
-                        op::MARK => Some(flat::scan_items(message, at + 3, &mut arena.memo, limits.memo)?),
+                        op::MARK => Some(flat::scan_items(message, next_at + 1, &mut arena.memo, limits.memo)?),
                         // The list has no items: the next one begins, or the batch ends.
                         op::EMPTY_LIST | op::APPENDS => None,
                         // A single item is appended without a mark.
-                        _ => Some(flat::scan_single_int(message, at + 2)?),
+                        _ => Some(flat::scan_single_int(message, next_at)?),
                     };
-                    at = batch.as_ref().map_or(at + 2, |batch| batch.end + 1);
+                    // A batch ends before its `APPEND` or `APPENDS`.
+                    at = batch.as_ref().map_or(next_at, |batch| batch.end + 1);
                     arena.list_runs.push(batch.map_or(ListRun::EMPTY, |batch| batch.to_list_run()));
                 }
                 [op::FRAME, ..] => at = flat::skip_frame(message, at)?,

@@ -56,3 +56,15 @@ pub(super) const FRAME: u8 = 0x95;
 pub(super) const BYTEARRAY8: u8 = 0x96;
 pub(super) const NEXT_BUFFER: u8 = 0x97;
 pub(super) const READONLY_BUFFER: u8 = 0x98;
+
+// Lengths in bytes, with the argument.
+pub(super) const BININT1_LEN: usize = 2;
+pub(super) const BININT2_LEN: usize = 3;
+pub(super) const BININT_LEN: usize = 5;
+pub(super) const BINFLOAT_LEN: usize = 9;
+pub(super) const BINGET_LEN: usize = 2;
+pub(super) const LONG_BINGET_LEN: usize = 5;
+pub(super) const MEMOIZE_LEN: usize = 1;
+pub(super) const BINPUT_LEN: usize = 2;
+pub(super) const LONG_BINPUT_LEN: usize = 5;
+pub(super) const FRAME_LEN: usize = 9;

@@ -94,7 +94,7 @@ impl<'a> PickleWalk<'a> {
                 // The opcode and the version.
                 op::PROTO => self.at = at + 2,
                 op::FRAME => {
-                    self.at = at + flat::FRAME;
+                    self.at = at + op::FRAME_LEN;
                     self.follows_empty_dict = follows_empty_dict;
                 }
                 op::MARK => {
@@ -160,7 +160,8 @@ impl<'a> PickleWalk<'a> {
         }
     }
 
-    /// Pushes a string. Returns the field if the string is the name of one. The only field of an object has no mark before it.
+    /// Pushes a string. Returns the field if the string is the name of one. `is_only_field`: the string follows an empty dict without a
+    /// mark, so it can only be the name of the object's one field.
     fn push_string(&mut self, text: &'a [u8], is_only_field: bool) -> Option<WalkItem<'a>> {
         // `STACK_GLOBAL` takes module and name from the last two strings.
         self.strings = [self.strings[1], text];
@@ -182,7 +183,8 @@ impl<'a> PickleWalk<'a> {
         item
     }
 
-    /// Whether the next value is a key of the innermost dict: keys and values alternate.
+    /// Whether the next value is a key of the innermost dict. Keys and values alternate, so this depends on the number of values that are
+    /// on the stack since the dict's mark.
     fn is_at_key(&self) -> bool {
         let Some(innermost) = self.depth.checked_sub(1) else { return false };
         let mark = self.marks[innermost];
@@ -193,6 +195,7 @@ impl<'a> PickleWalk<'a> {
     /// The field whose name has just been read, by its index in [`FIELDS`].
     fn field_item(&self, index: usize, is_only_field: bool) -> WalkItem<'a> {
         let (field, _) = FIELDS[index];
+        // Nothing has been pushed since the innermost mark.
         let is_after_mark = self.depth.checked_sub(1).is_some_and(|last| self.marks[last].height == self.height);
         WalkItem::Field { field, value_at: self.at, depth: self.depth, is_first: is_only_field || is_after_mark }
     }
@@ -250,7 +253,7 @@ pub(crate) fn read_text_list<'a>(bytes: &'a [u8], mut add_text: impl FnMut(&'a [
             Some(&op::STOP) => return Ok(()),
             // Followed by the version, and by a length of eight bytes.
             Some(&op::PROTO) => at + 2,
-            Some(&op::FRAME) => at + flat::FRAME,
+            Some(&op::FRAME) => at + op::FRAME_LEN,
             Some(&(op::EMPTY_LIST | op::MEMOIZE | op::MARK | op::APPEND | op::APPENDS)) => at + 1,
             Some(_) => {
                 add_text(text_at(bytes, at).ok_or(Undecoded::Malformed { at, what: "not a list of texts" })?);
@@ -297,7 +300,7 @@ fn count_listed_ids(bytes: &[u8], mut at: usize) -> Option<u32> {
                 at += scalar::int_opcode_len(bytes, at)?;
             }
             op::MEMOIZE => at += 1,
-            op::FRAME => at += flat::FRAME,
+            op::FRAME => at += op::FRAME_LEN,
             // A list is written in batches of 1,000.
             op::MARK if !is_in_batch => {
                 is_in_batch = true;
@@ -324,14 +327,14 @@ fn count_array_ids(bytes: &[u8], mut at: usize) -> Option<u32> {
     for _ in 0..MAX_OPCODES {
         at = match *bytes.get(at)? {
             op::SHORT_BINUNICODE => scalar::payload_range(bytes, at)?.end,
-            op::BINGET => at + 2,
-            op::LONG_BINGET => at + 5,
-            op::FRAME => at + flat::FRAME,
+            op::BINGET => at + op::BINGET_LEN,
+            op::LONG_BINGET => at + op::LONG_BINGET_LEN,
+            op::FRAME => at + op::FRAME_LEN,
             op::MEMOIZE | op::STACK_GLOBAL | op::MARK => at + 1,
             op::BININT1 => {
                 // The only number before the data.
                 format = bytes.get(at + 1).copied();
-                at + 2
+                at + op::BININT1_LEN
             }
             opcode @ (op::SHORT_BINBYTES | op::BINBYTES) => {
                 // The data need not be captured.
@@ -362,5 +365,5 @@ fn bytes_per_item(format: u8) -> Option<u32> {
 
 /// Offset of the value at `at`, behind the header of a frame if one begins there.
 fn skip_frame_header(bytes: &[u8], at: usize) -> usize {
-    if bytes.get(at) == Some(&op::FRAME) { at + flat::FRAME } else { at }
+    if bytes.get(at) == Some(&op::FRAME) { at + op::FRAME_LEN } else { at }
 }

@@ -54,9 +54,9 @@ pub(in super::super) fn read_int(data: &[u8], at: usize) -> Option<i64> {
 pub(super) fn read_short_int(bytes: &[u8], at: usize) -> Option<(i32, usize)> {
     let rest = bytes.get(at..)?;
     Some(match *rest.first()? {
-        op::BININT1 => (i32::from(*rest.get(1)?), at + 2),
-        op::BININT2 => (i32::from(u16::from_le_bytes([*rest.get(1)?, *rest.get(2)?])), at + 3),
-        op::BININT => (i32::from_le_bytes(*rest.get(1..)?.first_chunk()?), at + 5),
+        op::BININT1 => (i32::from(*rest.get(1)?), at + op::BININT1_LEN),
+        op::BININT2 => (i32::from(u16::from_le_bytes([*rest.get(1)?, *rest.get(2)?])), at + op::BININT2_LEN),
+        op::BININT => (i32::from_le_bytes(*rest.get(1..)?.first_chunk()?), at + op::BININT_LEN),
         _ => return None,
     })
 }
@@ -80,9 +80,10 @@ pub(in super::super) fn read_float(bytes: &[u8], at: usize) -> Option<f64> {
 /// Length of the integer opcode at `at` with its value, which may exceed 64 bits. `None` for another opcode, or if the value is cut.
 pub(super) fn int_opcode_len(bytes: &[u8], at: usize) -> Option<usize> {
     let len = match *bytes.get(at)? {
-        op::BININT1 => 2,
-        op::BININT2 => 3,
-        op::BININT => 5,
+        op::BININT1 => op::BININT1_LEN,
+        op::BININT2 => op::BININT2_LEN,
+        op::BININT => op::BININT_LEN,
+        // The opcode, and the number of bytes of the value in one byte or in four.
         op::LONG1 => 2 + usize::from(*bytes.get(at + 1)?),
         op::LONG4 => 5usize.checked_add(u32::from_le_bytes(*bytes.get(at + 1..)?.first_chunk()?) as usize)?,
         _ => return None,

@@ -209,6 +209,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
 
     /// Opens a mark. If a batch of plain items for a list follows, processes the whole batch instead, and leaves its items in the message.
     fn open_mark(&mut self) -> Result<(), Undecoded> {
+        // A list below the innermost open mark gets no items.
         if let Some(Node::List(list)) = self.stack.last().copied()
             && self.stack.len() > self.stack_base()
         {
@@ -258,7 +259,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
     fn push_memoized(&mut self, at: usize, slot: usize) -> Result<(), Undecoded> {
         let node = *self.arena.memo.get(slot).ok_or_else(|| self.malformed("a reference to an unset memo"))?;
         match (node, self.message.get(self.at)) {
-            // A call with arguments of a known function: nearly always the reconstructor of an array.
+            // A function, and the mark before its arguments: nearly always the reconstructor of an array.
             (Node::Global(_), Some(&op::MARK)) => {
                 let are_calls_processed = self.process_repeated_calls(at);
                 if are_calls_processed { Ok(()) } else { self.push_value(node) }
@@ -268,6 +269,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                 self.array_calls.last_start = at;
                 self.push_value(node)
             }
+            // The slot of arguments or of an empty state that were left in the message. A pickle normally has no reference to it.
             (Node::Unbuilt, _) => Err(self.malformed("a self-reference outside its object")),
             _ => self.push_value(node),
         }

@@ -245,7 +245,8 @@ impl<'t> Pickler<'t> {
         self.end_value();
     }
 
-    /// Writes a global whose name strings Python creates again each time (built-in modules). Returns its memo entry.
+    /// Writes a class or function of a built-in module, and returns its memo entry. Its names are written each time, because Python makes
+    /// new strings for them.
     fn write_global(&mut self, module: &str, name: &str) -> u32 {
         if self.style.protocol < PROTOCOL_4 {
             self.out.extend_from_slice(format!("c{module}\n{name}\n").as_bytes());
