@@ -181,7 +181,7 @@ impl TimeWindow {
         match self.idle_after_s {
             0 => String::new(),
             idle_s => {
-                format!("; then nothing observed to {} (Right)", format_clock((self.end + 1 + idle_s) * SECOND_NS))
+                format!("; nothing until {} (Right)", format_clock((self.end + 1 + idle_s) * SECOND_NS))
             }
         }
     }
