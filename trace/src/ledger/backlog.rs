@@ -53,7 +53,8 @@ impl BacklogCourse {
         }
     }
 
-    /// Records the number of frames that wait at a tick. The first long rise of `trend`, the trend of that number, is kept.
+    /// Records the number of frames that wait at a tick, and keeps the first long rise of that number. `trend`: how the number has changed
+    /// so far.
     pub(crate) fn record_tick(&mut self, now: MonoNs, frames: u64, trend: &Trend) {
         if frames < BACKLOG_FRAMES {
             // Frames may also leave without an observed receive.
@@ -78,7 +79,8 @@ impl Request {
 }
 
 impl Ledger {
-    /// Counts the requests whose frame was just received after a long wait: those of the chunks in `pending_receive`. A request counts once.
+    /// Counts the requests whose frame was just received after a long wait: those of the chunks in `pending_receive`. A request counts
+    /// once.
     pub(super) fn count_late_requests(&mut self, hop_index: usize) {
         let hop = &self.hops.all[hop_index];
         for chunk in &self.pending_receive {

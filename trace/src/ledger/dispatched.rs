@@ -218,7 +218,7 @@ impl DispatchedRequests {
 
     /// Remembers which message has the request with this number until its receive.
     fn await_receive(&mut self, frame: FrameId, number: u64, max: usize) {
-        // Where receives are not observed, no entry is removed one by one, so all are at the limit.
+        // Where receives are not observed, no entry is removed one by one, so all are at the limit. It is at least one.
         if self.unreceived.len() >= max.max(1) {
             self.unreceived.clear();
         }
@@ -282,7 +282,8 @@ impl DispatchedRequests {
         }
     }
 
-    /// Records a frame with output of the engine. The time since the last one counts as busy, but only a part of a long pause.
+    /// Records a frame with output of the engine. The time since the last one counts as busy time, of a long pause only the part up to the
+    /// limit. It also counts as time with output, unless it is a long pause.
     pub(super) fn record_output(&mut self, at: MonoNs) {
         let last_output_at = self.last_output_at.replace(at);
         let pause_ns = last_output_at.map_or(0, |last| at.since(last));

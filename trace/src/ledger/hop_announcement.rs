@@ -34,6 +34,7 @@ impl Ledger {
             self.limits.count_reached("hops");
             return;
         }
+        // The announcement has added the hop, so this only looks it up.
         if let Some(hop_index) = self.hops.index_or_add(announced.id, self.limits.hops) {
             if previous_group.is_some_and(|group| group != self.hops.all[hop_index].group) {
                 self.move_streams_to_group_of(hop_index);
@@ -86,8 +87,8 @@ impl Ledger {
         }
     }
 
-    /// Makes the chunks unjudged that a hop had carried when its deliveries began to be observed: they may have been delivered before. Those
-    /// still queued on the hop were not, and stay in flight.
+    /// Makes the chunks unjudged that a hop had carried when its deliveries began to be observed: they may have been delivered before.
+    /// Those still queued on the hop were not, and stay in flight.
     fn unjudge_carried_chunks(&mut self, hop_index: usize) {
         let hop = &mut self.hops.all[hop_index];
         if hop.counts.chunks > 0 {
@@ -101,14 +102,15 @@ impl Ledger {
                 continue;
             }
             let Some(tracker) = &mut request.tracker else { continue };
-            // Sorted by request and number, so this is the request's oldest chunk that is still queued.
+            // Sorted by request and number: at this index begin the chunks of this request, if any is still queued.
             let first_of_request = queued.partition_point(|chunk| chunk.ticket < ticket);
             let first_queued = queued.get(first_of_request).filter(|chunk| chunk.ticket == ticket);
             // Added again below, with what is left of it.
             tracker.subtract_from_memory_use(&mut self.loss_memory);
-            let judged = tracker.stop_waiting_until(UnjudgedCause::UnobservedDeliveries, |entry| {
+            let is_still_queued = |entry: &InFlightEntry| {
                 entry.hop == id && first_queued.is_some_and(|queued| queued.number <= entry.first_number)
-            });
+            };
+            let judged = tracker.stop_waiting_until(UnjudgedCause::UnobservedDeliveries, is_still_queued);
             tracker.add_to_memory_use(&mut self.loss_memory);
             self.record_outcomes(self.now, ticket, &judged);
         }

@@ -112,7 +112,8 @@ impl Hops {
         }
     }
 
-    /// Whether each scheduler has request hops of its own. One socket that reaches several does not show which of them has a request.
+    /// Whether each scheduler has hops of its own on which it receives requests. If several share one, it is unknown which of them received
+    /// a request.
     pub(crate) fn each_scheduler_has_request_hop(&self) -> bool {
         let schedulers = self.all.iter().filter(|hop| hop.origin && !hop.carries_requests).count();
         let into_schedulers = self.all.iter().filter(|hop| hop.carries_requests && !hop.forwards_requests).count();
@@ -235,8 +236,8 @@ impl Hops {
         true
     }
 
-    /// Marks the hops with requests before and behind a process that forwards them. A receiver forwards them if it sends requests itself, or
-    /// is none of the processes that generate tokens, if those are known.
+    /// Marks the hops with requests before and behind a process that forwards them. A receiver forwards them if it sends requests itself,
+    /// or is none of the processes that generate tokens, if those are known.
     fn mark_forwarding_hops(&mut self) {
         let origins = self.all.iter().filter(|hop| hop.origin && !hop.carries_requests);
         let schedulers: BTreeSet<u16> = origins.map(|hop| hop.ends.from).collect();
@@ -266,12 +267,12 @@ impl Hops {
         let new_group = self.all[hop_index].group;
         let moved = self.all[hop_index].counts;
         let others = self.all.iter().filter(|hop| hop.group == old_group);
-        // The other hops' maxima need not have occurred at one time, so their sum is only an upper bound.
-        let max_of_others = others.map(|hop| hop.counts.backlog_max).sum();
+        // The other hops' maxima need not have occurred at one time, so the maximum of the group without this hop is not above their sum.
+        let sum_of_other_maxima = others.map(|hop| hop.counts.backlog_max).sum();
         let old = &mut self.groups[old_group];
         let old_max_at = old.backlog_max_at;
         old.backlog -= moved.backlog;
-        old.backlog_max = old.backlog_max.min(max_of_others);
+        old.backlog_max = old.backlog_max.min(sum_of_other_maxima);
         let new = &mut self.groups[new_group];
         new.backlog += moved.backlog;
         let max = moved.backlog_max.max(new.backlog);

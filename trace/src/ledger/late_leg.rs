@@ -196,12 +196,14 @@ impl LateLeg {
         self.window.add_time(late.ns);
         self.times.record_span(late.from, late.to());
         self.count_concurrent(late);
+        // How long its new connection waited to be accepted.
         if let Some(ns) = late.accept_wait_ns
             && ns >= GAP_WARNING_NS
         {
             self.accepted_late += 1;
             self.accept_wait_max_ns = self.accept_wait_max_ns.max(ns);
         }
+        // The engine sent output of other requests meanwhile.
         if late.is_beside_others() {
             self.beside_others_ns += u128::from(late.ns);
         }

@@ -52,9 +52,9 @@ impl Ledger {
         deliveries_end(self.hops.all.iter()).filter(|_| self.totals.tokens.delivered > 0)
     }
 
-    /// Until when the scheduler's sends are known: the last moment at which its threads were sampled, once no receive of the output is observed
-    /// and nothing was sent since then. A sender that is not sampled any more has exited or is not watched. `None` while its threads may be
-    /// sampled again, and where they never were.
+    /// Until when the scheduler's sends are known: the last moment at which its threads were sampled, once no receive of the output is
+    /// observed and nothing was sent since then. A sender that is not sampled any more has exited or is not watched. `None` while its
+    /// threads may be sampled again, and where they never were.
     pub(crate) fn sends_known_until(&self) -> Option<MonoNs> {
         let receives_end = receives_end(self.hops.all.iter().filter(|hop| !hop.carries_requests))?;
         let origins = self.hops.all.iter().filter(|hop| hop.origin).map(|hop| &self.groups()[hop.group].ends.from);
@@ -77,8 +77,8 @@ impl Ledger {
         self.output_groups().any(|(_, group)| group.last_frame_at > Some(at))
     }
 
-    /// Groups with stages that are not observed any more, if the run has gone on since then: frames were sent, or ten seconds have passed. An engine
-    /// that ends together with its run has left nothing unobserved.
+    /// Groups with stages that are not observed any more, if the run has gone on since then: frames were sent, or ten seconds have passed.
+    /// An engine that ends together with its run has left nothing unobserved.
     pub fn observation_ends(&self) -> Vec<ObservationEnd> {
         let groups = self.groups().iter().enumerate();
         let ends = groups.filter_map(|(index, group)| {

@@ -55,8 +55,8 @@ impl OccurrenceTimes {
         self.record_span(at, at);
     }
 
-    /// Records an occurrence from `start` to `end`, which joins the episodes less than [`WINDOW_NS`] away. Occurrences may be reported in any
-    /// order.
+    /// Records an occurrence from `start` to `end`, which joins the episodes less than [`WINDOW_NS`] away. Occurrences may be reported in
+    /// any order.
     pub(crate) fn record_span(&mut self, start: MonoNs, end: MonoNs) {
         let mut new = Episode { first: start, last: end.max(start) };
         // Episodes are sorted by time.

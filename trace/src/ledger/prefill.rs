@@ -150,8 +150,8 @@ pub(super) struct Prefills {
 }
 
 impl Prefills {
-    /// Keeps a prefill for comparison, and evicts the oldest of `max`. Returns whether the evicted one is missed: a prefill that is still to be
-    /// judged began before its end.
+    /// Keeps a prefill for comparison, and evicts the oldest of `max`. Returns whether the evicted one is missed: a prefill that is still
+    /// to be judged began before its end.
     fn add_known(&mut self, prefill: Prefill, max: usize) -> bool {
         let evicted = if self.known.len() < max { None } else { self.known.pop_front() };
         if let Some(evicted) = evicted {
@@ -254,8 +254,8 @@ fn idlest_use<'l>(threads: impl Iterator<Item = &'l Thread>, span: PrefillSpan) 
 }
 
 impl Ledger {
-    /// Keeps the prefill of a request whose first chunk was observed, to compare others with it. If its length or work is unknown, nothing that
-    /// ran beside it is judged.
+    /// Keeps the prefill of a request whose first chunk was observed, to compare others with it. If its length or work is unknown, nothing
+    /// that ran beside it is judged.
     pub(super) fn record_prefill(&mut self, rid: &str) {
         let prefills = &mut self.ttft.late_legs.prefills;
         let Some(request) = self.table.ticket_of(rid).and_then(|ticket| self.table.get(ticket)) else { return };

@@ -1,5 +1,5 @@
-//! Parts of the time to first token in which requests waited for one process: to read them, to receive them, or to receive their first token.
-//! Findings about a process or a hop add those that fell into their time.
+//! Parts of the time to first token in which requests waited for one process: to read them, to receive them, or to receive their first
+//! token. Findings about a process or a hop add those that fell into their time.
 
 use std::collections::VecDeque;
 
@@ -117,7 +117,8 @@ fn wait_spans(request: &Request, timed: TimedLeg) -> [Option<WaitSpan>; 2] {
     }
 }
 
-/// Waits for the process behind the scheduler's hop and for that behind the last hop. Between more hops than two, only the last one is known.
+/// Waits for the process behind the scheduler's hop and for that behind the last hop. Between more hops than two, only the last one is
+/// known.
 fn output_spans(streams: &[Stream], timed: TimedLeg) -> [Option<WaitSpan>; 2] {
     let mut groups: Vec<u32> = streams.iter().map(|stream| stream.group).collect();
     groups.sort_unstable();

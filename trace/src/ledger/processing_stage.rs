@@ -206,8 +206,8 @@ impl ProcessingStages {
     }
 }
 
-/// Records the time at which a chunk of a request entered or left (`side`) the process of a role. Returns when the same chunk passed the other
-/// side, if that is known. `all_waiting`: number of chunks of all requests that wait for their other side.
+/// Records the time at which a chunk of a request entered or left (`side`) the process of a role. Returns when the same chunk passed the
+/// other side, if that is known. `all_waiting`: number of chunks of all requests that wait for their other side.
 fn match_other_side(
     all_waiting: &mut usize,
     in_process: &mut Vec<InProcess>,

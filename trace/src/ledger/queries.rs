@@ -117,8 +117,8 @@ impl Ledger {
         self.finished.len()
     }
 
-    /// Whether a request lost tokens, is predicted to have lost some, has a damaged tool call, was abandoned, or was slow, so that an operator
-    /// may look for it.
+    /// Whether a request lost tokens, is predicted to have lost some, has a damaged tool call, was abandoned, or was slow, so that an
+    /// operator may look for it.
     pub fn is_notable(&self, summary: &RequestSummary) -> bool {
         let has_lost_tokens = summary.tokens_lost.unwrap_or(0) > 0 || summary.wire_missing > 0;
         let is_predicted_loss = summary.bursts && self.predicts_drops();
@@ -158,8 +158,8 @@ impl Ledger {
         self.hop(id).is_some_and(|hop| hop.origin || !self.hops.any_origin)
     }
 
-    /// Whether chunks of this request on the hop are the scheduler's. Until that is known, the first hop on which the request was seen stands
-    /// for the scheduler's.
+    /// Whether chunks of this request on the hop are the scheduler's. Until that is known, the first hop on which the request was seen
+    /// stands for the scheduler's.
     pub fn is_from_scheduler(&self, request: &Request, hop: HopId) -> bool {
         if self.hops.any_origin {
             return self.is_origin(hop);

@@ -245,7 +245,8 @@ impl Ledger {
         self.receive_pending_chunks(receive);
     }
 
-    /// Subtracts frames from the backlog that were evicted from the queue at a limit: the receive of frame `id` shows that they were received.
+    /// Subtracts frames from the backlog that were evicted from the queue at a limit: the receive of frame `id` shows that they were
+    /// received.
     fn dequeue_evicted_frames(&mut self, id: FrameId, hop_index: usize) {
         let hop = &mut self.hops.all[hop_index];
         let Some(lane) = hop.lanes.get_mut(&id.lane) else { return };
@@ -288,8 +289,8 @@ impl Ledger {
         }
     }
 
-    /// Marks the requests of these chunks, so that their next deliveries prove nothing: the chunks may have been delivered before deliveries
-    /// were observed.
+    /// Marks the requests of these chunks, so that their next deliveries prove nothing: the chunks may have been delivered before
+    /// deliveries were observed.
     fn mark_deliveries_uncertain(&mut self, chunks: &[PendingChunk]) {
         for chunk in chunks {
             let request = self.table.get_mut(chunk.ticket);
@@ -434,8 +435,8 @@ impl Ledger {
         }
     }
 
-    /// Number of chunks predicted to be dropped. `None` unless wakeups are observed, and the engine's turnaround and its behaviour on bursts
-    /// are known.
+    /// Number of chunks predicted to be dropped. `None` unless wakeups are observed, and the engine's turnaround and its behaviour on
+    /// bursts are known.
     pub fn dropped_predicted(&self) -> Option<u64> {
         let predicted = &self.totals.predicted;
         let engine = &self.engine;

@@ -42,8 +42,8 @@ pub struct ChunkLife {
     pub state: ChunkState,
     /// The chunk that was judged: itself, or the one of a further hop in which it continues. `None` while it is in flight.
     pub judged: Option<ChunkRecord>,
-    /// Number of the chunk of the first hop with which a process between two hops combined it (1-based): the first of those that continue in the
-    /// same chunk. `None` for that one, and if it continues alone.
+    /// Number of the chunk of the first hop with which a process between two hops combined it (1-based): the first of those that continue
+    /// in the same chunk. `None` for that one, and if it continues alone.
     pub combined_with: Option<usize>,
     /// For a chunk that was merged or lost, or may be: the chunk received next in the same wakeup.
     pub next_in_wakeup: Option<NextChunk>,
@@ -173,8 +173,8 @@ fn legs_crossed(history: &RequestHistory, hops: &[CrossedHop<'_>]) -> Vec<LifeLe
     legs
 }
 
-/// Follows each chunk of the first leg through all legs by token count. A process between two hops may combine chunks, so a chunk continues in
-/// the first one whose count is not below its own, and has the outcome of that one.
+/// Follows each chunk of the first leg through all legs by token count. A process between two hops may combine chunks, so a chunk continues
+/// in the first one whose count is not below its own, and has the outcome of that one.
 fn follow_chunks(
     legs: &[LifeLeg],
     predicted_losses: Option<&Losses>,

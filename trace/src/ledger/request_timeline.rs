@@ -1,7 +1,8 @@
 //! Timelines of requests, for exports: when the first and the finishing chunk reached each stage of each hop, and point events.
 //!
-//! They are kept only on demand ([`crate::Analysis::keep_timelines`]), exactly as long as the records of their requests, and have a constant size: the
-//! chunks between the first and the finishing one are only counted. All chunks of recent requests are in `recent_chunks`.
+//! They are kept only on demand ([`crate::Analysis::keep_timelines`]), exactly as long as the records of their requests, and have a
+//! constant size: the chunks between the first and the finishing one are only counted. All chunks of recent requests are in
+//! `recent_chunks`.
 
 use smallvec::SmallVec;
 

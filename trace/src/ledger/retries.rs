@@ -1,7 +1,7 @@
 //! Attempts that the abort of an earlier attempt with their rid ended.
 //!
-//! Some engines abort a request by its rid a fixed time after its response ended, in case that its client left. Another attempt with the rid
-//! that runs by then is ended instead. An abort counts as one of the earlier attempt only if it is sent at that time after its end, and
+//! Some engines abort a request by its rid a fixed time after its response ended, in case that its client left. Another attempt with the
+//! rid that runs by then is ended instead. An abort counts as one of the earlier attempt only if it is sent at that time after its end, and
 //! nothing with the rid has ended since: a client that aborts its own request does so at any time. The end is that of the response, or of
 //! the request if its response never began.
 
@@ -140,8 +140,8 @@ impl Retries {
         }
     }
 
-    /// Records an abort with this rid. If it is sent when the abort of the attempt before a followed retry is due, it is that one, and ends the
-    /// retry. Otherwise it is an abort of the retry itself, which is not followed any more.
+    /// Records an abort with this rid. If it is sent when the abort of the attempt before a followed retry is due, it is that one, and ends
+    /// the retry. Otherwise it is an abort of the retry itself, which is not followed any more.
     fn record_abort(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
         let retry = self.remove_followed(rid);
         let has_ended = retry.is_some() && self.ended.contains_key(&hash_rid(rid));

@@ -141,7 +141,8 @@ impl StackRole {
         sorted
     }
 
-    /// The most frequent innermost function while requests waited that were late on the leg that begins with this moment; `None` without samples.
+    /// The most frequent innermost function while requests waited that were late on the leg that begins with this moment; `None` without
+    /// samples.
     pub(crate) fn top_function_of_late(&self, leg_from: TtftMoment) -> Option<TopFunction<'_>> {
         let function = self.functions.iter().max_by_key(|function| function.late.count(leg_from))?;
         Some(TopFunction { function, own: function.late.count(leg_from), running: self.late.count(leg_from) })
@@ -153,8 +154,8 @@ impl StackRole {
         Some(TopFunction { function, own: function.all.own, running: self.all.running })
     }
 
-    /// Counts the recent samples mostly between `from` and `to` as taken while a request was late on the leg that begins with `leg_from`. A sample
-    /// counts once, even if several requests were late then.
+    /// Counts the recent samples mostly between `from` and `to` as taken while a request was late on the leg that begins with `leg_from`. A
+    /// sample counts once, even if several requests were late then.
     fn count_late_samples(&mut self, leg_from: TtftMoment, from: MonoNs, to: MonoNs) {
         for samples in &mut self.recent {
             let overlap_ns = samples.to.min(to).since(samples.from.max(from));
@@ -183,8 +184,8 @@ impl StackRole {
         Self { role: role.into(), gil_observed: true, ..Self::default() }
     }
 
-    /// Adds the samples of a function, which is added if unknown. `is_growing`: the backlog grew meanwhile. Returns `false` if this or another
-    /// function was left out at the limit.
+    /// Adds the samples of a function, which is added if unknown. `is_growing`: the backlog grew meanwhile. Returns `false` if this or
+    /// another function was left out at the limit.
     fn add_function(&mut self, at: MonoNs, sample: &StackSample<'_>, is_growing: bool, limit: usize) -> bool {
         let hits = StackHits {
             own: u64::from(sample.own),
@@ -335,7 +336,8 @@ impl Ledger {
         }
     }
 
-    /// Counts stack samples of the process that answers clients while a request waited that was late on the leg that begins with this moment.
+    /// Counts stack samples of the process that answers clients while a request waited that was late on the leg that begins with this
+    /// moment.
     pub(super) fn count_late_stack_samples(&mut self, leg_from: TtftMoment, from: MonoNs, to: MonoNs) {
         let Some(hop) = self.hops.all.iter().find(|hop| hop.last) else { return };
         let role = &self.hops.groups[hop.group].ends.to;

@@ -120,7 +120,8 @@ impl TtftLeg {
         self.to <= FirstSent && self.parts().len() > 1
     }
 
-    /// Describes where the time on the leg is spent, such as `waiting for the scheduler`. The descriptions of several parts are joined by ` + `.
+    /// Describes where the time on the leg is spent, such as `waiting for the scheduler`. The descriptions of several parts are joined by
+    /// ` + `.
     pub fn describe(self, engine: &dyn Facts) -> String {
         let source = engine.source();
         let receiver = engine.receiver();
@@ -147,8 +148,8 @@ impl TtftLeg {
     }
 }
 
-/// Its name: `socket`, `preparation`, `dispatch`, `intake`, `queue`, `prefill`, `output`, `processing` or `delivery`, joined by `+` if the moments between
-/// them were not observed.
+/// Its name: `socket`, `preparation`, `dispatch`, `intake`, `queue`, `prefill`, `output`, `processing` or `delivery`, joined by `+` if the
+/// moments between them were not observed.
 impl fmt::Display for TtftLeg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, part) in self.parts().iter().enumerate() {
@@ -183,7 +184,8 @@ pub struct TtftPath {
 }
 
 impl TtftPath {
-    /// The observed moments of a request before its first token reached the client. One that contradicts the order of the others is left out.
+    /// The observed moments of a request before its first token reached the client. One that contradicts the order of the others is left
+    /// out.
     pub fn new(numbers: &RequestNumbers) -> Self {
         let dispatch = numbers.dispatch;
         let arrival = numbers.arrival.and_then(Result::ok);

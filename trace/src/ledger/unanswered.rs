@@ -1,8 +1,9 @@
 //! Requests that the scheduler does not answer although it answers later ones.
 //!
 //! A request in a first-come-first-served queue is not counted: it must have been overtaken by a later one of its hop, and then wait far
-//! longer than those that are answered meanwhile. The time counts only while the engine sends output, and not after a missed message. An engine
-//! that runs nothing else sends no output: there, a health check that was sent that long after the request, and answered, has overtaken it.
+//! longer than those that are answered meanwhile. The time counts only while the engine sends output, and not after a missed message. An
+//! engine that runs nothing else sends no output: there, a health check that was sent that long after the request, and answered, has
+//! overtaken it.
 
 use hashbrown::HashMap;
 

@@ -40,9 +40,9 @@ impl GapStatePairs {
             self.sample.push(GapState { gap_ns, states });
             return;
         }
-        // Reservoir sampling: of `seen` pairs, each is kept with the same probability if the new one replaces the pair at a random index below
-        // `seen`, and none at an index beyond the sample. The sequence is fixed (Knuth's multiplier), so that replaying a recording gives
-        // the same correlation.
+        // Reservoir sampling: of `seen` pairs, each is kept with the same probability if the new one replaces the pair at a random index
+        // below `seen`, and none at an index beyond the sample. The sequence is fixed (Knuth's multiplier), so that replaying a recording
+        // gives the same correlation.
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         // The random number has 64 bits, so this is `seen` times a fraction below 1.
         let index = ((u128::from(self.random) * u128::from(self.seen)) >> 64) as usize;

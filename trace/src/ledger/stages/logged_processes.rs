@@ -133,8 +133,8 @@ impl StateSeries {
 }
 
 impl LoggedProcess {
-    /// Records that the process says it has had no message since then, and keeps the longest such silence. `wait_ns`: how long it has waited
-    /// for a message, if it says that.
+    /// Records that the process says it has had no message since then, and keeps the longest such silence. `wait_ns`: how long it has
+    /// waited for a message, if it says that.
     fn record_silence(&mut self, at: MonoNs, since: MonoNs, wait_ns: Option<u64>) {
         let last_message = wait_ns.map_or(since, |ns| MonoNs(at.0.saturating_sub(ns)));
         let mut silence = LoggedSilence { last_message, since, until: at, checks: 1 };
@@ -215,8 +215,8 @@ impl LoggedProcesses {
         }
     }
 
-    /// Number of states at `at` of the process with that name, or of the only process that logs states if none has that name. `None` if there
-    /// are several, or none.
+    /// Number of states at `at` of the process with that name, or of the only process that logs states if none has that name. `None` if
+    /// there are several, or none.
     pub(super) fn states_of(&self, by: &str, at: MonoNs) -> Option<u32> {
         let mut logging = self.list.iter().filter(|process| process.last_states.is_some());
         if let Some(process) = logging.clone().find(|process| *process.by == *by) {

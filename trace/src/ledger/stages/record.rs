@@ -152,8 +152,8 @@ impl Ledger {
         }
     }
 
-    /// Marks the receives of first tokens that the process `by` sent before `sent` as missed, if they are not logged. Frames of one sender arrive
-    /// in order, so they were received, too.
+    /// Marks the receives of first tokens that the process `by` sent before `sent` as missed, if they are not logged. Frames of one sender
+    /// arrive in order, so they were received, too.
     fn mark_overtaken_receives(&mut self, by: u8, sent: MonoNs) {
         let Some(awaited) = self.stages.awaited.get_mut(&by) else { return };
         while let Some((_, ticket)) = awaited.pop_front_if(|(sent_before, _)| *sent_before < sent) {
