@@ -23,10 +23,11 @@ impl Ledger {
         let now = self.now;
         self.forget_closed();
         self.apply_missed_receives();
+        // Finished requests of which everything has arrived.
         while let Some((_, ticket)) = self.lingering.pop_front_if(|(due, _)| *due <= now) {
             self.close_request(ticket, CloseReason::Ended);
         }
-        // Entries of already closed records are removed when they reach the front.
+        // Finished requests whose last receives or deliveries did not come in time. Entries of closed records are removed, too.
         while let Some(&(due, ticket)) = self.settling.front() {
             if due > now && self.table.get(ticket).is_some() {
                 break;
@@ -115,7 +116,8 @@ impl Ledger {
                 return true;
             }
         }
-        // Next are requests whose first receive is logged. Evicting one that is silent for the settle time loses no information either.
+        // Next are requests whose first receive is in the engine's log. Evicting one that is silent for the settle time loses no
+        // information either.
         while let Some(ticket) = self.stages.passed.pop_front() {
             if let Some(request) = self.table.get(ticket)
                 && self.now.since(request.last_at) < self.limits.settle_ns

@@ -196,7 +196,7 @@ impl CountedLimits {
     /// requests loses none: counters keep their totals.
     pub(crate) fn list_counted(&self) -> impl Iterator<Item = ReachedLimit> {
         let bounds = BOUNDS.iter().map(|bound| (bound.name, bound.get(self.values)));
-        // It has a flag of its own, so it is none of the `BOUNDS`.
+        // The limit of live requests has a command-line flag of its own, so it is none of the `BOUNDS`.
         let all_limits = std::iter::once(("live_rids", self.live_rids)).chain(bounds);
         let counted_limits = all_limits.filter(|(name, _)| !UNCOUNTED.contains(name));
         counted_limits.map(|(name, limit)| {

@@ -56,8 +56,8 @@ pub(super) struct MarkedFrames {
 }
 
 impl MarkedFrames {
-    /// Registers the first report of a frame, and keeps its marks until its later stages are reported, if they are observed. Returns the
-    /// stages that were reported before it; `None` if there were none.
+    /// Registers the first report of a frame. Keeps its `marks`, the requests whose first or finishing chunk is in it, until its later
+    /// stages are reported, if they are observed. Returns the stages of the frame that were reported before it; `None` if there were none.
     pub(super) fn register_frame(
         &mut self,
         id: FrameId,
