@@ -123,15 +123,18 @@ fn output_spans(streams: &[Stream], timed: TimedLeg) -> [Option<WaitSpan>; 2] {
     let mut groups: Vec<u32> = streams.iter().map(|stream| stream.group).collect();
     groups.sort_unstable();
     groups.dedup();
-    // On several hops of one group, it changed its receiver.
-    if !streams.iter().all(Stream::is_whole) || groups.len() < streams.len() {
+    // Two streams on hops of one group: the request changed its receiver, so it is unknown for which one it waited.
+    let has_changed_receiver = groups.len() < streams.len();
+    if has_changed_receiver || !streams.iter().all(Stream::is_whole) {
         return [None, None];
     }
     let Some(last) = streams.iter().max_by_key(|stream| stream.first_at) else { return [None, None] };
     let sent_on_last = last.first_at.clamp(timed.at, timed.end());
     let wait_on_last = WaitSpan { hop: Some(last.hop), from: sent_on_last, to: timed.end() };
-    let first_stream = if streams.len() == 2 { streams.iter().find(|stream| stream.hop != last.hop) } else { None };
-    [first_stream.map(|first| WaitSpan { hop: Some(first.hop), from: timed.at, to: sent_on_last }), Some(wait_on_last)]
+    // With two hops, the other one is the scheduler's.
+    let first = if streams.len() == 2 { streams.iter().find(|stream| stream.hop != last.hop) } else { None };
+    let wait_on_first = first.map(|first| WaitSpan { hop: Some(first.hop), from: timed.at, to: sent_on_last });
+    [wait_on_first, Some(wait_on_last)]
 }
 
 impl Ledger {
@@ -144,7 +147,7 @@ impl Ledger {
     pub(crate) fn process_waits_since(&self, seen: u64) -> impl Iterator<Item = &ProcessWait> {
         let waits = &self.ttft.late_legs.process_waits;
         let dropped = waits.recorded - waits.list.len() as u64;
-        // Of the kept ones, the first are seen, too, unless they were dropped.
+        // The dropped waits are the first of the run. If fewer were dropped than seen, the rest of the seen ones is kept.
         let seen_and_kept = usize::try_from(seen.saturating_sub(dropped)).unwrap_or(usize::MAX);
         waits.list.iter().skip(seen_and_kept).map(|kept| &kept.wait)
     }

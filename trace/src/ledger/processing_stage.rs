@@ -50,10 +50,11 @@ impl ProcessingStage {
 
     /// Records the time of a chunk inside the process, which ended at `until`.
     fn record_inside(&mut self, until: MonoNs, ns: u64, is_first_chunk: bool) {
+        let times = 1;
         self.inside.record(ns);
-        self.inside_sum.record_n(until, ns, 1);
+        self.inside_sum.record_n(until, ns, times);
         if is_first_chunk {
-            self.first_inside.record_n(until, ns, 1);
+            self.first_inside.record_n(until, ns, times);
             self.long_first_inside.record(ns);
         }
     }
@@ -164,13 +165,14 @@ impl ProcessingStages {
         let sender = stream.ends.from;
         let is_first_chunk = stream.chunks == 1 && stream.is_whole();
         let Some(processing_stage) = self.all.get_mut(usize::from(sender)) else { return };
-        // Without a hop into the process, it is the first of the path.
+        // Without a hop into the process, it is the first of the path: no chunk passes through it.
         let Some(incoming) = streams.iter().find(|stream| stream.ends.to == sender) else { return };
         if is_first_chunk && incoming.is_whole() {
             // The time through the process begins with the send to it, which is observed even without its receives.
             let ns = chunk.at.since(incoming.first_at);
             processing_stage.through.record(ns);
-            processing_stage.through_sum.record_n(chunk.at, ns, 1);
+            let times = 1;
+            processing_stage.through_sum.record_n(chunk.at, ns, times);
             processing_stage.long_through.record(ns);
         }
         if processing_stage.shows_receives {
@@ -232,8 +234,9 @@ fn match_other_side(
         chunks_of_role.waiting.pop_front();
         limits.count_reached("in_process");
     }
-    // By as many as the request's own list has become longer or shorter.
-    *all_waiting = (*all_waiting + chunks_of_role.waiting.len()).saturating_sub(waiting_before);
+    // It changes by as many as this list has become longer or shorter.
+    let waiting_now = chunks_of_role.waiting.len();
+    *all_waiting = (*all_waiting + waiting_now).saturating_sub(waiting_before);
     other_side
 }
 

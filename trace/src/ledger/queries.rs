@@ -126,8 +126,8 @@ impl Ledger {
         has_lost_tokens || is_predicted_loss || summary.damaged_call || summary.is_abandoned || was_slow
     }
 
-    /// Whether several chunks in one wakeup predict a loss. They do if deliveries are not observed, and the engine's waiter keeps only the
-    /// last chunk of incremental output.
+    /// Whether several chunks of a request in one wakeup of the tokenizer predict a loss. They do if deliveries are not observed, and the
+    /// task that waits for the request's chunks (its waiter) keeps only the last chunk, which has new tokens only.
     pub fn predicts_drops(&self) -> bool {
         let engine = &self.engine;
         !self.observes_deliveries()

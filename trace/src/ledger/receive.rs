@@ -16,8 +16,8 @@ use crate::engine::{EngineState, Mode, Waiter};
 use crate::event::Received;
 use crate::id::{FrameId, Ticket};
 
-/// Whether a request's waiter, woken by the chunk received at `woken`, has not run yet when the next chunk is received at `now`. It runs a
-/// few turns of the event loop later, and each frame of a burst takes turns.
+/// Whether a request's waiter, the task that waits for its chunks, has not run yet when the next chunk is received at `now`. The chunk
+/// received at `woken` has woken it. It runs a few turns of the event loop later, and each frame of a burst takes some turns.
 fn is_waiter_pending(woken: BurstPosition, now: BurstPosition, engine: &EngineState) -> bool {
     let is_same_burst = woken.receiver == now.receiver && woken.burst == now.burst;
     let frames_since_wakeup = now.frame_index.saturating_sub(woken.frame_index);
@@ -25,8 +25,8 @@ fn is_waiter_pending(woken: BurstPosition, now: BurstPosition, engine: &EngineSt
 }
 
 impl Totals {
-    /// Predicts the outcome of a request's previous chunk by the engine's behaviour, because its waiter has not run when the next chunk is
-    /// received at `at`.
+    /// Predicts the outcome of a request's previous chunk by the engine's behaviour, because the next chunk is received at `at` before the
+    /// task that waits for the request's chunks (its waiter) has run.
     fn predict_outcome(
         &mut self,
         at: MonoNs,
@@ -151,7 +151,7 @@ impl Ledger {
         if let Some(received_at) = received_at {
             while let Some(ticket) = hop.take_unprocessed_request(received_at) {
                 let Some(request) = self.table.get_mut(ticket) else { continue };
-                // Only exports show it without any earlier moment, so without exports it needs no record.
+                // For a request without details, only timelines show this time, so it is kept only for those.
                 if self.timelines.is_some() || request.details.is_some() {
                     request.details.get_or_insert_default().processed = Some(at);
                 }
@@ -238,6 +238,7 @@ impl Ledger {
         let group = &mut self.hops.groups[hop.group];
         group.queue_wait.record(wait_ns);
         group.queue_wait_slot.record(wait_ns);
+        // The course of the group's backlog.
         group.course.record_received(receive.at, group.backlog, wait_ns);
         if wait_ns >= LATE_NS {
             self.count_late_requests(receive.hop_index);
@@ -340,7 +341,8 @@ impl Ledger {
             && let Some(sent_at) = receive.sent_at
         {
             let wait_ns = receive.at.since(sent_at);
-            hop.first_waits.record_n(receive.at, wait_ns, 1);
+            let times = 1;
+            hop.first_waits.record_n(receive.at, wait_ns, times);
             hop.long_first_waits.record(wait_ns);
         }
     }
@@ -382,7 +384,7 @@ impl Ledger {
         {
             self.totals.predict_outcome(at, request, &self.engine, &mut self.loss_memory, &mut self.limits);
         } else {
-            // The waiter has run, so this chunk wakes it again.
+            // The waiter has run, or loses nothing if it has not. This chunk wakes it, and is the first of a burst.
             request.last_wakeup = position;
             request.burst = 1;
         }
@@ -445,7 +447,7 @@ impl Ledger {
             Some(Waiter::YieldsAll | Waiter::Merges) => true,
             None => false,
         };
-        // The turnaround does not matter if no chunk would be dropped even with the longest.
+        // The turnaround is how long a woken waiter takes to run. It does not matter if no chunk would be dropped even with the longest.
         let is_turnaround_known = engine.turnaround.is_some() || predicted.dropped == 0;
         let is_complete = predicted.wakeups_seen && is_behaviour_known && is_turnaround_known && predicted.unknown == 0;
         is_complete.then_some(predicted.dropped)

@@ -24,7 +24,7 @@ pub(super) struct ReceiveTimes {
 impl ReceiveTimes {
     /// Whether the receiver, which asked for a frame at `requested`, found none and waited for this one.
     fn shows_wait(self, requested: MonoNs) -> bool {
-        // It was not there yet.
+        // The frame was sent only after the request for it.
         if self.sent.is_some_and(|sent| sent > requested) {
             return true;
         }

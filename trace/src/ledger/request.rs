@@ -209,7 +209,8 @@ impl Request {
         newly_missing
     }
 
-    /// Adds the chunk received last to the predicted losses: the next one, received at `at`, replaced it before its waiter ran.
+    /// Adds the chunk received last to the predicted losses. The next one, received at `at`, replaced it before the task that waits for the
+    /// request's chunks ran.
     pub(crate) fn predict_drop(&mut self, at: MonoNs, loss_memory: &mut LossMemory, limits: &mut CountedLimits) {
         let ReceivedChunk { end_count, tokens, number } = self.last_received;
         let predicted = self.predicted.get_or_insert_default();
@@ -243,6 +244,7 @@ impl Request {
 
     /// Numbers of the request, for tables and exports. `worker`: the one that it belongs to, if there are several.
     pub(crate) fn numbers(&self, worker: Option<u16>, observes_receives: bool) -> RequestNumbers {
+        // `None`, as is everything below that deliveries would show, if they are not observed.
         let outcomes = self.outcomes();
         RequestNumbers {
             first_at: self.first_at,
