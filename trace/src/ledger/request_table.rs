@@ -144,6 +144,7 @@ impl RequestTable {
         if request.finish.is_some() {
             self.mapped_finished -= 1;
         }
+        // The record exists, so this is the hash of its rid.
         let hash = self.get(ticket).map_or(0, |request| self.hasher.hash_one(&*request.rid));
         if let Ok(entry) = self.by_rid.find_entry(hash, |&slot| slot == ticket.slot) {
             entry.remove();

@@ -157,9 +157,13 @@ impl RequestTimeline {
 
     /// Latest known time on a hop or of a delivery.
     pub fn last_time(&self) -> Option<MonoNs> {
-        let stages =
-            self.hops.iter().flat_map(|times| [times.first.last_time(), times.last.and_then(|last| last.last_time())]);
-        stages.chain([self.last_delivered]).flatten().max()
+        let mut latest = self.last_delivered;
+        for times in &self.hops {
+            let last_chunk = times.last.and_then(|last| last.last_time());
+            // `None` is less than any time.
+            latest = latest.max(times.first.last_time()).max(last_chunk);
+        }
+        latest
     }
 }
 
@@ -352,6 +356,7 @@ impl Timelines {
         let Some(timeline) = self.get_or_open(ticket, ledger) else { return };
         let observed = ledger.table.get(ticket).filter(|request| request.outcomes().is_some());
         let Some(request) = observed else { return };
+        // A delivery is a point of the request's time series, as is a chunk that the scheduler sent.
         timeline.points = timeline.points.saturating_add(1);
         if request.delivered_first == Some(at) && timeline.last_delivered != Some(at) {
             timeline.add_note(at, NoteKind::FirstReceived);

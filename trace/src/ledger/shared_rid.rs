@@ -95,7 +95,7 @@ impl Ledger {
         !self.predecessors.is_empty() || !self.shared_rids.is_empty()
     }
 
-    /// Whether a chunk continues a previous request with the same rid. If its column does not show which tokens are new, a chunk that
+    /// Whether a chunk continues a previous request with the same rid. If its id column does not show which tokens are new, a chunk that
     /// fits both requests may belong to either. So may a chunk on a later hop that does not add up, because chunks of the previous
     /// request arrive there late.
     pub(super) fn is_of_predecessor(&self, checked: CheckedChunk, context: &FrameContext, chunk: &Chunk<'_>) -> bool {
@@ -176,7 +176,8 @@ impl Ledger {
         self.shared_rids.insert(rid);
     }
 
-    /// Step of a chunk. If several requests share its rid, the step counts the ids that the chunk lists, and draws no conclusion.
+    /// Result of a chunk's count check. If several requests share its rid, the result counts the ids that the chunk lists, and draws no
+    /// conclusion from its counts.
     pub(super) fn step_without_verdict(&self, checked: CheckedChunk, chunk: &Chunk<'_>) -> CountStep {
         let request = self.table.get(checked.ticket).filter(|request| request.is_shared());
         let Some(request) = request else { return checked.step };

@@ -77,6 +77,7 @@ impl LateSamples {
         *self.of_leg(leg_from)
     }
 
+    /// Counter of the samples while requests waited on the leg that begins with this moment.
     fn of_leg(&mut self, leg_from: TtftMoment) -> &mut u64 {
         if leg_from == TtftMoment::Arrived { &mut self.unread } else { &mut self.undispatched }
     }
@@ -160,7 +161,9 @@ impl StackRole {
         for samples in &mut self.recent {
             let overlap_ns = samples.to.min(to).since(samples.from.max(from));
             let counted_samples = samples.late.of_leg(leg_from);
-            if *counted_samples == 0 && overlap_ns > samples.to.since(samples.from) / 2 {
+            let is_counted = *counted_samples > 0;
+            let is_mostly_late = overlap_ns > samples.to.since(samples.from) / 2;
+            if !is_counted && is_mostly_late {
                 *counted_samples = samples.own;
                 *self.functions[samples.function].late.of_leg(leg_from) += samples.own;
                 *self.late.of_leg(leg_from) += samples.own;
@@ -213,11 +216,17 @@ impl StackRole {
             self.keep_recent_samples(at, sample, self.functions.len() - 1);
             return true;
         }
-        // The rarest function is evicted, unless the new one is rarer still.
+        self.replace_rarest_function(at, sample, new_function);
+        false
+    }
+
+    /// Replaces the rarest function by `new_function`, which has this sample, unless the new one is rarer still. The samples of the one
+    /// that is left out are only counted.
+    fn replace_rarest_function(&mut self, at: MonoNs, sample: &StackSample<'_>, new_function: StackFunction) {
         let functions = self.functions.iter_mut().enumerate();
         let rarest = functions.min_by_key(|(_, function)| (function.all.total, function.all.own));
         let left_out = match rarest {
-            Some((index, rarest)) if rarest.all.total < hits.total => {
+            Some((index, rarest)) if rarest.all.total < new_function.all.total => {
                 let evicted = std::mem::replace(rarest, new_function);
                 // Recent samples of the evicted function must not count for the one with its index now.
                 self.recent.retain(|recent| recent.function != index);
@@ -227,7 +236,6 @@ impl StackRole {
             _ => new_function,
         };
         self.left_out += left_out.all.own;
-        false
     }
 }
 

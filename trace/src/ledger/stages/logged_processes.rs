@@ -118,17 +118,22 @@ impl StateSeries {
         // `since` is 0 for an earlier time, so values before the first count in its step: timestamps may go back slightly.
         let mut index = at.since(self.from) / self.step_ns;
         while index >= MAX_STEPS as u64 {
-            // At the limit, two steps become one of twice the length.
-            let joined = self.steps.chunks(2).map(|pair| pair.iter().copied().flatten().max());
-            self.steps = joined.collect();
-            self.step_ns = self.step_ns.saturating_mul(2);
+            self.double_step_length();
             index = at.since(self.from) / self.step_ns;
         }
         let index = index as usize;
         if self.steps.len() <= index {
             self.steps.resize(index + 1, None);
         }
+        // `None` is less than any number.
         self.steps[index] = self.steps[index].max(Some(states));
+    }
+
+    /// Joins every two steps into one of twice the length, with the larger maximum of both.
+    fn double_step_length(&mut self) {
+        let joined = self.steps.chunks(2).map(|pair| pair.iter().copied().flatten().max());
+        self.steps = joined.collect();
+        self.step_ns = self.step_ns.saturating_mul(2);
     }
 }
 
@@ -187,6 +192,7 @@ impl LoggedProcesses {
     pub(super) fn record_state(&mut self, at: MonoNs, logged: &LoggedState<'_>) {
         let Some(process) = self.process_or_add(logged.by) else { return };
         process.messages += u64::from(logged.rids.is_some());
+        // Whether more messages were ready behind the last one.
         if let Some(ready) = logged.more {
             process.more_logged += 1;
             process.more_ready += u64::from(ready);
