@@ -261,7 +261,7 @@ impl TtftPath {
         (whole.leg.from < FirstSent && whole.leg.to > FirstSent).then_some(whole.ns)
     }
 
-    /// Length of the leg between this moment and the next one that exists; `None` unless both were observed.
+    /// Length of the leg between this moment and the next one of all moments; `None` unless both were observed.
     pub(crate) fn leg_from(&self, moment: TtftMoment) -> Option<u64> {
         let begin = self.time_of(moment)?;
         let end = self.times.get(moment.index() + 1).copied().flatten()?;

@@ -64,6 +64,7 @@ impl Ledger {
             });
         unanswered.map(move |waiting| {
             let hop = waiting.message.hop;
+            // Of those answered by now, the ones answered since a later request overtook this one.
             let answered_since =
                 waiting.overtaken.map_or(0, |progress| self.answered_requests(hop) - progress.answered);
             UnansweredRequest { rid: &waiting.rid, dispatch: waiting.times, answered_since, hop }

@@ -107,6 +107,7 @@ impl StageMarks {
         let mut gaps = SmallVec::new();
         let mut begin = None;
         for (index, mark) in self.list.iter().enumerate() {
+            // Each stage has a bit.
             let is_taken = (self.gaps_taken & (1 << index)) != 0;
             if mark.name == sent {
                 begin = Some(*mark);
