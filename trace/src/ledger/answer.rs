@@ -54,7 +54,7 @@ impl Ledger {
             request.tokens_delivered > 0
                 || request.tracker.as_ref().is_some_and(|tracker| tracker.outcomes.delivered > 0)
         });
-        // Whether it is such a sum changes nothing here.
+        // Its result is not needed: whether the claimed count is a sum of counts.
         self.record_summed_counts(at, answer.rid, answer.completion_tokens);
         // Before `finish_by_response`, which may end the request with a finish reason that no frame had.
         self.compare_finish(at, answer);
@@ -65,19 +65,8 @@ impl Ledger {
             // Its tokens cannot be counted, so nothing waits for their deliveries.
             self.mark_text_only(at, answer.rid);
         }
-        if let Some(calls) = answer.tool_calls {
-            self.tool_calls.add_response(answer.rid, at, calls);
-            if calls.outcome.is_damaged() {
-                self.mark_damaged_call(answer.rid);
-            }
-        }
-        if answer.end == AnswerEnd::ClientLeft {
-            // Nobody reads its tokens any more: what the engine still generates for it is wasted.
-            self.watch_clientless(answer.rid, at);
-        } else {
-            self.unwatch_clientless(answer.rid);
-            self.retries.record_response(at, answer.rid);
-        }
+        self.record_tool_calls(at, answer);
+        self.record_client(at, answer);
         self.keep_response_end(answer);
         self.record_response_end_for_retries(at, answer.rid);
         self.count_answer(at, answer);
@@ -87,6 +76,26 @@ impl Ledger {
             && let (Some(tokens), Some(claimed)) = (answer.tokens, answer.completion_tokens)
         {
             self.judge_by_own_sums(at, answer, tokens, claimed);
+        }
+    }
+
+    /// Counts the response's tool calls, if it has some, and marks its request if they are damaged.
+    fn record_tool_calls(&mut self, at: MonoNs, answer: &Answer<'_>) {
+        let Some(calls) = answer.tool_calls else { return };
+        self.tool_calls.add_response(answer.rid, at, calls);
+        if calls.outcome.is_damaged() {
+            self.mark_damaged_call(answer.rid);
+        }
+    }
+
+    /// Records whether the client left before the end of the response. If so, the request is watched for what is still generated for it.
+    fn record_client(&mut self, at: MonoNs, answer: &Answer<'_>) {
+        if answer.end == AnswerEnd::ClientLeft {
+            // Nobody reads its tokens any more: what the engine still generates for it is wasted.
+            self.watch_clientless(answer.rid, at);
+        } else {
+            self.unwatch_clientless(answer.rid);
+            self.retries.record_response(at, answer.rid);
         }
     }
 

@@ -119,6 +119,7 @@ pub fn first_token_legs(numbers: &RequestNumbers, crossings: &[FirstCrossing]) -
     let path = TtftPath::new(numbers);
     let mut legs = Vec::new();
     for timed in path.legs() {
+        // The leg behind the first send is the way from the scheduler to the tokenizer, which is split by hop.
         if timed.leg.from == TtftMoment::FirstSent {
             add_legs_of_way(&mut legs, crossings, Some(timed.at), Some(timed));
         } else {
