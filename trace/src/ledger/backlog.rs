@@ -94,7 +94,7 @@ impl Ledger {
         }
     }
 
-    /// Requests with a frame on the hops of this group that waited, or has waited, at least [`LATE_NS`].
+    /// Requests with a frame on the hops of this group (the hops of one name) that waited, or has waited, at least [`LATE_NS`].
     pub(crate) fn late_requests(&self, group: usize, now: MonoNs) -> CountedRids {
         // Those that were received are counted; those of frames that are still queued are looked up. A set, because a request may have
         // several such frames.

@@ -485,7 +485,8 @@ impl Ledger {
         !is_open_at_scheduler || !self.predecessors.contains_key(&ticket)
     }
 
-    /// Records the end of a request. Each hop shows its finish, which may also be repeated, so only the first one counts.
+    /// Records the end of a request. Each hop (channel between two processes) shows its finish, which may also be repeated, so only the
+    /// first one counts.
     fn record_end(&mut self, ticket: Ticket, at: MonoNs, finish: Finish) {
         let Some(request) = self.table.get_mut(ticket) else { return };
         let totals = &mut self.totals.requests;

@@ -74,7 +74,7 @@ struct Forwarding {
 }
 
 impl WaitingRequest {
-    /// The hop on which it waited longest for the scheduler.
+    /// The hop, of those that its message crossed, on which it waited longest for the scheduler.
     fn slowest_hop(&self) -> HopId {
         if let Some(forwarding) = self.forwarding
             && let Some(received) = self.times.received
@@ -315,8 +315,8 @@ impl DispatchedRequests {
         }
     }
 
-    /// Removes the request with this id, whose first chunk was observed, and marks those before it on its hop as overtaken. `None` if its
-    /// dispatch was not observed.
+    /// Removes the request with this id, whose first chunk was observed. Marks the requests that were sent before it on its hop (channel
+    /// to the scheduler) as overtaken. `None` if its dispatch was not observed.
     pub(super) fn remove_answered(&mut self, at: MonoNs, rid: &str) -> Option<WaitingRequest> {
         // Called for every new request. Without a watched tokenizer, no dispatch is observed.
         if self.by_rid.is_empty() {
@@ -332,7 +332,8 @@ impl DispatchedRequests {
         Some(answered)
     }
 
-    /// Counts a request as answered, which had this number on the hop. Marks waiting requests with lower numbers there as overtaken.
+    /// Counts the request with this number as answered on the hop (channel to the scheduler). Marks waiting requests with lower numbers
+    /// there as overtaken.
     fn count_answered(&mut self, at: MonoNs, hop: HopId, number: u64, sent_at: MonoNs) {
         let seconds = self.seconds;
         let answered_on_hop = self.answered.entry(hop).or_insert_with(|| AnsweredRequests::with_seconds(seconds));

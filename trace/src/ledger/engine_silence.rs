@@ -119,8 +119,8 @@ impl EndedSilence {
         (self.silence.ns() / CATCH_UP_DIVISOR).min(MAX_RESUME_NS)
     }
 
-    /// Whether the engine itself was silent: several streams went on, with less than half of the tokens that they usually make in such a
-    /// time.
+    /// Whether the engine itself was silent: several streams (requests with chunks) went on, with less than half of the tokens that they
+    /// usually make in such a time.
     fn is_silence_of_engine(&self) -> bool {
         // What a working engine would have made meanwhile. Held-up frames would bring it at once.
         let usual_tokens_per_stream = self.silence.ns() / self.usual_token_ns.max(1);
@@ -242,9 +242,9 @@ impl EngineSilences {
 }
 
 impl Ledger {
-    /// Ends the silence before a frame on the hop at `hop_index`. Nothing is recorded unless the hop is the engine's and the time since
-    /// its last frame is far longer than usual. Called before the frame's chunks are recorded. `forwarded`: when a relay had written the
-    /// frame to its receiver.
+    /// Ends the silence before a frame on the hop (channel between two processes) at `hop_index`. Nothing is recorded unless the engine
+    /// sends on the hop, and the time since its last frame is far longer than usual. Called before the frame's chunks are recorded.
+    /// `forwarded`: when a relay had written the frame to its receiver.
     pub(super) fn end_engine_silence(&mut self, at: MonoNs, hop_index: usize, forwarded: Option<MonoNs>) {
         let hop = &self.hops.all[hop_index];
         // Behind the scheduler, another process may hold frames back.

@@ -100,8 +100,8 @@ impl Ledger {
         Some(hop_index)
     }
 
-    /// Records that frames crossed the hop at `hop_index` unobserved, as a gap in the frame numbers shows. Nothing is judged across the
-    /// gap.
+    /// Records that frames crossed the hop (channel) at `hop_index` unobserved, as a gap in the frame numbers shows. Nothing is judged
+    /// across the gap.
     fn record_missed_frames(&mut self, at: MonoNs, hop_index: usize, missed: u64) {
         let hop = &mut self.hops.all[hop_index];
         self.silences.forget_current_silence();
@@ -120,8 +120,8 @@ impl Ledger {
         }
     }
 
-    /// Subtracts the queued frames of `lane`, which was removed from the hop at `hop_index`, from the totals. Their receives count as
-    /// missed.
+    /// Subtracts the queued frames of `lane`, a connection that was removed from the hop at `hop_index`, from the totals. Their receives
+    /// count as missed.
     fn subtract_lane(&mut self, hop_index: usize, lane: &Lane) {
         let hop = &mut self.hops.all[hop_index];
         self.pending_frames -= lane.frames.len();

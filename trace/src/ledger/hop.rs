@@ -88,7 +88,8 @@ pub(crate) struct Burst {
 }
 
 impl Burst {
-    /// Adds a frame to the receiver's burst and returns its position there. A wait or another wakeup of the receiver begins a new burst.
+    /// Adds a frame to the receiver's burst, the frames received without a wait, and returns its position there. A wait or another wakeup
+    /// of the receiver begins a new burst.
     pub(crate) fn position_of_next(&mut self, receiver: BurstReceiver, wakeup: u64, has_waited: bool) -> BurstPosition {
         // Bursts are numbered from 1.
         let is_first = self.number == 0;

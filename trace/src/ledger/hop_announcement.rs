@@ -22,7 +22,7 @@ impl DeliveryTracking {
 }
 
 impl Ledger {
-    /// Applies an announcement, which may add a hop, rename it, or change what is observed of it.
+    /// Applies an announcement of a hop (channel between two processes). It may add the hop, rename it, or change what is observed of it.
     pub(super) fn announce_hop(&mut self, announced: &event::Hop<'_>) {
         // An announcement may change which of the known hops track deliveries.
         let previous_tracking: Vec<DeliveryTracking> = self.hops.all.iter().map(DeliveryTracking::of_hop).collect();
@@ -54,7 +54,7 @@ impl Ledger {
         }
     }
 
-    /// Moves the streams of a renamed hop to its group.
+    /// Moves the streams (a request's chunks on one hop) of a renamed hop to the group of its new name.
     fn move_streams_to_group_of(&mut self, hop_index: usize) {
         let hop = &self.hops.all[hop_index];
         let streams = self.table.iter_mut().flat_map(|request| &mut request.streams);
@@ -64,7 +64,8 @@ impl Ledger {
         }
     }
 
-    /// Marks the receives from the hop at `hop_index` as unobserved from now on.
+    /// Marks the receives from the hop (channel) at `hop_index` as unobserved from now on. Nothing queued on it waits for its receive any
+    /// more.
     fn stop_observing_receives(&mut self, hop_index: usize) {
         let hop = &mut self.hops.all[hop_index];
         let mut chunks = Vec::new();
@@ -116,8 +117,8 @@ impl Ledger {
         }
     }
 
-    /// Records chunks that the hop at `hop_index` carried before their deliveries were observed. If it may have led to the tokenizer,
-    /// chunks still queued are judged by their deliveries. The others are unjudged.
+    /// Records chunks that the hop (channel) at `hop_index` carried before their deliveries were observed. If it may have led to the
+    /// tokenizer, chunks still queued are judged by their deliveries. The others are unjudged.
     fn adopt_chunks_of_hop(&mut self, hop_index: usize, may_have_led_to_tokenizer: bool) {
         let hop = &self.hops.all[hop_index];
         let earlier_chunks = hop.counts.chunks - hop.untracked_chunks - hop.tracked_chunks;

@@ -41,7 +41,7 @@ impl InFlightEntry {
         min..=self.tokens
     }
 
-    /// The chunks of the entry with this outcome.
+    /// The chunks of the entry with this outcome, and with `tokens_lost` of their tokens lost.
     pub(super) fn with_outcome(&self, outcome: ChunkOutcome, tokens_lost: u32) -> JudgedChunks {
         JudgedChunks {
             hop: self.hop,

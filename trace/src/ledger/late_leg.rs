@@ -186,8 +186,8 @@ impl LateLeg {
         }
     }
 
-    /// Adds a request that was late on this leg. `receiver_use`: time use of the process that answers clients while the request was on the
-    /// leg; `None` if unknown.
+    /// Adds a request that was late on this leg, a part of its time to first token. `receiver_use`: time use of the process that answers
+    /// clients while the request was on the leg; `None` if unknown.
     pub(super) fn record_late_request(&mut self, late: &LateRequest, receiver_use: Option<ReceiverUse>) {
         self.requests += 1;
         self.rids.add_rid(&late.rid);
@@ -222,7 +222,8 @@ impl LateLeg {
         }
     }
 
-    /// Counts the request as concurrent, and the one before it, if both were on the leg at the same time.
+    /// Counts the request as concurrent, and the one before it, if both were on this leg (part of the time to first token) at the same
+    /// time.
     fn count_concurrent(&mut self, late: &LateRequest) {
         let mut span = LegSpan { from: late.from, to: late.to(), is_concurrent: false };
         if let Some(last) = self.last_span

@@ -146,7 +146,7 @@ fn late_from_ns(request: &Request, leg: TtftLeg) -> Option<u64> {
     Some(GAP_WARNING_NS.saturating_add(prefill_ns))
 }
 
-/// Whether each leg of this request between its dispatch and its first token is judged.
+/// Whether each leg (part of the time to first token) of this request between its dispatch and its first token is judged.
 fn is_judged_until_first_token(request: &Request, path: &TtftPath) -> bool {
     if path.time_of(Dispatched).is_none() || is_of_pair(request) {
         return false;
@@ -219,8 +219,8 @@ impl LateLegs {
         judged.of_pairs += u64::from(is_of_pair(request));
     }
 
-    /// Adds a time to first token to the sums of which late legs have a share. These are the sum of the whole run, and that of the window
-    /// in which the first token came.
+    /// Adds a time to first token to the sums that late legs are compared with. These are the sum of the whole run, and that of the
+    /// window in which the first token came.
     fn add_ttft(&mut self, path: &TtftPath, ttft_ns: u64) {
         let window_number = path.whole_leg().map_or(0, |whole| whole.end().0 / WINDOW_NS);
         if window_number > self.window_number {

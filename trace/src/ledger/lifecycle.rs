@@ -242,7 +242,7 @@ impl Ledger {
         self.totals.requests.ends_in_transit = 0;
     }
 
-    /// Whether the finish was sent on the hop into the tokenizer and, if receives are observed there, received.
+    /// Whether the finish was sent on the last hop, the channel into the tokenizer, and was received there if receives are observed.
     fn has_reached_tokenizer(&self, request: &Request) -> bool {
         for stream in &request.streams {
             let Some(hop) = self.hops.hop_of(stream) else { continue };

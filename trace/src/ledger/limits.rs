@@ -178,8 +178,8 @@ impl CountedLimits {
         *self.times_reached.entry(Cow::Borrowed(name)).or_default() += 1;
     }
 
-    /// Whether a further chunk may get an entry of its own, with this many entries in flight of its request and of all. If not, counts each
-    /// limit that forbids it as reached.
+    /// Whether a further chunk may get an in-flight entry of its own, with this many entries of its request and of all. If not, counts
+    /// each limit that forbids it as reached.
     pub(crate) fn has_room_in_flight(&mut self, entries_of_request: usize, all_entries: usize) -> bool {
         let is_request_full = entries_of_request >= self.in_flight_per_rid;
         let is_total_full = all_entries >= self.in_flight;

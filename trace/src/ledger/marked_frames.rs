@@ -87,7 +87,8 @@ impl MarkedFrames {
         }
     }
 
-    /// Marks a frame as received. A lane keeps its order, so earlier frames were received too, unobserved.
+    /// Marks a frame as received. A lane (connection) keeps its order, so earlier frames were received too, unobserved.
+    /// `expects_processed`: the end of its processing will be reported, too.
     pub(super) fn mark_received(&mut self, id: FrameId, at: MonoNs, expects_processed: bool) {
         let lane = self.lanes.get_mut(&(id.hop, id.lane));
         let Some(lane) = lane.filter(|lane| id.seq < lane.next_seq) else {

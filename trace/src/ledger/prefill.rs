@@ -111,7 +111,7 @@ pub(super) struct SlowPrefill {
 }
 
 impl SlowPrefill {
-    /// The request as one that was late on the leg of its prefill.
+    /// The request as one that was late on the leg from its entry to a batch to its first token.
     pub(super) fn to_late_request(&self) -> LateRequest {
         LateRequest {
             leg: TtftLeg { from: TtftMoment::BatchEntered, to: TtftMoment::FirstSent },

@@ -101,7 +101,7 @@ struct WaitSpan {
     to: MonoNs,
 }
 
-/// The parts of a leg in which the request waited for one process; at most two.
+/// The parts of a leg (time between two moments before the first token) in which the request waited for one process; at most two.
 fn wait_spans(request: &Request, timed: TimedLeg) -> [Option<WaitSpan>; 2] {
     let mut whole_leg = WaitSpan { hop: None, from: timed.at, to: timed.end() };
     match (timed.leg.from, timed.leg.to) {
@@ -117,8 +117,8 @@ fn wait_spans(request: &Request, timed: TimedLeg) -> [Option<WaitSpan>; 2] {
     }
 }
 
-/// Waits for the process behind the scheduler's hop and for that behind the last hop. Between more hops than two, only the last one is
-/// known.
+/// Waits for the process that receives from the scheduler and for the one that receives from the last hop. With more hops (channels) than
+/// two, only the last one is known.
 fn output_spans(streams: &[Stream], timed: TimedLeg) -> [Option<WaitSpan>; 2] {
     let mut groups: Vec<u32> = streams.iter().map(|stream| stream.group).collect();
     groups.sort_unstable();

@@ -152,7 +152,8 @@ impl ProcessingStages {
         }
     }
 
-    /// Records the send of a chunk on the hop of the stream with this index. The time since its receive counts for the sending role.
+    /// Records the send of a chunk on the hop of the stream with this index. The time since the sender received it counts as time inside
+    /// the sender's process.
     pub(crate) fn record_send(
         &mut self,
         streams: &[Stream],

@@ -29,7 +29,7 @@ impl Ledger {
         self.recent_chunks.history_of(rid)
     }
 
-    /// Rids of the requests with a recent chunk in a frame whose wait on a hop is one that `wait` asks for.
+    /// Rids of the requests with a recent chunk in a frame that waited on a hop (channel) as `wait` asks for.
     pub fn rids_that_waited(&self, wait: &HopWait) -> BTreeSet<&str> {
         let waiting_hashes = self.recent_chunks.rids_that_waited(wait, self.now());
         let live = self.requests().map(|request| &*request.rid);
@@ -145,7 +145,7 @@ impl Ledger {
         self.hops.get(id)
     }
 
-    /// Name of a hop. Hops beyond the limit have none but their number.
+    /// Name of a hop (channel between two processes). Hops beyond the limit have none but their number.
     pub fn hop_name(&self, id: HopId) -> Cow<'_, str> {
         match self.hop(id) {
             Some(hop) => Cow::from(&self.groups()[hop.group].name),

@@ -261,8 +261,8 @@ impl Ledger {
         }
     }
 
-    /// Removes a received frame from its lane, moves its chunks to `pending_receive`, and returns its send; `None` if it is not queued.
-    /// A lane keeps its order, so frames sent before it were received too, unobserved.
+    /// Removes a received frame from its lane (connection), moves its chunks to `pending_receive`, and returns its send; `None` if it is
+    /// not queued. A lane keeps its order, so frames sent before it were received too, unobserved.
     fn dequeue_frame(&mut self, id: FrameId, hop_index: usize, at: MonoNs) -> Option<SentFrame> {
         self.dequeue_evicted_frames(id, hop_index);
         loop {
@@ -363,7 +363,8 @@ impl Ledger {
         }
     }
 
-    /// Records the receive of a chunk by the tokenizer, and predicts its outcome from the burst that it is in.
+    /// Records the receive of a chunk by the tokenizer. If the task that waits for the request's chunks has not run since the chunk
+    /// before, the outcome of that one is predicted.
     fn receive_chunk(&mut self, receive: FrameReceive, chunk: PendingChunk) {
         let FrameReceive { at, position, .. } = receive;
         self.totals.chunks.received += 1;

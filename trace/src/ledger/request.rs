@@ -198,8 +198,8 @@ impl Request {
         ItlEnds { sent: Spread::of_tally(&itl.sent), delivered: Spread::of_tally(&itl.delivered) }
     }
 
-    /// Adds tokens that did not reach the hop of the stream with this index. Returns how many of them no other hop has shown before.
-    /// Tokens missing on one hop are missing on all later ones, but were lost only once.
+    /// Adds tokens that did not reach the hop (channel) of the stream with this index. Returns how many of them no other hop has shown
+    /// before. Tokens missing on one hop are missing on all later ones, but were lost only once.
     pub(crate) fn add_wire_loss(&mut self, stream_index: usize, missing_tokens: u32) -> u32 {
         let stream = &mut self.streams[stream_index];
         stream.missing_tokens = stream.missing_tokens.saturating_add(missing_tokens);

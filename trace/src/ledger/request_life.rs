@@ -142,7 +142,7 @@ struct CrossedHop<'l> {
     is_last: bool,
 }
 
-/// The legs that the chunks crossed, in the order of the path.
+/// The legs that the chunks crossed, in the order of the path. A leg is the hops (channels) between the same two roles.
 fn legs_crossed(history: &RequestHistory, hops: &[CrossedHop<'_>]) -> Vec<LifeLeg> {
     let mut legs: Vec<LifeLeg> = Vec::new();
     for hop in hops {

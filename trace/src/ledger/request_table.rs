@@ -152,7 +152,7 @@ impl RequestTable {
         true
     }
 
-    /// Removes and returns a record, to which its ticket leads no more. `None` if the ticket leads to none.
+    /// Removes and returns a record, to which its ticket (its handle) leads no more. `None` if the ticket leads to none.
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Request> {
         // Leaves if the ticket is that of an earlier record in the slot.
         self.get(ticket)?;

@@ -134,8 +134,8 @@ impl RequestTimeline {
         }
     }
 
-    /// Keeps the times of a chunk's frame, if the chunk is the request's first one on its hop or the finishing one (`finishes`). Returns
-    /// the index of the hop in that case.
+    /// Keeps the times of a chunk's frame, if the chunk is the request's first one on its hop (channel) or the finishing one
+    /// (`finishes`). Returns the index of the hop in that case; `None` otherwise.
     fn record_chunk(&mut self, times: FrameTimes, finishes: bool) -> Option<usize> {
         let hop = times.frame.hop;
         let Some(index) = self.hops.iter().position(|known| known.hop == hop) else {

@@ -32,7 +32,7 @@ pub(crate) struct Predecessor {
 }
 
 impl Predecessor {
-    /// Whether the chunk may continue the stream of this previous request.
+    /// Whether the chunk may continue the stream (the chunks on one hop) of this previous request.
     fn is_continued_by(&self, context: &FrameContext, chunk: &Chunk<'_>, epoch: u32) -> bool {
         // The comparison changes the stream's counts, and the chunk may belong to the other request.
         let mut stream = self.stream.clone();

@@ -344,8 +344,8 @@ impl Ledger {
         }
     }
 
-    /// Counts stack samples of the process that answers clients while a request waited that was late on the leg that begins with this
-    /// moment.
+    /// Counts stack samples of the process that answers clients, taken while a request was late on the leg of its time to first token
+    /// that begins with this moment.
     pub(super) fn count_late_stack_samples(&mut self, leg_from: TtftMoment, from: MonoNs, to: MonoNs) {
         let Some(hop) = self.hops.all.iter().find(|hop| hop.last) else { return };
         let role = &self.hops.groups[hop.group].ends.to;

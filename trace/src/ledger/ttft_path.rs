@@ -234,7 +234,7 @@ impl TtftPath {
         TtftMoment::ALL.iter().zip(self.times).filter_map(|(moment, time)| Some((*moment, time?)))
     }
 
-    /// The legs between the observed moments, in order. Their lengths sum to that of [`Self::whole_leg`].
+    /// The legs, each from one observed moment to the next one, in order. Their lengths sum to that of [`Self::whole_leg`].
     pub fn legs(&self) -> impl Iterator<Item = TimedLeg> {
         let next = self.moments().skip(1);
         self.moments().zip(next).map(|((from, at), (to, end))| TimedLeg {
