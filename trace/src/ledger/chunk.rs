@@ -48,10 +48,11 @@ impl Ledger {
         };
         // A request's first chunk lists all the ids that it counts; no other chunk can begin one.
         if lists_all_counted_ids(chunk) {
+            let first_stream = 0;
             if self.begins_new_request(ticket, context) {
-                ticket = self.restart_stream(ticket, 0, context, chunk.rid);
+                ticket = self.restart_stream(ticket, first_stream, context, chunk.rid);
             } else if self.begins_concurrent_request(ticket, context) {
-                ticket = self.restart_stream(ticket, 0, context, chunk.rid);
+                ticket = self.restart_stream(ticket, first_stream, context, chunk.rid);
                 self.mark_concurrent(ticket);
             }
         }
@@ -438,7 +439,8 @@ impl Ledger {
             None
         };
         if let Some(cause) = unjudged_cause {
-            return tracker.skip_chunks(context.hop, stream.chunks, 1, cause);
+            let skipped = 1;
+            return tracker.skip_chunks(context.hop, stream.chunks, skipped, cause);
         }
         tracker.set_hop(stream.hop);
         tracker.is_incomplete |= !stream.is_whole();

@@ -149,7 +149,8 @@ impl Ledger {
         }
         let joined_late = request.streams.first().is_some_and(|stream| !stream.is_whole());
         let tracker = request.tracker.get_or_insert_with(|| {
-            let mut tracker = DeliveryTracker::new(self.delivery_epoch, None);
+            let early_count = None;
+            let mut tracker = DeliveryTracker::new(self.delivery_epoch, early_count);
             tracker.is_incomplete = joined_late;
             tracker.previous_until = late_deliveries_until(&self.predecessors, ticket);
             if at < tracker.previous_until {

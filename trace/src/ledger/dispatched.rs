@@ -440,7 +440,9 @@ impl Ledger {
             self.dispatched.last_message = Some(LastMessage { id: dispatch.id, received_early });
             self.pending_receive.clear();
             // The message counts once, with its first request. It has no chunks.
-            self.queue_sent_frame(at, dispatch.id, hop_index, FrameLoad::new(0, dispatch.bytes), None);
+            let chunks = 0;
+            let forwarded = None;
+            self.queue_sent_frame(at, dispatch.id, hop_index, FrameLoad::new(chunks, dispatch.bytes), forwarded);
         }
         if dispatch.kind == DispatchKind::Control {
             self.silences.record_control(at);
@@ -453,7 +455,8 @@ impl Ledger {
         let message = AbortMessage { id: dispatch.id, abort };
         if dispatch.kind == DispatchKind::Aborts && dispatch.request.is_none() {
             // An abort without a rid is for all requests: every rid begins with an empty one.
-            self.dispatched.mark_aborted_with_prefix("", message);
+            let every_rid = "";
+            self.dispatched.mark_aborted_with_prefix(every_rid, message);
             self.clientless.record_abort_of_all(abort);
             self.retries.record_abort_of_all();
         }

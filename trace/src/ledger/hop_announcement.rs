@@ -155,7 +155,8 @@ impl Ledger {
         if passed_chunks > 0 {
             // The first chunks passed before deliveries were observed.
             let count = u32::try_from(passed_chunks).unwrap_or(u32::MAX);
-            judged.push(tracker.skip_chunks(id, 1, count, UnjudgedCause::UnobservedDeliveries));
+            let first = 1;
+            judged.push(tracker.skip_chunks(id, first, count, UnjudgedCause::UnobservedDeliveries));
         }
         let mut entered = passed_chunks;
         let mut previous_end = None;

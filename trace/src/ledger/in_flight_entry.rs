@@ -55,7 +55,8 @@ impl InFlightEntry {
 
     /// The chunks of the entry as unjudged for this reason.
     pub(super) fn as_unjudged(&self, cause: UnjudgedCause) -> JudgedChunks {
-        self.with_outcome(ChunkOutcome::Unjudged(cause), 0)
+        let tokens_lost = 0;
+        self.with_outcome(ChunkOutcome::Unjudged(cause), tokens_lost)
     }
 
     /// Adds its chunks to `judged` as part of a delivery. The first chunk of the delivery counts as delivered, and the others as merged
@@ -71,11 +72,13 @@ impl InFlightEntry {
             return;
         }
         let delivered = u32::from(has_first_chunk);
-        judged.push_chunks(JudgedChunks { count: delivered, ..self.with_outcome(ChunkOutcome::Delivered, 0) });
+        let tokens_lost = 0;
+        judged
+            .push_chunks(JudgedChunks { count: delivered, ..self.with_outcome(ChunkOutcome::Delivered, tokens_lost) });
         judged.push_chunks(JudgedChunks {
             first: self.first_number.wrapping_add(delivered),
             count: self.chunks - delivered,
-            ..self.with_outcome(ChunkOutcome::Merged, 0)
+            ..self.with_outcome(ChunkOutcome::Merged, tokens_lost)
         });
     }
 
