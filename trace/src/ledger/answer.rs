@@ -143,8 +143,8 @@ impl Ledger {
         if summary.numbers.response_end.is_some() { None } else { summary.numbers.finish }
     }
 
-    /// Whether the request's deliveries are observed, so that its losses are found chunk by chunk. Also true if the response has no tokens,
-    /// because nothing else could judge it either.
+    /// Whether the request's deliveries are observed, so that its losses are found chunk by chunk. Also true if the response has no
+    /// counted tokens, because nothing else could judge it either.
     fn is_judged_by_chunks(&self, answer: &Answer<'_>) -> bool {
         let Some(request) = self.request(answer.rid) else {
             // If deliveries match requests at all, an unknown request was judged and then closed before its response ended.

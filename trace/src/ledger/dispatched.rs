@@ -218,7 +218,7 @@ impl DispatchedRequests {
 
     /// Remembers which message has the request with this number until its receive.
     fn await_receive(&mut self, frame: FrameId, number: u64, max: usize) {
-        // Where receives are not observed, no entry is removed one by one, so all are at the limit. It is at least one.
+        // Where receives are not observed, no entry is removed one by one, so all are at the limit, which is at least one.
         if self.unreceived.len() >= max.max(1) {
             self.unreceived.clear();
         }
