@@ -41,7 +41,8 @@ impl ResponseEnd {
 }
 
 impl Ledger {
-    /// Records the end of a response, and judges a whole one by its own sums if its chunks cannot be judged.
+    /// Records the end of a response. If its chunks cannot be judged, compares the number of tokens in a whole response with the number
+    /// that it claims.
     pub(super) fn record_answer(&mut self, at: MonoNs, answer: &Answer<'_>) {
         if answer.rid.is_empty() || self.engine.is_health_check(answer.rid) {
             return;
@@ -53,7 +54,7 @@ impl Ledger {
             request.tokens_delivered > 0
                 || request.tracker.as_ref().is_some_and(|tracker| tracker.outcomes.delivered > 0)
         });
-        // Whether it is such a sum changes nothing here.
+        // Its result is not needed: whether the claimed count is a sum of counts.
         self.record_summed_counts(at, answer.rid, answer.completion_tokens);
         // Before `finish_by_response`, which may end the request with a finish reason that no frame had.
         self.compare_finish(at, answer);
@@ -64,19 +65,8 @@ impl Ledger {
             // Its tokens cannot be counted, so nothing waits for their deliveries.
             self.mark_text_only(at, answer.rid);
         }
-        if let Some(calls) = answer.tool_calls {
-            self.tool_calls.add_response(answer.rid, at, calls);
-            if calls.outcome.is_damaged() {
-                self.mark_damaged_call(answer.rid);
-            }
-        }
-        if answer.end == AnswerEnd::ClientLeft {
-            // Nobody reads its tokens any more: what the engine still generates for it is wasted.
-            self.watch_clientless(answer.rid, at);
-        } else {
-            self.unwatch_clientless(answer.rid);
-            self.retries.record_response(at, answer.rid);
-        }
+        self.record_tool_calls(at, answer);
+        self.record_client(at, answer);
         self.keep_response_end(answer);
         self.record_response_end_for_retries(at, answer.rid);
         self.count_answer(at, answer);
@@ -86,6 +76,26 @@ impl Ledger {
             && let (Some(tokens), Some(claimed)) = (answer.tokens, answer.completion_tokens)
         {
             self.judge_by_own_sums(at, answer, tokens, claimed);
+        }
+    }
+
+    /// Counts the response's tool calls, if it has some, and marks its request if they are damaged.
+    fn record_tool_calls(&mut self, at: MonoNs, answer: &Answer<'_>) {
+        let Some(calls) = answer.tool_calls else { return };
+        self.tool_calls.add_response(answer.rid, at, calls);
+        if calls.outcome.is_damaged() {
+            self.mark_damaged_call(answer.rid);
+        }
+    }
+
+    /// Records whether the client left before the end of the response. If so, the request is watched for what is still generated for it.
+    fn record_client(&mut self, at: MonoNs, answer: &Answer<'_>) {
+        if answer.end == AnswerEnd::ClientLeft {
+            // Nobody reads its tokens any more: what the engine still generates for it is wasted.
+            self.watch_clientless(answer.rid, at);
+        } else {
+            self.unwatch_clientless(answer.rid);
+            self.retries.record_response(at, answer.rid);
         }
     }
 
@@ -109,9 +119,10 @@ impl Ledger {
             return;
         }
         let Some(finish) = answer.content.and_then(|content| content.finish) else { return };
-        let Some(sent) = self.finish_of_frames(answer.rid) else { return };
+        let Some(engine_finish) = self.finish_of_frames(answer.rid) else { return };
+        // The server of such an engine looks for stop strings itself.
         let may_stop_later = self.engine.facts().ends_silently();
-        if finish.contradicts(sent, may_stop_later) {
+        if finish.contradicts(engine_finish, may_stop_later) {
             // No such response is worse than another one.
             let amount = 1;
             self.totals.answers.finish_contradicted.record_occurrence(at, answer.rid, amount);
@@ -132,14 +143,15 @@ impl Ledger {
         if summary.numbers.response_end.is_some() { None } else { summary.numbers.finish }
     }
 
-    /// Whether the request's deliveries are observed, so that its losses are found chunk by chunk.
+    /// Whether the request's deliveries are observed, so that its losses are found chunk by chunk. Also true if the response has no
+    /// counted tokens, because nothing else could judge it either.
     fn is_judged_by_chunks(&self, answer: &Answer<'_>) -> bool {
         let Some(request) = self.request(answer.rid) else {
             // If deliveries match requests at all, an unknown request was judged and then closed before its response ended.
             return self.totals.chunks.outcomes.delivered > 0;
         };
         if answer.tokens.unwrap_or(0) == 0 {
-            // No delivery is to be expected.
+            // No delivery is to be expected, and no tokens can be summed.
             return true;
         }
         // A delivery that repeats known tokens has a position, but no new token.
@@ -165,6 +177,7 @@ impl Ledger {
         if let Some(content) = &answer.content {
             *answers.events.get_or_insert_default() += u64::from(content.events);
             answers.event_tokens_max = answers.event_tokens_max.max(content.event_tokens_max);
+            // `[DONE]` is the line that ends the events.
             answers.done += u64::from(content.done == Some(true));
             let is_whole = answer.end == AnswerEnd::Whole;
             answers.done_without_finish += u64::from(is_whole && content.is_done_without_finish());
@@ -174,8 +187,8 @@ impl Ledger {
         }
     }
 
-    /// Compares the tokens that a complete response carried with the count that its last event claims. Too few count as lost, too many as
-    /// repeated.
+    /// Judges a complete response without its chunks: compares the tokens that it carried with the count that its last event claims
+    /// (`claimed`). Too few count as lost, too many as repeated.
     fn judge_by_own_sums(&mut self, at: MonoNs, answer: &Answer<'_>, tokens: u32, claimed: u32) {
         let answers = &mut self.totals.answers;
         let is_openai = answer.content.is_some_and(|content| content.form == AnswerForm::OpenAi);

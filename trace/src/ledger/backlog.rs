@@ -53,7 +53,8 @@ impl BacklogCourse {
         }
     }
 
-    /// Records the number of frames that wait at a tick. The first long rise of `trend`, the trend of that number, is kept.
+    /// Records the number of frames that wait at a tick, and keeps the first long rise of that number. `trend`: how the number has changed
+    /// so far.
     pub(crate) fn record_tick(&mut self, now: MonoNs, frames: u64, trend: &Trend) {
         if frames < BACKLOG_FRAMES {
             // Frames may also leave without an observed receive.
@@ -78,7 +79,8 @@ impl Request {
 }
 
 impl Ledger {
-    /// Counts the requests whose frame was just received after a long wait: those of the chunks in `pending_receive`. A request counts once.
+    /// Counts the requests whose frame was just received after a long wait: those of the chunks in `pending_receive`. A request counts
+    /// once.
     pub(super) fn count_late_requests(&mut self, hop_index: usize) {
         let hop = &self.hops.all[hop_index];
         for chunk in &self.pending_receive {
@@ -92,7 +94,7 @@ impl Ledger {
         }
     }
 
-    /// Requests with a frame on the hops of this group that waited, or has waited, at least [`LATE_NS`].
+    /// Requests with a frame on the hops of this group (the hops of one name) that waited, or has waited, at least [`LATE_NS`].
     pub(crate) fn late_requests(&self, group: usize, now: MonoNs) -> CountedRids {
         // Those that were received are counted; those of frames that are still queued are looked up. A set, because a request may have
         // several such frames.

@@ -11,7 +11,7 @@ use super::lane::PendingChunk;
 use super::outcome::{JudgedList, UnjudgedCause};
 use super::processing_stage::TimedCount;
 use super::request::Request;
-use super::shared_rid::{self, Predecessor};
+use super::shared_rid::{self, Predecessor, possibly_live_stream};
 use super::stream::Stream;
 use super::stream_count::{CountStep, CountVerdict, Evidence};
 use crate::clock::MonoNs;
@@ -48,10 +48,11 @@ impl Ledger {
         };
         // A request's first chunk lists all the ids that it counts; no other chunk can begin one.
         if lists_all_counted_ids(chunk) {
+            let first_stream = 0;
             if self.begins_new_request(ticket, context) {
-                ticket = self.restart_stream(ticket, 0, context, chunk.rid);
+                ticket = self.restart_stream(ticket, first_stream, context, chunk.rid);
             } else if self.begins_concurrent_request(ticket, context) {
-                ticket = self.restart_stream(ticket, 0, context, chunk.rid);
+                ticket = self.restart_stream(ticket, first_stream, context, chunk.rid);
                 self.mark_concurrent(ticket);
             }
         }
@@ -78,8 +79,9 @@ impl Ledger {
         ticket
     }
 
-    /// Whether this chunk begins another request with the same rid. True if the known request has finished, was never seen on this hop,
-    /// and was observed completely on another hop of the same name. The new request's chunks on earlier hops were then missed.
+    /// Whether this chunk begins another request with the same rid. True if the known request has finished, was never seen on this hop (a
+    /// channel between two processes), and was observed completely on another hop of the same name. The new request's chunks on earlier
+    /// hops were then missed.
     fn begins_new_request(&self, ticket: Ticket, context: &FrameContext) -> bool {
         let Some(request) = self.table.get(ticket) else { return false };
         // First, because it decides for nearly every chunk.
@@ -180,7 +182,7 @@ impl Ledger {
     }
 
     /// Marks requests with one rid as live at the same time if this chunk shows that: its counts are inconsistent, or it may belong to a
-    /// previous request with the rid. Returns the step of the chunk, without a verdict on its tokens if its rid is shared.
+    /// previous request with the rid. Returns the result of the chunk's count check, without a verdict on its tokens if its rid is shared.
     #[cold]
     fn resolve_shared_rid(&mut self, checked: CheckedChunk, context: &FrameContext, chunk: &Chunk<'_>) -> CountStep {
         if checked.step.verdict == CountVerdict::Overlap || self.is_of_predecessor(checked, context, chunk) {
@@ -189,8 +191,9 @@ impl Ledger {
         self.step_without_verdict(checked, chunk)
     }
 
-    /// Restarts a stream whose count begins again. Behind the scheduler, a stream not seen from its start began with late chunks of an
-    /// earlier request and is reset. Otherwise the rid now belongs to another request, which gets a new record.
+    /// Restarts a stream whose count begins again, and returns the record that the rid has from now on. Behind the scheduler, a stream not
+    /// seen from its start began with late chunks of an earlier request, so the stream is reset and the record stays. Otherwise the rid now
+    /// belongs to another request, which gets a new record.
     fn restart_stream(&mut self, ticket: Ticket, stream_index: usize, context: &FrameContext, rid: &str) -> Ticket {
         let Some(request) = self.table.get_mut(ticket) else { return ticket };
         let is_whole = request.streams.get(stream_index).is_some_and(Stream::is_whole);
@@ -199,23 +202,10 @@ impl Ledger {
             request.streams[stream_index] = Stream::new(context.hop, context.group, context.roles, context.at);
             return ticket;
         }
+        let Some(request) = self.table.get(ticket) else { return ticket };
         let is_unfinished = request.finish.is_none();
-        // Its final chunk has not reached the tokenizer. Once it has, the rid is free to be reused, as far as observations show.
-        let sent_tokens = request.streams.first().map_or(0, |stream| stream.count.highest);
-        let has_reached_last_hop = request.streams.iter().any(|stream| {
-            (stream.is_finished() || is_unfinished && stream.count.highest >= sent_tokens)
-                && self.hops.hop_of(stream).is_some_and(|hop| hop.last)
-        });
-        let is_undelivered = request.tracker.as_ref().is_some_and(|tracker| tracker.entry_count() > 0);
-        let is_before_last_hop = self.hops.any_last && !has_reached_last_hop;
-        let is_final_in_transit = !request.final_received && (is_undelivered || is_before_last_hop);
-        let live_stream = request.streams.get(stream_index).filter(|stream| {
-            // After its engine ended, only a record that the next engine's chunks have continued can still be live.
-            let is_of_this_engine = !request.is_after_engine_end || stream.count.epoch == context.epoch;
-            is_of_this_engine && (is_unfinished || is_final_in_transit || stream.count.may_mix_requests())
-        });
-        // Ends the borrow of the record.
-        let live_stream = live_stream.cloned();
+        let is_final_in_transit = self.is_final_chunk_in_transit(request);
+        let live_stream = possibly_live_stream(request, stream_index, context, is_final_in_transit).cloned();
         // The old record stays until its receives and deliveries have come, and is found by its ticket. The rid leads to the new one.
         self.table.unmap(ticket);
         if is_unfinished {
@@ -449,7 +439,8 @@ impl Ledger {
             None
         };
         if let Some(cause) = unjudged_cause {
-            return tracker.skip_chunks(context.hop, stream.chunks, 1, cause);
+            let skipped = 1;
+            return tracker.skip_chunks(context.hop, stream.chunks, skipped, cause);
         }
         tracker.set_hop(stream.hop);
         tracker.is_incomplete |= !stream.is_whole();
@@ -496,7 +487,8 @@ impl Ledger {
         !is_open_at_scheduler || !self.predecessors.contains_key(&ticket)
     }
 
-    /// Records the end of a request. Each hop shows its finish, which may also be repeated, so only the first one counts.
+    /// Records the end of a request. Each hop (channel between two processes) shows its finish, which may also be repeated, so only the
+    /// first one counts.
     fn record_end(&mut self, ticket: Ticket, at: MonoNs, finish: Finish) {
         let Some(request) = self.table.get_mut(ticket) else { return };
         let totals = &mut self.totals.requests;
@@ -512,12 +504,11 @@ impl Ledger {
         }
         request.finish_seen = true;
         totals.finished += 1;
-        let was_aborted_before = request.finish.is_some();
-        if was_aborted_before {
-            // An `AbortReq` has counted its outcome.
-        } else if finish == Finish::Abort {
+        // An `AbortReq` message before has counted its outcome.
+        let has_outcome = request.finish.is_some();
+        if !has_outcome && finish == Finish::Abort {
             totals.aborted += 1;
-        } else {
+        } else if !has_outcome {
             totals.completed += 1;
             // Only here: nobody waits for the end of an aborted request.
             totals.ends_in_transit += 1;
@@ -563,8 +554,8 @@ fn lists_all_counted_ids(chunk: &Chunk<'_>) -> bool {
     chunk.listed.is_some_and(|listed| listed > 0 && chunk.completion_tokens == Some(listed))
 }
 
-/// Whether a chunk behind its request's count can be a late one. A late chunk fills a hole, if chunks show holes; otherwise it lists all
-/// tokens so far. Any other chunk belongs to another request with the same rid.
+/// Whether a chunk with a lower count than its request's can be a late one. If the chunks list new tokens only, a late chunk fills a hole:
+/// tokens that are missing. Otherwise it lists all tokens so far. Any other chunk belongs to another request with the same rid.
 #[cold]
 fn may_be_late_chunk(request: &Request, stream_index: usize, context: &FrameContext, chunk: &Chunk<'_>) -> bool {
     if lists_all_counted_ids(chunk) {

@@ -136,8 +136,8 @@ impl Ledger {
         self.clientless.watch(watched);
     }
 
-    /// Records that the message `frame` asks the scheduler to abort a request, if that has a record and has not finished. Returns whether it
-    /// has a record, as a request with an observed chunk has.
+    /// Records that the message `frame` asks the scheduler to abort a request, if the request has a record and has not finished. Returns
+    /// whether it has a record. Every request with an observed chunk has one.
     pub(super) fn record_abort_of_live(&mut self, rid: &str, frame: FrameId, abort: RequestAbort) -> bool {
         let Some((ticket, request)) = self.unfinished_request(rid) else {
             return self.table.ticket_of(rid).is_some();
@@ -197,7 +197,9 @@ impl Ledger {
     pub fn observes_aborts(&self) -> bool {
         let mut hops = self.hops.all.iter().filter(|hop| hop.carries_requests).peekable();
         // `all` alone would be true without any such hop.
-        hops.peek().is_some() && hops.all(|hop| hop.epoch == 0)
+        let has_request_hop = hops.peek().is_some();
+        // The epoch counts the times at which observations of the hop were missed.
+        has_request_hop && hops.all(|hop| hop.epoch == 0)
     }
 
     /// Abandoned requests, as observed: after their clients left, the scheduler sent their chunks for longer than an abort takes.

@@ -73,8 +73,11 @@ impl Totals {
         if delivery.completion_tokens.is_none() || tracker.is_incomplete || !exceeds_count {
             return;
         }
-        let generated = streams.iter().fold(delivered_count, |max, stream| max.max(u64::from(stream.count.highest)));
-        // A request retracted unobserved restarts its count, so its tokens exceed the count.
+        let mut generated = delivered_count;
+        for stream in streams {
+            generated = generated.max(u64::from(stream.count.highest));
+        }
+        // More tokens than the count are no proof alone: the engine may have retracted the request unobserved, and its count began again.
         let adds_up_counts = tracker.repeating_deliveries >= MIN_REPEATING_DELIVERIES
             || streams.iter().any(|stream| stream.count.evidence == Evidence::Cumulative);
         if !adds_up_counts || tracker.claimed_tokens <= generated + TOLERATED_EXTRA_TOKENS {
@@ -111,8 +114,8 @@ impl Ledger {
         }
     }
 
-    /// Records a delivery: judges which chunks of its request it carried, merged or dropped, and its times. A delivery that names no request with a
-    /// record is kept for a while.
+    /// Records a delivery: judges which chunks of its request it carried, merged or dropped, and its times. A delivery that names no
+    /// request with a record is kept for a while.
     pub(super) fn record_delivery(&mut self, at: MonoNs, delivery: &Delivery<'_>) {
         if delivery.rid.is_empty() || self.engine.is_health_check(delivery.rid) {
             return;
@@ -146,7 +149,8 @@ impl Ledger {
         }
         let joined_late = request.streams.first().is_some_and(|stream| !stream.is_whole());
         let tracker = request.tracker.get_or_insert_with(|| {
-            let mut tracker = DeliveryTracker::new(self.delivery_epoch, None);
+            let early_count = None;
+            let mut tracker = DeliveryTracker::new(self.delivery_epoch, early_count);
             tracker.is_incomplete = joined_late;
             tracker.previous_until = late_deliveries_until(&self.predecessors, ticket);
             if at < tracker.previous_until {
@@ -243,7 +247,7 @@ impl Ledger {
             return;
         }
         tracker.is_text_only = true;
-        // A response that carries text loses no tokens when its waiter skips chunks.
+        // A response that carries text loses no tokens if the task that waits for its chunks skips some, as was predicted.
         self.totals.withdraw_prediction(request, &mut self.loss_memory);
         self.totals.tokens.uncounted += self.stop_waiting(at, ticket, UnjudgedCause::TextOnly);
     }
@@ -252,7 +256,7 @@ impl Ledger {
     pub(super) fn stop_waiting(&mut self, at: MonoNs, ticket: Ticket, cause: UnjudgedCause) -> u64 {
         let tracker = self.table.get_mut(ticket).and_then(|request| request.tracker.as_mut());
         let Some(tracker) = tracker else { return 0 };
-        // Not added again after the change, as elsewhere: no entry is left.
+        // No entry is left below, so there is nothing to add again.
         tracker.subtract_from_memory_use(&mut self.loss_memory);
         let tokens = tracker.tokens_in_flight();
         let judged = tracker.stop_waiting(cause);

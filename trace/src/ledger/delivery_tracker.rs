@@ -3,11 +3,13 @@
 //! Chunks enter in the order they were sent, each with the count it ends at. A delivery of `n` tokens ending at count `C` covers `(C-n,
 //! C]`. Earlier tokens that were never delivered are lost, because deliveries of one request never go back.
 //!
-//! The id column of an imprecise chunk does not show its own tokens. It lists all ids so far, none, or an unknown selection. Its count grows
-//! by its own tokens and by those of preceding chunks that were missed or lost. A delivery of such chunks contains a run of consecutive ones
-//! that ends with the last covered one. The run must be able to carry exactly the delivered tokens, which gives it a minimum and a maximum
-//! length. Chunks before the longest run are dropped. Of each imprecise chunk among them, only the last token is proven lost. Chunks between
-//! the shortest and the longest run are unjudged.
+//! The id column of an imprecise chunk does not show its own tokens. It lists all ids so far, none, or an unknown selection. Its count
+//! grows by its own tokens and by those of preceding chunks that were missed or lost. A delivery of such chunks contains a run of
+//! consecutive ones that ends with the last covered one. The run must be able to carry exactly the delivered tokens, which gives it a
+//! minimum and a maximum length. Chunks before the longest run are dropped. Of each imprecise chunk among them, only the last token is
+//! proven lost. Chunks between the shortest and the longest run are unjudged.
+
+mod imprecise;
 
 use std::collections::VecDeque;
 
@@ -18,13 +20,6 @@ use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::event::{Delivery, Response};
 use crate::id::HopId;
-
-/// How many of the last covered chunks a delivery can contain.
-#[derive(Clone, Copy)]
-struct CarrierCounts {
-    min: usize,
-    max: usize,
-}
 
 /// The entry in flight that ends a delivery.
 #[derive(Clone, Copy)]
@@ -90,8 +85,10 @@ pub(crate) struct DeliveryTracker {
 }
 
 impl DeliveryTracker {
-    /// Creates the tracker of a request. `early_count`: count reached by a delivery that was reported before its first chunk, if there was one.
+    /// Creates the tracker of a request. `epoch`: number that changes whenever deliveries may have been missed. `early_count`: count
+    /// reached by a delivery that was reported before the first chunk, if there was one.
     pub(crate) fn new(epoch: u32, early_count: Option<u32>) -> Self {
+        // What the early delivery contained was not observed, so losses cannot be proven.
         let has_early_delivery = early_count.is_some();
         Self {
             epoch,
@@ -102,8 +99,8 @@ impl DeliveryTracker {
         }
     }
 
-    /// Sets the hop of the next chunk. A new hop leads to the waiter of another worker, or to another request with the same rid. That
-    /// waiter does not receive the chunks queued here.
+    /// Sets the hop of the next chunk. A new hop leads to another tokenizer worker, or belongs to another request with the same rid. The
+    /// chunks queued here are then not delivered with the next ones, so the next delivery is uncertain.
     pub(crate) fn set_hop(&mut self, hop: HopId) {
         let previous_hop = self.last_hop.replace(hop);
         if previous_hop.is_some_and(|previous| previous != hop) {
@@ -243,7 +240,8 @@ impl DeliveryTracker {
 
     /// Whether something before the delivery may be unobserved, so that it proves no loss.
     fn may_follow_unobserved(&self, delivery: &Delivery<'_>, has_missed_deliveries: bool) -> bool {
-        // While counts run behind, a delivery may match an entry with the same count whose own delivery was missed.
+        // While a retracted request recomputes, chunks report lower counts again (`entries_behind`). A delivery may then match an entry
+        // with the same count whose own delivery was missed.
         let is_ambiguous = self.is_incomplete && self.entries_behind > 0;
         // A delivery may contain unobserved tokens before one of its chunks.
         let to = delivery.completion_tokens.unwrap_or(0);
@@ -252,7 +250,8 @@ impl DeliveryTracker {
         self.is_uncertain || has_missed_deliveries || is_ambiguous || has_gap
     }
 
-    /// Finds the chunks that a delivery carried, merged or dropped. `is_broken`: something before it may be unobserved.
+    /// Finds the chunks that a delivery carried, merged or dropped. `is_broken`: something before it may be unobserved, so that it proves
+    /// no loss.
     fn match_delivery(&mut self, delivery: &Delivery<'_>, is_broken: bool) -> DeliveryResult {
         if delivery.mode == Mode::Cumulative {
             let to = delivery.completion_tokens.unwrap_or(delivery.tokens);
@@ -261,6 +260,7 @@ impl DeliveryTracker {
         let Some(to) = delivery.completion_tokens else {
             return self.deliver_without_count(delivery.tokens);
         };
+        // Where chunks of a retracted request report lower counts again, the order of counts does not show which ones are covered.
         if self.entries_behind > 0 {
             let matched = self.deliver_by_reported_count(delivery, to, is_broken);
             return matched.unwrap_or_else(|| self.unjudge_up_to(to));
@@ -283,12 +283,13 @@ impl DeliveryTracker {
         self.epoch = epoch;
         self.is_incomplete |= has_missed_deliveries;
         let is_broken = self.may_follow_unobserved(delivery, has_missed_deliveries);
-        // The mark was for this delivery. Matching it decides whether the next one is uncertain, too.
+        // Its value was for this delivery. `match_delivery` sets it again if the next one is uncertain, too.
         self.is_uncertain = false;
         let mut result = self.match_delivery(delivery, is_broken);
         if delivery.response == Response::Whole {
             // A response that does not stream delivers once by design, so nothing counts as merged.
-            result.judged.mark_merged_delivered(u64::MAX);
+            let all_chunks = u64::MAX;
+            result.judged.mark_merged_delivered(all_chunks);
         } else if delivery.without_text > 0 {
             result.judged.mark_merged_delivered(delivery.without_text.into());
         }
@@ -314,7 +315,7 @@ impl DeliveryTracker {
             self.pop_entry();
             entry.add_carried(self.delivered_to, &mut judged, &mut has_carrier);
         }
-        // Earlier deliveries of a response joined late are unknown, so none of these tokens counts as new.
+        // Earlier deliveries of a response are unknown if its first chunks were missed, so none of these tokens counts as new.
         let may_have_missed = self.is_incomplete && !self.has_begun;
         let max_new_tokens = if may_have_missed { 0 } else { u32::MAX };
         DeliveryResult {
@@ -378,114 +379,35 @@ impl DeliveryTracker {
         }
     }
 
-    /// Whether some chunks in flight up to count `to` are imprecise, and some have undelivered tokens before count `from`.
-    fn has_imprecise_gap_before(&self, from: u32, to: u32) -> bool {
-        let mut has_imprecise = false;
-        let mut has_gap = false;
-        for entry in self.in_flight.iter().take_while(|entry| entry.end_count <= to) {
-            let start = entry.end_count.saturating_sub(entry.tokens).max(self.delivered_to);
-            has_imprecise |= entry.is_imprecise;
-            has_gap |= entry.tokens > 0 && start < from;
-        }
-        has_imprecise && has_gap
-    }
-
-    /// Judges an incremental delivery up to count `to` whose chunks do not all fit and are partly imprecise: counts how many can carry its
-    /// tokens. `broken`: something before it may be unobserved, so that it proves no loss.
-    fn deliver_imprecise(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> DeliveryResult {
-        // No entry ends at `to`: the last delivered chunk was not observed, or shares an entry with later chunks.
-        // The last covered entry is then not the end of the delivery.
-        let misses_end = self.last_covered_end(to).is_some_and(|end| end < to);
-        let broken = broken || misses_end;
-        let mut covered = self.in_flight.iter().take_while(|entry| entry.end_count <= to).count();
-        // At least one chunk was delivered, which is the carrier of those behind it (`true`).
-        while covered > 1 && self.in_flight[covered - 1].may_be_delivered_later(to, true, delivery.finished) {
-            covered -= 1;
-        }
-        // Without a proof, any number of the covered chunks may have been delivered.
-        let unproven = CarrierCounts { min: 1, max: covered };
-        let carriers = if broken { unproven } else { self.carrier_count_bounds(covered, delivery).unwrap_or(unproven) };
-        let cause = if broken { UnjudgedCause::MissedObservations } else { UnjudgedCause::Ambiguous };
-        let mut judged = JudgedList::default();
-        let mut has_carrier = false;
-        let mut lost = Vec::new();
-        // Oldest first, but counted from the last covered chunk, with which the delivery ends.
-        for number_from_end in (1..=covered).rev() {
-            let Some(entry) = self.pop_entry() else { break };
-            let has_no_undelivered_token = entry.tokens == 0 || entry.end_count <= self.delivered_to;
-            if number_from_end <= carriers.min {
-                entry.add_carried(self.delivered_to, &mut judged, &mut has_carrier);
-            } else if number_from_end <= carriers.max || has_no_undelivered_token {
-                judged.push_chunks(entry.as_unjudged(cause));
-            } else {
-                // Of an imprecise chunk, only the last token is proven lost.
-                let proven_tokens = if entry.is_imprecise { 1 } else { entry.tokens };
-                let start = entry.end_count.saturating_sub(proven_tokens).max(self.delivered_to);
-                judged.push_chunks(entry.with_outcome(ChunkOutcome::Dropped, entry.end_count - start));
-                lost.push(self.lost_range(&entry, start, entry.end_count));
-            }
-        }
-        // The match is uncertain, so the next delivery may follow unobserved chunks.
-        self.is_uncertain = misses_end || (self.is_incomplete && carriers.min < carriers.max);
-        DeliveryResult {
-            judged,
-            lost_ranges: lost,
-            new_tokens: self.advance_to(to, delivery.tokens),
-            ..DeliveryResult::default()
-        }
-    }
-
-    /// Minimum and maximum number of chunks that can carry exactly the delivered tokens, counted back from the last of the first
-    /// `covered` entries. `None` if no number can, or if an entry's own chunks are ambiguous.
-    fn carrier_count_bounds(&self, covered: usize, delivery: &Delivery<'_>) -> Option<CarrierCounts> {
-        let mut min_tokens = 0_u32;
-        let mut max_tokens = 0_u32;
-        let mut counts: Option<CarrierCounts> = None;
-        for (index, entry) in self.in_flight.iter().take(covered).rev().enumerate() {
-            // The run may begin with any chunk of an entry that holds several.
-            if entry.chunks > 1 || entry.missing_tokens > 0 {
-                return None;
-            }
-            let is_last_covered = index == 0;
-            let tokens = entry.token_bounds(is_last_covered && delivery.finished);
-            min_tokens = min_tokens.saturating_add(*tokens.start());
-            max_tokens = max_tokens.saturating_add(*tokens.end());
-            if (min_tokens..=max_tokens).contains(&delivery.tokens) {
-                // From the last chunk backwards, the first number that fits is the minimum.
-                let carriers = index + 1;
-                counts = Some(CarrierCounts { min: counts.map_or(carriers, |counts| counts.min), max: carriers });
-            }
-        }
-        counts
-    }
-
     /// End of the last in-flight chunk that a delivery up to `to` may contain.
     fn last_covered_end(&self, to: u32) -> Option<u32> {
         self.in_flight.iter().map(|entry| entry.end_count).rfind(|&end| end <= to)
     }
 
-    /// Start of a delivery of `tokens` tokens that ends at `to`. Tokens lost on the wire in between are not part of it.
+    /// Count at which a delivery of `tokens` tokens begins that ends at count `to`. Tokens lost on the wire in between are not part of it,
+    /// so it begins earlier by their number.
     fn start_of_delivery(&self, to: u32, tokens: u32) -> u32 {
         let mut start = to.saturating_sub(tokens);
         for entry in self.in_flight.iter().rev().skip_while(|entry| entry.end_count > to) {
-            // The delivery reaches back over the missing tokens, which lie before the entry's own.
-            if start < entry.end_count.saturating_sub(entry.tokens) {
+            // The entry's missing tokens lie before its own ones. A delivery that begins before its own ones reaches over them.
+            let entry_start = entry.end_count.saturating_sub(entry.tokens);
+            if start < entry_start {
                 start = start.saturating_sub(entry.missing_tokens);
             }
         }
         start
     }
 
-    /// Finds the last chunk in a delivery by its reported count, `to`. The number of delivered tokens shows whether the delivery contains all
-    /// chunks up to that one or that one alone. `None` if no chunk matches.
+    /// Finds the last chunk in a delivery by its reported count, `to`. The number of delivered tokens shows whether the delivery contains
+    /// all chunks up to that one or that one alone. `None` if no chunk matches.
     fn find_last_carrier(&self, delivery: &Delivery<'_>, to: u32) -> Option<LastCarrier> {
         let mut tokens_so_far = 0_u32;
         let mut last_carrier: Option<LastCarrier> = None;
         for (index, entry) in self.in_flight.iter().enumerate() {
             tokens_so_far = tokens_so_far.saturating_add(entry.tokens);
             let carries_all = tokens_so_far == delivery.tokens;
-            let carries_one = entry.tokens == delivery.tokens;
-            let is_match = entry.reported_count == to && (carries_all || carries_one);
+            let carries_this_alone = entry.tokens == delivery.tokens;
+            let is_match = entry.reported_count == to && (carries_all || carries_this_alone);
             // Several chunks may report the same count. A delivery that ends the request has the last of them.
             if is_match && (last_carrier.is_none() || delivery.finished) {
                 last_carrier = Some(LastCarrier { index, carries_all });
@@ -494,9 +416,15 @@ impl DeliveryTracker {
         last_carrier
     }
 
-    /// Judges a delivery by its reported count `to`, if it has no tokens or counts run behind after a retraction. If it contains one chunk
-    /// alone, the earlier ones are dropped. `None` if no chunk matches.
-    fn deliver_by_reported_count(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> Option<DeliveryResult> {
+    /// Judges a delivery by its reported count `to`: it ends with the chunk that reported the same count. If it contains that chunk alone,
+    /// the earlier ones are dropped. `is_broken`: something before it may be unobserved, so that it proves no loss. `None` if no chunk
+    /// matches.
+    fn deliver_by_reported_count(
+        &mut self,
+        delivery: &Delivery<'_>,
+        to: u32,
+        is_broken: bool,
+    ) -> Option<DeliveryResult> {
         let last = self.find_last_carrier(delivery, to)?;
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
@@ -508,11 +436,12 @@ impl DeliveryTracker {
             let Some(entry) = self.pop_entry() else { break };
             let delivered_before = self.delivered_to;
             self.delivered_to = delivered_before.max(entry.end_count);
-            // An entry without tokens loses none.
-            if last.carries_all || index == last.index || entry.tokens == 0 {
+            // An entry without tokens loses none, so it counts as carried, too.
+            let is_carried = last.carries_all || index == last.index || entry.tokens == 0;
+            if is_carried {
                 entry.add_carried(delivered_before, &mut judged, &mut has_carrier);
                 new_tokens = entry.tokens.saturating_add(new_tokens);
-            } else if broken {
+            } else if is_broken {
                 judged.push_chunks(entry.as_unjudged(UnjudgedCause::MissedObservations));
             } else if has_imprecise {
                 judged.push_chunks(entry.as_unjudged(UnjudgedCause::Ambiguous));
@@ -526,12 +455,13 @@ impl DeliveryTracker {
         Some(DeliveryResult { judged, lost_ranges: lost, new_tokens, ..DeliveryResult::default() })
     }
 
-    /// Makes the chunks unjudged that a delivery up to count `to` may have covered. Counts run behind, and the delivery matches no chunk,
-    /// so a send was not observed.
+    /// Makes the chunks unjudged that a delivery up to count `to` may have covered. It is called if a retracted request reports lower
+    /// counts again and the delivery matches none of its chunks: a send was then not observed.
     fn unjudge_up_to(&mut self, to: u32) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let last_covered = self.in_flight.iter().rposition(|entry| entry.reported_count == to || entry.end_count <= to);
-        for _ in 0..last_covered.map_or(0, |index| index + 1) {
+        let covered = last_covered.map_or(0, |index| index + 1);
+        for _ in 0..covered {
             let Some(entry) = self.pop_entry() else { break };
             judged.push_chunks(entry.as_unjudged(UnjudgedCause::MissedObservations));
         }
@@ -561,7 +491,8 @@ impl DeliveryTracker {
         DeliveryResult { judged, new_tokens: covered, ..DeliveryResult::default() }
     }
 
-    /// Raises the count delivered so far to `to`. Returns the number of new tokens, `max_new` at most.
+    /// Raises the count delivered so far to `to`, and marks the request's deliveries as begun. Returns the number of new tokens, `max_new`
+    /// at most.
     fn advance_to(&mut self, to: u32, max_new: u32) -> u32 {
         let new_tokens = to.saturating_sub(self.delivered_to).min(max_new);
         self.delivered_to = self.delivered_to.max(to);
@@ -582,9 +513,11 @@ impl DeliveryTracker {
 
     /// The lost tokens after count `from` up to count `to` of `entry`, which must be the most recently removed one.
     fn lost_range(&self, entry: &InFlightEntry, from: u32, to: u32) -> LostRange {
-        // The entry's ids begin after count `end_count - tokens`; those up to `from` are not lost.
-        let skipped = (from as usize + entry.tokens as usize).saturating_sub(entry.end_count as usize);
-        let ids = self.removed_ids.get(skipped..skipped + (to - from) as usize);
+        // The entry's ids begin after count `end_count - tokens`. Those up to count `from` are not lost.
+        let kept_ids = (from as usize + entry.tokens as usize).saturating_sub(entry.end_count as usize);
+        let lost_tokens = (to - from) as usize;
+        // No ids if the entry did not keep them.
+        let ids = self.removed_ids.get(kept_ids..kept_ids + lost_tokens);
         LostRange {
             // Positions count from 1.
             tokens: [from + 1, to],

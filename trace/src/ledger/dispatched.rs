@@ -74,7 +74,7 @@ struct Forwarding {
 }
 
 impl WaitingRequest {
-    /// The hop on which it waited longest for the scheduler.
+    /// The hop, of those that its message crossed, on which it waited longest for the scheduler.
     fn slowest_hop(&self) -> HopId {
         if let Some(forwarding) = self.forwarding
             && let Some(received) = self.times.received
@@ -218,7 +218,7 @@ impl DispatchedRequests {
 
     /// Remembers which message has the request with this number until its receive.
     fn await_receive(&mut self, frame: FrameId, number: u64, max: usize) {
-        // Where receives are not observed, no entry is removed one by one, so all are at the limit.
+        // Where receives are not observed, no entry is removed one by one, so all are at the limit, which is at least one.
         if self.unreceived.len() >= max.max(1) {
             self.unreceived.clear();
         }
@@ -282,7 +282,8 @@ impl DispatchedRequests {
         }
     }
 
-    /// Records a frame with output of the engine. The time since the last one counts as busy, but only a part of a long pause.
+    /// Records a frame with output of the engine. The time since the last one counts as busy time, of a long pause only the part up to the
+    /// limit. It also counts as time with output, unless it is a long pause.
     pub(super) fn record_output(&mut self, at: MonoNs) {
         let last_output_at = self.last_output_at.replace(at);
         let pause_ns = last_output_at.map_or(0, |last| at.since(last));
@@ -314,8 +315,8 @@ impl DispatchedRequests {
         }
     }
 
-    /// Removes the request with this id, whose first chunk was observed, and marks those before it on its hop as overtaken. `None` if its
-    /// dispatch was not observed.
+    /// Removes the request with this id, whose first chunk was observed. Marks the requests that were sent before it on its hop (channel
+    /// to the scheduler) as overtaken. `None` if its dispatch was not observed.
     pub(super) fn remove_answered(&mut self, at: MonoNs, rid: &str) -> Option<WaitingRequest> {
         // Called for every new request. Without a watched tokenizer, no dispatch is observed.
         if self.by_rid.is_empty() {
@@ -331,7 +332,8 @@ impl DispatchedRequests {
         Some(answered)
     }
 
-    /// Counts a request as answered, which had this number on the hop. Marks waiting requests with lower numbers there as overtaken.
+    /// Counts the request with this number as answered on the hop (channel to the scheduler). Marks waiting requests with lower numbers
+    /// there as overtaken.
     fn count_answered(&mut self, at: MonoNs, hop: HopId, number: u64, sent_at: MonoNs) {
         let seconds = self.seconds;
         let answered_on_hop = self.answered.entry(hop).or_insert_with(|| AnsweredRequests::with_seconds(seconds));
@@ -438,7 +440,9 @@ impl Ledger {
             self.dispatched.last_message = Some(LastMessage { id: dispatch.id, received_early });
             self.pending_receive.clear();
             // The message counts once, with its first request. It has no chunks.
-            self.queue_sent_frame(at, dispatch.id, hop_index, FrameLoad::new(0, dispatch.bytes), None);
+            let chunks = 0;
+            let forwarded = None;
+            self.queue_sent_frame(at, dispatch.id, hop_index, FrameLoad::new(chunks, dispatch.bytes), forwarded);
         }
         if dispatch.kind == DispatchKind::Control {
             self.silences.record_control(at);
@@ -451,7 +455,8 @@ impl Ledger {
         let message = AbortMessage { id: dispatch.id, abort };
         if dispatch.kind == DispatchKind::Aborts && dispatch.request.is_none() {
             // An abort without a rid is for all requests: every rid begins with an empty one.
-            self.dispatched.mark_aborted_with_prefix("", message);
+            let every_rid = "";
+            self.dispatched.mark_aborted_with_prefix(every_rid, message);
             self.clientless.record_abort_of_all(abort);
             self.retries.record_abort_of_all();
         }

@@ -65,7 +65,8 @@ impl EarlyDeliveries {
             }
         }
         let may_be_evicted = self.last_eviction_at.is_some_and(|evicted_at| evicted_at >= first_sent);
-        may_be_evicted.then_some(0)
+        let unknown_count = 0;
+        may_be_evicted.then_some(unknown_count)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Silences of the engine: times in which it sent no frame at all although several streams were open.
 //!
-//! A silence is confirmed after its end, by what only a silent engine explains: streams with chunks before it go on after it, and without the
-//! tokens that a working engine would have made meanwhile. Frames that only arrived late (a blocked connection, a starved relay) bring these
-//! tokens at once. A time with missed observations, or in which tokengap itself did not run, proves nothing.
+//! A silence is confirmed after its end, by what only a silent engine explains: streams with chunks before it go on after it, and without
+//! the tokens that a working engine would have made meanwhile. Frames that only arrived late (a blocked connection, a starved relay) bring
+//! these tokens at once. A time with missed observations, or in which tokengap itself did not run, proves nothing.
 
 use std::collections::VecDeque;
 
@@ -119,7 +119,8 @@ impl EndedSilence {
         (self.silence.ns() / CATCH_UP_DIVISOR).min(MAX_RESUME_NS)
     }
 
-    /// Whether the engine itself was silent: several streams went on, with less than half of the tokens that they usually make in such a time.
+    /// Whether the engine itself was silent: several streams (requests with chunks) went on, with less than half of the tokens that they
+    /// usually make in such a time.
     fn is_silence_of_engine(&self) -> bool {
         // What a working engine would have made meanwhile. Held-up frames would bring it at once.
         let usual_tokens_per_stream = self.silence.ns() / self.usual_token_ns.max(1);
@@ -158,7 +159,8 @@ impl EngineSilences {
         self.last_control = self.last_control.max(Some(at));
     }
 
-    /// Records a frame sent at `at` that ends at `end`. Returns the end of the frames before it, if the time since then is long.
+    /// Records a frame sent at `at`. A relay may write it later, until `end`. Returns the end of the frames before it, if the time since
+    /// then is long.
     fn record_frame(&mut self, at: MonoNs, end: MonoNs) -> Option<MonoNs> {
         let newest_end = self.last_frame.map_or(end, |last| last.max(end));
         // Before the first frame, there is no silence.
@@ -177,8 +179,7 @@ impl EngineSilences {
     }
 
     /// Counts new tokens of a stream after the silence that has just ended. `last_at` is the time of the stream's chunk before. If that
-    /// precedes the silence, the stream was open before it and goes on after it. It then counts as one of its streams, unless it is not
-    /// streamed.
+    /// precedes the silence, the stream was open before and after the silence. The silence then counts it, unless `is_streamed` is false.
     #[inline]
     pub(super) fn record_tokens(
         &mut self,
@@ -208,7 +209,7 @@ impl EngineSilences {
         }
         let Some(ended) = &self.ended_silence else { return false };
         let since_end = now.since(ended.silence.to);
-        // From then on, `record_tokens` adds nothing to its streams and tokens.
+        // After this time, `record_tokens` adds nothing to its streams and tokens, so a confirmed silence needs no more counting.
         let is_fully_counted = since_end > MAX_RESUME_NS.max(ended.catch_up_ns());
         if is_fully_counted && ended.is_confirmed {
             self.ended_silence = None;
@@ -217,8 +218,8 @@ impl EngineSilences {
         since_end >= ended.catch_up_ns()
     }
 
-    /// Counts the silence that has ended, once, if the engine was silent in it, and keeps the longest. `main_thread`: time use of the engine's
-    /// busiest main thread in it.
+    /// Counts the silence that has ended, once, if the engine was silent in it, and keeps the longest. `main_thread`: time use of the
+    /// engine's busiest main thread in it.
     fn confirm_ended_silence(&mut self, main_thread: Option<TimeUse>) {
         let Some(ended) = &mut self.ended_silence else { return };
         if !ended.is_silence_of_engine() {
@@ -241,9 +242,9 @@ impl EngineSilences {
 }
 
 impl Ledger {
-    /// Ends the silence before a frame on the hop at `hop_index`. Nothing is recorded unless the hop is the engine's and the time since
-    /// its last frame is far longer than usual. Called before the frame's chunks are recorded. `forwarded`: when a relay had written the
-    /// frame to its receiver.
+    /// Ends the silence before a frame on the hop (channel between two processes) at `hop_index`. Nothing is recorded unless the engine
+    /// sends on the hop, and the time since its last frame is far longer than usual. Called before the frame's chunks are recorded.
+    /// `forwarded`: when a relay had written the frame to its receiver.
     pub(super) fn end_engine_silence(&mut self, at: MonoNs, hop_index: usize, forwarded: Option<MonoNs>) {
         let hop = &self.hops.all[hop_index];
         // Behind the scheduler, another process may hold frames back.
@@ -255,7 +256,7 @@ impl Ledger {
         let Some(from) = self.silences.record_frame(at, end) else { return };
         let hop_name = self.hops.groups[hop.group].name.as_str().into();
         let Some(usual_ns) = self.usual_chunk_interval_ns(at.since(from)) else { return };
-        // Without a usual pace, no pause is long.
+        // The median. Without a usual pace, no pause is long.
         let Some(usual_token_ns) = self.itl_sent_by_token.quantile(0.5) else { return };
         let silence = EngineSilence {
             from,
@@ -271,9 +272,10 @@ impl Ledger {
             Some(EndedSilence { silence, tokens_after: 0, usual_token_ns, is_confirmed: false });
     }
 
-    /// Control messages that may have caused a silence since `from`: sent in it, or shortly before.
+    /// Whether control messages may have caused a silence since `from`, because one was sent in it or shortly before.
     fn control_since(&self, from: MonoNs) -> ControlMessages {
         let last_control = self.silences.last_control;
+        // `since` is 0 for a message sent after `from`.
         if last_control.is_some_and(|sent_at| from.since(sent_at) <= MAX_CONTROL_DELAY_NS) {
             return ControlMessages::Sent;
         }
@@ -283,8 +285,8 @@ impl Ledger {
         ControlMessages::Unobserved
     }
 
-    /// Median time between two chunks of a stream, with which a silence of `silence_ns` is compared. `None` if the silence is not far longer, or
-    /// if sends may have been blocked or unseen.
+    /// Median time between two chunks of a stream, with which a silence of `silence_ns` is compared. `None` if the silence is not far
+    /// longer, or if sends may have been blocked or unseen.
     fn usual_chunk_interval_ns(&self, silence_ns: u64) -> Option<u64> {
         let usual_ns = self.itl_sent.quantile(0.5)?;
         let mut outputs = self.hops.all.iter().filter(|hop| !hop.carries_requests);
@@ -298,7 +300,7 @@ impl Ledger {
         self.limits.list_counted().any(|limit| limit.name == "hops" && limit.times > 0)
     }
 
-    /// Advances time for [`EngineSilences`].
+    /// Advances time for [`EngineSilences`]. Counts the silence that has ended, if what followed shows that the engine was silent.
     pub(super) fn advance_engine_silences(&mut self, now: MonoNs) {
         let may_be_confirmed = self.silences.advance_time(now);
         if !may_be_confirmed {
@@ -323,8 +325,8 @@ impl Ledger {
         &self.silences
     }
 
-    /// The silence that lasts at `now`. `None` without one, or if the streams may have ended unobserved: without a frame, or because a relay
-    /// reports what it missed only with its next frame.
+    /// The silence that lasts at `now`. `None` without one, or if the streams may have ended unobserved: without a frame, or because a
+    /// relay reports what it missed only with its next frame.
     pub(crate) fn current_engine_silence(&self, now: MonoNs) -> Option<EngineSilence> {
         if self.is_relayed() { None } else { self.silence_at(now) }
     }
@@ -388,8 +390,8 @@ impl Ledger {
     }
 }
 
-/// Whether a stream with `chunks` chunks so far, which end at `count`, has more of them than one that is not streamed: the first, and one for
-/// each `unstreamed_tokens` tokens.
+/// Whether a stream with `chunks` chunks so far, which end at `count`, has more of them than one that is not streamed: the first, and one
+/// for each `unstreamed_tokens` tokens.
 pub(super) fn is_streamed(chunks: u32, count: u32, unstreamed_tokens: Option<u32>) -> bool {
     let further_unstreamed_chunks = unstreamed_tokens.map_or(0, |tokens| count / tokens.max(1));
     chunks > 1 + further_unstreamed_chunks

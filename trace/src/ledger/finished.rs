@@ -32,6 +32,7 @@ pub(super) struct SummaryLimits {
 
 impl FinishedRequests {
     /// Adds a summary. At the limit, evicts the oldest ordinary one, or the oldest notable one if those fill half of the space.
+    /// `is_notable`: a request with a problem, which is kept longer.
     pub(super) fn add_summary(
         &mut self,
         summary: RequestSummary,
@@ -58,8 +59,8 @@ impl FinishedRequests {
         self.recent.push_back(summary);
     }
 
-    /// Removes and returns the oldest summary. A notable one moves to the list of notable ones instead, from which the oldest is removed if there
-    /// are more than `max_notable`. `None` if the summary only moved.
+    /// Removes and returns the oldest summary. A notable one moves to the list of notable ones instead, from which the oldest is removed if
+    /// there are more than `max_notable`. `None` if the summary only moved.
     fn evict_or_move_oldest(
         &mut self,
         max_notable: usize,

@@ -47,12 +47,14 @@ impl WayParts {
         (self.hops().len() == 1 && self.to == self.from + 1).then_some(self.from / 2)
     }
 
-    /// The parts, in order.
+    /// The parts, in order. Each begins at one position: with the send on a hop (a channel between two processes), or with the receive from
+    /// it.
     pub fn iter(self) -> impl Iterator<Item = WayPart> {
         (self.from..self.to).map(|position| {
+            // Each hop has two positions. The even one is its send, the odd one its receive.
             let hop_index = position / 2;
-            // Even positions are sends, odd ones receives.
-            if position % 2 == 0 { WayPart::OnHop(hop_index) } else { WayPart::Behind(hop_index) }
+            let begins_with_send = position % 2 == 0;
+            if begins_with_send { WayPart::OnHop(hop_index) } else { WayPart::Behind(hop_index) }
         })
     }
 }
@@ -93,19 +95,31 @@ impl FirstTokenLeg {
     }
 }
 
-/// An observed moment on the way.
+/// An observed moment on the way from scheduler to tokenizer.
 #[derive(Clone, Copy, Debug)]
 struct WayStop {
+    /// Which one: see [`send_position`] and [`receive_position`].
     position: usize,
     at: MonoNs,
 }
 
-/// The legs of a request's first token, in order. They do not overlap. `crossings` are the hops that its first chunk crossed, in the order of the
-/// path.
+/// Position on the way of the send on the hop with this index in the path.
+fn send_position(hop_index: usize) -> usize {
+    2 * hop_index
+}
+
+/// Position on the way of the receive on the hop with this index in the path.
+fn receive_position(hop_index: usize) -> usize {
+    2 * hop_index + 1
+}
+
+/// The legs of a request's first token: its times between two moments, in order. They do not overlap. `crossings`: when its first chunk
+/// crossed each hop (channel between two processes), in the order of the path.
 pub fn first_token_legs(numbers: &RequestNumbers, crossings: &[FirstCrossing]) -> Vec<FirstTokenLeg> {
     let path = TtftPath::new(numbers);
     let mut legs = Vec::new();
     for timed in path.legs() {
+        // The leg behind the first send is the way from the scheduler to the tokenizer, which is split by hop.
         if timed.leg.from == TtftMoment::FirstSent {
             add_legs_of_way(&mut legs, crossings, Some(timed.at), Some(timed));
         } else {
@@ -115,6 +129,7 @@ pub fn first_token_legs(numbers: &RequestNumbers, crossings: &[FirstCrossing]) -
     // Without a moment after the first send, there is no leg of the whole way, but the hops may show a part of it.
     let whole_way = None;
     match path.moments().last() {
+        // Without any moment, the start of the way is unknown, too.
         None => add_legs_of_way(&mut legs, crossings, None, whole_way),
         Some((TtftMoment::FirstSent, at)) => add_legs_of_way(&mut legs, crossings, Some(at), whole_way),
         // Without a delivery, the time to first token ends here.
@@ -138,24 +153,7 @@ fn add_legs_of_way(
     start: Option<MonoNs>,
     whole: Option<TimedLeg>,
 ) {
-    let end = whole.and_then(|whole| end_of_way(crossings, whole));
-    let last_at = whole.map_or(MonoNs(u64::MAX), TimedLeg::end);
-    let end_position = end.map_or(usize::MAX, |end| end.position);
-    let mut stops = Vec::new();
-    if let Some(at) = start {
-        stops.push(WayStop { position: 0, at });
-    }
-    for stop in observed_stops(crossings) {
-        let follows = match stops.last() {
-            // A time that contradicts the order of the others is left out.
-            Some(before) => before.position < stop.position && before.at <= stop.at,
-            None => true,
-        };
-        if follows && stop.position < end_position && stop.at <= last_at {
-            stops.push(stop);
-        }
-    }
-    stops.extend(end);
+    let stops = stops_of_way(crossings, start, whole);
     let legs_of_way = stops.windows(2).map(|pair| FirstTokenLeg {
         place: FirstTokenPlace::Way(WayParts { from: pair[0].position, to: pair[1].position }),
         from: pair[0].at,
@@ -170,6 +168,30 @@ fn add_legs_of_way(
     }
 }
 
+/// The observed moments on the way, in order: its `start`, the sends and receives of the first chunk, and the end of the way, which is that
+/// of `whole`. A time that contradicts the order of the others is left out.
+fn stops_of_way(crossings: &[FirstCrossing], start: Option<MonoNs>, whole: Option<TimedLeg>) -> Vec<WayStop> {
+    let end = whole.and_then(|whole| end_of_way(crossings, whole));
+    let last_at = whole.map_or(MonoNs(u64::MAX), TimedLeg::end);
+    let end_position = end.map_or(usize::MAX, |end| end.position);
+    let mut stops: Vec<WayStop> = Vec::new();
+    if let Some(at) = start {
+        stops.push(WayStop { position: send_position(0), at });
+    }
+    for stop in observed_stops(crossings) {
+        let follows_previous = match stops.last() {
+            Some(previous) => previous.position < stop.position && previous.at <= stop.at,
+            None => true,
+        };
+        let is_before_end = stop.position < end_position && stop.at <= last_at;
+        if follows_previous && is_before_end {
+            stops.push(stop);
+        }
+    }
+    stops.extend(end);
+    stops
+}
+
 /// End of the way from scheduler to tokenizer, which is that of `whole`, the leg of the time to first token that begins with the way.
 /// `None` if hops at the end of the path were not crossed observably.
 fn end_of_way(crossings: &[FirstCrossing], whole: TimedLeg) -> Option<WayStop> {
@@ -178,8 +200,8 @@ fn end_of_way(crossings: &[FirstCrossing], whole: TimedLeg) -> Option<WayStop> {
     if is_incomplete {
         return None;
     }
-    // Each hop has two positions, its send and its receive. The way ends with the receive on the last hop, or behind it.
-    let last_receive = 2 * crossings.len() - 1;
+    // The way ends with the receive on the last hop, or behind it.
+    let last_receive = receive_position(crossings.len() - 1);
     let ends_with_receive = whole.leg.to == TtftMoment::FirstReceived;
     let position = if ends_with_receive { last_receive } else { last_receive + 1 };
     Some(WayStop { position, at: whole.end() })
@@ -188,8 +210,8 @@ fn end_of_way(crossings: &[FirstCrossing], whole: TimedLeg) -> Option<WayStop> {
 /// The observed sends and receives of the first chunk, in the order of the path.
 fn observed_stops(crossings: &[FirstCrossing]) -> impl Iterator<Item = WayStop> {
     crossings.iter().enumerate().flat_map(|(index, crossing)| {
-        let sent = crossing.sent.map(|at| WayStop { position: 2 * index, at });
-        let received = crossing.received.map(|at| WayStop { position: 2 * index + 1, at });
+        let sent = crossing.sent.map(|at| WayStop { position: send_position(index), at });
+        let received = crossing.received.map(|at| WayStop { position: receive_position(index), at });
         sent.into_iter().chain(received)
     })
 }

@@ -85,7 +85,7 @@ impl FirstTokenWaits {
         pending.retain(|wait| {
             let is_covered = wait.receiver == receiver && wait.received_at <= sampled_until;
             if is_covered {
-                // Before that hop, the token waited for other threads.
+                // Before its send on the last hop, the token waited for other threads.
                 let time_use = thread.use_between(wait.sent_on_last_hop, wait.received_at);
                 self.judge_wait(wait, time_use, &groups[wait.group]);
             }
@@ -124,7 +124,11 @@ impl FirstTokenWaits {
 
     /// Removes waits whose samples did not arrive in time, and counts them as unjudged.
     pub(crate) fn drop_overdue(&mut self, now: MonoNs) {
-        while self.pending.pop_front_if(|wait| now.since(wait.received_at) > MAX_SAMPLE_DELAY_NS).is_some() {
+        while let Some(oldest) = self.pending.front() {
+            if now.since(oldest.received_at) <= MAX_SAMPLE_DELAY_NS {
+                break;
+            }
+            self.pending.pop_front();
             self.unjudged += 1;
         }
     }

@@ -77,7 +77,8 @@ impl Ledger {
         self.queue_sent_frame(at, frame.id, hop_index, load, frame.forwarded);
     }
 
-    /// Records the number of a frame in its lane, which is created if needed, and returns the index of its hop. `None` at the limit of hops.
+    /// Records the number of a frame in its lane (connection), which is created if needed, and the frames missed before it, as the numbers
+    /// show. Returns the index of its hop; `None` at the limit of hops.
     pub(super) fn register_frame(&mut self, at: MonoNs, id: FrameId) -> Option<usize> {
         let Some(hop_index) = self.hops.index_or_add(id.hop, self.limits.hops) else {
             self.limits.count_reached("hops");
@@ -99,7 +100,8 @@ impl Ledger {
         Some(hop_index)
     }
 
-    /// Records that frames crossed the hop at `hop_index` unobserved, as a gap in the frame numbers shows. Nothing is judged across the gap.
+    /// Records that frames crossed the hop (channel) at `hop_index` unobserved, as a gap in the frame numbers shows. Nothing is judged
+    /// across the gap.
     fn record_missed_frames(&mut self, at: MonoNs, hop_index: usize, missed: u64) {
         let hop = &mut self.hops.all[hop_index];
         self.silences.forget_current_silence();
@@ -118,7 +120,8 @@ impl Ledger {
         }
     }
 
-    /// Subtracts the queued frames of `lane`, which was removed from the hop at `hop_index`, from the totals. Their receives count as missed.
+    /// Subtracts the queued frames of `lane`, a connection that was removed from the hop at `hop_index`, from the totals. Their receives
+    /// count as missed.
     fn subtract_lane(&mut self, hop_index: usize, lane: &Lane) {
         let hop = &mut self.hops.all[hop_index];
         self.pending_frames -= lane.frames.len();
@@ -153,8 +156,8 @@ impl Ledger {
         self.delivery_epoch += 1;
     }
 
-    /// Records the content of a frame at its send or, if that was not observed, at its receive (`is_sent` false). Leaves the chunks that wait for
-    /// a receive in `pending_receive`.
+    /// Records the content of a frame at its send or, if that was not observed, at its receive (`is_sent` false). Leaves the chunks that
+    /// wait for a receive in `pending_receive`.
     pub(super) fn record_frame_content(&mut self, at: MonoNs, hop_index: usize, frame: &Frame<'_>, is_sent: bool) {
         if frame.kind == Kind::Failed && self.totals.engine_failed.is_none() {
             self.totals.engine_failed = Some(EngineFailure { at, live_requests: self.live_count() });

@@ -88,9 +88,12 @@ pub(crate) struct Burst {
 }
 
 impl Burst {
-    /// Adds a frame to the receiver's burst and returns its position there. A wait or another wakeup of the receiver begins a new burst.
+    /// Adds a frame to the receiver's burst, the frames received without a wait, and returns its position there. A wait or another wakeup
+    /// of the receiver begins a new burst.
     pub(crate) fn position_of_next(&mut self, receiver: BurstReceiver, wakeup: u64, has_waited: bool) -> BurstPosition {
-        if self.number == 0 || has_waited || wakeup != self.wakeup {
+        // Bursts are numbered from 1.
+        let is_first = self.number == 0;
+        if is_first || has_waited || wakeup != self.wakeup {
             self.wakeup = wakeup;
             self.number += 1;
             self.frames = 0;
@@ -249,8 +252,8 @@ impl Hop {
         self.lanes.iter().map(|(&number, lane)| (number, lane.counts))
     }
 
-    /// Stages that were observed here at any time, because a receiver may have ended, or been detected late. Receives that were announced
-    /// and withdrawn before the first one were not observed, nor are those of a process that is not watched.
+    /// Stages that were observed here at any time, even if they are not now: a receiver may have ended. Receives count if one was recorded,
+    /// or if they are announced and the receiver is watched.
     pub fn capabilities(&self) -> Capabilities {
         let is_announced = self.shows.received && !self.is_received_unobserved;
         Capabilities {
@@ -361,8 +364,8 @@ impl Hop {
         }
     }
 
-    /// Removes and returns the next request whose first chunk is in the frame received at this time; `None` if no more are. Forgets requests
-    /// of earlier frames.
+    /// Removes and returns the next request whose first chunk is in the frame received at this time; `None` if no more are. Forgets
+    /// requests of earlier frames.
     pub(crate) fn take_unprocessed_request(&mut self, received_at: MonoNs) -> Option<Ticket> {
         // Frames are processed in order: an earlier one's end was not observed and does not follow.
         while let Some(oldest) = self.unprocessed_requests.front() {

@@ -22,7 +22,7 @@ impl DeliveryTracking {
 }
 
 impl Ledger {
-    /// Applies an announcement, which may add a hop, rename it, or change what is observed of it.
+    /// Applies an announcement of a hop (channel between two processes). It may add the hop, rename it, or change what is observed of it.
     pub(super) fn announce_hop(&mut self, announced: &event::Hop<'_>) {
         // An announcement may change which of the known hops track deliveries.
         let previous_tracking: Vec<DeliveryTracking> = self.hops.all.iter().map(DeliveryTracking::of_hop).collect();
@@ -34,6 +34,7 @@ impl Ledger {
             self.limits.count_reached("hops");
             return;
         }
+        // The announcement has added the hop, so this only looks it up.
         if let Some(hop_index) = self.hops.index_or_add(announced.id, self.limits.hops) {
             if previous_group.is_some_and(|group| group != self.hops.all[hop_index].group) {
                 self.move_streams_to_group_of(hop_index);
@@ -53,7 +54,7 @@ impl Ledger {
         }
     }
 
-    /// Moves the streams of a renamed hop to its group.
+    /// Moves the streams (a request's chunks on one hop) of a renamed hop to the group of its new name.
     fn move_streams_to_group_of(&mut self, hop_index: usize) {
         let hop = &self.hops.all[hop_index];
         let streams = self.table.iter_mut().flat_map(|request| &mut request.streams);
@@ -63,7 +64,8 @@ impl Ledger {
         }
     }
 
-    /// Marks the receives from the hop at `hop_index` as unobserved from now on.
+    /// Marks the receives from the hop (channel) at `hop_index` as unobserved from now on. Nothing queued on it waits for its receive any
+    /// more.
     fn stop_observing_receives(&mut self, hop_index: usize) {
         let hop = &mut self.hops.all[hop_index];
         let mut chunks = Vec::new();
@@ -86,8 +88,8 @@ impl Ledger {
         }
     }
 
-    /// Makes the chunks unjudged that a hop had carried when its deliveries began to be observed: they may have been delivered before. Those
-    /// still queued on the hop were not, and stay in flight.
+    /// Makes the chunks unjudged that a hop had carried when its deliveries began to be observed: they may have been delivered before.
+    /// Those still queued on the hop were not, and stay in flight.
     fn unjudge_carried_chunks(&mut self, hop_index: usize) {
         let hop = &mut self.hops.all[hop_index];
         if hop.counts.chunks > 0 {
@@ -101,21 +103,22 @@ impl Ledger {
                 continue;
             }
             let Some(tracker) = &mut request.tracker else { continue };
-            // Sorted by request and number, so this is the request's oldest chunk that is still queued.
+            // Sorted by request and number: at this index begin the chunks of this request, if any is still queued.
             let first_of_request = queued.partition_point(|chunk| chunk.ticket < ticket);
             let first_queued = queued.get(first_of_request).filter(|chunk| chunk.ticket == ticket);
             // Added again below, with what is left of it.
             tracker.subtract_from_memory_use(&mut self.loss_memory);
-            let judged = tracker.stop_waiting_until(UnjudgedCause::UnobservedDeliveries, |entry| {
+            let is_still_queued = |entry: &InFlightEntry| {
                 entry.hop == id && first_queued.is_some_and(|queued| queued.number <= entry.first_number)
-            });
+            };
+            let judged = tracker.stop_waiting_until(UnjudgedCause::UnobservedDeliveries, is_still_queued);
             tracker.add_to_memory_use(&mut self.loss_memory);
             self.record_outcomes(self.now, ticket, &judged);
         }
     }
 
-    /// Records chunks that the hop at `hop_index` carried before their deliveries were observed. If it may have led to the tokenizer,
-    /// chunks still queued are judged by their deliveries. The others are unjudged.
+    /// Records chunks that the hop (channel) at `hop_index` carried before their deliveries were observed. If it may have led to the
+    /// tokenizer, chunks still queued are judged by their deliveries. The others are unjudged.
     fn adopt_chunks_of_hop(&mut self, hop_index: usize, may_have_led_to_tokenizer: bool) {
         let hop = &self.hops.all[hop_index];
         let earlier_chunks = hop.counts.chunks - hop.untracked_chunks - hop.tracked_chunks;
@@ -152,7 +155,8 @@ impl Ledger {
         if passed_chunks > 0 {
             // The first chunks passed before deliveries were observed.
             let count = u32::try_from(passed_chunks).unwrap_or(u32::MAX);
-            judged.push(tracker.skip_chunks(id, 1, count, UnjudgedCause::UnobservedDeliveries));
+            let first = 1;
+            judged.push(tracker.skip_chunks(id, first, count, UnjudgedCause::UnobservedDeliveries));
         }
         let mut entered = passed_chunks;
         let mut previous_end = None;

@@ -105,14 +105,16 @@ impl Hops {
         self.all.iter().map(|hop| u64::from(hop.epoch) + u64::from(!hop.carries_requests)).sum()
     }
 
-    /// Records that a request sent on this hop was answered although no receive of it was observed, so its receives are unobserved.
+    /// Records that a request sent on this hop (channel to the scheduler) was answered although no receive of it was observed, so its
+    /// receives are unobserved.
     pub(crate) fn record_unobserved_receive(&mut self, id: HopId) {
         if let Some(hop) = self.all.iter_mut().find(|hop| hop.id == id) {
             hop.is_received_unobserved = true;
         }
     }
 
-    /// Whether each scheduler has request hops of its own. One socket that reaches several does not show which of them has a request.
+    /// Whether each scheduler has hops of its own on which it receives requests. If several share one, it is unknown which of them received
+    /// a request.
     pub(crate) fn each_scheduler_has_request_hop(&self) -> bool {
         let schedulers = self.all.iter().filter(|hop| hop.origin && !hop.carries_requests).count();
         let into_schedulers = self.all.iter().filter(|hop| hop.carries_requests && !hop.forwards_requests).count();
@@ -235,8 +237,8 @@ impl Hops {
         true
     }
 
-    /// Marks the hops with requests before and behind a process that forwards them. A receiver forwards them if it sends requests itself, or
-    /// is none of the processes that generate tokens, if those are known.
+    /// Marks the hops before and behind a process that forwards requests. The receiver of a hop forwards them if it sends requests
+    /// itself, or is none of the processes that generate tokens, if those are known.
     fn mark_forwarding_hops(&mut self) {
         let origins = self.all.iter().filter(|hop| hop.origin && !hop.carries_requests);
         let schedulers: BTreeSet<u16> = origins.map(|hop| hop.ends.from).collect();
@@ -253,7 +255,8 @@ impl Hops {
         }
     }
 
-    /// Whether the receiver of the first hop is the sender on the second one: it then forwards what it receives.
+    /// Whether the receiver of the first hop (channel between two processes) is the sender on the second one: it then forwards what it
+    /// receives.
     pub(crate) fn is_followed_by(&self, first: HopId, second: HopId) -> bool {
         match (self.get(first), self.get(second)) {
             (Some(first), Some(second)) => first.ends.to == second.ends.from,
@@ -261,17 +264,18 @@ impl Hops {
         }
     }
 
-    /// Moves the frames queued on the hop at `hop_index` to its new group. Times stay with the old group.
+    /// Moves the frames queued on the hop at `hop_index` from its old group (hops of one name) to the new one. Times stay with the old
+    /// group.
     fn move_backlog(&mut self, hop_index: usize, old_group: usize) {
         let new_group = self.all[hop_index].group;
         let moved = self.all[hop_index].counts;
         let others = self.all.iter().filter(|hop| hop.group == old_group);
-        // The other hops' maxima need not have occurred at one time, so their sum is only an upper bound.
-        let max_of_others = others.map(|hop| hop.counts.backlog_max).sum();
+        // The other hops' maxima need not have occurred at one time, so the maximum of the group without this hop is not above their sum.
+        let sum_of_other_maxima = others.map(|hop| hop.counts.backlog_max).sum();
         let old = &mut self.groups[old_group];
         let old_max_at = old.backlog_max_at;
         old.backlog -= moved.backlog;
-        old.backlog_max = old.backlog_max.min(max_of_others);
+        old.backlog_max = old.backlog_max.min(sum_of_other_maxima);
         let new = &mut self.groups[new_group];
         new.backlog += moved.backlog;
         let max = moved.backlog_max.max(new.backlog);
@@ -310,8 +314,8 @@ impl Hops {
         self.groups.len() - 1
     }
 
-    /// Makes room in the hop for `lane`, if it is a new one and the hop is full. Evicts and returns the lane with the fewest queued
-    /// frames. Of several such lanes, it is the one silent longest. `None` if there was room.
+    /// Makes room in the hop for `lane`, one of its connections, if it is a new one and the hop is full. Evicts and returns the lane with
+    /// the fewest queued frames. Of several such lanes, it is the one silent longest. `None` if there was room.
     pub(crate) fn evict_lane_if_full(hop: &mut Hop, lane: u32, limit: usize) -> Option<Lane> {
         if hop.lanes.len() < limit.max(1) || hop.lanes.contains_key(&lane) {
             return None;

@@ -30,7 +30,8 @@ pub(crate) struct InFlightEntry {
 }
 
 impl InFlightEntry {
-    /// Minimum and maximum number of tokens that the entry's delivery may have carried.
+    /// Minimum and maximum number of tokens that the entry's delivery may have carried. They differ if the entry is imprecise: only the
+    /// growth of its count is known.
     pub(super) fn token_bounds(&self, may_be_last_chunk: bool) -> RangeInclusive<u32> {
         if !self.is_imprecise {
             return self.tokens..=self.tokens;
@@ -40,7 +41,7 @@ impl InFlightEntry {
         min..=self.tokens
     }
 
-    /// The chunks of the entry with this outcome.
+    /// The chunks of the entry with this outcome, and with `tokens_lost` of their tokens lost.
     pub(super) fn with_outcome(&self, outcome: ChunkOutcome, tokens_lost: u32) -> JudgedChunks {
         JudgedChunks {
             hop: self.hop,
@@ -54,11 +55,13 @@ impl InFlightEntry {
 
     /// The chunks of the entry as unjudged for this reason.
     pub(super) fn as_unjudged(&self, cause: UnjudgedCause) -> JudgedChunks {
-        self.with_outcome(ChunkOutcome::Unjudged(cause), 0)
+        let tokens_lost = 0;
+        self.with_outcome(ChunkOutcome::Unjudged(cause), tokens_lost)
     }
 
-    /// Adds its chunks to `judged` as part of a delivery: the first chunk of the delivery as delivered, the others as merged. `has_carrier`:
-    /// an earlier entry has that first chunk. If deliveries up to `delivered_to` had a part of the entry, its chunks are unjudged.
+    /// Adds its chunks to `judged` as part of a delivery. The first chunk of the delivery counts as delivered, and the others as merged
+    /// into it. `has_carrier` is whether an earlier entry has that first chunk; it is then set. If deliveries up to count `delivered_to`
+    /// carried a part of the entry, its chunks are unjudged.
     pub(super) fn add_carried(&self, delivered_to: u32, judged: &mut JudgedList, has_carrier: &mut bool) {
         let has_first_chunk = !*has_carrier;
         *has_carrier = true;
@@ -69,16 +72,18 @@ impl InFlightEntry {
             return;
         }
         let delivered = u32::from(has_first_chunk);
-        judged.push_chunks(JudgedChunks { count: delivered, ..self.with_outcome(ChunkOutcome::Delivered, 0) });
+        let tokens_lost = 0;
+        judged
+            .push_chunks(JudgedChunks { count: delivered, ..self.with_outcome(ChunkOutcome::Delivered, tokens_lost) });
         judged.push_chunks(JudgedChunks {
             first: self.first_number.wrapping_add(delivered),
             count: self.chunks - delivered,
-            ..self.with_outcome(ChunkOutcome::Merged, 0)
+            ..self.with_outcome(ChunkOutcome::Merged, tokens_lost)
         });
     }
 
-    /// Whether it is an empty chunk after the delivered tokens, up to `to`, that may still be delivered separately. Not if the delivery ends the
-    /// request.
+    /// Whether it is an empty chunk after the delivered tokens, up to `to`, that may still be delivered separately. Not if the delivery
+    /// ends the request.
     pub(super) fn may_be_delivered_later(&self, to: u32, has_carrier: bool, is_finished: bool) -> bool {
         self.end_count == to && self.tokens == 0 && has_carrier && !is_finished
     }

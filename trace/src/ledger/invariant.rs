@@ -40,6 +40,7 @@ impl Ledger {
         check_equal("chunks expected and their outcomes", chunks.tracked, settled)?;
         let live = self.table.iter().filter(|request| request.is_mapped && request.finish.is_none()).count() as u64;
         let ending = self.table.iter().filter(|request| request.is_end_in_transit).count() as u64;
+        // A finished request counts as live until its end has reached the tokenizer.
         check_equal("live requests, one by one and counted", live + ending, self.live_count())?;
         let waiting: u64 = self.hops.all.iter().map(|hop| hop.counts.backlog).sum();
         let by_group = self.hops.groups.iter().map(|group| group.backlog).sum();

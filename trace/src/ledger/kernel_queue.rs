@@ -33,8 +33,8 @@ struct QueueLevel {
 }
 
 impl KernelQueue {
-    /// Records a sample of the bytes in the sockets' buffers. `backlog`: queued frames on the hops, `None` if sends or receives are not observed.
-    /// `mean_bytes`: mean frame length.
+    /// Records a sample of the bytes in the sockets' buffers. `backlog`: queued frames on the hops, `None` if sends or receives are not
+    /// observed. `mean_bytes`: mean frame length.
     pub(crate) fn add_sample(&mut self, at: MonoNs, sample: &QueueSample<'_>, backlog: Option<u64>, mean_bytes: u64) {
         self.send_bytes = sample.send_bytes;
         self.bytes = sample.receive_bytes;

@@ -125,7 +125,7 @@ impl Lane {
         self.counts.tokens += tokens;
         if chunks > 0 {
             if self.recent_sends.is_empty() {
-                // Connections without chunks, such as those of requests, never need it.
+                // Only now, because connections without chunks, such as those of requests, never need the memory.
                 self.recent_sends.reserve_exact(RECENT_SENDS);
             }
             push_bounded(&mut self.recent_sends, at, RECENT_SENDS);
@@ -183,7 +183,7 @@ impl Lane {
         self.frames.front().map(|frame| frame.seq)
     }
 
-    /// Evicts the oldest frame and returns its chunks.
+    /// Evicts the oldest frame and returns its chunks; `None` if no frame is queued.
     pub(crate) fn evict_oldest(&mut self) -> Option<impl ExactSizeIterator<Item = PendingChunk> + '_> {
         let frame = self.frames.pop_front()?;
         self.evicted_frames += 1;

@@ -186,8 +186,8 @@ impl LateLeg {
         }
     }
 
-    /// Adds a request that was late on this leg. `receiver_use`: time use of the process that answers clients while the request was on the
-    /// leg; `None` if unknown.
+    /// Adds a request that was late on this leg, a part of its time to first token. `receiver_use`: time use of the process that answers
+    /// clients while the request was on the leg; `None` if unknown.
     pub(super) fn record_late_request(&mut self, late: &LateRequest, receiver_use: Option<ReceiverUse>) {
         self.requests += 1;
         self.rids.add_rid(&late.rid);
@@ -196,12 +196,14 @@ impl LateLeg {
         self.window.add_time(late.ns);
         self.times.record_span(late.from, late.to());
         self.count_concurrent(late);
+        // How long its new connection waited to be accepted.
         if let Some(ns) = late.accept_wait_ns
             && ns >= GAP_WARNING_NS
         {
             self.accepted_late += 1;
             self.accept_wait_max_ns = self.accept_wait_max_ns.max(ns);
         }
+        // The engine sent output of other requests meanwhile.
         if late.is_beside_others() {
             self.beside_others_ns += u128::from(late.ns);
         }
@@ -220,7 +222,8 @@ impl LateLeg {
         }
     }
 
-    /// Counts the request as concurrent, and the one before it, if both were on the leg at the same time.
+    /// Counts the request as concurrent, and the one before it, if both were on this leg (part of the time to first token) at the same
+    /// time.
     fn count_concurrent(&mut self, late: &LateRequest) {
         let mut span = LegSpan { from: late.from, to: late.to(), is_concurrent: false };
         if let Some(last) = self.last_span

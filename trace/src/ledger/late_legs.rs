@@ -108,8 +108,8 @@ fn accept_wait_ns(request: &Request) -> Option<u64> {
     arrival_times.connection?.accept_wait_ns()
 }
 
-/// End of the prefill with which `leg` begins: the time that the engine reports or, for a request that no pair of servers shares, the end
-/// of the leg. `None` if unknown.
+/// End of the prefill with which `leg` begins: the time that the engine reports, or else the end of the leg. `None` if the request may be
+/// one of a pair of servers (prefill and decode), where the leg does not end with the prefill.
 fn prefill_end(request: &Request, leg: TimedLeg) -> Option<MonoNs> {
     if let Some(finished) = request.engine_times().and_then(|times| times.prefill_finished)
         && finished >= leg.at
@@ -117,17 +117,18 @@ fn prefill_end(request: &Request, leg: TimedLeg) -> Option<MonoNs> {
     {
         return Some(finished);
     }
-    // Only the dispatch shows which requests are those of a pair.
+    // Only the dispatch shows which requests are those of a pair: it names the room in which both servers meet.
     let may_be_of_pair = request.dispatch().is_none_or(|dispatch| dispatch.room.is_some());
     // On the servers of a pair, the transfer of the cache lies between the prefill and the first token.
     if may_be_of_pair { None } else { Some(leg.end()) }
 }
 
-/// Minimum length of the leg of this request that makes it late; `None` if it is not judged by its length.
+/// Minimum length of the leg of this request that makes it late; `None` if it is not judged by its length. A leg has several parts if the
+/// moments between them were not observed.
 fn late_from_ns(request: &Request, leg: TtftLeg) -> Option<u64> {
-    let is_single = leg.parts().len() == 1;
+    let is_single_part = leg.parts().len() == 1;
     let is_in_scheduler = leg.from < FirstSent && leg.to > SchedulerReceived;
-    let is_queue = is_single && leg.from == Queued;
+    let is_queue = is_single_part && leg.from == Queued;
     // Such a request may wait for the other server of its pair.
     if is_in_scheduler && !is_queue && is_of_pair(request) {
         return None;
@@ -136,8 +137,8 @@ fn late_from_ns(request: &Request, leg: TtftLeg) -> Option<u64> {
     if !has_prefill {
         return Some(GAP_WARNING_NS);
     }
-    // A prefill alone is compared with others. Behind the first send, the leg has more than the scheduler's part.
-    if is_single || leg.to > FirstSent {
+    // A prefill alone is compared with others instead. Behind the first send, the leg has more than the scheduler's part.
+    if is_single_part || leg.to > FirstSent {
         return None;
     }
     // A prefill that is part of the leg may take its time.
@@ -145,7 +146,7 @@ fn late_from_ns(request: &Request, leg: TtftLeg) -> Option<u64> {
     Some(GAP_WARNING_NS.saturating_add(prefill_ns))
 }
 
-/// Whether each leg of this request between its dispatch and its first token is judged.
+/// Whether each leg (part of the time to first token) of this request between its dispatch and its first token is judged.
 fn is_judged_until_first_token(request: &Request, path: &TtftPath) -> bool {
     if path.time_of(Dispatched).is_none() || is_of_pair(request) {
         return false;
@@ -218,8 +219,8 @@ impl LateLegs {
         judged.of_pairs += u64::from(is_of_pair(request));
     }
 
-    /// Adds a time to first token to the sums of which late legs have a share. These are the sum of the whole run, and that of the window
-    /// in which the first token came.
+    /// Adds a time to first token to the sums that late legs are compared with. These are the sum of the whole run, and that of the
+    /// window in which the first token came.
     fn add_ttft(&mut self, path: &TtftPath, ttft_ns: u64) {
         let window_number = path.whole_leg().map_or(0, |whole| whole.end().0 / WINDOW_NS);
         if window_number > self.window_number {

@@ -23,10 +23,11 @@ impl Ledger {
         let now = self.now;
         self.forget_closed();
         self.apply_missed_receives();
+        // Finished requests of which everything has arrived.
         while let Some((_, ticket)) = self.lingering.pop_front_if(|(due, _)| *due <= now) {
             self.close_request(ticket, CloseReason::Ended);
         }
-        // Entries of already closed records are removed when they reach the front.
+        // Finished requests whose last receives or deliveries did not come in time. Entries of closed records are removed, too.
         while let Some(&(due, ticket)) = self.settling.front() {
             if due > now && self.table.get(ticket).is_some() {
                 break;
@@ -115,7 +116,8 @@ impl Ledger {
                 return true;
             }
         }
-        // Next are requests whose first receive is logged. Evicting one that is silent for the settle time loses no information either.
+        // Next are requests whose first receive is in the engine's log. Evicting one that is silent for the settle time loses no
+        // information either.
         while let Some(ticket) = self.stages.passed.pop_front() {
             if let Some(request) = self.table.get(ticket)
                 && self.now.since(request.last_at) < self.limits.settle_ns
@@ -240,7 +242,7 @@ impl Ledger {
         self.totals.requests.ends_in_transit = 0;
     }
 
-    /// Whether the finish was sent on the hop into the tokenizer and, if receives are observed there, received.
+    /// Whether the finish was sent on the last hop, the channel into the tokenizer, and was received there if receives are observed.
     fn has_reached_tokenizer(&self, request: &Request) -> bool {
         for stream in &request.streams {
             let Some(hop) = self.hops.hop_of(stream) else { continue };

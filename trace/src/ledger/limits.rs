@@ -178,8 +178,8 @@ impl CountedLimits {
         *self.times_reached.entry(Cow::Borrowed(name)).or_default() += 1;
     }
 
-    /// Whether a further chunk may get an entry of its own, with this many entries in flight of its request and of all. If not, counts each
-    /// limit that forbids it as reached.
+    /// Whether a further chunk may get an in-flight entry of its own, with this many entries of its request and of all. If not, counts
+    /// each limit that forbids it as reached.
     pub(crate) fn has_room_in_flight(&mut self, entries_of_request: usize, all_entries: usize) -> bool {
         let is_request_full = entries_of_request >= self.in_flight_per_rid;
         let is_total_full = all_entries >= self.in_flight;
@@ -196,7 +196,7 @@ impl CountedLimits {
     /// requests loses none: counters keep their totals.
     pub(crate) fn list_counted(&self) -> impl Iterator<Item = ReachedLimit> {
         let bounds = BOUNDS.iter().map(|bound| (bound.name, bound.get(self.values)));
-        // It has a flag of its own, so it is none of the `BOUNDS`.
+        // The limit of live requests has a command-line flag of its own, so it is none of the `BOUNDS`.
         let all_limits = std::iter::once(("live_rids", self.live_rids)).chain(bounds);
         let counted_limits = all_limits.filter(|(name, _)| !UNCOUNTED.contains(name));
         counted_limits.map(|(name, limit)| {

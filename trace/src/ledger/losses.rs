@@ -11,8 +11,8 @@ use crate::event::Finish;
 pub struct LostRange {
     /// First and last position in the output (1-based, as `completion_tokens` counts).
     pub tokens: [u32; 2],
-    /// First and last of their chunks: 1-based numbers on the hop into the tokenizer, from the first observed chunk. `None` if chunks had to
-    /// share an entry.
+    /// First and last of their chunks: 1-based numbers on the hop into the tokenizer, from the first observed chunk. `None` if chunks had
+    /// to share an entry.
     pub chunks: Option<[u32; 2]>,
     /// One id per token; empty if not recorded, or dropped at the limit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

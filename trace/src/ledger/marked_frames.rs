@@ -56,8 +56,8 @@ pub(super) struct MarkedFrames {
 }
 
 impl MarkedFrames {
-    /// Registers the first report of a frame, and keeps its marks until its later stages are reported, if they are observed. Returns the stages
-    /// that were reported before it; `None` if there were none.
+    /// Registers the first report of a frame. Keeps its `marks`, the requests whose first or finishing chunk is in it, until its later
+    /// stages are reported, if they are observed. Returns the stages of the frame that were reported before it; `None` if there were none.
     pub(super) fn register_frame(
         &mut self,
         id: FrameId,
@@ -87,7 +87,8 @@ impl MarkedFrames {
         }
     }
 
-    /// Marks a frame as received. A lane keeps its order, so earlier frames were received too, unobserved.
+    /// Marks a frame as received. A lane (connection) keeps its order, so earlier frames were received too, unobserved.
+    /// `expects_processed`: the end of its processing will be reported, too.
     pub(super) fn mark_received(&mut self, id: FrameId, at: MonoNs, expects_processed: bool) {
         let lane = self.lanes.get_mut(&(id.hop, id.lane));
         let Some(lane) = lane.filter(|lane| id.seq < lane.next_seq) else {

@@ -15,17 +15,17 @@ pub struct ObservationEnd {
     pub at: MonoNs,
 }
 
-/// When the last of these hops ceased to be observed; `None` while one of them is observed, and if none ever was. `end`: when a hop ceased
-/// to be observed.
+/// When a stage of these hops ceased to be observed, on the last of them; `None` while it is observed on one, and if it never was.
+/// `is_observed` and `end_of`: whether the stage of one hop is observed, and when that ended.
 fn last_observation_end<'a>(
     hops: impl Iterator<Item = &'a Hop> + Clone,
     is_observed: fn(&Hop) -> bool,
-    end: fn(&Hop) -> Option<MonoNs>,
+    end_of: fn(&Hop) -> Option<MonoNs>,
 ) -> Option<MonoNs> {
     if hops.clone().any(is_observed) {
         return None;
     }
-    hops.filter_map(end).max()
+    hops.filter_map(end_of).max()
 }
 
 fn receives_end<'a>(hops: impl Iterator<Item = &'a Hop> + Clone) -> Option<MonoNs> {
@@ -52,15 +52,14 @@ impl Ledger {
         deliveries_end(self.hops.all.iter()).filter(|_| self.totals.tokens.delivered > 0)
     }
 
-    /// Until when the scheduler's sends are known: the last moment at which its threads were sampled, once no receive of the output is observed
-    /// and nothing was sent since then. A sender that is not sampled any more has exited or is not watched. `None` while its threads may be
-    /// sampled again, and where they never were.
+    /// Until when the scheduler's sends are known: the last moment at which its threads were sampled, once no receive of the output is
+    /// observed and nothing was sent since then. A sender that is not sampled any more has exited or is not watched. `None` while its
+    /// threads may be sampled again, and where they never were.
     pub(crate) fn sends_known_until(&self) -> Option<MonoNs> {
         let receives_end = receives_end(self.hops.all.iter().filter(|hop| !hop.carries_requests))?;
         let origins = self.hops.all.iter().filter(|hop| hop.origin).map(|hop| &self.groups()[hop.group].ends.from);
-        let mut senders = origins.flat_map(|role| self.threads().iter().filter(move |thread| thread.role == *role));
-        let first = senders.next()?.last_sample_at();
-        let sampled_at = senders.map(Thread::last_sample_at).fold(first, Option::max)?;
+        let senders = origins.flat_map(|role| self.threads().iter().filter(move |thread| thread.role == *role));
+        let sampled_at = senders.filter_map(Thread::last_sample_at).max()?;
         let end = receives_end.max(sampled_at);
         (!self.was_sent_after(end)).then_some(end)
     }
@@ -77,26 +76,27 @@ impl Ledger {
         self.output_groups().any(|(_, group)| group.last_frame_at > Some(at))
     }
 
-    /// Groups with stages that are not observed any more, if the run has gone on since then: frames were sent, or ten seconds have passed. An engine
-    /// that ends together with its run has left nothing unobserved.
+    /// Groups with stages that are not observed any more, if the run has gone on since then: frames were sent, or ten seconds have passed.
+    /// An engine that ends together with its run has left nothing unobserved.
     pub fn observation_ends(&self) -> Vec<ObservationEnd> {
-        let groups = self.groups().iter().enumerate();
-        let ends = groups.filter_map(|(index, group)| {
+        let mut ends = Vec::new();
+        for (index, group) in self.groups().iter().enumerate() {
             let receives = self.group_receives_end(index);
             let deliveries = deliveries_end(self.hops.all.iter().filter(|hop| hop.group == index));
             // Where none was ever observed, none has ceased to be.
             let deliveries = if self.totals.tokens.delivered > 0 { deliveries } else { None };
-            let stages = match (receives, deliveries) {
-                (Some(_), Some(_)) => "receives and deliveries",
-                (Some(_), None) => "receives",
-                // If both are `None`, the next line leaves.
-                (None, _) => "deliveries",
+            let (stages, at) = match (receives, deliveries) {
+                (Some(receives_end), Some(_)) => ("receives and deliveries", receives_end),
+                (Some(receives_end), None) => ("receives", receives_end),
+                (None, Some(deliveries_end)) => ("deliveries", deliveries_end),
+                (None, None) => continue,
             };
-            let at = receives.or(deliveries)?;
             let has_run_on = self.was_sent_after(at) || self.now.since(at) >= WINDOW_NS;
-            has_run_on.then(|| ObservationEnd { stages, hop: group.name.as_str().into(), at })
-        });
-        ends.collect()
+            if has_run_on {
+                ends.push(ObservationEnd { stages, hop: group.name.as_str().into(), at });
+            }
+        }
+        ends
     }
 }
 

@@ -55,8 +55,8 @@ impl OccurrenceTimes {
         self.record_span(at, at);
     }
 
-    /// Records an occurrence from `start` to `end`, which joins the episodes less than [`WINDOW_NS`] away. Occurrences may be reported in any
-    /// order.
+    /// Records an occurrence from `start` to `end`, which joins the episodes less than [`WINDOW_NS`] away. Occurrences may be reported in
+    /// any order.
     pub(crate) fn record_span(&mut self, start: MonoNs, end: MonoNs) {
         let mut new = Episode { first: start, last: end.max(start) };
         // Episodes are sorted by time.
@@ -87,8 +87,8 @@ impl OccurrenceTimes {
         episodes[..index].copy_from_slice(&self.episodes[..index]);
         episodes[index] = new;
         episodes[index + 1..].copy_from_slice(&self.episodes[index..]);
-        let before_shortest_pause =
-            (0..MAX_EPISODES).min_by_key(|&earlier| episodes[earlier + 1].first.since(episodes[earlier].last));
+        let pause_after = |earlier: usize| episodes[earlier + 1].first.since(episodes[earlier].last);
+        let before_shortest_pause = (0..MAX_EPISODES).min_by_key(|&earlier| pause_after(earlier));
         // There is one, because the list is not empty.
         let joined = before_shortest_pause.unwrap_or(0);
         episodes[joined].last = episodes[joined + 1].last;

@@ -109,7 +109,8 @@ impl JudgedList {
         self.ranges.is_empty()
     }
 
-    /// The judged chunks. Merged ones have the number of the chunk in whose delivery they are, the last delivered one before them.
+    /// The judged chunks, in order. Each merged one gets the number of the chunk that it was delivered with (`merged_into`): the last
+    /// delivered one before it.
     pub(crate) fn iter_with_carriers(&self) -> impl Iterator<Item = JudgedChunks> {
         // Updated by each delivered range, for the merged ones after it.
         let mut last_delivered: Option<JudgedChunks> = None;

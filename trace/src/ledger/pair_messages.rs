@@ -40,7 +40,8 @@ pub(super) struct PairMessages {
 }
 
 impl PairMessages {
-    /// Records the time of a message in those of its room. Returns whether the oldest room was evicted because `max` are kept.
+    /// Records the time of a message in those of its room, the number under which both servers of a pair know a request. Returns whether
+    /// the oldest room was evicted because `max` are kept.
     fn record_message(&mut self, at: MonoNs, message: PairMessage, max: usize) -> bool {
         let is_new = !self.by_room.contains_key(&message.room);
         // A maximum of 0 counts as 1, so that the room of this message is kept.
@@ -75,7 +76,8 @@ impl PairMessages {
 impl Ledger {
     /// Records a message between the schedulers of a pair.
     pub(super) fn record_pair_message(&mut self, at: MonoNs, message: PairMessage) {
-        if self.pair_messages.record_message(at, message, self.limits.pair_rooms) {
+        let was_evicted = self.pair_messages.record_message(at, message, self.limits.pair_rooms);
+        if was_evicted {
             self.limits.count_reached("pair_rooms");
         }
     }

@@ -111,7 +111,7 @@ pub(super) struct SlowPrefill {
 }
 
 impl SlowPrefill {
-    /// The request as one that was late on the leg of its prefill.
+    /// The request as one that was late on the leg from its entry to a batch to its first token.
     pub(super) fn to_late_request(&self) -> LateRequest {
         LateRequest {
             leg: TtftLeg { from: TtftMoment::BatchEntered, to: TtftMoment::FirstSent },
@@ -150,8 +150,8 @@ pub(super) struct Prefills {
 }
 
 impl Prefills {
-    /// Keeps a prefill for comparison, and evicts the oldest of `max`. Returns whether the evicted one is missed: a prefill that is still to be
-    /// judged began before its end.
+    /// Keeps a prefill for comparison, and evicts the oldest of `max`. Returns whether the evicted one is needed, because a prefill that is
+    /// still to be judged ran beside it.
     fn add_known(&mut self, prefill: Prefill, max: usize) -> bool {
         let evicted = if self.known.len() < max { None } else { self.known.pop_front() };
         if let Some(evicted) = evicted {
@@ -160,6 +160,7 @@ impl Prefills {
         // Prefills end nearly in order, so few entries move.
         self.known.insert(self.known.partition_point(|known| known.span.to <= prefill.span.to), prefill);
         let (Some(evicted), Some(oldest_unjudged)) = (evicted, self.unjudged.front()) else { return false };
+        // It began before the end of the evicted one.
         oldest_unjudged.span.from < evicted.span.to
     }
 
@@ -203,6 +204,7 @@ impl Prefills {
         let length_ns = span.ns();
         let work = self.work_during(span, connection);
         // Before its own length is added, so that a slow one is not compared with itself.
+        // Compared with the most work that it can have been.
         let usual_ns = self.usual_ns(class_of(work.at_most));
         // Beside a scheduler with much work, one with little is quick.
         let work_of_others = work.in_proportion - work.own_in_proportion;
@@ -216,7 +218,8 @@ impl Prefills {
         is_slow.then_some(SlowPrefill { rid, span, request_hop, ttft_ns, comparison })
     }
 
-    /// Length below which nine of ten prefills with work of this class stay; `None` if there are too few to compare with.
+    /// Length below which nine of ten prefills stay whose work is of this class (see [`class_of`]) or a lower one. `None` if there are too
+    /// few to compare with.
     fn usual_ns(&self, class: usize) -> Option<u64> {
         if self.lengths[class].count() < MIN_OTHERS {
             return None;
@@ -254,8 +257,8 @@ fn idlest_use<'l>(threads: impl Iterator<Item = &'l Thread>, span: PrefillSpan) 
 }
 
 impl Ledger {
-    /// Keeps the prefill of a request whose first chunk was observed, to compare others with it. If its length or work is unknown, nothing that
-    /// ran beside it is judged.
+    /// Keeps the prefill of a request whose first chunk was observed, to compare others with it. If its length or work is unknown, nothing
+    /// that ran beside it is judged.
     pub(super) fn record_prefill(&mut self, rid: &str) {
         let prefills = &mut self.ttft.late_legs.prefills;
         let Some(request) = self.table.ticket_of(rid).and_then(|ticket| self.table.get(ticket)) else { return };
@@ -272,8 +275,8 @@ impl Ledger {
         {
             let connection = SchedulerConnection::of_request(request);
             let prefill = Prefill { span: PrefillSpan { from, to }, tokens, connection };
-            let is_evicted_missed = prefills.add_known(prefill, self.limits.prefills);
-            if is_evicted_missed {
+            let is_evicted_needed = prefills.add_known(prefill, self.limits.prefills);
+            if is_evicted_needed {
                 self.limits.count_reached("prefills");
             }
         } else {
@@ -282,8 +285,8 @@ impl Ledger {
         }
     }
 
-    /// Judges the prefills that ended before the oldest request without an answer was sent. All others that can have run beside them are
-    /// known.
+    /// Judges the prefills that ended before the oldest request without an answer was sent. Every prefill that can have run beside them is
+    /// then known.
     pub(super) fn judge_prefills(&mut self, now: MonoNs) {
         let missed = self.hops.missed_messages();
         if self.ttft.late_legs.prefills.missed_before != missed {

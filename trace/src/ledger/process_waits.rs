@@ -1,5 +1,5 @@
-//! Parts of the time to first token in which requests waited for one process: to read them, to receive them, or to receive their first token.
-//! Findings about a process or a hop add those that fell into their time.
+//! Parts of the time to first token in which requests waited for one process: to read them, to receive them, or to receive their first
+//! token. Findings about a process or a hop add those that fell into their time.
 
 use std::collections::VecDeque;
 
@@ -101,7 +101,7 @@ struct WaitSpan {
     to: MonoNs,
 }
 
-/// The parts of a leg in which the request waited for one process; at most two.
+/// The parts of a leg (time between two moments before the first token) in which the request waited for one process; at most two.
 fn wait_spans(request: &Request, timed: TimedLeg) -> [Option<WaitSpan>; 2] {
     let mut whole_leg = WaitSpan { hop: None, from: timed.at, to: timed.end() };
     match (timed.leg.from, timed.leg.to) {
@@ -117,20 +117,24 @@ fn wait_spans(request: &Request, timed: TimedLeg) -> [Option<WaitSpan>; 2] {
     }
 }
 
-/// Waits for the process behind the scheduler's hop and for that behind the last hop. Between more hops than two, only the last one is known.
+/// Waits for the process that receives from the scheduler and for the one that receives from the last hop. With more hops (channels) than
+/// two, only the last one is known.
 fn output_spans(streams: &[Stream], timed: TimedLeg) -> [Option<WaitSpan>; 2] {
     let mut groups: Vec<u32> = streams.iter().map(|stream| stream.group).collect();
     groups.sort_unstable();
     groups.dedup();
-    // On several hops of one group, it changed its receiver.
-    if !streams.iter().all(Stream::is_whole) || groups.len() < streams.len() {
+    // Two streams on hops of one group: the request changed its receiver, so it is unknown for which one it waited.
+    let has_changed_receiver = groups.len() < streams.len();
+    if has_changed_receiver || !streams.iter().all(Stream::is_whole) {
         return [None, None];
     }
     let Some(last) = streams.iter().max_by_key(|stream| stream.first_at) else { return [None, None] };
     let sent_on_last = last.first_at.clamp(timed.at, timed.end());
     let wait_on_last = WaitSpan { hop: Some(last.hop), from: sent_on_last, to: timed.end() };
-    let first_stream = if streams.len() == 2 { streams.iter().find(|stream| stream.hop != last.hop) } else { None };
-    [first_stream.map(|first| WaitSpan { hop: Some(first.hop), from: timed.at, to: sent_on_last }), Some(wait_on_last)]
+    // With two hops, the other one is the scheduler's.
+    let first = if streams.len() == 2 { streams.iter().find(|stream| stream.hop != last.hop) } else { None };
+    let wait_on_first = first.map(|first| WaitSpan { hop: Some(first.hop), from: timed.at, to: sent_on_last });
+    [wait_on_first, Some(wait_on_last)]
 }
 
 impl Ledger {
@@ -143,7 +147,7 @@ impl Ledger {
     pub(crate) fn process_waits_since(&self, seen: u64) -> impl Iterator<Item = &ProcessWait> {
         let waits = &self.ttft.late_legs.process_waits;
         let dropped = waits.recorded - waits.list.len() as u64;
-        // Of the kept ones, the first are seen, too, unless they were dropped.
+        // The dropped waits are the first of the run. If fewer were dropped than seen, the rest of the seen ones is kept.
         let seen_and_kept = usize::try_from(seen.saturating_sub(dropped)).unwrap_or(usize::MAX);
         waits.list.iter().skip(seen_and_kept).map(|kept| &kept.wait)
     }

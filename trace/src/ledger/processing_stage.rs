@@ -50,10 +50,11 @@ impl ProcessingStage {
 
     /// Records the time of a chunk inside the process, which ended at `until`.
     fn record_inside(&mut self, until: MonoNs, ns: u64, is_first_chunk: bool) {
+        let times = 1;
         self.inside.record(ns);
-        self.inside_sum.record_n(until, ns, 1);
+        self.inside_sum.record_n(until, ns, times);
         if is_first_chunk {
-            self.first_inside.record_n(until, ns, 1);
+            self.first_inside.record_n(until, ns, times);
             self.long_first_inside.record(ns);
         }
     }
@@ -151,7 +152,8 @@ impl ProcessingStages {
         }
     }
 
-    /// Records the send of a chunk on the hop of the stream with this index. The time since its receive counts for the sending role.
+    /// Records the send of a chunk on the hop of the stream with this index. The time since the sender received it counts as time inside
+    /// the sender's process.
     pub(crate) fn record_send(
         &mut self,
         streams: &[Stream],
@@ -164,13 +166,14 @@ impl ProcessingStages {
         let sender = stream.ends.from;
         let is_first_chunk = stream.chunks == 1 && stream.is_whole();
         let Some(processing_stage) = self.all.get_mut(usize::from(sender)) else { return };
-        // Without a hop into the process, it is the first of the path.
+        // Without a hop into the process, it is the first of the path: no chunk passes through it.
         let Some(incoming) = streams.iter().find(|stream| stream.ends.to == sender) else { return };
         if is_first_chunk && incoming.is_whole() {
             // The time through the process begins with the send to it, which is observed even without its receives.
             let ns = chunk.at.since(incoming.first_at);
             processing_stage.through.record(ns);
-            processing_stage.through_sum.record_n(chunk.at, ns, 1);
+            let times = 1;
+            processing_stage.through_sum.record_n(chunk.at, ns, times);
             processing_stage.long_through.record(ns);
         }
         if processing_stage.shows_receives {
@@ -206,8 +209,8 @@ impl ProcessingStages {
     }
 }
 
-/// Records the time at which a chunk of a request entered or left (`side`) the process of a role. Returns when the same chunk passed the other
-/// side, if that is known. `all_waiting`: number of chunks of all requests that wait for their other side.
+/// Records the time at which a chunk of a request entered or left (`side`) the process of a role. Returns when the same chunk passed the
+/// other side, if that is known. `all_waiting`: number of chunks of all requests that wait for their other side.
 fn match_other_side(
     all_waiting: &mut usize,
     in_process: &mut Vec<InProcess>,
@@ -232,8 +235,9 @@ fn match_other_side(
         chunks_of_role.waiting.pop_front();
         limits.count_reached("in_process");
     }
-    // By as many as the request's own list has become longer or shorter.
-    *all_waiting = (*all_waiting + chunks_of_role.waiting.len()).saturating_sub(waiting_before);
+    // It changes by as many as this list has become longer or shorter.
+    let waiting_now = chunks_of_role.waiting.len();
+    *all_waiting = (*all_waiting + waiting_now).saturating_sub(waiting_before);
     other_side
 }
 

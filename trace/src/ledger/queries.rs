@@ -29,7 +29,7 @@ impl Ledger {
         self.recent_chunks.history_of(rid)
     }
 
-    /// Rids of the requests with a recent chunk in a frame whose wait on a hop is one that `wait` asks for.
+    /// Rids of the requests with a recent chunk in a frame that waited on a hop (channel) as `wait` asks for.
     pub fn rids_that_waited(&self, wait: &HopWait) -> BTreeSet<&str> {
         let waiting_hashes = self.recent_chunks.rids_that_waited(wait, self.now());
         let live = self.requests().map(|request| &*request.rid);
@@ -117,8 +117,8 @@ impl Ledger {
         self.finished.len()
     }
 
-    /// Whether a request lost tokens, is predicted to have lost some, has a damaged tool call, was abandoned, or was slow, so that an operator
-    /// may look for it.
+    /// Whether a request lost tokens, is predicted to have lost some, has a damaged tool call, was abandoned, or was slow, so that an
+    /// operator may look for it.
     pub fn is_notable(&self, summary: &RequestSummary) -> bool {
         let has_lost_tokens = summary.tokens_lost.unwrap_or(0) > 0 || summary.wire_missing > 0;
         let is_predicted_loss = summary.bursts && self.predicts_drops();
@@ -126,8 +126,8 @@ impl Ledger {
         has_lost_tokens || is_predicted_loss || summary.damaged_call || summary.is_abandoned || was_slow
     }
 
-    /// Whether several chunks in one wakeup predict a loss. They do if deliveries are not observed, and the engine's waiter keeps only the
-    /// last chunk of incremental output.
+    /// Whether several chunks of a request in one wakeup of the tokenizer predict a loss. They do if deliveries are not observed, and the
+    /// task that waits for the request's chunks (its waiter) keeps only the last chunk, which has new tokens only.
     pub fn predicts_drops(&self) -> bool {
         let engine = &self.engine;
         !self.observes_deliveries()
@@ -145,7 +145,7 @@ impl Ledger {
         self.hops.get(id)
     }
 
-    /// Name of a hop. Hops beyond the limit have none but their number.
+    /// Name of a hop (channel between two processes). Hops beyond the limit have none but their number.
     pub fn hop_name(&self, id: HopId) -> Cow<'_, str> {
         match self.hop(id) {
             Some(hop) => Cow::from(&self.groups()[hop.group].name),
@@ -158,8 +158,8 @@ impl Ledger {
         self.hop(id).is_some_and(|hop| hop.origin || !self.hops.any_origin)
     }
 
-    /// Whether chunks of this request on the hop are the scheduler's. Until that is known, the first hop on which the request was seen stands
-    /// for the scheduler's.
+    /// Whether chunks of this request on the hop are the scheduler's. Until that is known, the first hop on which the request was seen
+    /// stands for the scheduler's.
     pub fn is_from_scheduler(&self, request: &Request, hop: HopId) -> bool {
         if self.hops.any_origin {
             return self.is_origin(hop);

@@ -16,8 +16,8 @@ use crate::engine::{EngineState, Mode, Waiter};
 use crate::event::Received;
 use crate::id::{FrameId, Ticket};
 
-/// Whether a request's waiter, woken by the chunk received at `woken`, has not run yet when the next chunk is received at `now`. It runs a
-/// few turns of the event loop later, and each frame of a burst takes turns.
+/// Whether a request's waiter, the task that waits for its chunks, has not run yet when the next chunk is received at `now`. The chunk
+/// received at `woken` has woken it. It runs a few turns of the event loop later, and each frame of a burst takes some turns.
 fn is_waiter_pending(woken: BurstPosition, now: BurstPosition, engine: &EngineState) -> bool {
     let is_same_burst = woken.receiver == now.receiver && woken.burst == now.burst;
     let frames_since_wakeup = now.frame_index.saturating_sub(woken.frame_index);
@@ -25,8 +25,8 @@ fn is_waiter_pending(woken: BurstPosition, now: BurstPosition, engine: &EngineSt
 }
 
 impl Totals {
-    /// Predicts the outcome of a request's previous chunk by the engine's behaviour, because its waiter has not run when the next chunk is
-    /// received at `at`.
+    /// Predicts the outcome of a request's previous chunk by the engine's behaviour, because the next chunk is received at `at` before the
+    /// task that waits for the request's chunks (its waiter) has run.
     fn predict_outcome(
         &mut self,
         at: MonoNs,
@@ -151,7 +151,7 @@ impl Ledger {
         if let Some(received_at) = received_at {
             while let Some(ticket) = hop.take_unprocessed_request(received_at) {
                 let Some(request) = self.table.get_mut(ticket) else { continue };
-                // Only exports show it without any earlier moment, so without exports it needs no record.
+                // For a request without details, only timelines show this time, so it is kept only for those.
                 if self.timelines.is_some() || request.details.is_some() {
                     request.details.get_or_insert_default().processed = Some(at);
                 }
@@ -238,6 +238,7 @@ impl Ledger {
         let group = &mut self.hops.groups[hop.group];
         group.queue_wait.record(wait_ns);
         group.queue_wait_slot.record(wait_ns);
+        // The course of the group's backlog.
         group.course.record_received(receive.at, group.backlog, wait_ns);
         if wait_ns >= LATE_NS {
             self.count_late_requests(receive.hop_index);
@@ -245,7 +246,8 @@ impl Ledger {
         self.receive_pending_chunks(receive);
     }
 
-    /// Subtracts frames from the backlog that were evicted from the queue at a limit: the receive of frame `id` shows that they were received.
+    /// Subtracts frames from the backlog that were evicted from the queue at a limit: the receive of frame `id` shows that they were
+    /// received.
     fn dequeue_evicted_frames(&mut self, id: FrameId, hop_index: usize) {
         let hop = &mut self.hops.all[hop_index];
         let Some(lane) = hop.lanes.get_mut(&id.lane) else { return };
@@ -259,8 +261,8 @@ impl Ledger {
         }
     }
 
-    /// Removes a received frame from its lane, moves its chunks to `pending_receive`, and returns its send; `None` if it is not queued.
-    /// A lane keeps its order, so frames sent before it were received too, unobserved.
+    /// Removes a received frame from its lane (connection), moves its chunks to `pending_receive`, and returns its send; `None` if it is
+    /// not queued. A lane keeps its order, so frames sent before it were received too, unobserved.
     fn dequeue_frame(&mut self, id: FrameId, hop_index: usize, at: MonoNs) -> Option<SentFrame> {
         self.dequeue_evicted_frames(id, hop_index);
         loop {
@@ -288,8 +290,8 @@ impl Ledger {
         }
     }
 
-    /// Marks the requests of these chunks, so that their next deliveries prove nothing: the chunks may have been delivered before deliveries
-    /// were observed.
+    /// Marks the requests of these chunks, so that their next deliveries prove nothing: the chunks may have been delivered before
+    /// deliveries were observed.
     fn mark_deliveries_uncertain(&mut self, chunks: &[PendingChunk]) {
         for chunk in chunks {
             let request = self.table.get_mut(chunk.ticket);
@@ -339,7 +341,8 @@ impl Ledger {
             && let Some(sent_at) = receive.sent_at
         {
             let wait_ns = receive.at.since(sent_at);
-            hop.first_waits.record_n(receive.at, wait_ns, 1);
+            let times = 1;
+            hop.first_waits.record_n(receive.at, wait_ns, times);
             hop.long_first_waits.record(wait_ns);
         }
     }
@@ -360,7 +363,8 @@ impl Ledger {
         }
     }
 
-    /// Records the receive of a chunk by the tokenizer, and predicts its outcome from the burst that it is in.
+    /// Records the receive of a chunk by the tokenizer. If the task that waits for the request's chunks has not run since the chunk
+    /// before, the outcome of that one is predicted.
     fn receive_chunk(&mut self, receive: FrameReceive, chunk: PendingChunk) {
         let FrameReceive { at, position, .. } = receive;
         self.totals.chunks.received += 1;
@@ -381,7 +385,7 @@ impl Ledger {
         {
             self.totals.predict_outcome(at, request, &self.engine, &mut self.loss_memory, &mut self.limits);
         } else {
-            // The waiter has run, so this chunk wakes it again.
+            // The waiter has run, or loses nothing if it has not. This chunk wakes it, and is the first of a burst.
             request.last_wakeup = position;
             request.burst = 1;
         }
@@ -434,8 +438,8 @@ impl Ledger {
         }
     }
 
-    /// Number of chunks predicted to be dropped. `None` unless wakeups are observed, and the engine's turnaround and its behaviour on bursts
-    /// are known.
+    /// Number of chunks predicted to be dropped. `None` unless wakeups are observed, and the engine's turnaround and its behaviour on
+    /// bursts are known.
     pub fn dropped_predicted(&self) -> Option<u64> {
         let predicted = &self.totals.predicted;
         let engine = &self.engine;
@@ -444,7 +448,7 @@ impl Ledger {
             Some(Waiter::YieldsAll | Waiter::Merges) => true,
             None => false,
         };
-        // The turnaround does not matter if no chunk would be dropped even with the longest.
+        // The turnaround is how long a woken waiter takes to run. It does not matter if no chunk would be dropped even with the longest.
         let is_turnaround_known = engine.turnaround.is_some() || predicted.dropped == 0;
         let is_complete = predicted.wakeups_seen && is_behaviour_known && is_turnaround_known && predicted.unknown == 0;
         is_complete.then_some(predicted.dropped)

@@ -24,7 +24,7 @@ pub(super) struct ReceiveTimes {
 impl ReceiveTimes {
     /// Whether the receiver, which asked for a frame at `requested`, found none and waited for this one.
     fn shows_wait(self, requested: MonoNs) -> bool {
-        // It was not there yet.
+        // The frame was sent only after the request for it.
         if self.sent.is_some_and(|sent| sent > requested) {
             return true;
         }
@@ -36,7 +36,8 @@ impl ReceiveTimes {
 }
 
 impl Ledger {
-    /// Records a sample of a thread's CPU time. If frames waited for the thread in the whole interval, it also counts for their hop.
+    /// Records a sample of a thread's CPU time. If frames waited for the thread in the whole interval, it also counts for the hop
+    /// (channel) on which they waited.
     pub(super) fn record_cpu_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>) {
         let limits = &self.limits;
         let has_room = self.threads.add_sample(at, sample, limits.samples_per_receiver, limits.threads);
@@ -64,7 +65,7 @@ impl Ledger {
         }
     }
 
-    /// Records how many bytes the kernel holds for a hop.
+    /// Records how many bytes the kernel's socket buffers hold for the hops of one name.
     pub(super) fn record_queue_sample(&mut self, at: MonoNs, sample: &QueueSample<'_>) {
         // A hop without frames has no group yet, and its queue is irrelevant.
         let Some(group_index) = self.hops.group_named(sample.hop) else { return };
@@ -83,8 +84,8 @@ impl Ledger {
         group.kernel.add_sample(at, sample, backlog, mean_bytes);
     }
 
-    /// Marks `receiver` as the thread that receives from the hop at `hop_index`, and returns when it asked for the frame received at `at`;
-    /// `None` if unknown. The time counts for this frame only, so it is removed.
+    /// Marks `receiver` as the thread that receives from the hop (channel) at `hop_index`, and returns when it asked for the frame
+    /// received at `at`; `None` if unknown. The time counts for this frame only, so it is removed.
     pub(super) fn take_request_time(
         &mut self,
         at: MonoNs,

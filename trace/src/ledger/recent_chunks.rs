@@ -1,7 +1,7 @@
 //! Ring of recent events of chunks over all requests, from which a screen reads every chunk of one request.
 //!
-//! Events are appended without any lookup, and a request's chunks are collected on demand, which takes a pass over the ring. Exports cannot read it:
-//! it forgets, and they need every request once. They have the timelines (`request_timeline`), of constant size per request.
+//! Events are appended without any lookup, and a request's chunks are collected on demand, which takes a pass over the ring. Exports cannot
+//! read it: it forgets, and they need every request once. They have the timelines (`request_timeline`), of constant size per request.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -279,8 +279,8 @@ impl RecentChunks {
         self.moments.front().filter(|_| self.has_evicted).map(|moment| moment.at)
     }
 
-    /// Hashes of the rids of requests with a chunk in a frame whose wait on a hop is one that `wait` asks for. A frame that was not received waits
-    /// until `now`.
+    /// Hashes of the rids of requests with a chunk in a frame whose wait on a hop is one that `wait` asks for. A frame that was not
+    /// received waits until `now`.
     pub(super) fn rids_that_waited(&self, wait: &HopWait, now: MonoNs) -> HashSet<u64> {
         let mut received_at: HashMap<FrameId, MonoNs> = HashMap::new();
         // Highest number of a received frame.

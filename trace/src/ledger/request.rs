@@ -198,8 +198,8 @@ impl Request {
         ItlEnds { sent: Spread::of_tally(&itl.sent), delivered: Spread::of_tally(&itl.delivered) }
     }
 
-    /// Adds tokens that did not reach the hop of the stream with this index. Returns how many of them no other hop has shown before.
-    /// Tokens missing on one hop are missing on all later ones, but were lost only once.
+    /// Adds tokens that did not reach the hop (channel) of the stream with this index. Returns how many of them no other hop has shown
+    /// before. Tokens missing on one hop are missing on all later ones, but were lost only once.
     pub(crate) fn add_wire_loss(&mut self, stream_index: usize, missing_tokens: u32) -> u32 {
         let stream = &mut self.streams[stream_index];
         stream.missing_tokens = stream.missing_tokens.saturating_add(missing_tokens);
@@ -209,7 +209,8 @@ impl Request {
         newly_missing
     }
 
-    /// Adds the chunk received last to the predicted losses: the next one, received at `at`, replaced it before its waiter ran.
+    /// Adds the chunk received last to the predicted losses. The next one, received at `at`, replaced it before the task that waits for the
+    /// request's chunks ran.
     pub(crate) fn predict_drop(&mut self, at: MonoNs, loss_memory: &mut LossMemory, limits: &mut CountedLimits) {
         let ReceivedChunk { end_count, tokens, number } = self.last_received;
         let predicted = self.predicted.get_or_insert_default();
@@ -243,6 +244,7 @@ impl Request {
 
     /// Numbers of the request, for tables and exports. `worker`: the one that it belongs to, if there are several.
     pub(crate) fn numbers(&self, worker: Option<u16>, observes_receives: bool) -> RequestNumbers {
+        // `None`, as is everything below that deliveries would show, if they are not observed.
         let outcomes = self.outcomes();
         RequestNumbers {
             first_at: self.first_at,

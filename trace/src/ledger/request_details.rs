@@ -42,7 +42,8 @@ pub(crate) struct DispatchWait {
     pub(super) is_ambiguous: bool,
 }
 
-/// Moments of a request before its first token, and how its response ended. Kept apart from its other data, because chunks do not need them.
+/// Moments of a request before its first token, and how its response ended. Kept apart from its other data, because chunks do not need
+/// them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestDetails {
     /// When it reached the server; `None` until its response begins, and where that is not observed.

@@ -42,8 +42,8 @@ pub struct ChunkLife {
     pub state: ChunkState,
     /// The chunk that was judged: itself, or the one of a further hop in which it continues. `None` while it is in flight.
     pub judged: Option<ChunkRecord>,
-    /// Number of the chunk of the first hop with which a process between two hops combined it (1-based): the first of those that continue in the
-    /// same chunk. `None` for that one, and if it continues alone.
+    /// Number of the chunk of the first hop with which a process between two hops combined it (1-based): the first of those that continue
+    /// in the same chunk. `None` for that one, and if it continues alone.
     pub combined_with: Option<usize>,
     /// For a chunk that was merged or lost, or may be: the chunk received next in the same wakeup.
     pub next_in_wakeup: Option<NextChunk>,
@@ -142,7 +142,7 @@ struct CrossedHop<'l> {
     is_last: bool,
 }
 
-/// The legs that the chunks crossed, in the order of the path.
+/// The legs that the chunks crossed, in the order of the path. A leg is the hops (channels) between the same two roles.
 fn legs_crossed(history: &RequestHistory, hops: &[CrossedHop<'_>]) -> Vec<LifeLeg> {
     let mut legs: Vec<LifeLeg> = Vec::new();
     for hop in hops {
@@ -150,31 +150,38 @@ fn legs_crossed(history: &RequestHistory, hops: &[CrossedHop<'_>]) -> Vec<LifeLe
         if legs.iter().any(|leg| leg.ends == *hop.ends) {
             continue;
         }
-        let siblings: Vec<&CrossedHop<'_>> = hops.iter().filter(|sibling| sibling.ends == hop.ends).collect();
-        let is_on_leg = |chunk: &&ChunkRecord| siblings.iter().any(|sibling| sibling.id == chunk.hop);
-        let chunks: Vec<ChunkRecord> = history.chunks.iter().filter(is_on_leg).copied().collect();
-        if !chunks.is_empty() {
-            let observes_received = siblings.iter().any(|sibling| sibling.observes_received);
-            // If early chunks were overwritten, the first ones in the history are not the request's first.
-            let has_first_chunk = history.since.is_none();
-            let chunks_from_first = if has_first_chunk { &chunks[..] } else { &[] };
-            legs.push(LifeLeg {
-                ends: hop.ends.clone(),
-                observes_received,
-                is_last: hop.is_last,
-                first_sent: chunks_from_first.iter().find_map(|chunk| chunk.sent),
-                first_received: chunks_from_first.iter().find_map(|chunk| chunk.received),
-                chunks,
-            });
-        }
+        let hops_of_leg: Vec<&CrossedHop<'_>> = hops.iter().filter(|other| other.ends == hop.ends).collect();
+        legs.extend(leg_over(history, &hops_of_leg));
     }
+    // The leg that begins at the scheduler comes first.
     let all_ends: Vec<Ends<&str>> = hops.iter().map(|hop| hop.ends.as_str()).collect();
     legs.sort_by_key(|leg| path::depth(&all_ends, &leg.ends.from));
     legs
 }
 
-/// Follows each chunk of the first leg through all legs by token count. A process between two hops may combine chunks, so a chunk continues in
-/// the first one whose count is not below its own, and has the outcome of that one.
+/// The leg over these hops, which have the same ends; `None` if none of the chunks crossed it.
+fn leg_over(history: &RequestHistory, hops_of_leg: &[&CrossedHop<'_>]) -> Option<LifeLeg> {
+    let first_hop = hops_of_leg.first()?;
+    let is_on_leg = |chunk: &&ChunkRecord| hops_of_leg.iter().any(|hop| hop.id == chunk.hop);
+    let chunks: Vec<ChunkRecord> = history.chunks.iter().filter(is_on_leg).copied().collect();
+    if chunks.is_empty() {
+        return None;
+    }
+    // If early chunks were overwritten, the first ones in the history are not the request's first.
+    let has_first_chunk = history.since.is_none();
+    let chunks_from_first = if has_first_chunk { &chunks[..] } else { &[] };
+    Some(LifeLeg {
+        ends: first_hop.ends.clone(),
+        observes_received: hops_of_leg.iter().any(|hop| hop.observes_received),
+        is_last: first_hop.is_last,
+        first_sent: chunks_from_first.iter().find_map(|chunk| chunk.sent),
+        first_received: chunks_from_first.iter().find_map(|chunk| chunk.received),
+        chunks,
+    })
+}
+
+/// Follows each chunk of the first leg through all legs by token count. A process between two hops may combine chunks, so a chunk continues
+/// in the first one whose count is not below its own, and has the outcome of that one.
 fn follow_chunks(
     legs: &[LifeLeg],
     predicted_losses: Option<&Losses>,
@@ -223,8 +230,8 @@ fn follow_chunks(
     lives
 }
 
-/// Finds the chunk of a further leg in which `chunk`, the one at `index` on the first leg, continues. `chunks` are those of the further
-/// leg. `None` if it is not there. Moves `search_from` to the first chunk with at least as many tokens.
+/// Finds the chunk among `chunks`, those of a further leg, in which `chunk` continues: the one at `index` on the first leg. `None` if it is
+/// not there. Moves `search_from` to the first chunk with at least as high a token count.
 fn find_continuation<'c>(
     chunks: &'c [ChunkRecord],
     search_from: &mut usize,
@@ -232,6 +239,7 @@ fn find_continuation<'c>(
     index: usize,
 ) -> Option<&'c ChunkRecord> {
     let same_index = chunks.get(index);
+    // A chunk without a token count continues in the one with the same number.
     let Some(end) = chunk.end else { return same_index };
     while chunks.get(*search_from).and_then(|seen| seen.end).is_some_and(|seen_end| seen_end < end) {
         *search_from += 1;
@@ -244,8 +252,8 @@ fn find_continuation<'c>(
     same_index.filter(|seen| seen.end.is_none())
 }
 
-/// State of a chunk of the first leg. `judged`: the chunk in which it continues and whose outcome is known. `if_not_received`: the state if
-/// nothing shows that the chunk was received.
+/// State of the chunk `first` of the first leg: the outcome of `judged`, the chunk in which it continues, if that is known. Otherwise a
+/// predicted loss, otherwise whether it was received. `if_not_received`: the state of a chunk whose receive is not known.
 fn state_of_chunk(
     first: &ChunkRecord,
     judged: Option<&ChunkRecord>,

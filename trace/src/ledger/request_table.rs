@@ -144,6 +144,7 @@ impl RequestTable {
         if request.finish.is_some() {
             self.mapped_finished -= 1;
         }
+        // The record exists, so this is the hash of its rid.
         let hash = self.get(ticket).map_or(0, |request| self.hasher.hash_one(&*request.rid));
         if let Ok(entry) = self.by_rid.find_entry(hash, |&slot| slot == ticket.slot) {
             entry.remove();
@@ -151,7 +152,7 @@ impl RequestTable {
         true
     }
 
-    /// Removes and returns a record, to which its ticket leads no more. `None` if the ticket leads to none.
+    /// Removes and returns a record, to which its ticket (its handle) leads no more. `None` if the ticket leads to none.
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Request> {
         // Leaves if the ticket is that of an earlier record in the slot.
         self.get(ticket)?;

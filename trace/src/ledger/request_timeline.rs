@@ -1,7 +1,8 @@
 //! Timelines of requests, for exports: when the first and the finishing chunk reached each stage of each hop, and point events.
 //!
-//! They are kept only on demand ([`crate::Analysis::keep_timelines`]), exactly as long as the records of their requests, and have a constant size: the
-//! chunks between the first and the finishing one are only counted. All chunks of recent requests are in `recent_chunks`.
+//! They are kept only on demand ([`crate::Analysis::keep_timelines`]), exactly as long as the records of their requests, and have a
+//! constant size: the chunks between the first and the finishing one are only counted. All chunks of recent requests are in
+//! `recent_chunks`.
 
 use smallvec::SmallVec;
 
@@ -133,8 +134,8 @@ impl RequestTimeline {
         }
     }
 
-    /// Keeps the times of a chunk's frame, if the chunk is the request's first one on its hop or the finishing one (`finishes`). Returns
-    /// the index of the hop in that case.
+    /// Keeps the times of a chunk's frame, if the chunk is the request's first one on its hop (channel) or the finishing one
+    /// (`finishes`). Returns the index of the hop in that case; `None` otherwise.
     fn record_chunk(&mut self, times: FrameTimes, finishes: bool) -> Option<usize> {
         let hop = times.frame.hop;
         let Some(index) = self.hops.iter().position(|known| known.hop == hop) else {
@@ -156,9 +157,13 @@ impl RequestTimeline {
 
     /// Latest known time on a hop or of a delivery.
     pub fn last_time(&self) -> Option<MonoNs> {
-        let stages =
-            self.hops.iter().flat_map(|times| [times.first.last_time(), times.last.and_then(|last| last.last_time())]);
-        stages.chain([self.last_delivered]).flatten().max()
+        let mut latest = self.last_delivered;
+        for times in &self.hops {
+            let last_chunk = times.last.and_then(|last| last.last_time());
+            // `None` is less than any time.
+            latest = latest.max(times.first.last_time()).max(last_chunk);
+        }
+        latest
     }
 }
 
@@ -351,6 +356,7 @@ impl Timelines {
         let Some(timeline) = self.get_or_open(ticket, ledger) else { return };
         let observed = ledger.table.get(ticket).filter(|request| request.outcomes().is_some());
         let Some(request) = observed else { return };
+        // A delivery is a point of the request's time series, as is a chunk that the scheduler sent.
         timeline.points = timeline.points.saturating_add(1);
         if request.delivered_first == Some(at) && timeline.last_delivered != Some(at) {
             timeline.add_note(at, NoteKind::FirstReceived);

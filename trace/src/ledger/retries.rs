@@ -1,7 +1,7 @@
 //! Attempts that the abort of an earlier attempt with their rid ended.
 //!
-//! Some engines abort a request by its rid a fixed time after its response ended, in case that its client left. Another attempt with the rid
-//! that runs by then is ended instead. An abort counts as one of the earlier attempt only if it is sent at that time after its end, and
+//! Some engines abort a request by its rid a fixed time after its response ended, in case that its client left. Another attempt with the
+//! rid that runs by then is ended instead. An abort counts as one of the earlier attempt only if it is sent at that time after its end, and
 //! nothing with the rid has ended since: a client that aborts its own request does so at any time. The end is that of the response, or of
 //! the request if its response never began.
 
@@ -123,8 +123,9 @@ impl Retries {
         }
         let Some(earlier) = self.ended.remove(&hash_rid(rid)) else { return };
         let is_recent = earlier.last_at <= at && at.since(earlier.last_at) <= delay_ns + MAX_LATE_NS;
-        // Otherwise it is not known when the abort is due.
-        if is_recent && earlier.last_at.since(earlier.first_at) <= MAX_LATE_NS {
+        // If the signs of its end came far apart, it is not known when the abort is due.
+        let has_certain_end = earlier.last_at.since(earlier.first_at) <= MAX_LATE_NS;
+        if is_recent && has_certain_end {
             push_bounded(
                 &mut self.followed,
                 Retry {
@@ -140,12 +141,12 @@ impl Retries {
         }
     }
 
-    /// Records an abort with this rid. If it is sent when the abort of the attempt before a followed retry is due, it is that one, and ends the
-    /// retry. Otherwise it is an abort of the retry itself, which is not followed any more.
+    /// Records an abort with this rid. One that is sent when the abort of the earlier attempt is due is taken for that one: it ends the
+    /// followed retry, which stays followed. Any other one is an abort of the retry itself, which is not followed any more.
     fn record_abort(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
         let retry = self.remove_followed(rid);
         let has_ended = retry.is_some() && self.ended.contains_key(&hash_rid(rid));
-        // Of a second abort it is not known which one has an effect, and any other is an abort of the retry itself.
+        // Of a second abort it is not known which one has an effect. An abort at another time is one of the retry itself.
         if let Some(retry) = retry
             && retry.aborted.is_none()
             && !has_ended

@@ -9,6 +9,7 @@ use super::Ledger;
 
 use super::frame::{CheckedChunk, FrameContext};
 use super::outcome::UnjudgedCause;
+use super::request::Request;
 use super::stream::Stream;
 use super::stream_count::{CountStep, CountVerdict, Evidence};
 use crate::clock::MonoNs;
@@ -31,7 +32,7 @@ pub(crate) struct Predecessor {
 }
 
 impl Predecessor {
-    /// Whether the chunk may continue the stream of this previous request.
+    /// Whether the chunk may continue the stream (the chunks on one hop) of this previous request.
     fn is_continued_by(&self, context: &FrameContext, chunk: &Chunk<'_>, epoch: u32) -> bool {
         // The comparison changes the stream's counts, and the chunk may belong to the other request.
         let mut stream = self.stream.clone();
@@ -53,7 +54,37 @@ pub(super) fn late_deliveries_until(predecessors: &BTreeMap<Ticket, Predecessor>
     last.map_or(MonoNs(0), |last| MonoNs(last.0.saturating_add(MAX_LATE_NS)))
 }
 
+/// Stream of a request whose rid a chunk has used again, if the request may still be live. `None` if it has certainly ended.
+/// `is_final_in_transit`: its final chunk may not have reached its client.
+pub(super) fn possibly_live_stream<'r>(
+    request: &'r Request,
+    stream_index: usize,
+    context: &FrameContext,
+    is_final_in_transit: bool,
+) -> Option<&'r Stream> {
+    let stream = request.streams.get(stream_index)?;
+    // After its engine ended, only a record that the next engine's chunks have continued can still be live.
+    let is_of_this_engine = !request.is_after_engine_end || stream.count.epoch == context.epoch;
+    let is_unfinished = request.finish.is_none();
+    let may_be_live = is_unfinished || is_final_in_transit || stream.count.may_mix_requests();
+    (is_of_this_engine && may_be_live).then_some(stream)
+}
+
 impl Ledger {
+    /// Whether the final chunk of a request may not have reached the tokenizer or the client. Until it has, the rid is not free to be
+    /// reused.
+    pub(super) fn is_final_chunk_in_transit(&self, request: &Request) -> bool {
+        let is_unfinished = request.finish.is_none();
+        let sent_tokens = request.streams.first().map_or(0, |stream| stream.count.highest);
+        let has_reached_last_hop = request.streams.iter().any(|stream| {
+            let has_all_tokens = is_unfinished && stream.count.highest >= sent_tokens;
+            (stream.is_finished() || has_all_tokens) && self.hops.hop_of(stream).is_some_and(|hop| hop.last)
+        });
+        let is_undelivered = request.tracker.as_ref().is_some_and(|tracker| tracker.entry_count() > 0);
+        let is_before_last_hop = self.hops.any_last && !has_reached_last_hop;
+        !request.final_received && (is_undelivered || is_before_last_hop)
+    }
+
     /// Previous requests with the rid of `ticket` that are not known to have ended, latest first.
     fn predecessors_of(&self, ticket: Ticket) -> impl Iterator<Item = &Predecessor> {
         std::iter::successors(self.predecessors.get(&ticket), |known| self.predecessors.get(&known.ticket))
@@ -64,7 +95,7 @@ impl Ledger {
         !self.predecessors.is_empty() || !self.shared_rids.is_empty()
     }
 
-    /// Whether a chunk continues a previous request with the same rid. If its column does not show which tokens are new, a chunk that
+    /// Whether a chunk continues a previous request with the same rid. If its id column does not show which tokens are new, a chunk that
     /// fits both requests may belong to either. So may a chunk on a later hop that does not add up, because chunks of the previous
     /// request arrive there late.
     pub(super) fn is_of_predecessor(&self, checked: CheckedChunk, context: &FrameContext, chunk: &Chunk<'_>) -> bool {
@@ -105,7 +136,8 @@ impl Ledger {
         })
     }
 
-    /// Marks the request and the previous ones with its rid as live at the same time, as the last chunk shows. None of them is judged any more.
+    /// Marks the request and the previous ones with its rid as live at the same time, as the last chunk shows. None of them is judged any
+    /// more.
     pub(super) fn mark_concurrent(&mut self, ticket: Ticket) {
         // The previous ones were counted as overwritten when their rid was reused, but they have not ended.
         let predecessors = self.predecessors_of(ticket).count() as u64;
@@ -144,7 +176,8 @@ impl Ledger {
         self.shared_rids.insert(rid);
     }
 
-    /// Step of a chunk. If several requests share its rid, the step counts the ids that the chunk lists, and draws no conclusion.
+    /// Result of a chunk's count check. If several requests share its rid, the result counts the ids that the chunk lists, and draws no
+    /// conclusion from its counts.
     pub(super) fn step_without_verdict(&self, checked: CheckedChunk, chunk: &Chunk<'_>) -> CountStep {
         let request = self.table.get(checked.ticket).filter(|request| request.is_shared());
         let Some(request) = request else { return checked.step };

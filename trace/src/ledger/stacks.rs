@@ -77,6 +77,7 @@ impl LateSamples {
         *self.of_leg(leg_from)
     }
 
+    /// Counter of the samples while requests waited on the leg that begins with this moment.
     fn of_leg(&mut self, leg_from: TtftMoment) -> &mut u64 {
         if leg_from == TtftMoment::Arrived { &mut self.unread } else { &mut self.undispatched }
     }
@@ -141,7 +142,8 @@ impl StackRole {
         sorted
     }
 
-    /// The most frequent innermost function while requests waited that were late on the leg that begins with this moment; `None` without samples.
+    /// The most frequent innermost function while requests waited that were late on the leg that begins with this moment; `None` without
+    /// samples.
     pub(crate) fn top_function_of_late(&self, leg_from: TtftMoment) -> Option<TopFunction<'_>> {
         let function = self.functions.iter().max_by_key(|function| function.late.count(leg_from))?;
         Some(TopFunction { function, own: function.late.count(leg_from), running: self.late.count(leg_from) })
@@ -153,13 +155,15 @@ impl StackRole {
         Some(TopFunction { function, own: function.all.own, running: self.all.running })
     }
 
-    /// Counts the recent samples mostly between `from` and `to` as taken while a request was late on the leg that begins with `leg_from`. A sample
-    /// counts once, even if several requests were late then.
+    /// Counts the recent samples mostly between `from` and `to` as taken while a request was late on the leg that begins with `leg_from`. A
+    /// sample counts once, even if several requests were late then.
     fn count_late_samples(&mut self, leg_from: TtftMoment, from: MonoNs, to: MonoNs) {
         for samples in &mut self.recent {
             let overlap_ns = samples.to.min(to).since(samples.from.max(from));
             let counted_samples = samples.late.of_leg(leg_from);
-            if *counted_samples == 0 && overlap_ns > samples.to.since(samples.from) / 2 {
+            let is_counted = *counted_samples > 0;
+            let is_mostly_late = overlap_ns > samples.to.since(samples.from) / 2;
+            if !is_counted && is_mostly_late {
                 *counted_samples = samples.own;
                 *self.functions[samples.function].late.of_leg(leg_from) += samples.own;
                 *self.late.of_leg(leg_from) += samples.own;
@@ -183,8 +187,8 @@ impl StackRole {
         Self { role: role.into(), gil_observed: true, ..Self::default() }
     }
 
-    /// Adds the samples of a function, which is added if unknown. `is_growing`: the backlog grew meanwhile. Returns `false` if this or another
-    /// function was left out at the limit.
+    /// Adds the samples of a function, which is added if unknown. `is_growing`: the backlog grew meanwhile. Returns `false` if this or
+    /// another function was left out at the limit.
     fn add_function(&mut self, at: MonoNs, sample: &StackSample<'_>, is_growing: bool, limit: usize) -> bool {
         let hits = StackHits {
             own: u64::from(sample.own),
@@ -212,11 +216,17 @@ impl StackRole {
             self.keep_recent_samples(at, sample, self.functions.len() - 1);
             return true;
         }
-        // The rarest function is evicted, unless the new one is rarer still.
+        self.replace_rarest_function(at, sample, new_function);
+        false
+    }
+
+    /// Replaces the rarest function by `new_function`, which has this sample, unless the new one is rarer still. The samples of the one
+    /// that is left out are only counted.
+    fn replace_rarest_function(&mut self, at: MonoNs, sample: &StackSample<'_>, new_function: StackFunction) {
         let functions = self.functions.iter_mut().enumerate();
         let rarest = functions.min_by_key(|(_, function)| (function.all.total, function.all.own));
         let left_out = match rarest {
-            Some((index, rarest)) if rarest.all.total < hits.total => {
+            Some((index, rarest)) if rarest.all.total < new_function.all.total => {
                 let evicted = std::mem::replace(rarest, new_function);
                 // Recent samples of the evicted function must not count for the one with its index now.
                 self.recent.retain(|recent| recent.function != index);
@@ -226,7 +236,6 @@ impl StackRole {
             _ => new_function,
         };
         self.left_out += left_out.all.own;
-        false
     }
 }
 
@@ -335,7 +344,8 @@ impl Ledger {
         }
     }
 
-    /// Counts stack samples of the process that answers clients while a request waited that was late on the leg that begins with this moment.
+    /// Counts stack samples of the process that answers clients, taken while a request was late on the leg of its time to first token
+    /// that begins with this moment.
     pub(super) fn count_late_stack_samples(&mut self, leg_from: TtftMoment, from: MonoNs, to: MonoNs) {
         let Some(hop) = self.hops.all.iter().find(|hop| hop.last) else { return };
         let role = &self.hops.groups[hop.group].ends.to;

@@ -42,8 +42,8 @@ impl Stream {
         Self { hop, group: group as u32, ends, first_at: at, last_at: at, ..Self::default() }
     }
 
-    /// Checks a chunk's counts against the stream. `watched_frames`: consecutive frames observed before on the chunk's connection; `None`
-    /// while an evicted request may resume. The caller updates the times.
+    /// Checks a chunk's counts against the stream. `claim`: which ids the engine's release is known to list. `watched_frames`: consecutive
+    /// frames observed before on the chunk's connection; `None` while an evicted request may resume. The caller updates the times.
     pub(crate) fn check_chunk(
         &mut self,
         chunk: &Chunk<'_>,

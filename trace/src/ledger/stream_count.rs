@@ -127,7 +127,8 @@ pub(crate) struct StreamCount {
 }
 
 impl StreamCount {
-    /// Counts a chunk and compares its counts with those before. `epoch` changes whenever observations of the hop were missed.
+    /// Counts a chunk and compares its counts with those before. Returns its new tokens, with the conclusion from its counts (the verdict).
+    /// `epoch` changes whenever observations of the hop were missed.
     pub(crate) fn check_chunk(&mut self, reported: ReportedCounts, epoch: u32) -> CountStep {
         let Some(completion) = reported.completion_tokens else {
             return if reported.claim == IdColumn::Uncounted {
@@ -139,7 +140,7 @@ impl StreamCount {
         if self.is_finished {
             return self.check_after_finish(reported, completion);
         }
-        // A column that is empty by design carries no information.
+        // An id column that is empty by design carries no information.
         let listed = reported.listed.filter(|&listed| listed > 0 || reported.claim != IdColumn::Absent);
         let step = if !self.has_begun {
             self.begin_stream(reported, listed, completion, epoch)
@@ -166,7 +167,8 @@ impl StreamCount {
         self.contradicting_chunks > 0
     }
 
-    /// Step of a chunk after the finish. The chunk either repeats the finish, or belongs to another request that has the rid now.
+    /// Judges a chunk after the finish. It either repeats the finish, or belongs to another request that has the rid now. `completion` is
+    /// its count.
     fn check_after_finish(&self, reported: ReportedCounts, completion: u32) -> CountStep {
         let lists_ids = reported.listed.is_some_and(|listed| listed > 0);
         let has_new_tokens = lists_ids && self.meaning_of_ids(reported.claim) == Evidence::Delta;
@@ -176,7 +178,7 @@ impl StreamCount {
         CountStep::without_tokens(if is_repeat { CountVerdict::Repeat } else { CountVerdict::Restart })
     }
 
-    /// Counts a later chunk of the stream by the ids that it lists, new ones or all so far.
+    /// Counts a later chunk of the stream with count `completion` by the number of ids that it lists: either the new ones or all so far.
     fn check_listed_ids(&mut self, reported: ReportedCounts, listed: u32, completion: u32, epoch: u32) -> CountStep {
         match self.meaning_of_ids(reported.claim) {
             Evidence::Cumulative => return self.check_cumulative(reported.claim, listed, completion),
@@ -191,7 +193,8 @@ impl StreamCount {
         self.check_undecided(listed, completion, epoch)
     }
 
-    /// Meaning of the listed ids: by the stream's own evidence, otherwise by the release's claim.
+    /// Whether the listed ids are new ones or all so far: by the stream's own evidence, otherwise by `claim`, what the engine's release is
+    /// known to list.
     pub(crate) fn meaning_of_ids(&self, claim: IdColumn) -> Evidence {
         if self.evidence != Evidence::Undecided {
             return self.evidence;
@@ -226,6 +229,7 @@ impl StreamCount {
         let verdict = if is_first && !self.is_whole {
             CountVerdict::JoinedLate
         } else if has_missed {
+            // The count goes on from here.
             CountVerdict::Rebased
         } else {
             CountVerdict::Fits
@@ -249,8 +253,8 @@ impl StreamCount {
         }
     }
 
-    /// Records the first observed chunk of a stream. The chunk shows whether the stream is whole, that is, observed from its first token
-    /// on.
+    /// Records the first observed chunk of a stream, with count `completion`. If it lists all its tokens, the stream is whole, that is,
+    /// observed from its first token on.
     fn begin_stream(
         &mut self,
         reported: ReportedCounts,
@@ -266,19 +270,17 @@ impl StreamCount {
         // A list of all ids so far does not show whether chunks before it were missed.
         let ids_showing_start = if claim == IdColumn::Cumulative { None } else { listed };
         let Some(listed) = ids_showing_start else {
-            let is_surely_first = reported.was_watched_long() && !reported.retracted;
-            self.is_whole = (completion <= MAX_START_TOKENS || is_surely_first) && !may_resume;
-            let verdict = if self.is_whole { CountVerdict::Fits } else { CountVerdict::JoinedLate };
-            return CountStep::new(completion, completion, verdict);
+            return self.begin_stream_without_ids(reported, completion, may_resume);
         };
         if listed < completion {
+            // Tokens before it were missed.
             self.catch_up = if listed == 0 { CatchUpState::SinceJoin } else { CatchUpState::No };
             return CountStep::new(listed, listed, CountVerdict::JoinedLate);
         }
         if may_resume && claim == IdColumn::Undecided {
             return CountStep::new(completion, completion, CountVerdict::JoinedLate);
         }
-        // A first chunk with count 0 is not the start of a retracted request.
+        // The chunk lists all its tokens. One with count 0 is not the start if the request was retracted.
         self.is_whole = completion > 0 || !reported.retracted;
         let extra = listed - completion;
         let is_explained = match claim {
@@ -290,6 +292,14 @@ impl StreamCount {
         CountStep::new(completion, completion, verdict)
     }
 
+    /// Judges by its count alone whether the first observed chunk is the stream's first. `may_resume`: it may continue an evicted request.
+    fn begin_stream_without_ids(&mut self, reported: ReportedCounts, completion: u32, may_resume: bool) -> CountStep {
+        let is_surely_first = reported.was_watched_long() && !reported.retracted;
+        self.is_whole = (completion <= MAX_START_TOKENS || is_surely_first) && !may_resume;
+        let verdict = if self.is_whole { CountVerdict::Fits } else { CountVerdict::JoinedLate };
+        CountStep::new(completion, completion, verdict)
+    }
+
     /// Raises the highest count to `completion`. Returns the step of a chunk whose ids show nothing more.
     fn advance_to(&mut self, completion: u32) -> CountStep {
         let new = completion.saturating_sub(self.highest);
@@ -297,7 +307,8 @@ impl StreamCount {
         CountStep::fits(new)
     }
 
-    /// Records a chunk of a column that lists all ids so far.
+    /// Counts a chunk whose ids are all so far. If the engine's release is known to list only new ones, and several chunks have
+    /// contradicted that, the repeated ids are a finding.
     fn check_cumulative(&mut self, claim: IdColumn, listed: u32, completion: u32) -> CountStep {
         // Counts never fall in releases that send all ids (up to 0.4.6.post3), so another request has the rid now.
         let may_send_all_ids = matches!(claim, IdColumn::Cumulative | IdColumn::Undecided);
@@ -310,14 +321,16 @@ impl StreamCount {
             self.evidence = Evidence::Cumulative;
         }
         if has_rejected_claim && listed > step.new {
-            return CountStep { verdict: CountVerdict::Inflated { listed, new: step.new, confirmed: true }, ..step };
+            let verdict = CountVerdict::Inflated { listed, new: step.new, confirmed: true };
+            return CountStep { verdict, ..step };
         }
         step
     }
 
-    /// Records a chunk of an unknown release. The first chunk with only one possible reading decides the type of the ids.
+    /// Counts a chunk of which it is not known whether it lists new ids or all so far. The first chunk that allows only one of these
+    /// readings decides it for the stream.
     fn check_undecided(&mut self, listed: u32, completion: u32, epoch: u32) -> CountStep {
-        // In either reading it starts at its first token, so another request has the rid now.
+        // In either reading the chunk starts at the first token of its request, so another request has the rid now.
         if listed > 0 && listed == completion && completion < self.highest {
             return CountStep::without_tokens(CountVerdict::Restart);
         }
@@ -406,7 +419,8 @@ impl StreamCount {
         CountStep::new(new, new, verdict)
     }
 
-    /// Records a chunk of a stream whose count is not known until a chunk with ids shows it. `new`: tokens above the highest count so far.
+    /// Records a chunk after observations were missed. Chunks without ids then report counts that may be too low, so the stream's count is
+    /// not known until a chunk with ids shows it. `new`: tokens above the highest count so far.
     fn check_while_catching_up(&mut self, listed: u32, completion: u32, new: u32) -> CountStep {
         // Of a stream joined late, the tokens before this chunk are not new.
         let new_tokens = if self.catch_up == CatchUpState::SinceJoin { listed } else { new };
@@ -421,7 +435,7 @@ impl StreamCount {
     }
 }
 
-/// Whether the chunk lists its ids from the first token on, apart from the prompt's tail.
+/// Whether the chunk lists its ids from the first token on. Before them it may list ids of the prompt's tail, in releases that send those.
 fn looks_like_first_chunk(reported: ReportedCounts, listed: u32, completion: u32) -> bool {
     let may_list_prompt = reported.claim == IdColumn::DeltaAfterPromptTail;
     // A last chunk lists ids of the prompt's tail only if it is also the first.

@@ -10,12 +10,12 @@ use crate::clock::MonoNs;
 const MIN_CHUNKS: u32 = 4;
 
 impl Totals {
-    /// Records a process that adds up cumulative counts: `claimed`, its count of a request, is the sum of all counts on one of the
-    /// request's first `hops_before` hops. Returns whether it is such a sum.
+    /// Records a process that adds up cumulative counts, if `claimed`, its count of a request's tokens, shows that: it is then the sum of
+    /// all counts on one of the request's first `hops_before` hops, which precede the process. Returns whether it is such a sum.
     ///
-    /// Only those hops precede the claiming process. A claim that does not exceed the count of some hop is a plain count. If a request
-    /// changes its worker, the sum of its counts at the first one can equal a later count at the second. Hops with missed observations
-    /// are ignored, because a matching sum there may be a coincidence.
+    /// A claim that does not exceed the count of some hop is a plain count. If a request changes its worker, the sum of its counts at the
+    /// first one can equal a later count at the second. Hops with missed observations are ignored, because a matching sum there may be a
+    /// coincidence.
     pub(super) fn record_summed_counts(
         &mut self,
         at: MonoNs,

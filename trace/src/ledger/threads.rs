@@ -157,7 +157,8 @@ impl Threads {
         Some(thread)
     }
 
-    /// The thread with this id, which is added if unknown. At the limit, it replaces one without samples for long; `None` if there is no such one.
+    /// The thread with this id, which is added if unknown. At the limit, it replaces one without samples for long; `None` if there is no
+    /// such one.
     fn get_or_add(&mut self, id: ThreadId, at: MonoNs, limit: usize) -> Option<&mut Thread> {
         if let Some(&index) = self.by_id.get(&id) {
             return self.all.get_mut(index);

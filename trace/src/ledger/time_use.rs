@@ -87,8 +87,8 @@ impl TimeUse {
     }
 }
 
-/// Combines two times; `None` if neither is known. One that is known on one side only counts as 0 on the other: a quota may be set during the
-/// run.
+/// Combines two times; `None` if neither is known. One that is known on one side only counts as 0 on the other: a quota may be set during
+/// the run.
 fn combine_known(one: Option<u64>, other: Option<u64>, combine: fn(u64, u64) -> u64) -> Option<u64> {
     if one.is_none() && other.is_none() {
         return None;
@@ -114,8 +114,8 @@ struct TimeUseMark {
 }
 
 impl TimeUseTimeline {
-    /// Adds the sums at the end of a sample, which covers the time since the previous one. Removes samples that ended more than `kept_ns` ago,
-    /// and the oldest above `max_samples`.
+    /// Adds the sums at the end of a sample, which covers the time since the previous one. Removes samples that ended more than `kept_ns`
+    /// ago, and the oldest above `max_samples`.
     pub(crate) fn push_sums(&mut self, at: MonoNs, sums: TimeUse, kept_ns: u64, max_samples: usize) {
         if self.marks.back().is_some_and(|last| last.at >= at) {
             // Out of order. The sums of the next sample include this one.
@@ -140,8 +140,8 @@ impl TimeUseTimeline {
         self.marks.back().map(|mark| mark.at)
     }
 
-    /// How the thread spent the time between two instants, as far as samples cover it; `None` if they cover nothing. Within a sample, time is
-    /// assumed to be spent evenly.
+    /// How the thread spent the time between two instants, as far as samples cover it; `None` if they cover nothing. Within a sample, time
+    /// is assumed to be spent evenly.
     pub(crate) fn use_between(&self, from: MonoNs, to: MonoNs) -> Option<TimeUse> {
         if from >= to {
             return None;

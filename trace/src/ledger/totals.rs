@@ -28,8 +28,8 @@ pub struct AffectedRequests {
 }
 
 impl AffectedRequests {
-    /// Adds an affected request. The request with the largest `amount` becomes the worst one; of equal ones, the first by rid, as lists are
-    /// sorted. `is_first_time`: it was not counted before.
+    /// Adds an affected request. The one with the largest `amount` is the worst; of equal ones, the first by rid. `is_first_time`: the
+    /// request was not counted before.
     pub(crate) fn record_request(&mut self, at: MonoNs, rid: &str, amount: u64, is_first_time: bool) {
         self.times.record(at);
         self.rids += u64::from(is_first_time);

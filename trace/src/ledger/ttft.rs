@@ -192,8 +192,8 @@ impl Ttft {
         }
     }
 
-    /// Adds the path of a request to the group of paths with the same observed moments. Returns false if it has no time to first token, or no
-    /// group is free.
+    /// Adds the path of a request to the group of paths with the same observed moments. Returns false if it has no time to first token, or
+    /// no group is free.
     fn record_path(&mut self, path: &TtftPath) -> bool {
         // A path that begins with the first send has no time to first token. The gap and the wait for delivery are recorded elsewhere.
         if path.ttft_ns().is_none() {

@@ -120,7 +120,8 @@ impl TtftLeg {
         self.to <= FirstSent && self.parts().len() > 1
     }
 
-    /// Describes where the time on the leg is spent, such as `waiting for the scheduler`. The descriptions of several parts are joined by ` + `.
+    /// Describes where the time on the leg is spent, such as `waiting for the scheduler`. The descriptions of several parts are joined by
+    /// ` + `.
     pub fn describe(self, engine: &dyn Facts) -> String {
         let source = engine.source();
         let receiver = engine.receiver();
@@ -147,8 +148,8 @@ impl TtftLeg {
     }
 }
 
-/// Its name: `socket`, `preparation`, `dispatch`, `intake`, `queue`, `prefill`, `output`, `processing` or `delivery`, joined by `+` if the moments between
-/// them were not observed.
+/// Its name: `socket`, `preparation`, `dispatch`, `intake`, `queue`, `prefill`, `output`, `processing` or `delivery`, joined by `+` if the
+/// moments between them were not observed.
 impl fmt::Display for TtftLeg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, part) in self.parts().iter().enumerate() {
@@ -183,7 +184,8 @@ pub struct TtftPath {
 }
 
 impl TtftPath {
-    /// The observed moments of a request before its first token reached the client. One that contradicts the order of the others is left out.
+    /// The observed moments of a request before its first token reached the client. One that contradicts the order of the others is left
+    /// out.
     pub fn new(numbers: &RequestNumbers) -> Self {
         let dispatch = numbers.dispatch;
         let arrival = numbers.arrival.and_then(Result::ok);
@@ -232,7 +234,7 @@ impl TtftPath {
         TtftMoment::ALL.iter().zip(self.times).filter_map(|(moment, time)| Some((*moment, time?)))
     }
 
-    /// The legs between the observed moments, in order. Their lengths sum to that of [`Self::whole_leg`].
+    /// The legs, each from one observed moment to the next one, in order. Their lengths sum to that of [`Self::whole_leg`].
     pub fn legs(&self) -> impl Iterator<Item = TimedLeg> {
         let next = self.moments().skip(1);
         self.moments().zip(next).map(|((from, at), (to, end))| TimedLeg {
@@ -259,7 +261,7 @@ impl TtftPath {
         (whole.leg.from < FirstSent && whole.leg.to > FirstSent).then_some(whole.ns)
     }
 
-    /// Length of the leg between this moment and the next one that exists; `None` unless both were observed.
+    /// Length of the leg between this moment and the next one of all moments; `None` unless both were observed.
     pub(crate) fn leg_from(&self, moment: TtftMoment) -> Option<u64> {
         let begin = self.time_of(moment)?;
         let end = self.times.get(moment.index() + 1).copied().flatten()?;

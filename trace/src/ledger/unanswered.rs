@@ -1,8 +1,9 @@
 //! Requests that the scheduler does not answer although it answers later ones.
 //!
 //! A request in a first-come-first-served queue is not counted: it must have been overtaken by a later one of its hop, and then wait far
-//! longer than those that are answered meanwhile. The time counts only while the engine sends output, and not after a missed message. An engine
-//! that runs nothing else sends no output: there, a health check that was sent that long after the request, and answered, has overtaken it.
+//! longer than those that are answered meanwhile. The time counts only while the engine sends output, and not after a missed message. An
+//! engine that runs nothing else sends no output: there, a health check that was sent that long after the request, and answered, has
+//! overtaken it.
 
 use hashbrown::HashMap;
 
@@ -63,6 +64,7 @@ impl Ledger {
             });
         unanswered.map(move |waiting| {
             let hop = waiting.message.hop;
+            // Of those answered by now, the ones answered since a later request overtook this one.
             let answered_since =
                 waiting.overtaken.map_or(0, |progress| self.answered_requests(hop) - progress.answered);
             UnansweredRequest { rid: &waiting.rid, dispatch: waiting.times, answered_since, hop }
@@ -154,9 +156,9 @@ impl Ledger {
             && check_sent.since(waiting.times.sent) >= least_ns.saturating_add(waiting_prefill_ns)
     }
 
-    /// Shortest wait, in nanoseconds and without the time for its prompt, with which a request of this hop counts as unanswered. `None`
-    /// without a usual wait. Also `None` if the hop's receives are not observed: the scheduler may then run on another machine, where its
-    /// output is not observed either.
+    /// Shortest wait, in nanoseconds and without the time for its prompt, with which a request of this hop (channel to the scheduler)
+    /// counts as unanswered. `None` without a usual wait. Also `None` if the hop's receives are not observed: the scheduler may then run
+    /// on another machine, where its output is not observed either.
     fn shortest_unanswered_wait_ns(&self, hop: HopId, now: MonoNs) -> Option<u64> {
         let observes_receives = self.hops.get(hop).is_some_and(|hop| hop.counts.frames_received > 0);
         if !observes_receives {

@@ -3,8 +3,8 @@
 use crate::clock::MonoNs;
 use crate::ledger::{OccurrenceTimes, RequestAbort};
 
-/// Outputs for so long after the first discarded one show that no abort arrived. An abort in progress takes a step or two; SGLang sends it two
-/// seconds after the client left.
+/// Outputs for so long after the first discarded one show that no abort arrived. An abort in progress takes a step or two; SGLang sends it
+/// two seconds after the client left.
 pub(crate) const ABANDONED_NS: u64 = 5_000_000_000;
 /// Maximum number of abandoned requests kept with their numbers: those discarded for longest.
 const MAX_LONGEST: usize = 16;
@@ -85,8 +85,8 @@ impl AbandonedRequests {
         if self.is_logged() { "the engine's log" } else { "responses and frames" }
     }
 
-    /// Adds an output that the engine discarded, because its request has no client, to those of the request so far (`discarded`). Once they span
-    /// [`ABANDONED_NS`], the request counts as abandoned.
+    /// Adds an output that the engine discarded, because its request has no client, to those of the request so far (`discarded`). Once they
+    /// span [`ABANDONED_NS`], the request counts as abandoned.
     pub(super) fn add_discarded_output(&mut self, rid: &str, at: MonoNs, discarded: &mut DiscardedOutputs) {
         discarded.outputs += 1;
         let since = discarded.since.map_or(at, |since| since.min(at));

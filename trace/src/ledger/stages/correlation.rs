@@ -17,6 +17,9 @@ pub struct Correlation {
     pub sampled: u64,
 }
 
+/// Multiplier of the linear congruential generator of random numbers, by Knuth.
+const KNUTH_MULTIPLIER: u64 = 6_364_136_223_846_793_005;
+
 #[derive(Debug, Default)]
 pub(super) struct GapStatePairs {
     sample: Vec<GapState>,
@@ -40,10 +43,10 @@ impl GapStatePairs {
             self.sample.push(GapState { gap_ns, states });
             return;
         }
-        // Reservoir sampling: of `seen` pairs, each is kept with the same probability if the new one replaces the pair at a random index below
-        // `seen`, and none at an index beyond the sample. The sequence is fixed (Knuth's multiplier), so that replaying a recording gives
-        // the same correlation.
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        // Reservoir sampling: of `seen` pairs, each is kept with the same probability if the new one replaces the pair at a random index
+        // below `seen`, and none at an index beyond the sample. The sequence is fixed (see [`KNUTH_MULTIPLIER`]), so that replaying a
+        // recording gives the same correlation.
+        self.random = self.random.wrapping_mul(KNUTH_MULTIPLIER).wrapping_add(1);
         // The random number has 64 bits, so this is `seen` times a fraction below 1.
         let index = ((u128::from(self.random) * u128::from(self.seen)) >> 64) as usize;
         if let Some(pair) = self.sample.get_mut(index) {

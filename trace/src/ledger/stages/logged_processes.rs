@@ -118,23 +118,28 @@ impl StateSeries {
         // `since` is 0 for an earlier time, so values before the first count in its step: timestamps may go back slightly.
         let mut index = at.since(self.from) / self.step_ns;
         while index >= MAX_STEPS as u64 {
-            // At the limit, two steps become one of twice the length.
-            let joined = self.steps.chunks(2).map(|pair| pair.iter().copied().flatten().max());
-            self.steps = joined.collect();
-            self.step_ns = self.step_ns.saturating_mul(2);
+            self.double_step_length();
             index = at.since(self.from) / self.step_ns;
         }
         let index = index as usize;
         if self.steps.len() <= index {
             self.steps.resize(index + 1, None);
         }
+        // `None` is less than any number.
         self.steps[index] = self.steps[index].max(Some(states));
+    }
+
+    /// Joins every two steps into one of twice the length, with the larger maximum of both.
+    fn double_step_length(&mut self) {
+        let joined = self.steps.chunks(2).map(|pair| pair.iter().copied().flatten().max());
+        self.steps = joined.collect();
+        self.step_ns = self.step_ns.saturating_mul(2);
     }
 }
 
 impl LoggedProcess {
-    /// Records that the process says it has had no message since then, and keeps the longest such silence. `wait_ns`: how long it has waited
-    /// for a message, if it says that.
+    /// Records that the process says it has had no message since then, and keeps the longest such silence. `wait_ns`: how long it has
+    /// waited for a message, if it says that.
     fn record_silence(&mut self, at: MonoNs, since: MonoNs, wait_ns: Option<u64>) {
         let last_message = wait_ns.map_or(since, |ns| MonoNs(at.0.saturating_sub(ns)));
         let mut silence = LoggedSilence { last_message, since, until: at, checks: 1 };
@@ -187,6 +192,7 @@ impl LoggedProcesses {
     pub(super) fn record_state(&mut self, at: MonoNs, logged: &LoggedState<'_>) {
         let Some(process) = self.process_or_add(logged.by) else { return };
         process.messages += u64::from(logged.rids.is_some());
+        // Whether more messages were ready behind the last one.
         if let Some(ready) = logged.more {
             process.more_logged += 1;
             process.more_ready += u64::from(ready);
@@ -215,8 +221,8 @@ impl LoggedProcesses {
         }
     }
 
-    /// Number of states at `at` of the process with that name, or of the only process that logs states if none has that name. `None` if there
-    /// are several, or none.
+    /// Number of states at `at` of the process with that name, or of the only process that logs states if none has that name. `None` if
+    /// there are several, or none.
     pub(super) fn states_of(&self, by: &str, at: MonoNs) -> Option<u32> {
         let mut logging = self.list.iter().filter(|process| process.last_states.is_some());
         if let Some(process) = logging.clone().find(|process| *process.by == *by) {

@@ -89,12 +89,16 @@ impl StageMarks {
             return MarkPlacement::Last { after };
         }
         self.list.insert(index, mark);
-        // `gaps_taken` has a bit for each stage: those of later stages move up with them.
+        self.move_taken_gaps_up(index);
+        MarkPlacement::Earlier
+    }
+
+    /// Updates `gaps_taken`, which has a bit for each stage, after a stage was inserted at `index`: the bits of later stages move up.
+    fn move_taken_gaps_up(&mut self, index: usize) {
         let earlier_stages = (1_u32 << index) - 1;
         let earlier_bits = self.gaps_taken & earlier_stages;
         let later_bits = self.gaps_taken & !earlier_stages;
         self.gaps_taken = earlier_bits | (later_bits << 1);
-        MarkPlacement::Earlier
     }
 
     /// Returns the gaps whose receive no earlier call has returned. `sent` and `received` are the numbers of the names of the two stages. A
@@ -103,6 +107,7 @@ impl StageMarks {
         let mut gaps = SmallVec::new();
         let mut begin = None;
         for (index, mark) in self.list.iter().enumerate() {
+            // Each stage has a bit.
             let is_taken = (self.gaps_taken & (1 << index)) != 0;
             if mark.name == sent {
                 begin = Some(*mark);

@@ -92,6 +92,7 @@ impl Ledger {
         request.gap_ns = Some(gap_ns);
         request.sent_first = Some(MonoNs(received.at.0.saturating_sub(gap_ns)));
         request.received_first = Some(received.at);
+        // Requests whose first receive is logged.
         push_bounded(&mut stages.passed, ticket, MAX_AWAITED);
         self.gap.record(received.at, gap_ns);
         self.worst_gap.keep_longest(received.at, &request.rid, gap_ns);
@@ -152,8 +153,8 @@ impl Ledger {
         }
     }
 
-    /// Marks the receives of first tokens that the process `by` sent before `sent` as missed, if they are not logged. Frames of one sender arrive
-    /// in order, so they were received, too.
+    /// Marks the receives of first tokens that the process `by` sent before `sent` as missed, if they are not logged. Frames of one sender
+    /// arrive in order, so they were received, too.
     fn mark_overtaken_receives(&mut self, by: u8, sent: MonoNs) {
         let Some(awaited) = self.stages.awaited.get_mut(&by) else { return };
         while let Some((_, ticket)) = awaited.pop_front_if(|(sent_before, _)| *sent_before < sent) {

@@ -1,0 +1,108 @@
+//! Deliveries of imprecise chunks, whose id column does not show their own tokens: see the comment of the module `delivery_tracker`.
+
+use super::{DeliveryResult, DeliveryTracker};
+use crate::event::Delivery;
+use crate::ledger::outcome::{ChunkOutcome, JudgedList, UnjudgedCause};
+
+/// How many of the last covered chunks a delivery can contain.
+#[derive(Clone, Copy)]
+struct CarrierCounts {
+    min: usize,
+    max: usize,
+}
+
+impl DeliveryTracker {
+    /// Whether [`Self::deliver_imprecise`] must judge a delivery of the tokens after count `from`, up to count `to`. It must if some chunks
+    /// in flight up to `to` are imprecise (their own tokens are not known), and some have undelivered tokens before `from`.
+    pub(super) fn has_imprecise_gap_before(&self, from: u32, to: u32) -> bool {
+        let mut has_imprecise = false;
+        let mut has_gap = false;
+        for entry in self.in_flight.iter().take_while(|entry| entry.end_count <= to) {
+            let start = entry.end_count.saturating_sub(entry.tokens).max(self.delivered_to);
+            has_imprecise |= entry.is_imprecise;
+            has_gap |= entry.tokens > 0 && start < from;
+        }
+        has_imprecise && has_gap
+    }
+
+    /// Number of the entries in flight that a delivery up to count `to` covers. Empty chunks at its end that may be delivered separately
+    /// are not counted.
+    fn covered_entries(&self, to: u32, is_finished: bool) -> usize {
+        let mut covered = self.in_flight.iter().take_while(|entry| entry.end_count <= to).count();
+        // At least one chunk was delivered, and carries the delivery.
+        let has_carrier = true;
+        while covered > 1 && self.in_flight[covered - 1].may_be_delivered_later(to, has_carrier, is_finished) {
+            covered -= 1;
+        }
+        covered
+    }
+
+    /// Judges an incremental delivery up to count `to` that has fewer tokens than the chunks before `to`, some of which are imprecise. How
+    /// many of the last chunks can carry its tokens decides: those are merged, the ones before are dropped. `is_broken`: something before
+    /// the delivery may be unobserved, so that it proves no loss.
+    pub(super) fn deliver_imprecise(&mut self, delivery: &Delivery<'_>, to: u32, is_broken: bool) -> DeliveryResult {
+        // No entry ends at `to`: the last delivered chunk was not observed, or shares an entry with later chunks.
+        // The last covered entry is then not the end of the delivery.
+        let misses_end = self.last_covered_end(to).is_some_and(|end| end < to);
+        let is_broken = is_broken || misses_end;
+        let covered = self.covered_entries(to, delivery.finished);
+        // Without a proof, any number of the covered chunks may have been delivered.
+        let unproven = CarrierCounts { min: 1, max: covered };
+        let proven = if is_broken { None } else { self.carrier_count_bounds(covered, delivery) };
+        let carriers = proven.unwrap_or(unproven);
+        let cause = if is_broken { UnjudgedCause::MissedObservations } else { UnjudgedCause::Ambiguous };
+        let mut judged = JudgedList::default();
+        let mut has_carrier = false;
+        let mut lost = Vec::new();
+        // Oldest first, but counted from the last covered chunk, with which the delivery ends.
+        for number_from_end in (1..=covered).rev() {
+            let Some(entry) = self.pop_entry() else { break };
+            let is_carried = number_from_end <= carriers.min;
+            let may_be_carried = number_from_end <= carriers.max;
+            let has_no_undelivered_token = entry.tokens == 0 || entry.end_count <= self.delivered_to;
+            if is_carried {
+                entry.add_carried(self.delivered_to, &mut judged, &mut has_carrier);
+            } else if may_be_carried || has_no_undelivered_token {
+                judged.push_chunks(entry.as_unjudged(cause));
+            } else {
+                // Of an imprecise chunk, only the last token is proven lost.
+                let proven_tokens = if entry.is_imprecise { 1 } else { entry.tokens };
+                let start = entry.end_count.saturating_sub(proven_tokens).max(self.delivered_to);
+                judged.push_chunks(entry.with_outcome(ChunkOutcome::Dropped, entry.end_count - start));
+                lost.push(self.lost_range(&entry, start, entry.end_count));
+            }
+        }
+        // The match is uncertain, so the next delivery may follow unobserved chunks.
+        self.is_uncertain = misses_end || (self.is_incomplete && carriers.min < carriers.max);
+        DeliveryResult {
+            judged,
+            lost_ranges: lost,
+            new_tokens: self.advance_to(to, delivery.tokens),
+            ..DeliveryResult::default()
+        }
+    }
+
+    /// Minimum and maximum number of consecutive chunks that can carry exactly the delivered tokens. The last of them is the last of the
+    /// first `covered` entries. `None` if no number can, or if it is unknown with which chunk of an entry they begin.
+    fn carrier_count_bounds(&self, covered: usize, delivery: &Delivery<'_>) -> Option<CarrierCounts> {
+        let mut min_tokens = 0_u32;
+        let mut max_tokens = 0_u32;
+        let mut counts: Option<CarrierCounts> = None;
+        for (index, entry) in self.in_flight.iter().take(covered).rev().enumerate() {
+            // The carriers may begin with any chunk of an entry that holds several.
+            if entry.chunks > 1 || entry.missing_tokens > 0 {
+                return None;
+            }
+            let is_last_covered = index == 0;
+            let tokens = entry.token_bounds(is_last_covered && delivery.finished);
+            min_tokens = min_tokens.saturating_add(*tokens.start());
+            max_tokens = max_tokens.saturating_add(*tokens.end());
+            if (min_tokens..=max_tokens).contains(&delivery.tokens) {
+                // From the last chunk backwards, the first number that fits is the minimum, and the last one the maximum.
+                let carriers = index + 1;
+                counts = Some(CarrierCounts { min: counts.map_or(carriers, |counts| counts.min), max: carriers });
+            }
+        }
+        counts
+    }
+}
