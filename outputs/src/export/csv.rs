@@ -60,6 +60,7 @@ const FORMULA_STARTS: [char; 12] = ['=', '+', '-', '@', '＝', '＋', '－', '�
 /// split a cell at them. Puts an apostrophe before text that would be a formula, possibly behind white space, which is then shown as text.
 fn spreadsheet_cell(text: &str) -> Cow<'_, str> {
     let visible = text.trim_start_matches(|c: char| c.is_whitespace() || is_unprintable(c));
+    // Some spreadsheets also take text behind a leading tab or line break for a formula.
     let is_formula = visible.starts_with(FORMULA_STARTS) || text.starts_with(['\t', '\r', '\n']);
     if !is_formula && !text.contains(is_unprintable) {
         return text.into();

@@ -24,8 +24,10 @@ impl<'w> Events<'w> {
     pub(super) fn new(out: Box<dyn io::Write + 'w>, opening: &Opening, options: &Options) -> Self {
         let mut out = ObjectStream::as_lines(out);
         let clock = opening.clock();
+        // All times count from this line.
+        let start_ns: u64 = 0;
         out.write_object(|object| {
-            object.put("type", "capture").put("at_ns", 0_u64);
+            object.put("type", "capture").put("at_ns", start_ns);
             object.put("wall_ns", clock.wall_ns(clock.start)).put("schema", SCHEMA);
             fields!(object, opening, source, tokengap);
         });
@@ -47,7 +49,8 @@ impl<'w> Events<'w> {
         });
     }
 
-    /// Writes a line for each group of a request's chunks whose outcome the last event showed.
+    /// Writes a line for each group of a request's chunks whose outcome the last event showed. The line names the hop of the chunks, which
+    /// is the channel between two processes that they crossed.
     fn write_judged_chunks(&mut self, at: MonoNs, context: &ExportContext<'_>) {
         for (rid, chunks) in context.ledger.judged_chunks().filter(|(rid, _)| context.options.wants_rid(rid)) {
             let unjudged_because = match chunks.outcome {

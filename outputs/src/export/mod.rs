@@ -265,6 +265,7 @@ pub fn export_recording(
         match reader.next() {
             Ok(Some(Record::Event(event))) => export.event(&event)?,
             Ok(Some(Record::Tick(now))) => export.tick(now)?,
+            // A reading of both clocks.
             Ok(Some(Record::Anchor(anchor))) => export.anchor(anchor),
             // Its content is part of `recording.input()`, which the end of the export uses.
             Ok(Some(Record::Closing(_))) => {}

@@ -131,6 +131,7 @@ impl ParquetColumn {
 
     /// Writes the column's values in this row group, and empties the column.
     fn write(&mut self, writer: &mut SerializedColumnWriter<'_>) -> Result<()> {
+        // The levels say for each row whether it has a value.
         let levels = Some(&*self.levels);
         match &mut self.values {
             Values::Text(values) => write_values::<ByteArrayType>(writer, values, levels)?,

@@ -174,6 +174,7 @@ pub(super) fn cells_of_request<'a>(
 ) -> impl Iterator<Item = Option<Cell<'a>>> {
     // Without a name, a column is only on the screen.
     let named = COLUMNS.iter().filter(|column| column.name.is_some());
+    // `of` reads the value of the column from the numbers of a request.
     let numbers = named.map(|column| (column.of)(&request.summary.numbers).map(Number));
     EXPORT_COLUMNS.iter().map(|column| (column.cell_of)(request, context)).chain(numbers)
 }
@@ -188,8 +189,8 @@ fn time_cell<'a>(context: &ExportContext<'_>, time: Option<MonoNs>) -> Option<Ce
     time.map(|time| Number(context.clock.since_start_ns(time)))
 }
 
-/// Lists the legs of the time to first token with their lengths in nanoseconds, as in `intake+queue+prefill=270`. Legs joined by `+` have
-/// one length, because the moments between them were not observed. `None` if the time to first token is unknown.
+/// Lists the legs (parts) of the time to first token with their lengths in nanoseconds, as in `intake+queue+prefill=270`. Legs joined by
+/// `+` have one length, because the moments between them were not observed. `None` if the time to first token is unknown.
 fn describe_ttft_legs(summary: &RequestSummary) -> Option<String> {
     let path = TtftPath::new(summary);
     // Without the whole time, its parts are not listed.

@@ -62,7 +62,7 @@ pub(super) struct ChunkPredictor {
 }
 
 impl ChunkPredictor {
-    /// Prediction for a new request, which probably starts like `first`, the previous new request of the lane.
+    /// Prediction for a new request, which probably starts like `first`, the previous new request of the lane (connection).
     pub(super) fn for_new_request(first: &Self) -> Self {
         Self {
             has_begun: false,

@@ -172,7 +172,8 @@ impl WriterThread {
         }
         if let BlockStore::Files(files) = &mut self.store {
             let dropped = self.shared.dropped.load(Ordering::Relaxed);
-            // Removing the last block may have freed space for an index. Without one, the file is scanned.
+            // The disk may have space for the end, because the truncated block was removed. If not, readers find the blocks without an
+            // index.
             files.end_file(EndReason::Full, dropped, None).ok();
         }
         self.shared.stop_recording(&format!("{error}; earlier blocks are intact"));

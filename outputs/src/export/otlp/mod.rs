@@ -42,7 +42,7 @@ impl Exporter for Otlp<'_> {
         let Self { out, resource } = self;
         out.write_object(|object| {
             wrap_in_envelope(object, TRACES, resource, |list| {
-                // A line does not state its number of spans.
+                // The returned number of spans is needed only for pushing.
                 spans::write_request_spans(list, request, context);
             });
         });

@@ -215,7 +215,8 @@ fn write_name_and_time(
     object.put("cat", "request");
 }
 
-/// Writes the row of an event. With a global id instead of a process-local one, Perfetto draws the row outside the process.
+/// Writes the id of the row of an event. The id is local to the process (`local`), because Perfetto draws a row with a global id outside
+/// the process.
 fn write_row_id(object: &mut Object<'_>, row: RequestRowId<'_>, context: &ExportContext<'_>) {
     object.put_object("id2", |id| {
         if row.has_reused_rid {
