@@ -72,7 +72,7 @@ enum StreamBody {
 #[derive(Debug)]
 struct UnknownBody {
     /// No byte of the body has been missed.
-    is_complete: bool,
+    is_observed_from_start: bool,
     /// The first bytes of the body or of a frame, while they are too few.
     start: Vec<u8>,
 }
@@ -80,19 +80,21 @@ struct UnknownBody {
 impl UnknownBody {
     /// A body of which no byte has been missed.
     fn from_start() -> Self {
-        Self { is_complete: true, start: Vec::new() }
+        Self { is_observed_from_start: true, start: Vec::new() }
     }
 
     /// A body whose first bytes have been missed.
     fn joined_late() -> Self {
-        Self { is_complete: false, start: Vec::new() }
+        Self { is_observed_from_start: false, start: Vec::new() }
     }
 
-    /// Adds a piece of a frame with `frame_length` bytes, and recognises the content by the bytes so far.
+    /// Adds a piece of a frame with `frame_length` bytes, and recognises the content. Uses the first bytes of the body, or those of the
+    /// frame if the body was not observed from its start.
     fn add_piece(&mut self, piece: &[u8], frame_length: u32, is_start_of_frame: bool) -> BodyStart {
-        if self.is_complete {
+        if self.is_observed_from_start {
             self.start.extend_from_slice(piece);
-            return recognise_body(&self.start, None);
+            let length_of_one_frame = None;
+            return recognise_body(&self.start, length_of_one_frame);
         }
         if is_start_of_frame {
             self.start.clear();
@@ -207,6 +209,7 @@ impl FrameHead {
         match self.kind {
             // Clients open the streams of requests, with odd numbers.
             DATA | HEADERS | PUSH_PROMISE | CONTINUATION => self.stream % 2 == 1,
+            // The payload is an error code of four bytes.
             RST_STREAM => self.stream != 0 && self.length == 4,
             // Six bytes for each setting.
             SETTINGS => self.stream == 0 && self.length.is_multiple_of(6),
@@ -221,6 +224,7 @@ const CONNECTION_HEAD: [Option<u8>; HEAD_BYTES] =
 
 /// Whether the connection of a server begins with these bytes.
 pub(super) fn begins_connection(bytes: &[u8]) -> Recognition {
+    // `None` is expected where any byte is allowed.
     for (byte, expected) in bytes.iter().zip(CONNECTION_HEAD) {
         if expected.is_some_and(|expected| expected != *byte) {
             return Recognition::No;
@@ -474,7 +478,7 @@ impl Http2Parser {
                     parser.parse(&unknown.start, &self.limits, &mut |element| emit(stream, element));
                     *body = StreamBody::Known(parser);
                 }
-                BodyStart::Other if unknown.is_complete => {
+                BodyStart::Other if unknown.is_observed_from_start => {
                     emit(stream, ResponseElement::Unreadable(Unreadable::Fields));
                     *body = StreamBody::Known(BodyParser::Other);
                 }

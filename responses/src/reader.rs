@@ -101,7 +101,8 @@ impl ResponseReader {
             }
             return;
         }
-        // A second arrival is of the same request, if the server has written `100 Continue`.
+        // `Missed` is the value until an arrival is recorded. A second arrival is ignored: it is of the same request, if the server has
+        // written `100 Continue`.
         if self.responses.next_arrival == Some(Err(UnknownArrival::Missed)) {
             self.responses.next_arrival = Some(Ok(times));
             self.responses.trace_parent = trace_parent;
@@ -239,8 +240,8 @@ impl ResponseReader {
         self.parse_bytes(&bytes[offset..], server, sink);
     }
 
-    /// Parser of the connection from the position that `detected` describes. It seeks further while `bytes` do not show a position. An error if
-    /// the connection cannot be read.
+    /// Parser of the connection from the position that `detected` describes. It seeks further while `bytes` do not show a position. An
+    /// error if the connection cannot be read.
     fn parser_from(&self, detected: &Detected, bytes: &[u8]) -> Result<Parser, Unreadable> {
         let limits = self.limits;
         let is_from_start = self.skipped_bytes == 0;
@@ -261,6 +262,7 @@ impl ResponseReader {
     /// Parses the next bytes of the connection, and records their elements in the responses of its streams.
     fn parse_bytes(&mut self, bytes: &[u8], server: &mut Server, sink: &mut EventSink<'_>) {
         let Self { limits, parser, responses, .. } = self;
+        // `other_protocol`: why the arrivals of requests are unknown in protocols other than HTTP/1.
         let parsed = match parser {
             Parser::Http(parser) => {
                 let other_protocol = None;
@@ -268,12 +270,18 @@ impl ResponseReader {
                     responses.add_element(SINGLE_STREAM, element, other_protocol, limits, server, sink);
                 })
             }
-            Parser::Http2(parser) => parser.parse(bytes, &mut |stream, element| {
-                responses.add_element(stream, element, Some(UnknownArrival::Http2), limits, server, sink);
-            }),
-            Parser::Stream(parser) => parser.parse(bytes, &mut |element| {
-                responses.add_element(SINGLE_STREAM, element, Some(UnknownArrival::Protocol), limits, server, sink);
-            }),
+            Parser::Http2(parser) => {
+                let other_protocol = Some(UnknownArrival::Http2);
+                parser.parse(bytes, &mut |stream, element| {
+                    responses.add_element(stream, element, other_protocol, limits, server, sink);
+                })
+            }
+            Parser::Stream(parser) => {
+                let other_protocol = Some(UnknownArrival::Protocol);
+                parser.parse(bytes, &mut |element| {
+                    responses.add_element(SINGLE_STREAM, element, other_protocol, limits, server, sink);
+                })
+            }
             Parser::Seeking(_) | Parser::Unreadable => Ok(()),
         };
         match parsed {
@@ -362,7 +370,7 @@ fn take_arrival(
         *next_arrival = Some(Err(UnknownArrival::Missed));
     }
     let arrival = arrival?;
-    // Several requests share the connection, and nothing tells whose times these are.
+    // Several requests share the connection, and nothing shows whose times these are. Encryption is kept as the reason if it is one.
     if let Some(why) = other_protocol
         && arrival != Err(UnknownArrival::Tls)
     {

@@ -1,10 +1,17 @@
 //! Messages of SGLang's native gRPC service (`sglang.runtime.v1`), in the wire format of protobuf.
 //!
-//! A message does not name its type, so the type follows from the fields. `GenerateResponse` and `TextGenerateResponse` differ only in field
-//! 1: token ids, or text.
+//! A message does not name its type, so the type follows from the fields. `GenerateResponse` and `TextGenerateResponse` differ only in
+//! field 1: token ids, or text.
 
 use super::super::event::{Completion, ResponseForm};
 use super::super::fields::BorrowedText;
+
+/// Number of the field with the ids, the text or the JSON of a message.
+const CONTENT: u64 = 1;
+/// Number of the field with entries of `meta_info`. In `OpenAIStreamChunk`, it is that of `finished`.
+const META_OR_FINISHED: u64 = 2;
+/// Number of the field `finished` in `GenerateResponse`.
+const FINISHED: u64 = 3;
 
 /// A message by its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,18 +59,18 @@ impl<'a> GrpcMessage<'a> {
             let MessageField { number, value } = take_field(&mut rest)?;
             has_bytes |= matches!(value, FieldValue::Bytes(_));
             match (number, value) {
-                (1, FieldValue::Bytes(value)) if first_field.is_none() => first_field = Some(value),
+                (CONTENT, FieldValue::Bytes(value)) if first_field.is_none() => first_field = Some(value),
                 // The field is not repeated in any message of interest.
-                (1, FieldValue::Bytes(_)) => return None,
+                (CONTENT, FieldValue::Bytes(_)) => return None,
                 // An entry of `meta_info`.
-                (2, FieldValue::Bytes(entry)) => {
+                (META_OR_FINISHED, FieldValue::Bytes(entry)) => {
                     let is_valid = meta.record_entry(&MetaEntry::parse(entry)?);
                     if !is_valid {
                         return None;
                     }
                 }
-                // `finished`: field 3 of `GenerateResponse`, 2 of `OpenAIStreamChunk`.
-                (2 | 3, FieldValue::Number(value)) => is_last = value != 0,
+                // The type of the message decides which of the two it is.
+                (META_OR_FINISHED | FINISHED, FieldValue::Number(value)) => is_last = value != 0,
                 _ => {}
             }
         }

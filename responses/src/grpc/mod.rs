@@ -44,7 +44,8 @@ enum FirstField {
     Text,
 }
 
-/// Whether these bytes begin with a message whose first field is text or bytes. If `frame_length` is known, the message must fill the frame.
+/// Whether these bytes begin with a message whose first field is text or bytes. If `frame_length` is known, the message must fill the
+/// frame.
 pub(super) fn begins_with_message(start: &[u8], frame_length: Option<u32>) -> Recognition {
     let is_compressed = start.first().is_some_and(|flag| *flag != 0);
     if is_compressed {
@@ -90,8 +91,10 @@ impl GrpcParser {
 
     /// Parses a complete message of the response.
     fn parse_message(&mut self, prefix: [u8; PREFIX], message: &[u8], limit: usize, emit: &mut Emit<'_>) {
+        let [compression_flag, ..] = prefix;
+        let is_compressed = compression_flag != 0;
         // Compressed messages are not read.
-        let parsed = if prefix[0] == 0 { GrpcMessage::parse(message) } else { GrpcMessage::Other };
+        let parsed = if is_compressed { GrpcMessage::Other } else { GrpcMessage::parse(message) };
         match parsed {
             GrpcMessage::Output(mut output) => {
                 self.has_output = true;
