@@ -31,6 +31,7 @@ pub(super) fn fold_list<'de, D: Deserializer<'de>, T: Deserialize<'de>, A>(
     struct ListVisitor<A, T, F> {
         first: A,
         add: F,
+        /// Only names the type of the items.
         item: PhantomData<T>,
     }
     impl<'de, A, T: Deserialize<'de>, F: Fn(A, T) -> A> Visitor<'de> for ListVisitor<A, T, F> {

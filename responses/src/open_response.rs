@@ -313,14 +313,15 @@ impl OpenResponse {
                 return tokens_so_far.checked_sub(tokens_before);
             }
             if listed.is_none() {
-                // The count includes missed events.
+                // Of the tokens so far, those of missed events are unknown, so nothing shows how many this event has.
                 sink.report_missed_event();
                 return Some(0);
             }
             return listed;
         }
         let has_counted_tokens = part.is_some_and(|part| part.tokens > 0);
-        // The role at the start of a chat. At the end it may be a token without text, unless earlier events were counted.
+        // An event without text has the role at the start of a chat. At the end it may have a token without text, unless earlier events
+        // showed their tokens.
         let has_no_token = completion.text.is_empty() && (!completion.finished || has_counted_tokens);
         if has_no_token && !is_compared { Some(listed.unwrap_or(0)) } else { listed }
     }
@@ -403,11 +404,13 @@ impl OpenResponse {
         };
         part.count_event_for_content(completion, part.tokens_so_far);
         let has_continuous_usage = completion.tokens_so_far.is_some();
+        // Log probabilities of a chat lack the tokens of text that a parser removed. Only continuous usage would count these.
         part.may_lack_tokens |= completion.logprobs.is_some() && !has_continuous_usage && !completion.text.completion;
         let counted_so_far = part.tokens_so_far.map(|before| before.saturating_add(listed_tokens));
         part.tokens_so_far = completion.tokens_so_far.or(counted_so_far);
-        // The final usage of several choices is their sum.
-        if completion.form != ResponseForm::OpenAi || part_count == 1 || has_continuous_usage {
+        // The final usage of several choices is their sum, and so not that of one part.
+        let is_usage_of_part = completion.form != ResponseForm::OpenAi || part_count == 1 || has_continuous_usage;
+        if is_usage_of_part {
             part.stated_tokens = completion.stated_tokens.or(part.stated_tokens);
         }
         Some(part)
@@ -561,7 +564,9 @@ impl OpenResponse {
         } else if !compared.differs {
             server.text_only += 1;
         }
-        EndedPart { tokens: (is_counted && self.is_fully_observed).then(|| part.tokens + last_tokens), tool_calls }
+        // The total is unknown if any event was missed or not counted.
+        let tokens = if is_counted && self.is_fully_observed { Some(part.tokens + last_tokens) } else { None };
+        EndedPart { tokens, tool_calls }
     }
 }
 

@@ -342,8 +342,10 @@ impl ConnectionResponses {
         response.apply_element(element, limits, server, sink);
         if begins {
             response.arrival = take_arrival(next_arrival, other_protocol);
-            // The span is that of the arrival, so it is dropped with it.
-            response.trace_parent = trace_parent.take().filter(|_| response.arrival.is_some_and(|times| times.is_ok()));
+            // The caller's span was read together with the arrival, so without an arrival it may be that of another request.
+            let is_arrival_known = response.arrival.is_some_and(|times| times.is_ok());
+            let caller_span = trace_parent.take();
+            response.trace_parent = if is_arrival_known { caller_span } else { None };
         }
     }
 

@@ -173,6 +173,7 @@ impl Server {
         if self.mode == Some(Mode::Cumulative) {
             return Mode::Cumulative;
         }
+        // Otherwise the event decides. If it shows no mode, the mode that is known in advance or from earlier responses is taken.
         mode_of_event.or(self.mode).or(self.observed_mode).unwrap_or(Mode::Cumulative)
     }
 

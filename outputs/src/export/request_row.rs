@@ -163,7 +163,7 @@ static EXPORT_COLUMNS: [ExportColumn; 25] = [
 /// Names and kinds of all columns, in order.
 pub(super) fn columns() -> impl Iterator<Item = (&'static str, ColumnKind)> {
     // Without a name, a column is only on the screen.
-    let numbers = COLUMNS.iter().filter_map(|column| Some((column.name?, ColumnKind::Number)));
+    let numbers = COLUMNS.iter().filter_map(|column| column.name).map(|name| (name, ColumnKind::Number));
     EXPORT_COLUMNS.iter().map(|column| (column.name, column.kind)).chain(numbers)
 }
 
@@ -207,9 +207,10 @@ struct SlowestHop<'a> {
 
 /// Finds the hop on which the first chunk waited longest. `None` if no wait was observed.
 fn slowest_hop<'a>(request: &ExportedRequest<'_>, context: &ExportContext<'a>) -> Option<SlowestHop<'a>> {
-    let waits = request.timeline.hops.iter().filter_map(|hop| {
-        let (sent, received) = hop.first.sent.zip(hop.first.received)?;
-        Some(SlowestHop { name: context.ledger.hop_name(hop.hop), wait_ns: received.since(sent) })
+    let waits = request.timeline.hops.iter().filter_map(|hop_times| {
+        let sent = hop_times.first.sent?;
+        let received = hop_times.first.received?;
+        Some(SlowestHop { name: context.ledger.hop_name(hop_times.hop), wait_ns: received.since(sent) })
     });
     waits.max_by_key(|hop| hop.wait_ns)
 }

@@ -151,8 +151,8 @@ fn add_requests(families: &mut Families, ledger: &Ledger) {
     families.put_int(&metric::HEALTH_CHECKS, [], requests.health_checks);
 }
 
-/// Adds the times to first token, by the moments between which they were observed, and the lengths of their legs. Both are sums over the
-/// groups in which the ledger keeps them.
+/// Adds histograms of the times to first token, one for each pair of moments between which they were observed. Also adds one of the lengths
+/// of each leg (a part of such a time). The ledger keeps both by groups of requests, which are added up here.
 fn add_ttft(families: &mut Families, ledger: &Ledger) {
     let mut whole_times: BTreeMap<(&str, &str), Histogram> = BTreeMap::new();
     let mut leg_times: BTreeMap<String, Histogram> = BTreeMap::new();

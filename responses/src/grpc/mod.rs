@@ -70,7 +70,7 @@ pub(super) fn begins_with_message(start: &[u8], frame_length: Option<u32>) -> Re
 impl GrpcParser {
     /// Parses a piece of the body. Messages longer than `limit` bytes are skipped.
     pub(super) fn parse(&mut self, mut piece: &[u8], limit: usize, emit: &mut Emit<'_>) {
-        // The messages borrow from it while `self` changes.
+        // Taken out of `self`, because the messages borrow from it while `self` changes.
         let mut framed = std::mem::take(&mut self.framed);
         // Any length is valid, so this never fails.
         while let Ok(next) = framed.next_message(&mut piece, limit, |prefix| Ok(message_length(*prefix).into())) {

@@ -170,7 +170,7 @@ impl SentText {
     }
 
     /// Compares an event: returns the sent chunks that it carries, or its first difference. With `may_skip`, text that is missing before it
-    /// is lost.
+    /// counts as lost.
     pub(super) fn compare_event(
         &mut self,
         text: &ChoiceText<'_>,
@@ -274,7 +274,7 @@ impl SentText {
     }
 
     /// Removes the last chunks, which have no text, at the end of a response. `None` if the response ends before the text. With `may_skip`,
-    /// the text that is missing at the end of a finished request is lost.
+    /// text that is missing at the end of a finished request counts as lost.
     fn carry_rest(&mut self, may_skip: bool) -> Option<CarriedChunks> {
         let mut rest_start = self.carried;
         let mut skipped_chunks = 0;

@@ -132,6 +132,7 @@ impl Perfetto<'_> {
     pub(super) fn draw_cpu(&mut self, ts_ns: u64, sample: &CpuSample<'_>) {
         let track = self.track_of_thread(sample.thread, sample.role, sample.name);
         self.draw_counter(track, &format!("CPU % {} {}", sample.name, track.tid), ts_ns, |args| {
+            // On a CPU, or waiting for one, or not allowed to use one.
             args.put("on", percent_of(sample.on_ns, sample.interval_ns));
             for (name, ns) in [("waiting", sample.wait_ns), ("throttled", sample.throttled_ns)] {
                 if let Some(ns) = ns {
