@@ -135,7 +135,7 @@ impl ContentMatcher {
     /// Matches a finished stream, whose response states `token_count` tokens. Returns the id of the engine's request with these tokens if
     /// there is exactly one, which is then forgotten. Counts the result.
     pub(super) fn match_stream(&mut self, stream: &StreamTokens, token_count: u32) -> Option<String> {
-        // A stream with no tokens, or with a part of them only, could be of any request.
+        // A stream with no marks (hashes of its tokens), or with a part of them only, could be of any request.
         if !self.is_enabled() || stream.marks.is_empty() || stream.is_incomplete {
             return None;
         }

@@ -248,6 +248,7 @@ impl ResponseReader {
         Ok(match *detected {
             Detected::Short => Parser::Seeking(bytes.to_vec()),
             Detected::Unknown if self.skipped_bytes > limits.seek_bytes => return Err(Unreadable::Unknown),
+            // The default parser seeks further.
             Detected::Unknown => Parser::default(),
             Detected::Unreadable(why) => return Err(why),
             Detected::Http => Parser::Http(Box::new(HttpParser::new(limits))),

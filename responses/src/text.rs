@@ -100,6 +100,7 @@ impl Differences {
     /// Counts a difference of the response to request `rid` behind `tokens_before` tokens, and keeps the place of the first one.
     fn count_difference(&mut self, difference: Difference, rid: &str, tokens_before: u32) {
         self.counts[difference as usize] += 1;
+        // Text in other fields has no place in the compared text.
         if difference != Difference::Elsewhere && self.first.is_none() {
             self.first = Some(FirstDifference { rid: rid.to_owned(), tokens_before });
         }

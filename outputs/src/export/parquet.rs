@@ -179,7 +179,7 @@ fn write_columns(file: &mut SerializedFileWriter<Vec<u8>>, columns: &mut [Parque
 fn open_writer(columns: &[(&str, ColumnKind)], opening: &Opening) -> Result<SerializedFileWriter<Vec<u8>>> {
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
-        // Statistics of each page would grow with the file.
+        // Statistics and offsets of each page would grow with the file.
         .set_statistics_enabled(EnabledStatistics::Chunk)
         .set_offset_index_disabled(true)
         .set_key_value_metadata(Some(vec![

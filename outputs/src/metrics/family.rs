@@ -83,7 +83,7 @@ impl Families {
         ns: impl Into<Option<u64>>,
     ) {
         if let Some(ns) = ns.into() {
-            self.put_value(definition, labels, Value::Float(ns as f64 / 1e9));
+            self.put_value(definition, labels, Value::Float(ns as f64 / NS_PER_SECOND));
         }
     }
 

@@ -77,7 +77,7 @@ impl RecordReader<'_> {
     }
 
     /// Reads the next record; `None` at the end. If records are missing before a block, a [`What::Missed`] comes first and the standing
-    /// data is repeated. A damaged block is an error; the next call continues after it.
+    /// data (the latest engine and hops) is repeated. A damaged block is an error; the next call continues after it.
     ///
     /// [`What::Missed`]: trace::event::What::Missed
     #[expect(clippy::should_implement_trait, reason = "a record borrows from the reader")]

@@ -356,17 +356,9 @@ fn find_garbled(written: &[CharSpan], sent: &[CharSpan]) -> Option<Comparison> {
         if span.char != REPLACEMENT {
             return None;
         }
-        // The run stands for all characters up to the next one that both texts have.
         let run_start = sent_index;
         written_index += written[written_index..].iter().take_while(|span| span.char == REPLACEMENT).count();
-        while let Some(sent_span) = sent.get(sent_index) {
-            // The run stands for at least one character.
-            let is_behind_run = sent_index > run_start && Some(sent_span) == written.get(written_index);
-            if is_behind_run || sent_span.char.is_ascii() {
-                break;
-            }
-            sent_index += 1;
-        }
+        sent_index = end_of_replaced(sent, run_start, written.get(written_index));
         // U+FFFD stands for no character of the sent text.
         if sent_index == run_start {
             return None;
@@ -381,6 +373,21 @@ fn find_garbled(written: &[CharSpan], sent: &[CharSpan]) -> Option<Comparison> {
     let bytes = sent[start].from..sent[end - 1].to;
     let cuts = one_cut_before(written, start);
     Some(Comparison { outcome: ToolCallOutcome::Garbled, parts: vec![differing_part(sent, bytes, cuts)] })
+}
+
+/// End of the characters from `start` on for which a run of U+FFFD stands. They reach to the next character that both texts have, or to an
+/// ASCII character, which is never replaced. `next_written`: the written character behind the run.
+fn end_of_replaced(sent: &[CharSpan], start: usize, next_written: Option<&CharSpan>) -> usize {
+    let mut end = start;
+    while let Some(span) = sent.get(end) {
+        // The run stands for at least one character.
+        let is_behind_run = end > start && Some(span) == next_written;
+        if is_behind_run || span.char.is_ascii() {
+            break;
+        }
+        end += 1;
+    }
+    end
 }
 
 /// Finds two neighbouring parts that were exchanged. `equal_start` and `equal_end`: numbers of equal characters before and behind the

@@ -107,7 +107,7 @@ pub struct LiveSpans {
 }
 
 impl LiveSpans {
-    /// Starts without data. Requests are exported if `options` is given and the analysis keeps timelines.
+    /// Starts to collect the spans of a live run. Spans of requests are among them if `options` is given and the analysis keeps timelines.
     pub fn new(options: Option<Options>, opening: Opening, resource: Resource) -> Self {
         Self {
             selection: options.map(|options| Selection::new(opening.clock(), options)),

@@ -28,7 +28,9 @@ impl Perfetto<'_> {
             if !is_from_scheduler {
                 continue;
             }
-            let Some(id) = row_if_drawn(chunk_index, chunk.finish.is_some(), context) else { continue };
+            // The end of a request is drawn beyond the limit of points, too.
+            let ignores_limit = chunk.finish.is_some();
+            let Some(id) = row_if_drawn(chunk_index, ignores_limit, context) else { continue };
             self.out.write_object(|object| {
                 write_row_id(object.append_fields(&common_fields), id, context);
                 object.put_object("args", |args| {

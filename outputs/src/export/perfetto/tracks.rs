@@ -172,10 +172,12 @@ impl Perfetto<'_> {
     /// Names a process, and sets its place among the others.
     fn name_process(&mut self, pid: u32, name: &str, place: u32) {
         self.tracks.processes.insert(pid);
-        self.write_metadata(pid, None, "process_name", |args| {
+        // The metadata is about the process and none of its threads.
+        let tid = None;
+        self.write_metadata(pid, tid, "process_name", |args| {
             args.put("name", name);
         });
-        self.write_metadata(pid, None, "process_sort_index", |args| {
+        self.write_metadata(pid, tid, "process_sort_index", |args| {
             args.put("sort_index", place);
         });
     }
