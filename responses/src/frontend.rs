@@ -132,10 +132,11 @@ impl TimedResponse {
         waits: &mut Frontends,
         sink: &mut EventSink<'_>,
     ) {
+        // Already counted as unknown.
         if self.is_multiplexed {
             return;
         }
-        // Only HTTP/2 has streams. It is counted once for the connection.
+        // Only HTTP/2 has streams. Its waits are unknown, which is counted once for the connection.
         if stream > 0 {
             self.is_multiplexed = true;
             return waits.count_unknown(UnknownWait::Http2);

@@ -93,6 +93,7 @@ impl UnknownBody {
     fn add_piece(&mut self, piece: &[u8], frame_length: u32, is_start_of_frame: bool) -> BodyStart {
         if self.is_observed_from_start {
             self.start.extend_from_slice(piece);
+            // These bytes may be of several frames.
             let length_of_one_frame = None;
             return recognise_body(&self.start, length_of_one_frame);
         }
@@ -335,7 +336,7 @@ impl Http2Parser {
         self.payload_left = head.length;
         self.is_at_payload_start = true;
         let has_padding = matches!(head.kind, DATA | HEADERS | PUSH_PROMISE) && head.has_flag(PADDED);
-        // The first byte of a padded payload has the length of the padding.
+        // `None` until the first byte of a padded payload is read, which is the length of the padding.
         self.padding = if has_padding { None } else { Some(0) };
         if matches!(head.kind, HEADERS | PUSH_PROMISE) {
             self.block.begin_block(head);
@@ -406,7 +407,7 @@ impl Http2Parser {
     /// Processes a complete block of fields: the head of a response, which begins it, or its trailers.
     fn end_block(&mut self, emit: &mut EmitOnStream<'_>) {
         self.block.is_open = false;
-        // Promised responses are decoded only for the table: no request asked for them.
+        // The fields of a promise are decoded only to update the table of earlier fields. No request asked for its response.
         let response = self.decode_block();
         let FieldBlock { stream, is_promised, ends_stream, .. } = self.block;
         if is_promised {

@@ -93,7 +93,7 @@ impl RequestPart {
         if form == AnswerForm::OpenAi {
             new_tokens = new_tokens.or(completion.tokens);
         }
-        let has_tokens = new_tokens > Some(0);
+        let has_tokens = new_tokens.is_some_and(|tokens| tokens > 0);
         // The text of the engine's own endpoint is not read, so each of its events may have some.
         let may_have_text = !completion.text.is_empty() || form == AnswerForm::Generate;
         if has_tokens || may_have_text {
@@ -397,11 +397,8 @@ impl OpenResponse {
         }
         // A count equal to the number of ids means that the ids are cumulative. The first event of an incremental response also matches,
         // with the same result.
-        part.tokens = if completion.form != ResponseForm::OpenAi && completion.stated_tokens == completion.tokens {
-            listed_tokens
-        } else {
-            part.tokens.saturating_add(listed_tokens)
-        };
+        let lists_all_ids = completion.form != ResponseForm::OpenAi && completion.stated_tokens == completion.tokens;
+        part.tokens = if lists_all_ids { listed_tokens } else { part.tokens.saturating_add(listed_tokens) };
         part.count_event_for_content(completion, part.tokens_so_far);
         let has_continuous_usage = completion.tokens_so_far.is_some();
         // Log probabilities of a chat lack the tokens of text that a parser removed. Only continuous usage would count these.

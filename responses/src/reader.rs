@@ -90,7 +90,7 @@ impl ResponseReader {
         self
     }
 
-    /// Records when the request reached the server that the next response answers, and the span of its caller if its head names one.
+    /// Records the arrival of the request that the next response answers, and the span of its caller if its head names one.
     pub fn record_arrival(&mut self, times: ArrivalTimes, trace_parent: Option<TraceParent>) {
         if let Some(response) = self.responses.open.get(&SINGLE_STREAM)
             && response.has_begun
@@ -201,7 +201,7 @@ impl ResponseReader {
             });
         }
         for (stream, response) in std::mem::take(&mut responses.open) {
-            // Only the server reads that a client has cancelled one of several streams.
+            // The client may have cancelled one of several streams earlier, which only the server reads.
             let is_end_known = stream == SINGLE_STREAM || end == AnswerEnd::ClientLeft;
             let response_end = if is_end_known { end } else { AnswerEnd::Unknown };
             response.end_response(response_end, unacknowledged, server, sink);

@@ -37,6 +37,7 @@ pub(super) struct Parquet<'w> {
 impl<'w> Parquet<'w> {
     /// Starts a file. It is encoded in memory and written to `out` one row group at a time.
     pub(super) fn new(out: Box<dyn Write + 'w>, opening: &Opening, options: &Options) -> io::Result<Self> {
+        // The columns about the recording come first.
         let columns: Vec<_> = RECORDING.into_iter().chain(columns()).collect();
         let clock = opening.clock();
         Ok(Self {

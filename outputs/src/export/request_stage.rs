@@ -181,6 +181,7 @@ impl<'t, 'a> HopPath<'t, 'a> {
         };
         let names = parts.iter().filter_map(|part| match part {
             WayPart::OnHop(index) => Some(&*self.group_of_hop(index)?.name),
+            // In the process that receives from the hop.
             WayPart::Behind(index) => Some(&*self.group_of_hop(index)?.ends.to),
         });
         names.collect::<Vec<&str>>().join("+").into()

@@ -322,9 +322,10 @@ fn add_backlog(families: &mut Families, group: &HopGroup, members: &[&Hop], now:
 /// Adds the share of each leg (one part of the path) in the time of first tokens and of chunks, over the run. A leg that none of them
 /// passed has no share.
 fn add_attribution(families: &mut Families, attribution: &Attribution<'_>) {
+    // Index of the time over the run. The other one is that of the last ten seconds.
+    const OVER_RUN: usize = 0;
     for leg in attribution.legs.iter().take(MAX_HOPS) {
-        // The first time is that of the run, the second that of the last ten seconds.
-        for (item, time) in [("first_token", leg.first_token[0]), ("chunk", leg.chunk[0])] {
+        for (item, time) in [("first_token", leg.first_token[OVER_RUN]), ("chunk", leg.chunk[OVER_RUN])] {
             if time.sum.count > 0 {
                 families.put_value(&metric::PATH_SHARE, [leg.name, leg.kind.as_str(), item], Value::Float(time.share));
             }

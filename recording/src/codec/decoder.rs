@@ -219,7 +219,7 @@ impl<'b> DecodedBlock<'b> {
     fn read_received(&mut self, op: u8) -> Result<Received<'b>, MalformedBlock> {
         let received = self.read_frame_id(op, FrameStage::Received)?;
         let lane = self.state.lanes.lane_mut(received.lane_index);
-        // Stored as its distance from the last one of the lane.
+        // The wakeup of the receiving thread is stored as its distance from the lane's last one.
         let wakeup_distance = self.columns.wakeup.read_optional()?;
         let wakeup = wakeup_distance.map(|distance| lane.last_wakeup.wrapping_add(unzigzag(distance) as u64));
         lane.last_wakeup = wakeup.unwrap_or(lane.last_wakeup);

@@ -38,7 +38,7 @@ pub struct BlockInfo {
 }
 
 impl BlockInfo {
-    /// The block of this section.
+    /// Describes the block whose section is at `offset` in the file.
     pub(super) fn new(offset: u64, section: &Section) -> Self {
         Self {
             offset,
@@ -141,7 +141,7 @@ impl Recording {
             let scan = scan_sections(&file, run, sections_offset..bytes, preamble.is_ring);
             let scan = scan.map_err(|error| OpenError::io(&path, error))?;
             if preamble.is_ring {
-                newest_lap(scan)
+                newest_consecutive_sections(scan)
             } else {
                 missing.cut_bytes = scan.cut_bytes;
                 missing.damaged_bytes = scan.damaged_bytes;
@@ -350,7 +350,7 @@ fn parse_index_entries(entries: &[u8], run: u64, index_offset: u64) -> Option<Ve
 
 /// The newest sections of a ring, a file in which new sections overwrite the oldest. Returns those whose numbers are consecutive up to the
 /// newest. Older ones before a gap are leftovers.
-fn newest_lap(scan: SectionScan) -> Vec<LocatedSection> {
+fn newest_consecutive_sections(scan: SectionScan) -> Vec<LocatedSection> {
     let mut sections = scan.sections;
     sections.sort_by_key(|located| located.section.seq);
     // Goes back from the newest section to the first one without a gap before it.

@@ -51,7 +51,7 @@ impl<'a> GrpcMessage<'a> {
 
     /// Parses the fields of a message. `None` if it is of no known kind.
     fn parse_fields(mut rest: &'a [u8]) -> Option<Self> {
-        let mut first_field = None;
+        let mut content_field = None;
         let mut meta = MetaEntries::default();
         let mut is_last = false;
         let mut has_bytes = false;
@@ -59,7 +59,7 @@ impl<'a> GrpcMessage<'a> {
             let MessageField { number, value } = take_field(&mut rest)?;
             has_bytes |= matches!(value, FieldValue::Bytes(_));
             match (number, value) {
-                (CONTENT, FieldValue::Bytes(value)) if first_field.is_none() => first_field = Some(value),
+                (CONTENT, FieldValue::Bytes(value)) if content_field.is_none() => content_field = Some(value),
                 // The field is not repeated in any message of interest.
                 (CONTENT, FieldValue::Bytes(_)) => return None,
                 // An entry of `meta_info`.
@@ -77,7 +77,7 @@ impl<'a> GrpcMessage<'a> {
         if !has_bytes {
             return Some(Self::Empty { is_last });
         }
-        let content = first_field.unwrap_or_default();
+        let content = content_field.unwrap_or_default();
         Self::from_content(content, meta, is_last)
     }
 
@@ -208,7 +208,7 @@ const WIRE_FIXED_32: u64 = 5;
 /// Removes and returns the next field of a message; `None` if it is invalid. Numbers of fixed length are skipped.
 fn take_field<'a>(rest: &mut &'a [u8]) -> Option<MessageField<'a>> {
     let tag = take_varint(rest)?;
-    // The lower bits of a tag are the wire type, the others the number of the field.
+    // The lower three bits of a tag are the wire type, the others the number of the field.
     let wire_type = tag & 7;
     let number = tag >> 3;
     if number == 0 {

@@ -170,8 +170,8 @@ impl GrpcParser {
         }
     }
 
-    /// Whether the undecided messages are of one request and have as many ids as they state tokens: either the new ones since the message
-    /// before, or all so far.
+    /// Whether the undecided messages are of one request and list as many ids as their stated token counts say. Each of them lists either
+    /// the new ids since the message before, or all ids so far.
     fn undecided_match_stated_counts(&self) -> bool {
         let mut previous: Option<GrpcOutput<'_>> = None;
         // Whether each message so far lists the new ids, or all ids so far.

@@ -102,7 +102,7 @@ pub(super) const TRACES: ListNames = ListNames { resources: "resourceSpans", sco
 pub(super) const METRICS: ListNames =
     ListNames { resources: "resourceMetrics", scopes: "scopeMetrics", items: "metrics" };
 
-/// Writes the lists of resources and scopes, with one element each, around the items that `add_items` adds.
+/// Writes the envelope of a message: a list with one resource, in it a list with one scope, and in that the items that `add_items` adds.
 pub(super) fn wrap_in_envelope(
     object: &mut Object<'_>,
     names: ListNames,

@@ -53,7 +53,7 @@ pub(super) struct CounterTracks {
 
 impl Perfetto<'_> {
     /// Updates the backlog after a send or receive on a hop: the number of frames that were sent and not yet received. All hops
-    /// with the same name are one group and have one backlog. Draws it if the last drawn value is at least [`EVERY_NS`] old.
+    /// with the same name are one group and have one backlog. Draws the backlog if the last drawn value is at least [`EVERY_NS`] old.
     pub(super) fn update_backlog(&mut self, at: MonoNs, hop: HopId, context: &ExportContext<'_>) {
         // The backlog is only known if sends and receives are both observed.
         let Some(hop) = context.ledger.hop(hop) else { return };

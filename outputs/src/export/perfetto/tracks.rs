@@ -152,6 +152,7 @@ impl Perfetto<'_> {
         }
         let pid = self.tracks.new_synthetic_id();
         self.tracks.roles.insert(role.into(), pid);
+        // Processes are placed in the order in which they were first named.
         self.name_process(pid, role, ROLES_PLACE + self.tracks.processes.len() as u32);
         pid
     }
