@@ -407,7 +407,7 @@ fn add_busiest_receiver(families: &mut Families, role: &str, receivers: &[&Threa
     }
 }
 
-/// Adds the number of findings of each kind, and the number of active ones of each kind and severity. Findings of a pair of servers, one for
+/// Adds the number of findings of each kind, and that of the active ones of each kind and severity. Findings of a pair of servers, one for
 /// prefill and one for decode, are counted only as active. They are about the newest requests, so their number may fall, and a counter must
 /// not.
 fn add_findings(families: &mut Families, findings: &Findings, pair_findings: &[FindingLine]) {
