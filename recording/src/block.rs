@@ -53,7 +53,7 @@ impl BlockWriter {
         self.encoder.is_full(MAX_BLOCK_BYTES)
     }
 
-    /// Closes the block and starts the next one. `None` if the block has no record yet.
+    /// Closes the block and starts the next one. Returns the block, which is not compressed yet. `None` if the block has no record yet.
     pub fn close(&mut self) -> Option<OpenBlock> {
         if self.encoder.content.records == 0 {
             return None;
@@ -102,7 +102,7 @@ impl BlockReader {
     }
 
     /// Reads a block, and calls `visit` for each of its records. If records are missing before it, a [`What::Missed`] comes first and the
-    /// standing data is repeated. A block that was already read yields nothing.
+    /// standing data (the latest engine and hops) is repeated. A block that was already read yields nothing.
     ///
     /// [`What::Missed`]: trace::event::What::Missed
     pub fn read(&mut self, bytes: &[u8], visit: &mut dyn FnMut(Record<'_>)) -> Result<(), StreamError> {

@@ -38,12 +38,11 @@ impl Preamble {
 
     /// The preamble as it is in a file.
     pub(super) fn to_bytes(self) -> [u8; PREAMBLE_BYTES] {
-        // Magic number, version and kind of file. The rest stays 0.
         let mut bytes = [0; PREAMBLE_BYTES];
-        bytes[..8].copy_from_slice(&FILE_MAGIC);
-        bytes[8..10].copy_from_slice(&self.major.to_le_bytes());
-        bytes[10..12].copy_from_slice(&self.minor.to_le_bytes());
-        bytes[12] = u8::from(self.is_ring);
+        // The bytes behind these fields stay 0.
+        let fields: [&[u8]; 4] =
+            [&FILE_MAGIC, &self.major.to_le_bytes(), &self.minor.to_le_bytes(), &[u8::from(self.is_ring)]];
+        write_fields(&mut bytes, &fields);
         bytes
     }
 
@@ -65,6 +64,15 @@ impl Preamble {
             // Other bits are unused.
             is_ring: split_number(&mut fields, 1) & 1 != 0,
         })
+    }
+}
+
+/// Writes fields one behind the other, from the start of `bytes` on.
+fn write_fields(bytes: &mut [u8], fields: &[&[u8]]) {
+    let mut offset = 0;
+    for field in fields {
+        bytes[offset..offset + field.len()].copy_from_slice(field);
+        offset += field.len();
     }
 }
 
@@ -115,9 +123,8 @@ impl Section {
     /// The section header as it is in a file.
     pub(super) fn to_bytes(self) -> [u8; SECTION_HEADER_BYTES] {
         let mut bytes = [0; SECTION_HEADER_BYTES];
-        // Magic number and checksum come first, but are computed last.
-        let mut offset = FIELDS_OFFSET;
         let fields: [&[u8]; 13] = [
+            // The kind, and three unused bytes.
             &[self.kind, 0, 0, 0],
             &self.packed_bytes.to_le_bytes(),
             &self.raw_bytes.to_le_bytes(),
@@ -132,13 +139,11 @@ impl Section {
             &self.anchor.mono.0.to_le_bytes(),
             &self.anchor.wall_ns.to_le_bytes(),
         ];
-        for field in fields {
-            bytes[offset..offset + field.len()].copy_from_slice(field);
-            offset += field.len();
-        }
+        write_fields(&mut bytes[FIELDS_OFFSET..], &fields);
+        // The magic number and the checksum of the fields come before the fields.
         let crc = crc32fast::hash(&bytes[FIELDS_OFFSET..]);
-        bytes[..4].copy_from_slice(&SECTION_MAGIC);
-        bytes[4..FIELDS_OFFSET].copy_from_slice(&crc.to_le_bytes());
+        let first_fields: [&[u8]; 2] = [&SECTION_MAGIC, &crc.to_le_bytes()];
+        write_fields(&mut bytes, &first_fields);
         bytes
     }
 
@@ -188,17 +193,18 @@ pub(super) const TRAILER_BYTES: usize = 20;
 
 /// Last bytes of a closed file: the offset of the index, its checksum, and a magic number.
 pub(super) fn trailer_bytes(index_offset: u64) -> [u8; TRAILER_BYTES] {
+    let offset_bytes = index_offset.to_le_bytes();
+    let crc = crc32fast::hash(&offset_bytes);
+    let fields: [&[u8]; 3] = [&offset_bytes, &crc.to_le_bytes(), &TRAILER_MAGIC];
     let mut bytes = [0; TRAILER_BYTES];
-    bytes[..8].copy_from_slice(&index_offset.to_le_bytes());
-    let crc = crc32fast::hash(&bytes[..8]);
-    bytes[8..12].copy_from_slice(&crc.to_le_bytes());
-    bytes[12..].copy_from_slice(&TRAILER_MAGIC);
+    write_fields(&mut bytes, &fields);
     bytes
 }
 
 /// Reads the offset of the index from the last bytes of a file. `None` if the bytes are not a trailer.
 pub(super) fn parse_trailer(bytes: &[u8; TRAILER_BYTES]) -> Option<u64> {
-    let (index_offset, rest) = bytes.split_first_chunk::<8>()?;
-    let is_intact = rest[..4] == crc32fast::hash(index_offset).to_le_bytes() && rest[4..] == TRAILER_MAGIC;
+    let (index_offset, behind_offset) = bytes.split_first_chunk::<8>()?;
+    let (crc, magic) = behind_offset.split_first_chunk::<4>()?;
+    let is_intact = *crc == crc32fast::hash(index_offset).to_le_bytes() && magic == TRAILER_MAGIC;
     is_intact.then_some(u64::from_le_bytes(*index_offset))
 }

@@ -1,5 +1,5 @@
-//! A recording as a stream of bytes, for clients that follow a run: preamble, header, blocks, the state of the source about once a second, and
-//! its end. It has no index. Saved to a file, it opens as a recording.
+//! A recording as a stream of bytes, for clients that follow a run: preamble, header, blocks, the state of the source about once a second,
+//! and its end. It has no index. Saved to a file, it opens as a recording.
 
 use std::io;
 
@@ -118,7 +118,7 @@ pub struct StreamSplitter {
 impl StreamSplitter {
     /// Adds received bytes.
     pub fn extend(&mut self, bytes: &[u8]) {
-        // Only here, so that the rest moves once for each read and not for each section.
+        // Processed bytes are removed here and not after each section, so that the rest moves once for each read.
         self.bytes.drain(..self.processed_bytes);
         self.processed_bytes = 0;
         self.bytes.extend_from_slice(bytes);

@@ -1,5 +1,5 @@
-//! Bytes of incomplete responses. Their total is limited, because a server decides how many there are at once: thousands of connections, with a
-//! thousand responses each.
+//! Bytes of incomplete responses. Their total is limited, because a server decides how many there are at once: thousands of connections,
+//! with a thousand responses each.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -56,6 +56,7 @@ impl BoundedBuffer {
     /// Allocates memory for `capacity` bytes, which is above the present capacity. Fails, and changes nothing, at the limit of all buffers.
     fn grow_to(&mut self, capacity: usize) -> Result<(), Full> {
         let capacity_before = self.kept.capacity();
+        // Small buffers are granted even at the limit, so that prefixes of messages can be kept.
         let limit = if capacity <= ALWAYS_GRANTED { usize::MAX } else { MAX_TOTAL };
         TOTAL.reserve(capacity - capacity_before, limit)?;
         self.kept.reserve_exact(capacity - self.kept.len());

@@ -60,8 +60,8 @@ pub(super) struct StreamTokens {
 }
 
 impl SentTokens {
-    /// Those `ids` of a chunk that are not kept yet. `count`: number of the request's tokens up to the end of this chunk. `None` if the
-    /// tokens of the request cannot be kept.
+    /// Those `ids` of a chunk whose marks (hashes) are not kept yet. `count`: number of the request's tokens up to the end of this chunk.
+    /// `None` if the tokens of the request cannot be kept.
     fn new_ids<'c>(&self, ids: &'c [i64], count: usize) -> Option<&'c [i64]> {
         if self.is_incomplete || count > MAX_TOKENS {
             return None;
@@ -85,8 +85,8 @@ impl ContentMatcher {
         self.key.is_some()
     }
 
-    /// Keeps the tokens of a request's chunk, if matching is on and the chunk states the number of tokens so far. Forgets the oldest
-    /// requests beyond the limits.
+    /// Keeps marks (hashes) of the tokens of a request's chunk, if matching is on and the chunk states the number of tokens so far. Forgets
+    /// the oldest requests beyond the limits.
     pub(super) fn record_chunk(&mut self, chunk: &Chunk<'_>) {
         let Chunk { rid, ids, .. } = *chunk;
         let (Some(key), Some(count)) = (self.key, chunk.completion_tokens) else { return };
@@ -132,10 +132,10 @@ impl ContentMatcher {
         stream.ends.push(stream.marks.len());
     }
 
-    /// Matches a finished stream, whose response states `token_count` tokens. Returns the id of the engine's request with these tokens if there
-    /// is exactly one, which is then forgotten. Counts the result.
+    /// Matches a finished stream, whose response states `token_count` tokens. Returns the id of the engine's request with these tokens if
+    /// there is exactly one, which is then forgotten. Counts the result.
     pub(super) fn match_stream(&mut self, stream: &StreamTokens, token_count: u32) -> Option<String> {
-        // A stream with no tokens, or with a part of them only, could be of any request.
+        // A stream with no marks (hashes of its tokens), or with a part of them only, could be of any request.
         if !self.is_enabled() || stream.marks.is_empty() || stream.is_incomplete {
             return None;
         }

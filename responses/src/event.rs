@@ -100,8 +100,8 @@ pub enum ResponseForm {
 /// The part of a response that belongs to one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Completion<'a> {
-    /// The engine's request id: `meta_info.id`, or `id` on the `OpenAI` endpoints. On a worker's stream it is the stream's name, followed by `#` and the
-    /// index of the choice if that is not 0.
+    /// The engine's request id: `meta_info.id`, or `id` on the `OpenAI` endpoints. On a worker's stream it is the stream's name, followed
+    /// by `#` and the index of the choice if that is not 0.
     pub rid: Cow<'a, str>,
     /// Kind of endpoint.
     pub form: ResponseForm,
@@ -225,7 +225,8 @@ fn choices_completion<'a>(
             completion.logprobs = choices.logprobs;
             completion.text = choices.text;
         }
-        // The usage is the sum of all choices, the text that of the last one, and the request that of the first.
+        // The usage is the sum of all choices, the text that of the last one, and the request that of the first. So no count is kept, and
+        // the text counts as unread text of other fields.
         _ => completion.text.elsewhere = true,
     }
     completion
@@ -248,8 +249,8 @@ pub(super) fn parse_event(json: &[u8]) -> Option<ResponseElement<'_>> {
     }
 }
 
-/// Parses the body of a response that does not stream: one object, or a list of objects for a batch. JSON responses are of many kinds, so other
-/// objects and invalid ones are ignored.
+/// Parses the body of a response that does not stream: one object, or a list of objects for a batch. JSON responses are of many kinds, so
+/// other objects and invalid ones are ignored.
 pub(super) fn parse_body(json: &[u8], emit: &mut Emit<'_>) {
     let bodies: serde_json::Result<Vec<ResponseJson<'_>>> = match json.trim_ascii_start().first() {
         Some(b'[') => serde_json::from_slice(json),

@@ -31,6 +31,7 @@ pub(super) fn fold_list<'de, D: Deserializer<'de>, T: Deserialize<'de>, A>(
     struct ListVisitor<A, T, F> {
         first: A,
         add: F,
+        /// Only names the type of the items.
         item: PhantomData<T>,
     }
     impl<'de, A, T: Deserialize<'de>, F: Fn(A, T) -> A> Visitor<'de> for ListVisitor<A, T, F> {
@@ -40,6 +41,7 @@ pub(super) fn fold_list<'de, D: Deserializer<'de>, T: Deserialize<'de>, A>(
             f.write_str("a list")
         }
 
+        /// Combines the items one after the other, without keeping them.
         fn visit_seq<S: SeqAccess<'de>>(self, mut items: S) -> Result<A, S::Error> {
             let mut result = self.first;
             while let Some(item) = items.next_element()? {
@@ -83,6 +85,7 @@ impl<'de> Deserialize<'de> for FinishReason {
                 Ok(reason)
             }
 
+            /// A list names no reason, so it counts as another one.
             fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<FinishReason, A::Error> {
                 // A deserializer requires that all items are read.
                 while items.next_element::<IgnoredAny>()?.is_some() {}
@@ -180,8 +183,10 @@ impl<'a> Choice<'a> {
         ChoiceText {
             content: content.digest,
             reasoning: message.reasoning.digest,
+            // Other fields, and values that are no text, may have text that is not read.
             elsewhere: message.elsewhere || content.is_other() || message.reasoning.is_other(),
             tool_calls: message.tool_calls,
+            // Only a completion has the field `text`.
             completion: self.text.is_some(),
         }
     }

@@ -1,8 +1,8 @@
-//! Wait of responses in a frontend on the same machine: the worker's response stream and the frontend's HTTP response of one request, joined
-//! by the id that both have.
+//! Wait of responses in a frontend on the same machine: the worker's response stream and the frontend's HTTP response of one request,
+//! joined by the id that both have.
 //!
-//! A wait is reported only if nothing else explains it. A client that reads slowly, text that the frontend holds back, and tokens of another
-//! worker leave it unknown, and are counted.
+//! A wait is reported only if nothing else explains it. A client that reads slowly, text that the frontend holds back, and tokens of
+//! another worker leave it unknown, and are counted.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -98,6 +98,7 @@ impl Writes {
         }
         self.parts = self.parts.saturating_add(1);
         self.may_have_tokens |= completion.tokens != Some(0);
+        // The id of a choice other than the first ends with `#` and its index.
         let is_other_choice = completion.form == ResponseForm::WorkerStream && completion.rid.contains('#');
         self.has_several_choices |= completion.choice > 0 || completion.text.elsewhere || is_other_choice;
     }
@@ -131,10 +132,11 @@ impl TimedResponse {
         waits: &mut Frontends,
         sink: &mut EventSink<'_>,
     ) {
+        // Already counted as unknown.
         if self.is_multiplexed {
             return;
         }
-        // Only HTTP/2 has streams. It is counted once for the connection.
+        // Only HTTP/2 has streams. Its waits are unknown, which is counted once for the connection.
         if stream > 0 {
             self.is_multiplexed = true;
             return waits.count_unknown(UnknownWait::Http2);
@@ -231,6 +233,7 @@ impl Frontends {
     pub(super) fn record_worker_end(&mut self, id: Option<&str>, rid: &str, writes: Writes, sink: &mut EventSink<'_>) {
         self.streams += 1;
         self.last_stream_end = self.last_stream_end.max(sink.at);
+        // Without an observed frontend, there are no responses to join the streams with.
         if !self.observed {
             return;
         }
@@ -255,6 +258,7 @@ impl Frontends {
         match self.waiting.remove(id).map(|ended| ended.side) {
             Some(ResponseSide::Worker { rid, writes: worker }) => self.join_sides(&rid, &worker, &writes, sink),
             Some(ResponseSide::Workers) => self.count_unknown(UnknownWait::OtherWorker),
+            // The latest of several responses with one id is kept.
             Some(ResponseSide::Frontend(_)) | None => self.keep_ended(sink.at, id, ResponseSide::Frontend(writes)),
         }
     }

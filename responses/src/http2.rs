@@ -72,7 +72,7 @@ enum StreamBody {
 #[derive(Debug)]
 struct UnknownBody {
     /// No byte of the body has been missed.
-    is_complete: bool,
+    is_observed_from_start: bool,
     /// The first bytes of the body or of a frame, while they are too few.
     start: Vec<u8>,
 }
@@ -80,19 +80,22 @@ struct UnknownBody {
 impl UnknownBody {
     /// A body of which no byte has been missed.
     fn from_start() -> Self {
-        Self { is_complete: true, start: Vec::new() }
+        Self { is_observed_from_start: true, start: Vec::new() }
     }
 
     /// A body whose first bytes have been missed.
     fn joined_late() -> Self {
-        Self { is_complete: false, start: Vec::new() }
+        Self { is_observed_from_start: false, start: Vec::new() }
     }
 
-    /// Adds a piece of a frame with `frame_length` bytes, and recognises the content by the bytes so far.
+    /// Adds a piece of a frame with `frame_length` bytes, and recognises the content. Uses the first bytes of the body, or those of the
+    /// frame if the body was not observed from its start.
     fn add_piece(&mut self, piece: &[u8], frame_length: u32, is_start_of_frame: bool) -> BodyStart {
-        if self.is_complete {
+        if self.is_observed_from_start {
             self.start.extend_from_slice(piece);
-            return recognise_body(&self.start, None);
+            // These bytes may be of several frames.
+            let length_of_one_frame = None;
+            return recognise_body(&self.start, length_of_one_frame);
         }
         if is_start_of_frame {
             self.start.clear();
@@ -207,6 +210,7 @@ impl FrameHead {
         match self.kind {
             // Clients open the streams of requests, with odd numbers.
             DATA | HEADERS | PUSH_PROMISE | CONTINUATION => self.stream % 2 == 1,
+            // The payload is an error code of four bytes.
             RST_STREAM => self.stream != 0 && self.length == 4,
             // Six bytes for each setting.
             SETTINGS => self.stream == 0 && self.length.is_multiple_of(6),
@@ -221,6 +225,7 @@ const CONNECTION_HEAD: [Option<u8>; HEAD_BYTES] =
 
 /// Whether the connection of a server begins with these bytes.
 pub(super) fn begins_connection(bytes: &[u8]) -> Recognition {
+    // `None` is expected where any byte is allowed.
     for (byte, expected) in bytes.iter().zip(CONNECTION_HEAD) {
         if expected.is_some_and(|expected| expected != *byte) {
             return Recognition::No;
@@ -331,7 +336,7 @@ impl Http2Parser {
         self.payload_left = head.length;
         self.is_at_payload_start = true;
         let has_padding = matches!(head.kind, DATA | HEADERS | PUSH_PROMISE) && head.has_flag(PADDED);
-        // The first byte of a padded payload has the length of the padding.
+        // `None` until the first byte of a padded payload is read, which is the length of the padding.
         self.padding = if has_padding { None } else { Some(0) };
         if matches!(head.kind, HEADERS | PUSH_PROMISE) {
             self.block.begin_block(head);
@@ -402,7 +407,7 @@ impl Http2Parser {
     /// Processes a complete block of fields: the head of a response, which begins it, or its trailers.
     fn end_block(&mut self, emit: &mut EmitOnStream<'_>) {
         self.block.is_open = false;
-        // Promised responses are decoded only for the table: no request asked for them.
+        // The fields of a promise are decoded only to update the table of earlier fields. No request asked for its response.
         let response = self.decode_block();
         let FieldBlock { stream, is_promised, ends_stream, .. } = self.block;
         if is_promised {
@@ -474,7 +479,7 @@ impl Http2Parser {
                     parser.parse(&unknown.start, &self.limits, &mut |element| emit(stream, element));
                     *body = StreamBody::Known(parser);
                 }
-                BodyStart::Other if unknown.is_complete => {
+                BodyStart::Other if unknown.is_observed_from_start => {
                     emit(stream, ResponseElement::Unreadable(Unreadable::Fields));
                     *body = StreamBody::Known(BodyParser::Other);
                 }

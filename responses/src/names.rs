@@ -26,6 +26,7 @@ impl AnnouncedStream {
     /// for an event of another stream.
     pub(super) fn request_id_of(&self, name: &str) -> Option<Cow<'_, str>> {
         let choice_suffix = name.strip_prefix(self.subject.as_str())?;
+        // The engine's id, or the frontend's while that is unknown.
         let id = self.rid.as_ref().unwrap_or(&self.context);
         if choice_suffix.is_empty() {
             return Some(Cow::Borrowed(id));

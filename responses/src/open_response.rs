@@ -72,8 +72,8 @@ struct RequestPart {
 }
 
 impl RequestPart {
-    /// Counts an event of an HTTP response in the description of its content. `tokens_before`: number of the request's tokens up to the previous
-    /// event, if known.
+    /// Counts an event of an HTTP response in the description of its content. `tokens_before`: number of the request's tokens up to the
+    /// previous event, if known.
     fn count_event_for_content(&mut self, completion: &Completion<'_>, tokens_before: Option<u32>) {
         let form = match completion.form {
             ResponseForm::OpenAi => AnswerForm::OpenAi,
@@ -82,7 +82,7 @@ impl RequestPart {
             ResponseForm::WorkerStream | ResponseForm::GrpcText => return,
         };
         let content = self.content.get_or_insert(AnswerContent::new(form));
-        // The reason of a form that is not read has no name.
+        // A finishing event whose reason was not read counts as one with another reason.
         let finish = if completion.finished { completion.finish.or(Some(AnswerFinish::Other)) } else { None };
         content.finish = common_finish(content.finish, finish);
         let mut new_tokens = None;
@@ -93,7 +93,7 @@ impl RequestPart {
         if form == AnswerForm::OpenAi {
             new_tokens = new_tokens.or(completion.tokens);
         }
-        let has_tokens = new_tokens > Some(0);
+        let has_tokens = new_tokens.is_some_and(|tokens| tokens > 0);
         // The text of the engine's own endpoint is not read, so each of its events may have some.
         let may_have_text = !completion.text.is_empty() || form == AnswerForm::Generate;
         if has_tokens || may_have_text {
@@ -212,15 +212,15 @@ impl OpenResponse {
         {
             announced.rid = server.resolve_rid(&announced.context);
         }
-        // Both leave their owners meanwhile, because the event borrows its request's id from one of them.
+        // The ids and `announced` are moved out of their owners for this call, because the event borrows its request's id from one of them.
         let ids = std::mem::take(&mut server.response_ids);
         self.report_deliveries(completion, announced.as_ref(), &ids, limits, server, sink);
         server.response_ids = ids;
         self.announced = announced;
     }
 
-    /// Reports the deliveries of an event, under the id that its request has on the hops. `announced`: the stream, if a request plane announced
-    /// it.
+    /// Reports the deliveries of an event, under the id that its request has on the hops. `announced`: the stream, if a request plane
+    /// announced it.
     fn report_deliveries<'c>(
         &mut self,
         mut completion: Completion<'c>,
@@ -289,8 +289,8 @@ impl OpenResponse {
     }
 
     /// Number of tokens in an event, for engines that count each event's tokens. Prefers continuous usage to ids, and ids to log
-    /// probabilities. `None` if an earlier event or this one shows no count. An event without text counts as 0 tokens, unless text is
-    /// compared.
+    /// probabilities. `None` if an earlier event or this one shows no count. An event without text counts as 0 tokens, unless
+    /// `is_compared`: the tokens are counted by comparing the text with the text that was sent.
     fn count_tokens(
         &self,
         completion: &Completion<'_>,
@@ -313,14 +313,15 @@ impl OpenResponse {
                 return tokens_so_far.checked_sub(tokens_before);
             }
             if listed.is_none() {
-                // The count includes missed events.
+                // Of the tokens so far, those of missed events are unknown, so nothing shows how many this event has.
                 sink.report_missed_event();
                 return Some(0);
             }
             return listed;
         }
         let has_counted_tokens = part.is_some_and(|part| part.tokens > 0);
-        // The role at the start of a chat. At the end it may be a token without text, unless earlier events were counted.
+        // An event without text has the role at the start of a chat. At the end it may have a token without text, unless earlier events
+        // showed their tokens.
         let has_no_token = completion.text.is_empty() && (!completion.finished || has_counted_tokens);
         if has_no_token && !is_compared { Some(listed.unwrap_or(0)) } else { listed }
     }
@@ -347,7 +348,7 @@ impl OpenResponse {
             if is_without_output {
                 return None;
             }
-            // Tool calls of chats are compared at the end of the response.
+            // Chats may have tool calls, which are compared at the end of the response. A completion (`text.completion`) has none.
             if completion.text.completion {
                 server.texts.stop_comparison(rid);
             } else {
@@ -367,8 +368,8 @@ impl OpenResponse {
         self.parts.iter().find(|part| part.rid == rid)
     }
 
-    /// Adds an event to its request's part and returns the part, or `None` above the limit of requests. `shown_id`: id that the response shows,
-    /// if it was replaced by that of the hops.
+    /// Adds an event to its request's part and returns the part, or `None` above the limit of requests. `shown_id`: id that the response
+    /// shows, if the engine's frames have another one.
     fn add_event_to_part(
         &mut self,
         completion: &Completion<'_>,
@@ -396,18 +397,17 @@ impl OpenResponse {
         }
         // A count equal to the number of ids means that the ids are cumulative. The first event of an incremental response also matches,
         // with the same result.
-        part.tokens = if completion.form != ResponseForm::OpenAi && completion.stated_tokens == completion.tokens {
-            listed_tokens
-        } else {
-            part.tokens.saturating_add(listed_tokens)
-        };
+        let lists_all_ids = completion.form != ResponseForm::OpenAi && completion.stated_tokens == completion.tokens;
+        part.tokens = if lists_all_ids { listed_tokens } else { part.tokens.saturating_add(listed_tokens) };
         part.count_event_for_content(completion, part.tokens_so_far);
         let has_continuous_usage = completion.tokens_so_far.is_some();
+        // Log probabilities of a chat lack the tokens of text that a parser removed. Only continuous usage would count these.
         part.may_lack_tokens |= completion.logprobs.is_some() && !has_continuous_usage && !completion.text.completion;
         let counted_so_far = part.tokens_so_far.map(|before| before.saturating_add(listed_tokens));
         part.tokens_so_far = completion.tokens_so_far.or(counted_so_far);
-        // The final usage of several choices is their sum.
-        if completion.form != ResponseForm::OpenAi || part_count == 1 || has_continuous_usage {
+        // The final usage of several choices is their sum, and so not that of one part.
+        let is_usage_of_part = completion.form != ResponseForm::OpenAi || part_count == 1 || has_continuous_usage;
+        if is_usage_of_part {
             part.stated_tokens = completion.stated_tokens.or(part.stated_tokens);
         }
         Some(part)
@@ -437,8 +437,8 @@ impl OpenResponse {
         }
     }
 
-    /// Ends the response with its last byte or with its connection, and reports an answer for each of its requests. `unacknowledged`: number of
-    /// bytes that the client has not acknowledged, if its connection has ended.
+    /// Ends the response with its last byte or with its connection, and reports an answer for each of its requests. `unacknowledged`:
+    /// number of bytes that the client has not acknowledged, if its connection has ended.
     pub(super) fn end_response(
         self,
         end: AnswerEnd,
@@ -507,8 +507,8 @@ impl OpenResponse {
         self.announced.as_ref().is_some_and(|announced| announced.rid.is_some())
     }
 
-    /// Id of the engine's request whose tokens a worker's stream carried. `None` if the request plane named the request, or no single request
-    /// has these tokens. Counts whether the stream's request is known.
+    /// Id of the engine's request whose tokens a worker's stream carried. `None` if the stream was announced with the engine's id, if no
+    /// single request has these tokens, and for other responses. Counts whether the stream's request is known.
     fn match_by_content(&self, part: &RequestPart, server: &mut Server) -> Option<String> {
         if !self.is_worker_stream {
             return None;
@@ -536,7 +536,7 @@ impl OpenResponse {
     fn end_part(&self, part: &RequestPart, end: AnswerEnd, server: &mut Server, sink: &mut EventSink<'_>) -> EndedPart {
         let is_complete = end == AnswerEnd::Whole;
         let mut last_tokens = 0;
-        // The events that finish several choices may all name the last one.
+        // A part may lack a finishing event: with several choices, all of these events may name the last one.
         if part.is_counted && is_complete {
             let all_observed = part.tokens_so_far.is_some();
             last_tokens = server.texts.compare_end(&part.rid, all_observed).unwrap_or(0);
@@ -550,6 +550,7 @@ impl OpenResponse {
             Ok(calls) => calls,
             Err(reason) => part.calls.as_unjudged(self.why_calls_unjudged(end, reason)),
         };
+        // The text differs from the sent text, so this delivery stands for an unknown number of tokens.
         if part.is_counted && compared.differs {
             sink.emit(What::Delivered(delivery_of_text(&part.rid)));
         }
@@ -560,7 +561,9 @@ impl OpenResponse {
         } else if !compared.differs {
             server.text_only += 1;
         }
-        EndedPart { tokens: (is_counted && self.is_fully_observed).then(|| part.tokens + last_tokens), tool_calls }
+        // The total is unknown if any event was missed or not counted.
+        let tokens = if is_counted && self.is_fully_observed { Some(part.tokens + last_tokens) } else { None };
+        EndedPart { tokens, tool_calls }
     }
 }
 

@@ -90,7 +90,7 @@ impl ResponseReader {
         self
     }
 
-    /// Records when the request reached the server that the next response answers, and the span of its caller if its head names one.
+    /// Records the arrival of the request that the next response answers, and the span of its caller if its head names one.
     pub fn record_arrival(&mut self, times: ArrivalTimes, trace_parent: Option<TraceParent>) {
         if let Some(response) = self.responses.open.get(&SINGLE_STREAM)
             && response.has_begun
@@ -101,7 +101,8 @@ impl ResponseReader {
             }
             return;
         }
-        // A second arrival is of the same request, if the server has written `100 Continue`.
+        // `Missed` is the value until an arrival is recorded. A second arrival is ignored: it is of the same request, if the server has
+        // written `100 Continue`.
         if self.responses.next_arrival == Some(Err(UnknownArrival::Missed)) {
             self.responses.next_arrival = Some(Ok(times));
             self.responses.trace_parent = trace_parent;
@@ -200,7 +201,7 @@ impl ResponseReader {
             });
         }
         for (stream, response) in std::mem::take(&mut responses.open) {
-            // Only the server reads that a client has cancelled one of several streams.
+            // The client may have cancelled one of several streams earlier, which only the server reads.
             let is_end_known = stream == SINGLE_STREAM || end == AnswerEnd::ClientLeft;
             let response_end = if is_end_known { end } else { AnswerEnd::Unknown };
             response.end_response(response_end, unacknowledged, server, sink);
@@ -239,14 +240,15 @@ impl ResponseReader {
         self.parse_bytes(&bytes[offset..], server, sink);
     }
 
-    /// Parser of the connection from the position that `detected` describes. It seeks further while `bytes` do not show a position. An error if
-    /// the connection cannot be read.
+    /// Parser of the connection from the position that `detected` describes. It seeks further while `bytes` do not show a position. An
+    /// error if the connection cannot be read.
     fn parser_from(&self, detected: &Detected, bytes: &[u8]) -> Result<Parser, Unreadable> {
         let limits = self.limits;
         let is_from_start = self.skipped_bytes == 0;
         Ok(match *detected {
             Detected::Short => Parser::Seeking(bytes.to_vec()),
             Detected::Unknown if self.skipped_bytes > limits.seek_bytes => return Err(Unreadable::Unknown),
+            // The default parser seeks further.
             Detected::Unknown => Parser::default(),
             Detected::Unreadable(why) => return Err(why),
             Detected::Http => Parser::Http(Box::new(HttpParser::new(limits))),
@@ -261,6 +263,7 @@ impl ResponseReader {
     /// Parses the next bytes of the connection, and records their elements in the responses of its streams.
     fn parse_bytes(&mut self, bytes: &[u8], server: &mut Server, sink: &mut EventSink<'_>) {
         let Self { limits, parser, responses, .. } = self;
+        // `other_protocol`: why the arrivals of requests are unknown in protocols other than HTTP/1.
         let parsed = match parser {
             Parser::Http(parser) => {
                 let other_protocol = None;
@@ -268,12 +271,18 @@ impl ResponseReader {
                     responses.add_element(SINGLE_STREAM, element, other_protocol, limits, server, sink);
                 })
             }
-            Parser::Http2(parser) => parser.parse(bytes, &mut |stream, element| {
-                responses.add_element(stream, element, Some(UnknownArrival::Http2), limits, server, sink);
-            }),
-            Parser::Stream(parser) => parser.parse(bytes, &mut |element| {
-                responses.add_element(SINGLE_STREAM, element, Some(UnknownArrival::Protocol), limits, server, sink);
-            }),
+            Parser::Http2(parser) => {
+                let other_protocol = Some(UnknownArrival::Http2);
+                parser.parse(bytes, &mut |stream, element| {
+                    responses.add_element(stream, element, other_protocol, limits, server, sink);
+                })
+            }
+            Parser::Stream(parser) => {
+                let other_protocol = Some(UnknownArrival::Protocol);
+                parser.parse(bytes, &mut |element| {
+                    responses.add_element(SINGLE_STREAM, element, other_protocol, limits, server, sink);
+                })
+            }
             Parser::Seeking(_) | Parser::Unreadable => Ok(()),
         };
         match parsed {
@@ -334,8 +343,10 @@ impl ConnectionResponses {
         response.apply_element(element, limits, server, sink);
         if begins {
             response.arrival = take_arrival(next_arrival, other_protocol);
-            // The span is that of the arrival, so it is dropped with it.
-            response.trace_parent = trace_parent.take().filter(|_| response.arrival.is_some_and(|times| times.is_ok()));
+            // The caller's span was read together with the arrival, so without an arrival it may be that of another request.
+            let is_arrival_known = response.arrival.is_some_and(|times| times.is_ok());
+            let caller_span = trace_parent.take();
+            response.trace_parent = if is_arrival_known { caller_span } else { None };
         }
     }
 
@@ -362,7 +373,7 @@ fn take_arrival(
         *next_arrival = Some(Err(UnknownArrival::Missed));
     }
     let arrival = arrival?;
-    // Several requests share the connection, and nothing tells whose times these are.
+    // Several requests share the connection, and nothing shows whose times these are. Encryption is kept as the reason if it is one.
     if let Some(why) = other_protocol
         && arrival != Err(UnknownArrival::Tls)
     {

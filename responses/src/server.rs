@@ -80,6 +80,7 @@ impl Server {
         if !self.content.is_enabled() {
             self.texts.record_frame(frame);
         }
+        // The ids of responses and the tokens to match are read only from frames with token ids.
         if frame.kind != Kind::TokenIds {
             return;
         }
@@ -100,7 +101,8 @@ impl Server {
         add_to_count(&mut self.unreadable, why, 1);
     }
 
-    /// Records a request announced on a request plane: the frontend's id and, if known, the engine's.
+    /// Records a request that a frontend has announced to a worker. `subject`: name of the stream that will answer it. `context`: the
+    /// frontend's id of the request. `rid`: the engine's id, if known.
     pub fn record_announced_stream(&mut self, subject: &str, context: &str, rid: Option<&str>) {
         let announced =
             AnnouncedStream { subject: subject.to_owned(), context: context.to_owned(), rid: rid.map(str::to_owned) };
@@ -124,7 +126,7 @@ impl Server {
         logged.or_else(|| self.response_ids.find_request(context, FIRST_CHOICE).map(str::to_owned))
     }
 
-    /// Delivery in an event with token ids, which is counted. `stated_before`: count in the previous event of the response.
+    /// Makes a delivery of an event with token ids, and counts it. `stated_before`: token count in the previous event of the response.
     /// `is_joined_by_name`: the stream's name leads to its frames. `None` if the event has no token ids or no count, or its frames are
     /// unknown.
     pub(super) fn delivery_of_ids<'a>(
@@ -171,6 +173,7 @@ impl Server {
         if self.mode == Some(Mode::Cumulative) {
             return Mode::Cumulative;
         }
+        // Otherwise the event decides. If it shows no mode, the mode that is known in advance or from earlier responses is taken.
         mode_of_event.or(self.mode).or(self.observed_mode).unwrap_or(Mode::Cumulative)
     }
 
@@ -263,8 +266,8 @@ pub(super) fn delivery_of_text(rid: &str) -> Delivery<'_> {
     Delivery { mode: Mode::Cumulative, response: Response::Text, ..Delivery::new(rid, 0, None) }
 }
 
-/// Output mode shown by an event with `tokens` ids that states `count` tokens, where the previous event stated `count_before`. Returns `None` if
-/// both modes are possible: no ids, or all tokens in one event.
+/// Output mode shown by an event with `tokens` ids that states `count` tokens, where the previous event stated `count_before`. Returns
+/// `None` if both modes are possible: no ids, or all tokens in one event.
 fn mode_shown_by(tokens: u32, count: u32, count_before: Option<u32>) -> Option<Mode> {
     if tokens == 0 {
         return None;

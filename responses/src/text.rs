@@ -23,8 +23,8 @@ use super::recent::Recent;
 const MAX_REQUESTS: usize = 16_384;
 /// Maximum number of bytes kept for all requests.
 const MAX_BYTES: usize = 64 << 20;
-/// Number of events after missing text during which the text may still come, out of order. A server that turns ids into text may hold it back
-/// longer, for a stop string, so only the end of such a response shows which text is missing.
+/// Number of events after missing text during which the text may still come, out of order. A server that turns ids into text may hold it
+/// back longer, for a stop string, so only the end of such a response shows which text is missing.
 const MAX_HELD: usize = 8;
 
 /// Text of one choice in one event, by the fields that carry it.
@@ -100,6 +100,7 @@ impl Differences {
     /// Counts a difference of the response to request `rid` behind `tokens_before` tokens, and keeps the place of the first one.
     fn count_difference(&mut self, difference: Difference, rid: &str, tokens_before: u32) {
         self.counts[difference as usize] += 1;
+        // Text in other fields has no place in the compared text.
         if difference != Difference::Elsewhere && self.first.is_none() {
             self.first = Some(FirstDifference { rid: rid.to_owned(), tokens_before });
         }
@@ -255,8 +256,9 @@ impl Texts {
         self.requests.values.get(rid).is_some_and(|request| request.text_compared_by_event().is_some())
     }
 
-    /// Compares an event of a response. Returns its number of tokens, or `None` if it is unknown. Text that is missing before an event is lost
-    /// only if `all_observed`: no earlier event of the response was missed. [`Texts::take_ready_deliveries`] has the deliveries to report.
+    /// Compares an event of a response. Returns its number of tokens, or `None` if it is unknown. Text that is missing before an event is
+    /// lost only if `all_observed`: no earlier event of the response was missed. [`Texts::take_ready_deliveries`] has the deliveries to
+    /// report.
     pub(super) fn compare_event(
         &mut self,
         rid: &str,
@@ -324,16 +326,17 @@ impl Texts {
         self.compare_event(rid, &no_text, finished, all_observed)
     }
 
-    /// Stops the comparison by event for a request. From this event on, its tool calls are collected, and compared with the rest of the sent
-    /// text when the response ends.
+    /// Stops the comparison by event for a request. From this event on, its tool calls are collected, and compared with the rest of the
+    /// sent text when the response ends.
     pub(super) fn defer_comparison(&mut self, rid: &str, text: &ChoiceText<'_>) {
         let Some(request) = self.requests.values.get_mut(rid) else { return };
-        // It remains unknown whether the text before the held deliveries was lost, so they are never reported.
+        // Held deliveries follow missing text. It remains unknown whether that was lost, so they are never reported.
         request.held.clear();
         if request.sent.is_none() {
             return;
         }
         let unmatched = request.unmatched.get_or_insert_default();
+        // Bytes of content and reasoning in the event.
         unmatched.carried += text.non_empty_pieces().map(Digest::len).sum::<u64>();
         if !text.tool_calls.is_empty() {
             // The event adds to the kept calls, or discards all of them.

@@ -16,7 +16,7 @@ impl<'w> Csv<'w> {
     /// Starts the output with the header row, which has the names of the columns.
     pub(super) fn new(out: Box<dyn io::Write + 'w>) -> io::Result<Self> {
         let mut out = csv::WriterBuilder::new().buffer_capacity(64 * 1024).from_writer(out);
-        out.write_record(columns().map(|(name, _)| name)).map_err(io_error_of)?;
+        out.write_record(columns().map(|(name, _kind)| name)).map_err(io_error_of)?;
         Ok(Self { out })
     }
 }
@@ -26,14 +26,14 @@ impl Exporter for Csv<'_> {
     fn write_request(&mut self, request: &ExportedRequest<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         let mut digits = itoa::Buffer::new();
         for cell in cells_of_request(request, context) {
-            match cell {
+            let written = match cell {
                 None => self.out.write_field(""),
                 Some(Cell::Text(text)) => self.out.write_field(&*spreadsheet_cell(&text)),
                 Some(Cell::Number(value)) => self.out.write_field(digits.format(value)),
                 Some(Cell::Flag(flag)) => self.out.write_field(if flag { "true" } else { "false" }),
                 Some(Cell::Moment(wall_ns)) => self.out.write_field(format_date(wall_ns)),
-            }
-            .map_err(io_error_of)?;
+            };
+            written.map_err(io_error_of)?;
         }
         // A record without fields of its own ends the one that the fields above belong to.
         self.out.write_record(None::<&[u8]>).map_err(io_error_of)
@@ -60,6 +60,7 @@ const FORMULA_STARTS: [char; 12] = ['=', '+', '-', '@', '＝', '＋', '－', '�
 /// split a cell at them. Puts an apostrophe before text that would be a formula, possibly behind white space, which is then shown as text.
 fn spreadsheet_cell(text: &str) -> Cow<'_, str> {
     let visible = text.trim_start_matches(|c: char| c.is_whitespace() || is_unprintable(c));
+    // Some spreadsheets also take text behind a leading tab or line break for a formula.
     let is_formula = visible.starts_with(FORMULA_STARTS) || text.starts_with(['\t', '\r', '\n']);
     if !is_formula && !text.contains(is_unprintable) {
         return text.into();

@@ -7,7 +7,7 @@ use trace::event::{Capabilities, EngineTimes, Event, Frame, What};
 use trace::id::{FrameId, HopId};
 use trace::ledger::ChunkOutcome;
 
-use super::json::{Object, ObjectStream, fields};
+use super::json::{Object, ObjectStream, put_fields};
 use super::{ExportContext, Exporter, Opening, Options};
 use crate::report::Report;
 
@@ -24,10 +24,12 @@ impl<'w> Events<'w> {
     pub(super) fn new(out: Box<dyn io::Write + 'w>, opening: &Opening, options: &Options) -> Self {
         let mut out = ObjectStream::as_lines(out);
         let clock = opening.clock();
+        // All times count from this line.
+        let start_ns: u64 = 0;
         out.write_object(|object| {
-            object.put("type", "capture").put("at_ns", 0_u64);
+            object.put("type", "capture").put("at_ns", start_ns);
             object.put("wall_ns", clock.wall_ns(clock.start)).put("schema", SCHEMA);
-            fields!(object, opening, source, tokengap);
+            put_fields!(object, opening, source, tokengap);
         });
         Self { out, writes_token_ids: options.tokens }
     }
@@ -47,7 +49,8 @@ impl<'w> Events<'w> {
         });
     }
 
-    /// Writes a line for each group of a request's chunks whose outcome the last event showed.
+    /// Writes a line for each group of a request's chunks whose outcome the last event showed. The line names the hop of the chunks, which
+    /// is the channel between two processes that they crossed.
     fn write_judged_chunks(&mut self, at: MonoNs, context: &ExportContext<'_>) {
         for (rid, chunks) in context.ledger.judged_chunks().filter(|(rid, _)| context.options.wants_rid(rid)) {
             let unjudged_because = match chunks.outcome {
@@ -58,7 +61,7 @@ impl<'w> Events<'w> {
                 put_hop(object, chunks.hop, context);
                 object.put("rid", rid).put("chunk", chunks.first).put("chunks", chunks.count);
                 object.put("outcome", chunks.outcome.name()).put("unjudged_because", unjudged_because);
-                fields!(object, chunks, merged_into, tokens_lost);
+                put_fields!(object, chunks, merged_into, tokens_lost);
             });
         }
     }
@@ -70,7 +73,7 @@ impl<'w> Events<'w> {
             self.write_line("chunk", at, context, |object| {
                 object.put("seen_as", seen_as);
                 put_frame_id(object, frame.id, context);
-                fields!(
+                put_fields!(
                     object,
                     chunk,
                     rid,
@@ -96,11 +99,11 @@ impl Exporter for Events<'_> {
         let at = event.at;
         match &event.what {
             What::Engine(engine) => self.write_line("engine", at, context, |object| {
-                fields!(object, engine, name, version, mode, waiter, turnaround);
+                put_fields!(object, engine, name, version, mode, waiter, turnaround);
             }),
             What::Hop(hop) => self.write_line("hop", at, context, |object| {
                 put_hop(object, hop.id, context);
-                fields!(object, hop, endpoint, worker, origin, last, carries_requests);
+                put_fields!(object, hop, endpoint, worker, origin, last, carries_requests);
                 let Capabilities { sent, forwarded, received, processed, delivered } = hop.capabilities;
                 object
                     .put("observes_sent", sent)
@@ -121,7 +124,7 @@ impl Exporter for Events<'_> {
             {
                 self.write_line("dispatched", at, context, |object| {
                     put_frame_id(object, dispatch.id, context);
-                    fields!(object, dispatch, bytes, kind, index);
+                    put_fields!(object, dispatch, bytes, kind, index);
                     object.put("rid", dispatch.request.map(|request| request.rid));
                     object.put("prompt_tokens", dispatch.request.and_then(|request| request.prompt_tokens));
                     object.put("room", dispatch.request.and_then(|request| request.room).map(|room| room.to_string()));
@@ -131,7 +134,7 @@ impl Exporter for Events<'_> {
             What::PairMessage(message) => {
                 self.write_line("pair_message", at, context, |object| {
                     object.put("room", message.room.to_string());
-                    fields!(object, message, kind);
+                    put_fields!(object, message, kind);
                 });
             }
             What::SendWait(wait) => self.write_line("send_wait", at, context, |object| {
@@ -194,13 +197,13 @@ impl Exporter for Events<'_> {
                 // The event was applied already, so its time is here if it is the first.
                 let received = context.ledger.request_of_chunk(0).and_then(|timed| timed.request.delivered_first);
                 self.write_line("delivered", at, context, |object| {
-                    fields!(object, delivery, rid, tokens, mode, completion_tokens, finished);
+                    put_fields!(object, delivery, rid, tokens, mode, completion_tokens, finished);
                     object.put("first_token_received", received == Some(at));
                 });
             }
             What::Answered(answer) if context.options.wants_rid(answer.rid) => {
                 self.write_line("answered", at, context, |object| {
-                    fields!(object, answer, rid, tokens, completion_tokens, end, short_writes);
+                    put_fields!(object, answer, rid, tokens, completion_tokens, end, short_writes);
                     object.put("finish", answer.content.and_then(|content| content.finish));
                     object.put("done", answer.content.and_then(|content| content.done));
                     object.put("unacknowledged_bytes", answer.unacknowledged);
@@ -209,21 +212,21 @@ impl Exporter for Events<'_> {
             }
             What::FrontendWait(wait) if context.options.wants_rid(wait.rid) => {
                 self.write_line("frontend_wait", at, context, |object| {
-                    fields!(object, wait, rid, first_token_ns, last_token_ns);
+                    put_fields!(object, wait, rid, first_token_ns, last_token_ns);
                 });
             }
             What::Rejected(rejection) => {
-                self.write_line("rejected", at, context, |object| fields!(object, rejection, status));
+                self.write_line("rejected", at, context, |object| put_fields!(object, rejection, status));
             }
             What::Undecoded(undecoded) => self.write_line("undecoded", at, context, |object| {
                 put_frame_id(object, undecoded.id, context);
-                fields!(object, undecoded, bytes, reason);
+                put_fields!(object, undecoded, bytes, reason);
                 object.put("forwarded_at_ns", undecoded.forwarded.map(|at| context.clock.since_start_ns(at)));
             }),
             What::Cpu(sample) => self.write_line("cpu", at, context, |object| {
-                fields!(object, sample.thread, pid, tid);
+                put_fields!(object, sample.thread, pid, tid);
                 object.put("role", sample.role).put("thread", sample.name);
-                fields!(object, sample, part, interval_ns, on_ns, wait_ns, throttled_ns);
+                put_fields!(object, sample, part, interval_ns, on_ns, wait_ns, throttled_ns);
                 object.put("poll_interval_ns", sample.poll.map(|poll| poll.interval_ns));
                 object.put("polled_ns", sample.poll.map(|poll| poll.polled_ns));
                 object.put("poll_wakeups", sample.poll.map(|poll| poll.wakeups));
@@ -232,30 +235,32 @@ impl Exporter for Events<'_> {
                 }
             }),
             What::Queue(sample) => {
-                self.write_line("queue", at, context, |object| fields!(object, sample, hop, receive_bytes, send_bytes));
+                self.write_line("queue", at, context, |object| {
+                    put_fields!(object, sample, hop, receive_bytes, send_bytes);
+                });
             }
             What::Stack(sample) => self.write_line("stack", at, context, |object| {
-                fields!(object, sample.thread, pid, tid);
-                fields!(object, sample, role, function, file, interval_ns, samples, total, own, gil);
+                put_fields!(object, sample.thread, pid, tid);
+                put_fields!(object, sample, role, function, file, interval_ns, samples, total, own, gil);
             }),
             What::Stage(stage) if context.options.wants_rid(stage.rid) => {
                 self.write_line("stage", at, context, |object| {
                     object.put("rid", stage.rid).put("stage", stage.name);
-                    fields!(object, stage, by, tokens, pending, gap_ns);
+                    put_fields!(object, stage, by, tokens, pending, gap_ns);
                 });
             }
             What::LoggedState(state) => self.write_line("logged_state", at, context, |object| {
-                fields!(object, state, by, states, rids, recv_wait_ns, more, cpu, cpu_system);
+                put_fields!(object, state, by, states, rids, recv_wait_ns, more, cpu, cpu_system);
                 object.put("unanswered_since_ns", state.unanswered_since.map(|at| context.clock.since_start_ns(at)));
             }),
             What::Merged(merged) if context.options.wants_rid(merged.rid) => {
-                self.write_line("merged", at, context, |object| fields!(object, merged, rid, chunks, by));
+                self.write_line("merged", at, context, |object| put_fields!(object, merged, rid, chunks, by));
             }
             What::Missed(lost) => self.write_line("missed", at, context, |object| {
                 object
                     .put("hop", lost.hop.map(|id| context.ledger.hop_name(id)))
                     .put("hop_id", lost.hop.map(|id| id.0));
-                fields!(object, lost, count, cause);
+                put_fields!(object, lost, count, cause);
             }),
             What::Dispatched(_)
             | What::Arrived(_)
@@ -284,7 +289,7 @@ impl Exporter for Events<'_> {
                 object.put("finding", &finding.kind).put("severity", finding.severity);
                 // The id is empty if the finding is not about one request.
                 object.put("rid", Some(&finding.rid).filter(|rid| !rid.is_empty()));
-                fields!(object, finding, hop, last_at_ns, ended_at_ns, duration_ns, summary, evidence, advice);
+                put_fields!(object, finding, hop, last_at_ns, ended_at_ns, duration_ns, summary, evidence, advice);
             });
         }
         self.write_line("end", report.capture_end(), context, |object| {
@@ -297,7 +302,7 @@ impl Exporter for Events<'_> {
             object.put("chunks_delivered", chunks.delivered).put("chunks_merged", chunks.merged);
             object.put("chunks_dropped_predicted", chunks.dropped_predicted);
             object.put("chunks_dropped_confirmed", chunks.dropped_confirmed);
-            fields!(object, report.own, events, events_missed);
+            put_fields!(object, report.own, events, events_missed);
         });
         self.out.finish()
     }
@@ -311,11 +316,11 @@ fn put_hop(object: &mut Object<'_>, hop: HopId, context: &ExportContext<'_>) {
 /// Adds the hop, the lane and the number of a frame.
 fn put_frame_id(object: &mut Object<'_>, id: FrameId, context: &ExportContext<'_>) {
     put_hop(object, id.hop, context);
-    fields!(object, id, lane, seq);
+    put_fields!(object, id, lane, seq);
 }
 
 /// Adds the length, the kind and the number of chunks of a frame.
 fn put_frame_content(object: &mut Object<'_>, frame: &Frame<'_>) {
-    fields!(object, frame, bytes, kind);
+    put_fields!(object, frame, bytes, kind);
     object.put("chunks", frame.chunks.len() as u64);
 }

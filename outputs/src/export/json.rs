@@ -91,11 +91,11 @@ pub(super) struct Object<'a> {
 }
 
 /// Adds fields of a value under their own names.
-macro_rules! fields {
+macro_rules! put_fields {
     ($object:expr, $of:expr, $($name:ident),+) => {{ $($object.put(stringify!($name), &$of.$name);)+ }};
 }
 
-pub(super) use fields;
+pub(super) use put_fields;
 
 impl<'a> Object<'a> {
     /// Appends an object to `buf`; `fill` adds its fields.

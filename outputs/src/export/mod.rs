@@ -110,8 +110,12 @@ impl Options {
             return false;
         }
         let loses_tokens = self.losing && summary.tokens_lost.is_some_and(|lost| lost > 0);
-        // Without a limit every request counts as slow. With one, a request without a known gap does not.
-        let is_slow = self.slow_ns.is_none_or(|min| summary.gap_ns >= Some(min));
+        let is_slow = match self.slow_ns {
+            // A request whose gap is unknown does not count as slow.
+            Some(min_ns) => summary.gap_ns.is_some_and(|gap_ns| gap_ns >= min_ns),
+            // Without a limit, every request counts as slow.
+            None => true,
+        };
         is_slow || loses_tokens
     }
 }
@@ -265,6 +269,7 @@ pub fn export_recording(
         match reader.next() {
             Ok(Some(Record::Event(event))) => export.event(&event)?,
             Ok(Some(Record::Tick(now))) => export.tick(now)?,
+            // A reading of both clocks.
             Ok(Some(Record::Anchor(anchor))) => export.anchor(anchor),
             // Its content is part of `recording.input()`, which the end of the export uses.
             Ok(Some(Record::Closing(_))) => {}

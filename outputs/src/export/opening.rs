@@ -12,7 +12,7 @@ use trace::id::ThreadId;
 /// Time to read ahead, in nanoseconds.
 const AHEAD_NS: u64 = 3_000_000_000;
 /// Maximum number of distinct processes per role.
-const PROCESSES: usize = 1_024;
+const MAX_PROCESSES: usize = 1_024;
 
 /// Data from the start of a capture.
 #[derive(Clone, Debug)]
@@ -28,7 +28,8 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Opening of a recording of `source` (`demo`, `attach`, ...) by version `tokengap`, of which no event was read yet.
+    /// Opening of a recording of `source` (`demo`, `attach`, ...) by version `tokengap`, of which no event was read yet. `anchor`: both
+    /// clocks, read at its start.
     pub fn new(source: &str, tokengap: &str, anchor: Anchor) -> Self {
         Self {
             source: source.to_owned(),
@@ -39,8 +40,8 @@ impl Opening {
         }
     }
 
-    /// Takes the start of the capture and the processes from an event that is read ahead of the export. Returns `false`, and ignores the
-    /// event, when enough was read.
+    /// Takes the start of the capture and the processes from an event that is read ahead of the export. Keeps a limited number of each
+    /// role. Returns `false`, and ignores the event, when enough was read.
     pub fn read_ahead(&mut self, event: &Event<'_>) -> bool {
         let start = *self.start.get_or_insert(event.at);
         if event.at.since(start) > AHEAD_NS {
@@ -52,7 +53,7 @@ impl Opening {
             && sample.part == ThreadPart::Main
         {
             let threads = self.main_threads.entry(sample.role.into()).or_default();
-            if !threads.contains(&sample.thread) && threads.len() < PROCESSES {
+            if !threads.contains(&sample.thread) && threads.len() < MAX_PROCESSES {
                 threads.push(sample.thread);
             }
         }

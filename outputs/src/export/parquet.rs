@@ -37,6 +37,7 @@ pub(super) struct Parquet<'w> {
 impl<'w> Parquet<'w> {
     /// Starts a file. It is encoded in memory and written to `out` one row group at a time.
     pub(super) fn new(out: Box<dyn Write + 'w>, opening: &Opening, options: &Options) -> io::Result<Self> {
+        // The columns about the recording come first.
         let columns: Vec<_> = RECORDING.into_iter().chain(columns()).collect();
         let clock = opening.clock();
         Ok(Self {
@@ -131,6 +132,7 @@ impl ParquetColumn {
 
     /// Writes the column's values in this row group, and empties the column.
     fn write(&mut self, writer: &mut SerializedColumnWriter<'_>) -> Result<()> {
+        // The levels say for each row whether it has a value.
         let levels = Some(&*self.levels);
         match &mut self.values {
             Values::Text(values) => write_values::<ByteArrayType>(writer, values, levels)?,
@@ -178,7 +180,7 @@ fn write_columns(file: &mut SerializedFileWriter<Vec<u8>>, columns: &mut [Parque
 fn open_writer(columns: &[(&str, ColumnKind)], opening: &Opening) -> Result<SerializedFileWriter<Vec<u8>>> {
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
-        // Statistics of each page would grow with the file.
+        // Statistics and offsets of each page would grow with the file.
         .set_statistics_enabled(EnabledStatistics::Chunk)
         .set_offset_index_disabled(true)
         .set_key_value_metadata(Some(vec![

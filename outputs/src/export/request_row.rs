@@ -163,7 +163,7 @@ static EXPORT_COLUMNS: [ExportColumn; 25] = [
 /// Names and kinds of all columns, in order.
 pub(super) fn columns() -> impl Iterator<Item = (&'static str, ColumnKind)> {
     // Without a name, a column is only on the screen.
-    let numbers = COLUMNS.iter().filter_map(|column| Some((column.name?, ColumnKind::Number)));
+    let numbers = COLUMNS.iter().filter_map(|column| column.name).map(|name| (name, ColumnKind::Number));
     EXPORT_COLUMNS.iter().map(|column| (column.name, column.kind)).chain(numbers)
 }
 
@@ -174,6 +174,7 @@ pub(super) fn cells_of_request<'a>(
 ) -> impl Iterator<Item = Option<Cell<'a>>> {
     // Without a name, a column is only on the screen.
     let named = COLUMNS.iter().filter(|column| column.name.is_some());
+    // `of` reads the value of the column from the numbers of a request.
     let numbers = named.map(|column| (column.of)(&request.summary.numbers).map(Number));
     EXPORT_COLUMNS.iter().map(|column| (column.cell_of)(request, context)).chain(numbers)
 }
@@ -188,8 +189,8 @@ fn time_cell<'a>(context: &ExportContext<'_>, time: Option<MonoNs>) -> Option<Ce
     time.map(|time| Number(context.clock.since_start_ns(time)))
 }
 
-/// Lists the legs of the time to first token with their lengths in nanoseconds, as in `intake+queue+prefill=270`. Legs joined by `+` have
-/// one length, because the moments between them were not observed. `None` if the time to first token is unknown.
+/// Lists the legs (parts) of the time to first token with their lengths in nanoseconds, as in `intake+queue+prefill=270`. Legs joined by
+/// `+` have one length, because the moments between them were not observed. `None` if the time to first token is unknown.
 fn describe_ttft_legs(summary: &RequestSummary) -> Option<String> {
     let path = TtftPath::new(summary);
     // Without the whole time, its parts are not listed.
@@ -206,9 +207,10 @@ struct SlowestHop<'a> {
 
 /// Finds the hop on which the first chunk waited longest. `None` if no wait was observed.
 fn slowest_hop<'a>(request: &ExportedRequest<'_>, context: &ExportContext<'a>) -> Option<SlowestHop<'a>> {
-    let waits = request.timeline.hops.iter().filter_map(|hop| {
-        let (sent, received) = hop.first.sent.zip(hop.first.received)?;
-        Some(SlowestHop { name: context.ledger.hop_name(hop.hop), wait_ns: received.since(sent) })
+    let waits = request.timeline.hops.iter().filter_map(|hop_times| {
+        let sent = hop_times.first.sent?;
+        let received = hop_times.first.received?;
+        Some(SlowestHop { name: context.ledger.hop_name(hop_times.hop), wait_ns: received.since(sent) })
     });
     waits.max_by_key(|hop| hop.wait_ns)
 }

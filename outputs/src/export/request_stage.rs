@@ -89,21 +89,23 @@ pub(super) fn first_delivery_ns(summary: &RequestSummary) -> Option<u64> {
     Some(delivered.since(received))
 }
 
-/// Stages of a request in the order of a tree: each is followed by those within it.
+/// Stages of a request in the order of a tree: each is followed by those within it. A leg is the time between two observed moments of the
+/// first token. Legs are before, on, or behind the way from the scheduler to the tokenizer.
 pub(super) fn stages_of_request<'a>(request: &ExportedRequest<'_>, ledger: &'a Ledger) -> Vec<RequestStage<'a>> {
     let whole = span_of_request(request);
     let ExportedRequest { summary, timeline, .. } = *request;
     let path = HopPath::new(timeline, ledger);
     let legs = first_token_legs(summary, &path.first_crossings());
     let mut list = StageList { stages: Vec::new(), depth: 0, next_from: whole.from, end: whole.to };
+    // Only stages on a hop and the processing by the receiver belong to one frame.
+    let no_frame = None;
     for leg in legs.iter().filter(|leg| leg.is_before_way()) {
-        list.add_leaf(path.name_of_leg(leg), span_of_leg(leg), None, StageKind::Request);
+        list.add_leaf(path.name_of_leg(leg), span_of_leg(leg), no_frame, StageKind::Request);
     }
-    // The legs of the way from the scheduler to the tokenizer.
     let way: Vec<&FirstTokenLeg> = legs.iter().filter(|leg| !leg.is_before_way() && !leg.is_behind_way()).collect();
     if let (Some(from), Some(to)) = (summary.sent_first, summary.received_first) {
         let gap = TimeSpan { from, to };
-        list.add_stage("first token gap".into(), gap, None, StageKind::Gap, |list| list.add_way(&way, &path));
+        list.add_stage("first token gap".into(), gap, no_frame, StageKind::Gap, |list| list.add_way(&way, &path));
     } else {
         list.add_way(&way, &path);
     }
@@ -118,7 +120,7 @@ pub(super) fn stages_of_request<'a>(request: &ExportedRequest<'_>, ledger: &'a L
     // `None` is less than any time.
     if let Some(last) = timeline.last_delivered.max(last_received) {
         let streaming = TimeSpan { from: list.next_from, to: last };
-        list.add_leaf("streaming".into(), streaming, None, StageKind::Streaming);
+        list.add_leaf("streaming".into(), streaming, no_frame, StageKind::Streaming);
     }
     list.stages
 }
@@ -170,7 +172,8 @@ impl<'t, 'a> HopPath<'t, 'a> {
         Some(&self.ledger.groups()[hop.group])
     }
 
-    /// Name of a leg. On the way, it consists of the names of the hops and the roles of the processes, joined by `+`.
+    /// Name of a leg, a part of the time to first token. On the way from the scheduler to the tokenizer, it consists of the names of the
+    /// hops and the roles of the processes, joined by `+`.
     fn name_of_leg(&self, leg: &FirstTokenLeg) -> Cow<'a, str> {
         let parts = match leg.place {
             FirstTokenPlace::Ttft(ttft_leg) => return ttft_leg.to_string().into(),
@@ -178,6 +181,7 @@ impl<'t, 'a> HopPath<'t, 'a> {
         };
         let names = parts.iter().filter_map(|part| match part {
             WayPart::OnHop(index) => Some(&*self.group_of_hop(index)?.name),
+            // In the process that receives from the hop.
             WayPart::Behind(index) => Some(&*self.group_of_hop(index)?.ends.to),
         });
         names.collect::<Vec<&str>>().join("+").into()
@@ -231,11 +235,12 @@ impl<'a> StageList<'a> {
         true
     }
 
-    /// Adds the legs of the way from the scheduler to the tokenizer, with the time inside relays. A hop whose leg is not among them adds
-    /// only its relay.
+    /// Adds the legs of the way from the scheduler to the tokenizer, each with the time inside the relays that it crosses. Also adds the
+    /// relays of hops that no leg crosses.
     fn add_way(&mut self, legs: &[&FirstTokenLeg], path: &HopPath<'_, 'a>) {
         let mut next_hop = 0;
         for leg in legs {
+            // The hops that the leg crosses, and the hop if the leg is the time on exactly one.
             let (crossed_hops, only_hop) = match leg.place {
                 // A leg of the time to first token crosses all hops that are left.
                 FirstTokenPlace::Ttft(_) => (next_hop..path.hops.len(), None),

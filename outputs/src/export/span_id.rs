@@ -6,6 +6,9 @@
 
 use trace::event::TraceParent;
 
+/// Origin of a trace id that the caller of a request has sent.
+const FROM_CALLER: &str = "traceparent";
+
 pub(super) struct TraceId {
     /// 32 lower-case hex digits, not all zero.
     pub(super) hex: String,
@@ -17,7 +20,7 @@ impl TraceId {
     /// Trace of a request: that of its caller. Without one, the request id if it has the form of a trace id, else a hash of the request id.
     pub(super) fn of_request(rid: &str, trace_parent: Option<TraceParent>, first_wall_ns: u64) -> Self {
         if let Some(parent) = trace_parent {
-            return Self { hex: parent.trace_id(), from: "traceparent" };
+            return Self { hex: parent.trace_id(), from: FROM_CALLER };
         }
         let hex: String = rid.chars().filter(|&c| c != '-').map(|c| c.to_ascii_lowercase()).collect();
         let dashes = rid.len() - hex.len();
@@ -63,12 +66,12 @@ impl SpanIds {
     /// Ids within the trace of a request. Other requests in the same trace get other ids.
     pub(super) fn of_request(trace: &TraceId, rid: &str, first_wall_ns: u64) -> Self {
         let ids = Self::of_trace(trace, first_wall_ns);
-        // Only the trace of a caller may have several requests, whose ids must differ.
-        if trace.from == "traceparent" {
-            Self { seed: hash_bytes(rid.as_bytes(), ids.seed), ids_given: 0 }
-        } else {
-            ids
+        // Any other trace has only this request.
+        if trace.from != FROM_CALLER {
+            return ids;
         }
+        // The trace of a caller may have several requests, whose ids must differ.
+        Self { seed: hash_bytes(rid.as_bytes(), ids.seed), ids_given: 0 }
     }
 
     /// Next span id: 16 hex digits, not all zero.

@@ -12,7 +12,7 @@ use trace::{Analysis, MonoNs, ReportInput};
 
 use super::definition as metric;
 use super::family::Families;
-use super::{Family, HOPS, Histogram, ROLES, Value};
+use super::{Family, Histogram, MAX_HOPS, MAX_ROLES, Value};
 use crate::report::{Chunks, FindingLine, Requests, Tokens, judgements};
 
 /// Input of the metrics, except the ledger and the findings.
@@ -59,7 +59,7 @@ pub struct PushedItems {
     pub dropped: u64,
 }
 
-/// Collects all observable metrics of the run so far, after a final detector run.
+/// Collects all observable metrics of the run so far. The findings are those of a run of the detectors at this moment.
 pub fn collect(analysis: &Analysis, input: &Input<'_>) -> Vec<Family> {
     let ledger = analysis.ledger();
     let mut families = Families::new();
@@ -91,7 +91,7 @@ fn add_hop_groups(families: &mut Families, ledger: &Ledger) {
         if members.is_empty() {
             continue;
         }
-        if added == HOPS {
+        if added == MAX_HOPS {
             left_out += 1;
             continue;
         }
@@ -114,6 +114,7 @@ fn add_run(families: &mut Families, ledger: &Ledger, input: &Input<'_>) {
         engine.facts().name(),
         engine.version.as_deref().unwrap_or_default(),
         engine.mode.map(Mode::as_str).unwrap_or_default(),
+        // How the engine processes several chunks that are queued for one request.
         engine.waiter.map(Waiter::as_str).unwrap_or_default(),
         side.and_then(serde_json::Value::as_str).unwrap_or_default(),
     ];
@@ -150,8 +151,8 @@ fn add_requests(families: &mut Families, ledger: &Ledger) {
     families.put_int(&metric::HEALTH_CHECKS, [], requests.health_checks);
 }
 
-/// Adds the times to first token, by the moments between which they were observed, and the lengths of their legs. Both are sums over the
-/// groups in which the ledger keeps them.
+/// Adds histograms of the times to first token, one for each pair of moments between which they were observed. Also adds one of the lengths
+/// of each leg (a part of such a time). The ledger keeps both by groups of requests, which are added up here.
 fn add_ttft(families: &mut Families, ledger: &Ledger) {
     let mut whole_times: BTreeMap<(&str, &str), Histogram> = BTreeMap::new();
     let mut leg_times: BTreeMap<String, Histogram> = BTreeMap::new();
@@ -238,7 +239,7 @@ fn sum_over_hops(hops: &[&Hop], count_of: fn(&Hop) -> u64) -> u64 {
     hops.iter().map(|hop| count_of(hop)).sum()
 }
 
-/// Adds the hops of a group: sums over `members`, and times of all of them.
+/// Adds the metrics of a group of hops. Counts are sums over its `members`, and times are kept for the whole group.
 fn add_hop_group(families: &mut Families, group: &HopGroup, members: &[&Hop], now: MonoNs) {
     let name = [group.name.as_str()];
     let observes_sends = members.iter().any(|hop| hop.capabilities().sent);
@@ -318,11 +319,13 @@ fn add_backlog(families: &mut Families, group: &HopGroup, members: &[&Hop], now:
     families.put_seconds(&metric::HOP_OLDEST, name, oldest.map_or(0, |since| now.since(since)));
 }
 
-/// Adds the shares of the path's legs over the run, for first tokens and for chunks. A leg that none of them passed has no share.
+/// Adds the share of each leg (one part of the path) in the time of first tokens and of chunks, over the run. A leg that none of them
+/// passed has no share.
 fn add_attribution(families: &mut Families, attribution: &Attribution<'_>) {
-    for leg in attribution.legs.iter().take(HOPS) {
-        // The first time is that of the run, the second that of the last ten seconds.
-        for (item, time) in [("first_token", leg.first_token[0]), ("chunk", leg.chunk[0])] {
+    // Index of the time over the run. The other one is that of the last ten seconds.
+    const OVER_RUN: usize = 0;
+    for leg in attribution.legs.iter().take(MAX_HOPS) {
+        for (item, time) in [("first_token", leg.first_token[OVER_RUN]), ("chunk", leg.chunk[OVER_RUN])] {
             if time.sum.count > 0 {
                 families.put_value(&metric::PATH_SHARE, [leg.name, leg.kind.as_str(), item], Value::Float(time.share));
             }
@@ -345,7 +348,7 @@ fn add_threads(families: &mut Families, ledger: &Ledger) {
     let mut roles: BTreeMap<&str, Vec<&Thread>> = BTreeMap::new();
     let mut left_out = 0;
     for thread in ledger.threads().iter().filter(|thread| thread.total().is_some()) {
-        if roles.len() < ROLES || roles.contains_key(&*thread.role) {
+        if roles.len() < MAX_ROLES || roles.contains_key(&*thread.role) {
             roles.entry(&thread.role).or_default().push(thread);
         } else {
             left_out += 1;
@@ -404,8 +407,9 @@ fn add_busiest_receiver(families: &mut Families, role: &str, receivers: &[&Threa
     }
 }
 
-/// Adds the number of findings of each kind, and the number of active ones of each kind and severity. Findings of a pair are counted only
-/// as active. They are about the newest requests, so their number may fall, and a counter must not.
+/// Adds the number of findings of each kind, and that of the active ones of each kind and severity. Findings of a pair of servers, one for
+/// prefill and one for decode, are counted only as active. They are about the newest requests, so their number may fall, and a counter must
+/// not.
 fn add_findings(families: &mut Families, findings: &Findings, pair_findings: &[FindingLine]) {
     let all = findings.sorted();
     for detector in DETECTORS {
@@ -427,7 +431,7 @@ fn add_findings(families: &mut Families, findings: &Findings, pair_findings: &[F
     }
 }
 
-/// Adds whether the run could have shown each kind of fault.
+/// Adds the metric of each kind of fault: 1 if the run could have shown such a fault, and else 0.
 fn add_judgements(families: &mut Families, ledger: &Ledger) {
     for judgement in judgements(ledger) {
         families.put_int(&metric::FAULTS_JUDGED, [judgement.fault.label()], u64::from(judgement.judged));
@@ -582,10 +586,10 @@ mod tests {
             });
             families.flat_map(|(f, at)| f.points.iter().map(move |p| p.labels[at].as_str())).collect()
         };
-        assert_eq!((labels("hop").len(), labels("role").len()), (HOPS, ROLES));
+        assert_eq!((labels("hop").len(), labels("role").len()), (MAX_HOPS, MAX_ROLES));
         let left_out = |label| value(&exported, "tokengap.self.labels_left_out", &[label]);
-        assert_eq!(left_out("hop"), Some(&Value::Int(200 - HOPS as u64)));
-        assert_eq!(left_out("role"), Some(&Value::Int(40 - ROLES as u64)));
+        assert_eq!(left_out("hop"), Some(&Value::Int(200 - MAX_HOPS as u64)));
+        assert_eq!(left_out("role"), Some(&Value::Int(40 - MAX_ROLES as u64)));
         let state = |state| value(&exported, "tokengap.cpu.time", &["role-0", "main", state]);
         assert_eq!((state("on_cpu"), state("run_wait")), (Some(&Value::Float(0.04)), None));
         let exported = exported.iter().flat_map(|f| f.points.iter().flat_map(|p| &p.labels));

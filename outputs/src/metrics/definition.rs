@@ -81,6 +81,7 @@ impl Definition {
 
     /// Prometheus name, equal to the collectors' translation of [`Self::name`].
     pub fn prometheus_name(&self) -> String {
+        // The name with underscores, without suffixes.
         let mut name = self.stem();
         let kind_suffix = if self.kind == MetricKind::Counter { "total" } else { "" };
         for suffix in [self.unit.unit_suffix(), kind_suffix] {

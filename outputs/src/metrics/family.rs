@@ -83,7 +83,7 @@ impl Families {
         ns: impl Into<Option<u64>>,
     ) {
         if let Some(ns) = ns.into() {
-            self.put_value(definition, labels, Value::Float(ns as f64 / 1e9));
+            self.put_value(definition, labels, Value::Float(ns as f64 / NS_PER_SECOND));
         }
     }
 
@@ -164,7 +164,8 @@ impl Histogram {
         Self::of_distribution(distribution, &DURATIONS_NS, NS_PER_SECOND)
     }
 
-    /// Histogram of the lengths of a leg, in seconds. A value within an eighth of a bound may count on either side.
+    /// Histogram of the lengths of a leg (a part of the time to first token), in seconds. A value within an eighth of a bound may count on
+    /// either side.
     pub(super) fn of_leg(lengths: &LegLengths) -> Self {
         let counts = lengths.cumulative_counts(&DURATIONS_NS);
         Self {

@@ -62,7 +62,7 @@ pub(super) struct ChunkPredictor {
 }
 
 impl ChunkPredictor {
-    /// Prediction for a new request, which probably starts like `first`, the previous new request of the lane.
+    /// Prediction for a new request, which probably starts like `first`, the previous new request of the lane (connection).
     pub(super) fn for_new_request(first: &Self) -> Self {
         Self {
             has_begun: false,
@@ -108,6 +108,7 @@ impl ChunkPredictor {
             // Most requests get the same number of tokens at each step.
             let step = self.step_to(completion);
             self.completion_step = step.unwrap_or(1);
+            // Whether as many ids are listed as there are new tokens or tokens so far. If neither, the number probably stays the same.
             self.listing = if listed == step {
                 ListingKind::New
             } else if listed == completion {

@@ -12,12 +12,14 @@ use super::bytes::{EnumCode, MalformedBlock};
 macro_rules! codes {
     ($($type:ident { $($word:ident = $code:literal),* $(,)? })*) => {$(
         impl EnumCode for $type {
+            /// Code of the variant.
             fn to_code(self) -> u8 {
                 match self {
                     $(Self::$word => $code),*
                 }
             }
 
+            /// Variant with this code. The error names the enum.
             fn from_code(code: u8) -> Result<Self, MalformedBlock> {
                 match code {
                     $($code => Ok(Self::$word),)*
@@ -48,8 +50,8 @@ codes! {
     MissedCause { QueueFull = 0, Unframed = 1, TooLarge = 2, CutShort = 3, Ended = 4 }
 }
 
-/// Kind of a record: the low bits of its `op`. From [`op::FIRST_RARE`] on, its content is in `rare` after its length, so that a reader can skip
-/// unknown kinds.
+/// Kind of a record: the low bits of its `op`. From [`op::FIRST_RARE`] on, its content is in `rare` after its length, so that a reader can
+/// skip unknown kinds.
 pub(super) mod op {
     pub(in crate::codec) const TICK: u8 = 0;
     pub(in crate::codec) const SENT: u8 = 1;

@@ -105,7 +105,7 @@ impl<'a> BlockColumns<ColumnCursor<'a>> {
         if stored_count > bytes.len() as u64 {
             return Err(MalformedBlock("more columns than bytes"));
         }
-        // The lengths of all columns come before their bytes, so `cursor` goes on to the bytes.
+        // The lengths of all columns come before their bytes. `lengths` stays at the first length, while `cursor` goes behind the last one.
         let mut lengths = cursor;
         for _ in 0..stored_count {
             cursor.read_number()?;

@@ -44,7 +44,7 @@ impl DecodeBuffers {
     }
 
     /// Starts to decode the decompressed block, which must match `content` from its header. A [`What::Missed`] comes first if records are
-    /// `missed` before the block, then the standing data if it is wanted.
+    /// `missed` before the block. Then comes the standing data, which is the latest engine and hops, if it is wanted.
     pub(crate) fn decode_block(
         &mut self,
         content: &BlockContent,
@@ -121,7 +121,8 @@ impl<'b> DecodedBlock<'b> {
         Ok(self.last.is_some())
     }
 
-    /// The next record; `None` at the end. Missed records and standing data come before those of the block.
+    /// The next record; `None` at the end. The missed records come first, then the standing data (the latest engine and hops), then the
+    /// records of the block.
     fn read_next(&mut self) -> Result<Option<Record<'b>>, MalformedBlock> {
         // Taken, so that it is reported once.
         if let Some(missed) = self.missed.take() {
@@ -138,6 +139,7 @@ impl<'b> DecodedBlock<'b> {
         }
         while self.records_left > 0 {
             self.records_left -= 1;
+            // The kind of the record, with flags.
             let op = self.columns.op.read_byte()?;
             let elapsed_ns = self.columns.time.read_signed()?;
             self.last_record_ns = self.last_record_ns.wrapping_add(elapsed_ns as u64);
@@ -154,7 +156,8 @@ impl<'b> DecodedBlock<'b> {
         }
     }
 
-    /// Reads the record with this `op` and time. `None` if it is skipped, because its kind is obsolete or unknown.
+    /// Reads the record with this time. `op` has its kind and flags. `None` if the record is skipped, because its kind is obsolete or
+    /// unknown.
     fn read_record(&mut self, op: u8, at: MonoNs) -> Result<Option<Record<'b>>, MalformedBlock> {
         let kind = op & op::KIND_MASK;
         let what = match kind {
@@ -181,25 +184,29 @@ impl<'b> DecodedBlock<'b> {
                 let deliveries = &mut self.state.deliveries;
                 What::Delivered(deliveries.read_delivery(is_predicted, &mut self.columns.delivery, &mut self.texts)?)
             }
-            _ if kind >= op::FIRST_RARE => {
-                let mut reader = RareReader::next_record(&mut self.columns.rare, &mut self.texts)?;
-                if kind == op::ANCHOR {
-                    let wall_ns = reader.read_wall_ns()?;
-                    return Ok(Some(Record::Anchor(Anchor { mono: at, wall_ns })));
-                }
-                let Ok(Some(what)) = reader.read_event(kind) else {
-                    // A kind, or a code in it, that is unknown to this version.
-                    self.unknown_records += 1;
-                    return Ok(None);
-                };
-                what
-            }
+            _ if kind >= op::FIRST_RARE => return self.read_rare_record(kind, at),
             _ => return Err(MalformedBlock("record of unknown kind")),
         };
         Ok(Some(Record::Event(Event { at, what })))
     }
 
-    /// Reads the id of a frame and the index of its lane. If `op` says that the id is as predicted, it has no bytes in the columns.
+    /// Reads a record of a rare kind, whose fields are in one column for all of these kinds. Skips and counts it, and returns `None`, if
+    /// its kind or a code in it is unknown to this version.
+    fn read_rare_record(&mut self, kind: u8, at: MonoNs) -> Result<Option<Record<'b>>, MalformedBlock> {
+        let mut reader = RareReader::next_record(&mut self.columns.rare, &mut self.texts)?;
+        if kind == op::ANCHOR {
+            let wall_ns = reader.read_wall_ns()?;
+            return Ok(Some(Record::Anchor(Anchor { mono: at, wall_ns })));
+        }
+        let Ok(Some(what)) = reader.read_event(kind) else {
+            self.unknown_records += 1;
+            return Ok(None);
+        };
+        Ok(Some(Record::Event(Event { at, what })))
+    }
+
+    /// Reads the id of a frame, with the index of its lane (its connection) in the block. The id has no bytes in the columns if a flag of
+    /// `op` says that it is as predicted.
     fn read_frame_id(&mut self, op: u8, stage: FrameStage) -> Result<LaneFrame, MalformedBlock> {
         if op & op::IS_PREDICTED != 0 {
             self.state.lanes.take_predicted(stage)
@@ -208,17 +215,18 @@ impl<'b> DecodedBlock<'b> {
         }
     }
 
-    /// Reads a receive, with its frame if the sender's was not recorded.
+    /// Reads a receive. A flag of `op` says whether its frame follows, which is there only if no send of the frame was recorded.
     fn read_received(&mut self, op: u8) -> Result<Received<'b>, MalformedBlock> {
         let received = self.read_frame_id(op, FrameStage::Received)?;
         let lane = self.state.lanes.lane_mut(received.lane_index);
-        // Stored as its distance from the last one of the lane.
+        // The wakeup of the receiving thread is stored as its distance from the lane's last one.
         let wakeup_distance = self.columns.wakeup.read_optional()?;
         let wakeup = wakeup_distance.map(|distance| lane.last_wakeup.wrapping_add(unzigzag(distance) as u64));
         lane.last_wakeup = wakeup.unwrap_or(lane.last_wakeup);
         let receiver = match self.columns.by.read_byte()? {
             NO_RECEIVER => None,
             LAST_RECEIVER => lane.last_receiver,
+            // Another thread, whose ids follow.
             _ => {
                 let pid = self.columns.by.read_u32()?;
                 let tid = self.columns.by.read_u32()?;
@@ -321,17 +329,18 @@ impl<'b> DecodedBlock<'b> {
     }
 }
 
-/// Returns whether the next item belongs to the current run, and counts it off. Otherwise the item is the exception that follows the run.
-/// `remaining`: number of items left of the run; `None` if the next run's length must be read.
+/// Returns whether the next item belongs to the current run of predicted items, and counts it off. Otherwise it is the item that follows
+/// the run, which was not predicted. `remaining`: number of items left of the run; `None` if the next run's length must be read from
+/// `column`.
 #[inline]
 fn continues_run(remaining: &mut Option<u64>, column: &mut ColumnCursor<'_>) -> Result<bool, MalformedBlock> {
-    let items = match *remaining {
+    let items_left = match *remaining {
         Some(items) => items,
         None => column.read_number()?,
     };
-    // After the last item it becomes `None`: the next run's length follows the exception.
-    *remaining = items.checked_sub(1);
-    Ok(items > 0)
+    // Becomes `None` if no item is left, because the next run's length follows the item that was not predicted.
+    *remaining = items_left.checked_sub(1);
+    Ok(items_left > 0)
 }
 
 /// A request that was not predicted.
@@ -340,7 +349,8 @@ enum RequestReference {
     Known { link_index: u32 },
 }
 
-/// Reads which request follows a run of predicted ones. `last_link`: index of the last one's link, or [`NO_LINK`].
+/// Reads which request follows a run of predicted ones. A known request is stored by the index of its link, which is its entry in the
+/// predicted order. `last_link`: index of the last request's link, or [`NO_LINK`] before the first.
 fn read_request(
     column: &mut ColumnCursor<'_>,
     texts: &mut TextReader<'_>,
@@ -349,6 +359,7 @@ fn read_request(
     match column.read_number()? {
         NEW_REQUEST => Ok(RequestReference::New { text: texts.take_new()? }),
         NEW_IN_LANE => Ok(RequestReference::New { text: column.read_u32()? }),
+        // A known request: any code from `KNOWN_REQUEST` on also has the distance of its link from the last one.
         code => {
             let distance = unzigzag(code - KNOWN_REQUEST);
             // Before the first request, the distance counts from index 0.

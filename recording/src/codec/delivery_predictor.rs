@@ -149,10 +149,12 @@ impl DeliveryPredictor {
     ) -> Result<Delivery<'b>, MalformedBlock> {
         let flags = if is_predicted { 0 } else { column.read_byte()? };
         let predicted = self.order.predict_next(self.position);
+        // Index of the request that the delivery belongs to.
         let mut index = predicted;
         if flags & REQUEST != 0 {
+            // Index of the text with the rid.
             let text = column.read_u32()?;
-            // A rid that is new in the block counts as read from here on.
+            // Called only to count a rid that is new in the block as read.
             texts.get_or_take_new(text)?;
             index = column.read_u32()?;
             // The index after the last one stands for a new request.

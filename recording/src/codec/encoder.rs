@@ -146,7 +146,8 @@ impl Encoder {
         self.last_record_ns = at.0;
     }
 
-    /// Starts a record about a frame, and writes the frame's id unless it is as predicted. Returns the index of the frame's lane.
+    /// Starts a record about a frame, whose kind and flags are `op`. Writes the frame's id unless it is as predicted. Returns the index of
+    /// the frame's lane, which is the connection that it crosses.
     fn begin_frame_record(&mut self, op: u8, stage: FrameStage, at: MonoNs, id: FrameId) -> u32 {
         if let Some(lane_index) = self.state.lanes.advance_if_predicted(stage, id) {
             self.begin_record(op | op::IS_PREDICTED, at);
@@ -274,8 +275,8 @@ impl Encoder {
         self.content.chunks += count;
     }
 
-    /// Writes the request of a chunk that does not belong to the predicted request. Returns the index of its link. `last_link`: link of the
-    /// chunk before it, or [`NO_LINK`].
+    /// Writes the request of a chunk that does not belong to the predicted request. Returns the index of its link, which is its entry in
+    /// the predicted order of this lane (connection). `last_link`: link of the chunk before it, or [`NO_LINK`].
     fn write_request(&mut self, lane_index: u32, rid: &str, last_link: u32, newest_request: &ChunkPredictor) -> u32 {
         let text = self.texts.add_text(rid, &mut self.columns);
         // A new text has no link yet, which saves the lookup.
@@ -290,6 +291,7 @@ impl Encoder {
         if text.is_new {
             self.columns.requests.put_number(NEW_REQUEST);
         } else {
+            // The rid is known from another lane.
             self.columns.requests.put_number(NEW_IN_LANE);
             self.columns.requests.put_number(u64::from(text.index));
         }
@@ -299,7 +301,7 @@ impl Encoder {
         link_index
     }
 
-    /// Writes an event that has no columns of its own, field by field. Keeps it if it is standing data for later blocks.
+    /// Writes an event that has no columns of its own, field by field. Keeps the latest engine and hops, which later blocks repeat.
     fn write_rare(&mut self, at: MonoNs, what: &What<'_>) {
         let mut writer = RareWriter::new(&mut self.texts, &mut self.columns, &mut self.rare_fields);
         // `None` would mean an event with columns of its own, which `write_event` does not pass to this function.
@@ -309,7 +311,7 @@ impl Encoder {
         self.standing.keep_latest(what);
     }
 
-    /// Writes the standing data if the block has no record yet, so that each block begins with it.
+    /// Writes the standing data (the latest engine and hops) if the block has no record yet, so that each block begins with it.
     fn write_standing_before_first_record(&mut self) {
         if self.content.records > 0 {
             return;
@@ -333,8 +335,8 @@ struct PackedHop {
     packed: Vec<u8>,
 }
 
-/// Standing data: last announcement of the engine and of each hop, as msgpack. Every block begins with it, so that a reader can start at any
-/// block.
+/// Standing data: last announcement of the engine and of each hop, as msgpack. Every block begins with it, so that a reader can start at
+/// any block.
 #[derive(Debug, Default)]
 struct StandingData {
     engine: Option<Vec<u8>>,
@@ -399,6 +401,7 @@ fn missed_if_too_large(what: &What<'_>, writes_token_ids: bool) -> Option<Missed
         What::Stage(stage) => (None, text_bytes(&[stage.rid, stage.name, stage.by])),
         What::LoggedState(logged) => (None, text_bytes(&[logged.by])),
         What::Merged(merged) => (None, text_bytes(&[merged.rid, merged.by])),
+        // These have no texts, so they are always small enough.
         What::SendWait(_)
         | What::Processed(_)
         | What::Missed(_)

@@ -74,8 +74,8 @@ impl LanePredictors {
         &mut self.lanes[index as usize]
     }
 
-    /// Advances the prediction of a stage if this frame is the predicted one. Returns the index of its lane. `None` if it was mispredicted
-    /// and nothing has changed.
+    /// Advances the prediction of a stage, such as the sends, if this frame is the predicted one. Returns the index of its lane
+    /// (connection). `None` if it was mispredicted and nothing has changed.
     pub(super) fn advance_if_predicted(&mut self, stage: FrameStage, id: FrameId) -> Option<u32> {
         let index = self.last_lanes[stage as usize];
         let lane = self.lanes.get_mut(index as usize)?;
@@ -88,7 +88,8 @@ impl LanePredictors {
         Some(index)
     }
 
-    /// Writes the id of a mispredicted frame, after which the next frame of its lane is predicted. Returns the index of the lane.
+    /// Writes the id of a mispredicted frame: its lane (connection), and its number `seq` within the lane. The next frame of the lane is
+    /// then predicted. Returns the index of the lane.
     pub(super) fn write_id(&mut self, stage: FrameStage, id: FrameId, columns: &mut BlockColumns<Vec<u8>>) -> u32 {
         let new_index = self.lanes.len() as u32;
         let index = *self.indices.entry((id.hop.0, id.lane)).or_insert(new_index);

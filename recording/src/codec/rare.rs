@@ -27,7 +27,8 @@ trait RareField<'b>: Sized {
 macro_rules! records {
     ($($op:ident $variant:ident)+) => {
         impl RareWriter<'_> {
-            /// Writes the fields of a rare record, and returns its kind. Writes nothing and returns `None` for a columnar one.
+            /// Writes the fields of an event, and returns the kind of its record. Writes nothing and returns `None` for the frequent events
+            /// that have columns of their own.
             pub(super) fn write_event(&mut self, what: &What<'_>) -> Option<u8> {
                 match what {
                     $(What::$variant(record) => {
@@ -178,7 +179,7 @@ impl<'b> RareReader<'b> {
         let fields = ColumnCursor::new(column.read_bytes(length as usize)?);
         // The texts of a record of an unknown kind must be counted, too.
         texts.skip_new(new_texts);
-        // A copy, because fields refer to texts by index and take none.
+        // A copy is enough: fields refer to texts by index, so reading them does not move the position in the texts.
         Ok(Self { fields, texts: *texts })
     }
 
@@ -222,7 +223,7 @@ macro_rules! numbers {
 numbers! { u8 u16 u32 u64 }
 
 /// Whether the bit with this number is set; the lowest is 0.
-fn has_bit(flags: u64, bit: u32) -> bool {
+fn has_bit(flags: u64, bit: usize) -> bool {
     (flags >> bit) & 1 != 0
 }
 
@@ -347,12 +348,14 @@ impl RareField<'_> for Result<ArrivalTimes, UnknownArrival> {
         }
     }
 
-    /// Reads the reason. Without one, the times follow.
+    /// Reads why the times are unknown. Without a reason, the times follow.
     fn read_field(reader: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
-        match RareField::read_field(reader)? {
-            Some(why) => Ok(Err(why)),
-            None => RareField::read_field(reader).map(Ok),
+        let reason: Option<UnknownArrival> = RareField::read_field(reader)?;
+        if let Some(reason) = reason {
+            return Ok(Err(reason));
         }
+        let times = ArrivalTimes::read_field(reader)?;
+        Ok(Ok(times))
     }
 }
 
@@ -574,23 +577,19 @@ impl<'b> RareField<'b> for Hop<'b> {
         let name = <&str>::read_field(reader)?;
         let endpoint = RareField::read_field(reader)?;
         let worker = RareField::read_field(reader)?;
-        // Bits in the order of the flags that `write_field` lists.
-        let flags = reader.fields.read_number()?;
+        let bits = reader.fields.read_number()?;
+        // The flags from the lowest bit on, in the order of `write_field`.
+        let flags: [bool; 9] = std::array::from_fn(|bit| has_bit(bits, bit));
+        let [origin, last, sent, _obsolete, received, processed, delivered, forwarded, carries_requests] = flags;
         Ok(Self {
             id,
             ends: name.into(),
             endpoint,
             worker,
-            origin: has_bit(flags, 0),
-            last: has_bit(flags, 1),
-            carries_requests: has_bit(flags, 8),
-            capabilities: Capabilities {
-                sent: has_bit(flags, 2),
-                forwarded: has_bit(flags, 7),
-                received: has_bit(flags, 4),
-                processed: has_bit(flags, 5),
-                delivered: has_bit(flags, 6),
-            },
+            origin,
+            last,
+            carries_requests,
+            capabilities: Capabilities { sent, forwarded, received, processed, delivered },
         })
     }
 }

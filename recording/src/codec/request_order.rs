@@ -74,12 +74,13 @@ impl<S> RequestOrder<S> {
         self.links.len() as u32 - 1
     }
 
-    /// Index of the predicted next request's link, or [`NO_LINK`]. The order of the last frame is expected again.
+    /// Index of the link (entry) of the request that is predicted to come next, or [`NO_LINK`]. The order of the last frame is expected
+    /// again.
     pub(super) fn predict_next(&self, position: StreamPosition) -> u32 {
         let successor = self.get(position.last).map_or(NO_LINK, |last| last.next);
         let next = self.skip_finished(successor);
         if next == NO_LINK {
-            // A new request has no successor yet: it came between two others, and the order continues with the one that it displaced.
+            // A new request has no successor yet. It came where another one was expected, which probably follows it.
             return self.skip_finished(position.skipped);
         }
         next
@@ -97,14 +98,15 @@ impl<S> RequestOrder<S> {
         index
     }
 
-    /// Advances the stream to the request with the link `actual`, where `predicted` was predicted.
+    /// Advances a stream of chunks or deliveries to its next request, `actual`, instead of which `predicted` was expected. Both are indices
+    /// of links.
     pub(super) fn advance_position(&mut self, position: &mut StreamPosition, predicted: u32, actual: u32) {
         if let Some(last) = self.links.get_mut(position.last as usize) {
             // The order of the last frame is the prediction for the next.
             last.next = actual;
         }
         if actual != predicted {
-            // It may follow after this one.
+            // The expected request may follow behind this one.
             position.skipped = predicted;
         }
         position.last = actual;

@@ -101,6 +101,7 @@ fn write_text(text: &str, columns: &mut BlockColumns<Vec<u8>>) {
         columns.text.put_number(if text.len() == HEX_LENGTH { FORM_HEX } else { FORM_GROUPED_HEX });
         columns.hex.extend_from_slice(&bytes);
     } else {
+        // From `FORM_PLAIN` on, the number also has the length.
         columns.text.put_number(FORM_PLAIN + text.len() as u64);
         columns.plain.extend_from_slice(text.as_bytes());
     }
@@ -143,6 +144,7 @@ impl TextArena {
         self.clear();
         while !columns.text.is_empty() {
             let form = columns.text.read_number()?;
+            // From `FORM_PLAIN` on, the form also has the length of the text.
             if let Some(length) = form.checked_sub(FORM_PLAIN) {
                 let bytes = columns.plain.read_bytes(length as usize)?;
                 let text = std::str::from_utf8(bytes).map_err(|_| MalformedBlock("a text is not UTF-8"))?;

@@ -38,7 +38,7 @@ pub struct BlockInfo {
 }
 
 impl BlockInfo {
-    /// The block of this section.
+    /// Describes the block whose section is at `offset` in the file.
     pub(super) fn new(offset: u64, section: &Section) -> Self {
         Self {
             offset,
@@ -141,7 +141,7 @@ impl Recording {
             let scan = scan_sections(&file, run, sections_offset..bytes, preamble.is_ring);
             let scan = scan.map_err(|error| OpenError::io(&path, error))?;
             if preamble.is_ring {
-                newest_lap(scan)
+                newest_consecutive_sections(scan)
             } else {
                 missing.cut_bytes = scan.cut_bytes;
                 missing.damaged_bytes = scan.damaged_bytes;
@@ -208,7 +208,7 @@ impl Recording {
         self.blocks.iter().map(|block| u64::from(block.records)).sum()
     }
 
-    /// Wall-clock time of an instant, in nanoseconds since the Unix epoch, by the last anchor before it.
+    /// Wall-clock time of an instant, in nanoseconds since the Unix epoch, by the last anchor (reading of both clocks) before it.
     pub fn wall_ns(&self, at: MonoNs) -> u64 {
         let next = self.anchors.partition_point(|anchor| anchor.mono <= at);
         // Before the first anchor, that one is nearest.
@@ -295,7 +295,7 @@ fn read_intact_payload(file: &File, located: &LocatedSection) -> Option<Vec<u8>>
 }
 
 /// Reads the index at the end of a file with this length. Returns the sections that it lists and the end section. `None` without a valid
-/// index.
+/// index. `run`: the id of the run, which each section must have.
 fn read_index(file: &File, run: u64, file_bytes: u64) -> Option<Vec<LocatedSection>> {
     let mut trailer = [0; TRAILER_BYTES];
     let trailer_offset = file_bytes.checked_sub(TRAILER_BYTES as u64)?;
@@ -310,7 +310,7 @@ fn read_index(file: &File, run: u64, file_bytes: u64) -> Option<Vec<LocatedSecti
     // Limited, because the stated length may be damaged.
     let entries = zstd::bulk::decompress(&packed, index.raw_bytes.min(MAX_PAYLOAD_BYTES) as usize).ok()?;
     let mut sections = parse_index_entries(&entries, run, index_offset)?;
-    // The end section is between the last block, or the header without one, and the index.
+    // The end section follows the last block, or the header if there are no blocks.
     let end_offset = if let Some(last) = sections.last() {
         last.offset + last.section.total_bytes()
     } else {
@@ -348,8 +348,9 @@ fn parse_index_entries(entries: &[u8], run: u64, index_offset: u64) -> Option<Ve
     Some(sections)
 }
 
-/// The newest sections of a ring, as far as their numbers are consecutive. Older ones before a gap are leftovers.
-fn newest_lap(scan: SectionScan) -> Vec<LocatedSection> {
+/// The newest sections of a ring, a file in which new sections overwrite the oldest. Returns those whose numbers are consecutive up to the
+/// newest. Older ones before a gap are leftovers.
+fn newest_consecutive_sections(scan: SectionScan) -> Vec<LocatedSection> {
     let mut sections = scan.sections;
     sections.sort_by_key(|located| located.section.seq);
     // Goes back from the newest section to the first one without a gap before it.

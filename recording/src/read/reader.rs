@@ -76,8 +76,8 @@ impl RecordReader<'_> {
         self.unknown_records
     }
 
-    /// Reads the next record; `None` at the end. If records are missing before a block, a [`What::Missed`] comes first and the standing data
-    /// is repeated. A damaged block is an error; the next call continues after it.
+    /// Reads the next record; `None` at the end. If records are missing before a block, a [`What::Missed`] comes first and the standing
+    /// data (the latest engine and hops) is repeated. A damaged block is an error; the next call continues after it.
     ///
     /// [`What::Missed`]: trace::event::What::Missed
     #[expect(clippy::should_implement_trait, reason = "a record borrows from the reader")]
@@ -103,7 +103,8 @@ impl RecordReader<'_> {
     fn advance_record(&mut self) -> Result<bool, ReadError> {
         // Taken, so that the next call opens the next block, at the end of this one or after an error in it.
         let Some(mut block) = self.block.take() else { return Ok(false) };
-        let has_record = block.with_dependent_mut(|_, block| block.advance());
+        // The cell holds the decoded block together with the buffers from which it borrows.
+        let has_record = block.with_dependent_mut(|_, decoded| decoded.advance());
         if has_record.map_err(|error| self.damaged_block(&error))? {
             self.block = Some(block);
             return Ok(true);
@@ -113,6 +114,7 @@ impl RecordReader<'_> {
         // Only at its end, so that the records of a damaged block count as missed.
         self.next_record = Some(finished.next_record());
         self.last_seq = finished.seq;
+        // The next block is decoded into the same buffers.
         self.buffers = block.into_owner().into_inner();
         Ok(false)
     }

@@ -85,9 +85,9 @@ impl Recorder {
         Self::start_thread(path, store, run, &header, options)
     }
 
-    /// Creates a ring of `size` bytes, all reserved, readable by its owner only, that keeps the latest part of a run. It can be opened like a
-    /// recording, even after a crash. An existing one may contain the last minutes of a killed run, so it is replaced only with
-    /// `options.force`.
+    /// Creates a ring: a file of `size` bytes that keeps the latest part of a run. All of its space is reserved, and only its owner can
+    /// read it. It can be opened like a recording, even after a crash. An existing ring may contain the last minutes of a killed run, so it
+    /// is replaced only with `options.force`.
     pub fn ring(path: &Path, size: u64, header: &RecordingHeader, options: RecordOptions) -> Result<Self, RecordError> {
         let run = new_run_id();
         let store = BlockStore::Ring(RingFile::create(path, size, header, run, options.force)?);
@@ -206,7 +206,7 @@ impl Recorder {
     /// and counts its records.
     fn submit_or_drop(&mut self, job: WriterJob) {
         let submitted = if self.options.wait {
-            // Events of a file can wait, and events of a live run cannot. Waiting fails only without a thread.
+            // Events of a file can wait, and events of a live run cannot. This fails only if the thread has ended. The error holds the job.
             self.jobs.send(job).map_err(|error| TrySendError::Disconnected(error.0))
         } else {
             self.jobs.try_send(job)
@@ -225,8 +225,8 @@ impl Recorder {
         }
     }
 
-    /// Copies a ring to a recording, on the ring's own thread. The ring continues meanwhile; records that do not fit in its queue are dropped
-    /// and counted.
+    /// Copies a ring to a recording, on the ring's own thread. The ring continues meanwhile; records that do not fit in its queue are
+    /// dropped and counted.
     pub fn dump(&mut self, to: &Path, closing: &ReportInput) -> Result<PendingSummary, RecordError> {
         let path = to.to_owned();
         let closing = Box::new(closing.clone());
@@ -235,8 +235,8 @@ impl Recorder {
         self.request_summary(path.clone(), may_wait, |reply| WriterJob::Dump { to: path, closing, reply })
     }
 
-    /// Writes the remaining data, the closing section and the index, and waits until they are on disk. A ring stays a ring. If the
-    /// recording has stopped at the size limit or after an earlier error, that is not an error here but in the summary.
+    /// Writes the remaining data, and waits until it is on disk. A recording also gets a closing section and an index, and a ring gets
+    /// neither. If the recording has stopped at the size limit or after an earlier error, that is not an error here but in the summary.
     pub fn finish(mut self, closing: &ReportInput) -> Result<RecordingSummary, RecordError> {
         let path = self.path().to_owned();
         let closing = Box::new(closing.clone());

@@ -213,7 +213,9 @@ impl RecordingFiles {
         let is_ring = false;
         let StartedFile { file, bytes } = create_file(&next, self.options.force, &self.header, self.run, is_ring)?;
         // Only the last file of the recording states the dropped records and the data for a report.
-        if let Err(error) = self.end_file(EndReason::Rotated, 0, None) {
+        let dropped = 0;
+        let closing = None;
+        if let Err(error) = self.end_file(EndReason::Rotated, dropped, closing) {
             // The first error is the one to report.
             storage::remove(&next).ok();
             return Err(error);

@@ -154,7 +154,9 @@ impl WriterThread {
                 dropped.fetch_add(records.into(), Ordering::Relaxed);
             }
             BlockStore::Files(files) => {
-                let ended = files.end_file(EndReason::Full, dropped.load(Ordering::Relaxed), None);
+                // The data for a report is known only at the end of the run.
+                let closing = None;
+                let ended = files.end_file(EndReason::Full, dropped.load(Ordering::Relaxed), closing);
                 let end_error = ended.err().map(|error| format!("; {error}")).unwrap_or_default();
                 let path = files.current_path().display();
                 let why = format!("{path} has reached its size limit of {max_bytes} bytes{end_error}");
@@ -172,8 +174,10 @@ impl WriterThread {
         }
         if let BlockStore::Files(files) = &mut self.store {
             let dropped = self.shared.dropped.load(Ordering::Relaxed);
-            // Removing the last block may have freed space for an index. Without one, the file is scanned.
-            files.end_file(EndReason::Full, dropped, None).ok();
+            // The disk may have space for the end, because the truncated block was removed. If not, readers find the blocks without an
+            // index.
+            let closing = None;
+            files.end_file(EndReason::Full, dropped, closing).ok();
         }
         self.shared.stop_recording(&format!("{error}; earlier blocks are intact"));
     }

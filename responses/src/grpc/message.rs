@@ -1,10 +1,17 @@
 //! Messages of SGLang's native gRPC service (`sglang.runtime.v1`), in the wire format of protobuf.
 //!
-//! A message does not name its type, so the type follows from the fields. `GenerateResponse` and `TextGenerateResponse` differ only in field
-//! 1: token ids, or text.
+//! A message does not name its type, so the type follows from the fields. `GenerateResponse` and `TextGenerateResponse` differ only in
+//! field 1: token ids, or text.
 
 use super::super::event::{Completion, ResponseForm};
 use super::super::fields::BorrowedText;
+
+/// Number of the field with the ids, the text or the JSON of a message.
+const CONTENT: u64 = 1;
+/// Number of the field with entries of `meta_info`. In `OpenAIStreamChunk`, it is that of `finished`.
+const META_OR_FINISHED: u64 = 2;
+/// Number of the field `finished` in `GenerateResponse`.
+const FINISHED: u64 = 3;
 
 /// A message by its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +51,7 @@ impl<'a> GrpcMessage<'a> {
 
     /// Parses the fields of a message. `None` if it is of no known kind.
     fn parse_fields(mut rest: &'a [u8]) -> Option<Self> {
-        let mut first_field = None;
+        let mut content_field = None;
         let mut meta = MetaEntries::default();
         let mut is_last = false;
         let mut has_bytes = false;
@@ -52,25 +59,25 @@ impl<'a> GrpcMessage<'a> {
             let MessageField { number, value } = take_field(&mut rest)?;
             has_bytes |= matches!(value, FieldValue::Bytes(_));
             match (number, value) {
-                (1, FieldValue::Bytes(value)) if first_field.is_none() => first_field = Some(value),
+                (CONTENT, FieldValue::Bytes(value)) if content_field.is_none() => content_field = Some(value),
                 // The field is not repeated in any message of interest.
-                (1, FieldValue::Bytes(_)) => return None,
+                (CONTENT, FieldValue::Bytes(_)) => return None,
                 // An entry of `meta_info`.
-                (2, FieldValue::Bytes(entry)) => {
+                (META_OR_FINISHED, FieldValue::Bytes(entry)) => {
                     let is_valid = meta.record_entry(&MetaEntry::parse(entry)?);
                     if !is_valid {
                         return None;
                     }
                 }
-                // `finished`: field 3 of `GenerateResponse`, 2 of `OpenAIStreamChunk`.
-                (2 | 3, FieldValue::Number(value)) => is_last = value != 0,
+                // The type of the message decides which of the two it is.
+                (META_OR_FINISHED | FINISHED, FieldValue::Number(value)) => is_last = value != 0,
                 _ => {}
             }
         }
         if !has_bytes {
             return Some(Self::Empty { is_last });
         }
-        let content = first_field.unwrap_or_default();
+        let content = content_field.unwrap_or_default();
         Self::from_content(content, meta, is_last)
     }
 
@@ -201,7 +208,7 @@ const WIRE_FIXED_32: u64 = 5;
 /// Removes and returns the next field of a message; `None` if it is invalid. Numbers of fixed length are skipped.
 fn take_field<'a>(rest: &mut &'a [u8]) -> Option<MessageField<'a>> {
     let tag = take_varint(rest)?;
-    // The lower bits of a tag are the wire type, the others the number of the field.
+    // The lower three bits of a tag are the wire type, the others the number of the field.
     let wire_type = tag & 7;
     let number = tag >> 3;
     if number == 0 {

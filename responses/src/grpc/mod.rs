@@ -44,7 +44,8 @@ enum FirstField {
     Text,
 }
 
-/// Whether these bytes begin with a message whose first field is text or bytes. If `frame_length` is known, the message must fill the frame.
+/// Whether these bytes begin with a message whose first field is text or bytes. If `frame_length` is known, the message must fill the
+/// frame.
 pub(super) fn begins_with_message(start: &[u8], frame_length: Option<u32>) -> Recognition {
     let is_compressed = start.first().is_some_and(|flag| *flag != 0);
     if is_compressed {
@@ -69,7 +70,7 @@ pub(super) fn begins_with_message(start: &[u8], frame_length: Option<u32>) -> Re
 impl GrpcParser {
     /// Parses a piece of the body. Messages longer than `limit` bytes are skipped.
     pub(super) fn parse(&mut self, mut piece: &[u8], limit: usize, emit: &mut Emit<'_>) {
-        // The messages borrow from it while `self` changes.
+        // Taken out of `self`, because the messages borrow from it while `self` changes.
         let mut framed = std::mem::take(&mut self.framed);
         // Any length is valid, so this never fails.
         while let Ok(next) = framed.next_message(&mut piece, limit, |prefix| Ok(message_length(*prefix).into())) {
@@ -90,8 +91,10 @@ impl GrpcParser {
 
     /// Parses a complete message of the response.
     fn parse_message(&mut self, prefix: [u8; PREFIX], message: &[u8], limit: usize, emit: &mut Emit<'_>) {
+        let [compression_flag, ..] = prefix;
+        let is_compressed = compression_flag != 0;
         // Compressed messages are not read.
-        let parsed = if prefix[0] == 0 { GrpcMessage::parse(message) } else { GrpcMessage::Other };
+        let parsed = if is_compressed { GrpcMessage::Other } else { GrpcMessage::parse(message) };
         match parsed {
             GrpcMessage::Output(mut output) => {
                 self.has_output = true;
@@ -167,8 +170,8 @@ impl GrpcParser {
         }
     }
 
-    /// Whether the undecided messages are of one request and have as many ids as they state tokens: either the new ones since the message
-    /// before, or all so far.
+    /// Whether the undecided messages are of one request and list as many ids as their stated token counts say. Each of them lists either
+    /// the new ids since the message before, or all ids so far.
     fn undecided_match_stated_counts(&self) -> bool {
         let mut previous: Option<GrpcOutput<'_>> = None;
         // Whether each message so far lists the new ids, or all ids so far.

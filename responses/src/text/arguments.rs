@@ -154,8 +154,7 @@ fn compare_unfinished(written: &str, sent: &str) -> Comparison {
     }
     let mut comparison = Comparison::new(ToolCallOutcome::Unfinished);
     if let (Some(first), Some(last)) = (sent.get(common), sent.last()) {
-        // The part is missing, so all its cuts are at one place.
-        let cuts = [cut_before(&written, common); 3];
+        let cuts = one_cut_before(&written, common);
         comparison.parts.push(differing_part(&sent, first.from..last.to, cuts));
     }
     comparison
@@ -181,7 +180,8 @@ fn exact_characters(text: &str) -> Vec<CharSpan> {
     chars.map(|(from, char)| CharSpan { char, from, to: from + char.len_utf8() }).collect()
 }
 
-/// The characters without blanks, escapes replaced. Strings are not told apart from the rest, so a part of a text has the same characters.
+/// The characters without blanks, and with each escape replaced by its character. Strings are treated like the rest of the JSON, so a part
+/// of the text has the same characters alone as in the whole.
 fn plain_characters(text: &str) -> Vec<CharSpan> {
     let mut spans = Vec::with_capacity(text.len());
     let mut rest = text.char_indices().peekable();
@@ -205,10 +205,26 @@ fn plain_characters(text: &str) -> Vec<CharSpan> {
     spans
 }
 
-/// Value of the four hexadecimal digits at this offset; `None` if there are others.
-fn code_unit_at(text: &str, offset: usize) -> Option<u32> {
-    let digits = text.get(offset..offset + 4)?;
+/// Length of the escape of a UTF-16 code unit, such as `\u00e9`.
+const UNIT_ESCAPE_BYTES: usize = 6;
+/// First code units of both halves of a surrogate pair.
+const HIGH_SURROGATES_START: u32 = 0xd800;
+const LOW_SURROGATES_START: u32 = 0xdc00;
+
+/// The UTF-16 code unit whose escape, such as `\u00e9`, is at the begin of `text`. `None` if there is none.
+fn escaped_code_unit(text: &str) -> Option<u32> {
+    // The digits follow `\u`.
+    let digits = text.get(2..UNIT_ESCAPE_BYTES)?;
     u32::from_str_radix(digits, 16).ok()
+}
+
+/// The character of a surrogate pair. `None` if its code point is no character.
+fn join_surrogates(high: u32, low: u32) -> Option<char> {
+    const FIRST_CODE_POINT: u32 = 0x10000;
+    // Each half has ten bits of the code point.
+    let high_bits = (high - HIGH_SURROGATES_START) << 10;
+    let low_bits = low.wrapping_sub(LOW_SURROGATES_START) & 0x3ff;
+    char::from_u32(FIRST_CODE_POINT + high_bits + low_bits)
 }
 
 /// An escape of a JSON string.
@@ -221,25 +237,21 @@ struct Escape {
 
 /// The escape at the begin of `text`; `None` if it is incomplete.
 fn parse_escape(text: &str) -> Option<Escape> {
-    const HIGH_SURROGATES_START: u32 = 0xd800;
-    const LOW_SURROGATES_START: u32 = 0xdc00;
     match text.as_bytes().get(1)? {
         b'u' => {
-            let first = code_unit_at(text, 2)?;
+            let first = escaped_code_unit(text)?;
+            let behind_first = &text[UNIT_ESCAPE_BYTES..];
             // Characters beyond the basic plane are two escapes, a surrogate pair: `\ud83d\ude00`.
             let begins_pair =
-                (HIGH_SURROGATES_START..LOW_SURROGATES_START).contains(&first) && text.get(6..8) == Some("\\u");
+                (HIGH_SURROGATES_START..LOW_SURROGATES_START).contains(&first) && behind_first.starts_with("\\u");
             if begins_pair {
-                let second = code_unit_at(text, 8)?;
-                // Each half has ten bits of the code point.
-                let high_bits = (first - HIGH_SURROGATES_START) << 10;
-                let low_bits = second.wrapping_sub(LOW_SURROGATES_START) & 0x3ff;
-                let joined = 0x10000 + high_bits + low_bits;
-                return Some(Escape { char: char::from_u32(joined)?, bytes: 12 });
+                let second = escaped_code_unit(behind_first)?;
+                let char = join_surrogates(first, second)?;
+                return Some(Escape { char, bytes: 2 * UNIT_ESCAPE_BYTES });
             }
             // Half of a pair is no character.
             let char = char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER);
-            Some(Escape { char, bytes: 6 })
+            Some(Escape { char, bytes: UNIT_ESCAPE_BYTES })
         }
         // Blanks are left out, so any of them serves.
         b'n' | b'r' | b't' => Some(Escape { char: ' ', bytes: 2 }),
@@ -279,7 +291,8 @@ fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget)
     }
     // In text that repeats itself, the part may start at any of these characters: all before it must be equal at the start, and all behind
     // it at the end.
-    let starts = shorter - equal_end.min(shorter)..=equal_start;
+    let first_start = shorter - equal_end.min(shorter);
+    let starts = first_start..=equal_start;
     if !budget.take_steps(starts.clone().count().saturating_mul(part_length + STEPS_TO_DESCRIBE_PLACE)) {
         return None;
     }
@@ -309,8 +322,7 @@ fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget)
 fn missing_part(written: &[CharSpan], sent: &[CharSpan], start: usize, length: usize) -> Option<DifferingPart> {
     let first = sent.get(start)?;
     let last = sent.get(start + length - 1)?;
-    // The part is missing, so all its cuts are at one place.
-    let cuts = [cut_before(written, start); 3];
+    let cuts = one_cut_before(written, start);
     Some(differing_part(sent, first.from..last.to, cuts))
 }
 
@@ -322,11 +334,13 @@ fn repeated_part(written: &[CharSpan], sent: &[CharSpan], start: usize, length: 
     }
     let first = sent.get(original)?;
     let last = sent.get(original + length - 1)?;
+    // Events must end before the original, before the repetition and behind it, if whole events were repeated.
     let cuts = [original, start, start + length].map(|index| cut_before(written, index));
     Some(differing_part(sent, first.from..last.to, cuts))
 }
 
-/// Finds characters that were replaced by U+FFFD. Each run of it stands for characters that have several bytes. `None` if anything else differs.
+/// Finds characters that were replaced by U+FFFD. Each run of it stands for characters that have several bytes. `None` if anything else
+/// differs.
 fn find_garbled(written: &[CharSpan], sent: &[CharSpan]) -> Option<Comparison> {
     const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
     let mut written_index = 0;
@@ -342,17 +356,9 @@ fn find_garbled(written: &[CharSpan], sent: &[CharSpan]) -> Option<Comparison> {
         if span.char != REPLACEMENT {
             return None;
         }
-        // The run stands for all characters up to the next one that both texts have.
         let run_start = sent_index;
         written_index += written[written_index..].iter().take_while(|span| span.char == REPLACEMENT).count();
-        while let Some(sent_span) = sent.get(sent_index) {
-            // The run stands for at least one character.
-            let is_behind_run = sent_index > run_start && Some(sent_span) == written.get(written_index);
-            if is_behind_run || sent_span.char.is_ascii() {
-                break;
-            }
-            sent_index += 1;
-        }
+        sent_index = end_of_replaced(sent, run_start, written.get(written_index));
         // U+FFFD stands for no character of the sent text.
         if sent_index == run_start {
             return None;
@@ -365,12 +371,27 @@ fn find_garbled(written: &[CharSpan], sent: &[CharSpan]) -> Option<Comparison> {
     }
     let Range { start, end } = replaced?;
     let bytes = sent[start].from..sent[end - 1].to;
-    let cuts = [cut_before(written, start); 3];
+    let cuts = one_cut_before(written, start);
     Some(Comparison { outcome: ToolCallOutcome::Garbled, parts: vec![differing_part(sent, bytes, cuts)] })
 }
 
-/// Finds two neighbouring parts that were exchanged, between `equal_start` and `equal_end` equal characters around the difference. The parts
-/// may begin or end with the same characters, so they may reach into the equal ones.
+/// End of the characters from `start` on for which a run of U+FFFD stands. They reach to the next character that both texts have, or to an
+/// ASCII character, which is never replaced. `next_written`: the written character behind the run.
+fn end_of_replaced(sent: &[CharSpan], start: usize, next_written: Option<&CharSpan>) -> usize {
+    let mut end = start;
+    while let Some(span) = sent.get(end) {
+        // The run stands for at least one character.
+        let is_behind_run = end > start && Some(span) == next_written;
+        if is_behind_run || span.char.is_ascii() {
+            break;
+        }
+        end += 1;
+    }
+    end
+}
+
+/// Finds two neighbouring parts that were exchanged. `equal_start` and `equal_end`: numbers of equal characters before and behind the
+/// difference. Some of these also belong to the parts, if both parts begin or end with them.
 fn find_swapped(
     written: &[CharSpan],
     sent: &[CharSpan],
@@ -389,6 +410,7 @@ fn find_swapped(
             let swapped = equal_start - lead..difference_end + trail;
             let boundary = find_rotation(&written[swapped.clone()], &sent[swapped.clone()], budget);
             if let Some(boundary) = boundary {
+                // Events must end before, between and behind the parts, if whole events were exchanged.
                 let cuts = [swapped.start, swapped.start + boundary, swapped.end];
                 let cuts = cuts.map(|index| cut_before(written, index));
                 let bytes = sent[swapped.start].from..sent[swapped.end - 1].to;
@@ -417,6 +439,12 @@ fn find_rotation(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudge
         }
     }
     None
+}
+
+/// The place before the character `index` of the written arguments, as all three cuts of a part. An event must end there if whole events
+/// explain the difference.
+fn one_cut_before(written: &[CharSpan], index: usize) -> [Cut; 3] {
+    [cut_before(written, index); 3]
 }
 
 /// The place before the character `index` of the written arguments, which is the end if there is no such character.

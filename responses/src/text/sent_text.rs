@@ -109,9 +109,10 @@ struct PendingMatch {
 }
 
 impl SentText {
-    /// Begins with this chunk. In a format without counts, the first one states the prompt's length, if any does.
+    /// Text of a request that begins with this chunk.
     pub(super) fn new(hop: HopId, first: &Chunk<'_>) -> Self {
         let states_counts = first.completion_tokens.is_some();
+        // With counts, the caller has checked that this chunk is the first. Without counts, only the first states the prompt's length.
         let has_first_chunk = states_counts || first.prompt_tokens.is_some();
         Self { hop, has_first_chunk, states_counts, ..Self::default() }
     }
@@ -168,8 +169,8 @@ impl SentText {
         Some(text)
     }
 
-    /// Compares an event: returns the sent chunks that it carries, or its first difference. With `may_skip`, text that is missing before it is
-    /// lost.
+    /// Compares an event: returns the sent chunks that it carries, or its first difference. With `may_skip`, text that is missing before it
+    /// counts as lost.
     pub(super) fn compare_event(
         &mut self,
         text: &ChoiceText<'_>,
@@ -193,8 +194,8 @@ impl SentText {
         Ok(carried)
     }
 
-    /// Finds the chunks with this text, the earliest ones if several have it, and removes them and all before them. `None` if no chunks have it.
-    /// Skips earlier chunks only if `may_skip`.
+    /// Finds the chunks with this text, the earliest ones if several have it, and removes them and all before them. `None` if no chunks
+    /// have it. Skips earlier chunks only if `may_skip`.
     fn carry_text(&mut self, text: Digest, may_skip: bool) -> Option<CarriedChunks> {
         let PendingMatch { skipped, start, last } = self.find_pending(text, may_skip)?;
         let without_text = self.count_without_text(skipped..last, start);
@@ -207,8 +208,8 @@ impl SentText {
         Some(CarriedChunks { tokens: self.carried.tokens - start.tokens, without_text })
     }
 
-    /// Finds the first pending chunks with this text; `None` if there are none. Without `may_skip`, the text must begin where the last event
-    /// ended.
+    /// Finds the first pending chunks with this text; `None` if there are none. Without `may_skip`, the text must begin where the last
+    /// event ended.
     fn find_pending(&self, text: Digest, may_skip: bool) -> Option<PendingMatch> {
         let starts = std::iter::once(self.carried).chain(self.pending.iter().copied());
         for (skipped, start) in starts.enumerate() {
@@ -272,8 +273,8 @@ impl SentText {
         })
     }
 
-    /// Removes the last chunks, which have no text, at the end of a response. `None` if the response ends before the text. With `may_skip`, the
-    /// text that is missing at the end of a finished request is lost.
+    /// Removes the last chunks, which have no text, at the end of a response. `None` if the response ends before the text. With `may_skip`,
+    /// text that is missing at the end of a finished request counts as lost.
     fn carry_rest(&mut self, may_skip: bool) -> Option<CarriedChunks> {
         let mut rest_start = self.carried;
         let mut skipped_chunks = 0;

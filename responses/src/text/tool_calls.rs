@@ -99,7 +99,7 @@ impl ResponseCalls {
             let index = element.index.unwrap_or(position);
             let known_call = self.found.iter().position(|call| call.index == index);
             let CallFunction { name, arguments } = element.function.unwrap_or_default();
-            // With the end that the event adds to those of the call.
+            // The event also adds one of the `ends` of the call, which takes a `u32`.
             self.bytes += name.len() + arguments.len() + size_of::<u32>();
             let exceeds_calls = known_call.is_none() && self.found.len() == MAX_CALLS;
             if exceeds_calls || self.bytes > MAX_BYTES {
@@ -141,8 +141,8 @@ impl ResponseCalls {
         let objects = self.find_objects(sent.text, &mut budget);
         let found = self.compare_found(sent, &objects, &mut budget);
         let absent = self.find_absent(sent, &objects, &mut budget);
-        let absent_count = absent.map_or(0, |absent| absent.absent);
-        // Of equal outcomes, the absent calls are the last and win.
+        let absent_count = absent.map_or(0, |calls| calls.absent);
+        // `max_by_key` returns the last of equal outcomes, which is the one of absent calls.
         let worst = [found, absent].into_iter().flatten().max_by_key(|calls| calls.outcome);
         Ok(worst.map(|worst| ToolCalls { absent: absent_count, ..worst }))
     }
@@ -223,7 +223,7 @@ impl ResponseCall {
         if cut.previous_end == 0 { 0 } else { index as u32 + 1 }
     }
 
-    /// Whether an event ends at this place, or it is before the first one.
+    /// Whether an event ends at this place between two characters of the arguments. Also true for the place before the first character.
     fn has_event_end(&self, cut: Cut) -> bool {
         if cut.previous_end == 0 {
             return true;
@@ -246,8 +246,8 @@ impl ResponseCall {
 
     /// Numbers of the events at the begin and at the end of a part; 0 for an event that does not exist.
     fn events_at_both_ends(&self, part: &DifferingPart) -> [u32; 2] {
-        let [first, _, last] = part.cuts;
-        // The written arguments lack the part, so the events are those on both sides of one place.
+        let [first, _middle, last] = part.cuts;
+        // All three are one place if the written arguments lack the part. Then the events are those on both sides of it.
         if first == last {
             return [self.event_before(first), self.event_behind(first)];
         }
@@ -330,8 +330,8 @@ impl SearchedText<'_> {
         self.chunk_ends.get(first).is_some_and(|end| end.bytes <= to)
     }
 
-    /// Describes the place of a part of the object. Of several possible parts, prefers one of whole events, then one of whole chunks. `None`
-    /// without any part.
+    /// Describes the place of a part of the object. Of several possible parts, prefers one of whole events, then one of whole chunks.
+    /// `None` without any part.
     fn describe_part(
         &self,
         object: &Range<usize>,
@@ -443,8 +443,8 @@ fn is_name_char(char: char) -> bool {
     char.is_alphanumeric() || char == '_'
 }
 
-/// Offset of the object with a call's arguments in the text behind its name. `None` if anything precedes the object but punctuation, numbers,
-/// markers (`<|marker|>`), and the keys of the arguments.
+/// Offset of the object with a call's arguments in the text behind its name. `None` if anything precedes the object but punctuation,
+/// numbers, markers (`<|marker|>`), and the keys of the arguments.
 fn arguments_behind(text: &str) -> Option<usize> {
     let mut word = String::new();
     let mut rest = text.char_indices().take_while(|(offset, _)| *offset < MAX_BETWEEN);

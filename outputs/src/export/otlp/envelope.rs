@@ -35,7 +35,7 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// Service of which only the source is known, observed by version `tokengap`.
+    /// Resource for a service of which only the source of the observations is known. `tokengap` is the version that observes it.
     pub fn for_source(source: &str, tokengap: &str) -> Self {
         Self {
             service: None,
@@ -66,6 +66,7 @@ impl Resource {
                 put_text(list, "tokengap.engine", &engine.name);
                 put_int(list, "server.port", engine.port);
             }
+            // The user's attributes.
             for (index, (name, value)) in self.more.iter().enumerate() {
                 // Attributes must be unique, and the last value of a name counts.
                 let is_replaced = self.more[index + 1..].iter().any(|(later, _)| later == name);
@@ -101,7 +102,7 @@ pub(super) const TRACES: ListNames = ListNames { resources: "resourceSpans", sco
 pub(super) const METRICS: ListNames =
     ListNames { resources: "resourceMetrics", scopes: "scopeMetrics", items: "metrics" };
 
-/// Writes the lists of resources and scopes, with one element each, around the items that `add_items` adds.
+/// Writes the envelope of a message: a list with one resource, in it a list with one scope, and in that the items that `add_items` adds.
 pub(super) fn wrap_in_envelope(
     object: &mut Object<'_>,
     names: ListNames,

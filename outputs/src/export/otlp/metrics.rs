@@ -3,7 +3,7 @@
 use super::EncodedItems;
 use super::envelope::{METRICS, Resource, RunEngine, put_text, wrap_in_envelope};
 use crate::export::json::{Array, Object};
-use crate::metrics::{Family, MetricKind, Point, Value};
+use crate::metrics::{Definition, Family, MetricKind, Point, Value};
 
 /// `AGGREGATION_TEMPORALITY_CUMULATIVE`.
 const CUMULATIVE: u64 = 2;
@@ -34,7 +34,7 @@ pub fn encode_metrics(families: &[Family], resource: &Resource, window: MetricsW
 fn write_family(object: &mut Object<'_>, family: &Family, resource: &Resource, window: MetricsWindow) {
     let definition = family.definition;
     object.put("name", definition.name).put("description", definition.help).put("unit", definition.unit.ucum_unit());
-    // Points name their engine, too, as in the endpoint's metrics. So receivers that drop attributes of resources keep the engines apart.
+    // Each point names its engine, because some receivers drop the attributes of the resource. Metrics of this process belong to no engine.
     let engine = if definition.is_of_process() { None } else { resource.run_engine.as_ref() };
     let data_field = match definition.kind {
         MetricKind::Counter => "sum",
@@ -44,15 +44,7 @@ fn write_family(object: &mut Object<'_>, family: &Family, resource: &Resource, w
     object.put_object(data_field, |object| {
         object.put_array("dataPoints", |list| {
             for point in &family.points {
-                list.add_object(|object| {
-                    object.put_array("attributes", |list| write_labels(list, definition.labels, point, engine));
-                    // A gauge is a state, which did not begin with the run.
-                    if definition.kind != MetricKind::Gauge {
-                        object.put_int_text("startTimeUnixNano", window.start_unix_ns);
-                    }
-                    object.put_int_text("timeUnixNano", window.end_unix_ns);
-                    write_value(object, &point.value);
-                });
+                list.add_object(|object| write_point(object, definition, point, engine, window));
             }
         });
         if definition.kind != MetricKind::Gauge {
@@ -62,6 +54,23 @@ fn write_family(object: &mut Object<'_>, family: &Family, resource: &Resource, w
             object.put("isMonotonic", true);
         }
     });
+}
+
+/// Writes a point of a metric: its labels, its time and its value.
+fn write_point(
+    object: &mut Object<'_>,
+    definition: &Definition,
+    point: &Point,
+    engine: Option<&RunEngine>,
+    window: MetricsWindow,
+) {
+    object.put_array("attributes", |list| write_labels(list, definition.labels, point, engine));
+    // A gauge is a state, which did not begin with the run.
+    if definition.kind != MetricKind::Gauge {
+        object.put_int_text("startTimeUnixNano", window.start_unix_ns);
+    }
+    object.put_int_text("timeUnixNano", window.end_unix_ns);
+    write_value(object, &point.value);
 }
 
 /// Writes the labels of a point as attributes, and the name and port of its engine if one is given.

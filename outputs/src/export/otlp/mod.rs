@@ -42,7 +42,7 @@ impl Exporter for Otlp<'_> {
         let Self { out, resource } = self;
         out.write_object(|object| {
             wrap_in_envelope(object, TRACES, resource, |list| {
-                // A line does not state its number of spans.
+                // The returned number of spans is needed only for pushing.
                 spans::write_request_spans(list, request, context);
             });
         });
@@ -107,7 +107,7 @@ pub struct LiveSpans {
 }
 
 impl LiveSpans {
-    /// Starts without data. Requests are exported if `options` is given and the analysis keeps timelines.
+    /// Starts to collect the spans of a live run. Spans of requests are among them if `options` is given and the analysis keeps timelines.
     pub fn new(options: Option<Options>, opening: Opening, resource: Resource) -> Self {
         Self {
             selection: options.map(|options| Selection::new(opening.clock(), options)),

@@ -258,7 +258,7 @@ fn write_request_attributes(
     put_flag(list, "tokengap.inflated", summary.inflated);
 }
 
-/// Writes which frame or hop a stage belongs to.
+/// Writes which frame or hop a stage belongs to. A hop is a channel between two processes, and a lane is one of its connections.
 fn write_stage_attributes(list: &mut Array<'_>, stage: &RequestStage<'_>, context: &ExportContext<'_>) {
     if let Some(frame) = stage.frame {
         put_int(list, "tokengap.frame.hop", Some(frame.hop.0));
@@ -285,6 +285,7 @@ fn write_note(list: &mut Array<'_>, note: &RequestNote, context: &ExportContext<
             NoteKind::Dropped { .. } => "dropped",
         };
         object.put("name", name).put_array("attributes", |list| match &note.what {
+            // A stage in the log of the process `by`, with the numbers that are logged.
             NoteKind::Stage { by, tokens, pending, .. } => {
                 put_text(list, "tokengap.by", by);
                 put_int(list, "tokengap.tokens", *tokens);

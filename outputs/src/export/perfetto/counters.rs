@@ -52,8 +52,8 @@ pub(super) struct CounterTracks {
 }
 
 impl Perfetto<'_> {
-    /// Updates the backlog of a hop's group after a send or receive on the hop. Draws it if the last drawn value is at least [`EVERY_NS`]
-    /// old.
+    /// Updates the backlog after a send or receive on a hop: the number of frames that were sent and not yet received. All hops
+    /// with the same name are one group and have one backlog. Draws the backlog if the last drawn value is at least [`EVERY_NS`] old.
     pub(super) fn update_backlog(&mut self, at: MonoNs, hop: HopId, context: &ExportContext<'_>) {
         // The backlog is only known if sends and receives are both observed.
         let Some(hop) = context.ledger.hop(hop) else { return };
@@ -76,7 +76,8 @@ impl Perfetto<'_> {
         }
     }
 
-    /// Draws the current backlog of a group if it differs from the value drawn last, and before it the peak in between if that was higher.
+    /// Draws the current backlog of a group, unless it is the value drawn last. First draws the peak since the last drawn value, if it was
+    /// higher than both.
     fn draw_backlog(&mut self, group: usize, context: &ExportContext<'_>) {
         let gauge = &mut self.counters.backlogs[group];
         let Gauge { last, peak, .. } = *gauge;
@@ -84,9 +85,9 @@ impl Perfetto<'_> {
         // The next peak counts from this value.
         gauge.peak = last;
         let name = format!("backlog {}", context.ledger.groups()[group].name);
-        // A peak is drawn if it exceeds both neighbours; otherwise one of them shows it.
-        let has_peaked = peak.frames > last.frames && Some(peak.frames) > previous_frames;
-        if has_peaked {
+        // A peak that does not exceed both neighbours is shown by one of them.
+        let exceeds_previous = previous_frames.is_none_or(|previous| peak.frames > previous);
+        if exceeds_previous && peak.frames > last.frames {
             self.draw_backlog_sample(&name, peak, context);
         }
         if previous_frames != Some(last.frames) {
@@ -131,6 +132,7 @@ impl Perfetto<'_> {
     pub(super) fn draw_cpu(&mut self, ts_ns: u64, sample: &CpuSample<'_>) {
         let track = self.track_of_thread(sample.thread, sample.role, sample.name);
         self.draw_counter(track, &format!("CPU % {} {}", sample.name, track.tid), ts_ns, |args| {
+            // On a CPU, or waiting for one, or not allowed to use one.
             args.put("on", percent_of(sample.on_ns, sample.interval_ns));
             for (name, ns) in [("waiting", sample.wait_ns), ("throttled", sample.throttled_ns)] {
                 if let Some(ns) = ns {
@@ -148,7 +150,9 @@ impl Perfetto<'_> {
     pub(super) fn draw_logged_state(&mut self, ts_ns: u64, state: &LoggedState<'_>) {
         self.draw_counter(LOG, &format!("logged by {}", state.by), ts_ns, |args| {
             args.put_known("states", state.states).put_known("rids", state.rids);
-            args.put_known("recv_wait_ns", state.recv_wait_ns).put_known("more", state.more.map(u64::from));
+            args.put_known("recv_wait_ns", state.recv_wait_ns);
+            // Whether more messages were ready behind the received one. A counter shows only numbers.
+            args.put_known("more", state.more.map(u64::from));
             for (name, share) in [("cpu %", state.cpu), ("cpu_system %", state.cpu_system)] {
                 if let Some(share) = share {
                     args.put(name, 100.0 * share);

@@ -44,7 +44,7 @@ pub(super) struct FrameSlices {
 }
 
 impl Perfetto<'_> {
-    /// Draws the send of a frame, and its time in the relay if it passed one.
+    /// Draws the send of a frame. If the frame passed a relay, draws its time there as a slice, to which an arrow leads from the send.
     pub(super) fn draw_frame_sent(&mut self, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) {
         let id = frame.id;
         self.draw_send(at, id, context, |args| {
@@ -52,7 +52,7 @@ impl Perfetto<'_> {
         });
         let Some(forwarded) = frame.forwarded else { return };
         let track = self.track_of_row(SyntheticRow::Relay(id.hop, id.lane), context.ledger);
-        // An arrow must end later than it starts.
+        // An arrow must end later than it starts, so the slice begins a nanosecond after the send.
         let arrival = MonoNs(at.0.saturating_add(1));
         let TimeSpan { from, to } = self.frames.fit_slice(track, TimeSpan { from: arrival, to: forwarded });
         self.out.write_object(|object| {
@@ -91,6 +91,7 @@ impl Perfetto<'_> {
         let track = self.track_of_row(SyntheticRow::Sends(id.hop, id.lane), context.ledger);
         self.out.write_object(|object| {
             write_event_head(object, SLICE, track, "send", context.clock.since_start_ns(at));
+            // An arrow joins slices with the same `bind_id`.
             object.put_micros("dur", 0).put("cat", "frame").put_hex("bind_id", flow_id(id)).put("flow_out", true);
             object.put_object("args", |args| {
                 args.put("hop", context.ledger.hop_name(id.hop)).put("lane", id.lane).put("seq", id.seq);
@@ -114,7 +115,7 @@ impl Perfetto<'_> {
         if let Some(previous) = self.frames.open.remove(&track) {
             self.draw_receive(track, &previous, at, ReceiveEnd::Unobserved, context);
         }
-        // By clocks that differ, a send may seem to be later than its receive. Then it is left out.
+        // The send of this frame. If the clocks differ, it may seem to be later than the receive, and is then left out.
         let sent = context.ledger.received_frame().filter(|sent| sent.at < at);
         let open = OpenReceive { id, at, sent, wakeup: received.wakeup };
         if hop.is_some_and(|hop| hop.shows.processed) {

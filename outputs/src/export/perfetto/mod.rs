@@ -13,7 +13,7 @@ use std::io;
 use trace::clock::MonoNs;
 use trace::event::{Event, What};
 
-use super::json::{Object, ObjectStream, fields};
+use super::json::{Object, ObjectStream, put_fields};
 use super::{ExportContext, ExportedRequest, Exporter, Opening};
 use crate::report::Report;
 use counters::CounterTracks;
@@ -49,7 +49,7 @@ impl<'w> Perfetto<'w> {
         let clock = opening.clock();
         let start_ts_ns = 0;
         perfetto.draw_instant(tracks::FINDINGS, "capture", start_ts_ns, |args| {
-            fields!(args, opening, source, tokengap);
+            put_fields!(args, opening, source, tokengap);
             args.put("wall_ns", clock.wall_ns(clock.start));
         });
         perfetto
@@ -64,7 +64,9 @@ impl Exporter for Perfetto<'_> {
         let ts_ns = context.clock.since_start_ns(at);
         match &event.what {
             What::Engine(engine) => {
-                self.draw_instant(tracks::LOG, "engine", ts_ns, |args| fields!(args, engine, version, mode, waiter));
+                self.draw_instant(tracks::LOG, "engine", ts_ns, |args| {
+                    put_fields!(args, engine, version, mode, waiter);
+                });
             }
             What::Sent(frame) => {
                 self.draw_frame_sent(at, frame, context);
@@ -83,8 +85,8 @@ impl Exporter for Perfetto<'_> {
             What::Delivered(delivery) if !delivery.is_uncounted() => self.draw_delivery(at, delivery, context),
             What::Undecoded(frame) => self.draw_instant(tracks::MISSED, "frame undecoded", ts_ns, |args| {
                 args.put("hop", ledger.hop_name(frame.id.hop));
-                fields!(args, frame.id, lane, seq);
-                fields!(args, frame, bytes, reason);
+                put_fields!(args, frame.id, lane, seq);
+                put_fields!(args, frame, bytes, reason);
             }),
             What::Cpu(sample) => self.draw_cpu(ts_ns, sample),
             What::Queue(sample) => {
@@ -95,7 +97,7 @@ impl Exporter for Perfetto<'_> {
             What::Stack(sample) if !sample.function.is_empty() => {
                 let track = self.track_of_thread(sample.thread, sample.role, tracks::UNKNOWN);
                 self.draw_instant(track, sample.function, ts_ns, |args| {
-                    fields!(args, sample, file, interval_ns, samples, total, own);
+                    put_fields!(args, sample, file, interval_ns, samples, total, own);
                     args.put_known("gil", sample.gil);
                 });
             }
@@ -107,10 +109,12 @@ impl Exporter for Perfetto<'_> {
             }
             What::LoggedState(state) => self.draw_logged_state(ts_ns, state),
             What::Merged(merged) if context.options.wants_rid(merged.rid) => {
-                self.draw_instant(tracks::LOG, "chunks merged", ts_ns, |args| fields!(args, merged, rid, chunks, by));
+                self.draw_instant(tracks::LOG, "chunks merged", ts_ns, |args| {
+                    put_fields!(args, merged, rid, chunks, by);
+                });
             }
             What::Missed(lost) => self.draw_instant(tracks::MISSED, "observations missed", ts_ns, |args| {
-                fields!(args, lost, count, cause);
+                put_fields!(args, lost, count, cause);
                 args.put_known("hop", lost.hop.map(|hop| ledger.hop_name(hop)));
             }),
             // An answer is drawn on its request's own row after that has ended.
@@ -151,7 +155,7 @@ impl Exporter for Perfetto<'_> {
         for finding in &report.findings {
             let ts_ns = context.clock.since_start_ns(MonoNs(start.0.saturating_add(finding.at_ns)));
             self.draw_instant(tracks::FINDINGS, &finding.kind, ts_ns, |args| {
-                fields!(args, finding, severity, summary);
+                put_fields!(args, finding, severity, summary);
                 // The id is empty if the finding is not about one request.
                 args.put_known("rid", Some(&finding.rid).filter(|rid| !rid.is_empty()));
                 args.put_known("hop", finding.hop.as_ref());

@@ -28,7 +28,9 @@ impl Perfetto<'_> {
             if !is_from_scheduler {
                 continue;
             }
-            let Some(id) = row_if_drawn(chunk_index, chunk.finish.is_some(), context) else { continue };
+            // The end of a request is drawn beyond the limit of points, too.
+            let ignores_limit = chunk.finish.is_some();
+            let Some(id) = row_if_drawn(chunk_index, ignores_limit, context) else { continue };
             self.out.write_object(|object| {
                 write_row_id(object.append_fields(&common_fields), id, context);
                 object.put_object("args", |args| {
@@ -215,7 +217,8 @@ fn write_name_and_time(
     object.put("cat", "request");
 }
 
-/// Writes the row of an event. With a global id instead of a process-local one, Perfetto draws the row outside the process.
+/// Writes the id of the row of an event. The id is local to the process (`local`), because Perfetto draws a row with a global id outside
+/// the process.
 fn write_row_id(object: &mut Object<'_>, row: RequestRowId<'_>, context: &ExportContext<'_>) {
     object.put_object("id2", |id| {
         if row.has_reused_rid {

@@ -17,6 +17,8 @@ pub(super) struct Track {
 
 /// First synthetic process id; Linux has no pid above 4,194,304.
 const SYNTHETIC: u32 = 10_000_000;
+/// Number of synthetic ids that are reserved for the fixed tracks.
+const FIXED_IDS: u32 = 100;
 
 pub(super) const FINDINGS: Track = synthetic_track(0, 0);
 pub(super) const MISSED: Track = synthetic_track(0, 1);
@@ -28,6 +30,7 @@ pub(super) const REQUESTS: Track = synthetic_track(20, 0);
 pub(super) const UNKNOWN: &str = "";
 
 /// Sort indices of processes, from the top.
+const FIRST_PLACE: u32 = 0;
 const ROLES_PLACE: u32 = 100;
 const LAST_PLACE: u32 = 10_000;
 
@@ -72,8 +75,7 @@ impl Tracks {
             threads: HashSet::new(),
             processes: HashSet::new(),
             roles: HashMap::new(),
-            // Above the fixed tracks.
-            last_id: SYNTHETIC + 100,
+            last_id: SYNTHETIC + FIXED_IDS,
         }
     }
 
@@ -92,7 +94,7 @@ impl Tracks {
 impl Perfetto<'_> {
     /// Names the tracks that do not stand for threads, and puts findings before the others, and hops and requests behind them.
     pub(super) fn name_fixed_tracks(&mut self) {
-        self.name_process(FINDINGS.pid, "tokengap", 0);
+        self.name_process(FINDINGS.pid, "tokengap", FIRST_PLACE);
         for (track, name) in [(FINDINGS, "findings"), (MISSED, "missed observations"), (LOG, "engine's log")] {
             self.name_thread(track, name);
         }
@@ -106,18 +108,18 @@ impl Perfetto<'_> {
             return track;
         }
         match row {
-            SyntheticRow::Sends(hop, lane) => {
+            SyntheticRow::Sends(hop, connection) => {
                 let role = ledger.hop(hop).map_or(UNKNOWN, |hop| &ledger.groups()[hop.group].ends.from);
-                // The main thread of the only process with the role sends, so its own track is used.
+                // If only one process has the role, its main thread is the sender, and the thread's own track is used.
                 if let Some(thread) = self.tracks.opening.only_thread_of(role) {
                     let track = self.track_of_thread(thread, role, UNKNOWN);
                     self.tracks.rows.insert(row, track);
                     return track;
                 }
-                self.add_track(row, role, &format!("sends on {}, connection {lane}", ledger.hop_name(hop)))
+                self.add_track(row, role, &format!("sends on {}, connection {connection}", ledger.hop_name(hop)))
             }
-            SyntheticRow::Relay(hop, lane) => {
-                self.add_track(row, "relay", &format!("{}, connection {lane}", ledger.hop_name(hop)))
+            SyntheticRow::Relay(hop, connection) => {
+                self.add_track(row, "relay", &format!("{}, connection {connection}", ledger.hop_name(hop)))
             }
             SyntheticRow::Receives(hop) => match ledger.hop(hop) {
                 None => self.add_track(row, UNKNOWN, &format!("receives of hop {}", hop.0)),
@@ -150,6 +152,7 @@ impl Perfetto<'_> {
         }
         let pid = self.tracks.new_synthetic_id();
         self.tracks.roles.insert(role.into(), pid);
+        // Processes are placed in the order in which they were first named.
         self.name_process(pid, role, ROLES_PLACE + self.tracks.processes.len() as u32);
         pid
     }
@@ -170,10 +173,12 @@ impl Perfetto<'_> {
     /// Names a process, and sets its place among the others.
     fn name_process(&mut self, pid: u32, name: &str, place: u32) {
         self.tracks.processes.insert(pid);
-        self.write_metadata(pid, None, "process_name", |args| {
+        // The metadata is about the process and none of its threads.
+        let tid = None;
+        self.write_metadata(pid, tid, "process_name", |args| {
             args.put("name", name);
         });
-        self.write_metadata(pid, None, "process_sort_index", |args| {
+        self.write_metadata(pid, tid, "process_sort_index", |args| {
             args.put("sort_index", place);
         });
     }
