@@ -43,7 +43,8 @@ pub(crate) fn drop_capabilities(plan: &Plan) -> Result<DroppedRights> {
         Ok(()) | Err(Errno::INVAL) => {}
         Err(error) => return Err(error),
     }
-    // The user is changed before the capabilities that this needs are dropped.
+    // The user is changed before the capabilities that this needs are dropped. A plan without an account keeps the user, unless it asks
+    // to leave root for any unused user.
     let user_change = match plan.account {
         Some(account) => Some(change_user(account).map(|()| account.user)),
         None => plan.unprivileged.then(drop_root),
@@ -77,7 +78,7 @@ fn reduce_bounding_set(keep: Capabilities) -> Result<()> {
 fn capabilities_to_keep(plan: &Plan, permitted: Capabilities) -> Result<Capabilities> {
     let planned = plan.keep & permitted;
     if plan.unprivileged {
-        // Other processes open its files, see `Plan::unprivileged`.
+        // Such a plan has its files opened by another process, so this one needs no capability for them.
         return Ok(planned);
     }
     if plan.account.is_some() {
@@ -157,8 +158,8 @@ fn find_unused_user(uid_map: &str) -> Option<u32> {
     None
 }
 
-/// The unassigned ids if the user namespace maps them, otherwise some of the last ids that it maps. `None` if it maps too few. `uid_map`
-/// has lines of `inside outside count`.
+/// User ids from which one is chosen. These are the ones that no distribution assigns, if the user namespace maps them all, otherwise some
+/// of the last ids that it maps. `None` if it maps too few. `uid_map` has lines of `inside outside count`.
 fn choosable_users(uid_map: &str) -> Option<Range<u32>> {
     let mapped = uid_map.lines().filter_map(parse_mapped_users);
     let largest = mapped.max_by_key(|range| range.end - range.start)?;

@@ -19,17 +19,26 @@ const HEADER_BYTES: usize = 24;
 /// Length of a type's record, without what follows it for its kind.
 const RECORD_BYTES: usize = 12;
 
-// Kinds of types.
+// Kinds of types, as in include/uapi/linux/btf.h.
+const INT: u32 = 1;
 const POINTER: u32 = 2;
+const ARRAY: u32 = 3;
 const STRUCT: u32 = 4;
 const UNION: u32 = 5;
+const ENUM: u32 = 6;
+const FORWARD: u32 = 7;
 const TYPEDEF: u32 = 8;
 const VOLATILE: u32 = 9;
 const CONST: u32 = 10;
 const RESTRICT: u32 = 11;
 const FUNC: u32 = 12;
 const FUNC_PROTO: u32 = 13;
+const VARIABLE: u32 = 14;
+const DATA_SECTION: u32 = 15;
+const FLOAT: u32 = 16;
+const DECLARATION_TAG: u32 = 17;
 const TYPE_TAG: u32 = 18;
+const ENUM64: u32 = 19;
 
 /// Maximum nesting of anonymous members; kernels have 3 or 4 levels.
 const MAX_NESTING: u32 = 16;
@@ -107,7 +116,7 @@ impl Btf {
             let id = btf.types.len() as u32;
             btf.types.push(position);
             if info.kind == STRUCT {
-                // A record begins with the offset of its name.
+                // A record begins with the offset of its name. An unreadable one counts as unnamed: offset 0 has the empty string.
                 let name = btf.string_at(btf.word_at(position).unwrap_or(0)).to_vec();
                 // Of several types with one name, the first is taken.
                 btf.structs.entry(name).or_insert(id);
@@ -262,19 +271,15 @@ fn section_range(header_bytes: usize, offset: usize, length: usize) -> Range<usi
     start..start.saturating_add(length)
 }
 
-/// Number of bytes that follow a type's record. `None` for an unknown kind of type. The kinds are those of include/uapi/linux/btf.h.
+/// Number of bytes that follow a type's record. `None` for an unknown kind of type. The numbers are the sizes of the structs in
+/// include/uapi/linux/btf.h.
 fn trailer_bytes(info: TypeInfo) -> Option<usize> {
     Some(match info.kind {
-        // PTR FWD TYPEDEF VOLATILE CONST RESTRICT FUNC FLOAT TYPE_TAG
-        2 | 7..=12 | 16 | 18 => 0,
-        // INT VAR DECL_TAG
-        1 | 14 | 17 => 4,
-        // ARRAY
-        3 => 12,
-        // STRUCT UNION DATASEC ENUM64
-        4 | 5 | 15 | 19 => info.member_count * 12,
-        // ENUM FUNC_PROTO
-        6 | 13 => info.member_count * 8,
+        POINTER | FORWARD | TYPEDEF | VOLATILE | CONST | RESTRICT | FUNC | FLOAT | TYPE_TAG => 0,
+        INT | VARIABLE | DECLARATION_TAG => 4,
+        ARRAY => 12,
+        STRUCT | UNION | DATA_SECTION | ENUM64 => info.member_count * 12,
+        ENUM | FUNC_PROTO => info.member_count * 8,
         _ => return None,
     })
 }

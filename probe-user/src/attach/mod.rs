@@ -160,7 +160,8 @@ impl AttachMethod {
     }
 }
 
-/// Attaches a program to each point of the batch by a perf event of its own.
+/// Attaches a program to each point of the batch by a perf event of its own. The program can read the cookie of its point, which tells the
+/// points apart.
 fn attach_by_perf_events(
     ebpf: &mut Ebpf,
     batch: &Batch,

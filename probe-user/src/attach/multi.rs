@@ -147,6 +147,7 @@ impl MultiUprobes {
 fn check_links(program: &OwnedFd) -> Result<(), MultiUprobeError> {
     const ANY_PROCESS: u32 = 0;
     const NO_PROCESS: u32 = u32::MAX;
+    // Both links name a folder, which cannot be probed.
     let refusal_of_folder = refusal_of_link(program, ANY_PROCESS);
     let refusal_of_process = refusal_of_link(program, NO_PROCESS);
     judge_link_refusals(refusal_of_folder, refusal_of_process)

@@ -131,6 +131,7 @@ impl SampledThread {
         if added_ns > 0 || times.on_ns > self.last.on_ns {
             self.reported_early_ns = 0;
         }
+        // A wait that began before the interval may be longer than it.
         Some((added_ns - reported_ns).min(interval_ns))
     }
 }
@@ -152,7 +153,7 @@ impl CpuSampler {
         Ok(sampler)
     }
 
-    /// Times since the last sample, or since the start. Call this about every 100 ms.
+    /// Times since the last sample, or since the start. Call this about every 100 ms. The error says why the threads cannot be listed.
     pub fn sample(&mut self) -> Result<ProcessSample, String> {
         self.samples_until_search -= 1;
         if self.samples_until_search == 0 {

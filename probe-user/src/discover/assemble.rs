@@ -18,7 +18,8 @@ pub(crate) struct Assembly {
     pub(crate) roles: Vec<Option<RoleWithSource>>,
 }
 
-/// Assembles engines from candidates and links. `unread` are pids whose sockets are unknown. Adds to `blind_spots` what cannot be observed.
+/// Assembles engines from candidates, which are processes that may belong to one, and from their links. `unread` are pids whose sockets are
+/// unknown. Adds to `blind_spots` what cannot be observed.
 pub(crate) fn assemble_engines(
     known: &[EngineKind],
     candidates: &[&Candidate],
@@ -45,7 +46,7 @@ pub(crate) fn assemble_engines(
         if engine.processes.is_empty() {
             continue;
         }
-        // Such a process keeps its role while its peers are gone.
+        // A process that had a role in the last scan keeps it while its peers are gone.
         let has_lost_peers = group.iter().any(|&index| candidates[index].last_role.is_some());
         if is_engine(&engine, has_lost_peers) {
             engine.is_confirmed = is_confirmed(&engine, unread);
@@ -75,12 +76,13 @@ fn separate_engines(
     links: Vec<Link>,
     blind_spots: &mut Vec<BlindSpot>,
 ) -> InterpretedLinks {
+    // The owner of a process is the main process that started it.
     let owners = Owners::find(nodes, roles);
     let mut interpreted = InterpretedLinks::interpret(known, links, roles);
     let between_engines = owners.links_between_engines(&interpreted);
     if !between_engines.is_empty() {
         blind_spots.extend(owners.report_foreign_connections(&between_engines, candidates));
-        // Without them, the other links of their acceptors may have another meaning.
+        // Interpreted again, because the meaning of a link depends on the other links of its acceptor.
         interpreted = InterpretedLinks::interpret(known, interpreted.links_without(&between_engines), roles);
     }
     blind_spots.extend(owners.report_shared_processes(&interpreted, roles, candidates));
@@ -90,7 +92,8 @@ fn separate_engines(
 /// Groups the processes of each engine: those that exchange messages, and children with their parents.
 fn group_nodes(nodes: &[Node], roles: &[Option<RoleWithSource>], links: &InterpretedLinks) -> Vec<Vec<usize>> {
     let mut pairs: Vec<(usize, usize)> = Vec::new();
-    for (link, _) in links.hops() {
+    // Hops are the links that carry requests or output.
+    for (link, _reading) in links.hops() {
         if let Some(connector) = link.connector {
             pairs.push((connector.candidate, link.acceptor.candidate));
         }
@@ -143,6 +146,7 @@ fn infer_roles(
 /// Whether more than titles and commands shows that this is an engine, see [`Engine::is_confirmed`]. Unknown sockets count as such
 /// evidence.
 fn is_confirmed(engine: &Engine, unread: &[u32]) -> bool {
+    // A process may run the engine's server inside itself.
     let has_inner_server = engine.processes.iter().any(|process| process.inner_server.is_some());
     let is_unread = engine.processes.iter().any(|process| unread.contains(&process.id.pid));
     !engine.hops.is_empty() || has_inner_server || engine.settings.avoids_zmq.is_some() || is_unread
@@ -171,10 +175,11 @@ fn assemble_engine(
     // In a fixed order, because the topology of two searches is compared.
     processes.sort_by_key(|process| (process.role, process.rank, process.id));
     let mut hops: Vec<HopSeen> = Vec::new();
+    // The reading of a link is its meaning: what it carries, and in which direction.
     for (link, reading) in links.hops().filter(|(link, _)| group.contains(&link.acceptor.candidate)) {
         let connector = link.connector.and_then(|socket| end_of_socket(socket, candidates, roles));
         let acceptor = end_of_socket(link.acceptor, candidates, roles);
-        // The messages of such a hop are sent by the end that accepted the connection.
+        // On a reversed hop, the end that accepted the connection sends the messages.
         let (from, to) = if reading.reversed { (acceptor, connector) } else { (connector, acceptor) };
         let endpoint = link.endpoint.clone();
         hops.push(HopSeen { from, to, endpoint, carries: reading.carries, confidence: reading.confidence });
@@ -213,7 +218,7 @@ fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candi
     let deciding_kind = main.launcher.map(|launcher| launcher.engine).or(engine.kind)?;
     engine.settings = deciding_kind.settings(&evidence);
     let has_inner_server = engine.processes.iter().any(|process| process.inner_server.is_some());
-    // A server inside the process is observed at its method.
+    // Output of a server inside the process is observed by other means than ZMQ.
     if has_inner_server {
         return None;
     }

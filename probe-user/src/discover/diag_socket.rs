@@ -120,6 +120,7 @@ impl DiagSocket {
         if let Some(helper) = helper::connected_helper() {
             return match helper.open_diag_socket(process.pid) {
                 Ok(netlink) => Ok(Self { netlink }),
+                // Whatever the reason, this process may not enter the namespace itself.
                 Err(_) => Err(DiagError::Enter(ReadError::Denied)),
             };
         }
@@ -368,7 +369,7 @@ struct SocketQueues {
 }
 
 impl SocketQueues {
-    /// Parses the description of a Unix or TCP socket.
+    /// Parses the queues in the description of a Unix or TCP socket. `None` if it is malformed or lacks them.
     fn parse(body: &[u8]) -> Option<Self> {
         if let Some(header) = parse_unix_header(body) {
             let (receive, send) = parse_attributes(body).find_map(|attribute| match attribute {
@@ -383,7 +384,7 @@ impl SocketQueues {
         Some(Self::new(tcp.inode, tcp.state, tcp.recv_queue.saturating_sub(fin_bytes), tcp.send_queue))
     }
 
-    /// Queues as the kernel reports them of a socket in this state.
+    /// Creates the queues from the kernel's two numbers for a socket. `state` decides whether they are bytes.
     fn new(inode: u32, state: u8, receive_bytes: u32, send_bytes: u32) -> Self {
         // On a listening socket, the same fields count connections.
         let depth = if state == TCP_LISTEN {

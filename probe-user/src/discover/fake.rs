@@ -109,6 +109,7 @@ pub fn discover_topology(engines: Engines, processes: &[FakeProcess], connected:
     let links: Vec<Link> = links.collect();
     let candidates: Vec<&Candidate> = candidates.iter().collect();
     let mut blind_spots = Vec::new();
-    let engines = assemble::assemble_engines(engines, &candidates, &links, &[], &mut blind_spots).engines;
+    let unread: [u32; 0] = [];
+    let engines = assemble::assemble_engines(engines, &candidates, &links, &unread, &mut blind_spots).engines;
     Topology { engines, blind_spots, ..Topology::default() }
 }

@@ -21,7 +21,7 @@ impl Owners {
     }
 
     /// Links between two engines that presumably carry no output, such as the connection of a decode server's scheduler to the bootstrap
-    /// port of a prefill server. Who started the processes is better evidence of their engine.
+    /// port of a prefill server. Processes that different main processes started belong to different engines in spite of such a link.
     pub(crate) fn links_between_engines(&self, links: &InterpretedLinks) -> BTreeSet<Link> {
         let engine_owners = self.owners_of_engines(links);
         let mut between_engines = BTreeSet::new();
@@ -114,7 +114,7 @@ impl Owners {
         engines_by_process
     }
 
-    /// Owners that are main processes of an engine, because output may flow between two of their processes.
+    /// The owners that have an engine: output may flow between two processes that they started. Returns their indexes.
     fn owners_of_engines(&self, links: &InterpretedLinks) -> BTreeSet<usize> {
         let mut engine_owners = BTreeSet::new();
         for (link, reading) in links.hops() {
@@ -148,7 +148,7 @@ fn outermost_main_process(process: usize, nodes: &[Node], roles: &[Option<RoleWi
     // Parents would form a circle if pids were reused while they are read.
     for _ in 0..nodes.len() {
         let Some(ancestor) = next_process else { break };
-        // A role that connections show is no evidence of an engine of its own.
+        // A main process of an engine is known by its command or by the processes that it started. Connections alone prove no engine.
         let is_main = roles[ancestor].is_some_and(|(role, source)| {
             role.is_main() && matches!(source, RoleSource::CommandLine | RoleSource::Children)
         });

@@ -147,11 +147,12 @@ fn release_in_metadata(root: &ProcessRoot<'_>, dir: &Path, names: &[&str], packa
     Some(Setting::new(version, Origin::File(file)))
 }
 
-/// Release of a package that is imported from its source tree without being installed. It is in the first of `files` that assigns a
-/// version. `None` if none does.
+/// Release of a package that is imported from its source tree in `dir` without being installed. It is in the first of `files` that assigns
+/// a version. `None` if none does. `names` are the entries of `dir`.
 fn release_in_source(root: &ProcessRoot<'_>, dir: &Path, names: &[&str], files: &[&str]) -> Option<Setting<String>> {
     for file in files {
         let folder = file.split('/').next()?;
+        // Spares the attempt to open a file.
         if !names.contains(&folder) {
             continue;
         }

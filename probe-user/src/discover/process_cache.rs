@@ -121,6 +121,7 @@ impl ProcessCache {
         let listed: HashSet<u32> = pids.iter().copied().collect();
         self.forget_others(&listed);
         self.lacks_descriptors = false;
+        // Processes with a child whose role the user, the title or the command states.
         let parents = self.parents_of_stated();
         // First, so that no other process takes the descriptor of a process that the user named.
         let named = by_hand.iter().map(|spec| spec.pid).filter(|pid| listed.contains(pid));
@@ -156,7 +157,7 @@ impl ProcessCache {
         };
         match is_current {
             Ok(true) => {}
-            // An error of this process says nothing about the other one, whose entry stays.
+            // tokengap itself could not ask, which says nothing about the examined process. Its entry stays.
             Err(error) if could_not_be_asked(error) => self.lacks_descriptors |= is_out_of_descriptors(error),
             Ok(false) | Err(_) => self.examine_again(pid, by_hand, is_parent),
         }
@@ -260,7 +261,7 @@ impl ProcessCache {
         })
     }
 
-    /// Frontends, in the order of their pids.
+    /// Frontends, which are processes between engines and clients, in the order of their pids.
     pub(crate) fn frontends(&self) -> Vec<ProcessId> {
         let mut found: Vec<ProcessId> =
             self.processes.iter().filter_map(|(&pid, entry)| entry.frontend_id(pid)).collect();

@@ -58,6 +58,7 @@ impl fmt::Display for Engine {
             return Ok(());
         }
         let rows: Vec<[String; 5]> = hop_rows.into_iter().map(HopRow::into_cells).collect();
+        // The last column has no heading, because it is empty unless a hop is only inferred.
         write_table(f, ["hop", "pid:fd -> pid:fd", "endpoint", "carries", ""], &rows)
     }
 }

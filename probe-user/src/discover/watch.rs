@@ -81,6 +81,7 @@ impl Watcher {
     /// kernel's tables if the sockets differ.
     pub fn poll(&mut self) -> Result<bool, DiscoverError> {
         let pids = self.list_other_pids()?;
+        // The opener is a helper process that opens other processes' files. Its end is reported as a change.
         let has_opener_ended = opener_client::has_ended();
         let has_just_ended = has_opener_ended != self.has_opener_ended;
         self.has_opener_ended = has_opener_ended;
@@ -111,7 +112,8 @@ impl Watcher {
         let mut owners = Vec::new();
         for (candidate, process) in self.cache.candidates() {
             let mut found = process.list_sockets(MAX_DESCRIPTORS);
-            // Without the opener, the last known sockets are kept, so that an engine does not seem to lose its connections.
+            // If the process that opens files for this one has ended, the last known sockets are kept, so that an engine does not seem to
+            // lose its connections.
             if found == Err(ReadError::OpenerEnded)
                 && let Some(index) = self.socket_owners.iter().position(|id| *id == candidate.id)
             {
