@@ -114,6 +114,7 @@ impl KernelSide {
         if self.options.scheduler {
             // The reader of the observations asks for it too, and reports the error.
             let _ = self.attach_group(Group::Scheduler);
+            // Polls are counted in the kernel only if the scheduler's programs show which threads sleep in one.
             if self.options.polls && self.loaded_facts().observes_sleep {
                 let _ = self.attach_group(Group::KernelPolls);
             }

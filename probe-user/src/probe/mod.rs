@@ -120,7 +120,7 @@ impl TargetSlot {
     }
 }
 
-/// Pids of targets that have exited, as long as the exit was not reported. All pidfds are polled by one call, because that happens ten
+/// Pids of the targets that have exited and whose exit is not reported yet. All pidfds are polled by one call, because that happens ten
 /// times a second. A pidfd is readable once its process has exited.
 fn exited_pids(targets: &[TargetSlot]) -> Vec<u32> {
     let mut pids = Vec::new();
@@ -309,9 +309,10 @@ impl Probe {
         // Sends are enabled later: see `add_targets`.
         self.watch_target(index, SendCounting::Disabled)?;
         self.change_table(TableChange::EnterTarget { target: index as u32, pid: target.pid })?;
-        self.update_serving(target.pid, index as u32)?;
+        // What is to be observed besides the uprobes may be known already.
+        self.enter_capture_limits(target.pid, index as u32)?;
         self.enter_listeners(target.pid, index as u32)?;
-        self.update_zmtp(target.pid, index as u32)?;
+        self.enter_known_zmtp_sockets(target.pid, index as u32)?;
         Ok(index)
     }
 
@@ -338,7 +339,7 @@ impl Probe {
                 self.polls_in_kernel || self.attach_uprobes(Feature::Polls, index, library::open_libc(pid));
             self.targets[index].observes_polls = observes_polls;
         }
-        // Such a process is probed in the server's method instead of libzmq.
+        // A process with the engine's server inside does not use libzmq for its output. The method that passes messages is probed instead.
         if let Some(server) = self.inner_servers.get(&pid).copied() {
             if let Err(error) = self.attach_method(index, &server) {
                 self.record_error(Feature::Messages, Some(pid), &error);

@@ -37,7 +37,7 @@ impl Probe {
     }
 
     /// Passes the sockets of a process that has become the target `index` to the kernel side.
-    pub(super) fn update_zmtp(&mut self, pid: u32, index: u32) -> Result<(), ProbeError> {
+    pub(super) fn enter_known_zmtp_sockets(&mut self, pid: u32, index: u32) -> Result<(), ProbeError> {
         let sockets = self.zmtp.sockets.get(&pid).cloned().unwrap_or_default();
         self.enter_zmtp_sockets(index, sockets.iter())
     }

@@ -9,6 +9,8 @@ use crate::kernel_types::KeptMessage;
 
 /// Number of instructions after an entry or a call that are examined.
 const MAX_NEARBY: usize = 6;
+/// Number of instructions from a function's entry to its first call that are examined.
+const MAX_BEFORE_CALL: usize = 2 * MAX_NEARBY;
 
 /// Instruction where a receive has its result, with the locations of its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,7 +82,7 @@ pub(super) fn find_inner_tls_write(code: MachineCode<'_>, write: u64, write_ex: 
 /// nearby.
 fn first_call_target(code: MachineCode<'_>, function: u64, unchanged: &[Reg]) -> Option<u64> {
     let mut ip = function;
-    for _ in 0..2 * MAX_NEARBY {
+    for _ in 0..MAX_BEFORE_CALL {
         let instruction = code.decode_at(ip)?;
         match instruction.flow_control() {
             FlowControl::Call => return Some(instruction.near_branch_target()),

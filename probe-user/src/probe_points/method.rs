@@ -16,7 +16,8 @@ const FLAGS: u64 = 32;
 /// `METH_FASTCALL | METH_KEYWORDS`: the function gets an array of the arguments.
 const FAST_WITH_KEYWORDS: u32 = 0x82;
 
-/// File offset of the function of a method with one of these names. `None` if there is no such function, or more than one.
+/// File offset of the function that implements a method with one of these names, from the method tables of a Python extension. `None` if
+/// there is no such function, or more than one.
 pub(super) fn find_method_offset(image: &[u8], methods: &[&str]) -> Result<Option<u64>, ImageError> {
     let image = Image::parse(image)?;
     let segments = &image.segments;
@@ -67,8 +68,8 @@ fn find_name<'s>(segments: &'s [LoadedSegment<'_>], method: &str) -> impl Iterat
     })
 }
 
-/// Whether the pointer at this address, to a name of this length, is a field of a table entry. The entry's other fields must have the
-/// length and the flags of such a method.
+/// Whether the pointer at this address, to a name of this length, is a field of an entry in a method table. Then the entry also has this
+/// length, and the flags of a method that gets an array of its arguments.
 fn is_name_field(segments: &[LoadedSegment<'_>], address: u64, length_bytes: u64) -> bool {
     let length = address.checked_add(LENGTH).and_then(|field| word_at(segments, field));
     let flags = address.checked_add(FLAGS).and_then(|field| word_at(segments, field));
