@@ -31,8 +31,8 @@ pub enum Traps {
     All,
 }
 
-/// Attaches a program that does nothing to the probe points in `traps` of process `pid`, to measure their cost. Dropping the result detaches
-/// it. The error says why it cannot be attached.
+/// Attaches a program that does nothing to the probe points in `traps` of process `pid`, to measure their cost. Dropping the result
+/// detaches it. The error says why it cannot be attached.
 pub fn attach_empty_probes(pid: u32, traps: Traps) -> Result<Vec<Box<dyn Send>>, String> {
     attach_traps(pid, traps).map_err(|error| {
         format!("cannot set probes in process {pid}: {error}; this needs the same privileges as observing frames")
