@@ -98,7 +98,7 @@ fn is_accessible(path: &Path, access: Access) -> bool {
     !matches!(accessat(CWD, path, access, AtFlags::EACCESS), Err(Errno::ACCESS | Errno::PERM))
 }
 
-/// Whether all named files can be accessed without capabilities, tested with none in effect.
+/// Whether all named files can be accessed without capabilities. Puts the capabilities out of effect for the test, and then back.
 fn files_accessible_without_capabilities(plan: &Plan) -> Result<bool> {
     let own_capabilities = capabilities(None)?;
     set_capabilities(None, CapabilitySets { effective: Capabilities::empty(), ..own_capabilities })?;

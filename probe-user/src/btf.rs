@@ -16,6 +16,12 @@ pub(crate) const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 const MAX_BTF_BYTES: usize = 256 << 20;
 const MAGIC: u16 = 0xeb9f;
 const HEADER_BYTES: usize = 24;
+// Positions of words in `struct btf_header`.
+const HEADER_LENGTH_AT: usize = 4;
+const TYPES_OFFSET_AT: usize = 8;
+const TYPES_LENGTH_AT: usize = 12;
+const STRINGS_OFFSET_AT: usize = 16;
+const STRINGS_LENGTH_AT: usize = 20;
 /// Length of a type's record, without what follows it for its kind.
 const RECORD_BYTES: usize = 12;
 
@@ -95,18 +101,18 @@ impl Btf {
         Self::parse(data.map_err(|_| BtfError::Read(first_error))?)
     }
 
-    /// Parses BTF in the kernel's export format.
+    /// Parses BTF, the kernel's format of type descriptions, as it is in `/sys/kernel/btf/vmlinux`. The error says what is malformed.
     pub(crate) fn parse(data: Vec<u8>) -> Result<Self, BtfError> {
         // Id 0 is `void`, which has no record.
         let mut btf = Self { data, types: vec![0], strings: 0..0, structs: HashMap::new() };
         if btf.data.get(..2) != Some(&MAGIC.to_ne_bytes()) {
             return Err(BtfError::Malformed("wrong magic or byte order"));
         }
-        // `struct btf_header` has its own length at byte 4, offset and length of the types from byte 8 on, and those of the strings after
-        // them.
-        let header_bytes = btf.header_word(4)?;
-        let types = section_range(header_bytes, btf.header_word(8)?, btf.header_word(12)?);
-        btf.strings = section_range(header_bytes, btf.header_word(16)?, btf.header_word(20)?);
+        let header_bytes = btf.header_word(HEADER_LENGTH_AT)?;
+        // The offsets of both sections count from the end of the header.
+        let types = section_range(header_bytes, btf.header_word(TYPES_OFFSET_AT)?, btf.header_word(TYPES_LENGTH_AT)?);
+        btf.strings =
+            section_range(header_bytes, btf.header_word(STRINGS_OFFSET_AT)?, btf.header_word(STRINGS_LENGTH_AT)?);
         if header_bytes < HEADER_BYTES || types.end > btf.data.len() || btf.strings.end > btf.data.len() {
             return Err(BtfError::Malformed("a section extends past the end"));
         }
@@ -138,7 +144,7 @@ impl Btf {
         bit_offset.is_multiple_of(8).then_some(bit_offset / 8)
     }
 
-    /// Offsets that the kernel side needs.
+    /// Offsets of the fields of kernel structs that the eBPF programs read, in bytes.
     pub fn probe_offsets(&self) -> Offsets {
         Offsets {
             task_pid: self.first_field_offset("task_struct", &["pid"]),

@@ -161,9 +161,24 @@ impl CpuSampler {
             self.find_threads()?;
         }
         let now = MonoNs::now();
-        let pid = self.pid;
         let interval_ns = now.since(self.sampled_at);
         self.sampled_at = now;
+        let used = self.sample_threads(interval_ns);
+        let is_at_rest = used.iter().all(ThreadUse::has_not_run);
+        let cgroup_interval_ns = if is_at_rest { CGROUP_INTERVAL_AT_REST_NS } else { CGROUP_INTERVAL_NS };
+        // The search is due by the clock, because an idle process is sampled less often. In an outdated cgroup, throttling would stay
+        // unseen and look like a lack of CPUs.
+        if now.since(self.cgroup_searched_at) >= cgroup_interval_ns {
+            self.cgroup_searched_at = now;
+            self.update_cgroup();
+        }
+        let throttled_ns = self.cgroup.as_mut().and_then(Cgroup::take_throttled_ns);
+        Ok(ProcessSample { at: now, interval_ns, threads: used, throttled_ns })
+    }
+
+    /// Times of the threads in the interval of this length since the last sample. Forgets the threads that have exited.
+    fn sample_threads(&mut self, interval_ns: u64) -> Vec<ThreadUse> {
+        let pid = self.pid;
         let mut used = Vec::with_capacity(self.threads.len());
         let mut exited_tids = Vec::new();
         for (&tid, known) in &mut self.threads {
@@ -184,16 +199,7 @@ impl CpuSampler {
         for tid in exited_tids {
             self.threads.remove(&tid);
         }
-        let is_at_rest = used.iter().all(ThreadUse::has_not_run);
-        let cgroup_interval_ns = if is_at_rest { CGROUP_INTERVAL_AT_REST_NS } else { CGROUP_INTERVAL_NS };
-        // The search is due by the clock, because an idle process is sampled less often. In an outdated cgroup, throttling would stay
-        // unseen and look like a lack of CPUs.
-        if now.since(self.cgroup_searched_at) >= cgroup_interval_ns {
-            self.cgroup_searched_at = now;
-            self.update_cgroup();
-        }
-        let throttled_ns = self.cgroup.as_mut().and_then(Cgroup::take_throttled_ns);
-        Ok(ProcessSample { at: now, interval_ns, threads: used, throttled_ns })
+        used
     }
 
     /// Finds the process's cgroup again if the process was moved to another one.

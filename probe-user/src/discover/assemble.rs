@@ -27,13 +27,7 @@ pub(crate) fn assemble_engines(
     unread: &[u32],
     blind_spots: &mut Vec<BlindSpot>,
 ) -> Assembly {
-    let nodes = candidates.iter().map(|candidate| Node {
-        stated: candidate.stated,
-        parent: candidates.iter().position(|other| other.id.pid == candidate.parent),
-        // A process that cannot be examined may use ZMQ.
-        zmq: candidate.libzmq.is_some() || !candidate.refused.is_empty(),
-    });
-    let nodes: Vec<Node> = nodes.collect();
+    let nodes = nodes_of_candidates(candidates);
     let stated: Vec<Option<RoleWithSource>> = nodes.iter().map(|node| node.stated).collect();
     let engine_links = link_meaning::remove_client_links(links, &stated);
     let mut roles = infer_roles(known, candidates, &nodes, &engine_links);
@@ -64,6 +58,17 @@ pub(crate) fn assemble_engines(
         (!engine.is_confirmed, !engine.is_named(), oldest_start)
     });
     Assembly { engines, roles }
+}
+
+/// The candidates as the engines' rules see them: the role that is stated, the index of the parent, and whether ZMQ is used.
+fn nodes_of_candidates(candidates: &[&Candidate]) -> Vec<Node> {
+    let nodes = candidates.iter().map(|candidate| Node {
+        stated: candidate.stated,
+        parent: candidates.iter().position(|other| other.id.pid == candidate.parent),
+        // A process that cannot be examined may use ZMQ.
+        zmq: candidate.libzmq.is_some() || !candidate.refused.is_empty(),
+    });
+    nodes.collect()
 }
 
 /// Interprets the links. Leaves out those between two engines that carry no output. Adds the omitted links to `blind_spots`, and the
@@ -174,6 +179,20 @@ fn assemble_engine(
     let mut processes: Vec<Process> = processes.collect();
     // In a fixed order, because the topology of two searches is compared.
     processes.sort_by_key(|process| (process.role, process.rank, process.id));
+    let hops = hops_of_group(group, candidates, roles, links);
+    let kind = processes.iter().find_map(|process| engine_with_role(known, process.role));
+    let mut engine = Engine { processes, hops, kind, ..Engine::default() };
+    blind_spots.extend(determine_settings(&mut engine, group, candidates));
+    engine
+}
+
+/// The hops whose accepting process is in the group, each with the direction of its messages. Their order is fixed, too.
+fn hops_of_group(
+    group: &[usize],
+    candidates: &[&Candidate],
+    roles: &[Option<RoleWithSource>],
+    links: &InterpretedLinks,
+) -> Vec<HopSeen> {
     let mut hops: Vec<HopSeen> = Vec::new();
     // The reading of a link is its meaning: what it carries, and in which direction.
     for (link, reading) in links.hops().filter(|(link, _)| group.contains(&link.acceptor.candidate)) {
@@ -184,13 +203,8 @@ fn assemble_engine(
         let endpoint = link.endpoint.clone();
         hops.push(HopSeen { from, to, endpoint, carries: reading.carries, confidence: reading.confidence });
     }
-    // In a fixed order, too.
     hops.sort_by_key(|hop| (hop.carries, hop.from.map(|end| end.role), hop.to.map(|end| end.role), hop.from, hop.to));
-
-    let kind = processes.iter().find_map(|process| engine_with_role(known, process.role));
-    let mut engine = Engine { processes, hops, kind, ..Engine::default() };
-    blind_spots.extend(determine_settings(&mut engine, group, candidates));
-    engine
+    hops
 }
 
 /// The engine that has this role.

@@ -204,7 +204,7 @@ impl ProcessCache {
         }
     }
 
-    /// Examines a process; `None` when it has exited.
+    /// Examines a process; `None` when it has exited. Fails if its files in `/proc` cannot be read.
     fn examine_pid(
         &self,
         pid: u32,
@@ -223,10 +223,7 @@ impl ProcessCache {
             Examination::Candidate(candidate, _) => candidate.stated.is_some() && candidate.libzmq.is_some(),
             _ => stat.is_kernel_thread,
         };
-        // The older a process is, the less often it is examined again.
-        let is_other_program = matches!(state, Examination::Other) && !stat.comm.starts_with("python");
-        let min_interval = if is_other_program { MIN_INTERVAL_OF_OTHER_PROGRAMS } else { EXAMINATION_INTERVAL.min };
-        let examine_after = (process_age(stat.start_time) / AGE_DIVISOR).clamp(min_interval, EXAMINATION_INTERVAL.max);
+        let examine_after = examination_interval(&stat, &state);
         let now = Instant::now();
         Ok(Some(CachedProcess {
             start_time: stat.start_time,
@@ -400,6 +397,13 @@ fn read_running_stat(process: &ProcDir) -> Result<Option<ProcessStat>, ReadError
     const MAX_STAT_BYTES: usize = 4096;
     let stat = ProcessStat::parse(&process.read("stat", MAX_STAT_BYTES)?);
     Ok(stat.filter(|stat| stat.state != 'Z'))
+}
+
+/// Time from an examination with this result to the next one. The older the process is, the longer is the time.
+fn examination_interval(stat: &ProcessStat, result: &Examination) -> Duration {
+    let is_other_program = matches!(result, Examination::Other) && !stat.comm.starts_with("python");
+    let min_interval = if is_other_program { MIN_INTERVAL_OF_OTHER_PROGRAMS } else { EXAMINATION_INTERVAL.min };
+    (process_age(stat.start_time) / AGE_DIVISOR).clamp(min_interval, EXAMINATION_INTERVAL.max)
 }
 
 /// Time since the start of a process, which `/proc/PID/stat` gives in ticks.

@@ -27,6 +27,17 @@ fn has_been_less_than(interval: Duration, since: Option<Instant>) -> bool {
     since.is_some_and(|time| time.elapsed() < interval)
 }
 
+/// Pids of the candidates whose sockets could not be listed. `sockets` are parallel to `candidates`.
+fn pids_with_unread_sockets(candidates: &[&Candidate], sockets: &[ProcessSockets]) -> Vec<u32> {
+    let mut unread = Vec::new();
+    for (candidate, listed) in candidates.iter().zip(sockets) {
+        if listed.is_err() {
+            unread.push(candidate.id.pid);
+        }
+    }
+    unread
+}
+
 /// Keeps a [`Topology`] up to date.
 #[derive(Debug)]
 pub struct Watcher {
@@ -149,12 +160,7 @@ impl Watcher {
         self.cache.find_io_threads();
         // Listed again, because the search for threads has changed the candidates.
         let candidates: Vec<&Candidate> = self.cache.candidates().into_iter().map(|(candidate, _)| candidate).collect();
-        let mut unread: Vec<u32> = Vec::new();
-        for (candidate, sockets) in candidates.iter().zip(&self.sockets) {
-            if sockets.is_err() {
-                unread.push(candidate.id.pid);
-            }
-        }
+        let unread = pids_with_unread_sockets(&candidates, &self.sockets);
         let Assembly { engines, roles } =
             assemble_engines(self.options.engines, &candidates, &found.links, &unread, &mut found.blind_spots);
         let role_names = role_words(self.options.engines);
@@ -166,13 +172,7 @@ impl Watcher {
         }
         let mut blind_spots = found.blind_spots;
         blind_spots.extend(self.unreadable_parts(found.refused));
-        let lacks_descriptors =
-            self.sockets.iter().any(|sockets| sockets.as_ref().is_err_and(|error| is_out_of_descriptors(*error)));
-        blind_spots.extend(self.cache.reached_limit_reports(lacks_descriptors));
-        if self.cache.has_too_large() {
-            blind_spots
-                .push(BlindSpot::Limit { what: "bytes of mappings in one process", limit: candidate::MAX_MAPS_BYTES });
-        }
+        blind_spots.extend(self.reached_limits());
         if self.has_opener_ended {
             blind_spots.push(BlindSpot::OpenerEnded);
         }
@@ -180,6 +180,18 @@ impl Watcher {
         let roles: Vec<_> = candidates.iter().map(|candidate| candidate.id).zip(roles).collect();
         self.cache.keep_roles(&roles);
         Topology { engines, frontends: self.cache.frontends(), blind_spots, roles: role_names }
+    }
+
+    /// Limits of this search that were reached, as blind spots.
+    fn reached_limits(&self) -> Vec<BlindSpot> {
+        let lacks_descriptors =
+            self.sockets.iter().any(|sockets| sockets.as_ref().is_err_and(|error| is_out_of_descriptors(*error)));
+        let mut reached = self.cache.reached_limit_reports(lacks_descriptors);
+        if self.cache.has_too_large() {
+            reached
+                .push(BlindSpot::Limit { what: "bytes of mappings in one process", limit: candidate::MAX_MAPS_BYTES });
+        }
+        reached
     }
 
     /// What is unknown about a candidate. If it has a role, that is a libzmq that could not be read. If it has none, that is its role, but
