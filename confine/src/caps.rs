@@ -28,7 +28,8 @@ pub(crate) struct DroppedRights {
     pub(crate) user_change: Option<Result<u32>>,
 }
 
-/// Drops all capabilities except those that `plan` keeps or its files need, and changes the user if planned.
+/// Drops all capabilities except those that `plan` keeps or its files need, and changes the user if planned. Returns the capabilities that
+/// were kept, and the result of the change.
 pub(crate) fn drop_capabilities(plan: &Plan) -> Result<DroppedRights> {
     let permitted = capabilities(None)?.permitted;
     // Without capabilities there is nothing to drop, and the user cannot be changed.
@@ -133,7 +134,7 @@ pub fn can_drop_root() -> std::result::Result<bool, &'static str> {
     is_root_with(&NEEDED)
 }
 
-/// Changes the user and group ids of this thread to unused ones. Returns the new id.
+/// Changes the user and group ids of this thread to unused ones. Returns the new id. Fails with `USERS` if none is found.
 fn drop_root() -> Result<u32> {
     let no_unused_id = Errno::USERS;
     let account = unused_account().ok_or(no_unused_id)?;
@@ -174,7 +175,7 @@ fn choosable_users(uid_map: &str) -> Option<Range<u32>> {
     (start < end).then_some(start..end)
 }
 
-/// The ids inside the user namespace in a line `inside outside count` of `uid_map`.
+/// The ids inside the user namespace in a line `inside outside count` of `uid_map`. `None` if the line is malformed.
 fn parse_mapped_users(line: &str) -> Option<Range<u32>> {
     let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
     let first = numbers.next()?.ok()?;

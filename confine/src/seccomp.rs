@@ -60,7 +60,7 @@ const PERF_IOCTLS: [u64; 3] = [0x2400, 0x2401, 0x4004_2408];
 /// Kind of namespace that `setns` may enter.
 const NETWORK: u64 = libc::CLONE_NEWNET as u64;
 
-/// Installs both filters on all threads of this process.
+/// Installs the filter of forbidden system calls and the filter of permitted ones on all threads of this process.
 pub(crate) fn install_filters(work: Work) -> Result<(), String> {
     let refused = match work {
         // A command that only works on files makes no forbidden call, unless the content of a file has exploited it.

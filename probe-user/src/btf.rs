@@ -206,7 +206,7 @@ impl Btf {
         Some(u32::from_ne_bytes(*bytes))
     }
 
-    /// Parses the second word of a type's record.
+    /// Parses the second word of the type's record at `position`. `None` if the data ends before it.
     fn type_info(&self, position: usize) -> Option<TypeInfo> {
         let word = self.word_at(position + 4)?;
         // Bits 0 to 15 are the number of members, bits 24 to 28 the kind, and bit 31 the flag of bit fields.

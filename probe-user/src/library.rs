@@ -206,7 +206,8 @@ pub struct CodeSupport {
     pub has_known_layout: Option<bool>,
 }
 
-/// Analyses the code of a libzmq that process `pid` has mapped. The error names a missing file or symbol.
+/// Analyses the code of a libzmq that process `pid` has mapped. Returns whether it has the optional probe points, and whether its layout is
+/// known. The error names a missing file or symbol.
 pub fn analyse_libzmq(pid: u32, libzmq: &LibZmq) -> Result<CodeSupport, String> {
     let MappedFiles { process, files } =
         MappedFiles::read(pid).map_err(|error| format!("cannot read its mapped files: {error}"))?;

@@ -115,7 +115,7 @@ impl Queues {
         }
     }
 
-    /// Asks the kernel for the queues of a socket. `None` if it is closed.
+    /// Asks the kernel for the queues of a socket. `None` if it is closed. Only a query for a TCP socket uses `tcp_inode`, its inode.
     fn send_query(&self, query: SocketQuery, tcp_inode: u64) -> Result<Option<QueueDepth>, DiagError> {
         match query {
             SocketQuery::Unix { namespace, inode } => self.diag_socket(namespace)?.query_unix_depth(inode),

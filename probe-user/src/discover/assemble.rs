@@ -94,7 +94,8 @@ fn separate_engines(
     interpreted
 }
 
-/// Groups the processes of each engine: those that exchange messages, and children with their parents.
+/// Groups the processes of each engine: those that exchange messages, and children with their parents. A group consists of the indexes of
+/// its processes.
 fn group_nodes(nodes: &[Node], roles: &[Option<RoleWithSource>], links: &InterpretedLinks) -> Vec<Vec<usize>> {
     let mut pairs: Vec<(usize, usize)> = Vec::new();
     // Hops are the links that carry requests or output.
@@ -186,7 +187,8 @@ fn assemble_engine(
     engine
 }
 
-/// The hops whose accepting process is in the group, each with the direction of its messages. Their order is fixed, too.
+/// The hops whose accepting process is in the group, each with the direction of its messages. They are sorted, because the topology of two
+/// searches is compared.
 fn hops_of_group(
     group: &[usize],
     candidates: &[&Candidate],

@@ -168,7 +168,8 @@ impl StatedRole {
 }
 
 impl Candidate {
-    /// The candidate as far as its command, status and mapped files show it. The caller adds what other files show.
+    /// The candidate as far as its command, status and mapped files show it. The caller adds what other files show. Fails if the status
+    /// cannot be read.
     fn from_process(
         process: &ProcDir,
         stat: &ProcessStat,

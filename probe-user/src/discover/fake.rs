@@ -57,7 +57,7 @@ impl FakeProcess {
         self
     }
 
-    /// The candidate as an examination of such a process would give it.
+    /// The candidate that an examination of this process would give.
     fn to_candidate(&self, engines: Engines) -> Candidate {
         let StatedRole { role, titled, launcher } = StatedRole::from_argv(&self.argv, None, engines);
         let installed = self.releases.iter().filter_map(|(name, release)| {

@@ -46,7 +46,7 @@ struct CandidateCounts {
 }
 
 impl CandidateCounts {
-    /// The count of candidates of this kind; `None` for a process that is no candidate.
+    /// The count of candidates with a stated role, or of those without, whichever this one is. `None` for a process that is no candidate.
     fn count_mut(&mut self, examination: &Examination) -> Option<&mut usize> {
         match examination {
             Examination::Candidate(candidate, _) if candidate.stated.is_some() => Some(&mut self.stated),
@@ -149,7 +149,7 @@ impl ProcessCache {
         }
     }
 
-    /// Examines a process that is new, has changed or was examined too long ago.
+    /// Examines a process that is new, has changed or was examined too long ago. `is_parent`: it started a process with a stated role.
     fn examine_unless_current(&mut self, pid: u32, by_hand: &[RoleSpec], is_parent: bool) {
         let is_current = match self.processes.get_mut(&pid) {
             Some(known) => known.check_is_current(pid),
@@ -399,7 +399,7 @@ fn read_running_stat(process: &ProcDir) -> Result<Option<ProcessStat>, ReadError
     Ok(stat.filter(|stat| stat.state != 'Z'))
 }
 
-/// Time from an examination with this result to the next one. The older the process is, the longer is the time.
+/// Time from an examination with this result to the next one. It is longer for an older process.
 fn examination_interval(stat: &ProcessStat, result: &Examination) -> Duration {
     let is_other_program = matches!(result, Examination::Other) && !stat.comm.starts_with("python");
     let min_interval = if is_other_program { MIN_INTERVAL_OF_OTHER_PROGRAMS } else { EXAMINATION_INTERVAL.min };

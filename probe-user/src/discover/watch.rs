@@ -206,7 +206,7 @@ impl Watcher {
         is_named.then(|| BlindSpot::NoRole { pid, roles: role_names.to_owned() })
     }
 
-    /// Groups refused parts by processes, so that each group is reported once.
+    /// Reports the `refused` parts of `/proc/PID`, each with the pids for which it is refused. Parts with the same pids share a report.
     fn unreadable_parts(&self, refused: BTreeMap<ProcPart, Vec<u32>>) -> impl Iterator<Item = BlindSpot> {
         let mut by_pids: BTreeMap<Vec<u32>, Vec<ProcPart>> = BTreeMap::new();
         for (part, mut pids) in refused {

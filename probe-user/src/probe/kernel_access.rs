@@ -65,7 +65,7 @@ impl KernelAccess {
         }
     }
 
-    /// Reads the accounting of all observed threads.
+    /// Reads the states, CPU times and poll counts of all observed threads.
     pub(super) fn read_threads(&self) -> Result<Vec<ThreadEntry>, Refusal> {
         match self {
             Self::Here(kernel, _) => kernel.read_threads(),

@@ -245,7 +245,7 @@ impl Probe {
         self.reading.has_unread
     }
 
-    /// Accounting of every thread seen so far, with the process ids of [`Target::pid`].
+    /// State, CPU times and poll counts of every thread seen so far, each with the pid of its process as in [`Target::pid`].
     pub fn thread_accounting(&self) -> Result<Vec<(u32, Thread)>, ProbeError> {
         let is_initial_namespace = load::is_in_initial_pid_namespace();
         let threads = self.kernel.read_threads().map_err(|refusal| tables_error(&refusal))?;

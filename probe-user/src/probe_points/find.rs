@@ -99,7 +99,7 @@ fn first_call_target(code: MachineCode<'_>, function: u64, unchanged: &[Reg]) ->
 }
 
 /// Finds an instruction at which `zmq_msg_recv` has its result. It is in the straight-line code after the call that takes the message as an
-/// argument. The callee is `s_recvmsg`, or `socket_base_t::recv` if the former is inlined.
+/// argument. The callee is `s_recvmsg`, or `socket_base_t::recv` if the former is inlined. `None` if the code has no such instruction.
 pub(super) fn find_received_point(code: MachineCode<'_>, function: u64) -> Option<ReceivedPoint> {
     let CallSite { call, state } = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
     let mut ip = call.next_ip();
@@ -121,7 +121,8 @@ pub(super) fn find_received_point(code: MachineCode<'_>, function: u64) -> Optio
     None
 }
 
-/// Finds an instruction that only failed sends reach. It is the first one after the call of the send that sets the result to -1.
+/// Finds an instruction that only failed sends reach. It is the first one after the call of the send that sets the result to -1. `None` if
+/// the code has no such instruction.
 pub(super) fn find_refused_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
     let outer = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
     if let Some(point) = find_error_return_after(code, &outer.call, outer.state) {
@@ -134,7 +135,7 @@ pub(super) fn find_refused_point(code: MachineCode<'_>, function: u64) -> Option
 }
 
 /// Finds where `zmq_getsockopt` passes on `ZMQ_RCVTIMEO` but not `ZMQ_EVENTS`. The socket's own function, called by `zmq_getsockopt`,
-/// handles a few options itself and calls another function for the rest.
+/// handles a few options itself and calls another function for the rest. `None` if the code has another form.
 pub(super) fn find_option_request_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
     let with_rcvtimeo = MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Number(RCVTIMEO)]);
     let with_events = MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Number(EVENTS)]);
@@ -157,7 +158,7 @@ fn passes_on_rcvtimeo(instruction: &Instruction, state: &MachineState) -> bool {
     is_call_or_tail_jump(instruction) && state.register(Reg::RSI) == TrackedValue::Number(RCVTIMEO)
 }
 
-/// Finds where a blocking receive finds no message and repeatedly processes the socket's commands.
+/// Finds where a blocking receive finds no message and repeatedly processes the socket's commands. `None` if the code has another form.
 pub(super) fn find_wait_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
     let outer = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
     let callee = outer.call.near_branch_target();
@@ -174,7 +175,7 @@ fn called_with_flags(flags: i32) -> MachineState {
     MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Message, TrackedValue::Number(flags)])
 }
 
-/// First call of a method of the socket that only a blocking receive reaches.
+/// First call of a method of the socket that only a blocking receive reaches. `None` if there is none.
 fn find_wait_in_receive(code: MachineCode<'_>, receive: u64) -> Option<SocketPoint> {
     let blocking = called_with_flags(BLOCKING);
     let non_blocking = called_with_flags(DONTWAIT);

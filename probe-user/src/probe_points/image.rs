@@ -97,7 +97,7 @@ impl<'a> Image<'a> {
         Ok(Self { elf, segments })
     }
 
-    /// The exports that have one of these names, in the order of the file.
+    /// The exports that have one of these names, in the order of the file. Fails if the file has too many symbols.
     pub(super) fn exports(&self, names: &[&'static str]) -> Result<Vec<ExportedSymbol>, ImageError> {
         let table = self.elf.elf_dynamic_symbol_table();
         check_limit("exported symbols", table.len(), MAX_SYMBOLS)?;
