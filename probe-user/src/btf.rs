@@ -22,6 +22,8 @@ const TYPES_OFFSET_AT: usize = 8;
 const TYPES_LENGTH_AT: usize = 12;
 const STRINGS_OFFSET_AT: usize = 16;
 const STRINGS_LENGTH_AT: usize = 20;
+/// Length of a word, of which headers and records consist.
+const WORD_BYTES: usize = 4;
 /// Length of a type's record, without what follows it for its kind.
 const RECORD_BYTES: usize = 12;
 
@@ -141,7 +143,7 @@ impl Btf {
             bit_offset = bit_offset.checked_add(member.bit_offset)?;
             type_id = member.type_id;
         }
-        bit_offset.is_multiple_of(8).then_some(bit_offset / 8)
+        bit_offset.is_multiple_of(u8::BITS).then_some(bit_offset / u8::BITS)
     }
 
     /// Offsets of the fields of kernel structs that the eBPF programs read, in bytes.
@@ -179,7 +181,7 @@ impl Btf {
         }
         let parameter = prototype + RECORD_BYTES + index * PARAMETER_BYTES;
         // The words of a parameter are the offset of its name and the id of its type.
-        let pointer = self.skip_aliases(self.word_at(parameter + 4)?)?;
+        let pointer = self.skip_aliases(self.word_at(parameter + WORD_BYTES)?)?;
         if self.type_info(pointer)?.kind != POINTER {
             return None;
         }
@@ -188,7 +190,7 @@ impl Btf {
 
     /// Id of the type that a function, pointer, typedef or qualifier refers to: the third word of its record.
     fn referenced_type(&self, position: usize) -> Option<u32> {
-        self.word_at(position + 8)
+        self.word_at(position + 2 * WORD_BYTES)
     }
 
     /// Whether the record at `position` is a function of this name.
@@ -208,7 +210,7 @@ impl Btf {
 
     /// Parses the second word of the type's record at `position`. `None` if the data ends before it.
     fn type_info(&self, position: usize) -> Option<TypeInfo> {
-        let word = self.word_at(position + 4)?;
+        let word = self.word_at(position + WORD_BYTES)?;
         // Bits 0 to 15 are the number of members, bits 24 to 28 the kind, and bit 31 the flag of bit fields.
         Some(TypeInfo {
             kind: (word >> 24) & 0x1f,
@@ -252,8 +254,8 @@ impl Btf {
             let record = position + RECORD_BYTES + index * MEMBER_BYTES;
             // The words of a member: the offset of its name, the id of its type, its position in bits.
             let member_name = self.string_at(self.word_at(record)?);
-            let member_type = self.word_at(record + 4)?;
-            let offset = self.word_at(record + 8)?;
+            let member_type = self.word_at(record + WORD_BYTES)?;
+            let offset = self.word_at(record + 2 * WORD_BYTES)?;
             // The upper byte is the size of a bit field.
             let bit_offset = if info.has_bitfields { offset & 0x00ff_ffff } else { offset };
             if member_name == name {

@@ -97,6 +97,7 @@ impl Queues {
             found
         };
         let query = found_query?;
+        // Only a closed socket has no namespace.
         let Some(namespace) = query.namespace() else { return Ok(None) };
         match self.send_query(query, socket.inode) {
             Ok(Some(depth)) => Ok(Some(depth)),

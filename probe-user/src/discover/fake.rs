@@ -59,7 +59,8 @@ impl FakeProcess {
 
     /// The candidate that an examination of this process would give.
     fn to_candidate(&self, engines: Engines) -> Candidate {
-        let StatedRole { role, titled, launcher } = StatedRole::from_argv(&self.argv, None, engines);
+        let role_by_user = None;
+        let StatedRole { role, titled, launcher } = StatedRole::from_argv(&self.argv, role_by_user, engines);
         let installed = self.releases.iter().filter_map(|(name, release)| {
             let engine = engines.iter().copied().find(|engine| engine.name() == *name)?;
             // The origin of the release does not matter here.

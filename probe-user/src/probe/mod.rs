@@ -40,6 +40,9 @@ const REST_INTERVAL: Duration = Duration::from_secs(1);
 /// Time after which [`Probe::poll`] leaves the remaining records to the next call.
 const READ_LIMIT: Duration = Duration::from_millis(50);
 
+/// Stands for all processes where a pid is expected.
+const ALL_PROCESSES: Option<u32> = None;
+
 /// A process to observe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -144,7 +147,7 @@ impl Probe {
     pub fn attach(targets: &[Target], options: ProbeOptions) -> Result<Self, ProbeError> {
         let mut permissions = Permissions::current();
         let LoadedKernelSide { kernel, records, facts } = KernelAccess::load(options).map_err(|refusal| {
-            ProbeError::Unavailable(Degraded::from_failure(Feature::Messages, None, permissions, refusal))
+            ProbeError::Unavailable(Degraded::from_failure(Feature::Messages, ALL_PROCESSES, permissions, refusal))
         })?;
         if facts.uses_perf_events {
             // Perf events need other capabilities, which the hint on a refusal names.
@@ -269,7 +272,7 @@ impl Probe {
         if self.options.scheduler {
             match self.kernel.attach_group(Group::Scheduler) {
                 Ok(()) => self.observes_sleep = can_observe_sleep,
-                Err(refusal) => self.record_refusal(Feature::Scheduler, None, refusal),
+                Err(refusal) => self.record_refusal(Feature::Scheduler, ALL_PROCESSES, refusal),
             }
         }
         // Without the scheduler programs, the time in a poll needs the return of the poll as well, which only uprobes on libc observe.
@@ -415,7 +418,7 @@ impl Probe {
         attached.map_err(|error| AttachError::in_library(&library.path, error))
     }
 
-    /// Records that the kernel side refused a feature, for process `pid` or, if that is `None`, for all.
+    /// Records that the kernel side refused a feature, for process `pid` or for [`ALL_PROCESSES`].
     fn record_refusal(&mut self, feature: Feature, pid: Option<u32>, refusal: Refusal) {
         match refusal {
             Refusal::Kernel(_) => self.record_error(feature, pid, &refusal),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use probe_ebpf::Capture;
 use probe_ebpf::egress::{MAX_LISTENERS, Serves};
 
-use super::{Probe, ProbeError, Target};
+use super::{ALL_PROCESSES, Probe, ProbeError, Target};
 use crate::capability::Feature;
 use crate::degraded::{Degraded, Missing};
 use crate::egress::{CAPTURE, ListeningPorts};
@@ -33,7 +33,7 @@ impl Probe {
     pub fn observe_serving(&mut self, pid: u32, limits: Serves) -> Result<bool, ProbeError> {
         if !self.serving.observes_writes {
             if let Err(refusal) = self.kernel.attach_group(Group::Writes) {
-                self.record_refusal(Feature::Egress, None, refusal);
+                self.record_refusal(Feature::Egress, ALL_PROCESSES, refusal);
                 return Ok(false);
             }
             self.serving.observes_writes = true;
@@ -58,7 +58,7 @@ impl Probe {
     pub fn observe_arrivals(&mut self, pid: u32, listening: ListeningPorts) -> Result<bool, ProbeError> {
         if !self.serving.observes_arrivals {
             if let Err(refusal) = self.kernel.attach_group(Group::Arrivals) {
-                self.record_refusal(Feature::Arrivals, None, refusal);
+                self.record_refusal(Feature::Arrivals, ALL_PROCESSES, refusal);
                 return Ok(false);
             }
             self.serving.observes_arrivals = true;

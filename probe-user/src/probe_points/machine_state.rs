@@ -165,6 +165,7 @@ fn is_write(access: OpAccess) -> bool {
 impl MachineState {
     /// State at a function's entry, with `arguments` in their registers.
     pub(super) fn at_entry(arguments: &[TrackedValue]) -> Self {
+        // x86-64 has 16 general-purpose registers.
         let mut state = Self { registers: [TrackedValue::Unknown; 16], slots: BTreeMap::new(), compared: None };
         let passed = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX];
         for (register, value) in passed.into_iter().zip(arguments) {
