@@ -44,6 +44,7 @@ impl Away {
         if waits_in_freezer || (may_be_frozen && is_frozen(pid)) {
             return Some(Self::outside_call(AwayState::Frozen));
         }
+        // Without a known system call, only the function is reported.
         let system_call = read_thread_text(&process, tid, ThreadFile::SystemCall);
         let Some(call) = system_call.and_then(|line| parse_call_name(&line)) else {
             return Some(Self { state: AwayState::Asleep, waits_in: wait_function });

@@ -56,6 +56,7 @@ impl Owners {
     ) -> Vec<BlindSpot> {
         let mut foreign = Vec::new();
         for link in between_engines {
+            // Without a visible connecting process, there is none to report.
             let Some(connector) = link.connector else { continue };
             let Some(owners) = self.owners_of_ends(link) else { continue };
             let connection = BlindSpot::ForeignConnection {
@@ -99,7 +100,8 @@ impl Owners {
     ) -> BTreeMap<usize, BTreeSet<usize>> {
         let engine_owners = self.owners_of_engines(links);
         let mut engines_by_process: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
-        for (link, _) in links.hops() {
+        for (link, _reading) in links.hops() {
+            // An invisible connecting process shows no engine.
             let Some(connector) = link.connector else { continue };
             let ends = [connector.candidate, link.acceptor.candidate];
             if ends.iter().any(|&end| has_control_role(roles[end])) {

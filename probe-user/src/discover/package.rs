@@ -106,6 +106,7 @@ impl InstalledReleases {
     /// Finds the release of each engine's package in the first folder that has it. Skips folders that cannot be read.
     pub(crate) fn find(process: &ProcDir, dirs: &[PathBuf], engines: &[EngineKind]) -> Self {
         let mut found = Self::default();
+        // Without access to the process's files, no release is known.
         let Ok(root) = process.root() else { return found };
         for dir in dirs {
             let Ok(names) = root.package_names(dir, MAX_ENTRIES) else { continue };

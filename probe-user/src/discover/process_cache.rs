@@ -346,6 +346,7 @@ impl CachedProcess {
             read_running_stat(&ProcDir::open(pid)?)?
         };
         self.checked_at = Instant::now();
+        // The process has exited.
         let Some(stat) = stat else { return Ok(false) };
         // `setproctitle` also changes the name, and so does executing another program.
         Ok(stat.start_time == self.start_time && stat.comm == self.comm)
@@ -379,6 +380,7 @@ impl CachedProcess {
 
     /// Whether this parent of an engine's process is due for an examination.
     fn is_due_as_parent(&self) -> bool {
+        // It is not known as a parent.
         let Some(since) = self.parent_since else { return false };
         match self.state {
             Examination::Candidate(..) => false,

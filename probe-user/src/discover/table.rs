@@ -54,6 +54,7 @@ impl fmt::Display for Engine {
                 None => hop_rows.push(row),
             }
         }
+        // An engine without hops gets no second table.
         if hop_rows.is_empty() {
             return Ok(());
         }

@@ -103,6 +103,7 @@ impl Watcher {
         }
         self.sockets_listed_at = Some(Instant::now());
         let are_sockets_same = self.update_sockets();
+        // With the same sockets, the kernel's tables are scanned rarely.
         let links_interval = self.options.socket_interval * UNCHANGED_INTERVALS;
         if !changed && are_sockets_same && has_been_less_than(links_interval, self.links_found_at) {
             return Ok(false);

@@ -110,6 +110,7 @@ impl<'a> Image<'a> {
             if symbol.is_undefined(endian) {
                 continue;
             }
+            // The name of a malformed symbol is outside of the strings.
             let Some(text) = strings.get(symbol.st_name(endian) as usize..) else { continue };
             if let Some(name) = names.iter().find(|name| begins_with_string(text, name)) {
                 exports.push(ExportedSymbol { name, address: symbol.st_value(endian) });

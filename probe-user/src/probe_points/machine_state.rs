@@ -109,6 +109,7 @@ impl MachineCode<'_> {
             if visited.len() == MAX_INSTRUCTIONS || !visited.insert(ip) {
                 continue;
             }
+            // The path leaves the code.
             let Some(instruction) = self.decode_at(ip) else { continue };
             if let Some(found) = visit(&instruction, &state) {
                 return Some(found);
@@ -197,6 +198,7 @@ impl MachineState {
             return Some(Kept::In(*register));
         }
         for (base, name) in [(Reg::RBP, Register::Rbp), (Reg::RSP, Register::Rsp)] {
+            // Only a register that points into the frame reaches its words.
             let TrackedValue::Frame(base_offset) = self.register(base) else { continue };
             for (slot_offset, _) in self.slots.iter().filter(|(_, stored)| **stored == value) {
                 // The kernel side has 8 bits for the distance.
