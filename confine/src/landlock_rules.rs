@@ -70,7 +70,7 @@ impl LandlockRules {
     /// the kinds of access that are refused. The error says why nothing is refused.
     pub(crate) fn restrict(self) -> Result<ABI, String> {
         let ruleset = Ruleset::default()
-            // An older kernel restricts only the kinds of access that it knows.
+            // Names the kinds of access of the newest version known here. An older kernel restricts only those that it knows.
             .set_compatibility(CompatLevel::BestEffort)
             .handle_access(AccessFs::from_all(NEWEST))
             .and_then(|ruleset| ruleset.handle_access(AccessNet::from_all(NEWEST)))

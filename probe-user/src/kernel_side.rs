@@ -78,6 +78,7 @@ impl KernelSide {
             ring_bytes: options.ring_bytes.clamp(MIN_RING_BYTES, MAX_RING_BYTES).next_power_of_two(),
             offsets: types.offsets,
             accounting: options.scheduler || options.polls,
+            // Without these offsets, the programs for serving processes are not attached.
             places: types.egress_offsets.clone().unwrap_or_default(),
         };
         let mut ebpf = load::load_object(settings).map_err(|error| Refusal::from_error(&error))?;

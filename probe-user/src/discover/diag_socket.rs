@@ -221,7 +221,7 @@ impl DiagSocket {
             cookie: NO_COOKIE,
         };
         let family = if local.is_ipv4() { AF_INET } else { AF_INET6 };
-        // Only a dump selects sockets by their state.
+        // A query for one socket ignores the states, which select the sockets of a dump.
         let request = tcp_request(family, socket, inet::StateFlags::empty());
         self.query_depth(request, inode, DiagError::NoTcp)
     }
@@ -348,7 +348,9 @@ fn parse_unix_socket(body: &[u8]) -> Option<UnixSocket> {
     for attribute in parse_attributes(body) {
         match attribute {
             Nla::Name(UnixDiagName::Pathname(path)) => socket.name = path.into_encoded_bytes(),
+            // Abstract names are shown with `@` in front.
             Nla::Name(UnixDiagName::Abstract(name)) if !name.is_empty() => socket.name = [b"@", &*name].concat(),
+            // Inode 0 stands for no peer.
             Nla::Peer(inode) => socket.peer = (inode != 0).then_some(inode),
             _ => {}
         }

@@ -231,6 +231,7 @@ impl Watcher {
             let status =
                 ProcDir::open(outside).and_then(|process| process.read("status", foreign::kernel::MAX_STATUS_BYTES));
             let ns_pids = stat::parse_ns_pids(&status.unwrap_or_default());
+            // The last pid is the one inside the container.
             ns_pids.len() > 1 && ns_pids.last() == Some(&pid)
         });
         pids.sort_unstable();

@@ -138,6 +138,7 @@ impl Helper {
                     is_last
                 }
                 Some(HelperReply::Refused(refusal)) => return Err(refusal),
+                // The connection was closed, or the reply is malformed.
                 _ => return Err(helper_exited()),
             };
             if is_last {
