@@ -228,7 +228,8 @@ impl KernelSide {
         }
     }
 
-    /// Attaches a batch to process `pid`, which is the target with this index and has `library` mapped.
+    /// Attaches a batch, which is a program with its probe points, to process `pid`. The process is the target with this index, and has
+    /// `library` mapped.
     pub(crate) fn attach_uprobes(
         &mut self,
         target: u32,

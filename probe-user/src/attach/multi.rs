@@ -127,7 +127,8 @@ impl MultiUprobes {
         Ok(())
     }
 
-    /// Attaches a batch to process `pid`. The offsets of the batch are those of the file at `path`.
+    /// Attaches a batch, which is a program with its probe points, to process `pid` by one link. The points are offsets in the file at
+    /// `path`. Loads the program if it is not loaded yet.
     pub(crate) fn attach_batch(
         &mut self,
         batch: &Batch,

@@ -124,8 +124,8 @@ fn is_engine(engine: &Engine, has_lost_peers: bool) -> bool {
     has_output || (engine.hops.is_empty() && has_lost_peers) || engine.is_named()
 }
 
-/// Determines the role of each candidate. A stated role comes first, then one that an engine infers from the links, then that of the last
-/// scan. `None` if there is none of them.
+/// Determines the role of each candidate. A role that the user, the title or the command states comes first, then one that an engine infers
+/// from the links, then that of the last scan. `None` if there is none of them.
 fn infer_roles(
     engines: &[EngineKind],
     candidates: &[&Candidate],

@@ -383,7 +383,7 @@ impl CachedProcess {
         // It is not known as a parent.
         let Some(since) = self.parent_since else { return false };
         match self.state {
-            // Already recognised as part of an engine.
+            // A candidate is recognised already.
             Examination::Candidate(..) => false,
             // Parents of an engine's processes are kept beyond the limit.
             Examination::Refused | Examination::LeftOut => true,

@@ -126,8 +126,8 @@ impl Probe {
         Ok(true)
     }
 
-    /// Observes the plain bytes of a serving target's TLS connections if [`ProbeOptions::tls`](crate::ProbeOptions::tls) requests it. Does
-    /// nothing if they are observed already.
+    /// Observes the plain bytes of the TLS connections of a target that serves clients, if
+    /// [`ProbeOptions::tls`](crate::ProbeOptions::tls) requests it. Does nothing if they are observed already.
     pub(super) fn attach_tls(&mut self, index: usize) {
         let slot = &self.targets[index];
         let pid = slot.pid;
