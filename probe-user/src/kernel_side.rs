@@ -263,6 +263,7 @@ impl KernelSide {
 }
 
 impl Drop for KernelSide {
+    /// Detaches all programs.
     fn drop(&mut self) {
         // All together, so that the kernel's waits for them end together.
         let group_links = std::mem::take(&mut self.groups).into_values().flatten();

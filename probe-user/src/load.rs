@@ -136,6 +136,7 @@ impl log::Log for KernelLog {
         true
     }
 
+    /// Passes a line of the kernel's programs to tokengap's own log.
     fn log(&self, record: &log::Record<'_>) {
         match record.level() {
             log::Level::Error | log::Level::Warn => tracing::warn!(target: "probe", "{}", record.args()),

@@ -7,6 +7,7 @@ use adapter::discover::{Carries, Confidence, Disaggregation, End, HopSeen};
 use super::topology::{Engine, Process, Topology};
 
 impl fmt::Display for Topology {
+    /// Writes the engines as tables, then the candidates, and then what cannot be observed, with its remedy.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.confirmed_engines().next().is_none() {
             writeln!(f, "no engine found")?;

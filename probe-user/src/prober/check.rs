@@ -56,6 +56,7 @@ pub(super) fn check_library(
     // The number says what an analysis must find: functions, or the method of an engine's server.
     let mut code = LibraryCode { identity, sought_number: SOUGHT_FUNCTIONS, ranges: Vec::new() };
     for mapping in executable_mappings(&maps) {
+        // Other libraries have none of these probe points.
         let Some(sought_number) = sought_in_library(set, mapping.path, servers) else { continue };
         let is_this_file = match process.identify_mapped(mapping.range) {
             Ok(mapped) => mapped == identity,

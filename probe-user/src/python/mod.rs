@@ -128,6 +128,7 @@ impl PythonStacks {
 }
 
 impl Drop for PythonStacks {
+    /// Stops the sampling thread, and waits for its end.
     fn drop(&mut self) {
         lock(&self.shared).should_stop = true;
         if let Some(thread) = self.thread.take() {
