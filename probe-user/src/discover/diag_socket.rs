@@ -266,7 +266,7 @@ impl DiagSocket {
         }
     }
 
-    /// Sends a request to the kernel.
+    /// Sends a request to the kernel. `flags` are netlink flags besides that of every request, for example that of a dump.
     fn send_request(&self, request: SockDiagMessage, flags: u16) -> Result<(), DiagError> {
         let mut message = NetlinkMessage::from(request);
         message.header.flags = NLM_F_REQUEST | flags;

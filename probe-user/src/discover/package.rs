@@ -116,6 +116,7 @@ impl InstalledReleases {
                 if found.release(engine).is_some() {
                     continue;
                 }
+                // Only an engine with a Python package has a release here.
                 let Some(package) = engine.package() else { continue };
                 let installed = release_in_metadata(&root, dir, &names, package.name);
                 if let Some(release) = installed.or_else(|| release_in_source(&root, dir, &names, package.source)) {
