@@ -210,8 +210,8 @@ fn is_call_or_tail_jump(instruction: &Instruction) -> bool {
     matches!(instruction.code(), Code::Call_rel32_64 | Code::Jmp_rel32_64)
 }
 
-/// First point after a call where the function's result becomes -1, which libzmq compiles to `mov eax, -1`. `None` if there is none. `state`
-/// is the state before the call.
+/// First point after a call where the function's result becomes -1, which libzmq compiles to `mov eax, -1`. `None` if there is none.
+/// `state` is the state before the call.
 fn find_error_return_after(code: MachineCode<'_>, call: &Instruction, state: MachineState) -> Option<SocketPoint> {
     code.find_on_paths(call.next_ip(), state.after_call(), |instruction, state| {
         let sets_result_to_minus_one = instruction.code() == Code::Mov_r32_imm32
