@@ -51,6 +51,6 @@ pub(crate) fn change_user(account: Account) -> Result<()> {
     set_keep_capabilities(true)?;
     set_thread_groups(&[])?;
     set_thread_res_gid(group, group, group)?;
-    // Last, because no capability is in effect from then on.
+    // Last, because no capability is in effect from then on. Real, effective and saved ids all change.
     set_thread_res_uid(user, user, user)
 }

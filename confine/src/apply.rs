@@ -28,7 +28,8 @@ impl Plan {
             outcome.add_missing(&format!("cannot disable core dumps: {error}"));
         }
         self.drop_rights(&mut outcome);
-        // Otherwise a process with the same user id could write to the memory of this one, and so use its rights.
+        // These two do privileged work for a less privileged process. Without this, a process with the same user id could write to their
+        // memory, and so use their rights.
         if matches!(self.work, Work::Attach | Work::Open)
             && let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable)
         {
@@ -108,7 +109,8 @@ impl Outcome {
     }
 }
 
-/// Drops all capabilities but `keep`, for a process that starts others and reads nothing of others itself.
+/// Drops all capabilities but `keep`. User, files and system calls stay unrestricted. The error says why the capabilities could not be
+/// dropped.
 pub fn keep_capabilities(keep: Capabilities) -> Result<(), String> {
     // Of this plan, only the capabilities are applied.
     let plan = Plan { keep, ..Plan::new(Work::Files) };

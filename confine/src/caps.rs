@@ -28,7 +28,8 @@ pub(crate) struct DroppedRights {
     pub(crate) user_change: Option<Result<u32>>,
 }
 
-/// Drops all capabilities except those that `plan` keeps or its files need, and changes the user if planned.
+/// Drops all capabilities except those that `plan` keeps or its files need, and changes the user if planned. Returns the capabilities that
+/// were kept, and the result of the change.
 pub(crate) fn drop_capabilities(plan: &Plan) -> Result<DroppedRights> {
     let permitted = capabilities(None)?.permitted;
     // Without capabilities there is nothing to drop, and the user cannot be changed.
@@ -43,7 +44,8 @@ pub(crate) fn drop_capabilities(plan: &Plan) -> Result<DroppedRights> {
         Ok(()) | Err(Errno::INVAL) => {}
         Err(error) => return Err(error),
     }
-    // The user is changed before the capabilities that this needs are dropped.
+    // The user is changed before the capabilities that this needs are dropped. A plan without an account keeps the user, unless it asks
+    // to leave root for any unused user.
     let user_change = match plan.account {
         Some(account) => Some(change_user(account).map(|()| account.user)),
         None => plan.unprivileged.then(drop_root),
@@ -77,7 +79,7 @@ fn reduce_bounding_set(keep: Capabilities) -> Result<()> {
 fn capabilities_to_keep(plan: &Plan, permitted: Capabilities) -> Result<Capabilities> {
     let planned = plan.keep & permitted;
     if plan.unprivileged {
-        // Other processes open its files, see `Plan::unprivileged`.
+        // Such a plan has its files opened by another process, so this one needs no capability for them.
         return Ok(planned);
     }
     if plan.account.is_some() {
@@ -97,7 +99,7 @@ fn is_accessible(path: &Path, access: Access) -> bool {
     !matches!(accessat(CWD, path, access, AtFlags::EACCESS), Err(Errno::ACCESS | Errno::PERM))
 }
 
-/// Whether all named files can be accessed without capabilities, tested with none in effect.
+/// Whether all named files can be accessed without capabilities. Puts the capabilities out of effect for the test, and then back.
 fn files_accessible_without_capabilities(plan: &Plan) -> Result<bool> {
     let own_capabilities = capabilities(None)?;
     set_capabilities(None, CapabilitySets { effective: Capabilities::empty(), ..own_capabilities })?;
@@ -132,7 +134,7 @@ pub fn can_drop_root() -> std::result::Result<bool, &'static str> {
     is_root_with(&NEEDED)
 }
 
-/// Changes the user and group ids of this thread to unused ones. Returns the new id.
+/// Changes the user and group ids of this thread to unused ones. Returns the new id. Fails with `USERS` if none is found.
 fn drop_root() -> Result<u32> {
     let no_unused_id = Errno::USERS;
     let account = unused_account().ok_or(no_unused_id)?;
@@ -157,8 +159,8 @@ fn find_unused_user(uid_map: &str) -> Option<u32> {
     None
 }
 
-/// The unassigned ids if the user namespace maps them, otherwise some of the last ids that it maps. `None` if it maps too few. `uid_map`
-/// has lines of `inside outside count`.
+/// User ids from which one is chosen. These are the ones that no distribution assigns, if the user namespace maps them all, otherwise some
+/// of the last ids that it maps. `None` if it maps too few. `uid_map` has lines of `inside outside count`.
 fn choosable_users(uid_map: &str) -> Option<Range<u32>> {
     let mapped = uid_map.lines().filter_map(parse_mapped_users);
     let largest = mapped.max_by_key(|range| range.end - range.start)?;
@@ -173,7 +175,7 @@ fn choosable_users(uid_map: &str) -> Option<Range<u32>> {
     (start < end).then_some(start..end)
 }
 
-/// The ids inside the user namespace in a line `inside outside count` of `uid_map`.
+/// The ids inside the user namespace in a line `inside outside count` of `uid_map`. `None` if the line is malformed.
 fn parse_mapped_users(line: &str) -> Option<Range<u32>> {
     let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
     let first = numbers.next()?.ok()?;

@@ -44,7 +44,8 @@ fn path_rule(path: &Path, access: BitFlags<AccessFs>) -> Option<PathBeneath<Path
 }
 
 impl LandlockRules {
-    /// Opens the files and folders of the plan. The rules apply to these files, whatever has their names later.
+    /// Prepares the rules for the files, folders and ports of the plan. Opens the files, so that the rules apply to them, whatever has
+    /// their names later.
     pub(crate) fn from_plan(plan: &Plan) -> Self {
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
         let terminal = read | AccessFs::WriteFile | AccessFs::IoctlDev;
@@ -65,10 +66,11 @@ impl LandlockRules {
         Self { paths, ports, scopes }
     }
 
-    /// Refuses all other access from now on. Returns the version of Landlock, on which the kinds of access depend.
+    /// Refuses all access of this process from now on that the rules do not permit. Returns the kernel's version of Landlock, which decides
+    /// the kinds of access that are refused. The error says why nothing is refused.
     pub(crate) fn restrict(self) -> Result<ABI, String> {
         let ruleset = Ruleset::default()
-            // An older kernel restricts only the kinds of access that it knows.
+            // Names the kinds of access of the newest version known here. An older kernel restricts only those that it knows.
             .set_compatibility(CompatLevel::BestEffort)
             .handle_access(AccessFs::from_all(NEWEST))
             .and_then(|ruleset| ruleset.handle_access(AccessNet::from_all(NEWEST)))

@@ -60,10 +60,10 @@ const PERF_IOCTLS: [u64; 3] = [0x2400, 0x2401, 0x4004_2408];
 /// Kind of namespace that `setns` may enter.
 const NETWORK: u64 = libc::CLONE_NEWNET as u64;
 
-/// Installs both filters on all threads of this process.
+/// Installs the filter of forbidden system calls and the filter of permitted ones on all threads of this process.
 pub(crate) fn install_filters(work: Work) -> Result<(), String> {
     let refused = match work {
-        // Such a command makes no forbidden call, unless the content of a file has taken it over.
+        // A command that only works on files makes no forbidden call, unless the content of a file has exploited it.
         Work::Files => SeccompAction::KillProcess,
         // Other processes depend on this one or are observed by it. So the run continues, and the caller reports the refused call.
         _ => SeccompAction::Errno(libc::EPERM as u32),
@@ -116,8 +116,10 @@ pub(crate) fn install_final_filter() -> Result<(), String> {
 
 /// Rule that the command of `bpf` is none of `permitted`.
 fn bpf_other_than(permitted: &[u64]) -> BuildResult<SeccompRule> {
+    let command_argument = 0;
     // All conditions of a rule must hold.
-    let differs_from_each = permitted.iter().map(|&command| SeccompCondition::new(0, Dword, Ne, command));
+    let differs_from_each =
+        permitted.iter().map(|&command| SeccompCondition::new(command_argument, Dword, Ne, command));
     SeccompRule::new(differs_from_each.collect::<BuildResult<_>>()?)
 }
 

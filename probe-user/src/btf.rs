@@ -16,20 +16,37 @@ pub(crate) const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 const MAX_BTF_BYTES: usize = 256 << 20;
 const MAGIC: u16 = 0xeb9f;
 const HEADER_BYTES: usize = 24;
+// Positions of words in `struct btf_header`.
+const HEADER_LENGTH_AT: usize = 4;
+const TYPES_OFFSET_AT: usize = 8;
+const TYPES_LENGTH_AT: usize = 12;
+const STRINGS_OFFSET_AT: usize = 16;
+const STRINGS_LENGTH_AT: usize = 20;
+/// Length of a word, of which headers and records consist.
+const WORD_BYTES: usize = 4;
 /// Length of a type's record, without what follows it for its kind.
 const RECORD_BYTES: usize = 12;
 
-// Kinds of types.
+// Kinds of types, as in include/uapi/linux/btf.h.
+const INT: u32 = 1;
 const POINTER: u32 = 2;
+const ARRAY: u32 = 3;
 const STRUCT: u32 = 4;
 const UNION: u32 = 5;
+const ENUM: u32 = 6;
+const FORWARD: u32 = 7;
 const TYPEDEF: u32 = 8;
 const VOLATILE: u32 = 9;
 const CONST: u32 = 10;
 const RESTRICT: u32 = 11;
 const FUNC: u32 = 12;
 const FUNC_PROTO: u32 = 13;
+const VARIABLE: u32 = 14;
+const DATA_SECTION: u32 = 15;
+const FLOAT: u32 = 16;
+const DECLARATION_TAG: u32 = 17;
 const TYPE_TAG: u32 = 18;
+const ENUM64: u32 = 19;
 
 /// Maximum nesting of anonymous members; kernels have 3 or 4 levels.
 const MAX_NESTING: u32 = 16;
@@ -86,18 +103,18 @@ impl Btf {
         Self::parse(data.map_err(|_| BtfError::Read(first_error))?)
     }
 
-    /// Parses BTF in the kernel's export format.
+    /// Parses BTF, the kernel's format of type descriptions, as it is in `/sys/kernel/btf/vmlinux`. The error says what is malformed.
     pub(crate) fn parse(data: Vec<u8>) -> Result<Self, BtfError> {
         // Id 0 is `void`, which has no record.
         let mut btf = Self { data, types: vec![0], strings: 0..0, structs: HashMap::new() };
         if btf.data.get(..2) != Some(&MAGIC.to_ne_bytes()) {
             return Err(BtfError::Malformed("wrong magic or byte order"));
         }
-        // `struct btf_header` has its own length at byte 4, offset and length of the types from byte 8 on, and those of the strings after
-        // them.
-        let header_bytes = btf.header_word(4)?;
-        let types = section_range(header_bytes, btf.header_word(8)?, btf.header_word(12)?);
-        btf.strings = section_range(header_bytes, btf.header_word(16)?, btf.header_word(20)?);
+        let header_bytes = btf.header_word(HEADER_LENGTH_AT)?;
+        // The offsets of both sections count from the end of the header.
+        let types = section_range(header_bytes, btf.header_word(TYPES_OFFSET_AT)?, btf.header_word(TYPES_LENGTH_AT)?);
+        btf.strings =
+            section_range(header_bytes, btf.header_word(STRINGS_OFFSET_AT)?, btf.header_word(STRINGS_LENGTH_AT)?);
         if header_bytes < HEADER_BYTES || types.end > btf.data.len() || btf.strings.end > btf.data.len() {
             return Err(BtfError::Malformed("a section extends past the end"));
         }
@@ -107,7 +124,7 @@ impl Btf {
             let id = btf.types.len() as u32;
             btf.types.push(position);
             if info.kind == STRUCT {
-                // A record begins with the offset of its name.
+                // A record begins with the offset of its name. An unreadable one counts as unnamed: offset 0 has the empty string.
                 let name = btf.string_at(btf.word_at(position).unwrap_or(0)).to_vec();
                 // Of several types with one name, the first is taken.
                 btf.structs.entry(name).or_insert(id);
@@ -126,10 +143,10 @@ impl Btf {
             bit_offset = bit_offset.checked_add(member.bit_offset)?;
             type_id = member.type_id;
         }
-        bit_offset.is_multiple_of(8).then_some(bit_offset / 8)
+        bit_offset.is_multiple_of(u8::BITS).then_some(bit_offset / u8::BITS)
     }
 
-    /// Offsets that the kernel side needs.
+    /// Offsets of the fields of kernel structs that the eBPF programs read, in bytes.
     pub fn probe_offsets(&self) -> Offsets {
         Offsets {
             task_pid: self.first_field_offset("task_struct", &["pid"]),
@@ -164,7 +181,7 @@ impl Btf {
         }
         let parameter = prototype + RECORD_BYTES + index * PARAMETER_BYTES;
         // The words of a parameter are the offset of its name and the id of its type.
-        let pointer = self.skip_aliases(self.word_at(parameter + 4)?)?;
+        let pointer = self.skip_aliases(self.word_at(parameter + WORD_BYTES)?)?;
         if self.type_info(pointer)?.kind != POINTER {
             return None;
         }
@@ -173,7 +190,7 @@ impl Btf {
 
     /// Id of the type that a function, pointer, typedef or qualifier refers to: the third word of its record.
     fn referenced_type(&self, position: usize) -> Option<u32> {
-        self.word_at(position + 8)
+        self.word_at(position + 2 * WORD_BYTES)
     }
 
     /// Whether the record at `position` is a function of this name.
@@ -191,9 +208,9 @@ impl Btf {
         Some(u32::from_ne_bytes(*bytes))
     }
 
-    /// Parses the second word of a type's record.
+    /// Parses the second word of the type's record at `position`. `None` if the data ends before it.
     fn type_info(&self, position: usize) -> Option<TypeInfo> {
-        let word = self.word_at(position + 4)?;
+        let word = self.word_at(position + WORD_BYTES)?;
         // Bits 0 to 15 are the number of members, bits 24 to 28 the kind, and bit 31 the flag of bit fields.
         Some(TypeInfo {
             kind: (word >> 24) & 0x1f,
@@ -237,8 +254,8 @@ impl Btf {
             let record = position + RECORD_BYTES + index * MEMBER_BYTES;
             // The words of a member: the offset of its name, the id of its type, its position in bits.
             let member_name = self.string_at(self.word_at(record)?);
-            let member_type = self.word_at(record + 4)?;
-            let offset = self.word_at(record + 8)?;
+            let member_type = self.word_at(record + WORD_BYTES)?;
+            let offset = self.word_at(record + 2 * WORD_BYTES)?;
             // The upper byte is the size of a bit field.
             let bit_offset = if info.has_bitfields { offset & 0x00ff_ffff } else { offset };
             if member_name == name {
@@ -262,19 +279,15 @@ fn section_range(header_bytes: usize, offset: usize, length: usize) -> Range<usi
     start..start.saturating_add(length)
 }
 
-/// Number of bytes that follow a type's record. `None` for an unknown kind of type. The kinds are those of include/uapi/linux/btf.h.
+/// Number of bytes that follow a type's record. `None` for an unknown kind of type. The numbers are the sizes of the structs in
+/// include/uapi/linux/btf.h.
 fn trailer_bytes(info: TypeInfo) -> Option<usize> {
     Some(match info.kind {
-        // PTR FWD TYPEDEF VOLATILE CONST RESTRICT FUNC FLOAT TYPE_TAG
-        2 | 7..=12 | 16 | 18 => 0,
-        // INT VAR DECL_TAG
-        1 | 14 | 17 => 4,
-        // ARRAY
-        3 => 12,
-        // STRUCT UNION DATASEC ENUM64
-        4 | 5 | 15 | 19 => info.member_count * 12,
-        // ENUM FUNC_PROTO
-        6 | 13 => info.member_count * 8,
+        POINTER | FORWARD | TYPEDEF | VOLATILE | CONST | RESTRICT | FUNC | FLOAT | TYPE_TAG => 0,
+        INT | VARIABLE | DECLARATION_TAG => 4,
+        ARRAY => 12,
+        STRUCT | UNION | DATA_SECTION | ENUM64 => info.member_count * 12,
+        ENUM | FUNC_PROTO => info.member_count * 8,
         _ => return None,
     })
 }

@@ -155,12 +155,12 @@ impl Feature {
 
     /// Short name for tables.
     pub const fn name(self) -> &'static str {
-        self.facts().name
+        self.feature_facts().name
     }
 
     /// Oldest supported kernel version.
     pub const fn oldest_kernel(self) -> KernelVersion {
-        self.facts().oldest_kernel
+        self.feature_facts().oldest_kernel
     }
 
     /// Kernel feature that sets the oldest supported release: a function that programs call, a tracepoint, or a system call.
@@ -177,11 +177,11 @@ impl Feature {
 
     /// Consequence of not having the feature.
     pub const fn consequence_of_lack(self) -> &'static str {
-        self.facts().consequence_of_lack
+        self.feature_facts().consequence_of_lack
     }
 
     /// Name, oldest kernel, and what is lost where the feature does not work.
-    const fn facts(self) -> FeatureFacts {
+    const fn feature_facts(self) -> FeatureFacts {
         // `major` and `minor` are the version of the oldest kernel.
         const fn facts(name: &'static str, major: u32, minor: u32, consequence_of_lack: &'static str) -> FeatureFacts {
             FeatureFacts { name, oldest_kernel: KernelVersion::new(major, minor), consequence_of_lack }

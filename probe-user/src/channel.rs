@@ -53,7 +53,7 @@ pub fn receive_message(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Rece
             descriptors.extend(passed);
         }
     }
-    // After the descriptors were taken out: dropping closes those of a refused message.
+    // Checked only now, because descriptors in the vector are closed when a refused message is dropped.
     if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
         return Err(Errno::MSGSIZE);
     }

@@ -105,6 +105,7 @@ impl Degraded {
 }
 
 impl fmt::Display for Degraded {
+    /// Writes what is lost without the feature, and why the feature is missing.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(pid) = self.pid {
             write!(f, "pid {pid}: ")?;

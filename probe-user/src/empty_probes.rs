@@ -31,14 +31,16 @@ pub enum Traps {
     All,
 }
 
-/// Attaches empty probes to process `pid`. Dropping the result detaches them.
+/// Attaches a program that does nothing to the probe points in `traps` of process `pid`, to measure their cost. Dropping the result
+/// detaches it. The error says why it cannot be attached.
 pub fn attach_empty_probes(pid: u32, traps: Traps) -> Result<Vec<Box<dyn Send>>, String> {
     attach_traps(pid, traps).map_err(|error| {
         format!("cannot set probes in process {pid}: {error}; this needs the same privileges as observing frames")
     })
 }
 
-/// Attaches programs that do nothing, to measure the cost of the traps alone.
+/// Attaches programs that do nothing to the probe points in `traps` of process `pid`, so that only the kernel's own cost is measured. Fails
+/// if the process has not loaded libzmq.
 fn attach_traps(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error>> {
     let mut ebpf: Ebpf = load::load_object(LoadSettings::minimal())?;
     let mut method = AttachMethod::choose(&ebpf, &[NOTHING]);
@@ -67,7 +69,7 @@ fn attach_traps(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error:
     Ok(links)
 }
 
-/// The probe points in libzmq of this set of traps.
+/// The probe points of this set in libzmq, as batches. `may_use_buffers`: plain buffers may be sent through it, which needs further points.
 fn batches_of_traps(
     probe_points: &ProbePoints,
     traps: Traps,
@@ -103,7 +105,7 @@ pub fn probe_self_with_multi_uprobe() -> Result<bool, Degraded> {
     attach_to_self().map_err(|error| Degraded::from_failure(Feature::Messages, None, Permissions::current(), error))
 }
 
-/// Sets a uprobe on this function. Returns whether one link can have several points.
+/// Sets a uprobe on this function, to test whether uprobes are possible. Returns whether one link can have several points.
 fn attach_to_self() -> Result<bool, Box<dyn std::error::Error>> {
     let mut ebpf: Ebpf = load::load_object(LoadSettings::minimal())?;
     let mut method = AttachMethod::choose(&ebpf, &[NOTHING]);

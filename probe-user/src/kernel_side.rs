@@ -78,6 +78,7 @@ impl KernelSide {
             ring_bytes: options.ring_bytes.clamp(MIN_RING_BYTES, MAX_RING_BYTES).next_power_of_two(),
             offsets: types.offsets,
             accounting: options.scheduler || options.polls,
+            // Without these offsets, the programs for serving processes are not attached.
             places: types.egress_offsets.clone().unwrap_or_default(),
         };
         let mut ebpf = load::load_object(settings).map_err(|error| Refusal::from_error(&error))?;
@@ -114,6 +115,7 @@ impl KernelSide {
         if self.options.scheduler {
             // The reader of the observations asks for it too, and reports the error.
             let _ = self.attach_group(Group::Scheduler);
+            // Polls are counted in the kernel only if the scheduler's programs show which threads sleep in one.
             if self.options.polls && self.loaded_facts().observes_sleep {
                 let _ = self.attach_group(Group::KernelPolls);
             }
@@ -226,7 +228,8 @@ impl KernelSide {
         }
     }
 
-    /// Attaches a batch to process `pid`, which is the target with this index and has `library` mapped.
+    /// Attaches a batch, which is a program with its probe points, to process `pid`. The process is the target with this index, and has
+    /// `library` mapped.
     pub(crate) fn attach_uprobes(
         &mut self,
         target: u32,
@@ -260,6 +263,7 @@ impl KernelSide {
 }
 
 impl Drop for KernelSide {
+    /// Detaches all programs.
     fn drop(&mut self) {
         // All together, so that the kernel's waits for them end together.
         let group_links = std::mem::take(&mut self.groups).into_values().flatten();

@@ -40,6 +40,7 @@ pub(crate) fn open_libzmq(pid: u32) -> Result<Vec<Library>, ReadError> {
     let MappedFiles { process, files } = MappedFiles::read(pid)?;
     let libzmq_files = libzmq::mapped_libzmq(&files);
     let mut libraries = open_libraries(&process, &libzmq_files)?;
+    // pyzmq sends and receives message structs only. Other users may pass plain buffers (`zmq_send`), which need further probes.
     for (library, file) in libraries.iter_mut().zip(libzmq_files) {
         library.may_use_buffers = !is_used_by_pyzmq_only(file, &files);
     }
@@ -56,7 +57,8 @@ pub(crate) fn is_libc_name(name: &[u8]) -> bool {
     name == b"libc.so.6" || name.starts_with(b"libc-2.") || name.starts_with(b"ld-musl-")
 }
 
-/// Opens the extension with an engine's inner server that the process has mapped. `None` if it has mapped none.
+/// Opens the mapped Python extension that contains `server`, which is an engine's server inside this process. `None` if the process has
+/// mapped none.
 pub(crate) fn open_extension(pid: u32, server: &InnerServer) -> Result<Option<Library>, ReadError> {
     let MappedFiles { process, files } = MappedFiles::read(pid)?;
     let extension = files.iter().find(|file| (server.is_extension)(&file.path));
@@ -204,7 +206,8 @@ pub struct CodeSupport {
     pub has_known_layout: Option<bool>,
 }
 
-/// Analyses the code of a libzmq that process `pid` has mapped. The error names a missing file or symbol.
+/// Analyses the code of a libzmq that process `pid` has mapped. Returns whether it has the optional probe points, and whether its layout is
+/// known. The error names a missing file or symbol.
 pub fn analyse_libzmq(pid: u32, libzmq: &LibZmq) -> Result<CodeSupport, String> {
     let MappedFiles { process, files } =
         MappedFiles::read(pid).map_err(|error| format!("cannot read its mapped files: {error}"))?;

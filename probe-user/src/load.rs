@@ -43,7 +43,8 @@ pub(crate) fn load_object(settings: LoadSettings) -> Result<Ebpf, aya::EbpfError
     let namespace = own_pid_namespace();
     let log_level = if shows_kernel_log() { u8::MAX } else { 0 };
     let has_private_stacks = Permissions::current().kernel() >= FIRST_WITH_PRIVATE_STACKS;
-    // Only kernels with private stacks need the tail calls, and some older ones refuse them.
+    // Such kernels move a program's stack to memory of the CPU, which another run of a uprobe can overwrite. A tail call prevents that.
+    // Older kernels do not need it, and some refuse it.
     let changed_object = if has_private_stacks { None } else { Some(object_without_tail_calls()) };
     let must_exist = true;
     EbpfLoader::new()
@@ -70,8 +71,8 @@ struct AlignedObject {
     bytes: [u8; OBJECT.len()],
 }
 
-/// The object without the tail calls of its uprobe programs, which only kernels with private stacks need. ARM64 before Linux 6.0 refuses
-/// tail calls in programs that call functions.
+/// The object without the tail calls of its uprobe programs. These calls keep the programs off private stacks, which older kernels do not
+/// have. ARM64 before Linux 6.0 refuses tail calls in programs that call functions.
 fn object_without_tail_calls() -> Box<AlignedObject> {
     let mut bytes: [u8; OBJECT.len()] = std::array::from_fn(|index| OBJECT[index]);
     for range in uprobe_code_ranges() {
@@ -135,6 +136,7 @@ impl log::Log for KernelLog {
         true
     }
 
+    /// Passes a line of the kernel's programs to tokengap's own log.
     fn log(&self, record: &log::Record<'_>) {
         match record.level() {
             log::Level::Error | log::Level::Warn => tracing::warn!(target: "probe", "{}", record.args()),

@@ -97,6 +97,7 @@ impl Queues {
             found
         };
         let query = found_query?;
+        // Only a closed socket has no namespace.
         let Some(namespace) = query.namespace() else { return Ok(None) };
         match self.send_query(query, socket.inode) {
             Ok(Some(depth)) => Ok(Some(depth)),
@@ -115,7 +116,7 @@ impl Queues {
         }
     }
 
-    /// Asks the kernel for the queues of a socket. `None` if it is closed.
+    /// Asks the kernel for the queues of a socket. `None` if it is closed. Only a query for a TCP socket uses `tcp_inode`, its inode.
     fn send_query(&self, query: SocketQuery, tcp_inode: u64) -> Result<Option<QueueDepth>, DiagError> {
         match query {
             SocketQuery::Unix { namespace, inode } => self.diag_socket(namespace)?.query_unix_depth(inode),
@@ -159,23 +160,35 @@ impl Queues {
         {
             return Ok(SocketQuery::Unix { namespace, inode: unix_inode });
         }
-        // The list is long, so it is read again only for a socket that it lacks.
-        if self.listed.namespace != namespace || !self.listed.ends_by_inode.contains_key(&inode) {
-            let ends_by_inode = list_tcp_ends(&process).map_err(|error| QueueError::List(pid, error))?;
-            self.listed = ListedSockets { namespace, ends_by_inode };
-        }
-        if let Some(&ends) = self.listed.ends_by_inode.get(&inode) {
-            let diag = self.diag_socket(namespace).map_err(refused)?;
-            diag.check_tcp_support().map_err(refused)?;
-            if diag.query_tcp_depth(inode, ends).map_err(refused)?.is_some() {
-                return Ok(SocketQuery::Tcp { namespace, ends });
-            }
+        if let Some(query) = self.find_tcp_query(&process, namespace, inode)? {
+            return Ok(query);
         }
         // The process still has a socket that its namespace does not list, so the socket was created in another namespace.
         if has_socket(socket) {
             return Err(QueueError::Elsewhere(pid, inode));
         }
         Ok(SocketQuery::Closed)
+    }
+
+    /// Finds how to ask for the queues of a TCP socket in the process's network namespace. `None` if the kernel reports no such socket
+    /// there.
+    fn find_tcp_query(
+        &mut self,
+        process: &ProcDir,
+        namespace: u64,
+        inode: u64,
+    ) -> Result<Option<SocketQuery>, QueueError> {
+        let refused = |error| QueueError::Diag(process.pid, error);
+        // The list is long, so it is read again only for a socket that it lacks.
+        if self.listed.namespace != namespace || !self.listed.ends_by_inode.contains_key(&inode) {
+            let ends_by_inode = list_tcp_ends(process).map_err(|error| QueueError::List(process.pid, error))?;
+            self.listed = ListedSockets { namespace, ends_by_inode };
+        }
+        let Some(&ends) = self.listed.ends_by_inode.get(&inode) else { return Ok(None) };
+        let diag = self.diag_socket(namespace).map_err(refused)?;
+        diag.check_tcp_support().map_err(refused)?;
+        let has_queues = diag.query_tcp_depth(inode, ends).map_err(refused)?.is_some();
+        Ok(has_queues.then_some(SocketQuery::Tcp { namespace, ends }))
     }
 }
 
@@ -194,9 +207,10 @@ fn list_tcp_ends(process: &ProcDir) -> Result<HashMap<u64, TcpEnds>, ReadError> 
     let mut listed = HashMap::new();
     for table in net::read_tcp_tables(process, MAX_TCP_SOCKETS) {
         let sockets = match table {
+            Ok(listing) => listing.items,
             // Without IPv6 there is no such table.
             Err(ReadError::Gone) => continue,
-            table => table?.items,
+            Err(error) => return Err(error),
         };
         let connected = sockets.iter().filter(|socket| socket.state != TcpState::Listening);
         listed.extend(connected.map(|socket| (socket.inode, TcpEnds { local: socket.local, remote: socket.remote })));

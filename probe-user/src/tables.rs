@@ -66,7 +66,7 @@ pub(crate) fn apply_change(ebpf: &mut Ebpf, change: TableChange) -> Result<(), M
     }
 }
 
-/// Removes the accounting of all threads of the target with this index.
+/// Removes the kernel side's entries of all threads of the target with this index.
 fn remove_threads(ebpf: &mut Ebpf, target: u32) -> Result<(), MapError> {
     let mut threads = hash_table_mut::<u32, Plain<Thread>>(ebpf, "THREADS")?;
     // Collected first, because a removal would disturb the walk through the table.

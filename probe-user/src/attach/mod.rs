@@ -94,8 +94,8 @@ const MAX_DETACHING_THREADS: usize = 32;
 /// An attached program. Dropping it detaches, which takes a kernel grace period: see [`detach_links`].
 pub(crate) type Link = Box<dyn Send>;
 
-/// Detaches links in parallel. For each link the kernel waits until no CPU can still run its program. Waits that begin together also end
-/// together, so threads shorten the whole.
+/// Detaches links, which keep programs attached, in parallel. For each link the kernel waits until no CPU can still run its program. Waits
+/// that begin together also end together, so several threads need less time than one.
 pub(crate) fn detach_links(links: Vec<Link>) {
     let thread_count = MAX_DETACHING_THREADS.min(links.len());
     let mut shares: Vec<Vec<Link>> = std::iter::repeat_with(Vec::new).take(thread_count).collect();
@@ -144,8 +144,8 @@ impl AttachMethod {
         }
     }
 
-    /// Attaches a batch to process `pid`, which has the library at `path` mapped. The path names an open descriptor, so that a file
-    /// replaced meanwhile is not reached.
+    /// Attaches a batch, which is a program with its probe points, to process `pid`, which has the library at `path` mapped. The path names
+    /// an open descriptor, so that a file replaced meanwhile is not reached.
     pub(crate) fn attach_batch(
         &mut self,
         ebpf: &mut Ebpf,
@@ -160,7 +160,8 @@ impl AttachMethod {
     }
 }
 
-/// Attaches a program to each point of the batch by a perf event of its own.
+/// Attaches a program to each point of the batch by a perf event of its own. The program can read the cookie of its point, which tells the
+/// points apart.
 fn attach_by_perf_events(
     ebpf: &mut Ebpf,
     batch: &Batch,
@@ -192,8 +193,8 @@ pub(crate) fn attach_kernel_polls(ebpf: &mut Ebpf) -> Result<Vec<Link>, AttachEr
     Ok(links)
 }
 
-/// Attaches the programs that observe responses to clients, for all serving targets. Uses tracepoints on socket writes where the kernel has
-/// them, unless `every_call` requests the tracepoint on all system calls.
+/// Attaches the programs that observe responses to clients, for all targets that serve clients. Uses tracepoints on socket writes where the
+/// kernel has them, unless `every_call` requests the tracepoint on all system calls.
 pub(crate) fn attach_client_writes(ebpf: &mut Ebpf, every_call: bool) -> Result<Vec<Link>, ProgramError> {
     let mut links = attach_tracepoints(ebpf, &[CONNECTION_STATES])?;
     if !every_call {

@@ -127,7 +127,8 @@ impl MultiUprobes {
         Ok(())
     }
 
-    /// Attaches a batch to process `pid`. The offsets of the batch are those of the file at `path`.
+    /// Attaches a batch, which is a program with its probe points, to process `pid` by one link. The points are offsets in the file at
+    /// `path`. Loads the program if it is not loaded yet.
     pub(crate) fn attach_batch(
         &mut self,
         batch: &Batch,
@@ -147,6 +148,7 @@ impl MultiUprobes {
 fn check_links(program: &OwnedFd) -> Result<(), MultiUprobeError> {
     const ANY_PROCESS: u32 = 0;
     const NO_PROCESS: u32 = u32::MAX;
+    // Both links name a folder, which cannot be probed.
     let refusal_of_folder = refusal_of_link(program, ANY_PROCESS);
     let refusal_of_process = refusal_of_link(program, NO_PROCESS);
     judge_link_refusals(refusal_of_folder, refusal_of_process)

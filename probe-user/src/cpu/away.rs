@@ -38,11 +38,13 @@ impl Away {
             wait_function.clear();
         }
         let waits_in_freezer = FROZEN_IN.contains(&wait_function.as_str());
-        // The files of the cgroup are read only if the function does not show it. Version 1 of the freezer leaves threads in state D.
+        // Version 1 of the freezer leaves threads in state D. A hidden function may be the freezer's. Otherwise the function shows that the
+        // thread is not frozen, and the files of the cgroup need not be read.
         let may_be_frozen = state_letter == 'D' || wait_function.is_empty();
         if waits_in_freezer || (may_be_frozen && is_frozen(pid)) {
             return Some(Self::outside_call(AwayState::Frozen));
         }
+        // Without a known system call, only the function is reported.
         let system_call = read_thread_text(&process, tid, ThreadFile::SystemCall);
         let Some(call) = system_call.and_then(|line| parse_call_name(&line)) else {
             return Some(Self { state: AwayState::Asleep, waits_in: wait_function });

@@ -61,7 +61,7 @@ pub(super) struct GroupLine<'t> {
 }
 
 impl<'t> GroupLine<'t> {
-    /// Parses a line. `None` if it is invalid.
+    /// Parses a line of `/proc/PID/cgroup`. `None` if it is invalid.
     fn parse(line: &'t str) -> Option<Self> {
         let (_hierarchy, rest) = line.split_once(':')?;
         let (controllers, path) = rest.split_once(':')?;
@@ -103,7 +103,7 @@ fn cpu_stat_paths(text: &str) -> Vec<PathBuf> {
     folders.into_iter().map(|folder| folder.join("cpu.stat")).collect()
 }
 
-/// Reads `cpu.stat` of a control group from its start.
+/// Reads the open `cpu.stat` of a control group again, from its start. `None` if it cannot be read or has no throttling counters.
 fn read_cpu_stat(file: &File) -> Option<CpuStat> {
     let mut text = [0; MAX_CPU_STAT_BYTES];
     let length = file.read_at(&mut text, 0).ok()?;

@@ -131,6 +131,7 @@ impl SampledThread {
         if added_ns > 0 || times.on_ns > self.last.on_ns {
             self.reported_early_ns = 0;
         }
+        // A wait that began before the interval may be longer than it.
         Some((added_ns - reported_ns).min(interval_ns))
     }
 }
@@ -152,7 +153,7 @@ impl CpuSampler {
         Ok(sampler)
     }
 
-    /// Times since the last sample, or since the start. Call this about every 100 ms.
+    /// Times since the last sample, or since the start. Call this about every 100 ms. The error says why the threads cannot be listed.
     pub fn sample(&mut self) -> Result<ProcessSample, String> {
         self.samples_until_search -= 1;
         if self.samples_until_search == 0 {
@@ -160,9 +161,24 @@ impl CpuSampler {
             self.find_threads()?;
         }
         let now = MonoNs::now();
-        let pid = self.pid;
         let interval_ns = now.since(self.sampled_at);
         self.sampled_at = now;
+        let used = self.sample_threads(interval_ns);
+        let is_at_rest = used.iter().all(ThreadUse::has_not_run);
+        let cgroup_interval_ns = if is_at_rest { CGROUP_INTERVAL_AT_REST_NS } else { CGROUP_INTERVAL_NS };
+        // The search is due by the clock, because an idle process is sampled less often. In an outdated cgroup, throttling would stay
+        // unseen and look like a lack of CPUs.
+        if now.since(self.cgroup_searched_at) >= cgroup_interval_ns {
+            self.cgroup_searched_at = now;
+            self.update_cgroup();
+        }
+        let throttled_ns = self.cgroup.as_mut().and_then(Cgroup::take_throttled_ns);
+        Ok(ProcessSample { at: now, interval_ns, threads: used, throttled_ns })
+    }
+
+    /// Times of the threads in the interval of this length since the last sample. Forgets the threads that have exited.
+    fn sample_threads(&mut self, interval_ns: u64) -> Vec<ThreadUse> {
+        let pid = self.pid;
         let mut used = Vec::with_capacity(self.threads.len());
         let mut exited_tids = Vec::new();
         for (&tid, known) in &mut self.threads {
@@ -183,16 +199,7 @@ impl CpuSampler {
         for tid in exited_tids {
             self.threads.remove(&tid);
         }
-        let is_at_rest = used.iter().all(ThreadUse::has_not_run);
-        let cgroup_interval_ns = if is_at_rest { CGROUP_INTERVAL_AT_REST_NS } else { CGROUP_INTERVAL_NS };
-        // The search is due by the clock, because an idle process is sampled less often. In an outdated cgroup, throttling would stay
-        // unseen and look like a lack of CPUs.
-        if now.since(self.cgroup_searched_at) >= cgroup_interval_ns {
-            self.cgroup_searched_at = now;
-            self.update_cgroup();
-        }
-        let throttled_ns = self.cgroup.as_mut().and_then(Cgroup::take_throttled_ns);
-        Ok(ProcessSample { at: now, interval_ns, threads: used, throttled_ns })
+        used
     }
 
     /// Finds the process's cgroup again if the process was moved to another one.

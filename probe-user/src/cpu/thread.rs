@@ -31,6 +31,7 @@ impl ThreadTimesFile {
     pub(super) fn open(pid: u32, tid: u32) -> Option<Self> {
         if let Ok(file) = kernel::open(format!("/proc/{pid}/task/{tid}/schedstat")) {
             const NEVER_COUNTED: ThreadTimes = ThreadTimes { on_ns: 0, wait_ns: Some(0) };
+            // Without ticks, `read` expects the format of `schedstat`.
             let schedstat = Self { file, tick_ns: None };
             // All zeros mean that CONFIG_SCHED_INFO is present but switched off, or that the thread has never run.
             if schedstat.read().is_some_and(|times| times != NEVER_COUNTED) {
@@ -50,6 +51,7 @@ impl ThreadTimesFile {
             return None;
         }
         let text = std::str::from_utf8(&text[..length]).ok()?;
+        // Only the times in `stat` are counted in ticks.
         match self.tick_ns {
             None => parse_schedstat(text),
             Some(tick_ns) => parse_stat(text, tick_ns),

@@ -18,7 +18,8 @@ pub(crate) struct Assembly {
     pub(crate) roles: Vec<Option<RoleWithSource>>,
 }
 
-/// Assembles engines from candidates and links. `unread` are pids whose sockets are unknown. Adds to `blind_spots` what cannot be observed.
+/// Assembles engines from candidates, which are processes that may belong to one, and from their links. `unread` are pids whose sockets are
+/// unknown. Adds to `blind_spots` what cannot be observed.
 pub(crate) fn assemble_engines(
     known: &[EngineKind],
     candidates: &[&Candidate],
@@ -26,13 +27,7 @@ pub(crate) fn assemble_engines(
     unread: &[u32],
     blind_spots: &mut Vec<BlindSpot>,
 ) -> Assembly {
-    let nodes = candidates.iter().map(|candidate| Node {
-        stated: candidate.stated,
-        parent: candidates.iter().position(|other| other.id.pid == candidate.parent),
-        // A process that cannot be examined may use ZMQ.
-        zmq: candidate.libzmq.is_some() || !candidate.refused.is_empty(),
-    });
-    let nodes: Vec<Node> = nodes.collect();
+    let nodes = nodes_of_candidates(candidates);
     let stated: Vec<Option<RoleWithSource>> = nodes.iter().map(|node| node.stated).collect();
     let engine_links = link_meaning::remove_client_links(links, &stated);
     let mut roles = infer_roles(known, candidates, &nodes, &engine_links);
@@ -45,7 +40,7 @@ pub(crate) fn assemble_engines(
         if engine.processes.is_empty() {
             continue;
         }
-        // Such a process keeps its role while its peers are gone.
+        // A process that had a role in the last scan keeps it while its peers are gone.
         let has_lost_peers = group.iter().any(|&index| candidates[index].last_role.is_some());
         if is_engine(&engine, has_lost_peers) {
             engine.is_confirmed = is_confirmed(&engine, unread);
@@ -65,6 +60,17 @@ pub(crate) fn assemble_engines(
     Assembly { engines, roles }
 }
 
+/// The candidates as the engines' rules see them: the role that is stated, the index of the parent, and whether ZMQ is used.
+fn nodes_of_candidates(candidates: &[&Candidate]) -> Vec<Node> {
+    let nodes = candidates.iter().map(|candidate| Node {
+        stated: candidate.stated,
+        parent: candidates.iter().position(|other| other.id.pid == candidate.parent),
+        // A process that cannot be examined may use ZMQ.
+        zmq: candidate.libzmq.is_some() || !candidate.refused.is_empty(),
+    });
+    nodes.collect()
+}
+
 /// Interprets the links. Leaves out those between two engines that carry no output. Adds the omitted links to `blind_spots`, and the
 /// processes that several engines share.
 fn separate_engines(
@@ -75,22 +81,25 @@ fn separate_engines(
     links: Vec<Link>,
     blind_spots: &mut Vec<BlindSpot>,
 ) -> InterpretedLinks {
+    // The owner of a process is the main process that started it.
     let owners = Owners::find(nodes, roles);
     let mut interpreted = InterpretedLinks::interpret(known, links, roles);
     let between_engines = owners.links_between_engines(&interpreted);
     if !between_engines.is_empty() {
         blind_spots.extend(owners.report_foreign_connections(&between_engines, candidates));
-        // Without them, the other links of their acceptors may have another meaning.
+        // Interpreted again, because the meaning of a link depends on the other links of its acceptor.
         interpreted = InterpretedLinks::interpret(known, interpreted.links_without(&between_engines), roles);
     }
     blind_spots.extend(owners.report_shared_processes(&interpreted, roles, candidates));
     interpreted
 }
 
-/// Groups the processes of each engine: those that exchange messages, and children with their parents.
+/// Groups the processes of each engine: those that exchange messages, and children with their parents. A group consists of the indexes of
+/// its processes.
 fn group_nodes(nodes: &[Node], roles: &[Option<RoleWithSource>], links: &InterpretedLinks) -> Vec<Vec<usize>> {
     let mut pairs: Vec<(usize, usize)> = Vec::new();
-    for (link, _) in links.hops() {
+    // Hops are the links that carry requests or output.
+    for (link, _reading) in links.hops() {
         if let Some(connector) = link.connector {
             pairs.push((connector.candidate, link.acceptor.candidate));
         }
@@ -115,8 +124,8 @@ fn is_engine(engine: &Engine, has_lost_peers: bool) -> bool {
     has_output || (engine.hops.is_empty() && has_lost_peers) || engine.is_named()
 }
 
-/// Determines the role of each candidate. A stated role comes first, then one that an engine infers from the links, then that of the last
-/// scan. `None` if there is none of them.
+/// Determines the role of each candidate. A role that the user, the title or the command states comes first, then one that an engine infers
+/// from the links, then that of the last scan. `None` if there is none of them.
 fn infer_roles(
     engines: &[EngineKind],
     candidates: &[&Candidate],
@@ -143,6 +152,7 @@ fn infer_roles(
 /// Whether more than titles and commands shows that this is an engine, see [`Engine::is_confirmed`]. Unknown sockets count as such
 /// evidence.
 fn is_confirmed(engine: &Engine, unread: &[u32]) -> bool {
+    // A process may run the engine's server inside itself.
     let has_inner_server = engine.processes.iter().any(|process| process.inner_server.is_some());
     let is_unread = engine.processes.iter().any(|process| unread.contains(&process.id.pid));
     !engine.hops.is_empty() || has_inner_server || engine.settings.avoids_zmq.is_some() || is_unread
@@ -170,22 +180,33 @@ fn assemble_engine(
     let mut processes: Vec<Process> = processes.collect();
     // In a fixed order, because the topology of two searches is compared.
     processes.sort_by_key(|process| (process.role, process.rank, process.id));
-    let mut hops: Vec<HopSeen> = Vec::new();
-    for (link, reading) in links.hops().filter(|(link, _)| group.contains(&link.acceptor.candidate)) {
-        let connector = link.connector.and_then(|socket| end_of_socket(socket, candidates, roles));
-        let acceptor = end_of_socket(link.acceptor, candidates, roles);
-        // The messages of such a hop are sent by the end that accepted the connection.
-        let (from, to) = if reading.reversed { (acceptor, connector) } else { (connector, acceptor) };
-        let endpoint = link.endpoint.clone();
-        hops.push(HopSeen { from, to, endpoint, carries: reading.carries, confidence: reading.confidence });
-    }
-    // In a fixed order, too.
-    hops.sort_by_key(|hop| (hop.carries, hop.from.map(|end| end.role), hop.to.map(|end| end.role), hop.from, hop.to));
-
+    let hops = hops_of_group(group, candidates, roles, links);
     let kind = processes.iter().find_map(|process| engine_with_role(known, process.role));
     let mut engine = Engine { processes, hops, kind, ..Engine::default() };
     blind_spots.extend(determine_settings(&mut engine, group, candidates));
     engine
+}
+
+/// The hops whose accepting process is in the group, each with the direction of its messages. They are sorted, because the topology of two
+/// searches is compared.
+fn hops_of_group(
+    group: &[usize],
+    candidates: &[&Candidate],
+    roles: &[Option<RoleWithSource>],
+    links: &InterpretedLinks,
+) -> Vec<HopSeen> {
+    let mut hops: Vec<HopSeen> = Vec::new();
+    // The reading of a link is its meaning: what it carries, and in which direction.
+    for (link, reading) in links.hops().filter(|(link, _)| group.contains(&link.acceptor.candidate)) {
+        let connector = link.connector.and_then(|socket| end_of_socket(socket, candidates, roles));
+        let acceptor = end_of_socket(link.acceptor, candidates, roles);
+        // On a reversed hop, the end that accepted the connection sends the messages.
+        let (from, to) = if reading.reversed { (acceptor, connector) } else { (connector, acceptor) };
+        let endpoint = link.endpoint.clone();
+        hops.push(HopSeen { from, to, endpoint, carries: reading.carries, confidence: reading.confidence });
+    }
+    hops.sort_by_key(|hop| (hop.carries, hop.from.map(|end| end.role), hop.to.map(|end| end.role), hop.from, hop.to));
+    hops
 }
 
 /// The engine that has this role.
@@ -213,7 +234,7 @@ fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candi
     let deciding_kind = main.launcher.map(|launcher| launcher.engine).or(engine.kind)?;
     engine.settings = deciding_kind.settings(&evidence);
     let has_inner_server = engine.processes.iter().any(|process| process.inner_server.is_some());
-    // A server inside the process is observed at its method.
+    // Output of a server inside the process is observed by other means than ZMQ.
     if has_inner_server {
         return None;
     }

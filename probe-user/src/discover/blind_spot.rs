@@ -235,6 +235,7 @@ impl<'a> DisplayPids<'a> {
 }
 
 impl fmt::Display for DisplayPids<'_> {
+    /// Writes the first pids, and the number of the others if there are many.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const MAX_SHOWN: usize = 4;
         let shown: Vec<String> = self.pids.iter().take(MAX_SHOWN).map(u32::to_string).collect();

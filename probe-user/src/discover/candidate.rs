@@ -152,6 +152,7 @@ impl StatedRole {
     /// Role that the user or the command line states. The role given by the user comes first, then the role of the title, then the role of
     /// the command.
     pub(crate) fn from_argv(argv: &[String], by_hand: Option<&RoleSpec>, engines: &[EngineKind]) -> Self {
+        // Role and rank in the title.
         let titled = argv.first().and_then(|title| engines.iter().find_map(|engine| engine.role_of_title(title)));
         let launcher = Launcher::of_command(argv, engines);
         let role_by_hand = by_hand.and_then(|spec| spec.role);
@@ -167,7 +168,8 @@ impl StatedRole {
 }
 
 impl Candidate {
-    /// The candidate as far as its command, status and mapped files show it. The caller adds what other files show.
+    /// The candidate as far as its command, status and mapped files show it. The caller adds what other files show. Fails if the status
+    /// cannot be read.
     fn from_process(
         process: &ProcDir,
         stat: &ProcessStat,
@@ -270,7 +272,8 @@ fn find_connecting_engine(engines: &[EngineKind], files: &[maps::MappedFile]) ->
     engines.find(|engine| files.iter().any(|file| engine.connects_to_clients(&file.path)))
 }
 
-/// Engine whose inner server is an extension among these mapped files.
+/// Engine whose server runs inside the process that has mapped these files, as an extension module among them shows. `None` if there is
+/// none.
 pub(crate) fn find_inner_server<'a>(
     engines: &[EngineKind],
     mut files: impl Iterator<Item = &'a Path>,
@@ -283,8 +286,8 @@ fn engine_with_extension(engines: &[EngineKind], path: &Path) -> Option<EngineKi
     engines.iter().copied().find(|engine| engine.inner_server().is_some_and(|server| (server.is_extension)(path)))
 }
 
-/// Extracts the kept variables. `None` if `setproctitle` has overwritten the environment with its title. Then the variables are unknown,
-/// and not unset.
+/// Extracts the environment variables that an engine or [`KEPT_VARIABLES`] names. `None` if `setproctitle` has overwritten the environment
+/// with its title. Then the variables are unknown, and not unset.
 fn kept_variables(bytes: &[u8], engines: &[EngineKind]) -> Option<Vec<(String, String)>> {
     let strings = split_strings(bytes);
     let begins_with_variable = strings.first().is_some_and(|string| string.contains('='));
@@ -324,7 +327,7 @@ fn display_title(argv: &[String], stat: &ProcessStat, is_titled: bool, launcher:
 
 /// Threads that libzmq names `ZMQbg/IO/0`, `ZMQbg/IO/1`, and so on.
 pub(crate) fn find_io_threads(process: &ProcDir) -> Vec<u32> {
-    // A name has at most 15 bytes.
+    // More than enough, as a name has at most 15 bytes.
     const MAX_NAME_BYTES: usize = 64;
     let mut threads = process.list_threads(MAX_THREADS).unwrap_or_default().items;
     // A thread that has exited since has no name, and is left out.

@@ -25,6 +25,7 @@ pub(crate) fn pair_unix_sockets(sockets: &[UnixSocket]) -> Vec<SocketConnection>
     let mut connections = Vec::new();
     for socket in sockets {
         let Some(peer) = socket.peer else { continue };
+        // The accepted side has a name, and does not listen.
         if socket.is_listening || socket.name.is_empty() {
             continue;
         }

@@ -120,6 +120,7 @@ impl DiagSocket {
         if let Some(helper) = helper::connected_helper() {
             return match helper.open_diag_socket(process.pid) {
                 Ok(netlink) => Ok(Self { netlink }),
+                // Whatever the reason, this process may not enter the namespace itself.
                 Err(_) => Err(DiagError::Enter(ReadError::Denied)),
             };
         }
@@ -220,7 +221,7 @@ impl DiagSocket {
             cookie: NO_COOKIE,
         };
         let family = if local.is_ipv4() { AF_INET } else { AF_INET6 };
-        // Only a dump selects sockets by their state.
+        // A query for one socket ignores the states, which select the sockets of a dump.
         let request = tcp_request(family, socket, inet::StateFlags::empty());
         self.query_depth(request, inode, DiagError::NoTcp)
     }
@@ -265,7 +266,7 @@ impl DiagSocket {
         }
     }
 
-    /// Sends a request to the kernel.
+    /// Sends a request to the kernel. `flags` are netlink flags besides that of every request, for example that of a dump.
     fn send_request(&self, request: SockDiagMessage, flags: u16) -> Result<(), DiagError> {
         let mut message = NetlinkMessage::from(request);
         message.header.flags = NLM_F_REQUEST | flags;
@@ -347,7 +348,9 @@ fn parse_unix_socket(body: &[u8]) -> Option<UnixSocket> {
     for attribute in parse_attributes(body) {
         match attribute {
             Nla::Name(UnixDiagName::Pathname(path)) => socket.name = path.into_encoded_bytes(),
+            // Abstract names are shown with `@` in front.
             Nla::Name(UnixDiagName::Abstract(name)) if !name.is_empty() => socket.name = [b"@", &*name].concat(),
+            // Inode 0 stands for no peer.
             Nla::Peer(inode) => socket.peer = (inode != 0).then_some(inode),
             _ => {}
         }
@@ -368,7 +371,7 @@ struct SocketQueues {
 }
 
 impl SocketQueues {
-    /// Parses the description of a Unix or TCP socket.
+    /// Parses the queues in the description of a Unix or TCP socket. `None` if it is malformed or lacks them.
     fn parse(body: &[u8]) -> Option<Self> {
         if let Some(header) = parse_unix_header(body) {
             let (receive, send) = parse_attributes(body).find_map(|attribute| match attribute {
@@ -383,7 +386,7 @@ impl SocketQueues {
         Some(Self::new(tcp.inode, tcp.state, tcp.recv_queue.saturating_sub(fin_bytes), tcp.send_queue))
     }
 
-    /// Queues as the kernel reports them of a socket in this state.
+    /// Creates the queues from the kernel's two numbers for a socket. `state` decides whether they are bytes.
     fn new(inode: u32, state: u8, receive_bytes: u32, send_bytes: u32) -> Self {
         // On a listening socket, the same fields count connections.
         let depth = if state == TCP_LISTEN {

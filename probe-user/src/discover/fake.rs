@@ -57,9 +57,10 @@ impl FakeProcess {
         self
     }
 
-    /// The candidate as an examination of such a process would give it.
+    /// The candidate that an examination of this process would give.
     fn to_candidate(&self, engines: Engines) -> Candidate {
-        let StatedRole { role, titled, launcher } = StatedRole::from_argv(&self.argv, None, engines);
+        let role_by_user = None;
+        let StatedRole { role, titled, launcher } = StatedRole::from_argv(&self.argv, role_by_user, engines);
         let installed = self.releases.iter().filter_map(|(name, release)| {
             let engine = engines.iter().copied().find(|engine| engine.name() == *name)?;
             // The origin of the release does not matter here.
@@ -109,6 +110,7 @@ pub fn discover_topology(engines: Engines, processes: &[FakeProcess], connected:
     let links: Vec<Link> = links.collect();
     let candidates: Vec<&Candidate> = candidates.iter().collect();
     let mut blind_spots = Vec::new();
-    let engines = assemble::assemble_engines(engines, &candidates, &links, &[], &mut blind_spots).engines;
+    let unread: [u32; 0] = [];
+    let engines = assemble::assemble_engines(engines, &candidates, &links, &unread, &mut blind_spots).engines;
     Topology { engines, blind_spots, ..Topology::default() }
 }

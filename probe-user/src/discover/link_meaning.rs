@@ -36,7 +36,8 @@ pub(crate) struct InterpretedLinks {
 }
 
 impl InterpretedLinks {
-    /// Interprets every link by the rules of the engine that knows its roles.
+    /// Interprets every link by the rules of the engine that knows its roles. The reading of a link is what it carries, and in which
+    /// direction. A wire is a link as the engines' rules see it.
     pub(crate) fn interpret(engines: &[EngineKind], links: Vec<Link>, roles: &[Option<RoleWithSource>]) -> Self {
         let wires = links.iter().map(|link| Wire {
             connector: link.connector.map(|connector| connector.candidate),

@@ -156,6 +156,7 @@ fn resolve_ends(
     }
     let acceptor = *holders.get(&connection.acceptor)?;
     let connector = connection.connector.and_then(|inode| holders.get(&inode).copied());
+    // Over TCP, an end without a known holder counts as one of another program.
     let may_be_hidden =
         connection.connector.is_none() || (has_hidden_sockets && connection.endpoint.starts_with("ipc://"));
     let is_of_other_program = connector.is_none() && !may_be_hidden;

@@ -21,7 +21,7 @@ impl Owners {
     }
 
     /// Links between two engines that presumably carry no output, such as the connection of a decode server's scheduler to the bootstrap
-    /// port of a prefill server. Who started the processes is better evidence of their engine.
+    /// port of a prefill server. Processes that different main processes started belong to different engines in spite of such a link.
     pub(crate) fn links_between_engines(&self, links: &InterpretedLinks) -> BTreeSet<Link> {
         let engine_owners = self.owners_of_engines(links);
         let mut between_engines = BTreeSet::new();
@@ -56,6 +56,7 @@ impl Owners {
     ) -> Vec<BlindSpot> {
         let mut foreign = Vec::new();
         for link in between_engines {
+            // Without a visible connecting process, there is none to report.
             let Some(connector) = link.connector else { continue };
             let Some(owners) = self.owners_of_ends(link) else { continue };
             let connection = BlindSpot::ForeignConnection {
@@ -99,7 +100,8 @@ impl Owners {
     ) -> BTreeMap<usize, BTreeSet<usize>> {
         let engine_owners = self.owners_of_engines(links);
         let mut engines_by_process: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
-        for (link, _) in links.hops() {
+        for (link, _reading) in links.hops() {
+            // An invisible connecting process shows no engine.
             let Some(connector) = link.connector else { continue };
             let ends = [connector.candidate, link.acceptor.candidate];
             if ends.iter().any(|&end| has_control_role(roles[end])) {
@@ -114,7 +116,7 @@ impl Owners {
         engines_by_process
     }
 
-    /// Owners that are main processes of an engine, because output may flow between two of their processes.
+    /// The owners that have an engine: output may flow between two processes that they started. Returns their indexes.
     fn owners_of_engines(&self, links: &InterpretedLinks) -> BTreeSet<usize> {
         let mut engine_owners = BTreeSet::new();
         for (link, reading) in links.hops() {
@@ -148,7 +150,7 @@ fn outermost_main_process(process: usize, nodes: &[Node], roles: &[Option<RoleWi
     // Parents would form a circle if pids were reused while they are read.
     for _ in 0..nodes.len() {
         let Some(ancestor) = next_process else { break };
-        // A role that connections show is no evidence of an engine of its own.
+        // A main process of an engine is known by its command or by the processes that it started. Connections alone prove no engine.
         let is_main = roles[ancestor].is_some_and(|(role, source)| {
             role.is_main() && matches!(source, RoleSource::CommandLine | RoleSource::Children)
         });

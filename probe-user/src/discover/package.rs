@@ -106,6 +106,7 @@ impl InstalledReleases {
     /// Finds the release of each engine's package in the first folder that has it. Skips folders that cannot be read.
     pub(crate) fn find(process: &ProcDir, dirs: &[PathBuf], engines: &[EngineKind]) -> Self {
         let mut found = Self::default();
+        // Without access to the process's files, no release is known.
         let Ok(root) = process.root() else { return found };
         for dir in dirs {
             let Ok(names) = root.package_names(dir, MAX_ENTRIES) else { continue };
@@ -115,6 +116,7 @@ impl InstalledReleases {
                 if found.release(engine).is_some() {
                     continue;
                 }
+                // Only an engine with a Python package has a release here.
                 let Some(package) = engine.package() else { continue };
                 let installed = release_in_metadata(&root, dir, &names, package.name);
                 if let Some(release) = installed.or_else(|| release_in_source(&root, dir, &names, package.source)) {
@@ -147,11 +149,12 @@ fn release_in_metadata(root: &ProcessRoot<'_>, dir: &Path, names: &[&str], packa
     Some(Setting::new(version, Origin::File(file)))
 }
 
-/// Release of a package that is imported from its source tree without being installed. It is in the first of `files` that assigns a
-/// version. `None` if none does.
+/// Release of a package that is imported from its source tree in `dir` without being installed. It is in the first of `files` that assigns
+/// a version. `None` if none does. `names` are the entries of `dir`.
 fn release_in_source(root: &ProcessRoot<'_>, dir: &Path, names: &[&str], files: &[&str]) -> Option<Setting<String>> {
     for file in files {
         let folder = file.split('/').next()?;
+        // Spares the attempt to open a file.
         if !names.contains(&folder) {
             continue;
         }

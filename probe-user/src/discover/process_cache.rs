@@ -46,7 +46,7 @@ struct CandidateCounts {
 }
 
 impl CandidateCounts {
-    /// The count of candidates of this kind; `None` for a process that is no candidate.
+    /// The count of candidates with a stated role, or of those without, whichever this one is. `None` for a process that is no candidate.
     fn count_mut(&mut self, examination: &Examination) -> Option<&mut usize> {
         match examination {
             Examination::Candidate(candidate, _) if candidate.stated.is_some() => Some(&mut self.stated),
@@ -121,6 +121,7 @@ impl ProcessCache {
         let listed: HashSet<u32> = pids.iter().copied().collect();
         self.forget_others(&listed);
         self.lacks_descriptors = false;
+        // Processes with a child whose role the user, the title or the command states.
         let parents = self.parents_of_stated();
         // First, so that no other process takes the descriptor of a process that the user named.
         let named = by_hand.iter().map(|spec| spec.pid).filter(|pid| listed.contains(pid));
@@ -148,7 +149,7 @@ impl ProcessCache {
         }
     }
 
-    /// Examines a process that is new, has changed or was examined too long ago.
+    /// Examines a process that is new, has changed or was examined too long ago. `is_parent`: it started a process with a stated role.
     fn examine_unless_current(&mut self, pid: u32, by_hand: &[RoleSpec], is_parent: bool) {
         let is_current = match self.processes.get_mut(&pid) {
             Some(known) => known.check_is_current(pid),
@@ -156,7 +157,7 @@ impl ProcessCache {
         };
         match is_current {
             Ok(true) => {}
-            // An error of this process says nothing about the other one, whose entry stays.
+            // tokengap itself could not ask, which says nothing about the examined process. Its entry stays.
             Err(error) if could_not_be_asked(error) => self.lacks_descriptors |= is_out_of_descriptors(error),
             Ok(false) | Err(_) => self.examine_again(pid, by_hand, is_parent),
         }
@@ -203,7 +204,7 @@ impl ProcessCache {
         }
     }
 
-    /// Examines a process; `None` when it has exited.
+    /// Examines a process; `None` when it has exited. Fails if its files in `/proc` cannot be read.
     fn examine_pid(
         &self,
         pid: u32,
@@ -222,10 +223,7 @@ impl ProcessCache {
             Examination::Candidate(candidate, _) => candidate.stated.is_some() && candidate.libzmq.is_some(),
             _ => stat.is_kernel_thread,
         };
-        // The older a process is, the less often it is examined again.
-        let is_other_program = matches!(state, Examination::Other) && !stat.comm.starts_with("python");
-        let min_interval = if is_other_program { MIN_INTERVAL_OF_OTHER_PROGRAMS } else { EXAMINATION_INTERVAL.min };
-        let examine_after = (process_age(stat.start_time) / AGE_DIVISOR).clamp(min_interval, EXAMINATION_INTERVAL.max);
+        let examine_after = examination_interval(&stat, &state);
         let now = Instant::now();
         Ok(Some(CachedProcess {
             start_time: stat.start_time,
@@ -260,7 +258,7 @@ impl ProcessCache {
         })
     }
 
-    /// Frontends, in the order of their pids.
+    /// Frontends, which are processes between engines and clients, in the order of their pids.
     pub(crate) fn frontends(&self) -> Vec<ProcessId> {
         let mut found: Vec<ProcessId> =
             self.processes.iter().filter_map(|(&pid, entry)| entry.frontend_id(pid)).collect();
@@ -348,6 +346,7 @@ impl CachedProcess {
             read_running_stat(&ProcDir::open(pid)?)?
         };
         self.checked_at = Instant::now();
+        // The process has exited.
         let Some(stat) = stat else { return Ok(false) };
         // `setproctitle` also changes the name, and so does executing another program.
         Ok(stat.start_time == self.start_time && stat.comm == self.comm)
@@ -381,8 +380,10 @@ impl CachedProcess {
 
     /// Whether this parent of an engine's process is due for an examination.
     fn is_due_as_parent(&self) -> bool {
+        // It is not known as a parent.
         let Some(since) = self.parent_since else { return false };
         match self.state {
+            // A candidate is recognised already.
             Examination::Candidate(..) => false,
             // Parents of an engine's processes are kept beyond the limit.
             Examination::Refused | Examination::LeftOut => true,
@@ -399,6 +400,13 @@ fn read_running_stat(process: &ProcDir) -> Result<Option<ProcessStat>, ReadError
     const MAX_STAT_BYTES: usize = 4096;
     let stat = ProcessStat::parse(&process.read("stat", MAX_STAT_BYTES)?);
     Ok(stat.filter(|stat| stat.state != 'Z'))
+}
+
+/// Time from an examination with this result to the next one. It is longer for an older process.
+fn examination_interval(stat: &ProcessStat, result: &Examination) -> Duration {
+    let is_other_program = matches!(result, Examination::Other) && !stat.comm.starts_with("python");
+    let min_interval = if is_other_program { MIN_INTERVAL_OF_OTHER_PROGRAMS } else { EXAMINATION_INTERVAL.min };
+    (process_age(stat.start_time) / AGE_DIVISOR).clamp(min_interval, EXAMINATION_INTERVAL.max)
 }
 
 /// Time since the start of a process, which `/proc/PID/stat` gives in ticks.

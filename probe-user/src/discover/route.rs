@@ -26,14 +26,15 @@ pub struct Route<'a> {
 impl Route<'_> {
     /// Whether a connection belongs to this route: it has the same roles at its ends, the same endpoint, and the same receiver.
     fn has_ends_of(&self, hop: &HopSeen) -> bool {
-        // A hop has at least one lane, and all lanes lead to the same receiver.
+        // A lane is one connection of the route. There is at least one, and all lead to the same receiver.
         let receiver_pid = self.lanes[0].to.map(|end| end.pid);
         self.ends == hop.ends() && self.endpoint == hop.endpoint && receiver_pid == hop.to.map(|end| end.pid)
     }
 }
 
 impl Engine {
-    /// The hops of the token path in its order. Connections that may carry output count as output.
+    /// The routes that output takes between processes, in the order of the token path. Connections with the same ends are lanes of one
+    /// route. Connections that may carry output count as output.
     pub fn routes(&self) -> Vec<Route<'_>> {
         let mut routes: Vec<Route<'_>> = Vec::new();
         for hop in self.hops.iter().filter(|hop| hop.carries != Carries::Requests) {
@@ -42,6 +43,7 @@ impl Engine {
                 None => routes.push(Route {
                     ends: hop.ends(),
                     endpoint: &hop.endpoint,
+                    // Tells the receivers of one role apart.
                     worker: hop.to.and_then(|end| self.index_among_role(end.role, end.pid)),
                     origin: hop.starts_at_source(),
                     last: hop.ends_at_receiver(),
@@ -63,7 +65,8 @@ impl Engine {
         u16::try_from(index).ok()
     }
 
-    /// Properties of the engine as an event for the analysis.
+    /// Properties of the engine as an event for the analysis. A waiter is the task of the engine that waits for the output of a request,
+    /// and its turnaround is the number of event-loop turns until it runs.
     pub fn to_event(&self) -> event::Engine<'_> {
         event::Engine {
             name: self.kind.map(|kind| kind.name()),

@@ -7,6 +7,7 @@ use adapter::discover::{Carries, Confidence, Disaggregation, End, HopSeen};
 use super::topology::{Engine, Process, Topology};
 
 impl fmt::Display for Topology {
+    /// Writes the engines as tables, then the candidates, and then what cannot be observed, with its remedy.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.confirmed_engines().next().is_none() {
             writeln!(f, "no engine found")?;
@@ -54,10 +55,12 @@ impl fmt::Display for Engine {
                 None => hop_rows.push(row),
             }
         }
+        // An engine without hops gets no second table.
         if hop_rows.is_empty() {
             return Ok(());
         }
         let rows: Vec<[String; 5]> = hop_rows.into_iter().map(HopRow::into_cells).collect();
+        // The last column has no heading, because it is empty unless a hop is only inferred.
         write_table(f, ["hop", "pid:fd -> pid:fd", "endpoint", "carries", ""], &rows)
     }
 }

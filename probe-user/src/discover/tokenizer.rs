@@ -46,7 +46,8 @@ pub fn read_tokenizer(engine: &Engine) -> Result<Vec<u8>, String> {
     read_named_tokenizer(&dir, &name)
 }
 
-/// Reads the tokenizer of this name: a directory, or a model in the cache of the Hugging Face Hub.
+/// Reads the tokenizer of this name: a directory, or a model in the cache of the Hugging Face Hub. The error names the file that cannot be
+/// read, and why.
 fn read_named_tokenizer(process: &ProcDir, name: &str) -> Result<Vec<u8>, String> {
     let cwd = process.link(ProcessLink::WorkingFolder).unwrap_or_else(|_| PathBuf::from("/"));
     let local = cwd.join(name).join(FILE_NAME);

@@ -113,8 +113,8 @@ impl Engine {
         self.processes.iter().find(|process| process.id.pid == pid)
     }
 
-    /// Processes to probe. They are at an end of a hop that carries or may carry output, or have a server inside. Other ranks of a source
-    /// send no output.
+    /// Processes to probe. They are at an end of a hop that carries or may carry output, or have a server inside. Of the parallel processes
+    /// that generate tokens, those without such a hop send no output and are left out.
     pub fn on_token_path(&self) -> impl Iterator<Item = &Process> {
         let output_hops = self.hops.iter().filter(|hop| hop.carries != Carries::Requests);
         let ends = output_hops.flat_map(|hop| [hop.from, hop.to]).flatten();
@@ -179,8 +179,8 @@ impl Topology {
     }
 
     /// Chooses the engines to attach to, which are those of the processes `named` by the user. If the user named none, chooses the
-    /// confirmed engines, or only those with a stated role if there are any. An unconfirmed engine is then chosen only if it is the only
-    /// one.
+    /// confirmed engines (see [`Engine::is_confirmed`]), or only those with a stated role if there are any. An unconfirmed engine is then
+    /// chosen only if it is the only one.
     pub fn pick_engines(&self, named: &[RoleSpec]) -> Result<Vec<&Engine>, PickError> {
         let choice = if named.is_empty() { self.engines_by_certainty() } else { self.engines_of(named) };
         if choice.is_empty() {

@@ -27,6 +27,17 @@ fn has_been_less_than(interval: Duration, since: Option<Instant>) -> bool {
     since.is_some_and(|time| time.elapsed() < interval)
 }
 
+/// Pids of the candidates whose sockets could not be listed. `sockets` are parallel to `candidates`.
+fn pids_with_unread_sockets(candidates: &[&Candidate], sockets: &[ProcessSockets]) -> Vec<u32> {
+    let mut unread = Vec::new();
+    for (candidate, listed) in candidates.iter().zip(sockets) {
+        if listed.is_err() {
+            unread.push(candidate.id.pid);
+        }
+    }
+    unread
+}
+
 /// Keeps a [`Topology`] up to date.
 #[derive(Debug)]
 pub struct Watcher {
@@ -81,6 +92,7 @@ impl Watcher {
     /// kernel's tables if the sockets differ.
     pub fn poll(&mut self) -> Result<bool, DiscoverError> {
         let pids = self.list_other_pids()?;
+        // The opener is a helper process that opens other processes' files. Its end is reported as a change.
         let has_opener_ended = opener_client::has_ended();
         let has_just_ended = has_opener_ended != self.has_opener_ended;
         self.has_opener_ended = has_opener_ended;
@@ -91,6 +103,7 @@ impl Watcher {
         }
         self.sockets_listed_at = Some(Instant::now());
         let are_sockets_same = self.update_sockets();
+        // With the same sockets, the kernel's tables are scanned rarely.
         let links_interval = self.options.socket_interval * UNCHANGED_INTERVALS;
         if !changed && are_sockets_same && has_been_less_than(links_interval, self.links_found_at) {
             return Ok(false);
@@ -111,7 +124,8 @@ impl Watcher {
         let mut owners = Vec::new();
         for (candidate, process) in self.cache.candidates() {
             let mut found = process.list_sockets(MAX_DESCRIPTORS);
-            // Without the opener, the last known sockets are kept, so that an engine does not seem to lose its connections.
+            // If the process that opens files for this one has ended, the last known sockets are kept, so that an engine does not seem to
+            // lose its connections.
             if found == Err(ReadError::OpenerEnded)
                 && let Some(index) = self.socket_owners.iter().position(|id| *id == candidate.id)
             {
@@ -147,12 +161,7 @@ impl Watcher {
         self.cache.find_io_threads();
         // Listed again, because the search for threads has changed the candidates.
         let candidates: Vec<&Candidate> = self.cache.candidates().into_iter().map(|(candidate, _)| candidate).collect();
-        let mut unread: Vec<u32> = Vec::new();
-        for (candidate, sockets) in candidates.iter().zip(&self.sockets) {
-            if sockets.is_err() {
-                unread.push(candidate.id.pid);
-            }
-        }
+        let unread = pids_with_unread_sockets(&candidates, &self.sockets);
         let Assembly { engines, roles } =
             assemble_engines(self.options.engines, &candidates, &found.links, &unread, &mut found.blind_spots);
         let role_names = role_words(self.options.engines);
@@ -164,13 +173,7 @@ impl Watcher {
         }
         let mut blind_spots = found.blind_spots;
         blind_spots.extend(self.unreadable_parts(found.refused));
-        let lacks_descriptors =
-            self.sockets.iter().any(|sockets| sockets.as_ref().is_err_and(|error| is_out_of_descriptors(*error)));
-        blind_spots.extend(self.cache.reached_limit_reports(lacks_descriptors));
-        if self.cache.has_too_large() {
-            blind_spots
-                .push(BlindSpot::Limit { what: "bytes of mappings in one process", limit: candidate::MAX_MAPS_BYTES });
-        }
+        blind_spots.extend(self.reached_limits());
         if self.has_opener_ended {
             blind_spots.push(BlindSpot::OpenerEnded);
         }
@@ -178,6 +181,18 @@ impl Watcher {
         let roles: Vec<_> = candidates.iter().map(|candidate| candidate.id).zip(roles).collect();
         self.cache.keep_roles(&roles);
         Topology { engines, frontends: self.cache.frontends(), blind_spots, roles: role_names }
+    }
+
+    /// Limits of this search that were reached, as blind spots.
+    fn reached_limits(&self) -> Vec<BlindSpot> {
+        let lacks_descriptors =
+            self.sockets.iter().any(|sockets| sockets.as_ref().is_err_and(|error| is_out_of_descriptors(*error)));
+        let mut reached = self.cache.reached_limit_reports(lacks_descriptors);
+        if self.cache.has_too_large() {
+            reached
+                .push(BlindSpot::Limit { what: "bytes of mappings in one process", limit: candidate::MAX_MAPS_BYTES });
+        }
+        reached
     }
 
     /// What is unknown about a candidate. If it has a role, that is a libzmq that could not be read. If it has none, that is its role, but
@@ -192,7 +207,7 @@ impl Watcher {
         is_named.then(|| BlindSpot::NoRole { pid, roles: role_names.to_owned() })
     }
 
-    /// Groups refused parts by processes, so that each group is reported once.
+    /// Reports the `refused` parts of `/proc/PID`, each with the pids for which it is refused. Parts with the same pids share a report.
     fn unreadable_parts(&self, refused: BTreeMap<ProcPart, Vec<u32>>) -> impl Iterator<Item = BlindSpot> {
         let mut by_pids: BTreeMap<Vec<u32>, Vec<ProcPart>> = BTreeMap::new();
         for (part, mut pids) in refused {
@@ -216,6 +231,7 @@ impl Watcher {
             let status =
                 ProcDir::open(outside).and_then(|process| process.read("status", foreign::kernel::MAX_STATUS_BYTES));
             let ns_pids = stat::parse_ns_pids(&status.unwrap_or_default());
+            // The last pid is the one inside the container.
             ns_pids.len() > 1 && ns_pids.last() == Some(&pid)
         });
         pids.sort_unstable();

@@ -58,6 +58,7 @@ impl ConnectionTracker {
             *self = Self::default();
             return Some(ConnectionStep::Opened);
         }
+        // `before` is the previous state.
         let has_client_left = head.before == ESTABLISHED && matches!(head.state, CLOSE_WAIT | CLOSE);
         let possible_end = if has_client_left { AnswerEnd::ClientLeft } else { AnswerEnd::ServerLeft };
         // The first change of state shows who closed first; later ones follow from it.

@@ -63,7 +63,8 @@ fn field_offset(btf: &Btf, struct_name: &str, path: &str) -> Result<u32, Missing
     btf.field_offset(struct_name, path).ok_or_else(|| MissingField(format!("{struct_name}.{path}")))
 }
 
-/// Reads all required offsets from the running kernel's types. The error names the first field that the kernel lacks.
+/// Finds the offsets of kernel struct fields that the eBPF programs for serving processes read. The error names the first field that the
+/// running kernel lacks.
 pub(crate) fn find_egress_offsets(btf: &Btf) -> Result<Places, MissingField> {
     // The number of the system call, and its first three arguments.
     let [number, first, second, third] = REGISTERS;

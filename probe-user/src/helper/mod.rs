@@ -53,10 +53,13 @@ pub(crate) fn connected_helper() -> Option<&'static Helper> {
 impl Helper {
     /// Starts the service of the process behind the socket. If that fails, [`Self::take_ring`] returns the reason.
     pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
+        // A second connection, on which slow requests do not delay the others.
         let (our_end, helper_end) = channel::message_pair()?;
         let requests = Mutex::new(socket);
         let ring = start_service(&requests, helper_end.as_fd());
-        Ok(Self { requests, slow_requests: Mutex::new(our_end), ring: Mutex::new(ring.map(Some)) })
+        // `None` once the ring is taken.
+        let untaken_ring = ring.map(Some);
+        Ok(Self { requests, slow_requests: Mutex::new(our_end), ring: Mutex::new(untaken_ring) })
     }
 
     /// Takes the ring of the loaded programs. A second call fails, because the ring has only one reader.
@@ -135,6 +138,7 @@ impl Helper {
                     is_last
                 }
                 Some(HelperReply::Refused(refusal)) => return Err(refusal),
+                // The connection was closed, or the reply is malformed.
                 _ => return Err(helper_exited()),
             };
             if is_last {
@@ -161,7 +165,7 @@ fn request_about_library(
     request: &HelperRequest,
     library: BorrowedFd<'_>,
 ) -> Result<(), Refusal> {
-    // The prober must be able to end although the library's file system does not answer. So it gets a descriptor that only locates the
+    // The helper must be able to end although the library's file system does not answer. So it gets a descriptor that only locates the
     // file.
     let located = foreign::locate_only(library).map_err(|error| Refusal::Kernel(format!("the library: {error}")))?;
     exchange_messages(connection, request, Some(located.as_fd())).map(drop)

@@ -63,9 +63,9 @@ pub fn answer_once(sought: Sought, library: &RegularFile, mut output: impl io::W
     output.write_all(&answer_to_bytes(found.map_err(|error| error.to_string())))
 }
 
-/// Serves requests on `socket` until its other end is closed. `command_for` returns the command of the process for a request's number.
-/// Standard input of that process is a socket with a descriptor that locates the library ([`receive_library`]). Its standard output takes
-/// the answer.
+/// Starts a process for each request on `socket`, until its other end is closed. A request is the number of a [`Sought`], which says what
+/// to find in the library. `command_for` returns the command for this number. Standard input of the process is a socket with a descriptor
+/// that locates the library ([`receive_library`]). Its standard output takes the answer.
 pub fn supervise(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -> io::Result<()> {
     let mut killed: Vec<Child> = Vec::new();
     let mut buffer = [0; REQUEST_BYTES];
@@ -95,7 +95,8 @@ pub fn supervise(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -
     }
 }
 
-/// Starts the process of a request with this number, which gets the library through its standard input and writes its answer to the pipe.
+/// Starts the process that analyses a library. It gets the library, and the number of what it must find, through its standard input, and
+/// writes its answer to the pipe.
 fn start_analysis(mut command: Command, number: u32, library: &OwnedFd, answer_pipe: OwnedFd) -> io::Result<Child> {
     // The library's descriptor is not the standard input itself, because it only locates the file. A Rust program takes such a standard
     // input for closed when it starts, and exits where there is no `/dev/null`.

@@ -23,7 +23,8 @@ pub(super) struct IdenticalFrames {
 }
 
 impl IdenticalFrames {
-    /// Records that a received frame was matched to `lane`, although it may be another lane's. Forgets the oldest record at the limit.
+    /// Records that a received frame was matched to `lane`, although it may be another lane's. A lane is one sending socket, by its index.
+    /// Forgets the oldest record at the limit.
     pub(super) fn record_ambiguous(&mut self, lane: usize, frame: Fingerprint) {
         if self.ambiguous.len() == MAX_REMEMBERED {
             self.ambiguous.pop_front();

@@ -30,12 +30,12 @@ pub(super) fn parse_account(status: &[u8]) -> Result<ProcessAccount, ReadError> 
 }
 
 /// Calls `open` with the rights of an account on files, and without capabilities for files. Afterwards restores the rights of this process,
-/// or ends it if that fails. A process without the capability to take other ids calls `open` with its own ids. If it is root, it also keeps
-/// its capabilities, because then the process that asks has stayed root as well.
+/// or ends it if that fails. Without the capability to take other ids, `open` is called with the ids of this process.
 pub(super) fn with_rights_of<T>(account: &ProcessAccount, open: impl FnOnce() -> T) -> Result<T, ReadError> {
     let own_capabilities = capabilities(None)?;
     let own_account = ProcessAccount { user: geteuid().as_raw(), group: getegid().as_raw(), groups: Vec::new() };
     let may_take_ids = own_capabilities.effective.contains(CHANGE_IDS);
+    // The process that asks has stayed root as well, so it gains nothing from the capabilities that are kept here.
     if !may_take_ids && geteuid().is_root() {
         return Ok(open());
     }

@@ -76,7 +76,8 @@ impl ExaminedProcesses {
     /// Returns whether the command line or title says that the process belongs to an engine.
     fn has_stated_role(&self, process: &ProcDir) -> bool {
         let argv = split_strings(&process.read("cmdline", MAX_ARGUMENT_BYTES).unwrap_or_default());
-        StatedRole::from_argv(&argv, None, self.engines).role.is_some()
+        let role_by_user = None;
+        StatedRole::from_argv(&argv, role_by_user, self.engines).role.is_some()
             || self.engines.iter().any(|engine| engine.is_frontend(&argv))
     }
 

@@ -77,6 +77,7 @@ pub(crate) fn message_batches(
 
 /// Probe points of the method that passes messages to a server in the same process.
 fn method_batches(entry: u64, target: u32) -> Vec<Batch> {
+    // `and_return` tells the program at the entry that the return has a probe, too.
     let called = vec![(entry, Cookie::new(ProbePoint::Method, target).and_return())];
     let returned = vec![(entry, Cookie::new(ProbePoint::MethodReturn, target))];
     vec![Batch::at_entries(ZMQ, called), Batch::at_returns(ZMQ_RETURNED, returned)]
@@ -93,6 +94,7 @@ pub(crate) fn poll_batches(
     let mut epoll_entered = Cookie::new(ProbePoint::Epoll, target);
     let mut returns = Points::new();
     if with_returns {
+        // Tells the program at the entry that the return has a probe, too.
         epoll_entered = epoll_entered.and_return();
         returns.extend(epolls.map(|entry| (entry, Cookie::new(ProbePoint::EpollReturn, target))));
     }

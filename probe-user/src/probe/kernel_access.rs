@@ -35,7 +35,8 @@ pub(super) struct LoadedKernelSide {
 }
 
 impl KernelAccess {
-    /// Uses the helper of this process, or loads the programs here. A helper has its own `options`.
+    /// Uses the programs of this process's helper if there is one, otherwise loads the programs here. With a helper, `options` has no
+    /// effect, because the helper was started with its own.
     pub(super) fn load(options: ProbeOptions) -> Result<LoadedKernelSide, Refusal> {
         if let Some(helper) = helper::connected_helper() {
             let LoadedRing { records, facts } = helper.take_ring()?;
@@ -64,7 +65,7 @@ impl KernelAccess {
         }
     }
 
-    /// Reads the accounting of all observed threads.
+    /// Reads the states, CPU times and poll counts of all observed threads.
     pub(super) fn read_threads(&self) -> Result<Vec<ThreadEntry>, Refusal> {
         match self {
             Self::Here(kernel, _) => kernel.read_threads(),

@@ -40,6 +40,9 @@ const REST_INTERVAL: Duration = Duration::from_secs(1);
 /// Time after which [`Probe::poll`] leaves the remaining records to the next call.
 const READ_LIMIT: Duration = Duration::from_millis(50);
 
+/// Stands for all processes where a pid is expected.
+const ALL_PROCESSES: Option<u32> = None;
+
 /// A process to observe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -120,7 +123,7 @@ impl TargetSlot {
     }
 }
 
-/// Pids of targets that have exited, as long as the exit was not reported. All pidfds are polled by one call, because that happens ten
+/// Pids of the targets that have exited and whose exit is not reported yet. All pidfds are polled by one call, because that happens ten
 /// times a second. A pidfd is readable once its process has exited.
 fn exited_pids(targets: &[TargetSlot]) -> Vec<u32> {
     let mut pids = Vec::new();
@@ -144,7 +147,7 @@ impl Probe {
     pub fn attach(targets: &[Target], options: ProbeOptions) -> Result<Self, ProbeError> {
         let mut permissions = Permissions::current();
         let LoadedKernelSide { kernel, records, facts } = KernelAccess::load(options).map_err(|refusal| {
-            ProbeError::Unavailable(Degraded::from_failure(Feature::Messages, None, permissions, refusal))
+            ProbeError::Unavailable(Degraded::from_failure(Feature::Messages, ALL_PROCESSES, permissions, refusal))
         })?;
         if facts.uses_perf_events {
             // Perf events need other capabilities, which the hint on a refusal names.
@@ -245,7 +248,7 @@ impl Probe {
         self.reading.has_unread
     }
 
-    /// Accounting of every thread seen so far, with the process ids of [`Target::pid`].
+    /// State, CPU times and poll counts of every thread seen so far, each with the pid of its process as in [`Target::pid`].
     pub fn thread_accounting(&self) -> Result<Vec<(u32, Thread)>, ProbeError> {
         let is_initial_namespace = load::is_in_initial_pid_namespace();
         let threads = self.kernel.read_threads().map_err(|refusal| tables_error(&refusal))?;
@@ -269,7 +272,7 @@ impl Probe {
         if self.options.scheduler {
             match self.kernel.attach_group(Group::Scheduler) {
                 Ok(()) => self.observes_sleep = can_observe_sleep,
-                Err(refusal) => self.record_refusal(Feature::Scheduler, None, refusal),
+                Err(refusal) => self.record_refusal(Feature::Scheduler, ALL_PROCESSES, refusal),
             }
         }
         // Without the scheduler programs, the time in a poll needs the return of the poll as well, which only uprobes on libc observe.
@@ -309,9 +312,10 @@ impl Probe {
         // Sends are enabled later: see `add_targets`.
         self.watch_target(index, SendCounting::Disabled)?;
         self.change_table(TableChange::EnterTarget { target: index as u32, pid: target.pid })?;
-        self.update_serving(target.pid, index as u32)?;
+        // What is to be observed besides the uprobes may be known already.
+        self.enter_capture_limits(target.pid, index as u32)?;
         self.enter_listeners(target.pid, index as u32)?;
-        self.update_zmtp(target.pid, index as u32)?;
+        self.enter_known_zmtp_sockets(target.pid, index as u32)?;
         Ok(index)
     }
 
@@ -338,7 +342,7 @@ impl Probe {
                 self.polls_in_kernel || self.attach_uprobes(Feature::Polls, index, library::open_libc(pid));
             self.targets[index].observes_polls = observes_polls;
         }
-        // Such a process is probed in the server's method instead of libzmq.
+        // A process with the engine's server inside does not use libzmq for its output. The method that passes messages is probed instead.
         if let Some(server) = self.inner_servers.get(&pid).copied() {
             if let Err(error) = self.attach_method(index, &server) {
                 self.record_error(Feature::Messages, Some(pid), &error);
@@ -414,7 +418,7 @@ impl Probe {
         attached.map_err(|error| AttachError::in_library(&library.path, error))
     }
 
-    /// Records that the kernel side refused a feature, for process `pid` or, if that is `None`, for all.
+    /// Records that the kernel side refused a feature, for process `pid` or for [`ALL_PROCESSES`].
     fn record_refusal(&mut self, feature: Feature, pid: Option<u32>, refusal: Refusal) {
         match refusal {
             Refusal::Kernel(_) => self.record_error(feature, pid, &refusal),

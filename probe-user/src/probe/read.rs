@@ -91,7 +91,7 @@ impl Probe {
         }
     }
 
-    /// Notices losses and exits. The records in the ring are from before them.
+    /// Notices losses and exits. They are reported later, after the records that are now in the ring, which are older.
     pub(super) fn notice_changes(&mut self) -> Result<NoticedChanges, ProbeError> {
         self.housekeeping_at = Instant::now();
         self.kernel.flush_log();
@@ -103,7 +103,7 @@ impl Probe {
         } else {
             None
         };
-        // The ring holds at most this many bytes, so everything in it now has been read after as many bytes.
+        // The ring holds at most this many bytes. Once as many more have been read, so has every record that is in it now.
         let ring_bytes = self.options.ring_bytes.next_power_of_two();
         Ok(NoticedChanges {
             losses,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use probe_ebpf::Capture;
 use probe_ebpf::egress::{MAX_LISTENERS, Serves};
 
-use super::{Probe, ProbeError, Target};
+use super::{ALL_PROCESSES, Probe, ProbeError, Target};
 use crate::capability::Feature;
 use crate::degraded::{Degraded, Missing};
 use crate::egress::{CAPTURE, ListeningPorts};
@@ -33,7 +33,7 @@ impl Probe {
     pub fn observe_serving(&mut self, pid: u32, limits: Serves) -> Result<bool, ProbeError> {
         if !self.serving.observes_writes {
             if let Err(refusal) = self.kernel.attach_group(Group::Writes) {
-                self.record_refusal(Feature::Egress, None, refusal);
+                self.record_refusal(Feature::Egress, ALL_PROCESSES, refusal);
                 return Ok(false);
             }
             self.serving.observes_writes = true;
@@ -46,7 +46,7 @@ impl Probe {
         }
         self.serving.capture_limits.insert(pid, limits);
         if let Some(index) = self.target_index(pid) {
-            self.update_serving(pid, index as u32)?;
+            self.enter_capture_limits(pid, index as u32)?;
             // A process that is a target already gets its probes now; another one when it is added.
             self.attach_tls(index);
         }
@@ -58,7 +58,7 @@ impl Probe {
     pub fn observe_arrivals(&mut self, pid: u32, listening: ListeningPorts) -> Result<bool, ProbeError> {
         if !self.serving.observes_arrivals {
             if let Err(refusal) = self.kernel.attach_group(Group::Arrivals) {
-                self.record_refusal(Feature::Arrivals, None, refusal);
+                self.record_refusal(Feature::Arrivals, ALL_PROCESSES, refusal);
                 return Ok(false);
             }
             self.serving.observes_arrivals = true;
@@ -80,9 +80,10 @@ impl Probe {
     /// be observed.
     pub(super) fn enter_listeners(&mut self, pid: u32, index: u32) -> Result<(), ProbeError> {
         let ListeningPorts { ports, network_namespace } = self.serving.listeners.get(&pid).cloned().unwrap_or_default();
+        // Inodes of namespaces have 32 bits.
+        let namespace = network_namespace as u32;
         // The kernel side's table has no room for more.
         for port in ports.into_iter().take(MAX_LISTENERS as usize) {
-            let namespace = network_namespace as u32;
             self.change_table(TableChange::EnterListener { target: index, namespace, port })?;
         }
         Ok(())
@@ -105,9 +106,10 @@ impl Probe {
     /// Stops observing arrivals on the ports of a process.
     pub(super) fn release_listeners(&mut self, pid: u32) {
         let ListeningPorts { ports, network_namespace } = self.serving.listeners.remove(&pid).unwrap_or_default();
+        // Inodes of namespaces have 32 bits.
+        let namespace = network_namespace as u32;
         for port in ports {
             // An error means that the port was not in the table: it did not fit, or a process that shared it has removed it.
-            let namespace = network_namespace as u32;
             let _ = self.change_table(TableChange::RemoveListener { namespace, port });
         }
     }
@@ -124,8 +126,8 @@ impl Probe {
         Ok(true)
     }
 
-    /// Observes the plain bytes of a serving target's TLS connections if [`ProbeOptions::tls`](crate::ProbeOptions::tls) requests it. Does
-    /// nothing if they are observed already.
+    /// Observes the plain bytes of the TLS connections of a target that serves clients, if
+    /// [`ProbeOptions::tls`](crate::ProbeOptions::tls) requests it. Does nothing if they are observed already.
     pub(super) fn attach_tls(&mut self, index: usize) {
         let slot = &self.targets[index];
         let pid = slot.pid;
@@ -158,7 +160,7 @@ impl Probe {
 
     /// Passes the capture limits of a process that is the target `index` to the kernel side. They are zero if the process does not serve
     /// clients.
-    pub(super) fn update_serving(&mut self, pid: u32, index: u32) -> Result<(), ProbeError> {
+    pub(super) fn enter_capture_limits(&mut self, pid: u32, index: u32) -> Result<(), ProbeError> {
         let serves = self.serving.capture_limits.get(&pid).copied().unwrap_or_default();
         self.change_table(TableChange::Serve { target: index, serves })
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use probe_ebpf::egress::MAX_ZMTP;
 
-use super::{Probe, ProbeError};
+use super::{ALL_PROCESSES, Probe, ProbeError};
 use crate::capability::Feature;
 use crate::programs::{Group, TableChange};
 
@@ -22,7 +22,7 @@ impl Probe {
     pub fn observe_zmtp_reads(&mut self, pid: u32, inodes: &BTreeSet<u64>) -> Result<bool, ProbeError> {
         if !self.zmtp.is_attached {
             if let Err(refusal) = self.kernel.attach_group(Group::ZmtpReads) {
-                self.record_refusal(Feature::SocketReads, None, refusal);
+                self.record_refusal(Feature::SocketReads, ALL_PROCESSES, refusal);
                 return Ok(false);
             }
             self.zmtp.is_attached = true;
@@ -37,7 +37,7 @@ impl Probe {
     }
 
     /// Passes the sockets of a process that has become the target `index` to the kernel side.
-    pub(super) fn update_zmtp(&mut self, pid: u32, index: u32) -> Result<(), ProbeError> {
+    pub(super) fn enter_known_zmtp_sockets(&mut self, pid: u32, index: u32) -> Result<(), ProbeError> {
         let sockets = self.zmtp.sockets.get(&pid).cloned().unwrap_or_default();
         self.enter_zmtp_sockets(index, sockets.iter())
     }

@@ -9,6 +9,8 @@ use crate::kernel_types::KeptMessage;
 
 /// Number of instructions after an entry or a call that are examined.
 const MAX_NEARBY: usize = 6;
+/// Number of instructions from a function's entry to its first call that are examined.
+const MAX_BEFORE_CALL: usize = 2 * MAX_NEARBY;
 
 /// Instruction where a receive has its result, with the locations of its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,7 +82,7 @@ pub(super) fn find_inner_tls_write(code: MachineCode<'_>, write: u64, write_ex: 
 /// nearby.
 fn first_call_target(code: MachineCode<'_>, function: u64, unchanged: &[Reg]) -> Option<u64> {
     let mut ip = function;
-    for _ in 0..2 * MAX_NEARBY {
+    for _ in 0..MAX_BEFORE_CALL {
         let instruction = code.decode_at(ip)?;
         match instruction.flow_control() {
             FlowControl::Call => return Some(instruction.near_branch_target()),
@@ -97,7 +99,7 @@ fn first_call_target(code: MachineCode<'_>, function: u64, unchanged: &[Reg]) ->
 }
 
 /// Finds an instruction at which `zmq_msg_recv` has its result. It is in the straight-line code after the call that takes the message as an
-/// argument. The callee is `s_recvmsg`, or `socket_base_t::recv` if the former is inlined.
+/// argument. The callee is `s_recvmsg`, or `socket_base_t::recv` if the former is inlined. `None` if the code has no such instruction.
 pub(super) fn find_received_point(code: MachineCode<'_>, function: u64) -> Option<ReceivedPoint> {
     let CallSite { call, state } = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
     let mut ip = call.next_ip();
@@ -119,7 +121,8 @@ pub(super) fn find_received_point(code: MachineCode<'_>, function: u64) -> Optio
     None
 }
 
-/// Finds an instruction that only failed sends reach. It is the first one after the call of the send that sets the result to -1.
+/// Finds an instruction that only failed sends reach. It is the first one after the call of the send that sets the result to -1. `None` if
+/// the code has no such instruction.
 pub(super) fn find_refused_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
     let outer = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
     if let Some(point) = find_error_return_after(code, &outer.call, outer.state) {
@@ -132,7 +135,7 @@ pub(super) fn find_refused_point(code: MachineCode<'_>, function: u64) -> Option
 }
 
 /// Finds where `zmq_getsockopt` passes on `ZMQ_RCVTIMEO` but not `ZMQ_EVENTS`. The socket's own function, called by `zmq_getsockopt`,
-/// handles a few options itself and calls another function for the rest.
+/// handles a few options itself and calls another function for the rest. `None` if the code has another form.
 pub(super) fn find_option_request_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
     let with_rcvtimeo = MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Number(RCVTIMEO)]);
     let with_events = MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Number(EVENTS)]);
@@ -155,7 +158,7 @@ fn passes_on_rcvtimeo(instruction: &Instruction, state: &MachineState) -> bool {
     is_call_or_tail_jump(instruction) && state.register(Reg::RSI) == TrackedValue::Number(RCVTIMEO)
 }
 
-/// Finds where a blocking receive finds no message and repeatedly processes the socket's commands.
+/// Finds where a blocking receive finds no message and repeatedly processes the socket's commands. `None` if the code has another form.
 pub(super) fn find_wait_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
     let outer = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
     let callee = outer.call.near_branch_target();
@@ -172,7 +175,7 @@ fn called_with_flags(flags: i32) -> MachineState {
     MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Message, TrackedValue::Number(flags)])
 }
 
-/// First call of a method of the socket that only a blocking receive reaches.
+/// First call of a method of the socket that only a blocking receive reaches. `None` if there is none.
 fn find_wait_in_receive(code: MachineCode<'_>, receive: u64) -> Option<SocketPoint> {
     let blocking = called_with_flags(BLOCKING);
     let non_blocking = called_with_flags(DONTWAIT);
@@ -207,8 +210,8 @@ fn is_call_or_tail_jump(instruction: &Instruction) -> bool {
     matches!(instruction.code(), Code::Call_rel32_64 | Code::Jmp_rel32_64)
 }
 
-/// First point after a call where the function's result becomes -1, which libzmq compiles to `mov eax, -1`. `state` is the state before the
-/// call.
+/// First point after a call where the function's result becomes -1, which libzmq compiles to `mov eax, -1`. `None` if there is none.
+/// `state` is the state before the call.
 fn find_error_return_after(code: MachineCode<'_>, call: &Instruction, state: MachineState) -> Option<SocketPoint> {
     code.find_on_paths(call.next_ip(), state.after_call(), |instruction, state| {
         let sets_result_to_minus_one = instruction.code() == Code::Mov_r32_imm32

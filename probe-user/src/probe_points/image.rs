@@ -97,7 +97,7 @@ impl<'a> Image<'a> {
         Ok(Self { elf, segments })
     }
 
-    /// The exports that have one of these names, in the order of the file.
+    /// The exports that have one of these names, in the order of the file. Fails if the file has too many symbols.
     pub(super) fn exports(&self, names: &[&'static str]) -> Result<Vec<ExportedSymbol>, ImageError> {
         let table = self.elf.elf_dynamic_symbol_table();
         check_limit("exported symbols", table.len(), MAX_SYMBOLS)?;
@@ -110,6 +110,7 @@ impl<'a> Image<'a> {
             if symbol.is_undefined(endian) {
                 continue;
             }
+            // The name of a malformed symbol is outside of the strings.
             let Some(text) = strings.get(symbol.st_name(endian) as usize..) else { continue };
             if let Some(name) = names.iter().find(|name| begins_with_string(text, name)) {
                 exports.push(ExportedSymbol { name, address: symbol.st_value(endian) });

@@ -109,6 +109,7 @@ impl MachineCode<'_> {
             if visited.len() == MAX_INSTRUCTIONS || !visited.insert(ip) {
                 continue;
             }
+            // The path leaves the code.
             let Some(instruction) = self.decode_at(ip) else { continue };
             if let Some(found) = visit(&instruction, &state) {
                 return Some(found);
@@ -165,6 +166,7 @@ fn is_write(access: OpAccess) -> bool {
 impl MachineState {
     /// State at a function's entry, with `arguments` in their registers.
     pub(super) fn at_entry(arguments: &[TrackedValue]) -> Self {
+        // x86-64 has 16 general-purpose registers.
         let mut state = Self { registers: [TrackedValue::Unknown; 16], slots: BTreeMap::new(), compared: None };
         let passed = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX];
         for (register, value) in passed.into_iter().zip(arguments) {
@@ -196,6 +198,7 @@ impl MachineState {
             return Some(Kept::In(*register));
         }
         for (base, name) in [(Reg::RBP, Register::Rbp), (Reg::RSP, Register::Rsp)] {
+            // Only a register that points into the frame reaches its words.
             let TrackedValue::Frame(base_offset) = self.register(base) else { continue };
             for (slot_offset, _) in self.slots.iter().filter(|(_, stored)| **stored == value) {
                 // The kernel side has 8 bits for the distance.
@@ -318,7 +321,7 @@ impl MachineState {
         self.registers[8..12].fill(TrackedValue::Unknown);
     }
 
-    /// Applies the effect of an instruction.
+    /// Applies the effect of an instruction. What an instruction of another kind writes becomes unknown.
     pub(super) fn execute(&mut self, instruction: &Instruction) {
         if instruction.rflags_modified() != 0 {
             self.compared = None;
@@ -331,35 +334,33 @@ impl MachineState {
             }
             return;
         }
+        let is_call = matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
         match instruction.code() {
-            Code::Push_r64 => return self.push_value(self.register(instruction.op0_register())),
+            Code::Push_r64 => self.push_value(self.register(instruction.op0_register())),
             Code::Pop_r64 => {
                 let value = self.pop_value();
-                return self.set_register(instruction.op0_register(), value);
+                self.set_register(instruction.op0_register(), value);
             }
             // `mov rsp, rbp` and `pop rbp`.
             Code::Leaveq => {
                 self.set_register(Reg::RSP, self.register(Reg::RBP));
                 let value = self.pop_value();
-                return self.set_register(Reg::RBP, value);
+                self.set_register(Reg::RBP, value);
             }
-            Code::Mov_r64_rm64 | Code::Mov_rm64_r64 | Code::Lea_r64_m => return self.execute_move(instruction),
+            Code::Mov_r64_rm64 | Code::Mov_rm64_r64 | Code::Lea_r64_m => self.execute_move(instruction),
             Code::Mov_r32_rm32 | Code::Mov_rm32_r32 => {
                 let moved_number = self.operand_number(instruction, SECOND_OPERAND);
                 let moved = moved_number.map_or(TrackedValue::Unknown, TrackedValue::Number);
-                return self.store_first_operand(instruction, moved, INT_BYTES);
+                self.store_first_operand(instruction, moved, INT_BYTES);
             }
             Code::Sub_rm64_imm8 | Code::Sub_rm64_imm32 | Code::Add_rm64_imm8 | Code::Add_rm64_imm32
                 if instruction.op0_register() == Reg::RSP =>
             {
-                return self.move_stack_pointer(instruction);
+                self.move_stack_pointer(instruction);
             }
-            _ => {}
+            _ if is_call => self.forget_changed_by_callee(),
+            _ => self.forget_written(instruction),
         }
-        if matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall) {
-            return self.forget_changed_by_callee();
-        }
-        self.forget_written(instruction);
     }
 
     /// Applies an addition to the stack pointer, which releases room in the frame, or a subtraction, which reserves room.

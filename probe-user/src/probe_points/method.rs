@@ -16,7 +16,8 @@ const FLAGS: u64 = 32;
 /// `METH_FASTCALL | METH_KEYWORDS`: the function gets an array of the arguments.
 const FAST_WITH_KEYWORDS: u32 = 0x82;
 
-/// File offset of the function of a method with one of these names. `None` if there is no such function, or more than one.
+/// File offset of the function that implements a method with one of these names, from the method tables of a Python extension. `None` if
+/// there is no such function, or more than one.
 pub(super) fn find_method_offset(image: &[u8], methods: &[&str]) -> Result<Option<u64>, ImageError> {
     let image = Image::parse(image)?;
     let segments = &image.segments;
@@ -25,16 +26,7 @@ pub(super) fn find_method_offset(image: &[u8], methods: &[&str]) -> Result<Optio
     let lengths_by_address: HashMap<u64, u64> = occurrences.map(|name| (name.address, name.length_bytes)).collect();
     check_limit("occurrences of a method's name", lengths_by_address.len(), MAX_NAMES)?;
     let relocations = image.relocations()?;
-    // The relocation of a table entry's pointer to a name shows where the entry has its pointer to the function.
-    let mut function_fields = HashSet::new();
-    for DynamicRelocation { address, addend } in &relocations {
-        if let Some(length_bytes) = lengths_by_address.get(addend)
-            && is_name_field(segments, *address, *length_bytes)
-            && let Some(function_field) = address.checked_sub(FUNCTION)
-        {
-            function_fields.insert(function_field);
-        }
-    }
+    let function_fields = find_function_fields(segments, &relocations, &lengths_by_address);
     let mut function_offsets = HashSet::new();
     for relocation in relocations.iter().filter(|relocation| function_fields.contains(&relocation.address)) {
         function_offsets.extend(file_offset_of_code(segments, relocation.addend));
@@ -44,6 +36,25 @@ pub(super) fn find_method_offset(image: &[u8], methods: &[&str]) -> Result<Optio
         return Ok(None);
     }
     Ok(function_offsets.into_iter().next())
+}
+
+/// Addresses of the pointers to functions in the table entries of these names. A relocation that makes a pointer to a name shows where the
+/// entry of this name is. The names are given by their addresses and lengths.
+fn find_function_fields(
+    segments: &[LoadedSegment<'_>],
+    relocations: &[DynamicRelocation],
+    lengths_by_address: &HashMap<u64, u64>,
+) -> HashSet<u64> {
+    let mut function_fields = HashSet::new();
+    for DynamicRelocation { address, addend } in relocations {
+        if let Some(length_bytes) = lengths_by_address.get(addend)
+            && is_name_field(segments, *address, *length_bytes)
+            && let Some(function_field) = address.checked_sub(FUNCTION)
+        {
+            function_fields.insert(function_field);
+        }
+    }
+    function_fields
 }
 
 /// A name that ends with a zero, which its length includes.
@@ -67,8 +78,8 @@ fn find_name<'s>(segments: &'s [LoadedSegment<'_>], method: &str) -> impl Iterat
     })
 }
 
-/// Whether the pointer at this address, to a name of this length, is a field of a table entry. The entry's other fields must have the
-/// length and the flags of such a method.
+/// Whether the pointer at this address, to a name of this length, is a field of an entry in a method table. Then the entry also has this
+/// length, and the flags of a method that gets an array of its arguments.
 fn is_name_field(segments: &[LoadedSegment<'_>], address: u64, length_bytes: u64) -> bool {
     let length = address.checked_add(LENGTH).and_then(|field| word_at(segments, field));
     let flags = address.checked_add(FLAGS).and_then(|field| word_at(segments, field));

@@ -17,13 +17,13 @@ use crate::programs::{Batch, PointSet};
 use adapter::discover::InnerServer;
 
 /// Number of [`crate::locator::Sought::Functions`] in requests for an analysis.
-const FUNCTIONS: u32 = 0;
+const SOUGHT_FUNCTIONS: u32 = 0;
 
 /// The code of a library that a process executes.
 #[derive(Debug, PartialEq)]
 pub(super) struct LibraryCode {
     pub(super) identity: CachedIdentity,
-    /// Number of the server whose extension it is, among all servers; [`FUNCTIONS`] for other libraries.
+    /// Number of the server whose extension it is, among all servers; [`SOUGHT_FUNCTIONS`] for other libraries.
     pub(super) sought_number: u32,
     /// File offsets of the executable mappings.
     ranges: Vec<Range<u64>>,
@@ -53,8 +53,10 @@ pub(super) fn check_library(
     if !executable_mappings(&maps).any(|mapping| uses_zmq(mapping.path, servers)) {
         return Err(format!("process {pid} has neither libzmq nor an extension of an engine mapped"));
     }
-    let mut code = LibraryCode { identity, sought_number: FUNCTIONS, ranges: Vec::new() };
+    // The number says what an analysis must find: functions, or the method of an engine's server.
+    let mut code = LibraryCode { identity, sought_number: SOUGHT_FUNCTIONS, ranges: Vec::new() };
     for mapping in executable_mappings(&maps) {
+        // Other libraries have none of these probe points.
         let Some(sought_number) = sought_in_library(set, mapping.path, servers) else { continue };
         let is_this_file = match process.identify_mapped(mapping.range) {
             Ok(mapped) => mapped == identity,
@@ -78,19 +80,20 @@ fn uses_zmq(path: &[u8], servers: &[InnerServer]) -> bool {
     is_libzmq_name(file_name(path)) || server_number_of_extension(path, servers).is_some()
 }
 
-/// What must be searched for in the library with this path to find a set of probe points, as a number for
-/// [`crate::locator::sought_by_number`]. `None` if the set does not belong to this library.
+/// Number of what an analysis must find in the library with this path, for this set of probe points. The number is that of
+/// [`crate::locator::sought_by_number`]: 0 stands for functions. `None` if the set does not belong to this library.
 fn sought_in_library(set: PointSet, path: &[u8], servers: &[InnerServer]) -> Option<u32> {
     let name = file_name(path);
     match set {
-        PointSet::Messages(_) => is_libzmq_name(name).then_some(FUNCTIONS),
-        PointSet::Polls { .. } | PointSet::Accepts => is_libc_name(name).then_some(FUNCTIONS),
-        PointSet::Tls => is_libssl_name(name).then_some(FUNCTIONS),
+        PointSet::Messages(_) => is_libzmq_name(name).then_some(SOUGHT_FUNCTIONS),
+        PointSet::Polls { .. } | PointSet::Accepts => is_libc_name(name).then_some(SOUGHT_FUNCTIONS),
+        PointSet::Tls => is_libssl_name(name).then_some(SOUGHT_FUNCTIONS),
         PointSet::Method => server_number_of_extension(path, servers),
     }
 }
 
-/// Number of the server that the extension with this path contains, counted from 1. `None` if it is no such extension.
+/// Number of the server that the extension with this path contains. It is counted from 1, because 0 stands for functions instead of a
+/// server's method. `None` if it is no such extension.
 fn server_number_of_extension(path: &[u8], servers: &[InnerServer]) -> Option<u32> {
     let path = Path::new(OsStr::from_bytes(path));
     let index = servers.iter().position(|server| (server.is_extension)(path))?;

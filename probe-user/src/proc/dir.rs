@@ -45,7 +45,8 @@ impl ProcDir {
         Self::with_opener(pid, opener_client::connected_opener())
     }
 
-    /// Opens a process's directory. If there is an `opener`, it opens the files in the directory that not every user may read.
+    /// Opens a process's directory. If there is an `opener`, which is a process with more rights, it opens the files in the directory that
+    /// not every user may read.
     pub(crate) fn with_opener(pid: u32, opener: Option<&'static Opener>) -> Result<Self, ReadError> {
         let path = PathBuf::from(format!("/proc/{pid}"));
         let dir = open_dir(CWD, &path)?;
@@ -57,8 +58,8 @@ impl ProcDir {
         Ok(fstat(&self.dir)?.st_ino)
     }
 
-    /// Sends a request about this process to the opener, and returns its result. `None` if there is no opener, and this process opens the
-    /// files itself.
+    /// Sends a request about this process to the opener, which has the rights to open its files, and returns the result. `None` if there is
+    /// no opener. Then tokengap's own process opens the files.
     fn ask_opener(&self, request: ProcessRequest) -> Option<Result<OpenerReply, ReadError>> {
         let opener = self.opener?;
         let inode = match self.inode() {
@@ -84,7 +85,7 @@ impl ProcDir {
         Ok(openat(&self.dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
     }
 
-    /// Opens the list of the process's mappings, through the opener if there is one.
+    /// Opens the list of the process's mappings. If there is an opener process, that one opens it.
     pub(crate) fn open_mappings(&self) -> Result<OwnedFd, ReadError> {
         match self.ask_opener(ProcessRequest::Mappings) {
             Some(opened) => opened?.into_file(),
@@ -97,7 +98,7 @@ impl ProcDir {
         read_to_limit(&File::from(self.open_mappings()?), limit)
     }
 
-    /// Opens `environ` of the process, through the opener if there is one.
+    /// Opens `environ` of the process. If there is an opener process, that one opens it.
     pub(crate) fn open_environment(&self) -> Result<OwnedFd, ReadError> {
         match self.ask_opener(ProcessRequest::Environment) {
             Some(opened) => opened?.into_file(),
@@ -110,7 +111,7 @@ impl ProcDir {
         read_to_limit(&File::from(self.open_environment()?), limit)
     }
 
-    /// Path that a link leads to, in the process's own root. Read through the opener if there is one.
+    /// Path that a link leads to, in the process's own root. If there is an opener process, that one reads it.
     pub(crate) fn link(&self, link: ProcessLink) -> Result<PathBuf, ReadError> {
         match self.ask_opener(ProcessRequest::Link(link)) {
             Some(opened) => Ok(PathBuf::from(OsString::from_vec(opened?.content))),
@@ -141,7 +142,8 @@ impl ProcDir {
         list_numbers(open_dir(&self.dir, "task")?, limit)
     }
 
-    /// Reads a file about a thread, through the opener if there is one. Without the right to trace the thread, the file shows nothing.
+    /// Reads a file about a thread. If there is an opener process, that one reads it. Without the right to trace the thread, the file shows
+    /// nothing.
     pub(crate) fn thread_file(&self, tid: u32, file: ThreadFile) -> Result<Vec<u8>, ReadError> {
         match self.ask_opener(ProcessRequest::ThreadFile { tid, file }) {
             Some(opened) => Ok(opened?.content),
@@ -218,7 +220,7 @@ impl ProcDir {
         }
     }
 
-    /// The process's own root directory, in which the opener opens files if there is one.
+    /// The process's own root directory. If there is an opener process, that one opens the files in it.
     pub(crate) fn root(&self) -> Result<ProcessRoot<'_>, ReadError> {
         match self.opener {
             Some(_) => Ok(ProcessRoot::Remote(self)),
@@ -287,7 +289,7 @@ pub(crate) enum ProcessRoot<'a> {
 }
 
 impl ProcessRoot<'_> {
-    /// Opens the regular file at a path in this root. The opener opens only files with metadata of packages or models.
+    /// Opens the regular file at a path in this root. An opener process opens only files with metadata of packages or models.
     pub(crate) fn open_metadata(&self, path: &Path) -> Result<RegularFile, ReadError> {
         match self {
             Self::Local(root) => root.open_regular(path, ExpectedFile::ANY),
@@ -303,7 +305,7 @@ impl ProcessRoot<'_> {
         self.open_metadata(path)?.read(limit)
     }
 
-    /// Names in a folder, of which at most `limit` are read. The opener returns only those of packages.
+    /// Names in a folder, of which at most `limit` are read. An opener process returns only those of packages.
     pub(crate) fn package_names(&self, folder: &Path, limit: usize) -> Result<Vec<OsString>, ReadError> {
         match self {
             Self::Local(root) => root.list_names(folder, limit),

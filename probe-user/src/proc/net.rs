@@ -73,7 +73,7 @@ fn address_word(digits: &str, start: usize) -> Option<[u8; 4]> {
 }
 
 /// Parses an address and port such as `0100007F:7569`, or with 32 digits for IPv6. Each 32-bit word of the address is in this machine's
-/// byte order. An IPv4-mapped IPv6 address becomes IPv4, so that both ends of a connection have the same form.
+/// byte order. An IPv4-mapped IPv6 address becomes IPv4, so that both ends of a connection have the same form. `None` if it is malformed.
 fn parse_address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;

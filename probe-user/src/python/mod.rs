@@ -34,6 +34,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const REPORT_INTERVAL: Duration = Duration::from_millis(500);
 /// Limit of the rate: a sample takes some hundred microseconds, so a higher rate leaves no pause between samples.
 const MAX_HERTZ: u32 = 1_000;
+const NS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Samples of a process over one interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,6 +128,7 @@ impl PythonStacks {
 }
 
 impl Drop for PythonStacks {
+    /// Stops the sampling thread, and waits for its end.
     fn drop(&mut self) {
         lock(&self.shared).should_stop = true;
         if let Some(thread) = self.thread.take() {
@@ -284,7 +286,7 @@ impl SamplingThread {
         self.processes.retain(|process| process.reader.as_ref().is_none_or(StackReader::is_alive));
         // This thread does nothing but sampling.
         let spent = clock_gettime(ClockId::ThreadCPUTime);
-        lock(&self.shared).cost.cpu_ns = spent.tv_sec as u64 * 1_000_000_000 + spent.tv_nsec as u64;
+        lock(&self.shared).cost.cpu_ns = spent.tv_sec as u64 * NS_PER_SECOND + spent.tv_nsec as u64;
     }
 }
 

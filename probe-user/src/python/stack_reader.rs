@@ -75,7 +75,7 @@ impl StackReader {
         is_alive(self.pid)
     }
 
-    /// Reads the stacks of all threads once. Returns whether they could be read.
+    /// Reads the stacks of all threads once, and counts them. Returns whether they could be read.
     pub(super) fn read_stacks(&mut self) -> bool {
         let stacks = match self.spy.get_stack_traces() {
             Ok(stacks) => stacks,
@@ -84,6 +84,7 @@ impl StackReader {
                 return false;
             }
         };
+        // Of an old interpreter, which does not store the ids of threads, only the main thread is counted.
         if self.stores_thread_ids() {
             for stack in stacks {
                 self.add_stack_of_namespaced_thread(&stack);
