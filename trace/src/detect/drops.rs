@@ -53,6 +53,7 @@ pub(super) fn detect_dropped_chunks(context: &DetectContext<'_>, out: &mut Verdi
 /// Reports responses matched to no frame that carry fewer tokens than their last event counts.
 pub(super) fn detect_short_answers(context: &DetectContext<'_>, out: &mut Verdicts) {
     let answers = &context.ledger.totals().answers;
+    // Responses matched to no frame are judged by their own events alone.
     let short_responses = &answers.judged_alone_lost;
     let tokens_lost = answers.judged_alone_tokens_lost;
     if tokens_lost == 0 {

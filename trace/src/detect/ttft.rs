@@ -40,8 +40,8 @@ pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts)
         }
         ThreadState::Starved => advice::STARVED.to_owned(),
         ThreadState::Throttled => advice::THROTTLED.to_owned(),
-        ThreadState::Stopped => advice::not_running_advice(AwayState::Stopped, advice::ANY_PLACE).to_owned(),
-        ThreadState::Frozen => advice::not_running_advice(AwayState::Frozen, advice::ANY_PLACE).to_owned(),
+        ThreadState::Stopped => advice::not_running_advice(AwayState::Stopped, advice::ANY_SYSTEM_CALL).to_owned(),
+        ThreadState::Frozen => advice::not_running_advice(AwayState::Frozen, advice::ANY_SYSTEM_CALL).to_owned(),
         ThreadState::Busy | ThreadState::PartlyRunning | ThreadState::Unknown => {
             format!("the {receiver}'s event loop is busy or held up")
         }
@@ -146,8 +146,8 @@ fn stopped_advice(state: ThreadState) -> Option<&'static str> {
     match state {
         ThreadState::Starved => Some(advice::STARVED),
         ThreadState::Throttled => Some(advice::THROTTLED),
-        ThreadState::Stopped => Some(advice::not_running_advice(AwayState::Stopped, advice::ANY_PLACE)),
-        ThreadState::Frozen => Some(advice::not_running_advice(AwayState::Frozen, advice::ANY_PLACE)),
+        ThreadState::Stopped => Some(advice::not_running_advice(AwayState::Stopped, advice::ANY_SYSTEM_CALL)),
+        ThreadState::Frozen => Some(advice::not_running_advice(AwayState::Frozen, advice::ANY_SYSTEM_CALL)),
         _ => None,
     }
 }
