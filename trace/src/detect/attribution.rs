@@ -381,10 +381,7 @@ impl HopReceiver {
 
 /// Names the receiver of a hop by its worker number or, without one, by its endpoint.
 fn name_receiver(hop: &Hop) -> String {
-    match hop.worker {
-        Some(number) => format!("worker {number}"),
-        None => hop.endpoint.to_string(),
-    }
+    hop.worker.map_or_else(|| hop.endpoint.to_string(), |number| format!("worker {number}"))
 }
 
 /// Computes the leg that is the time inside a process; `None` if no chunk has passed it. `shows_receives` says whether its receives are

@@ -156,7 +156,8 @@ pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, out: &mut Verd
     if totals.predicted.dropped == 0 || context.ledger.observes_deliveries() {
         return;
     }
-    // If the turnaround is unknown, a waiter is assumed to wait for the whole wakeup, so the number is an upper limit.
+    // The turnaround says how soon the engine's code that waits for a request's chunks runs again. If it is unknown, that code is assumed to
+    // wait for the whole wakeup of the event loop, so the number is an upper limit.
     let up_to = if context.ledger.engine().turnaround.is_some() { "" } else { "up to " };
     // Text deltas are cut from the full text, so only clients that read token ids can miss tokens.
     let delivers_text = context.ledger.groups().iter().any(|group| group.name.starts_with("detokenizer->"));
@@ -192,15 +193,14 @@ pub(super) fn detect_damaged_tool_calls(context: &DetectContext<'_>, out: &mut V
     let repeated = responses.count_of(ToolCallOutcome::Repeated);
     let swapped = responses.count_of(ToolCallOutcome::Swapped);
     let garbled = responses.count_of(ToolCallOutcome::Garbled);
-    let counted_damage = [
-        (missing, "missing text"),
-        (repeated, "repeated text"),
-        (swapped, "swapped text"),
-        (garbled, "cut characters"),
-    ];
-    let found_damage = counted_damage.iter().filter(|(responses, _)| *responses > 0);
-    let found_damage: Vec<String> =
-        found_damage.map(|(responses, damage)| format!("{damage} in {}", count(*responses))).collect();
+    let mut found_damage = Vec::new();
+    for (damaged_responses, damage) in
+        [(missing, "missing text"), (repeated, "repeated text"), (swapped, "swapped text"), (garbled, "cut characters")]
+    {
+        if damaged_responses > 0 {
+            found_damage.push(format!("{damage} in {}", count(damaged_responses)));
+        }
+    }
     let summary = format!(
         "the arguments of tool calls in {} of {} were not those that the engine sent: {}",
         count(damaged.rids),

@@ -64,12 +64,12 @@ impl<'a> NamedWait<'a> {
     /// A wait with the name of its hop and the process for which it waited, as far as they are known.
     fn new(context: &DetectContext<'a>, wait: &'a ProcessWait) -> Self {
         let ledger = context.ledger;
-        let Some(hop) = wait.hop else {
-            // Before its dispatch, it waited for the process that reads the sockets.
+        let Some(hop_id) = wait.hop else {
+            // Before its dispatch, it waited for the process that reads the sockets. The last hop of the path leads to this process.
             let mut readers = ledger.hops().iter().filter(|hop| hop.last).filter_map(|hop| ledger.only_receiver(hop));
             return Self { wait, hop: None, pid: readers.next().map(|reader| reader.pid) };
         };
-        let hop = ledger.hop(hop);
+        let hop = ledger.hop(hop_id);
         Self {
             wait,
             hop: hop.map(|hop| &*ledger.groups()[hop.group].name),
@@ -92,6 +92,7 @@ impl HeldRequests {
     pub(super) fn record_problem(&mut self, verdict: &Verdict, now: MonoNs) {
         let pid = verdict.evidence.get("pid").and_then(Value::as_u64);
         let span = ProblemSpan { from: verdict.since.unwrap_or(now), to: now, pid };
+        // A problem that goes on, with the same process, extends its last span.
         if let Some(last) = self.spans.last_mut()
             && last.pid == pid
             && span.from <= last.to
@@ -101,6 +102,7 @@ impl HeldRequests {
             return;
         }
         if self.spans.len() >= MAX_SPANS {
+            // The oldest.
             self.spans.remove(0);
         }
         self.spans.push(span);
@@ -124,7 +126,7 @@ impl HeldRequests {
         let is_first_wait = self.last_request != Some(wait.request);
         self.last_request = Some(wait.request);
         self.part.add_wait(wait.ns(), wait.ttft_ns, is_first_wait);
-        // Each leg is listed once, in path order.
+        // Each leg (part of the path between two moments) is listed once, in path order. `Err` is the index where a missing one belongs.
         if let Err(index) = self.legs.binary_search(&wait.leg_from) {
             self.legs.insert(index, wait.leg_from);
         }
@@ -132,6 +134,7 @@ impl HeldRequests {
 
     /// Removes from a finding what [`Self::extend_finding`] added: its last words, and the limit of its severity.
     pub(super) fn restore_finding(&mut self, finding: &mut Finding) {
+        // The added words are the end of the summary.
         let own_length = finding.verdict.summary.strip_suffix(&self.added).map(str::len);
         if let Some(own_length) = own_length {
             finding.verdict.summary.truncate(own_length);
@@ -142,7 +145,8 @@ impl HeldRequests {
         }
     }
 
-    /// Adds the share of the time to first token to the finding, and lowers its severity to `limit`, that of a cause of far more of it.
+    /// Adds to the finding the share of the time to first token for which it held up requests. Lowers its severity to `limit`, if that is
+    /// lower.
     pub(super) fn extend_finding(
         &mut self,
         context: &DetectContext<'_>,
@@ -183,7 +187,7 @@ pub(super) fn add_new_waits(context: &DetectContext<'_>, held: &mut [HeldRequest
     }
 }
 
-/// Whether all waits for the receivers of this hop are known, as parts of the time to first token of most requests.
+/// Whether the waits for the receivers of this hop are known of most requests.
 pub(super) fn are_waits_known(context: &DetectContext<'_>, hop: &str) -> bool {
     let ttft = context.ledger.ttft();
     let judged = ttft.judged().requests;
