@@ -119,11 +119,12 @@ pub struct SlotValues {
 }
 
 impl SeriesSlot for SlotValues {
+    /// Adds the values of the following slot: counts are summed, and of levels the maximum is kept.
     fn join_next(&mut self, next: &Self) {
         self.passed = self.passed.combine_with(next.passed, u64::saturating_add);
         self.live = self.live.max(next.live);
         self.gap.add(&next.gap);
-        // The joined slot has values if one of the two has.
+        // An observation has ended for the joined slot only if it had ended for both.
         self.receives_ended &= next.receives_ended;
         self.deliveries_ended &= next.deliveries_ended;
         self.sends_ended &= next.sends_ended;
@@ -172,6 +173,7 @@ impl SlotStart {
             passed: counts_so_far(ledger).combine_with(self.passed, u64::saturating_sub),
             live: ledger.live_count(),
             gap: ledger.gap_slot().tally(),
+            // An observation that ended before the slot began has no values in it.
             receives_ended: self.is_after(ledger.receives_end()),
             deliveries_ended: self.is_after(ledger.deliveries_end()),
             sends_ended: self.is_after(ledger.sends_known_until()),
@@ -223,7 +225,9 @@ impl SlotStart {
             let has_room = if is_on_path { count_on_path < MAX_THREADS } else { count_off_path < max_off_path };
             let is_known = self.threads.iter().any(|known| known.id == thread.id);
             if has_room && !is_known {
-                count_on_path += usize::from(is_on_path);
+                if is_on_path {
+                    count_on_path += 1;
+                }
                 self.threads.push(ThreadTotal { id: thread.id, total: TimeUse::default() });
             }
         }
@@ -265,6 +269,16 @@ fn hop_counts_so_far(ledger: &Ledger, group_index: usize) -> HopSlotCounts {
         sum.bytes += counts.bytes;
     }
     sum
+}
+
+/// Adds counters of hops to the sums of these hops. Hops without a sum get one.
+fn add_hop_counts(sums: &mut Vec<HopSlotCounts>, added: impl ExactSizeIterator<Item = HopSlotCounts>) {
+    if sums.len() < added.len() {
+        sums.resize(added.len(), HopSlotCounts::default());
+    }
+    for (sum, counts) in sums.iter_mut().zip(added) {
+        *sum = sum.combine_with(counts, u64::saturating_add);
+    }
 }
 
 /// Time use of a thread since this reading; `None` without a sample in between.
@@ -357,12 +371,7 @@ impl RecentSeconds {
         let mut traffic = RecentTraffic { window, tokens_sent: 0, hops: Vec::new() };
         for slot in window.slots().filter_map(|second| self.second(second)) {
             traffic.tokens_sent += slot.passed.tokens_sent;
-            if traffic.hops.len() < slot.hops.len() {
-                traffic.hops.resize(slot.hops.len(), HopSlotCounts::default());
-            }
-            for (sum, hop) in traffic.hops.iter_mut().zip(&slot.hops) {
-                *sum = sum.combine_with(hop.passed, u64::saturating_add);
-            }
+            add_hop_counts(&mut traffic.hops, slot.hops.iter().map(|hop| hop.passed));
         }
         traffic
     }
@@ -470,17 +479,22 @@ impl TimeSeries {
         }
     }
 
+    /// Begins the first second with the first event of a run.
+    fn begin_first_second(&mut self, now: MonoNs, ledger: &mut Ledger) {
+        self.series = Some(Series::new(now, SLOT_NS, self.max_slots));
+        self.recent_seconds.begun = Some(now);
+        ledger.start_slots(now);
+        self.slot_end = MonoNs(now.0.saturating_add(SLOT_NS));
+    }
+
     /// Closes seconds that end before `now`. Call it before applying an event of that time.
     pub(crate) fn advance_to(&mut self, now: MonoNs, ledger: &mut Ledger) {
+        // The current second goes on.
         if now < self.slot_end {
             return;
         }
         let Some(series) = &mut self.series else {
-            // The first event begins the first second.
-            self.series = Some(Series::new(now, SLOT_NS, self.max_slots));
-            self.recent_seconds.begun = Some(now);
-            ledger.start_slots(now);
-            self.slot_end = MonoNs(now.0.saturating_add(SLOT_NS));
+            self.begin_first_second(now, ledger);
             return;
         };
         // The clock of a damaged recording may be at its end.
@@ -509,8 +523,8 @@ impl TimeSeries {
         self.recent_seconds.threads.extend(self.slot_start.threads.iter().map(|thread| thread.id));
     }
 
-    /// Prepares for an event at `at`. Returns whether its slot is over, so that [`Self::count_late_event`] must follow the event: an event
-    /// of another process or stage can come a little late.
+    /// Prepares for an event at `at`, which is applied next. Returns whether it is late, so that its slot is over. In this case,
+    /// [`Self::count_late_event`] must be called after it. An event of another process or stage can come a little late.
     pub(crate) fn expect_event(&mut self, at: MonoNs, ledger: &Ledger) -> bool {
         let is_late = at < self.slot_start.at;
         if is_late {
@@ -534,12 +548,7 @@ impl TimeSeries {
         // The current slot is the growth since its start. Added to the start, the late counts are no longer part of it.
         let start = &mut self.slot_start;
         start.passed = start.passed.combine_with(late.passed, u64::saturating_add);
-        if start.hops.len() < late.hops.len() {
-            start.hops.resize(late.hops.len(), HopSlotCounts::default());
-        }
-        for (hop, growth) in start.hops.iter_mut().zip(&late.hops) {
-            *hop = hop.combine_with(*growth, u64::saturating_add);
-        }
+        add_hop_counts(&mut start.hops, late.hops.iter().copied());
     }
 
     /// Start of the first slot; `None` before the first event.
@@ -590,14 +599,4 @@ impl TimeSeries {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_second_at_the_limits_takes_seven_kilobytes() {
-        // Without the buckets of its durations.
-        let bytes =
-            size_of::<SlotValues>() + MAX_HOPS * size_of::<HopSlot>() + 2 * MAX_THREADS * size_of::<Option<TimeUse>>();
-        assert_eq!(bytes, 7_368);
-    }
-}
+mod tests;

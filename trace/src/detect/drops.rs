@@ -156,8 +156,8 @@ pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, out: &mut Verd
     if totals.predicted.dropped == 0 || context.ledger.observes_deliveries() {
         return;
     }
-    // The turnaround says how soon the engine's code that waits for a request's chunks runs again. If it is unknown, that code is assumed to
-    // wait for the whole wakeup of the event loop, so the number is an upper limit.
+    // The turnaround says how soon the engine's code that waits for a request's chunks runs again. If it is unknown, that code is assumed
+    // to wait for the whole wakeup of the event loop, so the number is an upper limit.
     let up_to = if context.ledger.engine().turnaround.is_some() { "" } else { "up to " };
     // Text deltas are cut from the full text, so only clients that read token ids can miss tokens.
     let delivers_text = context.ledger.groups().iter().any(|group| group.name.starts_with("detokenizer->"));

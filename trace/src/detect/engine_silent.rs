@@ -95,8 +95,8 @@ fn add_waiting_requests(verdict: &mut Verdict, context: &DetectContext<'_>) {
         .with_known(REQUESTS_HOP, hop);
 }
 
-/// Adds a verdict on a silence, with what the engine's main thread did and whether a control message may be the cause. `None` if the silence
-/// is too short for a verdict.
+/// Adds a verdict on a silence, with what the engine's main thread did and whether a control message may be the cause. `None` if the
+/// silence is too short for a verdict.
 fn report_silence<'v>(
     context: &DetectContext<'_>,
     silence: &EngineSilence,

@@ -4,8 +4,8 @@ use super::{DetectContext, Severity, Verdict, Verdicts};
 use crate::ledger::{Inflation, ModeCounts};
 use crate::words::{count, plural};
 
-/// Reports consumers that count all tokens so far as new ones. If no delivery shows such a consumer, reports the chunks that would be counted
-/// in this way by a consumer that sums them.
+/// Reports consumers that count all tokens so far as new ones. If no delivery shows such a consumer, reports the chunks that would be
+/// counted in this way by a consumer that sums them.
 pub(super) fn detect_inflated_counts(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     let claimed = &totals.claimed_inflation;

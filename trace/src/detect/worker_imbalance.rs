@@ -36,9 +36,12 @@ struct Receiver<'a> {
     backlog_max: u64,
 }
 
+/// Worker number and endpoint of a receiver, and its only hop if it has neither.
+type ReceiverKey<'a> = (Option<u16>, &'a str, Option<HopId>);
+
 /// The receivers of these hops that may serve output, each with its traffic on all of them.
 fn receivers_with_load<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
-    let mut receivers: BTreeMap<(Option<u16>, &str, Option<HopId>), Receiver<'a>> = BTreeMap::new();
+    let mut receivers: BTreeMap<ReceiverKey<'_>, Receiver<'a>> = BTreeMap::new();
     for hop in members {
         let worker = hop.worker;
         let endpoint = &*hop.endpoint;

@@ -93,7 +93,9 @@ fn split_release(text: &str) -> Option<([u32; 4], &str)> {
         let Some(digits) = after_dot.filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) else {
             break;
         };
-        (*number, rest) = split_number(digits)?;
+        let (parsed, behind_number) = split_number(digits)?;
+        *number = parsed;
+        rest = behind_number;
     }
     let has_number = rest.len() < text.len();
     has_number.then(|| (release, rest.trim_start_matches(['.', '-', '_'])))

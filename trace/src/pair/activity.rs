@@ -26,6 +26,7 @@ impl Task {
     /// When the scheduler was occupied with this task of the request, on the decode server's clock. `None` if that is unknown, or took no time.
     fn span(&self, request: &ServerRequest<'_>, clock: ClockUse) -> Option<Interval> {
         let from = time_of(request, clock, self.from)?;
+        // It ends at the first moment that is known of those in `until`.
         let to = match self.until.iter().find_map(|moment| time_of(request, clock, *moment)) {
             Some(end) => end,
             // It has not ended, so it covers all later times.
@@ -90,7 +91,8 @@ struct SchedulerActivity {
 }
 
 impl SchedulerActivity {
-    /// Pauses and stops of one scheduler, by the signs of work that its requests show.
+    /// Pauses and stops of one scheduler, from its requests. A step is a time at which it worked on a request. A task is a time in which it
+    /// had something to do for one. It stopped where it made no step although it had a task.
     fn new(requests: &[ServerRequest<'_>], clock: ClockUse, signs: &SchedulerSigns) -> Self {
         let mut steps = Vec::new();
         let mut tasks = Vec::new();

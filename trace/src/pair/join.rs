@@ -109,7 +109,8 @@ fn numbered_requests<'r, 'a>(
 }
 
 impl<'a> RequestIndex<'a> {
-    /// Index of all requests of these servers, by room or, for those without a room, by rid.
+    /// Index of all requests of these servers. A room is the number by which both servers of a pair know one request. Requests without a
+    /// room are found by their rid.
     fn new(servers: &[Vec<ServerRequest<'a>>]) -> Self {
         let with_room = numbered_requests(servers).filter_map(|(request, position)| Some((request.room?, position)));
         let without_room = numbered_requests(servers).filter(|(request, _)| request.room.is_none());
@@ -119,7 +120,8 @@ impl<'a> RequestIndex<'a> {
         }
     }
 
-    /// Position of the request that has the same room, or rid without a room; `None` unless exactly one has.
+    /// Finds the request of a prefill server that has the same room as this one. A room is the number by which both servers know a request;
+    /// without it, their rids are compared. `None` unless exactly one matches.
     fn find_position(&self, request: &ServerRequest<'a>) -> Option<RequestPosition> {
         match request.room {
             Some(room) => self.by_room.find_position(&room),
@@ -194,7 +196,7 @@ impl<'a> Pair<'a> {
         self.prefill_ledgers().all(|ledger| self.has_all_requests(ledger))
     }
 
-    /// Number of the newest finished requests that were read of each server; `None` if no server has more, so that all were read.
+    /// How many of the newest finished requests were read of each server; `None` if no server has more, so that all were read.
     pub fn newest_finished(&self) -> Option<usize> {
         let mut ledgers = self.prefill_ledgers().chain([self.decode]);
         let is_limit_reached = ledgers.any(|ledger| ledger.finished_count() > self.finished_limit);
@@ -312,7 +314,7 @@ impl<'a> Pair<'a> {
         if !lengths.leg.is_across_clocks() {
             return sum_ns..=sum_ns;
         }
-        // What such a leg may gain, others lose.
+        // An error of the clocks moves time between the legs across them, so no leg can be longer than all of them together.
         let across = self.legs.iter().filter(|other| other.leg.is_across_clocks());
         let all_ns: u128 = across.map(|other| other.sum_ns).sum();
         let Some(error_ns) = self.clock_uncertainty_ns() else { return 0..=all_ns };
@@ -368,7 +370,8 @@ impl<'a> Pair<'a> {
 const EVICTED: &str = "its messages were evicted at the limit pair_rooms, or not observed";
 const NO_MESSAGES: &str = "no message between the schedulers was read: an older recording, or another transfer backend";
 
-/// Why a message of a request is absent. `messages`: number of messages of its kind that were read, for any request.
+/// Why a message of a request is absent. `messages` is the number of messages of its kind that were read, for any request. Messages name
+/// their request by its room.
 fn absence_of_message(ledger: &Ledger, row: &PairRow<'_>, messages: u64) -> &'static str {
     if messages == 0 {
         NO_MESSAGES

@@ -43,9 +43,9 @@ fn steady_output(numbers: &RequestNumbers) -> Option<Interval> {
 }
 
 impl<'a> ServerRequest<'a> {
-    /// A request of one server, with what the ledger knows of its messages to the other server. `is_open`: it has not ended.
+    /// A request of one server, with what the ledger knows of its messages to the other server. `is_open` says that it has not ended.
     fn new(ledger: &Ledger, rid: &'a str, numbers: &RequestNumbers, is_open: bool) -> Self {
-        // Health checks have the room 0.
+        // The number by which both servers know the request. Health checks have the room 0.
         let room = numbers.dispatch.and_then(|dispatch| dispatch.room).filter(|room| *room > 0);
         let path = TtftPath::new(numbers);
         let prefill_ended = numbers.engine_times.and_then(|times| times.prefill_finished);
