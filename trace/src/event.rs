@@ -229,7 +229,7 @@ pub struct Chunk<'a> {
 }
 
 impl<'a> Chunk<'a> {
-    /// The part of a request of which nothing else is known.
+    /// Creates a part of the output of this request, of which nothing else is known.
     pub const fn new(rid: &'a str) -> Self {
         Self {
             rid,

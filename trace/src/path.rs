@@ -60,6 +60,7 @@ impl<'a> From<&'a str> for Ends<&'a str> {
 }
 
 impl<S: AsRef<str>> fmt::Display for Ends<S> {
+    /// Writes the name of the hop: `from->to`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Ends { from, to } = self.as_str();
         f.write_str(from)?;

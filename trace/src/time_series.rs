@@ -359,7 +359,7 @@ impl RecentSeconds {
         self.slots.get(index).map(|slot| &**slot)
     }
 
-    /// Values of the second that contains this time, as [`Self::second`].
+    /// Values of the second that contains this time, to be changed; `None` if that second is not kept.
     fn second_at(&mut self, at: MonoNs) -> Option<&mut SlotValues> {
         let second = at.since(self.begun?) / SLOT_NS;
         let index = self.index_of(second)?;
@@ -581,7 +581,7 @@ impl TimeSeries {
     /// Threads on the token path, with their indices in [`SlotValues::threads`].
     pub fn threads<'a>(&'a self, ledger: &'a Ledger) -> impl Iterator<Item = (usize, &'a Thread)> {
         let kept = self.slot_start.threads.iter().enumerate();
-        let known = kept.filter_map(|(index, thread)| Some((index, ledger.thread(thread.id)?)));
+        let known = kept.filter_map(|(index, kept)| ledger.thread(kept.id).map(|thread| (index, thread)));
         known.filter(|(_, thread)| is_on_path(thread))
     }
 

@@ -9,7 +9,8 @@ use crate::words::{duration, plural};
 /// Maximum number of requests named in the summary; the report lists more.
 const MAX_NAMED: usize = 3;
 
-/// Reports abandoned requests. If none were observed, the numbers are those of the engine's log.
+/// Reports abandoned requests, which the engine continues although nobody receives their output. If none were observed, the numbers are
+/// those of the engine's log.
 pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
     let abandoned = context.ledger.abandoned_requests();
     // Without a longest one, no request was abandoned.

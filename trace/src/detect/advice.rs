@@ -154,7 +154,7 @@ pub(super) fn logged_first_token_advice(engine: &dyn Facts) -> String {
     format!("{ATTACH}; if the {} is CPU-bound, {relief}", engine.receiver())
 }
 
-/// Advice for chunks merged into the delivery of a later one.
+/// Advice for chunks merged into the delivery of a later one, by how busy their receiver is in the attribution.
 pub(super) fn merging_advice(engine: &dyn Facts, attribution: &Attribution<'_>) -> String {
     let receiver = engine.receiver();
     let wakeup = format!("the {receiver}'s event loop receives several frames in one wakeup");

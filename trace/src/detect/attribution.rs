@@ -199,7 +199,7 @@ impl<'l> Attribution<'l> {
         self.legs.iter().map(|leg| leg.long_first_tokens.of_class(class).ns).sum()
     }
 
-    /// Describes where the first tokens' time went: the bottleneck, or the two legs with most of it.
+    /// Describes where the first tokens' time went: the bottleneck, or the two legs (hops or processes) with most of it.
     pub(crate) fn describe_first_tokens(&self) -> String {
         let mut legs: Vec<&Leg<'_>> = self.legs.iter().filter(|leg| leg.first_token[RUN].sum.ns > 0).collect();
         legs.sort_by(|a, b| b.first_token[RUN].share.total_cmp(&a.first_token[RUN].share));
@@ -219,7 +219,7 @@ impl<'l> Attribution<'l> {
 }
 
 impl Leg<'_> {
-    /// Describes the leg's share of first tokens' time and its receivers' state.
+    /// Describes the share of first tokens' time that was spent on this leg (a hop or a process), and what its receiver did.
     fn describe_first_tokens(&self) -> String {
         let of_worker = self.worker.as_deref().map_or(String::new(), |worker| format!(" of {worker}"));
         let share = percent(self.first_token[RUN].share);
@@ -285,8 +285,8 @@ fn state_before(thread: &Thread, end: MonoNs, wait_ns: u64) -> ThreadState {
     }
 }
 
-/// Computes the leg that is the wait on the hops of a group. `members` are these hops; they lead to `role`. `None` if no chunk was received
-/// from them, and none waits there.
+/// Computes the part of the path (leg) that is the wait on the hops of a group. `members` are these hops; they lead to `role`. `None` if no
+/// chunk was received from them, and none waits there.
 fn wait_leg<'l>(
     ledger: &'l Ledger,
     group: &'l HopGroup,
@@ -384,7 +384,7 @@ fn name_receiver(hop: &Hop) -> String {
     hop.worker.map_or_else(|| hop.endpoint.to_string(), |number| format!("worker {number}"))
 }
 
-/// Computes the leg that is the time inside a process; `None` if no chunk has passed it. `shows_receives` says whether its receives are
+/// Computes the part of the path (leg) inside a process; `None` if no chunk has passed it. `shows_receives` says whether its receives are
 /// observed. `receivers` is the number of processes of the role.
 fn inside_leg<'l>(
     ledger: &Ledger,
@@ -393,7 +393,7 @@ fn inside_leg<'l>(
     shows_receives: bool,
     receivers: usize,
 ) -> Option<Leg<'l>> {
-    // Without receives, only the time since the send to the process is known, of each request's first chunk.
+    // Without receives, only `through` is known: the time since the send to the process, of each request's first chunk.
     let kind = if shows_receives { LegKind::Inside } else { LegKind::WaitAndInside };
     let spread = if shows_receives { &stage.inside } else { &stage.through };
     let chunk_sum = if shows_receives { &stage.inside_sum } else { &stage.through_sum };
@@ -472,7 +472,7 @@ fn receiver_key(hop: &Hop) -> Key<'_> {
     (hop.worker, &hop.endpoint)
 }
 
-/// Number of receivers of these hops. Hops to one endpoint have one receiver; a nameless hop has its own.
+/// Number of processes that receive from these hops. Hops to one endpoint have one receiver; a hop without a name for it has its own.
 pub(super) fn count_receivers(hops: &[&Hop]) -> usize {
     let nameless = hops.iter().filter(|hop| receiver_key(hop) == NAMELESS).count();
     let mut named: Vec<Key<'_>> = hops.iter().map(|hop| receiver_key(hop)).filter(|key| *key != NAMELESS).collect();
@@ -515,7 +515,7 @@ fn total_wait_ns(hop: &Hop, now: MonoNs) -> u128 {
     hop.chunk_waits.whole().ns + queued_ns
 }
 
-/// Sets the share of each leg in the times of all legs, over the run and over the last ten seconds.
+/// Sets the share of each leg (a hop or a process) in the times of all legs, over the run and over the last ten seconds.
 fn set_shares(legs: &mut [Leg<'_>]) {
     for window in [RUN, RECENT] {
         let mean_sum: f64 = legs.iter().map(|leg| leg.chunk[window].mean_ns()).sum();
@@ -527,7 +527,8 @@ fn set_shares(legs: &mut [Leg<'_>]) {
     }
 }
 
-/// Adds first tokens that have not reached the tokenizer to the leg where each was last observed, with the time since then.
+/// Adds the waits of first tokens that have not reached the tokenizer. Each wait, the time since the token was last observed, is added to
+/// the leg (a hop or a process) where this was.
 fn add_open_waits(ledger: &Ledger, legs: &mut [Leg<'_>]) {
     // Where gaps are not observed, a wait that has ended may look open.
     if !ledger.observes_gaps() {

@@ -7,7 +7,8 @@ use crate::ledger::Hop;
 use crate::stats::Distribution;
 use crate::words::{count, duration, percent, plural};
 
-/// Reports frames that pile up between send and receive. The problem lasts until few of them wait, even if their number grows no more.
+/// Reports frames that pile up between send and receive, for each group of hops (connections of one name). The problem lasts until few of
+/// them wait, even if their number grows no more.
 pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let oldest = context.ledger.hops_of_group(group_index).filter_map(Hop::oldest_waiting).min();
@@ -46,8 +47,8 @@ pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
     }
 }
 
-/// Reports frames received in bursts: the event loop was away from its poll and then processed all queued frames at once. This is
-/// information only. Other detectors measure whether tokens wait or are lost.
+/// Reports frames received in bursts. In a burst, the event loop was away from its poll and then processed all queued frames at once. This
+/// is information only. Other detectors measure whether tokens wait or are lost.
 pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let hops: Vec<&Hop> = context.ledger.hops_of_group(group_index).collect();
@@ -90,7 +91,7 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
     }
 }
 
-/// The usual number of frames in one wakeup, of those that have ended; `None` if none has.
+/// Describes the usual number of frames received in one wakeup of the event loop: `median 3, p99 40`. `None` if no wakeup has ended.
 fn describe_usual_size(frames_per_wakeup: &Distribution) -> Option<String> {
     /// Of fewer values, the 99th percentile is the largest.
     const MIN_WAKEUPS: u64 = 100;

@@ -101,8 +101,8 @@ impl LateConsumer<'_> {
     }
 }
 
-/// Finds the consumers that keep frames waiting too long. Requests wait for a whole step of a scheduler that is busy, so they are late only
-/// after the time that causes a warning.
+/// Finds the consumers (threads that receive from a hop) that keep frames waiting too long. Requests wait for a whole step of a scheduler
+/// that is busy, so they are late only after the time that causes a warning.
 pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsumer<'a>> {
     let ledger = context.ledger;
     let mut late: Vec<LateConsumer<'a>> = Vec::new();

@@ -15,7 +15,8 @@ const MIN_SAMPLED_NS: u64 = 200_000_000;
 /// Minimum share of time to report a blocked or sleeping thread. A smaller share is enough for a stopped or frozen one.
 pub(super) const MIN_SHARE: f64 = 0.5;
 
-/// Reports consumers whose thread is off the CPU in one of these states, of which there is at least one.
+/// Reports consumers (threads that receive frames) that are off the CPU in one of these states while frames wait for them. `states` has at
+/// least one.
 pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdicts, states: &[AwayState]) {
     // A suspended thread cannot run, whatever it has to do.
     let may_run = !states.iter().any(|state| SUSPENDED.contains(state));
@@ -111,7 +112,8 @@ fn most_starved_io_thread<'a>(context: &DetectContext<'a>, late: &LateConsumer<'
     let threads_of_hop = io_threads.filter(|thread| thread.id.pid == late.thread.id.pid || *thread.role == *sender);
     let sampled_threads = threads_of_hop.filter_map(|thread| {
         let spent = thread.use_between(late.from, context.now)?;
-        Some(StarvedIoThread { thread, spent, starved_share: spent.share(spent.starved_ns()?) })
+        let starved_share = spent.share(spent.starved_ns()?);
+        Some(StarvedIoThread { thread, spent, starved_share })
     });
     sampled_threads.max_by(|a, b| a.starved_share.total_cmp(&b.starved_share))
 }

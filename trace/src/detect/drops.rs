@@ -7,7 +7,7 @@ use crate::words::{count, plural, share};
 /// Share of dropped chunks that is critical.
 pub(super) const CRITICAL_SHARE: f64 = 0.001;
 
-/// Reports chunks whose tokens are in no delivery.
+/// Reports chunks whose tokens are in no delivery to a client.
 pub(super) fn detect_dropped_chunks(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     let outcomes = totals.chunks.outcomes;

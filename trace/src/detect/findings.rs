@@ -66,16 +66,16 @@ impl Findings {
         }
     }
 
-    /// Records that the problem of a verdict lasts. Kinds of problems that hold up no requests are ignored.
+    /// Records that the problem of a verdict lasts, to find the requests that it holds up. Ignores kinds of problems that hold up none.
     fn record_problem(&mut self, kind: &'static str, verdict: &Verdict, now: MonoNs) {
         if !holds_requests(kind) || verdict.hop.is_empty() {
             return;
         }
         let known_index = self.held.iter().position(|requests| requests.are_of_finding(kind, &verdict.hop));
-        if known_index.is_none() {
+        let index = known_index.unwrap_or_else(|| {
             self.held.push(HeldRequests::new(kind, &verdict.hop));
-        }
-        let index = known_index.unwrap_or(self.held.len() - 1);
+            self.held.len() - 1
+        });
         self.held[index].record_problem(verdict, now);
     }
 
@@ -184,7 +184,7 @@ fn update_finding(known: &mut Finding, verdict: Verdict, keep: Keep, now: MonoNs
     }
 }
 
-/// The finding of a verdict that is the first of its kind and hop.
+/// Creates the finding of a verdict that is the first of its kind and hop.
 fn new_finding(kind: &'static str, verdict: Verdict, now: MonoNs) -> Finding {
     // A verdict without a count of occurrences is about a state, which lasts as long as it is found.
     let is_state = verdict.occurrences.is_none();

@@ -172,7 +172,8 @@ fn describe_late_output(ttft: &Ttft, late: &LateLeg) -> String {
 /// only.
 fn severity_of_received(context: &DetectContext<'_>) -> Option<Severity> {
     let ledger = context.ledger;
-    let severity = gap_severity(ledger.worst_gap()?.ns)?;
+    let worst = ledger.worst_gap()?;
+    let severity = gap_severity(worst.ns)?;
     // The share of the time to first token counts only if it is known of all long waits.
     let late = late_first_tokens(context).filter(|late| late.requests >= ledger.gap().count_above(GAP_WARNING_NS));
     let leg_severity = late.and_then(|late| severity_of_leg(ledger.ttft(), late));

@@ -7,7 +7,7 @@ use super::explained_ttft::{describe_part, describe_place};
 use super::finding::{Finding, HopTarget, is_about_receiver};
 use super::{DetectContext, Severity, Verdict};
 use crate::clock::MonoNs;
-use crate::ledger::{ProcessWait, TtftMoment, TtftPart};
+use crate::ledger::{Hop, ProcessWait, TtftMoment, TtftPart};
 
 use TtftMoment::{Arrived, Dispatched, FirstSent, Read};
 
@@ -26,7 +26,8 @@ struct ProblemSpan {
 }
 
 impl ProblemSpan {
-    /// Whether it covers more than half of a wait for this process.
+    /// Whether the problem explains a wait for this process. It does if it lasted for more than half of the wait, and is about this process
+    /// or about no particular one.
     fn explains(&self, wait: &ProcessWait, pid: Option<u32>) -> bool {
         let is_of_process = self.pid.is_none() || self.pid == pid.map(u64::from);
         let common_ns = self.to.min(wait.to).since(self.from.max(wait.from));
@@ -73,7 +74,7 @@ impl<'a> NamedWait<'a> {
         Self {
             wait,
             hop: hop.map(|hop| &*ledger.groups()[hop.group].name),
-            pid: hop.and_then(|hop| Some(hop.receiving_thread()?.pid)),
+            pid: hop.and_then(Hop::receiving_thread).map(|thread| thread.pid),
         }
     }
 }
@@ -108,7 +109,7 @@ impl HeldRequests {
         self.spans.push(span);
     }
 
-    /// Adds a wait, if the problem explains it.
+    /// Adds the wait of a request, if the problem explains it.
     fn add_wait(&mut self, context: &DetectContext<'_>, named: &NamedWait<'_>) {
         let wait = named.wait;
         let is_of_process = match wait.leg_from {
@@ -187,7 +188,7 @@ pub(super) fn add_new_waits(context: &DetectContext<'_>, held: &mut [HeldRequest
     }
 }
 
-/// Whether the waits for the receivers of this hop are known of most requests.
+/// Whether the waits for the receivers of this hop are known for most requests.
 pub(super) fn are_waits_known(context: &DetectContext<'_>, hop: &str) -> bool {
     let ttft = context.ledger.ttft();
     let judged = ttft.judged().requests;

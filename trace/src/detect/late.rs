@@ -184,9 +184,12 @@ pub(super) fn add_busiest_server_thread(verdict: &mut Verdict, context: &DetectC
     let from = MonoNs(context.now.0.saturating_sub(wait_ns.min(COMPARED_NS)));
     let threads = context.ledger.threads().iter();
     let server_threads = threads.filter(|thread| prefixes.iter().any(|prefix| thread.name.starts_with(prefix)));
-    let sampled_threads =
-        server_threads.filter_map(|thread| Some((&*thread.name, thread.use_between(from, context.now)?)));
+    let sampled_threads = server_threads.filter_map(|thread| {
+        let spent = thread.use_between(from, context.now)?;
+        Some((&*thread.name, spent))
+    });
     let busiest = sampled_threads.max_by_key(|(_, spent)| spent.wanted_ns());
+    // None of its threads is sampled, or the server has a process of its own.
     let Some((name, spent)) = busiest else { return };
     let running = spent.share(spent.on_ns);
     let waiting = spent.wait_ns.map(|ns| spent.share(ns));

@@ -48,7 +48,8 @@ fn longest_wait_ns(finding: &Finding) -> u64 {
     waits.into_iter().flatten().max().unwrap_or(0)
 }
 
-/// Whether a finding about requests measured that their thread was in the state that findings of this kind are about.
+/// Whether the evidence of a finding about requests names the thread state that findings of this kind are about, such as frozen. `false`
+/// for kinds that are not about such a state.
 fn has_measured_state_of(of_requests: &Finding, kind: &str) -> bool {
     let state = match kind {
         "consumer-frozen" => ThreadState::Frozen,

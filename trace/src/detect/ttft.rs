@@ -312,19 +312,20 @@ fn describe_top_function(context: &DetectContext<'_>, leg_from: TtftMoment) -> O
     let role = &ledger.groups()[last_hop.group].ends.to;
     let stacks = ledger.stacks().iter().find(|stacks| stacks.role == *role)?;
     let top_while_late = stacks.top_function_of_late(leg_from).filter(TopFunction::is_significant);
-    let time = if top_while_late.is_some() { "in that time" } else { "over the whole run" };
+    let period = if top_while_late.is_some() { "in that time" } else { "over the whole run" };
     let top = top_while_late.or_else(|| stacks.top_function().filter(TopFunction::is_significant))?;
     // Samples in the function itself, of all samples of a running thread.
     let share = percent(top.own as f64 / top.running as f64);
     Some(format!(
-        "most frequent function of the {role} {time}: {} ({}), {share} of its samples",
+        "most frequent function of the {role} {period}: {} ({}), {share} of its samples",
         top.function.function, top.function.file
     ))
 }
 
 /// Severity of a leg without regard to other ones; `None` if it is not worth a finding.
 fn severity_alone(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
-    let severity = gap_severity(late.worst.as_ref()?.ns)?;
+    let worst = late.worst.as_ref()?;
+    let severity = gap_severity(worst.ns)?;
     // The first share is in the time of the late requests alone, the second in that of all requests around them.
     let is_minor = late.share() < MIN_LATE_SHARE || ttft.window_share(late) < MIN_WHOLE_SHARE;
     Some(if is_minor { Severity::Info } else { severity })

@@ -39,7 +39,7 @@ struct Receiver<'a> {
 /// Worker number and endpoint of a receiver, and its only hop if it has neither.
 type ReceiverKey<'a> = (Option<u16>, &'a str, Option<HopId>);
 
-/// The receivers of these hops that may serve output, each with its traffic on all of them.
+/// Sums the traffic of each receiver over these hops. Receivers that cannot serve output are left out.
 fn receivers_with_load<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
     let mut receivers: BTreeMap<ReceiverKey<'_>, Receiver<'a>> = BTreeMap::new();
     for hop in members {
@@ -68,7 +68,7 @@ impl Receiver<'_> {
     }
 }
 
-/// Reports groups of hops where one receiver gets far more chunks than the others.
+/// Reports groups of hops (connections of one name) where one receiver gets far more chunks than the others.
 pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let members: Vec<&Hop> = context.ledger.hops_of_group(group_index).collect();

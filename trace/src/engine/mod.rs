@@ -135,7 +135,7 @@ impl EngineState {
         self.behaviour = self.version.as_deref().map(|version| self.facts.behaviour(version)).unwrap_or_default();
     }
 
-    /// Takes over what a source announced about the engine. The known behaviour of the release stands for what the source left out.
+    /// Takes over what a source announced about the engine. Where the source left something out, the known behaviour of the release counts.
     pub(crate) fn apply_announcement(&mut self, announced: &Engine<'_>) {
         let Engine { name, version, mode, waiter, turnaround } = *announced;
         self.name = name.map(Into::into);

@@ -128,6 +128,7 @@ fn split_number(text: &str) -> Option<(u32, &str)> {
 }
 
 impl fmt::Display for Version {
+    /// Writes the version as in a package's name: `0.5.10rc0`. A fourth number is written only if it is not 0.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [major, minor, patch, fourth] = self.release;
         write!(f, "{major}.{minor}.{patch}")?;

@@ -72,8 +72,7 @@ const DECODE_SIGNS: SchedulerSigns = SchedulerSigns {
     ],
 };
 
-/// Time of a moment of a request on the decode server's clock; `None` if unknown. `clock`: that of the moment's server, if that is a prefill
-/// server.
+/// Time of a moment of a request on the decode server's clock; `None` if unknown. `clock` converts the times of a prefill server.
 fn time_of(request: &ServerRequest<'_>, clock: ClockUse, moment: PairMoment) -> Option<MonoNs> {
     if moment.is_of_prefill() {
         request.prefill_time(moment).and_then(|at| clock.on_decode_clock(at))
@@ -130,7 +129,7 @@ impl PairActivity {
         Self { decode: SchedulerActivity::new(&decode, ClockUse::Same, &DECODE_SIGNS), prefill: prefill.collect() }
     }
 
-    /// Activity of the decode server's scheduler, or of that of the prefill server with this index.
+    /// Activity of the decode server's scheduler, or of that of the prefill server with this index; `None` if there is no such server.
     fn activity_of_side(&self, side: PairSide, prefill_server: usize) -> Option<&SchedulerActivity> {
         match side {
             PairSide::Prefill => self.prefill.get(prefill_server),

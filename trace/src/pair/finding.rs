@@ -254,7 +254,7 @@ impl<'p> LateRequests<'p> {
         self.list.iter().max_by_key(|late| late.ns())
     }
 
-    /// First and last time of the late requests.
+    /// The time at which the first late request began to wait, and the one at which the last of them ceased to.
     fn span(&self) -> [MonoNs; 2] {
         let from = self.list.iter().map(|late| late.span.from).min();
         let to = self.list.iter().map(|late| late.span.to).max();

@@ -131,7 +131,7 @@ impl Intervals {
         Self::new(common)
     }
 
-    /// Length of the longest part of an interval in a span, in nanoseconds.
+    /// Length of the longest interval in a span, in nanoseconds. Intervals that reach beyond the span are cut at its ends.
     pub(super) fn longest_within(&self, span: Interval) -> u64 {
         let first = self.list.partition_point(|interval| interval.to <= span.from);
         let end = self.list.partition_point(|interval| interval.from < span.to);

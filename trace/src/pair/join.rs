@@ -112,7 +112,8 @@ impl<'a> RequestIndex<'a> {
     /// Index of all requests of these servers. A room is the number by which both servers of a pair know one request. Requests without a
     /// room are found by their rid.
     fn new(servers: &[Vec<ServerRequest<'a>>]) -> Self {
-        let with_room = numbered_requests(servers).filter_map(|(request, position)| Some((request.room?, position)));
+        let with_room =
+            numbered_requests(servers).filter_map(|(request, position)| request.room.map(|room| (room, position)));
         let without_room = numbered_requests(servers).filter(|(request, _)| request.room.is_none());
         Self {
             by_room: UniquePositions::new(with_room),
@@ -222,8 +223,8 @@ impl<'a> Pair<'a> {
     /// Sums the legs of all joined requests with a time to first token.
     fn add_up_legs(&mut self) {
         let mut legs: BTreeMap<PairLeg, PairLegLengths> = BTreeMap::new();
-        let judged = self.rows.iter().filter(|row| row.prefill_rid.is_some());
-        for (row, ttft_ns) in judged.filter_map(|row| Some((row, row.ttft_ns?))) {
+        for row in self.rows.iter().filter(|row| row.prefill_rid.is_some()) {
+            let Some(ttft_ns) = row.ttft_ns else { continue };
             self.ttft.record(ttft_ns, 1);
             self.ttft_sum_ns += u128::from(ttft_ns);
             for (leg, ns) in row.legs() {
@@ -308,7 +309,7 @@ impl<'a> Pair<'a> {
         is_certain.then_some(worst)
     }
 
-    /// Minimum and maximum of the sum of a leg that the uncertainty of the clocks allows, in nanoseconds.
+    /// Minimum and maximum of the time that all requests spent on a leg, in nanoseconds, which the uncertainty of the clocks allows.
     fn possible_sums_ns(&self, lengths: &PairLegLengths) -> RangeInclusive<u128> {
         let sum_ns = lengths.sum_ns;
         if !lengths.leg.is_across_clocks() {

@@ -28,6 +28,7 @@ pub(super) struct Counted<C: Counter> {
 }
 
 impl<C: Counter> Default for Counted<C> {
+    /// Creates a distribution without values. The first value replaces the minimum and the maximum.
     fn default() -> Self {
         let histogram = Histogram::new_with_bounds(1, LONGEST_NS, SIGNIFICANT_DIGITS);
         let histogram = histogram.expect("the bounds are constants that the histogram accepts");
