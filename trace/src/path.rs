@@ -82,6 +82,7 @@ pub fn depth<S: AsRef<str>>(hops: &[Ends<S>], role: &str) -> usize {
     for depth in 0..max_depth {
         let mut senders: Vec<&str> = Vec::new();
         for Ends { from, to } in hops.iter().map(Ends::as_str) {
+            // A hop with the same role at both ends leads no further back.
             if from != to && roles.contains(&to) && !senders.contains(&from) {
                 senders.push(from);
             }

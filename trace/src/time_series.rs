@@ -388,6 +388,7 @@ impl RecentSeconds {
 
     /// Adds `count` seconds that share their values. The oldest above the maximum are removed.
     fn push_equal_seconds(&mut self, values: &Arc<SlotValues>, count: u64) {
+        // Counts all seconds of the run, also those that are not kept.
         self.count = self.count.saturating_add(count);
         // A silence may be longer than all kept seconds.
         for _ in 0..count.min(self.max_slots as u64) {

@@ -150,20 +150,16 @@ impl<'l> Attribution<'l> {
     /// Computes how the time of the run so far divides among the legs, which are the hops and the processes on the tokens' path.
     pub(crate) fn of_ledger(ledger: &'l Ledger) -> Self {
         let window_ns = ledger.started().map_or(0, |started| ledger.now().since(started));
-        let ends: Vec<Ends<&str>> = ledger.groups().iter().map(|group| group.ends.as_str()).collect();
-        let mut output_groups: Vec<usize> = ledger.output_groups().map(|(group_index, _)| group_index).collect();
-        let output_ends: Vec<Ends<&str>> = output_groups.iter().map(|&group_index| ends[group_index]).collect();
-        // In path order, from the scheduler on.
-        output_groups.sort_by_key(|&group_index| path::depth(&output_ends, ends[group_index].from));
         let mut legs: Vec<Leg<'l>> = Vec::new();
         let mut seen_roles: Vec<&str> = Vec::new();
-        for group_index in output_groups {
-            let role = ends[group_index].to;
+        for group_index in output_groups_in_path_order(ledger) {
+            let group = &ledger.groups()[group_index];
+            let role = group.ends.as_str().to;
+            let output_hops = ledger.hops().iter().filter(|hop| !hop.carries_requests);
             let into_role: Vec<&Hop> =
-                ledger.hops().iter().filter(|hop| ends[hop.group].to == role && !hop.carries_requests).collect();
+                output_hops.filter(|hop| ledger.groups()[hop.group].ends.as_str().to == role).collect();
             let busy = busy_share(ledger, into_role.iter().copied(), window_ns);
             let members: Vec<&Hop> = ledger.hops_of_group(group_index).collect();
-            let group = &ledger.groups()[group_index];
             legs.extend(wait_leg(ledger, group, role, &members, busy, window_ns));
             // Several groups may lead to one process, whose inside is one leg.
             if !seen_roles.contains(&role) {
@@ -225,17 +221,11 @@ impl Leg<'_> {
         let share = percent(self.first_token[RUN].share);
         let running = percent(self.spent.share(self.spent.on_ns));
         let thread = match (self.thread, self.busy) {
-            (ThreadState::CpuBound, _) => format!(" (the {} was CPU-bound)", self.role),
-            (ThreadState::Starved, _) => format!(" (the {} was waiting for a CPU)", self.role),
-            (ThreadState::Throttled, _) => format!(" (the {} was throttled)", self.role),
-            (ThreadState::Stopped, _) => format!(" (the {} was stopped)", self.role),
-            (ThreadState::Frozen, _) => format!(" (the {} was frozen)", self.role),
-            (ThreadState::Blocked, _) => format!(" (the {} was blocked in a system call)", self.role),
-            (ThreadState::Asleep, _) => format!(" (the {} was asleep)", self.role),
-            (ThreadState::Waiting, _) => format!(" (the {} was not running)", self.role),
-            (ThreadState::PartlyRunning, _) => format!(" (the {} ran {running} of that time)", self.role),
+            (ThreadState::Unknown, _) | (ThreadState::Busy, None) => String::new(),
             (ThreadState::Busy, Some(busy)) => format!(" (the {} was busy {} of the run)", self.role, percent(busy)),
-            _ => String::new(),
+            (ThreadState::PartlyRunning, _) => format!(" (the {} ran {running} of that time)", self.role),
+            (ThreadState::Blocked, _) => format!(" (the {} was blocked in a system call)", self.role),
+            (state, _) => format!(" (the {} was {})", self.role, state.as_str()),
         };
         format!("{share} of that time was spent {}{of_worker}{thread}", self.describe())
     }
@@ -252,6 +242,14 @@ impl Leg<'_> {
     pub fn describe(&self) -> String {
         self.kind.describe(self.name)
     }
+}
+
+/// Indices of the groups of hops that carry output, in the order of the path from the scheduler on.
+fn output_groups_in_path_order(ledger: &Ledger) -> Vec<usize> {
+    let mut group_indices: Vec<usize> = ledger.output_groups().map(|(group_index, _)| group_index).collect();
+    let ends: Vec<Ends<&str>> = ledger.output_groups().map(|(_, group)| group.ends.as_str()).collect();
+    group_indices.sort_by_key(|&group_index| path::depth(&ends, ledger.groups()[group_index].ends.as_str().from));
+    group_indices
 }
 
 /// Share of `part` in `whole`; 0 if `whole` is 0.

@@ -110,6 +110,7 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
         // Behind this index are the late consumers of this group.
         let group_start = late.len();
         for hop in ledger.hops_of_group(group_index).filter(|hop| hop.capabilities().received) {
+            // Send time of the oldest frame that waits there, if any does.
             let Some(oldest) = hop.oldest_waiting() else { continue };
             let receiving_thread = hop.receiving_thread().or_else(|| ledger.only_receiver(hop));
             let Some(receiver) = receiving_thread else { continue };

@@ -73,6 +73,7 @@ fn has_other_explanation(context: &DetectContext<'_>, one: &LateConsumer<'_>) ->
 /// Reports libzmq I/O threads that wait for a CPU. Frames then wait on their way into the inbox although the consumer has time for them.
 pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Verdicts) {
     for consumer in late_consumers(context).into_iter().filter(|consumer| !consumer.group.carries_requests) {
+        // Without samples of its waits for a CPU, it is not known whether it slept.
         let Some(off_cpu_ns) = consumer.spent.blocked_ns() else { continue };
         let off_cpu = consumer.spent.share(off_cpu_ns);
         // Time stopped or frozen is time off the CPU, but no sleep.

@@ -63,8 +63,8 @@ fn describe_begins(context: &DetectContext<'_>) -> String {
     }
 }
 
-/// Describes the requests that waited for their first token because of the silences. The words stand in a summary between the length of the
-/// silence and the number of open streams.
+/// Describes the requests that waited for their first token because of the silences; only ` while` without any. In a summary, the words
+/// stand between the length of the silence and the number of open streams.
 fn describe_waiting_requests(ttft: &Ttft) -> String {
     let silenced = ttft.silenced();
     if silenced.requests.rids == 0 {

@@ -160,9 +160,11 @@ impl HeldRequests {
             self.own_severity = Some(verdict.severity);
             verdict.severity = limit;
         }
+        // No request has waited for the process or hop of the finding so far.
         if self.part.requests == 0 {
             return;
         }
+        // A leg is a part of the path of a request, named by the moment with which it begins.
         let places: Vec<String> = self.legs.iter().map(|from| describe_place(context.facts(), *from)).collect();
         self.added = format!("; {}", describe_part(context.ledger.ttft(), self.part, &places.join(" and ")));
         verdict.summary.push_str(&self.added);

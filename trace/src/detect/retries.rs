@@ -31,15 +31,14 @@ pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, out: &mut Verd
         context.facts().receiver(),
         named.join(", "),
     );
-    let rows: Vec<_> = (ledger.aborted_retries().rev())
-        .map(|retry| {
-            json!({
-                "rid": retry.rid,
-                "dispatched_after_ns": retry.dispatched.since(retry.earlier_ended),
-                "aborted_after_ns": retry.aborted.since(retry.earlier_ended),
-            })
-        })
-        .collect();
+    let mut rows = Vec::new();
+    for retry in ledger.aborted_retries().rev() {
+        rows.push(json!({
+            "rid": retry.rid,
+            "dispatched_after_ns": retry.dispatched.since(retry.earlier_ended),
+            "aborted_after_ns": retry.aborted.since(retry.earlier_ended),
+        }));
+    }
     out.add_verdict(Severity::Warning, summary)
         .rid(&latest.rid)
         .since(ledger.first_aborted_retry_at())

@@ -33,6 +33,7 @@ pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts)
     let Some(late) = context.ledger.ttft().late_leg(Arrived) else { return };
     let Some(worst) = late.worst.as_ref() else { return };
     let state = attribution::socket_reader_state(context.ledger, worst.at, worst.ns);
+    // `None` if these waits are not worth a finding.
     let Some(verdict) = detect_late_leg(context, late, out) else { return };
     let mut advice = match state {
         ThreadState::CpuBound => {
@@ -125,6 +126,7 @@ pub(super) fn detect_late_receives(context: &DetectContext<'_>, out: &mut Verdic
     let Some(late) = context.ledger.ttft().late_leg(Dispatched) else { return };
     let Some(worst) = late.worst.as_ref() else { return };
     let state = attribution::request_receiver_state(context.ledger, late.worst_hop, worst.at, worst.ns);
+    // `None` if these waits are not worth a finding.
     let Some(verdict) = detect_late_leg(context, late, out) else { return };
     verdict.with_known(REQUESTS_HOP, late.worst_hop.map(|hop| context.ledger.hop_name(hop).into_owned()));
     // `Some` if the thread could not run.
@@ -169,6 +171,7 @@ pub(super) fn detect_queued_requests(context: &DetectContext<'_>, out: &mut Verd
     let facts = context.facts();
     // The requests that waited long between the queue and a batch.
     let Some(late) = context.ledger.ttft().late_leg(Queued) else { return };
+    // `None` if these waits are not worth a finding.
     let Some(verdict) = detect_late_leg(context, late, out) else { return };
     verdict.hop(context.token_source_role().unwrap_or_default());
     add_load(verdict, late);
@@ -204,7 +207,9 @@ fn add_load(verdict: &mut Verdict, late: &LateLeg) {
 /// Reports requests whose prefill is slow beside others with as much work.
 pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, out: &mut Verdicts) {
     let source = context.facts().source();
+    // The requests whose prefill, from the batch to the first token, took long.
     let Some(late) = context.ledger.ttft().late_leg(BatchEntered) else { return };
+    // `None` if these prefills are not worth a finding.
     let Some(verdict) = detect_late_leg(context, late, out) else { return };
     verdict.hop(context.token_source_role().unwrap_or_default());
     let slowest = context.ledger.ttft().slowest_prefill();
@@ -308,6 +313,7 @@ fn describe_unknown_parts(context: &DetectContext<'_>, leg: TtftLeg) -> String {
 /// on the leg that begins with this moment or, with too few of them, those of the whole run. `None` if these are too few as well.
 fn describe_top_function(context: &DetectContext<'_>, leg_from: TtftMoment) -> Option<String> {
     let ledger = context.ledger;
+    // The last hop of the path leads to the process that answers clients.
     let last_hop = ledger.hops().iter().find(|hop| hop.last)?;
     let role = &ledger.groups()[last_hop.group].ends.to;
     let stacks = ledger.stacks().iter().find(|stacks| stacks.role == *role)?;

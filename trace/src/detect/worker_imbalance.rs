@@ -83,6 +83,8 @@ pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Ver
         // Uneven load that the workers keep up with is information; a backlog at the busiest is a warning.
         let severity = if busiest.backlog_max >= BACKLOG_FRAMES { Severity::Warning } else { Severity::Info };
         let idle = receivers.iter().filter(|receiver| receiver.chunks == 0).count();
+        // To two decimal places.
+        let rounded_imbalance = (times_even_share * 100.0).round() / 100.0;
         let worker = busiest.hop.worker;
         let name = match (worker, &*busiest.hop.endpoint) {
             (Some(number), _) => format!("worker {number}"),
@@ -103,7 +105,7 @@ pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Ver
             .occurrences(sum)
             .with("workers", receivers.len())
             .with("workers_idle", idle)
-            .with("imbalance", (times_even_share * 100.0).round() / 100.0)
+            .with("imbalance", rounded_imbalance)
             .with("busiest_worker", worker)
             .with("busiest_chunks", busiest.chunks)
             .with("busiest_backlog_max_frames", busiest.backlog_max)

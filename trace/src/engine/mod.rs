@@ -99,6 +99,7 @@ impl EngineState {
     /// Facts about the engine whose responses list token ids on an `OpenAI` endpoint. If no source names the engine and only one known
     /// engine lists ids, it is that one.
     pub(crate) fn facts_for_listed_ids(&self) -> &'static dyn Facts {
+        // A source has named the engine.
         if self.name.is_some() || self.version.is_some() {
             return self.facts;
         }

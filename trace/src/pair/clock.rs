@@ -155,6 +155,7 @@ impl ClockBounds {
         if !self.are_contradictory() {
             return strictest;
         }
+        // Some lower limit always exists, since the limits contradict each other.
         let Some(lead_ns) = self.least_contradicted_lead() else { return strictest };
         // The smallest upper limit that this lead does not exceed.
         let most_ns = self.most_ns.iter().copied().find(|most_ns| *most_ns >= lead_ns);
@@ -191,6 +192,7 @@ impl ClockBounds {
         if clocks == PairClocks::Same && !self.shows_two_clocks() {
             return ClockUse::Same;
         }
+        // The lead by the wall clocks.
         let by_wall_ns = match clocks {
             PairClocks::Same => 0,
             PairClocks::ByWallClock { ahead_ns } => ahead_ns,

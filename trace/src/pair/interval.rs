@@ -133,6 +133,7 @@ impl Intervals {
 
     /// Length of the longest interval in a span, in nanoseconds. Intervals that reach beyond the span are cut at its ends.
     pub(super) fn longest_within(&self, span: Interval) -> u64 {
+        // The list is in order, so the intervals that overlap the span follow each other.
         let first = self.list.partition_point(|interval| interval.to <= span.from);
         let end = self.list.partition_point(|interval| interval.from < span.to);
         let inside = self.list.get(first..end).unwrap_or_default();

@@ -312,6 +312,7 @@ impl<'a> Pair<'a> {
     /// Minimum and maximum of the time that all requests spent on a leg, in nanoseconds, which the uncertainty of the clocks allows.
     fn possible_sums_ns(&self, lengths: &PairLegLengths) -> RangeInclusive<u128> {
         let sum_ns = lengths.sum_ns;
+        // Its begin and its end are times of one clock.
         if !lengths.leg.is_across_clocks() {
             return sum_ns..=sum_ns;
         }

@@ -102,7 +102,7 @@ fn place_on_path(times: &[Option<MonoNs>; MOMENTS]) -> [Option<MonoNs>; PATH_MOM
     let mut path = [None; PATH_MOMENTS];
     for moment in PairMoment::BY_TRUST {
         let index = moment.index();
-        let Some(at) = times[index] else { continue };
+        let Some(observed_at) = times[index] else { continue };
         // Both servers are sent the request at once. For a concurrent moment, the decode server waits only if it comes late. Unless it is
         // known when its memory was allocated, the decode server may have waited for that longer than for the prefill server.
         if moment.is_concurrent() && path[PairMoment::Allocated.index()].is_none() {
@@ -110,8 +110,11 @@ fn place_on_path(times: &[Option<MonoNs>; MOMENTS]) -> [Option<MonoNs>; PATH_MOM
         }
         let last_before = path[..index].iter().flatten().max().copied();
         let first_after = path[index + 1..].iter().flatten().min().copied();
-        // Before the decode server waited for it, it took no time of the path.
-        let at = if moment.is_concurrent() { at.max(last_before.unwrap_or(at)) } else { at };
+        let at = match last_before {
+            // Before the decode server waited for it, it took no time of the path.
+            Some(last) if moment.is_concurrent() => observed_at.max(last),
+            _ => observed_at,
+        };
         // Moments of the prefill server must lie between those of the decode server.
         let is_inside = last_before.is_some_and(|last| last <= at) && first_after.is_some_and(|first| at <= first);
         if is_inside || !moment.is_added_to_decode() {

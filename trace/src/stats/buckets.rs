@@ -181,6 +181,7 @@ impl Tally {
 
     /// Adds the counts of another tally.
     pub fn add(&mut self, other: &Self) {
+        // Without values, its minimum and maximum mean nothing.
         if other.counts.is_empty() {
             return;
         }
