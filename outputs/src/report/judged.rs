@@ -159,7 +159,8 @@ fn unjudged_gap(ledger: &Ledger) -> Option<&'static str> {
         return None;
     }
     let reason_with_log = "the log has not both times of a first token";
-    let reason_with_frames = if ledger.observes_receives() { NO_GAP } else { unobserved_receives(ledger) };
+    let reason_with_frames =
+        if ledger.observes_receives() { NO_GAP } else { unobserved_receives(ledger) };
     Some(reason_without_frames(ledger, reason_with_log).unwrap_or(reason_with_frames))
 }
 
