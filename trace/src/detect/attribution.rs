@@ -283,8 +283,9 @@ fn state_before(thread: &Thread, end: MonoNs, wait_ns: u64) -> ThreadState {
     }
 }
 
-/// Computes the part of the path (leg) that is the wait on the hops of a group. `members` are these hops; they lead to `role`. `None` if no
-/// chunk was received from them, and none waits there.
+/// Computes the part of the path (leg) that is the wait on the hops of a group. `members` are these hops; they lead to the processes of
+/// `role`, which were busy for the share `busy` of the run of length `window_ns`. `None` if no chunk was received from them, and none waits
+/// there.
 fn wait_leg<'l>(
     ledger: &'l Ledger,
     group: &'l HopGroup,

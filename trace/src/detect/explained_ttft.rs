@@ -49,7 +49,7 @@ pub(super) fn describe_part(ttft: &Ttft, part: TtftPart, place: &str) -> String 
     format!("{} was spent {place}", describe_share(ttft, part))
 }
 
-/// Words for where a request is on the leg that begins with this moment.
+/// Describes where a request is while it is on the leg (a part of its path) that begins with this moment.
 pub(super) fn describe_place(engine: &dyn Facts, leg_from: TtftMoment) -> String {
     let source = engine.source();
     let receiver = engine.receiver();

@@ -124,7 +124,7 @@ impl Findings {
         }
     }
 
-    /// Whether each episode of a finding about late frames overlaps another finding about the same hop that is more than information.
+    /// Whether each episode of a finding about late frames overlaps another finding about the same hop, with a severity above information.
     fn is_explained(&self, late: &Finding) -> bool {
         late.times.episodes().iter().all(|episode| {
             let mut others =

@@ -168,8 +168,8 @@ fn describe_late_output(ttft: &Ttft, late: &LateLeg) -> String {
     format!(", {}", describe_share(ttft, late.part()))
 }
 
-/// Severity of the waits that have ended; `None` if none is long. Waits that are a small part of the time to first token are information
-/// only.
+/// Severity of the waits of first tokens between send and receive that have ended; `None` if none is long. Waits that are a small part of
+/// the time to first token are information only.
 fn severity_of_received(context: &DetectContext<'_>) -> Option<Severity> {
     let ledger = context.ledger;
     let worst = ledger.worst_gap()?;

@@ -296,6 +296,7 @@ impl Engines {
 
     /// The known engine whose `OpenAI` endpoints list token ids, if only one does.
     pub(crate) fn only_engine_listing_ids(self) -> Option<&'static dyn Facts> {
+        // Only such an engine has advice about ids that its responses do not list.
         let mut listing = self.0.iter().filter(|engine| !engine.unlisted_ids().is_empty());
         let only = listing.next()?;
         listing.next().is_none().then_some(*only)

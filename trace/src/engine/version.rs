@@ -107,6 +107,7 @@ fn split_phase(suffix: &str) -> Option<(Phase, &str)> {
     if suffix.is_empty() {
         return Some((Phase::Final, ""));
     }
+    // The word before the first digit names the phase.
     let word_length = suffix.find(|c: char| c.is_ascii_digit()).unwrap_or(suffix.len());
     let (word, digits) = suffix.split_at(word_length);
     let (number, tail) = if digits.is_empty() { (0, "") } else { split_number(digits)? };
