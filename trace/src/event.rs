@@ -398,8 +398,8 @@ impl AnswerFinish {
     }
 
     /// Whether the finish reason of a response contradicts the one in the engine's frames (`sent`). One of them then says that the text is
-    /// complete, the other that it is cut. Other reasons are those of the server, which may replace the engine's. `may_stop_later` says that
-    /// the server itself looks for stop strings, and so may end a text that the engine cut.
+    /// complete, the other that it is cut. Other reasons are those of the server, which may replace the engine's. `may_stop_later` says
+    /// that the server itself looks for stop strings, and so may end a text that the engine cut.
     pub fn contradicts(self, sent: Finish, may_stop_later: bool) -> bool {
         match (self, sent) {
             (Self::Length, Finish::Stop) => true,

@@ -328,7 +328,7 @@ fn describe_top_function(context: &DetectContext<'_>, leg_from: TtftMoment) -> O
     ))
 }
 
-/// Severity of a leg without regard to other ones; `None` if it is not worth a finding.
+/// Severity of the late requests on a leg (a part of their path), without regard to other legs; `None` if they are not worth a finding.
 fn severity_alone(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
     let worst = late.worst.as_ref()?;
     let severity = gap_severity(worst.ns)?;
@@ -337,8 +337,8 @@ fn severity_alone(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
     Some(if is_minor { Severity::Info } else { severity })
 }
 
-/// Severity of a leg; `None` if it is not worth a finding. It does not exceed that of a leg that takes far more time, so that few requests
-/// do not outrank many.
+/// Severity of the late requests on a leg (a part of their path); `None` if they are not worth a finding. It does not exceed that of a leg
+/// that takes far more time, so that few requests do not outrank many.
 pub(super) fn severity_of_leg(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
     let longer_legs = ttft.late_legs().iter().filter(|other| other.ns >= late.ns.saturating_mul(MINOR_TIMES));
     // Late dispatches may be those of slow clients.

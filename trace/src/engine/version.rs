@@ -166,7 +166,8 @@ impl FromStr for VersionRange {
         // Rust's form `..=` is accepted, too.
         let range = Self { first: first.parse()?, last: last.trim_start_matches('=').parse()? };
         if range.first > range.last {
-            return Err(BadVersion(text.chars().take(MAX_SHOWN_CHARS).collect()));
+            let shown_text = text.chars().take(MAX_SHOWN_CHARS).collect();
+            return Err(BadVersion(shown_text));
         }
         Ok(range)
     }

@@ -26,8 +26,8 @@ pub(super) struct ServerRequest<'a> {
     pub(super) steady_output: Option<Interval>,
 }
 
-/// Whether a prefill may have ended at `at`. It may if all known moments of the request before that end are not later, and its first send is
-/// not earlier.
+/// Whether a prefill may have ended at `at`. It may if no known moment of the request before that end is later, and its first send is not
+/// earlier.
 fn is_during_prefill(path: &TtftPath, at: MonoNs) -> bool {
     let moments = [TtftMoment::Dispatched, TtftMoment::SchedulerReceived, TtftMoment::Queued, TtftMoment::BatchEntered];
     let mut earlier_times = moments.into_iter().filter_map(|moment| path.time_of(moment));
