@@ -564,8 +564,7 @@ pub fn busy_share<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, wind
     let mut receivers: Vec<BusyReceiver<'_>> = Vec::new();
     for hop in hops.filter(|hop| hop.capabilities().processed) {
         let processing = share_of(hop.counts.busy_ns as f64, window_ns as f64);
-        let thread = hop.receiving_thread().and_then(|id| ledger.thread(id));
-        let poll = thread.and_then(|thread| thread.poll);
+        let poll = hop.receiving_thread().and_then(|id| ledger.thread(id)).and_then(|thread| thread.poll);
         // Polls may be sampled in a part of the window only, and the receiver may have ended before it.
         let outside_poll_ns = poll.map_or(0, |poll| poll.interval_ns.saturating_sub(poll.polled_ns));
         let outside_poll = share_of(outside_poll_ns as f64, window_ns as f64);
