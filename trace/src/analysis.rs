@@ -56,7 +56,7 @@ impl Analysis {
 
     /// Applies an event. This is the hot path: a chunk of a known request allocates nothing.
     pub fn apply(&mut self, event: &Event<'_>) {
-        // Does nothing except in tests of faults, as below.
+        // Does nothing except in tests of faults.
         fault::inject_at("ledger");
         // Before the event, which belongs to the next slot if the last one has ended.
         self.time_series.advance_to(event.at, &mut self.ledger);
@@ -68,12 +68,13 @@ impl Analysis {
         }
     }
 
-    /// Advances time: records age, and the detectors run every half second. Called about every 100 ms.
+    /// Advances time to `now` and removes records that are too old. Runs the detectors every half second. Called about every 100 ms.
     pub fn tick(&mut self, now: MonoNs) {
         self.time_series.advance_to(now, &mut self.ledger);
         self.ledger.tick(now);
         if self.checked_at.is_none_or(|at| now.since(at) >= CHECK_EVERY_NS) {
             self.checked_at = Some(now);
+            // Does nothing except in tests of faults.
             fault::inject_at("detectors");
             self.findings.run_detectors(&DetectContext::new(&self.ledger, now));
         }

@@ -229,7 +229,7 @@ pub struct Chunk<'a> {
 }
 
 impl<'a> Chunk<'a> {
-    /// The part of a request of which nothing else is known.
+    /// Creates a part of the output of this request, of which nothing else is known.
     pub const fn new(rid: &'a str) -> Self {
         Self {
             rid,
@@ -397,8 +397,9 @@ impl AnswerFinish {
         }
     }
 
-    /// Whether it contradicts the reason in the engine's frames: one says that the text is complete, the other that it is cut. Other reasons are
-    /// those of the server, which may replace the engine's. `may_stop_later`: the server itself looks for stop strings.
+    /// Whether the finish reason of a response contradicts the one in the engine's frames (`sent`). One of them then says that the text is
+    /// complete, the other that it is cut. Other reasons are those of the server, which may replace the engine's. `may_stop_later` says
+    /// that the server itself looks for stop strings, and so may end a text that the engine cut.
     pub fn contradicts(self, sent: Finish, may_stop_later: bool) -> bool {
         match (self, sent) {
             (Self::Length, Finish::Stop) => true,

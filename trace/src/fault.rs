@@ -45,7 +45,8 @@ mod injected {
         std::env::var("TOKENGAP_FAULT").ok()
     }
 
-    /// The fault that the environment requests: `PLACE=panic@N` or `PLACE=block:SECONDS@N`.
+    /// The fault that the environment requests: `PLACE=panic@N` or `PLACE=block:SECONDS@N`. `None` without one, or if its text has another
+    /// form.
     fn parse_requested_fault() -> Option<Fault> {
         let setting = fault_setting()?;
         let (place, rest) = setting.split_once('=')?;
@@ -74,7 +75,8 @@ mod injected {
         }
     }
 
-    /// Returns the reading, changed if the environment requests `clock=jump`: readings are in turn correct, a day back and ten years ahead.
+    /// Returns the reading, changed if the environment requests `clock=jump`. Readings are then in turn correct, a day back and ten years
+    /// ahead.
     pub(super) fn apply_clock_fault(ns: u64) -> u64 {
         if fault_setting().as_deref() != Some("clock=jump") {
             return ns;

@@ -60,9 +60,11 @@ impl<'a> From<&'a str> for Ends<&'a str> {
 }
 
 impl<S: AsRef<str>> fmt::Display for Ends<S> {
+    /// Writes the name of the hop: `from->to`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Ends { from, to } = self.as_str();
         f.write_str(from)?;
+        // A hop whose name has another form has this name at both ends.
         if from == to && from != UNKNOWN {
             return Ok(());
         }
@@ -80,6 +82,7 @@ pub fn depth<S: AsRef<str>>(hops: &[Ends<S>], role: &str) -> usize {
     for depth in 0..max_depth {
         let mut senders: Vec<&str> = Vec::new();
         for Ends { from, to } in hops.iter().map(Ends::as_str) {
+            // A hop with the same role at both ends leads no further back.
             if from != to && roles.contains(&to) && !senders.contains(&from) {
                 senders.push(from);
             }

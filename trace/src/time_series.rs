@@ -118,11 +118,12 @@ pub struct SlotValues {
 }
 
 impl SeriesSlot for SlotValues {
+    /// Adds the values of the following slot: counts are summed, and of levels the maximum is kept.
     fn join_next(&mut self, next: &Self) {
         self.passed = self.passed.combine_with(next.passed, u64::saturating_add);
         self.live = self.live.max(next.live);
         self.gap.add(&next.gap);
-        // The joined slot has values if one of the two has.
+        // An observation has ended for the joined slot only if it had ended for both.
         self.receives_ended &= next.receives_ended;
         self.deliveries_ended &= next.deliveries_ended;
         self.sends_ended &= next.sends_ended;
@@ -171,6 +172,7 @@ impl SlotStart {
             passed: counts_so_far(ledger).combine_with(self.passed, u64::saturating_sub),
             live: ledger.live_count(),
             gap: ledger.gap_slot().tally(),
+            // An observation that ended before the slot began has no values in it.
             receives_ended: self.is_after(ledger.receives_end()),
             deliveries_ended: self.is_after(ledger.deliveries_end()),
             sends_ended: self.is_after(ledger.sends_known_until()),
@@ -222,7 +224,9 @@ impl SlotStart {
             let has_room = if is_on_path { count_on_path < MAX_THREADS } else { count_off_path < max_off_path };
             let is_known = self.threads.iter().any(|known| known.id == thread.id);
             if has_room && !is_known {
-                count_on_path += usize::from(is_on_path);
+                if is_on_path {
+                    count_on_path += 1;
+                }
                 self.threads.push(ThreadTotal { id: thread.id, total: TimeUse::default() });
             }
         }
@@ -263,6 +267,16 @@ fn hop_counts_so_far(ledger: &Ledger, group_index: usize) -> HopSlotCounts {
         sum.bytes += counts.bytes;
     }
     sum
+}
+
+/// Adds counters of hops to the sums of these hops. Hops without a sum get one.
+fn add_hop_counts(sums: &mut Vec<HopSlotCounts>, added: impl ExactSizeIterator<Item = HopSlotCounts>) {
+    if sums.len() < added.len() {
+        sums.resize(added.len(), HopSlotCounts::default());
+    }
+    for (sum, counts) in sums.iter_mut().zip(added) {
+        *sum = sum.combine_with(counts, u64::saturating_add);
+    }
 }
 
 /// Time use of a thread since this reading; `None` without a sample in between.
@@ -343,7 +357,7 @@ impl RecentSeconds {
         self.slots.get(index).map(|slot| &**slot)
     }
 
-    /// Values of the second that contains this time, as [`Self::second`].
+    /// Values of the second that contains this time, to be changed; `None` if that second is not kept.
     fn second_at(&mut self, at: MonoNs) -> Option<&mut SlotValues> {
         let second = at.since(self.begun?) / SLOT_NS;
         let index = self.index_of(second)?;
@@ -355,12 +369,7 @@ impl RecentSeconds {
         let mut traffic = RecentTraffic { window, tokens_sent: 0, hops: Vec::new() };
         for slot in window.slots().filter_map(|second| self.second(second)) {
             traffic.tokens_sent += slot.passed.tokens_sent;
-            if traffic.hops.len() < slot.hops.len() {
-                traffic.hops.resize(slot.hops.len(), HopSlotCounts::default());
-            }
-            for (sum, hop) in traffic.hops.iter_mut().zip(&slot.hops) {
-                *sum = sum.combine_with(hop.passed, u64::saturating_add);
-            }
+            add_hop_counts(&mut traffic.hops, slot.hops.iter().map(|hop| hop.passed));
         }
         traffic
     }
@@ -377,6 +386,7 @@ impl RecentSeconds {
 
     /// Adds `count` seconds that share their values. The oldest above the maximum are removed.
     fn push_equal_seconds(&mut self, values: &Arc<SlotValues>, count: u64) {
+        // Counts all seconds of the run, also those that are not kept.
         self.count = self.count.saturating_add(count);
         // A silence may be longer than all kept seconds.
         for _ in 0..count.min(self.max_slots as u64) {
@@ -468,17 +478,22 @@ impl TimeSeries {
         }
     }
 
+    /// Begins the first second with the first event of a run.
+    fn begin_first_second(&mut self, now: MonoNs, ledger: &mut Ledger) {
+        self.series = Some(Series::new(now, SLOT_NS, self.max_slots));
+        self.recent_seconds.begun = Some(now);
+        ledger.start_slots(now);
+        self.slot_end = MonoNs(now.0.saturating_add(SLOT_NS));
+    }
+
     /// Closes seconds that end before `now`. Call it before applying an event of that time.
     pub(crate) fn advance_to(&mut self, now: MonoNs, ledger: &mut Ledger) {
+        // The current second goes on.
         if now < self.slot_end {
             return;
         }
         let Some(series) = &mut self.series else {
-            // The first event begins the first second.
-            self.series = Some(Series::new(now, SLOT_NS, self.max_slots));
-            self.recent_seconds.begun = Some(now);
-            ledger.start_slots(now);
-            self.slot_end = MonoNs(now.0.saturating_add(SLOT_NS));
+            self.begin_first_second(now, ledger);
             return;
         };
         // The clock of a damaged recording may be at its end.
@@ -507,8 +522,8 @@ impl TimeSeries {
         self.recent_seconds.threads.extend(self.slot_start.threads.iter().map(|thread| thread.id));
     }
 
-    /// Prepares for an event at `at`. Returns whether its slot is over, so that [`Self::count_late_event`] must follow the event: an event
-    /// of another process or stage can come a little late.
+    /// Prepares for an event at `at`, which is applied next. Returns whether it is late, so that its slot is over. In this case,
+    /// [`Self::count_late_event`] must be called after it. An event of another process or stage can come a little late.
     pub(crate) fn expect_event(&mut self, at: MonoNs, ledger: &Ledger) -> bool {
         let is_late = at < self.slot_start.at;
         if is_late {
@@ -532,12 +547,7 @@ impl TimeSeries {
         // The current slot is the growth since its start. Added to the start, the late counts are no longer part of it.
         let start = &mut self.slot_start;
         start.passed = start.passed.combine_with(late.passed, u64::saturating_add);
-        if start.hops.len() < late.hops.len() {
-            start.hops.resize(late.hops.len(), HopSlotCounts::default());
-        }
-        for (hop, growth) in start.hops.iter_mut().zip(&late.hops) {
-            *hop = hop.combine_with(*growth, u64::saturating_add);
-        }
+        add_hop_counts(&mut start.hops, late.hops.iter().copied());
     }
 
     /// Start of the first slot; `None` before the first event.
@@ -570,8 +580,8 @@ impl TimeSeries {
     /// Threads on the token path, with their indices in [`SlotValues::threads`].
     pub fn threads<'a>(&'a self, ledger: &'a Ledger) -> impl Iterator<Item = (usize, &'a Thread)> {
         let kept = self.slot_start.threads.iter().enumerate();
-        kept.filter_map(|(index, total)| Some((index, ledger.thread(total.id)?)))
-            .filter(|(_, thread)| is_on_path(thread))
+        let known = kept.filter_map(|(index, kept)| ledger.thread(kept.id).map(|thread| (index, thread)));
+        known.filter(|(_, thread)| is_on_path(thread))
     }
 
     /// The last seconds, with the current one as far as it has passed; empty unless they are kept.
@@ -588,13 +598,4 @@ impl TimeSeries {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_second_at_the_limits_takes_seven_kilobytes() {
-        let bytes =
-            size_of::<SlotValues>() + MAX_HOPS * size_of::<HopSlot>() + 2 * MAX_THREADS * size_of::<Option<TimeUse>>();
-        assert_eq!(bytes, 7_368, "without the buckets of its durations");
-    }
-}
+mod tests;

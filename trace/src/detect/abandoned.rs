@@ -9,7 +9,8 @@ use crate::words::{duration, plural};
 /// Maximum number of requests named in the summary; the report lists more.
 const MAX_NAMED: usize = 3;
 
-/// Reports abandoned requests. If none were observed, the numbers are those of the engine's log.
+/// Reports abandoned requests, which the engine continues although nobody receives their output. If none were observed, the numbers are
+/// those of the engine's log.
 pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
     let abandoned = context.ledger.abandoned_requests();
     // Without a longest one, no request was abandoned.
@@ -71,21 +72,21 @@ fn describe_aborts(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -
     let longest = abandoned.longest();
     let without_abort = longest.iter().filter(|request| request.abort.is_none()).count();
     let ignored = longest.iter().filter(|request| request.has_ignored_abort()).count();
-    let aborts = if ignored == 1 { "ignored its abort" } else { "ignored their aborts" };
+    let ignored_state = if ignored == 1 { "ignored its abort" } else { "ignored their aborts" };
     let mut words = String::new();
-    for (requests, state) in [(without_abort, "without an abort"), (ignored, aborts)] {
+    for (requests, state) in [(without_abort, "without an abort"), (ignored, ignored_state)] {
         if requests > 0 {
             // Only the first part says that both numbers are those of the longest requests.
-            let is_part = words.is_empty() && abandoned.requests > longest.len() as u64;
-            let scope = if is_part { format!("of the {} longest, ", longest.len()) } else { String::new() };
+            let needs_scope = words.is_empty() && abandoned.requests > longest.len() as u64;
+            let scope = if needs_scope { format!("of the {} longest, ", longest.len()) } else { String::new() };
             let _ = write!(words, "; {scope}{requests} {state}");
         }
     }
     words
 }
 
-/// Returns the advice for the engine's release. If none is known, the advice for observed requests is where to look, and there is none for
-/// logged ones.
+/// Returns the advice for the engine's release. If the engine's facts have none, observed requests get a general one, and requests that
+/// only the engine's log shows get an empty one.
 fn abandoned_advice(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -> &'static str {
     let release_advice = context.facts().abandons(context.ledger.engine().version.as_deref());
     if release_advice.is_empty() && !abandoned.is_logged() {

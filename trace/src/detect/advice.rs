@@ -8,8 +8,8 @@ use crate::event::AwayState;
 use crate::ledger::Hop;
 use crate::words::percent;
 
-/// Share of its time up to which a process that was behind cannot have been busy all along.
-const MAX_IDLE_BUSY: f64 = 0.5;
+/// A process that is busy for less than this share of the run has time to spare: only stalls can have put it behind.
+const SPARE_TIME_SHARE: f64 = 0.5;
 
 /// Processes that share some work: all receivers of a hop, or of the hops to one role.
 #[derive(Clone, Copy)]
@@ -20,17 +20,17 @@ pub(super) struct Receivers<'a> {
 }
 
 impl<'a> Receivers<'a> {
-    /// The receivers of the group of hops with this name, which are processes of this role.
+    /// Counts the receivers of the hops with this group name. They are processes of this role.
     pub(super) fn of_group(context: &DetectContext<'a>, group_name: &str, role: &'a str) -> Self {
         let ledger = context.ledger;
-        let is_in_group = |hop: &&Hop| ledger.groups()[hop.group].name == group_name;
-        let hops: Vec<&Hop> = ledger.hops().iter().filter(is_in_group).collect();
+        let hops: Vec<&Hop> =
+            ledger.hops().iter().filter(|hop| ledger.groups()[hop.group].name == group_name).collect();
         Self { role, count: count_receivers(&hops) }
     }
 }
 
-/// Advice how to relieve processes that have too much work; empty if none is known. If several processes share the work already, it says
-/// how many.
+/// Returns the engine's advice how to relieve processes with too much work; empty if it has none. If several processes share the work
+/// already, the advice begins with their number.
 fn relief_advice(engine: &dyn Facts, receivers: Receivers<'_>) -> String {
     let Receivers { role, count } = receivers;
     let runs_several = count > 1;
@@ -66,11 +66,12 @@ pub(super) const STARVED: &str =
 pub(super) const THROTTLED: &str =
     "raise or remove the container's CPU limit (resources.limits.cpu; cpu.max of its cgroup)";
 
-/// Place for [`not_running_advice`] about states whose advice does not depend on the place.
-pub(super) const ANY_PLACE: &str = "";
+/// System call for [`not_running_advice`] about states whose advice does not depend on it.
+pub(super) const ANY_SYSTEM_CALL: &str = "";
 
-/// Advice for a thread that is not running, by its state. `place` is the system call that blocks it; other states ignore it.
-pub(super) fn not_running_advice(state: AwayState, place: &str) -> &'static str {
+/// Advice for a thread that is not running, by its state. For a blocked thread, the advice depends on the system call that blocks it. In
+/// other states, `system_call` is ignored.
+pub(super) fn not_running_advice(state: AwayState, system_call: &str) -> &'static str {
     match state {
         AwayState::Stopped => "a signal (SIGSTOP, SIGTSTP) stopped the process: `kill -CONT PID` resumes it",
         AwayState::Traced => {
@@ -79,7 +80,7 @@ pub(super) fn not_running_advice(state: AwayState, place: &str) -> &'static str 
         AwayState::Frozen => {
             "unfreeze the cgroup: `docker unpause`, or write 0 to its cgroup.freeze (THAWED to freezer.state in version 1)"
         }
-        AwayState::Blocked => match place {
+        AwayState::Blocked => match system_call {
             "futex" => {
                 "it waits for a lock that another thread holds (the GIL, a mutex): `py-spy dump --native` shows both threads"
             }
@@ -104,29 +105,35 @@ pub(super) fn hop_advice(engine: &dyn Facts, attribution: &Attribution<'_>, hop:
     hop_advice_by_state(engine, attribution, hop, None)
 }
 
-/// Advice for frames that wait on a hop, by the state of its receiving thread. If the thread's samples do not show a state, that of another
-/// source counts (`observed`).
+/// Advice for frames that wait on a hop, by the state of its receiving thread. `observed` is the state that the caller found in other
+/// samples. It is used if the attribution has no state for the hop.
 pub(super) fn hop_advice_by_state(
     engine: &dyn Facts,
     attribution: &Attribution<'_>,
     hop: &str,
     observed: Option<ThreadState>,
 ) -> String {
+    // The part of the path that is the wait on this hop.
     let leg = attribution.legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == hop);
     let Some(leg) = leg else { return String::from("the receiver of this hop is slower than its senders") };
     match observed {
-        Some(thread) if leg.thread == ThreadState::Unknown => leg_advice(engine, &Leg { thread, ..leg.clone() }),
+        Some(observed_state) if leg.thread == ThreadState::Unknown => {
+            leg_advice(engine, &Leg { thread: observed_state, ..leg.clone() })
+        }
         _ => leg_advice(engine, leg),
     }
 }
 
-/// Advice for first tokens that wait, by the leg where they wait.
+/// Advice for first tokens that wait. `bottleneck` is the leg (a hop or a process on the tokens' path) with at least half of the wait, if
+/// there is one.
 pub(super) fn first_token_advice(engine: &dyn Facts, bottleneck: Option<&Leg<'_>>) -> String {
     const SPREAD: &str = "no single hop or process has half of the wait: the report lists the share of each leg";
+    /// Asks for advice that holds for processes of every role.
     const ANY_ROLE: &str = "";
     if let Some(leg) = bottleneck {
         return leg_advice(engine, leg);
     }
+    // Without a role, there is no number of processes.
     let runs_several = false;
     let relief = engine.relief(ANY_ROLE, runs_several);
     if relief.is_empty() {
@@ -147,34 +154,37 @@ pub(super) fn logged_first_token_advice(engine: &dyn Facts) -> String {
     format!("{ATTACH}; if the {} is CPU-bound, {relief}", engine.receiver())
 }
 
-/// Advice for chunks merged into the delivery of a later one.
+/// Advice for chunks merged into the delivery of a later one, by how busy their receiver is in the attribution.
 pub(super) fn merging_advice(engine: &dyn Facts, attribution: &Attribution<'_>) -> String {
     let receiver = engine.receiver();
     let wakeup = format!("the {receiver}'s event loop receives several frames in one wakeup");
     let leg = attribution.legs.iter().find(|leg| leg.role == receiver);
     let receivers = Receivers { role: receiver, count: leg.map_or(0, |leg| leg.receivers) };
-    match leg.and_then(|leg| leg.busy) {
-        Some(busy) if (MAX_IDLE_BUSY..CPU_BOUND_SHARE).contains(&busy) => format!(
-            "{wakeup} and is busy {} of the run: it stalls or, at times, cannot keep up; `tokengap attach --python-stacks 50` lists what it runs while frames wait",
-            percent(busy)
-        ),
-        Some(busy) if busy < CPU_BOUND_SHARE => format!(
-            "{wakeup}, although it is busy only {} of the run: stalls hold it up, such as garbage collection, a blocking call or a wait for a CPU; `tokengap attach --python-stacks 50` lists what it runs while frames wait",
-            percent(busy)
-        ),
+    let Some(busy) = leg.and_then(|leg| leg.busy) else {
+        return with_relief(&format!("{wakeup}: look at its CPU use"), engine, receivers);
+    };
+    let busy_percent = percent(busy);
+    if busy < SPARE_TIME_SHARE {
+        format!(
+            "{wakeup}, although it is busy only {busy_percent} of the run: stalls hold it up, such as garbage collection, a blocking call or a wait for a CPU; `tokengap attach --python-stacks 50` lists what it runs while frames wait"
+        )
+    } else if busy < CPU_BOUND_SHARE {
+        format!(
+            "{wakeup} and is busy {busy_percent} of the run: it stalls or, at times, cannot keep up; `tokengap attach --python-stacks 50` lists what it runs while frames wait"
+        )
+    } else {
         // Its own work alone explains the queue.
-        Some(busy) => with_relief(&format!("{wakeup} and is busy {} of the run", percent(busy)), engine, receivers),
-        None => with_relief(&format!("{wakeup}: look at its CPU use"), engine, receivers),
+        with_relief(&format!("{wakeup} and is busy {busy_percent} of the run"), engine, receivers)
     }
 }
 
-/// Advice for chunks that a waiter dropped.
+/// Advice for chunks dropped by a waiter, the engine's code that takes the queued chunks of one request.
 pub(super) fn dropped_chunks_advice(engine: &EngineState) -> String {
     // No release of this engine is known to drop chunks of incremental output.
     let Some(drops) = engine.facts().drops() else {
         return String::from("cumulative output loses none: each chunk replaces the one before");
     };
-    // That of the release that runs, if it is known.
+    // The flag that selects incremental mode in this release or, if the release is unknown, in those that drop chunks.
     let flag = engine.behaviour().flag().unwrap_or(drops.flag);
     let cause = match engine.waiter {
         Some(Waiter::KeepsLast) => format!(" ({} keeps only the last)", engine.title()),
@@ -203,6 +213,7 @@ pub(super) fn lost_text_advice(engine: &EngineState) -> String {
 
 /// Advice for tokens whose ids no event of an `OpenAI` response lists.
 pub(super) fn unlisted_ids_advice(engine: &EngineState) -> String {
+    // Empty for engines whose events list no ids.
     let engine_advice = engine.facts_for_listed_ids().unlisted_ids();
     if engine_advice.is_empty() {
         return String::from(
@@ -212,12 +223,13 @@ pub(super) fn unlisted_ids_advice(engine: &EngineState) -> String {
     engine_advice.to_owned()
 }
 
-/// Advice for chunks that a waiter would drop in incremental mode.
+/// Advice for an engine in cumulative mode whose release would drop chunks in incremental mode.
 pub(super) fn would_drop_advice(engine: &EngineState) -> String {
     // Without a release that is known to drop chunks, there is none that is known to be fixed.
     let Some(drops) = engine.facts().drops() else {
         return String::from("keep the cumulative mode in this release");
     };
+    // The flag that selects incremental mode.
     let flag = engine.behaviour().flag().unwrap_or(drops.flag);
     format!("do not set {flag} before {}, which merges queued chunks", name_fixed_releases(engine, &drops))
 }
@@ -265,14 +277,14 @@ fn leg_advice(engine: &dyn Facts, leg: &Leg<'_>) -> String {
             format!("{subject} is stopped while frames wait: resume it with `kill -CONT PID`, or detach the debugger")
         }
         ThreadState::Frozen => {
-            format!("{subject} is frozen while frames wait; {}", not_running_advice(AwayState::Frozen, ANY_PLACE))
+            format!("{subject} is frozen while frames wait; {}", not_running_advice(AwayState::Frozen, ANY_SYSTEM_CALL))
         }
         ThreadState::Blocked => format!(
             "{subject} is blocked in a system call while frames wait: the finding consumer-blocked names the call; `py-spy dump --native` shows the caller"
         ),
         ThreadState::Asleep => format!(
             "{subject} sleeps while frames wait: if there is a finding io-thread-starved, frames do not reach it; otherwise {}",
-            not_running_advice(AwayState::Polling, ANY_PLACE)
+            not_running_advice(AwayState::Polling, ANY_SYSTEM_CALL)
         ),
         ThreadState::Waiting => {
             format!(

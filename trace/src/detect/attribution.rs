@@ -36,7 +36,7 @@ names! {
 }
 
 impl LegKind {
-    /// Describes the leg of this kind and name.
+    /// Describes where on the path time is spent. `name` is the name of the hop or the role of the process.
     pub fn describe(self, name: &str) -> String {
         match self {
             Self::Wait => format!("waiting on {name}"),
@@ -147,23 +147,19 @@ pub struct Attribution<'l> {
 }
 
 impl<'l> Attribution<'l> {
-    /// Computes the attribution of the run so far.
+    /// Computes how the time of the run so far divides among the legs, which are the hops and the processes on the tokens' path.
     pub(crate) fn of_ledger(ledger: &'l Ledger) -> Self {
         let window_ns = ledger.started().map_or(0, |started| ledger.now().since(started));
-        let ends: Vec<Ends<&str>> = ledger.groups().iter().map(|group| group.ends.as_str()).collect();
-        let mut output_groups: Vec<usize> = ledger.output_groups().map(|(group_index, _)| group_index).collect();
-        let output_ends: Vec<Ends<&str>> = output_groups.iter().map(|&group_index| ends[group_index]).collect();
-        // In path order, from the scheduler on.
-        output_groups.sort_by_key(|&group_index| path::depth(&output_ends, ends[group_index].from));
         let mut legs: Vec<Leg<'l>> = Vec::new();
         let mut seen_roles: Vec<&str> = Vec::new();
-        for group_index in output_groups {
-            let role = ends[group_index].to;
+        for group_index in output_groups_in_path_order(ledger) {
+            let group = &ledger.groups()[group_index];
+            let role = group.ends.as_str().to;
+            let output_hops = ledger.hops().iter().filter(|hop| !hop.carries_requests);
             let into_role: Vec<&Hop> =
-                ledger.hops().iter().filter(|hop| ends[hop.group].to == role && !hop.carries_requests).collect();
+                output_hops.filter(|hop| ledger.groups()[hop.group].ends.as_str().to == role).collect();
             let busy = busy_share(ledger, into_role.iter().copied(), window_ns);
             let members: Vec<&Hop> = ledger.hops_of_group(group_index).collect();
-            let group = &ledger.groups()[group_index];
             legs.extend(wait_leg(ledger, group, role, &members, busy, window_ns));
             // Several groups may lead to one process, whose inside is one leg.
             if !seen_roles.contains(&role) {
@@ -182,15 +178,16 @@ impl<'l> Attribution<'l> {
     /// Computes the attribution of the longest first tokens alone, over the run; that of all first tokens if none is long. What delays a
     /// few of them for seconds may differ from what delays most of them.
     pub(crate) fn of_long_first_tokens(&self) -> Self {
-        let mut long = self.clone();
-        // The classes begin with that of the longest durations.
-        let Some(class) = (0..LONG_CLASSES).find(|class| self.long_ns(*class) > 0) else { return long };
+        let mut attribution = self.clone();
+        // Durations are classed by length, the longest first. Without a class, no first token took long.
+        let longest_class = (0..LONG_CLASSES).find(|class| self.long_ns(*class) > 0);
+        let Some(class) = longest_class else { return attribution };
         let whole_ns = self.long_ns(class);
-        for leg in &mut long.legs {
+        for leg in &mut attribution.legs {
             let sum = leg.long_first_tokens.of_class(class);
             leg.first_token[RUN] = LegTime { sum, share: share_of(sum.ns as f64, whole_ns as f64) };
         }
-        long
+        attribution
     }
 
     /// Sum of a class of first tokens over all legs.
@@ -198,12 +195,12 @@ impl<'l> Attribution<'l> {
         self.legs.iter().map(|leg| leg.long_first_tokens.of_class(class).ns).sum()
     }
 
-    /// Describes where the first tokens' time went: the bottleneck, or the two legs with most of it.
+    /// Describes where the first tokens' time went: the bottleneck, or the two legs (hops or processes) with most of it.
     pub(crate) fn describe_first_tokens(&self) -> String {
         let mut legs: Vec<&Leg<'_>> = self.legs.iter().filter(|leg| leg.first_token[RUN].sum.ns > 0).collect();
         legs.sort_by(|a, b| b.first_token[RUN].share.total_cmp(&a.first_token[RUN].share));
-        let limit = if self.bottleneck().is_some() { 1 } else { 2 };
-        let parts: Vec<String> = legs.iter().take(limit).map(|leg| leg.describe_first_tokens()).collect();
+        let max_legs = if self.bottleneck().is_some() { 1 } else { 2 };
+        let parts: Vec<String> = legs.iter().take(max_legs).map(|leg| leg.describe_first_tokens()).collect();
         if parts.is_empty() {
             return String::from("where first tokens wait is not observed");
         }
@@ -218,23 +215,17 @@ impl<'l> Attribution<'l> {
 }
 
 impl Leg<'_> {
-    /// Describes the leg's share of first tokens' time and its receivers' state.
+    /// Describes the share of first tokens' time that was spent on this leg (a hop or a process), and what its receiver did.
     fn describe_first_tokens(&self) -> String {
         let of_worker = self.worker.as_deref().map_or(String::new(), |worker| format!(" of {worker}"));
         let share = percent(self.first_token[RUN].share);
         let running = percent(self.spent.share(self.spent.on_ns));
         let thread = match (self.thread, self.busy) {
-            (ThreadState::CpuBound, _) => format!(" (the {} was CPU-bound)", self.role),
-            (ThreadState::Starved, _) => format!(" (the {} was waiting for a CPU)", self.role),
-            (ThreadState::Throttled, _) => format!(" (the {} was throttled)", self.role),
-            (ThreadState::Stopped, _) => format!(" (the {} was stopped)", self.role),
-            (ThreadState::Frozen, _) => format!(" (the {} was frozen)", self.role),
-            (ThreadState::Blocked, _) => format!(" (the {} was blocked in a system call)", self.role),
-            (ThreadState::Asleep, _) => format!(" (the {} was asleep)", self.role),
-            (ThreadState::Waiting, _) => format!(" (the {} was not running)", self.role),
-            (ThreadState::PartlyRunning, _) => format!(" (the {} ran {running} of that time)", self.role),
+            (ThreadState::Unknown, _) | (ThreadState::Busy, None) => String::new(),
             (ThreadState::Busy, Some(busy)) => format!(" (the {} was busy {} of the run)", self.role, percent(busy)),
-            _ => String::new(),
+            (ThreadState::PartlyRunning, _) => format!(" (the {} ran {running} of that time)", self.role),
+            (ThreadState::Blocked, _) => format!(" (the {} was blocked in a system call)", self.role),
+            (state, _) => format!(" (the {} was {})", self.role, state.as_str()),
         };
         format!("{share} of that time was spent {}{of_worker}{thread}", self.describe())
     }
@@ -253,14 +244,23 @@ impl Leg<'_> {
     }
 }
 
+/// Indices of the groups of hops that carry output, in the order of the path from the scheduler on.
+fn output_groups_in_path_order(ledger: &Ledger) -> Vec<usize> {
+    let mut group_indices: Vec<usize> = ledger.output_groups().map(|(group_index, _)| group_index).collect();
+    let ends: Vec<Ends<&str>> = ledger.output_groups().map(|(_, group)| group.ends.as_str()).collect();
+    group_indices.sort_by_key(|&group_index| path::depth(&ends, ledger.groups()[group_index].ends.as_str().from));
+    group_indices
+}
+
 /// Share of `part` in `whole`; 0 if `whole` is 0.
 fn share_of(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }
 
 /// State of the main thread of the process that answers clients, while a request waited in its socket for `wait_ns` until `end`. Samples
-/// always show whether the thread is stopped. What else it does off the CPU, they show only while frames wait for it.
+/// always show whether the thread is stopped. Only while frames wait for it do they also show whether it is blocked or asleep.
 pub(super) fn socket_reader_state(ledger: &Ledger, end: MonoNs, wait_ns: u64) -> ThreadState {
+    // The last hop of the path leads to the process that answers clients.
     let mut readers = ledger.hops().iter().filter(|hop| hop.last).filter_map(|hop| ledger.only_receiver(hop));
     let Some(thread) = readers.next().and_then(|id| ledger.thread(id)) else { return ThreadState::Unknown };
     state_before(thread, end, wait_ns)
@@ -275,7 +275,7 @@ pub(super) fn request_receiver_state(ledger: &Ledger, hop: Option<HopId>, end: M
 /// State of a thread in the `wait_ns` before `end`; [`ThreadState::Unknown`] if it was not sampled then.
 fn state_before(thread: &Thread, end: MonoNs, wait_ns: u64) -> ThreadState {
     let from = MonoNs(end.0.saturating_sub(wait_ns));
-    // That share is known of a whole run only.
+    // The busy share is known for the whole run only, not for an interval.
     let busy_share = None;
     match thread.use_between(from, end) {
         Some(spent) => thread_state(&spent, &thread.away_between(from, end), busy_share),
@@ -283,7 +283,8 @@ fn state_before(thread: &Thread, end: MonoNs, wait_ns: u64) -> ThreadState {
     }
 }
 
-/// The leg of waiting on the hops of a group (`members`), which lead to `role`. `None` if no chunk was received from them, and none waits
+/// Computes the part of the path (leg) that is the wait on the hops of a group. `members` are these hops; they lead to the processes of
+/// `role`, which were busy for the share `busy` of the run of length `window_ns`. `None` if no chunk was received from them, and none waits
 /// there.
 fn wait_leg<'l>(
     ledger: &'l Ledger,
@@ -341,23 +342,24 @@ pub struct HopReceiver {
 }
 
 impl HopReceiver {
-    /// State of the receivers of these hops of one name: of the one that stands out by its wait or, without such a one, of all of them.
-    /// `busy`: busy share of all.
+    /// Computes the state of the receivers of these hops, which share a name. If one receiver stands out by its wait, the state is that of
+    /// this receiver alone. `busy` is the busy share of all of them.
     pub fn of_hops(ledger: &Ledger, members: &[&Hop], busy: Option<f64>, window_ns: u64) -> Self {
-        // If one receiver stands out, the thread and its time are those of this receiver alone.
-        let worker = slowest_receiver(members, ledger.now());
-        let is_shown = |hop: &&Hop| worker.is_none_or(|worker| receiver_key(worker) == receiver_key(hop));
+        let slowest = slowest_receiver(members, ledger.now());
+        let is_shown = |hop: &&Hop| slowest.is_none_or(|slowest| receiver_key(slowest) == receiver_key(hop));
         let shown: Vec<&Hop> = members.iter().copied().filter(is_shown).collect();
-        let spent = shown.iter().map(|hop| hop.while_waiting).fold(TimeUse::default(), TimeUse::plus);
-        let away = shown.iter().map(|hop| hop.away).fold(AwayTimes::default(), AwayTimes::plus);
-        let shown_busy = if worker.is_some() { busy_share(ledger, shown.iter().copied(), window_ns) } else { busy };
-        let worker_name =
-            |hop: &Hop| hop.worker.map_or_else(|| hop.endpoint.to_string(), |number| format!("worker {number}"));
+        let mut spent = TimeUse::default();
+        let mut away = AwayTimes::default();
+        for hop in &shown {
+            spent = spent.plus(hop.while_waiting);
+            away = away.plus(hop.away);
+        }
+        let shown_busy = if slowest.is_some() { busy_share(ledger, shown.iter().copied(), window_ns) } else { busy };
         Self {
             thread: thread_state(&spent, &away, shown_busy),
             spent,
             busy: shown_busy,
-            worker: worker.map(worker_name),
+            worker: slowest.map(name_receiver),
         }
     }
 
@@ -376,8 +378,13 @@ impl HopReceiver {
     }
 }
 
-/// The leg inside a process; `None` if no chunk has passed it. `shows_receives`: its receives are observed. `receivers`: number of
-/// processes of the role.
+/// Names the receiver of a hop by its worker number or, without one, by its endpoint.
+fn name_receiver(hop: &Hop) -> String {
+    hop.worker.map_or_else(|| hop.endpoint.to_string(), |number| format!("worker {number}"))
+}
+
+/// Computes the part of the path (leg) inside a process; `None` if no chunk has passed it. `shows_receives` says whether its receives are
+/// observed. `receivers` is the number of processes of the role.
 fn inside_leg<'l>(
     ledger: &Ledger,
     stage: &'l ProcessingStage,
@@ -385,7 +392,7 @@ fn inside_leg<'l>(
     shows_receives: bool,
     receivers: usize,
 ) -> Option<Leg<'l>> {
-    // Without receives, only the time since the send to the process is known, of each request's first chunk.
+    // Without receives, only `through` is known: the time since the send to the process, of each request's first chunk.
     let kind = if shows_receives { LegKind::Inside } else { LegKind::WaitAndInside };
     let spread = if shows_receives { &stage.inside } else { &stage.through };
     let chunk_sum = if shows_receives { &stage.inside_sum } else { &stage.through_sum };
@@ -415,8 +422,8 @@ fn times_of_sum(sum: &WindowedSum, now: MonoNs) -> [LegTime; 2] {
     [sum.whole(), sum.recent(now)].map(|sum| LegTime { sum, share: 0.0 })
 }
 
-/// Derives the state of a thread from its time while frames waited for it. If that time is too short, `busy` decides, the busy share of the
-/// run.
+/// Derives the state of a thread from its time while frames waited for it. If that time is too short, the state depends on `busy`, its
+/// busy share of the run.
 fn thread_state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>) -> ThreadState {
     // Too few samples for a judgement.
     if spent.interval_ns < MIN_SAMPLED_NS {
@@ -428,14 +435,15 @@ fn thread_state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>) -> ThreadS
     let stopped = away.time_in_any(&[AwayState::Stopped, AwayState::Traced]);
     let frozen = away.time_in(AwayState::Frozen);
     let asleep = away.time_in_any(&[AwayState::Polling, AwayState::Asleep]);
-    // Causes that keep the thread from running are named before its own work. A thread that is stopped or frozen does not lack a CPU.
     let suspended = stopped.saturating_add(frozen);
     let starved = spent.starved_ns();
+    let has_share = |ns: Option<u64>, minimum: f64| ns.is_some_and(|ns| spent.share(ns) >= minimum);
+    // Causes that keep the thread from running are named before its own work. A thread that is stopped or frozen does not lack a CPU.
     if spent.share(suspended) >= STARVED_SHARE && starved.is_none_or(|starved| starved < suspended) {
         if stopped >= frozen { ThreadState::Stopped } else { ThreadState::Frozen }
-    } else if spent.throttled_ns().is_some_and(|ns| spent.share(ns) >= THROTTLED_SHARE) {
+    } else if has_share(spent.throttled_ns(), THROTTLED_SHARE) {
         ThreadState::Throttled
-    } else if starved.is_some_and(|ns| spent.share(ns) >= STARVED_SHARE) {
+    } else if has_share(starved, STARVED_SHARE) {
         ThreadState::Starved
     } else if spent.share(spent.on_ns) >= CPU_BOUND_SHARE {
         ThreadState::CpuBound
@@ -443,10 +451,10 @@ fn thread_state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>) -> ThreadS
         ThreadState::Blocked
     } else if spent.share(asleep) >= BOTTLENECK_SHARE {
         ThreadState::Asleep
-    } else if spent.blocked_ns().is_some_and(|ns| spent.share(ns) >= BOTTLENECK_SHARE) {
+    } else if has_share(spent.blocked_ns(), BOTTLENECK_SHARE) {
         ThreadState::Waiting
     } else if spent.wait_ns.is_none() && spent.share(spent.on_ns) < BOTTLENECK_SHARE {
-        // It may have waited for a CPU or slept for most of the time.
+        // Waits for a CPU are not sampled: it may have waited for one or slept for most of the time.
         ThreadState::Unknown
     } else {
         ThreadState::PartlyRunning
@@ -463,7 +471,7 @@ fn receiver_key(hop: &Hop) -> Key<'_> {
     (hop.worker, &hop.endpoint)
 }
 
-/// Number of receivers of these hops. Hops to one endpoint have one receiver; a nameless hop has its own.
+/// Number of processes that receive from these hops. Hops to one endpoint have one receiver; a hop without a name for it has its own.
 pub(super) fn count_receivers(hops: &[&Hop]) -> usize {
     let nameless = hops.iter().filter(|hop| receiver_key(hop) == NAMELESS).count();
     let mut named: Vec<Key<'_>> = hops.iter().map(|hop| receiver_key(hop)).filter(|key| *key != NAMELESS).collect();
@@ -472,23 +480,30 @@ pub(super) fn count_receivers(hops: &[&Hop]) -> usize {
     nameless + named.len()
 }
 
-/// A hop of the receiver with most of the wait. `None` if it is the only one, has no name, or does not stand out. It stands out with half
-/// of the wait, if that is also [`MIN_TIMES_EVEN_SHARE`] times an even share.
+/// The wait on all hops of one receiver.
+struct ReceiverWait<'h> {
+    /// One of its hops.
+    hop: &'h Hop,
+    wait_ns: u128,
+}
+
+/// Returns a hop of the receiver with most of the wait. `None` if it is the only receiver, has no name, or does not stand out. It stands
+/// out if it has half of the wait and [`MIN_TIMES_EVEN_SHARE`] times an even share.
 fn slowest_receiver<'h>(members: &[&'h Hop], now: MonoNs) -> Option<&'h Hop> {
-    let mut wait_ns_by_receiver: Vec<(&Hop, u128)> = Vec::new();
-    for hop in members {
-        match wait_ns_by_receiver.iter_mut().find(|(known, _)| receiver_key(known) == receiver_key(hop)) {
-            Some((_, sum)) => *sum += total_wait_ns(hop, now),
-            None => wait_ns_by_receiver.push((hop, total_wait_ns(hop, now))),
+    let mut receivers: Vec<ReceiverWait<'h>> = Vec::new();
+    for &hop in members {
+        let wait_ns = total_wait_ns(hop, now);
+        match receivers.iter_mut().find(|known| receiver_key(known.hop) == receiver_key(hop)) {
+            Some(known) => known.wait_ns += wait_ns,
+            None => receivers.push(ReceiverWait { hop, wait_ns }),
         }
     }
-    let whole_ns: u128 = wait_ns_by_receiver.iter().map(|(_, ns)| ns).sum();
-    let (slowest, slowest_ns) = wait_ns_by_receiver.iter().max_by_key(|(_, ns)| *ns)?;
-    let share = share_of(*slowest_ns as f64, whole_ns as f64);
-    let receivers = wait_ns_by_receiver.len();
-    let has_name = slowest.worker.is_some() || !slowest.endpoint.is_empty();
-    let stands_out = share >= BOTTLENECK_SHARE && share * receivers as f64 >= MIN_TIMES_EVEN_SHARE;
-    (receivers > 1 && has_name && stands_out).then_some(*slowest)
+    let whole_ns: u128 = receivers.iter().map(|receiver| receiver.wait_ns).sum();
+    let slowest = receivers.iter().max_by_key(|receiver| receiver.wait_ns)?;
+    let share = share_of(slowest.wait_ns as f64, whole_ns as f64);
+    let has_name = slowest.hop.worker.is_some() || !slowest.hop.endpoint.is_empty();
+    let stands_out = share >= BOTTLENECK_SHARE && share * receivers.len() as f64 >= MIN_TIMES_EVEN_SHARE;
+    (receivers.len() > 1 && has_name && stands_out).then_some(slowest.hop)
 }
 
 /// Wait of all chunks received from the hop and, estimated, of the frames queued now.
@@ -499,7 +514,7 @@ fn total_wait_ns(hop: &Hop, now: MonoNs) -> u128 {
     hop.chunk_waits.whole().ns + queued_ns
 }
 
-/// Sets the share of each leg in the times of all legs, over the run and over the last ten seconds.
+/// Sets the share of each leg (a hop or a process) in the times of all legs, over the run and over the last ten seconds.
 fn set_shares(legs: &mut [Leg<'_>]) {
     for window in [RUN, RECENT] {
         let mean_sum: f64 = legs.iter().map(|leg| leg.chunk[window].mean_ns()).sum();
@@ -511,7 +526,8 @@ fn set_shares(legs: &mut [Leg<'_>]) {
     }
 }
 
-/// Adds first tokens that have not reached the tokenizer to the leg where each was last observed, with the time since then.
+/// Adds the waits of first tokens that have not reached the tokenizer. Each wait, the time since the token was last observed, is added to
+/// the leg (a hop or a process) where this was.
 fn add_open_waits(ledger: &Ledger, legs: &mut [Leg<'_>]) {
     // Where gaps are not observed, a wait that has ended may look open.
     if !ledger.observes_gaps() {
@@ -531,35 +547,35 @@ fn add_open_waits(ledger: &Ledger, legs: &mut [Leg<'_>]) {
         let sum = DurationSum { count: 1, ns: waited_ns.into() };
         for leg in legs.iter_mut() {
             let is_leg_inside = leg.kind != LegKind::Wait;
-            if leg.name != leg_name || is_leg_inside != is_inside {
-                continue;
+            if leg.name == leg_name && is_leg_inside == is_inside {
+                // Over the run and over the last ten seconds.
+                for time in &mut leg.first_token {
+                    time.sum.add(sum);
+                }
+                leg.long_first_tokens.record(waited_ns);
             }
-            for time in &mut leg.first_token {
-                time.sum.add(sum);
-            }
-            leg.long_first_tokens.record(waited_ns);
         }
     }
 }
 
-/// Share of the window for which the receivers of these hops were busy, as the mean over observed receivers; `None` without any. Busy means
-/// processing a frame or, if its event loop's polls are observed, outside the poll, which includes HTTP writes.
+/// Mean share of the window for which the receivers of these hops were busy; `None` if none was observed. A receiver is busy while it
+/// processes a frame. If its event loop's polls are observed, it is busy whenever it is outside the poll, such as in HTTP writes.
 pub fn busy_share<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, window_ns: u64) -> Option<f64> {
     let mut receivers: Vec<BusyReceiver<'_>> = Vec::new();
     for hop in hops.filter(|hop| hop.capabilities().processed) {
         let processing = share_of(hop.counts.busy_ns as f64, window_ns as f64);
-        let poll = hop.receiving_thread().and_then(|thread| ledger.thread(thread)?.poll);
+        let poll = hop.receiving_thread().and_then(|id| ledger.thread(id)).and_then(|thread| thread.poll);
         // Polls may be sampled in a part of the window only, and the receiver may have ended before it.
-        let away_ns = poll.map_or(0, |poll| poll.interval_ns.saturating_sub(poll.polled_ns));
-        let away = share_of(away_ns as f64, window_ns as f64);
+        let outside_poll_ns = poll.map_or(0, |poll| poll.interval_ns.saturating_sub(poll.polled_ns));
+        let outside_poll = share_of(outside_poll_ns as f64, window_ns as f64);
         let key = receiver_key(hop);
         match receivers.iter_mut().find(|known| known.key == key && key != NAMELESS) {
             // Another connection of this receiver: it processes one frame at a time, and has the same thread with the same polls.
             Some(known) => {
                 known.processing += processing;
-                known.away = known.away.max(away);
+                known.outside_poll = known.outside_poll.max(outside_poll);
             }
-            None => receivers.push(BusyReceiver { key, processing, away }),
+            None => receivers.push(BusyReceiver { key, processing, outside_poll }),
         }
     }
     let sum: f64 = receivers.iter().map(BusyReceiver::share).sum();
@@ -571,13 +587,13 @@ struct BusyReceiver<'h> {
     key: Key<'h>,
     /// Processing frames of any of its connections.
     processing: f64,
-    /// Outside of its poll.
-    away: f64,
+    /// Outside of its event loop's poll.
+    outside_poll: f64,
 }
 
 impl BusyReceiver<'_> {
     /// Busy share of the window. It is the larger of both and not their sum, because frames are processed outside the poll.
     fn share(&self) -> f64 {
-        self.processing.max(self.away).min(1.0)
+        self.processing.max(self.outside_poll).min(1.0)
     }
 }

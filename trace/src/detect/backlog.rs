@@ -7,7 +7,8 @@ use crate::ledger::Hop;
 use crate::stats::Distribution;
 use crate::words::{count, duration, percent, plural};
 
-/// Reports frames that pile up between send and receive. The problem lasts until few of them wait, even if their number grows no more.
+/// Reports frames that pile up between send and receive, for each group of hops (connections of one name). The problem lasts until few of
+/// them wait, even if their number grows no more.
 pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let oldest = context.ledger.hops_of_group(group_index).filter_map(Hop::oldest_waiting).min();
@@ -16,7 +17,7 @@ pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
         if group.backlog < BACKLOG_FRAMES || waited_ns < LATE_NS {
             continue;
         }
-        // A backlog that has not grown for three seconds is no finding.
+        // The first growth that lasted three seconds. A backlog without one is no finding.
         let Some(rise) = group.course.rise else { continue };
         let course = &group.course;
         let added_frames = course.peak.saturating_sub(rise.from);
@@ -46,22 +47,26 @@ pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
     }
 }
 
-/// Reports frames received in bursts: the event loop was away from its poll and then processed all queued frames at once. This is
-/// information only. Other detectors measure whether tokens wait or are lost.
+/// Reports frames received in bursts. In a burst, the event loop was away from its poll and then processed all queued frames at once. This
+/// is information only. Other detectors measure whether tokens wait or are lost.
 pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let hops: Vec<&Hop> = context.ledger.hops_of_group(group_index).collect();
-        let max = u64::from(hops.iter().map(|hop| hop.counts.wakeup_frames_max).max().unwrap_or(0));
-        // The maximum has no wakeup until the first one has ended.
+        let max_frames = u64::from(hops.iter().map(|hop| hop.counts.wakeup_frames_max).max().unwrap_or(0));
+        // The maximum is over wakeups that have ended. A receiver that is behind may stay in its first one.
         let long_first_wakeups = hops.iter().filter(|hop| hop.first_wakeup_frames() >= BURST_FRAMES).count() as u64;
-        if max < u64::from(BURST_FRAMES) && long_first_wakeups == 0 {
+        let has_bursts = max_frames >= u64::from(BURST_FRAMES);
+        if !has_bursts && long_first_wakeups == 0 {
             continue;
         }
         let usual_size = describe_usual_size(&group.wakeups);
-        let has_bursts = max >= u64::from(BURST_FRAMES);
         let mut summary = match usual_size {
             Some(usual_size) if has_bursts => {
-                format!("up to {} of {} were received in one wakeup ({usual_size})", plural(max, "frame"), group.name)
+                format!(
+                    "up to {} of {} were received in one wakeup ({usual_size})",
+                    plural(max_frames, "frame"),
+                    group.name
+                )
             }
             _ => format!(
                 "a receiver of {} has not waited for a frame since its first: its frames per wakeup are not known",
@@ -76,8 +81,8 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
         out.add_verdict(Severity::Info, summary)
             .hop(&group.name)
             .with("wakeups_ended", group.wakeups.count())
-            .with_known("frames_max", (max > 0).then_some(max))
-            .weight(max)
+            .with_known("frames_max", (max_frames > 0).then_some(max_frames))
+            .weight(max_frames)
             .with_known("frames_p50", group.wakeups.quantile(0.5))
             .with_known("frames_p99", group.wakeups.quantile(0.99))
             .with_known("away_from_poll", away.map(round_share))
@@ -86,7 +91,7 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
     }
 }
 
-/// The usual number of frames in one wakeup, of those that have ended; `None` if none has.
+/// Describes the usual number of frames received in one wakeup of the event loop: `median 3, p99 40`. `None` if no wakeup has ended.
 fn describe_usual_size(frames_per_wakeup: &Distribution) -> Option<String> {
     /// Of fewer values, the 99th percentile is the largest.
     const MIN_WAKEUPS: u64 = 100;
@@ -103,7 +108,8 @@ fn describe_usual_size(frames_per_wakeup: &Distribution) -> Option<String> {
 /// Largest share of the run that a receiver of this group of hops spent outside its poll. `None` if polls are not observed.
 fn share_away_from_poll(context: &DetectContext<'_>, group_index: usize) -> Option<f64> {
     let hops = context.ledger.hops_of_group(group_index);
-    let polls = hops.filter_map(|hop| context.ledger.thread(hop.receiving_thread()?)?.poll);
+    let receiving_threads = hops.filter_map(|hop| context.ledger.thread(hop.receiving_thread()?));
+    let polls = receiving_threads.filter_map(|thread| thread.poll);
     let shares = polls.map(|poll| 1.0 - poll.polled_ns as f64 / poll.interval_ns.max(1) as f64);
     shares.max_by(f64::total_cmp)
 }

@@ -41,7 +41,7 @@ impl LateConsumer<'_> {
         !self.has_received && self.spent.starved_ns().is_none_or(|starved_ns| starved_ns < self.spent.on_ns)
     }
 
-    /// Mean number of CPUs that its whole process used since `from`.
+    /// Mean number of CPUs that all threads of the consumer's process used since `from`.
     pub(super) fn process_cpus(&self, context: &DetectContext<'_>) -> f64 {
         let process_threads = context.ledger.threads().iter().filter(|thread| thread.id.pid == self.thread.id.pid);
         let uses = process_threads.filter_map(|thread| thread.use_between(self.from, context.now));
@@ -101,8 +101,8 @@ impl LateConsumer<'_> {
     }
 }
 
-/// Finds the consumers that keep frames waiting too long. Requests wait for a whole step of a scheduler that is busy, so they are late only
-/// after the time that causes a warning.
+/// Finds the consumers (threads that receive from a hop) that keep frames waiting too long. Requests wait for a whole step of a scheduler
+/// that is busy, so they are late only after the time that causes a warning.
 pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsumer<'a>> {
     let ledger = context.ledger;
     let mut late: Vec<LateConsumer<'a>> = Vec::new();
@@ -110,6 +110,7 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
         // Behind this index are the late consumers of this group.
         let group_start = late.len();
         for hop in ledger.hops_of_group(group_index).filter(|hop| hop.capabilities().received) {
+            // Send time of the oldest frame that waits there, if any does.
             let Some(oldest) = hop.oldest_waiting() else { continue };
             let receiving_thread = hop.receiving_thread().or_else(|| ledger.only_receiver(hop));
             let Some(receiver) = receiving_thread else { continue };
@@ -118,7 +119,7 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
             if waited_ns < late_ns {
                 continue;
             }
-            // Samples of threads are kept for little longer than `MAX_LOOKBACK_NS`.
+            // The judged interval begins with the oldest frame. Samples of threads are kept for little longer than `MAX_LOOKBACK_NS`.
             let from = MonoNs(oldest.0.max(context.now.0.saturating_sub(MAX_LOOKBACK_NS)));
             let has_received = hop.last_received_at.is_some_and(|at| at > from);
             // Several senders into one socket have one consumer.
@@ -151,16 +152,16 @@ pub(super) struct JudgedConsumer<'a> {
     pub(super) share: f64,
 }
 
-/// Finds in each group of hops the late consumer with the oldest frame, of those whose `share` is at least `min_share`. A consumer without
-/// a share is left out.
+/// Finds in each group of hops the late consumer with the oldest frame. Only consumers for which `share_of` returns at least `min_share`
+/// count.
 pub(super) fn worst_consumer_of_each_group<'a>(
     context: &DetectContext<'a>,
     min_share: f64,
-    share: impl Fn(&LateConsumer<'_>) -> Option<f64>,
+    share_of: impl Fn(&LateConsumer<'_>) -> Option<f64>,
 ) -> Vec<JudgedConsumer<'a>> {
     let mut worst: Vec<JudgedConsumer<'a>> = Vec::new();
     for consumer in late_consumers(context) {
-        let Some(share) = share(&consumer) else { continue };
+        let Some(share) = share_of(&consumer) else { continue };
         if share < min_share {
             continue;
         }
@@ -174,17 +175,17 @@ pub(super) fn worst_consumer_of_each_group<'a>(
     worst
 }
 
-/// Reports the worst consumer of each group of hops that spends at least `min_share` of its time in a state. `share` computes that share,
-/// and `state` names the state: `was waiting for a CPU`.
+/// Reports the worst consumer of each group of hops that spends at least `min_share` of its time in a state. `share_of` computes that
+/// share, and `state` names the state: `was waiting for a CPU`.
 fn report_waiting_consumers(
     context: &DetectContext<'_>,
     out: &mut Verdicts,
     min_share: f64,
-    share: impl Fn(&LateConsumer<'_>) -> Option<f64>,
+    share_of: impl Fn(&LateConsumer<'_>) -> Option<f64>,
     state: &str,
     advice: &str,
 ) {
-    for JudgedConsumer { consumer, share } in worst_consumer_of_each_group(context, min_share, share) {
+    for JudgedConsumer { consumer, share } in worst_consumer_of_each_group(context, min_share, share_of) {
         let spent = &consumer.spent;
         let summary = format!(
             "{} {state} {} of the time {} ({} running; {})",
@@ -229,6 +230,7 @@ fn starved_share(late: &LateConsumer<'_>) -> Option<f64> {
     // when it ends, so a period in progress looks like waiting for a CPU.
     let suspended_ns = late.away.time_in_any(&SUSPENDED).max(late.spent.throttled_ns().unwrap_or(0));
     let starved_ns = late.spent.starved_ns().filter(|ns| *ns > suspended_ns)?;
+    // With a CPU of its own, it would have kept the frames waiting, too.
     if late.is_held_by_own_work() {
         return None;
     }

@@ -15,16 +15,21 @@ const MIN_SAMPLED_NS: u64 = 200_000_000;
 /// Minimum share of time to report a blocked or sleeping thread. A smaller share is enough for a stopped or frozen one.
 pub(super) const MIN_SHARE: f64 = 0.5;
 
-/// Reports consumers whose thread is off the CPU in one of these states, of which there is at least one.
+/// Reports consumers (threads that receive frames) that are off the CPU in one of these states while frames wait for them. `states` has at
+/// least one.
 pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdicts, states: &[AwayState]) {
     // A suspended thread cannot run, whatever it has to do.
     let may_run = !states.iter().any(|state| SUSPENDED.contains(state));
     // A consumer without work sleeps for much of its time; a stopped one has no such excuse.
     let threshold = if may_run { MIN_SHARE } else { STARVED_SHARE };
     let worst = worst_consumer_of_each_group(context, threshold, |late| {
-        // A scheduler that computes a step is in system calls of its device.
-        let is_working = may_run && late.group.carries_requests;
-        if late.spent.interval_ns < MIN_SAMPLED_NS || is_working || (may_run && has_other_explanation(context, late)) {
+        // Too few samples show no reason.
+        if late.spent.interval_ns < MIN_SAMPLED_NS {
+            return None;
+        }
+        // Requests wait for a scheduler. While it computes a step, it is in system calls of its device.
+        let is_scheduler = late.group.carries_requests;
+        if may_run && (is_scheduler || has_other_explanation(context, late)) {
             return None;
         }
         Some(late.spent.share(late.away.time_in_any(states)))
@@ -32,16 +37,16 @@ pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdic
     for JudgedConsumer { consumer, share } in worst {
         let longest = states.iter().copied().max_by_key(|state| consumer.away.time_in(*state));
         let state = longest.unwrap_or(states[0]);
-        // The system call; empty if unknown.
-        let place = consumer.thread.longest_sleep_place(state, consumer.from, context.now);
+        // Empty if unknown.
+        let system_call = consumer.thread.longest_sleep_place(state, consumer.from, context.now);
         let state_words = match state {
             AwayState::Stopped => String::from("was stopped by a signal"),
             AwayState::Traced => String::from("was stopped by a debugger"),
             AwayState::Frozen => String::from("was in a frozen cgroup"),
-            AwayState::Blocked => format!("was blocked in {place}"),
-            AwayState::Polling => format!("slept in its poll ({place})"),
-            AwayState::Asleep if place.is_empty() => String::from("slept"),
-            AwayState::Asleep => format!("slept in the kernel ({place})"),
+            AwayState::Blocked => format!("was blocked in {system_call}"),
+            AwayState::Polling => format!("slept in its poll ({system_call})"),
+            AwayState::Asleep if system_call.is_empty() => String::from("slept"),
+            AwayState::Asleep => format!("slept in the kernel ({system_call})"),
         };
         let summary = format!(
             "{} {state_words} {} of the time {}",
@@ -49,12 +54,12 @@ pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdic
             percent(share),
             consumer.describe_waiting_frames()
         );
-        let away_in = (!place.is_empty()).then_some(place);
+        let away_in = (!system_call.is_empty()).then_some(system_call);
         consumer
             .add_verdict(context, out, summary)
             .with("away", state.as_str())
             .with_known("away_in", away_in)
-            .advice(advice::not_running_advice(state, place));
+            .advice(advice::not_running_advice(state, system_call));
     }
 }
 
@@ -68,10 +73,13 @@ fn has_other_explanation(context: &DetectContext<'_>, one: &LateConsumer<'_>) ->
 /// Reports libzmq I/O threads that wait for a CPU. Frames then wait on their way into the inbox although the consumer has time for them.
 pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Verdicts) {
     for consumer in late_consumers(context).into_iter().filter(|consumer| !consumer.group.carries_requests) {
-        // A consumer that never sleeps is itself the cause. Time stopped or frozen is part of `blocked_ns`, but is no sleep.
-        let asleep = consumer.spent.blocked_ns().map(|ns| consumer.spent.share(ns));
+        // Without samples of its waits for a CPU, it is not known whether it slept.
+        let Some(off_cpu_ns) = consumer.spent.blocked_ns() else { continue };
+        let off_cpu = consumer.spent.share(off_cpu_ns);
+        // Time stopped or frozen is time off the CPU, but no sleep.
         let suspended = consumer.spent.share(consumer.away.time_in_any(&SUSPENDED));
-        if asleep.is_none_or(|share| share - suspended < STARVED_SHARE) {
+        // A consumer that hardly sleeps is itself the cause.
+        if off_cpu - suspended < STARVED_SHARE {
             continue;
         }
         let io_thread = most_starved_io_thread(context, &consumer).filter(|io| io.starved_share >= STARVED_SHARE);
@@ -85,7 +93,7 @@ pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Ve
             id.tid,
             percent(share),
             consumer.describe_waiting_frames(),
-            asleep.map_or_else(String::new, percent),
+            percent(off_cpu),
         );
         consumer
             .add_verdict(context, out, summary)
@@ -97,15 +105,16 @@ pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Ve
     }
 }
 
-/// The I/O thread, of those at either end of the consumer's hop, that waits most for a CPU; `None` if none is sampled.
+/// Finds the I/O thread that waits most for a CPU among those of the consumer's process and of the processes that send to it. `None` if
+/// none is sampled.
 fn most_starved_io_thread<'a>(context: &DetectContext<'a>, late: &LateConsumer<'a>) -> Option<StarvedIoThread<'a>> {
     let sender = &*late.group.ends.from;
     let io_threads = context.ledger.threads().iter().filter(|thread| thread.part == Some(ThreadPart::Io));
-    let threads_at_either_end =
-        io_threads.filter(|thread| thread.id.pid == late.thread.id.pid || *thread.role == *sender);
-    let sampled_threads = threads_at_either_end.filter_map(|thread| {
+    let threads_of_hop = io_threads.filter(|thread| thread.id.pid == late.thread.id.pid || *thread.role == *sender);
+    let sampled_threads = threads_of_hop.filter_map(|thread| {
         let spent = thread.use_between(late.from, context.now)?;
-        Some(StarvedIoThread { thread, spent, starved_share: spent.share(spent.starved_ns()?) })
+        let starved_share = spent.share(spent.starved_ns()?);
+        Some(StarvedIoThread { thread, spent, starved_share })
     });
     sampled_threads.max_by(|a, b| a.starved_share.total_cmp(&b.starved_share))
 }

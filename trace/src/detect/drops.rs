@@ -7,7 +7,7 @@ use crate::words::{count, plural, share};
 /// Share of dropped chunks that is critical.
 pub(super) const CRITICAL_SHARE: f64 = 0.001;
 
-/// Reports chunks whose tokens are in no delivery.
+/// Reports chunks whose tokens are in no delivery to a client.
 pub(super) fn detect_dropped_chunks(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     let outcomes = totals.chunks.outcomes;
@@ -53,6 +53,7 @@ pub(super) fn detect_dropped_chunks(context: &DetectContext<'_>, out: &mut Verdi
 /// Reports responses matched to no frame that carry fewer tokens than their last event counts.
 pub(super) fn detect_short_answers(context: &DetectContext<'_>, out: &mut Verdicts) {
     let answers = &context.ledger.totals().answers;
+    // Responses matched to no frame are judged by their own events alone.
     let short_responses = &answers.judged_alone_lost;
     let tokens_lost = answers.judged_alone_tokens_lost;
     if tokens_lost == 0 {
@@ -155,7 +156,8 @@ pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, out: &mut Verd
     if totals.predicted.dropped == 0 || context.ledger.observes_deliveries() {
         return;
     }
-    // If the turnaround is unknown, a waiter is assumed to wait for the whole wakeup, so the number is an upper limit.
+    // The turnaround says how soon the engine's code that waits for a request's chunks runs again. If it is unknown, that code is assumed
+    // to wait for the whole wakeup of the event loop, so the number is an upper limit.
     let up_to = if context.ledger.engine().turnaround.is_some() { "" } else { "up to " };
     // Text deltas are cut from the full text, so only clients that read token ids can miss tokens.
     let delivers_text = context.ledger.groups().iter().any(|group| group.name.starts_with("detokenizer->"));
@@ -191,15 +193,14 @@ pub(super) fn detect_damaged_tool_calls(context: &DetectContext<'_>, out: &mut V
     let repeated = responses.count_of(ToolCallOutcome::Repeated);
     let swapped = responses.count_of(ToolCallOutcome::Swapped);
     let garbled = responses.count_of(ToolCallOutcome::Garbled);
-    let counted_damage = [
-        (missing, "missing text"),
-        (repeated, "repeated text"),
-        (swapped, "swapped text"),
-        (garbled, "cut characters"),
-    ];
-    let found_damage = counted_damage.iter().filter(|(responses, _)| *responses > 0);
-    let found_damage: Vec<String> =
-        found_damage.map(|(responses, damage)| format!("{damage} in {}", count(*responses))).collect();
+    let mut found_damage = Vec::new();
+    for (damaged_responses, damage) in
+        [(missing, "missing text"), (repeated, "repeated text"), (swapped, "swapped text"), (garbled, "cut characters")]
+    {
+        if damaged_responses > 0 {
+            found_damage.push(format!("{damage} in {}", count(damaged_responses)));
+        }
+    }
     let summary = format!(
         "the arguments of tool calls in {} of {} were not those that the engine sent: {}",
         count(damaged.rids),

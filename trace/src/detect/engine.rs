@@ -35,7 +35,7 @@ pub(super) fn detect_engine_failure(context: &DetectContext<'_>, out: &mut Verdi
         .advice("read the engine's log for the error and restart the engine: it makes no more tokens");
     // The failure lasts until an engine sends frames again.
     if context.ledger.output_groups().any(|(_, group)| group.last_frame_at > Some(at)) {
-        // An occurrence that does not recur ends; a state lasts.
+        // With a number of occurrences, the finding ends after the last one. Without it, the finding is about a state and lasts.
         verdict.occurrences(1).last_at(Some(at));
     }
 }

@@ -35,9 +35,7 @@ pub(super) fn detect_engine_silence(context: &DetectContext<'_>, out: &mut Verdi
         let _ = write!(summary, "; {} such silences, {} in total", count(silences.count), duration(silences.total_ns));
         summary += &describe_begins(context);
     }
-    report_silence(context, longest, summary, out);
-    // The verdict that was just added, since any confirmed silence is long enough for one.
-    if let Some(verdict) = out.list.last_mut() {
+    if let Some(verdict) = report_silence(context, longest, summary, out) {
         add_waiting_requests(verdict, context);
         verdict
             .occurrences(silences.count)
@@ -55,16 +53,18 @@ fn describe_begins(context: &DetectContext<'_>) -> String {
     let silences = context.ledger.engine_silences();
     let started = context.ledger.started().unwrap_or_default();
     let begins: Vec<String> = silences.recent_begins().map(|from| duration(from.since(started))).collect();
+    let are_all_known = begins.len() as u64 == silences.count;
+    if silences.count > MAX_LISTED || !are_all_known {
+        return String::new();
+    }
     match begins.split_last() {
-        Some((last, earlier)) if silences.count <= MAX_LISTED && begins.len() as u64 == silences.count => {
-            format!(", from {} and {last} on", earlier.join(", "))
-        }
-        _ => String::new(),
+        Some((last, earlier)) => format!(", from {} and {last} on", earlier.join(", ")),
+        None => String::new(),
     }
 }
 
-/// Describes the requests that waited for their first token because of the silences. The words stand in a summary between the length of the
-/// silence and the number of open streams.
+/// Describes the requests that waited for their first token because of the silences; only ` while` without any. In a summary, the words
+/// stand between the length of the silence and the number of open streams.
 fn describe_waiting_requests(ttft: &Ttft) -> String {
     let silenced = ttft.silenced();
     if silenced.requests.rids == 0 {
@@ -95,9 +95,15 @@ fn add_waiting_requests(verdict: &mut Verdict, context: &DetectContext<'_>) {
         .with_known(REQUESTS_HOP, hop);
 }
 
-/// Adds a verdict on a silence, if it is long enough, with what its thread did and whether a control message may be the cause.
-fn report_silence(context: &DetectContext<'_>, silence: &EngineSilence, mut summary: String, out: &mut Verdicts) {
-    let Some(severity) = gap_severity(silence.ns()) else { return };
+/// Adds a verdict on a silence, with what the engine's main thread did and whether a control message may be the cause. `None` if the
+/// silence is too short for a verdict.
+fn report_silence<'v>(
+    context: &DetectContext<'_>,
+    silence: &EngineSilence,
+    mut summary: String,
+    out: &'v mut Verdicts,
+) -> Option<&'v mut Verdict> {
+    let severity = gap_severity(silence.ns())?;
     // The control message may have asked the engine to pause, or to load other weights.
     let severity = if silence.control == ControlMessages::None { severity } else { severity.min(Severity::Warning) };
     let source = context.facts().source();
@@ -115,7 +121,8 @@ fn report_silence(context: &DetectContext<'_>, silence: &EngineSilence, mut summ
             let _ = write!(summary, "; whether it was asked to pause or to load weights is not observed");
         }
     }
-    out.add_verdict(severity, summary)
+    let verdict = out.add_verdict(severity, summary);
+    verdict
         .hop(&silence.hop)
         .since(Some(silence.from))
         .with_weight("silence_ns", silence.ns())
@@ -128,4 +135,5 @@ fn report_silence(context: &DetectContext<'_>, silence: &EngineSilence, mut summ
              debugged, or one step took this long (a long prefill, a compilation, a weight update or pause); read its log \
              of that time, and while it lasts `py-spy dump`",
         ));
+    Some(verdict)
 }

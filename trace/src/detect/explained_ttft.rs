@@ -9,10 +9,10 @@ use TtftMoment::{
     SchedulerReceived,
 };
 
-/// Time to first token that a finding of this kind explains; `None` for kinds that explain none. Findings of equal severity are ordered by
-/// it.
+/// Time to first token that findings of this kind explain. It is the sum of the long waits on certain legs; a leg is the time of a request
+/// between two moments on its path. `None` for kinds that explain none. Findings of equal severity are ordered by it.
 pub(super) fn explained_ttft_ns(ttft: &Ttft, kind: &str) -> Option<u128> {
-    // Moments compare in the order of the path.
+    // The legs that belong to this kind. Moments compare in the order of the path.
     let is_explained: fn(TtftLeg) -> bool = match kind {
         "engine-silent" => return Some(ttft.silenced().part.ns),
         "first-token-gap" => |leg| leg.from == FirstSent && leg.to <= FirstReceived,
@@ -49,7 +49,7 @@ pub(super) fn describe_part(ttft: &Ttft, part: TtftPart, place: &str) -> String 
     format!("{} was spent {place}", describe_share(ttft, part))
 }
 
-/// Words for where a request is on the leg that begins with this moment.
+/// Describes where a request is while it is on the leg (a part of its path) that begins with this moment.
 pub(super) fn describe_place(engine: &dyn Facts, leg_from: TtftMoment) -> String {
     let source = engine.source();
     let receiver = engine.receiver();

@@ -223,7 +223,8 @@ impl Finding {
 }
 
 impl FindingPhase {
-    /// Phase of a problem whose last occurrence was `since_last_ns` ago. `is_active`: it lasts, or that was less than ten seconds ago.
+    /// Phase of a problem whose last occurrence was `since_last_ns` ago. A problem that is active has not ended. It stays active for ten
+    /// seconds after its last occurrence.
     pub fn new(is_active: bool, since_last_ns: u64) -> Self {
         /// Time after its last occurrence for which a problem is said to last.
         const LASTING_NS: u64 = 1_000_000_000;

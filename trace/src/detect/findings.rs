@@ -48,54 +48,61 @@ impl Findings {
             }
         }
         for (index, finding) in self.list.iter_mut().enumerate() {
-            // New findings are at the end.
+            // New findings are at the end, and were not active before.
             if finding.active != was_active.get(index).copied().unwrap_or(false) {
                 finding.changed_at = Some(context.now);
             }
         }
-        self.drop_explained();
+        self.drop_explained_late_frames();
+        self.look_up_targets(context);
+        self.extend_findings(context);
+    }
+
+    /// Looks up where the frames of each finding's hop go.
+    fn look_up_targets(&mut self, context: &DetectContext<'_>) {
         self.targets.clear();
         for hop in self.list.iter().map(|finding| &finding.verdict.hop).filter(|hop| !hop.is_empty()) {
             self.targets.insert(hop.clone(), context.hop_target(hop));
         }
-        self.extend_findings(context);
     }
 
-    /// Records that the problem of a verdict lasts. Kinds of problems that hold up no requests are ignored.
+    /// Records that the problem of a verdict lasts, to find the requests that it holds up. Ignores kinds of problems that hold up none.
     fn record_problem(&mut self, kind: &'static str, verdict: &Verdict, now: MonoNs) {
         if !holds_requests(kind) || verdict.hop.is_empty() {
             return;
         }
-        let known_index = self.held.iter().position(|held| held.are_of_finding(kind, &verdict.hop));
-        if known_index.is_none() {
+        let known_index = self.held.iter().position(|requests| requests.are_of_finding(kind, &verdict.hop));
+        let index = known_index.unwrap_or_else(|| {
             self.held.push(HeldRequests::new(kind, &verdict.hop));
-        }
-        let index = known_index.unwrap_or(self.held.len() - 1);
+            self.held.len() - 1
+        });
         self.held[index].record_problem(verdict, now);
     }
 
     /// Removes from findings what [`Self::extend_findings`] added after the last run of the detectors.
     fn restore_findings(&mut self) {
-        for held in &mut self.held {
+        for held_requests in &mut self.held {
             let mut list = self.list.iter_mut();
-            if let Some(finding) = list.find(|finding| held.are_of_finding(finding.kind, &finding.verdict.hop)) {
-                held.restore_finding(finding);
+            let own = list.find(|finding| held_requests.are_of_finding(finding.kind, &finding.verdict.hop));
+            if let Some(finding) = own {
+                held_requests.restore_finding(finding);
             }
         }
     }
 
-    /// Adds the share of time to first token to findings about processes and hops. Limits their severity to that of another cause of far
-    /// more of that time.
+    /// Adds to findings about processes and hops the share of the time to first token that they explain. Lowers their severity to that of
+    /// another cause, if that explains far more of this time.
     fn extend_findings(&mut self, context: &DetectContext<'_>) {
         add_new_waits(context, &mut self.held, self.seen_waits);
         self.seen_waits = context.ledger.count_process_waits();
-        // Before any is changed, because each is compared with the others.
+        // Computed before any finding is changed, because each is compared with the others.
         let limits: Vec<Option<Severity>> = self.list.iter().map(|finding| self.limit_of(finding, context)).collect();
-        for held in &mut self.held {
+        for held_requests in &mut self.held {
             let mut limited_findings = self.list.iter_mut().zip(&limits);
-            let own = limited_findings.find(|(finding, _)| held.are_of_finding(finding.kind, &finding.verdict.hop));
+            let own =
+                limited_findings.find(|(finding, _)| held_requests.are_of_finding(finding.kind, &finding.verdict.hop));
             if let Some((finding, limit)) = own {
-                held.extend_finding(context, finding, *limit);
+                held_requests.extend_finding(context, finding, *limit);
             }
         }
     }
@@ -106,7 +113,7 @@ impl Findings {
     }
 
     /// Drops findings about late frames if other findings about the same hop name the cause, or the harm, of each of its episodes.
-    fn drop_explained(&mut self) {
+    fn drop_explained_late_frames(&mut self) {
         // Decided for all before any is removed, because each is compared with the others.
         let is_kept: Vec<bool> =
             self.list.iter().map(|finding| finding.kind != LATE_FRAMES || !self.is_explained(finding)).collect();
@@ -117,7 +124,7 @@ impl Findings {
         }
     }
 
-    /// Whether each episode of a finding about late frames overlaps another finding about the same hop that is more than information.
+    /// Whether each episode of a finding about late frames overlaps another finding about the same hop, with a severity above information.
     fn is_explained(&self, late: &Finding) -> bool {
         late.times.episodes().iter().all(|episode| {
             let mut others =
@@ -145,28 +152,28 @@ impl Findings {
     }
 }
 
-/// Updates a finding with a verdict of a later check. `keep`: which of both verdicts it shows.
-fn update_finding(known: &mut Finding, verdict: Verdict, keep: Keep, now: MonoNs) {
+/// Time of the latest occurrence of a known problem, by the verdict of a later check.
+fn last_occurrence_at(known: &Finding, verdict: &Verdict, now: MonoNs) -> MonoNs {
     // A verdict without a count of occurrences is about a state, which lasts as long as it is found.
+    let Some(occurrences) = verdict.occurrences else { return now };
+    if let Some(last_at) = verdict.last_at {
+        return last_at;
+    }
+    // A count that does not grow means that nothing happened since the last check.
+    if occurrences > known.occurrences { now } else { known.last_at }
+}
+
+/// Updates a finding with a verdict of a later check. `keep` says which of both verdicts the finding shows.
+fn update_finding(known: &mut Finding, verdict: Verdict, keep: Keep, now: MonoNs) {
     let is_state = verdict.occurrences.is_none();
-    let occurrences = verdict.occurrences.unwrap_or(0);
-    let last_at = if is_state {
-        now
-    } else if let Some(last_at) = verdict.last_at {
-        last_at
-    } else if occurrences > known.occurrences {
-        now
-    } else {
-        // A count that does not grow means that nothing happened since the last check.
-        known.last_at
-    };
+    let last_at = last_occurrence_at(known, &verdict, now);
     known.last_at = known.last_at.max(last_at);
-    known.occurrences = known.occurrences.max(occurrences);
+    known.occurrences = known.occurrences.max(verdict.occurrences.unwrap_or(0));
     known.active = now.since(known.last_at) < WINDOW_NS;
     known.began = verdict.since.map_or(known.began, |since| since.min(known.began));
     known.times.merge(&verdict.times);
     if verdict.times.first().is_none() && known.last_at > known.times.last().unwrap_or_default() {
-        // The detector does not say when it occurred.
+        // The detector does not list the times of the occurrences.
         known.times.record_span(verdict.since.unwrap_or(last_at).min(last_at), last_at);
     } else if is_state {
         known.times.record(now);
@@ -177,14 +184,17 @@ fn update_finding(known: &mut Finding, verdict: Verdict, keep: Keep, now: MonoNs
     }
 }
 
-/// The finding of a verdict that is the first of its kind and hop.
+/// Creates the finding of a verdict that is the first of its kind and hop.
 fn new_finding(kind: &'static str, verdict: Verdict, now: MonoNs) -> Finding {
+    // A verdict without a count of occurrences is about a state, which lasts as long as it is found.
     let is_state = verdict.occurrences.is_none();
     let occurrences = verdict.occurrences.unwrap_or(0);
     let began = verdict.since.unwrap_or(now);
-    let last_at = if is_state { now } else { verdict.last_at.unwrap_or(now) }.max(began);
+    let last_occurrence = if is_state { now } else { verdict.last_at.unwrap_or(now) };
+    let last_at = last_occurrence.max(began);
     let active = now.since(last_at) < WINDOW_NS;
     let mut times = verdict.times;
+    // The detector does not list the times of the occurrences.
     if times.first().is_none() {
         times.record_span(began, last_at);
     } else if is_state {

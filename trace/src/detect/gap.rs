@@ -73,7 +73,7 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
     if oldest_ns < GAP_WARNING_NS {
         verdict.occurrences(above_warning);
     }
-    if let Some(late) = late_output(context) {
+    if let Some(late) = late_first_tokens(context) {
         verdict
             .with("ttft_share", round_share(late.share()))
             .with("ttft_share_requests", late.requests)
@@ -135,7 +135,8 @@ fn open_waits<'l>(context: &DetectContext<'l>) -> OpenWaits<'l> {
     open
 }
 
-/// Describes the gaps between first send and first receive that have ended, of which the longest took `worst_ns`.
+/// Describes the gaps that have ended. A gap is the time of a request between the first send and the first receive of its first token. The
+/// longest took `worst_ns`.
 fn describe_received_gaps(context: &DetectContext<'_>, worst_ns: u64) -> String {
     let ledger = context.ledger;
     let engine = ledger.engine().facts();
@@ -149,7 +150,7 @@ fn describe_received_gaps(context: &DetectContext<'_>, worst_ns: u64) -> String 
         duration(worst_ns),
         engine.source(),
         engine.receiver(),
-        late_output(context).map_or_else(String::new, |late| describe_late_output(ledger.ttft(), late)),
+        late_first_tokens(context).map_or_else(String::new, |late| describe_late_output(ledger.ttft(), late)),
         duration(gap.quantile(0.5).unwrap_or(0)),
         duration(gap.quantile(0.9).unwrap_or(0)),
         count(gap.count_above(GAP_WARNING_NS)),
@@ -159,7 +160,7 @@ fn describe_received_gaps(context: &DetectContext<'_>, worst_ns: u64) -> String 
 }
 
 /// First tokens that waited a second or more, as far as they are parts of a known time to first token; `None` without any.
-fn late_output<'a>(context: &DetectContext<'a>) -> Option<&'a LateLeg> {
+fn late_first_tokens<'a>(context: &DetectContext<'a>) -> Option<&'a LateLeg> {
     context.ledger.ttft().late_leg(TtftMoment::FirstSent)
 }
 
@@ -167,13 +168,14 @@ fn describe_late_output(ttft: &Ttft, late: &LateLeg) -> String {
     format!(", {}", describe_share(ttft, late.part()))
 }
 
-/// Severity of the waits that have ended; `None` if none is long. Waits that are a small part of the time to first token are information
-/// only.
+/// Severity of the waits of first tokens between send and receive that have ended; `None` if none is long. Waits that are a small part of
+/// the time to first token are information only.
 fn severity_of_received(context: &DetectContext<'_>) -> Option<Severity> {
     let ledger = context.ledger;
-    let severity = gap_severity(ledger.worst_gap()?.ns)?;
+    let worst = ledger.worst_gap()?;
+    let severity = gap_severity(worst.ns)?;
     // The share of the time to first token counts only if it is known of all long waits.
-    let late = late_output(context).filter(|late| late.requests >= ledger.gap().count_above(GAP_WARNING_NS));
+    let late = late_first_tokens(context).filter(|late| late.requests >= ledger.gap().count_above(GAP_WARNING_NS));
     let leg_severity = late.and_then(|late| severity_of_leg(ledger.ttft(), late));
     Some(leg_severity.unwrap_or(severity))
 }
@@ -188,6 +190,7 @@ fn describe_receiving_thread(breakdown: &WaitBreakdown) -> String {
         percent(spent.share(spent.on_ns)),
         describe_other_shares(spent)
     );
+    // Upstream is the time before the first token was sent on the last hop.
     let upstream_share = breakdown.upstream_ns as f64 / breakdown.gap_ns.max(1) as f64;
     if upstream_share >= MIN_UPSTREAM_SHARE {
         let _ = write!(words, "; {} of the gap was before the last hop", percent(upstream_share));

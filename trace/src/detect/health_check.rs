@@ -6,23 +6,25 @@ use crate::words::{duration, plural};
 /// Reports the longest silence in which the engine's own health check, according to its log, got no response.
 pub(super) fn detect_failed_health_check(context: &DetectContext<'_>, out: &mut Verdicts) {
     let processes = context.ledger.stages().processes();
-    let silences = processes.iter().filter_map(|process| Some((process, process.silence?)));
+    // The longest silence of each process that has had one.
+    let silences = processes.iter().filter_map(|process| process.silence.map(|silence| (process, silence)));
     let Some((process, silence)) = silences.max_by_key(|(_, silence)| silence.ns()) else { return };
     let sender = context.facts().checked_sender();
+    let process_name = &*process.by;
+    let first_check_at = silence.since;
     let summary = format!(
         "{} received nothing from the {sender} for at least {}, although {} asked for a response; its last message came {} before",
-        process.by,
         duration(silence.ns()),
         plural(silence.checks, "health check"),
-        duration(silence.since.since(silence.last_message)),
+        duration(first_check_at.since(silence.last_message)),
     );
     out.add_verdict(Severity::Critical, summary)
-        .since(Some(silence.since))
+        .since(Some(first_check_at))
         .last_at(Some(silence.until))
         .occurrences(silence.checks)
         .with_weight("silent_ns", silence.ns())
         .with("by", "the engine's log")
-        .with("process", &*process.by)
+        .with("process", process_name)
         .with("checks", silence.checks)
         .with("since_last_message_ns", silence.until.since(silence.last_message))
         .advice(format!(

@@ -7,7 +7,7 @@ use super::explained_ttft::{describe_part, describe_place};
 use super::finding::{Finding, HopTarget, is_about_receiver};
 use super::{DetectContext, Severity, Verdict};
 use crate::clock::MonoNs;
-use crate::ledger::{ProcessWait, TtftMoment, TtftPart};
+use crate::ledger::{Hop, ProcessWait, TtftMoment, TtftPart};
 
 use TtftMoment::{Arrived, Dispatched, FirstSent, Read};
 
@@ -26,7 +26,8 @@ struct ProblemSpan {
 }
 
 impl ProblemSpan {
-    /// Whether it covers more than half of a wait for this process.
+    /// Whether the problem explains a wait for this process. It does if it lasted for more than half of the wait, and is about this process
+    /// or about no particular one.
     fn explains(&self, wait: &ProcessWait, pid: Option<u32>) -> bool {
         let is_of_process = self.pid.is_none() || self.pid == pid.map(u64::from);
         let common_ns = self.to.min(wait.to).since(self.from.max(wait.from));
@@ -64,16 +65,16 @@ impl<'a> NamedWait<'a> {
     /// A wait with the name of its hop and the process for which it waited, as far as they are known.
     fn new(context: &DetectContext<'a>, wait: &'a ProcessWait) -> Self {
         let ledger = context.ledger;
-        let Some(hop) = wait.hop else {
-            // Before its dispatch, it waited for the process that reads the sockets.
+        let Some(hop_id) = wait.hop else {
+            // Before its dispatch, it waited for the process that reads the sockets. The last hop of the path leads to this process.
             let mut readers = ledger.hops().iter().filter(|hop| hop.last).filter_map(|hop| ledger.only_receiver(hop));
             return Self { wait, hop: None, pid: readers.next().map(|reader| reader.pid) };
         };
-        let hop = ledger.hop(hop);
+        let hop = ledger.hop(hop_id);
         Self {
             wait,
             hop: hop.map(|hop| &*ledger.groups()[hop.group].name),
-            pid: hop.and_then(|hop| Some(hop.receiving_thread()?.pid)),
+            pid: hop.and_then(Hop::receiving_thread).map(|thread| thread.pid),
         }
     }
 }
@@ -92,6 +93,7 @@ impl HeldRequests {
     pub(super) fn record_problem(&mut self, verdict: &Verdict, now: MonoNs) {
         let pid = verdict.evidence.get("pid").and_then(Value::as_u64);
         let span = ProblemSpan { from: verdict.since.unwrap_or(now), to: now, pid };
+        // A problem that goes on, with the same process, extends its last span.
         if let Some(last) = self.spans.last_mut()
             && last.pid == pid
             && span.from <= last.to
@@ -101,12 +103,13 @@ impl HeldRequests {
             return;
         }
         if self.spans.len() >= MAX_SPANS {
+            // The oldest.
             self.spans.remove(0);
         }
         self.spans.push(span);
     }
 
-    /// Adds a wait, if the problem explains it.
+    /// Adds the wait of a request, if the problem explains it.
     fn add_wait(&mut self, context: &DetectContext<'_>, named: &NamedWait<'_>) {
         let wait = named.wait;
         let is_of_process = match wait.leg_from {
@@ -124,7 +127,7 @@ impl HeldRequests {
         let is_first_wait = self.last_request != Some(wait.request);
         self.last_request = Some(wait.request);
         self.part.add_wait(wait.ns(), wait.ttft_ns, is_first_wait);
-        // Each leg is listed once, in path order.
+        // Each leg (part of the path between two moments) is listed once, in path order. `Err` is the index where a missing one belongs.
         if let Err(index) = self.legs.binary_search(&wait.leg_from) {
             self.legs.insert(index, wait.leg_from);
         }
@@ -132,6 +135,7 @@ impl HeldRequests {
 
     /// Removes from a finding what [`Self::extend_finding`] added: its last words, and the limit of its severity.
     pub(super) fn restore_finding(&mut self, finding: &mut Finding) {
+        // The added words are the end of the summary.
         let own_length = finding.verdict.summary.strip_suffix(&self.added).map(str::len);
         if let Some(own_length) = own_length {
             finding.verdict.summary.truncate(own_length);
@@ -142,7 +146,8 @@ impl HeldRequests {
         }
     }
 
-    /// Adds the share of the time to first token to the finding, and lowers its severity to `limit`, that of a cause of far more of it.
+    /// Adds to the finding the share of the time to first token for which it held up requests. Lowers its severity to `limit`, if that is
+    /// lower.
     pub(super) fn extend_finding(
         &mut self,
         context: &DetectContext<'_>,
@@ -155,9 +160,11 @@ impl HeldRequests {
             self.own_severity = Some(verdict.severity);
             verdict.severity = limit;
         }
+        // No request has waited for the process or hop of the finding so far.
         if self.part.requests == 0 {
             return;
         }
+        // A leg is a part of the path of a request, named by the moment with which it begins.
         let places: Vec<String> = self.legs.iter().map(|from| describe_place(context.facts(), *from)).collect();
         self.added = format!("; {}", describe_part(context.ledger.ttft(), self.part, &places.join(" and ")));
         verdict.summary.push_str(&self.added);
@@ -183,7 +190,7 @@ pub(super) fn add_new_waits(context: &DetectContext<'_>, held: &mut [HeldRequest
     }
 }
 
-/// Whether all waits for the receivers of this hop are known, as parts of the time to first token of most requests.
+/// Whether the waits for the receivers of this hop are known for most requests.
 pub(super) fn are_waits_known(context: &DetectContext<'_>, hop: &str) -> bool {
     let ttft = context.ledger.ttft();
     let judged = ttft.judged().requests;

@@ -4,8 +4,8 @@ use super::{DetectContext, Severity, Verdict, Verdicts};
 use crate::ledger::{Inflation, ModeCounts};
 use crate::words::{count, plural};
 
-/// Reports consumers that count all tokens so far as new ones. If deliveries show none, reports those that would if they counted what the
-/// chunks list.
+/// Reports consumers that count all tokens so far as new ones. If no delivery shows such a consumer, reports the requests whose tokens a
+/// consumer would count several times if it summed the chunks.
 pub(super) fn detect_inflated_counts(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     let claimed = &totals.claimed_inflation;
@@ -42,7 +42,7 @@ pub(super) fn detect_summed_counts(context: &DetectContext<'_>, out: &mut Verdic
 }
 
 /// Adds a verdict on tokens that are counted several times. `subject` begins the summary, such as `a consumer at the tokenizer counted`.
-/// `confirmed`: deliveries show it, not only the chunks.
+/// `confirmed` says that deliveries show it, not only the chunks.
 fn report_inflation<'v>(
     out: &'v mut Verdicts,
     severity: Severity,

@@ -16,6 +16,8 @@ pub(super) const MIN_TIMES_LONGER: u64 = 4;
 const MIN_TIMES_HOP_WAIT: u64 = 2;
 /// Longest time before a check over which the use of threads is compared: samples are kept for little longer.
 const COMPARED_NS: u64 = 10_000_000_000;
+/// If even the shortest wait is this long, the engine's clock differs from ours, such as in a time namespace.
+const OTHER_CLOCK_NS: u64 = GAP_WARNING_NS / 2;
 /// Minimum share of time that is mentioned.
 const MIN_MENTIONED_SHARE: f64 = 0.05;
 
@@ -24,9 +26,9 @@ pub(super) fn detect_late_sends(context: &DetectContext<'_>, out: &mut Verdicts)
     for group in context.ledger.groups() {
         let waits = group.send_wait.whole();
         let worst = waits.max().unwrap_or(0);
-        // If even the shortest wait is long, the engine's clock differs (a time namespace), and the waits are not real.
         let shortest = waits.quantile(0.0).unwrap_or(0);
-        if shortest >= GAP_WARNING_NS / 2 {
+        // The timestamps are those of another clock, so the waits are not real.
+        if shortest >= OTHER_CLOCK_NS {
             continue;
         }
         let Some(severity) = gap_severity(worst) else { continue };
@@ -177,18 +179,22 @@ fn longest_wait_ns(waits: &Distribution) -> u64 {
 /// Adds to a verdict which thread of the server was busiest in the last `wait_ns` before the check, because it may delay the others. The
 /// verdict is unchanged unless the server runs inside the process that generates tokens and its threads are sampled.
 pub(super) fn add_busiest_server_thread(verdict: &mut Verdict, context: &DetectContext<'_>, wait_ns: u64) {
+    // Prefixes of the names of the server's threads.
     let prefixes = context.facts().server_threads();
     let from = MonoNs(context.now.0.saturating_sub(wait_ns.min(COMPARED_NS)));
     let threads = context.ledger.threads().iter();
     let server_threads = threads.filter(|thread| prefixes.iter().any(|prefix| thread.name.starts_with(prefix)));
-    let sampled_threads =
-        server_threads.filter_map(|thread| Some((&*thread.name, thread.use_between(from, context.now)?)));
+    let sampled_threads = server_threads.filter_map(|thread| {
+        let spent = thread.use_between(from, context.now)?;
+        Some((&*thread.name, spent))
+    });
     let busiest = sampled_threads.max_by_key(|(_, spent)| spent.wanted_ns());
+    // None of its threads is sampled, or the server has a process of its own.
     let Some((name, spent)) = busiest else { return };
     let running = spent.share(spent.on_ns);
     let waiting = spent.wait_ns.map(|ns| spent.share(ns));
-    let waited = waiting.filter(|share| *share >= MIN_MENTIONED_SHARE);
-    let use_of_time = match waited {
+    let mentioned_wait = waiting.filter(|share| *share >= MIN_MENTIONED_SHARE);
+    let use_of_time = match mentioned_wait {
         None if running < MIN_MENTIONED_SHARE => {
             format!("no thread of the server ran more than {} of that time", percent(MIN_MENTIONED_SHARE))
         }

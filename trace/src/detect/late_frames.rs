@@ -21,9 +21,10 @@ pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts
         if late.frames < u64::from(BURST_FRAMES) {
             continue;
         }
+        // In a stretch, every received frame is late.
         let is_long = late.longest_stretch_ns >= LONG_STRETCH_NS;
-        let severity =
-            gap_severity(late.longest_ns).unwrap_or(if is_long { Severity::Warning } else { Severity::Info });
+        let severity_of_stretch = if is_long { Severity::Warning } else { Severity::Info };
+        let severity = gap_severity(late.longest_ns).unwrap_or(severity_of_stretch);
         let legs = &context.attribution.legs;
         let leg = legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == group.name);
         let processing = late.processing_share();

@@ -93,7 +93,7 @@ fn detect_logged_merges(context: &DetectContext<'_>, out: &mut Verdicts) {
 pub(super) fn detect_would_drop(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     let engine = context.ledger.engine();
-    // Only such a waiter replaces chunks.
+    // Only if the code that waits for a request's chunks keeps the last one alone does a chunk replace others.
     if engine.waiter != Some(Waiter::KeepsLast) {
         return;
     }

@@ -6,6 +6,7 @@ use super::attribution::ThreadState;
 use super::finding::{HopTarget, is_about_receiver};
 use super::ttft::MINOR_TIMES;
 use super::{ALL, Finding, Findings, Severity};
+use crate::clock::MonoNs;
 use crate::stats::WINDOW_NS;
 
 /// The first kind in [`ALL`] that explains time to first token.
@@ -47,7 +48,8 @@ fn longest_wait_ns(finding: &Finding) -> u64 {
     waits.into_iter().flatten().max().unwrap_or(0)
 }
 
-/// Whether a finding about requests measured that their thread was in the state that findings of this kind are about.
+/// Whether the evidence of a finding about requests names the thread state that findings of this kind are about, such as frozen. `false`
+/// for kinds that are not about such a state.
 fn has_measured_state_of(of_requests: &Finding, kind: &str) -> bool {
     let state = match kind {
         "consumer-frozen" => ThreadState::Frozen,
@@ -56,6 +58,20 @@ fn has_measured_state_of(of_requests: &Finding, kind: &str) -> bool {
         _ => return false,
     };
     of_requests.verdict.evidence.get("thread").and_then(|thread| thread.as_str()) == Some(state.as_str())
+}
+
+/// Sort key of a finding. The first field that differs decides; `false` sorts before `true`.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct SortKey {
+    severity: Reverse<Severity>,
+    is_over: bool,
+    /// Index in [`ALL`]; the same for all kinds that explain time to first token.
+    index: Option<usize>,
+    explained_ns: Reverse<Option<u128>>,
+    is_inactive: bool,
+    /// Index of its own kind in [`ALL`].
+    own_index: Option<usize>,
+    began: MonoNs,
 }
 
 impl Findings {
@@ -71,8 +87,15 @@ impl Findings {
             let index = if explained_ns.is_some() { first_index } else { own_index };
             let is_over = !self.is_recent(finding);
             let severity = finding.verdict.severity;
-            // By the first key that differs; `false` sorts before `true`.
-            (Reverse(severity), is_over, index, Reverse(explained_ns), !finding.active, own_index, finding.began)
+            SortKey {
+                severity: Reverse(severity),
+                is_over,
+                index,
+                explained_ns: Reverse(explained_ns),
+                is_inactive: !finding.active,
+                own_index,
+                began: finding.began,
+            }
         });
         self.move_causes_before_consequences(&mut list);
         list
@@ -99,6 +122,7 @@ impl Findings {
     /// what the receiver of the cause's hop does next.
     fn is_caused_by(&self, consequence: &Finding, cause: &Finding) -> bool {
         let target = self.targets.get(&cause.verdict.hop).copied().unwrap_or_default();
+        // A finding about a receiver says what its thread did while frames waited for it.
         let is_cause = match consequence.kind {
             "late-receive" | "late-intake" => {
                 (is_about_receiver(cause.kind) && target == HopTarget::Scheduler) || cause.kind == "engine-silent"
@@ -129,12 +153,12 @@ impl Findings {
 
     /// Time to first token of the requests that the finding held up.
     fn held_ns(&self, finding: &Finding) -> u64 {
-        let held = self.held.iter().find(|held| held.are_of_finding(finding.kind, &finding.verdict.hop));
+        let held = self.held.iter().find(|requests| requests.are_of_finding(finding.kind, &finding.verdict.hop));
         held.map_or(0, |held| u64::try_from(held.part.ns).unwrap_or(u64::MAX))
     }
 
-    /// Severity that the finding must not exceed, because another cause has it and explains far more time to first token. `None` without
-    /// such a cause, and while the problem lasts: it then holds up requests that are not known yet.
+    /// Limits the severity of a finding to that of another cause, if that explains far more time to first token. `None` without such a
+    /// cause. Also `None` while the problem lasts, because not all requests that it holds up are known yet.
     pub(super) fn limit_of_severity(&self, finding: &Finding) -> Option<Severity> {
         if finding.active || !is_about_receiver(finding.kind) {
             return None;

@@ -32,6 +32,7 @@ pub(super) fn detect_undecoded_frames(context: &DetectContext<'_>, out: &mut Ver
         } else {
             Severity::Info
         };
+        // Each reason with the number of its frames.
         let reasons = context.ledger.undecoded_by_reason(group_index);
         let most_frequent = reasons.iter().max_by_key(|(_, frames)| **frames).map_or("", |(reason, _)| reason);
         let summary = format!(
@@ -98,12 +99,11 @@ pub(super) fn detect_reached_limits(context: &DetectContext<'_>, out: &mut Verdi
     let Some(worst) = reached.iter().max_by_key(|limit| (!limit.keeps_totals(), limit.times)) else {
         return;
     };
-    let mut severity = Severity::Warning;
-    let mut effect = "";
-    if worst.keeps_totals() {
-        severity = Severity::Info;
-        effect = ": a list is incomplete, all totals are exact";
-    }
+    let (severity, effect) = if worst.keeps_totals() {
+        (Severity::Info, ": a list is incomplete, all totals are exact")
+    } else {
+        (Severity::Warning, "")
+    };
     let summary = format!(
         "the memory limit {} of {} was reached {} times{effect}",
         worst.name,

@@ -8,19 +8,19 @@ use crate::words::{duration, plural};
 /// Maximum number of requests named in the summary; the evidence has more.
 const MAX_NAMED: usize = 3;
 
-/// Reports retries that were aborted in place of the attempt before them.
+/// Reports retries that an abort ended by mistake. The abort was meant for an earlier attempt with the same rid.
 pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, out: &mut Verdicts) {
     let ledger = context.ledger;
     let requests = ledger.aborted_retry_count();
+    let Some(latest) = ledger.aborted_retries().next_back() else { return };
     // An engine that does not abort ended responses cannot end a retry.
-    let (Some(latest), Some(delay_ns)) = (ledger.aborted_retries().next_back(), context.facts().abort_delay_ns())
-    else {
-        return;
-    };
+    let Some(delay_ns) = context.facts().abort_delay_ns() else { return };
     // The latest first, as in the list below.
-    let named: Vec<String> = (ledger.aborted_retries().rev().take(MAX_NAMED))
-        .map(|retry| format!("{} {} after its dispatch", retry.rid, duration(retry.aborted.since(retry.dispatched))))
-        .collect();
+    let mut named = Vec::new();
+    for retry in ledger.aborted_retries().rev().take(MAX_NAMED) {
+        let since_dispatch = duration(retry.aborted.since(retry.dispatched));
+        named.push(format!("{} {since_dispatch} after its dispatch", retry.rid));
+    }
     let ellipsis = if requests > MAX_NAMED as u64 { ", .." } else { "" };
     let delay = duration(delay_ns);
     let verb = if requests == 1 { "was" } else { "were" };
@@ -31,15 +31,14 @@ pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, out: &mut Verd
         context.facts().receiver(),
         named.join(", "),
     );
-    let rows: Vec<_> = (ledger.aborted_retries().rev())
-        .map(|retry| {
-            json!({
-                "rid": retry.rid,
-                "dispatched_after_ns": retry.dispatched.since(retry.earlier_ended),
-                "aborted_after_ns": retry.aborted.since(retry.earlier_ended),
-            })
-        })
-        .collect();
+    let mut rows = Vec::new();
+    for retry in ledger.aborted_retries().rev() {
+        rows.push(json!({
+            "rid": retry.rid,
+            "dispatched_after_ns": retry.dispatched.since(retry.earlier_ended),
+            "aborted_after_ns": retry.aborted.since(retry.earlier_ended),
+        }));
+    }
     out.add_verdict(Severity::Warning, summary)
         .rid(&latest.rid)
         .since(ledger.first_aborted_retry_at())

@@ -29,9 +29,11 @@ pub(super) const MIN_PREPARING_SHARE: f64 = 0.25;
 /// Reports requests that wait long in the server's socket until it reads them.
 pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts) {
     let receiver = context.facts().receiver();
+    // The requests that waited long between their arrival and the next moment on their path.
     let Some(late) = context.ledger.ttft().late_leg(Arrived) else { return };
     let Some(worst) = late.worst.as_ref() else { return };
     let state = attribution::socket_reader_state(context.ledger, worst.at, worst.ns);
+    // `None` if these waits are not worth a finding.
     let Some(verdict) = detect_late_leg(context, late, out) else { return };
     let mut advice = match state {
         ThreadState::CpuBound => {
@@ -40,8 +42,8 @@ pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts)
         }
         ThreadState::Starved => advice::STARVED.to_owned(),
         ThreadState::Throttled => advice::THROTTLED.to_owned(),
-        ThreadState::Stopped => advice::not_running_advice(AwayState::Stopped, advice::ANY_PLACE).to_owned(),
-        ThreadState::Frozen => advice::not_running_advice(AwayState::Frozen, advice::ANY_PLACE).to_owned(),
+        ThreadState::Stopped => advice::not_running_advice(AwayState::Stopped, advice::ANY_SYSTEM_CALL).to_owned(),
+        ThreadState::Frozen => advice::not_running_advice(AwayState::Frozen, advice::ANY_SYSTEM_CALL).to_owned(),
         ThreadState::Busy | ThreadState::PartlyRunning | ThreadState::Unknown => {
             format!("the {receiver}'s event loop is busy or held up")
         }
@@ -120,21 +122,24 @@ pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, out: &mut Verd
 /// Reports requests that the scheduler receives late.
 pub(super) fn detect_late_receives(context: &DetectContext<'_>, out: &mut Verdicts) {
     let source = context.facts().source();
+    // The requests that waited long between their dispatch and the scheduler's receive.
     let Some(late) = context.ledger.ttft().late_leg(Dispatched) else { return };
     let Some(worst) = late.worst.as_ref() else { return };
     let state = attribution::request_receiver_state(context.ledger, late.worst_hop, worst.at, worst.ns);
+    // `None` if these waits are not worth a finding.
     let Some(verdict) = detect_late_leg(context, late, out) else { return };
     verdict.with_known(REQUESTS_HOP, late.worst_hop.map(|hop| context.ledger.hop_name(hop).into_owned()));
-    let held_up = stopped_advice(state);
+    // `Some` if the thread could not run.
+    let advice_if_stopped = stopped_advice(state);
     // A process between tokenizer and scheduler may be the one that receives them late.
     let worst_hop = late.worst_hop.and_then(|hop| context.ledger.hop(hop)).filter(|hop| hop.forwards_requests);
     let forwarding_role = worst_hop.map(|hop| &*context.ledger.groups()[hop.group].ends.to);
-    if held_up.is_some() {
+    if advice_if_stopped.is_some() {
         let receiver = forwarding_role.unwrap_or(source);
         let _ = write!(verdict.summary, "; the {receiver}'s thread that receives them was {} then", state.as_str());
     }
     verdict.with("thread", state.as_str());
-    match (held_up, forwarding_role) {
+    match (advice_if_stopped, forwarding_role) {
         (Some(advice), _) => verdict.advice(advice),
         (None, Some(role)) => verdict.advice(format!("the {role} holds them: `py-spy dump` shows what it does")),
         (None, None) => verdict.advice(context.facts().late_receive()),
@@ -146,14 +151,15 @@ fn stopped_advice(state: ThreadState) -> Option<&'static str> {
     match state {
         ThreadState::Starved => Some(advice::STARVED),
         ThreadState::Throttled => Some(advice::THROTTLED),
-        ThreadState::Stopped => Some(advice::not_running_advice(AwayState::Stopped, advice::ANY_PLACE)),
-        ThreadState::Frozen => Some(advice::not_running_advice(AwayState::Frozen, advice::ANY_PLACE)),
+        ThreadState::Stopped => Some(advice::not_running_advice(AwayState::Stopped, advice::ANY_SYSTEM_CALL)),
+        ThreadState::Frozen => Some(advice::not_running_advice(AwayState::Frozen, advice::ANY_SYSTEM_CALL)),
         _ => None,
     }
 }
 
 /// Reports requests that the scheduler has received and that enter its queue late.
 pub(super) fn detect_late_intakes(context: &DetectContext<'_>, out: &mut Verdicts) {
+    // The requests that waited long between the scheduler's receive and its queue.
     let Some(late) = context.ledger.ttft().late_leg(SchedulerReceived) else { return };
     if let Some(verdict) = detect_late_leg(context, late, out) {
         verdict.hop(context.token_source_role().unwrap_or_default()).advice(context.facts().late_intake());
@@ -163,11 +169,14 @@ pub(super) fn detect_late_intakes(context: &DetectContext<'_>, out: &mut Verdict
 /// Reports requests that wait long in the scheduler's queue.
 pub(super) fn detect_queued_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
     let facts = context.facts();
+    // The requests that waited long between the queue and a batch.
     let Some(late) = context.ledger.ttft().late_leg(Queued) else { return };
+    // `None` if these waits are not worth a finding.
     let Some(verdict) = detect_late_leg(context, late, out) else { return };
     verdict.hop(context.token_source_role().unwrap_or_default());
     add_load(verdict, late);
     let relief = facts.queue_relief();
+    // Output of other requests in most of this time shows that its batches were full.
     verdict.advice(if late.is_beside_others() {
         format!("more requests arrive than fit into its batches: {relief}")
     } else {
@@ -178,8 +187,8 @@ pub(super) fn detect_queued_requests(context: &DetectContext<'_>, out: &mut Verd
     });
 }
 
-/// Adds how many other requests had output, and how many had none, when most waited. Adds nothing if that was not observed. Which of those
-/// without output are in a batch is not known, because the engine sends that with the output.
+/// Adds how many other requests had output, and how many had none, when most waited. Adds nothing if that was not observed. It is not known
+/// which of those without output were in a batch, because the engine reports that only with the output.
 fn add_load(verdict: &mut Verdict, late: &LateLeg) {
     // Without the messages to the scheduler, its load is not known.
     if late.worst_hop.is_none() {
@@ -198,7 +207,9 @@ fn add_load(verdict: &mut Verdict, late: &LateLeg) {
 /// Reports requests whose prefill is slow beside others with as much work.
 pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, out: &mut Verdicts) {
     let source = context.facts().source();
+    // The requests whose prefill, from the batch to the first token, took long.
     let Some(late) = context.ledger.ttft().late_leg(BatchEntered) else { return };
+    // `None` if these prefills are not worth a finding.
     let Some(verdict) = detect_late_leg(context, late, out) else { return };
     verdict.hop(context.token_source_role().unwrap_or_default());
     let slowest = context.ledger.ttft().slowest_prefill();
@@ -285,6 +296,7 @@ pub(super) fn detect_slow_first_tokens(context: &DetectContext<'_>, out: &mut Ve
 
 /// Words for which parts of a leg cannot be told apart, and why.
 fn describe_unknown_parts(context: &DetectContext<'_>, leg: TtftLeg) -> String {
+    // Why the engine's own times, such as its `entries` to queue and batch, are unknown.
     let absent = context.ledger.absent_engine_times();
     let source = context.facts().source();
     // Moments compare in the order of the path.
@@ -297,32 +309,36 @@ fn describe_unknown_parts(context: &DetectContext<'_>, leg: TtftLeg) -> String {
     }
 }
 
-/// Names the most frequent function in stack samples of the process that answers clients, while requests waited on the leg that begins with
-/// this moment. With too few such samples, those of the whole run count; `None` if these are too few as well.
+/// Names the most frequent function in stack samples of the process that answers clients. The samples are those taken while requests waited
+/// on the leg that begins with this moment or, with too few of them, those of the whole run. `None` if these are too few as well.
 fn describe_top_function(context: &DetectContext<'_>, leg_from: TtftMoment) -> Option<String> {
     let ledger = context.ledger;
+    // The last hop of the path leads to the process that answers clients.
     let last_hop = ledger.hops().iter().find(|hop| hop.last)?;
     let role = &ledger.groups()[last_hop.group].ends.to;
     let stacks = ledger.stacks().iter().find(|stacks| stacks.role == *role)?;
     let top_while_late = stacks.top_function_of_late(leg_from).filter(TopFunction::is_significant);
-    let time = if top_while_late.is_some() { "in that time" } else { "over the whole run" };
+    let period = if top_while_late.is_some() { "in that time" } else { "over the whole run" };
     let top = top_while_late.or_else(|| stacks.top_function().filter(TopFunction::is_significant))?;
+    // Samples in the function itself, of all samples of a running thread.
     let share = percent(top.own as f64 / top.running as f64);
     Some(format!(
-        "most frequent function of the {role} {time}: {} ({}), {share} of its samples",
+        "most frequent function of the {role} {period}: {} ({}), {share} of its samples",
         top.function.function, top.function.file
     ))
 }
 
-/// Severity of a leg without regard to other ones; `None` if it is not worth a finding.
+/// Severity of the late requests on a leg (a part of their path), without regard to other legs; `None` if they are not worth a finding.
 fn severity_alone(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
-    let severity = gap_severity(late.worst.as_ref()?.ns)?;
+    let worst = late.worst.as_ref()?;
+    let severity = gap_severity(worst.ns)?;
+    // The first share is in the time of the late requests alone, the second in that of all requests around them.
     let is_minor = late.share() < MIN_LATE_SHARE || ttft.window_share(late) < MIN_WHOLE_SHARE;
     Some(if is_minor { Severity::Info } else { severity })
 }
 
-/// Severity of a leg; `None` if it is not worth a finding. It does not exceed that of a leg that takes far more time, so that few requests
-/// do not outrank many.
+/// Severity of the late requests on a leg (a part of their path); `None` if they are not worth a finding. It does not exceed that of a leg
+/// that takes far more time, so that few requests do not outrank many.
 pub(super) fn severity_of_leg(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
     let longer_legs = ttft.late_legs().iter().filter(|other| other.ns >= late.ns.saturating_mul(MINOR_TIMES));
     // Late dispatches may be those of slow clients.
@@ -340,7 +356,8 @@ fn detect_late_leg<'v>(context: &DetectContext<'_>, late: &LateLeg, out: &'v mut
     detect_late_leg_at(context, late, &describe_place(context.facts(), late.leg.from), out)
 }
 
-/// Adds a verdict on a leg, without advice. `place`: where requests are on it. `None` if the leg is not worth a finding.
+/// Adds a verdict on requests that waited long on a leg, a part of their path. The caller adds the advice. `place` says where requests are
+/// on this leg. `None` if it is not worth a finding.
 fn detect_late_leg_at<'v>(
     context: &DetectContext<'_>,
     late: &LateLeg,

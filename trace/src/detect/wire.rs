@@ -7,7 +7,7 @@ use crate::words::plural;
 /// Number of missing tokens that is critical.
 pub(super) const CRITICAL_TOKENS: u64 = 16;
 
-/// Reports tokens that never crossed a hop, computed from the streams' own counts.
+/// Reports tokens that never crossed a hop (a connection between two processes), computed from the streams' own counts.
 pub(super) fn detect_wire_loss(context: &DetectContext<'_>, out: &mut Verdicts) {
     let AffectedTotal { requests: seen, total: missing } = &context.ledger.totals().wire_loss;
     if seen.rids == 0 {
@@ -45,7 +45,7 @@ pub(super) fn detect_surplus_ids(context: &DetectContext<'_>, out: &mut Verdicts
         .with("most_extra_ids", seen.amount);
 }
 
-/// Reports chunks of a request that were received in a different order than generated.
+/// Reports chunks of a request that were received in a different order than generated, for each group of hops (connections of one name).
 pub(super) fn detect_out_of_order(context: &DetectContext<'_>, out: &mut Verdicts) {
     for group in context.ledger.groups() {
         let late = &group.out_of_order;
@@ -63,7 +63,7 @@ pub(super) fn detect_out_of_order(context: &DetectContext<'_>, out: &mut Verdict
     }
 }
 
-/// Reports requests whose chunks went to two receivers of hops with one name.
+/// Reports requests whose chunks went to several receivers of hops (connections) with one name.
 pub(super) fn detect_worker_changes(context: &DetectContext<'_>, out: &mut Verdicts) {
     for group in context.ledger.groups() {
         let moved = &group.moved;

@@ -36,9 +36,12 @@ struct Receiver<'a> {
     backlog_max: u64,
 }
 
-/// The receivers of these hops that may serve output, each with its traffic on all of them.
+/// Worker number and endpoint of a receiver, and its only hop if it has neither.
+type ReceiverKey<'a> = (Option<u16>, &'a str, Option<HopId>);
+
+/// Sums the traffic of each receiver over these hops. Receivers that cannot serve output are left out.
 fn receivers_with_load<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
-    let mut receivers: BTreeMap<(Option<u16>, &str, Option<HopId>), Receiver<'a>> = BTreeMap::new();
+    let mut receivers: BTreeMap<ReceiverKey<'_>, Receiver<'a>> = BTreeMap::new();
     for hop in members {
         let worker = hop.worker;
         let endpoint = &*hop.endpoint;
@@ -65,7 +68,7 @@ impl Receiver<'_> {
     }
 }
 
-/// Reports groups of hops where one receiver gets far more chunks than the others.
+/// Reports groups of hops (connections of one name) where one receiver gets far more chunks than the others.
 pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let members: Vec<&Hop> = context.ledger.hops_of_group(group_index).collect();
@@ -80,6 +83,8 @@ pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Ver
         // Uneven load that the workers keep up with is information; a backlog at the busiest is a warning.
         let severity = if busiest.backlog_max >= BACKLOG_FRAMES { Severity::Warning } else { Severity::Info };
         let idle = receivers.iter().filter(|receiver| receiver.chunks == 0).count();
+        // To two decimal places.
+        let rounded_imbalance = (times_even_share * 100.0).round() / 100.0;
         let worker = busiest.hop.worker;
         let name = match (worker, &*busiest.hop.endpoint) {
             (Some(number), _) => format!("worker {number}"),
@@ -100,7 +105,7 @@ pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Ver
             .occurrences(sum)
             .with("workers", receivers.len())
             .with("workers_idle", idle)
-            .with("imbalance", (times_even_share * 100.0).round() / 100.0)
+            .with("imbalance", rounded_imbalance)
             .with("busiest_worker", worker)
             .with("busiest_chunks", busiest.chunks)
             .with("busiest_backlog_max_frames", busiest.backlog_max)

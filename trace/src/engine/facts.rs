@@ -173,14 +173,14 @@ pub struct Behaviour {
 }
 
 impl Behaviour {
-    /// The mode, if the release has the same fixed mode on both paths.
+    /// The output mode, if it is fixed and the same on the token path and the text path; `None` if a flag selects it, or it is unknown.
     pub fn mode(&self) -> Option<Mode> {
         let OutputModeRule::Always(on_token_path) = self.token_path? else { return None };
         let OutputModeRule::Always(on_text_path) = self.text_path? else { return None };
         (on_token_path == on_text_path).then_some(on_token_path)
     }
 
-    /// Flag that selects incremental output, if the release has one.
+    /// Flag that selects incremental output on the token path or, without one, on the text path; `None` if the release has none.
     pub fn flag(&self) -> Option<&'static str> {
         [self.token_path, self.text_path].into_iter().flatten().find_map(|rule| match rule {
             OutputModeRule::ByFlag(flag) => Some(flag),
@@ -296,6 +296,7 @@ impl Engines {
 
     /// The known engine whose `OpenAI` endpoints list token ids, if only one does.
     pub(crate) fn only_engine_listing_ids(self) -> Option<&'static dyn Facts> {
+        // Only such an engine has advice about ids that its responses do not list.
         let mut listing = self.0.iter().filter(|engine| !engine.unlisted_ids().is_empty());
         let only = listing.next()?;
         listing.next().is_none().then_some(*only)

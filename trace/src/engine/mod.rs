@@ -96,9 +96,10 @@ impl EngineState {
         &self.behaviour
     }
 
-    /// Facts about the engine whose responses list token ids on an `OpenAI` endpoint. If no source names the engine, such a response shows
-    /// which one it is.
+    /// Facts about the engine whose responses list token ids on an `OpenAI` endpoint. If no source names the engine and only one known
+    /// engine lists ids, it is that one.
     pub(crate) fn facts_for_listed_ids(&self) -> &'static dyn Facts {
+        // A source has named the engine.
         if self.name.is_some() || self.version.is_some() {
             return self.facts;
         }
@@ -135,7 +136,7 @@ impl EngineState {
         self.behaviour = self.version.as_deref().map(|version| self.facts.behaviour(version)).unwrap_or_default();
     }
 
-    /// Takes over what a source announced about the engine. The known behaviour of the release stands for what the source left out.
+    /// Takes over what a source announced about the engine. Where the source left something out, the known behaviour of the release counts.
     pub(crate) fn apply_announcement(&mut self, announced: &Engine<'_>) {
         let Engine { name, version, mode, waiter, turnaround } = *announced;
         self.name = name.map(Into::into);

@@ -93,7 +93,9 @@ fn split_release(text: &str) -> Option<([u32; 4], &str)> {
         let Some(digits) = after_dot.filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) else {
             break;
         };
-        (*number, rest) = split_number(digits)?;
+        let (parsed, behind_number) = split_number(digits)?;
+        *number = parsed;
+        rest = behind_number;
     }
     let has_number = rest.len() < text.len();
     has_number.then(|| (release, rest.trim_start_matches(['.', '-', '_'])))
@@ -105,6 +107,7 @@ fn split_phase(suffix: &str) -> Option<(Phase, &str)> {
     if suffix.is_empty() {
         return Some((Phase::Final, ""));
     }
+    // The word before the first digit names the phase.
     let word_length = suffix.find(|c: char| c.is_ascii_digit()).unwrap_or(suffix.len());
     let (word, digits) = suffix.split_at(word_length);
     let (number, tail) = if digits.is_empty() { (0, "") } else { split_number(digits)? };
@@ -126,6 +129,7 @@ fn split_number(text: &str) -> Option<(u32, &str)> {
 }
 
 impl fmt::Display for Version {
+    /// Writes the version as in a package's name: `0.5.10rc0`. A fourth number is written only if it is not 0.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [major, minor, patch, fourth] = self.release;
         write!(f, "{major}.{minor}.{patch}")?;
@@ -162,7 +166,8 @@ impl FromStr for VersionRange {
         // Rust's form `..=` is accepted, too.
         let range = Self { first: first.parse()?, last: last.trim_start_matches('=').parse()? };
         if range.first > range.last {
-            return Err(BadVersion(text.chars().take(MAX_SHOWN_CHARS).collect()));
+            let shown_text = text.chars().take(MAX_SHOWN_CHARS).collect();
+            return Err(BadVersion(shown_text));
         }
         Ok(range)
     }

@@ -19,7 +19,7 @@ impl<'a> Event<'a> {
 }
 
 impl<'a> Hop<'a> {
-    /// A hop in the middle of the path, or at an unknown place.
+    /// Creates a hop that is not known to be the first or the last of the path. Its endpoint and worker number are unknown.
     pub fn new(id: HopId, ends: impl Into<Ends<&'a str>>, capabilities: Capabilities) -> Self {
         Self {
             id,
@@ -62,6 +62,7 @@ impl Capabilities {
 impl BitOr for Capabilities {
     type Output = Self;
 
+    /// Returns each capability that at least one of the two has.
     fn bitor(self, other: Self) -> Self {
         Self {
             sent: self.sent || other.sent,
@@ -93,7 +94,7 @@ impl Received<'_> {
 }
 
 impl<'a> Delivery<'a> {
-    /// New tokens in an event of a streamed response, not the last one.
+    /// Creates the delivery of new tokens in an event of a streamed response, which is not the last one.
     pub const fn new(rid: &'a str, tokens: u32, completion_tokens: Option<u32>) -> Self {
         Self {
             rid,
@@ -108,7 +109,7 @@ impl<'a> Delivery<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// A whole response to a client that read as fast as the server wrote.
+    /// Creates a complete response to a client that read as fast as the server wrote.
     pub const fn new(rid: &'a str, tokens: Option<u32>, completion_tokens: Option<u32>) -> Self {
         Self {
             rid,
@@ -124,7 +125,7 @@ impl<'a> Answer<'a> {
 }
 
 impl<'a> CpuSample<'a> {
-    /// A sample of a main thread of which only the time on a CPU is known.
+    /// Creates a sample of a main thread, of which only the time on a CPU (`on_ns` of `interval_ns`) is known.
     pub const fn new(thread: ThreadId, role: &'a str, interval_ns: u64, on_ns: u64) -> Self {
         Self {
             thread,

@@ -26,6 +26,7 @@ impl Task {
     /// When the scheduler was occupied with this task of the request, on the decode server's clock. `None` if that is unknown, or took no time.
     fn span(&self, request: &ServerRequest<'_>, clock: ClockUse) -> Option<Interval> {
         let from = time_of(request, clock, self.from)?;
+        // It ends at the first moment that is known of those in `until`.
         let to = match self.until.iter().find_map(|moment| time_of(request, clock, *moment)) {
             Some(end) => end,
             // It has not ended, so it covers all later times.
@@ -71,8 +72,7 @@ const DECODE_SIGNS: SchedulerSigns = SchedulerSigns {
     ],
 };
 
-/// Time of a moment of a request on the decode server's clock; `None` if unknown. `clock`: that of the moment's server, if that is a prefill
-/// server.
+/// Time of a moment of a request on the decode server's clock; `None` if unknown. `clock` converts the times of a prefill server.
 fn time_of(request: &ServerRequest<'_>, clock: ClockUse, moment: PairMoment) -> Option<MonoNs> {
     if moment.is_of_prefill() {
         request.prefill_time(moment).and_then(|at| clock.on_decode_clock(at))
@@ -90,7 +90,8 @@ struct SchedulerActivity {
 }
 
 impl SchedulerActivity {
-    /// Pauses and stops of one scheduler, by the signs of work that its requests show.
+    /// Pauses and stops of one scheduler, from its requests. A step is a time at which it worked on a request. A task is a time in which it
+    /// had something to do for one. It stopped where it made no step although it had a task.
     fn new(requests: &[ServerRequest<'_>], clock: ClockUse, signs: &SchedulerSigns) -> Self {
         let mut steps = Vec::new();
         let mut tasks = Vec::new();
@@ -128,7 +129,7 @@ impl PairActivity {
         Self { decode: SchedulerActivity::new(&decode, ClockUse::Same, &DECODE_SIGNS), prefill: prefill.collect() }
     }
 
-    /// Activity of the decode server's scheduler, or of that of the prefill server with this index.
+    /// Activity of the decode server's scheduler, or of that of the prefill server with this index; `None` if there is no such server.
     fn activity_of_side(&self, side: PairSide, prefill_server: usize) -> Option<&SchedulerActivity> {
         match side {
             PairSide::Prefill => self.prefill.get(prefill_server),

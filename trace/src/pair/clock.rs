@@ -25,8 +25,8 @@ pub enum PairClocks {
 }
 
 impl PairClocks {
-    /// How the clocks of two recordings are related. Both have the same monotonic clock if it began at the same wall-clock time, as on one
-    /// host.
+    /// How the clocks of two recordings are related. An anchor is a reading of the monotonic clock and the wall clock at one instant. Both
+    /// recordings have the same monotonic clock if it began at the same wall-clock time, as on one host.
     pub fn of_anchors(prefill: Anchor, decode: Anchor) -> Self {
         // A host that booted later has a clock that is behind.
         let ahead_ns = mono_start_ns(prefill) - mono_start_ns(decode);
@@ -63,7 +63,7 @@ pub enum ClockUse {
 }
 
 impl ClockUse {
-    /// A time of the prefill server on the decode server's clock; `None` if they cannot be compared.
+    /// Converts a time of the prefill server to the decode server's clock; `None` if the clocks drift apart, or the result is out of range.
     pub(super) fn on_decode_clock(self, at: MonoNs) -> Option<MonoNs> {
         match self {
             Self::Same => Some(at),
@@ -72,7 +72,7 @@ impl ClockUse {
         }
     }
 
-    /// How far the decode server's clock is ahead of the prefill server's, in nanoseconds; `None` if they cannot be compared.
+    /// How far the decode server's clock is ahead of the prefill server's, in nanoseconds; `None` if the clocks drift apart.
     pub fn ahead_ns(self) -> Option<i64> {
         match self {
             Self::Same => Some(0),
@@ -117,15 +117,16 @@ struct AgreedLimits {
 }
 
 impl ClockBounds {
-    /// Adds the limits of the decode server's lead that one request of both servers sets, by the order in which its moments must follow.
+    /// Adds the limits that one request sets for the lead of the decode server's clock, which is how far it is ahead of the prefill
+    /// server's. The limits follow from the order of the request's moments on both servers.
     pub(super) fn add_request(&mut self, prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) {
-        // Prefill begins once the decode server has allocated memory. What its clock shows more then is at least its lead.
+        // Prefill begins after the decode server has allocated memory. The lead is at least the difference of these times.
         let behind_allocation = [PrefillQueued, PrefillStarted, PrefillEnded, Transferred, PrefillFrame];
         let first_of_prefill = behind_allocation.into_iter().find_map(|moment| prefill.prefill_time(moment));
         let allocated = decode.decode_time(Allocated);
         let least_ns =
             allocated.zip(first_of_prefill).map(|(decode_time, prefill_time)| difference(decode_time, prefill_time));
-        // Decode begins once the cache is transferred.
+        // Decode begins after the cache is transferred. The lead is at most the difference of these times.
         let before_decode = [Transferred, PrefillEnded, PrefillStarted, PrefillQueued];
         let last_of_prefill = before_decode.into_iter().find_map(|moment| prefill.prefill_time(moment));
         let decoding = [DecodeQueued, DecodeBatch, DecodeFrame];
@@ -141,8 +142,8 @@ impl ClockBounds {
         self.requests_of_two_clocks += u64::from(excludes_one_clock);
     }
 
-    /// The strictest limits of the lead. If those contradict each other, returns the limits around the lead that the fewest limits
-    /// contradict.
+    /// The greatest lower and the smallest upper limit of the lead of the decode server's clock. If these contradict each other, returns
+    /// the limits around the lead that the fewest limits contradict.
     fn agreed_limits(&mut self) -> AgreedLimits {
         self.least_ns.sort_unstable();
         self.most_ns.sort_unstable();
@@ -154,13 +155,11 @@ impl ClockBounds {
         if !self.are_contradictory() {
             return strictest;
         }
+        // Some lower limit always exists, since the limits contradict each other.
         let Some(lead_ns) = self.least_contradicted_lead() else { return strictest };
-        let most_index = self.most_ns.partition_point(|most_ns| *most_ns < lead_ns);
-        AgreedLimits {
-            least_ns: Some(lead_ns),
-            most_ns: self.most_ns.get(most_index).copied(),
-            contradictions: self.contradictions_of(lead_ns) as u64,
-        }
+        // The smallest upper limit that this lead does not exceed.
+        let most_ns = self.most_ns.iter().copied().find(|most_ns| *most_ns >= lead_ns);
+        AgreedLimits { least_ns: Some(lead_ns), most_ns, contradictions: self.contradictions_of(lead_ns) as u64 }
     }
 
     fn are_contradictory(&self) -> bool {
@@ -172,12 +171,12 @@ impl ClockBounds {
         self.least_ns.iter().copied().min_by_key(|lead_ns| self.contradictions_of(*lead_ns))
     }
 
-    /// Number of limits that this lead contradicts. Both lists are sorted.
+    /// Number of limits that this lead contradicts: lower limits above it, and upper limits below it. Both lists are sorted.
     fn contradictions_of(&self, lead_ns: i64) -> usize {
-        let least_fulfilled = self.least_ns.partition_point(|least_ns| *least_ns <= lead_ns);
-        let least_contradicted = self.least_ns.len() - least_fulfilled;
-        let most_contradicted = self.most_ns.partition_point(|most_ns| *most_ns < lead_ns);
-        least_contradicted + most_contradicted
+        let fulfilled_lower_limits = self.least_ns.partition_point(|least_ns| *least_ns <= lead_ns);
+        let contradicted_lower_limits = self.least_ns.len() - fulfilled_lower_limits;
+        let contradicted_upper_limits = self.most_ns.partition_point(|most_ns| *most_ns < lead_ns);
+        contradicted_lower_limits + contradicted_upper_limits
     }
 
     /// Whether the messages contradict that both servers have one clock, as those of two virtual machines from one snapshot may. Single
@@ -187,11 +186,13 @@ impl ClockBounds {
         self.requests_of_two_clocks * 2 > self.requests
     }
 
-    /// How times of these clocks are compared: by the wall clocks, within the limits that requests set.
+    /// How times of these clocks are compared. The lead of the decode server's clock is that by the wall clocks, clamped to the limits that
+    /// requests set. If many requests contradict every lead, the clocks drift apart.
     pub(super) fn clock_use(mut self, clocks: PairClocks) -> ClockUse {
         if clocks == PairClocks::Same && !self.shows_two_clocks() {
             return ClockUse::Same;
         }
+        // The lead by the wall clocks.
         let by_wall_ns = match clocks {
             PairClocks::Same => 0,
             PairClocks::ByWallClock { ahead_ns } => ahead_ns,

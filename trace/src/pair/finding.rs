@@ -83,12 +83,13 @@ pub(super) struct LegRule {
 }
 
 impl LegRule {
-    /// The part of the rule's leg that is judged of this request; `None` if the request has no such leg.
+    /// The part of the rule's leg (between two moments of a request) that is judged. It begins after the moment of the other server for
+    /// which this one may wait. `None` if the request has no such leg.
     fn judged_part(&self, row: &PairRow<'_>) -> Option<Interval> {
         let leg = PairLeg { from: self.from, to: self.to };
         let timed = row.timed_legs().find(|timed| timed.leg == leg)?;
-        let behind = self.behind.and_then(|moment| row.time_of(moment)).unwrap_or_default();
-        Some(Interval { from: timed.from.max(behind).min(timed.to), to: timed.to })
+        let waited_until = self.behind.and_then(|moment| row.time_of(moment)).unwrap_or_default();
+        Some(Interval { from: timed.from.max(waited_until).min(timed.to), to: timed.to })
     }
 
     /// Whether a scheduler stopped while this request was late. That is a finding of its own server.
@@ -96,11 +97,18 @@ impl LegRule {
         self.sides.iter().any(|side| activity.has_stopped(*side, late.prefill_server, late.span))
     }
 
-    /// The requests that were at least `min_ns` longer on the leg than their prompts explain.
-    fn late_requests<'p>(&self, long: &[LateRequest<'p>], min_ns: u64, activity: &PairActivity) -> LateRequests<'p> {
+    /// Selects the requests that spent at least `min_ns` more on the rule's leg than the lengths of their prompts explain, in order of
+    /// time. Counts how many are late independently of each other.
+    fn late_requests<'p>(
+        &self,
+        candidates: &[LateRequest<'p>],
+        min_ns: u64,
+        activity: &PairActivity,
+    ) -> LateRequests<'p> {
         let is_late = |late: &&LateRequest<'p>| late.ns() >= late.explained_ns.saturating_add(min_ns);
-        let mut list: Vec<LateRequest<'p>> = long.iter().filter(is_late).copied().collect();
+        let mut list: Vec<LateRequest<'p>> = candidates.iter().filter(is_late).copied().collect();
         list.sort_by_key(|late| late.span.from);
+        // On a leg that no scheduler works on, nothing else shows that one has stopped.
         let independent =
             if self.is_without_schedulers { self.count_once_per_pause(&list, activity) } else { list.len() };
         LateRequests { list, independent: independent as u64 }
@@ -246,7 +254,7 @@ impl<'p> LateRequests<'p> {
         self.list.iter().max_by_key(|late| late.ns())
     }
 
-    /// First and last time of the late requests.
+    /// The time at which the first late request began to wait, and the one at which the last of them ceased to.
     fn span(&self) -> [MonoNs; 2] {
         let from = self.list.iter().map(|late| late.span.from).min();
         let to = self.list.iter().map(|late| late.span.to).max();
@@ -326,7 +334,8 @@ fn share_of(part_ns: u128, whole_ns: u128) -> f64 {
     if whole_ns == 0 { 0.0 } else { part_ns as f64 / whole_ns as f64 }
 }
 
-/// Finding about a leg on which `late` of `requests` requests spent long.
+/// Builds the finding about the leg of this rule, on which `late` of `requests` requests spent long. `share_of_all` is the leg's share in
+/// the time to first token of all requests, not only of the late ones.
 fn leg_finding(
     rule: &LegRule,
     severity: Severity,

@@ -59,17 +59,19 @@ impl MaximumTree {
         let mut left = from + count;
         let mut right = to + count;
         let mut maximum = 0;
+        // Each step goes up one level of the tree. Node n has the children 2n and 2n + 1, and is their maximum.
         while left < right {
-            // Node n has the children 2n and 2n + 1. The parent of an odd first node, or of the node before an odd end, has a child outside of
-            // the range, so that node counts by itself. All others count by their parents.
+            // The first node is a right child. Its parent also covers a node before the range, so it counts by itself.
             if left % 2 == 1 {
                 maximum = maximum.max(self.nodes[left]);
                 left += 1;
             }
+            // The last node is a left child. Its parent also covers a node behind the range, so it counts by itself.
             if right % 2 == 1 {
                 right -= 1;
                 maximum = maximum.max(self.nodes[right]);
             }
+            // All other nodes count by their parents.
             left /= 2;
             right /= 2;
         }
@@ -129,17 +131,17 @@ impl Intervals {
         Self::new(common)
     }
 
-    /// Length of the longest part of an interval in a span, in nanoseconds.
+    /// Length of the longest interval in a span, in nanoseconds. Intervals that reach beyond the span are cut at its ends.
     pub(super) fn longest_within(&self, span: Interval) -> u64 {
+        // The list is in order, so the intervals that overlap the span follow each other.
         let first = self.list.partition_point(|interval| interval.to <= span.from);
         let end = self.list.partition_point(|interval| interval.from < span.to);
-        let Some([first_inside, .., last_inside]) = self.list.get(first..end) else {
-            // At most one is inside, since the pattern needs two.
-            return self.list.get(first).map_or(0, |only| only.overlap(span).ns());
-        };
+        let inside = self.list.get(first..end).unwrap_or_default();
+        let (Some(first_inside), Some(last_inside)) = (inside.first(), inside.last()) else { return 0 };
         // Only the first and the last one may reach beyond the span.
         let outer_ns = first_inside.overlap(span).ns().max(last_inside.overlap(span).ns());
-        outer_ns.max(self.lengths.of_range(first + 1, end - 1))
+        let longest_between_ns = self.lengths.of_range(first + 1, end - 1);
+        outer_ns.max(longest_between_ns)
     }
 }
 

@@ -109,9 +109,11 @@ fn numbered_requests<'r, 'a>(
 }
 
 impl<'a> RequestIndex<'a> {
-    /// Index of all requests of these servers, by room or, for those without a room, by rid.
+    /// Index of all requests of these servers. A room is the number by which both servers of a pair know one request. Requests without a
+    /// room are found by their rid.
     fn new(servers: &[Vec<ServerRequest<'a>>]) -> Self {
-        let with_room = numbered_requests(servers).filter_map(|(request, position)| Some((request.room?, position)));
+        let with_room =
+            numbered_requests(servers).filter_map(|(request, position)| request.room.map(|room| (room, position)));
         let without_room = numbered_requests(servers).filter(|(request, _)| request.room.is_none());
         Self {
             by_room: UniquePositions::new(with_room),
@@ -119,7 +121,8 @@ impl<'a> RequestIndex<'a> {
         }
     }
 
-    /// Position of the request that has the same room, or rid without a room; `None` unless exactly one has.
+    /// Finds the request of a prefill server that has the same room as this one. A room is the number by which both servers know a request;
+    /// without it, their rids are compared. `None` unless exactly one matches.
     fn find_position(&self, request: &ServerRequest<'a>) -> Option<RequestPosition> {
         match request.room {
             Some(room) => self.by_room.find_position(&room),
@@ -194,7 +197,7 @@ impl<'a> Pair<'a> {
         self.prefill_ledgers().all(|ledger| self.has_all_requests(ledger))
     }
 
-    /// Number of the newest finished requests that were read of each server; `None` if no server has more, so that all were read.
+    /// How many of the newest finished requests were read of each server; `None` if no server has more, so that all were read.
     pub fn newest_finished(&self) -> Option<usize> {
         let mut ledgers = self.prefill_ledgers().chain([self.decode]);
         let is_limit_reached = ledgers.any(|ledger| ledger.finished_count() > self.finished_limit);
@@ -220,8 +223,8 @@ impl<'a> Pair<'a> {
     /// Sums the legs of all joined requests with a time to first token.
     fn add_up_legs(&mut self) {
         let mut legs: BTreeMap<PairLeg, PairLegLengths> = BTreeMap::new();
-        let judged = self.rows.iter().filter(|row| row.prefill_rid.is_some());
-        for (row, ttft_ns) in judged.filter_map(|row| Some((row, row.ttft_ns?))) {
+        for row in self.rows.iter().filter(|row| row.prefill_rid.is_some()) {
+            let Some(ttft_ns) = row.ttft_ns else { continue };
             self.ttft.record(ttft_ns, 1);
             self.ttft_sum_ns += u128::from(ttft_ns);
             for (leg, ns) in row.legs() {
@@ -306,13 +309,14 @@ impl<'a> Pair<'a> {
         is_certain.then_some(worst)
     }
 
-    /// Minimum and maximum of the sum of a leg that the uncertainty of the clocks allows, in nanoseconds.
+    /// Minimum and maximum of the time that all requests spent on a leg, in nanoseconds, which the uncertainty of the clocks allows.
     fn possible_sums_ns(&self, lengths: &PairLegLengths) -> RangeInclusive<u128> {
         let sum_ns = lengths.sum_ns;
+        // Its begin and its end are times of one clock.
         if !lengths.leg.is_across_clocks() {
             return sum_ns..=sum_ns;
         }
-        // What such a leg may gain, others lose.
+        // An error of the clocks moves time between the legs across them, so no leg can be longer than all of them together.
         let across = self.legs.iter().filter(|other| other.leg.is_across_clocks());
         let all_ns: u128 = across.map(|other| other.sum_ns).sum();
         let Some(error_ns) = self.clock_uncertainty_ns() else { return 0..=all_ns };
@@ -368,7 +372,8 @@ impl<'a> Pair<'a> {
 const EVICTED: &str = "its messages were evicted at the limit pair_rooms, or not observed";
 const NO_MESSAGES: &str = "no message between the schedulers was read: an older recording, or another transfer backend";
 
-/// Why a message of a request is absent. `messages`: number of messages of its kind that were read, for any request.
+/// Why a message of a request is absent. `messages` is the number of messages of its kind that were read, for any request. Messages name
+/// their request by its room.
 fn absence_of_message(ledger: &Ledger, row: &PairRow<'_>, messages: u64) -> &'static str {
     if messages == 0 {
         NO_MESSAGES

@@ -26,7 +26,8 @@ pub(super) struct ServerRequest<'a> {
     pub(super) steady_output: Option<Interval>,
 }
 
-/// Whether a prefill may have ended at `at`: behind the known moments of the request that come before its end, and before the first send.
+/// Whether a prefill may have ended at `at`. It may if no known moment of the request before that end is later, and its first send is not
+/// earlier.
 fn is_during_prefill(path: &TtftPath, at: MonoNs) -> bool {
     let moments = [TtftMoment::Dispatched, TtftMoment::SchedulerReceived, TtftMoment::Queued, TtftMoment::BatchEntered];
     let mut earlier_times = moments.into_iter().filter_map(|moment| path.time_of(moment));
@@ -43,9 +44,9 @@ fn steady_output(numbers: &RequestNumbers) -> Option<Interval> {
 }
 
 impl<'a> ServerRequest<'a> {
-    /// A request of one server, with what the ledger knows of its messages to the other server. `is_open`: it has not ended.
+    /// A request of one server, with what the ledger knows of its messages to the other server. `is_open` says that it has not ended.
     fn new(ledger: &Ledger, rid: &'a str, numbers: &RequestNumbers, is_open: bool) -> Self {
-        // Health checks have the room 0.
+        // The number by which both servers know the request. Health checks have the room 0.
         let room = numbers.dispatch.and_then(|dispatch| dispatch.room).filter(|room| *room > 0);
         let path = TtftPath::new(numbers);
         let prefill_ended = numbers.engine_times.and_then(|times| times.prefill_finished);

@@ -95,22 +95,27 @@ impl<'a> PairRow<'a> {
     }
 }
 
-/// Times of the moments on the path of the first token. These are the moments between the first and the last one of the decode server, as
-/// far as their order is right. What the prefill server did before the decode server waited for it takes no time of the path.
+/// Times of the moments on the path of the first token, which begins and ends on the decode server. The most trusted moments are placed
+/// first; a moment whose time contradicts their order is left out. What the prefill server did before the decode server waited for it takes
+/// no time of the path.
 fn place_on_path(times: &[Option<MonoNs>; MOMENTS]) -> [Option<MonoNs>; PATH_MOMENTS] {
     let mut path = [None; PATH_MOMENTS];
     for moment in PairMoment::BY_TRUST {
         let index = moment.index();
-        let Some(at) = times[index] else { continue };
-        // Unless it is known when the memory was allocated, the decode server may have waited for it longer than for the prefill server.
+        let Some(observed_at) = times[index] else { continue };
+        // Both servers are sent the request at once. For a concurrent moment, the decode server waits only if it comes late. Unless it is
+        // known when its memory was allocated, the decode server may have waited for that longer than for the prefill server.
         if moment.is_concurrent() && path[PairMoment::Allocated.index()].is_none() {
             continue;
         }
         let last_before = path[..index].iter().flatten().max().copied();
         let first_after = path[index + 1..].iter().flatten().min().copied();
-        // Before the decode server waited for it, it took no time of the path.
-        let at = if moment.is_concurrent() { at.max(last_before.unwrap_or(at)) } else { at };
-        // The time to first token begins and ends on the decode server.
+        let at = match last_before {
+            // Before the decode server waited for it, it took no time of the path.
+            Some(last) if moment.is_concurrent() => observed_at.max(last),
+            _ => observed_at,
+        };
+        // Moments of the prefill server must lie between those of the decode server.
         let is_inside = last_before.is_some_and(|last| last <= at) && first_after.is_some_and(|first| at <= first);
         if is_inside || !moment.is_added_to_decode() {
             path[index] = Some(at);

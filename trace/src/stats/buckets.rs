@@ -1,20 +1,21 @@
 //! Durations in logarithmic buckets, eight per doubling: coarse, small, and merged without further error.
 
-/// Buckets per doubling, as a power of two: each is at most an eighth wide.
-const FINE: u32 = 3;
+/// Each doubling has 2 to the power of this many buckets, so a bucket is at most an eighth wide.
+const BITS_PER_DOUBLING: u32 = 3;
 /// The last bucket also counts all longer durations: more than an hour.
 const BUCKETS: usize = exact_bucket_of(3_600_000_000_000) + 1;
 
-/// Index of the bucket for a duration of any length.
+/// Index of the bucket for a duration of any length. Eight buckets divide the durations from a power of two to the next one evenly.
 const fn exact_bucket_of(ns: u64) -> usize {
-    // Shorter durations have a bucket each.
-    if ns < 1 << FINE {
+    // Durations of a few nanoseconds have a bucket each.
+    if ns < 1 << BITS_PER_DOUBLING {
         return ns as usize;
     }
-    // The leading bit and the next `FINE` bits choose the bucket; the shift drops the rest. What is left of the duration is at least
-    // `1 << FINE`, so the first bucket of a doubling follows the last one of the doubling before.
-    let doubling = ns.ilog2() - FINE;
-    ((doubling as usize) << FINE) + (ns >> doubling) as usize
+    // Keeps the leading bit and the three bits behind it. These three number the bucket within its doubling.
+    let doubling = ns.ilog2() - BITS_PER_DOUBLING;
+    let leading_bits = (ns >> doubling) as usize;
+    // The leading bit itself adds the eight buckets of the shortest durations.
+    ((doubling as usize) << BITS_PER_DOUBLING) + leading_bits
 }
 
 /// Bucket of a duration; the last one for all that are longer than its start.
@@ -36,8 +37,9 @@ pub(super) fn bounds_of_bucket(bucket: usize) -> BucketBounds {
 
 /// Shortest duration of a bucket: the inverse of [`exact_bucket_of`].
 fn min_of_bucket(bucket: usize) -> u64 {
-    let doubling = (bucket >> FINE).saturating_sub(1);
-    ((bucket - (doubling << FINE)) as u64) << doubling
+    let doubling = (bucket >> BITS_PER_DOUBLING).saturating_sub(1);
+    let leading_bits = bucket - (doubling << BITS_PER_DOUBLING);
+    (leading_bits as u64) << doubling
 }
 
 /// Bucket counters. Allocated at the first value.
@@ -143,6 +145,7 @@ impl Tally {
     /// middle of their bucket, which is accurate to 6 %.
     pub fn quantile(&self, quantile: f64) -> Option<u64> {
         let count = self.count();
+        // Position of the value from the smallest, which has the rank 1.
         let rank = super::rank_of(quantile, count)?;
         if rank == count {
             return Some(self.max);
@@ -178,6 +181,7 @@ impl Tally {
 
     /// Adds the counts of another tally.
     pub fn add(&mut self, other: &Self) {
+        // Without values, its minimum and maximum mean nothing.
         if other.counts.is_empty() {
             return;
         }

@@ -28,6 +28,7 @@ pub(super) struct Counted<C: Counter> {
 }
 
 impl<C: Counter> Default for Counted<C> {
+    /// Creates a distribution without values. The first value replaces the minimum and the maximum.
     fn default() -> Self {
         let histogram = Histogram::new_with_bounds(1, LONGEST_NS, SIGNIFICANT_DIGITS);
         let histogram = histogram.expect("the bounds are constants that the histogram accepts");
@@ -75,6 +76,7 @@ impl<C: Counter> Counted<C> {
     /// Value of `quantile` (0 to 1); `None` without values.
     pub(super) fn quantile(&self, quantile: f64) -> Option<u64> {
         let count = self.count();
+        // Position of the value from the smallest, which has the rank 1.
         let rank = super::rank_of(quantile, count)?;
         // The smallest and the largest value are known exactly.
         if rank == count {
@@ -125,14 +127,17 @@ impl Distribution {
 
     /// For each of the rising `bounds`, the number of values up to it. A value within a thousandth of a bound may count on either side.
     pub fn cumulative_counts(&self, bounds: &[u64]) -> Vec<u64> {
+        // First the values between each bound and the one before it.
         let mut counts = vec![0; bounds.len()];
         for value in self.inner.iter().flat_map(|inner| inner.histogram.iter_recorded()) {
-            let first_bound = bounds.partition_point(|&bound| bound < value.value_iterated_to());
+            // Index of the first bound that is not below the value.
+            let bound_index = bounds.partition_point(|&bound| bound < value.value_iterated_to());
             // Values above the last bound count nowhere.
-            if let Some(count) = counts.get_mut(first_bound) {
+            if let Some(count) = counts.get_mut(bound_index) {
                 *count += value.count_since_last_iteration();
             }
         }
+        // Then those of all bounds before it, too.
         let mut count_so_far = 0;
         for count in &mut counts {
             count_so_far += *count;
@@ -152,9 +157,11 @@ impl Distribution {
         let mut counts: Vec<(usize, u64)> = Vec::new();
         for value in self.inner.iter().flat_map(|inner| inner.histogram.iter_recorded()) {
             let bucket = buckets::bucket_of(value.value_iterated_to());
+            let value_count = value.count_since_last_iteration();
             match counts.last_mut() {
-                Some((last, count)) if *last == bucket => *count += value.count_since_last_iteration(),
-                _ => counts.push((bucket, value.count_since_last_iteration())),
+                // The values rise, so those of one bucket follow each other.
+                Some((last_bucket, count)) if *last_bucket == bucket => *count += value_count,
+                _ => counts.push((bucket, value_count)),
             }
         }
         let with_bounds = counts.into_iter().map(|(bucket, count)| {

@@ -2,6 +2,7 @@
 
 use crate::clock::MonoNs;
 
+/// Values of a part of a run, which can be merged with those of the next part.
 pub(crate) trait SeriesSlot: Clone {
     /// Merges the following slot into this one. Merging two empty slots must give an empty slot.
     fn join_next(&mut self, next: &Self);
@@ -44,7 +45,7 @@ impl<S: SeriesSlot> Series<S> {
         self.base_ns.saturating_mul(self.base_slots_per_slot)
     }
 
-    /// All slots, oldest first, with `running` as the base slot that is not over.
+    /// All slots, oldest first. `running` is the slot of the base length that is not over yet; it is joined to the last one.
     pub(crate) fn slots_with(&self, running: Option<&S>) -> Vec<S> {
         let mut slots = self.slots.clone();
         let mut last = self.partial.clone();
@@ -56,7 +57,7 @@ impl<S: SeriesSlot> Series<S> {
         slots
     }
 
-    /// Adds `count` base slots with the same content, which must be empty unless it is one slot.
+    /// Adds `count` slots of the base length with equal values. If `count` is more than 1, the values must be empty.
     pub(crate) fn add_slots(&mut self, slot: &S, count: u64) {
         let mut remaining = count;
         while remaining > 0 {

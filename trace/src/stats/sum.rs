@@ -43,8 +43,8 @@ impl<T: Default> Slices<T> {
         Self { seconds, ..Self::default() }
     }
 
-    /// Value of the second at `at`. Seconds that are a whole window apart share a place. An older value in it is reset by `clear`. `None`
-    /// if the place has the value of a newer second, which a late observation must not reset.
+    /// Value of the second at `at`. The values are a ring, in which seconds that are a whole window apart share an entry. `clear` resets an
+    /// entry that has the value of an older second. `None` if it has that of a newer second, which a late observation must not reset.
     pub(super) fn slice_at(&mut self, at: MonoNs, clear: impl FnOnce(&mut T)) -> Option<&mut T> {
         let second = self.seconds.number_at(at);
         let index = (second % SLICES as u64) as usize;
@@ -57,7 +57,7 @@ impl<T: Default> Slices<T> {
         (*second_of_value == second).then_some(value)
     }
 
-    /// Values of the window at `now`. The number 0 of a value that was never used is in no window.
+    /// Values of the seconds in the window at `now`. A value that was never used has the second 0, which is in no window.
     pub(super) fn window(&self, now: MonoNs) -> impl Iterator<Item = &T> {
         let window = self.seconds.window(now);
         let numbered = self.values.iter().zip(self.numbers);
