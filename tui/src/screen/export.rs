@@ -51,12 +51,10 @@ impl ScreenExporter {
         Some(result)
     }
 
-    /// Starts a thread that writes a trace of the recording. Returns a message: the path of the trace, or why none is written.
+    /// Starts a thread that writes a trace of the recording. Returns a message: the path of the trace, or that there is no recording or a
+    /// trace is being written already. Fails if no file can be created or no thread started.
     fn start_trace(&mut self, run: &Run<'_>) -> anyhow::Result<String> {
-        // A replay has its file; a live run needs the recording in progress.
-        let replayed = run.about.file().map(Path::to_owned);
-        let recording = replayed.or_else(|| (run.writing)().recording.map(|written| PathBuf::from(written.name)));
-        let Some(recording) = recording else {
+        let Some(recording) = recording_of_run(run) else {
             return Ok("a trace needs a recording: press r to start one".to_owned());
         };
         if self.trace_result.is_some() {
@@ -85,11 +83,21 @@ impl ScreenExporter {
     }
 }
 
-/// Converts the recording into a trace for Perfetto. Its progress is not shown.
+/// File with the recording of the run: the one that is replayed, or the one that a live run is being recorded to. `None` without either.
+fn recording_of_run(run: &Run<'_>) -> Option<PathBuf> {
+    if let Some(replayed) = run.about.file() {
+        return Some(replayed.to_owned());
+    }
+    let written = (run.writing)().recording?;
+    Some(PathBuf::from(written.name))
+}
+
+/// Converts the recording into a trace for Perfetto, written to `file`.
 fn write_trace(recording: &Path, engines: Engines, file: &File) -> anyhow::Result<()> {
     let recording = Recording::open(recording)?;
     let options = Options { chunks: MAX_CHUNKS, ..Options::default() };
     let mut out = BufWriter::new(file);
+    // The closure gets the progress, which is not shown.
     export::export_recording(&recording, engines, Format::Perfetto, options, &mut out, &mut |_, _| {})?;
     Ok(out.flush()?)
 }

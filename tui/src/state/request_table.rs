@@ -106,18 +106,19 @@ impl RequestTable {
         shown.clear();
         self.order = order;
         let rows = self.rows[..self.row_count].iter().enumerate();
-        self.matching_count = 0;
+        let mut matching_pinned = 0;
         if !pins.is_empty() {
+            // Pinned rows are shown even if they do not match, but only those that match are counted.
             let pinned = rows.clone().filter(|(_, row)| pins.contains(&row.rid));
-            shown.extend(pinned.clone().map(|(index, row)| ShownRow::new(index, row, order.column)));
-            self.matching_count = pinned.filter(|(_, row)| filter.matches(row, self.clock)).count();
+            matching_pinned = pinned.clone().filter(|(_, row)| filter.matches(row, self.clock)).count();
+            shown.extend(pinned.map(|(index, row)| ShownRow::new(index, row, order.column)));
             shown.sort_unstable_by(|a, b| self.compare_rows(a, b));
         }
         self.pinned_count = shown.len();
-        let matching = rows.filter(|(_, row)| filter.matches(row, self.clock) && !pins.contains(&row.rid));
-        shown.extend(matching.map(|(index, row)| ShownRow::new(index, row, order.column)));
         // Not sorted: `visible_rows` orders those that are on the screen.
-        self.matching_count += shown.len() - self.pinned_count;
+        let matching_others = rows.filter(|(_, row)| filter.matches(row, self.clock) && !pins.contains(&row.rid));
+        shown.extend(matching_others.map(|(index, row)| ShownRow::new(index, row, order.column)));
+        self.matching_count = matching_pinned + (shown.len() - self.pinned_count);
         self.shown = shown;
         self.arranged_for = Some(Arrangement { filter: filter.clone(), order, pins: pins.clone() });
     }
