@@ -40,10 +40,11 @@ const MIN_ENDPOINT_WIDTH: u16 = 12;
 const NARROW_TREND_X: u16 = 45;
 /// From this width on, the time series have the right half of the screen.
 const WIDE_COLUMNS: u16 = 120;
-/// Rows of one time series, including its heading.
+/// Rows of one time series, of which the first is its title and the last its time axis.
 const TREND_ROWS: u16 = 9;
+const TITLE_AND_AXIS_ROWS: u16 = 2;
 
-/// Draws the table of hops, the workers of the selected one, and its details below.
+/// Draws the table of hops, the connections between the engine's processes, with the workers of the selected hop, and its details below.
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if model.hops.is_empty() {
         pad.draw_text(2, 1, "no hop observed yet", Ink::Dim);
@@ -64,8 +65,9 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let y = pad.draw_list(1, &list, |pad, y, index, hop| {
         draw_hop(pad, y, hop, &layout);
         if index == selected && hop.members.len() > 1 {
-            let below = model.hops.len() - index - 1;
-            draw_members(pad, y + 1, hop, max_members(pad, y + 1, below, ui))
+            // The hops behind this one in the list keep their rows.
+            let hops_below = model.hops.len() - index - 1;
+            draw_members(pad, y + 1, hop, max_members(pad, y + 1, hops_below, ui))
         } else {
             y + 1
         }
@@ -365,17 +367,18 @@ fn draw_trend(pad: &mut Pad<'_>, x: u16, series: &ChartSeries<'_>, window: TimeW
     };
     let title_width = columns.saturating_sub(text_width(&numbers));
     let title = format!("{}, {}", series.label, window.describe(columns, &model.curves));
-    let rows = pad.height();
-    let title = if rows > 2 { title } else { format!("{}, curve: enlarge", series.label) };
+    let has_room_for_curve = pad.height() > TITLE_AND_AXIS_ROWS;
+    let title = if has_room_for_curve { title } else { format!("{}, curve: enlarge", series.label) };
     // The axis has the shown time, too.
     let title = if text_width(&title) <= title_width { &*title } else { series.label };
     pad.draw_clipped(x, 0, title_width, title, Ink::Head);
     pad.draw_at_right_edge(0, &numbers, Ink::Dim);
     if let Ok(values) = &values
-        && rows > 2
+        && has_room_for_curve
     {
-        chart::draw_bars(&mut pad.rows_from(1, rows - 2), x, values, Ink::Series);
-        window.draw_axis(pad, x, rows - 1, columns, model);
+        let bar_rows = pad.height() - TITLE_AND_AXIS_ROWS;
+        chart::draw_bars(&mut pad.rows_from(1, bar_rows), x, values, Ink::Series);
+        window.draw_axis(pad, x, 1 + bar_rows, columns, model);
     }
 }
 
@@ -438,7 +441,7 @@ fn draw_members(pad: &mut Pad<'_>, y: u16, hop: &HopSummary, max_lines: usize) -
     if hidden == 0 {
         return next_y;
     }
-    // Below the names of the workers, behind their branches.
+    // Below the names of the workers, behind their branches. The key `m` shows all.
     pad.draw_text(NAME_X + 2, next_y, &format!("{hidden} more: m"), Ink::Dim);
     next_y + 1
 }

@@ -21,8 +21,11 @@ use crate::state::run_time::RunClock;
 use crate::state::ui::Ui;
 use crate::theme::Ink;
 
-/// Cells for the rid on a narrow screen. A wider one has half of its width for it.
+/// Cells for the rid on a narrow screen. From [`WIDE_COLUMNS`] on, half of the width is for it.
 const NARROW_RID_WIDTH: u16 = 24;
+const WIDE_COLUMNS: u16 = 80;
+/// Maximum number of rows for the totals of the request, if they do not fit beside its rid.
+const MAX_TOTALS_ROWS: u16 = 2;
 /// First cell of the times of a stage, behind its time of day.
 const STAGE_TIMES_X: u16 = 15;
 /// Cells for a duration, and for one behind a `+`.
@@ -84,7 +87,8 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     draw_chunks(pad, y, detail, ui);
 }
 
-/// Draws the servers of the request's pair, and its time to first token on both. Returns the next free row.
+/// Draws the prefill and the decode server that both process the request, and the parts of its time to first token on both. Draws nothing if
+/// the request is on one server only. Returns the next free row.
 fn draw_pair(pad: &mut Pad<'_>, y: u16, model: &Model, legend_room: LegendRoom) -> u16 {
     let Some(request) = &model.pair_request else { return y };
     let x = pad.draw_text(1, y, "pair ", Ink::Head);
@@ -112,7 +116,7 @@ fn draw_evidence(pad: &mut Pad<'_>, y: u16, evidence: &FlagEvidence, ui: &Ui) ->
 fn draw_summary(pad: &mut Pad<'_>, detail: &RequestDetail, model: &Model) -> u16 {
     let x = pad.draw_text(1, 0, "rid ", Ink::Head);
     // State and beginning follow in the same row.
-    let rid_width = if pad.width() < 80 { NARROW_RID_WIDTH } else { pad.width() / 2 };
+    let rid_width = if pad.width() < WIDE_COLUMNS { NARROW_RID_WIDTH } else { pad.width() / 2 };
     let rid = pad.shorten_id(&detail.rid, rid_width);
     let x = pad.draw_text(x, 0, &rid, Ink::Strong) + 2;
     let Some(row) = &detail.row else {
@@ -127,7 +131,7 @@ fn draw_summary(pad: &mut Pad<'_>, detail: &RequestDetail, model: &Model) -> u16
         pad.draw_text(x + 2, 0, &totals, Ink::Plain);
         return 1;
     }
-    pad.draw_paragraph(1, 1, 2, &totals, Ink::Plain)
+    pad.draw_paragraph(1, 1, MAX_TOTALS_ROWS, &totals, Ink::Plain)
 }
 
 /// Draws what became of the response's tool calls, unless the evidence for a flag has it. Returns the next free row.
@@ -173,8 +177,8 @@ fn describe_response_end(response: ResponseEnd) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Words for a complete response with fewer tokens than its last event claims; `None` otherwise. The engine's endpoint may also list the
-/// end of the prompt, so more tokens show nothing.
+/// Words for a complete response with fewer tokens than its last event claims; `None` for any other. More tokens are no problem, because an
+/// engine's own endpoint may list the end of the prompt, too.
 fn describe_claimed_tokens(response: ResponseEnd) -> Option<String> {
     let claimed = response.claimed_tokens?;
     let carried = response.carried_tokens?;
@@ -211,10 +215,11 @@ fn describe_totals(row: &RequestRow) -> String {
 /// Draws the stages, one a row, with the times since the stage before. Returns the next free row.
 fn draw_stages(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, clock: RunClock) -> u16 {
     let rows = pad.height().saturating_sub(y + 1);
-    // What follows may need the whole screen.
-    let has_room = usize::from(rows) > detail.stages.len() + 1;
-    pad.draw_heading(y, if has_room { "stages" } else { "stages; the chunks: m" });
+    // The chunks below have a heading and at least one row. Without room for both, the key `m` shows them in place of the stages.
+    let has_room_for_chunks = usize::from(rows) > detail.stages.len() + 1;
+    pad.draw_heading(y, if has_room_for_chunks { "stages" } else { "stages; the chunks: m" });
     let [first, ..] = detail.stages.as_slice() else {
+        // The journal keeps a limited number of moments.
         pad.draw_text(3, y + 1, "the journal no longer contains them", Ink::Dim);
         return y + 2;
     };
@@ -434,7 +439,7 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) {
         format!("{count} chunks (| sent . waiting o merged x dropped ? unknown){evicted}"),
         format!("{count} chunks{evicted}; the help has the signs: ?"),
     ];
-    // The longest that fits.
+    // The longest that fits, with a space before and behind it.
     let fitting = titles.iter().find(|title| text_width(title) + 2 <= pad.width());
     pad.draw_heading(y, fitting.unwrap_or(&titles[2]));
     let roles = &detail.receiving_roles;
