@@ -54,6 +54,7 @@ pub(crate) fn record_fixtures(args: &FixtureOptions) -> Result<()> {
         args.out.is_some() || args.releases.is_empty(),
         "a selection of releases needs --out, so that the project's fixtures are not mixed"
     );
+    // Names of folders, each with the cases to record.
     let mut recordings = Vec::new();
     for release in &args.releases {
         recordings.extend([(release.clone(), ALL_CASES), (format!("{release}-msgpack"), ALL_CASES)]);
@@ -67,6 +68,7 @@ pub(crate) fn record_fixtures(args: &FixtureOptions) -> Result<()> {
         record_messages(&name, extent, &out)?;
     }
     if args.out.is_none() {
+        // The recorded files are entered in the project's manifest, so that later changes by other commands are noticed.
         let mut sealed = vec![String::from("--seal"), MESSAGES_FOLDER.to_owned()];
         for release in LOGS {
             record_logs(release, &project_root().join(LOGS_FOLDER))?;

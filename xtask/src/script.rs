@@ -26,13 +26,15 @@ pub(crate) fn run_script<A: AsRef<std::ffi::OsStr>>(
     run_to_success(python_script(script)?.args(arguments))
 }
 
-/// Runs a command in a new PID namespace, so that all of its processes end with it. Fails unless the command succeeds.
+/// Runs a command with the variables that are set for it in a new PID namespace, so that all of its processes end with it. Fails unless the
+/// command succeeds.
 pub(crate) fn in_pid_namespace(command: &Command) -> Result<()> {
     let mut unshare = Command::new("unshare");
     unshare
         .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
         .arg(command.get_program())
         .args(command.get_args());
+    // A variable without a value is one that the command removes. No command here does that.
     unshare.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     run_to_success(unshare.current_dir(project_root()))
 }
@@ -76,7 +78,7 @@ pub(crate) fn program_to_test(given: Option<&Path>) -> Result<PathBuf> {
 
 /// Builds the program with the `fault-injection` feature, unoptimised to save time, and moves it away from the regular program's path.
 pub(crate) fn tokengap_with_faults() -> Result<PathBuf> {
-    // With a test, dependencies have the features of the workspace's tests and are not compiled again.
+    // The test is not run. It makes cargo select the features of a test build for the dependencies, which are compiled already.
     build_program(&["--workspace", "--features", "tokengap/full,tokengap/fault-injection", "--test", "refused"])?;
     let kept_folder = target_folder().join("faults");
     fs::create_dir_all(&kept_folder)?;

@@ -296,7 +296,8 @@ fn draw_tokens(pad: &mut Pad<'_>, y: u16, model: &Model) {
     };
     // The short words are the headings of the table of requests.
     let has_room_for_words = pad.width() >= WHOLE_WORDS_COLUMNS;
-    let [received_word, delivered_word] = if has_room_for_words { ["received", "delivered"] } else { ["recv", "deliv"] };
+    let [received_word, delivered_word] =
+        if has_room_for_words { ["received", "delivered"] } else { ["recv", "deliv"] };
     let reached = format!(
         "{} sent  {}  {}",
         format_count(tokens.sent),

@@ -62,6 +62,7 @@ pub(crate) fn draw_picker(picker: &SourcePicker, theme: Theme, frame: &mut Frame
         return click_areas;
     }
     draw_offers(&mut pad, height - OTHER_ROWS, picker);
+    // The places that could not be searched for engines.
     if let Some(first) = picker.blind.first() {
         let others = picker.blind.len() - 1;
         let more = if others > 0 { format!(" (and {others} more: tokengap attach lists them)") } else { String::new() };
