@@ -189,7 +189,7 @@ pub(crate) struct FirstTokenGap {
 }
 
 impl FirstTokenGap {
-    /// Requests that have no first token at their receiver yet, whether it is on its way or the scheduler has sent none; `None` without any.
+    /// Requests that have no first token at their receiver yet, because it is on its way or was not sent; `None` without any.
     pub(crate) fn waiting_requests(&self) -> Option<WaitingRequests> {
         let token_sent = self.waiting.unwrap_or_default();
         let without_token = self.without_token.unwrap_or_default();

@@ -210,8 +210,8 @@ impl WorstLeg {
 }
 
 impl KeyFigures {
-    /// Key figures of all runs, here called pods: sums, the longest times and the worst verdict. A request of a pair is on both servers, and
-    /// each sends its first token. It is counted once, on the decode server, if that is among the runs.
+    /// Key figures of all runs, here called pods: sums, the longest times and the worst verdict. A request of a pair is on both servers,
+    /// and each sends its first token. It is counted once, on the decode server, if that is among the runs.
     pub(crate) fn combine(pods: &[PodLine]) -> Self {
         let mut combined = Self::default();
         for pod in pods {

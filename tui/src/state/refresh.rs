@@ -133,8 +133,8 @@ impl Model {
         }
     }
 
-    /// Reads everything known of a request into [`Self::detail`]. It may be live, unanswered or finished, or one that the user has pinned and
-    /// the ledger has evicted.
+    /// Reads everything known of a request into [`Self::detail`]. It may be live, unanswered or finished, or one that the user has pinned
+    /// and the ledger has evicted.
     pub(crate) fn refresh_request_detail(&mut self, analysis: &Analysis, kept: &PinnedHistories, rid: &str) {
         let ledger = analysis.ledger();
         let writer = RowWriter::new(ledger);

@@ -142,8 +142,8 @@ impl RequestColumn {
         columns[(index as isize + offset).rem_euclid(columns.len() as isize) as usize]
     }
 
-    /// Key by which rows are sorted in ascending order of this column; `None` if the row's value is unknown. [`Self::Rid`] has an empty key,
-    /// because rids are compared as texts.
+    /// Key by which rows are sorted in ascending order of this column; `None` if the row's value is unknown. [`Self::Rid`] has an empty
+    /// key, because rids are compared as texts.
     pub(crate) fn sort_key(self, row: &RequestRow) -> Option<SortKey> {
         Some(match self {
             Self::Rid => SortKey::default(),

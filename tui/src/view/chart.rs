@@ -75,8 +75,8 @@ impl<'a> ChartSeries<'a> {
         Self { end, ..self }
     }
 
-    /// Values of the series in a chart of this many `columns`. Each is that of a slot, the seconds that one column stands for. `Err` with the
-    /// reason if no slot has a value.
+    /// Values of the series in a chart of this many `columns`. Each is that of a slot, the seconds that one column stands for. `Err` with
+    /// the reason if no slot has a value.
     pub(super) fn column_values(
         &self,
         curves: &Curves,

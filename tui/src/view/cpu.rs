@@ -134,8 +134,8 @@ impl ThreadTableLayout {
     }
 }
 
-/// Draws the functions in which the threads of a role ran, with their shares of stacks. Of all running ones, `own` has the function innermost
-/// and `total` anywhere. `GIL` and `growing` have it innermost, of those that held Python's lock and those while frames piled up.
+/// Draws the functions in which the threads of a role ran, with their shares of stacks. Of all running ones, `own` has the function
+/// innermost and `total` anywhere. `GIL` and `growing` have it innermost, of those that held Python's lock and those while frames piled up.
 fn draw_functions(pad: &mut Pad<'_>, y: u16, stacks: &StackLine) {
     let title = format!(
         "{}: functions in {} running stacks of {} read",

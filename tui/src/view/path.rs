@@ -291,8 +291,8 @@ struct PlaceProblem {
 }
 
 impl PlaceProblem {
-    /// The problem at a place, which is the name of a process or of a hop. `None` if no warning is about it. A problem that is over keeps its
-    /// severity.
+    /// The problem at a place, which is the name of a process or of a hop. `None` if no warning is about it. A problem that is over keeps
+    /// its severity.
     fn find(findings: &[Finding], place: &str) -> Option<Self> {
         let of_place = findings.iter().filter(|finding| finding.verdict.hop == place);
         let worst_severity = of_place.clone().map(|finding| finding.verdict.severity).max()?;

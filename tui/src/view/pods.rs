@@ -264,8 +264,8 @@ fn reserved_pair_rows(pairs: &[PairLine]) -> u16 {
     (shown.len() + findings) as u16 * PAIR_ROWS + row_of_number
 }
 
-/// Draws the pairs among the runs, each a prefill and a decode server of the same requests: the number of these requests, what takes most of
-/// their time to first token, and the worst finding. Returns the next free row.
+/// Draws the pairs among the runs, each a prefill and a decode server of the same requests: the number of these requests, what takes most
+/// of their time to first token, and the worst finding. Returns the next free row.
 fn draw_pairs(pad: &mut Pad<'_>, mut y: u16, pairs: &[PairLine]) -> u16 {
     let arrow = pad.theme.rich_or_ascii("→", "->");
     for pair in pairs.iter().take(MAX_PAIRS) {

@@ -87,8 +87,8 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     draw_chunks(pad, y, detail, ui);
 }
 
-/// Draws the prefill and the decode server that both process the request, and the parts of its time to first token on both. Draws nothing if
-/// the request is on one server only. Returns the next free row.
+/// Draws the prefill and the decode server that both process the request, and the parts of its time to first token on both. Draws nothing
+/// if the request is on one server only. Returns the next free row.
 fn draw_pair(pad: &mut Pad<'_>, y: u16, model: &Model, legend_room: LegendRoom) -> u16 {
     let Some(request) = &model.pair_request else { return y };
     let x = pad.draw_text(1, y, "pair ", Ink::Head);

@@ -58,8 +58,8 @@ pub(crate) fn compare_counts(bless: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the bench targets under callgrind, and returns the instructions per frame of each benchmark by its name. Uses a target folder of its
-/// own, so that other builds and their settings do not affect the counts.
+/// Runs the bench targets under callgrind, and returns the instructions per frame of each benchmark by its name. Uses a target folder of
+/// its own, so that other builds and their settings do not affect the counts.
 fn count_instructions() -> anyhow::Result<BTreeMap<String, u64>> {
     let root = project_root();
     let tools = project_root().join(".tools/bin");

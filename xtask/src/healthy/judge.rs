@@ -153,7 +153,7 @@ impl ServedResponse {
         clients
     }
 
-    /// Enters the frames and the bytes of the response into a new analysis, in the order of the steps, and returns its verdicts on the choices.
+    /// Enters the frames and the bytes of the response into a new analysis, in the order of the steps. Returns its verdicts on the choices.
     pub(super) fn judge(&self, engine: &str, version: &str) -> Vec<ResponseVerdict> {
         let table = Arc::new(IdTable::default());
         let mut clients = self.observed_clients(engine, &table);
@@ -316,8 +316,8 @@ impl ResponseRun {
         self.analysis.apply(&Event { at, what });
     }
 
-    /// Puts this chunk into a frame, which is sent, received and processed on the hop, and notes it for the comparison in `clients`. New ids
-    /// get their texts in `table`. `is_first`: it is the first chunk of its request.
+    /// Puts this chunk into a frame, which is sent, received and processed on the hop, and notes it for the comparison in `clients`. New
+    /// ids get their texts in `table`. `is_first`: it is the first chunk of its request.
     fn send_chunk(&mut self, sent: &SentChunk, is_first: bool, table: &IdTable, clients: &mut Clients) {
         let mut ids = Vec::new();
         let mut text = None;
