@@ -250,16 +250,18 @@ fn actions_of_saved_filters(ui: &Ui) -> Vec<PaletteEntry> {
     entries.collect()
 }
 
-/// Action of a key in the command palette. Enter runs the entry at `selected` among those that match `words`.
+/// Action of a key in the command palette. Enter runs the entry at `selected` among those that match `words`. `None` if none matches, or if
+/// the key has no action there.
 fn action_in_palette(key: &KeyEvent, words: &str, selected: usize, ui: &Ui) -> Option<Action> {
     match key.code {
         KeyCode::Up => Some(Action::MoveSelection(-1)),
         KeyCode::Down => Some(Action::MoveSelection(1)),
         KeyCode::Enter => {
             let mut entries = palette_entries(words, ui);
-            // The list may have become shorter since the selection moved; an empty one has nothing to run.
-            let index = selected.min(entries.len().checked_sub(1)?);
-            Some(entries.swap_remove(index).action)
+            let last_index = entries.len().checked_sub(1)?;
+            // The list may have become shorter since the selection moved.
+            let entry = entries.swap_remove(selected.min(last_index));
+            Some(entry.action)
         }
         _ => action_while_typing(key),
     }

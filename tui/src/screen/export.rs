@@ -92,7 +92,7 @@ fn recording_of_run(run: &Run<'_>) -> Option<PathBuf> {
     Some(PathBuf::from(written.name))
 }
 
-/// Converts the recording into a trace for Perfetto, written to `file`.
+/// Converts the recording into a trace for Perfetto, written to `file`. Fails if the recording cannot be read or the file not written.
 fn write_trace(recording: &Path, engines: Engines, file: &File) -> anyhow::Result<()> {
     let recording = Recording::open(recording)?;
     let options = Options { chunks: MAX_CHUNKS, ..Options::default() };
@@ -102,7 +102,7 @@ fn write_trace(recording: &Path, engines: Engines, file: &File) -> anyhow::Resul
     Ok(out.flush()?)
 }
 
-/// Writes the text of a report into a new file with this extension. Returns a message with its path.
+/// Writes the text of a report into a new file with this extension. Returns a message with its path. Fails if that is not possible.
 fn write_report(format: &str, text: &str) -> anyhow::Result<String> {
     let NewFile { name, mut file } = create_export_file("report", format)?;
     let path = describe_path(&name);
@@ -120,7 +120,8 @@ struct NewFile {
     file: File,
 }
 
-/// Creates a file in the working folder, named after its subject and the time: `tokengap-report-1764499200.html`.
+/// Creates a file in the working folder, named after its subject and the time: `tokengap-report-1764499200.html`. Fails if the folder is not
+/// writable, or if all names of this second are taken.
 fn create_export_file(subject: &str, extension: &str) -> anyhow::Result<NewFile> {
     let second = trace::clock::wall_now_ns() / 1_000_000_000;
     for copy in 0..MAX_FILES_PER_SECOND {

@@ -527,7 +527,7 @@ pub struct FoundSources {
 }
 
 /// Shows `offers`, then those that `searches` sends, until the user chooses or quits. Returns the chosen command, or `None` if the
-/// user quits. Restores the terminal afterwards.
+/// user quits. Restores the terminal afterwards. Fails without a terminal.
 pub fn pick_source(offers: Vec<SourceOffer>, searches: &Receiver<FoundSources>) -> anyhow::Result<Option<Vec<String>>> {
     let mut picker = SourcePicker::default();
     picker.replace_offers(offers);

@@ -220,6 +220,7 @@ fn draw_thread(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine, model: &Model, la
     }
     pad.draw_right_aligned(layout.tid_x(), y, SHARE_WIDTH, &thread.id.tid.to_string(), Ink::Plain);
     let Some(shares) = &thread.recent else {
+        // The thread has ended, or was not sampled for another reason.
         pad.draw_text(1, y, pad.theme.health_symbol(Health::Unknown), Ink::Dim);
         let since = thread.last_sample_at.map(|at| model.format_moment(at.since(model.started_at)));
         let text = known_or_dash(since, |since| format!("not sampled since {since}"));
@@ -233,6 +234,7 @@ fn draw_thread(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine, model: &Model, la
     let row = CellRow { x: layout.shares_x(), y, pitch: SHARE_WIDTH, width: SHARE_WIDTH };
     pad.draw_cells(row, cells, Ink::Plain);
     pad.draw_text(layout.verdict_x(), y, text, Ink::Health(health));
+    // A bar of the time on a CPU, continued by the time in which the thread could have run and had none.
     let running_bar = pad.theme.rich_or_ascii("█", "#").repeat(bar_width(shares.running));
     let x = pad.draw_text(layout.verdict_x() + VERDICT_WIDTH, y, &running_bar, Ink::Series);
     let lacking = shares.waiting.unwrap_or(0.0) + shares.throttled.unwrap_or(0.0);

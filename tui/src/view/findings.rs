@@ -119,11 +119,13 @@ fn draw_finding_detail(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Findi
     pad.draw_heading(y, finding.kind);
     let mut y = pad.draw_paragraph(1, y + 1, MAX_SUMMARY_ROWS, &verdict.summary, Ink::Strong);
     let span = describe_time_of_finding(model, finding);
+    // A finding that paused in between has several episodes.
     let episodes = finding.times.episodes().iter();
     let episodes = episodes.map(|episode| [episode.first, episode.last].map(|at| model.format_exact_moment(at)));
     let span = span + &describe_episodes(episodes, finding.times.joined());
     let place = if verdict.hop.is_empty() { String::new() } else { format!("; {}", describe_place(&verdict.hop)) };
     y = pad.draw_paragraph(1, y, MAX_TIME_ROWS, &format!("{span}{place}"), Ink::Plain);
+    // Some findings are about no single request.
     if !verdict.rid.is_empty() {
         let x = pad.draw_text(1, y, "worst rid ", Ink::Head);
         let rid = pad.shorten_id(&verdict.rid, pad.width().saturating_sub(x + OPEN_HINT_CELLS));

@@ -226,7 +226,7 @@ fn draw_ttft_absences(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     y + 1
 }
 
-/// Draws rates, requests, tokens and chunks. Returns the next free row.
+/// Draws three rows: the rates with the requests, the tokens, and the chunks. Returns the next free row.
 fn draw_totals(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     draw_flow(pad, y, model);
     draw_tokens(pad, y + 1, model);

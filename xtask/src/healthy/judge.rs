@@ -174,6 +174,7 @@ impl ServedResponse {
                     let is_last = pieces_written == piece_count;
                     let bytes = self.bytes_of_piece(text, is_first, is_last);
                     let at = run.advance_clock();
+                    // The server writes each piece with one call.
                     let is_start_of_write = true;
                     reader.read_bytes(at, &bytes, is_start_of_write, &mut clients.server, &mut |event| {
                         run.apply_from_reader(event);
@@ -184,8 +185,8 @@ impl ServedResponse {
         run.verdicts(self, &clients.server.degraded())
     }
 
-    /// Whether the arguments of the call with this index are in the response as the model wrote them. An unknown request counts as such, so
-    /// that a finding about it is an accusation.
+    /// Whether the response has the arguments of the call with this index as the model wrote them. True for an unknown request, so that a
+    /// finding about it is an accusation.
     fn is_as_modelled(&self, rid: &str, call: usize) -> bool {
         let Some(choice) = self.choice_index(rid) else { return true };
         let written = self.written_arguments(choice);
@@ -193,7 +194,7 @@ impl ServedResponse {
         arguments.is_some_and(|arguments: Value| self.calls[choice].contains(&arguments))
     }
 
-    /// Index of the choice of this request.
+    /// Index of the choice of this request; `None` if the response has no such request.
     fn choice_index(&self, rid: &str) -> Option<usize> {
         self.rids.iter().position(|known| known == rid)
     }
