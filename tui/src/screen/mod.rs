@@ -385,6 +385,19 @@ impl Screen {
         Ok(())
     }
 
+    /// Shows the newest notice of the run and the result of an export, each once.
+    fn show_new_messages(&mut self, run: &Run<'_>) {
+        if run.notice.number != self.last_notice {
+            self.last_notice = run.notice.number;
+            self.ui.show_message(&*run.notice.text);
+            self.needs_draw = true;
+        }
+        if let Some(message) = self.exporter.take_trace_result() {
+            self.ui.show_message(message);
+            self.needs_draw = true;
+        }
+    }
+
     /// Reads keys, refreshes and draws what is due, and returns the oldest command of the user; [`ScreenCommand::Stay`] without one.
     fn update_screen(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
         if let Some(command) = self.commands.pop_front() {
@@ -398,16 +411,7 @@ impl Screen {
         self.next_key_read = now + KEY_INTERVAL;
         self.ui.is_replay = run.about.position().is_some();
         self.ui.is_watching = !self.pods.is_empty();
-        // Each notice of the run is shown once.
-        if run.notice.number != self.last_notice {
-            self.last_notice = run.notice.number;
-            self.ui.show_message(&*run.notice.text);
-            self.needs_draw = true;
-        }
-        if let Some(message) = self.exporter.take_trace_result() {
-            self.ui.show_message(message);
-            self.needs_draw = true;
-        }
+        self.show_new_messages(run);
         self.read_keys(run)?;
         // A key may have made a refresh due, at a later time than the `now` above.
         let now = Instant::now();

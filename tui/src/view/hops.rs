@@ -202,11 +202,7 @@ fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) 
         y += 1;
     }
     if hop.undecoded > 0 {
-        let reasons =
-            hop.undecoded_reasons.iter().map(|(reason, frames)| format!("{reason} {}", format_count(*frames)));
-        let reasons: Vec<String> = reasons.collect();
-        let text = format!("cannot decode {} frames: {}", format_count(hop.undecoded), reasons.join(", "));
-        pad.draw_text(1, y, &text, Ink::Health(Health::Warning));
+        pad.draw_text(1, y, &describe_undecoded(hop), Ink::Health(Health::Warning));
         y += 1;
     }
     if !hop.queue_wait_histogram.is_empty() {
@@ -224,6 +220,13 @@ fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) 
 struct HopFact {
     name: &'static str,
     text: String,
+}
+
+/// Number of frames that were not decoded, with the reasons.
+fn describe_undecoded(hop: &HopSummary) -> String {
+    let reasons = hop.undecoded_reasons.iter().map(|(reason, frames)| format!("{reason} {}", format_count(*frames)));
+    let reasons: Vec<String> = reasons.collect();
+    format!("cannot decode {} frames: {}", format_count(hop.undecoded), reasons.join(", "))
 }
 
 /// The lines of a hop's details, in their order.
@@ -326,18 +329,24 @@ fn draw_histogram(pad: &mut Pad<'_>, y: u16, hop: &HopSummary) {
     }
     // The longest waits matter most.
     for (class_y, &(class, frames)) in (y + 1..).zip(&shown[hidden..]) {
-        let label = match QUEUE_WAIT_BOUNDS_NS.get(class) {
-            Some(&bound) => format!("<{}", format_duration(bound)),
-            None => "more".into(),
-        };
-        pad.draw_right_aligned(1, class_y, BAR_LABEL_WIDTH, &label, Ink::Dim);
-        let cells = (u128::from(frames) * u128::from(MAX_BAR_WIDTH) / u128::from(max)) as usize;
-        // A small class must look different from an empty one.
-        let bar = pad.theme.rich_or_ascii("█", "#").repeat(cells.max(usize::from(frames > 0)));
-        let health = if class >= FIRST_CLASS_ABOVE_1_S { Health::Warning } else { Health::Good };
-        let x = pad.draw_text(BAR_X, class_y, &bar, Ink::Health(health));
-        pad.draw_text(x + 1, class_y, &format_count(frames), Ink::Plain);
+        draw_class(pad, class_y, class, frames, max);
     }
+}
+
+/// Draws the class of queue waits with this index in one row: its upper bound, a bar, and its frames. The longest bar stands for `max`
+/// frames.
+fn draw_class(pad: &mut Pad<'_>, y: u16, class: usize, frames: u64, max: u64) {
+    let label = match QUEUE_WAIT_BOUNDS_NS.get(class) {
+        Some(&bound) => format!("<{}", format_duration(bound)),
+        None => "more".into(),
+    };
+    pad.draw_right_aligned(1, y, BAR_LABEL_WIDTH, &label, Ink::Dim);
+    let cells = (u128::from(frames) * u128::from(MAX_BAR_WIDTH) / u128::from(max)) as usize;
+    // A small class must look different from an empty one.
+    let bar = pad.theme.rich_or_ascii("█", "#").repeat(cells.max(usize::from(frames > 0)));
+    let health = if class >= FIRST_CLASS_ABOVE_1_S { Health::Warning } else { Health::Good };
+    let x = pad.draw_text(BAR_X, y, &bar, Ink::Health(health));
+    pad.draw_text(x + 1, y, &format_count(frames), Ink::Plain);
 }
 
 /// Draws the time series of the hop right of the histogram: the backlog, and below it queue wait and rate if there is room.

@@ -212,13 +212,8 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         }
         y + 1
     });
-    let records_missed = model.pods.iter().map(|pod| pod.records_missed).sum();
-    let figures = KeyFigures::combine(&model.pods);
-    // A state in which `if_observed` shows the numbers.
-    let state = PodState::Live;
-    let all = PodLine { figures, records_missed, state, ..PodLine::default() };
     pad.draw_text(RunTableLayout::NAME_X, y, &format!("all {}", model.pods.len()), Ink::Strong);
-    layout.draw_totals(pad, y, &all);
+    layout.draw_totals(pad, y, &line_of_totals(&model.pods));
     let mut y = draw_pairs(pad, y + 1, &model.pairs);
     if let Some(note) = &model.run_list_note {
         pad.draw_text(1, y, note, Ink::Health(Health::Warning));
@@ -227,6 +222,14 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if let Some(run) = model.pods.get(selected) {
         draw_run_detail(pad, y + 1, run);
     }
+}
+
+/// A line with the sums of all runs.
+fn line_of_totals(runs: &[PodLine]) -> PodLine {
+    let records_missed = runs.iter().map(|run| run.records_missed).sum();
+    // With this state, `if_observed` shows the numbers even if they are 0.
+    let state = PodState::Live;
+    PodLine { figures: KeyFigures::combine(runs), records_missed, state, ..PodLine::default() }
 }
 
 /// Indices of the unhealthy runs that get a second row for their problem: the worst ones, as many as there are free rows. Empty on a screen

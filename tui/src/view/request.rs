@@ -401,6 +401,19 @@ impl ChunkLayout {
         layout
     }
 
+    /// Headings of the columns. `roles` receive from the hops; with a single hop, the wait needs no role.
+    fn headings(&self, roles: &[String]) -> impl Iterator<Item = String> {
+        self.columns.iter().map(move |column| match column {
+            ChunkColumn::Number => "chunk".to_owned(),
+            ChunkColumn::SentAt => "sent at".to_owned(),
+            ChunkColumn::Wait(hop) if roles.len() > 1 => self.wait_heading(&roles[*hop]),
+            ChunkColumn::Wait(_) => "waited".to_owned(),
+            ChunkColumn::Tokens => "tokens".to_owned(),
+            ChunkColumn::UpTo => "up to".to_owned(),
+            ChunkColumn::Wakeup => "wakeup".to_owned(),
+        })
+    }
+
     /// Heading of the column with the wait on the hop into this role: `wait router`, in narrow columns `->router`.
     fn wait_heading(&self, role: &str) -> String {
         const MAX_LETTERS: usize = 6;
@@ -425,35 +438,30 @@ impl ChunkLayout {
     }
 }
 
-/// Draws the list of chunks from the selected one on.
-fn draw_chunks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) {
-    let rows = pad.height().saturating_sub(y + 2);
-    pad.click_areas.page_rows = rows.into();
+/// Number of chunks, the signs of their ticks, and whether older ones were evicted. The longest text that fits into `width`.
+fn title_of_chunks(detail: &RequestDetail, ui: &Ui, width: u16) -> String {
     let evicted = match detail.known_since {
         Some(_) => format!("; older ones were evicted (--journal {} is reached)", ui.options.chunk_history),
         None => String::new(),
     };
     let count = detail.chunks.len();
-    let titles = [
+    let longer_titles = [
         format!("{count} chunks (| sent  . waiting  o merged  x dropped  ? predicted or unknown){evicted}"),
         format!("{count} chunks (| sent . waiting o merged x dropped ? unknown){evicted}"),
-        format!("{count} chunks{evicted}; the help has the signs: ?"),
     ];
-    // The longest that fits, with a space before and behind it.
-    let fitting = titles.iter().find(|title| text_width(title) + 2 <= pad.width());
-    pad.draw_heading(y, fitting.unwrap_or(&titles[2]));
+    // A space comes before the title, and another behind it.
+    let fitting = longer_titles.into_iter().find(|title| text_width(title) + 2 <= width);
+    fitting.unwrap_or_else(|| format!("{count} chunks{evicted}; the help has the signs: ?"))
+}
+
+/// Draws the list of chunks from the selected one on.
+fn draw_chunks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) {
+    let rows = pad.height().saturating_sub(y + 2);
+    pad.click_areas.page_rows = rows.into();
+    pad.draw_heading(y, &title_of_chunks(detail, ui, pad.width()));
     let roles = &detail.receiving_roles;
     let layout = ChunkLayout::for_width(pad.width(), roles.len().max(1));
-    let headings = layout.columns.iter().map(|column| match column {
-        ChunkColumn::Number => "chunk".to_owned(),
-        ChunkColumn::SentAt => "sent at".to_owned(),
-        ChunkColumn::Wait(hop) if roles.len() > 1 => layout.wait_heading(&roles[*hop]),
-        ChunkColumn::Wait(_) => "waited".to_owned(),
-        ChunkColumn::Tokens => "tokens".to_owned(),
-        ChunkColumn::UpTo => "up to".to_owned(),
-        ChunkColumn::Wakeup => "wakeup".to_owned(),
-    });
-    pad.draw_cells(layout.cells(y + 1), headings, Ink::Dim);
+    pad.draw_cells(layout.cells(y + 1), layout.headings(roles), Ink::Dim);
     pad.draw_text(layout.outcome_x(), y + 1, "outcome", Ink::Dim);
     // The last page is full.
     let first = ui.selected_index(Tab::Request).min(detail.chunks.len().saturating_sub(rows.into()));
@@ -482,19 +490,25 @@ fn draw_chunk(pad: &mut Pad<'_>, y: u16, layout: &ChunkLayout, index: usize, chu
         _ => Ink::Plain,
     };
     let x = pad.draw_text(layout.outcome_x(), y, label_of(chunk.state), ink);
+    draw_chunk_note(pad, x + 2, y, chunk);
+}
+
+/// Draws what happened to the chunk from column `x` on: the next chunk in its wakeup, or the one with which it was sent on. What became of a
+/// tool call in it is drawn over both. Draws nothing if none of these is known.
+fn draw_chunk_note(pad: &mut Pad<'_>, x: u16, y: u16, chunk: &ChunkLife) {
     if let Some(next) = chunk.next_in_wakeup {
         let delay = format_duration(next.delay_ns);
         let text = format!("chunk {} received {delay} later", format_count(next.number as u64));
         // The text may be left out, but not cut.
-        if x + 2 + text.len() as u16 <= pad.width() {
-            pad.draw_text(x + 2, y, &text, Ink::Dim);
+        if x + text.len() as u16 <= pad.width() {
+            pad.draw_text(x, y, &text, Ink::Dim);
         }
     } else if let Some(first) = chunk.combined_with {
-        pad.draw_text(x + 2, y, &format!("sent on in one chunk with chunk {}", format_count(first as u64)), Ink::Dim);
+        pad.draw_text(x, y, &format!("sent on in one chunk with chunk {}", format_count(first as u64)), Ink::Dim);
     }
     if let Some(outcome) = chunk.tool_call {
         let text = format!("tool call: {}", outcome.as_str());
         let ink = Ink::Health(if outcome.is_damaged() { Health::Critical } else { Health::Warning });
-        pad.draw_text(x + 2, y, &text, ink);
+        pad.draw_text(x, y, &text, ink);
     }
 }
