@@ -78,8 +78,8 @@ pub(crate) fn program_to_test(given: Option<&Path>) -> Result<PathBuf> {
     fs::canonicalize(target_folder().join("release/tokengap")).context("the build has no tokengap")
 }
 
-/// Builds the program with the `fault-injection` feature, unoptimised to save time, and moves it away from the regular program's path. Returns
-/// its new path. Fails if the build fails.
+/// Builds the program with the `fault-injection` feature, unoptimised to save time, and moves it away from the regular program's path.
+/// Returns its new path. Fails if the build fails.
 pub(crate) fn tokengap_with_faults() -> Result<PathBuf> {
     // The test is not run. It makes cargo select the features of a test build for the dependencies, which are compiled already.
     build_program(&["--workspace", "--features", "tokengap/full,tokengap/fault-injection", "--test", "refused"])?;

@@ -120,8 +120,8 @@ struct NewFile {
     file: File,
 }
 
-/// Creates a file in the working folder, named after its subject and the time: `tokengap-report-1764499200.html`. Fails if the folder is not
-/// writable, or if all names of this second are taken.
+/// Creates a file in the working folder, named after its subject and the time: `tokengap-report-1764499200.html`. Fails if the folder is
+/// not writable, or if all names of this second are taken.
 fn create_export_file(subject: &str, extension: &str) -> anyhow::Result<NewFile> {
     let second = trace::clock::wall_now_ns() / 1_000_000_000;
     for copy in 0..MAX_FILES_PER_SECOND {

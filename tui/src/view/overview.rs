@@ -344,9 +344,9 @@ struct StateShare {
     reason_unknown: &'static str,
 }
 
-/// Draws how the thread that receives tokens spends its time, if threads are observed. Returns the next free row.
+/// Draws how the thread that receives the tokens last spends its time. Draws nothing if no such thread was sampled. Returns the next free
+/// row.
 fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
-    let time = format!("({})", model.format_recent_seconds());
     // The tokens leave the engine at the end of the last hop.
     let last_role = model.hops.last().map(|hop| &*hop.ends.to);
     let mut receivers =
@@ -356,7 +356,7 @@ fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         return y;
     };
     let x = pad.draw_text(1, y, &thread.role, Ink::Head);
-    let shown = [
+    let states = [
         // Every sample has the time on a CPU, so no reason is needed.
         StateShare { share: Some(shares.running), state: "running", reason_unknown: "" },
         StateShare { share: shares.waiting, state: "waiting for a CPU", reason_unknown: NO_WAITS },
@@ -364,16 +364,17 @@ fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         StateShare { share: shares.blocked, state: "asleep", reason_unknown: NO_WAITS },
     ];
     let mut known = Vec::new();
-    for StateShare { share, state, .. } in &shown {
+    for StateShare { share, state, .. } in &states {
         if let Some(share) = share {
             known.push(format!("{} {state}", decimal_percent(*share)));
         }
     }
     let mut x = pad.draw_text(x + 1, y, &known.join("  "), Ink::Plain);
+    let time = format!("({})", model.format_recent_seconds());
     if x + 2 + text_width(&time) <= pad.width() {
         x = pad.draw_text(x + 2, y, &time, Ink::Dim);
     }
-    for StateShare { state, reason_unknown, .. } in shown.iter().filter(|shown| shown.share.is_none()) {
+    for StateShare { state, reason_unknown, .. } in states.iter().filter(|state| state.share.is_none()) {
         let text = format!("{state}: {reason_unknown}");
         // The CPU tab has the reasons, too.
         let text = if x + 2 + text_width(&text) <= pad.width() { text } else { format!("{state} unknown: tab 6") };

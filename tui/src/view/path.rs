@@ -367,17 +367,14 @@ pub(super) struct LegendRoom {
     pub(super) more: &'static str,
 }
 
-/// Draws the breakdown and returns the next free row. Draws nothing without parts.
+/// Draws the breakdown of a time into parts: its title, a bar, and behind that a legend with at most the rows of `room`. Draws nothing
+/// without parts. Returns the next free row.
 pub(super) fn draw_breakdown(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Segment], room: LegendRoom) -> u16 {
     if parts.is_empty() {
         return y;
     }
-    let bar_width = if pad.width() < WIDE_COLUMNS { BREAKDOWN_WIDTH / 2 } else { BREAKDOWN_WIDTH };
-    let mut x = pad.draw_text(1, y, title, Ink::Head) + 1;
-    for (index, cells) in bar::cells_of_segments(parts, bar_width).into_iter().enumerate() {
-        let (symbol, ink) = breakdown_symbol(index, pad.theme);
-        x = pad.draw_text(x, y, &symbol.repeat(cells), ink);
-    }
+    let bar_x = pad.draw_text(1, y, title, Ink::Head) + 1;
+    let mut x = draw_breakdown_bar(pad, bar_x, y, parts);
     // The bar has the parts in the order of the path, the legend the largest first.
     let mut legend: Vec<(usize, &Segment)> = parts.iter().enumerate().collect();
     legend.sort_by(|(_, a), (_, b)| b.share.total_cmp(&a.share));
@@ -386,7 +383,7 @@ pub(super) fn draw_breakdown(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Se
         let text = format!("{} {}", percent(part.share), part.name);
         // A space, the symbol and another space come before the text.
         let fits = x + 3 + text_width(&text) <= pad.width();
-        // The next row, or if it is not free, the number of parts that are not shown.
+        // The next row or, if that is beyond the room, the number of parts that are not shown.
         if !fits && row_y + 1 < y + room.max_rows {
             row_y += 1;
             x = 0;
@@ -400,6 +397,16 @@ pub(super) fn draw_breakdown(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Se
         x = pad.draw_text(x + 1, row_y, &text, Ink::Plain);
     }
     row_y + 1
+}
+
+/// Draws the bar of a breakdown, in which each part has its share of the cells. Returns the next free column.
+fn draw_breakdown_bar(pad: &mut Pad<'_>, mut x: u16, y: u16, parts: &[Segment]) -> u16 {
+    let bar_width = if pad.width() < WIDE_COLUMNS { BREAKDOWN_WIDTH / 2 } else { BREAKDOWN_WIDTH };
+    for (index, cells) in bar::cells_of_segments(parts, bar_width).into_iter().enumerate() {
+        let (symbol, ink) = breakdown_symbol(index, pad.theme);
+        x = pad.draw_text(x, y, &symbol.repeat(cells), ink);
+    }
+    x
 }
 
 /// Symbol and style of the part with this index: neighbours differ in the bar, and in the legend, which has another order.
