@@ -146,23 +146,27 @@ impl RequestTable {
         self.visible_rows(position..position + 1).pop()
     }
 
-    /// The existing shown rows at these positions, counted from the top.
+    /// The shown rows at these positions, counted from the top, as far as they exist.
     pub(crate) fn visible_rows(&self, positions: Range<usize>) -> Vec<&RequestRow> {
         let (pinned, others) = self.shown.split_at(self.pinned_count);
         let visible_pinned = &pinned[positions.start.min(pinned.len())..positions.end.min(pinned.len())];
         let start = positions.start.saturating_sub(pinned.len());
         let end = positions.end.saturating_sub(pinned.len()).min(others.len());
-        let mut others: Vec<&ShownRow> = others.iter().collect();
-        let mut visible_others: &mut [&ShownRow] = &mut [];
-        if start < end {
-            // Two partitions leave exactly these positions, unsorted, between the rows before and after them.
-            others.select_nth_unstable_by(end - 1, |a, b| self.compare_rows(a, b));
-            let before_end = &mut others[..end];
-            before_end.select_nth_unstable_by(start, |a, b| self.compare_rows(a, b));
-            visible_others = &mut before_end[start..];
-            visible_others.sort_unstable_by(|a, b| self.compare_rows(a, b));
-        }
-        visible_pinned.iter().chain(visible_others.iter().copied()).map(|shown| self.row(shown)).collect()
+        let visible_others = if start < end { self.sorted_part(others, start..end) } else { Vec::new() };
+        visible_pinned.iter().chain(visible_others).map(|shown| self.row(shown)).collect()
+    }
+
+    /// The rows that have these positions in the order of all `rows`. Sorts only them.
+    fn sorted_part<'r>(&self, rows: &'r [ShownRow], positions: Range<usize>) -> Vec<&'r ShownRow> {
+        let mut rows: Vec<&ShownRow> = rows.iter().collect();
+        // Moves the rows before the end to the front, and drops the others.
+        rows.select_nth_unstable_by(positions.end - 1, |a, b| self.compare_rows(a, b));
+        rows.truncate(positions.end);
+        // Moves the rows before the start to the front, and drops them.
+        rows.select_nth_unstable_by(positions.start, |a, b| self.compare_rows(a, b));
+        rows.drain(..positions.start);
+        rows.sort_unstable_by(|a, b| self.compare_rows(a, b));
+        rows
     }
 
     /// Whether this number is known of at least one request.

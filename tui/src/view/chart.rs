@@ -160,11 +160,13 @@ impl TimeWindow {
         }
     }
 
-    /// Number of slots with recorded data that fit into `columns`.
+    /// Number of slots, of `step` seconds each, that are shown in `columns`: those from the oldest kept second on, at least 1 and at most
+    /// one in each column.
     fn slot_count(self, curves: &Curves, columns: u16) -> u16 {
         let oldest = curves.newest_second().saturating_sub(curves.seconds_before_newest());
-        let recorded_slots = (self.end.saturating_sub(oldest) + 1).div_ceil(self.step.max(1));
-        columns.min(recorded_slots.min(u64::from(u16::MAX)) as u16).max(1)
+        let kept_seconds = self.end.saturating_sub(oldest) + 1;
+        let kept_slots = kept_seconds.div_ceil(self.step.max(1));
+        kept_slots.min(columns.into()).max(1) as u16
     }
 
     /// Describes the span shown in `columns` and what a column shows.

@@ -221,6 +221,7 @@ fn describe_health(theme: Theme, verdict: &RunVerdict) -> String {
 fn draw_advice(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let verdict = &model.verdict;
     let Some(advice) = &verdict.advice else { return y };
+    // First cell of the verdict's text, where `draw_verdict` draws it.
     let text_x = 1 + text_width(&describe_health(pad.theme, verdict)) + 2;
     let free = pad.width().saturating_sub(text_x);
     if text_width(&verdict.text) + TO_DO.len() as u16 + text_width(advice) <= free {

@@ -430,25 +430,12 @@ fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui:
     y + 1
 }
 
-/// Time series of the run, the most important first: a low screen shows only those that fit.
+/// Time series of the run, the most important first: a low screen shows only those that fit. Each reads its value from the slot, which has
+/// the counts of one second. It has no value after the observation of what it counts has ended.
 pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
     let chunks = &model.chunks;
     let worst_hop_health = model.hops.iter().map(|hop| hop.health).max().unwrap_or_default();
     let observes_receives = model.output_hops().any(|hop| hop.backlog_max_frames.is_some());
-    // Without observed deliveries, predicted losses take the place of confirmed ones.
-    let is_predicted = chunks.dropped_confirmed.is_none() && chunks.shown_prediction().is_some();
-    let lost = if is_predicted {
-        ChartSeries::new("chunks lost?", chart::format_whole, |slot| {
-            (!slot.receives_ended).then_some(slot.passed.dropped_predicted as f64)
-        })
-        .observed_until(model.receives_end, model)
-    } else {
-        ChartSeries::new("chunks lost", chart::format_whole, |slot| {
-            (!slot.deliveries_ended).then_some(slot.passed.chunks_dropped as f64)
-        })
-        .observed_if(chunks.dropped_confirmed.is_some(), model.deliveries_absence())
-        .observed_until(model.deliveries_end, model)
-    };
     [
         ChartSeries::new("tokens/s", chart::format_whole, |slot| {
             (!slot.sends_ended).then_some(slot.passed.tokens_sent as f64)
@@ -461,7 +448,7 @@ pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
         ChartSeries::new("gap p99", chart::format_ns, |slot| chart::p99_ns(&slot.gap))
             .observed_if(model.gap.waiting.is_some(), model.gap_absence())
             .observed_until(model.receives_end, model),
-        lost.with_health(Health::Critical),
+        lost_chunks_series(model).with_health(Health::Critical),
         ChartSeries::new("chunks merged", chart::format_whole, |slot| {
             (!slot.deliveries_ended).then_some(slot.passed.chunks_merged as f64)
         })
@@ -470,6 +457,24 @@ pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
         ChartSeries::new("live requests", chart::format_whole, |slot| (!slot.sends_ended).then_some(slot.live as f64))
             .observed_until(model.sends_end, model),
     ]
+}
+
+/// Time series of the chunks that were lost or, if no deliveries are observed, are predicted to be.
+fn lost_chunks_series(model: &Model) -> ChartSeries<'_> {
+    let chunks = &model.chunks;
+    let is_predicted = chunks.dropped_confirmed.is_none() && chunks.shown_prediction().is_some();
+    if is_predicted {
+        ChartSeries::new("chunks lost?", chart::format_whole, |slot| {
+            (!slot.receives_ended).then_some(slot.passed.dropped_predicted as f64)
+        })
+        .observed_until(model.receives_end, model)
+    } else {
+        ChartSeries::new("chunks lost", chart::format_whole, |slot| {
+            (!slot.deliveries_ended).then_some(slot.passed.chunks_dropped as f64)
+        })
+        .observed_if(chunks.dropped_confirmed.is_some(), model.deliveries_absence())
+        .observed_until(model.deliveries_end, model)
+    }
 }
 
 /// Index in [`chart_series`] of the curve that shows a finding of this kind; `None` for kinds without one.

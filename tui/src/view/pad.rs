@@ -94,7 +94,7 @@ impl<'a> Pad<'a> {
     }
 
     /// Draws the part of a list that includes the selected item, from row `y` on, and the number of the others in a row of its own. Returns
-    /// the next free row. `draw_item` draws an item in a row, and returns the next free row, too.
+    /// the next free row. `draw_item` gets the pad, a row, and an item with its index. It draws the item and returns the next free row.
     pub(super) fn draw_list<T>(
         &mut self,
         mut y: u16,

@@ -86,8 +86,8 @@ impl LineForm {
     }
 }
 
-/// Index of the first number in the text; `None` without a digit. The digits of a word such as `p99` are no number: the number is then the
-/// word behind it, or the whole text if there is none.
+/// Index of the first number in the text; `None` without a digit. The digits in `p99` are part of a word, so the word behind it is taken as
+/// the number, or the whole text if no word follows.
 fn start_of_number(text: &str) -> Option<usize> {
     let first_digit = text.find(|c: char| c.is_ascii_digit())?;
     let begins_word = first_digit == 0 || text[..first_digit].ends_with(' ');

@@ -205,8 +205,8 @@ impl RequestFilter {
         for term in &self.terms {
             let begin_ns = match term.condition {
                 Condition::InFlightDuring(span) | Condition::Waited(WaitOnHop { during: Some(span), .. }) => {
-                    // A time of day before the run is read as one of the next day. If that is the start of the span, it is later than
-                    // the end, which then decides.
+                    // The earlier one: a time of day before the run is read as one of the next day, so the start of a span may be later
+                    // than its end.
                     span.from.first_ns(wall_start_ns).min(span.to.first_ns(wall_start_ns))
                 }
                 Condition::InFlight(time) | Condition::BegunSince(time) => time.first_ns(wall_start_ns),

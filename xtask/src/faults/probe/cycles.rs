@@ -34,15 +34,9 @@ pub(super) fn attach_repeatedly(setup: &FaultSetup, checks: &mut FaultChecks) ->
     let mut objects = KernelObjects::default();
     let mut cycles_without_observations = 0;
     for cycle in 0..cycles {
-        let mut probe = attach_probe(&pair.pids(), ProbeOptions::default())?;
-        objects.add_held_by(own_pid)?;
-        let mut counts = Counts::default();
-        counts.read_for(&mut probe, CYCLE_TIME)?;
-        // Wait for traffic: on a busy machine the peers may not have run.
-        counts.read_until(&mut probe, |counts| counts.sent > 0 && counts.received > 0)?;
+        let counts = observe_for_a_cycle(&pair, &mut objects)?;
         cycles_without_observations += u32::from(counts.sent == 0 || counts.received == 0);
         records_lost += counts.lost + counts.overflowed;
-        drop(probe);
         if cycle == LAST_WARM_UP_CYCLE {
             let [receiver, sender] = pair.pids();
             for (name, pid) in [("tokengap", own_pid), ("receiver", receiver), ("sender", sender)] {
@@ -62,6 +56,18 @@ pub(super) fn attach_repeatedly(setup: &FaultSetup, checks: &mut FaultChecks) ->
     let grown = grown.join(", ");
     checks.outcome = format!("{cycles} cycles, {objects}, all freed; growth: {grown}; {arrived}");
     Ok(())
+}
+
+/// Attaches a probe to the pair, counts what it observes, and detaches it. Adds the kernel objects of the probe to `objects`.
+fn observe_for_a_cycle(pair: &PeerPair, objects: &mut KernelObjects) -> Result<Counts> {
+    let mut probe = attach_probe(&pair.pids(), ProbeOptions::default())?;
+    objects.add_held_by(std::process::id())?;
+    let mut counts = Counts::default();
+    counts.read_for(&mut probe, CYCLE_TIME)?;
+    // Wait for traffic: on a busy machine the peers may not have run.
+    counts.read_until(&mut probe, |counts| counts.sent > 0 && counts.received > 0)?;
+    // Dropping the probe detaches it.
+    Ok(counts)
 }
 
 /// What a process held after the first cycles.

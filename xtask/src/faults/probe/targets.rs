@@ -116,6 +116,7 @@ fn attach_to_frozen(method: &FreezeMethod, setup: &FaultSetup, checks: &mut Faul
     // Thawed before an error of the attach is returned.
     method.thaw(&pair.sender)?;
     let mut probe = probe?;
+    // Waiting for the process would take until it is thawed.
     let limit = Duration::from_secs(10);
     checks.expect_true(&format!("attaching to a frozen process does not wait ({attach_time:?})"), attach_time < limit);
     pair.sender.start_sending()?;
