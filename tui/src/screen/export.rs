@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::Context;
 use outputs::export::{self, Format, Options};
@@ -123,7 +124,7 @@ struct NewFile {
 /// Creates a file in the working folder, named after its subject and the time: `tokengap-report-1764499200.html`. Fails if the folder is
 /// not writable, or if all names of this second are taken.
 fn create_export_file(subject: &str, extension: &str) -> anyhow::Result<NewFile> {
-    let second = trace::clock::wall_now_ns() / 1_000_000_000;
+    let second = Duration::from_nanos(trace::clock::wall_now_ns()).as_secs();
     for copy in 0..MAX_FILES_PER_SECOND {
         let suffix = if copy == 0 { String::new() } else { format!("-{copy}") };
         // Another export of the same second must not be overwritten.

@@ -247,6 +247,7 @@ impl Screen {
             let needs_rows = true;
             self.refresh_model(run, needs_rows);
         } else if !is_paused && (was_paused || tab_before != self.ui.tab) {
+            // The values for the view that now goes on, or for the new tab, may be old.
             self.force_refresh();
         }
         match effect {
