@@ -48,7 +48,8 @@ pub(crate) const IN_FINDINGS: KeyContext = KeyContext::On(&[Tab::Findings], "Fin
 pub(crate) const IN_REQUEST: KeyContext = KeyContext::On(&[Tab::Request], "Request");
 const WITH_RID: KeyContext = KeyContext::On(&[Tab::Requests, Tab::Request], "Requests, Request");
 
-/// Makes a row of the key table. The help shows `keys` as `shown_keys`. A key with an empty `hint` is not in the last row of the screen.
+/// Makes a row of the key table: in `context`, each of `keys` does `action`. The help has `shown_keys` and `description`. The last row of
+/// the screen has `hint`, or nothing of the key if that is empty.
 const fn bind(
     context: KeyContext,
     keys: &'static [(KeyCode, KeyModifiers)],
@@ -169,12 +170,13 @@ fn bound_action(key: &KeyEvent, is_active: impl Fn(&Binding) -> bool) -> Option<
     found.map(|binding| binding.action)
 }
 
-/// Action of a key in the help, where only keys that scroll or close it are active.
+/// Action of a key in the help, where only keys that scroll or close it are active; `None` for any other key.
 fn action_in_help(key: &KeyEvent) -> Option<Action> {
     // The help scrolls by the same keys as the list of sources.
     match action_in_picker(key)? {
         // `q` closes the help, as it does in pagers. Ctrl-C still ends the program.
         Action::Quit if key.code == KeyCode::Char('q') => Some(Action::GoBack),
+        // Enter has nothing to open here, and a second `?` takes the help away: both close it.
         Action::OpenSelection | Action::ShowHelp => Some(Action::GoBack),
         action => Some(action),
     }
@@ -199,8 +201,22 @@ pub(crate) struct PaletteEntry {
     pub(crate) action: Action,
 }
 
-/// Actions and saved filters that match all of `words`. An action that applies only on other tabs switches to the first of these.
+/// Entries of the palette that contain all of the typed `words`, whether in the keys or in the description.
 pub(crate) fn palette_entries(words: &str, ui: &Ui) -> Vec<PaletteEntry> {
+    let mut entries = actions_of_bindings(ui);
+    entries.extend(actions_of_saved_filters(ui));
+    let lowercase = words.to_lowercase();
+    entries.retain(|entry| {
+        let text = format!("{} {}", entry.shown_keys, entry.description).to_lowercase();
+        lowercase.split_whitespace().all(|word| text.contains(word))
+    });
+    // After `:q`, Enter runs the action of the key `q`: the entry with the typed key comes first, as `false` sorts before `true`.
+    entries.sort_by_key(|entry| !entry.shown_keys.split(' ').any(|key| key == words));
+    entries
+}
+
+/// Palette entries of the key table. The action of a key that applies only on other tabs first switches to the first of these tabs.
+fn actions_of_bindings(ui: &Ui) -> Vec<PaletteEntry> {
     let mut entries = Vec::new();
     // The palette does not list itself.
     for binding in BINDINGS.iter().filter(|binding| binding.action != Action::ShowPalette) {
@@ -219,34 +235,33 @@ pub(crate) fn palette_entries(words: &str, ui: &Ui) -> Vec<PaletteEntry> {
             action,
         });
     }
-    for (index, saved) in ui.options.filters.iter().enumerate() {
-        entries.push(PaletteEntry {
-            shown_keys: "",
-            description: format!("filter @{}: {}", saved.name, saved.filter.text),
-            context: "",
-            action: Action::ApplySavedFilter(index),
-        });
-    }
-    let lowercase = words.to_lowercase();
-    entries.retain(|entry| {
-        let text = format!("{} {}", entry.shown_keys, entry.description).to_lowercase();
-        lowercase.split_whitespace().all(|word| text.contains(word))
-    });
-    // `:q` is the action of the key q, so an entry with that key comes first: `false` sorts before `true`.
-    entries.sort_by_key(|entry| !entry.shown_keys.split(' ').any(|key| key == words));
     entries
 }
 
-/// Action of a key in the command palette. Enter runs the entry at `selected` among those that match `words`.
+/// Palette entries that apply the saved filters. They have no key, and apply everywhere.
+fn actions_of_saved_filters(ui: &Ui) -> Vec<PaletteEntry> {
+    let filters = ui.options.filters.iter().enumerate();
+    let entries = filters.map(|(index, saved)| PaletteEntry {
+        shown_keys: "",
+        description: format!("filter @{}: {}", saved.name, saved.filter.text),
+        context: "",
+        action: Action::ApplySavedFilter(index),
+    });
+    entries.collect()
+}
+
+/// Action of a key in the command palette. Enter runs the entry at `selected` among those that match `words`. `None` if none matches, or if
+/// the key has no action there.
 fn action_in_palette(key: &KeyEvent, words: &str, selected: usize, ui: &Ui) -> Option<Action> {
     match key.code {
         KeyCode::Up => Some(Action::MoveSelection(-1)),
         KeyCode::Down => Some(Action::MoveSelection(1)),
         KeyCode::Enter => {
             let mut entries = palette_entries(words, ui);
-            // The list may have become shorter since the selection moved; an empty one has nothing to run.
-            let index = selected.min(entries.len().checked_sub(1)?);
-            Some(entries.swap_remove(index).action)
+            let last_index = entries.len().checked_sub(1)?;
+            // The list may have become shorter since the selection moved.
+            let entry = entries.swap_remove(selected.min(last_index));
+            Some(entry.action)
         }
         _ => action_while_typing(key),
     }

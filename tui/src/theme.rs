@@ -59,31 +59,16 @@ impl Theme {
         Self::for_environment(CHOSEN.get().copied().flatten(), |name| std::env::var(name).unwrap_or_default())
     }
 
-    /// Selects the theme by environment variables, which `var` returns, empty if not set. If the background is unknown, uses the terminal's
-    /// own 16 colours. A chosen palette has precedence.
+    /// Selects the theme by environment variables, which `var` returns, empty if not set. A chosen palette has precedence.
     pub(crate) fn for_environment(chosen: Option<Palette>, var: impl Fn(&str) -> String) -> Self {
         let term = var("TERM");
         // The first one that is set decides the encoding, as in setlocale(3).
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].map(&var).into_iter().find(|value| !value.is_empty());
         let locale = locale.unwrap_or_default().to_lowercase();
         let is_utf8 = locale.contains("utf-8") || locale.contains("utf8");
-        let has_256_colours = term.contains("256color") || !var("COLORTERM").is_empty();
-        let has_no_colours = !var("NO_COLOR").is_empty() || ["dumb", "vt100", "vt220"].contains(&&*term);
-        // rxvt and others set it to `foreground;background`, by indices of the 16 colours.
-        let background = var("COLORFGBG").rsplit(';').next().and_then(|index| index.parse::<u8>().ok());
-        let detected = if has_no_colours {
-            Palette::Mono
-        } else if let Some(background) = background
-            && has_256_colours
-        {
-            // The two whites of the 16 colours.
-            if [7, 15].contains(&background) { Palette::Light } else { Palette::Dark }
-        } else {
-            Palette::Sixteen
-        };
         // The font of the Linux console lacks most symbols.
         let is_ascii_only = !is_utf8 || term == "linux";
-        Self { palette: chosen.unwrap_or(detected), is_ascii_only }
+        Self { palette: chosen.unwrap_or_else(|| detect_palette(&term, &var)), is_ascii_only }
     }
 
     /// Style with one of three foreground colours, by the palette. `dark` and `light` are indices of 256 colours for backgrounds of that
@@ -145,6 +130,31 @@ impl Theme {
     /// Returns `ascii` on terminals limited to ASCII, else `rich`.
     pub(crate) fn rich_or_ascii<T>(self, rich: T, ascii: T) -> T {
         if self.is_ascii_only { ascii } else { rich }
+    }
+}
+
+/// Indices of the two whites among the 16 colours.
+const WHITES: [u8; 2] = [7, 15];
+
+/// Palette for this type of terminal, by environment variables, which `var` returns. If the background is unknown, it is the terminal's own
+/// 16 colours.
+fn detect_palette(term: &str, var: impl Fn(&str) -> String) -> Palette {
+    let has_no_colours = !var("NO_COLOR").is_empty() || ["dumb", "vt100", "vt220"].contains(&term);
+    if has_no_colours {
+        return Palette::Mono;
+    }
+    let has_256_colours = term.contains("256color") || !var("COLORTERM").is_empty();
+    // rxvt and others set it to `foreground;background`, by indices of the 16 colours.
+    let background = var("COLORFGBG").rsplit(';').next().and_then(|index| index.parse::<u8>().ok());
+    match background {
+        Some(background) if has_256_colours => {
+            if WHITES.contains(&background) {
+                Palette::Light
+            } else {
+                Palette::Dark
+            }
+        }
+        _ => Palette::Sixteen,
     }
 }
 

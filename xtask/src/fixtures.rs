@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, ensure};
 use crate::e2e::setup::{harness_module, harness_python, prepare_sglang};
 use crate::script::{self, project_root, run_to_success};
 
-/// Cases, and the folders recorded with them; msgpack has a folder of its own. `small` leaves out the large cases. `core` covers every other
-/// layout of `BatchTokenIDOutput`, and one release before and after each change in the meaning of its ids.
+/// Cases, and the folders recorded with them; msgpack has a folder of its own. `small` leaves out the large cases. `core` covers every
+/// other layout of `BatchTokenIDOutput`, and one release before and after each change in the meaning of its ids.
 const RECORDINGS: [(&str, &str); 3] = [
     (ALL_CASES, "0.4.4 0.5.9 0.5.13 0.5.23 0.5.23-msgpack"),
     ("small", "0.4.0 0.5.3 0.5.10 0.5.15 0.5.15-msgpack"),
@@ -54,19 +54,19 @@ pub(crate) fn record_fixtures(args: &FixtureOptions) -> Result<()> {
         args.out.is_some() || args.releases.is_empty(),
         "a selection of releases needs --out, so that the project's fixtures are not mixed"
     );
-    let mut recordings = Vec::new();
     for release in &args.releases {
-        recordings.extend([(release.clone(), ALL_CASES), (format!("{release}-msgpack"), ALL_CASES)]);
+        record_messages(release, ALL_CASES, &out)?;
+        record_messages(&format!("{release}-msgpack"), ALL_CASES, &out)?;
     }
     if args.releases.is_empty() {
         for (extent, names) in RECORDINGS {
-            recordings.extend(names.split(' ').map(|name| (name.to_owned(), extent)));
+            for name in names.split(' ') {
+                record_messages(name, extent, &out)?;
+            }
         }
     }
-    for (name, extent) in recordings {
-        record_messages(&name, extent, &out)?;
-    }
     if args.out.is_none() {
+        // The recorded files are entered in the project's manifest, so that later changes by other commands are noticed.
         let mut sealed = vec![String::from("--seal"), MESSAGES_FOLDER.to_owned()];
         for release in LOGS {
             record_logs(release, &project_root().join(LOGS_FOLDER))?;
@@ -77,8 +77,8 @@ pub(crate) fn record_fixtures(args: &FixtureOptions) -> Result<()> {
     Ok(())
 }
 
-/// Records the messages of a release, or with the suffix `-msgpack` its msgpack messages, into the folder of that name. `extent` selects
-/// the cases, as in [`RECORDINGS`].
+/// Records the messages of a release, or with the suffix `-msgpack` its msgpack messages, into the folder of that name in `out`. `extent`
+/// says which cases are recorded: `all`, or `small` and `core` as in [`RECORDINGS`].
 fn record_messages(name: &str, extent: &str, out: &Path) -> Result<()> {
     let release = name.trim_end_matches("-msgpack");
     let folder = out.join(name);

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail, ensure};
 
 /// The command `python3 SCRIPT` in the project's folder. If a `requirements.txt` is next to the script, its Python is that of a virtual
-/// environment with these packages, which is made on the first call.
+/// environment with these packages. The first call makes that environment, and fails if it cannot.
 pub(crate) fn python_script(script: &str) -> Result<Command> {
     let script = project_root().join("xtask/src").join(script);
     let requirements = script.with_file_name("requirements.txt");
@@ -26,18 +26,21 @@ pub(crate) fn run_script<A: AsRef<std::ffi::OsStr>>(
     run_to_success(python_script(script)?.args(arguments))
 }
 
-/// Runs a command in a new PID namespace, so that all of its processes end with it. Fails unless the command succeeds.
+/// Runs a command with the variables that are set for it in a new PID namespace, so that all of its processes end with it. Fails unless the
+/// command succeeds.
 pub(crate) fn in_pid_namespace(command: &Command) -> Result<()> {
     let mut unshare = Command::new("unshare");
     unshare
         .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
         .arg(command.get_program())
         .args(command.get_args());
+    // A variable without a value is one that the command removes. No command here does that.
     unshare.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     run_to_success(unshare.current_dir(project_root()))
 }
 
-/// Python of the virtual environment with these packages, which is named after their folder. Makes it if it is missing or outdated.
+/// Python of a virtual environment with these packages, which is named after the folder of `requirements`. Makes it if it is missing or
+/// outdated. Fails if that is not possible.
 pub(crate) fn virtual_environment(requirements: &Path) -> Result<PathBuf> {
     let name = requirements.parent().and_then(Path::file_name).unwrap_or_default();
     let folder = project_root().join(format!(".venv-{}", name.display()));
@@ -55,17 +58,18 @@ pub(crate) fn virtual_environment(requirements: &Path) -> Result<PathBuf> {
 
 /// Calls `install` unless that was done before with the same `requirements`. Afterwards, a copy of them in `folder` shows that it was done.
 pub(crate) fn install_once(requirements: &Path, folder: &Path, install: impl FnOnce() -> Result<()>) -> Result<()> {
-    let made_from = folder.join("requirements.txt");
+    let copy = folder.join("requirements.txt");
     let wanted = fs::read_to_string(requirements).with_context(|| format!("read {}", requirements.display()))?;
-    if fs::read_to_string(&made_from).is_ok_and(|made| made == wanted) {
+    let is_installed = fs::read_to_string(&copy).is_ok_and(|installed| installed == wanted);
+    if is_installed {
         return Ok(());
     }
     eprintln!("installing {} into {}", requirements.display(), folder.display());
     install()?;
-    Ok(fs::write(made_from, wanted)?)
+    Ok(fs::write(copy, wanted)?)
 }
 
-/// The program to test: the given one, or a release build of this tree.
+/// The program to test: the given one, or a release build of this tree. Fails if the file does not exist, or if the build fails.
 pub(crate) fn program_to_test(given: Option<&Path>) -> Result<PathBuf> {
     if let Some(binary) = given {
         return fs::canonicalize(binary).with_context(|| format!("cannot find {}", binary.display()));
@@ -75,8 +79,9 @@ pub(crate) fn program_to_test(given: Option<&Path>) -> Result<PathBuf> {
 }
 
 /// Builds the program with the `fault-injection` feature, unoptimised to save time, and moves it away from the regular program's path.
+/// Returns its new path. Fails if the build fails.
 pub(crate) fn tokengap_with_faults() -> Result<PathBuf> {
-    // With a test, dependencies have the features of the workspace's tests and are not compiled again.
+    // The test is not run. It makes cargo select the features of a test build for the dependencies, which are compiled already.
     build_program(&["--workspace", "--features", "tokengap/full,tokengap/fault-injection", "--test", "refused"])?;
     let kept_folder = target_folder().join("faults");
     fs::create_dir_all(&kept_folder)?;
@@ -86,9 +91,9 @@ pub(crate) fn tokengap_with_faults() -> Result<PathBuf> {
     Ok(kept)
 }
 
-/// Builds the program with these further options. Without `--package`, cargo selects the same packages as `cargo run`. For one package it
-/// would select other features of the dependencies and rebuild all of them.
+/// Builds the program with these further options. Fails if the build fails.
 fn build_program(options: &[&str]) -> Result<()> {
+    // Without `--package`, the dependencies have the same features as in `cargo run`, and are not compiled again.
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
     build.current_dir(project_root()).args(["build", "--quiet", "--bin", "tokengap"]).args(options);
@@ -120,7 +125,7 @@ pub(crate) fn project_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the project")
 }
 
-/// Replaces the text between the two marks of `part` in a file of `docs`.
+/// Replaces the text between the two marks of `part` in a file of `docs`. Fails if the file lacks one of the marks.
 pub(crate) fn write_document(file: &str, part: &str, text: &str) -> Result<()> {
     let path = project_root().join("docs").join(file);
     let document = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;

@@ -121,7 +121,7 @@ pub(crate) struct Validate {
 
 /// `cargo xtask validate`: reads the output of `tokengap export` with third-party programs (docs/reference/exports.md).
 pub(crate) fn validate_exports(options: &Validate) -> Result<()> {
-    // A Parquet export is no trace for Perfetto.
+    // Only Perfetto needs Node, and does not read Parquet exports.
     ensure!(
         options.parquet || command_output(Command::new("node").arg("--version")).is_ok(),
         "Perfetto's trace processor needs Node: install nodejs (Debian: apt-get install nodejs)"

@@ -10,6 +10,7 @@ use session::{Run, RunStage};
 
 /// Maximum time without a refresh. Applies even if the run's clock does not advance, because tokengap's resource use is shown too.
 const MAX_REFRESH_INTERVAL: Duration = Duration::from_millis(1_500);
+const NS_PER_SECOND: u64 = 1_000_000_000;
 
 #[derive(Default)]
 pub(super) struct ChangeTracker {
@@ -50,11 +51,13 @@ impl ChangeTracker {
         self.last_refresh = None;
     }
 
-    /// Returns whether a refresh is due, because something is new since the last one or that is too long ago. If so, this call counts as a
-    /// refresh.
+    /// Returns whether a refresh is due: the shown state has changed since the last refresh, or [`MAX_REFRESH_INTERVAL`] has passed. If it
+    /// is due, this call also notes it as done at `now`.
     pub(super) fn needs_refresh(&mut self, run: &Run<'_>, now: Instant) -> bool {
         let ledger = run.analysis.ledger();
-        let second = ledger.now().since(ledger.started().unwrap_or_default()) / 1_000_000_000;
+        let running_ns = ledger.now().since(ledger.started().unwrap_or_default());
+        // The clock on the screen shows whole seconds.
+        let second = running_ns / NS_PER_SECOND;
         let state = ShownState {
             events: self.events,
             second,

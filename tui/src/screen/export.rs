@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::Context;
 use outputs::export::{self, Format, Options};
@@ -51,12 +52,10 @@ impl ScreenExporter {
         Some(result)
     }
 
-    /// Starts a thread that writes a trace of the recording. Returns a message: the path of the trace, or why none is written.
+    /// Starts a thread that writes a trace of the recording. Returns a message: the path of the trace, or that there is no recording or a
+    /// trace is being written already. Fails if no file can be created or no thread started.
     fn start_trace(&mut self, run: &Run<'_>) -> anyhow::Result<String> {
-        // A replay has its file; a live run needs the recording in progress.
-        let replayed = run.about.file().map(Path::to_owned);
-        let recording = replayed.or_else(|| (run.writing)().recording.map(|written| PathBuf::from(written.name)));
-        let Some(recording) = recording else {
+        let Some(recording) = recording_of_run(run) else {
             return Ok("a trace needs a recording: press r to start one".to_owned());
         };
         if self.trace_result.is_some() {
@@ -85,16 +84,26 @@ impl ScreenExporter {
     }
 }
 
-/// Converts the recording into a trace for Perfetto. Its progress is not shown.
+/// File with the recording of the run: the one that is replayed, or the one that a live run is being recorded to. `None` without either.
+fn recording_of_run(run: &Run<'_>) -> Option<PathBuf> {
+    if let Some(replayed) = run.about.file() {
+        return Some(replayed.to_owned());
+    }
+    let written = (run.writing)().recording?;
+    Some(PathBuf::from(written.name))
+}
+
+/// Converts the recording into a trace for Perfetto, written to `file`. Fails if the recording cannot be read or the file not written.
 fn write_trace(recording: &Path, engines: Engines, file: &File) -> anyhow::Result<()> {
     let recording = Recording::open(recording)?;
     let options = Options { chunks: MAX_CHUNKS, ..Options::default() };
     let mut out = BufWriter::new(file);
+    // The closure gets the progress, which is not shown.
     export::export_recording(&recording, engines, Format::Perfetto, options, &mut out, &mut |_, _| {})?;
     Ok(out.flush()?)
 }
 
-/// Writes the text of a report into a new file with this extension. Returns a message with its path.
+/// Writes the text of a report into a new file with this extension. Returns a message with its path. Fails if that is not possible.
 fn write_report(format: &str, text: &str) -> anyhow::Result<String> {
     let NewFile { name, mut file } = create_export_file("report", format)?;
     let path = describe_path(&name);
@@ -112,9 +121,10 @@ struct NewFile {
     file: File,
 }
 
-/// Creates a file in the working folder, named after its subject and the time: `tokengap-report-1764499200.html`.
+/// Creates a file in the working folder, named after its subject and the time: `tokengap-report-1764499200.html`. Fails if the folder is
+/// not writable, or if all names of this second are taken.
 fn create_export_file(subject: &str, extension: &str) -> anyhow::Result<NewFile> {
-    let second = trace::clock::wall_now_ns() / 1_000_000_000;
+    let second = Duration::from_nanos(trace::clock::wall_now_ns()).as_secs();
     for copy in 0..MAX_FILES_PER_SECOND {
         let suffix = if copy == 0 { String::new() } else { format!("-{copy}") };
         // Another export of the same second must not be overwritten.

@@ -44,8 +44,8 @@ const PICKER_WAIT: Duration = Duration::from_millis(100);
 const KEY_INTERVAL: Duration = Duration::from_millis(10);
 /// Refresh interval without key presses.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(200);
-/// Refreshing rows may take at most one part in this many of the time.
-const ROWS_SHARE: u32 = 20;
+/// The next refresh of rows begins after this many times the duration of the last one, which so takes at most 5 % of the time.
+const ROW_PAUSE_FACTOR: u32 = 20;
 /// Interval at which histories of important requests are copied out of the ring.
 const HISTORY_COPY_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of inputs per iteration of the run loop, so that a held key does not delay the source.
@@ -159,10 +159,10 @@ impl Screen {
         self.ui.tab = Tab::Pods;
     }
 
-    /// Replaces a run's line in the run list, if the list has the run.
+    /// Replaces the line of a run, here called a pod, in the run list. Does nothing if the list has no run with this index.
     pub fn set_pod(&mut self, run_index: usize, line: PodLine) {
-        if let Some(pod) = self.pods.get_mut(run_index) {
-            *pod = line;
+        if let Some(listed_line) = self.pods.get_mut(run_index) {
+            *listed_line = line;
         }
     }
 
@@ -171,10 +171,11 @@ impl Screen {
         self.ui.tab == Tab::Pods || self.shown_request().is_some()
     }
 
-    /// The request on the screen; `None` if there is none, or only one run.
+    /// The request on the screen, for the lookup of its pair: a prefill and a decode server that both process it. `None` unless the tab of
+    /// a request is open and one is selected. `None` for a single run, too, which has no pairs.
     pub fn shown_request(&self) -> Option<ShownRequest> {
-        // Only several runs can have pairs, for which the request is needed.
-        if self.ui.tab != Tab::Request || self.runs.len() < 2 {
+        let has_several_runs = self.runs.len() > 1;
+        if self.ui.tab != Tab::Request || !has_several_runs {
             return None;
         }
         Some(ShownRequest { run_index: self.shown_run, rid: self.ui.selected_rid.clone()? })
@@ -185,10 +186,13 @@ impl Screen {
         self.pairs = pairs;
     }
 
-    /// Sets the shown request on both servers of its pair; `None` if the request belongs to no pair.
+    /// Sets what is known of the shown request on both servers of its pair, prefill and decode; `None` if it belongs to no pair. Draws the
+    /// screen again if that is new.
     pub fn set_pair_request(&mut self, request: Option<PairRequest>) {
-        // A run without new events is drawn again only if this is set.
-        self.needs_draw |= self.pair_request != request;
+        if self.pair_request != request {
+            // The shown run may have no new event that would draw it again.
+            self.needs_draw = true;
+        }
         self.pair_request = request;
     }
 
@@ -243,6 +247,7 @@ impl Screen {
             let needs_rows = true;
             self.refresh_model(run, needs_rows);
         } else if !is_paused && (was_paused || tab_before != self.ui.tab) {
+            // The values for the view that now goes on, or for the new tab, may be old.
             self.force_refresh();
         }
         match effect {
@@ -265,19 +270,24 @@ impl Screen {
         }
     }
 
+    /// Copies the histories of requests of interest, those of the findings and of the user, because the ledger soon overwrites the chunks
+    /// of a finished request.
+    fn copy_histories(&mut self, run: &Run<'_>) {
+        let RunState { model, histories } = &mut self.runs[self.shown_run];
+        let rids_of_findings = model.findings.iter().map(|finding| finding.verdict.rid.as_str());
+        let rids_of_user = self.ui.selected_rid.iter().chain(&self.ui.pins).map(String::as_str);
+        // The rid is empty for a finding that is about no single request.
+        let rids: Vec<&str> = rids_of_findings.filter(|rid| !rid.is_empty()).chain(rids_of_user).collect();
+        histories.keep_only(run.analysis.ledger(), &rids);
+    }
+
     /// Refreshes the parts of the model that are due, unless the view is paused.
     fn refresh_due_parts(&mut self, run: &Run<'_>, now: Instant) {
         self.cpu_meter.measure_share(now);
         self.needs_draw = true;
         if now >= self.next_history_copy {
             self.next_history_copy = now + HISTORY_COPY_INTERVAL;
-            let RunState { model, histories } = &mut self.runs[self.shown_run];
-            let rids_of_findings = model.findings.iter().map(|finding| finding.verdict.rid.as_str());
-            let rids_of_user = self.ui.selected_rid.iter().chain(&self.ui.pins).map(String::as_str);
-            // The rid is empty for a finding that is about no single request.
-            let rids: Vec<&str> = rids_of_findings.filter(|rid| !rid.is_empty()).chain(rids_of_user).collect();
-            // The ledger soon overwrites the chunks of a finished request.
-            histories.keep_only(run.analysis.ledger(), &rids);
+            self.copy_histories(run);
         }
         if self.ui.paused_at_second.is_some() {
             return;
@@ -290,8 +300,9 @@ impl Screen {
         }
         self.refresh_model(run, needs_rows);
         if needs_rows {
-            // The longer a refresh takes, the rarer it is: it takes the same share of the time for any number of rows.
-            self.next_row_refresh = now + now.elapsed() * ROWS_SHARE;
+            // The pause grows with the refresh, so that large tables take no larger part of the time.
+            let refresh_time = now.elapsed();
+            self.next_row_refresh = now + refresh_time * ROW_PAUSE_FACTOR;
         }
     }
 
@@ -375,6 +386,19 @@ impl Screen {
         Ok(())
     }
 
+    /// Shows the newest notice of the run and the result of an export, each once.
+    fn show_new_messages(&mut self, run: &Run<'_>) {
+        if run.notice.number != self.last_notice {
+            self.last_notice = run.notice.number;
+            self.ui.show_message(&*run.notice.text);
+            self.needs_draw = true;
+        }
+        if let Some(message) = self.exporter.take_trace_result() {
+            self.ui.show_message(message);
+            self.needs_draw = true;
+        }
+    }
+
     /// Reads keys, refreshes and draws what is due, and returns the oldest command of the user; [`ScreenCommand::Stay`] without one.
     fn update_screen(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
         if let Some(command) = self.commands.pop_front() {
@@ -388,16 +412,7 @@ impl Screen {
         self.next_key_read = now + KEY_INTERVAL;
         self.ui.is_replay = run.about.position().is_some();
         self.ui.is_watching = !self.pods.is_empty();
-        // Each notice of the run is shown once.
-        if run.notice.number != self.last_notice {
-            self.last_notice = run.notice.number;
-            self.ui.show_message(&*run.notice.text);
-            self.needs_draw = true;
-        }
-        if let Some(message) = self.exporter.take_trace_result() {
-            self.ui.show_message(message);
-            self.needs_draw = true;
-        }
+        self.show_new_messages(run);
         self.read_keys(run)?;
         // A key may have made a refresh due, at a later time than the `now` above.
         let now = Instant::now();
@@ -517,7 +532,7 @@ pub struct FoundSources {
 }
 
 /// Shows `offers`, then those that `searches` sends, until the user chooses or quits. Returns the chosen command, or `None` if the
-/// user quits. Restores the terminal afterwards.
+/// user quits. Restores the terminal afterwards. Fails without a terminal.
 pub fn pick_source(offers: Vec<SourceOffer>, searches: &Receiver<FoundSources>) -> anyhow::Result<Option<Vec<String>>> {
     let mut picker = SourcePicker::default();
     picker.replace_offers(offers);
@@ -529,6 +544,7 @@ pub fn pick_source(offers: Vec<SourceOffer>, searches: &Receiver<FoundSources>) 
         // Each search finds all sources, so only the latest one counts.
         if let Some(latest) = searches.try_iter().last() {
             picker.has_searched = true;
+            // The places that could not be searched, which the screen names.
             picker.blind = latest.blind;
             picker.replace_offers(latest.offers);
         }

@@ -173,14 +173,24 @@ pub(super) fn clipboard_sequence(text: &str) -> String {
 fn base64(bytes: &[u8]) -> String {
     let mut encoded = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
-        // Three bytes make four digits of six bits. They are the last bytes of a number of four bytes, whose first one stays zero. A
-        // shorter group is filled with zeros, and `=` marks digits without data.
-        let mut padded = [0; 4];
-        padded[1..=group.len()].copy_from_slice(group);
-        let bits = u32::from_be_bytes(padded);
-        for digit in 0..4 {
-            let six_bits = (bits >> (18 - 6 * digit)) & 63;
-            encoded.push(if digit <= group.len() { BASE64_ALPHABET[six_bits as usize] as char } else { '=' });
+        // The last group may be shorter, and is filled with zeros.
+        let mut filled = [0; 3];
+        filled[..group.len()].copy_from_slice(group);
+        let [first, second, third] = filled;
+        // The 24 bits of three bytes are four digits of six bits each.
+        let digits = [
+            first >> 2,
+            ((first & 0b11) << 4) | (second >> 4),
+            ((second & 0b1111) << 2) | (third >> 6),
+            third & 0b11_1111,
+        ];
+        // One byte needs two digits, two bytes need three. `=` stands for each digit without data.
+        let needed_digits = group.len() + 1;
+        for digit in &digits[..needed_digits] {
+            encoded.push(BASE64_ALPHABET[usize::from(*digit)] as char);
+        }
+        for _ in needed_digits..digits.len() {
+            encoded.push('=');
         }
     }
     encoded

@@ -14,7 +14,8 @@ pub(crate) const STATES: [ChunkState; 8] = [
     ChunkState::Judged(ChunkOutcome::Unjudged(UnjudgedCause::Ambiguous)),
 ];
 
-/// Word for a chunk in this state.
+/// Word for a chunk in this state. `Judged` means that the ledger has finished the comparison with the deliveries, and `Unjudged` that the
+/// comparison has not shown what became of the chunk.
 pub(crate) fn label_of(state: ChunkState) -> &'static str {
     match state {
         ChunkState::Sent => "sent",
@@ -27,7 +28,7 @@ pub(crate) fn label_of(state: ChunkState) -> &'static str {
     }
 }
 
-/// Symbol of a chunk in this state, in a row that has a tick for each chunk.
+/// Symbol of a chunk in this state, in a row that has a tick for each chunk. The worse the state, the more it stands out.
 pub(crate) fn tick_symbol(state: ChunkState) -> char {
     match state {
         ChunkState::Waiting => '.',

@@ -104,17 +104,19 @@ impl Curves {
     }
 }
 
-/// Whether something happened in the second: anything but samples of threads and of queues.
+/// Whether a request was live in the second, a frame passed or waited, or a token was delivered or lost. Samples of threads and of queues
+/// do not count.
 fn has_traffic(slot: &SlotValues) -> bool {
     let is_hop_used = slot.hops.iter().any(|hop| {
         let HopSlotCounts { frames_sent, frames_received, .. } = hop.passed;
         frames_sent > 0 || frames_received > 0 || hop.backlog_max > 0
     });
-    // Finished requests are left out: they are counted later, when nothing can follow any more.
+    // Once the scheduler's sends are not observed any more, the number of live requests is unknown.
+    let has_live_requests = slot.live > 0 && !slot.sends_ended;
+    // The count of finished requests is left out, because a request is counted as finished only some seconds after its last token.
     let SlotCounts { begun, tokens_sent, tokens_delivered, chunks_dropped, .. } = slot.passed;
-    is_hop_used
-        || (slot.live > 0 && !slot.sends_ended)
-        || [begun, tokens_sent, tokens_delivered, chunks_dropped].iter().any(|count| *count > 0)
+    let has_counts = [begun, tokens_sent, tokens_delivered, chunks_dropped].iter().any(|count| *count > 0);
+    is_hop_used || has_live_requests || has_counts
 }
 
 #[cfg(test)]

@@ -42,8 +42,8 @@ pub(super) struct FindingRequests {
 }
 
 impl Model {
-    /// List of the requests that the finding is about, by what their rows show or by what the finding counts. Without either, the list has
-    /// the requests whose frames waited on its hop while it lasted, or else all that were in flight then.
+    /// Filter that lists the requests of the finding. The first of these that applies: those whose rows show the problem, those that the
+    /// finding has counted, those with a frame that waited on its hop while it lasted, all that were in flight while it lasted.
     pub(super) fn requests_of_finding(&self, finding: &Finding) -> FindingRequests {
         let kind = finding.kind;
         let description = format!("requests of {kind}");

@@ -1,6 +1,7 @@
 //! Health of what the screen shows, and flags that mark problems of a request in its table row.
 
-use trace::detect::Severity;
+use trace::detect::{Severity, Verdict};
+use trace::words::{percent, plural};
 
 labelled! {
     /// Health of a component, in ascending order of severity.
@@ -41,6 +42,23 @@ pub(crate) struct RunVerdict {
     pub(crate) ttft_share: Option<String>,
     /// What to do about the finding, or so that more is judged; `None` if nothing is to be done.
     pub(crate) advice: Option<String>,
+}
+
+/// `669 requests`; `None` if the finding counts none.
+pub(super) fn describe_requests_hit(verdict: &Verdict) -> Option<String> {
+    // Findings about late requests count these apart from all that they are about.
+    let late =
+        ["requests_late", "requests_above_warning"].into_iter().find_map(|name| verdict.evidence.get(name)?.as_u64());
+    let hit = late.unwrap_or(verdict.requests.counted());
+    (hit > 0).then(|| plural(hit, "request"))
+}
+
+/// `91 % of the TTFT of 34 requests`; `None` if the finding does not say so.
+pub(super) fn describe_ttft_share(verdict: &Verdict) -> Option<String> {
+    let share = verdict.evidence.get("ttft_share")?.as_f64()?;
+    // Findings about late requests have this number under another name.
+    let requests = verdict.evidence.get("ttft_share_requests").or_else(|| verdict.evidence.get("requests_late"))?;
+    Some(format!("{} of the TTFT of {}", percent(share), plural(requests.as_u64()?, "request")))
 }
 
 labelled! {

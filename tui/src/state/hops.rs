@@ -19,7 +19,8 @@ const MAX_REASONS: usize = 4;
 /// Maximum number of hops listed under one line.
 const MAX_MEMBERS: usize = 64;
 
-/// Summaries of the hops, one for each name, in the order of the path.
+/// Summaries of the hops, the connections between the engine's processes, in the order of the path. Hops with the same name have one
+/// summary.
 pub(crate) fn summarise_hops(ledger: &Ledger, findings: &[Finding], traffic: &RecentTraffic) -> Vec<HopSummary> {
     let mut summaries = Vec::new();
     for (index, group) in ledger.groups().iter().enumerate() {
@@ -30,7 +31,8 @@ pub(crate) fn summarise_hops(ledger: &Ledger, findings: &[Finding], traffic: &Re
         let mut summary = summarise_group(ledger, index, group, &members);
         summary.rates = rates_of_group(ledger, index, traffic);
         let by_findings = health_from_findings(findings, &group.name);
-        summary.has_recovered = by_findings.health > summary.health && by_findings.has_ended;
+        let is_healthier_now = summary.health < by_findings.health;
+        summary.has_recovered = is_healthier_now && by_findings.has_ended;
         summary.health = summary.health.max(by_findings.health);
         summaries.push(summary);
     }
@@ -58,7 +60,7 @@ fn health_from_findings(findings: &[Finding], hop_name: &str) -> HealthByFinding
     }
 }
 
-/// Both ends of every hop that carries output, in the order of the path.
+/// Id, sending and receiving role, and receiver of every hop that carries output, in the order of the path.
 pub(crate) fn hop_ends(ledger: &Ledger) -> Vec<HopEnds> {
     let outputs = ledger.hops().iter().filter(|hop| !hop.carries_requests);
     let ends = outputs.map(|hop| HopEnds {
@@ -78,8 +80,12 @@ fn sort_in_path_order<T>(hops: &mut [T], ends_of: fn(&T) -> &Ends<Box<str>>, car
     let outputs = hops.iter().filter(|hop| !carries_requests(hop));
     let output_ends: Vec<Ends<Box<str>>> = outputs.map(|hop| ends_of(hop).clone()).collect();
     hops.sort_by_key(|hop| {
-        // Hops that carry requests have no depth: `None` sorts first.
-        if carries_requests(hop) { None } else { Some(path::depth(&output_ends, &ends_of(hop).from)) }
+        // `None` sorts first.
+        if carries_requests(hop) {
+            return None;
+        }
+        let hops_before_sender = path::depth(&output_ends, &ends_of(hop).from);
+        Some(hops_before_sender)
     });
 }
 
@@ -88,11 +94,11 @@ fn summarise_group(ledger: &Ledger, index: usize, group: &HopGroup, members: &[&
     let now = ledger.now();
     let observes_receives = members.iter().any(|hop| hop.capabilities().received);
     let oldest_wait_ns = members.iter().filter_map(|hop| hop.oldest_waiting()).min().map(|at| now.since(at));
-    let frames = members.iter().map(|hop| observed_frames(&hop.counts)).sum();
+    let frames = sum_of_counts(members, observed_frames);
     let wakeup_frames_max = members.iter().map(|hop| hop.counts.wakeup_frames_max).max().unwrap_or(0);
     let receives_end = ledger.group_receives_end(index);
     let busy_share = receiver_busy_share(ledger, members);
-    // After the end of the receives, nothing shows which frames wait.
+    // What waits now is unknown once receives are not observed any more. Times of earlier waits stay known.
     let observes_queue = observes_receives && receives_end.is_none();
     HopSummary {
         name: group.name.clone(),
@@ -106,9 +112,9 @@ fn summarise_group(ledger: &Ledger, index: usize, group: &HopGroup, members: &[&
         has_recovered: false,
         rates: None,
         frames,
-        chunks: members.iter().map(|hop| hop.counts.chunks).sum(),
-        bytes: members.iter().map(|hop| hop.counts.bytes).sum(),
-        undecoded: members.iter().map(|hop| hop.counts.undecoded).sum(),
+        chunks: sum_of_counts(members, |counts| counts.chunks),
+        bytes: sum_of_counts(members, |counts| counts.bytes),
+        undecoded: sum_of_counts(members, |counts| counts.undecoded),
         undecoded_reasons: most_frequent_undecoded_reasons(ledger, index),
         receives_end,
         backlog_frames: observes_queue.then_some(group.backlog),
@@ -126,6 +132,11 @@ fn summarise_group(ledger: &Ledger, index: usize, group: &HopGroup, members: &[&
     }
 }
 
+/// Sum of one of the counts over these hops.
+fn sum_of_counts(members: &[&Hop], count_of: fn(&HopCounts) -> u64) -> u64 {
+    members.iter().map(|hop| count_of(&hop.counts)).sum()
+}
+
 /// Bytes in the receivers' kernel queues; `None` if they were never read.
 fn kernel_queue_bytes(ledger: &Ledger, group: &HopGroup) -> Option<KernelQueueBytes> {
     let queue = &group.kernel;
@@ -138,12 +149,12 @@ fn kernel_queue_bytes(ledger: &Ledger, group: &HopGroup) -> Option<KernelQueueBy
     })
 }
 
-/// Rates of a group of hops; `None` if it has no time series, or the run has just begun.
+/// Rates of a group of hops. `None` if it has no time series, if neither of its ends is observed any more, or if the run has just begun.
 pub(super) fn rates_of_group(ledger: &Ledger, group: usize, traffic: &RecentTraffic) -> Option<HopRates> {
     let sums = traffic.hops.get(group)?;
     let observes_sends = ledger.hops_of_group(group).any(|hop| hop.capabilities().sent);
-    // Neither end of the hop is observed any more.
-    if !observes_sends && ledger.group_receives_end(group).is_some() {
+    let receives_have_ended = ledger.group_receives_end(group).is_some();
+    if !observes_sends && receives_have_ended {
         return None;
     }
     // Counted where the frames are sent, if that is observed, as in the curve of the hop.

@@ -108,7 +108,8 @@ impl Model {
         self.hops.iter().filter(|hop| !hop.carries_requests)
     }
 
-    /// Shows a request on both servers of its pair. Shows none unless the detail is about this request, in the run that is shown.
+    /// Keeps what is known of a request on both servers of its pair, prefill and decode, for the view. Keeps nothing unless the detail is
+    /// about this request, in the run that is shown.
     pub(crate) fn show_pair_request(&mut self, request: Option<&PairRequest>, shown_run: usize) {
         let shown_rid = self.detail.as_ref().map(|detail| detail.rid.as_str());
         let is_shown = request.is_some_and(|request| {
@@ -181,19 +182,19 @@ pub(crate) struct FirstTokenGap {
     pub(crate) window: Option<Spread>,
     pub(crate) whole: Option<Spread>,
     pub(crate) worst_rid: String,
-    /// Requests waiting for their first token; `None` unless sends and receives are observable.
+    /// Requests whose first token was sent and has not been received; `None` unless sends and receives are observable.
     pub(crate) waiting: Option<WaitingRequests>,
     /// Requests that were sent to the scheduler and have no token yet; `None` without any.
     pub(crate) without_token: Option<WaitingRequests>,
 }
 
 impl FirstTokenGap {
-    /// Requests that have no first token at their receiver yet; `None` without any.
+    /// Requests that have no first token at their receiver yet, because it is on its way or was not sent; `None` without any.
     pub(crate) fn waiting_requests(&self) -> Option<WaitingRequests> {
-        let first_tokens = self.waiting.unwrap_or_default();
+        let token_sent = self.waiting.unwrap_or_default();
         let without_token = self.without_token.unwrap_or_default();
-        let requests = first_tokens.requests + without_token.requests;
-        let longest_wait_ns = first_tokens.longest_wait_ns.max(without_token.longest_wait_ns);
+        let requests = token_sent.requests + without_token.requests;
+        let longest_wait_ns = token_sent.longest_wait_ns.max(without_token.longest_wait_ns);
         (requests > 0).then_some(WaitingRequests { requests, longest_wait_ns })
     }
 }

@@ -81,7 +81,7 @@ impl SourcePicker {
     pub(crate) fn apply_action(&mut self, action: Action) -> ControlFlow<Option<Vec<String>>> {
         // The number of rows is 0 until the first draw.
         let page_rows = self.page_rows.max(2) as isize;
-        // Attaching to a running engine needs a second Enter. Any other action answers the question with no.
+        // Attaching to a running engine needs a second Enter or click. Any other action answers the question with no.
         let is_confirmed = self.asks_to_attach();
         self.asked_command = None;
         match action {
@@ -89,23 +89,10 @@ impl SourcePicker {
             Action::ShowHelp => self.shows_help = !self.shows_help,
             // Esc never quits, so that pressing it once too often is harmless.
             Action::GoBack => self.shows_help = false,
-            Action::OpenSelection => {
-                if let Some(chosen) = self.selected_offer() {
-                    let command = chosen.command.clone();
-                    if chosen.kind == SourceKind::Engine && !is_confirmed {
-                        self.asked_command = Some(command);
-                    } else {
-                        return ControlFlow::Break(Some(command));
-                    }
-                }
-            }
+            Action::OpenSelection => return self.open_selection(is_confirmed),
             // A second click on the same line opens it.
             Action::SelectRow(index) if index == self.selected_index && self.has_moved => {
-                if is_confirmed {
-                    // Restores the question that was cleared above, so that the action below finds it confirmed.
-                    self.asked_command = self.selected_offer().map(|offer| offer.command.clone());
-                }
-                return self.apply_action(Action::OpenSelection);
+                return self.open_selection(is_confirmed);
             }
             Action::SelectRow(index) => self.select(index),
             Action::MoveSelection(offset) => self.move_selection(offset),
@@ -114,6 +101,19 @@ impl SourcePicker {
             _ => {}
         }
         ControlFlow::Continue(())
+    }
+
+    /// Breaks with the command of the selected offer. For an engine that the user has not confirmed, notes the question and continues.
+    fn open_selection(&mut self, is_confirmed: bool) -> ControlFlow<Option<Vec<String>>> {
+        let Some(chosen) = self.selected_offer() else {
+            return ControlFlow::Continue(());
+        };
+        let command = chosen.command.clone();
+        if chosen.kind == SourceKind::Engine && !is_confirmed {
+            self.asked_command = Some(command);
+            return ControlFlow::Continue(());
+        }
+        ControlFlow::Break(Some(command))
     }
 
     fn move_selection(&mut self, offset: isize) {

@@ -99,18 +99,18 @@ pub struct PairRequest {
 }
 
 impl PairRequest {
-    /// Describes the request: its servers with `arrow` between them, its bootstrap room, and its id on the server that is not shown, if
-    /// that differs.
+    /// Describes the request: its servers with `arrow` between them, its bootstrap room (the number by which both servers know it), and its
+    /// id on the server that is not shown, if that differs.
     pub(crate) fn describe(&self, arrow: &str) -> String {
         let PairRequestLine { room, prefill_rid, decode_rid, .. } = &self.line;
-        let room = room.as_ref().map_or_else(String::new, |room| format!(", room {room}"));
-        let servers = format!("{} {arrow} {}{room}", self.prefill, self.decode);
+        let room_suffix = room.as_ref().map_or_else(String::new, |room| format!(", room {room}"));
+        let servers_and_room = format!("{} {arrow} {}{room_suffix}", self.prefill, self.decode);
         if prefill_rid == decode_rid {
-            servers
+            servers_and_room
         } else if self.shown.rid == *decode_rid {
-            format!("{servers}, {prefill_rid} on {}", self.prefill)
+            format!("{servers_and_room}, {prefill_rid} on {}", self.prefill)
         } else {
-            format!("{servers}, {decode_rid} on {}", self.decode)
+            format!("{servers_and_room}, {decode_rid} on {}", self.decode)
         }
     }
 
@@ -128,7 +128,8 @@ pub(crate) struct PairProblem {
 }
 
 impl PairLine {
-    /// The line of a pair whose decode server has this name.
+    /// The line of a pair whose decode server has this name. The report's headline names the leg, the part of the time to first token, that
+    /// takes most of it.
     pub fn new(decode: &str, report: &PairReport) -> Self {
         let finding = report.findings().first().map(|worst| PairProblem {
             health: worst.severity.into(),
@@ -144,7 +145,8 @@ impl PairLine {
         }
     }
 
-    /// Describes the servers, with this arrow between them, the joined requests and the worst leg.
+    /// Describes the servers, with this arrow between them, the number of requests found on both, and the part of the time to first token
+    /// that takes most of it.
     pub fn describe(&self, arrow: &str) -> String {
         let servers = format!("{} {arrow} {}", self.prefill.join(" + "), self.decode);
         // The join reads a limited number of requests, so it may lack older ones.
@@ -192,15 +194,15 @@ pub(crate) struct WorstLeg {
 }
 
 impl WorstLeg {
-    /// The leg that takes most of the time to first token of `ttft`, or the wait of the requests that have none yet if that is longer. That
-    /// wait is `waited_ns`, summed over these requests. `None` if there is neither.
+    /// The longest leg, the part that takes most of the time to first token of all requests that have one (`ttft`). If the requests without
+    /// a first token have waited longer, `waited_ns` in total, it is their wait instead. `None` if there are no requests of either kind.
     pub(super) fn find(ttft: Option<&TtftGroupLine>, waited_ns: u128) -> Option<Self> {
         let longest = ttft.and_then(TtftGroupLine::longest_leg);
-        let ttft_ns = ttft.map_or(0.0, |ttft| ttft.mean_ns as f64 * ttft.ns.count as f64);
-        let longest_leg_ns = longest.map_or(0.0, |leg| leg.share * ttft_ns);
+        let total_ttft_ns = ttft.map_or(0.0, |ttft| ttft.mean_ns as f64 * ttft.ns.count as f64);
+        let longest_leg_ns = longest.map_or(0.0, |leg| leg.share * total_ttft_ns);
         let waited_ns = waited_ns as f64;
         if waited_ns > longest_leg_ns {
-            let share = waited_ns / (ttft_ns + waited_ns);
+            let share = waited_ns / (total_ttft_ns + waited_ns);
             return Some(Self { name: "waiting".to_owned(), share, is_wait: true });
         }
         longest.map(|leg| Self { name: leg.name.clone(), share: leg.share, is_wait: false })
@@ -208,8 +210,8 @@ impl WorstLeg {
 }
 
 impl KeyFigures {
-    /// Key figures of all runs: sums, the longest times and the worst verdict. A request of a pair is on both servers, each with its first
-    /// token. It is counted once, on the decode server, if that is among the runs.
+    /// Key figures of all runs, here called pods: sums, the longest times and the worst verdict. A request of a pair is on both servers,
+    /// and each sends its first token. It is counted once, on the decode server, if that is among the runs.
     pub(crate) fn combine(pods: &[PodLine]) -> Self {
         let mut combined = Self::default();
         for pod in pods {
@@ -222,25 +224,29 @@ impl KeyFigures {
                 combined.requests_live += figures.requests_live;
                 combined.requests_seen += figures.requests_seen;
             }
-            // `None` is less than any known gap.
+            // `None` is less than any known time.
             combined.gap_p99_ns = combined.gap_p99_ns.max(figures.gap_p99_ns);
             combined.ttft_p99_ns = combined.ttft_p99_ns.max(figures.ttft_p99_ns);
         }
         // A run without requests has nothing to lose, so its unknown values do not make a sum unknown.
         let with_requests = pods.iter().map(|pod| &pod.figures).filter(|figures| figures.requests_seen > 0);
-        combined.backlog_frames = sum_at_least(with_requests.clone().map(|figures| figures.backlog_frames));
-        combined.tokens_lost = sum_at_least(with_requests.map(|figures| figures.tokens_lost));
+        combined.backlog_frames = sum_or_unknown(with_requests.clone().map(|figures| figures.backlog_frames));
+        combined.tokens_lost = sum_or_unknown(with_requests.map(|figures| figures.tokens_lost));
+        combined.take_worst_verdict(pods);
+        combined
+    }
+
+    /// Takes over the verdict of the worst run, with the name of the run before its text. Does nothing without runs.
+    fn take_worst_verdict(&mut self, pods: &[PodLine]) {
         // Reversed, so that the first one counts of several that are equally bad.
         let worst = pods.iter().rev().max_by_key(|pod| (pod.figures.verdict.health, pod.figures.worst_rank));
-        if let Some(worst) = worst {
-            let verdict = &worst.figures.verdict;
-            // Nothing is said of a run that was not observed yet.
-            let separator = if verdict.text.is_empty() { "" } else { ": " };
-            let text = format!("{}{separator}{}", worst.name, verdict.text);
-            combined.verdict = RunVerdict { text, ..verdict.clone() };
-            combined.worst_rank = worst.figures.worst_rank;
-        }
-        combined
+        let Some(worst) = worst else { return };
+        let verdict = &worst.figures.verdict;
+        // A run that was not observed yet has no text.
+        let separator = if verdict.text.is_empty() { "" } else { ": " };
+        let text = format!("{}{separator}{}", worst.name, verdict.text);
+        self.verdict = RunVerdict { text, ..verdict.clone() };
+        self.worst_rank = worst.figures.worst_rank;
     }
 }
 
@@ -249,8 +255,8 @@ pub(super) fn sum_known(values: impl Iterator<Item = Option<u64>>) -> Option<u64
     values.flatten().reduce(|a, b| a + b)
 }
 
-/// Sum of the known values, so the least possible one; `None` if that is 0 and a value is unknown.
-fn sum_at_least(values: impl Iterator<Item = Option<u64>> + Clone) -> Option<u64> {
+/// Sum of the known values. `None` if a value is unknown and the others add up to 0, which would look like an observed 0.
+fn sum_or_unknown(values: impl Iterator<Item = Option<u64>> + Clone) -> Option<u64> {
     let is_complete = values.clone().all(|value| value.is_some());
     sum_known(values).filter(|sum| is_complete || *sum > 0)
 }

@@ -44,37 +44,39 @@ pub(crate) fn describe_receiver_changes(changes: &[ReceiverChange]) -> Option<St
     (!named.is_empty()).then(|| named.join("; "))
 }
 
-/// Changes on every leg of the path, in the order of the legs.
+/// Changes of the receiver on every leg of the path, in the order of the legs. All hops between the same two roles are one leg.
 pub(crate) fn receiver_changes(history: &RequestHistory, hops: &[HopEnds]) -> Vec<ReceiverChange> {
     let mut changes = Vec::new();
     let mut seen_legs: Vec<&Ends<Box<str>>> = Vec::new();
     for HopEnds { ends, .. } in hops {
-        // Hops between the same two roles are one leg.
-        if seen_legs.contains(&ends) {
+        if !seen_legs.contains(&ends) {
+            seen_legs.push(ends);
+            changes.extend(changes_on_leg(history, hops, ends));
+        }
+    }
+    changes
+}
+
+/// A change for each chunk on the leg that has another receiver than the chunk before it.
+fn changes_on_leg(history: &RequestHistory, hops: &[HopEnds], ends: &Ends<Box<str>>) -> Vec<ReceiverChange> {
+    let mut changes = Vec::new();
+    let mut chunks = chunks_on_leg(history, hops, ends).enumerate();
+    let Some((_, first)) = chunks.next() else { return changes };
+    let mut last_receiver = first.receiver;
+    for (index, ReceivedBy { chunk, receiver }) in chunks {
+        if receiver == last_receiver {
             continue;
         }
-        seen_legs.push(ends);
-        let mut first_sent = None;
-        let mut last_receiver: Option<&str> = None;
-        for (index, ReceivedBy { chunk, receiver }) in chunks_on_leg(history, hops, ends).enumerate() {
-            if index == 0 {
-                first_sent = chunk.sent;
-            }
-            if let Some(last_receiver) = last_receiver
-                && last_receiver != receiver
-            {
-                let sent_times = first_sent.zip(chunk.sent);
-                changes.push(ReceiverChange {
-                    role: ends.to.to_string(),
-                    from: last_receiver.to_owned(),
-                    to: receiver.to_owned(),
-                    // Without the first chunks, the number of this one is unknown.
-                    chunk: history.since.is_none().then_some(index + 1),
-                    after_ns: sent_times.map(|(first, sent)| sent.since(first)),
-                });
-            }
-            last_receiver = Some(receiver);
-        }
+        let sent_times = first.chunk.sent.zip(chunk.sent);
+        changes.push(ReceiverChange {
+            role: ends.to.to_string(),
+            from: last_receiver.to_owned(),
+            to: receiver.to_owned(),
+            // Without the first chunks, the number of this one is unknown.
+            chunk: history.since.is_none().then_some(index + 1),
+            after_ns: sent_times.map(|(first, sent)| sent.since(first)),
+        });
+        last_receiver = receiver;
     }
     changes
 }

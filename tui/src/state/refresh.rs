@@ -7,17 +7,16 @@ use outputs::report::{
     describe_bottleneck, describe_observation_ends, headline_of_finding, headline_without_warning, judgements,
 };
 use trace::detect::thresholds::{GAP_WARNING_NS, STALLED_NS};
-use trace::detect::{Severity, Verdict};
+use trace::detect::{Finding, Severity};
 use trace::engine::{Mode, Waiter};
 use trace::event::Finish;
 use trace::ledger::{Ledger, Request, RequestNumbers, RequestSummary, UnansweredRequest};
 use trace::stats::Spread;
 use trace::time_series::RecentTraffic;
-use trace::words::{percent, plural};
 use trace::{Analysis, MonoNs};
 
 use super::curves::Curves;
-use super::flags::{Flag, FlagSet, Health, RunVerdict};
+use super::flags::{Flag, FlagSet, Health, RunVerdict, describe_requests_hit, describe_ttft_share};
 use super::model::{FirstTokenGap, Model, RunValues, SendRates};
 use super::pinned::PinnedHistories;
 use super::pods::{KeyFigures, WorstLeg, sum_known};
@@ -134,47 +133,48 @@ impl Model {
         }
     }
 
-    /// Reads everything known of a request into [`Self::detail`]: it may be live, unanswered, finished, or pinned and evicted.
-    pub(crate) fn refresh_request_detail(&mut self, analysis: &Analysis, pinned: &PinnedHistories, rid: &str) {
+    /// Reads everything known of a request into [`Self::detail`]. It may be live, unanswered or finished, or one that the user has pinned
+    /// and the ledger has evicted.
+    pub(crate) fn refresh_request_detail(&mut self, analysis: &Analysis, kept: &PinnedHistories, rid: &str) {
         let ledger = analysis.ledger();
         let writer = RowWriter::new(ledger);
         let mut row = RequestRow::default();
-        let request = ledger.request(rid);
-        let mut summary = None;
+        let live = ledger.request(rid);
         let unanswered = ledger.unanswered_requests().find(|unanswered| unanswered.rid == rid);
-        if let Some(request) = request {
-            writer.write_live(request, &mut row);
+        let mut finished = None;
+        if let Some(live) = live {
+            writer.write_live(live, &mut row);
         } else if let Some(unanswered) = unanswered {
             writer.write_unanswered(&unanswered, &mut row);
         } else {
             // The newest one if the rid was reused.
-            let finished = ledger.finished().rev().find(|summary| &*summary.rid == rid);
-            summary = finished.or_else(|| self.pinned.get(rid));
+            let in_ledger = ledger.finished().rev().find(|summary| &*summary.rid == rid);
+            finished = in_ledger.or_else(|| self.pinned.get(rid));
         }
-        if let Some(summary) = summary {
-            writer.write_finished(summary, &mut row);
+        if let Some(finished) = finished {
+            writer.write_finished(finished, &mut row);
         }
-        let is_known = request.is_some() || unanswered.is_some() || summary.is_some();
-        let history = pinned.longest_history(ledger, rid);
-        let mut facts = RequestFacts::from_ledger(ledger, request, summary, rid);
+        let is_known = live.is_some() || unanswered.is_some() || finished.is_some();
+        let history = kept.longest_history(ledger, rid);
+        let mut facts = RequestFacts::from_ledger(ledger, live, finished, rid);
         facts.receiver_changes = receiver_changes(&history, &hops::hop_ends(ledger));
         let life = ledger.life_of(rid, &history, &row.numbers);
         self.detail = Some(RequestDetail::new(rid, &history, life, is_known.then_some(row), ledger.engine(), facts));
     }
 
-    /// Describes the receivers between which the worst request of the finding with this index changed. Clears the description if the
-    /// finding is about something else.
+    /// Describes how the chunks of the worst request of the finding with this index went from one receiver to another. Clears the
+    /// description if the finding is about something else.
     pub(crate) fn refresh_receiver_changes(
         &mut self,
         analysis: &Analysis,
-        pinned: &PinnedHistories,
+        kept: &PinnedHistories,
         finding_index: usize,
     ) {
         let selected = self.findings.get(finding_index);
         let finding = selected.filter(|finding| finding.kind == "rid-changed-worker");
         self.receiver_changes = finding.and_then(|finding| {
             let ledger = analysis.ledger();
-            let history = pinned.longest_history(ledger, &finding.verdict.rid);
+            let history = kept.longest_history(ledger, &finding.verdict.rid);
             describe_receiver_changes(&receiver_changes(&history, &hops::hop_ends(ledger)))
         });
     }
@@ -182,20 +182,30 @@ impl Model {
     /// Verdict on the run: the most severe finding or, without a warning, what the run shows.
     fn judge_run(&self, ledger: &Ledger, source: &str) -> RunVerdict {
         // As in the report's headline, a finding that is over keeps its severity.
-        if let Some(worst) = self.findings.first().filter(|worst| worst.verdict.severity > Severity::Info) {
-            let now = ledger.now();
-            let all = self.findings.iter().map(|finding| FindingSpan::at(finding, now));
-            let text = headline_of_finding(FindingSpan::at(worst, now), all, &worst.verdict.summary, |at_ns| {
-                self.format_moment(MonoNs(at_ns).since(self.started_at))
-            });
-            return RunVerdict {
-                health: worst.verdict.severity.into(),
-                text,
-                requests_hit: describe_requests_hit(&worst.verdict),
-                ttft_share: describe_ttft_share(&worst.verdict),
-                advice: worst.verdict.advice.clone(),
-            };
+        match self.findings.first() {
+            Some(worst) if worst.verdict.severity > Severity::Info => self.verdict_of_finding(worst, ledger),
+            _ => self.verdict_without_warning(ledger, source),
         }
+    }
+
+    /// Verdict on a run whose most severe finding is this one.
+    fn verdict_of_finding(&self, worst: &Finding, ledger: &Ledger) -> RunVerdict {
+        let now = ledger.now();
+        let all = self.findings.iter().map(|finding| FindingSpan::at(finding, now));
+        let text = headline_of_finding(FindingSpan::at(worst, now), all, &worst.verdict.summary, |at_ns| {
+            self.format_moment(MonoNs(at_ns).since(self.started_at))
+        });
+        RunVerdict {
+            health: worst.verdict.severity.into(),
+            text,
+            requests_hit: describe_requests_hit(&worst.verdict),
+            ttft_share: describe_ttft_share(&worst.verdict),
+            advice: worst.verdict.advice.clone(),
+        }
+    }
+
+    /// Verdict on a run without a warning. The health is good only if every check had what it needs.
+    fn verdict_without_warning(&self, ledger: &Ledger, source: &str) -> RunVerdict {
         let answers = &ledger.totals().answers;
         let judged = judgements(ledger);
         let traffic = SeenTraffic {
@@ -214,26 +224,9 @@ impl Model {
             Health::Info
         };
         let has_traffic = self.requests.seen > 0 || traffic.responses > 0;
-        let advice = has_traffic.then(|| advise_on_unjudged(&judged, source)).flatten().map(str::to_owned);
+        let advice = if has_traffic { advise_on_unjudged(&judged, source).map(str::to_owned) } else { None };
         RunVerdict { health, text, advice, ..RunVerdict::default() }
     }
-}
-
-/// `669 requests`; `None` if the finding counts none.
-fn describe_requests_hit(verdict: &Verdict) -> Option<String> {
-    // Findings about late requests count these apart from all that they are about.
-    let late =
-        ["requests_late", "requests_above_warning"].into_iter().find_map(|name| verdict.evidence.get(name)?.as_u64());
-    let hit = late.unwrap_or(verdict.requests.counted());
-    (hit > 0).then(|| plural(hit, "request"))
-}
-
-/// `91 % of the TTFT of 34 requests`; `None` if the finding does not say so.
-fn describe_ttft_share(verdict: &Verdict) -> Option<String> {
-    let share = verdict.evidence.get("ttft_share")?.as_f64()?;
-    // Findings about late requests have this number under another name.
-    let requests = verdict.evidence.get("ttft_share_requests").or_else(|| verdict.evidence.get("requests_late"))?;
-    Some(format!("{} of the TTFT of {}", percent(share), plural(requests.as_u64()?, "request")))
 }
 
 impl KeyFigures {
@@ -242,7 +235,7 @@ impl KeyFigures {
         let mut model = Model::default();
         model.refresh(analysis, RunValues::default());
         let ttft = model.ttft.as_ref().filter(|ttft| ttft.ns.count > 0);
-        // The worst one of those that last. It is left out below if it is only information.
+        // The worst finding of those that last. It is left out below if it is only information.
         let lasting = model.findings.iter().find(|finding| finding.active);
         Self {
             ttft_p50_ns: ttft.map(|ttft| ttft.ns.p50),
@@ -264,9 +257,9 @@ impl KeyFigures {
 
 /// Current rates of the scheduler's sends; `None` if the run has just begun.
 fn scheduler_send_rates(ledger: &Ledger, traffic: &RecentTraffic) -> Option<SendRates> {
-    // Until the origin is known, the first hop observed is the best guess.
-    let mut outputs = ledger.hops().iter().filter(|hop| !hop.carries_requests);
-    let origin = outputs.clone().find(|hop| hop.origin).or_else(|| outputs.next());
+    let mut output_hops = ledger.hops().iter().filter(|hop| !hop.carries_requests);
+    // The origin is the hop on which the scheduler sends. Until it is known, the first hop observed is the best guess.
+    let origin = output_hops.clone().find(|hop| hop.origin).or_else(|| output_hops.next());
     let frames = origin.and_then(|hop| hops::rates_of_group(ledger, hop.group, traffic)).map(|rates| rates.frames);
     Some(SendRates { tokens: traffic.per_second(traffic.tokens_sent)?, frames })
 }
@@ -357,7 +350,8 @@ impl<'a> RowWriter<'a> {
     }
 }
 
-/// Version of the engine, whether its chunks are incremental, and what its waiter does with several queued chunks, as far as known.
+/// Version of the engine, whether a chunk has only new tokens or all so far, and what the waiter, the coroutine that waits for a request's
+/// chunks, does with several queued ones. What is not known is left out.
 fn describe_engine(ledger: &Ledger) -> String {
     let engine = ledger.engine();
     let mode = engine.mode.map(|mode| match mode {
@@ -383,13 +377,13 @@ fn waits_for_first_token_ns(ledger: &Ledger) -> u128 {
     ledger.dispatched_wait_ns() + since_sent.map(u128::from).sum::<u128>()
 }
 
-/// First-token gaps of the ledger, and the requests whose first token waits now.
+/// First-token gaps of the ledger, the requests whose first token was sent and waits now, and those for which none was sent yet.
 fn first_token_gap(ledger: &Ledger) -> FirstTokenGap {
     let now = ledger.now();
-    let mut waiting = WaitingRequests::default();
+    let mut token_sent = WaitingRequests::default();
     for sent_at in ledger.requests().filter_map(Request::waiting_since) {
-        waiting.requests += 1;
-        waiting.longest_wait_ns = waiting.longest_wait_ns.max(now.since(sent_at));
+        token_sent.requests += 1;
+        token_sent.longest_wait_ns = token_sent.longest_wait_ns.max(now.since(sent_at));
     }
     let without_token = ledger.oldest_dispatched().map(|(_, oldest)| WaitingRequests {
         requests: ledger.dispatched_count() as u64,
@@ -400,7 +394,7 @@ fn first_token_gap(ledger: &Ledger) -> FirstTokenGap {
         whole: Spread::of_distribution(ledger.gap()),
         worst_rid: ledger.worst_gap().map(|worst| worst.rid.to_string()).unwrap_or_default(),
         // Where gaps are not observed, a wait that has ended may look open.
-        waiting: ledger.observes_gaps().then_some(waiting),
+        waiting: ledger.observes_gaps().then_some(token_sent),
         without_token,
     }
 }

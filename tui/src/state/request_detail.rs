@@ -58,7 +58,8 @@ pub(crate) struct RequestDetail {
 }
 
 impl RequestDetail {
-    /// Detail of a request, from its history and its life in the ledger. `row` is `None` if the ledger has evicted the request.
+    /// Detail of a request: of its chunks as the ledger keeps them (`history`), of their way over the legs of the path (`life`), and of its
+    /// row in the table. `row` is `None` if the ledger has evicted the request.
     pub(crate) fn new(
         rid: &str,
         history: &RequestHistory,
@@ -69,10 +70,12 @@ impl RequestDetail {
     ) -> Self {
         let numbers = row.as_ref().map(|row| row.numbers).unwrap_or_default();
         let RequestLife { legs, chunks } = life;
+        // What this engine calls its processes and stages.
+        let engine_facts = engine.facts();
         Self {
             rid: rid.to_owned(),
-            first_token_path: first_token_path(&legs, &numbers, engine.facts()),
-            stages: list_path_stages(&legs, history, &numbers, engine.facts()),
+            first_token_path: first_token_path(&legs, &numbers, engine_facts),
+            stages: list_path_stages(&legs, history, &numbers, engine_facts),
             tracks: tick_tracks(&legs, history, &chunks),
             evidence: row.as_ref().map(|row| evidence_of_flags(row, engine, &facts)).unwrap_or_default(),
             receiving_roles: legs.iter().map(|leg| leg.ends.to.to_string()).collect(),
@@ -125,39 +128,43 @@ impl TimeSpan {
     }
 }
 
-/// Breakdown of the first token's time between the first and last known moments.
+/// Breakdown of the first token's time between the first and last known moments. Empty if no two moments are known. `legs` are the hops
+/// between two roles each, in the order of the path.
 fn first_token_path(legs: &[LifeLeg], numbers: &RequestNumbers, engine: &dyn Facts) -> Vec<Segment> {
     let crossings = legs.iter().map(|leg| FirstCrossing {
         sent: leg.first_sent,
         received: leg.first_received,
         is_last: leg.is_last,
     });
-    let first_token_legs = first_token_legs(numbers, &crossings.collect::<Vec<_>>());
-    let whole = TimeSpan::enclosing(first_token_legs.iter().flat_map(|leg| [leg.from, leg.to]));
+    let crossings: Vec<FirstCrossing> = crossings.collect();
+    // Each part is the time between two known moments that follow each other, of the request or of its first chunk on a hop.
+    let timed_parts = first_token_legs(numbers, &crossings);
+    let whole = TimeSpan::enclosing(timed_parts.iter().flat_map(|part| [part.from, part.to]));
     let whole_ns = whole.map_or(0, TimeSpan::length_ns);
-    // No two moments are known, so there is no time to divide.
     if whole_ns == 0 {
         return Vec::new();
     }
-    let segments = first_token_legs.iter().map(|leg| Segment {
-        name: match leg.place {
-            FirstTokenPlace::Ttft(leg) => leg.describe(engine),
-            FirstTokenPlace::Way(parts) => describe_way(&parts.iter().collect::<Vec<_>>(), legs),
+    let segments = timed_parts.iter().map(|part| Segment {
+        name: match part.place {
+            FirstTokenPlace::Ttft(ttft_leg) => ttft_leg.describe(engine),
+            FirstTokenPlace::Way(way) => describe_way(&way.iter().collect::<Vec<_>>(), legs),
         },
-        share: leg.to.since(leg.from) as f64 / whole_ns as f64,
+        share: part.to.since(part.from) as f64 / whole_ns as f64,
     });
     let mut segments: Vec<Segment> = segments.collect();
-    // The legs may leave some of the time uncovered.
+    // The parts may leave some of the time uncovered.
     let observed: f64 = segments.iter().map(|segment| segment.share).sum();
     segments.push(Segment { name: "not observed".into(), share: (1.0 - observed).max(0.0) });
     merge_small_segments(segments.into_iter())
 }
 
-/// Describes consecutive parts of the way from scheduler to tokenizer with the names of the run's path.
+/// Describes consecutive parts of the way from scheduler to tokenizer with the names of the run's path. A part is the wait on a hop, or the
+/// time inside the process behind it.
 fn describe_way(parts: &[WayPart], legs: &[LifeLeg]) -> String {
     match *parts {
         [WayPart::OnHop(hop)] => LegKind::Wait.describe(&legs[hop].ends.to_string()),
         [WayPart::Behind(hop)] => LegKind::Inside.describe(&legs[hop].ends.to),
+        // No moment between the two is known, so they have one name.
         [WayPart::OnHop(hop), WayPart::Behind(_)] => LegKind::WaitAndInside.describe(&legs[hop].ends.to),
         // Any other way is described part by part.
         _ => parts.iter().map(|part| describe_way(&[*part], legs)).collect::<Vec<String>>().join(" + "),

@@ -70,18 +70,23 @@ fn format_loss_times(losses: Option<&Losses>, first_chunk_at: MonoNs) -> String 
     format!(", from {first} to {last} after its first chunk")
 }
 
-/// Names the lost chunks and tokens, if known: ` (chunks 2, 3; places 3, 7-9; ids 13, 14)`.
+/// Lists the lost chunks, and the places of the lost tokens in the response with their ids: ` (chunks 2, 3; places 3, 7-9; ids 13, 14)`. A
+/// list that is not known is left out. Empty without known losses.
 fn name_losses(losses: Option<&Losses>) -> String {
     let Some(losses) = losses.filter(|losses| !losses.ranges.is_empty()) else {
         return String::new();
     };
     let chunks: Vec<[u32; 2]> = losses.ranges.iter().filter_map(|range| range.chunks).collect();
-    let parts = [
-        ("chunks", list_places(chunks.into_iter(), MAX_RANGES, losses.unlisted)),
-        ("places", list_places(losses.ranges.iter().map(|range| range.tokens), MAX_RANGES, losses.unlisted)),
-        ("ids", list_ids(losses.ranges.iter().flat_map(|range| &range.ids), MAX_RANGES)),
+    let places = losses.ranges.iter().map(|range| range.tokens);
+    let ids = losses.ranges.iter().flat_map(|range| &range.ids);
+    // Losses beyond the limit of the ledger make a list end in an ellipsis.
+    let unlisted = losses.unlisted;
+    let lists = [
+        ("chunks", list_places(chunks.into_iter(), MAX_RANGES, unlisted)),
+        ("places", list_places(places, MAX_RANGES, unlisted)),
+        ("ids", list_ids(ids, MAX_RANGES)),
     ];
-    let known = parts.iter().filter(|(_, list)| !list.is_empty());
+    let known = lists.iter().filter(|(_, list)| !list.is_empty());
     let named: Vec<String> = known.map(|(name, list)| format!("{name} {list}")).collect();
     format!(" ({})", named.join("; "))
 }

@@ -130,6 +130,7 @@ impl RequestColumn {
             Self::State => STATE,
             Self::Began => BEGAN,
             Self::Flags => FLAGS,
+            // `Self::all` has only numbers with an entry, so the fallback is never shown.
             Self::Number(index) => COLUMNS.get(index).and_then(|column| column.on_screen).unwrap_or(FLAGS),
         }
     }
@@ -141,7 +142,8 @@ impl RequestColumn {
         columns[(index as isize + offset).rem_euclid(columns.len() as isize) as usize]
     }
 
-    /// Ascending sort key of this column; `None` if the value is unknown. Rids are compared directly, so the key of [`Self::Rid`] is empty.
+    /// Key by which rows are sorted in ascending order of this column; `None` if the row's value is unknown. [`Self::Rid`] has an empty
+    /// key, because rids are compared as texts.
     pub(crate) fn sort_key(self, row: &RequestRow) -> Option<SortKey> {
         Some(match self {
             Self::Rid => SortKey::default(),
@@ -154,8 +156,8 @@ impl RequestColumn {
 }
 
 impl RequestRow {
-    /// Severity of the row, larger for worse. Order: worst flag, unfinished before finished before aborted, lost tokens, gap. Unfinished
-    /// requests can still be helped; nobody waits for an aborted one.
+    /// Severity of the row, larger for worse. The worst flag decides. If that is equal, unfinished requests are worse than finished ones,
+    /// because they can still be helped, and nobody waits for an aborted one. The lost tokens come next, and the gap last.
     pub(crate) fn severity(&self) -> SortKey {
         let state_rank = match self.state {
             RequestState::Waiting | RequestState::Live => 2,

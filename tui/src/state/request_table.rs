@@ -106,18 +106,19 @@ impl RequestTable {
         shown.clear();
         self.order = order;
         let rows = self.rows[..self.row_count].iter().enumerate();
-        self.matching_count = 0;
+        let mut matching_pinned = 0;
         if !pins.is_empty() {
+            // Pinned rows are shown even if they do not match, but only those that match are counted.
             let pinned = rows.clone().filter(|(_, row)| pins.contains(&row.rid));
-            shown.extend(pinned.clone().map(|(index, row)| ShownRow::new(index, row, order.column)));
-            self.matching_count = pinned.filter(|(_, row)| filter.matches(row, self.clock)).count();
+            matching_pinned = pinned.clone().filter(|(_, row)| filter.matches(row, self.clock)).count();
+            shown.extend(pinned.map(|(index, row)| ShownRow::new(index, row, order.column)));
             shown.sort_unstable_by(|a, b| self.compare_rows(a, b));
         }
         self.pinned_count = shown.len();
-        let matching = rows.filter(|(_, row)| filter.matches(row, self.clock) && !pins.contains(&row.rid));
-        shown.extend(matching.map(|(index, row)| ShownRow::new(index, row, order.column)));
         // Not sorted: `visible_rows` orders those that are on the screen.
-        self.matching_count += shown.len() - self.pinned_count;
+        let matching_others = rows.filter(|(_, row)| filter.matches(row, self.clock) && !pins.contains(&row.rid));
+        shown.extend(matching_others.map(|(index, row)| ShownRow::new(index, row, order.column)));
+        self.matching_count = matching_pinned + (shown.len() - self.pinned_count);
         self.shown = shown;
         self.arranged_for = Some(Arrangement { filter: filter.clone(), order, pins: pins.clone() });
     }
@@ -145,23 +146,27 @@ impl RequestTable {
         self.visible_rows(position..position + 1).pop()
     }
 
-    /// The existing shown rows at these positions, counted from the top.
+    /// The shown rows at these positions, counted from the top, as far as they exist.
     pub(crate) fn visible_rows(&self, positions: Range<usize>) -> Vec<&RequestRow> {
         let (pinned, others) = self.shown.split_at(self.pinned_count);
         let visible_pinned = &pinned[positions.start.min(pinned.len())..positions.end.min(pinned.len())];
         let start = positions.start.saturating_sub(pinned.len());
         let end = positions.end.saturating_sub(pinned.len()).min(others.len());
-        let mut others: Vec<&ShownRow> = others.iter().collect();
-        let mut visible_others: &mut [&ShownRow] = &mut [];
-        if start < end {
-            // Two partitions leave exactly these positions, unsorted, between the rows before and after them.
-            others.select_nth_unstable_by(end - 1, |a, b| self.compare_rows(a, b));
-            let before_end = &mut others[..end];
-            before_end.select_nth_unstable_by(start, |a, b| self.compare_rows(a, b));
-            visible_others = &mut before_end[start..];
-            visible_others.sort_unstable_by(|a, b| self.compare_rows(a, b));
-        }
-        visible_pinned.iter().chain(visible_others.iter().copied()).map(|shown| self.row(shown)).collect()
+        let visible_others = if start < end { self.sorted_part(others, start..end) } else { Vec::new() };
+        visible_pinned.iter().chain(visible_others).map(|shown| self.row(shown)).collect()
+    }
+
+    /// The rows that have these positions in the order of all `rows`. Sorts only them.
+    fn sorted_part<'r>(&self, rows: &'r [ShownRow], positions: Range<usize>) -> Vec<&'r ShownRow> {
+        let mut rows: Vec<&ShownRow> = rows.iter().collect();
+        // Moves the rows before the end to the front, and drops the others.
+        rows.select_nth_unstable_by(positions.end - 1, |a, b| self.compare_rows(a, b));
+        rows.truncate(positions.end);
+        // Moves the rows before the start to the front, and drops them.
+        rows.select_nth_unstable_by(positions.start, |a, b| self.compare_rows(a, b));
+        rows.drain(..positions.start);
+        rows.sort_unstable_by(|a, b| self.compare_rows(a, b));
+        rows
     }
 
     /// Whether this number is known of at least one request.

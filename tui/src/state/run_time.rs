@@ -68,17 +68,17 @@ impl TypedTime {
         Some(Self::FromStart { ns, precision_ns, as_time_of_day: time_of_day })
     }
 
-    /// Whether it is later than another time of the same kind. A time of day that is later by more than half a day belongs to the day
-    /// before.
+    /// Whether it is later than another time of the same kind. False for times of different kinds, whose order depends on the run.
     pub(super) fn is_after(self, other: Self) -> bool {
         const DAY_NS: u64 = 86_400_000_000_000;
         if let (Self::OfDay(time), Self::OfDay(other)) = (self, other) {
-            return time.ns > other.ns && time.ns - other.ns <= DAY_NS / 2;
+            // 23:00 with 1:00 means the evening before, and so is not after it.
+            let is_of_day_before = time.ns > other.ns + DAY_NS / 2;
+            return time.ns > other.ns && !is_of_day_before;
         }
         if let (Self::FromStart { ns, .. }, Self::FromStart { ns: other_ns, .. }) = (self, other) {
             return ns > other_ns;
         }
-        // Whether times of different kinds are in order depends on the run.
         false
     }
 

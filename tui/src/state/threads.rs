@@ -41,7 +41,8 @@ pub(crate) struct TimeShares {
 }
 
 impl TimeShares {
-    /// Converts times into shares. Leaves out the away state, which depends on the frames that waited for the thread.
+    /// Shares of a time span that the thread spent on a CPU, starved (waiting for one), throttled by its quota, and asleep. [`Self::away`]
+    /// stays empty, because it depends on the frames that waited for the thread, too.
     pub(crate) fn from_time_use(time: &TimeUse) -> Self {
         Self {
             running: time.share(time.on_ns),
@@ -64,10 +65,10 @@ pub(crate) fn thread_lines(ledger: &Ledger) -> Option<Vec<ThreadLine>> {
     (!lines.is_empty()).then_some(lines)
 }
 
-/// Line of a thread; `None` if it was never sampled.
+/// Line of a thread; `None` if it was never sampled. Its current figures are those of `window`.
 fn thread_line(thread: &Thread, window: RecentWindow) -> Option<ThreadLine> {
-    let recent = thread
-        .use_between(window.from, window.to)
+    let time_in_window = thread.use_between(window.from, window.to);
+    let recent = time_in_window
         .map(|time| TimeShares { away: longest_away_state(thread, &time, window), ..TimeShares::from_time_use(&time) });
     Some(ThreadLine {
         role: thread.role.to_string(),
@@ -80,8 +81,8 @@ fn thread_line(thread: &Thread, window: RecentWindow) -> Option<ThreadLine> {
     })
 }
 
-/// Longest state that kept the thread from running; `None` if it was short. Sleep in a poll is left out, because a thread in a poll is
-/// free, even if tokengap has missed a receive.
+/// State that kept the thread from running longest while frames waited for it; `None` if that was less than [`MIN_AWAY_SHARE`] of the time.
+/// Sleep in a poll does not count: there a thread is free, even if tokengap has missed a receive.
 fn longest_away_state(thread: &Thread, time: &TimeUse, window: RecentWindow) -> Option<AwayState> {
     let away_times = thread.away_between(window.from, window.to);
     let states = [AwayState::Stopped, AwayState::Traced, AwayState::Frozen, AwayState::Blocked];

@@ -242,7 +242,7 @@ impl Ui {
         }
     }
 
-    /// Selects the finding that a seek of the playback has reached.
+    /// Selects the finding that the user has sought in the playback (keys `{` and `}`). Does nothing if it was selected before.
     fn select_sought_finding(&mut self, model: &Model) {
         let sought = model.position.as_ref().and_then(|position| position.sought.as_ref());
         // Selected before: the user may have selected another one since.
@@ -262,6 +262,7 @@ impl Ui {
         };
         self.selected_sought = Some(sought.clone());
         self.selected_indices[Tab::Findings as usize] = index;
+        // The key of that tab is `5`.
         let details = if self.tab == Tab::Findings { "" } else { ": 5 has its details" };
         self.show_message(format!("{} is first seen here{details}", sought.kind));
     }
@@ -305,7 +306,7 @@ impl Ui {
         self.scrolled_back_s.unwrap_or_else(|| self.idle_seconds_left_out(model))
     }
 
-    /// Idle seconds at the end of a run that is over. They are left out until the user scrolls there, because they show nothing of the run.
+    /// Idle seconds at the end of a run that is over. The curves leave them out until the user scrolls there; 0 if they are shown.
     pub(crate) fn idle_seconds_left_out(&self, model: &Model) -> u64 {
         /// So many columns fit on the narrowest screen beside the last traffic.
         const MIN_IDLE_S: u64 = 20;
@@ -324,8 +325,7 @@ impl Ui {
         self.message = Some(text.into());
     }
 
-    /// Shows a tab that the user chose directly, from which Esc does not return. On the hops, it selects the worst one if the first is
-    /// selected.
+    /// Shows a tab that the user chose. Esc does not return from it. On the hops, selects the worst one if the first is selected.
     fn change_tab(&mut self, tab: Tab, model: &Model) {
         self.visited_tabs.clear();
         let is_first_hop_selected = self.selected_index(Tab::Hops) == 0;
@@ -467,11 +467,11 @@ impl Ui {
         } else if let Some(index) = model.hops.iter().position(|hop| hop.name == finding.verdict.hop) {
             self.open_item(Tab::Hops, index);
         } else {
-            let newest = self.paused_at_second.unwrap_or(model.curves.newest_second());
-            let start = model.finding_start_ns(finding) / 1_000_000_000;
+            let newest_s = self.paused_at_second.unwrap_or(model.curves.newest_second());
+            let start_s = std::time::Duration::from_nanos(model.finding_start_ns(finding)).as_secs();
             // The start of the finding is a few columns before the end, so that its effect is visible too.
-            let shown_after_start = SECONDS_PER_COLUMN[self.zoom_level] * SCROLL_COLUMNS;
-            let seconds_back = newest.saturating_sub(start + shown_after_start);
+            let shown_after_start_s = SECONDS_PER_COLUMN[self.zoom_level] * SCROLL_COLUMNS;
+            let seconds_back = newest_s.saturating_sub(start_s + shown_after_start_s);
             self.scrolled_back_s = Some(seconds_back.min(model.curves.seconds_before_newest()));
             self.open_tab(Tab::Overview);
         }

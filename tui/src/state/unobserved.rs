@@ -19,7 +19,9 @@ impl Model {
     /// Names the requests that may wait now without being counted. A request is known from its dispatch on or, if dispatches are not
     /// observed, from its first token on.
     pub(crate) fn unseen_requests(&self) -> &'static str {
-        if self.hops.iter().any(|hop| hop.carries_requests) {
+        // Dispatches are the frames on the hop to the scheduler.
+        let observes_dispatches = self.hops.iter().any(|hop| hop.carries_requests);
+        if observes_dispatches {
             "requests before dispatch are not observed"
         } else {
             "requests before their first token are not observed"
@@ -77,16 +79,18 @@ impl Model {
         is_unobserved.then_some(reason)
     }
 
-    /// Why the run does not show which requests have this state; `None` if it does.
+    /// Why a filter for this state lists no request, although some may have the state. `None` if the run shows all that have it, or if the
+    /// filter lists some.
     fn state_absence(&self, state: RequestState) -> Option<String> {
+        // Any run shows the other states.
         if state != RequestState::Waiting {
             return None;
         }
         let Some(waiting) = self.gap.waiting else {
             return Some(format!("state:waiting is not observed in this run: {}", self.gap_absence()));
         };
-        let has_row = waiting.requests > 0 || self.unanswered_requests > 0;
-        if has_row {
+        let lists_some = waiting.requests > 0 || self.unanswered_requests > 0;
+        if lists_some {
             return None;
         }
         let without_token = self.gap.without_token.map_or(0, |waiting| waiting.requests);

@@ -75,7 +75,8 @@ impl<'a> ChartSeries<'a> {
         Self { end, ..self }
     }
 
-    /// Value of each slot, stretched to `columns`; `Err` with the reason if no slot has one.
+    /// Values of the series in a chart of this many `columns`. Each is that of a slot, the seconds that one column stands for. `Err` with
+    /// the reason if no slot has a value.
     pub(super) fn column_values(
         &self,
         curves: &Curves,
@@ -91,7 +92,7 @@ impl<'a> ChartSeries<'a> {
             let end = self.end.as_ref().filter(|end| end.first_second <= window.end);
             return Err(end.map_or("nothing to measure in this time", |end| &end.text));
         }
-        // Stretched, so that a young run fills the chart.
+        // A young run has fewer slots than columns: each then has several columns, so that the run fills the chart.
         Ok((0..columns).map(|column| values[usize::from(column) * values.len() / usize::from(columns)]).collect())
     }
 
@@ -159,11 +160,13 @@ impl TimeWindow {
         }
     }
 
-    /// Number of slots with recorded data that fit into `columns`.
+    /// Number of slots, of `step` seconds each, that are shown in `columns`: those from the oldest kept second on, at least 1 and at most
+    /// one in each column.
     fn slot_count(self, curves: &Curves, columns: u16) -> u16 {
         let oldest = curves.newest_second().saturating_sub(curves.seconds_before_newest());
-        let recorded_slots = (self.end.saturating_sub(oldest) + 1).div_ceil(self.step.max(1));
-        columns.min(recorded_slots.min(u64::from(u16::MAX)) as u16).max(1)
+        let kept_seconds = self.end.saturating_sub(oldest) + 1;
+        let kept_slots = kept_seconds.div_ceil(self.step.max(1));
+        kept_slots.min(columns.into()).max(1) as u16
     }
 
     /// Describes the span shown in `columns` and what a column shows.
@@ -186,8 +189,8 @@ impl TimeWindow {
         }
     }
 
-    /// Title of the last value beside a series: the time that the value is from. For the newest second it is `so far` while the run goes
-    /// on, and after the end of the run the part of that second until then.
+    /// Title of the last value beside a series, which says when it was measured. `so far`: in the newest second of a run that goes on.
+    /// `in 400 ms`: in the last second of a run that ended so early in it. `at 0:12`, `from 0:10`: in one second, or in several.
     pub(super) fn describe_last(self, model: &Model) -> String {
         if model.curves.is_current(self.end) {
             if !model.is_at_end() {
@@ -207,7 +210,8 @@ impl TimeWindow {
         let title = format!("{subject}{}", self.describe(column_count(pad.width()), &model.curves));
         let whole_title = format!("{title}{}", self.describe_idle_time());
         // The axis has the shown time, too.
-        let title = if text_width(&whole_title) + 2 <= width { whole_title } else { title };
+        let width_with_spaces = text_width(&whole_title) + 2;
+        let title = if width_with_spaces <= width { whole_title } else { title };
         pad.left_columns(width).draw_heading(y, &title);
         let titles = SeriesNumbers { last: self.describe_last(model), max: "max".to_owned() };
         draw_numbers(pad, y, &titles, Ink::Dim);
@@ -242,8 +246,9 @@ impl TimeWindow {
         let [first, middle, last] = [span.start, middle_ns, span.end].map(|ns| model.format_moment(ns));
         pad.draw_text(x, y, &first, Ink::Dim);
         let middle_width = text_width(&middle);
-        // Otherwise the labels would run into each other.
-        if columns >= 3 * (text_width(&first) + middle_width + text_width(&last)) {
+        let labels_width = text_width(&first) + middle_width + text_width(&last);
+        // With less than two thirds of the axis free, the labels would be too close to each other.
+        if columns >= 3 * labels_width {
             pad.draw_text(x + columns / 2 - middle_width / 2, y, &middle, Ink::Dim);
         }
         pad.draw_text((x + columns).saturating_sub(text_width(&last)), y, &last, Ink::Dim);

@@ -33,6 +33,15 @@ const ROLE_WIDTH: u16 = 12;
 const NAME_X: u16 = 16;
 /// Cells of the longest verdict, `waiting for a CPU`, and a space behind it.
 const VERDICT_WIDTH: u16 = 18;
+/// Rows above the threads: the title and the headings.
+const HEADING_ROWS: u16 = 2;
+/// From these widths on, the table has the throttled share, the share asleep with the names of threads, and their names as a whole.
+const QUOTA_COLUMNS: u16 = 62;
+const WIDE_COLUMNS: u16 = 80;
+const WHOLE_NAME_COLUMNS: u16 = 84;
+/// Cells of a thread's name: as a whole, of which the kernel keeps 15 characters, or cut.
+const WHOLE_NAME_WIDTH: u16 = 15;
+const CUT_NAME_WIDTH: u16 = 11;
 /// Minimum shares for the verdicts: CPU-bound, and waiting for a CPU or throttled.
 const MIN_BOUND_SHARE: f64 = 0.90;
 const MIN_LACKING_SHARE: f64 = 0.10;
@@ -41,29 +50,20 @@ const MIN_LACKING_SHARE: f64 = 0.10;
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let threads = model.threads.as_deref().unwrap_or_default();
     let layout = ThreadTableLayout::for_width(pad.width());
-    let mut recent = threads.iter().filter_map(|thread| thread.recent);
-    let mut title = format!("{}; * receives frames; waits: for a CPU", model.format_recent_seconds());
-    for (is_unknown, columns, reason) in [
-        (recent.clone().any(|shares| shares.throttled.is_none()), "quota", NO_THROTTLING),
-        (recent.any(|shares| shares.waiting.is_none()), "waits", NO_WAITS),
-    ] {
-        if is_unknown {
-            title = format!("{title}; {columns} -: {reason}");
-        }
-    }
-    pad.draw_text(1, 0, &title, Ink::Dim);
+    pad.draw_text(1, 0, &table_title(threads, model), Ink::Dim);
     pad.draw_text(ROLE_X, 1, "role", Ink::Dim);
     if layout.name_width > 0 {
         pad.draw_text(NAME_X, 1, "thread", Ink::Dim);
     }
-    let headings = ["tid", "on CPU", "waits", "quota", "asleep"].into_iter().take(1 + layout.share_count);
+    let share_headings = ["on CPU", "waits", "quota", "asleep"].into_iter().take(layout.share_count);
     let tid_cell = CellRow { x: layout.tid_x(), y: 1, pitch: SHARE_WIDTH, width: SHARE_WIDTH };
-    pad.draw_cells(tid_cell, headings, Ink::Dim);
+    // The shares follow the tid in cells of the same width.
+    pad.draw_cells(tid_cell, std::iter::once("tid").chain(share_headings), Ink::Dim);
     // The other half is for the curves of the selected thread.
-    let max_rows = (pad.height().saturating_sub(2) / 2).max(MIN_LISTED_THREADS);
+    let max_rows = (pad.height().saturating_sub(HEADING_ROWS) / 2).max(MIN_LISTED_THREADS);
     let selected = ui.selected_index(Tab::Cpu);
     let list = List { items: threads, selected, max_items: max_rows };
-    let y = pad.draw_list(2, &list, |pad, y, _, thread| {
+    let y = pad.draw_list(HEADING_ROWS, &list, |pad, y, _, thread| {
         draw_thread(pad, y, thread, model, &layout);
         y + 1
     });
@@ -78,6 +78,21 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     }
 }
 
+/// Title of the table: the time that its shares are about, and why a column has `-` in place of values.
+fn table_title(threads: &[ThreadLine], model: &Model) -> String {
+    let mut title = format!("{}; * receives frames; waits: for a CPU", model.format_recent_seconds());
+    let mut recent = threads.iter().filter_map(|thread| thread.recent);
+    let lacks_throttling = recent.clone().any(|shares| shares.throttled.is_none());
+    let lacks_waits = recent.any(|shares| shares.waiting.is_none());
+    if lacks_throttling {
+        title = format!("{title}; quota -: {NO_THROTTLING}");
+    }
+    if lacks_waits {
+        title = format!("{title}; waits -: {NO_WAITS}");
+    }
+    title
+}
+
 /// Columns of the table of threads. A narrow screen has neither the thread's name nor its time asleep.
 struct ThreadTableLayout {
     /// 0 without names.
@@ -88,17 +103,20 @@ struct ThreadTableLayout {
 impl ThreadTableLayout {
     /// Columns for a screen of this width.
     fn for_width(width: u16) -> Self {
-        // The verdict is always shown whole.
-        let share_count = match width {
-            0..62 => 2,
-            62..80 => 3,
-            _ => 4,
+        // The verdict behind the shares is always shown whole.
+        let share_count = if width < QUOTA_COLUMNS {
+            2
+        } else if width < WIDE_COLUMNS {
+            3
+        } else {
+            4
         };
-        // The kernel's names have up to 15 characters.
-        let name_width = match width {
-            0..80 => 0,
-            80..84 => 11,
-            _ => 15,
+        let name_width = if width < WIDE_COLUMNS {
+            0
+        } else if width < WHOLE_NAME_COLUMNS {
+            CUT_NAME_WIDTH
+        } else {
+            WHOLE_NAME_WIDTH
         };
         Self { name_width, share_count }
     }
@@ -116,7 +134,8 @@ impl ThreadTableLayout {
     }
 }
 
-/// Draws the functions in which the threads of a role ran.
+/// Draws the functions in which the threads of a role ran, with their shares of stacks. Of all running ones, `own` has the function
+/// innermost and `total` anywhere. `GIL` and `growing` have it innermost, of those that held Python's lock and those while frames piled up.
 fn draw_functions(pad: &mut Pad<'_>, y: u16, stacks: &StackLine) {
     let title = format!(
         "{}: functions in {} running stacks of {} read",
@@ -201,6 +220,7 @@ fn draw_thread(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine, model: &Model, la
     }
     pad.draw_right_aligned(layout.tid_x(), y, SHARE_WIDTH, &thread.id.tid.to_string(), Ink::Plain);
     let Some(shares) = &thread.recent else {
+        // The thread has ended, or was not sampled for another reason.
         pad.draw_text(1, y, pad.theme.health_symbol(Health::Unknown), Ink::Dim);
         let since = thread.last_sample_at.map(|at| model.format_moment(at.since(model.started_at)));
         let text = known_or_dash(since, |since| format!("not sampled since {since}"));
@@ -214,6 +234,7 @@ fn draw_thread(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine, model: &Model, la
     let row = CellRow { x: layout.shares_x(), y, pitch: SHARE_WIDTH, width: SHARE_WIDTH };
     pad.draw_cells(row, cells, Ink::Plain);
     pad.draw_text(layout.verdict_x(), y, text, Ink::Health(health));
+    // A bar of the time on a CPU, continued by the time in which the thread could have run and had none.
     let running_bar = pad.theme.rich_or_ascii("█", "#").repeat(bar_width(shares.running));
     let x = pad.draw_text(layout.verdict_x() + VERDICT_WIDTH, y, &running_bar, Ink::Series);
     let lacking = shares.waiting.unwrap_or(0.0) + shares.throttled.unwrap_or(0.0);

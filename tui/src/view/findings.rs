@@ -40,6 +40,10 @@ const KIND_X: u16 = 31;
 /// First cell of the texts of the details, behind the longest label.
 const DETAIL_X: u16 = 11;
 
+/// Hint on the key that opens the worst request, and its cells with two before it and one behind it.
+const OPEN_HINT: &str = "(Enter: open)";
+const OPEN_HINT_CELLS: u16 = 16;
+
 /// A line of the list.
 #[derive(Clone, Copy)]
 enum FindingListItem<'a> {
@@ -115,17 +119,18 @@ fn draw_finding_detail(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Findi
     pad.draw_heading(y, finding.kind);
     let mut y = pad.draw_paragraph(1, y + 1, MAX_SUMMARY_ROWS, &verdict.summary, Ink::Strong);
     let span = describe_time_of_finding(model, finding);
+    // A finding that paused in between has several episodes.
     let episodes = finding.times.episodes().iter();
     let episodes = episodes.map(|episode| [episode.first, episode.last].map(|at| model.format_exact_moment(at)));
     let span = span + &describe_episodes(episodes, finding.times.joined());
     let place = if verdict.hop.is_empty() { String::new() } else { format!("; {}", describe_place(&verdict.hop)) };
     y = pad.draw_paragraph(1, y, MAX_TIME_ROWS, &format!("{span}{place}"), Ink::Plain);
+    // Some findings are about no single request.
     if !verdict.rid.is_empty() {
         let x = pad.draw_text(1, y, "worst rid ", Ink::Head);
-        // Two spaces and the hint on the key follow.
-        let rid = pad.shorten_id(&verdict.rid, pad.width().saturating_sub(x + 16));
+        let rid = pad.shorten_id(&verdict.rid, pad.width().saturating_sub(x + OPEN_HINT_CELLS));
         let x = pad.draw_text(x, y, &rid, Ink::Plain);
-        pad.draw_text(x + 2, y, "(Enter: open)", Ink::Dim);
+        pad.draw_text(x + 2, y, OPEN_HINT, Ink::Dim);
         y += 1;
     }
     if let Some(changes) = &model.receiver_changes {
@@ -149,9 +154,9 @@ fn describe_time_of_finding(model: &Model, finding: &Finding) -> String {
     let began = model.format_exact_moment(finding.began);
     let last = model.format_exact_moment(finding.last_at);
     let duration_ns = finding.last_at.since(finding.began);
-    // The last run of the detectors found it.
-    let occurs_at_last_tick = finding.last_at.since(model.started_at) >= model.running_ns;
-    if finding.active && occurs_at_last_tick {
+    // The detectors ran a last time at the shown moment, and found it again.
+    let occurs_now = finding.last_at.since(model.started_at) >= model.running_ns;
+    if finding.active && occurs_now {
         let lasting = if model.is_at_end() { "lasted to the end of the run" } else { "lasts now" };
         return format!("began at {began}, {lasting} (for {})", format_duration(duration_ns));
     }

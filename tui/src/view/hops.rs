@@ -40,10 +40,11 @@ const MIN_ENDPOINT_WIDTH: u16 = 12;
 const NARROW_TREND_X: u16 = 45;
 /// From this width on, the time series have the right half of the screen.
 const WIDE_COLUMNS: u16 = 120;
-/// Rows of one time series, including its heading.
+/// Rows of one time series, of which the first is its title and the last its time axis.
 const TREND_ROWS: u16 = 9;
+const TITLE_AND_AXIS_ROWS: u16 = 2;
 
-/// Draws the table of hops, the workers of the selected one, and its details below.
+/// Draws the table of hops, the connections between the engine's processes, with the workers of the selected hop, and its details below.
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if model.hops.is_empty() {
         pad.draw_text(2, 1, "no hop observed yet", Ink::Dim);
@@ -64,8 +65,9 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let y = pad.draw_list(1, &list, |pad, y, index, hop| {
         draw_hop(pad, y, hop, &layout);
         if index == selected && hop.members.len() > 1 {
-            let below = model.hops.len() - index - 1;
-            draw_members(pad, y + 1, hop, max_members(pad, y + 1, below, ui))
+            // The hops behind this one in the list keep their rows.
+            let hops_below = model.hops.len() - index - 1;
+            draw_members(pad, y + 1, hop, max_members(pad, y + 1, hops_below, ui))
         } else {
             y + 1
         }
@@ -200,11 +202,7 @@ fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) 
         y += 1;
     }
     if hop.undecoded > 0 {
-        let reasons =
-            hop.undecoded_reasons.iter().map(|(reason, frames)| format!("{reason} {}", format_count(*frames)));
-        let reasons: Vec<String> = reasons.collect();
-        let text = format!("cannot decode {} frames: {}", format_count(hop.undecoded), reasons.join(", "));
-        pad.draw_text(1, y, &text, Ink::Health(Health::Warning));
+        pad.draw_text(1, y, &describe_undecoded(hop), Ink::Health(Health::Warning));
         y += 1;
     }
     if !hop.queue_wait_histogram.is_empty() {
@@ -222,6 +220,13 @@ fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) 
 struct HopFact {
     name: &'static str,
     text: String,
+}
+
+/// Number of frames that were not decoded, with the reasons.
+fn describe_undecoded(hop: &HopSummary) -> String {
+    let reasons = hop.undecoded_reasons.iter().map(|(reason, frames)| format!("{reason} {}", format_count(*frames)));
+    let reasons: Vec<String> = reasons.collect();
+    format!("cannot decode {} frames: {}", format_count(hop.undecoded), reasons.join(", "))
 }
 
 /// The lines of a hop's details, in their order.
@@ -324,18 +329,24 @@ fn draw_histogram(pad: &mut Pad<'_>, y: u16, hop: &HopSummary) {
     }
     // The longest waits matter most.
     for (class_y, &(class, frames)) in (y + 1..).zip(&shown[hidden..]) {
-        let label = match QUEUE_WAIT_BOUNDS_NS.get(class) {
-            Some(&bound) => format!("<{}", format_duration(bound)),
-            None => "more".into(),
-        };
-        pad.draw_right_aligned(1, class_y, BAR_LABEL_WIDTH, &label, Ink::Dim);
-        let cells = (u128::from(frames) * u128::from(MAX_BAR_WIDTH) / u128::from(max)) as usize;
-        // A small class must look different from an empty one.
-        let bar = pad.theme.rich_or_ascii("█", "#").repeat(cells.max(usize::from(frames > 0)));
-        let health = if class >= FIRST_CLASS_ABOVE_1_S { Health::Warning } else { Health::Good };
-        let x = pad.draw_text(BAR_X, class_y, &bar, Ink::Health(health));
-        pad.draw_text(x + 1, class_y, &format_count(frames), Ink::Plain);
+        draw_class(pad, class_y, class, frames, max);
     }
+}
+
+/// Draws the class of queue waits with this index in one row: its upper bound, a bar, and its frames. The longest bar stands for `max`
+/// frames.
+fn draw_class(pad: &mut Pad<'_>, y: u16, class: usize, frames: u64, max: u64) {
+    let label = match QUEUE_WAIT_BOUNDS_NS.get(class) {
+        Some(&bound) => format!("<{}", format_duration(bound)),
+        None => "more".into(),
+    };
+    pad.draw_right_aligned(1, y, BAR_LABEL_WIDTH, &label, Ink::Dim);
+    let cells = (u128::from(frames) * u128::from(MAX_BAR_WIDTH) / u128::from(max)) as usize;
+    // A small class must look different from an empty one.
+    let bar = pad.theme.rich_or_ascii("█", "#").repeat(cells.max(usize::from(frames > 0)));
+    let health = if class >= FIRST_CLASS_ABOVE_1_S { Health::Warning } else { Health::Good };
+    let x = pad.draw_text(BAR_X, y, &bar, Ink::Health(health));
+    pad.draw_text(x + 1, y, &format_count(frames), Ink::Plain);
 }
 
 /// Draws the time series of the hop right of the histogram: the backlog, and below it queue wait and rate if there is room.
@@ -365,17 +376,18 @@ fn draw_trend(pad: &mut Pad<'_>, x: u16, series: &ChartSeries<'_>, window: TimeW
     };
     let title_width = columns.saturating_sub(text_width(&numbers));
     let title = format!("{}, {}", series.label, window.describe(columns, &model.curves));
-    let rows = pad.height();
-    let title = if rows > 2 { title } else { format!("{}, curve: enlarge", series.label) };
+    let has_room_for_curve = pad.height() > TITLE_AND_AXIS_ROWS;
+    let title = if has_room_for_curve { title } else { format!("{}, curve: enlarge", series.label) };
     // The axis has the shown time, too.
     let title = if text_width(&title) <= title_width { &*title } else { series.label };
     pad.draw_clipped(x, 0, title_width, title, Ink::Head);
     pad.draw_at_right_edge(0, &numbers, Ink::Dim);
     if let Ok(values) = &values
-        && rows > 2
+        && has_room_for_curve
     {
-        chart::draw_bars(&mut pad.rows_from(1, rows - 2), x, values, Ink::Series);
-        window.draw_axis(pad, x, rows - 1, columns, model);
+        let bar_rows = pad.height() - TITLE_AND_AXIS_ROWS;
+        chart::draw_bars(&mut pad.rows_from(1, bar_rows), x, values, Ink::Series);
+        window.draw_axis(pad, x, 1 + bar_rows, columns, model);
     }
 }
 
@@ -438,7 +450,7 @@ fn draw_members(pad: &mut Pad<'_>, y: u16, hop: &HopSummary, max_lines: usize) -
     if hidden == 0 {
         return next_y;
     }
-    // Below the names of the workers, behind their branches.
+    // Below the names of the workers, behind their branches. The key `m` shows all.
     pad.draw_text(NAME_X + 2, next_y, &format!("{hidden} more: m"), Ink::Dim);
     next_y + 1
 }

@@ -221,6 +221,7 @@ fn describe_health(theme: Theme, verdict: &RunVerdict) -> String {
 fn draw_advice(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let verdict = &model.verdict;
     let Some(advice) = &verdict.advice else { return y };
+    // First cell of the verdict's text, where `draw_verdict` draws it.
     let text_x = 1 + text_width(&describe_health(pad.theme, verdict)) + 2;
     let free = pad.width().saturating_sub(text_x);
     if text_width(&verdict.text) + TO_DO.len() as u16 + text_width(advice) <= free {
@@ -353,23 +354,12 @@ fn draw_itl(pad: &mut Pad<'_>, y: u16, model: &Model, itl: &ItlQuantiles) -> u16
     // A stable sort: `false`, for a known one, comes first.
     ends.sort_by_key(|end| end.spread.is_none());
     let mut x = pad.draw_text(1, y, itl.title, Ink::Head);
-    for ItlEnd { name, spread, reason_unknown, ink } in ends {
-        let whole_text = match spread {
-            Some(spread) => format!("{name} {}", format_itl_quantiles(spread)),
-            None => format!("{name}: {reason_unknown}"),
-        };
+    for end in ends {
         // Two spaces come before the text.
         let free_width = pad.width().saturating_sub(x + 2);
-        let text = if text_width(&whole_text) <= free_width {
-            whole_text
-        } else if spread.is_some() {
-            String::from("more: enlarge")
-        } else {
-            // The Overview has the reason in other rows, too.
-            format!("{name} unknown")
-        };
+        let text = end.describe(free_width);
         if text_width(&text) <= free_width {
-            x = pad.draw_text(x + 2, y, &text, ink);
+            x = pad.draw_text(x + 2, y, &text, end.ink);
         }
     }
     y + 1
@@ -381,6 +371,25 @@ struct ItlEnd {
     spread: Option<Spread>,
     reason_unknown: &'static str,
     ink: Ink,
+}
+
+impl ItlEnd {
+    /// Quantiles or reason, with the name of the end. A shorter text if that does not fit into `free_width`, which may not fit either.
+    fn describe(&self, free_width: u16) -> String {
+        let Self { name, reason_unknown, .. } = self;
+        let whole_text = match self.spread {
+            Some(spread) => format!("{name} {}", format_itl_quantiles(spread)),
+            None => format!("{name}: {reason_unknown}"),
+        };
+        if text_width(&whole_text) <= free_width {
+            whole_text
+        } else if self.spread.is_some() {
+            String::from("more: enlarge")
+        } else {
+            // The Overview has the reason in other rows, too.
+            format!("{name} unknown")
+        }
+    }
 }
 
 /// The median, the 90th and the 99th percentile, separated by slashes.

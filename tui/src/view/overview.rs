@@ -21,8 +21,9 @@ use crate::theme::Ink;
 
 /// Maximum number of rows of one time series.
 const MAX_CHART_ROWS: u16 = 4;
-/// Maximum number of rows for the legend of a breakdown.
+/// Maximum number of rows for the legend of a breakdown, then the same for a small screen.
 const MAX_LEGEND_ROWS: u16 = 3;
+const SMALL_LEGEND_ROWS: u16 = 2;
 /// Findings listed below the time series if there is room.
 const MAX_FINDINGS: u16 = 8;
 /// Rows that the findings keep where not even one row is left for each chart: an empty one, the heading, and three findings.
@@ -48,6 +49,21 @@ const NARROW_GAP_PITCH: u16 = 8;
 const RID_X: u16 = 66;
 /// Minimum cells of that rid with its title.
 const MIN_RID_WIDTH: u16 = 12;
+/// First cell of the text behind the title `TTFT`.
+const TTFT_TEXT_X: u16 = 7;
+/// First cell of the numbers behind the titles `flow`, `tokens` and `chunks`.
+const TOTALS_X: u16 = 10;
+/// From this width on, the words beside numbers of tokens are whole.
+const WHOLE_WORDS_COLUMNS: u16 = 80;
+/// Cells of the severity and of the usual time of a listed finding, and first cell of that time.
+const SEVERITY_WIDTH: usize = 9;
+const SPAN_WIDTH: usize = 15;
+const SPAN_X: u16 = 13;
+/// Indices in [`chart_series`].
+const BACKLOG_CHART: usize = 1;
+const GAP_CHART: usize = 2;
+const LOST_CHUNKS_CHART: usize = 3;
+const MERGED_CHUNKS_CHART: usize = 4;
 
 /// Draws the state of the engine from top to bottom: gaps, totals, path, breakdowns, curves, findings.
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
@@ -55,17 +71,17 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     // Rows saved on a low screen are for the charts.
     let is_low = pad.height() < LOW_ROWS;
     let has_spare_rows = pad.height() >= SMALL_ROWS;
-    // On a small screen, the row is an empty one above the charts.
+    // Only a tall screen has an empty row between two parts.
+    let empty_rows = u16::from(is_tall);
     let mut y = if is_low { 0 } else { draw_advice(pad, 0, model) };
-    // A tall screen has an empty row between the parts, here and below.
-    y += u16::from(is_tall);
+    y += empty_rows;
     y = draw_gap(pad, y, model);
     y = draw_ttft(pad, y, model);
-    // On a low screen, only a filter on `ttft` and the report show what is not observed.
+    // On a smaller screen, only a filter on `ttft` and the report show what is not observed.
     if has_spare_rows {
         y = draw_ttft_absences(pad, y, model);
     }
-    y += u16::from(is_tall);
+    y += empty_rows;
     y = draw_totals(pad, y, model);
     // A small screen shows inter-token latencies only if that at the client is known.
     if has_spare_rows || (!is_low && model.itl.delivered_by_token.is_some()) {
@@ -73,11 +89,11 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         y = draw_itl(pad, y, model, &ItlQuantiles { title: "itl p50/p90/p99", client, engine });
     }
     y = draw_receiving_thread(pad, y, model);
-    y += u16::from(is_tall);
+    y += empty_rows;
     y = path::draw_path(pad, y, model, is_low);
     let ttft = model.ttft.as_ref().map(TtftGroupLine::segments);
-    // On a small screen, a second row takes the place of an empty one; a third would take that of a curve.
-    let max_rows = if pad.height() < SMALL_ROWS { 2 } else { MAX_LEGEND_ROWS };
+    // On a small screen, a third row would take the place of a curve.
+    let max_rows = if has_spare_rows { MAX_LEGEND_ROWS } else { SMALL_LEGEND_ROWS };
     let legend_room = LegendRoom { max_rows, more: "enlarge" };
     // The output's part of the time to first token has its own bar if there is room.
     if is_tall || ttft.is_none() {
@@ -201,14 +217,16 @@ fn draw_ttft_absences(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     if model.ttft_absences.is_empty() || model.chunks.sent == 0 {
         return y;
     }
-    // Below the text of the row above, which has the title.
-    let x = if model.ttft.is_some() { 7 } else { pad.draw_text(1, y, "TTFT", Ink::Head) + 2 };
-    let width = pad.width().saturating_sub(x);
-    pad.draw_clipped(x, y, width, &format!("not observed: {}", model.ttft_absences.join("; ")), Ink::Dim);
+    // A known time to first token has the title in the row above.
+    if model.ttft.is_none() {
+        pad.draw_text(1, y, "TTFT", Ink::Head);
+    }
+    let width = pad.width().saturating_sub(TTFT_TEXT_X);
+    pad.draw_clipped(TTFT_TEXT_X, y, width, &format!("not observed: {}", model.ttft_absences.join("; ")), Ink::Dim);
     y + 1
 }
 
-/// Draws rates, requests, tokens and chunks. Returns the next free row.
+/// Draws three rows: the rates with the requests, the tokens, and the chunks. Returns the next free row.
 fn draw_totals(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     draw_flow(pad, y, model);
     draw_tokens(pad, y + 1, model);
@@ -219,7 +237,7 @@ fn draw_totals(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
 /// Draws the rates, the live requests, and what became of the others.
 fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let requests = &model.requests;
-    let x = pad.draw_text(1, y, "flow", Ink::Head);
+    pad.draw_text(1, y, "flow", Ink::Head);
     let live = format_count(requests.live);
     let now = match model.sends_end {
         // No rate and no live request is known after the end of the engine.
@@ -229,7 +247,7 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
             format!("{}  {live} live", describe_rates(model, has_room_for_frames))
         }
     };
-    let mut x = pad.draw_text(x + 5, y, &now, Ink::Strong);
+    let mut x = pad.draw_text(TOTALS_X, y, &now, Ink::Strong);
     for (count, state) in [(model.abandoned_requests, "abandoned"), (model.unanswered_requests, "unanswered")] {
         // Most runs have none.
         if count > 0 {
@@ -271,20 +289,22 @@ fn count_or_reason(count: Option<u64>, what: &str, unobserved: &str) -> String {
 /// Draws the numbers of tokens that were sent, received, delivered and lost.
 fn draw_tokens(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let tokens = &model.tokens;
-    let x = pad.draw_text(1, y, "tokens", Ink::Head);
+    pad.draw_text(1, y, "tokens", Ink::Head);
     let deliveries_unobserved = match model.chunks.delivered {
         None => model.deliveries_absence(),
         Some(_) => "delivered tokens unknown: responses carry text only",
     };
-    // As in the heads of the table of requests.
-    let [received_word, delivered_word] = if pad.width() < 80 { ["recv", "deliv"] } else { ["received", "delivered"] };
+    // The short words are the headings of the table of requests.
+    let has_room_for_words = pad.width() >= WHOLE_WORDS_COLUMNS;
+    let [received_word, delivered_word] =
+        if has_room_for_words { ["received", "delivered"] } else { ["recv", "deliv"] };
     let reached = format!(
         "{} sent  {}  {}",
         format_count(tokens.sent),
         count_or_reason(tokens.received, received_word, model.receives_absence()),
         count_or_reason(tokens.delivered, delivered_word, deliveries_unobserved)
     );
-    let mut x = pad.draw_text(x + 3, y, &reached, Ink::Plain);
+    let mut x = pad.draw_text(TOTALS_X, y, &reached, Ink::Plain);
     if let Some(lost) = model.chunks.tokens_lost {
         x = draw_problem_count(pad, x + 2, y, lost, &format!("{} lost", format_count(lost)));
     }
@@ -297,8 +317,8 @@ fn draw_tokens(pad: &mut Pad<'_>, y: u16, model: &Model) {
 /// Draws the numbers of chunks that were sent, merged and dropped, or predicted to be.
 fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let chunks = &model.chunks;
-    let x = pad.draw_text(1, y, "chunks", Ink::Head);
-    let mut x = pad.draw_text(x + 3, y, &format!("{} sent", format_count(chunks.sent)), Ink::Plain);
+    pad.draw_text(1, y, "chunks", Ink::Head);
+    let mut x = pad.draw_text(TOTALS_X, y, &format!("{} sent", format_count(chunks.sent)), Ink::Plain);
     let mut predicted_what = "predicted";
     if let (Some(merged), Some(dropped)) = (chunks.merged, chunks.dropped_confirmed) {
         x = pad.draw_text(x + 2, y, &format!("{} merged", format_count(merged)), Ink::Plain);
@@ -324,9 +344,9 @@ struct StateShare {
     reason_unknown: &'static str,
 }
 
-/// Draws how the thread that receives tokens spends its time, if threads are observed. Returns the next free row.
+/// Draws how the thread that receives the tokens last spends its time. Draws nothing if no such thread was sampled. Returns the next free
+/// row.
 fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
-    let time = format!("({})", model.format_recent_seconds());
     // The tokens leave the engine at the end of the last hop.
     let last_role = model.hops.last().map(|hop| &*hop.ends.to);
     let mut receivers =
@@ -336,23 +356,25 @@ fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         return y;
     };
     let x = pad.draw_text(1, y, &thread.role, Ink::Head);
-    let shown = [
+    let states = [
+        // Every sample has the time on a CPU, so no reason is needed.
         StateShare { share: Some(shares.running), state: "running", reason_unknown: "" },
         StateShare { share: shares.waiting, state: "waiting for a CPU", reason_unknown: NO_WAITS },
         StateShare { share: shares.throttled, state: "throttled", reason_unknown: NO_THROTTLING },
         StateShare { share: shares.blocked, state: "asleep", reason_unknown: NO_WAITS },
     ];
     let mut known = Vec::new();
-    for StateShare { share, state, .. } in &shown {
+    for StateShare { share, state, .. } in &states {
         if let Some(share) = share {
             known.push(format!("{} {state}", decimal_percent(*share)));
         }
     }
     let mut x = pad.draw_text(x + 1, y, &known.join("  "), Ink::Plain);
+    let time = format!("({})", model.format_recent_seconds());
     if x + 2 + text_width(&time) <= pad.width() {
         x = pad.draw_text(x + 2, y, &time, Ink::Dim);
     }
-    for StateShare { state, reason_unknown, .. } in shown.iter().filter(|shown| shown.share.is_none()) {
+    for StateShare { state, reason_unknown, .. } in states.iter().filter(|state| state.share.is_none()) {
         let text = format!("{state}: {reason_unknown}");
         // The CPU tab has the reasons, too.
         let text = if x + 2 + text_width(&text) <= pad.width() { text } else { format!("{state} unknown: tab 6") };
@@ -371,7 +393,8 @@ fn draw_problem_count(pad: &mut Pad<'_>, x: u16, y: u16, count: u64, text: &str)
     }
 }
 
-/// Draws one chart below the other, and leaves `reserved_rows` free below. Returns the next free row.
+/// Draws one chart below the other, and leaves `reserved_rows` free below. If that leaves no row for each chart, charts may take all but
+/// [`MIN_FINDING_ROWS`] of them. Returns the next free row.
 fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui: &Ui) -> u16 {
     let window = TimeWindow::selected(model, ui);
     let columns = chart::column_count(pad.width());
@@ -407,25 +430,12 @@ fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui:
     y + 1
 }
 
-/// Time series of the run, the most important first: a low screen shows only those that fit.
+/// Time series of the run, the most important first: a low screen shows only those that fit. Each reads its value from the slot, which has
+/// the counts of one second. It has no value after the observation of what it counts has ended.
 pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
     let chunks = &model.chunks;
     let worst_hop_health = model.hops.iter().map(|hop| hop.health).max().unwrap_or_default();
     let observes_receives = model.output_hops().any(|hop| hop.backlog_max_frames.is_some());
-    // Without observed deliveries, predicted losses take the place of confirmed ones.
-    let is_predicted = chunks.dropped_confirmed.is_none() && chunks.shown_prediction().is_some();
-    let lost = if is_predicted {
-        ChartSeries::new("chunks lost?", chart::format_whole, |slot| {
-            (!slot.receives_ended).then_some(slot.passed.dropped_predicted as f64)
-        })
-        .observed_until(model.receives_end, model)
-    } else {
-        ChartSeries::new("chunks lost", chart::format_whole, |slot| {
-            (!slot.deliveries_ended).then_some(slot.passed.chunks_dropped as f64)
-        })
-        .observed_if(chunks.dropped_confirmed.is_some(), model.deliveries_absence())
-        .observed_until(model.deliveries_end, model)
-    };
     [
         ChartSeries::new("tokens/s", chart::format_whole, |slot| {
             (!slot.sends_ended).then_some(slot.passed.tokens_sent as f64)
@@ -438,7 +448,7 @@ pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
         ChartSeries::new("gap p99", chart::format_ns, |slot| chart::p99_ns(&slot.gap))
             .observed_if(model.gap.waiting.is_some(), model.gap_absence())
             .observed_until(model.receives_end, model),
-        lost.with_health(Health::Critical),
+        lost_chunks_series(model).with_health(Health::Critical),
         ChartSeries::new("chunks merged", chart::format_whole, |slot| {
             (!slot.deliveries_ended).then_some(slot.passed.chunks_merged as f64)
         })
@@ -449,13 +459,31 @@ pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
     ]
 }
 
+/// Time series of the chunks that were lost or, if no deliveries are observed, are predicted to be.
+fn lost_chunks_series(model: &Model) -> ChartSeries<'_> {
+    let chunks = &model.chunks;
+    let is_predicted = chunks.dropped_confirmed.is_none() && chunks.shown_prediction().is_some();
+    if is_predicted {
+        ChartSeries::new("chunks lost?", chart::format_whole, |slot| {
+            (!slot.receives_ended).then_some(slot.passed.dropped_predicted as f64)
+        })
+        .observed_until(model.receives_end, model)
+    } else {
+        ChartSeries::new("chunks lost", chart::format_whole, |slot| {
+            (!slot.deliveries_ended).then_some(slot.passed.chunks_dropped as f64)
+        })
+        .observed_if(chunks.dropped_confirmed.is_some(), model.deliveries_absence())
+        .observed_until(model.deliveries_end, model)
+    }
+}
+
 /// Index in [`chart_series`] of the curve that shows a finding of this kind; `None` for kinds without one.
 fn chart_of_finding(kind: &str) -> Option<usize> {
     match kind {
-        "backlog" => Some(1),
-        "first-token-gap" => Some(2),
-        "dropped-chunks" | "dropped-chunks-predicted" => Some(3),
-        "merged-chunks" | "would-drop" => Some(4),
+        "backlog" => Some(BACKLOG_CHART),
+        "first-token-gap" => Some(GAP_CHART),
+        "dropped-chunks" | "dropped-chunks-predicted" => Some(LOST_CHUNKS_CHART),
+        "merged-chunks" | "would-drop" => Some(MERGED_CHUNKS_CHART),
         _ => None,
     }
 }
@@ -471,17 +499,18 @@ fn draw_findings(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let free_rows = pad.height().saturating_sub(y + 1);
     let shown = usize::from(free_rows.min(MAX_FINDINGS)).min(model.findings.len());
     let hidden = model.findings.len() - shown;
+    // The key `5` shows all of them.
     let more = if hidden > 0 { format!(", {hidden} more: 5") } else { String::new() };
     pad.draw_heading(y, &format!("findings{more}"));
     for (row, finding) in model.findings.iter().take(shown).enumerate() {
         let line_y = y + 1 + row as u16;
         pad.add_click_area(Rect::new(0, line_y, pad.width(), 1), Action::OpenItem(Tab::Findings, row));
         let health = Health::from(finding.verdict.severity);
-        let label = format!("{} {:<9}", pad.theme.health_symbol(health), health.label());
-        pad.draw_text(1, line_y, &label, Ink::Health(health));
+        let severity = format!("{} {:<SEVERITY_WIDTH$}", pad.theme.health_symbol(health), health.label());
+        pad.draw_text(1, line_y, &severity, Ink::Health(health));
         // Padded to the usual width, so that the summaries are below each other.
         let span = describe_span(model, finding);
-        pad.draw_text(13, line_y, &format!("{span:<15} {}", finding.verdict.summary), Ink::Plain);
+        pad.draw_text(SPAN_X, line_y, &format!("{span:<SPAN_WIDTH$} {}", finding.verdict.summary), Ink::Plain);
     }
 }
 

@@ -94,7 +94,7 @@ impl<'a> Pad<'a> {
     }
 
     /// Draws the part of a list that includes the selected item, from row `y` on, and the number of the others in a row of its own. Returns
-    /// the next free row. `draw_item` draws an item in a row, and returns the next free row, too.
+    /// the next free row. `draw_item` gets the pad, a row, and an item with its index. It draws the item and returns the next free row.
     pub(super) fn draw_list<T>(
         &mut self,
         mut y: u16,
@@ -339,39 +339,52 @@ fn is_number(word: &str) -> bool {
     parts.any(|part| part.starts_with(|first: char| first.is_ascii_digit()))
 }
 
-/// Drops digits and words until the text fits, so that a number is never shown without its unit. They are dropped in this order: a remark,
-/// a second number, all but one word before the number, decimals, and the last word before it, which the row of the number explains.
+/// Drops words and digits until the text fits or nothing more can be dropped. A number never loses its unit.
 pub(super) fn shorten_to_number(text: &str, width: u16) -> Cow<'_, str> {
     if text_width(text) <= width {
         return text.into();
     }
     let mut words: Vec<Cow<'_, str>> = text.split(' ').map(Cow::from).collect();
     while text_width(&words.join(" ")) > width {
-        if let Some(remark) = start_of_last_remark(&words) {
-            words.truncate(remark);
-            continue;
-        }
-        let numbered = words.iter().enumerate().filter(|(_, word)| word.starts_with(|c: char| c.is_ascii_digit()));
-        let numbers: Vec<usize> = numbered.map(|(index, _)| index).collect();
-        match numbers[..] {
-            // The first number is the one that the row is about.
-            [_, second, ..] => words.truncate(second),
-            [only] => {
-                let has_long_label = only > 1 && only + 1 < words.len();
-                if has_long_label {
-                    words.remove(0);
-                } else if let Some(shorter) = with_fewer_digits(&words[only]) {
-                    words[only] = shorter.into();
-                } else if only > 0 && only + 1 < words.len() {
-                    words.remove(0);
-                } else {
-                    break;
-                }
-            }
-            [] => break,
+        let has_dropped = drop_least_important(&mut words);
+        if !has_dropped {
+            break;
         }
     }
     words.join(" ").into()
+}
+
+/// Drops the first of these that the text has: a remark in brackets at its end, a second number with what follows it, the first of several
+/// words before the number, a decimal, the last word before the number. Returns whether it had any of them.
+fn drop_least_important(words: &mut Vec<Cow<'_, str>>) -> bool {
+    if let Some(remark) = start_of_last_remark(words) {
+        words.truncate(remark);
+        return true;
+    }
+    let numbered = words.iter().enumerate().filter(|(_, word)| word.starts_with(|c: char| c.is_ascii_digit()));
+    let numbers: Vec<usize> = numbered.map(|(index, _)| index).collect();
+    let number = match numbers[..] {
+        [] => return false,
+        [only] => only,
+        [_, second, ..] => {
+            // The row is about the first number.
+            words.truncate(second);
+            return true;
+        }
+    };
+    let has_unit = number + 1 < words.len();
+    let has_several_words_before = number > 1 && has_unit;
+    if has_several_words_before {
+        words.remove(0);
+    } else if let Some(shorter) = with_fewer_digits(&words[number]) {
+        words[number] = shorter.into();
+    } else if number > 0 && has_unit {
+        // The row of the number explains what it is.
+        words.remove(0);
+    } else {
+        return false;
+    }
+    true
 }
 
 /// Index of the first word of a remark in brackets at the end; `None` without one, or if it is all of the text.

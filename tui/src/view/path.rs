@@ -21,6 +21,11 @@ const MIN_ARROW_WIDTH: u16 = 15;
 const MAX_ARROW_WIDTH: u16 = 2 * MIN_ARROW_WIDTH;
 /// Rows of the drawing. The list needs one per hop and one for the client.
 const DRAWING_ROWS: u16 = 4;
+/// Cells below an arrow that its texts cannot use: an empty one, the sign and a space before a text.
+const CELLS_BESIDE_TEXT: u16 = 3;
+/// Cells of an arrow in the list, a space on both sides included, and empty cells behind each text.
+const LIST_ARROW_WIDTH: u16 = 4;
+const TEXT_DISTANCE: u16 = 2;
 
 /// Cells of the bar of a breakdown on a screen of [`WIDE_COLUMNS`]; narrow ones need the room for the legend.
 const BREAKDOWN_WIDTH: usize = 20;
@@ -61,15 +66,7 @@ impl LineForm {
         if matches!(self, Self::NoRemark) {
             return text;
         }
-        let Some(number_start) = text.find(|c: char| c.is_ascii_digit()) else { return text };
-        // A digit within a word, such as `p99`, is no number.
-        let begins_word = number_start == 0 || text[..number_start].ends_with(' ');
-        let number_start = if begins_word {
-            number_start
-        } else {
-            // The number is the next word.
-            text[number_start..].find(' ').map_or(0, |space| number_start + space + 1)
-        };
+        let Some(number_start) = start_of_number(text) else { return text };
         let label_start = text[..number_start].trim_end().rfind(' ').map_or(0, |space| space + 1);
         let label = text[label_start..number_start].trim_end();
         // A word before a semicolon is a remark on the hop and no label of the number.
@@ -87,6 +84,18 @@ impl LineForm {
     fn line_width(self, arrows: &[Arrow], line: usize) -> u16 {
         arrows.iter().map(|arrow| text_width(self.shorten_line(&arrow.lines[line]))).max().unwrap_or(0)
     }
+}
+
+/// Index of the first number in the text; `None` without a digit. The digits in `p99` are part of a word, so the word behind it is taken as
+/// the number, or the whole text if no word follows.
+fn start_of_number(text: &str) -> Option<usize> {
+    let first_digit = text.find(|c: char| c.is_ascii_digit())?;
+    let begins_word = first_digit == 0 || text[..first_digit].ends_with(' ');
+    if begins_word {
+        return Some(first_digit);
+    }
+    let next_word = text[first_digit..].find(' ').map(|space| first_digit + space + 1);
+    Some(next_word.unwrap_or(0))
 }
 
 impl Arrow {
@@ -141,28 +150,12 @@ pub(super) fn draw_path(pad: &mut Pad<'_>, y: u16, model: &Model, is_low: bool) 
 /// Draws all arrows in one row, with their numbers below. Returns the next free row.
 fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16) -> u16 {
     let mut x = 1;
-    // Two cells come before a text, for a sign and a space, and one stays empty behind it.
-    let line_width = arrow_width - 3;
-    let forms = [0, 1, 2].map(|line| LineForm::of_line(arrows, line, line_width));
+    let max_text_width = arrow_width - CELLS_BESIDE_TEXT;
+    let forms = [0, 1, 2].map(|line| LineForm::of_line(arrows, line, max_text_width));
     for arrow in arrows {
         let start_x = x;
         x = pad.draw_text(x, y, &arrow.start_text(pad.theme), arrow.start_ink());
-        let health_ink = Ink::Health(arrow.health);
-        // Less the head and a space at both ends.
-        let shaft = pad.theme.rich_or_ascii("─", "-").repeat(usize::from(arrow_width) - 3);
-        let head = pad.theme.rich_or_ascii("▶", ">");
-        pad.draw_text(x + 1, y, &format!("{shaft}{head}"), health_ink);
-        let [first_line, other_lines @ ..] = &arrow.lines;
-        let [first_form, other_forms @ ..] = &forms;
-        let sign = arrow.sign(pad.theme);
-        let oldest = arrow.oldest_wait_ns.map_or_else(String::new, |wait_ns| format!(" {}", format_duration(wait_ns)));
-        let with_oldest = format!("{}{oldest}", first_form.shorten_line(first_line));
-        let fitting = shorten_to_number(&with_oldest, arrow_width - 2 - text_width(&sign));
-        pad.draw_clipped(x + 1, y + 1, arrow_width - 1, &format!("{sign} {fitting}"), health_ink);
-        for (line_y, (text, form)) in (y + 2..).zip(other_lines.iter().zip(other_forms)) {
-            let text = shorten_to_number(form.shorten_line(text), line_width);
-            pad.draw_clipped(x + 1, line_y, arrow_width - 1, &format!("  {text}"), Ink::Plain);
-        }
+        draw_arrow(pad, x, y, arrow, arrow_width, forms);
         x += arrow_width;
         pad.add_click_area(Rect::new(start_x, y, x - start_x, DRAWING_ROWS), arrow.click_action());
     }
@@ -170,17 +163,42 @@ fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16)
     y + DRAWING_ROWS
 }
 
+/// Draws an arrow of `arrow_width` cells from column `x` on. Its three lines follow below, each in its form. Before the first are the sign
+/// of its health and a space, and behind it the age of the oldest frame, if there is room.
+fn draw_arrow(pad: &mut Pad<'_>, x: u16, y: u16, arrow: &Arrow, arrow_width: u16, forms: [LineForm; 3]) {
+    let health_ink = Ink::Health(arrow.health);
+    // The arrow has a space at both ends, and a head of one cell.
+    let shaft_width = usize::from(arrow_width) - 3;
+    let shaft = pad.theme.rich_or_ascii("─", "-").repeat(shaft_width);
+    let head = pad.theme.rich_or_ascii("▶", ">");
+    pad.draw_text(x + 1, y, &format!("{shaft}{head}"), health_ink);
+    let [first_line, other_lines @ ..] = &arrow.lines;
+    let [first_form, other_forms @ ..] = forms;
+    let sign = arrow.sign(pad.theme);
+    let oldest = arrow.oldest_wait_ns.map_or_else(String::new, |wait_ns| format!(" {}", format_duration(wait_ns)));
+    let with_oldest = format!("{}{oldest}", first_form.shorten_line(first_line));
+    // A space before the sign, and another behind it.
+    let free_width = arrow_width - 2 - text_width(&sign);
+    let fitting = shorten_to_number(&with_oldest, free_width);
+    pad.draw_clipped(x + 1, y + 1, arrow_width - 1, &format!("{sign} {fitting}"), health_ink);
+    for (line_y, (text, form)) in (y + 2..).zip(other_lines.iter().zip(other_forms)) {
+        let text = shorten_to_number(form.shorten_line(text), arrow_width - CELLS_BESIDE_TEXT);
+        // Indented by the cells of the sign.
+        pad.draw_clipped(x + 1, line_y, arrow_width - 1, &format!("  {text}"), Ink::Plain);
+    }
+}
+
 /// Draws one arrow per row, with its numbers beside it. Returns the next free row.
 fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
-    // Between the names of its ends, an arrow of two cells has a space on both sides.
-    let name_widths =
-        arrows.iter().map(|arrow| text_width(&arrow.start_text(pad.theme)) + text_width(&arrow.ends.to) + 4);
-    // The names follow the signs, which have three cells if one of them is in brackets; two spaces follow the names.
+    let name_widths = arrows
+        .iter()
+        .map(|arrow| text_width(&arrow.start_text(pad.theme)) + LIST_ARROW_WIDTH + text_width(&arrow.ends.to));
+    // The names follow the signs and a space. A sign in brackets has three cells, one of them left of the other signs.
     let names_x = if arrows.iter().any(|arrow| arrow.is_over) { 4 } else { 3 };
-    let texts_x = name_widths.max().unwrap_or(0) + names_x + 2;
+    let texts_x = names_x + name_widths.max().unwrap_or(0) + TEXT_DISTANCE;
     let forms = [LineForm::Whole, LineForm::NoRemark, LineForm::OneLabel];
     // The spaces behind the last column may lie beyond the edge.
-    let fitting = forms.into_iter().find(|form| texts_x + list_width(arrows, *form) <= pad.width() + 2);
+    let fitting = forms.into_iter().find(|form| texts_x + list_width(arrows, *form) <= pad.width() + TEXT_DISTANCE);
     let form = fitting.unwrap_or(LineForm::OneLabel);
     for (y, arrow) in (y..).zip(arrows) {
         pad.add_click_area(Rect::new(0, y, pad.width(), 1), arrow.click_action());
@@ -202,7 +220,7 @@ fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
             if text_width(&text) <= free_width {
                 pad.draw_text(x, y, &text, if column == 0 { ink } else { Ink::Plain });
             }
-            x += form.line_width(arrows, column) + 2;
+            x += form.line_width(arrows, column) + TEXT_DISTANCE;
         }
     }
     y + arrows.len() as u16
@@ -210,7 +228,7 @@ fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
 
 /// Width of all columns of the list, each with the space behind it.
 fn list_width(arrows: &[Arrow], form: LineForm) -> u16 {
-    (0..3).map(|column| form.line_width(arrows, column) + 2).sum()
+    (0..3).map(|column| form.line_width(arrows, column) + TEXT_DISTANCE).sum()
 }
 
 /// Indices of hops that form a chain from the first one on: each begins where the one before ends. The Hops tab shows the others, too.
@@ -273,7 +291,8 @@ struct PlaceProblem {
 }
 
 impl PlaceProblem {
-    /// The problem at a place; `None` if no warning names it. One that is over keeps its severity.
+    /// The problem at a place, which is the name of a process or of a hop. `None` if no warning is about it. A problem that is over keeps
+    /// its severity.
     fn find(findings: &[Finding], place: &str) -> Option<Self> {
         let of_place = findings.iter().filter(|finding| finding.verdict.hop == place);
         let worst_severity = of_place.clone().map(|finding| finding.verdict.severity).max()?;
@@ -305,14 +324,14 @@ fn client_arrow(model: &Model, last_role: &str) -> Arrow {
     let merged = merged.unwrap_or_else(|| "merged unknown".into());
     let ends = Ends::new(last_role, "client").to_owned();
     let problem = PlaceProblem::find(&model.findings, &ends.to_string());
-    let health = health_of_deliveries(chunks);
-    // Proven losses are critical whether or not a finding says so.
-    let is_over = problem.as_ref().is_some_and(|problem| problem.is_over && problem.health >= health);
+    let delivery_health = health_of_deliveries(chunks);
+    // The counts may show more harm than the finding, such as proven losses. That is not over with the finding.
+    let is_over = problem.as_ref().is_some_and(|problem| problem.is_over && problem.health >= delivery_health);
     Arrow {
         hop_index: None,
         ends,
         start_problem: None,
-        health: problem.map_or(health, |problem| problem.health.max(health)),
+        health: problem.map_or(delivery_health, |problem| problem.health.max(delivery_health)),
         is_over,
         lines: [drops, lost, merged],
         oldest_wait_ns: None,
@@ -348,17 +367,14 @@ pub(super) struct LegendRoom {
     pub(super) more: &'static str,
 }
 
-/// Draws the breakdown and returns the next free row. Draws nothing without parts.
+/// Draws the breakdown of a time into parts: its title, a bar, and behind that a legend with at most the rows of `room`. Draws nothing
+/// without parts. Returns the next free row.
 pub(super) fn draw_breakdown(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Segment], room: LegendRoom) -> u16 {
     if parts.is_empty() {
         return y;
     }
-    let bar_width = if pad.width() < WIDE_COLUMNS { BREAKDOWN_WIDTH / 2 } else { BREAKDOWN_WIDTH };
-    let mut x = pad.draw_text(1, y, title, Ink::Head) + 1;
-    for (index, cells) in bar::cells_of_segments(parts, bar_width).into_iter().enumerate() {
-        let (symbol, ink) = breakdown_symbol(index, pad.theme);
-        x = pad.draw_text(x, y, &symbol.repeat(cells), ink);
-    }
+    let bar_x = pad.draw_text(1, y, title, Ink::Head) + 1;
+    let mut x = draw_breakdown_bar(pad, bar_x, y, parts);
     // The bar has the parts in the order of the path, the legend the largest first.
     let mut legend: Vec<(usize, &Segment)> = parts.iter().enumerate().collect();
     legend.sort_by(|(_, a), (_, b)| b.share.total_cmp(&a.share));
@@ -367,11 +383,12 @@ pub(super) fn draw_breakdown(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Se
         let text = format!("{} {}", percent(part.share), part.name);
         // A space, the symbol and another space come before the text.
         let fits = x + 3 + text_width(&text) <= pad.width();
-        // The next row, or if it is not free, the number of parts that are not shown.
+        // The next row or, if that is beyond the room, the number of parts that are not shown.
         if !fits && row_y + 1 < y + room.max_rows {
             row_y += 1;
             x = 0;
         } else if !fits && drawn > 0 {
+            // The largest part is drawn even if it does not fit.
             pad.draw_text(x + 1, row_y, &format!("{} more: {}", legend.len() - drawn, room.more), Ink::Dim);
             break;
         }
@@ -380,6 +397,16 @@ pub(super) fn draw_breakdown(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Se
         x = pad.draw_text(x + 1, row_y, &text, Ink::Plain);
     }
     row_y + 1
+}
+
+/// Draws the bar of a breakdown, in which each part has its share of the cells. Returns the next free column.
+fn draw_breakdown_bar(pad: &mut Pad<'_>, mut x: u16, y: u16, parts: &[Segment]) -> u16 {
+    let bar_width = if pad.width() < WIDE_COLUMNS { BREAKDOWN_WIDTH / 2 } else { BREAKDOWN_WIDTH };
+    for (index, cells) in bar::cells_of_segments(parts, bar_width).into_iter().enumerate() {
+        let (symbol, ink) = breakdown_symbol(index, pad.theme);
+        x = pad.draw_text(x, y, &symbol.repeat(cells), ink);
+    }
+    x
 }
 
 /// Symbol and style of the part with this index: neighbours differ in the bar, and in the legend, which has another order.

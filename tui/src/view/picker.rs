@@ -62,22 +62,30 @@ pub(crate) fn draw_picker(picker: &SourcePicker, theme: Theme, frame: &mut Frame
         return click_areas;
     }
     draw_offers(&mut pad, height - OTHER_ROWS, picker);
-    if let Some(first) = picker.blind.first() {
-        let others = picker.blind.len() - 1;
-        let more = if others > 0 { format!(" (and {others} more: tokengap attach lists them)") } else { String::new() };
-        pad.draw_text(1, warning_y, &format!("! {first}{more}"), Ink::Health(Health::Warning));
-    }
-    if let Some(offer) = picker.selected_offer() {
-        if picker.asks_to_attach() {
-            let text = format!("! attach to {}, which is running? Enter: yes   Esc: no", offer.title);
-            pad.draw_text(1, command_y, &text, Ink::Health(Health::Warning));
-        } else {
-            let x = pad.draw_text(1, command_y, "runs: ", Ink::Head);
-            pad.draw_text(x, command_y, &format!("tokengap {}", offer.command.join(" ")), Ink::Strong);
-        }
-    }
+    draw_unsearched_places(&mut pad, warning_y, picker);
+    draw_command(&mut pad, command_y, picker);
     pad.draw_text(1, keys_y, KEY_HINTS, Ink::Dim);
     click_areas
+}
+
+/// Draws the first of the places that could not be searched for engines, and the number of the others. Draws nothing without any.
+fn draw_unsearched_places(pad: &mut Pad<'_>, y: u16, picker: &SourcePicker) {
+    let Some(first) = picker.blind.first() else { return };
+    let others = picker.blind.len() - 1;
+    let more = if others > 0 { format!(" (and {others} more: tokengap attach lists them)") } else { String::new() };
+    pad.draw_text(1, y, &format!("! {first}{more}"), Ink::Health(Health::Warning));
+}
+
+/// Draws the command of the selected offer, or the question whether to attach to its engine. Draws nothing without an offer.
+fn draw_command(pad: &mut Pad<'_>, y: u16, picker: &SourcePicker) {
+    let Some(offer) = picker.selected_offer() else { return };
+    if picker.asks_to_attach() {
+        let text = format!("! attach to {}, which is running? Enter: yes   Esc: no", offer.title);
+        pad.draw_text(1, y, &text, Ink::Health(Health::Warning));
+    } else {
+        let x = pad.draw_text(1, y, "runs: ", Ink::Head);
+        pad.draw_text(x, y, &format!("tokengap {}", offer.command.join(" ")), Ink::Strong);
+    }
 }
 
 /// Draws the part of the offers that fits into `rows` rows and includes the selected one.

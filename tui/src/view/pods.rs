@@ -146,12 +146,13 @@ impl RunTableLayout {
         }
     }
 
-    /// Draws the totals, without what only a single run has.
+    /// Draws the totals, in the columns of numbers that can be summed, or of which the largest stands for all.
     fn draw_totals(&self, pad: &mut Pad<'_>, y: u16, all: &PodLine) {
         let mut x = self.columns_x;
         for column in &self.columns {
-            // Medians of several runs have no common one; of the p99, the longest stands for all.
-            if column.align == Align::Right && column.heading != "TTFT p50" {
+            let is_number = column.align == Align::Right;
+            // Several runs have no common median.
+            if is_number && column.heading != "TTFT p50" {
                 draw_cell(pad, x, y, column, &(column.text)(all), Ink::Plain);
             }
             x += column.width;
@@ -182,6 +183,7 @@ fn ink_of_cell(heading: &str, run: &PodLine) -> Ink {
     }
     match heading {
         "state" | "missed" => Ink::Dim,
+        // This heading has two spaces, which set the column apart from the numbers before it.
         "  finding" => Ink::Health(run.figures.verdict.health),
         _ => Ink::Plain,
     }
@@ -203,17 +205,15 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         pad.draw_text(RunTableLayout::NAME_X, y, &name, ink);
         layout.draw_run(pad, y, run);
         if explained.contains(&index) {
+            // The second row of the run.
             let text = describe_problem(run, pad.width());
             pad.draw_text(RunTableLayout::NAME_X + 2, y + 1, &text, Ink::Health(health));
             return y + 2;
         }
         y + 1
     });
-    let records_missed = model.pods.iter().map(|pod| pod.records_missed).sum();
-    let figures = KeyFigures::combine(&model.pods);
-    let all = PodLine { figures, records_missed, state: PodState::Live, ..PodLine::default() };
     pad.draw_text(RunTableLayout::NAME_X, y, &format!("all {}", model.pods.len()), Ink::Strong);
-    layout.draw_totals(pad, y, &all);
+    layout.draw_totals(pad, y, &line_of_totals(&model.pods));
     let mut y = draw_pairs(pad, y + 1, &model.pairs);
     if let Some(note) = &model.run_list_note {
         pad.draw_text(1, y, note, Ink::Health(Health::Warning));
@@ -222,6 +222,14 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if let Some(run) = model.pods.get(selected) {
         draw_run_detail(pad, y + 1, run);
     }
+}
+
+/// A line with the sums of all runs.
+fn line_of_totals(runs: &[PodLine]) -> PodLine {
+    let records_missed = runs.iter().map(|run| run.records_missed).sum();
+    // With this state, `if_observed` shows the numbers even if they are 0.
+    let state = PodState::Live;
+    PodLine { figures: KeyFigures::combine(runs), records_missed, state, ..PodLine::default() }
 }
 
 /// Indices of the unhealthy runs that get a second row for their problem: the worst ones, as many as there are free rows. Empty on a screen
@@ -259,7 +267,8 @@ fn reserved_pair_rows(pairs: &[PairLine]) -> u16 {
     (shown.len() + findings) as u16 * PAIR_ROWS + row_of_number
 }
 
-/// Draws the pairs among the runs: joined requests, worst leg, worst finding. Returns the next free row.
+/// Draws the pairs among the runs, each a prefill and a decode server of the same requests: the number of these requests, what takes most
+/// of their time to first token, and the worst finding. Returns the next free row.
 fn draw_pairs(pad: &mut Pad<'_>, mut y: u16, pairs: &[PairLine]) -> u16 {
     let arrow = pad.theme.rich_or_ascii("→", "->");
     for pair in pairs.iter().take(MAX_PAIRS) {

@@ -21,8 +21,11 @@ use crate::state::run_time::RunClock;
 use crate::state::ui::Ui;
 use crate::theme::Ink;
 
-/// Cells for the rid on a narrow screen. A wider one has half of its width for it.
+/// Cells for the rid on a narrow screen. From [`WIDE_COLUMNS`] on, half of the width is for it.
 const NARROW_RID_WIDTH: u16 = 24;
+const WIDE_COLUMNS: u16 = 80;
+/// Maximum number of rows for the totals of the request, if they do not fit beside its rid.
+const MAX_TOTALS_ROWS: u16 = 2;
 /// First cell of the times of a stage, behind its time of day.
 const STAGE_TIMES_X: u16 = 15;
 /// Cells for a duration, and for one behind a `+`.
@@ -84,7 +87,8 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     draw_chunks(pad, y, detail, ui);
 }
 
-/// Draws the servers of the request's pair, and its time to first token on both. Returns the next free row.
+/// Draws the prefill and the decode server that both process the request, and the parts of its time to first token on both. Draws nothing
+/// if the request is on one server only. Returns the next free row.
 fn draw_pair(pad: &mut Pad<'_>, y: u16, model: &Model, legend_room: LegendRoom) -> u16 {
     let Some(request) = &model.pair_request else { return y };
     let x = pad.draw_text(1, y, "pair ", Ink::Head);
@@ -112,7 +116,7 @@ fn draw_evidence(pad: &mut Pad<'_>, y: u16, evidence: &FlagEvidence, ui: &Ui) ->
 fn draw_summary(pad: &mut Pad<'_>, detail: &RequestDetail, model: &Model) -> u16 {
     let x = pad.draw_text(1, 0, "rid ", Ink::Head);
     // State and beginning follow in the same row.
-    let rid_width = if pad.width() < 80 { NARROW_RID_WIDTH } else { pad.width() / 2 };
+    let rid_width = if pad.width() < WIDE_COLUMNS { NARROW_RID_WIDTH } else { pad.width() / 2 };
     let rid = pad.shorten_id(&detail.rid, rid_width);
     let x = pad.draw_text(x, 0, &rid, Ink::Strong) + 2;
     let Some(row) = &detail.row else {
@@ -127,7 +131,7 @@ fn draw_summary(pad: &mut Pad<'_>, detail: &RequestDetail, model: &Model) -> u16
         pad.draw_text(x + 2, 0, &totals, Ink::Plain);
         return 1;
     }
-    pad.draw_paragraph(1, 1, 2, &totals, Ink::Plain)
+    pad.draw_paragraph(1, 1, MAX_TOTALS_ROWS, &totals, Ink::Plain)
 }
 
 /// Draws what became of the response's tool calls, unless the evidence for a flag has it. Returns the next free row.
@@ -173,8 +177,8 @@ fn describe_response_end(response: ResponseEnd) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Words for a complete response with fewer tokens than its last event claims; `None` otherwise. The engine's endpoint may also list the
-/// end of the prompt, so more tokens show nothing.
+/// Words for a complete response with fewer tokens than its last event claims; `None` for any other. More tokens are no problem, because an
+/// engine's own endpoint may list the end of the prompt, too.
 fn describe_claimed_tokens(response: ResponseEnd) -> Option<String> {
     let claimed = response.claimed_tokens?;
     let carried = response.carried_tokens?;
@@ -211,10 +215,11 @@ fn describe_totals(row: &RequestRow) -> String {
 /// Draws the stages, one a row, with the times since the stage before. Returns the next free row.
 fn draw_stages(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, clock: RunClock) -> u16 {
     let rows = pad.height().saturating_sub(y + 1);
-    // What follows may need the whole screen.
-    let has_room = usize::from(rows) > detail.stages.len() + 1;
-    pad.draw_heading(y, if has_room { "stages" } else { "stages; the chunks: m" });
+    // The chunks below have a heading and at least one row. Without room for both, the key `m` shows them in place of the stages.
+    let has_room_for_chunks = usize::from(rows) > detail.stages.len() + 1;
+    pad.draw_heading(y, if has_room_for_chunks { "stages" } else { "stages; the chunks: m" });
     let [first, ..] = detail.stages.as_slice() else {
+        // The journal keeps a limited number of moments.
         pad.draw_text(3, y + 1, "the journal no longer contains them", Ink::Dim);
         return y + 2;
     };
@@ -396,6 +401,19 @@ impl ChunkLayout {
         layout
     }
 
+    /// Headings of the columns. `roles` receive from the hops; with a single hop, the wait needs no role.
+    fn headings(&self, roles: &[String]) -> impl Iterator<Item = String> {
+        self.columns.iter().map(move |column| match column {
+            ChunkColumn::Number => "chunk".to_owned(),
+            ChunkColumn::SentAt => "sent at".to_owned(),
+            ChunkColumn::Wait(hop) if roles.len() > 1 => self.wait_heading(&roles[*hop]),
+            ChunkColumn::Wait(_) => "waited".to_owned(),
+            ChunkColumn::Tokens => "tokens".to_owned(),
+            ChunkColumn::UpTo => "up to".to_owned(),
+            ChunkColumn::Wakeup => "wakeup".to_owned(),
+        })
+    }
+
     /// Heading of the column with the wait on the hop into this role: `wait router`, in narrow columns `->router`.
     fn wait_heading(&self, role: &str) -> String {
         const MAX_LETTERS: usize = 6;
@@ -420,35 +438,30 @@ impl ChunkLayout {
     }
 }
 
-/// Draws the list of chunks from the selected one on.
-fn draw_chunks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) {
-    let rows = pad.height().saturating_sub(y + 2);
-    pad.click_areas.page_rows = rows.into();
+/// Number of chunks, the signs of their ticks, and whether older ones were evicted. The longest text that fits into `width`.
+fn title_of_chunks(detail: &RequestDetail, ui: &Ui, width: u16) -> String {
     let evicted = match detail.known_since {
         Some(_) => format!("; older ones were evicted (--journal {} is reached)", ui.options.chunk_history),
         None => String::new(),
     };
     let count = detail.chunks.len();
-    let titles = [
+    let longer_titles = [
         format!("{count} chunks (| sent  . waiting  o merged  x dropped  ? predicted or unknown){evicted}"),
         format!("{count} chunks (| sent . waiting o merged x dropped ? unknown){evicted}"),
-        format!("{count} chunks{evicted}; the help has the signs: ?"),
     ];
-    // The longest that fits.
-    let fitting = titles.iter().find(|title| text_width(title) + 2 <= pad.width());
-    pad.draw_heading(y, fitting.unwrap_or(&titles[2]));
+    // A space comes before the title, and another behind it.
+    let fitting = longer_titles.into_iter().find(|title| text_width(title) + 2 <= width);
+    fitting.unwrap_or_else(|| format!("{count} chunks{evicted}; the help has the signs: ?"))
+}
+
+/// Draws the list of chunks from the selected one on.
+fn draw_chunks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) {
+    let rows = pad.height().saturating_sub(y + 2);
+    pad.click_areas.page_rows = rows.into();
+    pad.draw_heading(y, &title_of_chunks(detail, ui, pad.width()));
     let roles = &detail.receiving_roles;
     let layout = ChunkLayout::for_width(pad.width(), roles.len().max(1));
-    let headings = layout.columns.iter().map(|column| match column {
-        ChunkColumn::Number => "chunk".to_owned(),
-        ChunkColumn::SentAt => "sent at".to_owned(),
-        ChunkColumn::Wait(hop) if roles.len() > 1 => layout.wait_heading(&roles[*hop]),
-        ChunkColumn::Wait(_) => "waited".to_owned(),
-        ChunkColumn::Tokens => "tokens".to_owned(),
-        ChunkColumn::UpTo => "up to".to_owned(),
-        ChunkColumn::Wakeup => "wakeup".to_owned(),
-    });
-    pad.draw_cells(layout.cells(y + 1), headings, Ink::Dim);
+    pad.draw_cells(layout.cells(y + 1), layout.headings(roles), Ink::Dim);
     pad.draw_text(layout.outcome_x(), y + 1, "outcome", Ink::Dim);
     // The last page is full.
     let first = ui.selected_index(Tab::Request).min(detail.chunks.len().saturating_sub(rows.into()));
@@ -477,19 +490,25 @@ fn draw_chunk(pad: &mut Pad<'_>, y: u16, layout: &ChunkLayout, index: usize, chu
         _ => Ink::Plain,
     };
     let x = pad.draw_text(layout.outcome_x(), y, label_of(chunk.state), ink);
+    draw_chunk_note(pad, x + 2, y, chunk);
+}
+
+/// Draws what happened to the chunk from column `x` on: the next chunk in its wakeup, or the one with which it was sent on. What became of
+/// a tool call in it is drawn over both. Draws nothing if none of these is known.
+fn draw_chunk_note(pad: &mut Pad<'_>, x: u16, y: u16, chunk: &ChunkLife) {
     if let Some(next) = chunk.next_in_wakeup {
         let delay = format_duration(next.delay_ns);
         let text = format!("chunk {} received {delay} later", format_count(next.number as u64));
         // The text may be left out, but not cut.
-        if x + 2 + text.len() as u16 <= pad.width() {
-            pad.draw_text(x + 2, y, &text, Ink::Dim);
+        if x + text.len() as u16 <= pad.width() {
+            pad.draw_text(x, y, &text, Ink::Dim);
         }
     } else if let Some(first) = chunk.combined_with {
-        pad.draw_text(x + 2, y, &format!("sent on in one chunk with chunk {}", format_count(first as u64)), Ink::Dim);
+        pad.draw_text(x, y, &format!("sent on in one chunk with chunk {}", format_count(first as u64)), Ink::Dim);
     }
     if let Some(outcome) = chunk.tool_call {
         let text = format!("tool call: {}", outcome.as_str());
         let ink = Ink::Health(if outcome.is_damaged() { Health::Critical } else { Health::Warning });
-        pad.draw_text(x + 2, y, &text, ink);
+        pad.draw_text(x, y, &text, ink);
     }
 }

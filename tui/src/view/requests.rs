@@ -28,6 +28,9 @@ struct ShownColumn {
     width: u16,
 }
 
+/// Maximum number of rows for the reason why no request is listed.
+const MAX_REASON_ROWS: u16 = 3;
+
 /// Draws the table of requests around the selected one.
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let columns = fitting_columns(pad.width(), ui.sort.column);
@@ -39,7 +42,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if model.table.matching_count == 0 {
         // Below the pinned rows, which are shown even if they do not match, and an empty row.
         let y = FIRST_ROW_Y + 1 + count as u16;
-        pad.draw_paragraph(2, y, 3, &describe_no_match(model, ui), Ink::Dim);
+        pad.draw_paragraph(2, y, MAX_REASON_ROWS, &describe_no_match(model, ui), Ink::Dim);
     }
     if count == 0 {
         return;
@@ -230,7 +233,7 @@ fn draw_number(pad: &mut Pad<'_>, x: u16, y: u16, width: u16, row: &RequestRow, 
     pad.draw_right_aligned(x, y, width, &known_or_dash(number, format), ink);
 }
 
-/// Draws the flags of the request that fit into the column, worst first.
+/// Draws the flags of the request that fit into the column.
 fn draw_flags(pad: &mut Pad<'_>, x: u16, y: u16, width: u16, row: &RequestRow) {
     let end_x = x + width;
     let mut flag_x = x;

@@ -23,6 +23,8 @@ const FOLDER: &str = "xtask/src/attacks";
 /// Scripts that run at the same time.
 const WORKERS: usize = 2;
 const TIME_LIMIT: Duration = Duration::from_mins(3);
+/// Pause between two looks whether a script has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Lines of a broken attack's output that are printed.
 const SHOWN_LINES: usize = 20;
 /// Mode bit of a folder that every user can enter.
@@ -207,7 +209,7 @@ fn wait_within(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>>
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        thread::sleep(Duration::from_millis(50));
+        thread::sleep(POLL_INTERVAL);
     }
     child.kill()?;
     child.wait()?;

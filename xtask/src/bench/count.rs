@@ -17,9 +17,9 @@ const TOLERANCE: f64 = 3.0;
 /// Frames in a benchmark: the constant `LAPS` of the bench targets.
 const FRAMES: u64 = 256;
 /// Makes glibc use the same memcpy on every machine, not the best one for its CPU.
-const TUNABLES: &str = "--envs=GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-AVX512F,-ERMS,-FSRM";
-/// Size of a frame of a thousand requests, whose cost per byte must match that of short ones.
-const LONG: &str = "107000";
+const SAME_MEMCPY: &str = "--envs=GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-AVX512F,-ERMS,-FSRM";
+/// Size in bytes of a frame of a thousand requests, whose cost per byte must match that of short ones.
+const LONG_FRAME_BYTES: &str = "107000";
 
 /// Counts the instructions of each benchmark and compares them with the baseline, or with `bless` makes them the baseline.
 pub(crate) fn compare_counts(bless: bool) -> anyhow::Result<()> {
@@ -34,7 +34,7 @@ pub(crate) fn compare_counts(bless: bool) -> anyhow::Result<()> {
     let mut differing = Vec::new();
     println!("{:32} {:>12} {:>12}", "instructions a frame", "baseline", "counted");
     for (name, count) in &counted {
-        // A benchmark without a baseline changes without limit, so it differs.
+        // Without a baseline, the expected count is 0 and the change infinite, so the benchmark differs.
         let expected = baseline.counts.get(name).copied().unwrap_or(0);
         let change_percent = (*count as f64 / expected as f64 - 1.0) * 100.0;
         println!("{name:32} {expected:>12} {count:>12} {change_percent:+8.1} %");
@@ -58,7 +58,8 @@ pub(crate) fn compare_counts(bless: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the bench targets in a separate target folder, so that other builds and their settings do not affect the counts.
+/// Runs the bench targets under callgrind, and returns the instructions per frame of each benchmark by its name. Uses a target folder of
+/// its own, so that other builds and their settings do not affect the counts.
 fn count_instructions() -> anyhow::Result<BTreeMap<String, u64>> {
     let root = project_root();
     let tools = project_root().join(".tools/bin");
@@ -69,7 +70,7 @@ fn count_instructions() -> anyhow::Result<BTreeMap<String, u64>> {
     let mut python = Command::new("python3");
     python.arg(root.join("engines/benches/decode/frame.py"));
     python.arg(root.join("zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl"));
-    command_output(python.arg(LONG).arg(target.join("tmp/long.pkl")))?;
+    command_output(python.arg(LONG_FRAME_BYTES).arg(target.join("tmp/long.pkl")))?;
     // The local tools include `gungraun-runner`.
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths([tools].into_iter().chain(std::env::split_paths(&path)))?;
@@ -77,7 +78,7 @@ fn count_instructions() -> anyhow::Result<BTreeMap<String, u64>> {
     cargo.args(["bench", "--quiet", "--bench", "count"]);
     cargo.args(["engines", "recording", "sources"].map(|package| format!("--package={package}")));
     cargo.arg("--target-dir").arg(&target);
-    cargo.args(["--", "--output-format=json", "--callgrind-args=--cache-sim=no", TUNABLES]);
+    cargo.args(["--", "--output-format=json", "--callgrind-args=--cache-sim=no", SAME_MEMCPY]);
     let summaries = command_output(cargo.current_dir(root).env("PATH", path))
         .context("gungraun-runner is needed: cargo install --locked --root .tools --version 0.20.0 gungraun-runner")?;
     summaries.lines().filter(|line| line.starts_with('{')).map(parse_summary).collect()

@@ -33,7 +33,7 @@ pub(crate) fn build_release(options: &DistOptions) -> Result<()> {
         return Ok(());
     }
     let here = host_target();
-    // This machine's own program runs in the packing script.
+    // Built in any case, because the packing script runs the program of this machine.
     let other_targets = options.targets.iter().filter(|target| **target != here);
     for target in [&here].into_iter().chain(other_targets) {
         run_to_success(Command::new(&build_script).args(["zigbuild", target]))?;

@@ -76,7 +76,7 @@ pub(crate) fn prepare_harness(options: &EngineOptions) -> Result<()> {
     Ok(())
 }
 
-/// `cargo xtask e2e`: prepares the programs, and runs the rows of `testbed/e2e` or, with `--real`, those of `testbed/real`.
+/// `cargo xtask e2e`: prepares the programs, and runs the rows (test cases) of `testbed/e2e` or, with `--real`, those of `testbed/real`.
 pub(crate) fn run_end_to_end(options: &E2eOptions) -> Result<()> {
     if options.real {
         return run_on_real_server(options);

@@ -24,6 +24,9 @@ pub(super) struct KernelObjects {
 /// Kinds, each with the field of `fdinfo` that has the id.
 const KINDS: [(&str, &str); 3] = [("programs", "prog_id:"), ("links", "link_id:"), ("maps", "map_id:")];
 
+/// Time after their last use in which the kernel must have freed the objects.
+const MAX_TIME_TO_FREE: Duration = Duration::from_secs(10);
+
 impl KernelObjects {
     /// Adds the objects that a process holds open.
     pub(super) fn add_held_by(&mut self, pid: u32) -> Result<()> {
@@ -54,9 +57,9 @@ impl KernelObjects {
         self.ids_by_kind.iter().map(|(kind, ids)| ids.intersection(&all.ids_by_kind[kind]).count()).sum()
     }
 
-    /// Checks that the kernel frees all of them shortly after their last use.
+    /// Waits until the kernel has freed all of them, at most [`MAX_TIME_TO_FREE`], and notes those that are left as a failure.
     pub(super) fn check_freed(&self, checks: &mut FaultChecks) {
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + MAX_TIME_TO_FREE;
         while self.count_present() > 0 && Instant::now() < until {
             thread::sleep(Duration::from_millis(50));
         }

@@ -182,9 +182,9 @@ impl PeerPair {
         let sent_counts: BTreeMap<_, _> = sent.iter().map(|(number, side)| (number, side.count)).collect();
         self.receiver.write_line(&format!("end {}", json!(sent_counts)))?;
         let received = self.receiver.wait_for_totals()?;
-        // Other senders to the same endpoint were killed, but this one lost nothing.
         checks.expect_equal("messages with a wrong hash", &0, &received.corrupt);
         checks.expect_equal("messages that were never sent", &0, &received.strange);
+        // Connections of other senders, which a fault has killed, may lack messages and are not compared.
         for (number, side) in &sent {
             checks.expect_equal(&format!("connection {number}"), &Some(side), &received.connections.get(number));
         }

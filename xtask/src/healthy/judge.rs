@@ -140,9 +140,9 @@ impl ServedResponse {
         tokens.sum()
     }
 
-    /// Verdicts of the analysis on its choices, after its frames and its bytes were entered in their order.
-    pub(super) fn judge(&self, engine: &str, version: &str) -> Vec<ResponseVerdict> {
-        let table = Arc::new(IdTable::default());
+    /// Clients of the server, whose responses are compared with the frames: with the text of the frames, or with that of their ids, which
+    /// `table` has. Ids are compared only for an engine whose responses name their requests.
+    fn observed_clients(&self, engine: &str, table: &Arc<IdTable>) -> Clients {
         let format = engines::find(engine).and_then(|found| found.formats.first());
         let response_id = format.and_then(|format| format.response_id);
         let mut clients = Clients { is_observed: true, response_id, ..Clients::default() };
@@ -150,23 +150,31 @@ impl ServedResponse {
         if response_id.is_some() {
             clients.server.texts.detokenizer = Some(table.clone());
         }
+        clients
+    }
+
+    /// Enters the frames and the bytes of the response into a new analysis, in the order of the steps. Returns its verdicts on the choices.
+    pub(super) fn judge(&self, engine: &str, version: &str) -> Vec<ResponseVerdict> {
+        let table = Arc::new(IdTable::default());
+        let mut clients = self.observed_clients(engine, &table);
         let mut run = ResponseRun::new(engine, version);
         let mut reader = ResponseReader::default();
-        let pieces = self.steps.iter().filter_map(Step::written).count();
+        let piece_count = self.steps.iter().filter_map(Step::written).count();
         let mut pieces_written = 0;
         let mut seen_rids = HashSet::new();
         for step in &self.steps {
             match step {
                 Step::Chunk(sent) => {
-                    let is_first = seen_rids.insert(sent.rid.as_str());
-                    run.send_chunk(sent, is_first, &table, &mut clients);
+                    let is_first_of_request = seen_rids.insert(sent.rid.as_str());
+                    run.send_chunk(sent, is_first_of_request, &table, &mut clients);
                 }
                 Step::Written(text) => {
                     pieces_written += 1;
                     let is_first = pieces_written == 1;
-                    let is_last = pieces_written == pieces;
+                    let is_last = pieces_written == piece_count;
                     let bytes = self.bytes_of_piece(text, is_first, is_last);
                     let at = run.advance_clock();
+                    // The server writes each piece with one call.
                     let is_start_of_write = true;
                     reader.read_bytes(at, &bytes, is_start_of_write, &mut clients.server, &mut |event| {
                         run.apply_from_reader(event);
@@ -177,8 +185,8 @@ impl ServedResponse {
         run.verdicts(self, &clients.server.degraded())
     }
 
-    /// Whether the arguments of the call with this index are in the response as the model wrote them. An unknown request counts as such, so
-    /// that a finding about it is an accusation.
+    /// Whether the response has the arguments of the call with this index as the model wrote them. True for an unknown request, so that a
+    /// finding about it is an accusation.
     fn is_as_modelled(&self, rid: &str, call: usize) -> bool {
         let Some(choice) = self.choice_index(rid) else { return true };
         let written = self.written_arguments(choice);
@@ -186,7 +194,7 @@ impl ServedResponse {
         arguments.is_some_and(|arguments: Value| self.calls[choice].contains(&arguments))
     }
 
-    /// Index of the choice of this request.
+    /// Index of the choice of this request; `None` if the response has no such request.
     fn choice_index(&self, rid: &str) -> Option<usize> {
         self.rids.iter().position(|known| known == rid)
     }
@@ -309,7 +317,8 @@ impl ResponseRun {
         self.analysis.apply(&Event { at, what });
     }
 
-    /// Sends a frame with this chunk from end to end of the hop.
+    /// Puts this chunk into a frame, which is sent, received and processed on the hop, and notes it for the comparison in `clients`. New
+    /// ids get their texts in `table`. `is_first`: it is the first chunk of its request.
     fn send_chunk(&mut self, sent: &SentChunk, is_first: bool, table: &IdTable, clients: &mut Clients) {
         let mut ids = Vec::new();
         let mut text = None;
@@ -333,8 +342,9 @@ impl ResponseRun {
             text,
             ..Chunk::new(&sent.rid)
         }];
+        let only_connection = 0;
         let frame = Frame {
-            id: FrameId::new(HopId(0), 0, self.frames),
+            id: FrameId::new(HopId(0), only_connection, self.frames),
             forwarded: None,
             // Any size will do.
             bytes: 100,

@@ -90,7 +90,8 @@ fn response_server(engine: &str, version: &str, options: &HealthyOptions) -> Res
     Ok(serve)
 }
 
-/// Judges each response of a release, one a line. Writes responses with a finding to the file, whether they deserve it or not.
+/// Judges each response of a release, one a line. Writes each response with a finding to the file `accused`, if one is given. That includes
+/// findings that a response deserves.
 fn judge_responses(
     engine: &str,
     version: &str,

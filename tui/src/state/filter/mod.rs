@@ -46,7 +46,7 @@ pub(super) enum Condition {
     State(RequestState),
     Flag(Flag),
     Number {
-        /// Name of its column.
+        /// Heading of its column.
         head: &'static str,
         number_of: Number,
         compare: NumberComparison,
@@ -205,7 +205,8 @@ impl RequestFilter {
         for term in &self.terms {
             let begin_ns = match term.condition {
                 Condition::InFlightDuring(span) | Condition::Waited(WaitOnHop { during: Some(span), .. }) => {
-                    // A span whose start is later than its end begins before the run, as in `TypedSpan::on_clock`.
+                    // The earlier one: a time of day before the run is read as one of the next day, so the start of a span may be later
+                    // than its end.
                     span.from.first_ns(wall_start_ns).min(span.to.first_ns(wall_start_ns))
                 }
                 Condition::InFlight(time) | Condition::BegunSince(time) => time.first_ns(wall_start_ns),
@@ -236,8 +237,8 @@ impl RequestFilter {
         self.terms.iter().filter(|term| !term.is_negated).map(|term| &term.condition)
     }
 
-    /// Finds the requests with a frame that waited, for each term that asks for them, in the chunks that the ledger keeps. Terms whose
-    /// requests were found before are searched again only if `is_outdated`.
+    /// Notes in each term `waited:HOP` the requests with a frame that waited on that hop. Reads all chunks that the ledger keeps. A term
+    /// that has its requests already is searched again only if `is_outdated`.
     pub(crate) fn refresh_found_waits(&mut self, ledger: &Ledger, clock: RunClock, is_outdated: bool) {
         for term in &mut self.terms {
             if let Condition::Waited(wait) = &mut term.condition
@@ -248,7 +249,7 @@ impl RequestFilter {
         }
     }
 
-    /// Copies the requests of the findings that the filter names.
+    /// Copies the affected requests of each finding into the terms `finding:KIND` that name it.
     pub(crate) fn refresh_named_findings(&mut self, findings: &[Finding]) {
         for term in &mut self.terms {
             if let Condition::OfFinding(named) = &mut term.condition {
@@ -266,7 +267,8 @@ impl RequestFilter {
         })
     }
 
-    /// Number of requests that the named finding counts; `None` unless a single term names a finding that the run has.
+    /// Number of requests that the finding has counted as affected, if the whole filter is `finding:KIND`. `None` for any other filter, and
+    /// if the run has no such finding.
     pub(crate) fn counted_by_finding(&self) -> Option<u64> {
         match &self.terms[..] {
             [FilterTerm { is_negated: false, condition: Condition::OfFinding(named), .. }] => {
@@ -318,8 +320,7 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
         "waited" => Condition::Waited(WaitOnHop::parse(value, value_position)?),
         "finding" => Condition::OfFinding(NamedFinding::parse(value, value_position)?),
         lower_name => {
-            let alias = COLUMN_ALIASES.iter().find(|alias| alias.name == lower_name);
-            let head = alias.map_or(lower_name, |alias| alias.head);
+            let head = heading_of_column(lower_name);
             let Some(number) = number_columns().find(|number| number.on_screen.head == head) else {
                 return Err(FilterSyntaxError { position, message: unknown_name(name) });
             };
@@ -369,10 +370,10 @@ impl TypedSpan {
     fn on_clock(self, clock: RunClock) -> RangeInclusive<MonoNs> {
         // The end is part of the time: `..14:59:10` is the whole second.
         let end = clock.at(self.to.last_ns(clock.wall_start_ns));
-        // A time of day before the start of the run is read as one of the next day, later than the end. The span then begins with the run.
         let begin = clock.at(self.from.first_ns(clock.wall_start_ns));
-        let begin = if begin <= end { begin } else { clock.started };
-        begin..=end
+        // A time of day before the run was read as one of the next day. It means that the span has begun when the run starts.
+        let is_from_before_run = begin > end;
+        if is_from_before_run { clock.started..=end } else { begin..=end }
     }
 }
 
@@ -396,7 +397,7 @@ impl WaitOnHop {
         is_hop_name(&self.hop, hop_name)
     }
 
-    /// Searches the chunks that the ledger keeps for frames that waited on the hop.
+    /// Searches the chunks that the ledger keeps for frames that waited at least [`LATE_NS`] on the hop, and returns their requests.
     fn find_waiting_requests(&self, ledger: &Ledger, clock: RunClock) -> FoundWaits {
         let during = self.during.map_or(clock.started..=ledger.now(), |span| span.on_clock(clock));
         let hops = ledger.hops().iter().filter(|hop| {
@@ -404,6 +405,7 @@ impl WaitOnHop {
             hop.capabilities().received && self.is_on(&ledger.groups()[hop.group].name)
         });
         let hops: Vec<HopId> = hops.map(|hop| hop.id).collect();
+        // The span begins before the oldest chunk that is kept.
         let is_incomplete = ledger.chunks_known_since().is_some_and(|known_since| known_since > *during.start());
         let rids = ledger.rids_that_waited(&HopWait { hops, during, min_ns: LATE_NS });
         FoundWaits { rids: rids.into_iter().map(Box::from).collect(), is_incomplete }
@@ -453,18 +455,23 @@ fn unknown_name(name: &str) -> String {
     format!("unknown name {name:?}; did you mean {nearest}? Names: {}", names.join(" "))
 }
 
-/// Message about a word that is probably meant as something else than text of a rid, such as `and`; `None` for any other word. With `rid:`,
-/// such a word is searched for as text.
+/// Heading of the column with this name, in any case; the name itself if it is no other name of a column.
+fn heading_of_column(name: &str) -> &str {
+    let alias = COLUMN_ALIASES.iter().find(|alias| alias.name.eq_ignore_ascii_case(name));
+    alias.map_or(name, |alias| alias.head)
+}
+
+/// Message about a word without a sign that looks like something else than a part of a rid, such as `and` or the name of a column. `None`
+/// for a word that is taken as a part of a rid.
 fn explain_misused_word(word: &str) -> Option<String> {
     let as_text = format!("rid:{word} searches the rid");
     if ["or", "and", "not", "||", "&&", "!"].contains(&word.to_lowercase().as_str()) {
         return Some(format!("{word} is no term: all terms must match, and `-` negates one; {as_text}"));
     }
-    let alias = COLUMN_ALIASES.iter().find(|alias| alias.name.eq_ignore_ascii_case(word));
-    let head = alias.map_or(word, |alias| alias.head);
-    if let Some(number) = number_columns().find(|number| number.on_screen.head.eq_ignore_ascii_case(head)) {
-        let amount = if number.column.is_duration { "1s" } else { "0" };
-        return Some(format!("{word} needs a comparison, for example {word}>{amount}; {as_text}"));
+    let heading = heading_of_column(word);
+    if let Some(number) = number_columns().find(|number| number.on_screen.head.eq_ignore_ascii_case(heading)) {
+        let example = if number.column.is_duration { "1s" } else { "0" };
+        return Some(format!("{word} needs a comparison, for example {word}>{example}; {as_text}"));
     }
     let states = RequestState::ALL.map(|state| ("state", state.label()));
     let flags = Flag::ALL.map(|flag| ("flag", flag.label()));
@@ -505,11 +512,11 @@ fn edit_distance(a: &str, b: &str) -> usize {
     costs[costs.len() - 1]
 }
 
-/// The one of `all` with this label, ignoring case. The error calls it a `name` and lists the labels.
+/// The one of `all` whose label is `value`, ignoring case. The error lists the labels; `kind` is its word for them, `state` or `flag`.
 fn parse_label<T: Copy>(
     value: &str,
     position: usize,
-    name: &str,
+    kind: &str,
     all: &[T],
     label: fn(T) -> &'static str,
 ) -> Result<T, FilterSyntaxError> {
@@ -517,7 +524,7 @@ fn parse_label<T: Copy>(
         return Ok(*variant);
     }
     let labels: Vec<&str> = all.iter().map(|variant| label(*variant)).collect();
-    Err(FilterSyntaxError { position, message: format!("{value:?} is not a {name}: use one of {}", labels.join(" ")) })
+    Err(FilterSyntaxError { position, message: format!("{value:?} is not a {kind}: use one of {}", labels.join(" ")) })
 }
 
 /// Units of an amount.
@@ -578,7 +585,7 @@ fn was_in_flight(row: &RequestRow, span: &RangeInclusive<MonoNs>) -> bool {
     row.began_at() <= *span.end() && row.last_at >= *span.start()
 }
 
-/// Returns whether `text` contains `lower`, which is lower case. ASCII text needs no allocation.
+/// Returns whether `text` contains `lower`, ignoring case. `lower` must be lower case and not empty. ASCII text needs no allocation.
 fn contains_ignoring_case(text: &str, lower: &str) -> bool {
     if !text.is_ascii() || !lower.is_ascii() {
         return text.to_lowercase().contains(lower);

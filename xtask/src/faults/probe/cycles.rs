@@ -16,6 +16,9 @@ const RESOURCES: [(&str, u64); 4] = [("open files", 0), ("threads", 0), ("mappin
 /// for a process's first uprobe.
 const LAST_WARM_UP_CYCLE: u32 = 4;
 
+/// Time between attaching and detaching.
+const CYCLE_TIME: Duration = Duration::from_millis(40);
+
 /// Index of the memory in [`RESOURCES`].
 const MEMORY: usize = 3;
 
@@ -25,30 +28,24 @@ pub(super) fn attach_repeatedly(setup: &FaultSetup, checks: &mut FaultChecks) ->
     let load = PeerLoad { rate: 2_000, sizes: "small", ..PeerLoad::STEADY };
     let mut pair = PeerPair::start(load, &setup.endpoint)?;
     pair.sender.start_sending()?;
-    let own = std::process::id();
+    let own_pid = std::process::id();
     let mut first_readings = Vec::new();
-    let mut lost = 0;
+    let mut records_lost = 0;
     let mut objects = KernelObjects::default();
-    let mut blind = 0;
+    let mut cycles_without_observations = 0;
     for cycle in 0..cycles {
-        let mut probe = attach_probe(&pair.pids(), ProbeOptions::default())?;
-        objects.add_held_by(own)?;
-        let mut of_cycle = Counts::default();
-        of_cycle.read_for(&mut probe, Duration::from_millis(40))?;
-        // Wait for traffic: on a busy machine the peers may not have run.
-        of_cycle.read_until(&mut probe, |counts| counts.sent > 0 && counts.received > 0)?;
-        blind += u32::from(of_cycle.sent == 0 || of_cycle.received == 0);
-        lost += of_cycle.lost + of_cycle.overflowed;
-        drop(probe);
+        let counts = observe_for_a_cycle(&pair, &mut objects)?;
+        cycles_without_observations += u32::from(counts.sent == 0 || counts.received == 0);
+        records_lost += counts.lost + counts.overflowed;
         if cycle == LAST_WARM_UP_CYCLE {
             let [receiver, sender] = pair.pids();
-            for (name, pid) in [("tokengap", own), ("receiver", receiver), ("sender", sender)] {
+            for (name, pid) in [("tokengap", own_pid), ("receiver", receiver), ("sender", sender)] {
                 first_readings.push(FirstReading { name, pid, resources: resources_held_by(pid)? });
             }
         }
     }
-    checks.expect_equal("cycles without observations", &0, &blind);
-    checks.expect_equal("records lost", &0, &lost);
+    checks.expect_equal("cycles without observations", &0, &cycles_without_observations);
+    checks.expect_equal("records lost", &0, &records_lost);
     objects.check_freed(checks);
     let mut grown = Vec::new();
     for first in &first_readings {
@@ -59,6 +56,18 @@ pub(super) fn attach_repeatedly(setup: &FaultSetup, checks: &mut FaultChecks) ->
     let grown = grown.join(", ");
     checks.outcome = format!("{cycles} cycles, {objects}, all freed; growth: {grown}; {arrived}");
     Ok(())
+}
+
+/// Attaches a probe to the pair, counts what it observes, and detaches it. Adds the kernel objects of the probe to `objects`.
+fn observe_for_a_cycle(pair: &PeerPair, objects: &mut KernelObjects) -> Result<Counts> {
+    let mut probe = attach_probe(&pair.pids(), ProbeOptions::default())?;
+    objects.add_held_by(std::process::id())?;
+    let mut counts = Counts::default();
+    counts.read_for(&mut probe, CYCLE_TIME)?;
+    // Wait for traffic: on a busy machine the peers may not have run.
+    counts.read_until(&mut probe, |counts| counts.sent > 0 && counts.received > 0)?;
+    // Dropping the probe detaches it.
+    Ok(counts)
 }
 
 /// What a process held after the first cycles.

@@ -22,6 +22,7 @@ pub(super) struct ProbeFault {
 }
 
 impl ProbeFault {
+    /// A fault by its name, what is done, and the function that does it and checks the outcome.
     const fn new(
         name: &'static str,
         what: &'static str,
@@ -91,12 +92,13 @@ impl Counts {
             Observation::Sent(_) => self.sent += 1,
             Observation::Received(_) => self.received += 1,
             Observation::Lost { cause: Loss::RingFull, count } => self.overflowed += count,
-            // The record exists, but its content was missed.
+            // Not counted. A record whose content was missed arrives nevertheless, and the others are about no send or receive.
             Observation::Lost { cause: Loss::PayloadFault, .. }
             | Observation::Unsent(_)
             | Observation::Processed(_)
             | Observation::Returned(_)
             | Observation::Egress { .. } => {}
+            // Any other cause.
             Observation::Lost { count, .. } => self.lost += count,
             Observation::Exited { .. } => self.exited += 1,
         }
@@ -118,6 +120,10 @@ impl Counts {
     }
 }
 
+/// Size of the ring buffer that is filled, and number of reads of 20 ms after which the wait for all records is given up.
+const RING_BYTES: u32 = 64 << 10;
+const MAX_READS: usize = 3_000;
+
 /// Fills the ring buffer. Every dropped record must be counted, and later messages must be reported again.
 fn fill_ring(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     let load =
@@ -125,7 +131,7 @@ fn fill_ring(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     let wanted = u64::from(load.count * load.connections);
     // Exactly one record per message on either side.
     let options = ProbeOptions {
-        ring_bytes: 64 << 10,
+        ring_bytes: RING_BYTES,
         processed: false,
         scheduler: false,
         polls: false,
@@ -135,11 +141,13 @@ fn fill_ring(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     let mut probe = attach_probe(&pair.pids(), options)?;
     pair.sender.start_sending()?;
     let mut counts = Counts::default();
+    // A record for the send and one for the receive of each message.
+    let records = 2 * wanted;
     // Read rarely, so that the ring buffer often alternates between full and empty. Give up after about a minute.
-    for _ in 0..3_000 {
+    for _ in 0..MAX_READS {
         thread::sleep(Duration::from_millis(20));
         counts.read_for(&mut probe, Duration::from_millis(1))?;
-        if counts.known_messages() >= 2 * wanted {
+        if counts.known_messages() >= records {
             break;
         }
     }
@@ -147,15 +155,16 @@ fn fill_ring(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     counts.read_for(&mut probe, Duration::from_millis(300))?;
     checks.expect_equal(
         "records received or counted as dropped, one per sent and per received message",
-        &(2 * wanted),
+        &records,
         &counts.known_messages(),
     );
     checks.expect_equal("lost for another reason", &0, &counts.lost);
+    // A few records could also be dropped without the pauses.
     checks.expect_true("the ring buffer was full", counts.overflowed > wanted / 10);
     drop(probe);
     pair.finish(checks)?;
     let received = counts.sent + counts.received;
     let dropped = counts.overflowed;
-    checks.outcome = format!("{received} received and {dropped} counted as dropped, of {} in total", 2 * wanted);
+    checks.outcome = format!("{received} received and {dropped} counted as dropped, of {records} in total");
     Ok(())
 }

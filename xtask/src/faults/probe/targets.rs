@@ -16,6 +16,8 @@ const COUNTED: PeerLoad = PeerLoad { count: 2_000, connections: 2, rate: 4_000, 
 
 /// Time from the start of an attach to the latest kill.
 const LATEST_KILL_MS: u64 = 80;
+/// Time in which the probe reports the exit of a killed process.
+const EXIT_REPORT_TIME: Duration = Duration::from_millis(150);
 
 /// Kills a sender at varying times during attach while the same probe observes the receiver throughout.
 pub(super) fn kill_target_at_attach(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
@@ -29,8 +31,9 @@ pub(super) fn kill_target_at_attach(setup: &FaultSetup, checks: &mut FaultChecks
     let mut refused = 0;
     let mut probe = attach_probe(&[pair.receiver.pid()], ProbeOptions::default())?;
     for round in 0..rounds {
-        // Its connections have numbers that no other sender uses.
-        let mut victim = Peer::start_sender(&setup.endpoint, PeerLoad { first: 100 + round * 10, ..endless })?;
+        // No other sender uses these numbers for its connections, of which each has less than ten.
+        let first_connection = 100 + round * 10;
+        let mut victim = Peer::start_sender(&setup.endpoint, PeerLoad { first: first_connection, ..endless })?;
         victim.start_sending()?;
         let pid = victim.pid();
         // The later the round, the later the attach is interrupted.
@@ -41,7 +44,7 @@ pub(super) fn kill_target_at_attach(setup: &FaultSetup, checks: &mut FaultChecks
         // Whether killed before, during or after attach, the result is an error or a reported exit.
         refused += u32::from(probe.add_targets(&[Target { pid, capture: CAPTURE }]).is_err());
         killer.join().expect("the killer thread does not panic");
-        counts.read_for(&mut probe, Duration::from_millis(150))?;
+        counts.read_for(&mut probe, EXIT_REPORT_TIME)?;
         objects.add_held_by(own)?;
     }
     checks.expect_equal(
@@ -57,13 +60,13 @@ pub(super) fn kill_target_at_attach(setup: &FaultSetup, checks: &mut FaultChecks
     Ok(())
 }
 
-/// Makes a process exec, on which it loses its probes. After a second attach, all its messages must be observed.
+/// Makes a process exec another program, by which it loses its probes. After a second attach, all its messages must be observed.
 pub(super) fn exec_target(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     let mut pair = PeerPair::start(COUNTED, &setup.endpoint)?;
     let mut probe = attach_probe(&pair.pids(), ProbeOptions::default())?;
     pair.sender.exec_again()?;
-    let mut counts = Counts::default();
-    counts.read_for(&mut probe, Duration::from_millis(200))?;
+    // The first probe is read while the process execs, and its counts are not compared.
+    Counts::default().read_for(&mut probe, Duration::from_millis(200))?;
     drop(probe);
     let mut probe = attach_probe(&pair.pids(), ProbeOptions::default())?;
     pair.sender.start_sending()?;
@@ -113,6 +116,7 @@ fn attach_to_frozen(method: &FreezeMethod, setup: &FaultSetup, checks: &mut Faul
     // Thawed before an error of the attach is returned.
     method.thaw(&pair.sender)?;
     let mut probe = probe?;
+    // Waiting for the process would take until it is thawed.
     let limit = Duration::from_secs(10);
     checks.expect_true(&format!("attaching to a frozen process does not wait ({attach_time:?})"), attach_time < limit);
     pair.sender.start_sending()?;
