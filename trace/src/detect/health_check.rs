@@ -14,6 +14,7 @@ pub(super) fn detect_failed_health_check(context: &DetectContext<'_>, out: &mut 
     let first_check_at = silence.since;
     let summary = format!(
         "{} received nothing from the {sender} for at least {}, although {} asked for a response; its last message came {} before",
+        process_name,
         duration(silence.ns()),
         plural(silence.checks, "health check"),
         duration(first_check_at.since(silence.last_message)),
