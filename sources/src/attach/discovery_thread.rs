@@ -64,7 +64,7 @@ impl DiscoveryThread {
         engine_search: Option<EngineSearch>,
     ) -> std::io::Result<Self> {
         let topology = watcher.as_ref().map(|watcher| watcher.topology().clone()).unwrap_or_default();
-        // Kept even if a later search no longer reaches them.
+        // Limits of the search that it has reached. Kept for the report even if a later search no longer reaches them.
         let limits = topology.blind_spots.iter().filter(|blind| blind.is_limit()).cloned().collect();
         let (sender, updates) = channel();
         // Nothing is sent on this channel: the thread ends when `stop` is dropped.
@@ -84,6 +84,7 @@ impl DiscoveryThread {
             topology,
             changes: 0,
             found: Vec::new(),
+            // The report says before this that no engine is watched.
             obstacle: "the search for one has not finished".to_owned(),
             updates,
             limits,
@@ -137,6 +138,7 @@ impl DiscoveryThread {
     fn replace_topology(&mut self, topology: Topology) {
         // Runs compare this number to notice a change.
         self.changes += 1;
+        // A limit of the search that was reached before is replaced by its latest state.
         for limit in topology.blind_spots.iter().filter(|blind| blind.is_limit()) {
             self.limits.retain(|known| !known.is_same_limit(limit));
             self.limits.push(limit.clone());
@@ -239,7 +241,8 @@ impl Search {
         }
     }
 
-    /// Searches once for new processes and connections; `None` if nothing has changed.
+    /// Searches once for new processes and connections, and returns what has changed; `None` if nothing has. Also looks up the ports that
+    /// runs have asked for.
     fn search_processes_once(&mut self) -> Option<Update> {
         let has_changed = match &mut self.watcher {
             Some(watcher) => watcher.poll(),

@@ -121,7 +121,7 @@ impl EngineRuns {
         let runs = Self { node, options, is_following: false, limit_note: None };
         let mut engine_runs = Vec::new();
         let is_only_engine = found.len() == 1;
-        // No run reads the ring until all are attached.
+        // No run reads the probe's ring buffer until all are attached.
         let is_ring_read = false;
         let mut last_error = None;
         for (run_id, engine) in run_ids.into_iter().zip(found) {
@@ -133,7 +133,7 @@ impl EngineRuns {
                 last_error = Some(error);
             }
             engine_runs.push(engine_run);
-            // Copies what the ring holds into the inboxes, so that it does not fill meanwhile.
+            // Copies what the ring buffer holds into the inboxes of the runs, so that it does not fill meanwhile.
             runs.node.lock().keep_observations();
         }
         let is_none_attached = engine_runs.iter().all(|run| run.watched().is_none());
@@ -336,6 +336,7 @@ impl EngineRun {
         let RunState::Waiting { since, .. } = self.state else { return Ok(()) };
         self.port = found.traits.port;
         self.model.clone_from(&found.traits.model);
+        // `prefill` or `decode` for a server of such a pair.
         self.side = found.engine.settings.disaggregation.as_ref().map(|setting| setting.value.word);
         match self.start_attach(&found, is_ring_read) {
             Ok(attach) => {

@@ -33,6 +33,7 @@ impl FrontendWatch {
         }
         let found_now = node.discovery.topology().frontends.clone();
         let found_before = std::mem::replace(&mut self.found, found_now);
+        // `prefill` or `decode` for a server of such a pair.
         let side = engine.settings.disaggregation.as_ref().map(|setting| setting.value.word);
         let still_running = found_before.iter().filter(|id| self.found.contains(id));
         let mut observed_count = still_running.filter(|id| self.observed.contains(&id.pid)).count();

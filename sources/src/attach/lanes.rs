@@ -64,7 +64,7 @@ struct SentMessage<'m> {
 }
 
 impl Lanes {
-    /// Lanes between processes with these roles, without any message so far.
+    /// Lanes between processes with these roles, without any message so far. A lane is one sending socket.
     pub(super) fn new(roles: Roles, observability: Observability) -> Self {
         Self {
             matcher: Matcher::new(MatcherLimits::default()),
@@ -98,13 +98,14 @@ impl Lanes {
         degraded
     }
 
-    /// Processes a message, or a part of one, that entered a socket. The tokens in it may be delivered to `clients`.
+    /// Processes a message, or a part of one, that entered a socket. The tokens in it may be delivered to `clients`. A lane is one sending
+    /// socket.
     pub(super) fn record_send(&mut self, message: &Message<'_>, clients: &mut Clients, sink: Sink<'_>) {
         let Call { socket, seq, at, .. } = message.call;
         self.last_send_at = Some(at);
         let NumberedSend { frame, lost_before } = self.matcher.record_send(message);
         // Deliveries cannot be matched with frames that were not observed.
-        self.report_missed(frame.lane, lost_before, at, Some(&mut *clients), sink);
+        self.report_gap_of_lane(frame.lane, lost_before, at, Some(&mut *clients), sink);
         if self.is_for_scheduler(message, frame) {
             return self.record_request_send(message, frame, sink);
         }
@@ -115,6 +116,7 @@ impl Lanes {
             }
             MessagePart::Incomplete => return,
             MessagePart::Last(whole) => {
+                // The schedulers of a prefill and a decode server also send messages to each other, on sockets without a hop.
                 let may_be_for_a_scheduler = !self.rooms.is_empty()
                     && self.paths.hop_of_lane(frame.lane as usize).is_none()
                     && self.paths.roles.role_of(socket.pid).is_scheduler();
@@ -150,7 +152,7 @@ impl Lanes {
         if !role.forwards_requests() {
             return role.sends_requests();
         }
-        // Known from an earlier message of the lane.
+        // An earlier message of the same socket has shown it.
         if let Some(carries_requests) = self.paths.carries_requests(frame.lane as usize) {
             return carries_requests;
         }
@@ -165,6 +167,7 @@ impl Lanes {
     fn record_request_send(&mut self, message: &Message<'_>, frame: FrameRef, sink: Sink<'_>) {
         let Call { socket, at, .. } = message.call;
         let mut parts = [Excerpt::whole(&[]); REQUEST_PARTS];
+        // The properties of the whole message: its number on the lane, its length, and how many of `parts` are filled.
         let number;
         let bytes;
         let part_count;
@@ -250,9 +253,9 @@ impl Lanes {
         };
         // The content of each frame was read when it was sent, so no client misses any.
         let no_clients = None;
-        self.report_missed(found.frame.lane, found.lost_before, at, no_clients, sink);
+        self.report_gap_of_lane(found.frame.lane, found.lost_before, at, no_clients, sink);
         let Some(hop) = self.paths.record_receive(found.frame.lane as usize, socket.pid, at, sink) else {
-            // The send was observed, but its lane carries no messages of the engine.
+            // The send was observed, but its socket carries no messages of the engine.
             return true;
         };
         self.receivers.extend(receiver);
@@ -273,9 +276,9 @@ impl Lanes {
         }
     }
 
-    /// Reports messages that are missing from a lane's numbering as missed. Must run before later messages are processed, so that the gap is
-    /// not taken for a loss.
-    fn report_missed(&mut self, lane: u32, count: u64, at: MonoNs, clients: Option<&mut Clients>, sink: Sink<'_>) {
+    /// Reports `count` messages that are missing from the numbering of a lane as missed. Must run before later messages are processed, so
+    /// that the gap is not taken for a loss.
+    fn report_gap_of_lane(&mut self, lane: u32, count: u64, at: MonoNs, clients: Option<&mut Clients>, sink: Sink<'_>) {
         if count > 0
             && let Some(hop) = self.paths.hop_of_lane(lane as usize)
         {
@@ -329,7 +332,8 @@ impl Lanes {
     }
 }
 
-/// Reads a message from one scheduler to another. `None` if it is no such message, or not about a request of this engine.
+/// Reads a message from one scheduler to another. `None` if it is no such message, or names none of `rooms`, the numbers that this engine's
+/// requests share with the other server.
 fn read_pair_message(translator: &Translator, message: &Multipart, rooms: &KnownRooms) -> Option<PairMessage> {
     let mut parts = [Excerpt::whole(&[]); PAIR_MESSAGE_PARTS];
     let part_count = message.copy_excerpts(&mut parts);

@@ -315,7 +315,8 @@ impl Attach {
         self.late_processes.record_rewiring();
     }
 
-    /// Adds the processes that have joined the engine, and returns them. Those that belong to the engine of another run are only noted.
+    /// Adds the processes that have joined the engine, and returns them. Those that belong to the engine of another run are only noted. Also
+    /// updates known processes in which a server was started.
     fn join_new_processes(&mut self, engine: &Engine, node: &mut Node) -> Vec<Process> {
         // Only the current connections count.
         self.of_others.clear();

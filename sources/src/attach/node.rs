@@ -111,7 +111,7 @@ impl Node {
         let mut name = engine.name.clone();
         // Names count as the same if recordings of both would get the same file name.
         let mut number = 2;
-        while self.runs.values().any(|entry| file_name_letters(&entry.name).eq(file_name_letters(&name))) {
+        while self.runs.values().any(|entry| as_in_file_name(&entry.name).eq(as_in_file_name(&name))) {
             name = format!("{}-{number}", engine.name);
             number += 1;
         }
@@ -151,8 +151,8 @@ impl Node {
         self.runs.get(&run).map_or("", |entry| &entry.name)
     }
 
-    /// Name of the engine of this run, if the run has another name because an engine of that name was found before: one in another network
-    /// namespace, or a worker without a port. `None` if both have the same name.
+    /// Name that the engine of this run shares with an engine found before, which is in another network namespace or a worker without a port.
+    /// The run then has a longer name than its engine. `None` if both have the same name.
     pub(super) fn shared_name(&self, run: RunId) -> Option<&str> {
         let entry = self.runs.get(&run)?;
         let name = entry.engine.as_ref()?.name.as_str();
@@ -251,6 +251,7 @@ impl Node {
         found.retain(|engine| {
             // No run watches any of its processes.
             let Some(sharing) = self.run_sharing_process(engine) else { return true };
+            // Kept only if what it shares is not its main process, and if it is certainly another engine.
             let is_main_watched =
                 engine.engine.main_process().is_some_and(|main| self.runs_watching(main.id).next().is_some());
             !is_main_watched && self.is_of_another_engine(sharing.run, &engine.traits)
@@ -301,6 +302,7 @@ impl Node {
     /// Observes the writes of a frontend for this run. Returns whether they are observed. They are not if the probe is not loaded, or runs
     /// in a PID namespace of its own.
     pub(super) fn observe_frontend(&mut self, run: RunId, frontend: ProcessId) -> Result<bool, ProbeError> {
+        // A process that another run receives from is observed already.
         let mut is_observed = self.other_receiver(run, frontend).is_some();
         let Some(probe) = &mut self.probe else { return Ok(false) };
         if !is_observed {
@@ -429,8 +431,8 @@ struct SharedProcess {
     run: RunId,
 }
 
-/// Letters, digits and dots of a name. Recordings are named by them, so names that differ otherwise would share a file.
-fn file_name_letters(name: &str) -> impl Iterator<Item = char> {
+/// Characters of a name as in the file names of recordings: letters, digits and dots, with a hyphen for any other character.
+fn as_in_file_name(name: &str) -> impl Iterator<Item = char> {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' })
 }
 

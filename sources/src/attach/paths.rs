@@ -143,8 +143,8 @@ impl Paths {
         Some(self.hop_of_lane(lane)?.content == Content::Requests)
     }
 
-    /// Notes a message of the engine's output that was sent on a lane, and returns the lane's hop. The first message creates the hop.
-    /// `None` beyond the limit of hops, and while it is not known what the lane carries.
+    /// Notes a message of the engine's output that was sent on a lane, which is one sending socket. Returns the lane's hop, which the first
+    /// message creates. `None` beyond the limit of hops, and while it is not known what the lane carries.
     fn record_send(
         &mut self,
         lane: usize,
@@ -183,8 +183,8 @@ impl Paths {
         Some(hop.id)
     }
 
-    /// Processes a message to the scheduler on a lane, and returns the lane's hop. The first message that names requests creates the hop.
-    /// `None` before that, and beyond the limit of hops.
+    /// Processes a message to the scheduler on a lane, which is one sending socket. Returns the lane's hop, which the first message that
+    /// names requests creates. `None` before that, and beyond the limit of hops.
     pub(super) fn record_request_send(
         &mut self,
         lane: usize,
@@ -239,7 +239,7 @@ impl Paths {
 
     /// Adds the hop of a new lane, with the receiver that the connections suggest, and returns its id. `None` beyond the limit of hops.
     fn create_hop(&mut self, lane: usize, socket: SocketId, content: Content, at: MonoNs) -> Option<HopId> {
-        // Numbering has restarted, so the socket's previous lane has ended.
+        // A socket gets a new lane when the numbering of its messages has restarted. Its previous lane has ended then.
         for old in self.hops.iter_mut().flatten().filter(|hop| hop.sender_socket == socket) {
             old.is_replaced = true;
         }
@@ -269,6 +269,7 @@ impl Paths {
 
     /// Lanes whose receives are observed.
     pub(super) fn watched_lanes(&self) -> impl Iterator<Item = u32> {
+        // The index of a hop is the number of its lane.
         let lanes = self.hops.iter().zip(0..);
         let watched = lanes.filter(|(hop, _)| hop.as_ref().is_some_and(|hop| !hop.is_replaced && hop.is_watched()));
         watched.map(|(_, lane)| lane)
@@ -278,9 +279,10 @@ impl Paths {
     pub(super) fn record_receive(&mut self, lane: usize, pid: u32, at: MonoNs, sink: Sink<'_>) -> Option<&LaneHop> {
         let hop = self.hops.get_mut(lane)?.as_mut()?;
         let receiver_before = hop.receiver_pid();
-        // A restarted process receives on the hop of its predecessor.
+        let is_another_process = receiver_before != Some(pid);
+        // A restarted process receives on the hop of its predecessor, which is no longer watched.
         let is_successor =
-            receiver_before != Some(pid) && receiver_before.is_none_or(|before| !self.observability.is_watched(before));
+            is_another_process && receiver_before.is_none_or(|before| !self.observability.is_watched(before));
         if !hop.is_receiver_confirmed || is_successor {
             hop.is_receiver_confirmed = true;
             let role = match hop.content {
@@ -345,7 +347,9 @@ impl Paths {
         // The name of a receiver that has exited, or whose connection is not visible at the moment, is kept.
         let replaces_receiver = match presumed {
             PresumedReceiver::Deduced(_) => true,
+            // All connected processes receive from other sockets.
             PresumedReceiver::NotVisible => !hop.is_receiver_confirmed,
+            // Connections do not identify it.
             PresumedReceiver::Unknown => false,
         };
         if replaces_receiver && let Some(hop) = &mut self.hops[lane] {
@@ -374,6 +378,7 @@ impl Paths {
         let announced = Announced {
             sender_role: hop.sender_role,
             receiver: hop.receiver.deduced(),
+            // The engine's output begins on this hop.
             origin: hop.sender_role.is_scheduler() && hop.carries_output(),
             capabilities: observed_since.capabilities(),
         };
@@ -405,10 +410,10 @@ fn capabilities_for_earlier_frames(
     };
     let mut capabilities = announced.capabilities;
     // Without a start time, the stage is not observed, and its capability is false already.
-    if !capabilities_before.received && observed_since.received > Some(hop.first_sent_at) {
+    if !capabilities_before.received && observed_since.received.is_some_and(|since| since > hop.first_sent_at) {
         capabilities.received = false;
     }
-    if !capabilities_before.delivered && observed_since.delivered > Some(hop.first_sent_at) {
+    if !capabilities_before.delivered && observed_since.delivered.is_some_and(|since| since > hop.first_sent_at) {
         capabilities.delivered = false;
     }
     capabilities
@@ -472,8 +477,8 @@ impl Hops for Paths {
         &mut self.carries
     }
 
-    /// Numbers a message on its hop, and returns its id. `content` is what it contains, if it was decoded: the first such message of a lane
-    /// creates the hop. `None` if the message is on no hop.
+    /// Numbers a message on its hop, and returns its id. `content` is what it contains, if it was decoded. The first such message of a
+    /// sending socket (a lane) creates the hop. `None` if the message is on no hop.
     fn number_frame(
         &mut self,
         source: MessageSource,
@@ -507,6 +512,7 @@ fn emit_hop(hop: &LaneHop, announced: Announced, at: MonoNs, sink: Sink<'_>) {
         endpoint: &hop.endpoint,
         worker: receiver_role.and_then(PathRole::rank),
         origin: announced.origin,
+        // The engine's output ends at a tokenizer.
         last: hop.content != Content::Requests && receiver_role.is_some_and(PathRole::is_tokenizer),
         carries_requests: hop.content == Content::Requests,
         capabilities: announced.capabilities,

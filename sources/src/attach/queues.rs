@@ -170,8 +170,8 @@ impl QueueSampler {
         self.problems.connections_beyond_limit = 0;
         let routes = engine.routes();
         let mut watched = 0;
-        // The least important connections come last and are left out first. Those of clients look like hops when no sender is known, as after
-        // the engine's end. There may be thousands.
+        // The least important connections come last and are left out first. Connections of clients, of which there may be thousands, look
+        // like hops when no sender is known, as after the engine's end.
         for group in [LaneGroup::Output, LaneGroup::InsideEngine, LaneGroup::Other] {
             for route in &routes {
                 for lane in route.lanes.iter().filter(|lane| LaneGroup::of_lane(lane, engine) == group) {

@@ -215,6 +215,7 @@ impl Roles {
         if kind.is_control() && connected.iter().any(|receiver| receiver.role.function() == Function::Control) {
             return PresumedReceiver::NotVisible;
         }
+        // Only the receivers that such messages most likely go to remain. The lowest rank is that of the most likely ones.
         let best_rank = connected.iter().filter_map(|receiver| receiver_preference(kind, receiver.role)).min();
         let mut candidates = connected;
         candidates.retain(|receiver| best_rank.is_some() && receiver_preference(kind, receiver.role) == best_rank);
@@ -318,6 +319,7 @@ fn receiver_preference(kind: Kind, role: Role) -> Option<u8> {
     if !is_intermediate {
         return Some(1);
     }
+    // A main process in between is the last choice, because it is there for the other messages.
     Some(if role.is_main() { 2 } else { 0 })
 }
 
