@@ -1,5 +1,5 @@
-//! The user whose files a relay works on. A relay that root started takes this user before it opens a path or connects, because whoever owns a
-//! file may replace it by a link.
+//! The user whose files a relay works on. A relay that root started takes this user before it opens a path or connects, because whoever
+//! owns a file may replace it by a link.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -63,8 +63,8 @@ fn socket_path(endpoint: &Endpoint) -> Option<&Path> {
     if let Endpoint::Path(path) = endpoint { Some(path) } else { None }
 }
 
-/// User for a relay between these endpoints that root has started: the owner of the upstreams' sockets, else of the folders of socket files.
-/// Without socket files, a user without any files.
+/// User for a relay between these endpoints that root has started: the owner of the upstreams' sockets, else of the folders of socket
+/// files. Without socket files, a user without any files.
 #[expect(clippy::disallowed_methods, reason = "/etc/passwd, a file of root")]
 pub fn account_for_endpoints(listens: &[Endpoint], upstreams: &[Endpoint]) -> anyhow::Result<Account> {
     let upstream_paths: Vec<&Path> = upstreams.iter().filter_map(socket_path).collect();

@@ -181,8 +181,8 @@ pub(crate) struct HelperOptions {
     pub(crate) named_files: Vec<PathBuf>,
 }
 
-/// Confines `attach`. Other processes attach its probes, open the files of processes and create those of its results. As root it changes to a
-/// user without files. No capability remains, except one for a port below 1024 and the one that a `/proc` with `hidepid` makes
+/// Confines `attach`. Other processes attach its probes, open the files of processes and create those of its results. As root it changes to
+/// a user without files. No capability remains, except one for a port below 1024 and the one that a `/proc` with `hidepid` makes
 /// necessary.
 pub(crate) fn confine_attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow::Result<()> {
     if IS_DISABLED.load(Ordering::Relaxed) {

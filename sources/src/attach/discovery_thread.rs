@@ -1,5 +1,5 @@
-//! Discovery on its own thread. Inspecting a process can block on that process's locks for seconds on a busy machine, and for ever on a file
-//! system that does not answer, while the ring buffer would fill up.
+//! Discovery on its own thread. Inspecting a process can block on that process's locks for seconds on a busy machine, and for ever on a
+//! file system that does not answer, while the ring buffer would fill up.
 //!
 //! Files and sockets of a new process are read here first. Only if they answer does the process reach the thread that reads the ring.
 

@@ -100,8 +100,8 @@ impl EngineState {
 }
 
 impl EngineRuns {
-    /// Attaches to these engines, and returns a run for each up to the limit. If there is an `engine_search`, engines of these names that start
-    /// later get a run from [`Self::next_run`]. Fails if no engine can be attached.
+    /// Attaches to these engines, and returns a run for each up to the limit. If there is an `engine_search`, engines of these names that
+    /// start later get a run from [`Self::next_run`]. Fails if no engine can be attached.
     pub fn attach(
         watcher: Watcher,
         engines: Vec<Engine>,

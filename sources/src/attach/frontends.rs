@@ -25,7 +25,8 @@ pub(super) struct FrontendWatch {
 }
 
 impl FrontendWatch {
-    /// Observes the writes of frontends that are new in the topology, up to the limit. Keeps the reason for the last one that is not observed.
+    /// Observes the writes of frontends that are new in the topology, up to the limit. Keeps the reason for the last one that is not
+    /// observed.
     pub(super) fn observe_new_frontends(&mut self, run: RunId, engine: &Engine, node: &mut Node) {
         // This is called at each turn, and the frontends rarely change.
         if self.found == node.discovery.topology().frontends {

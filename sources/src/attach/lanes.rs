@@ -145,8 +145,8 @@ impl Lanes {
         }
     }
 
-    /// Whether a message carries requests to the scheduler. A process that forwards requests sends them on one of its sockets, and output on the
-    /// others.
+    /// Whether a message carries requests to the scheduler. A process that forwards requests sends them on one of its sockets, and output
+    /// on the others.
     fn is_for_scheduler(&mut self, message: &Message<'_>, frame: FrameRef) -> bool {
         let role = self.paths.roles.role_of(message.call.socket.pid);
         if !role.forwards_requests() {

@@ -274,8 +274,8 @@ impl Attach {
         self.interpreter.egress.watch_frontends(self.run, &self.engine, node);
     }
 
-    /// Follows a change of processes and connections. A process joins this engine once it is connected to one of its processes, possibly long
-    /// after its start.
+    /// Follows a change of processes and connections. A process joins this engine once it is connected to one of its processes, possibly
+    /// long after its start.
     fn apply_topology(&mut self, node: &mut Node) {
         let engines = &node.discovery.topology().engines;
         let found = engines.iter().find(|engine| engine.processes.iter().any(|process| self.knows_process(process)));
@@ -315,8 +315,8 @@ impl Attach {
         self.late_processes.record_rewiring();
     }
 
-    /// Adds the processes that have joined the engine, and returns them. Those that belong to the engine of another run are only noted. Also
-    /// updates known processes in which a server was started.
+    /// Adds the processes that have joined the engine, and returns them. Those that belong to the engine of another run are only noted.
+    /// Also updates known processes in which a server was started.
     fn join_new_processes(&mut self, engine: &Engine, node: &mut Node) -> Vec<Process> {
         // Only the current connections count.
         self.of_others.clear();
@@ -398,8 +398,8 @@ impl Attach {
         }
     }
 
-    /// Reads the ring buffer and emits this engine's observations as events. Returns the numbers of observations read. An error says why the
-    /// probe has stopped.
+    /// Reads the ring buffer and emits this engine's observations as events. Returns the numbers of observations read. An error says why
+    /// the probe has stopped.
     fn read_observations(&mut self, sink: Sink<'_>) -> Result<ReadCounts, String> {
         let interpreter = &mut self.interpreter;
         let mut node = self.node.lock();

@@ -168,8 +168,8 @@ impl LaterParts {
         self.ranges.push_back(PartRange { first, last, routed_message, later_parts_so_far });
     }
 
-    /// Number of the message that begins with the part `seq`. Each message counts as one, so the number is `seq` less the later parts of all
-    /// messages before it. `None` for a later part. The second part counts as the first one if a router takes the first as the address.
+    /// Number of the message that begins with the part `seq`. Each message counts as one, so the number is `seq` less the later parts of
+    /// all messages before it. `None` for a later part. The second part counts as the first one if a router takes the first as the address.
     fn number_of_part(&self, seq: u64) -> Option<u64> {
         let ranges_before = self.ranges.partition_point(|range| range.first <= seq);
         let Some(last_before) = ranges_before.checked_sub(1) else {
@@ -240,8 +240,8 @@ impl Multiparts {
         MessagePart::Incomplete
     }
 
-    /// Number of a part's message on its lane, where a multipart message counts as one. `None` if the part is not the first one received of its
-    /// message.
+    /// Number of a part's message on its lane, where a multipart message counts as one. `None` if the part is not the first one received of
+    /// its message.
     pub(super) fn number_of_message(&self, part: FrameRef) -> Option<u64> {
         match self.later.get(&part.lane) {
             Some(later) => later.number_of_part(part.seq),

@@ -1,4 +1,5 @@
-//! Shared by the runs of all engines of a machine: one probe with its ring, one discovery, and the receivers of each process's observations.
+//! Shared by the runs of all engines of a machine: one probe with its ring, one discovery, and the receivers of each process's
+//! observations.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -151,8 +152,8 @@ impl Node {
         self.runs.get(&run).map_or("", |entry| &entry.name)
     }
 
-    /// Name that the engine of this run shares with an engine found before, which is in another network namespace or a worker without a port.
-    /// The run then has a longer name than its engine. `None` if both have the same name.
+    /// Name that the engine of this run shares with an engine found before, which is in another network namespace or a worker without a
+    /// port. The run then has a longer name than its engine. `None` if both have the same name.
     pub(super) fn shared_name(&self, run: RunId) -> Option<&str> {
         let entry = self.runs.get(&run)?;
         let name = entry.engine.as_ref()?.name.as_str();

@@ -207,8 +207,8 @@ impl Paths {
         Some(id)
     }
 
-    /// Numbers a frame with tokens that `socket` received from an unwatched sender, and reports the hop before its first frame. `None` beyond
-    /// the limit of hops.
+    /// Numbers a frame with tokens that `socket` received from an unwatched sender, and reports the hop before its first frame. `None`
+    /// beyond the limit of hops.
     fn number_unsent_frame(&mut self, socket: SocketId, kind: Kind, at: MonoNs, sink: Sink<'_>) -> Option<FrameId> {
         let generation = self.ids.generation;
         if let Some(hop) = self.unknown_senders.get_mut(&socket) {
@@ -385,8 +385,8 @@ impl Paths {
         if hop.announced == Some(announced) {
             return;
         }
-        // Frames sent before their receiver was watched may have been received and delivered unobserved, so they must not be judged: the hop
-        // is first reported as one whose receives or deliveries are not observed.
+        // Frames sent before their receiver was watched may have been received and delivered unobserved, so they must not be judged: the
+        // hop is first reported as one whose receives or deliveries are not observed.
         let for_earlier_frames = capabilities_for_earlier_frames(hop, announced, &observed_since);
         if for_earlier_frames != announced.capabilities {
             emit_hop(hop, Announced { capabilities: for_earlier_frames, ..announced }, at, sink);

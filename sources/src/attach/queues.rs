@@ -1,5 +1,5 @@
-//! Kernel queue depths of each hop as events: the sockets found by discovery, every 100 ms while frames flow. A thread of its own reads them,
-//! since the first read of a TCP socket searches all sockets of its network namespace.
+//! Kernel queue depths of each hop as events: the sockets found by discovery, every 100 ms while frames flow. A thread of its own reads
+//! them, since the first read of a TCP socket searches all sockets of its network namespace.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -104,8 +104,8 @@ impl QueueWatch {
     }
 }
 
-/// The thread: takes samples and sends them, until the other end of `commands` is dropped. It sleeps until a sample is due, because each engine
-/// has such a thread.
+/// The thread: takes samples and sends them, until the other end of `commands` is dropped. It sleeps until a sample is due, because each
+/// engine has such a thread.
 fn sample_queues(
     commands: &Receiver<QueueCommand>,
     sender: &SyncSender<QueueReading>,

@@ -71,7 +71,8 @@ impl Attach {
         attached
     }
 
-    /// Watches an engine. `add_targets` starts the observation of messages, so every part that must be ready for the first one comes before it.
+    /// Watches an engine. `add_targets` starts the observation of messages, so every part that must be ready for the first one comes before
+    /// it.
     fn attach_to(
         handle: NodeHandle,
         node: &mut Node,

@@ -1,7 +1,7 @@
 //! Joins the reports of the peers with the frames observed by the tap, in order of time.
 //!
-//! The tap reports a frame after its last byte is written, when the receiver may already have received it. A report therefore waits until its
-//! frame is known.
+//! The tap reports a frame after its last byte is written, when the receiver may already have received it. A report therefore waits until
+//! its frame is known.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
@@ -37,7 +37,8 @@ impl Join {
         self.engine_event_in(self.script.phases[0].mode)
     }
 
-    /// Engine event for an engine in `mode`, which the wire does not reveal.
+    /// Engine event for an engine in `mode`, which the wire does not reveal. The event also has the waiter: how the coroutine that passes a
+    /// request's chunks to its client treats several at once.
     fn engine_event_in(&self, mode: Mode) -> What<'static> {
         let Script { engine, waiter, waiter_turns, .. } = self.script;
         What::Engine(Engine {
@@ -140,6 +141,7 @@ impl Join {
             }
             PeerAction::Responds { rid, times } => What::Arrived(Arrival { rid, times: Ok(*times) }),
             PeerAction::ClientLeft { rid, tokens } => {
+                // A response of vLLM does not state the number of its tokens.
                 let claimed_tokens = self.script.engine.states_counts().then_some(*tokens);
                 What::Answered(Answer { end: AnswerEnd::ClientLeft, ..Answer::new(rid, Some(*tokens), claimed_tokens) })
             }

@@ -113,7 +113,8 @@ impl HopPlanner<'_> {
         }
     }
 
-    /// Names the endpoint at which the tap listens in front of `upstream`, so that tokenizer workers are distributed evenly over detokenizers.
+    /// Names the endpoint at which the tap listens in front of `upstream`, so that tokenizer workers are distributed evenly over
+    /// detokenizers.
     fn name_listener(&self, upstream: &str, receiver: ReceiverRole, worker: Option<usize>) -> String {
         let has_choice = receiver == ReceiverRole::Tokenizer && self.detokenizers > 1;
         if has_choice && let Some(worker) = worker {

@@ -44,7 +44,9 @@ fn stream_after_word(tokenizer: &Tokenizer) -> Option<TokenStream> {
     for id in 0..MAX_TRIED_IDS {
         let text = tokenizer.decode(&[id], SKIPS_SPECIAL_TOKENS).unwrap_or_default();
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_lowercase()) {
-            return Some(TokenStream { ids: vec![id], prefix: text, next: 1 });
+            // The text of its only token is complete.
+            let complete_tokens = 1;
+            return Some(TokenStream { ids: vec![id], prefix: text, next: complete_tokens });
         }
     }
     None

@@ -1,7 +1,7 @@
 //! A process that stays root and creates the files of results for a tokengap that gave up root's user id.
 //!
-//! Requests and replies are messages of a socket pair. A reply is an errno, or 0 with the descriptor of the created file, if any. The process
-//! ends when tokengap does.
+//! Requests and replies are messages of a socket pair. A reply is an errno, or 0 with the descriptor of the created file, if any. The
+//! process ends when tokengap does.
 
 mod rules;
 

@@ -89,7 +89,8 @@ impl Tokenizer {
         }
     }
 
-    /// Runs the event loop: serves requests, processes messages of the scheduler, and runs the waiters of requests that have new chunks.
+    /// Runs the event loop: serves requests, processes messages of the scheduler, and runs the waiters of requests that have new chunks. A
+    /// waiter is the coroutine that passes the chunks of one request to its client.
     pub(super) async fn run_event_loop(mut self) -> anyhow::Result<()> {
         let mut next_message_turn = 0;
         loop {

@@ -360,7 +360,8 @@ impl Pod {
             // The numbers begin with the run.
             return None;
         }
-        Some(self.wall()?.wall_ns_at(analysis.ledger().started()?))
+        let source_clocks = self.wall()?;
+        Some(source_clocks.wall_ns_at(analysis.ledger().started()?))
     }
 
     /// Summary line of the run.
@@ -387,6 +388,7 @@ impl Pod {
 
     /// This run as a server of a pair; `None` before its clocks are known.
     pub(super) fn as_pair_server<'a>(&self, run_index: usize, analysis: &'a Analysis) -> Option<RunningServer<'a>> {
+        // Relates the clocks of the server's machine.
         let anchor = self.anchor?;
         let mode = self.last_status.wire.as_ref().and_then(|wire| wire.pointer("/disaggregation/mode"));
         Some(RunningServer {
