@@ -234,9 +234,11 @@ impl Search {
                 }
             }
             *self.began.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            // Sends the updates up to the first that fails, which means that the receiver was dropped.
-            if updates.into_iter().any(|update| sender.send(update).is_err()) {
-                return;
+            for update in updates {
+                // Fails once the receiver was dropped, which ends the thread.
+                if sender.send(update).is_err() {
+                    return;
+                }
             }
         }
     }
@@ -311,6 +313,7 @@ impl Search {
         }
         // Includes the processes beyond the limit, which are not read later either.
         self.already_read = running;
+        // The ports that runs have asked for are looked up, too.
         let mut pids_to_look_up = server_pids;
         let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         ports.found.retain(|pid, _| self.already_read.iter().any(|id| id.pid == *pid));

@@ -218,7 +218,8 @@ impl Egress {
         if request_plane.is_none() && client_ports.is_empty() {
             return Ok(false);
         }
-        // Numbers of bytes to copy of each write and read. Reads are copied only for the requests of a request plane.
+        // Numbers of bytes to copy of each write and read. Reads are copied only for the requests of a request plane. `callers` is 1 to
+        // search requests for the spans of their callers.
         let serves = Serves {
             written: CAPTURE,
             read: if request_plane.is_some() { CAPTURE_READ } else { 0 },

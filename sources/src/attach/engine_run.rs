@@ -547,7 +547,8 @@ impl LiveSource for EngineRun {
             return flow;
         }
         self.note_exit();
-        // Other engines may fill the ring faster than it is read.
+        // An engine that has exited is left once its last events are read. That may never be so, if other engines fill the ring buffer
+        // faster than it is read.
         let is_overdue = self.exited_at.is_some_and(|exited_at| exited_at.elapsed() >= MAX_READ_TIME);
         if is_overdue || self.watched().is_none_or(|attach| attach.is_quiet) {
             self.change_engine(sink);

@@ -55,7 +55,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// A node without runs, whose probe is not loaded yet.
+    /// A node, which is what all runs of this machine share. It has no runs, and its probe is not loaded yet.
     pub(super) fn new(
         probe_options: ProbeOptions,
         discovery: DiscoveryThread,
@@ -78,7 +78,8 @@ impl Node {
     /// Loads the programs of the probe, unless they are loaded already.
     pub(super) fn load_probe(&mut self) -> Result<(), ProbeError> {
         if self.probe.is_none() {
-            self.probe = Some(Probe::attach(&[], self.probe_options)?);
+            let no_targets = [];
+            self.probe = Some(Probe::attach(&no_targets, self.probe_options)?);
         }
         Ok(())
     }

@@ -139,10 +139,10 @@ enum LaneGroup {
 
 impl LaneGroup {
     /// Group of a connection, by what discovery knows of it.
-    fn of_lane(lane: &HopSeen, engine: &Engine) -> Self {
-        if lane.carries == Carries::Output {
+    fn of_connection(connection: &HopSeen, engine: &Engine) -> Self {
+        if connection.carries == Carries::Output {
             Self::Output
-        } else if has_process(engine, lane.from) && has_process(engine, lane.to) {
+        } else if has_process(engine, connection.from) && has_process(engine, connection.to) {
             Self::InsideEngine
         } else {
             Self::Other
@@ -164,7 +164,8 @@ struct QueueSampler {
 }
 
 impl QueueSampler {
-    /// Watches the connections of the engine as they are now, up to the limit.
+    /// Watches the connections of the engine as they are now, up to the limit. A route of the engine is a hop, whose connections are its
+    /// lanes.
     fn watch_connections_of(&mut self, engine: &Engine) {
         self.hops.clear();
         self.problems.connections_beyond_limit = 0;
@@ -174,7 +175,7 @@ impl QueueSampler {
         // like hops when no sender is known, as after the engine's end.
         for group in [LaneGroup::Output, LaneGroup::InsideEngine, LaneGroup::Other] {
             for route in &routes {
-                for lane in route.lanes.iter().filter(|lane| LaneGroup::of_lane(lane, engine) == group) {
+                for lane in route.lanes.iter().filter(|lane| LaneGroup::of_connection(lane, engine) == group) {
                     if watched == MAX_CONNECTIONS {
                         let may_be_client = group == LaneGroup::Other;
                         self.problems.connections_beyond_limit += usize::from(!may_be_client);

@@ -246,8 +246,8 @@ impl Attach {
     /// Whether a connection between two probed processes was found.
     fn has_connection_between_probed(&self) -> bool {
         let routes = self.engine.routes();
-        let mut lanes = routes.iter().flat_map(|route| &route.lanes);
-        lanes.any(|lane| self.is_probed(lane.from) && self.is_probed(lane.to))
+        let mut connections = routes.iter().flat_map(|route| &route.lanes);
+        connections.any(|connection| self.is_probed(connection.from) && self.is_probed(connection.to))
     }
 
     fn is_probed(&self, end: Option<adapter::discover::End>) -> bool {

@@ -54,7 +54,7 @@ impl Join {
         self.reports.push_back(report);
     }
 
-    /// Passes on an event of the tap, after all earlier reports. The tap's engine events are dropped.
+    /// Passes on an event of the tap, after the peers' reports of what they did earlier. The tap's engine events are dropped.
     pub(super) fn record_event(&mut self, event: &Event<'_>, sink: &mut dyn FnMut(&Event<'_>)) {
         match &event.what {
             // The wire does not reveal the mode, so the demo's own announcement counts.
@@ -74,7 +74,7 @@ impl Join {
         sink(event);
     }
 
-    /// Passes on the reports that have waited long enough, or all of them. Returns whether there were any.
+    /// Passes on the peers' reports that have waited long enough, or all of them if `passes_all`. Returns whether there were any.
     pub(super) fn pass_ready_reports(
         &mut self,
         now: MonoNs,

@@ -74,7 +74,7 @@ impl LivePairs {
     }
 
     /// Joins the prefill and decode servers of the runs into pairs if that is due. Shows the pairs, and gives each decode server's run its
-    /// pair.
+    /// pair. `servers_of` lists the servers of runs.
     pub(crate) fn update_pairs<S>(
         &mut self,
         runs: &mut [Running<S>],
