@@ -113,6 +113,7 @@ impl EngineRuns {
             found.push(FoundEngine::inspect(engine, options.may_read_tokenizers()));
         }
         let search = engine_search.map(|names| names.into_search(&options, &found));
+        // The node keeps the engines that get no run, to report them.
         let beyond_limit = found.split_off(found.len().min(usize::from(options.max_engines.0)));
         let node = start_node(Some(watcher), &found, search, &options)?;
         node.lock().discovery.found = beyond_limit;
@@ -269,7 +270,7 @@ impl EngineRun {
         self.node.lock().limit_note()
     }
 
-    /// Side of a pair of servers: `prefill` or `decode`.
+    /// Side of a pair of servers: `prefill` or `decode`; `None` for an engine that is in no pair.
     pub fn side(&self) -> Option<&'static str> {
         self.side
     }
@@ -460,7 +461,7 @@ impl About for EngineRun {
         self.watched().is_some()
     }
 
-    /// The engine as reports and metrics name it.
+    /// The engine as reports and metrics name it, which every run has.
     fn engine(&self) -> Option<EngineIdentity> {
         Some(EngineIdentity {
             name: self.name(),

@@ -116,11 +116,8 @@ impl Lanes {
             }
             MessagePart::Incomplete => return,
             MessagePart::Last(whole) => {
-                // The schedulers of a prefill and a decode server also send messages to each other, on sockets without a hop.
-                let may_be_for_a_scheduler = !self.rooms.is_empty()
-                    && self.paths.hop_of_lane(frame.lane as usize).is_none()
-                    && self.paths.roles.role_of(socket.pid).is_scheduler();
-                if may_be_for_a_scheduler
+                if !self.rooms.is_empty()
+                    && may_send_pair_messages(&self.paths, frame.lane as usize, socket.pid)
                     && let Some(pair_message) = read_pair_message(&self.translator, whole, &self.rooms)
                 {
                     // Sent when its first part was, right after the allocation. The sender may lose its CPU before the last part.
@@ -223,7 +220,7 @@ impl Lanes {
         was_sent_recently || self.oldest_waiting_since().is_some()
     }
 
-    /// Send time of the oldest frame that waits for a watched receiver.
+    /// Send time of the oldest frame that waits for a watched receiver; `None` if none waits.
     pub(super) fn oldest_waiting_since(&self) -> Option<MonoNs> {
         let lanes = self.paths.watched_lanes();
         lanes.filter_map(|lane| self.matcher.oldest_sent_at(lane)).min()
@@ -330,6 +327,12 @@ impl Lanes {
         };
         self.translator.translate_message(message, &mut self.paths, std::iter::empty(), sink);
     }
+}
+
+/// Whether messages of this lane may go to the scheduler of another server. The schedulers of a prefill and a decode server send messages
+/// to each other, on sockets that carry no messages of their engine and so have no hop.
+fn may_send_pair_messages(paths: &Paths, lane: usize, sender_pid: u32) -> bool {
+    paths.hop_of_lane(lane).is_none() && paths.roles.role_of(sender_pid).is_scheduler()
 }
 
 /// Reads a message from one scheduler to another. `None` if it is no such message, or names none of `rooms`, the numbers that this engine's

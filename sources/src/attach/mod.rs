@@ -235,12 +235,12 @@ impl Attach {
         }
     }
 
-    /// Side of a pair of servers, and what it sends.
+    /// Side of a pair of servers, and what it sends; `None` if the engine is in no pair.
     pub fn disaggregation(&self) -> Option<&Setting<Disaggregation>> {
         self.engine.settings.disaggregation.as_ref()
     }
 
-    /// Main process of the engine.
+    /// Pid of the main process of the engine; `None` if it is unknown.
     pub fn main_pid(&self) -> Option<u32> {
         self.engine.main_process().map(|process| process.id.pid)
     }

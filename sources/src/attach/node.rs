@@ -211,7 +211,8 @@ impl Node {
         (entry.is_waiting && may_continue).then_some(*run)
     }
 
-    /// The waiting run whose last engine had the same address, or the only one whose last engine had the same model.
+    /// The waiting run whose last engine had the same address, or the only one whose last engine had the same model. `None` if no run
+    /// certainly waits for this engine.
     fn waiting_run_of_same_engine(&self, engine: &EngineTraits) -> Option<RunId> {
         let mut with_same_model = Vec::new();
         for (run, entry) in self.runs.iter().filter(|(_, entry)| entry.is_waiting) {
@@ -230,7 +231,7 @@ impl Node {
         }
     }
 
-    /// The next found engine that no run waits for.
+    /// The next found engine that no run waits for; `None` if there is none. Forgets found engines that a run watches.
     pub(super) fn next_new_engine(&mut self) -> Option<EngineTraits> {
         self.drop_watched_engines();
         self.engines_without_run().next().cloned()

@@ -138,7 +138,7 @@ impl Paths {
         self.hops.get(lane)?.as_ref()
     }
 
-    /// Whether a lane with a hop carries requests.
+    /// Whether a lane carries requests; `None` if it has no hop yet.
     pub(super) fn carries_requests(&self, lane: usize) -> Option<bool> {
         Some(self.hop_of_lane(lane)?.content == Content::Requests)
     }

@@ -26,7 +26,7 @@ impl PathRole {
         self.role.map_or(path::UNKNOWN, |role| role.word())
     }
 
-    /// Index among workers with the same role.
+    /// Index among workers with the same role; `None` if there is only one.
     pub(super) fn rank(self) -> Option<u16> {
         self.rank
     }
@@ -210,15 +210,12 @@ impl Roles {
         if let Some(role) = self.inner.get(&pid).copied() {
             return PresumedReceiver::Deduced(Receiver { role: PathRole::unranked(Some(role)), pid: Some(pid) });
         }
-        let connected = self.receivers_connected_to(pid);
+        let mut candidates = self.receivers_connected_to(pid);
         // A message without tokens may be for a process that is not watched.
-        if kind.is_control() && connected.iter().any(|receiver| receiver.role.function() == Function::Control) {
+        if kind.is_control() && candidates.iter().any(|receiver| receiver.role.function() == Function::Control) {
             return PresumedReceiver::NotVisible;
         }
-        // Only the receivers that such messages most likely go to remain. The lowest rank is that of the most likely ones.
-        let best_rank = connected.iter().filter_map(|receiver| receiver_preference(kind, receiver.role)).min();
-        let mut candidates = connected;
-        candidates.retain(|receiver| best_rank.is_some() && receiver_preference(kind, receiver.role) == best_rank);
+        keep_most_likely_receivers(&mut candidates, kind);
         let had_candidates = !candidates.is_empty();
         candidates.retain(|receiver| !excluded.contains(&receiver.pid));
         let Some(first) = candidates.first() else {
@@ -298,6 +295,12 @@ impl Roles {
     pub(super) fn has_watched_sender(&self) -> bool {
         self.by_pid.values().any(|role| !role.is_tokenizer())
     }
+}
+
+/// Keeps only the receivers that messages of this kind most likely go to; none if no role among them receives such messages.
+fn keep_most_likely_receivers(receivers: &mut Vec<ConnectedReceiver>, kind: Kind) {
+    let best_rank = receivers.iter().filter_map(|receiver| receiver_preference(kind, receiver.role)).min();
+    receivers.retain(|receiver| best_rank.is_some() && receiver_preference(kind, receiver.role) == best_rank);
 }
 
 /// Rank of a role among the possible receivers of messages of this kind: 0 is the most likely one. `None` if the role never receives such

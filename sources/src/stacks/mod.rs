@@ -121,7 +121,7 @@ impl StackReader {
         SamplingCost { hertz, processes, ..sum_costs(state.cost_of_ended_readers, current) }
     }
 
-    /// Resident memory of the process.
+    /// Resident memory of the reading process; `None` if it is unknown.
     pub(crate) fn rss_bytes(&self) -> Option<u64> {
         lock(&self.shared).status.rss_bytes
     }

@@ -91,7 +91,8 @@ struct Broker {
 }
 
 impl Broker {
-    /// Sends a request to the broker process and waits for its reply, which has a descriptor if a file was created.
+    /// Sends a request to the broker process and waits for its reply. Returns the descriptor of the created file; `None` if the request
+    /// creates none.
     fn send_request(&self, request: &FileRequest) -> io::Result<Option<OwnedFd>> {
         let request = encode_message(request);
         if request.len() > MAX_REQUEST_BYTES {

@@ -48,7 +48,7 @@ impl LivePairs {
         Self { screen, slowest, last_join: None }
     }
 
-    /// The request that the screen shows, which may be one of a pair.
+    /// The request that the screen shows, which may be one of a pair; `None` if it shows none.
     fn shown_request(&self) -> Option<ShownRequest> {
         self.screen.as_ref()?.borrow().shown_request()
     }

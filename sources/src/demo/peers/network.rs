@@ -190,7 +190,7 @@ impl<T> Queue<T> {
         self.state.has_items.notify_one();
     }
 
-    /// Removes the oldest item, like `zmq_msg_recv`.
+    /// Removes the oldest item, like `zmq_msg_recv`; `None` if there is none.
     pub(super) fn take_oldest(&self) -> Option<T> {
         self.items().pop_front()
     }

@@ -210,7 +210,7 @@ fn describe_libzmq(process: &Process) -> Option<String> {
     Some(format!("{release}, {}: {analysis}", library.path.display()))
 }
 
-/// Pid of the process in its own pid namespace.
+/// Pid of the process in its own pid namespace; `None` if it is unknown.
 fn reported_pid(process: &Process) -> Option<String> {
     // The list goes from the outermost namespace to the innermost.
     let inner = process.ns_pids.last()?;
