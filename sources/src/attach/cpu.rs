@@ -142,7 +142,9 @@ impl WatchedProcess {
         let Ok(others) = self.other_threads.sample() else { return false };
         // New libzmq threads move others down the order, so a thread can be in both samples.
         let sampled = on_path.threads.iter().map(|thread| thread.tid).collect();
-        self.emit_threads(&others, &sampled, poll_uses, None, sink);
+        // Only threads on the path receive frames.
+        let no_receivers = None;
+        self.emit_threads(&others, &sampled, poll_uses, no_receivers, sink);
         true
     }
 

@@ -309,7 +309,8 @@ impl Search {
             }
         }
         for frontend in topology.frontends.iter().filter(|id| !self.already_read.contains(id)).take(MAX_READ) {
-            self.libraries.read_libraries_of(frontend.pid, None);
+            let no_inner_server = None;
+            self.libraries.read_libraries_of(frontend.pid, no_inner_server);
         }
         // Includes the processes beyond the limit, which are not read later either.
         self.already_read = running;

@@ -268,6 +268,7 @@ impl Egress {
         if content.joined == 0 {
             return None;
         }
+        // A context is the id that the frontend gives a request; the rid is the engine's.
         let latest: Vec<Value> =
             content.pairs.iter().map(|(context, rid)| json!({"context": context, "rid": rid})).collect();
         Some(json!({

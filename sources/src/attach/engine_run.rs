@@ -419,7 +419,8 @@ impl EngineRun {
         self.attach_when_found();
     }
 
-    /// Ends the watch of an engine that has exited. Emits the exit as an event, because frames queued on its hops were never received.
+    /// Ends the watch of an engine that has exited. Emits the exit as an event of no hop, because the frames queued on all of its hops were
+    /// never received. Their count of 0 means that it is not known.
     fn end_engine(&mut self, exited_at: Instant, sink: &mut dyn FnMut(&Event<'_>)) {
         self.exit_count += 1;
         tracing::warn!("the engine exited (exit {} of {}); waiting for the next one", self.exit_count, self.name());

@@ -186,7 +186,9 @@ impl Lanes {
         let content = self.translator.read_requests(&parts[..part_count], &mut requests);
         // An abort names a request whose room is known already.
         if content != Ok(DispatchKind::Aborts) {
-            requests.iter().filter_map(|request| request.room).for_each(|room| self.rooms.add_room(room));
+            for room in requests.iter().filter_map(|request| request.room) {
+                self.rooms.add_room(room);
+            }
         }
         let names_requests = !requests.is_empty() || content == Ok(DispatchKind::Aborts);
         let Some(hop) = self.paths.record_request_send(frame.lane as usize, socket, names_requests, at, sink) else {

@@ -293,10 +293,10 @@ impl Attach {
         observed.extend(targets.iter().map(|target| target.pid));
         let Some((probe, _)) = node.probe_and_discovery() else { return };
         // A connected process that another run watches is no process of this engine.
-        let own = without_libzmq(&engine, &observed)
+        let own_without_libzmq = without_libzmq(&engine, &observed)
             .filter(|process| self.engine.processes.iter().any(|own| own.id == process.id));
         // Before the probes are added: connections are to be observed from their first byte after the attach.
-        let observed_reads = self.interpreter.reads.observe_connections_of(&engine, own, probe);
+        let observed_reads = self.interpreter.reads.observe_connections_of(&engine, own_without_libzmq, probe);
         if let Err(why) = observed_reads {
             self.degraded.push(format!("socket reads: {why}"));
         }

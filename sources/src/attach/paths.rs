@@ -247,7 +247,8 @@ impl Paths {
             Content::Requests => self.roles.role_of(socket.pid),
             Content::Output(kind) => self.roles.sender_role(socket.pid, kind),
         };
-        let receiver = self.presume_receiver(socket, content, None);
+        let no_lane_with_hop = None;
+        let receiver = self.presume_receiver(socket, content, no_lane_with_hop);
         let Some(id) = self.ids.assign_id(ends_between(sender_role, receiver.deduced())) else {
             self.messages_beyond_limit += 1;
             return None;

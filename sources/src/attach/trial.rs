@@ -140,7 +140,9 @@ impl Attach {
             return true;
         }
         let node = self.node.lock();
-        node.python.as_ref().is_some_and(|python| python.has_ended() || !python.refusals_of_run(self.run).is_empty())
+        let Some(python) = &node.python else { return false };
+        let is_refused = !python.refusals_of_run(self.run).is_empty();
+        python.has_ended() || is_refused
     }
 
     /// Result for a feature. `has_queue_sample` says whether the kernel has answered at least one query of queues.

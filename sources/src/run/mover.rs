@@ -254,6 +254,7 @@ impl SocketWatch {
         if new_connections.is_empty() {
             return;
         }
+        // Inodes of the sockets at the peers' ends.
         let inodes: Vec<u64> = new_connections.iter().map(|new| new.connection.connector).collect();
         // Expensive, since it reads every process's descriptors; done only for new connections.
         let holders_by_inode = find_holders(&inodes);

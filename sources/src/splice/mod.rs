@@ -114,6 +114,7 @@ impl Prepared {
             paths.push(path);
             tap.add_hop(hop, sockets, gate.clone())?;
         }
+        // These requests must continue behind the relay.
         if let Ok(witness) = &self.witness {
             witness.mark_live_requests();
         }
@@ -300,6 +301,7 @@ impl Splice {
         self.state = match state {
             State::Returning(thread) if thread.is_finished() => {
                 self.doubts.extend(thread.join().unwrap_or_default());
+                // These requests must continue on the direct connections.
                 if let Ok(witness) = &self.moved.witness {
                     witness.mark_live_requests();
                 }

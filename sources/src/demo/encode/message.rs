@@ -387,7 +387,8 @@ fn write_finish_reason(p: &mut Pickler<'_>, finish: Option<Finish>) {
     let Some(finish) = finish else { return p.none() };
     p.dict(|p| {
         p.interned("type");
-        // The value of the type, then the other keys, each with its value.
+        // The value of the type, then the other keys, each with its value. The pickle has an interned string only once, and refers to it
+        // later, because Python does so with its literals.
         match finish {
             Finish::Length(length) => {
                 p.interned("length");

@@ -78,6 +78,7 @@ impl Scheduler {
         let Stage { script, reports, sent_requests, .. } = &self.stage;
         let read_requests = script.engine.format().read_requests;
         while let Some(InboxMessage { id, parts }) = self.inbox.take_oldest() {
+            // Nothing wakes up a scheduler, which looks for messages between two steps.
             reports.push(PeerAction::Received { id, wakeup: None });
             let parts: Vec<_> = parts.iter().map(|part| Excerpt::whole(part)).collect();
             let mut named_requests = Vec::new();

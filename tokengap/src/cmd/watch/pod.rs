@@ -154,7 +154,7 @@ impl Pod {
             options: RecordOptions {
                 max_bytes: args.record_max_size,
                 force: args.force,
-                // The source's clocks differ from those of this process.
+                // No anchors are added: they would relate this machine's clocks, but the times are those of the source.
                 anchor_every_ns: None,
                 ..RecordOptions::default()
             },
