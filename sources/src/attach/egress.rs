@@ -235,6 +235,7 @@ impl Egress {
         self.frontends.observed.remove(&pid);
         if is_observed && let Some(plane) = request_plane {
             self.request_plane = Some(plane);
+            // The frontend's id of a request and the engine's are matched by the request's tokens, or by the worker's log.
             self.clients.server.content.enable();
             self.logs.follow_output(process);
         }

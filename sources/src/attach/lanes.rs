@@ -327,7 +327,8 @@ impl Lanes {
             parts: payload.as_ref().map(std::slice::from_ref).ok_or(CUT_BY_CAPTURE),
             by: ObservedBy::Receive { wakeup, thread: Some(ThreadId { pid: socket.pid, tid }) },
         };
-        self.translator.translate_message(message, &mut self.paths, std::iter::empty(), sink);
+        let no_clients = std::iter::empty();
+        self.translator.translate_message(message, &mut self.paths, no_clients, sink);
     }
 }
 

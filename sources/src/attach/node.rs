@@ -333,7 +333,7 @@ impl Node {
                 // Missing everywhere.
                 return true;
             };
-            // Then the process is of no run any more, and each run reports what is missing.
+            // What is missing in a process that is of no run any more is reported by each run.
             let is_of_no_run = receivers.runs.is_empty();
             is_of_no_run || receivers.runs.contains(&run)
         })

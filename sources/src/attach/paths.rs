@@ -544,7 +544,7 @@ struct AssignedHop {
 }
 
 impl HopIds {
-    /// Id of a hop that is new in this generation; `None` beyond the limit.
+    /// Id of a hop that is new in this generation; `None` beyond the limit. A generation lasts from one attach of a run to the next.
     pub(super) fn assign_id(&mut self, ends: Ends<&'static str>) -> Option<HopId> {
         let generation = self.generation;
         // A hop between the same ends as one before a restart of the engine is the same hop for the reader.

@@ -121,7 +121,7 @@ fn sample_queues(
             Err(RecvTimeoutError::Disconnected) => return,
         }
         sampler.sample_queues(interval, &mut |reading| {
-            // Dropped if the reader of the ring is late: the next sample replaces it.
+            // Dropped if the run loop is late: the next sample replaces it.
             let _ = sender.try_send(reading);
         });
         problems.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&sampler.problems);

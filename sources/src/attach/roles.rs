@@ -177,8 +177,8 @@ impl Roles {
     pub(super) fn replace_connections(&mut self, engine: &Engine) {
         self.connections.clear();
         for route in engine.routes() {
-            for lane in &route.lanes {
-                let (Some(sender), Some(receiver)) = (lane.from, lane.to) else { continue };
+            for connection in &route.lanes {
+                let (Some(sender), Some(receiver)) = (connection.from, connection.to) else { continue };
                 let endpoint = route.endpoint.to_owned();
                 self.connections.insert(Connection { sender_pid: sender.pid, receiver_pid: receiver.pid, endpoint });
                 if let Some(role) = self.by_pid.get_mut(&receiver.pid) {

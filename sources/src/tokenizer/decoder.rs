@@ -61,7 +61,7 @@ impl Detokenize for Detokenizer {
     fn step(&self, stream: &mut TokenStream, id: u32, text: &mut String) -> bool {
         let TokenStream { ids, prefix, next } = stream;
         let known_text = self.text_by_id.get(id as usize).filter(|known| !known.is_empty());
-        // If not, the last tokens are parts of a character, which this one may complete.
+        // Not so if the last tokens are parts of a character, which this one may complete.
         let is_at_character_start = ids.len() == *next;
         if is_at_character_start && let Some(known_text) = known_text {
             text.push_str(known_text);
@@ -70,7 +70,8 @@ impl Detokenize for Detokenizer {
             ids.push(id);
             prefix.clear();
             prefix.push_str(known_text);
-            *next = 1;
+            let complete_tokens = 1;
+            *next = complete_tokens;
             return true;
         }
         match step_decode_stream(&self.tokenizer, vec![id], SKIPS_SPECIAL_TOKENS, ids, prefix, next) {

@@ -188,7 +188,7 @@ fn open_own_file(path: &Path) -> io::Result<File> {
 fn copy_without_token_ids(original: &Recording, folder: &Path) -> anyhow::Result<TempPath> {
     let header = RecordingHeader { payload: RecordedPayload::Lengths, ..original.header().clone() };
     // By default a block ends after a second, so that a replay of the copy seeks as fast. The copy has the original's anchors, which give
-    // the time of day for a time of events.
+    // the time of day for a time of events. The recorder waits for the disk instead of dropping blocks.
     let options = RecordOptions { wait: true, anchor_every_ns: None, ..RecordOptions::default() };
     let created = tempfile::Builder::new()
         .prefix(".tokengap-")

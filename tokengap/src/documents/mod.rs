@@ -117,6 +117,7 @@ fn flags_mentioned_alone_exist() {
         documentation_pages().into_iter().filter(|(path, _)| path.extension().is_some_and(|kind| kind == "md"))
     {
         for (line_number, line) in (1..).zip(text.lines()) {
+            // Every second part lies between two backquotes.
             let code_spans = line.split('`').skip(1).step_by(2);
             for flag in
                 code_spans.filter_map(|span| span.split([' ', '=']).next()).filter(|span| span.starts_with("--"))
