@@ -267,6 +267,7 @@ impl Lanes {
 
     /// Reports for each hop into `socket` that its frames cannot be found in the bytes that the process reads.
     pub(super) fn report_unframed(&mut self, socket: SocketId, at: MonoNs, sink: Sink<'_>) {
+        // A lane is one sending socket.
         for lane in self.matcher.lanes_to(socket) {
             if let Some(hop) = self.paths.hop_of_lane(lane as usize) {
                 let missed = Missed { hop: Some(hop.id), count: 1, cause: MissedCause::Unframed };

@@ -240,8 +240,8 @@ impl Multiparts {
         MessagePart::Incomplete
     }
 
-    /// Number of a part's message on its lane, where a multipart message counts as one. `None` if the part is not the first one received of
-    /// its message.
+    /// Number of a part's message among those of its sending socket (its lane), where a multipart message counts as one. `None` if the part
+    /// is not the first one received of its message.
     pub(super) fn number_of_message(&self, part: FrameRef) -> Option<u64> {
         match self.later.get(&part.lane) {
             Some(later) => later.number_of_part(part.seq),

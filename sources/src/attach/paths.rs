@@ -268,7 +268,7 @@ impl Paths {
         Some(id)
     }
 
-    /// Lanes whose receives are observed.
+    /// Lanes (sending sockets) whose receives are observed.
     pub(super) fn watched_lanes(&self) -> impl Iterator<Item = u32> {
         // The index of a hop is the number of its lane.
         let lanes = self.hops.iter().zip(0..);
@@ -276,7 +276,7 @@ impl Paths {
         watched.map(|(_, lane)| lane)
     }
 
-    /// Notes that `pid` receives the lane's messages, and returns the lane's hop; `None` if the lane has none.
+    /// Notes that `pid` receives the messages of a lane, which is one sending socket. Returns the lane's hop; `None` if it has none.
     pub(super) fn record_receive(&mut self, lane: usize, pid: u32, at: MonoNs, sink: Sink<'_>) -> Option<&LaneHop> {
         let hop = self.hops.get_mut(lane)?.as_mut()?;
         let receiver_before = hop.receiver_pid();
@@ -337,7 +337,7 @@ impl Paths {
         self.roles.presumed_receiver(socket.pid, kind, &excluded)
     }
 
-    /// Deduces the receiver of a lane again, unless a watched receiver was confirmed.
+    /// Deduces the receiver of a lane, which is one sending socket, again. Does nothing if a watched receiver was confirmed.
     fn update_presumed_receiver(&mut self, lane: usize) {
         let Some(hop) = &self.hops[lane] else { return };
         let is_watched = hop.receiver_pid().is_some_and(|pid| self.observability.is_watched(pid));

@@ -303,8 +303,8 @@ pub struct MessageRate {
     pub by: &'static str,
 }
 
-/// Number of messages that the senders have sent. Without a witness, the number of wake-ups of their I/O threads, which grows with it, or
-/// `None` if that is not known.
+/// Number of messages that the senders have sent, as counted by the witness, which observes them with a probe. Without a witness, the
+/// number of wake-ups of their I/O threads, which grows with it, or `None` if that is not known.
 fn count_sends(witness: Option<&Witness>, engine: &Engine, senders: &[u32]) -> Option<u64> {
     match witness {
         Some(witness) => Some(witness.seen().sent),

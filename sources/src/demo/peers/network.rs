@@ -161,8 +161,8 @@ impl Inbox {
         Ok(inbox)
     }
 
-    /// Moves messages from the socket to the inbox until the socket fails. The socket does not show the lane of a message, so its sender's
-    /// copy is looked up.
+    /// Moves messages from the socket to the inbox until the socket fails. The socket does not show through which connection a message
+    /// came, so its sender's copy is looked up.
     async fn pull_messages(&self, mut socket: PullSocket, hop: HopId, in_flight: &InFlight) -> anyhow::Result<()> {
         loop {
             let parts = socket.recv().await?.into_vec();
