@@ -1,5 +1,5 @@
-//! The user whose files a relay works on. A relay that root started takes this user before it opens a path or connects, because whoever owns a
-//! file may replace it by a link.
+//! The user whose files a relay works on. A relay that root started takes this user before it opens a path or connects, because whoever
+//! owns a file may replace it by a link.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -63,8 +63,8 @@ fn socket_path(endpoint: &Endpoint) -> Option<&Path> {
     if let Endpoint::Path(path) = endpoint { Some(path) } else { None }
 }
 
-/// User for a relay between these endpoints that root has started: the owner of the upstreams' sockets, else of the folders of socket files.
-/// Without socket files, a user without any files.
+/// User for a relay between these endpoints that root has started: the owner of the upstreams' sockets, else of the folders of socket
+/// files. Without socket files, a user without any files.
 #[expect(clippy::disallowed_methods, reason = "/etc/passwd, a file of root")]
 pub fn account_for_endpoints(listens: &[Endpoint], upstreams: &[Endpoint]) -> anyhow::Result<Account> {
     let upstream_paths: Vec<&Path> = upstreams.iter().filter_map(socket_path).collect();
@@ -72,23 +72,8 @@ pub fn account_for_endpoints(listens: &[Endpoint], upstreams: &[Endpoint]) -> an
     if paths.is_empty() {
         return confine::unused_account().context(NO_UNUSED_USER);
     }
-    let mut socket_users: BTreeSet<u32> = BTreeSet::new();
-    for path in &upstream_paths {
-        let owners = socket_owners(path).with_context(|| {
-            format!(
-                "the folder of {} cannot be opened: create it first, because tokengap as root takes the user that owns it",
-                path.display()
-            )
-        })?;
-        socket_users.extend(owners.socket);
-    }
-    let mut folder_users: BTreeSet<u32> = BTreeSet::new();
-    for path in &paths {
-        folder_users.extend(socket_owners(path).map(|owners| owners.folder));
-    }
-    // A folder of root, such as `/tmp`, says nothing about its users.
-    folder_users.remove(&ROOT);
-    let owners = if socket_users.is_empty() { folder_users } else { socket_users };
+    let socket_users = users_of_sockets(&upstream_paths)?;
+    let owners = if socket_users.is_empty() { users_of_folders(&paths) } else { socket_users };
     let owners: Vec<u32> = owners.into_iter().collect();
     let user = match *owners {
         // All folders are root's, so root is the user of the sockets.
@@ -108,6 +93,32 @@ pub fn account_for_endpoints(listens: &[Endpoint], upstreams: &[Endpoint]) -> an
     Ok(Account { user, group })
 }
 
+/// Users that own the sockets at these paths. Fails if the folder of one cannot be opened.
+fn users_of_sockets(paths: &[&Path]) -> anyhow::Result<BTreeSet<u32>> {
+    let mut users = BTreeSet::new();
+    for path in paths {
+        let owners = socket_owners(path).with_context(|| {
+            format!(
+                "the folder of {} cannot be opened: create it first, because tokengap as root takes the user that owns it",
+                path.display()
+            )
+        })?;
+        users.extend(owners.socket);
+    }
+    Ok(users)
+}
+
+/// Users that own the folders of these paths, without root. Passes over folders that cannot be opened.
+fn users_of_folders(paths: &[&Path]) -> BTreeSet<u32> {
+    let mut users = BTreeSet::new();
+    for path in paths {
+        users.extend(socket_owners(path).map(|owners| owners.folder));
+    }
+    // A folder of root, such as `/tmp`, says nothing about its users.
+    users.remove(&ROOT);
+    users
+}
+
 /// Owners of a socket file.
 struct SocketOwners {
     folder: u32,
@@ -115,7 +126,8 @@ struct SocketOwners {
     socket: Option<u32>,
 }
 
-/// Owners of the socket file `path` and of its folder. `None` if the folder cannot be opened.
+/// Owners of the socket file `path`, if there is such a socket, and of its folder. `None` if the folder cannot be opened, or its file
+/// cannot be looked up.
 fn socket_owners(path: &Path) -> Option<SocketOwners> {
     // The parent of a bare file name is empty: it means the working folder.
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -108,6 +108,7 @@ impl Tap {
         for hop in hops {
             tap.push_hop(hop);
         }
+        // An entry of `served` is `None` if its pair speaks ZMQ.
         let http_pairs = tap.served.iter().flatten().count();
         let has_one_zmq_hop = http_pairs + 1 == tap.served.len();
         if has_one_zmq_hop {
@@ -301,7 +302,7 @@ impl Served {
         Self { clients: Clients { is_observed: true, ..Clients::default() }, connections: HashMap::new() }
     }
 
-    /// Reads an observation of connection `lane`.
+    /// Reads what the relay has observed of the client connection with the number `lane`: passed bytes, a gap, or the end.
     fn read_observed(&mut self, lane: u32, what: &Observed, sink: &mut dyn FnMut(&Event<'_>)) {
         let server = &mut self.clients.server;
         // If neither side ended the connection, the relay did, and the outcome of the last response is unknown.

@@ -83,7 +83,7 @@ macro_rules! commands {
         }
 
         impl Cli {
-            /// Runs the command of the command line.
+            /// Runs the command of the command line: the function that the list of `commands!` names for it.
             pub(crate) fn run_command(self) -> anyhow::Result<ExitCode> {
                 match self.command {
                     $($(#[$system])? Command::$command(args) => $($module)::+::$function(&args),)+

@@ -138,6 +138,19 @@ pub(crate) fn confine_as(account: Account, mut plan: Plan, args: &LiveArgs) -> a
     change_account(account, plan)
 }
 
+/// Fails if this process, which runs as `own_user`, cannot change to `socket_user`, the owner of the sockets.
+fn check_user_can_change(own_user: u32, socket_user: u32) -> anyhow::Result<()> {
+    match confine::can_change_user() {
+        Ok(true) => Ok(()),
+        Ok(false) => bail!(
+            "the sockets belong to user {socket_user}, and tokengap runs as user {own_user}: run it as user {socket_user}, or use tokengap attach"
+        ),
+        Err(lacking) => bail!(
+            "the sockets belong to user {socket_user}, and root without CAP_{lacking} cannot change to that user: run tokengap as user {socket_user}, or add the capability"
+        ),
+    }
+}
+
 /// Confines this process with `plan` and the rights of `account`. Fails if not all threads could change to that user. Does nothing with
 /// `--no-confine`.
 pub(crate) fn change_account(account: Account, mut plan: Plan) -> anyhow::Result<()> {
@@ -146,18 +159,7 @@ pub(crate) fn change_account(account: Account, mut plan: Plan) -> anyhow::Result
     }
     let own_user = rustix::process::geteuid();
     if account.user != own_user.as_raw() {
-        match confine::can_change_user() {
-            Ok(true) => {}
-            Ok(false) => bail!(
-                "the sockets belong to user {}, and tokengap runs as user {}: run it as user {0}, or use tokengap attach",
-                account.user,
-                own_user.as_raw()
-            ),
-            Err(lacking) => bail!(
-                "the sockets belong to user {}, and root without CAP_{lacking} cannot change to that user: run tokengap as user {0}, or add the capability",
-                account.user
-            ),
-        }
+        check_user_can_change(own_user.as_raw(), account.user)?;
     }
     plan.account = Some(account);
     apply_plan(&plan);
@@ -181,8 +183,8 @@ pub(crate) struct HelperOptions {
     pub(crate) named_files: Vec<PathBuf>,
 }
 
-/// Confines `attach`. Other processes attach its probes, open the files of processes and create those of its results. As root it changes to a
-/// user without files. No capability remains, except one for a port below 1024 and the one that a `/proc` with `hidepid` makes
+/// Confines `attach`. Other processes attach its probes, open the files of processes and create those of its results. As root it changes to
+/// a user without files. No capability remains, except one for a port below 1024 and the one that a `/proc` with `hidepid` makes
 /// necessary.
 pub(crate) fn confine_attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow::Result<()> {
     if IS_DISABLED.load(Ordering::Relaxed) {

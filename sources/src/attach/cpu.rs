@@ -48,6 +48,7 @@ impl CpuWatch {
     /// Adds a process to those sampled, or returns why it cannot be sampled.
     pub(super) fn add_process(&mut self, process: &Process) -> Result<(), String> {
         let pid = process.id.pid;
+        // The first threads of a process move frames: the main one, libzmq's and the next few.
         self.processes.push(WatchedProcess {
             role: process.role.word(),
             pid,
@@ -61,7 +62,7 @@ impl CpuWatch {
     /// Samples the threads whose interval is over, and emits their CPU times.
     pub(super) fn sample_when_due(&mut self, probe: &Probe, lanes: &Lanes, sink: Sink<'_>) {
         let now = Instant::now();
-        // Before the state of the lanes is asked for, because this is called at every turn of the run loop.
+        // Before the traffic is looked at, because this is called at every turn of the run loop.
         if !is_due(self.last_sample_at, FAST_INTERVAL, now) {
             return;
         }
@@ -81,6 +82,7 @@ impl CpuWatch {
             poll_uses = poll_uses_between(&self.poll_counters, &counters);
             self.poll_counters = counters;
         }
+        // Send time of the oldest frame that was not received yet.
         let oldest_sent_at = lanes.oldest_waiting_since();
         let are_frames_late =
             oldest_sent_at.is_some_and(|sent_at| MonoNs::now().since(sent_at) >= FAST_INTERVAL.as_nanos() as u64);
@@ -99,8 +101,8 @@ struct SampledReceivers<'a> {
 }
 
 impl SampledReceivers<'_> {
-    /// Why a thread that receives frames did not run. `None` if it did run, or receives no frames. While no frame is late, this only looks
-    /// whether a thread that did not run at all is stopped, which is cheap to read. Connections may wait for such a thread.
+    /// Why a thread that receives frames did not run. `None` if it did run, or receives no frames. While no frame is late, the only reason
+    /// looked for is a stop by a signal or a debugger. It is cheap to read, and connections may wait for the thread although no frame does.
     fn reason_not_running(self, id: ThreadId, thread: &ThreadUse, interval_ns: u64) -> Option<Away> {
         if !self.lanes.is_receiver(id) {
             None
@@ -140,7 +142,9 @@ impl WatchedProcess {
         let Ok(others) = self.other_threads.sample() else { return false };
         // New libzmq threads move others down the order, so a thread can be in both samples.
         let sampled = on_path.threads.iter().map(|thread| thread.tid).collect();
-        self.emit_threads(&others, &sampled, poll_uses, None, sink);
+        // Only threads on the path receive frames.
+        let no_receivers = None;
+        self.emit_threads(&others, &sampled, poll_uses, no_receivers, sink);
         true
     }
 

@@ -73,7 +73,7 @@ pub(super) struct Delivery<'d> {
 }
 
 impl Delivery<'_> {
-    /// Passes an observation on to the runs that receive the observations of its process.
+    /// Passes an observation on to the runs that receive the observations of its process. Each run watches one engine.
     pub(super) fn deliver_observation(&mut self, observation: &Observation<'_>) {
         if let Some(at) = time_of(observation) {
             self.counts.last_at = Some(at);

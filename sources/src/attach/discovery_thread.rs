@@ -1,5 +1,5 @@
-//! Discovery on its own thread. Inspecting a process can block on that process's locks for seconds on a busy machine, and for ever on a file
-//! system that does not answer, while the ring buffer would fill up.
+//! Discovery on its own thread. Inspecting a process can block on that process's locks for seconds on a busy machine, and for ever on a
+//! file system that does not answer, while the ring buffer would fill up.
 //!
 //! Files and sockets of a new process are read here first. Only if they answer does the process reach the thread that reads the ring.
 
@@ -64,7 +64,7 @@ impl DiscoveryThread {
         engine_search: Option<EngineSearch>,
     ) -> std::io::Result<Self> {
         let topology = watcher.as_ref().map(|watcher| watcher.topology().clone()).unwrap_or_default();
-        // Kept even if a later search no longer reaches them.
+        // Limits of the search that it has reached. Kept for the report even if a later search no longer reaches them.
         let limits = topology.blind_spots.iter().filter(|blind| blind.is_limit()).cloned().collect();
         let (sender, updates) = channel();
         // Nothing is sent on this channel: the thread ends when `stop` is dropped.
@@ -84,6 +84,7 @@ impl DiscoveryThread {
             topology,
             changes: 0,
             found: Vec::new(),
+            // The report says before this that no engine is watched.
             obstacle: "the search for one has not finished".to_owned(),
             updates,
             limits,
@@ -137,6 +138,7 @@ impl DiscoveryThread {
     fn replace_topology(&mut self, topology: Topology) {
         // Runs compare this number to notice a change.
         self.changes += 1;
+        // A limit of the search that was reached before is replaced by its latest state.
         for limit in topology.blind_spots.iter().filter(|blind| blind.is_limit()) {
             self.limits.retain(|known| !known.is_same_limit(limit));
             self.limits.push(limit.clone());
@@ -232,14 +234,17 @@ impl Search {
                 }
             }
             *self.began.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            // Sends the updates up to the first that fails, which means that the receiver was dropped.
-            if updates.into_iter().any(|update| sender.send(update).is_err()) {
-                return;
+            for update in updates {
+                // Fails once the receiver was dropped, which ends the thread.
+                if sender.send(update).is_err() {
+                    return;
+                }
             }
         }
     }
 
-    /// Searches once for new processes and connections; `None` if nothing has changed.
+    /// Searches once for new processes and connections, and returns what has changed; `None` if nothing has. Also looks up the ports that
+    /// runs have asked for.
     fn search_processes_once(&mut self) -> Option<Update> {
         let has_changed = match &mut self.watcher {
             Some(watcher) => watcher.poll(),
@@ -304,10 +309,12 @@ impl Search {
             }
         }
         for frontend in topology.frontends.iter().filter(|id| !self.already_read.contains(id)).take(MAX_READ) {
-            self.libraries.read_libraries_of(frontend.pid, None);
+            let no_inner_server = None;
+            self.libraries.read_libraries_of(frontend.pid, no_inner_server);
         }
         // Includes the processes beyond the limit, which are not read later either.
         self.already_read = running;
+        // The ports that runs have asked for are looked up, too.
         let mut pids_to_look_up = server_pids;
         let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         ports.found.retain(|pid, _| self.already_read.iter().any(|id| id.pid == *pid));

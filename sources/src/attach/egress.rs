@@ -140,7 +140,7 @@ struct ClientConnection {
 }
 
 impl ClientConnection {
-    /// A new connection. `unknown_arrival` is the reason to report for a request whose arrival is unknown. `None` if arrivals are not
+    /// A new connection. `unknown_arrival` is the reason to report for a request whose arrival is unknown; it is `None` if no arrivals are
     /// observed.
     fn new(is_of_frontend: bool, unknown_arrival: Option<UnknownArrival>) -> Self {
         let reader = if is_of_frontend { ResponseReader::of_frontend() } else { ResponseReader::default() };
@@ -209,6 +209,7 @@ impl Egress {
         if !process.answers_clients() {
             return Ok(false);
         }
+        // The kind of an engine that connects to its clients itself, over a request plane.
         let request_plane = process.connects_to_clients;
         let mut client_ports = listening.ports.clone();
         client_ports.retain(|port| !is_zmq_port(engine, *port));
@@ -217,7 +218,8 @@ impl Egress {
         if request_plane.is_none() && client_ports.is_empty() {
             return Ok(false);
         }
-        // Numbers of bytes to copy of each write and read. Reads are copied only for the requests of a request plane.
+        // Numbers of bytes to copy of each write and read. Reads are copied only for the requests of a request plane. `callers` is 1 to
+        // search requests for the spans of their callers.
         let serves = Serves {
             written: CAPTURE,
             read: if request_plane.is_some() { CAPTURE_READ } else { 0 },
@@ -233,13 +235,15 @@ impl Egress {
         self.frontends.observed.remove(&pid);
         if is_observed && let Some(plane) = request_plane {
             self.request_plane = Some(plane);
+            // The frontend's id of a request and the engine's are matched by the request's tokens, or by the worker's log.
             self.clients.server.content.enable();
             self.logs.follow_output(process);
         }
         Ok(is_observed)
     }
 
-    /// Observes frontends between a server and its clients. Does nothing for an engine without a request plane.
+    /// Observes frontends between a server and its clients. Does nothing for an engine without a request plane, over which frontends pass
+    /// requests to its workers.
     pub(super) fn watch_frontends(&mut self, run: RunId, engine: &Engine, node: &mut Node) {
         if self.request_plane.is_some() {
             self.frontends.observe_new_frontends(run, engine, node);
@@ -265,6 +269,7 @@ impl Egress {
         if content.joined == 0 {
             return None;
         }
+        // A context is the id that the frontend gives a request; the rid is the engine's.
         let latest: Vec<Value> =
             content.pairs.iter().map(|(context, rid)| json!({"context": context, "rid": rid})).collect();
         Some(json!({
@@ -277,7 +282,7 @@ impl Egress {
 
     /// Returns whether deliveries are observable; they are not if all traffic is encrypted or contains only text.
     pub(super) fn shows_deliveries(&self) -> bool {
-        // Behind a request plane, requests are known by name only if the plane or the responses name them.
+        // A delivery must name its request. With a request plane, it does so only if the plane's messages or the responses have an id.
         let can_name_requests =
             self.request_plane.is_none() || self.requests.has_named_rids || self.clients.response_id.is_some();
         self.clients.is_observed && can_name_requests && self.clients.server.shows_deliveries()

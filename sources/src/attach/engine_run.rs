@@ -100,8 +100,8 @@ impl EngineState {
 }
 
 impl EngineRuns {
-    /// Attaches to these engines, and returns a run for each up to the limit. If there is an `engine_search`, engines of these names that start
-    /// later get a run from [`Self::next_run`]. Fails if no engine can be attached.
+    /// Attaches to these engines, and returns a run for each up to the limit. If there is an `engine_search`, engines of these names that
+    /// start later get a run from [`Self::next_run`]. Fails if no engine can be attached.
     pub fn attach(
         watcher: Watcher,
         engines: Vec<Engine>,
@@ -113,6 +113,7 @@ impl EngineRuns {
             found.push(FoundEngine::inspect(engine, options.may_read_tokenizers()));
         }
         let search = engine_search.map(|names| names.into_search(&options, &found));
+        // The node keeps the engines that get no run, to report them.
         let beyond_limit = found.split_off(found.len().min(usize::from(options.max_engines.0)));
         let node = start_node(Some(watcher), &found, search, &options)?;
         node.lock().discovery.found = beyond_limit;
@@ -121,7 +122,7 @@ impl EngineRuns {
         let runs = Self { node, options, is_following: false, limit_note: None };
         let mut engine_runs = Vec::new();
         let is_only_engine = found.len() == 1;
-        // No run reads the ring until all are attached.
+        // No run reads the probe's ring buffer until all are attached.
         let is_ring_read = false;
         let mut last_error = None;
         for (run_id, engine) in run_ids.into_iter().zip(found) {
@@ -133,7 +134,7 @@ impl EngineRuns {
                 last_error = Some(error);
             }
             engine_runs.push(engine_run);
-            // Copies what the ring holds into the inboxes, so that it does not fill meanwhile.
+            // Copies what the ring buffer holds into the inboxes of the runs, so that it does not fill meanwhile.
             runs.node.lock().keep_observations();
         }
         let is_none_attached = engine_runs.iter().all(|run| run.watched().is_none());
@@ -269,7 +270,7 @@ impl EngineRun {
         self.node.lock().limit_note()
     }
 
-    /// Side of a pair of servers: `prefill` or `decode`.
+    /// Side of a pair of servers: `prefill` or `decode`; `None` for an engine that is in no pair.
     pub fn side(&self) -> Option<&'static str> {
         self.side
     }
@@ -336,6 +337,7 @@ impl EngineRun {
         let RunState::Waiting { since, .. } = self.state else { return Ok(()) };
         self.port = found.traits.port;
         self.model.clone_from(&found.traits.model);
+        // `prefill` or `decode` for a server of such a pair.
         self.side = found.engine.settings.disaggregation.as_ref().map(|setting| setting.value.word);
         match self.start_attach(&found, is_ring_read) {
             Ok(attach) => {
@@ -417,7 +419,8 @@ impl EngineRun {
         self.attach_when_found();
     }
 
-    /// Ends the watch of an engine that has exited. Emits the exit as an event, because frames queued on its hops were never received.
+    /// Ends the watch of an engine that has exited. Emits the exit as an event of no hop, because the frames queued on all of its hops were
+    /// never received. Their count of 0 means that it is not known.
     fn end_engine(&mut self, exited_at: Instant, sink: &mut dyn FnMut(&Event<'_>)) {
         self.exit_count += 1;
         tracing::warn!("the engine exited (exit {} of {}); waiting for the next one", self.exit_count, self.name());
@@ -459,7 +462,7 @@ impl About for EngineRun {
         self.watched().is_some()
     }
 
-    /// The engine as reports and metrics name it.
+    /// The engine as reports and metrics name it, which every run has.
     fn engine(&self) -> Option<EngineIdentity> {
         Some(EngineIdentity {
             name: self.name(),
@@ -546,7 +549,8 @@ impl LiveSource for EngineRun {
             return flow;
         }
         self.note_exit();
-        // Other engines may fill the ring faster than it is read.
+        // An engine that has exited is left once its last events are read. That may never be so, if other engines fill the ring buffer
+        // faster than it is read.
         let is_overdue = self.exited_at.is_some_and(|exited_at| exited_at.elapsed() >= MAX_READ_TIME);
         if is_overdue || self.watched().is_none_or(|attach| attach.is_quiet) {
             self.change_engine(sink);

@@ -208,7 +208,8 @@ impl EngineSearch {
         }
     }
 
-    /// Returns complete engines that were not found before. An error says why there is none.
+    /// Returns the engines that were not found before and are complete: two searches have found the same processes, or the wait for that
+    /// was too long. An error says why there is none.
     pub(super) fn find_new_engines(&mut self, topology: &Topology) -> Result<Vec<Engine>, PickError> {
         // An engine that has exited is found again when it has started again.
         self.was_confirmed.retain(|id, _| topology.processes().any(|process| process.id == *id));
@@ -241,8 +242,8 @@ impl EngineSearch {
         known_processes.any(|was_confirmed| *was_confirmed || !engine.is_confirmed)
     }
 
-    /// The confirmed engines, or an unconfirmed one that has been alone for a while. A title alone does not count, because any process can
-    /// have it.
+    /// The engines that are confirmed by more than their processes' titles, which any process can have. Without one, the unconfirmed engine
+    /// that has been the only one for a while.
     fn pick_engines<'t>(&mut self, topology: &'t Topology) -> Result<Vec<&'t Engine>, PickError> {
         let no_named_processes = [];
         let picked = topology.pick_engines(&no_named_processes)?;

@@ -90,7 +90,8 @@ impl Inbox {
         Self { max_bytes, payloads: Vec::new(), entries: Vec::new(), passed: 0, dropped: 0 }
     }
 
-    /// Copies an observation to the end of the inbox. Beyond the limit of bytes, only losses and exits are kept, and the others are counted.
+    /// Copies an observation to the end of the inbox. Beyond the limit of bytes, only losses and exits are kept, and the others are
+    /// counted.
     pub(super) fn push_copy(&mut self, observation: &Observation<'_>) {
         let used_bytes = self.payloads.len() + self.entries.len() * size_of::<CopiedObservation>();
         let is_record = !matches!(observation, Observation::Lost { .. } | Observation::Exited { .. });
@@ -130,13 +131,14 @@ impl Inbox {
         self.passed == self.entries.len() && self.dropped == 0
     }
 
-    /// Passes the observations to `emit`, with a loss for those that did not fit. At the `deadline`, the rest stays in the inbox. Returns the
-    /// number of observations passed.
+    /// Passes the observations to `emit`, with a loss for those that did not fit. At the `deadline`, the rest stays in the inbox. Returns
+    /// the number of observations passed.
     pub(super) fn drain_until(&mut self, deadline: Instant, emit: &mut dyn FnMut(&Observation<'_>)) -> usize {
         self.push_dropped_count();
         let payloads = &self.payloads;
         let passed_before = self.passed;
         for entry in &self.entries[passed_before..] {
+            // The clock is read only once for so many observations.
             if self.passed.is_multiple_of(CLOCK_INTERVAL) && Instant::now() >= deadline {
                 break;
             }

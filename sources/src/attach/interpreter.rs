@@ -32,6 +32,7 @@ impl Interpreter {
     pub fn of_whole_run(processes: &[(u32, Role)], clients: Clients) -> Self {
         let is_processing_reported = true;
         let mut observability = Observability::new(is_processing_reported, clients.is_observed);
+        // Before all messages, so all of them count as observed.
         let begin = MonoNs(0);
         for (pid, _) in processes {
             observability.mark_watched(*pid, begin);
@@ -59,6 +60,7 @@ impl Interpreter {
                 lanes.record_receive(message, sink);
             }
             Observation::Processed(call) => lanes.record_processed(call, sink),
+            // Bytes that a process without libzmq has read from a ZMQ connection.
             Observation::Egress { pid, record } if record.kind == Kind::Zmtp => {
                 reads.record_read(*pid, record, lanes, sink);
             }

@@ -12,7 +12,8 @@ pub(super) struct KnownRooms {
 }
 
 impl KnownRooms {
-    /// Remembers a room. Beyond the limit, the oldest one is forgotten.
+    /// Remembers a room, the number that a request has on its prefill and on its decode server. Beyond the limit, the oldest one is
+    /// forgotten.
     pub(super) fn add_room(&mut self, room: u64) {
         let is_new = self.rooms.insert(room);
         if !is_new {

@@ -64,7 +64,7 @@ struct SentMessage<'m> {
 }
 
 impl Lanes {
-    /// Lanes between processes with these roles, without any message so far.
+    /// Lanes between processes with these roles, without any message so far. A lane is one sending socket.
     pub(super) fn new(roles: Roles, observability: Observability) -> Self {
         Self {
             matcher: Matcher::new(MatcherLimits::default()),
@@ -98,13 +98,14 @@ impl Lanes {
         degraded
     }
 
-    /// Processes a message, or a part of one, that entered a socket. The tokens in it may be delivered to `clients`.
+    /// Processes a message, or a part of one, that entered a socket. The tokens in it may be delivered to `clients`. A lane is one sending
+    /// socket.
     pub(super) fn record_send(&mut self, message: &Message<'_>, clients: &mut Clients, sink: Sink<'_>) {
         let Call { socket, seq, at, .. } = message.call;
         self.last_send_at = Some(at);
         let NumberedSend { frame, lost_before } = self.matcher.record_send(message);
         // Deliveries cannot be matched with frames that were not observed.
-        self.report_missed(frame.lane, lost_before, at, Some(&mut *clients), sink);
+        self.report_gap_of_lane(frame.lane, lost_before, at, Some(&mut *clients), sink);
         if self.is_for_scheduler(message, frame) {
             return self.record_request_send(message, frame, sink);
         }
@@ -115,10 +116,8 @@ impl Lanes {
             }
             MessagePart::Incomplete => return,
             MessagePart::Last(whole) => {
-                let may_be_for_a_scheduler = !self.rooms.is_empty()
-                    && self.paths.hop_of_lane(frame.lane as usize).is_none()
-                    && self.paths.roles.role_of(socket.pid).is_scheduler();
-                if may_be_for_a_scheduler
+                if !self.rooms.is_empty()
+                    && may_send_pair_messages(&self.paths, frame.lane as usize, socket.pid)
                     && let Some(pair_message) = read_pair_message(&self.translator, whole, &self.rooms)
                 {
                     // Sent when its first part was, right after the allocation. The sender may lose its CPU before the last part.
@@ -143,14 +142,14 @@ impl Lanes {
         }
     }
 
-    /// Whether a message carries requests to the scheduler. A process that forwards requests sends them on one of its sockets, and output on the
-    /// others.
+    /// Whether a message carries requests to the scheduler. A process that forwards requests sends them on one of its sockets, and output
+    /// on the others.
     fn is_for_scheduler(&mut self, message: &Message<'_>, frame: FrameRef) -> bool {
         let role = self.paths.roles.role_of(message.call.socket.pid);
         if !role.forwards_requests() {
             return role.sends_requests();
         }
-        // Known from an earlier message of the lane.
+        // An earlier message of the same socket has shown it.
         if let Some(carries_requests) = self.paths.carries_requests(frame.lane as usize) {
             return carries_requests;
         }
@@ -165,6 +164,7 @@ impl Lanes {
     fn record_request_send(&mut self, message: &Message<'_>, frame: FrameRef, sink: Sink<'_>) {
         let Call { socket, at, .. } = message.call;
         let mut parts = [Excerpt::whole(&[]); REQUEST_PARTS];
+        // The properties of the whole message: its number on the lane, its length, and how many of `parts` are filled.
         let number;
         let bytes;
         let part_count;
@@ -186,7 +186,9 @@ impl Lanes {
         let content = self.translator.read_requests(&parts[..part_count], &mut requests);
         // An abort names a request whose room is known already.
         if content != Ok(DispatchKind::Aborts) {
-            requests.iter().filter_map(|request| request.room).for_each(|room| self.rooms.add_room(room));
+            for room in requests.iter().filter_map(|request| request.room) {
+                self.rooms.add_room(room);
+            }
         }
         let names_requests = !requests.is_empty() || content == Ok(DispatchKind::Aborts);
         let Some(hop) = self.paths.record_request_send(frame.lane as usize, socket, names_requests, at, sink) else {
@@ -220,7 +222,7 @@ impl Lanes {
         was_sent_recently || self.oldest_waiting_since().is_some()
     }
 
-    /// Send time of the oldest frame that waits for a watched receiver.
+    /// Send time of the oldest frame that waits for a watched receiver; `None` if none waits.
     pub(super) fn oldest_waiting_since(&self) -> Option<MonoNs> {
         let lanes = self.paths.watched_lanes();
         lanes.filter_map(|lane| self.matcher.oldest_sent_at(lane)).min()
@@ -250,9 +252,9 @@ impl Lanes {
         };
         // The content of each frame was read when it was sent, so no client misses any.
         let no_clients = None;
-        self.report_missed(found.frame.lane, found.lost_before, at, no_clients, sink);
+        self.report_gap_of_lane(found.frame.lane, found.lost_before, at, no_clients, sink);
         let Some(hop) = self.paths.record_receive(found.frame.lane as usize, socket.pid, at, sink) else {
-            // The send was observed, but its lane carries no messages of the engine.
+            // The send was observed, but its socket carries no messages of the engine.
             return true;
         };
         self.receivers.extend(receiver);
@@ -265,6 +267,7 @@ impl Lanes {
 
     /// Reports for each hop into `socket` that its frames cannot be found in the bytes that the process reads.
     pub(super) fn report_unframed(&mut self, socket: SocketId, at: MonoNs, sink: Sink<'_>) {
+        // A lane is one sending socket.
         for lane in self.matcher.lanes_to(socket) {
             if let Some(hop) = self.paths.hop_of_lane(lane as usize) {
                 let missed = Missed { hop: Some(hop.id), count: 1, cause: MissedCause::Unframed };
@@ -273,9 +276,9 @@ impl Lanes {
         }
     }
 
-    /// Reports messages that are missing from a lane's numbering as missed. Must run before later messages are processed, so that the gap is
-    /// not taken for a loss.
-    fn report_missed(&mut self, lane: u32, count: u64, at: MonoNs, clients: Option<&mut Clients>, sink: Sink<'_>) {
+    /// Reports `count` messages that are missing from the numbering of a lane as missed. Must run before later messages are processed, so
+    /// that the gap is not taken for a loss.
+    fn report_gap_of_lane(&mut self, lane: u32, count: u64, at: MonoNs, clients: Option<&mut Clients>, sink: Sink<'_>) {
         if count > 0
             && let Some(hop) = self.paths.hop_of_lane(lane as usize)
         {
@@ -325,11 +328,19 @@ impl Lanes {
             parts: payload.as_ref().map(std::slice::from_ref).ok_or(CUT_BY_CAPTURE),
             by: ObservedBy::Receive { wakeup, thread: Some(ThreadId { pid: socket.pid, tid }) },
         };
-        self.translator.translate_message(message, &mut self.paths, std::iter::empty(), sink);
+        let no_clients = std::iter::empty();
+        self.translator.translate_message(message, &mut self.paths, no_clients, sink);
     }
 }
 
-/// Reads a message from one scheduler to another. `None` if it is no such message, or not about a request of this engine.
+/// Whether messages of this lane may go to the scheduler of another server. The schedulers of a prefill and a decode server send messages
+/// to each other, on sockets that carry no messages of their engine and so have no hop.
+fn may_send_pair_messages(paths: &Paths, lane: usize, sender_pid: u32) -> bool {
+    paths.hop_of_lane(lane).is_none() && paths.roles.role_of(sender_pid).is_scheduler()
+}
+
+/// Reads a message from one scheduler to another. `None` if it is no such message, or names none of `rooms`, the numbers that this engine's
+/// requests share with the other server.
 fn read_pair_message(translator: &Translator, message: &Multipart, rooms: &KnownRooms) -> Option<PairMessage> {
     let mut parts = [Excerpt::whole(&[]); PAIR_MESSAGE_PARTS];
     let part_count = message.copy_excerpts(&mut parts);

@@ -122,11 +122,11 @@ impl LateProcesses {
         let paths = &mut lanes.paths;
         let now = MonoNs::now();
         let have_reads_changed = reads.apply_changes(&mut paths.observability, now);
-        let was_rewired = self.is_rewired;
+        let have_connections_changed = self.is_rewired;
         self.is_rewired = false;
         let has_new_processes = !self.watched.is_empty() || !self.served.is_empty();
         // The usual case: this is called at each turn, and changes are rare.
-        if !have_reads_changed && !was_rewired && !has_new_processes {
+        if !have_reads_changed && !have_connections_changed && !has_new_processes {
             return;
         }
         for pid in std::mem::take(&mut self.watched) {

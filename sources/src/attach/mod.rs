@@ -235,12 +235,12 @@ impl Attach {
         }
     }
 
-    /// Side of a pair of servers, and what it sends.
+    /// Side of a pair of servers, and what it sends; `None` if the engine is in no pair.
     pub fn disaggregation(&self) -> Option<&Setting<Disaggregation>> {
         self.engine.settings.disaggregation.as_ref()
     }
 
-    /// Main process of the engine.
+    /// Pid of the main process of the engine; `None` if it is unknown.
     pub fn main_pid(&self) -> Option<u32> {
         self.engine.main_process().map(|process| process.id.pid)
     }
@@ -274,8 +274,8 @@ impl Attach {
         self.interpreter.egress.watch_frontends(self.run, &self.engine, node);
     }
 
-    /// Follows a change of processes and connections. A process joins this engine once it is connected to one of its processes, possibly long
-    /// after its start.
+    /// Follows a change of processes and connections. A process joins this engine once it is connected to one of its processes, possibly
+    /// long after its start.
     fn apply_topology(&mut self, node: &mut Node) {
         let engines = &node.discovery.topology().engines;
         let found = engines.iter().find(|engine| engine.processes.iter().any(|process| self.knows_process(process)));
@@ -293,10 +293,10 @@ impl Attach {
         observed.extend(targets.iter().map(|target| target.pid));
         let Some((probe, _)) = node.probe_and_discovery() else { return };
         // A connected process that another run watches is no process of this engine.
-        let own = without_libzmq(&engine, &observed)
+        let own_without_libzmq = without_libzmq(&engine, &observed)
             .filter(|process| self.engine.processes.iter().any(|own| own.id == process.id));
         // Before the probes are added: connections are to be observed from their first byte after the attach.
-        let observed_reads = self.interpreter.reads.observe_connections_of(&engine, own, probe);
+        let observed_reads = self.interpreter.reads.observe_connections_of(&engine, own_without_libzmq, probe);
         if let Err(why) = observed_reads {
             self.degraded.push(format!("socket reads: {why}"));
         }
@@ -316,6 +316,7 @@ impl Attach {
     }
 
     /// Adds the processes that have joined the engine, and returns them. Those that belong to the engine of another run are only noted.
+    /// Also updates known processes in which a server was started.
     fn join_new_processes(&mut self, engine: &Engine, node: &mut Node) -> Vec<Process> {
         // Only the current connections count.
         self.of_others.clear();
@@ -397,8 +398,8 @@ impl Attach {
         }
     }
 
-    /// Reads the ring buffer and emits this engine's observations as events. Returns the numbers of observations read. An error says why the
-    /// probe has stopped.
+    /// Reads the ring buffer and emits this engine's observations as events. Returns the numbers of observations read. An error says why
+    /// the probe has stopped.
     fn read_observations(&mut self, sink: Sink<'_>) -> Result<ReadCounts, String> {
         let interpreter = &mut self.interpreter;
         let mut node = self.node.lock();

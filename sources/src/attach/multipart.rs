@@ -25,14 +25,14 @@ pub(super) enum MessageUse {
 }
 
 impl MessageUse {
-    /// Whether to keep the content of the next part of an `open` message. That part has `bytes` bytes.
-    fn keeps_part(self, open: &Multipart, bytes: u64) -> bool {
+    /// Whether to keep the content of the next part of an `open` message. `part_bytes` is the length of that part.
+    fn keeps_part(self, open: &Multipart, part_bytes: u64) -> bool {
         match self {
             Self::Requests => open.kept.len() < REQUEST_PARTS,
             // A message between schedulers has several short parts. Later parts of the output are long arrays, which no decoder reads.
             Self::Output => {
                 let are_all_kept = open.kept.len() as u64 == open.parts;
-                are_all_kept && open.kept.len() < PAIR_MESSAGE_PARTS && open.has_short_parts(bytes)
+                are_all_kept && open.kept.len() < PAIR_MESSAGE_PARTS && open.has_short_parts(part_bytes)
             }
         }
     }
@@ -156,7 +156,7 @@ struct PartRange {
 
 impl LaterParts {
     /// Remembers that the parts `first` to `last` belong to a message that began before them. `routed_message` is the number of the message
-    /// if its first part is never received. Beyond the limit, the oldest message is forgotten.
+    /// if a router takes its first part as the address, so that it is never received. Beyond the limit, the oldest message is forgotten.
     fn add_parts(&mut self, first: u64, last: u64, routed_message: Option<u64>) {
         let later_parts_before = self.ranges.back().map_or(self.forgotten_parts, |range| range.later_parts_so_far);
         if self.ranges.len() == IN_FLIGHT
@@ -168,8 +168,8 @@ impl LaterParts {
         self.ranges.push_back(PartRange { first, last, routed_message, later_parts_so_far });
     }
 
-    /// Number of the message of which the part `seq` is the first. Each message counts as one, so the number is `seq` less the later parts
-    /// of all messages before it. `None` for a later part, except for the part that is received first of a routed message.
+    /// Number of the message that begins with the part `seq`. Each message counts as one, so the number is `seq` less the later parts of
+    /// all messages before it. `None` for a later part. The second part counts as the first one if a router takes the first as the address.
     fn number_of_part(&self, seq: u64) -> Option<u64> {
         let ranges_before = self.ranges.partition_point(|range| range.first <= seq);
         let Some(last_before) = ranges_before.checked_sub(1) else {
@@ -240,8 +240,8 @@ impl Multiparts {
         MessagePart::Incomplete
     }
 
-    /// Number of a part's message on its lane, where a multipart message counts as one. `None` if the part is not the first one received of its
-    /// message.
+    /// Number of a part's message among those of its sending socket (its lane), where a multipart message counts as one. `None` if the part
+    /// is not the first one received of its message.
     pub(super) fn number_of_message(&self, part: FrameRef) -> Option<u64> {
         match self.later.get(&part.lane) {
             Some(later) => later.number_of_part(part.seq),

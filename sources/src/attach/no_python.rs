@@ -19,7 +19,7 @@ impl PythonOptions {
         bail!("--python-stacks: {}", missing_feature("python-stacks"))
     }
 
-    /// Resident memory of the process that reads stacks.
+    /// Resident memory of the process that reads stacks; `None` if it is unknown.
     pub fn rss_bytes(&self) -> Option<u64> {
         match *self {}
     }

@@ -1,4 +1,5 @@
-//! Shared by the runs of all engines of a machine: one probe with its ring, one discovery, and the receivers of each process's observations.
+//! Shared by the runs of all engines of a machine: one probe with its ring, one discovery, and the receivers of each process's
+//! observations.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,7 +55,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// A node without runs, whose probe is not loaded yet.
+    /// A node, which is what all runs of this machine share. It has no runs, and its probe is not loaded yet.
     pub(super) fn new(
         probe_options: ProbeOptions,
         discovery: DiscoveryThread,
@@ -77,7 +78,8 @@ impl Node {
     /// Loads the programs of the probe, unless they are loaded already.
     pub(super) fn load_probe(&mut self) -> Result<(), ProbeError> {
         if self.probe.is_none() {
-            self.probe = Some(Probe::attach(&[], self.probe_options)?);
+            let no_targets = [];
+            self.probe = Some(Probe::attach(&no_targets, self.probe_options)?);
         }
         Ok(())
     }
@@ -111,7 +113,7 @@ impl Node {
         let mut name = engine.name.clone();
         // Names count as the same if recordings of both would get the same file name.
         let mut number = 2;
-        while self.runs.values().any(|entry| file_name_letters(&entry.name).eq(file_name_letters(&name))) {
+        while self.runs.values().any(|entry| as_in_file_name(&entry.name).eq(as_in_file_name(&name))) {
             name = format!("{}-{number}", engine.name);
             number += 1;
         }
@@ -151,8 +153,8 @@ impl Node {
         self.runs.get(&run).map_or("", |entry| &entry.name)
     }
 
-    /// Name of the engine of this run, if the run has another name because an engine of that name was found before: one in another network
-    /// namespace, or a worker without a port. `None` if both have the same name.
+    /// Name that the engine of this run shares with an engine found before, which is in another network namespace or a worker without a
+    /// port. The run then has a longer name than its engine. `None` if both have the same name.
     pub(super) fn shared_name(&self, run: RunId) -> Option<&str> {
         let entry = self.runs.get(&run)?;
         let name = entry.engine.as_ref()?.name.as_str();
@@ -209,7 +211,8 @@ impl Node {
         (entry.is_waiting && may_continue).then_some(*run)
     }
 
-    /// The waiting run whose last engine had the same address, or the only one whose last engine had the same model.
+    /// The waiting run whose last engine had the same address, or the only one whose last engine had the same model. `None` if no run
+    /// certainly waits for this engine.
     fn waiting_run_of_same_engine(&self, engine: &EngineTraits) -> Option<RunId> {
         let mut with_same_model = Vec::new();
         for (run, entry) in self.runs.iter().filter(|(_, entry)| entry.is_waiting) {
@@ -228,7 +231,7 @@ impl Node {
         }
     }
 
-    /// The next found engine that no run waits for.
+    /// The next found engine that no run waits for; `None` if there is none. Forgets found engines that a run watches.
     pub(super) fn next_new_engine(&mut self) -> Option<EngineTraits> {
         self.drop_watched_engines();
         self.engines_without_run().next().cloned()
@@ -251,6 +254,7 @@ impl Node {
         found.retain(|engine| {
             // No run watches any of its processes.
             let Some(sharing) = self.run_sharing_process(engine) else { return true };
+            // Kept only if what it shares is not its main process, and if it is certainly another engine.
             let is_main_watched =
                 engine.engine.main_process().is_some_and(|main| self.runs_watching(main.id).next().is_some());
             !is_main_watched && self.is_of_another_engine(sharing.run, &engine.traits)
@@ -301,6 +305,7 @@ impl Node {
     /// Observes the writes of a frontend for this run. Returns whether they are observed. They are not if the probe is not loaded, or runs
     /// in a PID namespace of its own.
     pub(super) fn observe_frontend(&mut self, run: RunId, frontend: ProcessId) -> Result<bool, ProbeError> {
+        // A process that another run receives from is observed already.
         let mut is_observed = self.other_receiver(run, frontend).is_some();
         let Some(probe) = &mut self.probe else { return Ok(false) };
         if !is_observed {
@@ -328,7 +333,7 @@ impl Node {
                 // Missing everywhere.
                 return true;
             };
-            // Then the process is of no run any more, and each run reports what is missing.
+            // What is missing in a process that is of no run any more is reported by each run.
             let is_of_no_run = receivers.runs.is_empty();
             is_of_no_run || receivers.runs.contains(&run)
         })
@@ -429,8 +434,8 @@ struct SharedProcess {
     run: RunId,
 }
 
-/// Letters, digits and dots of a name. Recordings are named by them, so names that differ otherwise would share a file.
-fn file_name_letters(name: &str) -> impl Iterator<Item = char> {
+/// Characters of a name as in the file names of recordings: letters, digits and dots, with a hyphen for any other character.
+fn as_in_file_name(name: &str) -> impl Iterator<Item = char> {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' })
 }
 

@@ -63,11 +63,11 @@ impl Observability {
         self.watched.contains_key(&pid) || self.read.keys().any(|pair| pair.receiver_pid == pid)
     }
 
-    /// Time from which the receives of all of `pids` from `sender` have been watched. `None` if those of one are not watched, or `pids` is
-    /// empty.
-    pub(super) fn receives_observed_since(&self, sender: u32, pids: &BTreeSet<u32>) -> Option<MonoNs> {
+    /// Time from which all of `pids` have been observed to receive from the process `sender_pid`. `None` if one of them is not observed, or
+    /// `pids` is empty.
+    pub(super) fn receives_observed_since(&self, sender_pid: u32, pids: &BTreeSet<u32>) -> Option<MonoNs> {
         latest_stamp(pids.iter().map(|pid| {
-            let read_since = self.read.get(&ProcessPair { sender_pid: sender, receiver_pid: *pid });
+            let read_since = self.read.get(&ProcessPair { sender_pid, receiver_pid: *pid });
             self.watched.get(pid).or(read_since).copied()
         }))
     }

@@ -138,13 +138,13 @@ impl Paths {
         self.hops.get(lane)?.as_ref()
     }
 
-    /// Whether a lane with a hop carries requests.
+    /// Whether a lane carries requests; `None` if it has no hop yet.
     pub(super) fn carries_requests(&self, lane: usize) -> Option<bool> {
         Some(self.hop_of_lane(lane)?.content == Content::Requests)
     }
 
-    /// Notes a message of the engine's output that was sent on a lane, and returns the lane's hop. The first message creates the hop.
-    /// `None` beyond the limit of hops, and while it is not known what the lane carries.
+    /// Notes a message of the engine's output that was sent on a lane, which is one sending socket. Returns the lane's hop, which the first
+    /// message creates. `None` beyond the limit of hops, and while it is not known what the lane carries.
     fn record_send(
         &mut self,
         lane: usize,
@@ -183,8 +183,8 @@ impl Paths {
         Some(hop.id)
     }
 
-    /// Processes a message to the scheduler on a lane, and returns the lane's hop. The first message that names requests creates the hop.
-    /// `None` before that, and beyond the limit of hops.
+    /// Processes a message to the scheduler on a lane, which is one sending socket. Returns the lane's hop, which the first message that
+    /// names requests creates. `None` before that, and beyond the limit of hops.
     pub(super) fn record_request_send(
         &mut self,
         lane: usize,
@@ -207,8 +207,8 @@ impl Paths {
         Some(id)
     }
 
-    /// Numbers a frame with tokens that `socket` received from an unwatched sender, and reports the hop before its first frame. `None` beyond
-    /// the limit of hops.
+    /// Numbers a frame with tokens that `socket` received from an unwatched sender, and reports the hop before its first frame. `None`
+    /// beyond the limit of hops.
     fn number_unsent_frame(&mut self, socket: SocketId, kind: Kind, at: MonoNs, sink: Sink<'_>) -> Option<FrameId> {
         let generation = self.ids.generation;
         if let Some(hop) = self.unknown_senders.get_mut(&socket) {
@@ -239,7 +239,7 @@ impl Paths {
 
     /// Adds the hop of a new lane, with the receiver that the connections suggest, and returns its id. `None` beyond the limit of hops.
     fn create_hop(&mut self, lane: usize, socket: SocketId, content: Content, at: MonoNs) -> Option<HopId> {
-        // Numbering has restarted, so the socket's previous lane has ended.
+        // A socket gets a new lane when the numbering of its messages has restarted. Its previous lane has ended then.
         for old in self.hops.iter_mut().flatten().filter(|hop| hop.sender_socket == socket) {
             old.is_replaced = true;
         }
@@ -247,7 +247,8 @@ impl Paths {
             Content::Requests => self.roles.role_of(socket.pid),
             Content::Output(kind) => self.roles.sender_role(socket.pid, kind),
         };
-        let receiver = self.presume_receiver(socket, content, None);
+        let no_lane_with_hop = None;
+        let receiver = self.presume_receiver(socket, content, no_lane_with_hop);
         let Some(id) = self.ids.assign_id(ends_between(sender_role, receiver.deduced())) else {
             self.messages_beyond_limit += 1;
             return None;
@@ -267,20 +268,22 @@ impl Paths {
         Some(id)
     }
 
-    /// Lanes whose receives are observed.
+    /// Lanes (sending sockets) whose receives are observed.
     pub(super) fn watched_lanes(&self) -> impl Iterator<Item = u32> {
+        // The index of a hop is the number of its lane.
         let lanes = self.hops.iter().zip(0..);
         let watched = lanes.filter(|(hop, _)| hop.as_ref().is_some_and(|hop| !hop.is_replaced && hop.is_watched()));
         watched.map(|(_, lane)| lane)
     }
 
-    /// Notes that `pid` receives the lane's messages, and returns the lane's hop; `None` if the lane has none.
+    /// Notes that `pid` receives the messages of a lane, which is one sending socket. Returns the lane's hop; `None` if it has none.
     pub(super) fn record_receive(&mut self, lane: usize, pid: u32, at: MonoNs, sink: Sink<'_>) -> Option<&LaneHop> {
         let hop = self.hops.get_mut(lane)?.as_mut()?;
         let receiver_before = hop.receiver_pid();
-        // A restarted process receives on the hop of its predecessor.
+        let is_another_process = receiver_before != Some(pid);
+        // A restarted process receives on the hop of its predecessor, which is no longer watched.
         let is_successor =
-            receiver_before != Some(pid) && receiver_before.is_none_or(|before| !self.observability.is_watched(before));
+            is_another_process && receiver_before.is_none_or(|before| !self.observability.is_watched(before));
         if !hop.is_receiver_confirmed || is_successor {
             hop.is_receiver_confirmed = true;
             let role = match hop.content {
@@ -334,7 +337,7 @@ impl Paths {
         self.roles.presumed_receiver(socket.pid, kind, &excluded)
     }
 
-    /// Deduces the receiver of a lane again, unless a watched receiver was confirmed.
+    /// Deduces the receiver of a lane, which is one sending socket, again. Does nothing if a watched receiver was confirmed.
     fn update_presumed_receiver(&mut self, lane: usize) {
         let Some(hop) = &self.hops[lane] else { return };
         let is_watched = hop.receiver_pid().is_some_and(|pid| self.observability.is_watched(pid));
@@ -345,7 +348,9 @@ impl Paths {
         // The name of a receiver that has exited, or whose connection is not visible at the moment, is kept.
         let replaces_receiver = match presumed {
             PresumedReceiver::Deduced(_) => true,
+            // All connected processes receive from other sockets.
             PresumedReceiver::NotVisible => !hop.is_receiver_confirmed,
+            // Connections do not identify it.
             PresumedReceiver::Unknown => false,
         };
         if replaces_receiver && let Some(hop) = &mut self.hops[lane] {
@@ -374,14 +379,15 @@ impl Paths {
         let announced = Announced {
             sender_role: hop.sender_role,
             receiver: hop.receiver.deduced(),
+            // The engine's output begins on this hop.
             origin: hop.sender_role.is_scheduler() && hop.carries_output(),
             capabilities: observed_since.capabilities(),
         };
         if hop.announced == Some(announced) {
             return;
         }
-        // Frames sent before their receiver was watched may have been received and delivered unobserved, so they must not be judged: the hop
-        // is first reported as one whose receives or deliveries are not observed.
+        // Frames sent before their receiver was watched may have been received and delivered unobserved, so they must not be judged: the
+        // hop is first reported as one whose receives or deliveries are not observed.
         let for_earlier_frames = capabilities_for_earlier_frames(hop, announced, &observed_since);
         if for_earlier_frames != announced.capabilities {
             emit_hop(hop, Announced { capabilities: for_earlier_frames, ..announced }, at, sink);
@@ -405,10 +411,10 @@ fn capabilities_for_earlier_frames(
     };
     let mut capabilities = announced.capabilities;
     // Without a start time, the stage is not observed, and its capability is false already.
-    if !capabilities_before.received && observed_since.received > Some(hop.first_sent_at) {
+    if !capabilities_before.received && observed_since.received.is_some_and(|since| since > hop.first_sent_at) {
         capabilities.received = false;
     }
-    if !capabilities_before.delivered && observed_since.delivered > Some(hop.first_sent_at) {
+    if !capabilities_before.delivered && observed_since.delivered.is_some_and(|since| since > hop.first_sent_at) {
         capabilities.delivered = false;
     }
     capabilities
@@ -472,8 +478,8 @@ impl Hops for Paths {
         &mut self.carries
     }
 
-    /// Numbers a message on its hop, and returns its id. `content` is what it contains, if it was decoded: the first such message of a lane
-    /// creates the hop. `None` if the message is on no hop.
+    /// Numbers a message on its hop, and returns its id. `content` is what it contains, if it was decoded. The first such message of a
+    /// sending socket (a lane) creates the hop. `None` if the message is on no hop.
     fn number_frame(
         &mut self,
         source: MessageSource,
@@ -507,6 +513,7 @@ fn emit_hop(hop: &LaneHop, announced: Announced, at: MonoNs, sink: Sink<'_>) {
         endpoint: &hop.endpoint,
         worker: receiver_role.and_then(PathRole::rank),
         origin: announced.origin,
+        // The engine's output ends at a tokenizer.
         last: hop.content != Content::Requests && receiver_role.is_some_and(PathRole::is_tokenizer),
         carries_requests: hop.content == Content::Requests,
         capabilities: announced.capabilities,
@@ -537,7 +544,7 @@ struct AssignedHop {
 }
 
 impl HopIds {
-    /// Id of a hop that is new in this generation; `None` beyond the limit.
+    /// Id of a hop that is new in this generation; `None` beyond the limit. A generation lasts from one attach of a run to the next.
     pub(super) fn assign_id(&mut self, ends: Ends<&'static str>) -> Option<HopId> {
         let generation = self.generation;
         // A hop between the same ends as one before a restart of the engine is the same hop for the reader.

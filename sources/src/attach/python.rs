@@ -30,7 +30,7 @@ impl PythonOptions {
         Ok(Self { reader: Arc::new(StackReader::start(hertz)?), samples_every_role })
     }
 
-    /// Resident memory of the process that reads stacks.
+    /// Resident memory of the process that reads stacks; `None` if it is unknown.
     pub fn rss_bytes(&self) -> Option<u64> {
         self.reader.rss_bytes()
     }

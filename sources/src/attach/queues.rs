@@ -1,5 +1,5 @@
-//! Kernel queue depths of each hop as events: the sockets found by discovery, every 100 ms while frames flow. A thread of its own reads them,
-//! since the first read of a TCP socket searches all sockets of its network namespace.
+//! Kernel queue depths of each hop as events: the sockets found by discovery, every 100 ms while frames flow. A thread of its own reads
+//! them, since the first read of a TCP socket searches all sockets of its network namespace.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -104,8 +104,8 @@ impl QueueWatch {
     }
 }
 
-/// The thread: takes samples and sends them, until the other end of `commands` is dropped. It sleeps until a sample is due, because each engine
-/// has such a thread.
+/// The thread: takes samples and sends them, until the other end of `commands` is dropped. It sleeps until a sample is due, because each
+/// engine has such a thread.
 fn sample_queues(
     commands: &Receiver<QueueCommand>,
     sender: &SyncSender<QueueReading>,
@@ -121,7 +121,7 @@ fn sample_queues(
             Err(RecvTimeoutError::Disconnected) => return,
         }
         sampler.sample_queues(interval, &mut |reading| {
-            // Dropped if the reader of the ring is late: the next sample replaces it.
+            // Dropped if the run loop is late: the next sample replaces it.
             let _ = sender.try_send(reading);
         });
         problems.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&sampler.problems);
@@ -139,10 +139,10 @@ enum LaneGroup {
 
 impl LaneGroup {
     /// Group of a connection, by what discovery knows of it.
-    fn of_lane(lane: &HopSeen, engine: &Engine) -> Self {
-        if lane.carries == Carries::Output {
+    fn of_connection(connection: &HopSeen, engine: &Engine) -> Self {
+        if connection.carries == Carries::Output {
             Self::Output
-        } else if has_process(engine, lane.from) && has_process(engine, lane.to) {
+        } else if has_process(engine, connection.from) && has_process(engine, connection.to) {
             Self::InsideEngine
         } else {
             Self::Other
@@ -164,17 +164,18 @@ struct QueueSampler {
 }
 
 impl QueueSampler {
-    /// Watches the connections of the engine as they are now, up to the limit.
+    /// Watches the connections of the engine as they are now, up to the limit. A route of the engine is a hop, whose connections are its
+    /// lanes.
     fn watch_connections_of(&mut self, engine: &Engine) {
         self.hops.clear();
         self.problems.connections_beyond_limit = 0;
         let routes = engine.routes();
         let mut watched = 0;
-        // The least important connections come last and are left out first. Those of clients look like hops when no sender is known, as after
-        // the engine's end. There may be thousands.
+        // The least important connections come last and are left out first. Connections of clients, of which there may be thousands, look
+        // like hops when no sender is known, as after the engine's end.
         for group in [LaneGroup::Output, LaneGroup::InsideEngine, LaneGroup::Other] {
             for route in &routes {
-                for lane in route.lanes.iter().filter(|lane| LaneGroup::of_lane(lane, engine) == group) {
+                for lane in route.lanes.iter().filter(|lane| LaneGroup::of_connection(lane, engine) == group) {
                     if watched == MAX_CONNECTIONS {
                         let may_be_client = group == LaneGroup::Other;
                         self.problems.connections_beyond_limit += usize::from(!may_be_client);

@@ -56,6 +56,7 @@ impl RequestPlane {
                         server.record_announced_stream(subject, request.context, request.rid);
                     }
                 }),
+                // Only the requests themselves are of interest here.
                 ConnectionStep::Opened | ConnectionStep::HeldUp | ConnectionStep::Closed { .. } => {}
             }
         }

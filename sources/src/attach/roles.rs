@@ -26,7 +26,7 @@ impl PathRole {
         self.role.map_or(path::UNKNOWN, |role| role.word())
     }
 
-    /// Index among workers with the same role.
+    /// Index among workers with the same role; `None` if there is only one.
     pub(super) fn rank(self) -> Option<u16> {
         self.rank
     }
@@ -177,8 +177,8 @@ impl Roles {
     pub(super) fn replace_connections(&mut self, engine: &Engine) {
         self.connections.clear();
         for route in engine.routes() {
-            for lane in &route.lanes {
-                let (Some(sender), Some(receiver)) = (lane.from, lane.to) else { continue };
+            for connection in &route.lanes {
+                let (Some(sender), Some(receiver)) = (connection.from, connection.to) else { continue };
                 let endpoint = route.endpoint.to_owned();
                 self.connections.insert(Connection { sender_pid: sender.pid, receiver_pid: receiver.pid, endpoint });
                 if let Some(role) = self.by_pid.get_mut(&receiver.pid) {
@@ -210,14 +210,12 @@ impl Roles {
         if let Some(role) = self.inner.get(&pid).copied() {
             return PresumedReceiver::Deduced(Receiver { role: PathRole::unranked(Some(role)), pid: Some(pid) });
         }
-        let connected = self.receivers_connected_to(pid);
+        let mut candidates = self.receivers_connected_to(pid);
         // A message without tokens may be for a process that is not watched.
-        if kind.is_control() && connected.iter().any(|receiver| receiver.role.function() == Function::Control) {
+        if kind.is_control() && candidates.iter().any(|receiver| receiver.role.function() == Function::Control) {
             return PresumedReceiver::NotVisible;
         }
-        let best_rank = connected.iter().filter_map(|receiver| receiver_preference(kind, receiver.role)).min();
-        let mut candidates = connected;
-        candidates.retain(|receiver| best_rank.is_some() && receiver_preference(kind, receiver.role) == best_rank);
+        keep_most_likely_receivers(&mut candidates, kind);
         let had_candidates = !candidates.is_empty();
         candidates.retain(|receiver| !excluded.contains(&receiver.pid));
         let Some(first) = candidates.first() else {
@@ -299,6 +297,12 @@ impl Roles {
     }
 }
 
+/// Keeps only the receivers that messages of this kind most likely go to; none if no role among them receives such messages.
+fn keep_most_likely_receivers(receivers: &mut Vec<ConnectedReceiver>, kind: Kind) {
+    let best_rank = receivers.iter().filter_map(|receiver| receiver_preference(kind, receiver.role)).min();
+    receivers.retain(|receiver| best_rank.is_some() && receiver_preference(kind, receiver.role) == best_rank);
+}
+
 /// Rank of a role among the possible receivers of messages of this kind: 0 is the most likely one. `None` if the role never receives such
 /// messages. Tokens go through a process in between if there is one, else directly to one that responds to clients. Other messages go to
 /// the main process, which forwards them.
@@ -318,6 +322,7 @@ fn receiver_preference(kind: Kind, role: Role) -> Option<u8> {
     if !is_intermediate {
         return Some(1);
     }
+    // A main process in between is the last choice, because it is there for the other messages.
     Some(if role.is_main() { 2 } else { 0 })
 }
 

@@ -57,8 +57,8 @@ struct ReadConnection {
 }
 
 impl SocketReads {
-    /// Observes the connections of `engine` over which `processes` receive, which have no libzmq, as they are now. For a new process, this must
-    /// run before the probe is added. An error says why the kernel side failed.
+    /// Observes the connections of `engine` over which `processes` receive, which have no libzmq, as they are now. For a new process, this
+    /// must run before the probe is added. An error says why the kernel side failed.
     pub(super) fn observe_connections_of<'p>(
         &mut self,
         engine: &Engine,

@@ -71,7 +71,8 @@ impl Attach {
         attached
     }
 
-    /// Watches an engine. `add_targets` starts the observation of messages, so every part that must be ready for the first one comes before it.
+    /// Watches an engine. `add_targets` starts the observation of messages, so every part that must be ready for the first one comes before
+    /// it.
     fn attach_to(
         handle: NodeHandle,
         node: &mut Node,
@@ -184,6 +185,7 @@ fn initial_limits(
 fn new_egress(found: &FoundEngine, options: &AttachOptions) -> Egress {
     let FoundEngine { engine, tokenizer, .. } = found;
     let mut server = Server::new(engine.settings.mode.as_ref().map(|mode| mode.value));
+    // Whether responses have exactly the text of the frames: no parser moves or removes any.
     server.texts.exact = engine.settings.exact_text.as_ref().is_some_and(|exact| exact.value);
     let response_id = response_id_reader_of(engine);
     let mut egress = Egress::new(Clients { server, response_id, ..Clients::default() });
@@ -200,7 +202,7 @@ fn new_egress(found: &FoundEngine, options: &AttachOptions) -> Egress {
     egress
 }
 
-/// Whether unavailable information is of this engine, or of the machine.
+/// Whether a blind spot is about this engine or the whole machine, and not only about other engines.
 pub(super) fn concerns_engine(blind: &BlindSpot, engine: &Engine) -> bool {
     let is_own = |pid: &u32| engine.process_with_pid(*pid).is_some();
     match blind {

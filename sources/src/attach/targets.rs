@@ -36,8 +36,8 @@ pub(super) fn without_libzmq<'e>(engine: &'e Engine, observed: &'e BTreeSet<u32>
     observed_processes.filter(|process| process.libzmq.is_none() && process.inner_server.is_none())
 }
 
-/// Chooses the processes to probe: those on the token path, and those that the user named. If no connection is visible, all processes, unless
-/// the engine's settings avoid ZMQ.
+/// Chooses the processes to probe: those on the token path, and those that the user named. If no connection is visible, all processes,
+/// unless the engine's settings avoid ZMQ.
 pub(super) fn choose_targets(engine: &Engine, named_pids: &BTreeSet<u32>, max_captured_bytes: u32) -> Vec<Target> {
     let mut chosen: Vec<&Process> = engine.on_token_path().collect();
     if chosen.is_empty() && engine.settings.avoids_zmq.is_none() {

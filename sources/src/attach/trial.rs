@@ -140,7 +140,9 @@ impl Attach {
             return true;
         }
         let node = self.node.lock();
-        node.python.as_ref().is_some_and(|python| python.has_ended() || !python.refusals_of_run(self.run).is_empty())
+        let Some(python) = &node.python else { return false };
+        let is_refused = !python.refusals_of_run(self.run).is_empty();
+        python.has_ended() || is_refused
     }
 
     /// Result for a feature. `has_queue_sample` says whether the kernel has answered at least one query of queues.
@@ -246,8 +248,8 @@ impl Attach {
     /// Whether a connection between two probed processes was found.
     fn has_connection_between_probed(&self) -> bool {
         let routes = self.engine.routes();
-        let mut lanes = routes.iter().flat_map(|route| &route.lanes);
-        lanes.any(|lane| self.is_probed(lane.from) && self.is_probed(lane.to))
+        let mut connections = routes.iter().flat_map(|route| &route.lanes);
+        connections.any(|connection| self.is_probed(connection.from) && self.is_probed(connection.to))
     }
 
     fn is_probed(&self, end: Option<adapter::discover::End>) -> bool {

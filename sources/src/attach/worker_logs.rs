@@ -102,7 +102,8 @@ impl WorkerLogs {
 }
 
 impl FollowedLog {
-    /// Reads at most `MAX_LINE` new bytes and passes the complete lines that are valid UTF-8. The rest of the last line waits for the next call.
+    /// Reads at most `MAX_LINE` new bytes and passes the complete lines that are valid UTF-8. The rest of the last line waits for the next
+    /// call.
     fn read_new_lines(&mut self, handle_line: &mut impl FnMut(&str)) -> std::io::Result<()> {
         let length_before = self.unfinished_line.len();
         self.file.file().take(MAX_LINE as u64).read_to_end(&mut self.unfinished_line)?;

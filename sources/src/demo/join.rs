@@ -1,7 +1,7 @@
 //! Joins the reports of the peers with the frames observed by the tap, in order of time.
 //!
-//! The tap reports a frame after its last byte is written, when the receiver may already have received it. A report therefore waits until its
-//! frame is known.
+//! The tap reports a frame after its last byte is written, when the receiver may already have received it. A report therefore waits until
+//! its frame is known.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
@@ -37,7 +37,8 @@ impl Join {
         self.engine_event_in(self.script.phases[0].mode)
     }
 
-    /// Engine event for an engine in `mode`, which the wire does not reveal.
+    /// Engine event for an engine in `mode`, which the wire does not reveal. The event also has the waiter: how the coroutine that passes a
+    /// request's chunks to its client treats several at once.
     fn engine_event_in(&self, mode: Mode) -> What<'static> {
         let Script { engine, waiter, waiter_turns, .. } = self.script;
         What::Engine(Engine {
@@ -53,7 +54,7 @@ impl Join {
         self.reports.push_back(report);
     }
 
-    /// Passes on an event of the tap, after all earlier reports. The tap's engine events are dropped.
+    /// Passes on an event of the tap, after the peers' reports of what they did earlier. The tap's engine events are dropped.
     pub(super) fn record_event(&mut self, event: &Event<'_>, sink: &mut dyn FnMut(&Event<'_>)) {
         match &event.what {
             // The wire does not reveal the mode, so the demo's own announcement counts.
@@ -73,7 +74,7 @@ impl Join {
         sink(event);
     }
 
-    /// Passes on the reports that have waited long enough, or all of them. Returns whether there were any.
+    /// Passes on the peers' reports that have waited long enough, or all of them if `passes_all`. Returns whether there were any.
     pub(super) fn pass_ready_reports(
         &mut self,
         now: MonoNs,
@@ -140,6 +141,7 @@ impl Join {
             }
             PeerAction::Responds { rid, times } => What::Arrived(Arrival { rid, times: Ok(*times) }),
             PeerAction::ClientLeft { rid, tokens } => {
+                // A response of vLLM does not state the number of its tokens.
                 let claimed_tokens = self.script.engine.states_counts().then_some(*tokens);
                 What::Answered(Answer { end: AnswerEnd::ClientLeft, ..Answer::new(rid, Some(*tokens), claimed_tokens) })
             }

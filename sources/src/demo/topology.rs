@@ -62,11 +62,12 @@ pub(super) fn plan_hops(engine: DemoEngine, counts: ProcessCounts, folder: &Path
     let scheduler = if engine == DemoEngine::Vllm { "engine-core" } else { "scheduler" };
     let tokenizer = name_tokenizer(engine, counts);
     let has_detokenizer = counts.detokenizers > 0;
+    let single = 1;
     // Several detokenizers are reached through a router.
     if counts.detokenizers == 1 {
-        planner.add_hops(Ends::new(scheduler, "detokenizer"), ReceiverRole::Detokenizer, 1);
+        planner.add_hops(Ends::new(scheduler, "detokenizer"), ReceiverRole::Detokenizer, single);
     } else if has_detokenizer {
-        planner.add_hops(Ends::new(scheduler, "detokenizer-router"), ReceiverRole::Router, 1);
+        planner.add_hops(Ends::new(scheduler, "detokenizer-router"), ReceiverRole::Router, single);
         let ends = Ends::new("detokenizer-router", "detokenizer");
         planner.add_hops(ends, ReceiverRole::Detokenizer, counts.detokenizers);
     }
@@ -113,7 +114,8 @@ impl HopPlanner<'_> {
         }
     }
 
-    /// Names the endpoint at which the tap listens in front of `upstream`, so that tokenizer workers are distributed evenly over detokenizers.
+    /// Names the endpoint at which the tap listens in front of `upstream`, so that tokenizer workers are distributed evenly over
+    /// detokenizers.
     fn name_listener(&self, upstream: &str, receiver: ReceiverRole, worker: Option<usize>) -> String {
         let has_choice = receiver == ReceiverRole::Tokenizer && self.detokenizers > 1;
         if has_choice && let Some(worker) = worker {

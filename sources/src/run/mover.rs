@@ -254,6 +254,7 @@ impl SocketWatch {
         if new_connections.is_empty() {
             return;
         }
+        // Inodes of the sockets at the peers' ends.
         let inodes: Vec<u64> = new_connections.iter().map(|new| new.connection.connector).collect();
         // Expensive, since it reads every process's descriptors; done only for new connections.
         let holders_by_inode = find_holders(&inodes);
@@ -262,7 +263,7 @@ impl SocketWatch {
             // Without a known holder, the connection is tried again at the next call.
             let Some(holders) = holders_by_inode.get(&connection.connector) else { continue };
             self.known_connections.insert(connection);
-            // The relay's own connection is not one that bypasses it.
+            // The relay's own connection is not one that bypasses it. Of several holders, any can close the connection.
             if holders.iter().all(|holder| holder.pid != own_pid) {
                 self.reconnect_sender(&socket_name, connection, holders[0]);
             }
@@ -313,12 +314,12 @@ impl SocketWatch {
         }
     }
 
-    /// Names the relayed sockets by the processes at both ends of the relay. A socket is tried again until both are found, a limited number of
-    /// times.
+    /// Names the relayed sockets by the processes at both ends of the relay. A socket is tried again until both are found, a limited number
+    /// of times.
     fn find_hop_names(&mut self, topology: &Topology) {
         let Some(peers) = &self.peers else { return };
-        // The kernel names a socket by the path at which it was bound: the relay's by `bound`, the engine's by its original path. Senders
-        // are connected to the relay's, and the relay to the engine's.
+        // The kernel names a socket by the path at which it was bound. For the relay's socket this is `bound`, for the engine's its
+        // original path. Senders are connected to the relay's socket, and the relay is connected to the engine's.
         for mut socket in std::mem::take(&mut self.unnamed) {
             let path = self.folder_path.join(&socket.name);
             let to_relay = peers.connections_to(&socket.bound).unwrap_or_default();

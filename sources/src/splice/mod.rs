@@ -93,7 +93,8 @@ impl Prepared {
         lines.join("\n")
     }
 
-    /// Moves everything, or restores everything and returns the reason.
+    /// Moves all planned hops behind the relay, or restores everything and returns the reason. The witness, which observes the messages of
+    /// both sides with a probe, checks that requests continue.
     pub fn execute_move(self, options: &RelayOptions, guard: Guard) -> anyhow::Result<Splice> {
         let mut tap =
             Tap::start(Vec::new(), RelayOptions { formats: engines::FORMATS, ask_to_leave: true, ..options.clone() })?;
@@ -113,6 +114,7 @@ impl Prepared {
             paths.push(path);
             tap.add_hop(hop, sockets, gate.clone())?;
         }
+        // These requests must continue behind the relay.
         if let Ok(witness) = &self.witness {
             witness.mark_live_requests();
         }
@@ -279,7 +281,8 @@ impl Splice {
         self.moved.witness.as_ref().map(Witness::seen).map_err(String::as_str)
     }
 
-    /// Starts a thread that waits for receivers and restores the sockets, which can take seconds. Returns the state in which the thread runs.
+    /// Starts a thread that waits for receivers and restores the sockets, which can take seconds. Returns the state in which the thread
+    /// runs.
     fn start_restoring(&mut self) -> State {
         let paths = std::mem::take(&mut self.paths);
         let planned = self.moved.planned.clone();
@@ -290,13 +293,15 @@ impl Splice {
         }
     }
 
-    /// Advances the end of the splice. The sockets are given back on a thread, and then the witness watches a little longer.
+    /// Advances the end of the splice. The sockets are given back on a thread. Then the witness, which checks that requests continue,
+    /// watches a little longer.
     fn advance_end(&mut self) {
         // Joining a thread needs ownership, so the state is taken out. `Over` is only a placeholder.
         let state = std::mem::replace(&mut self.state, State::Over);
         self.state = match state {
             State::Returning(thread) if thread.is_finished() => {
                 self.doubts.extend(thread.join().unwrap_or_default());
+                // These requests must continue on the direct connections.
                 if let Ok(witness) = &self.moved.witness {
                     witness.mark_live_requests();
                 }

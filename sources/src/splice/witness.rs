@@ -133,6 +133,7 @@ fn check_messages(
     loop {
         // Read before the poll. The last poll thus begins after the end was asked for, and includes all observations until then.
         let is_ending = shared.end.load(Ordering::Relaxed);
+        // Asked for when hops are moved: the requests that are live then are followed across the move.
         if shared.mark.swap(false, Ordering::Relaxed) {
             check.requests.mark_live();
         }
@@ -188,7 +189,7 @@ impl FollowedRequests {
         self.marked_rids.clone_from(&self.live_rids);
     }
 
-    /// Notes a received chunk, and returns whether it is the first one of a marked request since the mark.
+    /// Notes a received chunk. Returns whether it is the first one since the last mark of a request that was live at that mark.
     fn note_chunk(&mut self, rid: &str, is_finished: bool) -> bool {
         if is_finished {
             self.live_rids.remove(rid);
@@ -302,8 +303,8 @@ pub struct MessageRate {
     pub by: &'static str,
 }
 
-/// Number of messages that the senders have sent. Without a witness, the number of wake-ups of their I/O threads, which grows with it, or
-/// `None` if that is not known.
+/// Number of messages that the senders have sent, as counted by the witness, which observes them with a probe. Without a witness, the
+/// number of wake-ups of their I/O threads, which grows with it, or `None` if that is not known.
 fn count_sends(witness: Option<&Witness>, engine: &Engine, senders: &[u32]) -> Option<u64> {
     match witness {
         Some(witness) => Some(witness.seen().sent),

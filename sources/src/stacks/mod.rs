@@ -89,7 +89,7 @@ impl StackReader {
     /// Samples exactly these processes from now on. The first call also starts the thread that receives the samples.
     pub(crate) fn sample_processes(&self, pids: impl IntoIterator<Item = u32>) {
         let mut state = lock(&self.shared);
-        // By now, tokengap has dropped its rights.
+        // By now, tokengap has dropped its rights, so the new thread has none either.
         if let Some(UnstartedReceiver { from, sender }) = state.unstarted.take() {
             let shared = Arc::clone(&self.shared);
             if let Err(error) =
@@ -121,7 +121,7 @@ impl StackReader {
         SamplingCost { hertz, processes, ..sum_costs(state.cost_of_ended_readers, current) }
     }
 
-    /// Resident memory of the process.
+    /// Resident memory of the reading process; `None` if it is unknown.
     pub(crate) fn rss_bytes(&self) -> Option<u64> {
         lock(&self.shared).status.rss_bytes
     }

@@ -29,8 +29,8 @@ pub(super) struct Tapped {
 }
 
 impl Tapped {
-    /// Both directions of a hop: forward and backward. Advance knowledge of the hop holds for the forward direction only, in which the
-    /// messages of the engine go.
+    /// Both directions of a hop: forward and backward. What is known of the hop in advance holds for the forward direction only, in which
+    /// the messages of the engine go.
     pub(super) fn both_directions(hop: TapHop) -> [Self; 2] {
         let backward = TapHop {
             origin: false,

@@ -44,7 +44,9 @@ fn stream_after_word(tokenizer: &Tokenizer) -> Option<TokenStream> {
     for id in 0..MAX_TRIED_IDS {
         let text = tokenizer.decode(&[id], SKIPS_SPECIAL_TOKENS).unwrap_or_default();
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_lowercase()) {
-            return Some(TokenStream { ids: vec![id], prefix: text, next: 1 });
+            // The text of its only token is complete.
+            let complete_tokens = 1;
+            return Some(TokenStream { ids: vec![id], prefix: text, next: complete_tokens });
         }
     }
     None
@@ -59,7 +61,7 @@ impl Detokenize for Detokenizer {
     fn step(&self, stream: &mut TokenStream, id: u32, text: &mut String) -> bool {
         let TokenStream { ids, prefix, next } = stream;
         let known_text = self.text_by_id.get(id as usize).filter(|known| !known.is_empty());
-        // If not, the last tokens are parts of a character, which this one may complete.
+        // Not so if the last tokens are parts of a character, which this one may complete.
         let is_at_character_start = ids.len() == *next;
         if is_at_character_start && let Some(known_text) = known_text {
             text.push_str(known_text);
@@ -68,7 +70,8 @@ impl Detokenize for Detokenizer {
             ids.push(id);
             prefix.clear();
             prefix.push_str(known_text);
-            *next = 1;
+            let complete_tokens = 1;
+            *next = complete_tokens;
             return true;
         }
         match step_decode_stream(&self.tokenizer, vec![id], SKIPS_SPECIAL_TOKENS, ids, prefix, next) {

@@ -32,7 +32,7 @@ impl Clients {
         if !self.is_observed {
             return;
         }
-        // Without this comparison, responses go to a frontend and name requests by its ids, not as the format does.
+        // If texts are not compared, the responses go to a frontend and name requests by its ids, not as the format does.
         let format_reader = if self.compares_text() { format_reader } else { None };
         self.server.record_frame(frame, self.response_id.or(format_reader));
     }

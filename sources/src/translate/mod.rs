@@ -272,7 +272,8 @@ impl DispatchedMessage<'_, '_> {
             Ok(kind) => kind,
             Err(why) => {
                 sink(&Event::new(at, What::Undecoded(Undecoded::new(id, bytes, why.reason))));
-                // The first requests of a message that was cut. The message has no `Dispatched` event of its own.
+                // The first requests of a message that was cut. They count from 1, because an event with index 0 stands for the message
+                // itself.
                 let kind = DispatchKind::Requests;
                 for (index, request) in (1..).zip(requests) {
                     let captured = Dispatch { id, bytes: 0, kind, index, request: Some(*request) };

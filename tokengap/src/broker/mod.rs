@@ -1,7 +1,7 @@
 //! A process that stays root and creates the files of results for a tokengap that gave up root's user id.
 //!
-//! Requests and replies are messages of a socket pair. A reply is an errno, or 0 with the descriptor of the created file, if any. The process
-//! ends when tokengap does.
+//! Requests and replies are messages of a socket pair. A reply is an errno, or 0 with the descriptor of the created file, if any. The
+//! process ends when tokengap does.
 
 mod rules;
 
@@ -91,7 +91,8 @@ struct Broker {
 }
 
 impl Broker {
-    /// Sends a request to the broker process and waits for its reply, which has a descriptor if a file was created.
+    /// Sends a request to the broker process and waits for its reply. Returns the descriptor of the created file; `None` if the request
+    /// creates none.
     fn send_request(&self, request: &FileRequest) -> io::Result<Option<OwnedFd>> {
         let request = encode_message(request);
         if request.len() > MAX_REQUEST_BYTES {

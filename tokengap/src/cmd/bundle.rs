@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Cursor, Read, Write};
+use std::ops::Range;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -24,6 +25,14 @@ const SCHEMA: &str = "tokengap.bundle/1";
 const TAR_BLOCK: usize = 512;
 /// Largest size that the eleven octal digits of a tar header hold.
 const TAR_MAX_OCTAL: u64 = (8 << 30) - 1;
+/// Positions of fields in a tar header.
+const TAR_SIZE: Range<usize> = 124..136;
+/// All bytes of the checksum but the last, which is a blank.
+const TAR_CHECKSUM: Range<usize> = 148..155;
+/// Magic and version.
+const TAR_MAGIC: Range<usize> = 257..265;
+/// First byte of the prefix, which readers put before the name.
+const TAR_PREFIX: usize = 345;
 
 /// Content of an archive.
 pub(crate) struct Bundle {
@@ -139,17 +148,16 @@ fn tar_header(folder: &str, name: &str, bytes: u64, modified: Timestamp) -> [u8;
     let start = format!("{name:\0<100}0000600\x000000000\x000000000\0{size:011o}\0{seconds:011o}\0        0");
     let mut header = [0; TAR_BLOCK];
     header[..start.len()].copy_from_slice(start.as_bytes());
-    // The offsets below are those of the fields in the format. First its magic and version.
-    header[257..265].copy_from_slice(b"ustar\x0000");
-    // The prefix, which readers put before the name.
-    header[345..345 + folder.len()].copy_from_slice(folder.as_bytes());
+    header[TAR_MAGIC].copy_from_slice(b"ustar\x0000");
+    header[TAR_PREFIX..TAR_PREFIX + folder.len()].copy_from_slice(folder.as_bytes());
     if bytes > TAR_MAX_OCTAL {
         // The size as a big-endian number of twelve bytes with the highest bit set, as GNU tar, libarchive and Python write and read it.
-        header[124..136].copy_from_slice(&((1 << 95) | u128::from(bytes)).to_be_bytes()[4..]);
+        let marked_size: u128 = (1 << 95) | u128::from(bytes);
+        header[TAR_SIZE].copy_from_slice(&marked_size.to_be_bytes()[4..]);
     }
     let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
     // The checksum replaces its blanks; the last one stays.
-    header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+    header[TAR_CHECKSUM].copy_from_slice(format!("{sum:06o}\0").as_bytes());
     header
 }
 
@@ -179,7 +187,8 @@ fn open_own_file(path: &Path) -> io::Result<File> {
 /// Copies a recording without its token ids into a new file in `folder`, which is removed when the result is dropped.
 fn copy_without_token_ids(original: &Recording, folder: &Path) -> anyhow::Result<TempPath> {
     let header = RecordingHeader { payload: RecordedPayload::Lengths, ..original.header().clone() };
-    // By default a block ends after a second, so that a replay of the copy seeks as fast. The anchors are those of the original.
+    // By default a block ends after a second, so that a replay of the copy seeks as fast. The copy has the original's anchors, which give
+    // the time of day for a time of events. The recorder waits for the disk instead of dropping blocks.
     let options = RecordOptions { wait: true, anchor_every_ns: None, ..RecordOptions::default() };
     let created = tempfile::Builder::new()
         .prefix(".tokengap-")

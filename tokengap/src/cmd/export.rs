@@ -96,16 +96,7 @@ pub(crate) fn run_export(args: &Args) -> anyhow::Result<ExitCode> {
         errln!("tokengap: {}: {missing}", args.file.display());
     }
     if let Some(path) = output::destination_file(args.output.file()) {
-        let mut target = output::ResultFile::open(path, args.output.force)?;
-        let progress = Some(Progress::labelled("exporting"));
-        if is_gzip(path) {
-            let mut gzip = GzEncoder::new(target.writer(), Compression::default());
-            write_export(&recording, args, &mut gzip, progress)?;
-            gzip.finish()?;
-        } else {
-            write_export(&recording, args, target.writer(), progress)?;
-        }
-        target.finish()?;
+        write_export_file(&recording, args, path)?;
     } else {
         // The exporter escapes its output.
         let out = output::raw_stdout();
@@ -114,6 +105,20 @@ pub(crate) fn run_export(args: &Args) -> anyhow::Result<ExitCode> {
         write_export(&recording, args, out, progress)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the export to the file at `path`, compressed if the name ends with `.gz`.
+fn write_export_file(recording: &Recording, args: &Args, path: &Path) -> anyhow::Result<()> {
+    let mut target = output::ResultFile::open(path, args.output.force)?;
+    let progress = Some(Progress::labelled("exporting"));
+    if is_gzip(path) {
+        let mut gzip = GzEncoder::new(target.writer(), Compression::default());
+        write_export(recording, args, &mut gzip, progress)?;
+        gzip.finish()?;
+    } else {
+        write_export(recording, args, target.writer(), progress)?;
+    }
+    target.finish()
 }
 
 /// Fails if this build cannot write Parquet, or if the output would be a terminal or compressed twice.

@@ -76,7 +76,7 @@ pub(crate) fn run_guard(args: &Args) -> anyhow::Result<ExitCode> {
         }
     }
     if let (Some(child), Some(folder)) = (child, &args.remove) {
-        // The command may still use its folder. A poll that a signal interrupts is repeated.
+        // The command may still use its folder, so this waits for its exit, however long. A poll that a signal interrupts is repeated.
         while poll(&mut [PollFd::new(&child, PollFlags::IN)], None).is_err() {}
         // The command may have removed its folder already, and nobody is left to read an error.
         let _ = std::fs::remove_dir_all(folder);

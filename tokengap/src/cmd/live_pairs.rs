@@ -48,12 +48,13 @@ impl LivePairs {
         Self { screen, slowest, last_join: None }
     }
 
-    /// The request that the screen shows, which may be one of a pair.
+    /// The request that the screen shows, which may be one of a pair; `None` if it shows none.
     fn shown_request(&self) -> Option<ShownRequest> {
         self.screen.as_ref()?.borrow().shown_request()
     }
 
-    /// Whether the next join is due. It never is if nobody reads the pairs. A screen that shows them gets shorter intervals.
+    /// Whether it is time to join prefill and decode servers into pairs again. It never is if nobody reads the pairs: neither the screen
+    /// nor the endpoint, if `is_served`. A screen that shows them gets shorter intervals.
     fn are_due(&self, is_served: bool) -> bool {
         let is_shown = self.screen.as_ref().is_some_and(|screen| screen.borrow().shows_pairs());
         if !is_shown && !is_served {
@@ -67,12 +68,13 @@ impl LivePairs {
         } else {
             REQUEST_INTERVAL
         };
-        // A join that takes long is repeated less often, because the runs wait for it.
+        // A join that takes long is repeated less often, because the runs wait for it: it takes one part in `TIME_SHARE` of the time.
         let min_interval = (last.duration * TIME_SHARE).min(MAX_INTERVAL);
         last.at.elapsed() >= interval.max(min_interval)
     }
 
-    /// Joins the servers of the runs into pairs if that is due. Shows the pairs, and gives each decode server's run its pair.
+    /// Joins the prefill and decode servers of the runs into pairs if that is due. Shows the pairs, and gives each decode server's run its
+    /// pair. `servers_of` lists the servers of runs.
     pub(crate) fn update_pairs<S>(
         &mut self,
         runs: &mut [Running<S>],

@@ -20,7 +20,7 @@ pub(crate) struct Args {
     sought: Option<u32>,
 }
 
-/// The process that starts an analysis for each request, or such an analysis.
+/// The process that starts an analysis of a library for each request. With the number of what is sought in it, such an analysis.
 pub(crate) fn run_locator(args: &Args) -> anyhow::Result<ExitCode> {
     // The process without a number starts one with a number for each request.
     match args.sought {

@@ -77,13 +77,15 @@ impl RecordedServer {
 
 /// Report of a decode server with the part of its prefill server, from the recordings of both in any order.
 pub(crate) fn report_of_recordings(files: [&Path; 2], slowest: usize) -> anyhow::Result<Report> {
-    /// Index of the prefill server.
+    /// Index of the prefill server, of which a pair could have several.
     const ONLY_PREFILL: usize = 0;
     let [first, second] = files;
     let RecordedPair { prefill, decode } =
         RecordedPair::assign_sides(RecordedServer::analyse(first)?, RecordedServer::analyse(second)?)?;
+    // The servers may run on two machines. An anchor gives the time of day for a time of a recording.
     let clocks = PairClocks::of_anchors(prefill.anchor, decode.anchor);
     let pair = Pair::join(vec![PrefillServer { ledger: prefill.analysis.ledger(), clocks }], decode.analysis.ledger());
+    // What shows that this is the prefill server.
     let side_by = prefill.side_by().to_owned();
     let names = [PrefillName { name: prefill.name.clone(), run_index: ONLY_PREFILL, side_by }];
     let mut report = decode.report(slowest);
@@ -199,8 +201,8 @@ pub(crate) struct JoinedRuns {
     pub(crate) request: Option<PairRequest>,
 }
 
-/// Joins the requests of each decode server with those of the prefill servers. Of the finished requests, only the newest `finished_limit` of each
-/// server are joined. Also finds the request that the screen shows, if it is in a pair.
+/// Joins the requests of each decode server with those of the prefill servers, which gives a pair for each decode server. Of the finished
+/// requests, only the newest `finished_limit` of each server are joined. Also finds the request that the screen shows, if it is in a pair.
 pub(crate) fn join_newest(
     servers: &[RunningServer<'_>],
     slowest: usize,
@@ -223,7 +225,7 @@ pub(crate) fn join_newest(
         let pair = Pair::join_newest(prefill.collect(), ledger, finished_limit);
         let start = ledger.started().unwrap_or(ledger.now());
         if let Some(mut report) = PairReport::new(&pair, &names, decode.side_by(), start, slowest) {
-            // Another decode server may have the requests that this one does not have.
+            // Requests that only a prefill server has are not reported: another decode server may have them.
             if !is_only_decode {
                 report.prefill_only = None;
             }
@@ -271,8 +273,8 @@ fn servers_of_side<'s, 'a>(
 }
 
 impl RunningServer<'_> {
-    /// How the clocks of this prefill server and of a decode server are related. They are the same unless both have an anchor, because a
-    /// server without one runs on this machine.
+    /// How the clocks of this prefill server and of a decode server are related. An anchor gives the time of day for a time on a machine's
+    /// clock. The clocks are the same unless both servers have an anchor, because a server without one runs on this machine.
     fn clocks_with(&self, decode: &Self) -> PairClocks {
         match (self.anchor, decode.anchor) {
             (Some(prefill), Some(decode)) => PairClocks::of_anchors(prefill, decode),

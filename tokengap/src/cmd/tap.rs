@@ -119,8 +119,8 @@ fn note_on_upstream(upstream: &Endpoint) -> &'static str {
     if is_missing { " (does not exist yet: clients are disconnected and must retry)" } else { "" }
 }
 
-/// Number of the worker that the pair at `index` leads to. Pairs with the same name are workers of one hop, numbered in the order of the command
-/// line. `None` for the only pair of a name.
+/// Number of the worker that the pair at `index` leads to. Pairs with the same name are workers of one hop, numbered in the order of the
+/// command line. `None` for the only pair of a name.
 fn worker_number(names: &[Option<&String>], index: usize) -> Option<u16> {
     let name = names[index]?;
     let pairs_of_hop = names.iter().filter(|other| **other == Some(name)).count();

@@ -52,8 +52,9 @@ impl ConfigFile<'_> {
                 return Err(self.error_at(key_offset(root, name, item), &what));
             }
             if name != SHARED_SECTION && name != section {
-                // A section of another command is read only to find its errors.
-                self.section_entries(root, command, name, name)?;
+                // A section of another command is read only to find its errors. It has the name of its command.
+                let subcommand = name;
+                self.section_entries(root, command, name, subcommand)?;
             }
         }
         let mut entries = self.section_entries(root, command, SHARED_SECTION, section)?;
@@ -65,7 +66,7 @@ impl ConfigFile<'_> {
         Ok(entries)
     }
 
-    /// Keys of the section `name`, as flags of `subcommand`.
+    /// Reads the keys of the section `name`, each of which sets a flag of `subcommand`. An error names the position of a wrong key.
     fn section_entries(
         &self,
         root: &Table,

@@ -82,7 +82,8 @@ fn insert_flags(
             flags.extend(words);
         }
     }
-    let after_subcommand = line.iter().position(|word| **word == **section).map_or(line.len(), |index| index + 1);
+    let subcommand_index = line.iter().position(|word| **word == **section);
+    let after_subcommand = subcommand_index.map_or(line.len(), |index| index + 1);
     line.splice(after_subcommand..after_subcommand, flags);
     Ok(line)
 }

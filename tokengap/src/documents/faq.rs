@@ -28,12 +28,13 @@ fn page_entries() -> Vec<Vec<String>> {
     quoted.map(|(text, _)| fixed_parts(text, '…', '…')).collect()
 }
 
-/// Parts of `text` outside of placeholders, which begin with `opens` and end with `closes`. Leaves out parts without a letter or digit.
+/// Parts of `text` outside of placeholders. A placeholder begins with `opens` and ends with `closes`; if both are the same, that character
+/// alone is the placeholder. Leaves out parts without a letter or digit.
 fn fixed_parts(text: &str, opens: char, closes: char) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut inside = false;
     for c in text.chars() {
-        // If both are the same character, it stands for the placeholder itself: nothing is inside.
+        // Nothing is inside a placeholder of one character.
         if c == opens && !inside {
             inside = opens != closes;
             parts.push(String::new());

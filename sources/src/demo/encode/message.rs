@@ -91,8 +91,8 @@ impl SglangRelease {
         FIELDS[self as usize][class as usize]
     }
 
-    /// Fields of `GetLoadsReqOutput` up to the first that is `None` on a server without metrics, in three parts. Only the second part differs
-    /// between releases.
+    /// Fields of `GetLoadsReqOutput` up to the first that is `None` on a server without metrics, in three parts. Only the second part
+    /// differs between releases.
     fn load_fields(self) -> [&'static [&'static str]; 3] {
         let tokens: &[_] = match self {
             Self::V0_5_9 | Self::V0_5_10 => &["num_used_tokens"],
@@ -289,6 +289,7 @@ impl Columns<'_> {
     fn write_column(&self, p: &mut Pickler<'_>, field: &str) {
         match field {
             "rids" => self.write_each(p, |p, row| p.text(row.rid)),
+            // A split batch omits empty columns.
             "http_worker_ipcs" if self.is_split && self.rows.iter().all(|row| row.worker.is_none()) => p.none(),
             "http_worker_ipcs" => self.write_each(p, |p, row| match row.worker {
                 Some(worker) => p.text(worker),
@@ -325,8 +326,8 @@ impl Columns<'_> {
                 .write_each(p, |p, row| p.instance(TIME_STATS, "SchedulerReqTimeStats", |p| self.write_times(p, row))),
             "customized_info" => p.empty_dict(),
             "load" if self.has_load_report => self.write_load_report(p),
-            // Empty lists, because the demo does not decode speculatively.
-            _ if field.starts_with("spec_") && !self.is_split => p.list::<()>(&[], |_, ()| {}),
+            // The demo does not decode speculatively.
+            _ if field.starts_with("spec_") && !self.is_split => write_empty_list(p),
             _ => p.none(),
         }
     }
@@ -377,12 +378,17 @@ impl Columns<'_> {
     }
 }
 
+fn write_empty_list(p: &mut Pickler<'_>) {
+    p.list::<()>(&[], |_, ()| {});
+}
+
 /// Writes the dict that SGLang sends as the reason of a request's end; `None` in a chunk that is not the last.
 fn write_finish_reason(p: &mut Pickler<'_>, finish: Option<Finish>) {
     let Some(finish) = finish else { return p.none() };
     p.dict(|p| {
         p.interned("type");
-        // The value of the type, then the other keys, each with its value.
+        // The value of the type, then the other keys, each with its value. The pickle has an interned string only once, and refers to it
+        // later, because Python does so with its literals.
         match finish {
             Finish::Length(length) => {
                 p.interned("length");

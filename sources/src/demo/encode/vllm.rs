@@ -52,14 +52,14 @@ pub(super) const ADD: [u8; 1] = [0];
 
 /// Encodes a request to the engine core.
 pub(super) fn encode_request(row: &RequestRow<'_>) -> Vec<u8> {
-    // An id takes at most 5 bytes.
+    // Usually enough for the whole message: a token id takes at most 5 bytes, and all other fields less than 512.
     let mut p = Packer(Vec::with_capacity(512 + row.prompt.len() * 5));
     p.array(REQUEST_FIELDS);
     p.text(row.rid);
     p.array(row.prompt.len());
     row.prompt.iter().for_each(|&id| p.int(id as u64));
     p.nils(1); // mm_features
-    p.map(5); // sampling_params
+    p.map(5); // sampling_params, with the following five names and values
     p.write_fields("temperature 0.7 top_p 0.95 max_tokens 64 bad_words [0 skip_reading_prefix_cache false");
     p.nils(1); // pooling_params
     p.float(row.arrived);

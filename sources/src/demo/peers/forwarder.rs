@@ -153,6 +153,7 @@ fn row_of_chunk<'a>(chunk: &Chunk<'a>, text: &'a str) -> BatchRow<'a> {
     let finish = chunk.finish.map(|finish| match finish {
         event::Finish::Abort => Finish::Abort,
         event::Finish::Stop if let Some(&last_id) = chunk.ids.last() => Finish::Stop(last_id),
+        // A stop needs the id of its last token. Without one, and for any other reason, the length is the reason.
         _ => Finish::Length(completion_tokens),
     });
     BatchRow {

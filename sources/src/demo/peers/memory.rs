@@ -48,7 +48,7 @@ impl Memory {
         Self { reports, state: Arc::default() }
     }
 
-    /// Takes the oldest message not taken yet.
+    /// Takes the oldest message not taken yet; `None` if all were.
     pub(in crate::demo) fn next(&self) -> Option<Sent> {
         self.state().sent.pop_front()
     }

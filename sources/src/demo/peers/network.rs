@@ -101,10 +101,11 @@ impl InFlight {
         }
     }
 
-    /// Removes a received message, and returns its connection and its number there, as the relay counts them. `None` if no sender of the hop has
-    /// sent it.
+    /// Removes a received message, and returns its connection and its number there, as the relay counts them. `None` if no sender of the
+    /// hop has sent it.
     fn remove_received(&self, hop: HopId, message: &Parts) -> Option<FrameId> {
         let mut by_hop = self.lock();
+        // The connections of a hop are numbered from 0.
         for (lane, waiting) in (0..).zip(by_hop.get_mut(&hop)?) {
             // Only the oldest message of a connection can be the next one received.
             if waiting.messages.pop_front_if(|oldest| *oldest == *message).is_some() {
@@ -160,8 +161,8 @@ impl Inbox {
         Ok(inbox)
     }
 
-    /// Moves messages from the socket to the inbox until the socket fails. The socket does not show the lane of a message, so its sender's copy
-    /// is looked up.
+    /// Moves messages from the socket to the inbox until the socket fails. The socket does not show through which connection a message
+    /// came, so its sender's copy is looked up.
     async fn pull_messages(&self, mut socket: PullSocket, hop: HopId, in_flight: &InFlight) -> anyhow::Result<()> {
         loop {
             let parts = socket.recv().await?.into_vec();
@@ -189,7 +190,7 @@ impl<T> Queue<T> {
         self.state.has_items.notify_one();
     }
 
-    /// Removes the oldest item, like `zmq_msg_recv`.
+    /// Removes the oldest item, like `zmq_msg_recv`; `None` if there is none.
     pub(super) fn take_oldest(&self) -> Option<T> {
         self.items().pop_front()
     }

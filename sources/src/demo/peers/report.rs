@@ -81,7 +81,7 @@ impl Reports {
         }
     }
 
-    /// Takes the oldest report.
+    /// Takes the oldest report; `None` if there is none.
     pub(in crate::demo) fn next(&self) -> Option<PeerEvent> {
         self.shared.queue.pop()
     }

@@ -69,6 +69,7 @@ impl DemoRequest {
         let is_complete = self.generated == self.target;
         Some(match self.ending {
             Ending::Abort => Finish::Abort,
+            // The client has asked for no token, only for the prefill.
             Ending::Prefill => Finish::Length(0),
             // A request that the end of the demo cuts short ends by its length.
             Ending::Stop if is_complete && let Some(&last_id) = ids.last() => Finish::Stop(last_id),
@@ -272,6 +273,7 @@ impl Clients {
             rid: rid.into(),
             worker: worker_index.map(|index| Arc::clone(&self.workers[index])),
             prompt_tokens: prompt.len() as u32,
+            // The last `READ_OFFSET` ids, or zeros for a shorter prompt.
             prompt_tail: prompt.last_chunk().copied().unwrap_or_default(),
             prompt,
             preparation: preparation.map(|ms| Duration::from_millis(ms.into())),

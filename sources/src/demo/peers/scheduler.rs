@@ -73,11 +73,12 @@ impl Scheduler {
         Ok(())
     }
 
-    /// `recv_requests`: receives all messages without waiting.
+    /// Receives all messages without waiting, as SGLang's `recv_requests` does.
     fn receive_requests(&mut self) -> anyhow::Result<()> {
         let Stage { script, reports, sent_requests, .. } = &self.stage;
         let read_requests = script.engine.format().read_requests;
         while let Some(InboxMessage { id, parts }) = self.inbox.take_oldest() {
+            // Nothing wakes up a scheduler, which looks for messages between two steps.
             reports.push(PeerAction::Received { id, wakeup: None });
             let parts: Vec<_> = parts.iter().map(|part| Excerpt::whole(part)).collect();
             let mut named_requests = Vec::new();
@@ -174,7 +175,8 @@ fn to_seconds(at: MonoNs) -> f64 {
 }
 
 impl Stage {
-    /// Counts tokens that are sent after the request's client left, once that is longer ago than [`ABANDONED`].
+    /// Counts tokens that are sent after the request's client left, once that is longer ago than [`ABANDONED`]. They are a part of the
+    /// truth with which tests compare what tokengap reports.
     fn count_abandoned_tokens(&self, request: &mut DemoRequest, tokens: u32, now: MonoNs) {
         let Some(left_at) = self.departures.get(&request.rid) else { return };
         request.tokens_abandoned += tokens;

@@ -89,7 +89,8 @@ impl Tokenizer {
         }
     }
 
-    /// Runs the event loop: serves requests, processes messages of the scheduler, and runs the waiters of requests that have new chunks.
+    /// Runs the event loop: serves requests, processes messages of the scheduler, and runs the waiters of requests that have new chunks. A
+    /// waiter is the coroutine that passes the chunks of one request to its client.
     pub(super) async fn run_event_loop(mut self) -> anyhow::Result<()> {
         let mut next_message_turn = 0;
         loop {
@@ -129,7 +130,7 @@ impl Tokenizer {
         self.due.is_empty() && self.inbox.is_empty() && self.clients.is_empty() && self.prepared.is_empty()
     }
 
-    /// `generate_request`: reads and prepares requests, and sends prepared ones to a scheduler.
+    /// Reads and prepares requests, and sends prepared ones to a scheduler, as SGLang's `generate_request` does.
     async fn serve_requests(&mut self) -> anyhow::Result<()> {
         while let Some(Arrived { at: arrived, request }) = self.clients.take_oldest() {
             let read_at = self.stage.reports.now();
@@ -156,7 +157,7 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// `_send_one_request`: sends a prepared request to the next scheduler.
+    /// Sends a prepared request to the next scheduler, as SGLang's `_send_one_request` does.
     async fn send_request(&mut self, ReadRequest { read_at, mut request }: ReadRequest) -> anyhow::Result<()> {
         let Stage { script, account, reports, sent_requests, .. } = &self.stage;
         let preparation = Duration::from_nanos(reports.now().since(read_at));
@@ -182,7 +183,7 @@ impl Tokenizer {
         self.schedulers[scheduler_index].send(message).await
     }
 
-    /// `handle_loop`: processes one message, up to the call for the next one.
+    /// Processes one message, up to the call for the next one, as SGLang's `handle_loop` does.
     async fn process_message(&mut self, id: FrameId, message: &Parts) -> anyhow::Result<()> {
         self.stage.reports.push(PeerAction::Received { id, wakeup: Some(self.wakeup) });
         let phase = self.clock.current_phase(&self.stage.reports);
@@ -193,7 +194,7 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// `_handle_batch_output`: appends each chunk to the `out_list` of its request. Returns the number of chunks.
+    /// Appends each chunk to the `out_list` of its request, as SGLang's `_handle_batch_output` does. Returns the number of chunks.
     fn queue_chunks(&mut self, message: &Parts) -> anyhow::Result<u32> {
         let parts: Vec<&[u8]> = message.iter().map(|part| &part[..]).collect();
         let batch = self.decoder.decode(&parts).context("the demo's tokenizer cannot read a frame")?;

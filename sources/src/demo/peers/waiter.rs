@@ -72,7 +72,8 @@ impl WaiterState {
         self.out_list.push(Queued { tokens, completion_tokens: self.tokens_queued, finished });
     }
 
-    /// Runs the waiter: passes deliveries to `give` and counts dropped and merged chunks in `account`.
+    /// Runs the waiter, the coroutine that passes the request's queued chunks to its client. Passes deliveries to `give`, and counts
+    /// dropped and merged chunks in `account`.
     pub(super) fn pass_queued_chunks(&mut self, waiter: Waiter, account: &Account, mut give: impl FnMut(PeerDelivery)) {
         self.is_woken = false;
         let queued = std::mem::take(&mut self.out_list);

@@ -104,7 +104,7 @@ impl<'a> RunMaker<'a> {
         Running::new(WatchedEngine::new(engine, self.view(run_index)), session)
     }
 
-    /// The screen of all runs.
+    /// The screen of all runs; `None` if there is none.
     pub(super) fn screen(&self) -> Option<Rc<RefCell<Screen>>> {
         self.screen.clone()
     }

@@ -30,7 +30,7 @@ impl WatchedEngine {
         Self { engine, screen, state: PodState::default(), since: now, next_update: now }
     }
 
-    /// Updates the run's line in the list of runs, at most once per interval. Does nothing without a screen or list.
+    /// Updates the run's line in the list of runs (its `PodLine`), at most once per interval. Does nothing without a screen or list.
     fn update_line(&mut self, analysis: &Analysis) {
         let now = Instant::now();
         let Some(RunView { screen, run_index }) = &self.screen else { return };

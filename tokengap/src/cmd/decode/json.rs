@@ -199,14 +199,17 @@ impl Serialize for WireValue<'_> {
             Value::Bytes(value) => to.collect_str(&format_args!("{} bytes", value.len())),
             Value::Other(what) => to.serialize_str(what),
             Value::List(items) => {
-                let mut list = to.serialize_seq(None)?;
+                // The number of items is not known, because a limit may leave some out.
+                let unknown_length = None;
+                let mut list = to.serialize_seq(unknown_length)?;
                 for item in items.take_while(|_| self.count_shown_value()) {
                     list.serialize_element(&self.nested(item))?;
                 }
                 list.end()
             }
             Value::Map(entries) => {
-                let mut map = to.serialize_map(None)?;
+                let unknown_length = None;
+                let mut map = to.serialize_map(unknown_length)?;
                 for (key, value) in entries.take_while(|_| self.count_shown_value()) {
                     match key {
                         Value::Str(key) => {

@@ -65,11 +65,13 @@ fn cgroup_version() -> Option<&'static str> {
 
 /// Whether the types of the running kernel (BTF) can be read.
 fn describe_kernel_types() -> String {
-    match Btf::read_running_kernel() {
-        Ok(btf) if btf.probe_offsets().sched() => "readable, with the required fields of task_struct".to_owned(),
-        Ok(_) => "readable, without the required fields of task_struct".to_owned(),
-        Err(error) => error.to_string(),
-    }
+    let btf = match Btf::read_running_kernel() {
+        Ok(btf) => btf,
+        Err(error) => return error.to_string(),
+    };
+    let has_required_fields = btf.probe_offsets().sched();
+    let with = if has_required_fields { "with" } else { "without" };
+    format!("readable, {with} the required fields of task_struct")
 }
 
 /// Sets a uprobe on this process for a moment. Describes the mechanism that worked, or the error.
@@ -194,6 +196,7 @@ fn describe_libzmq(process: &Process) -> Option<String> {
     let release = library.release.as_ref().map_or("of unknown release".to_owned(), ToString::to_string);
     let analysis = match analyse_libzmq(process.id.pid, library) {
         Ok(code) => {
+            // In code of a known form, a single point inside a function is probed instead of its entry and its returns.
             let probing = if code.has_single_points { "code supported" } else { "probed at entries and returns" };
             let layout = match code.has_known_layout {
                 Some(true) => "known message layout",
@@ -207,7 +210,7 @@ fn describe_libzmq(process: &Process) -> Option<String> {
     Some(format!("{release}, {}: {analysis}", library.path.display()))
 }
 
-/// Pid of the process in its own pid namespace.
+/// Pid of the process in its own pid namespace; `None` if it is unknown.
 fn reported_pid(process: &Process) -> Option<String> {
     // The list goes from the outermost namespace to the innermost.
     let inner = process.ns_pids.last()?;

@@ -57,8 +57,9 @@ pub(super) fn splice_row(engine: &Engine) -> FeatureRow {
         "found the engine's listeners and their folders; copied a descriptor",
         check_folders_writable(engine).err().map(|error| Reason::new(&format_args!("{error:#}"))),
     );
-    let lanes = engine.routes().into_iter().flat_map(|route| route.lanes);
-    let mut senders = lanes.filter_map(|lane| lane.from).map(|End { pid, fd, .. }| Holder { pid, fd });
+    let connections = engine.routes().into_iter().flat_map(|route| route.lanes);
+    let mut senders =
+        connections.filter_map(|connection| connection.from).map(|End { pid, fd, .. }| Holder { pid, fd });
     // One sender stands for all: the same permission is needed for each.
     if let Some(Err(error)) = senders.next().map(handoff::check_duplicable) {
         row.state = FeatureState::Missing;

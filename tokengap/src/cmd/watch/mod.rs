@@ -179,7 +179,7 @@ impl PodMaker<'_> {
         self.create_run(remote, are_several)
     }
 
-    /// Place of a run on the screen.
+    /// Place of a run on the screen; `None` without a screen.
     fn view(&self, run_index: usize) -> Option<RunView> {
         self.screen.clone().map(|screen| RunView { screen, run_index })
     }

@@ -154,7 +154,7 @@ impl Pod {
             options: RecordOptions {
                 max_bytes: args.record_max_size,
                 force: args.force,
-                // The source's clocks differ from those of this process.
+                // No anchors are added: they would relate this machine's clocks, but the times are those of the source.
                 anchor_every_ns: None,
                 ..RecordOptions::default()
             },
@@ -301,19 +301,7 @@ impl Pod {
         if self.state == PodState::Live && now - self.last_section >= SILENT_AFTER {
             self.change_state(PodState::Silent);
         }
-        let state_age = format_duration((now - self.since).as_nanos() as u64);
-        let mut problems = Vec::new();
-        match self.state {
-            PodState::Live | PodState::Ended | PodState::Waiting => {}
-            PodState::Away if self.down_reason.is_empty() => {}
-            PodState::Away => {
-                problems.push(format!("{} has been unreachable for {state_age}: {}", self.name, self.down_reason));
-            }
-            PodState::Silent => {
-                problems.push(format!("{} has been silent for {state_age}: its values are that old", self.name));
-            }
-            PodState::Lost => problems.push(format!("{} was lost {state_age} ago: {}", self.name, self.down_reason)),
-        }
+        let mut problems: Vec<String> = self.connection_problem(now).into_iter().collect();
         if self.reader.lost() > 0 {
             problems.push(format!(
                 "watch: {} records of {} were missed, in {} gaps: lost between the run and this watcher, not in the engine",
@@ -339,6 +327,19 @@ impl Pod {
         self.problems = problems;
     }
 
+    /// What is wrong with the connection to the source in its current state; `None` if nothing is.
+    fn connection_problem(&self, now: Instant) -> Option<String> {
+        let state_age = format_duration((now - self.since).as_nanos() as u64);
+        match self.state {
+            PodState::Live | PodState::Ended | PodState::Waiting => None,
+            // No attempt to connect has failed yet.
+            PodState::Away if self.down_reason.is_empty() => None,
+            PodState::Away => Some(format!("{} has been unreachable for {state_age}: {}", self.name, self.down_reason)),
+            PodState::Silent => Some(format!("{} has been silent for {state_age}: its values are that old", self.name)),
+            PodState::Lost => Some(format!("{} was lost {state_age} ago: {}", self.name, self.down_reason)),
+        }
+    }
+
     /// Note that the run began before the stream; `None` if the stream has the whole run or has not begun.
     fn late_start_note(&self) -> Option<String> {
         let earlier_records = self.reader.records_before()?;
@@ -360,7 +361,8 @@ impl Pod {
             // The numbers begin with the run.
             return None;
         }
-        Some(self.wall()?.wall_ns_at(analysis.ledger().started()?))
+        let source_clocks = self.wall()?;
+        Some(source_clocks.wall_ns_at(analysis.ledger().started()?))
     }
 
     /// Summary line of the run.
@@ -387,6 +389,7 @@ impl Pod {
 
     /// This run as a server of a pair; `None` before its clocks are known.
     pub(super) fn as_pair_server<'a>(&self, run_index: usize, analysis: &'a Analysis) -> Option<RunningServer<'a>> {
+        // Relates the clocks of the server's machine.
         let anchor = self.anchor?;
         let mode = self.last_status.wire.as_ref().and_then(|wire| wire.pointer("/disaggregation/mode"));
         Some(RunningServer {
