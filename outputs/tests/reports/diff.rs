@@ -60,7 +60,7 @@ fn run(seed: u64, factor: f64, mode: Mode) -> Report {
     };
     series.requests.begun = vec![10; SLOTS];
     series.requests.live = known(column(60.0, 0.3));
-    series.chunks.sent = sent.clone();
+    series.chunks.sent.clone_from(&sent);
     series.tokens.received = Some(known(sent.clone()));
     series.tokens.sent = known(sent);
     let hop = &mut series.hops[0];

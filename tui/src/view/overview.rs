@@ -239,13 +239,12 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let requests = &model.requests;
     pad.draw_text(1, y, "flow", Ink::Head);
     let live = format_count(requests.live);
-    let now = match model.sends_end {
+    let now = if let Some(end) = model.sends_end {
         // No rate and no live request is known after the end of the engine.
-        Some(end) => format!("{}, then {live} live", model.describe_observation_end(end)),
-        None => {
-            let has_room_for_frames = pad.width() >= WIDE_COLUMNS;
-            format!("{}  {live} live", describe_rates(model, has_room_for_frames))
-        }
+        format!("{}, then {live} live", model.describe_observation_end(end))
+    } else {
+        let has_room_for_frames = pad.width() >= WIDE_COLUMNS;
+        format!("{}  {live} live", describe_rates(model, has_room_for_frames))
     };
     let mut x = pad.draw_text(TOTALS_X, y, &now, Ink::Strong);
     for (count, state) in [(model.abandoned_requests, "abandoned"), (model.unanswered_requests, "unanswered")] {
