@@ -21,7 +21,7 @@ impl Plan {
                 "{thread_count} threads were started earlier and keep their capabilities and file access"
             ));
         }
-        // Before the capabilities are dropped, which may be needed to look up the files.
+        // Before the capabilities are dropped, because opening the files of the rules may need them.
         let rules = LandlockRules::from_plan(self);
         // A crash must not write memory to a disk.
         if let Err(error) = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }) {
@@ -61,7 +61,7 @@ impl Plan {
                     Some(Err(error)) => {
                         outcome.add_missing(&format!("still running as root with write access to its files: {error}"));
                     }
-                    // The plan keeps the user.
+                    // The plan keeps the user, or the process has no capability to change it.
                     None => {}
                 }
             }

@@ -54,14 +54,14 @@ pub(crate) fn drop_capabilities(plan: &Plan) -> Result<DroppedRights> {
     Ok(DroppedRights { kept: keep, user_change })
 }
 
-/// Removes all capabilities but `keep` from the bounding set.
+/// Removes all capabilities but `keep` from the bounding set, which limits what an executed program can gain.
 fn reduce_bounding_set(keep: Capabilities) -> Result<()> {
     for bit in 0..CAPABILITY_BITS {
         let capability = CapabilitySet::from_bits_retain(1 << bit);
         if keep.contains(capability) {
             continue;
         }
-        // The kernel returns an error for a capability that it does not have.
+        // The kernel returns an error for a bit that is no capability.
         let is_in_set = capability_is_in_bounding_set(capability).unwrap_or(false);
         if !is_in_set {
             continue;
@@ -75,7 +75,7 @@ fn reduce_bounding_set(keep: Capabilities) -> Result<()> {
     Ok(())
 }
 
-/// The `permitted` capabilities that the plan keeps or its files need.
+/// The `permitted` capabilities that the plan keeps or its files need. Fails if those of this process cannot be changed for a test.
 fn capabilities_to_keep(plan: &Plan, permitted: Capabilities) -> Result<Capabilities> {
     let planned = plan.keep & permitted;
     if plan.unprivileged {
@@ -87,10 +87,9 @@ fn capabilities_to_keep(plan: &Plan, permitted: Capabilities) -> Result<Capabili
         let needed_to_read = if plan.read.is_empty() { Capabilities::empty() } else { READ_ALL & permitted };
         return Ok((planned - BYPASS_PERMISSIONS) | needed_to_read);
     }
-    if permitted.contains(BYPASS_PERMISSIONS) && !files_accessible_without_capabilities(plan)? {
-        return Ok(planned | BYPASS_PERMISSIONS);
-    }
-    Ok(planned)
+    // A process that keeps its user keeps this capability only if a file of the plan needs it.
+    let keeps_bypass = permitted.contains(BYPASS_PERMISSIONS) && !files_accessible_without_capabilities(plan)?;
+    Ok(if keeps_bypass { planned | BYPASS_PERMISSIONS } else { planned })
 }
 
 /// Whether this process is not refused the access to a file.
@@ -99,13 +98,15 @@ fn is_accessible(path: &Path, access: Access) -> bool {
     !matches!(accessat(CWD, path, access, AtFlags::EACCESS), Err(Errno::ACCESS | Errno::PERM))
 }
 
-/// Whether all named files can be accessed without capabilities. Puts the capabilities out of effect for the test, and then back.
+/// Whether all files of the plan can be accessed without capabilities. Puts the capabilities of this thread out of effect for the test, and
+/// then back.
 fn files_accessible_without_capabilities(plan: &Plan) -> Result<bool> {
-    let own_capabilities = capabilities(None)?;
-    set_capabilities(None, CapabilitySets { effective: Capabilities::empty(), ..own_capabilities })?;
+    let this_thread = None;
+    let own_capabilities = capabilities(this_thread)?;
+    set_capabilities(this_thread, CapabilitySets { effective: Capabilities::empty(), ..own_capabilities })?;
     let all_accessible = plan.read.iter().all(|path| is_accessible(path, Access::READ_OK))
         && plan.write.iter().all(|path| is_accessible(path, Access::WRITE_OK));
-    set_capabilities(None, own_capabilities)?;
+    set_capabilities(this_thread, own_capabilities)?;
     Ok(all_accessible)
 }
 
@@ -168,7 +169,7 @@ fn choosable_users(uid_map: &str) -> Option<Range<u32>> {
     if maps_all_unassigned {
         return Some(UNASSIGNED_USERS);
     }
-    // Not the very last ones, such as `nobody`.
+    // The very last ids are reserved, for example for `nobody`.
     let end = largest.end.checked_sub(RESERVED_LAST_USERS)?;
     let first_after_root = 1;
     let start = end.saturating_sub(LAST_USERS).max(largest.start).max(first_after_root);

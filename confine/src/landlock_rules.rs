@@ -44,8 +44,8 @@ fn path_rule(path: &Path, access: BitFlags<AccessFs>) -> Option<PathBeneath<Path
 }
 
 impl LandlockRules {
-    /// Prepares the rules for the files, folders and ports of the plan. Opens the files, so that the rules apply to them, whatever has
-    /// their names later.
+    /// Prepares the rules for the files, folders and ports of the plan. Opens the files, so that a rule holds for the file that has the
+    /// path now, and not for a later one.
     pub(crate) fn from_plan(plan: &Plan) -> Self {
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
         let terminal = read | AccessFs::WriteFile | AccessFs::IoctlDev;
@@ -78,7 +78,7 @@ impl LandlockRules {
             .and_then(Ruleset::create);
         let mut ruleset = ruleset.map_err(|error| error_with_causes(&error))?;
         for rule in self.paths {
-            // A pipe or socket named by its descriptor is in no file system tree, and Landlock does not restrict it.
+            // Fails for a pipe or socket named by its descriptor. It is in no file system tree, and Landlock does not restrict it.
             let _ = (&mut ruleset).add_rule(rule);
         }
         for port in self.ports {

@@ -68,7 +68,7 @@ pub(crate) fn install_filters(work: Work) -> Result<(), String> {
         // Other processes depend on this one or are observed by it. So the run continues, and the caller reports the refused call.
         _ => SeccompAction::Errno(libc::EPERM as u32),
     };
-    // A call that is in neither list fails as on a kernel without it, and libraries fall back to an older call.
+    // A call that is in neither list fails as on a kernel that lacks it. Libraries then fall back to an older call.
     let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
     let forbidden_calls = forbidden_rules(work).map_err(|error| error.to_string())?;
     let permitted_calls = permitted_rules(work).map_err(|error| error.to_string())?;
@@ -107,7 +107,7 @@ const LINK_COMMANDS: [u64; 2] = [
 pub(crate) fn install_final_filter() -> Result<(), String> {
     let permitted_commands = [MAP_COMMANDS.as_slice(), &LINK_COMMANDS].concat();
     let other_command = bpf_other_than(&permitted_commands).map_err(|error| error.to_string())?;
-    // A call without rules matches whatever its arguments.
+    // An empty list of rules matches the call whatever its arguments.
     let refused_calls = SeccompRules::from([(libc::SYS_bpf, vec![other_command]), (libc::SYS_seccomp, Vec::new())]);
     let refused = SeccompAction::Errno(libc::EPERM as u32);
     let program = compile_filter(refused_calls, SeccompAction::Allow, refused)?;

@@ -29,9 +29,11 @@ impl Away {
             'T' | 't' => return Self::of_stop(state_letter),
             // Asleep, asleep without interruption, idle, parked.
             'S' | 'D' | 'I' | 'P' => {}
+            // Running, runnable or exited.
             _ => return None,
         }
         let process = ProcDir::open(pid).ok()?;
+        // The kernel function in which the thread sleeps.
         let mut wait_function = read_thread_text(&process, tid, ThreadFile::WaitFunction).unwrap_or_default();
         // The kernel shows "0" when it hides the function.
         if wait_function == "0" {
@@ -42,10 +44,10 @@ impl Away {
         // thread is not frozen, and the files of the cgroup need not be read.
         let may_be_frozen = state_letter == 'D' || wait_function.is_empty();
         if waits_in_freezer || (may_be_frozen && is_frozen(pid)) {
-            return Some(Self::outside_call(AwayState::Frozen));
+            return Some(Self { state: AwayState::Frozen, waits_in: String::new() });
         }
-        // Without a known system call, only the function is reported.
         let system_call = read_thread_text(&process, tid, ThreadFile::SystemCall);
+        // Without a known system call, only the kernel function is reported.
         let Some(call) = system_call.and_then(|line| parse_call_name(&line)) else {
             return Some(Self { state: AwayState::Asleep, waits_in: wait_function });
         };
@@ -55,16 +57,13 @@ impl Away {
 
     /// The stop of a thread in this state, by a signal or a debugger. `None` if the thread is in any other state.
     pub fn of_stop(state_letter: char) -> Option<Self> {
-        match state_letter {
-            'T' => Some(Self::outside_call(AwayState::Stopped)),
-            't' => Some(Self::outside_call(AwayState::Traced)),
-            _ => None,
-        }
-    }
-
-    /// A thread that waits for no system call.
-    fn outside_call(state: AwayState) -> Self {
-        Self { state, waits_in: String::new() }
+        let state = match state_letter {
+            'T' => AwayState::Stopped,
+            't' => AwayState::Traced,
+            _ => return None,
+        };
+        // A stopped thread waits for no system call.
+        Some(Self { state, waits_in: String::new() })
     }
 }
 
@@ -90,10 +89,11 @@ fn is_frozen_group(group: &GroupLine<'_>) -> bool {
     let mount = Path::new("/sys/fs/cgroup");
     let path = group.path.trim_start_matches('/');
     if group.is_version_2() {
-        // On machines with both versions, version 2 is mounted in `unified`.
+        // Version 2 is mounted alone, or in `unified` beside version 1.
         return file_has_line(&mount.join(path).join("cgroup.events"), "frozen 1")
             || file_has_line(&mount.join("unified").join(path).join("cgroup.events"), "frozen 1");
     }
+    // In version 1, each controller has a mount of its own.
     group.has_controller("freezer") && file_has_line(&mount.join("freezer").join(path).join("freezer.state"), "FROZEN")
 }
 

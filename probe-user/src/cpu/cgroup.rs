@@ -31,6 +31,7 @@ impl Cgroup {
         let text = kernel::read_text(format!("/proc/{pid}/cgroup")).ok()?;
         let file = cpu_stat_paths(&text).into_iter().find_map(|path| kernel::open(path).ok())?;
         let last_throttled_ns = read_cpu_stat(&file)?.throttled_ns;
+        // The text shows later whether the process is still in this cgroup.
         Some(Self { text, file, last_throttled_ns })
     }
 
@@ -45,7 +46,7 @@ impl Cgroup {
         let stat = read_cpu_stat(&self.file)?;
         let since_last_ns = stat.throttled_ns.saturating_sub(self.last_throttled_ns);
         self.last_throttled_ns = stat.throttled_ns;
-        // Without a limit, no period is counted.
+        // The kernel counts scheduling periods only while there is a limit.
         if stat.periods == 0 {
             return None;
         }
@@ -96,7 +97,7 @@ fn cpu_stat_paths(text: &str) -> Vec<PathBuf> {
             // Version 2 is mounted alone, or in `unified` beside version 1.
             folders.extend([mount.join(path), mount.join("unified").join(path)]);
         } else if group.has_controller("cpu") {
-            // Version 1, mounted under the names of its controllers or as a link.
+            // Version 1 is mounted under the names of its controllers, such as `cpu,cpuacct`, with a link `cpu` to it.
             folders.extend([mount.join(group.controllers).join(path), mount.join("cpu").join(path)]);
         }
     }

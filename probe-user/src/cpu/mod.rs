@@ -107,6 +107,7 @@ struct SampledThread {
 impl SampledThread {
     /// State letter of a thread whose times have not changed since the last sample. `None` if they have, or if the thread has exited.
     fn state_if_unchanged(&mut self, pid: u32, tid: u32, times: &ThreadTimes) -> Option<char> {
+        // A thread that ran or waited needs no state to explain its times.
         if *times != self.last {
             return None;
         }
@@ -126,13 +127,13 @@ impl SampledThread {
             return Some(interval_ns);
         }
         let added_ns = times.wait_ns?.saturating_sub(self.last.wait_ns?);
-        let reported_ns = added_ns.min(self.reported_early_ns);
+        let already_reported_ns = added_ns.min(self.reported_early_ns);
         // After the thread has run, the kernel has added its whole wait.
         if added_ns > 0 || times.on_ns > self.last.on_ns {
             self.reported_early_ns = 0;
         }
         // A wait that began before the interval may be longer than it.
-        Some((added_ns - reported_ns).min(interval_ns))
+        Some((added_ns - already_reported_ns).min(interval_ns))
     }
 }
 
@@ -164,10 +165,11 @@ impl CpuSampler {
         let interval_ns = now.since(self.sampled_at);
         self.sampled_at = now;
         let used = self.sample_threads(interval_ns);
+        // At rest, no thread can be throttled, so the cgroup is looked up less often.
         let is_at_rest = used.iter().all(ThreadUse::has_not_run);
         let cgroup_interval_ns = if is_at_rest { CGROUP_INTERVAL_AT_REST_NS } else { CGROUP_INTERVAL_NS };
-        // The search is due by the clock, because an idle process is sampled less often. In an outdated cgroup, throttling would stay
-        // unseen and look like a lack of CPUs.
+        // If the process has moved to another cgroup, throttling there would look like a lack of CPUs. The search is due by the clock,
+        // because an idle process is sampled less often.
         if now.since(self.cgroup_searched_at) >= cgroup_interval_ns {
             self.cgroup_searched_at = now;
             self.update_cgroup();
@@ -225,10 +227,10 @@ impl CpuSampler {
             let name = kernel::read_text(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
             found.push(ListedThread { tid, name: name.trim_end().to_owned() });
         }
-        // `false` sorts before `true`.
+        // The main thread and libzmq's threads first: `false` sorts before `true`.
         found.sort_unstable_by_key(|thread| (!thread.is_main_or_zmq(pid), thread.tid));
         for ListedThread { tid, name } in found.into_iter().take(self.range.end).skip(self.range.start) {
-            // A thread sets its own name, perhaps after it was found.
+            // A known thread may have changed its name. A new one that has exited already has no times, and is skipped.
             if let Some(known) = self.threads.get_mut(&tid) {
                 known.name = name;
             } else if let Some(file) = ThreadTimesFile::open(pid, tid)

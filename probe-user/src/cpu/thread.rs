@@ -31,7 +31,7 @@ impl ThreadTimesFile {
     pub(super) fn open(pid: u32, tid: u32) -> Option<Self> {
         if let Ok(file) = kernel::open(format!("/proc/{pid}/task/{tid}/schedstat")) {
             const NEVER_COUNTED: ThreadTimes = ThreadTimes { on_ns: 0, wait_ns: Some(0) };
-            // Without ticks, `read` expects the format of `schedstat`.
+            // Without `tick_ns`, `read` parses the file as `schedstat`.
             let schedstat = Self { file, tick_ns: None };
             // All zeros mean that CONFIG_SCHED_INFO is present but switched off, or that the thread has never run.
             if schedstat.read().is_some_and(|times| times != NEVER_COUNTED) {
@@ -97,8 +97,9 @@ fn parse_schedstat(text: &str) -> Option<ThreadTimes> {
 
 /// Parses `stat`: `tid (name with ) and spaces) state ppid .. utime stime ..`. The times are fields 14 and 15, counted from 1; proc(5).
 fn parse_stat(text: &str, tick_ns: u64) -> Option<ThreadTimes> {
-    // The first field after the name is the state, field 3. Fields 3 to 13 are skipped.
-    let mut ticks = stat::fields_after_name(text.as_bytes())?.skip(11).map(str::parse::<u64>);
+    // The first field after the name is the state, field 3.
+    let fields_before_times = 14 - 3;
+    let mut ticks = stat::fields_after_name(text.as_bytes())?.skip(fields_before_times).map(str::parse::<u64>);
     let user_ticks = ticks.next()?.ok()?;
     let system_ticks = ticks.next()?.ok()?;
     let used_ticks = user_ticks.checked_add(system_ticks)?;

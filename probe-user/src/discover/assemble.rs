@@ -18,41 +18,41 @@ pub(crate) struct Assembly {
     pub(crate) roles: Vec<Option<RoleWithSource>>,
 }
 
-/// Assembles engines from candidates, which are processes that may belong to one, and from their links. `unread` are pids whose sockets are
-/// unknown. Adds to `blind_spots` what cannot be observed.
+/// Assembles engines from candidates, which are processes that may belong to one, and from their links. Adds to `blind_spots` what cannot
+/// be observed. Nodes and roles are parallel to the candidates, and groups consist of indexes of candidates.
 pub(crate) fn assemble_engines(
-    known: &[EngineKind],
+    engine_kinds: &[EngineKind],
     candidates: &[&Candidate],
     links: &[Link],
-    unread: &[u32],
+    pids_with_unread_sockets: &[u32],
     blind_spots: &mut Vec<BlindSpot>,
 ) -> Assembly {
     let nodes = nodes_of_candidates(candidates);
     let stated: Vec<Option<RoleWithSource>> = nodes.iter().map(|node| node.stated).collect();
     let engine_links = link_meaning::remove_client_links(links, &stated);
-    let mut roles = infer_roles(known, candidates, &nodes, &engine_links);
-    let links = separate_engines(known, candidates, &nodes, &roles, engine_links, blind_spots);
+    let mut roles = infer_roles(engine_kinds, candidates, &nodes, &engine_links);
+    let links = separate_engines(engine_kinds, candidates, &nodes, &roles, engine_links, blind_spots);
 
     let mut engines: Vec<Engine> = Vec::new();
     for group in &group_nodes(&nodes, &roles, &links) {
-        let mut engine = assemble_engine(known, group, candidates, &roles, &links, blind_spots);
-        // No process of the group has a role.
+        let mut engine = assemble_engine(engine_kinds, group, candidates, &roles, &links, blind_spots);
+        // Only processes with a role become part of the engine. No process of this group has one.
         if engine.processes.is_empty() {
             continue;
         }
         // A process that had a role in the last scan keeps it while its peers are gone.
         let has_lost_peers = group.iter().any(|&index| candidates[index].last_role.is_some());
         if is_engine(&engine, has_lost_peers) {
-            engine.is_confirmed = is_confirmed(&engine, unread);
+            engine.is_confirmed = is_confirmed(&engine, pids_with_unread_sockets);
             engines.push(engine);
         } else {
-            // The processes of another program have no roles.
+            // The group is another program with ZMQ, so its processes have no roles.
             for &index in group {
                 roles[index] = None;
             }
         }
     }
-    // `false` sorts first: confirmed engines, then named ones, then the oldest.
+    // `false` sorts first. So confirmed engines come first, then named ones, and older ones before younger ones.
     engines.sort_by_key(|engine| {
         let oldest_start = engine.processes.iter().map(|process| process.id.start_time).min();
         (!engine.is_confirmed, !engine.is_named(), oldest_start)
@@ -74,21 +74,21 @@ fn nodes_of_candidates(candidates: &[&Candidate]) -> Vec<Node> {
 /// Interprets the links. Leaves out those between two engines that carry no output. Adds the omitted links to `blind_spots`, and the
 /// processes that several engines share.
 fn separate_engines(
-    known: &[EngineKind],
+    engine_kinds: &[EngineKind],
     candidates: &[&Candidate],
     nodes: &[Node],
     roles: &[Option<RoleWithSource>],
     links: Vec<Link>,
     blind_spots: &mut Vec<BlindSpot>,
 ) -> InterpretedLinks {
-    // The owner of a process is the main process that started it.
+    // The owner of a process is the main process that started it. Processes with different owners belong to different engines.
     let owners = Owners::find(nodes, roles);
-    let mut interpreted = InterpretedLinks::interpret(known, links, roles);
+    let mut interpreted = InterpretedLinks::interpret(engine_kinds, links, roles);
     let between_engines = owners.links_between_engines(&interpreted);
     if !between_engines.is_empty() {
         blind_spots.extend(owners.report_foreign_connections(&between_engines, candidates));
         // Interpreted again, because the meaning of a link depends on the other links of its acceptor.
-        interpreted = InterpretedLinks::interpret(known, interpreted.links_without(&between_engines), roles);
+        interpreted = InterpretedLinks::interpret(engine_kinds, interpreted.links_without(&between_engines), roles);
     }
     blind_spots.extend(owners.report_shared_processes(&interpreted, roles, candidates));
     interpreted
@@ -139,6 +139,7 @@ fn infer_roles(
     // Several sockets may connect the same two processes.
     edges.dedup();
     let mut roles: Vec<Option<RoleWithSource>> = nodes.iter().map(|node| node.stated).collect();
+    // Each engine fills in the missing roles that its rules infer.
     for engine in engines {
         engine.infer_roles(nodes, &edges, &mut roles);
     }
@@ -151,11 +152,14 @@ fn infer_roles(
 
 /// Whether more than titles and commands shows that this is an engine, see [`Engine::is_confirmed`]. Unknown sockets count as such
 /// evidence.
-fn is_confirmed(engine: &Engine, unread: &[u32]) -> bool {
+fn is_confirmed(engine: &Engine, pids_with_unread_sockets: &[u32]) -> bool {
     // A process may run the engine's server inside itself.
     let has_inner_server = engine.processes.iter().any(|process| process.inner_server.is_some());
-    let is_unread = engine.processes.iter().any(|process| unread.contains(&process.id.pid));
-    !engine.hops.is_empty() || has_inner_server || engine.settings.avoids_zmq.is_some() || is_unread
+    // Output that avoids ZMQ takes no hop.
+    let needs_no_hop = has_inner_server || engine.settings.avoids_zmq.is_some();
+    let may_have_unknown_hop =
+        engine.processes.iter().any(|process| pids_with_unread_sockets.contains(&process.id.pid));
+    !engine.hops.is_empty() || needs_no_hop || may_have_unknown_hop
 }
 
 /// End of a hop at this socket; `None` if its process has no role.
@@ -164,9 +168,10 @@ fn end_of_socket(socket: OpenSocket, candidates: &[&Candidate], roles: &[Option<
     Some(End { pid: candidates[socket.candidate].id.pid, fd: socket.fd, inode: socket.inode, role })
 }
 
-/// Assembles the engine of a group of candidates that are connected or related.
+/// Assembles the engine of a group of candidates that are connected or related. Candidates without a role are left out. Adds to
+/// `blind_spots` what cannot be observed.
 fn assemble_engine(
-    known: &[EngineKind],
+    engine_kinds: &[EngineKind],
     group: &[usize],
     candidates: &[&Candidate],
     roles: &[Option<RoleWithSource>],
@@ -181,7 +186,7 @@ fn assemble_engine(
     // In a fixed order, because the topology of two searches is compared.
     processes.sort_by_key(|process| (process.role, process.rank, process.id));
     let hops = hops_of_group(group, candidates, roles, links);
-    let kind = processes.iter().find_map(|process| engine_with_role(known, process.role));
+    let kind = processes.iter().find_map(|process| engine_with_role(engine_kinds, process.role));
     let mut engine = Engine { processes, hops, kind, ..Engine::default() };
     blind_spots.extend(determine_settings(&mut engine, group, candidates));
     engine
@@ -198,6 +203,7 @@ fn hops_of_group(
     let mut hops: Vec<HopSeen> = Vec::new();
     // The reading of a link is its meaning: what it carries, and in which direction.
     for (link, reading) in links.hops().filter(|(link, _)| group.contains(&link.acceptor.candidate)) {
+        // An end stays unknown if its process is not visible or has no role.
         let connector = link.connector.and_then(|socket| end_of_socket(socket, candidates, roles));
         let acceptor = end_of_socket(link.acceptor, candidates, roles);
         // On a reversed hop, the end that accepted the connection sends the messages.
@@ -230,7 +236,7 @@ fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candi
         python: main.python.as_ref(),
         hops: &engine.hops,
     };
-    // A program that runs the engine inside decides some of its settings.
+    // A program that runs the engine inside decides some of its settings. An unknown program has no known settings.
     let deciding_kind = main.launcher.map(|launcher| launcher.engine).or(engine.kind)?;
     engine.settings = deciding_kind.settings(&evidence);
     let has_inner_server = engine.processes.iter().any(|process| process.inner_server.is_some());
@@ -238,18 +244,19 @@ fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candi
     if has_inner_server {
         return None;
     }
+    // The variable that makes output avoid ZMQ. Without one, nothing is to be reported.
     let variable = engine.settings.avoids_zmq.clone()?;
     Some(BlindSpot::NoZmqOutput { pid: main.id.pid, variable })
 }
 
-/// Releases of the engine, and of programs that run engines inside. Other engines may be installed next to them.
+/// Releases of the engine, and of programs that run engines inside. Other engines may be installed next to them, and are left out.
 fn releases_of_engine<'a>(
     kind: Option<EngineKind>,
     main: &Candidate,
     mut candidates: impl Iterator<Item = &'a Candidate>,
 ) -> Vec<PackageRelease> {
     // A program without roles of its own runs engines inside.
-    let hosts = main.installed.releases.iter().filter(|known| known.engine.roles().is_empty());
+    let hosts = main.installed.releases.iter().filter(|installed| installed.engine.roles().is_empty());
     let mut releases: Vec<PackageRelease> = hosts.cloned().collect();
     if let Some(kind) = kind {
         // Another process may import packages from other folders than the main one.

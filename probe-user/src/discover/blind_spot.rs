@@ -194,6 +194,7 @@ impl BlindSpot {
         match self {
             Self::Unreadable { missing, .. } | Self::Unexamined { missing, .. } => capability_remedy(missing),
             Self::LibZmq { error: ReadError::Denied, .. } => capability_remedy(&[Capability::SysPtrace]),
+            // To open a mapped library without a valid path, or to enter a network namespace.
             Self::LibZmq { .. } | Self::Peers { error: DiagError::Enter(_), .. } => {
                 capability_remedy(&[Capability::SysAdmin])
             }

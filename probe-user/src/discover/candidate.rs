@@ -178,6 +178,7 @@ impl Candidate {
         files: &[maps::MappedFile],
         engines: &[EngineKind],
     ) -> Result<Self, ReadError> {
+        // `titled` are the role and the rank in the title.
         let StatedRole { role, titled, launcher } = *stated;
         let status = process.read("status", kernel::MAX_STATUS_BYTES)?;
         // Flags of an unknown program may have other meanings.
@@ -197,6 +198,7 @@ impl Candidate {
             flags,
             python: find_python_version(files),
             io_threads: find_io_threads(process),
+            // The engine whose runtime connects to clients instead of listening for them.
             connects_to_clients: find_connecting_engine(engines, files),
             inner_server: find_inner_server(engines, files.iter().map(|file| &*file.path)),
             ..Self::default()
@@ -231,8 +233,9 @@ impl Candidate {
         exe: Option<&Path>,
     ) -> Vec<PathBuf> {
         let cwd = process.link(ProcessLink::WorkingFolder).ok();
-        // The title replaces the command, so neither interpreter nor script is known.
-        let argv = if matches!(self.stated, Some((_, RoleSource::Title))) { &[] } else { argv };
+        // A title replaces the command, so neither interpreter nor script is known.
+        let has_title = matches!(self.stated, Some((_, RoleSource::Title)));
+        let argv = if has_title { &[] } else { argv };
         package::import_path(PythonInterpreter {
             files,
             version: self.python.as_ref().map(|python| python.value),
@@ -286,8 +289,8 @@ fn engine_with_extension(engines: &[EngineKind], path: &Path) -> Option<EngineKi
     engines.iter().copied().find(|engine| engine.inner_server().is_some_and(|server| (server.is_extension)(path)))
 }
 
-/// Extracts the environment variables that an engine or [`KEPT_VARIABLES`] names. `None` if `setproctitle` has overwritten the environment
-/// with its title. Then the variables are unknown, and not unset.
+/// Extracts the environment variables that an engine or [`KEPT_VARIABLES`] names. Returns `None` if `setproctitle` has overwritten the
+/// environment with its title, because the variables are then unknown.
 fn kept_variables(bytes: &[u8], engines: &[EngineKind]) -> Option<Vec<(String, String)>> {
     let strings = split_strings(bytes);
     let begins_with_variable = strings.first().is_some_and(|string| string.contains('='));
@@ -305,7 +308,7 @@ fn kept_variables(bytes: &[u8], engines: &[EngineKind]) -> Option<Vec<(String, S
     Some(kept)
 }
 
-/// Name for display. Never contains arguments.
+/// Name for display. It is the title if `argv` consists of one (`is_titled`), otherwise the program. Never contains arguments.
 fn display_title(argv: &[String], stat: &ProcessStat, is_titled: bool, launcher: Option<Launcher>) -> String {
     const MAX_LENGTH: usize = 60;
     let text = if is_titled {

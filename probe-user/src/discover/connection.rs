@@ -29,7 +29,7 @@ pub(crate) fn pair_unix_sockets(sockets: &[UnixSocket]) -> Vec<SocketConnection>
         if socket.is_listening || socket.name.is_empty() {
             continue;
         }
-        // A socket that was bound before it connected has a name too. Then the side with a listener's name accepted.
+        // A connecting socket has a name, too, if it was bound before. If both have one, the side with a listener's name accepted.
         let has_named_peer = name_by_inode.get(&peer).is_some_and(|name| !name.is_empty());
         if !has_named_peer || listener_names.contains(socket.name.as_slice()) {
             connections.push(SocketConnection {
@@ -92,7 +92,7 @@ pub(crate) fn pair_tcp_sockets(sockets: &[TcpSocket]) -> Vec<SocketConnection> {
     }
     let mut connections = Vec::new();
     for ((local, remote), &acceptor) in &inode_by_ends {
-        // The accepted end has the listener's port.
+        // The accepted end has the listener's port. The connecting end has the same addresses in reverse.
         if listeners.contains(local)
             && !listeners.contains(remote)
             && let Some(&connector) = inode_by_ends.get(&(*remote, *local))

@@ -237,7 +237,7 @@ impl DiagSocket {
         let no_flags = 0;
         let body = match self.query_kernel(request, no_flags, refused, &mut buffer) {
             Ok(body) => body,
-            // Without its module, the kernel answers the same: see `check_unix_support`.
+            // The kernel's answer if there is no such socket. Without its module it answers the same, see `check_unix_support`.
             Err(error) if error == refused(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -249,8 +249,8 @@ impl DiagSocket {
         Ok(Some(queues.depth))
     }
 
-    /// Sends a request with a reply of one datagram. Returns the description of a socket in the reply; `None` if the reply has none.
-    /// `refused` makes the error of a refused request.
+    /// Sends a request whose reply is one datagram. Returns the description of a socket in the reply, or `None` if it has none. `flags` are
+    /// those of [`Self::send_request`], and `refused` makes the error of a refused request.
     fn query_kernel<'b>(
         &self,
         request: SockDiagMessage,
@@ -304,11 +304,11 @@ fn tcp_request(family: u8, socket_id: SocketId, states: inet::StateFlags) -> Soc
     })
 }
 
-/// Messages in a datagram. Ends at a truncated or malformed one.
+/// Messages in a datagram, without those of other types. Ends at a truncated or malformed one.
 fn parse_replies(mut rest: &[u8]) -> impl Iterator<Item = DiagReply<'_>> {
     let messages = std::iter::from_fn(move || {
         let message = NetlinkBuffer::new_checked(rest).ok()?;
-        // Netlink aligns messages to four bytes.
+        // The next message begins at a multiple of four bytes.
         rest = rest.get((message.length() as usize).next_multiple_of(4)..).unwrap_or_default();
         Some(message)
     });
@@ -339,6 +339,7 @@ fn parse_unix_socket(body: &[u8]) -> Option<UnixSocket> {
     if header.kind != SOCK_STREAM {
         return None;
     }
+    // The kernel gives Unix sockets the numbers of TCP states.
     let is_listening = match header.state {
         TCP_LISTEN => true,
         TCP_ESTABLISHED => false,
@@ -373,6 +374,7 @@ struct SocketQueues {
 impl SocketQueues {
     /// Parses the queues in the description of a Unix or TCP socket. `None` if it is malformed or lacks them.
     fn parse(body: &[u8]) -> Option<Self> {
+        // A Unix socket has its queues in an attribute, a TCP socket in the header.
         if let Some(header) = parse_unix_header(body) {
             let (receive, send) = parse_attributes(body).find_map(|attribute| match attribute {
                 Nla::ReceiveQueueLength(receive, send) => Some((receive, send)),
@@ -381,7 +383,7 @@ impl SocketQueues {
             return Some(Self::new(header.inode, header.state, receive, send));
         }
         let tcp = InetResponseHeader::parse(body).ok()?;
-        // The kernel counts the peer's FIN as a byte of the queue.
+        // After the peer has closed, the kernel counts its FIN as a byte of the queue.
         let fin_bytes = u32::from(PEER_CLOSED.contains(&tcp.state));
         Some(Self::new(tcp.inode, tcp.state, tcp.recv_queue.saturating_sub(fin_bytes), tcp.send_queue))
     }

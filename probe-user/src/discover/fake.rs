@@ -73,6 +73,7 @@ impl FakeProcess {
         };
         let title = if titled.is_some() { &self.argv[0] } else { "python engine.py" };
         Candidate {
+            // Processes with smaller pids are older.
             id: ProcessId { pid: self.pid, start_time: u64::from(self.pid) },
             ns_pids: vec![self.pid],
             parent: self.parent,
@@ -98,19 +99,28 @@ pub fn discover_engines(
     discover_topology(engines, processes, connected).engines
 }
 
-/// Topology of these processes: their engines, and what the connections do not show. `connected` is as in [`discover_engines`].
+/// Topology of these processes: their engines, and what the connections do not show. Each connection has the indices of its connecting and
+/// its accepting process, and an endpoint.
 pub fn discover_topology(engines: Engines, processes: &[FakeProcess], connected: &[(usize, usize, &str)]) -> Topology {
     let candidates: Vec<Candidate> = processes.iter().map(|process| process.to_candidate(engines)).collect();
-    // Each socket has a number of its own, which is its descriptor and its inode.
-    let links = (0_u32..).step_by(2).zip(connected).map(|(socket_number, &(from, to, endpoint))| Link {
-        acceptor: OpenSocket { candidate: to, fd: socket_number, inode: socket_number.into() },
-        endpoint: endpoint.into(),
-        connector: Some(OpenSocket { candidate: from, fd: socket_number + 1, inode: (socket_number + 1).into() }),
-    });
-    let links: Vec<Link> = links.collect();
+    let mut links = Vec::new();
+    for (index, &(connecting_process, accepting_process, endpoint)) in (0_u32..).zip(connected) {
+        links.push(Link {
+            acceptor: fake_socket(accepting_process, 2 * index),
+            endpoint: endpoint.into(),
+            connector: Some(fake_socket(connecting_process, 2 * index + 1)),
+        });
+    }
     let candidates: Vec<&Candidate> = candidates.iter().collect();
     let mut blind_spots = Vec::new();
-    let unread: [u32; 0] = [];
-    let engines = assemble::assemble_engines(engines, &candidates, &links, &unread, &mut blind_spots).engines;
-    Topology { engines, blind_spots, ..Topology::default() }
+    // The sockets of all fake processes are known.
+    let pids_with_unread_sockets: [u32; 0] = [];
+    let assembled =
+        assemble::assemble_engines(engines, &candidates, &links, &pids_with_unread_sockets, &mut blind_spots);
+    Topology { engines: assembled.engines, blind_spots, ..Topology::default() }
+}
+
+/// A socket of a process, whose descriptor and inode have the same `number`.
+fn fake_socket(process: usize, number: u32) -> OpenSocket {
+    OpenSocket { candidate: process, fd: number, inode: number.into() }
 }

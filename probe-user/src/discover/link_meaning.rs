@@ -9,7 +9,7 @@ use super::links::Link;
 /// Removes links of clients. An engine binds all its sockets with one transport. If processes with known roles reach it over socket
 /// files, others that connect over TCP are clients. There may be thousands, and their ends may be invisible.
 pub(crate) fn remove_client_links(links: &[Link], stated: &[Option<RoleWithSource>]) -> Vec<Link> {
-    // Transports by which processes with known roles reach each acceptor.
+    // For each accepting process, the transports by which processes with known roles reach it.
     let mut engine_transports: BTreeMap<usize, BTreeSet<Option<&str>>> = BTreeMap::new();
     for link in links.iter().filter(|link| has_stated_connector(link, stated)) {
         engine_transports.entry(link.acceptor.candidate).or_default().insert(transport_of(&link.endpoint));

@@ -73,9 +73,10 @@ pub(crate) fn find_links(
     let mut found = FoundLinks::default();
     let HeldSockets { holders, namespaces } = collect_sockets(candidates, sockets, &mut found);
     let has_hidden_sockets = found.refused.contains_key(&ProcPart::Descriptors);
+    // Closes the netlink sockets of namespaces in which there is no candidate any more.
     diag_sockets.retain(|namespace, _| namespaces.contains_key(namespace));
     for (namespace, members) in &namespaces {
-        // Every process of the namespace shows the same tables.
+        // Every process of the namespace shows the same tables. There is at least one.
         let process = processes[members[0]];
         let mut connections = find_tcp_connections(process, &mut found);
         match find_unix_connections(*namespace, process, diag_sockets, &mut found) {
@@ -88,6 +89,7 @@ pub(crate) fn find_links(
                 connections.extend(find_accepted_unix_connections(process));
             }
         }
+        // Connections of other programs are left out.
         let links =
             connections.into_iter().filter_map(|connection| resolve_ends(connection, &holders, has_hidden_sockets));
         found.links.extend(links);
@@ -130,10 +132,11 @@ fn collect_sockets(candidates: &[&Candidate], all_sockets: &[ProcessSockets], fo
                     held.add_socket(OpenSocket { candidate: index, fd, inode }, candidates);
                 }
             }
+            // The candidate may be the unknown end of a connection, so its namespace is listed.
             Err(ReadError::Denied) => {
                 found.refused.entry(ProcPart::Descriptors).or_default().push(candidate.id.pid);
             }
-            // Without known sockets, the process needs no listing of its namespace.
+            // Without known sockets, for example of a process that has exited, the namespace is not listed for it.
             Err(_) => continue,
         }
         if let Some(namespace) = candidate.net_ns {
@@ -156,9 +159,9 @@ fn resolve_ends(
     }
     let acceptor = *holders.get(&connection.acceptor)?;
     let connector = connection.connector.and_then(|inode| holders.get(&inode).copied());
-    // Over TCP, an end without a known holder counts as one of another program.
-    let may_be_hidden =
-        connection.connector.is_none() || (has_hidden_sockets && connection.endpoint.starts_with("ipc://"));
+    // Over TCP, clients connect as well, so an end without a known holder counts as one of another program.
+    let may_have_hidden_holder = has_hidden_sockets && connection.endpoint.starts_with("ipc://");
+    let may_be_hidden = connection.connector.is_none() || may_have_hidden_holder;
     let is_of_other_program = connector.is_none() && !may_be_hidden;
     let is_within_process = connector.is_some_and(|connector| connector.candidate == acceptor.candidate);
     if is_of_other_program || is_within_process {

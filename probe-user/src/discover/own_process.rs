@@ -20,6 +20,7 @@ pub(crate) struct OwnProcess {
 impl OwnProcess {
     /// Reads what limits the view that this process has of others.
     pub(crate) fn read() -> Self {
+        // Names the pid of this process in the mounted procfs.
         let link = std::fs::read_link("/proc/self").ok();
         let pid = link.and_then(|link| link.to_str()?.parse().ok());
         Self {
@@ -34,15 +35,16 @@ impl OwnProcess {
     /// Information that is unavailable to this process. `unexamined` is the number of refused processes, and `has_engine` says whether an
     /// engine was found.
     pub(crate) fn blind_spots(&self, unexamined: usize, has_engine: bool) -> Vec<BlindSpot> {
-        let missing = ProcPart::Maps.missing_capabilities(self.permissions);
+        let missing_to_trace = ProcPart::Maps.missing_capabilities(self.permissions);
         let mut blind = Vec::new();
         // Hidden processes are listed to a process that may trace them.
-        if self.hides_pids && !missing.is_empty() {
+        if self.hides_pids && !missing_to_trace.is_empty() {
             blind.push(BlindSpot::HiddenPids);
         }
         if unexamined > 0 {
-            blind.push(BlindSpot::Unexamined { count: unexamined, missing });
+            blind.push(BlindSpot::Unexamined { count: unexamined, missing: missing_to_trace });
         }
+        // An engine may run outside of this pid namespace.
         if !has_engine && !self.is_in_initial_pid_namespace {
             blind.push(BlindSpot::OwnPidNamespace);
         }

@@ -82,17 +82,18 @@ impl Owners {
     ) -> impl Iterator<Item = BlindSpot> {
         // Processes that connect the same engines are reported together.
         let mut pids_by_mains: BTreeMap<Vec<u32>, Vec<u32>> = BTreeMap::new();
-        for (process, engines) in self.engines_by_process(links, roles) {
+        for (process, engine_owners) in self.engines_by_process(links, roles) {
             let is_main = roles[process].is_some_and(|(role, _)| role.is_main());
-            if engines.len() > 1 && !is_main {
-                let mains = engines.into_iter().map(|main| candidates[main].id.pid).collect();
+            if engine_owners.len() > 1 && !is_main {
+                let mains = engine_owners.into_iter().map(|owner| candidates[owner].id.pid).collect();
                 pids_by_mains.entry(mains).or_default().push(candidates[process].id.pid);
             }
         }
         pids_by_mains.into_iter().map(|(mains, pids)| BlindSpot::SharedProcesses { pids, mains })
     }
 
-    /// The engines with which each process exchanges messages, as the indexes of their owners. Messages of control processes do not count.
+    /// The engines with which each process exchanges messages. An engine is given by the index of its owner, which is a main process.
+    /// Messages of control processes do not count.
     fn engines_by_process(
         &self,
         links: &InterpretedLinks,
@@ -107,10 +108,11 @@ impl Owners {
             if ends.iter().any(|&end| has_control_role(roles[end])) {
                 continue;
             }
-            let mut engines: BTreeSet<usize> = ends.iter().filter_map(|&end| self.by_process[end]).collect();
-            engines.retain(|owner| engine_owners.contains(owner));
+            let mut end_owners: BTreeSet<usize> = ends.iter().filter_map(|&end| self.by_process[end]).collect();
+            end_owners.retain(|owner| engine_owners.contains(owner));
+            // Each end exchanges messages with its own engine and with that of the other end.
             for end in ends {
-                engines_by_process.entry(end).or_default().extend(&engines);
+                engines_by_process.entry(end).or_default().extend(&end_owners);
             }
         }
         engines_by_process

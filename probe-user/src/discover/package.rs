@@ -41,8 +41,8 @@ impl PythonInterpreter<'_> {
         Some(self.cwd?.join(path))
     }
 
-    /// Directories in which the interpreter may be installed: the virtual environment, and those that contain `argv[0]` and the executed
-    /// program.
+    /// Directories `PREFIX` in which the interpreter may be installed as `PREFIX/bin/python3`: the virtual environment, and those that
+    /// contain `argv[0]` and the executed program.
     fn prefixes(&self) -> impl Iterator<Item = PathBuf> {
         let mut prefixes = Vec::new();
         prefixes.extend(self.virtual_env.map(PathBuf::from));
@@ -81,6 +81,7 @@ pub(crate) fn import_path(interpreter: PythonInterpreter<'_>) -> Vec<PathBuf> {
     dirs.extend(find_package_directories(interpreter.files));
     if let Some(PythonVersion { major, minor }) = interpreter.version {
         for prefix in interpreter.prefixes() {
+            // Debian has `dist-packages`, also for all versions of Python 3 together.
             dirs.push(prefix.join(format!("lib/python{major}.{minor}/site-packages")));
             dirs.push(prefix.join(format!("lib/python{major}.{minor}/dist-packages")));
             dirs.push(prefix.join(format!("lib/python{major}/dist-packages")));
@@ -154,7 +155,7 @@ fn release_in_metadata(root: &ProcessRoot<'_>, dir: &Path, names: &[&str], packa
 fn release_in_source(root: &ProcessRoot<'_>, dir: &Path, names: &[&str], files: &[&str]) -> Option<Setting<String>> {
     for file in files {
         let folder = file.split('/').next()?;
-        // Spares the attempt to open a file.
+        // Spares the attempt to open a file in a folder that does not exist.
         if !names.contains(&folder) {
             continue;
         }

@@ -188,6 +188,7 @@ impl ProcessCache {
                 self.lacks_descriptors |= is_out_of_descriptors(error);
                 previous
             }
+            // The process has exited, or cannot be examined.
             Ok(None) | Err(_) => None,
         };
         if let Some(entry) = entry {
@@ -218,9 +219,10 @@ impl ProcessCache {
         } else {
             candidate::examine_process(process, &stat, by_hand, is_parent, self.room_left(), self.engines)?
         };
-        // The role and libzmq of a process do not change; all else may still appear.
+        // A process may still get a role or load libzmq. If it has both, they do not change, and no further examination is needed.
         let is_complete = match &state {
             Examination::Candidate(candidate, _) => candidate.stated.is_some() && candidate.libzmq.is_some(),
+            // A kernel thread never becomes a process of an engine.
             _ => stat.is_kernel_thread,
         };
         let examine_after = examination_interval(&stat, &state);
@@ -339,7 +341,7 @@ impl CachedProcess {
         let stat = if let Examination::Candidate(_, process) = &self.state {
             read_running_stat(process)?
         } else {
-            // Nearly all processes of a machine are no candidates.
+            // Nearly all processes of a machine are no candidates, so these are read less often.
             if self.checked_at.elapsed() < IDENTITY_CHECK_INTERVAL {
                 return Ok(true);
             }
@@ -380,13 +382,14 @@ impl CachedProcess {
 
     /// Whether this parent of an engine's process is due for an examination.
     fn is_due_as_parent(&self) -> bool {
-        // It is not known as a parent.
+        // It is not the parent of an engine's process.
         let Some(since) = self.parent_since else { return false };
         match self.state {
             // A candidate is recognised already.
             Examination::Candidate(..) => false,
-            // Parents of an engine's processes are kept beyond the limit.
+            // Examined before it was known as a parent. Parents are kept beyond the limit, and even if some files cannot be read.
             Examination::Refused | Examination::LeftOut => true,
+            // It may become recognisable later.
             Examination::Other | Examination::TooLarge | Examination::Frontend => {
                 let interval = (since.elapsed() / AGE_DIVISOR).clamp(PARENT_INTERVAL.min, PARENT_INTERVAL.max);
                 self.examined_at.elapsed() >= interval
@@ -404,6 +407,7 @@ fn read_running_stat(process: &ProcDir) -> Result<Option<ProcessStat>, ReadError
 
 /// Time from an examination with this result to the next one. It is longer for an older process.
 fn examination_interval(stat: &ProcessStat, result: &Examination) -> Duration {
+    // Such a program rarely becomes a process of an engine.
     let is_other_program = matches!(result, Examination::Other) && !stat.comm.starts_with("python");
     let min_interval = if is_other_program { MIN_INTERVAL_OF_OTHER_PROGRAMS } else { EXAMINATION_INTERVAL.min };
     (process_age(stat.start_time) / AGE_DIVISOR).clamp(min_interval, EXAMINATION_INTERVAL.max)

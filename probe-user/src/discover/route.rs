@@ -43,7 +43,7 @@ impl Engine {
                 None => routes.push(Route {
                     ends: hop.ends(),
                     endpoint: &hop.endpoint,
-                    // Tells the receivers of one role apart.
+                    // The index tells several receivers with this role apart.
                     worker: hop.to.and_then(|end| self.index_among_role(end.role, end.pid)),
                     origin: hop.starts_at_source(),
                     last: hop.ends_at_receiver(),

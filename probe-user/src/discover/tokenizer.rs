@@ -40,7 +40,10 @@ pub fn model_name(engine: &Engine) -> Option<String> {
 
 /// Reads the engine's `tokenizer.json`. The error says why it cannot be found or read.
 pub fn read_tokenizer(engine: &Engine) -> Result<Vec<u8>, String> {
-    engine.kind.ok_or("the engine is not known")?;
+    // Only a known engine shows where its command line names the model.
+    if engine.kind.is_none() {
+        return Err(String::from("the engine is not known"));
+    }
     let found = find_in_commands(engine, |kind, argv| kind.tokenizer(argv).map(str::to_owned));
     let (dir, name) = found.ok_or("no command line names the model")?;
     read_named_tokenizer(&dir, &name)
@@ -63,9 +66,9 @@ fn read_named_tokenizer(process: &ProcDir, name: &str) -> Result<Vec<u8>, String
     // There is no such directory, so it may be the name of a model in the cache.
     let variables = split_strings(&process.environment(MAX_ARGUMENT_BYTES).unwrap_or_default());
     let model = hub_cache(&variables).join(format!("models--{}", name.replace('/', "--")));
+    // The cache has a folder for each revision, and `refs/main` names the current one. Without it, the missing directory is the error.
     let revision_file = root.read(&model.join("refs/main"), MAX_REVISION_BYTES).map_err(|_| local_error_text)?;
     let revision = String::from_utf8_lossy(&revision_file);
-    // The cache has a folder for each revision, and `refs/main` names the current one.
     let cached = model.join("snapshots").join(revision.trim()).join(FILE_NAME);
     root.read(&cached, MAX_TOKENIZER_BYTES).map_err(|error| format!("{}: {error}", cached.display()))
 }

@@ -248,11 +248,13 @@ impl Topology {
 /// Whether the user described these groups of processes as one engine. Each named process must have a stated role, and at most one group
 /// may have connections. Groups that contain two main processes and also two sources of output are several engines.
 fn are_described_as_one(engines: &[&Engine], named: &[RoleSpec]) -> bool {
-    let have_roles = named.iter().all(|spec| spec.role.is_some());
-    let connected = engines.iter().filter(|engine| !engine.hops.is_empty()).count();
-    let with_main_process = count_with_role(engines, Role::is_main);
-    let with_source = count_with_role(engines, Role::is_source);
-    have_roles && connected <= 1 && (with_main_process <= 1 || with_source <= 1)
+    let have_stated_roles = named.iter().all(|spec| spec.role.is_some());
+    let groups_with_hops = engines.iter().filter(|engine| !engine.hops.is_empty()).count();
+    let groups_with_main_process = count_with_role(engines, Role::is_main);
+    // A source generates the tokens.
+    let groups_with_source = count_with_role(engines, Role::is_source);
+    let are_several_engines = groups_with_main_process > 1 && groups_with_source > 1;
+    have_stated_roles && groups_with_hops <= 1 && !are_several_engines
 }
 
 /// Number of engines with a process whose role passes `is_wanted`.
@@ -263,7 +265,6 @@ fn count_with_role(engines: &[&Engine], is_wanted: fn(Role) -> bool) -> usize {
 /// Whether these groups of processes are engines of their own, and not parts of one whose connections are not visible. That is so if all
 /// are confirmed, or if more than one has a main process.
 fn are_separate(engines: &[&Engine]) -> bool {
-    let with_main_process =
-        engines.iter().filter(|engine| engine.processes.iter().any(|process| process.role.is_main()));
-    engines.iter().all(|engine| engine.is_confirmed) || with_main_process.count() > 1
+    let groups_with_main_process = count_with_role(engines, Role::is_main);
+    engines.iter().all(|engine| engine.is_confirmed) || groups_with_main_process > 1
 }

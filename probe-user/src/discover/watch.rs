@@ -92,7 +92,7 @@ impl Watcher {
     /// kernel's tables if the sockets differ.
     pub fn poll(&mut self) -> Result<bool, DiscoverError> {
         let pids = self.list_other_pids()?;
-        // The opener is a helper process that opens other processes' files. Its end is reported as a change.
+        // The opener is a helper process that opens other processes' files. Without it, more is unknown, so its end counts as a change.
         let has_opener_ended = opener_client::has_ended();
         let has_just_ended = has_opener_ended != self.has_opener_ended;
         self.has_opener_ended = has_opener_ended;
@@ -125,7 +125,7 @@ impl Watcher {
         for (candidate, process) in self.cache.candidates() {
             let mut found = process.list_sockets(MAX_DESCRIPTORS);
             // If the process that opens files for this one has ended, the last known sockets are kept, so that an engine does not seem to
-            // lose its connections.
+            // lose its connections. `socket_owners` is parallel to `sockets`.
             if found == Err(ReadError::OpenerEnded)
                 && let Some(index) = self.socket_owners.iter().position(|id| *id == candidate.id)
             {
@@ -178,6 +178,7 @@ impl Watcher {
             blind_spots.push(BlindSpot::OpenerEnded);
         }
         blind_spots.extend(self.own.blind_spots(self.cache.refused_count(), !engines.is_empty()));
+        // For the next scan, in which the peers may be gone that show these roles.
         let roles: Vec<_> = candidates.iter().map(|candidate| candidate.id).zip(roles).collect();
         self.cache.keep_roles(&roles);
         Topology { engines, frontends: self.cache.frontends(), blind_spots, roles: role_names }

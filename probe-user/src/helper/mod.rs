@@ -155,6 +155,7 @@ impl Helper {
 /// Sends the first request, with the helper's end of the second connection, and opens the ring of the answer.
 fn start_service(requests: &Mutex<OwnedFd>, helper_end: BorrowedFd<'_>) -> Result<LoadedRing, Refusal> {
     let mut answer = exchange_messages(requests, &HelperRequest::Start, Some(helper_end))?;
+    // The answer brings one descriptor, that of the ring. `facts` are properties of the loaded programs.
     let ring = answer.descriptors.pop().ok_or_else(helper_exited)?;
     Ok(LoadedRing { records: open_ring(ring)?, facts: answer.facts })
 }

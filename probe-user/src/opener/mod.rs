@@ -62,9 +62,9 @@ pub fn serve(socket: BorrowedFd<'_>, permitted: Permitted) -> io::Result<()> {
         examined: ExaminedProcesses::new(permitted.engines, &permitted.pids),
         engines: permitted.engines,
         files: permitted.files,
-        pace: Mutex::new(RequestPace { since: Instant::now(), requests: 0 }),
+        pace: Mutex::new(RequestPace { interval_start: Instant::now(), requests: 0 }),
     });
-    let connections = Arc::new(AtomicUsize::new(0));
+    let connection_count = Arc::new(AtomicUsize::new(0));
     let mut buffer = [0; CONNECT.len()];
     loop {
         let mut received = match channel::receive_message(socket, &mut buffer) {
@@ -79,21 +79,21 @@ pub fn serve(socket: BorrowedFd<'_>, permitted: Permitted) -> io::Result<()> {
             continue;
         }
         // Only this thread adds to the count. At the limit, the new connection is closed.
-        if connections.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
-            connections.fetch_sub(1, Ordering::Relaxed);
+        if connection_count.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
+            connection_count.fetch_sub(1, Ordering::Relaxed);
             continue;
         }
         let server = Arc::clone(&server);
-        let counted = Arc::clone(&connections);
+        let shared_count = Arc::clone(&connection_count);
         let thread = thread::Builder::new().name("opener".into()).spawn(move || {
             if let Err(error) = server.serve_connection(&connection) {
                 tracing::debug!("a connection of the opener ended: {error}");
             }
-            counted.fetch_sub(1, Ordering::Relaxed);
+            shared_count.fetch_sub(1, Ordering::Relaxed);
         });
         // Without a thread, nothing else takes the connection from the count.
         if thread.is_err() {
-            connections.fetch_sub(1, Ordering::Relaxed);
+            connection_count.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -107,18 +107,22 @@ struct OpenerServer {
 
 /// Requests of the current interval.
 struct RequestPace {
-    since: Instant,
+    interval_start: Instant,
     requests: u32,
 }
 
 impl RequestPace {
     /// Counts a request. Returns how long it must wait if there were too many in this interval. `None` if it need not wait.
     fn count_request(&mut self) -> Option<Duration> {
-        if self.since.elapsed() >= PACE_INTERVAL {
-            *self = Self { since: Instant::now(), requests: 0 };
+        if self.interval_start.elapsed() >= PACE_INTERVAL {
+            *self = Self { interval_start: Instant::now(), requests: 0 };
         }
         self.requests += 1;
-        (self.requests > MAX_REQUESTS_PER_INTERVAL).then(|| PACE_INTERVAL.saturating_sub(self.since.elapsed()))
+        if self.requests <= MAX_REQUESTS_PER_INTERVAL {
+            return None;
+        }
+        // Until the interval ends.
+        Some(PACE_INTERVAL.saturating_sub(self.interval_start.elapsed()))
     }
 }
 
@@ -205,8 +209,9 @@ impl OpenerServer {
             ProcessRequest::Environment => OpenerAnswer::with_file(process.open_environment()?),
             ProcessRequest::Descriptors { limit } => {
                 let descriptors = process.list_descriptors(MAX_DESCRIPTORS.min(*limit as usize))?;
-                let is_truncated = u64::from(descriptors.is_truncated);
                 let content = encode_message(&descriptors.items);
+                // The number in the answer says whether the list is truncated.
+                let is_truncated = u64::from(descriptors.is_truncated);
                 OpenerAnswer { content, ..OpenerAnswer::with_number(is_truncated) }
             }
             ProcessRequest::Link(link) => {

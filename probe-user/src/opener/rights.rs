@@ -33,6 +33,7 @@ pub(super) fn parse_account(status: &[u8]) -> Result<ProcessAccount, ReadError> 
 /// or ends it if that fails. Without the capability to take other ids, `open` is called with the ids of this process.
 pub(super) fn with_rights_of<T>(account: &ProcessAccount, open: impl FnOnce() -> T) -> Result<T, ReadError> {
     let own_capabilities = capabilities(None)?;
+    // Without the groups of this process, which it does not take again.
     let own_account = ProcessAccount { user: geteuid().as_raw(), group: getegid().as_raw(), groups: Vec::new() };
     let may_take_ids = own_capabilities.effective.contains(CHANGE_IDS);
     // The process that asks has stayed root as well, so it gains nothing from the capabilities that are kept here.
@@ -42,7 +43,7 @@ pub(super) fn with_rights_of<T>(account: &ProcessAccount, open: impl FnOnce() ->
     let takes_ids = may_take_ids && *account != own_account;
     let reduced = CapabilitySets { effective: own_capabilities.permitted.difference(FILE_ACCESS), ..own_capabilities };
     let opened = take_rights(takes_ids.then_some(account), reduced).map(|()| open());
-    // Also after a failure, before which a part of the changes may have been made.
+    // Also if that failed, because a part of the changes may have been made before.
     if let Err(error) = take_rights(takes_ids.then_some(&own_account), own_capabilities) {
         tracing::error!("the opener cannot take its own rights again: {error}");
         std::process::exit(1);

@@ -30,7 +30,7 @@ pub(super) struct ExaminedProcesses {
     /// Held open, so that no other process gets their inodes.
     named: Vec<ProcDir>,
     /// The last program of each process that was found to be one.
-    known: Mutex<HashMap<u32, ProgramOfProcess>>,
+    remembered: Mutex<HashMap<u32, ProgramOfProcess>>,
 }
 
 #[derive(PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl ExaminedProcesses {
     /// Remembers the processes that have the ids `named` now. A later process with one of these ids is not one of them.
     pub(super) fn new(engines: Engines, named: &[u32]) -> Self {
         let named = named.iter().filter_map(|pid| ProcDir::with_opener(*pid, None).ok()).collect();
-        Self { engines, named, known: Mutex::default() }
+        Self { engines, named, remembered: Mutex::default() }
     }
 
     /// Returns whether files of this process may be opened: it belongs to an engine, or the user named it.
@@ -57,19 +57,19 @@ impl ExaminedProcesses {
         }
         // Read before the examination. If the process then executes another program, that program is not remembered.
         let program = ProgramOfProcess { inode, path: process.link(ProcessLink::Program)? };
-        if self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&process.pid) == Some(&program) {
+        if self.remembered.lock().unwrap_or_else(PoisonError::into_inner).get(&process.pid) == Some(&program) {
             return Ok(true);
         }
         // Nothing is locked here, because reading the files of a process may take for ever.
         if !self.has_stated_role(process) && !self.executes_engine_library(process)? {
             return Ok(false);
         }
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
         // Forgotten processes are examined again, which costs time only.
-        if known.len() >= MAX_REMEMBERED {
-            known.clear();
+        if remembered.len() >= MAX_REMEMBERED {
+            remembered.clear();
         }
-        known.insert(process.pid, program);
+        remembered.insert(process.pid, program);
         Ok(true)
     }
 

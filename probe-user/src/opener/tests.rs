@@ -124,9 +124,9 @@ fn a_message_that_is_no_request_ends_its_connection_only() {
 
 #[test]
 fn requests_beyond_the_pace_wait() {
-    let mut pace = RequestPace { since: Instant::now(), requests: MAX_REQUESTS_PER_INTERVAL - 1 };
+    let mut pace = RequestPace { interval_start: Instant::now(), requests: MAX_REQUESTS_PER_INTERVAL - 1 };
     assert_eq!(pace.count_request(), None);
     assert!(pace.count_request().is_some_and(|delay| delay <= PACE_INTERVAL));
-    pace.since = Instant::now().checked_sub(PACE_INTERVAL).unwrap();
+    pace.interval_start = Instant::now().checked_sub(PACE_INTERVAL).unwrap();
     assert_eq!(pace.count_request(), None);
 }

@@ -106,6 +106,7 @@ impl OpenRequest {
         let request: Self = decode_message(bytes)?;
         // The process that asks is not trusted.
         let is_permitted = match &request {
+            // Only a path from the root, of bounded length.
             Self::Process(_, ProcessRequest::MetadataFile(path) | ProcessRequest::PackageNames(path)) => {
                 fits_request(path)
             }

@@ -62,6 +62,7 @@ impl ProcDir {
     /// no opener. Then tokengap's own process opens the files.
     fn ask_opener(&self, request: ProcessRequest) -> Option<Result<OpenerReply, ReadError>> {
         let opener = self.opener?;
+        // The inode of the directory shows the opener whether another process has the id by then.
         let inode = match self.inode() {
             Ok(inode) => inode,
             Err(error) => return Some(Err(error)),
@@ -157,6 +158,7 @@ impl ProcDir {
         if let Some(opened) = self.ask_opener(ProcessRequest::Descriptors { limit: limit_u32 }) {
             let opened = opened?;
             let items = decode_message(&opened.content).ok_or(ReadError::Os(Errno::PROTO))?;
+            // The number in the reply is 1 if the list is truncated.
             let is_truncated = opened.number() != 0;
             return Ok(Listing { items, is_truncated });
         }
@@ -179,7 +181,7 @@ impl ProcDir {
         Ok(Listing { items: sockets.collect(), is_truncated: descriptors.is_truncated })
     }
 
-    /// Opens a mapped library. Uses its path if that still has the same inode, otherwise `map_files`.
+    /// Opens a mapped library. Uses its path if that still has the same inode, otherwise `map_files`, for which a capability is needed.
     pub(crate) fn open_library(&self, file: &MappedFile) -> Result<RegularFile, ReadError> {
         // The device is not compared, since overlayfs shows different ones in `maps` and `stat`.
         let expected = ExpectedFile { inode: Some(file.inode), ..ExpectedFile::ANY };

@@ -45,8 +45,9 @@ pub(crate) fn parse_mapped_files(text: &[u8]) -> Vec<MappedFile> {
     text.split(|&byte| byte == b'\n').filter_map(|line| parse_new_file(line, &mut seen)).collect()
 }
 
-/// Parses a line such as `7f12-7f34 r-xp 00002000 fe:00 247030      /usr/lib/x.so (deleted)`, and adds its file to `seen`. `None` if the
-/// line is not about a file, or if the file was in `seen` before. Most lines are further mappings of a file.
+/// Parses a line such as `7f12-7f34 r-xp 00002000 fe:00 247030      /usr/lib/x.so (deleted)`, which has addresses, permissions, offset,
+/// device, inode and path. Adds its file to `seen`. Returns `None` if the line is not about a file, or if the file was in `seen` before.
+/// Most lines are further mappings of a file.
 fn parse_new_file(line: &[u8], seen: &mut HashSet<FileKey>) -> Option<MappedFile> {
     let slash = line.iter().position(|&byte| byte == b'/')?;
     let head = std::str::from_utf8(&line[..slash]).ok()?;
@@ -98,8 +99,8 @@ pub(crate) fn executable_mappings(text: &[u8]) -> impl Iterator<Item = Executabl
     text.split(|&byte| byte == b'\n').filter_map(parse_executable_mapping)
 }
 
-/// Parses a line such as `7f12-7f34 r-xp 00002000 fe:00 247030      /usr/lib/x.so (deleted)`. `None` if the mapping is not executable or
-/// maps no file.
+/// Parses a line such as `7f12-7f34 r-xp 00002000 fe:00 247030      /usr/lib/x.so (deleted)`, which has addresses, permissions, offset,
+/// device, inode and path. Returns `None` if the mapping is not executable or maps no file.
 fn parse_executable_mapping(line: &[u8]) -> Option<ExecutableMapping<'_>> {
     let slash = line.iter().position(|&byte| byte == b'/')?;
     let head = std::str::from_utf8(&line[..slash]).ok()?;

@@ -107,13 +107,13 @@ pub(crate) fn parse_unix_table(text: &[u8], limit: usize) -> Listing<UnixSocket>
     parse_table(text, limit, parse_unix_line)
 }
 
-/// Parses a line such as `ffff9738: 00000002 00000000 00010000 0001 01 53111 /tmp/tmpabcdefgh`. The name may contain spaces. `None` if it
+/// Parses a line such as `ffff9738: 00000002 00000000 00010000 0001 01 53111 /tmp/tmpabcdefgh`, whose name may contain spaces. `None` if it
 /// is no stream socket or has no name.
 fn parse_unix_line(line: &[u8]) -> Option<UnixSocket> {
     const SO_ACCEPTCON: u32 = 0x1_0000;
     const STREAM_TYPE: &str = "0001";
     let mut rest = line;
-    // The fields before the name cannot be split off at once, because the name may contain spaces.
+    // The fields are taken one by one, because the name at the end may contain spaces.
     let _address = next_field(&mut rest)?;
     let _reference_count = next_field(&mut rest)?;
     let _protocol = next_field(&mut rest)?;

@@ -24,7 +24,7 @@ impl ProcessStat {
         let close = text.iter().rposition(|&byte| byte == b')')?;
         let comm = text.get(open + 1..close)?;
         let fields: Vec<&str> = fields_after_name(text)?.collect();
-        // The numbers of the fields are those in proc(5).
+        // The numbers of the fields are those in proc(5). The first field after the name is the state, field 3.
         Some(Self {
             comm: String::from_utf8_lossy(comm).into_owned(),
             state: fields.first()?.chars().next()?,
