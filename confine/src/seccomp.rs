@@ -72,6 +72,7 @@ pub(crate) fn install_filters(work: Work) -> Result<(), String> {
     let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
     let forbidden_calls = forbidden_rules(work).map_err(|error| error.to_string())?;
     let permitted_calls = permitted_rules(work).map_err(|error| error.to_string())?;
+    // Each filter has a result for calls that match none of its rules, and then one for those that match.
     let forbidden = compile_filter(forbidden_calls, SeccompAction::Allow, refused)?;
     let permitted = compile_filter(permitted_calls, unknown, SeccompAction::Allow)?;
     // The second filter forbids installing filters, so it comes last.

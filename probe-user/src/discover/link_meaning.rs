@@ -48,9 +48,9 @@ impl InterpretedLinks {
         // A link stays without a reading if no engine knows its roles.
         let mut readings = vec![None; links.len()];
         for engine in engines {
-            for (reading, found) in readings.iter_mut().zip(engine.hops(&wires, roles)) {
+            for (reading, reading_of_engine) in readings.iter_mut().zip(engine.hops(&wires, roles)) {
                 // The first engine that knows a link's roles decides.
-                *reading = reading.or(found);
+                *reading = reading.or(reading_of_engine);
             }
         }
         Self { links, readings }

@@ -71,6 +71,7 @@ pub(crate) fn find_links(
     diag_sockets: &mut DiagSockets,
 ) -> FoundLinks {
     let mut found = FoundLinks::default();
+    // The holder of each socket, and the candidates in each network namespace.
     let HeldSockets { holders, namespaces } = collect_sockets(candidates, sockets, &mut found);
     let has_hidden_sockets = found.refused.contains_key(&ProcPart::Descriptors);
     // Closes the netlink sockets of namespaces in which there is no candidate any more.
@@ -159,7 +160,8 @@ fn resolve_ends(
     }
     let acceptor = *holders.get(&connection.acceptor)?;
     let connector = connection.connector.and_then(|inode| holders.get(&inode).copied());
-    // Over TCP, clients connect as well, so an end without a known holder counts as one of another program.
+    // The connecting end may belong to a candidate if it is not visible, or if some descriptors are unreadable. Over TCP, clients connect
+    // as well, so an end without a known holder counts as one of another program.
     let may_have_hidden_holder = has_hidden_sockets && connection.endpoint.starts_with("ipc://");
     let may_be_hidden = connection.connector.is_none() || may_have_hidden_holder;
     let is_of_other_program = connector.is_none() && !may_be_hidden;

@@ -153,6 +153,7 @@ impl ProcessCache {
     fn examine_unless_current(&mut self, pid: u32, by_hand: &[RoleSpec], is_parent: bool) {
         let is_current = match self.processes.get_mut(&pid) {
             Some(known) => known.check_is_current(pid),
+            // A new process.
             None => Ok(false),
         };
         match is_current {
@@ -183,7 +184,7 @@ impl ProcessCache {
                 }
                 Some(entry)
             }
-            // Whether it is still the same process is not known. The next update tries again.
+            // tokengap itself could not ask, so the process may be unchanged. Its entry stays, and the next update tries again.
             Err(error) if could_not_be_asked(error) => {
                 self.lacks_descriptors |= is_out_of_descriptors(error);
                 previous

@@ -171,6 +171,7 @@ fn write_table<const N: usize>(f: &mut fmt::Formatter<'_>, head: [&str; N], rows
             *width = (*width).max(cell.chars().count());
         }
     }
+    // The headings are written like a row.
     let head = head.map(str::to_owned);
     for row in std::iter::once(&head).chain(rows) {
         let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();

@@ -96,16 +96,16 @@ impl Watcher {
         let has_opener_ended = opener_client::has_ended();
         let has_just_ended = has_opener_ended != self.has_opener_ended;
         self.has_opener_ended = has_opener_ended;
-        let changed = self.cache.update_for_pids(&pids.items, &self.options.named) || has_just_ended;
+        let processes_changed = self.cache.update_for_pids(&pids.items, &self.options.named) || has_just_ended;
         // Listing descriptors costs a system call for each of them.
-        if !changed && has_been_less_than(self.options.socket_interval, self.sockets_listed_at) {
+        if !processes_changed && has_been_less_than(self.options.socket_interval, self.sockets_listed_at) {
             return Ok(false);
         }
         self.sockets_listed_at = Some(Instant::now());
         let are_sockets_same = self.update_sockets();
         // With the same sockets, the kernel's tables are scanned rarely.
         let links_interval = self.options.socket_interval * UNCHANGED_INTERVALS;
-        if !changed && are_sockets_same && has_been_less_than(links_interval, self.links_found_at) {
+        if !processes_changed && are_sockets_same && has_been_less_than(links_interval, self.links_found_at) {
             return Ok(false);
         }
         self.links_found_at = Some(Instant::now());
@@ -113,9 +113,9 @@ impl Watcher {
         if pids.is_truncated {
             topology.blind_spots.push(BlindSpot::Limit { what: "processes", limit: MAX_PROCESSES });
         }
-        let has_changed = topology != self.topology;
+        let topology_changed = topology != self.topology;
         self.topology = topology;
-        Ok(has_changed)
+        Ok(topology_changed)
     }
 
     /// Lists the sockets of the candidates again. Returns whether they are the same as before.

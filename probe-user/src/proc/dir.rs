@@ -192,7 +192,7 @@ impl ProcDir {
         // Another file may have the path of a deleted one.
         if !file.is_deleted {
             let by_path = self.own_root()?.open_regular(&file.path, expected);
-            // A process that may not read the file may not read it through `map_files` either.
+            // If this process may not read the file, it may not read it through `map_files` either.
             if matches!(by_path, Ok(_) | Err(ReadError::Denied)) {
                 return by_path;
             }
