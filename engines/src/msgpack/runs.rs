@@ -45,6 +45,7 @@ fn common_prefix_len(left: &[u8], right: &[u8]) -> usize {
     for (a, b) in words {
         let difference = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
         if difference != 0 {
+            // Little endian, so the lowest bits are the first byte.
             return at + (difference.trailing_zeros() / 8) as usize;
         }
         at += 8;

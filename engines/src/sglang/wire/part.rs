@@ -125,7 +125,7 @@ impl<'a> ColumnPart<'a> {
                         nodes.push(Node::Pack(at as u32));
                         at = next;
                     } else {
-                        // Not in a message that has been validated.
+                        // Cannot happen, because the message has been validated.
                         break;
                     }
                 }

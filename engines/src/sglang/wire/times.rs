@@ -46,7 +46,8 @@ impl MessageColumns<'_, '_> {
         if has_item_per_chunk { self.doc.list_items(column) } else { None }
     }
 
-    /// Reads the columns of releases up to 0.5.9. They have the duration of the wait in the queue, from which its start is computed.
+    /// Reads the columns of releases up to 0.5.9. They state how long a request was queued, so the time at which it was queued is computed.
+    /// Appends nothing if a column is missing.
     fn read_time_columns(&self, chunks: &[Chunk<'_>], times: &mut Vec<ChunkSeconds>) {
         let Some(entries) = self.list_per_chunk(self.columns.batch_entry, chunks) else { return };
         let Some(waits) = self.list_per_chunk(self.columns.queue_time, chunks) else { return };

@@ -47,15 +47,15 @@ impl PickleMachine<'_, '_> {
         }
     }
 
-    /// Processes the calls from `at` on that begin like an earlier call, whose bytes up to the length of its data are the known bytes. They
-    /// make the same call with other data, because memo slots never change. Returns false if there is none, and changes nothing but the
-    /// position of the last call; the machine then runs the opcodes one by one.
+    /// Processes the calls from `at` on that construct an array like an earlier call and differ only in its data. They are recognized by
+    /// their bytes before the data, which mean the same everywhere because memo slots never change. Returns false if there is no such call;
+    /// the machine then runs the opcodes one by one.
     pub(super) fn process_repeated_calls(&mut self, at: usize) -> bool {
         // If the machine executes this call, its bytes may become the known ones.
         self.array_calls.last_start = at;
         let known = self.message.get(self.array_calls.known_bytes.clone()).unwrap_or_default();
-        // Three references of two or five bytes each, a mark, a number of two bytes, and the opcode of the data. The compiler needs the
-        // length to compare the bytes without a loop.
+        // The bytes before the data are three references of two or five bytes each, and four others: a mark, a number of two bytes, and the
+        // opcode of the data. With a constant length, the compiler compares them without a loop.
         let next = match known.len() {
             10 => self.process_matching_calls::<10>(at, known),
             13 => self.process_matching_calls::<13>(at, known),
@@ -130,6 +130,7 @@ impl PickleMachine<'_, '_> {
         const LONG_LEN: usize = op::LONG_BINGET_LEN + LEN_AFTER_GET;
         /// The object itself, and its empty state.
         const SLOTS_PER_OBJECT: usize = 2;
+        // Noted when its class was pushed.
         let object_start = self.array_calls.last_start;
         let object_bytes = self.at - object_start;
         let repeats = match (object_bytes, &self.message[object_start..]) {
@@ -155,7 +156,7 @@ impl PickleMachine<'_, '_> {
         let first = arena.objects.len();
         arena.objects.extend(std::iter::repeat_n(object, repeats));
         let objects = (first..first + repeats).map(|id| Node::Object(id as u32));
-        // The slots of the object, and of its empty state.
+        // Two memo slots each: the object, and its empty state, to which nothing refers.
         arena.memo.extend(objects.clone().flat_map(|object| [object, Node::Unbuilt]));
         self.stack.extend(objects);
     }

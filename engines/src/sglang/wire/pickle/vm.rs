@@ -209,7 +209,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
 
     /// Opens a mark. If a batch of plain items for a list follows, processes the whole batch instead, and leaves its items in the message.
     fn open_mark(&mut self) -> Result<(), Undecoded> {
-        // A list below the innermost open mark gets no items.
+        // Only a list above the innermost open mark can get the items that follow.
         if let Some(Node::List(list)) = self.stack.last().copied()
             && self.stack.len() > self.stack_base()
         {
@@ -220,6 +220,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                 }
             } else if let Some(batch) = flat::scan_batch(self.message, self.at, &mut self.arena.memo, self.limits.memo)
             {
+                // Continue after the `APPENDS` that ends the batch.
                 self.at = batch.end + 1;
                 return self.arena.append_run(list, batch.to_list_run(), self.limits);
             }
