@@ -43,7 +43,7 @@ const DONTWAIT: i32 = 1;
 const BLOCKING: i32 = 0;
 
 /// The first two arguments of `zmq_msg_send` and `zmq_msg_recv`.
-const ARGUMENTS: [TrackedValue; 2] = [TrackedValue::Message, TrackedValue::Socket];
+const MESSAGE_AND_SOCKET: [TrackedValue; 2] = [TrackedValue::Message, TrackedValue::Socket];
 
 /// Instruction to probe for a function's entry and return. It is the first one that the kernel can emulate, if arguments and stack pointer
 /// still have their values from the call there. Otherwise it is the first instruction of the function.
@@ -101,7 +101,7 @@ fn first_call_target(code: MachineCode<'_>, function: u64, unchanged: &[Reg]) ->
 /// Finds an instruction at which `zmq_msg_recv` has its result. It is in the straight-line code after the call that takes the message as an
 /// argument. The callee is `s_recvmsg`, or `socket_base_t::recv` if the former is inlined. `None` if the code has no such instruction.
 pub(super) fn find_received_point(code: MachineCode<'_>, function: u64) -> Option<ReceivedPoint> {
-    let CallSite { call, state } = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
+    let CallSite { call, state } = find_call_with_message(code, function, MachineState::at_entry(&MESSAGE_AND_SOCKET))?;
     let mut ip = call.next_ip();
     let mut state = state.after_call();
     for _ in 0..MAX_NEARBY {
@@ -124,7 +124,7 @@ pub(super) fn find_received_point(code: MachineCode<'_>, function: u64) -> Optio
 /// Finds an instruction that only failed sends reach. It is the first one after the call of the send that sets the result to -1. `None` if
 /// the code has no such instruction.
 pub(super) fn find_refused_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
-    let outer = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
+    let outer = find_call_with_message(code, function, MachineState::at_entry(&MESSAGE_AND_SOCKET))?;
     if let Some(point) = find_error_return_after(code, &outer.call, outer.state) {
         return Some(point);
     }
@@ -160,7 +160,7 @@ fn passes_on_rcvtimeo(instruction: &Instruction, state: &MachineState) -> bool {
 
 /// Finds where a blocking receive finds no message and repeatedly processes the socket's commands. `None` if the code has another form.
 pub(super) fn find_wait_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
-    let outer = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
+    let outer = find_call_with_message(code, function, MachineState::at_entry(&MESSAGE_AND_SOCKET))?;
     let callee = outer.call.near_branch_target();
     if let Some(point) = find_wait_in_receive(code, callee) {
         return Some(point);
