@@ -147,9 +147,15 @@ pub(super) fn find_option_request_point(code: MachineCode<'_>, function: u64) ->
         // The search goes on, for all of them.
         None::<()>
     });
-    // There are several callees, because the check of the socket's validity is called first, with the option still in its register.
+    // The check of the socket's validity is called first, with the option still in its register, so the first callee may be the wrong one.
     callees.into_iter().take(MAX_INNER_FUNCTIONS).find_map(|callee| {
-        find_point_of_first_state(code, callee, with_rcvtimeo.clone(), with_events.clone(), passes_on_rcvtimeo)
+        find_point_only_first_state_reaches(
+            code,
+            callee,
+            with_rcvtimeo.clone(),
+            with_events.clone(),
+            passes_on_rcvtimeo,
+        )
     })
 }
 
@@ -179,7 +185,7 @@ fn called_with_flags(flags: i32) -> MachineState {
 fn find_wait_in_receive(code: MachineCode<'_>, receive: u64) -> Option<SocketPoint> {
     let blocking = called_with_flags(BLOCKING);
     let non_blocking = called_with_flags(DONTWAIT);
-    find_point_of_first_state(code, receive, blocking, non_blocking, calls_socket_method)
+    find_point_only_first_state_reaches(code, receive, blocking, non_blocking, calls_socket_method)
 }
 
 /// Whether the instruction calls a function with the socket as its first argument.
@@ -187,9 +193,9 @@ fn calls_socket_method(instruction: &Instruction, state: &MachineState) -> bool 
     is_call_or_tail_jump(instruction) && state.register(Reg::RDI) == TrackedValue::Socket
 }
 
-/// First matching instruction that is reached from `state` but not from `other_state`, with the location of the socket there. `None` if
-/// there is none.
-fn find_point_of_first_state(
+/// First matching instruction of `function` that is reached from its entry with `state` but not with `other_state`. Returns it with the
+/// location of the socket there. `None` if there is none.
+fn find_point_only_first_state_reaches(
     code: MachineCode<'_>,
     function: u64,
     state: MachineState,

@@ -130,6 +130,7 @@ impl MachineCode<'_> {
                         pending.push((next, state));
                     }
                 }
+                // A return, or a jump to an unknown target.
                 _ => {}
             }
         }
@@ -382,6 +383,7 @@ impl MachineState {
                 self.set_register(used.register(), TrackedValue::Unknown);
             }
         }
+        // A write whose address is not known is assumed not to reach the frame.
         if info.used_memory().iter().any(|used| is_write(used.access()))
             && let Some(offset) = self.memory_frame_offset(instruction)
         {

@@ -70,6 +70,7 @@ fn find_name<'s>(segments: &'s [LoadedSegment<'_>], method: &str) -> impl Iterat
     // Names are in the data.
     let data = segments.iter().filter(|segment| !segment.is_executable);
     data.flat_map(move |segment| {
+        // One more than the limit, which the caller checks.
         let found: Vec<usize> = memchr::memmem::find_iter(segment.bytes, &name).take(MAX_NAMES + 1).collect();
         let length_bytes = name.len() as u64;
         found.into_iter().map(move |position| NameOccurrence {

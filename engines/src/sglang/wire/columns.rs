@@ -114,6 +114,7 @@ impl<'a> MessageColumns<'a, '_> {
         let mut total = 0;
         for part in self.doc.column_parts(ids) {
             part.append_lists(listed);
+            // `listed` has one list for each row of the parts so far.
             let nodes = listed.get(part.row_range()).unwrap_or_default();
             let rows = chunks.get_mut(part.row_range()).unwrap_or_default();
             for ((row, node), chunk) in part.row_range().zip(nodes).zip(rows) {

@@ -188,6 +188,7 @@ pub(super) fn identify_msgpack(
 ) -> Result<FoundLayout, Undecoded> {
     let MsgpackHead { class, fields, fields_at } = read_msgpack_head(message)?;
     let layouts = schema::layouts_of_class(class);
+    // Only structs are sent as msgpack.
     let newest =
         layouts.last().filter(|layout| layout.form == MessageForm::Struct).ok_or_else(|| unknown_class(class))?;
     if fields > limits.items {

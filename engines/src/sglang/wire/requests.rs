@@ -51,7 +51,7 @@ impl RequestClass {
 }
 
 /// Adds the requests that the message names to `requests`, and returns what the message does with them. If the capture has cut the message,
-/// the requests before the cut are added. No other error adds any. Implements [`adapter::decode::ReadRequests`].
+/// the requests before the cut are added. No other error adds any. See [`adapter::decode::ReadRequests`].
 pub fn read_requests<'a>(
     message: Excerpt<'a>,
     requests: &mut Vec<DispatchedRequest<'a>>,

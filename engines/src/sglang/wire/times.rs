@@ -26,7 +26,7 @@ impl MessageColumns<'_, '_> {
         match self.field_value(self.columns.time_stats) {
             // Releases up to 0.5.9 have columns of numbers, and later ones a list of objects, one for each request.
             None => self.read_time_columns(chunks, times),
-            // In a msgpack message, the objects are a pickle.
+            // In a msgpack message, the objects are a pickle, which is not loaded if they are empty.
             Some(Node::Pack(at)) => {
                 let pickled = wrapped_pickle(self.doc.bytes, at as usize);
                 if let Some(pickled) = pickled.filter(|pickled| may_have_times(pickled))
@@ -54,6 +54,7 @@ impl MessageColumns<'_, '_> {
         for (index, (batch_entry, wait)) in entries.zip(waits).enumerate() {
             if has_first_tokens(&chunks[index]) {
                 let batch_entered = self.doc.seconds_of(batch_entry);
+                // 0 stands for an unknown time.
                 let queued = if self.doc.is_nil(wait) { 0.0 } else { batch_entered - self.doc.seconds_of(wait) };
                 let seconds = EngineSeconds { queued, batch_entered, prefill_finished: 0.0 };
                 times.push(ChunkSeconds { chunk: index, seconds });
@@ -93,6 +94,7 @@ fn append_time_stats(doc: Doc<'_>, stats: Node, chunks: &[Chunk<'_>], times: &mu
             batch_entered: seconds_of_field(doc, state, b"forward_entry_time"),
             prefill_finished: seconds_of_field(doc, state, b"prefill_finished_time"),
         };
+        // All times are 0 if the engine has set none.
         if seconds != EngineSeconds::default() {
             times.push(ChunkSeconds { chunk: index, seconds });
         }

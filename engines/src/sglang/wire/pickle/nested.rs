@@ -35,6 +35,7 @@ impl PickleMachine<'_, '_> {
         let mut at = self.at;
         loop {
             at = self.scan_short_int_lists(at);
+            // A list begins with `EMPTY_LIST MEMOIZE`. The opcode after them shows how its items follow.
             match message.get(at..at + 3)? {
                 [op::EMPTY_LIST, op::MEMOIZE, next] => {
                     let next_at = at + 2;
