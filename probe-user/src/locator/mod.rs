@@ -160,8 +160,8 @@ impl Locator {
         if let Some(answer) = self.cached_answer(key) {
             return answer;
         }
+        // Only one analysis runs at a time. Another thread may have asked for this one meanwhile.
         let supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have asked meanwhile.
         if let Some(answer) = self.cached_answer(key) {
             return answer;
         }

@@ -156,6 +156,7 @@ fn read_columns<'a>(
             table.read_texts(chunks)?;
         }
     }
+    // The releases, and how they process waiting chunks, are known only of a listed layout.
     let (schema, waiter) = match found {
         FoundLayout::Listed(layout) => (layout.releases, layout.waiter),
         FoundLayout::Unlisted(..) => (UNLISTED, None),

@@ -182,19 +182,18 @@ fn read_pickled_batch<'a>(
     requests: &mut Vec<DispatchedRequest<'a>>,
 ) -> Result<DispatchKind, Undecoded> {
     let first_of_batch = requests.len();
-    // Number of marks around the fields of a request. Only dicts inside a request have more. The first request shows the number.
-    let mut request_depth: Option<usize> = None;
-    let mut open_depth = 0;
+    let mut first_request_depth: Option<usize> = None;
+    let mut current_request_depth = 0;
     while let Some(item) = walk.next_item()? {
         let WalkItem::Field { field, value_at, depth, is_first } = item else { continue };
-        // A client may also choose the key `rid` in a dict of its own, which is nested deeper.
-        if field == RequestField::Rid && is_first && request_depth.is_none_or(|known| depth <= known) {
+        // A client may also choose the key `rid` in a dict of its own, which is nested deeper than the fields of a request.
+        if field == RequestField::Rid && is_first && first_request_depth.is_none_or(|known| depth <= known) {
             requests.push(DispatchedRequest::new(read_rid(text_at(message, value_at))?));
-            request_depth = request_depth.or(Some(depth));
-            open_depth = depth;
+            first_request_depth = first_request_depth.or(Some(depth));
+            current_request_depth = depth;
         }
         // Not a field of the request itself.
-        if depth != open_depth {
+        if depth != current_request_depth {
             continue;
         }
         match (field, requests[first_of_batch..].last_mut()) {

@@ -244,9 +244,9 @@ fn scan_short_ints(bytes: &[u8], start: usize) -> Option<ShortIntBatch> {
     let mut at = start;
     let mut len = 0;
     loop {
-        let op = *bytes.get(at)?;
-        let width = short_int_len(op);
-        if op == op::BININT1 {
+        let opcode = *bytes.get(at)?;
+        let width = short_int_len(opcode);
+        if opcode == op::BININT1 {
             at += op::BININT1_LEN;
             len += 1;
             while has_four_one_byte_ints_at(bytes, at) {
@@ -258,20 +258,21 @@ fn scan_short_ints(bytes: &[u8], start: usize) -> Option<ShortIntBatch> {
             len += 1;
         } else {
             // The end of the batch, or an item of another kind.
-            return (op == op::APPENDS).then_some(ShortIntBatch { len, end: at });
+            return (opcode == op::APPENDS).then_some(ShortIntBatch { len, end: at });
         }
     }
 }
 
 /// Length of a `BININT` or a `BININT2` with its argument.
 #[inline]
-fn wide_int_len(op: u8) -> usize {
-    3 + 2 * usize::from(op == op::BININT)
+fn wide_int_len(opcode: u8) -> usize {
+    // Three bytes, or five, without a branch.
+    3 + 2 * usize::from(opcode == op::BININT)
 }
 
-/// Length of the short integer that begins with `op`; 0 for any other opcode.
+/// Length of the short integer that begins with `opcode`; 0 for any other opcode. From a table, because branches would be unpredictable.
 #[inline]
-pub(super) fn short_int_len(op: u8) -> usize {
+pub(super) fn short_int_len(opcode: u8) -> usize {
     static LENGTHS: [u8; 256] = {
         let mut lengths = [0; 256];
         lengths[op::BININT1 as usize] = op::BININT1_LEN as u8;
@@ -279,14 +280,14 @@ pub(super) fn short_int_len(op: u8) -> usize {
         lengths[op::BININT as usize] = op::BININT_LEN as u8;
         lengths
     };
-    LENGTHS[usize::from(op)].into()
+    LENGTHS[usize::from(opcode)].into()
 }
 
 /// Whether the next four opcodes at `at` are `BININT1`, which are integers of one byte.
 #[inline]
 fn has_four_one_byte_ints_at(bytes: &[u8], at: usize) -> bool {
     let next = bytes.get(at..).and_then(<[u8]>::first_chunk);
-    // `BININT1` is 0x4b. The mask leaves out the values.
+    // `BININT1` is 0x4b. Opcodes and values alternate, and the mask leaves out the values.
     next.is_some_and(|word| u64::from_le_bytes(*word) & 0x00ff_00ff_00ff_00ff == 0x004b_004b_004b_004b)
 }
 

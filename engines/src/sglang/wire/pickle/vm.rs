@@ -347,8 +347,8 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
 }
 
 /// Error for an opcode that is not executed, because it refers to something outside the message, is too old, or does not exist.
-fn refuse_opcode(op: u8, at: usize) -> Undecoded {
-    let what = match op {
+fn refuse_opcode(opcode: u8, at: usize) -> Undecoded {
+    let what = match opcode {
         op::PERSID | op::BINPERSID => "a persistent id, kept outside the message",
         op::EXT1..=op::EXT4 => "an entry of the receiver's extension registry",
         op::NEXT_BUFFER | op::READONLY_BUFFER => "a buffer sent outside the message",
@@ -357,5 +357,5 @@ fn refuse_opcode(op: u8, at: usize) -> Undecoded {
             return Undecoded::Malformed { at, what: "not a pickle opcode" };
         }
     };
-    Undecoded::Refused { at, op, what }
+    Undecoded::Refused { at, op: opcode, what }
 }
