@@ -91,6 +91,7 @@ pub(crate) fn poll_batches(
     with_returns: bool,
 ) -> Result<Vec<Batch>, ProbePointsError> {
     let epolls = [probe_points.entry_of("epoll_wait")?, probe_points.entry_of("epoll_pwait")?];
+    // A cookie tells the program which point it runs at, and for which target.
     let mut epoll_entered = Cookie::new(ProbePoint::Epoll, target);
     let mut returns = Points::new();
     if with_returns {

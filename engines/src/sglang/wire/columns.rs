@@ -33,7 +33,7 @@ impl<'a> MessageColumns<'a, '_> {
         Ok(())
     }
 
-    /// Adds one chunk for each request, with its id and its entry in `http_worker_ipcs`, which names the tokenizer worker of the request.
+    /// Adds one chunk for each request, with its id (`rid`) and its entry in `http_worker_ipcs`, which names its tokenizer worker.
     #[inline(never)]
     pub(super) fn read_requests(&self, chunks: &mut Vec<Chunk<'a>>) -> Result<(), Undecoded> {
         if self.columns.rids.is_none() {

@@ -52,6 +52,7 @@ pub(super) fn identify_pickle(
         let found = find_layout(doc, class, form, &rows.names, last)?;
         // MultiTokenizerWrapper, misspelt Warpper in 0.5.2rc0 to 0.5.2rc2.
         let is_wrapper = found.layout().class.starts_with("MultiTokenizerW");
+        // The field with the inner message, if the class has one.
         let inner = found.columns().wrapped.and_then(|index| rows.values.get(usize::from(index)));
         // A wrapper inside a wrapper is not unpacked.
         if is_wrapper
@@ -91,6 +92,7 @@ fn split_message_object(doc: Doc<'_>, value: Node) -> Result<PickledObject<'_>, 
             state = object.call.state;
         }
     }
+    // All classes of messages are in one module.
     match class.and_then(|class| doc.module_and_name(class)) {
         Some((MODULE, name)) => Ok(PickledObject { class: name, form, state }),
         Some((module, name)) => Err(unknown_class(&[module, b".", name].concat())),

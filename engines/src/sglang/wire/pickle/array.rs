@@ -13,8 +13,9 @@ const SIGNED_INT64_LE: i64 = 12;
 const FEW: usize = 32;
 
 impl PickleMachine<'_, '_> {
-    /// The array that `callable(*args)` constructs: the reconstructor over 64-bit words, or the constructor over a list, as in protocol 2.
-    /// Remembers the form of a reconstructor's call for the ones that follow. `None` for any other call.
+    /// The array of 64-bit integers, type code `q`, that `callable(*args)` constructs. `None` for any other call. The call is
+    /// `_array_reconstructor(class, "q", format, data)`, or in protocol 2 `array("q", list)`. The bytes of a reconstructor's call are
+    /// remembered, to recognise similar calls.
     pub(super) fn construct_array(&mut self, callable: Node, args: Node) -> Option<Node> {
         let (Node::Global(callable), Node::Tuple(args)) = (callable, args) else { return None };
         let callable = self.arena.globals[callable as usize];
@@ -25,8 +26,7 @@ impl PickleMachine<'_, '_> {
         let arguments = self.arena.cells.get(args.start as usize..args.end as usize)?;
         match self.name_bytes(callable.name) {
             b"_array_reconstructor" => {
-                // Its arguments are the class, the type code, the format and the data.
-                let &[_, Node::Str(code), Node::Int(format), Node::Bytes(data)] = arguments else { return None };
+                let &[_class, Node::Str(code), Node::Int(format), Node::Bytes(data)] = arguments else { return None };
                 let format = scalar::read_int(self.message, format as usize);
                 if self.string_at(code) != Some(b"q") || format != Some(SIGNED_INT64_LE) {
                     return None;
@@ -47,7 +47,7 @@ impl PickleMachine<'_, '_> {
         }
     }
 
-    /// Processes the calls from `at` on that construct an array like an earlier call and differ only in its data. They are recognized by
+    /// Processes the calls from `at` on that construct an array like an earlier call and differ only in its data. They are recognised by
     /// their bytes before the data, which mean the same everywhere because memo slots never change. Returns false if there is no such call;
     /// the machine then runs the opcodes one by one.
     pub(super) fn process_repeated_calls(&mut self, at: usize) -> bool {
