@@ -27,9 +27,9 @@ fn differing_bits(word: [u8; 8], mask: u64, pattern: u64) -> u64 {
 
 /// Number of times that the `N` bytes at `at` are repeated directly behind themselves. The first time does not count.
 pub(crate) fn count_repeats<const N: usize>(bytes: &[u8], at: usize) -> usize {
-    // As long as each byte equals the one `N` further on, the bytes repeat: of L such bytes, L / N times completely.
+    // As long as each byte equals the one `N` further on, the bytes repeat. Only complete repetitions count.
     match (bytes.get(at..), bytes.get(at + N..)) {
-        (Some(left), Some(right)) => common_prefix_len(left, right) / N,
+        (Some(bytes_here), Some(bytes_further_on)) => common_prefix_len(bytes_here, bytes_further_on) / N,
         _ => 0,
     }
 }

@@ -83,6 +83,7 @@ impl Probe {
 
     /// Waits until the ring has a record, or for `patience`.
     pub(super) fn wait_for_records(&self, patience: Duration) -> Result<(), ProbeError> {
+        // A time that exceeds the system call's range is no limit.
         let timeout = patience.try_into().ok();
         let mut fds = [PollFd::new(&self.records, PollFlags::IN)];
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
