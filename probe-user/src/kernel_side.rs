@@ -16,7 +16,9 @@ use crate::egress::find_egress_offsets;
 use crate::load::{self, KernelLog, LoadSettings};
 use crate::loss_counters::LossCounters;
 use crate::probe_options::ProbeOptions;
-use crate::programs::{Batch, Group, LoadedFacts, LossCounts, Refusal, TableChange, ThreadEntry, UPROBES, WITH_TLS};
+use crate::programs::{
+    Batch, Group, LoadedFacts, LossCounts, Refusal, TableChange, ThreadEntry, UPROBES, UPROBES_WITH_TLS,
+};
 use crate::tables;
 
 /// Limits of the size of the ring.
@@ -83,7 +85,7 @@ impl KernelSide {
             places: types.egress_offsets.clone().unwrap_or_default(),
         };
         let mut ebpf = load::load_object(settings).map_err(|error| Refusal::from_error(&error))?;
-        let programs: &'static [&'static str] = if options.tls { &WITH_TLS } else { &UPROBES };
+        let programs: &'static [&'static str] = if options.tls { &UPROBES_WITH_TLS } else { &UPROBES };
         let attach_method = if options.perf_events {
             AttachMethod::PerfEvents(programs)
         } else {

@@ -199,6 +199,7 @@ fn request_analysis(
 /// Receives the answer of an analysis that has just begun. `peer` is the socket whose other end asked for it. An outer error means that the
 /// pipe failed. An inner error says why the analysis has no result.
 fn receive_answer(mut pipe: io::PipeReader, peer: BorrowedFd<'_>) -> io::Result<LocatorAnswer> {
+    // The supervisor ends the process after the time limit, which shows a little later.
     let deadline = Instant::now() + TIME_LIMIT + GRACE;
     // The analysed file decides what the process writes, so the length of the answer is limited.
     let mut bytes = [0; ANSWER_BYTES];

@@ -48,6 +48,7 @@ const MESSAGE_AND_SOCKET: [TrackedValue; 2] = [TrackedValue::Message, TrackedVal
 /// Instruction to probe for a function's entry and return. It is the first one that the kernel can emulate, if arguments and stack pointer
 /// still have their values from the call there. Otherwise it is the first instruction of the function.
 pub(super) fn find_entry_point(code: MachineCode<'_>, function: u64) -> u64 {
+    // The registers of the first four arguments, and the stack pointer.
     const PASSED: [Reg; 5] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX, Reg::RSP];
     let mut ip = function;
     for _ in 0..MAX_NEARBY {
@@ -68,6 +69,7 @@ pub(super) fn find_entry_point(code: MachineCode<'_>, function: u64) -> u64 {
 /// Inner function that both `SSL_write` and `SSL_write_ex` call, in some releases of OpenSSL. It must have the parameters of
 /// `SSL_write_ex`. `None` if there is none.
 pub(super) fn find_inner_tls_write(code: MachineCode<'_>, write: u64, write_ex: u64) -> Option<u64> {
+    // The registers of the four arguments of `SSL_write_ex`.
     const PASSED: [Reg; 4] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX];
     let inner = first_call_target(code, write_ex, &PASSED)?;
     // The target must be in the examined code.

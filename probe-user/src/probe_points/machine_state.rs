@@ -186,6 +186,7 @@ impl MachineState {
     /// A location of `value` that a callee preserves: a register, or a word of the frame at a distance from a register. `None` if there is
     /// none.
     pub(super) fn preserved_location(&self, value: TrackedValue) -> Option<Kept> {
+        // The registers that a callee restores in the System V ABI.
         const REGISTERS: [(Reg, Register); 7] = [
             (Reg::RBX, Register::Rbx),
             (Reg::RBP, Register::Rbp),
@@ -218,6 +219,7 @@ impl MachineState {
 
     /// Offset in the frame that a memory operand addresses; `None` if it is not known to be in the frame.
     fn memory_frame_offset(&self, instruction: &Instruction) -> Option<i64> {
+        // An index or a segment would add an unknown distance.
         let has_only_base = instruction.memory_index() == Reg::None && instruction.segment_prefix() == Reg::None;
         if !has_only_base {
             return None;
@@ -325,6 +327,7 @@ impl MachineState {
 
     /// Applies the effect of an instruction. What an instruction of another kind writes becomes unknown.
     pub(super) fn execute(&mut self, instruction: &Instruction) {
+        // The flags then no longer show the last comparison.
         if instruction.rflags_modified() != 0 {
             self.last_comparison = None;
         }

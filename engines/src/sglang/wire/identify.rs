@@ -19,7 +19,7 @@ pub(super) enum FoundLayout {
 }
 
 impl FoundLayout {
-    /// The layout, or for one that is not listed the newest of its class.
+    /// The layout of the message. If it is not listed, this is the newest listed layout of its class.
     pub(super) fn layout(&self) -> &'static MessageLayout {
         match self {
             Self::Listed(layout) | Self::Unlisted(layout, _) => layout,

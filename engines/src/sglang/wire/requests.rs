@@ -320,10 +320,11 @@ impl<'a> PackedObject<'a> {
     /// Reads the class name and the number of fields of the object at `at`.
     fn open(message: Excerpt<'a>, at: u64) -> Result<Self, Undecoded> {
         let bytes = message.bytes_from(at).ok_or(Undecoded::Truncated { at: at as usize })?;
-        let Some((Head::Array { len: len @ 1.. }, name)) = read_head(bytes, 0) else {
+        // The array begins with the class name, so it is not empty.
+        let Some((Head::Array { len: len @ 1.. }, name_at)) = read_head(bytes, 0) else {
             return Err(not_a_codec(bytes));
         };
-        let (class, end) = read_string(bytes, name).ok_or_else(|| not_a_codec(bytes))?;
+        let (class, end) = read_string(bytes, name_at).ok_or_else(|| not_a_codec(bytes))?;
         Ok(Self { message, class, fields: len - 1, first_field: at + end as u64 })
     }
 
@@ -397,8 +398,8 @@ impl<'a> PackedObject<'a> {
     }
 }
 
-/// Number of ids in the value at the beginning of `data`: a list, an extension with an array, or the pair of a type code and bytes. `None` for
-/// another value.
+/// Number of ids in the value at the beginning of `data`: a list, an extension with an array, or the pair of a type code and bytes. `None`
+/// for another value.
 fn count_packed_ids(data: &[u8]) -> Option<u32> {
     /// Length of an id in an array of the type code `q`.
     const ID_BYTES: u64 = 8;

@@ -52,7 +52,7 @@ impl PickleMachine<'_, '_> {
     /// the machine then runs the opcodes one by one.
     pub(super) fn process_repeated_calls(&mut self, at: usize) -> bool {
         // If the machine executes this call, its bytes may become the known ones.
-        self.array_calls.last_start = at;
+        self.array_calls.last_call_start = at;
         let known = self.message.get(self.array_calls.known_bytes.clone()).unwrap_or_default();
         // The bytes before the data are three references of two or five bytes each, and four others: a mark, a number of two bytes, and the
         // opcode of the data. With a constant length, the compiler compares them without a loop.
@@ -131,7 +131,7 @@ impl PickleMachine<'_, '_> {
         /// The object itself, and its empty state.
         const SLOTS_PER_OBJECT: usize = 2;
         // Noted when its class was pushed.
-        let object_start = self.array_calls.last_start;
+        let object_start = self.array_calls.last_call_start;
         let object_bytes = self.at - object_start;
         let repeats = match (object_bytes, &self.message[object_start..]) {
             (SHORT_LEN, [op::BINGET, _, op::EMPTY_TUPLE, ..]) => count_repeats::<SHORT_LEN>(self.message, object_start),
@@ -164,7 +164,7 @@ impl PickleMachine<'_, '_> {
     /// Remembers the bytes of the call that ends in the data at `data_at`, if it has exactly the form
     /// `GET MARK GET GET BININT1 12 SHORT_BINBYTES`.
     fn remember_call_bytes(&mut self, data_at: usize) {
-        let start = self.array_calls.last_start;
+        let start = self.array_calls.last_call_start;
         // `_array_reconstructor(array, "q", 12, data)`: the function, the class and the type code are references to the memo.
         let has_known_form = self.call_arguments_end(start) == Some(data_at);
         if has_known_form && self.message.get(data_at) == Some(&op::SHORT_BINBYTES) {

@@ -326,8 +326,8 @@ pub(super) fn read_memo_get(bytes: &[u8], at: usize) -> Option<MemoGet> {
     })
 }
 
-/// Enters `node` into the memo if the opcode at `at` requests it. Returns the offset after that opcode, or `at` if it is another one. `None` at
-/// the limit, and for a slot out of order: both are left to the machine.
+/// Enters `node` into the memo if the opcode at `at` requests it. Returns the offset after that opcode, or `at` if it is another one.
+/// `None` at the limit, and for a slot out of order: both are left to the machine.
 fn memoize_node(bytes: &[u8], node: Node, at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<usize> {
     let (slot, next) = match *bytes.get(at)? {
         op::MEMOIZE => (memo.len(), at + op::MEMOIZE_LEN),
@@ -383,7 +383,7 @@ pub(in super::super) fn read_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     read_other_string(bytes)
 }
 
-/// [`read_string`] for any encoding of the string, and with a `FRAME` before it.
+/// Reads a string like [`read_string`], in any encoding, and also behind a `FRAME`.
 #[cold]
 fn read_other_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let text = scalar::payload_range(bytes, past_frame(bytes, 0))?;

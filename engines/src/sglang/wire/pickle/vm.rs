@@ -10,7 +10,7 @@ use super::{Scratch, flat, op, scalar};
 #[derive(Default)]
 pub(super) struct ArrayCalls {
     /// Start of the call whose callable was most recently fetched from the memo.
-    pub(super) last_start: usize,
+    pub(super) last_call_start: usize,
     /// Bytes of one complete call, up to the length of its data.
     pub(super) known_bytes: Range<usize>,
 }
@@ -267,7 +267,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
             }
             // An object without arguments, which `repeat_last_object` may repeat from here on.
             (Node::Global(_), Some(&op::EMPTY_TUPLE)) => {
-                self.array_calls.last_start = at;
+                self.array_calls.last_call_start = at;
                 self.push_value(node)
             }
             // The slot of arguments or of an empty state that were left in the message. A pickle normally has no reference to it.

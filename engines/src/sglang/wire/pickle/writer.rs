@@ -253,6 +253,7 @@ impl<'t> Pickler<'t> {
     /// new strings for them.
     fn write_global(&mut self, module: &str, name: &str) -> u32 {
         if self.style.protocol < PROTOCOL_4 {
+            // The opcode `GLOBAL`, and a line for each name.
             self.out.extend_from_slice(format!("c{module}\n{name}\n").as_bytes());
         } else {
             self.write_text(module);
