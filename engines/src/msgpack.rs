@@ -144,8 +144,8 @@ pub(crate) fn utf8(bytes: &[u8]) -> Option<&str> {
     str::from_utf8(bytes).ok()
 }
 
-/// Reads the big-endian length at `at`. It has 1, 2 or 4 bytes for a `size_code` of 0, 1 or 2, which is the number of the type byte among
-/// those of its kind. Returns the length and the offset after it.
+/// Reads the big-endian length at `at`, and returns it with the offset after it. The `size_code` is the number of the type byte among those
+/// of its kind: 0, 1 and 2 for lengths of 1, 2 and 4 bytes, as in `STR_8`, `STR_16` and `STR_32`.
 fn read_length(bytes: &[u8], at: usize, size_code: u8) -> Option<(usize, usize)> {
     Some(match size_code {
         0 => (usize::from(*bytes.get(at)?), at + 1),
@@ -236,13 +236,14 @@ pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64, count: u32) -> Opt
             at += payload.end;
             continue;
         }
-        let (head, payload) = read_head(bytes, 0)?;
+        let (head, head_length) = read_head(bytes, 0)?;
         values_left += match head {
             Head::Array { len } => u64::from(len),
+            // Each entry is a key and a value.
             Head::Map { len } => 2 * u64::from(len),
             _ => 0,
         };
-        at += payload as u64;
+        at += head_length as u64;
     }
     (at <= part.length).then_some(at)
 }
@@ -250,10 +251,10 @@ pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64, count: u32) -> Opt
 /// Range of the payload of the string, bytes or extension at the beginning of `bytes`. It may end beyond `bytes`. `None` for another value.
 pub(crate) fn payload_range(bytes: &[u8]) -> Option<Range<u64>> {
     let first = *bytes.first()?;
-    // Three type bytes in a row have lengths of 1, 2 and 4 bytes; `read_length` takes the number of the type byte among them.
     let (length, start) = match first {
-        // Short strings, bytes, longer strings.
+        // The type byte of a short string contains the length.
         FIXSTR_0..=FIXSTR_31 => (usize::from(first - FIXSTR_0), 1),
+        // Three type bytes in a row are followed by a length of 1, 2 and 4 bytes.
         BIN_8..=BIN_32 => read_length(bytes, 1, first - BIN_8)?,
         STR_8..=STR_32 => read_length(bytes, 1, first - STR_8)?,
         // Extensions have a byte for their kind behind the length.
@@ -261,7 +262,7 @@ pub(crate) fn payload_range(bytes: &[u8]) -> Option<Range<u64>> {
             let (length, kind_at) = read_length(bytes, 1, first - EXT_8)?;
             (length, kind_at + 1)
         }
-        // Extensions of 1, 2, 4, 8 and 16 bytes.
+        // Extensions of 1, 2, 4, 8 and 16 bytes, which follow the type byte and the kind.
         FIXEXT_1..=FIXEXT_16 => (1 << (first - FIXEXT_1), 2),
         _ => return None,
     };
@@ -338,7 +339,7 @@ fn count_one_byte_values(bytes: &[u8], limit: u64) -> usize {
     const SMALL_INTEGERS: u64 = 0;
     /// Number of values in a word.
     const WORD_VALUES: usize = 8;
-    // With the first value itself.
+    // The first value does not count towards the limit.
     let max_bytes = usize::try_from(limit).map_or(bytes.len(), |limit| bytes.len().min(limit + 1));
     let bytes = bytes.get(..max_bytes).unwrap_or_default();
     // Small integers are the only values whose one byte may differ from the next one.
@@ -348,7 +349,7 @@ fn count_one_byte_values(bytes: &[u8], limit: u64) -> usize {
     let start = 0;
     let in_words = WORD_VALUES * count_equal_words(bytes, start, UPPER_BITS, SMALL_INTEGERS);
     let small_integers = in_words + bytes[in_words..].iter().take_while(|first| **first <= FIXINT_MAX).count();
-    // Without the first one, which the caller counts.
+    // The first one is counted by the caller.
     small_integers - 1
 }
 

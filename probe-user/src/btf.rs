@@ -69,11 +69,11 @@ pub enum BtfError {
 pub struct Btf {
     data: Vec<u8>,
     /// Position of each type's record; ids count from 1.
-    types: Vec<usize>,
+    type_positions: Vec<usize>,
     /// Position of the string section.
     strings: Range<usize>,
     /// Id of the first struct of each name.
-    structs: HashMap<Vec<u8>, u32>,
+    struct_ids: HashMap<Vec<u8>, u32>,
 }
 
 /// Kind of a type, and how many members or parameters it has.
@@ -103,10 +103,11 @@ impl Btf {
         Self::parse(data.map_err(|_| BtfError::Read(first_error))?)
     }
 
-    /// Parses BTF, the kernel's format of type descriptions, as it is in `/sys/kernel/btf/vmlinux`. The error says what is malformed.
+    /// Parses BTF, the kernel's format of type descriptions: a header, a record for each type with a trailer that depends on its kind, and
+    /// a section of strings. The error says what is malformed.
     pub(crate) fn parse(data: Vec<u8>) -> Result<Self, BtfError> {
         // Id 0 is `void`, which has no record.
-        let mut btf = Self { data, types: vec![0], strings: 0..0, structs: HashMap::new() };
+        let mut btf = Self { data, type_positions: vec![0], strings: 0..0, struct_ids: HashMap::new() };
         if btf.data.get(..2) != Some(&MAGIC.to_ne_bytes()) {
             return Err(BtfError::Malformed("wrong magic or byte order"));
         }
@@ -121,13 +122,13 @@ impl Btf {
         let mut position = types.start;
         while position + RECORD_BYTES <= types.end {
             let info = btf.type_info(position).ok_or(BtfError::Malformed("type cut short"))?;
-            let id = btf.types.len() as u32;
-            btf.types.push(position);
+            let id = btf.type_positions.len() as u32;
+            btf.type_positions.push(position);
             if info.kind == STRUCT {
                 // A record begins with the offset of its name. An unreadable one counts as unnamed: offset 0 has the empty string.
                 let name = btf.string_at(btf.word_at(position).unwrap_or(0)).to_vec();
                 // Of several types with one name, the first is taken.
-                btf.structs.entry(name).or_insert(id);
+                btf.struct_ids.entry(name).or_insert(id);
             }
             position += RECORD_BYTES + trailer_bytes(info).ok_or(BtfError::Malformed("unknown kind of type"))?;
         }
@@ -136,7 +137,7 @@ impl Btf {
 
     /// Byte offset of `path` (members joined by dots) in a struct; `None` if the kernel lacks it, or it is a bit field.
     pub(crate) fn field_offset(&self, struct_name: &str, path: &str) -> Option<u32> {
-        let mut type_id = *self.structs.get(struct_name.as_bytes())?;
+        let mut type_id = *self.struct_ids.get(struct_name.as_bytes())?;
         let mut bit_offset = 0_u32;
         for name in path.split('.') {
             let member = self.find_member(type_id, name.as_bytes(), MAX_NESTING)?;
@@ -166,14 +167,15 @@ impl Btf {
     /// Whether parameter `index` of a kernel function is a pointer to the struct `struct_name`.
     pub(crate) fn takes_pointer_to(&self, function: &str, index: usize, struct_name: &str) -> bool {
         let pointed_type = self.pointed_type_of_parameter(function, index);
-        pointed_type.is_some_and(|id| self.structs.get(struct_name.as_bytes()) == Some(&id))
+        pointed_type.is_some_and(|id| self.struct_ids.get(struct_name.as_bytes()) == Some(&id))
     }
 
     /// Id of the type to which the function's parameter points. `None` without such a function or parameter, or if it is no pointer.
     fn pointed_type_of_parameter(&self, function: &str, index: usize) -> Option<u32> {
         const PARAMETER_BYTES: usize = 8;
         // The first type, with id 0, is `void`, which has no record.
-        let record = *self.types.iter().skip(1).find(|position| self.is_function(**position, function))?;
+        let record = *self.type_positions.iter().skip(1).find(|position| self.is_function(**position, function))?;
+        // A function refers to its prototype, which is followed by a record for each parameter.
         let prototype = self.skip_aliases(self.referenced_type(record)?)?;
         let info = self.type_info(prototype)?;
         if info.kind != FUNC_PROTO || index >= info.member_count {
@@ -233,7 +235,7 @@ impl Btf {
             if type_id == 0 {
                 return None;
             }
-            let position = *self.types.get(type_id as usize)?;
+            let position = *self.type_positions.get(type_id as usize)?;
             match self.type_info(position)?.kind {
                 TYPEDEF | VOLATILE | CONST | RESTRICT | TYPE_TAG => type_id = self.referenced_type(position)?,
                 _ => return Some(position),

@@ -56,7 +56,8 @@ impl Degraded {
         let lacking = permissions.missing_for(feature);
         let missing = if permissions.kernel() < feature.oldest_kernel() {
             Missing::Kernel { needs: feature.oldest_kernel(), runs: permissions.kernel() }
-        // In a user namespace, capabilities look effective and are refused by the kernel.
+        // In a user namespace, capabilities only look effective. The kernel always refuses its own programs there. It may refuse the other
+        // features although no capability is missing.
         } else if permissions.is_in_user_namespace() && (feature.is_in_kernel() || lacking.is_empty()) {
             Missing::UserNamespace
         } else if !lacking.is_empty() {

@@ -16,7 +16,7 @@ use crate::probe_points::{ProbePointCache, ProbePoints, ProbePointsError, Sought
 use crate::programs::{Batch, MessagePoints, Points};
 
 /// Name of a program that returns immediately.
-const NOTHING: &str = "nothing";
+const EMPTY_PROGRAM: &str = "nothing";
 /// Index of the target in the cookies, which an empty program does not read.
 const NO_TARGET: u32 = 0;
 
@@ -43,7 +43,7 @@ pub fn attach_empty_probes(pid: u32, traps: Traps) -> Result<Vec<Box<dyn Send>>,
 /// if the process has not loaded libzmq.
 fn attach_traps(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error>> {
     let mut ebpf: Ebpf = load::load_object(LoadSettings::minimal())?;
-    let mut method = AttachMethod::choose(&ebpf, &[NOTHING]);
+    let mut method = AttachMethod::choose(&ebpf, &[EMPTY_PROGRAM]);
     let id = NonZeroU32::new(pid).ok_or("no process has this id")?;
     let mut links = Vec::new();
     let mut cache = ProbePointCache::default();
@@ -83,10 +83,13 @@ fn batches_of_traps(
     if traps == Traps::ProbePoints
         && let Some(received) = probe_points.received
     {
-        return Ok(vec![Batch::at_entries(NOTHING, points_at([send, received.at]))]);
+        return Ok(vec![Batch::at_entries(EMPTY_PROGRAM, points_at([send, received.at]))]);
     }
     // Without a probe point inside the function, its return is probed, which costs more.
-    Ok(vec![Batch::at_entries(NOTHING, points_at([send, recv])), Batch::at_returns(NOTHING, points_at([recv]))])
+    Ok(vec![
+        Batch::at_entries(EMPTY_PROGRAM, points_at([send, recv])),
+        Batch::at_returns(EMPTY_PROGRAM, points_at([recv])),
+    ])
 }
 
 /// Probe points at these offsets, with the cookie that an empty program ignores.
@@ -96,7 +99,7 @@ fn points_at<const N: usize>(offsets: [u64; N]) -> Points {
 
 /// The same probe points with the program that returns immediately.
 fn with_empty_program(batch: Batch) -> Batch {
-    Batch { program: NOTHING, ..batch }
+    Batch { program: EMPTY_PROGRAM, ..batch }
 }
 
 /// Sets and removes a uprobe on a function of this program. Returns whether a multi-uprobe link was used (Linux 6.6 and later), instead of
@@ -108,12 +111,12 @@ pub fn probe_self_with_multi_uprobe() -> Result<bool, Degraded> {
 /// Sets a uprobe on this function, to test whether uprobes are possible. Returns whether one link can have several points.
 fn attach_to_self() -> Result<bool, Box<dyn std::error::Error>> {
     let mut ebpf: Ebpf = load::load_object(LoadSettings::minimal())?;
-    let mut method = AttachMethod::choose(&ebpf, &[NOTHING]);
+    let mut method = AttachMethod::choose(&ebpf, &[EMPTY_PROGRAM]);
     let maps = foreign::kernel::read_text("/proc/self/maps")?;
     let address = attach_to_self as *const () as u64;
     let offset = file_offset_of_code(&maps, address).ok_or("/proc/self/maps does not show this program")?;
     let id = NonZeroU32::new(std::process::id()).ok_or("this process has no id")?;
-    let probe = Batch::at_entries(NOTHING, points_at([offset]));
+    let probe = Batch::at_entries(EMPTY_PROGRAM, points_at([offset]));
     method.attach_batch(&mut ebpf, &probe, Path::new("/proc/self/exe"), id)?;
     Ok(matches!(method, AttachMethod::MultiUprobes(_)))
 }

@@ -32,8 +32,8 @@ pub fn check_duplicable(holder: Holder) -> Result<(), String> {
     duplicate_socket(holder).map(drop)
 }
 
-/// Waits until `holder`'s socket is empty, and makes the process close the connection. Fails if that takes longer than `patience`, or if
-/// the socket's inode is not `inode`. Returns the time of the shutdown.
+/// Waits until `holder`'s socket has been empty for a moment, and makes the process close the connection. Fails if that takes longer than
+/// `patience`, or if the socket's inode is not `inode`. Returns the time of the shutdown.
 pub fn disconnect_sender(holder: Holder, inode: u64, patience: Duration) -> Result<Instant, String> {
     let socket = duplicate_socket(holder)?;
     let Holder { pid, fd } = holder;

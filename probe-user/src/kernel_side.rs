@@ -16,7 +16,9 @@ use crate::egress::find_egress_offsets;
 use crate::load::{self, KernelLog, LoadSettings};
 use crate::loss_counters::LossCounters;
 use crate::probe_options::ProbeOptions;
-use crate::programs::{Batch, Group, LoadedFacts, LossCounts, Refusal, TableChange, ThreadEntry, UPROBES, WITH_TLS};
+use crate::programs::{
+    Batch, Group, LoadedFacts, LossCounts, Refusal, TableChange, ThreadEntry, UPROBES, UPROBES_WITH_TLS,
+};
 use crate::tables;
 
 /// Limits of the size of the ring.
@@ -29,9 +31,9 @@ pub(crate) struct KernelSide {
     options: ProbeOptions,
     types: KernelTypes,
     /// Links of the attached groups.
-    groups: HashMap<Group, Vec<Link>>,
+    group_links: HashMap<Group, Vec<Link>>,
     /// Links of the uprobes by target.
-    targets: HashMap<u32, Vec<Link>>,
+    target_links: HashMap<u32, Vec<Link>>,
     kernel_log: Option<EbpfLogger<KernelLog>>,
     loss_counters: LossCounters,
 }
@@ -77,12 +79,13 @@ impl KernelSide {
             // The kernel accepts powers of two only.
             ring_bytes: options.ring_bytes.clamp(MIN_RING_BYTES, MAX_RING_BYTES).next_power_of_two(),
             offsets: types.offsets,
+            // Both add to the accounts of threads.
             accounting: options.scheduler || options.polls,
             // Without these offsets, the programs for serving processes are not attached.
             places: types.egress_offsets.clone().unwrap_or_default(),
         };
         let mut ebpf = load::load_object(settings).map_err(|error| Refusal::from_error(&error))?;
-        let programs: &'static [&'static str] = if options.tls { &WITH_TLS } else { &UPROBES };
+        let programs: &'static [&'static str] = if options.tls { &UPROBES_WITH_TLS } else { &UPROBES };
         let attach_method = if options.perf_events {
             AttachMethod::PerfEvents(programs)
         } else {
@@ -99,8 +102,8 @@ impl KernelSide {
             attach_method,
             options,
             types,
-            groups: HashMap::new(),
-            targets: HashMap::new(),
+            group_links: HashMap::new(),
+            target_links: HashMap::new(),
             kernel_log,
             loss_counters: LossCounters::new(),
         })
@@ -113,18 +116,19 @@ impl KernelSide {
             tracing::debug!("cannot preload a uprobe program: {error}");
         }
         if self.options.scheduler {
-            // The reader of the observations asks for it too, and reports the error.
+            // The errors of both groups are dropped, because the probe attaches them later and learns the errors then.
             let _ = self.attach_group(Group::Scheduler);
             // Polls are counted in the kernel only if the scheduler's programs show which threads sleep in one.
             if self.options.polls && self.loaded_facts().observes_sleep {
                 let _ = self.attach_group(Group::KernelPolls);
             }
         }
-        // Only an attach shows which programs for writes the kernel supports.
+        // Attached and not only loaded, because only an attach shows which programs for writes the kernel supports.
         if let Err(error) = self.attach_group(Group::Writes) {
             tracing::debug!("cannot observe responses to clients: {error}");
         }
-        if self.types.egress_offsets.is_ok() {
+        let can_read_sockets = self.types.egress_offsets.is_ok();
+        if can_read_sockets {
             for program in [attach::CLIENT_READS, attach::ZMTP_READS].into_iter().chain(attach::ARRIVALS) {
                 if let Err(error) = attach::load_tracepoint_program(&mut self.ebpf, program) {
                     tracing::debug!("cannot observe reads from sockets: {error}");
@@ -182,14 +186,14 @@ impl KernelSide {
     /// Attaches a group of programs, unless it is attached.
     pub(crate) fn attach_group(&mut self, group: Group) -> Result<(), Refusal> {
         // One attachment serves all targets.
-        if self.groups.contains_key(&group) {
+        if self.group_links.contains_key(&group) {
             return Ok(());
         }
         if let Some(types) = self.missing_types_for(group) {
             return Err(Refusal::Types(types));
         }
         let links = self.attach_programs_of(group).map_err(|error| Refusal::from_error(&error))?;
-        self.groups.insert(group, links);
+        self.group_links.insert(group, links);
         Ok(())
     }
 
@@ -243,21 +247,21 @@ impl KernelSide {
             .attach_method
             .attach_batch(&mut self.ebpf, batch, &path, pid)
             .map_err(|error| Refusal::from_error(&error))?;
-        self.targets.entry(target).or_default().extend(links);
+        self.target_links.entry(target).or_default().extend(links);
         Ok(())
     }
 
     /// Detaches a target's links on another thread, because the kernel takes a while until no CPU runs their programs. Does nothing for an
     /// unknown target.
     pub(crate) fn detach_target(&mut self, target: u32) {
-        let links = self.targets.remove(&target).unwrap_or_default();
+        let links = self.target_links.remove(&target).unwrap_or_default();
         // If no thread can be started, the closure drops its links here.
         let _ = std::thread::Builder::new().spawn(move || attach::detach_links(links));
     }
 
     /// Detaches the links of all targets.
     pub(crate) fn detach_targets(&mut self) {
-        let links = std::mem::take(&mut self.targets).into_values().flatten();
+        let links = std::mem::take(&mut self.target_links).into_values().flatten();
         attach::detach_links(links.collect());
     }
 }
@@ -266,8 +270,8 @@ impl Drop for KernelSide {
     /// Detaches all programs.
     fn drop(&mut self) {
         // All together, so that the kernel's waits for them end together.
-        let group_links = std::mem::take(&mut self.groups).into_values().flatten();
-        let target_links = std::mem::take(&mut self.targets).into_values().flatten();
+        let group_links = std::mem::take(&mut self.group_links).into_values().flatten();
+        let target_links = std::mem::take(&mut self.target_links).into_values().flatten();
         attach::detach_links(group_links.chain(target_links).collect());
     }
 }

@@ -145,7 +145,8 @@ struct LibraryFileId {
 }
 
 impl LibraryReader {
-    /// Reads the libraries of this process. Those that cannot be read are reported when the process is probed.
+    /// Reads and analyses the libraries of process `pid` in advance, so that its probes can be attached without delay. Those that cannot be
+    /// read are reported when the process is probed.
     pub fn read_libraries_of(&mut self, pid: u32, inner_server: Option<EngineKind>) {
         // Every analysis finds all points, so the flags that select among them do not matter here.
         let messages = PointSet::Messages(MessagePoints { processed: true, buffers: false });

@@ -41,10 +41,11 @@ impl LoadSettings {
 /// Creates the maps and prepares the programs without loading them.
 pub(crate) fn load_object(settings: LoadSettings) -> Result<Ebpf, aya::EbpfError> {
     let namespace = own_pid_namespace();
-    let log_level = if shows_kernel_log() { u8::MAX } else { 0 };
+    let (all_levels, no_level) = (u8::MAX, 0);
+    let log_level = if shows_kernel_log() { all_levels } else { no_level };
     let has_private_stacks = Permissions::current().kernel() >= FIRST_WITH_PRIVATE_STACKS;
-    // Such kernels move a program's stack to memory of the CPU, which another run of a uprobe can overwrite. A tail call prevents that.
-    // Older kernels do not need it, and some refuse it.
+    // A private stack is memory of the CPU, which another run of a uprobe can overwrite. The object's tail calls keep its programs off such
+    // stacks. Older kernels have none, and some refuse tail calls, so these are removed.
     let changed_object = if has_private_stacks { None } else { Some(object_without_tail_calls()) };
     let must_exist = true;
     EbpfLoader::new()

@@ -11,16 +11,17 @@ use crate::degraded::error_with_causes;
 use crate::kernel_types::{CaptureMessage, ServesMessage, ThreadMessage};
 
 /// Uprobe programs, each of which may be attached at many addresses with one link.
-pub(crate) const UPROBES: [&str; 5] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT, ACCEPTED];
+pub(crate) const UPROBES: [&str; 5] = [ZMQ_ENTERED, ZMQ_RETURNED, POLL_ENTERED, POLL_RETURNED, ACCEPT_RETURNED];
 /// The same with those of [`crate::ProbeOptions::tls`].
-pub(crate) const WITH_TLS: [&str; 7] =
-    [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT, ACCEPTED, TLS_ENTERED, TLS_RETURNED];
+pub(crate) const UPROBES_WITH_TLS: [&str; 7] =
+    [ZMQ_ENTERED, ZMQ_RETURNED, POLL_ENTERED, POLL_RETURNED, ACCEPT_RETURNED, TLS_ENTERED, TLS_RETURNED];
 
-pub(crate) const ZMQ: &str = "zmq";
+// Names of the programs at the entries and at the returns of the probed functions.
+pub(crate) const ZMQ_ENTERED: &str = "zmq";
 pub(crate) const ZMQ_RETURNED: &str = "zmq_returned";
 pub(crate) const POLL_ENTERED: &str = "poll_entered";
-pub(crate) const POLL_LEFT: &str = "poll_left";
-pub(crate) const ACCEPTED: &str = "accepted";
+pub(crate) const POLL_RETURNED: &str = "poll_left";
+pub(crate) const ACCEPT_RETURNED: &str = "accepted";
 pub(crate) const TLS_ENTERED: &str = "tls_entered";
 pub(crate) const TLS_RETURNED: &str = "tls_returned";
 

@@ -151,6 +151,7 @@ impl Queues {
         };
         let refused = |error| QueueError::Diag(pid, error);
         if let Entry::Vacant(new) = self.namespaces.entry(namespace) {
+            // An error is kept as well, so that further sockets do not cause another try.
             new.insert(DiagSocket::open_for(&process).and_then(|diag| diag.check_unix_support().map(|()| diag)));
         }
         let diag = self.diag_socket(namespace).map_err(refused)?;
@@ -163,7 +164,7 @@ impl Queues {
         if let Some(query) = self.find_tcp_query(&process, namespace, inode)? {
             return Ok(query);
         }
-        // The process still has a socket that its namespace does not list, so the socket was created in another namespace.
+        // A socket that is still open and not listed in the process's namespace was created in another one.
         if has_socket(socket) {
             return Err(QueueError::Elsewhere(pid, inode));
         }

@@ -27,9 +27,9 @@ fn differing_bits(word: [u8; 8], mask: u64, pattern: u64) -> u64 {
 
 /// Number of times that the `N` bytes at `at` are repeated directly behind themselves. The first time does not count.
 pub(crate) fn count_repeats<const N: usize>(bytes: &[u8], at: usize) -> usize {
-    // As long as each byte equals the one `N` further on, the bytes repeat: of L such bytes, L / N times completely.
+    // As long as each byte equals the one `N` further on, the bytes repeat. Only complete repetitions count.
     match (bytes.get(at..), bytes.get(at + N..)) {
-        (Some(left), Some(right)) => common_prefix_len(left, right) / N,
+        (Some(bytes_here), Some(bytes_further_on)) => common_prefix_len(bytes_here, bytes_further_on) / N,
         _ => 0,
     }
 }
@@ -40,17 +40,18 @@ fn common_prefix_len(left: &[u8], right: &[u8]) -> usize {
     const BLOCK_BYTES: usize = 32;
     // The rest is compared in words of eight bytes, without a branch for each byte.
     let blocks = left.as_chunks::<BLOCK_BYTES>().0.iter().zip(right.as_chunks::<BLOCK_BYTES>().0);
-    let mut at = BLOCK_BYTES * blocks.take_while(|(a, b)| a == b).count();
-    let words = left[at..].as_chunks().0.iter().zip(right[at..].as_chunks().0);
+    let mut equal_bytes = BLOCK_BYTES * blocks.take_while(|(a, b)| a == b).count();
+    let words = left[equal_bytes..].as_chunks().0.iter().zip(right[equal_bytes..].as_chunks().0);
     for (a, b) in words {
         let difference = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
         if difference != 0 {
-            return at + (difference.trailing_zeros() / 8) as usize;
+            // Little endian, so the lowest bits are the first byte.
+            return equal_bytes + (difference.trailing_zeros() / 8) as usize;
         }
-        at += 8;
+        equal_bytes += 8;
     }
-    let bytes = left[at..].iter().zip(&right[at..]);
-    at + bytes.take_while(|(a, b)| a == b).count()
+    let bytes = left[equal_bytes..].iter().zip(&right[equal_bytes..]);
+    equal_bytes + bytes.take_while(|(a, b)| a == b).count()
 }
 
 #[cfg(test)]

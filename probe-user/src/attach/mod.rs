@@ -196,6 +196,7 @@ pub(crate) fn attach_kernel_polls(ebpf: &mut Ebpf) -> Result<Vec<Link>, AttachEr
 /// Attaches the programs that observe responses to clients, for all targets that serve clients. Uses tracepoints on socket writes where the
 /// kernel has them, unless `every_call` requests the tracepoint on all system calls.
 pub(crate) fn attach_client_writes(ebpf: &mut Ebpf, every_call: bool) -> Result<Vec<Link>, ProgramError> {
+    // Always needed, because a write does not show when a connection is opened or closed.
     let mut links = attach_tracepoints(ebpf, &[CONNECTION_STATES])?;
     if !every_call {
         match attach_tracepoints(ebpf, &[SOCKET_WRITES]) {

@@ -165,7 +165,7 @@ fn refusal_of_link(program: &OwnedFd, pid: u32) -> Option<i32> {
 /// one to a folder in an impossible process. `None` stands for an accepted link.
 fn judge_link_refusals(of_folder: Option<i32>, of_process: Option<i32>) -> Result<(), MultiUprobeError> {
     match (of_folder, of_process) {
-        // A folder cannot be probed, and the process is checked before the file.
+        // As it should be: a process that does not exist is refused first, and otherwise the folder.
         (Some(libc::EBADF), Some(libc::EINVAL)) => Ok(()),
         // The first kernels with these links check the file first, and compare the process id with that of a thread.
         (Some(libc::EBADF), _) => Err(MultiUprobeError::MainThreadOnly),
@@ -245,6 +245,7 @@ fn load_program(instructions: &[bpf_insn], license: &CString) -> io::Result<Owne
         count: instructions.len() as u32,
         instructions: instructions.as_ptr() as u64,
         license: license.as_ptr() as u64,
+        // No buffer for the verifier's log, no kernel version, flags or network interface.
         log_level: 0,
         log_size: 0,
         log: 0,

@@ -45,6 +45,7 @@ impl ConnectionTracker {
                 [Some(ConnectionStep::Closed { end: AnswerEnd::Unknown, unacknowledged: None }), None, None]
             }
             Kind::State => [self.interpret_state_change(record), None, None],
+            // All other kinds are writes and reads.
             _ => self.interpret_bytes(record),
         };
         steps.into_iter().flatten()
@@ -77,14 +78,15 @@ impl ConnectionTracker {
         let Ok(accepted) = u32::try_from(head.accepted) else {
             return [Some(ConnectionStep::HeldUp), None, None];
         };
-        // A long write comes in several records, of which the first counts.
-        let is_held_up = head.from == 0 && head.asked > u64::from(accepted);
+        // A long write comes in several records. `from` is the offset of a record's bytes in the write.
+        let is_first_of_write = head.from == 0;
+        let is_held_up = is_first_of_write && head.asked > u64::from(accepted);
         // The kernel's count of written bytes has 32 bits and includes this write.
         let position = head.written.wrapping_sub(accepted).wrapping_add(head.from);
         // Before its first record, nothing is known to be missing.
         let missed_bytes = self.next_position.map_or(0, |next| position.wrapping_sub(next));
         self.next_position = Some(position.wrapping_add(record.payload.len() as u32));
-        let bytes = ConnectionStep::Bytes { bytes: record.payload, begins: head.from == 0 };
+        let bytes = ConnectionStep::Bytes { bytes: record.payload, begins: is_first_of_write };
         let held_up = is_held_up.then_some(ConnectionStep::HeldUp);
         let missed = (missed_bytes > 0).then_some(ConnectionStep::Missed(missed_bytes));
         [held_up, missed, Some(bytes)]

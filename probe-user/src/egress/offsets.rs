@@ -73,10 +73,12 @@ pub(crate) fn find_egress_offsets(btf: &Btf) -> Result<Places, MissingField> {
         reads: READS,
         number: number.offset(btf)?,
         arguments: [first.offset(btf)?, second.offset(btf)?, third.offset(btf)?],
+        // From a process to its open files.
         files: field_offset(btf, "task_struct", "files")?,
         table: field_offset(btf, "files_struct", "fdt")?,
         room: field_offset(btf, "fdtable", "max_fds")?,
         descriptors: field_offset(btf, "fdtable", "fd")?,
+        // From a file to its inode and its socket.
         inode: field_offset(btf, "file", "f_inode")?,
         mode: field_offset(btf, "inode", "i_mode")?,
         inode_number: field_offset(btf, "inode", "i_ino")?,
@@ -84,14 +86,17 @@ pub(crate) fn find_egress_offsets(btf: &Btf) -> Result<Places, MissingField> {
         sock: field_offset(btf, "socket", "sk")?,
         file: field_offset(btf, "socket", "file")?,
         socket: field_offset(btf, "sock", "sk_socket")?,
+        // The connection of a socket, with its ports.
         family: field_offset(btf, "sock", "__sk_common.skc_family")?,
         protocol: field_offset(btf, "sock", "sk_protocol")?,
         local: field_offset(btf, "sock", "__sk_common.skc_num")?,
         remote: field_offset(btf, "sock", "__sk_common.skc_dport")?,
+        // Positions in the byte streams of a TCP connection.
         written: field_offset(btf, "tcp_sock", "write_seq")?,
         acknowledged: field_offset(btf, "tcp_sock", "snd_una")?,
         consumed: field_offset(btf, "tcp_sock", "copied_seq")?,
         arrived: field_offset(btf, "tcp_sock", "rcv_nxt")?,
+        // The network namespace.
         network: field_offset(btf, "sock", "__sk_common.skc_net.net")?,
         namespace: field_offset(btf, "net", "ns.inum")?,
     })

@@ -98,8 +98,8 @@ pub fn supervise(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -
 /// Starts the process that analyses a library. It gets the library, and the number of what it must find, through its standard input, and
 /// writes its answer to the pipe.
 fn start_analysis(mut command: Command, number: u32, library: &OwnedFd, answer_pipe: OwnedFd) -> io::Result<Child> {
-    // The library's descriptor is not the standard input itself, because it only locates the file. A Rust program takes such a standard
-    // input for closed when it starts, and exits where there is no `/dev/null`.
+    // The library's descriptor only locates the file (`O_PATH`), so it is passed in a message. As standard input, a Rust program would take
+    // it for closed, replace it by `/dev/null`, and exit where there is none.
     let (our_end, child_end) = channel::message_pair()?;
     channel::send_message(our_end.as_fd(), &number.to_le_bytes(), &[library.as_fd()])?;
     command.stdin(child_end).stdout(answer_pipe).stderr(discarded_output()?).spawn()
@@ -160,8 +160,8 @@ impl Locator {
         if let Some(answer) = self.cached_answer(key) {
             return answer;
         }
+        // Only one analysis runs at a time. Another thread may have asked for this one meanwhile.
         let supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have asked meanwhile.
         if let Some(answer) = self.cached_answer(key) {
             return answer;
         }
@@ -199,6 +199,7 @@ fn request_analysis(
 /// Receives the answer of an analysis that has just begun. `peer` is the socket whose other end asked for it. An outer error means that the
 /// pipe failed. An inner error says why the analysis has no result.
 fn receive_answer(mut pipe: io::PipeReader, peer: BorrowedFd<'_>) -> io::Result<LocatorAnswer> {
+    // The supervisor ends the process after the time limit, which shows a little later.
     let deadline = Instant::now() + TIME_LIMIT + GRACE;
     // The analysed file decides what the process writes, so the length of the answer is limited.
     let mut bytes = [0; ANSWER_BYTES];

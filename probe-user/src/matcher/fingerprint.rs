@@ -37,6 +37,7 @@ impl Fingerprint {
             return Self { length_bytes, ends: whole, whole };
         }
         let whole = is_whole.then(|| hash_bytes(payload));
+        // Fewer bytes cannot be compared with the ends of another observation.
         let ends = (payload.len() >= 2 * END_BYTES).then(|| hash_ends(payload));
         Self { length_bytes, ends, whole }
     }

@@ -33,7 +33,7 @@ impl IdenticalFrames {
     }
 
     /// Returns whether the receipt of each `skipped` frame of `lane` was matched to a twin, which is an identical frame of another lane. If
-    /// so, those twins are expected from now on. Otherwise nothing changes.
+    /// so, the twins are still to be received, and are expected from now on. Otherwise nothing changes.
     pub(super) fn explain_skipped(&mut self, lane: usize, skipped: &[Fingerprint]) -> bool {
         // A copy, because a partial explanation must change nothing.
         let mut ambiguous = self.ambiguous.clone();

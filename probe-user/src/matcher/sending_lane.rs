@@ -68,6 +68,7 @@ impl SendingLane {
 
     /// Adds a frame, with a placeholder for each frame before it whose record was lost. Keeps at most `limit` frames.
     pub(super) fn add_frame(&mut self, seq: u64, send: ObservedSend, limit: usize) -> AddedFrame {
+        // Frames are numbered without gaps, so the skipped numbers are those of lost records.
         let lost_before = seq - self.next_seq;
         let placeholders = (self.next_seq..seq).map(|seq| FrameInFlight { seq, observed: None });
         self.in_flight.extend(placeholders.chain([FrameInFlight { seq, observed: Some(send) }]));

@@ -4,8 +4,8 @@ use probe_ebpf::{Cookie, ProbePoint};
 
 use crate::probe_points::{ProbePoints, ProbePointsError};
 use crate::programs::{
-    ACCEPTED, Batch, MessagePoints, POLL_ENTERED, POLL_LEFT, PointSet, Points, TLS_ENTERED, TLS_RETURNED, ZMQ,
-    ZMQ_RETURNED,
+    ACCEPT_RETURNED, Batch, MessagePoints, POLL_ENTERED, POLL_RETURNED, PointSet, Points, TLS_ENTERED, TLS_RETURNED,
+    ZMQ_ENTERED, ZMQ_RETURNED,
 };
 
 /// Batches that attach this set of a library's probe points for the target with this index.
@@ -72,7 +72,7 @@ pub(crate) fn message_batches(
             returns.push((entry, Cookie::new(returned, target)));
         }
     }
-    Ok(non_empty([Batch::at_entries(ZMQ, entries), Batch::at_returns(ZMQ_RETURNED, returns)]))
+    Ok(non_empty([Batch::at_entries(ZMQ_ENTERED, entries), Batch::at_returns(ZMQ_RETURNED, returns)]))
 }
 
 /// Probe points of the method that passes messages to a server in the same process.
@@ -80,7 +80,7 @@ fn method_batches(entry: u64, target: u32) -> Vec<Batch> {
     // `and_return` tells the program at the entry that the return has a probe, too.
     let called = vec![(entry, Cookie::new(ProbePoint::Method, target).and_return())];
     let returned = vec![(entry, Cookie::new(ProbePoint::MethodReturn, target))];
-    vec![Batch::at_entries(ZMQ, called), Batch::at_returns(ZMQ_RETURNED, returned)]
+    vec![Batch::at_entries(ZMQ_ENTERED, called), Batch::at_returns(ZMQ_RETURNED, returned)]
 }
 
 /// Probe points in libc. `with_returns`: also at the returns of polls, which is needed if no scheduler program measures the time in a poll.
@@ -91,6 +91,7 @@ pub(crate) fn poll_batches(
     with_returns: bool,
 ) -> Result<Vec<Batch>, ProbePointsError> {
     let epolls = [probe_points.entry_of("epoll_wait")?, probe_points.entry_of("epoll_pwait")?];
+    // A cookie tells the program which point it runs at, and for which target.
     let mut epoll_entered = Cookie::new(ProbePoint::Epoll, target);
     let mut returns = Points::new();
     if with_returns {
@@ -100,14 +101,14 @@ pub(crate) fn poll_batches(
     }
     let mut entries = epolls.map(|entry| (entry, epoll_entered)).to_vec();
     entries.push((probe_points.entry_of("poll")?, Cookie::new(ProbePoint::Poll, target)));
-    Ok(non_empty([Batch::at_returns(POLL_LEFT, returns), Batch::at_entries(POLL_ENTERED, entries)]))
+    Ok(non_empty([Batch::at_returns(POLL_RETURNED, returns), Batch::at_entries(POLL_ENTERED, entries)]))
 }
 
 /// Probe points in libc at the returns of the calls that accept connections.
 fn accept_batches(probe_points: &ProbePoints, target: u32) -> Result<Vec<Batch>, ProbePointsError> {
     let cookie = Cookie::new(ProbePoint::AcceptReturn, target);
     let returns = [probe_points.entry_of("accept")?, probe_points.entry_of("accept4")?].map(|entry| (entry, cookie));
-    Ok(vec![Batch::at_returns(ACCEPTED, returns.to_vec())])
+    Ok(vec![Batch::at_returns(ACCEPT_RETURNED, returns.to_vec())])
 }
 
 /// Probe points in OpenSSL. Return probes are attached first, because the return of a write whose entry was not observed is ignored.

@@ -87,10 +87,9 @@ pub struct Probe {
     zmtp: ZmtpSockets,
     /// Processes that pass their messages to a server inside them.
     inner_servers: std::collections::HashMap<u32, InnerServer>,
-    housekeeping_at: Instant,
-    losses_counted_at: Instant,
-    /// Records were read since then.
-    is_busy: bool,
+    last_housekeeping: Instant,
+    last_loss_count: Instant,
+    has_read_since_loss_count: bool,
     reading: RingReading,
     /// Losses and exits that were not reported yet.
     noticed: Option<NoticedChanges>,
@@ -158,6 +157,7 @@ impl Probe {
             records,
             losses: ReportedLosses::default(),
             targets: Vec::new(),
+            // Both are set by `attach_groups`.
             observes_sleep: false,
             polls_in_kernel: false,
             degraded: Vec::new(),
@@ -166,9 +166,9 @@ impl Probe {
             serving: ServingProcesses::default(),
             zmtp: ZmtpSockets::default(),
             inner_servers: std::collections::HashMap::new(),
-            housekeeping_at: Instant::now(),
-            losses_counted_at: Instant::now(),
-            is_busy: true,
+            last_housekeeping: Instant::now(),
+            last_loss_count: Instant::now(),
+            has_read_since_loss_count: true,
             reading: RingReading::default(),
             noticed: None,
         };
@@ -230,7 +230,7 @@ impl Probe {
     pub fn poll_for(&mut self, limit: Duration, mut emit: impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
         let deadline = Instant::now() + limit;
         let mut observations = self.read_records(deadline, &mut emit)?;
-        if self.noticed.is_none() && self.housekeeping_at.elapsed() >= HOUSEKEEPING_INTERVAL {
+        if self.noticed.is_none() && self.last_housekeeping.elapsed() >= HOUSEKEEPING_INTERVAL {
             self.noticed = Some(self.notice_changes()?);
             // Records that were written before the changes may have come since the first read.
             observations += self.read_records(deadline, &mut emit)?;
@@ -289,9 +289,9 @@ impl Probe {
         self.targets.iter().position(|slot| slot.pid == pid && !slot.is_free)
     }
 
-    /// Assigns an entry to the process and returns its index. The sends of the process are not observed yet.
+    /// Enters the process as a target, and returns the index of its entry. The sends of the process are not observed yet.
     fn register_target(&mut self, target: Target) -> Result<usize, ProbeError> {
-        // Shows the exit of the process, whose id may then belong to another.
+        // Shows when the process exits. Its id would not, because another process may get it.
         let pidfd =
             Pid::from_raw(target.pid as i32).and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
         let slot = TargetSlot {
@@ -312,7 +312,7 @@ impl Probe {
         // Sends are enabled later: see `add_targets`.
         self.watch_target(index, SendCounting::Disabled)?;
         self.change_table(TableChange::EnterTarget { target: index as u32, pid: target.pid })?;
-        // What is to be observed besides the uprobes may be known already.
+        // The caller may have named the sockets and ports of the process before it became a target.
         self.enter_capture_limits(target.pid, index as u32)?;
         self.enter_listeners(target.pid, index as u32)?;
         self.enter_known_zmtp_sockets(target.pid, index as u32)?;
@@ -388,6 +388,7 @@ impl Probe {
             // Without the scheduler's programs, only the return of a poll shows its end.
             Feature::Polls => PointSet::Polls { with_returns: !self.observes_sleep },
             Feature::Tls => PointSet::Tls,
+            // No other feature has uprobes in a library.
             _ => PointSet::Messages(MessagePoints {
                 processed: self.options.processed,
                 buffers: library.may_use_buffers,

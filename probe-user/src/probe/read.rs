@@ -57,14 +57,15 @@ impl Probe {
             };
             records_read += 1;
             self.reading.bytes += item.len() as u64;
-            if !self.is_busy {
-                self.is_busy = true;
-                // At rest, losses are counted rarely. Those that are found now happened before this record.
-                if self.losses_counted_at.elapsed() > HOUSEKEEPING_INTERVAL * 2 {
+            if !self.has_read_since_loss_count {
+                self.has_read_since_loss_count = true;
+                // Without records, losses are counted rarely. Those that are found now happened before this record.
+                if self.last_loss_count.elapsed() > HOUSEKEEPING_INTERVAL * 2 {
                     let totals = self.kernel.read_losses().map_err(|refusal| tables_error(&refusal))?;
                     emitted += self.losses.report_new(&totals, &UNRECORDED, emit);
                 }
             }
+            // Records of serving processes begin with a mark of their own.
             if let Some(record) = egress::Record::parse(&item) {
                 if let Some(target) = self.targets.get(record.head.target as usize) {
                     emit(Observation::Egress { pid: target.pid, record });
@@ -82,6 +83,7 @@ impl Probe {
 
     /// Waits until the ring has a record, or for `patience`.
     pub(super) fn wait_for_records(&self, patience: Duration) -> Result<(), ProbeError> {
+        // A time that exceeds the system call's range is no limit.
         let timeout = patience.try_into().ok();
         let mut fds = [PollFd::new(&self.records, PollFlags::IN)];
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
@@ -93,17 +95,17 @@ impl Probe {
 
     /// Notices losses and exits. They are reported later, after the records that are now in the ring, which are older.
     pub(super) fn notice_changes(&mut self) -> Result<NoticedChanges, ProbeError> {
-        self.housekeeping_at = Instant::now();
+        self.last_housekeeping = Instant::now();
         self.kernel.flush_log();
         // Without records there are hardly any losses, and reading their counters may be a request to another process.
-        let losses = if self.is_busy || self.losses_counted_at.elapsed() >= REST_INTERVAL {
-            self.is_busy = false;
-            self.losses_counted_at = Instant::now();
+        let losses = if self.has_read_since_loss_count || self.last_loss_count.elapsed() >= REST_INTERVAL {
+            self.has_read_since_loss_count = false;
+            self.last_loss_count = Instant::now();
             Some(self.kernel.read_losses().map_err(|refusal| tables_error(&refusal))?)
         } else {
             None
         };
-        // The ring holds at most this many bytes. Once as many more have been read, so has every record that is in it now.
+        // The ring holds at most this many bytes. Once as many more have been read, every record that is in it now has been read.
         let ring_bytes = self.options.ring_bytes.next_power_of_two();
         Ok(NoticedChanges {
             losses,

@@ -27,9 +27,9 @@ pub(super) struct ServingProcesses {
 }
 
 impl Probe {
-    /// Starts to observe the writes of `pid` to TCP sockets, and its reads if `limits` requests them. Call this before the process is
-    /// added, so that the deliveries of every received frame are observed. Returns whether writes are observable; if not,
-    /// [`Probe::degraded`] has the reason.
+    /// Starts to observe the writes of `pid` to TCP sockets, and its reads if `limits` requests them. The limits are the numbers of bytes
+    /// captured of a write and of a read. Call this before the process is added, so that the deliveries of every received frame are
+    /// observed. Returns whether writes are observable; if not, [`Probe::degraded`] has the reason.
     pub fn observe_serving(&mut self, pid: u32, limits: Serves) -> Result<bool, ProbeError> {
         if !self.serving.observes_writes {
             if let Err(refusal) = self.kernel.attach_group(Group::Writes) {
@@ -63,7 +63,7 @@ impl Probe {
             }
             self.serving.observes_arrivals = true;
         }
-        // The call of `accept` is probed once, however often the ports change.
+        // The call of `accept` is probed once, however often the ports change. The ports of an earlier call are replaced.
         let is_new = !self.serving.listeners.contains_key(&pid);
         self.release_listeners(pid);
         self.serving.listeners.insert(pid, listening);
@@ -117,8 +117,13 @@ impl Probe {
     /// Adds `pid` as a target of which only writes to TCP sockets are observed, without uprobes. Returns whether the writes are observed.
     /// In a separate pid namespace they are not, because there the kernel side recognises a process only by its uprobes.
     pub fn observe_writes(&mut self, pid: u32) -> Result<bool, ProbeError> {
+        if !load::is_in_initial_pid_namespace() {
+            return Ok(false);
+        }
+        // Captures the written bytes, and ignores reads. This comes first, because the registration enters the limits of `pid`.
         let limits = Serves { written: CAPTURE, ..Serves::default() };
-        if !load::is_in_initial_pid_namespace() || !self.observe_serving(pid, limits)? {
+        let are_writes_observable = self.observe_serving(pid, limits)?;
+        if !are_writes_observable {
             return Ok(false);
         }
         self.check_room(1)?;

@@ -43,11 +43,12 @@ const DONTWAIT: i32 = 1;
 const BLOCKING: i32 = 0;
 
 /// The first two arguments of `zmq_msg_send` and `zmq_msg_recv`.
-const ARGUMENTS: [TrackedValue; 2] = [TrackedValue::Message, TrackedValue::Socket];
+const MESSAGE_AND_SOCKET: [TrackedValue; 2] = [TrackedValue::Message, TrackedValue::Socket];
 
 /// Instruction to probe for a function's entry and return. It is the first one that the kernel can emulate, if arguments and stack pointer
 /// still have their values from the call there. Otherwise it is the first instruction of the function.
 pub(super) fn find_entry_point(code: MachineCode<'_>, function: u64) -> u64 {
+    // The registers of the first four arguments, and the stack pointer.
     const PASSED: [Reg; 5] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX, Reg::RSP];
     let mut ip = function;
     for _ in 0..MAX_NEARBY {
@@ -68,6 +69,7 @@ pub(super) fn find_entry_point(code: MachineCode<'_>, function: u64) -> u64 {
 /// Inner function that both `SSL_write` and `SSL_write_ex` call, in some releases of OpenSSL. It must have the parameters of
 /// `SSL_write_ex`. `None` if there is none.
 pub(super) fn find_inner_tls_write(code: MachineCode<'_>, write: u64, write_ex: u64) -> Option<u64> {
+    // The registers of the four arguments of `SSL_write_ex`.
     const PASSED: [Reg; 4] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX];
     let inner = first_call_target(code, write_ex, &PASSED)?;
     // The target must be in the examined code.
@@ -101,7 +103,7 @@ fn first_call_target(code: MachineCode<'_>, function: u64, unchanged: &[Reg]) ->
 /// Finds an instruction at which `zmq_msg_recv` has its result. It is in the straight-line code after the call that takes the message as an
 /// argument. The callee is `s_recvmsg`, or `socket_base_t::recv` if the former is inlined. `None` if the code has no such instruction.
 pub(super) fn find_received_point(code: MachineCode<'_>, function: u64) -> Option<ReceivedPoint> {
-    let CallSite { call, state } = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
+    let CallSite { call, state } = find_call_with_message(code, function, MachineState::at_entry(&MESSAGE_AND_SOCKET))?;
     let mut ip = call.next_ip();
     let mut state = state.after_call();
     for _ in 0..MAX_NEARBY {
@@ -124,7 +126,7 @@ pub(super) fn find_received_point(code: MachineCode<'_>, function: u64) -> Optio
 /// Finds an instruction that only failed sends reach. It is the first one after the call of the send that sets the result to -1. `None` if
 /// the code has no such instruction.
 pub(super) fn find_refused_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
-    let outer = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
+    let outer = find_call_with_message(code, function, MachineState::at_entry(&MESSAGE_AND_SOCKET))?;
     if let Some(point) = find_error_return_after(code, &outer.call, outer.state) {
         return Some(point);
     }
@@ -147,9 +149,15 @@ pub(super) fn find_option_request_point(code: MachineCode<'_>, function: u64) ->
         // The search goes on, for all of them.
         None::<()>
     });
-    // There are several callees, because the check of the socket's validity is called first, with the option still in its register.
+    // The check of the socket's validity is called first, with the option still in its register, so the first callee may be the wrong one.
     callees.into_iter().take(MAX_INNER_FUNCTIONS).find_map(|callee| {
-        find_point_of_first_state(code, callee, with_rcvtimeo.clone(), with_events.clone(), passes_on_rcvtimeo)
+        find_point_only_first_state_reaches(
+            code,
+            callee,
+            with_rcvtimeo.clone(),
+            with_events.clone(),
+            passes_on_rcvtimeo,
+        )
     })
 }
 
@@ -160,7 +168,7 @@ fn passes_on_rcvtimeo(instruction: &Instruction, state: &MachineState) -> bool {
 
 /// Finds where a blocking receive finds no message and repeatedly processes the socket's commands. `None` if the code has another form.
 pub(super) fn find_wait_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
-    let outer = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
+    let outer = find_call_with_message(code, function, MachineState::at_entry(&MESSAGE_AND_SOCKET))?;
     let callee = outer.call.near_branch_target();
     if let Some(point) = find_wait_in_receive(code, callee) {
         return Some(point);
@@ -179,7 +187,7 @@ fn called_with_flags(flags: i32) -> MachineState {
 fn find_wait_in_receive(code: MachineCode<'_>, receive: u64) -> Option<SocketPoint> {
     let blocking = called_with_flags(BLOCKING);
     let non_blocking = called_with_flags(DONTWAIT);
-    find_point_of_first_state(code, receive, blocking, non_blocking, calls_socket_method)
+    find_point_only_first_state_reaches(code, receive, blocking, non_blocking, calls_socket_method)
 }
 
 /// Whether the instruction calls a function with the socket as its first argument.
@@ -187,9 +195,9 @@ fn calls_socket_method(instruction: &Instruction, state: &MachineState) -> bool 
     is_call_or_tail_jump(instruction) && state.register(Reg::RDI) == TrackedValue::Socket
 }
 
-/// First matching instruction that is reached from `state` but not from `other_state`, with the location of the socket there. `None` if
-/// there is none.
-fn find_point_of_first_state(
+/// First matching instruction of `function` that is reached from its entry with `state` but not with `other_state`. Returns it with the
+/// location of the socket there. `None` if there is none.
+fn find_point_only_first_state_reaches(
     code: MachineCode<'_>,
     function: u64,
     state: MachineState,

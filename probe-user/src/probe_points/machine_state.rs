@@ -48,9 +48,9 @@ impl TrackedValue {
 pub(super) struct MachineState {
     registers: [TrackedValue; 16],
     /// Values in the frame by their offset.
-    slots: BTreeMap<i64, TrackedValue>,
+    frame_slots: BTreeMap<i64, TrackedValue>,
     /// The comparison that set the flags.
-    compared: Option<ComparedOperands>,
+    last_comparison: Option<ComparedOperands>,
 }
 
 /// Two numbers whose comparison sets the flags.
@@ -130,6 +130,7 @@ impl MachineCode<'_> {
                         pending.push((next, state));
                     }
                 }
+                // A return, or a jump to an unknown target.
                 _ => {}
             }
         }
@@ -167,7 +168,8 @@ impl MachineState {
     /// State at a function's entry, with `arguments` in their registers.
     pub(super) fn at_entry(arguments: &[TrackedValue]) -> Self {
         // x86-64 has 16 general-purpose registers.
-        let mut state = Self { registers: [TrackedValue::Unknown; 16], slots: BTreeMap::new(), compared: None };
+        let mut state =
+            Self { registers: [TrackedValue::Unknown; 16], frame_slots: BTreeMap::new(), last_comparison: None };
         let passed = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX];
         for (register, value) in passed.into_iter().zip(arguments) {
             state.set_register(register, *value);
@@ -184,6 +186,7 @@ impl MachineState {
     /// A location of `value` that a callee preserves: a register, or a word of the frame at a distance from a register. `None` if there is
     /// none.
     pub(super) fn preserved_location(&self, value: TrackedValue) -> Option<Kept> {
+        // The registers that a callee restores in the System V ABI.
         const REGISTERS: [(Reg, Register); 7] = [
             (Reg::RBX, Register::Rbx),
             (Reg::RBP, Register::Rbp),
@@ -200,7 +203,7 @@ impl MachineState {
         for (base, name) in [(Reg::RBP, Register::Rbp), (Reg::RSP, Register::Rsp)] {
             // Only a register that points into the frame reaches its words.
             let TrackedValue::Frame(base_offset) = self.register(base) else { continue };
-            for (slot_offset, _) in self.slots.iter().filter(|(_, stored)| **stored == value) {
+            for (slot_offset, _) in self.frame_slots.iter().filter(|(_, stored)| **stored == value) {
                 // The kernel side has 8 bits for the distance.
                 if let Ok(distance) = i8::try_from(slot_offset - base_offset) {
                     return Some(Kept::At(name, distance));
@@ -216,6 +219,7 @@ impl MachineState {
 
     /// Offset in the frame that a memory operand addresses; `None` if it is not known to be in the frame.
     fn memory_frame_offset(&self, instruction: &Instruction) -> Option<i64> {
+        // An index or a segment would add an unknown distance.
         let has_only_base = instruction.memory_index() == Reg::None && instruction.segment_prefix() == Reg::None;
         if !has_only_base {
             return None;
@@ -233,7 +237,7 @@ impl MachineState {
 
     /// Forgets the values that overlap `size` bytes of the frame.
     fn forget_slots(&mut self, offset: i64, size: i64) {
-        self.slots.retain(|slot, stored| *slot + stored.size() <= offset || *slot >= offset + size);
+        self.frame_slots.retain(|slot, stored| *slot + stored.size() <= offset || *slot >= offset + size);
     }
 
     /// Applies `push` of this value. Does nothing if the stack pointer is unknown.
@@ -242,7 +246,7 @@ impl MachineState {
             let new_top = top.wrapping_sub(WORD_BYTES);
             self.set_register(Reg::RSP, TrackedValue::Frame(new_top));
             self.forget_slots(new_top, WORD_BYTES);
-            self.slots.insert(new_top, value);
+            self.frame_slots.insert(new_top, value);
         }
     }
 
@@ -252,7 +256,7 @@ impl MachineState {
             return TrackedValue::Unknown;
         };
         self.set_register(Reg::RSP, TrackedValue::Frame(top.wrapping_add(WORD_BYTES)));
-        self.slots.remove(&top).unwrap_or(TrackedValue::Unknown)
+        self.frame_slots.remove(&top).unwrap_or(TrackedValue::Unknown)
     }
 
     /// State after a call returns.
@@ -263,7 +267,7 @@ impl MachineState {
 
     /// Whether a conditional branch is taken; `None` if no comparison of known numbers decides it.
     fn branch_condition(&self, branch: &Instruction) -> Option<bool> {
-        let ComparedOperands { left, right } = self.compared?;
+        let ComparedOperands { left, right } = self.last_comparison?;
         // Below and above compare the numbers without their signs, unlike less and greater.
         let below = (left as u32) < right as u32;
         let order = left.cmp(&right);
@@ -286,7 +290,7 @@ impl MachineState {
     fn operand_number(&self, instruction: &Instruction, index: u32) -> Option<i32> {
         let value = match instruction.op_kind(index) {
             OpKind::Register => self.register(instruction.op_register(index)),
-            OpKind::Memory => *self.slots.get(&self.memory_frame_offset(instruction)?)?,
+            OpKind::Memory => *self.frame_slots.get(&self.memory_frame_offset(instruction)?)?,
             OpKind::Immediate8 | OpKind::Immediate8to32 | OpKind::Immediate32 => {
                 return Some(instruction.immediate(index) as i32);
             }
@@ -313,7 +317,7 @@ impl MachineState {
 
     /// Forgets registers and flags that a callee may change in the System V ABI.
     fn forget_changed_by_callee(&mut self) {
-        self.compared = None;
+        self.last_comparison = None;
         for register in [Reg::RAX, Reg::RCX, Reg::RDX, Reg::RSI, Reg::RDI] {
             self.set_register(register, TrackedValue::Unknown);
         }
@@ -323,11 +327,12 @@ impl MachineState {
 
     /// Applies the effect of an instruction. What an instruction of another kind writes becomes unknown.
     pub(super) fn execute(&mut self, instruction: &Instruction) {
+        // The flags then no longer show the last comparison.
         if instruction.rflags_modified() != 0 {
-            self.compared = None;
+            self.last_comparison = None;
         }
         if let Some(comparison) = self.comparison(instruction) {
-            self.compared = Some(comparison);
+            self.last_comparison = Some(comparison);
             // Unlike a comparison, `and` keeps its result.
             if is_and_with_register(instruction) {
                 self.set_register(instruction.op0_register(), TrackedValue::Number(comparison.left));
@@ -381,6 +386,7 @@ impl MachineState {
                 self.set_register(used.register(), TrackedValue::Unknown);
             }
         }
+        // A write whose address is not known is assumed not to reach the frame.
         if info.used_memory().iter().any(|used| is_write(used.access()))
             && let Some(offset) = self.memory_frame_offset(instruction)
         {
@@ -401,7 +407,7 @@ impl MachineState {
         }
         match self.memory_frame_offset(instruction) {
             Some(offset) if instruction.mnemonic() == Mnemonic::Lea => TrackedValue::Frame(offset),
-            Some(offset) => self.slots.get(&offset).copied().unwrap_or(TrackedValue::Unknown),
+            Some(offset) => self.frame_slots.get(&offset).copied().unwrap_or(TrackedValue::Unknown),
             None => TrackedValue::Unknown,
         }
     }
@@ -412,7 +418,7 @@ impl MachineState {
             self.set_register(instruction.op0_register(), value);
         } else if let Some(offset) = self.memory_frame_offset(instruction) {
             self.forget_slots(offset, size);
-            self.slots.insert(offset, value);
+            self.frame_slots.insert(offset, value);
         }
     }
 }

@@ -10,9 +10,9 @@ use super::ImageError;
 use super::image::{DynamicRelocation, Image, LoadedSegment, MAX_NAMES, check_limit};
 
 /// Distances in a table entry between the pointer to the name and other fields: the function comes before it, the others after it.
-const FUNCTION: u64 = 8;
-const LENGTH: u64 = 8;
-const FLAGS: u64 = 32;
+const FUNCTION_DISTANCE: u64 = 8;
+const LENGTH_DISTANCE: u64 = 8;
+const FLAGS_DISTANCE: u64 = 32;
 /// `METH_FASTCALL | METH_KEYWORDS`: the function gets an array of the arguments.
 const FAST_WITH_KEYWORDS: u32 = 0x82;
 
@@ -29,6 +29,7 @@ pub(super) fn find_method_offset(image: &[u8], methods: &[&str]) -> Result<Optio
     let function_fields = find_function_fields(segments, &relocations, &lengths_by_address);
     let mut function_offsets = HashSet::new();
     for relocation in relocations.iter().filter(|relocation| function_fields.contains(&relocation.address)) {
+        // The addend is the address of the function, which the loader writes into the field.
         function_offsets.extend(file_offset_of_code(segments, relocation.addend));
     }
     // With two different functions, it is unknown which one is called.
@@ -38,8 +39,8 @@ pub(super) fn find_method_offset(image: &[u8], methods: &[&str]) -> Result<Optio
     Ok(function_offsets.into_iter().next())
 }
 
-/// Addresses of the pointers to functions in the table entries of these names. A relocation that makes a pointer to a name shows where the
-/// entry of this name is. The names are given by their addresses and lengths.
+/// Finds the fields for the functions in the table entries of these names, and returns the addresses of the fields. The names are given by
+/// their addresses and lengths. A relocation whose addend is the address of a name is the field for the name in its entry.
 fn find_function_fields(
     segments: &[LoadedSegment<'_>],
     relocations: &[DynamicRelocation],
@@ -49,7 +50,7 @@ fn find_function_fields(
     for DynamicRelocation { address, addend } in relocations {
         if let Some(length_bytes) = lengths_by_address.get(addend)
             && is_name_field(segments, *address, *length_bytes)
-            && let Some(function_field) = address.checked_sub(FUNCTION)
+            && let Some(function_field) = address.checked_sub(FUNCTION_DISTANCE)
         {
             function_fields.insert(function_field);
         }
@@ -69,6 +70,7 @@ fn find_name<'s>(segments: &'s [LoadedSegment<'_>], method: &str) -> impl Iterat
     // Names are in the data.
     let data = segments.iter().filter(|segment| !segment.is_executable);
     data.flat_map(move |segment| {
+        // One more than the limit, which the caller checks.
         let found: Vec<usize> = memchr::memmem::find_iter(segment.bytes, &name).take(MAX_NAMES + 1).collect();
         let length_bytes = name.len() as u64;
         found.into_iter().map(move |position| NameOccurrence {
@@ -81,8 +83,8 @@ fn find_name<'s>(segments: &'s [LoadedSegment<'_>], method: &str) -> impl Iterat
 /// Whether the pointer at this address, to a name of this length, is a field of an entry in a method table. Then the entry also has this
 /// length, and the flags of a method that gets an array of its arguments.
 fn is_name_field(segments: &[LoadedSegment<'_>], address: u64, length_bytes: u64) -> bool {
-    let length = address.checked_add(LENGTH).and_then(|field| word_at(segments, field));
-    let flags = address.checked_add(FLAGS).and_then(|field| word_at(segments, field));
+    let length = address.checked_add(LENGTH_DISTANCE).and_then(|field| word_at(segments, field));
+    let flags = address.checked_add(FLAGS_DISTANCE).and_then(|field| word_at(segments, field));
     length == Some(length_bytes) && flags.is_some_and(|flags| flags as u32 == FAST_WITH_KEYWORDS)
 }
 

@@ -44,6 +44,7 @@ pub struct ProberSettings {
 /// events.
 pub fn serve(socket: BorrowedFd<'_>, settings: ProberSettings, drop_rights: impl FnOnce()) -> io::Result<()> {
     let mut kernel = KernelSide::load(settings.options);
+    // Answered before the further programs are loaded, so that the peer need not wait for them.
     let slow_connection = answer_first_request(socket, &kernel)?;
     if let Ok(kernel) = &mut kernel {
         kernel.load_further_programs();

@@ -54,7 +54,7 @@ struct SharedState {
     should_stop: bool,
     cost: SamplingCost,
     /// Processes to sample, if the list has changed.
-    wanted: Option<Vec<u32>>,
+    new_pids: Option<Vec<u32>>,
     refused: Vec<UnreadableProcess>,
     notes: Vec<String>,
 }
@@ -92,7 +92,7 @@ impl PythonStacks {
         let shared = Arc::new(Mutex::new(SharedState { cost, ..SharedState::default() }));
         let (sender, intervals) = sync_channel(QUEUE_CAPACITY);
         let sampling =
-            SamplingThread { shared: Arc::clone(&shared), sender, processes: Vec::new(), wanted: Vec::new() };
+            SamplingThread { shared: Arc::clone(&shared), sender, processes: Vec::new(), last_pids: Vec::new() };
         let thread =
             thread::Builder::new().name("python-stacks".into()).spawn(move || sampling.sample_until_stopped(hertz))?;
         Ok(Self { shared, intervals, thread: Some(thread) })
@@ -100,7 +100,7 @@ impl PythonStacks {
 
     /// Samples exactly these processes, from the next sample on.
     pub fn sample_processes(&self, pids: &[u32]) {
-        lock(&self.shared).wanted = Some(pids.to_vec());
+        lock(&self.shared).new_pids = Some(pids.to_vec());
     }
 
     /// Calls `each` with the intervals that were sampled since the last call of this function. Never waits.
@@ -159,14 +159,14 @@ struct SamplingThread {
     sender: SyncSender<StackInterval>,
     processes: Vec<SampledProcess>,
     /// Processes of the last list.
-    wanted: Vec<u32>,
+    last_pids: Vec<u32>,
 }
 
 /// A process that is sampled, or will be once its interpreter is found.
 struct SampledProcess {
     pid: u32,
     reader: Option<StackReader>,
-    tries: u32,
+    failed_tries: u32,
     next_try: Instant,
 }
 
@@ -194,11 +194,11 @@ impl SampledProcess {
             Err(StackReaderError::Gone) => return OpenAttempt::Hopeless,
             Err(StackReaderError::Refused(why)) => why,
         };
-        self.tries += 1;
+        self.failed_tries += 1;
         self.next_try = now + RETRY_INTERVAL;
         // Retrying does not help against a missing capability.
         let lacks_capability = !Permissions::current().missing_for(Feature::PythonStacks).is_empty();
-        if self.tries < MAX_TRIES && !lacks_capability {
+        if self.failed_tries < MAX_TRIES && !lacks_capability {
             return OpenAttempt::TryAgain;
         }
         lock(shared).refused.push(UnreadableProcess { pid: self.pid, reason: why });
@@ -239,16 +239,16 @@ impl SamplingThread {
 
     /// Takes over the list of processes to sample, if there is a new one. Processes in both lists keep their readers.
     fn update_processes(&mut self) {
-        let Some(wanted) = lock(&self.shared).wanted.take() else { return };
-        self.processes.retain(|process| wanted.contains(&process.pid));
-        for &pid in &wanted {
+        let Some(new_pids) = lock(&self.shared).new_pids.take() else { return };
+        self.processes.retain(|process| new_pids.contains(&process.pid));
+        for &pid in &new_pids {
             // A process of the last list is not added again, because it may have been removed as unreadable.
-            let is_new = !self.wanted.contains(&pid);
+            let is_new = !self.last_pids.contains(&pid);
             if is_new {
-                self.processes.push(SampledProcess { pid, reader: None, tries: 0, next_try: Instant::now() });
+                self.processes.push(SampledProcess { pid, reader: None, failed_tries: 0, next_try: Instant::now() });
             }
         }
-        self.wanted = wanted;
+        self.last_pids = new_pids;
     }
 
     /// Opens the readers that are due, and removes processes that cannot be read.

@@ -41,6 +41,7 @@ impl StackReader {
         let config = Config {
             // The process must not be stopped.
             blocking: LockingStrategy::NonBlocking,
+            // Only Python's functions are needed.
             native: false,
             collect_thread_names: false,
             lineno: LineNo::NoLine,

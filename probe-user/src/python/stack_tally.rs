@@ -90,6 +90,7 @@ impl StackTally {
     pub(super) fn into_stacks(self, tid: u32) -> ThreadStacks {
         let mut functions: Vec<(Function, Hits)> = self.functions.into_iter().collect();
         functions.sort_by(|(function, hits), (other, other_hits)| {
+            // Equal counts are ordered by function, because the map has no order.
             let most_first = (other_hits.own, other_hits.total).cmp(&(hits.own, hits.total));
             most_first.then_with(|| function.cmp(other))
         });

@@ -58,7 +58,7 @@ pub(super) mod kinds {
 }
 
 /// Number of entries per table that stay allocated between messages. Fits a frame of 4,096 requests with logprobs.
-const KEPT: usize = 1 << 18;
+const KEPT_ENTRIES: usize = 1 << 18;
 
 /// Marks the absence of an entry.
 pub(super) const NONE: u32 = u32::MAX;
@@ -142,17 +142,20 @@ pub(super) struct Arena {
 }
 
 impl Arena {
-    /// Clears the last message. Releases the memory of the large tables beyond [`KEPT`] entries.
+    /// Clears the last message. Releases the memory of the large tables beyond [`KEPT_ENTRIES`] entries.
     pub(super) fn clear(&mut self) {
         self.cells.clear();
         self.list_runs.clear();
         self.globals.clear();
         self.objects.clear();
         self.memo.clear();
-        if self.memo.capacity() > KEPT || self.list_runs.capacity() > KEPT || self.cells.capacity() > KEPT {
-            self.memo.shrink_to(KEPT);
-            self.list_runs.shrink_to(KEPT);
-            self.cells.shrink_to(KEPT);
+        if self.memo.capacity() > KEPT_ENTRIES
+            || self.list_runs.capacity() > KEPT_ENTRIES
+            || self.cells.capacity() > KEPT_ENTRIES
+        {
+            self.memo.shrink_to(KEPT_ENTRIES);
+            self.list_runs.shrink_to(KEPT_ENTRIES);
+            self.cells.shrink_to(KEPT_ENTRIES);
         }
     }
 
@@ -182,6 +185,7 @@ impl Arena {
     /// the head knows the last one, its tail. A flat run is left in the message, and the others are in the cells.
     pub(super) fn append_run(&mut self, list: u32, run: ListRun, limits: &Limits) -> Result<(), Undecoded> {
         let head = self.list_runs[list as usize];
+        // The array stands for the list as it was, so the list must not grow.
         if head.is_array_source {
             return Err(Undecoded::Malformed {
                 at: run.start as usize,
@@ -196,7 +200,7 @@ impl Arena {
         // Without a tail, the first run is the only one.
         let tail = if head.tail == NONE { list } else { head.tail };
         let last = &mut self.list_runs[tail as usize];
-        // If the items follow in the cells, they extend the last run.
+        // If the items follow those of the last run in the cells, they extend it. Otherwise they become another run.
         if !last.is_flat && !run.is_flat && last.end == run.start {
             last.end = run.end;
             last.len += run.len;

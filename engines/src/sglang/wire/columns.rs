@@ -33,7 +33,7 @@ impl<'a> MessageColumns<'a, '_> {
         Ok(())
     }
 
-    /// Adds one chunk for each request, with its id and its entry in `http_worker_ipcs`, which names the tokenizer worker of the request.
+    /// Adds one chunk for each request, with its id (`rid`) and its entry in `http_worker_ipcs`, which names its tokenizer worker.
     #[inline(never)]
     pub(super) fn read_requests(&self, chunks: &mut Vec<Chunk<'a>>) -> Result<(), Undecoded> {
         if self.columns.rids.is_none() {
@@ -67,8 +67,8 @@ impl<'a> MessageColumns<'a, '_> {
         })
     }
 
-    /// Reads counts and finish reasons, from their columns or (0.4.0) from each request's `meta_info`. Fills `finished` with each chunk's
-    /// finish reason, or leaves it empty when no chunk has one.
+    /// Reads the counts and finish reasons of all chunks. They have a column each, or are in each request's `meta_info` (SGLang 0.4.0).
+    /// Appends each chunk's finish reason to `finished`, which stays empty if the message has none.
     pub(super) fn read_counts(&self, chunks: &mut [Chunk<'a>], finished: &mut Vec<Node>) -> Result<(), Undecoded> {
         if self.columns.meta.is_some() {
             // The column may be absent.
@@ -114,11 +114,12 @@ impl<'a> MessageColumns<'a, '_> {
         let mut total = 0;
         for part in self.doc.column_parts(ids) {
             part.append_lists(listed);
+            // `listed` has one list for each row of the parts so far.
             let nodes = listed.get(part.row_range()).unwrap_or_default();
             let rows = chunks.get_mut(part.row_range()).unwrap_or_default();
             for ((row, node), chunk) in part.row_range().zip(nodes).zip(rows) {
                 chunk.listed = match *node {
-                    // Of these, the node states the number. A word is one id.
+                    // The usual lists, whose node states the number of ids. A word is one id.
                     Node::Ints { len, .. } | Node::Words { words: len, .. } => Some(u32::from(len)),
                     node => self.count_listed(row, node)?,
                 };
@@ -157,7 +158,7 @@ impl<'a> MessageColumns<'a, '_> {
         Ok(count)
     }
 
-    /// Adds a chunk for each request that an `AbortReq` names.
+    /// Adds a chunk for each request that an `AbortReq` message names: one id, a list of ids, or none.
     pub(super) fn read_aborted(&self, chunks: &mut Vec<Chunk<'a>>) -> Result<(), Undecoded> {
         if self.columns.rid.is_none() {
             return Err(self.layout_mismatch("no rid"));
@@ -219,7 +220,7 @@ impl<'a> MessageColumns<'a, '_> {
         for part in self.doc.column_parts(column) {
             let rows = chunks.get_mut(part.row_range()).unwrap_or_default();
             match part.small_ints() {
-                // Nearly every part holds only small counts, which are copied from the message.
+                // Nearly every part holds only small counts, which are copied from the message. Pickled ones follow an opcode each.
                 Some(SmallInts::Pickled(run)) => {
                     for (chunk, [_, value]) in rows.iter_mut().zip(run) {
                         *count_of(chunk) = Some((*value).into());
@@ -281,11 +282,11 @@ impl<'a> MessageColumns<'a, '_> {
     fn read_rid(&self, field: &'static str, row: usize, rid: Option<&'a [u8]>) -> Result<&'a str, Undecoded> {
         match self.read_text(field, row, rid) {
             Err(_) if rid.is_some() => Ok(""),
-            read => read,
+            id_or_error => id_or_error,
         }
     }
 
-    /// A text of a row, within the limit.
+    /// A text of a row. Fails if it is not a string (`None`), exceeds the limit, or is not UTF-8.
     fn read_text(&self, field: &'static str, row: usize, text: Option<&'a [u8]>) -> Result<&'a str, Undecoded> {
         let text = text.ok_or_else(|| self.bad_value(field, row, "not a string"))?;
         if text.len() > self.limits.text {
@@ -300,8 +301,8 @@ impl<'a> MessageColumns<'a, '_> {
         (!self.doc.is_nil(node)).then_some(node)
     }
 
-    /// The value of a per-request column, if it is as long as `rids` and not all `None`. A column may be absent as a whole (`None` or
-    /// empty); any other length is an error.
+    /// The column at `index` among the fields, which has one item for each request. `None` if it is absent, empty, or holds only nil. Fails
+    /// if it has another length.
     fn column_per_request(
         &self,
         index: Option<u16>,

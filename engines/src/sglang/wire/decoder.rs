@@ -144,7 +144,7 @@ fn read_columns<'a>(
             if has_id_column || chunks.is_empty() {
                 ids = meaning_of_id_column(layout.ids, chunks);
             }
-            // The detokenizer converts the times that it passes on, by a difference of clocks that it measures.
+            // Times are read where the scheduler sends them. The detokenizer shifts them by a clock difference that it has measured.
             if matches!(layout.kind, Kind::TokenIds | Kind::Embedding) {
                 table.read_times(chunks, nested, times);
             }
@@ -156,6 +156,7 @@ fn read_columns<'a>(
             table.read_texts(chunks)?;
         }
     }
+    // The releases, and how they process waiting chunks, are known only of a listed layout.
     let (schema, waiter) = match found {
         FoundLayout::Listed(layout) => (layout.releases, layout.waiter),
         FoundLayout::Unlisted(..) => (UNLISTED, None),
@@ -165,7 +166,8 @@ fn read_columns<'a>(
 
 /// Meaning of the id column: taken from the layout or, if the layout is ambiguous, from evidence in this frame.
 fn meaning_of_id_column(ids: IdColumn, chunks: &[Chunk<'_>]) -> IdColumn {
-    // A cumulative list always has as many ids as its count states. A missing list, `None`, is less than every count.
+    // A cumulative list has as many ids as the count states, so a shorter one holds only the new ids. A missing list, `None`, is less than
+    // every count.
     let lists_fewer = ids == IdColumn::Undecided && chunks.iter().any(|chunk| chunk.listed < chunk.completion_tokens);
     if lists_fewer { IdColumn::Delta } else { ids }
 }

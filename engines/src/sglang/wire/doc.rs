@@ -258,15 +258,18 @@ impl Iterator for Items<'_> {
         }
         self.left -= 1;
         match &mut self.run {
+            // Opcodes in the pickle.
             ItemRun::Flat { at } => {
                 let (node, next) = pickle::flat_item(self.doc.bytes, *at, &self.doc.arena.memo)?;
                 *at = next;
                 Some(node)
             }
+            // Cells in the arena.
             ItemRun::Cells { at } => {
                 *at += 1;
                 self.doc.arena.cells.get(*at - 1).copied()
             }
+            // Values in the msgpack message.
             ItemRun::Pack { at } => {
                 let start = *at;
                 *at = msgpack::skip_validated(self.doc.bytes, start)?;

@@ -19,7 +19,7 @@ pub(super) enum FoundLayout {
 }
 
 impl FoundLayout {
-    /// The layout, or for one that is not listed the newest of its class.
+    /// The layout of the message. If it is not listed, this is the newest listed layout of its class.
     pub(super) fn layout(&self) -> &'static MessageLayout {
         match self {
             Self::Listed(layout) | Self::Unlisted(layout, _) => layout,
@@ -52,6 +52,7 @@ pub(super) fn identify_pickle(
         let found = find_layout(doc, class, form, &rows.names, last)?;
         // MultiTokenizerWrapper, misspelt Warpper in 0.5.2rc0 to 0.5.2rc2.
         let is_wrapper = found.layout().class.starts_with("MultiTokenizerW");
+        // The field with the inner message, if the class has one.
         let inner = found.columns().wrapped.and_then(|index| rows.values.get(usize::from(index)));
         // A wrapper inside a wrapper is not unpacked.
         if is_wrapper
@@ -91,6 +92,7 @@ fn split_message_object(doc: Doc<'_>, value: Node) -> Result<PickledObject<'_>, 
             state = object.call.state;
         }
     }
+    // All classes of messages are in one module.
     match class.and_then(|class| doc.module_and_name(class)) {
         Some((MODULE, name)) => Ok(PickledObject { class: name, form, state }),
         Some((module, name)) => Err(unknown_class(&[module, b".", name].concat())),
@@ -188,6 +190,7 @@ pub(super) fn identify_msgpack(
 ) -> Result<FoundLayout, Undecoded> {
     let MsgpackHead { class, fields, fields_at } = read_msgpack_head(message)?;
     let layouts = schema::layouts_of_class(class);
+    // Only structs are sent as msgpack.
     let newest =
         layouts.last().filter(|layout| layout.form == MessageForm::Struct).ok_or_else(|| unknown_class(class))?;
     if fields > limits.items {

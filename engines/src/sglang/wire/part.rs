@@ -16,10 +16,10 @@ pub(super) struct ColumnPart<'a> {
     doc: Doc<'a>,
     run: ItemRun,
     /// Index of its first item in the list.
-    first: usize,
+    first_row: usize,
     len: u32,
-    /// End of a flat run of a pickle.
-    end: usize,
+    /// End of a flat run of a pickle. Not set for other runs.
+    flat_end: usize,
     kinds: u8,
 }
 
@@ -59,9 +59,9 @@ impl<'a> Doc<'a> {
         let part = self.list_items(list).map(|items| ColumnPart {
             doc: self,
             run: items.run,
-            first: 0,
+            first_row: 0,
             len: items.left,
-            end: first_run.end as usize,
+            flat_end: first_run.end as usize,
             kinds: first_run.kinds,
         });
         let next = first_run.next;
@@ -82,9 +82,9 @@ impl<'a> Iterator for ColumnParts<'a> {
             self.part = Some(ColumnPart {
                 doc: self.doc,
                 run: ItemRun::at_start_of(run),
-                first: next_row,
+                first_row: next_row,
                 len: run.len,
-                end: run.end as usize,
+                flat_end: run.end as usize,
                 kinds: run.kinds,
             });
         }
@@ -95,7 +95,7 @@ impl<'a> Iterator for ColumnParts<'a> {
 impl<'a> ColumnPart<'a> {
     /// Indices of the part's items in the list.
     pub(super) fn row_range(self) -> Range<usize> {
-        self.first..self.first + self.len as usize
+        self.first_row..self.first_row + self.len as usize
     }
 
     /// The part's items, if they are stored in the arena's cells. `None` if they were left in the message.
@@ -125,7 +125,7 @@ impl<'a> ColumnPart<'a> {
                         nodes.push(Node::Pack(at as u32));
                         at = next;
                     } else {
-                        // Not in a message that has been validated.
+                        // Cannot happen, because the message has been validated.
                         break;
                     }
                 }
@@ -182,7 +182,7 @@ impl<'a> ColumnPart<'a> {
         match self.run {
             // The shortest opcode takes two bytes, so a run with two bytes per item has no other opcode.
             ItemRun::Flat { at } if self.kinds == kinds::INT => {
-                let (run, rest) = self.doc.bytes.get(at..self.end)?.as_chunks();
+                let (run, rest) = self.doc.bytes.get(at..self.flat_end)?.as_chunks();
                 (run.len() == self.len as usize && rest.is_empty()).then_some(SmallInts::Pickled(run))
             }
             ItemRun::Pack { at } => {

@@ -50,14 +50,15 @@ impl RequestClass {
     }
 }
 
-/// Adds the requests that the message names to the list. See [`adapter::decode::ReadRequests`].
+/// Adds the requests that the message names to `requests`, and returns what the message does with them. If the capture has cut the message,
+/// the requests before the cut are added. No other error adds any. See [`adapter::decode::ReadRequests`].
 pub fn read_requests<'a>(
     message: Excerpt<'a>,
     requests: &mut Vec<DispatchedRequest<'a>>,
 ) -> Result<DispatchKind, Undecoded> {
     let known_requests = requests.len();
     let read = match message.head {
-        // A pickle with its protocol, or an array of msgpack.
+        // A pickle begins with its protocol, and msgpack with an array.
         [PICKLE_PROTO, 2..=5, ..] => read_pickle(message, requests),
         [FIXARRAY_0..=FIXARRAY_15 | ARRAY_16 | ARRAY_32, ..] => read_msgpack(message, requests),
         head => Err(not_a_codec(head)),
@@ -99,6 +100,7 @@ fn read_pickle<'a>(message: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a
     match read_pickled_class(&mut walk)? {
         RequestClass::Single => {
             let mut request = read_pickled_request(message, &mut walk)?;
+            // The room is behind the prompt, and so among the last fields.
             request.room = find_room(last_bytes);
             requests.push(request);
             Ok(DispatchKind::Requests)
@@ -113,14 +115,15 @@ fn read_pickle<'a>(message: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a
     }
 }
 
-/// Reads up to the message's class, which may be inside msgspec's `rebuild` or a `MultiTokenizerWrapper`, and returns its kind.
+/// Walks to the message's class and returns its kind. The class may be an argument of msgspec's `rebuild`, or the class of a message inside
+/// a `MultiTokenizerWrapper`.
 fn read_pickled_class(walk: &mut PickleWalk<'_>) -> Result<RequestClass, Undecoded> {
     let mut is_wrapped = false;
     while let Some(item) = walk.next_item()? {
         match item {
             WalkItem::Global { module: b"msgspec._utils", name: b"rebuild" } | WalkItem::Field { .. } => {}
             WalkItem::Global { module: MODULE, name } if name.starts_with(b"MultiTokenizerW") => is_wrapped = true,
-            // The module is a reference to the wrapper's.
+            // Inside the wrapper, the module is a reference to the wrapper's, which the walk does not resolve.
             WalkItem::Global { module, name } if module == MODULE || is_wrapped => return RequestClass::of_name(name),
             WalkItem::Global { module, name } => return Err(unknown_class(&[module, b".", name].concat())),
         }
@@ -139,7 +142,7 @@ pub(crate) fn read_pickled_request<'a>(
     loop {
         let item = match walk.next_item() {
             Ok(Some(item)) => item,
-            // The captured bytes end inside the text or the ids.
+            // The captured bytes end inside the prompt, so its length stays unknown.
             Err(Undecoded::Truncated { .. }) if !message.is_whole() => break,
             Err(why) => return Err(why),
             Ok(None) => break,
@@ -179,25 +182,24 @@ fn read_pickled_batch<'a>(
     requests: &mut Vec<DispatchedRequest<'a>>,
 ) -> Result<DispatchKind, Undecoded> {
     let first_of_batch = requests.len();
-    // Number of marks around the fields of a request. Only dicts inside a request have more. The first request shows the number.
-    let mut request_depth: Option<usize> = None;
-    let mut open_depth = 0;
+    let mut first_request_depth: Option<usize> = None;
+    let mut current_request_depth = 0;
     while let Some(item) = walk.next_item()? {
         let WalkItem::Field { field, value_at, depth, is_first } = item else { continue };
-        // A client may also choose the key `rid` in a dict of its own, which is nested deeper.
-        if field == RequestField::Rid && is_first && request_depth.is_none_or(|known| depth <= known) {
+        // A client may also choose the key `rid` in a dict of its own, which is nested deeper than the fields of a request.
+        if field == RequestField::Rid && is_first && first_request_depth.is_none_or(|known| depth <= known) {
             requests.push(DispatchedRequest::new(read_rid(text_at(message, value_at))?));
-            request_depth = request_depth.or(Some(depth));
-            open_depth = depth;
+            first_request_depth = first_request_depth.or(Some(depth));
+            current_request_depth = depth;
         }
         // Not a field of the request itself.
-        if depth != open_depth {
+        if depth != current_request_depth {
             continue;
         }
         match (field, requests[first_of_batch..].last_mut()) {
             // Ids precede the dicts that a client chooses; the room follows them.
             (RequestField::InputIds, Some(request)) if request.prompt_tokens.is_none() => {
-                // The walk ends at a list whose end was not captured.
+                // A batch may be walked as a whole message, because the walk ends with an error at a list that was cut.
                 let is_whole = true;
                 request.prompt_tokens = count_ids_at(message, value_at, is_whole);
             }
@@ -318,15 +320,17 @@ impl<'a> PackedObject<'a> {
     /// Reads the class name and the number of fields of the object at `at`.
     fn open(message: Excerpt<'a>, at: u64) -> Result<Self, Undecoded> {
         let bytes = message.bytes_from(at).ok_or(Undecoded::Truncated { at: at as usize })?;
-        let Some((Head::Array { len: len @ 1.. }, name)) = read_head(bytes, 0) else {
+        // The array begins with the class name, so it is not empty.
+        let Some((Head::Array { len: len @ 1.. }, name_at)) = read_head(bytes, 0) else {
             return Err(not_a_codec(bytes));
         };
-        let (class, end) = read_string(bytes, name).ok_or_else(|| not_a_codec(bytes))?;
+        let (class, end) = read_string(bytes, name_at).ok_or_else(|| not_a_codec(bytes))?;
         Ok(Self { message, class, fields: len - 1, first_field: at + end as u64 })
     }
 
     /// Reads the object as a request. Prompt and room are missing if they were not captured.
     fn read_request(&self) -> Result<PackedRequest<'a>, Undecoded> {
+        // Every known request has the id and the prompt.
         if self.fields < READ_FIELDS {
             return Err(self.unknown_layout());
         }
@@ -346,13 +350,13 @@ impl<'a> PackedObject<'a> {
         Some(string)
     }
 
-    /// Reads prompt and room of the request whose id is at `rid_at`. They are found by their indices among the fields. Returns the object's
-    /// end; `None` if a field before it was not captured.
+    /// Reads the length of the prompt, and the room, of the request whose id is at `rid_at`. Finds them by their indices among the fields.
+    /// Returns the object's end; `None` if a field before it was not captured.
     fn read_prompt_and_room(&self, request: &mut DispatchedRequest<'a>, rid_at: u64) -> Option<u64> {
         let ids_at = self.skip_fields(rid_at, INPUT_IDS - RID).ok()?;
         request.prompt_tokens = count_packed_ids(self.message.bytes_from(ids_at)?);
         let room_index = self.layout().and_then(|layout| layout.columns.room).map(u32::from);
-        // A layout may have no room behind the ids.
+        // Without a room behind the ids, the rest of the fields is skipped.
         let Some(room_index) = room_index.filter(|index| *index > INPUT_IDS) else {
             return self.skip_fields(ids_at, self.fields - INPUT_IDS).ok();
         };
@@ -394,8 +398,8 @@ impl<'a> PackedObject<'a> {
     }
 }
 
-/// Number of ids in the value at the beginning of `data`: a list, an extension with an array, or the pair of a type code and bytes. `None` for
-/// another value.
+/// Number of ids in the value at the beginning of `data`: a list, an extension with an array, or the pair of a type code and bytes. `None`
+/// for another value.
 fn count_packed_ids(data: &[u8]) -> Option<u32> {
     /// Length of an id in an array of the type code `q`.
     const ID_BYTES: u64 = 8;

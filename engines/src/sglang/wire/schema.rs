@@ -138,8 +138,8 @@ pub fn fields(class: &str, release: &str) -> Option<&'static [&'static str]> {
     None
 }
 
-/// Parses a line of the table: class, form, releases, fields. The meaning of the ids and the behaviour of a waiter follow from the releases.
-/// `None` for a line in another form.
+/// Parses a line of the table: class, form, releases, fields. The releases determine what the ids mean, and how a waiter processes several
+/// chunks of its request. `None` for a line in another form.
 fn parse_layout(line: &'static str) -> Option<MessageLayout> {
     let mut words = line.split(' ');
     let class = words.next()?;

@@ -26,7 +26,7 @@ impl MessageColumns<'_, '_> {
         match self.field_value(self.columns.time_stats) {
             // Releases up to 0.5.9 have columns of numbers, and later ones a list of objects, one for each request.
             None => self.read_time_columns(chunks, times),
-            // In a msgpack message, the objects are a pickle.
+            // In a msgpack message, the objects are a pickle, which is not loaded if they are empty.
             Some(Node::Pack(at)) => {
                 let pickled = wrapped_pickle(self.doc.bytes, at as usize);
                 if let Some(pickled) = pickled.filter(|pickled| may_have_times(pickled))
@@ -46,13 +46,15 @@ impl MessageColumns<'_, '_> {
         if has_item_per_chunk { self.doc.list_items(column) } else { None }
     }
 
-    /// Reads the columns of releases up to 0.5.9. They have the duration of the wait in the queue, from which its start is computed.
+    /// Reads the columns of releases up to 0.5.9. They state how long a request was queued, so the time at which it was queued is computed.
+    /// Appends nothing if a column is missing.
     fn read_time_columns(&self, chunks: &[Chunk<'_>], times: &mut Vec<ChunkSeconds>) {
         let Some(entries) = self.list_per_chunk(self.columns.batch_entry, chunks) else { return };
         let Some(waits) = self.list_per_chunk(self.columns.queue_time, chunks) else { return };
         for (index, (batch_entry, wait)) in entries.zip(waits).enumerate() {
             if has_first_tokens(&chunks[index]) {
                 let batch_entered = self.doc.seconds_of(batch_entry);
+                // 0 stands for an unknown time.
                 let queued = if self.doc.is_nil(wait) { 0.0 } else { batch_entered - self.doc.seconds_of(wait) };
                 let seconds = EngineSeconds { queued, batch_entered, prefill_finished: 0.0 };
                 times.push(ChunkSeconds { chunk: index, seconds });
@@ -92,6 +94,7 @@ fn append_time_stats(doc: Doc<'_>, stats: Node, chunks: &[Chunk<'_>], times: &mu
             batch_entered: seconds_of_field(doc, state, b"forward_entry_time"),
             prefill_finished: seconds_of_field(doc, state, b"prefill_finished_time"),
         };
+        // All times are 0 if the engine has set none.
         if seconds != EngineSeconds::default() {
             times.push(ChunkSeconds { chunk: index, seconds });
         }

@@ -92,6 +92,7 @@ impl<'a> Value<'a> {
                 Some((Head::Float(value), _)) => Self::Float(value),
                 Some((Head::Bin { end }, start)) => doc.bytes.get(start..end).map_or(Self::Other("bytes"), Self::Bytes),
                 Some((Head::Ext { .. }, _)) => Self::Other("an extension"),
+                // Shorter integers, strings, lists and maps were read above.
                 _ => Self::Other("an integer that exceeds 64 bits"),
             },
             Node::Long(_) => Self::Other("an integer that exceeds 64 bits"),

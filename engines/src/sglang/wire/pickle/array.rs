@@ -13,8 +13,9 @@ const SIGNED_INT64_LE: i64 = 12;
 const FEW: usize = 32;
 
 impl PickleMachine<'_, '_> {
-    /// The array that `callable(*args)` constructs: the reconstructor over 64-bit words, or the constructor over a list, as in protocol 2.
-    /// Remembers the form of a reconstructor's call for the ones that follow. `None` for any other call.
+    /// The array of 64-bit integers, type code `q`, that `callable(*args)` constructs. `None` for any other call. The call is
+    /// `_array_reconstructor(class, "q", format, data)`, or in protocol 2 `array("q", list)`. The bytes of a reconstructor's call are
+    /// remembered, to recognise similar calls.
     pub(super) fn construct_array(&mut self, callable: Node, args: Node) -> Option<Node> {
         let (Node::Global(callable), Node::Tuple(args)) = (callable, args) else { return None };
         let callable = self.arena.globals[callable as usize];
@@ -25,8 +26,7 @@ impl PickleMachine<'_, '_> {
         let arguments = self.arena.cells.get(args.start as usize..args.end as usize)?;
         match self.name_bytes(callable.name) {
             b"_array_reconstructor" => {
-                // Its arguments are the class, the type code, the format and the data.
-                let &[_, Node::Str(code), Node::Int(format), Node::Bytes(data)] = arguments else { return None };
+                let &[_class, Node::Str(code), Node::Int(format), Node::Bytes(data)] = arguments else { return None };
                 let format = scalar::read_int(self.message, format as usize);
                 if self.string_at(code) != Some(b"q") || format != Some(SIGNED_INT64_LE) {
                     return None;
@@ -47,15 +47,15 @@ impl PickleMachine<'_, '_> {
         }
     }
 
-    /// Processes the calls from `at` on that begin like an earlier call, whose bytes up to the length of its data are the known bytes. They
-    /// make the same call with other data, because memo slots never change. Returns false if there is none, and changes nothing but the
-    /// position of the last call; the machine then runs the opcodes one by one.
+    /// Processes the calls from `at` on that construct an array like an earlier call and differ only in its data. They are recognised by
+    /// their bytes before the data, which mean the same everywhere because memo slots never change. Returns false if there is no such call;
+    /// the machine then runs the opcodes one by one.
     pub(super) fn process_repeated_calls(&mut self, at: usize) -> bool {
         // If the machine executes this call, its bytes may become the known ones.
-        self.array_calls.last_start = at;
+        self.array_calls.last_call_start = at;
         let known = self.message.get(self.array_calls.known_bytes.clone()).unwrap_or_default();
-        // Three references of two or five bytes each, a mark, a number of two bytes, and the opcode of the data. The compiler needs the
-        // length to compare the bytes without a loop.
+        // The bytes before the data are three references of two or five bytes each, and four others: a mark, a number of two bytes, and the
+        // opcode of the data. With a constant length, the compiler compares them without a loop.
         let next = match known.len() {
             10 => self.process_matching_calls::<10>(at, known),
             13 => self.process_matching_calls::<13>(at, known),
@@ -130,7 +130,8 @@ impl PickleMachine<'_, '_> {
         const LONG_LEN: usize = op::LONG_BINGET_LEN + LEN_AFTER_GET;
         /// The object itself, and its empty state.
         const SLOTS_PER_OBJECT: usize = 2;
-        let object_start = self.array_calls.last_start;
+        // Noted when its class was pushed.
+        let object_start = self.array_calls.last_call_start;
         let object_bytes = self.at - object_start;
         let repeats = match (object_bytes, &self.message[object_start..]) {
             (SHORT_LEN, [op::BINGET, _, op::EMPTY_TUPLE, ..]) => count_repeats::<SHORT_LEN>(self.message, object_start),
@@ -155,7 +156,7 @@ impl PickleMachine<'_, '_> {
         let first = arena.objects.len();
         arena.objects.extend(std::iter::repeat_n(object, repeats));
         let objects = (first..first + repeats).map(|id| Node::Object(id as u32));
-        // The slots of the object, and of its empty state.
+        // Two memo slots each: the object, and its empty state, to which nothing refers.
         arena.memo.extend(objects.clone().flat_map(|object| [object, Node::Unbuilt]));
         self.stack.extend(objects);
     }
@@ -163,7 +164,7 @@ impl PickleMachine<'_, '_> {
     /// Remembers the bytes of the call that ends in the data at `data_at`, if it has exactly the form
     /// `GET MARK GET GET BININT1 12 SHORT_BINBYTES`.
     fn remember_call_bytes(&mut self, data_at: usize) {
-        let start = self.array_calls.last_start;
+        let start = self.array_calls.last_call_start;
         // `_array_reconstructor(array, "q", 12, data)`: the function, the class and the type code are references to the memo.
         let has_known_form = self.call_arguments_end(start) == Some(data_at);
         if has_known_form && self.message.get(data_at) == Some(&op::SHORT_BINBYTES) {

@@ -192,8 +192,9 @@ fn nth_byte(word: u64, index: usize) -> u8 {
     (word >> (8 * index)) as u8
 }
 
-/// Parses a list of only short integers at the beginning of `bytes`. `None` for any other list. If it holds one number, as for a decoding
-/// request, its first eight bytes are sufficient.
+/// Parses a list of only short integers at the beginning of `bytes`. `None` for any other list. The form of the list is
+/// `EMPTY_LIST MEMOIZE MARK integers APPENDS`, or with one integer, as for a decoding request, `EMPTY_LIST MEMOIZE integer APPEND`. The
+/// latter fits into eight bytes.
 #[inline]
 pub(super) fn parse_short_int_list(bytes: &[u8]) -> Option<ShortIntList> {
     const LIST: u16 = u16::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE]);
@@ -244,9 +245,9 @@ fn scan_short_ints(bytes: &[u8], start: usize) -> Option<ShortIntBatch> {
     let mut at = start;
     let mut len = 0;
     loop {
-        let op = *bytes.get(at)?;
-        let width = short_int_len(op);
-        if op == op::BININT1 {
+        let opcode = *bytes.get(at)?;
+        let width = short_int_len(opcode);
+        if opcode == op::BININT1 {
             at += op::BININT1_LEN;
             len += 1;
             while has_four_one_byte_ints_at(bytes, at) {
@@ -258,20 +259,21 @@ fn scan_short_ints(bytes: &[u8], start: usize) -> Option<ShortIntBatch> {
             len += 1;
         } else {
             // The end of the batch, or an item of another kind.
-            return (op == op::APPENDS).then_some(ShortIntBatch { len, end: at });
+            return (opcode == op::APPENDS).then_some(ShortIntBatch { len, end: at });
         }
     }
 }
 
 /// Length of a `BININT` or a `BININT2` with its argument.
 #[inline]
-fn wide_int_len(op: u8) -> usize {
-    3 + 2 * usize::from(op == op::BININT)
+fn wide_int_len(opcode: u8) -> usize {
+    // Three bytes, or five, without a branch.
+    3 + 2 * usize::from(opcode == op::BININT)
 }
 
-/// Length of the short integer that begins with `op`; 0 for any other opcode.
+/// Length of the short integer that begins with `opcode`; 0 for any other opcode. From a table, because branches would be unpredictable.
 #[inline]
-pub(super) fn short_int_len(op: u8) -> usize {
+pub(super) fn short_int_len(opcode: u8) -> usize {
     static LENGTHS: [u8; 256] = {
         let mut lengths = [0; 256];
         lengths[op::BININT1 as usize] = op::BININT1_LEN as u8;
@@ -279,14 +281,14 @@ pub(super) fn short_int_len(op: u8) -> usize {
         lengths[op::BININT as usize] = op::BININT_LEN as u8;
         lengths
     };
-    LENGTHS[usize::from(op)].into()
+    LENGTHS[usize::from(opcode)].into()
 }
 
 /// Whether the next four opcodes at `at` are `BININT1`, which are integers of one byte.
 #[inline]
 fn has_four_one_byte_ints_at(bytes: &[u8], at: usize) -> bool {
     let next = bytes.get(at..).and_then(<[u8]>::first_chunk);
-    // `BININT1` is 0x4b. The mask leaves out the values.
+    // `BININT1` is 0x4b. Opcodes and values alternate, and the mask leaves out the values.
     next.is_some_and(|word| u64::from_le_bytes(*word) & 0x00ff_00ff_00ff_00ff == 0x004b_004b_004b_004b)
 }
 
@@ -324,8 +326,8 @@ pub(super) fn read_memo_get(bytes: &[u8], at: usize) -> Option<MemoGet> {
     })
 }
 
-/// Enters `node` into the memo if the opcode at `at` requests it. Returns the offset after that opcode, or `at` if it is another one. `None` at
-/// the limit, and for a slot out of order: both are left to the machine.
+/// Enters `node` into the memo if the opcode at `at` requests it. Returns the offset after that opcode, or `at` if it is another one.
+/// `None` at the limit, and for a slot out of order: both are left to the machine.
 fn memoize_node(bytes: &[u8], node: Node, at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<usize> {
     let (slot, next) = match *bytes.get(at)? {
         op::MEMOIZE => (memo.len(), at + op::MEMOIZE_LEN),
@@ -381,7 +383,7 @@ pub(in super::super) fn read_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     read_other_string(bytes)
 }
 
-/// [`read_string`] for any encoding of the string, and with a `FRAME` before it.
+/// Reads a string like [`read_string`], in any encoding, and also behind a `FRAME`.
 #[cold]
 fn read_other_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let text = scalar::payload_range(bytes, past_frame(bytes, 0))?;

@@ -35,6 +35,7 @@ impl PickleMachine<'_, '_> {
         let mut at = self.at;
         loop {
             at = self.scan_short_int_lists(at);
+            // A list begins with `EMPTY_LIST MEMOIZE`. The opcode after them shows how its items follow.
             match message.get(at..at + 3)? {
                 [op::EMPTY_LIST, op::MEMOIZE, next] => {
                     let next_at = at + 2;
@@ -75,16 +76,16 @@ impl PickleMachine<'_, '_> {
         // Each list takes a cell and a memo slot.
         let free_cells = limits.items.saturating_sub(first_cell);
         let free_slots = limits.memo.saturating_sub(arena.memo.len());
-        let mut budget = free_cells.min(free_slots);
+        let mut lists_left = free_cells.min(free_slots);
         let mut rest = self.message.get(at..).unwrap_or_default();
-        while budget > 0
+        while lists_left > 0
             && let Some(flat::ShortIntList { len, first, next }) = flat::parse_short_int_list(rest)
             && let Some(after) = rest.get(next..)
         {
             arena.cells.push(Node::Ints { len, at: (at + first) as u32 });
             at += next;
             rest = after;
-            budget -= 1;
+            lists_left -= 1;
         }
         arena.memo.extend_from_slice(&arena.cells[first_cell..]);
         at

@@ -49,16 +49,18 @@ struct OpenMark {
 pub(crate) struct PickleWalk<'a> {
     bytes: &'a [u8],
     at: usize,
-    height: u32,
+    stack_height: u32,
+    /// The first `open_marks` of them are in use.
     marks: [OpenMark; MAX_DEPTH],
-    depth: usize,
+    open_marks: usize,
+    /// The last opcode has pushed an empty dict, so a mark opens its entries.
     follows_empty_dict: bool,
     /// Number of memo slots in use.
     memo_len: u32,
     /// Memo slots of the fields' names.
     name_slots: [Option<u32>; FIELDS.len()],
     /// The last two strings.
-    strings: [&'a [u8]; 2],
+    last_strings: [&'a [u8]; 2],
 }
 
 impl<'a> PickleWalk<'a> {
@@ -67,13 +69,13 @@ impl<'a> PickleWalk<'a> {
         Self {
             bytes,
             at: 0,
-            height: 0,
+            stack_height: 0,
             marks: [OpenMark::default(); MAX_DEPTH],
-            depth: 0,
+            open_marks: 0,
             follows_empty_dict: false,
             memo_len: 0,
             name_slots: [None; FIELDS.len()],
-            strings: [b""; 2],
+            last_strings: [b""; 2],
         }
     }
 
@@ -98,15 +100,16 @@ impl<'a> PickleWalk<'a> {
                     self.follows_empty_dict = follows_empty_dict;
                 }
                 op::MARK => {
-                    let mark = self.marks.get_mut(self.depth);
+                    let mark = self.marks.get_mut(self.open_marks);
                     let mark = mark.ok_or(Undecoded::Limit { limit: "depth", value: MAX_DEPTH })?;
-                    *mark = OpenMark { height: self.height, is_dict: follows_empty_dict };
-                    self.depth += 1;
+                    *mark = OpenMark { height: self.stack_height, is_dict: follows_empty_dict };
+                    self.open_marks += 1;
                 }
                 op::SHORT_BINUNICODE | op::BINUNICODE | op::BINUNICODE8 => {
                     let text = scalar::payload_range(self.bytes, at).ok_or(Undecoded::Truncated { at })?;
                     self.at = text.end;
-                    if let Some(item) = self.push_string(&self.bytes[text], follows_empty_dict && self.depth == 0) {
+                    if let Some(item) = self.push_string(&self.bytes[text], follows_empty_dict && self.open_marks == 0)
+                    {
                         return Ok(Some(item));
                     }
                 }
@@ -120,41 +123,41 @@ impl<'a> PickleWalk<'a> {
                     let field = named.filter(|_| self.is_at_key());
                     let is_only_field = false;
                     let item = field.map(|field| self.field_item(field, is_only_field));
-                    self.height += 1;
+                    self.stack_height += 1;
                     if item.is_some() {
                         return Ok(item);
                     }
                 }
                 op::STACK_GLOBAL => {
                     self.pop(1)?;
-                    let [module, name] = self.strings;
+                    let [module, name] = self.last_strings;
                     return Ok(Some(WalkItem::Global { module, name }));
                 }
                 op::EMPTY_DICT => {
-                    self.height += 1;
+                    self.stack_height += 1;
                     self.follows_empty_dict = true;
                 }
                 op::NONE | op::NEWTRUE | op::NEWFALSE | op::EMPTY_TUPLE | op::EMPTY_LIST | op::EMPTY_SET => {
-                    self.height += 1;
+                    self.stack_height += 1;
                 }
                 op::BININT1 | op::BININT2 | op::BININT | op::LONG1 | op::LONG4 => {
                     self.at = at + scalar::int_opcode_len(self.bytes, at).ok_or(Undecoded::Truncated { at })?;
-                    self.height += 1;
+                    self.stack_height += 1;
                 }
                 op::BINFLOAT => {
                     self.at = at + 9;
-                    self.height += 1;
+                    self.stack_height += 1;
                 }
                 op::SHORT_BINBYTES | op::BINBYTES | op::BINBYTES8 | op::BYTEARRAY8 => {
                     self.at = scalar::payload_range(self.bytes, at).ok_or(Undecoded::Truncated { at })?.end;
-                    self.height += 1;
+                    self.stack_height += 1;
                 }
                 // Takes one value and leaves one.
                 op::TUPLE1 => {}
                 op::REDUCE | op::NEWOBJ | op::BUILD | op::APPEND | op::TUPLE2 | op::POP => self.pop(1)?,
                 op::SETITEM | op::TUPLE3 | op::NEWOBJ_EX => self.pop(2)?,
-                op::APPENDS | op::SETITEMS | op::ADDITEMS | op::POP_MARK => self.height = self.close_mark()?,
-                op::TUPLE | op::FROZENSET => self.height = self.close_mark()? + 1,
+                op::APPENDS | op::SETITEMS | op::ADDITEMS | op::POP_MARK => self.stack_height = self.close_mark()?,
+                op::TUPLE | op::FROZENSET => self.stack_height = self.close_mark()? + 1,
                 op => return Err(Undecoded::Refused { at, op, what: "no release writes it in a request" }),
             }
         }
@@ -164,52 +167,54 @@ impl<'a> PickleWalk<'a> {
     /// mark, so it can only be the name of the object's one field.
     fn push_string(&mut self, text: &'a [u8], is_only_field: bool) -> Option<WalkItem<'a>> {
         // `STACK_GLOBAL` takes module and name from the last two strings.
-        self.strings = [self.strings[1], text];
+        self.last_strings = [self.last_strings[1], text];
         let is_memoized = self.bytes.get(self.at) == Some(&op::MEMOIZE);
         self.at += usize::from(is_memoized);
         let mut item = None;
-        // The same text may also be a value.
+        // The same text may also be a value, so the position counts, too.
         if let Some(field) = FIELDS.iter().position(|(_, name)| *name == text)
             && (is_only_field || self.is_at_key())
         {
             item = Some(self.field_item(field, is_only_field));
-            // A name is written once; further objects refer to its slot.
+            // A name is written once. Further objects refer to its memo slot, which is the next free one.
             if is_memoized {
                 self.name_slots[field].get_or_insert(self.memo_len);
             }
         }
         self.memo_len += u32::from(is_memoized);
-        self.height += 1;
+        self.stack_height += 1;
         item
     }
 
     /// Whether the next value is a key of the innermost dict. Keys and values alternate, so this depends on the number of values that are
     /// on the stack since the dict's mark.
     fn is_at_key(&self) -> bool {
-        let Some(innermost) = self.depth.checked_sub(1) else { return false };
+        let Some(innermost) = self.open_marks.checked_sub(1) else { return false };
         let mark = self.marks[innermost];
-        let values_in_dict = self.height.wrapping_sub(mark.height);
+        // Wraps if values below the mark were taken, which no valid pickle does.
+        let values_in_dict = self.stack_height.wrapping_sub(mark.height);
         mark.is_dict && values_in_dict.is_multiple_of(2)
     }
 
     /// The field whose name has just been read, by its index in [`FIELDS`].
     fn field_item(&self, index: usize, is_only_field: bool) -> WalkItem<'a> {
         let (field, _) = FIELDS[index];
-        // Nothing has been pushed since the innermost mark.
-        let is_after_mark = self.depth.checked_sub(1).is_some_and(|last| self.marks[last].height == self.height);
-        WalkItem::Field { field, value_at: self.at, depth: self.depth, is_first: is_only_field || is_after_mark }
+        // For the first key of a dict, nothing has been pushed since the dict's mark.
+        let is_after_mark =
+            self.open_marks.checked_sub(1).is_some_and(|last| self.marks[last].height == self.stack_height);
+        WalkItem::Field { field, value_at: self.at, depth: self.open_marks, is_first: is_only_field || is_after_mark }
     }
 
     /// Takes this many values from the stack, of which only the height is known.
     fn pop(&mut self, values: u32) -> Result<(), Undecoded> {
-        self.height = self.height.checked_sub(values).ok_or_else(|| self.underflow())?;
+        self.stack_height = self.stack_height.checked_sub(values).ok_or_else(|| self.underflow())?;
         Ok(())
     }
 
     /// Closes the innermost mark. Returns the height of the stack at it.
     fn close_mark(&mut self) -> Result<u32, Undecoded> {
-        self.depth = self.depth.checked_sub(1).ok_or_else(|| self.underflow())?;
-        Ok(self.marks[self.depth].height)
+        self.open_marks = self.open_marks.checked_sub(1).ok_or_else(|| self.underflow())?;
+        Ok(self.marks[self.open_marks].height)
     }
 
     /// Error for an opcode that takes more values or marks than there are.
@@ -251,7 +256,7 @@ pub(crate) fn read_text_list<'a>(bytes: &'a [u8], mut add_text: impl FnMut(&'a [
     loop {
         at = match bytes.get(at) {
             Some(&op::STOP) => return Ok(()),
-            // Followed by the version, and by a length of eight bytes.
+            // The opcode and the version.
             Some(&op::PROTO) => at + 2,
             Some(&op::FRAME) => at + op::FRAME_LEN,
             Some(&(op::EMPTY_LIST | op::MEMOIZE | op::MARK | op::APPEND | op::APPENDS)) => at + 1,
@@ -271,7 +276,7 @@ pub(crate) fn count_ids_at(bytes: &[u8], at: usize, is_whole: bool) -> Option<u3
     if *bytes.get(at)? != op::EMPTY_LIST {
         return count_array_ids(bytes, at);
     }
-    // A list may be long, so it is not walked if its end was not captured. Behind a captured end is the next field's name.
+    // A list may be long, so it is not walked in vain if its end was not captured.
     let is_captured = is_whole || has_list_end(bytes.get(at..)?);
     if is_captured { count_listed_ids(bytes, at + 1) } else { None }
 }
@@ -301,7 +306,7 @@ fn count_listed_ids(bytes: &[u8], mut at: usize) -> Option<u32> {
             }
             op::MEMOIZE => at += 1,
             op::FRAME => at += op::FRAME_LEN,
-            // A list is written in batches of 1,000.
+            // A list is written in batches of 1,000 items, each between `MARK` and `APPENDS`.
             op::MARK if !is_in_batch => {
                 is_in_batch = true;
                 at += 1;
@@ -321,7 +326,7 @@ fn count_listed_ids(bytes: &[u8], mut at: usize) -> Option<u32> {
 
 /// Number of integers in the array at `at`: `_array_reconstructor(array, code, format, data)`. `None` for anything else.
 fn count_array_ids(bytes: &[u8], mut at: usize) -> Option<u32> {
-    // Module and name of the function and of the class, the call's marks, code and format.
+    // Enough for the names of the function and the class, the call's mark, type code and format, and their memo opcodes.
     const MAX_OPCODES: usize = 20;
     let mut format = None;
     for _ in 0..MAX_OPCODES {
@@ -337,7 +342,7 @@ fn count_array_ids(bytes: &[u8], mut at: usize) -> Option<u32> {
                 at + op::BININT1_LEN
             }
             opcode @ (op::SHORT_BINBYTES | op::BINBYTES) => {
-                // The data need not be captured.
+                // The length precedes the data, which need not be captured.
                 let data_bytes = match opcode {
                     op::SHORT_BINBYTES => u32::from(*bytes.get(at + 1)?),
                     _ => u32::from_le_bytes(*bytes.get(at + 1..)?.first_chunk()?),

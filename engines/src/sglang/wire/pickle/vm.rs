@@ -10,7 +10,7 @@ use super::{Scratch, flat, op, scalar};
 #[derive(Default)]
 pub(super) struct ArrayCalls {
     /// Start of the call whose callable was most recently fetched from the memo.
-    pub(super) last_start: usize,
+    pub(super) last_call_start: usize,
     /// Bytes of one complete call, up to the length of its data.
     pub(super) known_bytes: Range<usize>,
 }
@@ -209,7 +209,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
 
     /// Opens a mark. If a batch of plain items for a list follows, processes the whole batch instead, and leaves its items in the message.
     fn open_mark(&mut self) -> Result<(), Undecoded> {
-        // A list below the innermost open mark gets no items.
+        // Only a list above the innermost open mark can get the items that follow.
         if let Some(Node::List(list)) = self.stack.last().copied()
             && self.stack.len() > self.stack_base()
         {
@@ -220,6 +220,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                 }
             } else if let Some(batch) = flat::scan_batch(self.message, self.at, &mut self.arena.memo, self.limits.memo)
             {
+                // Continue after the `APPENDS` that ends the batch.
                 self.at = batch.end + 1;
                 return self.arena.append_run(list, batch.to_list_run(), self.limits);
             }
@@ -266,7 +267,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
             }
             // An object without arguments, which `repeat_last_object` may repeat from here on.
             (Node::Global(_), Some(&op::EMPTY_TUPLE)) => {
-                self.array_calls.last_start = at;
+                self.array_calls.last_call_start = at;
                 self.push_value(node)
             }
             // The slot of arguments or of an empty state that were left in the message. A pickle normally has no reference to it.
@@ -346,8 +347,8 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
 }
 
 /// Error for an opcode that is not executed, because it refers to something outside the message, is too old, or does not exist.
-fn refuse_opcode(op: u8, at: usize) -> Undecoded {
-    let what = match op {
+fn refuse_opcode(opcode: u8, at: usize) -> Undecoded {
+    let what = match opcode {
         op::PERSID | op::BINPERSID => "a persistent id, kept outside the message",
         op::EXT1..=op::EXT4 => "an entry of the receiver's extension registry",
         op::NEXT_BUFFER | op::READONLY_BUFFER => "a buffer sent outside the message",
@@ -356,5 +357,5 @@ fn refuse_opcode(op: u8, at: usize) -> Undecoded {
             return Undecoded::Malformed { at, what: "not a pickle opcode" };
         }
     };
-    Undecoded::Refused { at, op, what }
+    Undecoded::Refused { at, op: opcode, what }
 }

@@ -37,10 +37,10 @@ pub struct Pickler<'t> {
     style: PickleStyle,
     out: Vec<u8>,
     /// Number of memo entries so far.
-    memo: u32,
+    memo_len: u32,
     /// Strings and globals that exist once in Python. They are written once, then referenced through the memo.
     memo_of_shared: HashMap<&'t str, u32>,
-    array: Option<ArrayMemo>,
+    array_memo: Option<ArrayMemo>,
     /// Start of the open frame's content.
     frame_start: Option<usize>,
 }
@@ -58,7 +58,8 @@ impl<'t> Pickler<'t> {
     pub fn new(style: PickleStyle) -> Self {
         let mut out = Vec::with_capacity(4096);
         out.extend_from_slice(&[op::PROTO, style.protocol]);
-        let mut pickler = Self { style, out, memo: 0, memo_of_shared: HashMap::new(), array: None, frame_start: None };
+        let mut pickler =
+            Self { style, out, memo_len: 0, memo_of_shared: HashMap::new(), array_memo: None, frame_start: None };
         pickler.begin_frame();
         pickler
     }
@@ -140,15 +141,15 @@ impl<'t> Pickler<'t> {
     /// Writes a tuple; `item` writes each element.
     pub fn tuple<'i, T>(&mut self, items: &'i [T], mut item: impl FnMut(&mut Self, &'i T)) {
         // Tuples of up to three items have opcodes of their own, which need no mark.
-        let ends = [op::EMPTY_TUPLE, op::TUPLE1, op::TUPLE2, op::TUPLE3];
-        let end = ends.get(items.len());
-        if end.is_none() {
+        let short_tuples = [op::EMPTY_TUPLE, op::TUPLE1, op::TUPLE2, op::TUPLE3];
+        let short_tuple = short_tuples.get(items.len());
+        if short_tuple.is_none() {
             self.out.push(op::MARK);
         }
         for element in items {
             item(self, element);
         }
-        self.out.push(*end.unwrap_or(&op::TUPLE));
+        self.out.push(*short_tuple.unwrap_or(&op::TUPLE));
         // There is one empty tuple, which CPython does not memoize.
         if !items.is_empty() {
             self.memoize();
@@ -185,6 +186,7 @@ impl<'t> Pickler<'t> {
         // Protocol 2 has no opcode for bytes, so the array is made of a list.
         if self.style.protocol == 2 {
             self.write_global("array", "array");
+            // The type code of 64-bit integers.
             self.write_text("q");
             self.out.push(op::EMPTY_LIST);
             self.memoize();
@@ -204,7 +206,7 @@ impl<'t> Pickler<'t> {
 
     /// Writes the call that makes an array from its bytes. Further arrays refer to the names that the first one has written.
     fn write_packed_array(&mut self, ids: &[i64]) {
-        if let Some(memo) = self.array {
+        if let Some(memo) = self.array_memo {
             self.write_reference(memo.reconstructor);
             self.out.push(op::MARK);
             self.write_reference(memo.class);
@@ -213,8 +215,9 @@ impl<'t> Pickler<'t> {
             let reconstructor = self.write_global("array", "_array_reconstructor");
             self.out.push(op::MARK);
             let class = self.write_global("array", "array");
-            let memo = ArrayMemo { reconstructor, class, typecode: self.memo };
-            self.array = self.style.has_memo.then_some(memo);
+            // The type code, which is written next, gets the next entry.
+            let memo = ArrayMemo { reconstructor, class, typecode: self.memo_len };
+            self.array_memo = self.style.has_memo.then_some(memo);
             self.write_text("q");
         }
         // Machine format 12 is signed 64-bit little endian.
@@ -223,11 +226,12 @@ impl<'t> Pickler<'t> {
         self.out.push(op::TUPLE);
     }
 
-    /// Writes a collection in batches. The opcode `empty` makes it; `one` adds an item without a mark, and `several` those behind a `MARK`.
+    /// Writes a collection: the opcode `empty`, and its items in batches. A batch of one item ends with `add_one`. A larger one is between
+    /// `MARK` and `add_several`.
     fn write_items<'i, T>(
         &mut self,
         empty: u8,
-        [one, several]: [u8; 2],
+        [add_one, add_several]: [u8; 2],
         items: &'i [T],
         mut item: impl FnMut(&mut Self, &'i T),
     ) {
@@ -240,7 +244,7 @@ impl<'t> Pickler<'t> {
             for element in batch {
                 item(self, element);
             }
-            self.out.push(if batch.len() > 1 { several } else { one });
+            self.out.push(if batch.len() > 1 { add_several } else { add_one });
         }
         self.end_value();
     }
@@ -249,13 +253,14 @@ impl<'t> Pickler<'t> {
     /// new strings for them.
     fn write_global(&mut self, module: &str, name: &str) -> u32 {
         if self.style.protocol < PROTOCOL_4 {
+            // The opcode `GLOBAL`, and a line for each name.
             self.out.extend_from_slice(format!("c{module}\n{name}\n").as_bytes());
         } else {
             self.write_text(module);
             self.write_text(name);
             self.out.push(op::STACK_GLOBAL);
         }
-        let entry = self.memo;
+        let entry = self.memo_len;
         self.memoize();
         entry
     }
@@ -304,7 +309,7 @@ impl<'t> Pickler<'t> {
     /// Makes later uses of a string, or of the global with this name, refer to the next memo entry.
     fn share_next_entry(&mut self, text: &'t str) {
         if self.style.has_memo {
-            self.memo_of_shared.insert(text, self.memo);
+            self.memo_of_shared.insert(text, self.memo_len);
         }
     }
 
@@ -314,11 +319,11 @@ impl<'t> Pickler<'t> {
             return;
         }
         if self.style.protocol < PROTOCOL_4 {
-            self.write_opcode_with_number(op::BINPUT, op::LONG_BINPUT, self.memo);
+            self.write_opcode_with_number(op::BINPUT, op::LONG_BINPUT, self.memo_len);
         } else {
             self.out.push(op::MEMOIZE);
         }
-        self.memo += 1;
+        self.memo_len += 1;
     }
 
     /// Writes a reference to the object of this memo entry.
