@@ -291,6 +291,7 @@ impl DeliveryTracker {
             let all_chunks = u64::MAX;
             result.judged.mark_merged_delivered(all_chunks);
         } else if delivery.without_text > 0 {
+            // Chunks without text of their own always come with the text of others.
             result.judged.mark_merged_delivered(delivery.without_text.into());
         }
         match delivery.mode {
@@ -309,6 +310,7 @@ impl DeliveryTracker {
         let mut has_carrier = false;
         while let Some(entry) = self.in_flight.front().copied() {
             let is_covered = entry.end_count <= to;
+            // An empty chunk at the end of the delivery may have a delivery of its own.
             if !is_covered || entry.may_be_delivered_later(to, has_carrier, is_finished) {
                 break;
             }
@@ -487,6 +489,7 @@ impl DeliveryTracker {
             to = entry.end_count;
             entry.add_carried(self.delivered_to, &mut judged, &mut has_carrier);
         }
+        // Returns the number of new tokens, which is `covered`.
         self.advance_to(to, covered);
         DeliveryResult { judged, new_tokens: covered, ..DeliveryResult::default() }
     }

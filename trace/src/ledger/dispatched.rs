@@ -218,8 +218,9 @@ impl DispatchedRequests {
 
     /// Remembers which message has the request with this number until its receive.
     fn await_receive(&mut self, frame: FrameId, number: u64, max: usize) {
-        // Where receives are not observed, no entry is removed one by one, so all are at the limit, which is at least one.
-        if self.unreceived.len() >= max.max(1) {
+        // An observed receive removes its entry. So many entries mean that receives are not observed, and none of them is of use.
+        let max = max.max(1);
+        if self.unreceived.len() >= max {
             self.unreceived.clear();
         }
         self.unreceived.entry(frame).or_default().push(number);
@@ -236,6 +237,7 @@ impl DispatchedRequests {
     fn record_forwarded(&mut self, at: MonoNs, frame: FrameId, rid: &str, max: usize) {
         let Some(&number_before) = self.by_rid.get(rid) else { return };
         let Some(mut forwarded) = self.waiting.remove(&number_before) else { return };
+        // The receive of the new message may have been observed before its send.
         let received = self.early_receive(frame);
         // Whether the process that forwards it received it does not matter any more.
         self.unreceived.remove(&forwarded.message);
@@ -305,7 +307,7 @@ impl DispatchedRequests {
 
     /// The engine's load and output while the request `answered` waited for its first chunk, which has come now.
     pub(super) fn dispatch_wait(&self, answered: &WaitingRequest) -> DispatchWait {
-        // The request itself has been removed.
+        // The request itself has been removed, and aborted ones do not wait for output.
         let waiting = self.by_rid.len() - self.aborted;
         DispatchWait {
             hop: answered.slowest_hop(),

@@ -159,8 +159,9 @@ fn add_legs_of_way(
         from: pair[0].at,
         to: pair[1].at,
     });
-    let names_one_hop = stops.windows(2).any(|pair| pair[0].position + 1 == pair[1].position);
-    let is_split = stops.len() > 2 || names_one_hop;
+    // A leg between neighbouring positions lies on one hop or in one process.
+    let has_leg_at_one_place = stops.windows(2).any(|pair| pair[0].position + 1 == pair[1].position);
+    let is_split = stops.len() > 2 || has_leg_at_one_place;
     match whole {
         // The hops tell no more than the whole leg.
         Some(whole) if !is_split => legs.push(FirstTokenLeg::on_ttft(whole)),

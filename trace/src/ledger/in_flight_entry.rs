@@ -60,8 +60,8 @@ impl InFlightEntry {
     }
 
     /// Adds its chunks to `judged` as part of a delivery. The first chunk of the delivery counts as delivered, and the others as merged
-    /// into it. `has_carrier` is whether an earlier entry has that first chunk; it is then set. If deliveries up to count `delivered_to`
-    /// carried a part of the entry, its chunks are unjudged.
+    /// into it. `has_carrier`: whether an earlier entry of the delivery has that first chunk; true afterwards. If earlier deliveries, which
+    /// reached count `delivered_to`, carried a part of several chunks, they are unjudged.
     pub(super) fn add_carried(&self, delivered_to: u32, judged: &mut JudgedList, has_carrier: &mut bool) {
         let has_first_chunk = !*has_carrier;
         *has_carrier = true;
