@@ -47,6 +47,7 @@ impl Ledger {
                 self.unjudge_carried_chunks(hop_index);
             }
         }
+        // A hop that begins to track deliveries also tracks the chunks that it carried before.
         for (hop_index, previous) in previous_tracking.into_iter().enumerate() {
             if self.hops.all[hop_index].tracks_deliveries && !previous.tracks_deliveries {
                 self.adopt_chunks_of_hop(hop_index, previous.may_lead_to_tokenizer);
@@ -121,6 +122,7 @@ impl Ledger {
     /// tokenizer, chunks still queued are judged by their deliveries. The others are unjudged.
     fn adopt_chunks_of_hop(&mut self, hop_index: usize, may_have_led_to_tokenizer: bool) {
         let hop = &self.hops.all[hop_index];
+        // All chunks of the hop but those without an expected delivery, and those that are tracked already.
         let earlier_chunks = hop.counts.chunks - hop.untracked_chunks - hop.tracked_chunks;
         if earlier_chunks == 0 {
             return;

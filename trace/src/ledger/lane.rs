@@ -139,8 +139,8 @@ impl Lane {
         newest_first.take_while(|&&sent| sent > at).count()
     }
 
-    /// When the oldest queued frame was sent. Frames sent until `missed_until` do not count, because they may have been received unobserved.
-    /// If it is 0, all count. `None` if no frame counts.
+    /// When the oldest queued frame was sent. Frames sent until `missed_until` do not count: they may have been received unobserved. If it
+    /// is 0, all count. `None` if no frame counts.
     pub(crate) fn oldest_sent_after(&self, missed_until: MonoNs) -> Option<MonoNs> {
         let oldest = self.frames.front()?.sent_at;
         if oldest > missed_until || missed_until == MonoNs(0) {

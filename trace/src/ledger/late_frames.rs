@@ -53,7 +53,7 @@ impl LateFrames {
             && at.since(last.at) < MAX_PAUSE_NS
         {
             stretch_start = last.first_at;
-            // Both over the time between these two receives.
+            // How much of the time between these two receives the receiver spent on processing.
             self.measured_ns = self.measured_ns.saturating_add(at.since(last.at));
             self.processed_ns = self.processed_ns.saturating_add(busy_ns.saturating_sub(last.busy_ns));
         }

@@ -137,11 +137,12 @@ fn late_from_ns(request: &Request, leg: TtftLeg) -> Option<u64> {
     if !has_prefill {
         return Some(GAP_WARNING_NS);
     }
-    // A prefill alone is compared with others instead. Behind the first send, the leg has more than the scheduler's part.
+    // A prefill alone is compared with other prefills instead. A leg that goes on behind the first send has parts outside the scheduler,
+    // for which the allowance below is not meant.
     if is_single_part || leg.to > FirstSent {
         return None;
     }
-    // A prefill that is part of the leg may take its time.
+    // The rest of the leg may take a second, besides the time that a prompt of this length needs.
     let prefill_ns = u64::from(prompt_tokens(request)?).saturating_mul(PREFILL_NS_PER_TOKEN);
     Some(GAP_WARNING_NS.saturating_add(prefill_ns))
 }

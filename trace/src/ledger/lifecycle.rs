@@ -94,7 +94,7 @@ impl Ledger {
             }
         }
         self.totals.requests.seen += 1;
-        // Counted without this request.
+        // The load that this request meets, without itself.
         self.dispatched.running = self.table.live_count() as u64;
         let ticket = self.table.insert(rid, at);
         if !self.shared_rids.is_empty()
@@ -175,6 +175,7 @@ impl Ledger {
         }
         if let Some(request) = self.table.get(ticket) {
             self.retries.record_finish(&request.rid, request.dispatch(), finish);
+            // Some engines abort the rid of an ended request some time later, which may end another attempt with it.
             if let Some(delay_ns) = self.engine.facts().abort_delay_ns() {
                 self.retries.record_end(at, &request.rid, delay_ns);
             }

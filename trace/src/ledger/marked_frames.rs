@@ -74,6 +74,7 @@ impl MarkedFrames {
         if !marks.is_empty() && has_later_stages {
             push_bounded(&mut lane.frames, MarkedFrame { seq: id.seq, marks, is_received: false }, MAX_FRAMES_PER_LANE);
         }
+        // The receiver may have reported the frame before its sender.
         let early_index = self.early.iter().position(|early| early.id == id)?;
         self.early.remove(early_index)
     }

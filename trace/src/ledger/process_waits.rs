@@ -81,7 +81,7 @@ impl ProcessWaits {
         has_evicted
     }
 
-    /// Advances time, and drops waits that the detectors have seen.
+    /// Advances time, and drops waits so old that the detectors have seen them.
     pub(super) fn advance_time(&mut self, now: MonoNs) {
         self.ticked_at = now;
         while let Some(oldest) = self.list.front() {

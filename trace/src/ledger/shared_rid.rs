@@ -77,6 +77,7 @@ impl Ledger {
         let is_unfinished = request.finish.is_none();
         let sent_tokens = request.streams.first().map_or(0, |stream| stream.count.highest);
         let has_reached_last_hop = request.streams.iter().any(|stream| {
+            // The final chunk of an unfinished request is the last one that was sent.
             let has_all_tokens = is_unfinished && stream.count.highest >= sent_tokens;
             (stream.is_finished() || has_all_tokens) && self.hops.hop_of(stream).is_some_and(|hop| hop.last)
         });
@@ -124,13 +125,14 @@ impl Ledger {
     pub(super) fn begins_concurrent_request(&self, ticket: Ticket, context: &FrameContext) -> bool {
         let Some(request) = self.table.get(ticket) else { return false };
         let is_known_on_hop = request.streams.iter().any(|stream| stream.hop == context.hop);
+        // Counts of a retracted request may begin again, so they do not show another request.
         if is_known_on_hop || request.is_shared() || request.retractions > 0 {
             return false;
         }
         let mut streams_of_group = request.streams.iter().filter(|stream| stream.is_on_group(context.group));
         streams_of_group.any(|stream| {
             let is_open = stream.is_whole() && !stream.is_finished();
-            // Such a stream would continue with the next tokens only, not with all of them.
+            // Such a stream would continue with the next tokens only, but this chunk lists all its tokens. After one token, both look alike.
             let lists_only_new_ids = stream.count.evidence == Evidence::Delta && stream.count.highest > 1;
             is_open && lists_only_new_ids
         })

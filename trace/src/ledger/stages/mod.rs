@@ -122,6 +122,7 @@ impl StageMeaning {
             position,
             is_discarded: stage == names.discarded,
             is_end: names.ends.contains(&stage),
+            // A chain lists the stages that one process passes in order.
             chain: facts.stage_chains().iter().position(|chain| chain.contains(&stage)),
         }
     }
