@@ -241,6 +241,7 @@ impl Ledger {
             self.totals.requests.completed += 1;
             self.finish_request(ticket, at, Finish::Stop);
         } else {
+            // A response that was not written to its end counts as aborted.
             self.totals.requests.aborted += 1;
             self.finish_request(ticket, at, Finish::Abort);
         }

@@ -57,7 +57,7 @@ impl BacklogCourse {
     /// so far.
     pub(crate) fn record_tick(&mut self, now: MonoNs, frames: u64, trend: &Trend) {
         if frames < BACKLOG_FRAMES {
-            // Frames may also leave without an observed receive.
+            // The backlog is over. Checked here, too, because frames may leave without an observed receive.
             *self = Self { peak: frames, peak_at: now, ..Self::default() };
             return;
         }

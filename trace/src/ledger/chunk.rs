@@ -208,6 +208,7 @@ impl Ledger {
         let live_stream = possibly_live_stream(request, stream_index, context, is_final_in_transit).cloned();
         // The old record stays until its receives and deliveries have come, and is found by its ticket. The rid leads to the new one.
         self.table.unmap(ticket);
+        // A finished record is queued for closing already.
         if is_unfinished {
             self.totals.requests.overwritten += 1;
             self.close_soon(ticket, context.at);

@@ -74,6 +74,7 @@ impl Totals {
         if delivery.completion_tokens.is_none() || tracker.is_incomplete || !exceeds_count {
             return;
         }
+        // The engine generated as many tokens as the highest count on any hop.
         let mut generated = delivered_count;
         for stream in streams {
             generated = generated.max(u64::from(stream.count.highest));

@@ -269,6 +269,7 @@ impl DeliveryTracker {
         if delivery.tokens > 0 || delivery.response == Response::Text {
             return self.deliver_incremental(delivery, to, is_broken);
         }
+        // An empty delivery carries an empty chunk, which reported the same count.
         let matched = self.deliver_by_reported_count(delivery, to, is_broken);
         if matched.is_none() {
             // The delivered chunk was not observed, so the next delivery proves no drop either.
@@ -294,6 +295,7 @@ impl DeliveryTracker {
             // Chunks without text of their own always come with the text of others.
             result.judged.mark_merged_delivered(delivery.without_text.into());
         }
+        // A cumulative delivery lists all tokens so far.
         match delivery.mode {
             Mode::Cumulative => self.claimed_tokens = u64::from(delivery.tokens),
             Mode::Incremental => self.claimed_tokens += u64::from(delivery.tokens),

@@ -173,6 +173,7 @@ fn add_legs_of_way(
 /// of `whole`. A time that contradicts the order of the others is left out.
 fn stops_of_way(crossings: &[FirstCrossing], start: Option<MonoNs>, whole: Option<TimedLeg>) -> Vec<WayStop> {
     let end = whole.and_then(|whole| end_of_way(crossings, whole));
+    // Without a known end, no stop lies behind it.
     let last_at = whole.map_or(MonoNs(u64::MAX), TimedLeg::end);
     let end_position = end.map_or(usize::MAX, |end| end.position);
     let mut stops: Vec<WayStop> = Vec::new();
@@ -197,8 +198,9 @@ fn stops_of_way(crossings: &[FirstCrossing], start: Option<MonoNs>, whole: Optio
 /// `None` if hops at the end of the path were not crossed observably.
 fn end_of_way(crossings: &[FirstCrossing], whole: TimedLeg) -> Option<WayStop> {
     let last = crossings.last()?;
-    let is_incomplete = crossings.iter().any(|crossing| crossing.is_last) && !last.is_last;
-    if is_incomplete {
+    let has_hop_into_tokenizer = crossings.iter().any(|crossing| crossing.is_last);
+    let ends_elsewhere = has_hop_into_tokenizer && !last.is_last;
+    if ends_elsewhere {
         return None;
     }
     // The way ends with the receive on the last hop, or behind it.

@@ -155,6 +155,7 @@ impl Ledger {
         self.forget_ends_in_transit();
         self.dispatched.clear();
         self.ttft.late_legs.prefills.restart(at);
+        // With another epoch, later deliveries do not continue those of this engine.
         self.delivery_epoch += 1;
     }
 

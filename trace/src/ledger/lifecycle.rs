@@ -128,6 +128,7 @@ impl Ledger {
                 return true;
             }
         }
+        // From here on, an eviction loses information: first that of finished requests whose last receives or deliveries may still come.
         self.limits.count_reached(limit);
         while let Some((_, ticket)) = self.settling.pop_front() {
             if self.evict_request(ticket, CloseReason::Ended) {

@@ -17,7 +17,8 @@ use crate::event::Received;
 use crate::id::{FrameId, Ticket};
 
 /// Whether a request's waiter, the task that waits for its chunks, has not run yet when the next chunk is received at `now`. The chunk
-/// received at `woken` has woken it. It runs a few turns of the event loop later, and each frame of a burst takes some turns.
+/// received at `woken` has woken it. It runs a few turns of the event loop later, and each frame of a burst takes some turns. A burst is
+/// the frames that a receiver finds without a wait.
 fn is_waiter_pending(woken: BurstPosition, now: BurstPosition, engine: &EngineState) -> bool {
     let is_same_burst = woken.receiver == now.receiver && woken.burst == now.burst;
     let frames_since_wakeup = now.frame_index.saturating_sub(woken.frame_index);

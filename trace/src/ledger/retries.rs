@@ -92,6 +92,7 @@ impl Retries {
     /// Records a sign that the latest attempt with this rid has ended. Its abort follows `delay_ns` later.
     pub(super) fn record_end(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
         if self.ended.len() >= MAX_FOLLOWED {
+            // An end whose abort is past ends no retry any more.
             self.ended.retain(|_, end| !end.is_abort_past(at, delay_ns));
             if self.ended.len() >= MAX_FOLLOWED {
                 // Retries of these are not recognised, which is no false finding.

@@ -46,7 +46,7 @@ impl DeliveryTracker {
         let misses_end = self.last_covered_end(to).is_some_and(|end| end < to);
         let is_broken = is_broken || misses_end;
         let covered = self.covered_entries(to, delivery.finished);
-        // Without a proof, any number of the covered chunks may have been delivered.
+        // How many of the last covered chunks carried the delivery. Without a proof, it may be any number of them.
         let unproven = CarrierCounts { min: 1, max: covered };
         let proven = if is_broken { None } else { self.carrier_count_bounds(covered, delivery) };
         let carriers = proven.unwrap_or(unproven);

@@ -201,6 +201,7 @@ impl LoggedProcesses {
         if let Some(since) = logged.unanswered_since {
             process.record_silence(at, since, logged.recv_wait_ns);
         } else if let Some(ns) = logged.recv_wait_ns {
+            // The message has come, so this wait is over.
             process.recv_wait.record(ns);
         }
         if let Some(states) = logged.states {

@@ -102,7 +102,8 @@ impl StageMarks {
     }
 
     /// Returns the gaps whose receive no earlier call has returned, and marks them as returned. `sent` and `received` are the numbers of
-    /// the names of the two stages. A receive belongs to the latest send before it: a request that went through two servers has two of each.
+    /// the names of the two stages. A receive belongs to the latest send before it, because a request that went through two servers has
+    /// two of each.
     pub(super) fn take_new_gaps(&mut self, sent: u8, received: u8) -> SmallVec<[LoggedGap; 1]> {
         let mut gaps = SmallVec::new();
         let mut begin = None;
