@@ -243,11 +243,11 @@ impl DispatchedRequests {
         self.unreceived.remove(&forwarded.message);
         let hop = forwarded.message.hop;
         forwarded.forwarding = Some(Forwarding { hop, number: number_before, ns: at.since(forwarded.times.sent) });
-        // It was overtaken on another hop.
+        // Any later request overtook it on the hop before, not on the new one.
         forwarded.overtaken = None;
         forwarded.message = frame;
         forwarded.times.received = received;
-        // Requests are in the order in which the scheduler gets them.
+        // It gets a new number, because the requests are in the order in which the scheduler gets them.
         let number = self.next_number;
         self.next_number += 1;
         self.by_rid.insert(Arc::clone(&forwarded.rid), number);

@@ -251,7 +251,7 @@ impl Ledger {
         if self.hops.any_origin && !hop.origin {
             return;
         }
-        // While the relay cannot write, it does not read either.
+        // A relay reads no further frame until it has written this one, so a silence of the engine can only begin then.
         let end = forwarded.map_or(at, |forwarded| forwarded.max(at));
         let Some(from) = self.silences.record_frame(at, end) else { return };
         let hop_name = self.hops.groups[hop.group].name.as_str().into();
@@ -265,6 +265,7 @@ impl Ledger {
             streams: 0,
             usual_ns,
             hop: hop_name,
+            // Set when the silence is confirmed.
             main_thread: None,
             control: self.control_since(from),
         };

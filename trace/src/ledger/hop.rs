@@ -318,8 +318,8 @@ impl Hop {
     }
 
     /// Counts a received frame in the current wakeup of its receiver. If it begins a new one, returns the number of frames of the previous
-    /// one. A wakeup ends when the receiver finds no frame, even if it polls again without sleeping. Its frames are those with one number
-    /// of `burst` in their `position`.
+    /// one. A wakeup ends when the receiver finds no frame, even if it polls again without sleeping. `position`: the frame's place in the
+    /// bursts of the receiver, of which each is one wakeup.
     pub(crate) fn count_wakeup(&mut self, position: BurstPosition) -> Option<u32> {
         let BurstPosition { receiver, burst, .. } = position;
         let mut frames = 1;

@@ -89,12 +89,13 @@ impl DeliveryTracker {
         let mut max_tokens = 0_u32;
         let mut counts: Option<CarrierCounts> = None;
         for (index, entry) in self.in_flight.iter().take(covered).rev().enumerate() {
-            // The carriers may begin with any chunk of an entry that holds several.
+            // In an entry with several chunks or missing tokens, it is unknown where the carriers begin.
             if entry.chunks > 1 || entry.missing_tokens > 0 {
                 return None;
             }
             let is_last_covered = index == 0;
-            let tokens = entry.token_bounds(is_last_covered && delivery.finished);
+            let may_be_last_chunk = is_last_covered && delivery.finished;
+            let tokens = entry.token_bounds(may_be_last_chunk);
             min_tokens = min_tokens.saturating_add(*tokens.start());
             max_tokens = max_tokens.saturating_add(*tokens.end());
             if (min_tokens..=max_tokens).contains(&delivery.tokens) {
