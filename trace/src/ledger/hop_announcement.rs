@@ -71,6 +71,7 @@ impl Ledger {
         let hop = &mut self.hops.all[hop_index];
         let mut chunks = Vec::new();
         for lane in hop.lanes.values_mut() {
+            // Moves the chunks of the lane to `chunks`.
             let frames = lane.stop_waiting(&mut chunks);
             self.pending_frames -= frames;
         }
@@ -93,6 +94,7 @@ impl Ledger {
     /// Those still queued on the hop were not, and stay in flight.
     fn unjudge_carried_chunks(&mut self, hop_index: usize) {
         let hop = &mut self.hops.all[hop_index];
+        // Receives before now may be reported later. Their chunks may have been delivered before, too.
         if hop.counts.chunks > 0 {
             hop.deliveries_observed_at = self.now;
         }

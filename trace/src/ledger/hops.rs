@@ -250,8 +250,8 @@ impl Hops {
             receivers.insert(hop.ends.to);
         }
         for hop in self.all.iter_mut().filter(|hop| hop.carries_requests) {
-            let leads_elsewhere = !schedulers.is_empty() && !schedulers.contains(&hop.ends.to);
-            hop.forwards_requests = leads_elsewhere || senders.contains(&hop.ends.to);
+            let leads_to_no_scheduler = !schedulers.is_empty() && !schedulers.contains(&hop.ends.to);
+            hop.forwards_requests = leads_to_no_scheduler || senders.contains(&hop.ends.to);
             hop.repeats_requests = receivers.contains(&hop.ends.from);
         }
     }
@@ -279,6 +279,7 @@ impl Hops {
         old.backlog_max = old.backlog_max.min(sum_of_other_maxima);
         let new = &mut self.groups[new_group];
         new.backlog += moved.backlog;
+        // The new group has had at least the maximum of this hop, and has the present sum.
         let max = moved.backlog_max.max(new.backlog);
         if max > new.backlog_max {
             new.backlog_max = max;

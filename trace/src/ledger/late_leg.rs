@@ -210,6 +210,7 @@ impl LateLeg {
         if let Some(receiver_use) = receiver_use {
             self.receiver_use = self.receiver_use.plus(receiver_use);
         }
+        // The load of the engine with the most waiting requests; of equal ones, the latest.
         if let Some(wait) = &late.wait
             && wait.load.waiting >= self.most_waiting.waiting
         {

@@ -305,7 +305,7 @@ impl Ledger {
         }
         self.ttft.record_request(&mut request, &mut self.limits);
         let mut numbers = self.numbers(&request);
-        // Asked before, because `close_clientless` has stopped watching the request.
+        // `close_clientless` has stopped watching the request, so its numbers do not show this any more.
         numbers.is_abandoned |= is_abandoned;
         let summary = RequestSummary { rid: request.rid, numbers };
         if let Some(timelines) = &mut self.timelines {

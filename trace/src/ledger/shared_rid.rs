@@ -132,7 +132,7 @@ impl Ledger {
         let mut streams_of_group = request.streams.iter().filter(|stream| stream.is_on_group(context.group));
         streams_of_group.any(|stream| {
             let is_open = stream.is_whole() && !stream.is_finished();
-            // Such a stream would continue with the next tokens only, but this chunk lists all of its own. After one token, they look alike.
+            // Such a stream would continue with the next tokens only, but this chunk lists all of its own. After one token, both are one.
             let lists_only_new_ids = stream.count.evidence == Evidence::Delta && stream.count.highest > 1;
             is_open && lists_only_new_ids
         })
