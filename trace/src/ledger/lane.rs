@@ -84,7 +84,7 @@ pub(crate) struct PendingFrame {
 }
 
 impl PendingFrame {
-    pub(super) fn send(self) -> SentFrame {
+    pub(super) fn sent_frame(self) -> SentFrame {
         let chunks = self.load.is_decoded.then_some(self.load.chunks);
         SentFrame { at: self.sent_at, bytes: self.load.bytes, chunks }
     }

@@ -289,7 +289,7 @@ impl Ledger {
     /// Judges the prefills that ended before the oldest request without an answer was sent. Every prefill that can have run beside them is
     /// then known.
     pub(super) fn judge_prefills(&mut self, now: MonoNs) {
-        // Behind a missed message, an unknown prefill may run.
+        // If messages were missed, prefills may have run that are not known.
         let missed = self.hops.missed_messages();
         if self.ttft.late_legs.prefills.missed_before != missed {
             self.ttft.late_legs.prefills.missed_before = missed;

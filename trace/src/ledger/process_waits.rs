@@ -129,6 +129,7 @@ fn output_spans(streams: &[Stream], timed: TimedLeg) -> [Option<WaitSpan>; 2] {
         return [None, None];
     }
     let Some(last) = streams.iter().max_by_key(|stream| stream.first_at) else { return [None, None] };
+    // Within the leg, even if the times of the streams contradict it.
     let sent_on_last = last.first_at.clamp(timed.at, timed.end());
     let wait_on_last = WaitSpan { hop: Some(last.hop), from: sent_on_last, to: timed.end() };
     // With two hops, the other one is the scheduler's.

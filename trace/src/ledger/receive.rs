@@ -36,6 +36,7 @@ impl Totals {
         loss_memory: &mut LossMemory,
         limits: &mut CountedLimits,
     ) {
+        // Chunks received since the waiter was woken.
         request.burst += 1;
         let predicted = &mut self.predicted;
         predicted.burst_max = predicted.burst_max.max(request.burst);
@@ -239,7 +240,7 @@ impl Ledger {
         let group = &mut self.hops.groups[hop.group];
         group.queue_wait.record(wait_ns);
         group.queue_wait_slot.record(wait_ns);
-        // The course of the group's backlog.
+        // With this frame, the backlog of the group may be over.
         group.course.record_received(receive.at, group.backlog, wait_ns);
         if wait_ns >= LATE_NS {
             self.count_late_requests(receive.hop_index);
@@ -277,7 +278,7 @@ impl Ledger {
             self.pending_frames -= 1;
             self.pending_chunks -= frame.chunks as usize;
             if frame.seq == id.seq {
-                return Some(frame.send());
+                return Some(frame.sent_frame());
             }
             // An earlier frame: it was received some time before.
             hop.counts.frames_received += 1;
@@ -308,7 +309,7 @@ impl Ledger {
         let chunks = std::mem::take(&mut self.pending_receive);
         let hop = &self.hops.all[receive.hop_index];
         let leads_to_tokenizer = hop.last;
-        // Reported late: they were not queued any more when deliveries became observed.
+        // Reported late: the receive came before deliveries were observed, so the chunks may have been delivered before, too.
         if receive.at < hop.deliveries_observed_at {
             self.mark_deliveries_uncertain(&chunks);
         }

@@ -237,7 +237,7 @@ impl Timelines {
         if self.open.len() <= index {
             self.open.resize_with(index + 1, || None);
         }
-        // A slot of the table is empty before another request has it: closing takes its timeline.
+        // No earlier request's timeline is left in the slot, because closing that request has taken it.
         let slot = &mut self.open[index];
         if slot.is_none() {
             self.count += 1;
@@ -352,7 +352,7 @@ impl Timelines {
 
     /// Notes a delivery, and the chunks that it shows as dropped.
     fn note_delivery(&mut self, at: MonoNs, ledger: &Ledger) {
-        // Empty if the delivery's request has no record.
+        // The request of the delivery, if it has a record.
         let Some(&ticket) = ledger.touched.first() else { return };
         let Some(timeline) = self.get_or_open(ticket, ledger) else { return };
         // Without outcomes, the tokens of its deliveries are not observed.

@@ -132,7 +132,7 @@ impl Ledger {
         let mut streams_of_group = request.streams.iter().filter(|stream| stream.is_on_group(context.group));
         streams_of_group.any(|stream| {
             let is_open = stream.is_whole() && !stream.is_finished();
-            // Such a stream would continue with the next tokens only, but this chunk lists all of its own. After one token, both are one.
+            // Such a stream would continue with the next tokens only, but this chunk lists all of its own.
             let lists_only_new_ids = stream.count.evidence == Evidence::Delta && stream.count.highest > 1;
             is_open && lists_only_new_ids
         })
@@ -163,7 +163,7 @@ impl Ledger {
             self.predecessors.remove(&sharing);
             if let Some(tracker) = self.table.get_mut(sharing).and_then(|request| request.tracker.as_mut()) {
                 tracker.is_shared = true;
-                // The number of their tokens is not needed.
+                // Returns the number of their tokens, which is not needed.
                 self.stop_waiting(self.now, sharing, UnjudgedCause::SharedRid);
             }
         }

@@ -149,6 +149,7 @@ impl StreamCount {
         } else {
             self.advance_to(completion)
         };
+        // A restart means that the chunk belongs to another request, and was not counted.
         if step.verdict != CountVerdict::Restart {
             self.has_begun = true;
             self.last_count = completion;
@@ -340,7 +341,7 @@ impl StreamCount {
         }
         let new = completion.saturating_sub(self.highest);
         if epoch != self.epoch {
-            // A lower count belongs to another request, whose start was missed.
+            // With ids, a lower count belongs to another request, whose start was missed. Without, a retracted request may be recomputing.
             self.epoch = epoch;
             self.highest = if listed > 0 { completion } else { self.highest.max(completion) };
             return CountStep::new(new, new.min(listed), CountVerdict::Rebased);

@@ -92,7 +92,7 @@ impl Ledger {
         request.gap_ns = Some(gap_ns);
         request.sent_first = Some(MonoNs(received.at.0.saturating_sub(gap_ns)));
         request.received_first = Some(received.at);
-        // Requests whose first receive is logged.
+        // Requests whose first receive is logged are evicted before others.
         push_bounded(&mut stages.passed, ticket, MAX_AWAITED);
         self.gap.record(received.at, gap_ns);
         self.worst_gap.keep_longest(received.at, &request.rid, gap_ns);
