@@ -136,6 +136,7 @@ impl Ledger {
     /// the rid.
     fn finish_of_frames(&mut self, rid: &str) -> Option<Finish> {
         if let Some(request) = self.request(rid) {
+            // Frames with the rid may then be those of that response.
             let has_response = request.details.as_ref().is_some_and(|details| details.response_end.is_some());
             return if has_response || request.is_shared() { None } else { request.finish };
         }

@@ -480,7 +480,7 @@ impl Ledger {
     /// Whether a finish seen behind the scheduler is certainly that of this record's request, not that of another one with its rid.
     fn is_end_of_known_request(&self, ticket: Ticket) -> bool {
         let Some(request) = self.table.get(ticket) else { return false };
-        // Of requests that share a rid, the scheduler's own hop counts the ends.
+        // The ends of requests that share a rid are counted only where the scheduler sends them.
         if request.is_shared() {
             return false;
         }

@@ -184,7 +184,7 @@ impl Ledger {
 
     /// Whether a request with a record is among the abandoned ones.
     pub(super) fn is_abandoned(&self, request: &Request) -> bool {
-        // Nearly always so, and then the rid need not be looked up.
+        // Nearly always empty, so the rid is rarely looked up.
         if self.clientless.watched.is_empty() {
             return false;
         }

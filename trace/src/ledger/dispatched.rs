@@ -284,8 +284,8 @@ impl DispatchedRequests {
         }
     }
 
-    /// Records a frame with output of the engine. The time since the last one counts as busy time, of a long pause only the part up to the
-    /// limit. It also counts as time with output, unless it is a long pause.
+    /// Records a frame with output of the engine. The time since the last one counts as busy time, but of a long pause only
+    /// [`MAX_PAUSE_NS`]. A long pause does not count as time with output.
     pub(super) fn record_output(&mut self, at: MonoNs) {
         let last_output_at = self.last_output_at.replace(at);
         let pause_ns = last_output_at.map_or(0, |last| at.since(last));

@@ -267,17 +267,17 @@ impl Hop {
         self.last || self.may_be_last
     }
 
-    /// Records when stages ceased to be observed, after an announcement at `at`. `before`: the stages observed until then. Receives do
+    /// Records when stages ceased to be observed, after an announcement at `at`. `previous_stages`: those observed until then. Receives do
     /// not cease if none was observed.
-    pub(super) fn update_observation_ends(&mut self, at: MonoNs, before: Capabilities) {
+    pub(super) fn update_observation_ends(&mut self, at: MonoNs, previous_stages: Capabilities) {
         if self.shows.received {
             self.receives_end = None;
-        } else if before.received && self.counts.frames_received > 0 {
+        } else if previous_stages.received && self.counts.frames_received > 0 {
             self.receives_end = Some(at);
         }
         if self.shows.delivered {
             self.deliveries_end = None;
-        } else if before.delivered {
+        } else if previous_stages.delivered {
             self.deliveries_end = Some(at);
         }
     }

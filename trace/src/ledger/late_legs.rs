@@ -73,6 +73,7 @@ impl SilencedRequests {
         if late.ns >= self.requests.amount {
             self.worst_hop = late.wait.map(|wait| wait.hop);
         }
+        // A request may have been late on several legs, which follow each other here.
         let is_first_wait = *self.last_rid != *late.rid;
         self.requests.record_request(late.to(), &late.rid, late.ns, is_first_wait);
         self.part.add_wait(late.ns, late.ttft_ns, is_first_wait);

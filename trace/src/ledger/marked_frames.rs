@@ -122,6 +122,7 @@ impl MarkedFrames {
                 lane.frames.pop_front();
             }
         }
+        // Its send may not have been reported yet.
         if let Some(early) = self.early.iter_mut().find(|early| early.id == id) {
             early.processed = Some(at);
         }

@@ -160,7 +160,7 @@ impl Prefills {
         // Prefills end nearly in order, so few entries move.
         self.known.insert(self.known.partition_point(|known| known.span.to <= prefill.span.to), prefill);
         let (Some(evicted), Some(oldest_unjudged)) = (evicted, self.unjudged.front()) else { return false };
-        // It began before the end of the evicted one.
+        // The next prefill to be judged began before the end of the evicted one.
         oldest_unjudged.span.from < evicted.span.to
     }
 
@@ -224,7 +224,7 @@ impl Prefills {
         if self.lengths[class].count() < MIN_OTHERS {
             return None;
         }
-        // More work takes at least as long as less.
+        // More work takes at least as long as less, so lengths for less work count, too.
         let comparable = self.lengths[..=class].iter().filter(|lengths| lengths.count() >= MIN_OTHERS);
         comparable.filter_map(|lengths| lengths.quantile(USUAL_QUANTILE)).max()
     }

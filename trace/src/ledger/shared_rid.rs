@@ -44,6 +44,7 @@ impl Predecessor {
         let fits = matches!(step.verdict, CountVerdict::Fits | CountVerdict::Overlap | CountVerdict::Loss { .. });
         let repeats_last_count = chunk.listed == Some(0) && chunk.completion_tokens == Some(self.stream.count.highest);
         let continues_count = fits && (step.new > 0 || repeats_last_count);
+        // A stream that may mix requests already can contain any chunk.
         stream.hop == context.hop && (may_mix_requests || continues_count)
     }
 }
@@ -185,6 +186,7 @@ impl Ledger {
         let Some(request) = request else { return checked.step };
         let stream = request.streams.get(checked.stream_index);
         let lists_all = stream.is_some_and(|stream| stream.count.evidence == Evidence::Cumulative);
+        // Of a list of all ids so far, it is unknown which ones are new.
         let new = if lists_all { 0 } else { chunk.listed.unwrap_or(0) };
         CountStep { new, carried: new, verdict: CountVerdict::Fits }
     }
