@@ -424,7 +424,7 @@ impl Ledger {
         let Some(request) = self.table.get_mut(ticket) else { return JudgedList::default() };
         let stream = &request.streams[stream_index];
         let tracker = request.tracker.get_or_insert_with(|| {
-            let early_count = self.early.count_reached(chunk.rid, context.at);
+            let early_count = self.early_deliveries.count_reached(chunk.rid, context.at);
             let mut tracker = DeliveryTracker::new(self.delivery_epoch, early_count);
             tracker.is_shared = request.sharing_requests > 0;
             tracker.previous_until = shared_rid::late_deliveries_until(&self.predecessors, ticket);

@@ -133,7 +133,7 @@ impl Ledger {
         }
         let Some(ticket) = self.table.ticket_of(delivery.rid) else {
             // Its first chunk may not have been reported yet.
-            self.early.keep_early_delivery(delivery.rid, at, delivery.completion_tokens.unwrap_or(0));
+            self.early_deliveries.keep_early_delivery(delivery.rid, at, delivery.completion_tokens.unwrap_or(0));
             return;
         };
         if self.record_shared_delivery(at, ticket, &delivery) {

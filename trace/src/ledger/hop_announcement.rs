@@ -150,7 +150,7 @@ impl Ledger {
         let Some(stream) = request.streams.iter().find(|stream| stream.hop == id) else { return 0 };
         // Counts of a retracted request run behind, and pending chunks do not show by how much.
         let waiting = if request.retractions > 0 || stream.count.highest == 0 { &[] } else { waiting };
-        let early = self.early.count_reached(&request.rid, stream.first_at);
+        let early = self.early_deliveries.count_reached(&request.rid, stream.first_at);
         let tracker = request.tracker.get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, early)));
         tracker.is_incomplete |= !stream.is_whole();
         let known_chunks = tracker.chunks_entered + waiting.len() as u64;

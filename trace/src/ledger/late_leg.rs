@@ -193,6 +193,7 @@ impl LateLeg {
         self.rids.add_rid(&late.rid);
         self.ns += u128::from(late.ns);
         self.whole_ns += u128::from(late.ttft_ns);
+        // Compared with all times to first token in the same window.
         self.window.add_time(late.ns);
         self.times.record_span(late.from, late.to());
         self.count_concurrent(late);

@@ -118,7 +118,7 @@ impl Ledger {
         }
         // Next are requests whose first receive is in the engine's log. Evicting one that is silent for the settle time loses no
         // information either.
-        while let Some(ticket) = self.stages.passed.pop_front() {
+        while let Some(ticket) = self.stages.with_logged_receive.pop_front() {
             if let Some(request) = self.table.get(ticket)
                 && self.now.since(request.last_at) < self.limits.settle_ns
             {
