@@ -47,7 +47,7 @@ impl LateFrames {
         self.longest_ns = self.longest_ns.max(wait_ns);
         let sent_at = MonoNs(at.0.saturating_sub(wait_ns));
         self.times.record_span(sent_at, at);
-        // Late receives without a long pause between them form one stretch.
+        // Late receives without a long pause between them form one stretch. This one begins another, unless it follows the last one soon.
         let mut stretch_start = at;
         if let Some(last) = self.last_late
             && at.since(last.at) < MAX_PAUSE_NS

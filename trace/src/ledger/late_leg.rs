@@ -227,6 +227,7 @@ impl LateLeg {
     /// Counts the request as concurrent, and the one before it, if both were on this leg (part of the time to first token) at the same
     /// time.
     fn count_concurrent(&mut self, late: &LateRequest) {
+        // Its time on the leg, which is compared with that of the request before.
         let mut span = LegSpan { from: late.from, to: late.to(), is_concurrent: false };
         if let Some(last) = self.last_span
             && last.from < span.to

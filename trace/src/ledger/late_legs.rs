@@ -226,6 +226,7 @@ impl LateLegs {
     fn add_ttft(&mut self, path: &TtftPath, ttft_ns: u64) {
         let window_number = path.whole_leg().map_or(0, |whole| whole.end().0 / WINDOW_NS);
         if window_number > self.window_number {
+            // Otherwise the window in between was empty, and no sum of it is kept.
             let follows_last_window = window_number == self.window_number + 1;
             // The shares in the last two windows, before their sums are replaced.
             for late in &mut self.legs {

@@ -204,6 +204,7 @@ impl Ledger {
             // Where no hop is known to lead to the tokenizer, the end must have passed each one.
             request.streams.iter().all(Stream::is_finished)
         };
+        // No deliveries are observed of a response that carries text only.
         let awaits_no_delivery =
             request.tracker.as_ref().is_none_or(|tracker| tracker.is_finished || tracker.is_text_only);
         if has_arrived {

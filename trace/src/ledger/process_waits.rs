@@ -73,6 +73,7 @@ impl ProcessWaits {
                     self.list.pop_front();
                     has_evicted = true;
                 }
+                // Kept until `advance_time` drops it.
                 let wait = ProcessWait { request: request_number, leg_from: timed.leg.from, hop, from, to, ttft_ns };
                 self.list.push_back(KeptWait { wait, recorded_at: self.ticked_at });
                 self.recorded += 1;

@@ -380,7 +380,7 @@ impl Ledger {
             // This is not the observed receive of the first chunk, so that one was missed.
             request.first_receive_missed = true;
         }
-        // A lossless request carries text, of which nothing is lost if its waiter skips a chunk.
+        // The deliveries of a lossless request contain the tokens of skipped chunks.
         if let (Some(now), Some(woken)) = (position, request.last_wakeup)
             && !request.is_lossless
             && !request.is_shared()

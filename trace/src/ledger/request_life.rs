@@ -153,7 +153,7 @@ fn legs_crossed(history: &RequestHistory, hops: &[CrossedHop<'_>]) -> Vec<LifeLe
         let hops_of_leg: Vec<&CrossedHop<'_>> = hops.iter().filter(|other| other.ends == hop.ends).collect();
         legs.extend(leg_over(history, &hops_of_leg));
     }
-    // The leg that begins at the scheduler comes first.
+    // The leg that begins at the scheduler comes first: its sender is behind no other hop.
     let all_ends: Vec<Ends<&str>> = hops.iter().map(|hop| hop.ends.as_str()).collect();
     legs.sort_by_key(|leg| path::depth(&all_ends, &leg.ends.from));
     legs
