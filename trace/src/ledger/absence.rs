@@ -42,7 +42,8 @@ impl AwayTimes {
         *sum = sum.saturating_add(ns);
     }
 
-    /// Records a sample: the time asleep in its interval counts for the state at its end.
+    /// Adds the time that the thread slept in the sample's interval to the state in which it was at the end. Nothing is added for a sample
+    /// without such a state.
     pub(super) fn add_sample(&mut self, sample: &CpuSample<'_>) {
         if let Some(away) = sample.away {
             self.add_time(away.state, asleep_ns(sample));
@@ -89,7 +90,7 @@ impl Absences {
         let from = MonoNs(at.0.saturating_sub(sample.interval_ns));
         let asleep_ns = asleep_ns(sample);
         if let Some(last) = self.stretches.back_mut() {
-            // Samples are not exactly as far apart as their intervals are long.
+            // Samples are not exactly as far apart as their intervals are long, so half an interval between them is no pause.
             let follows_last = from.since(last.to) <= sample.interval_ns / 2;
             if follows_last && last.state == away.state && *last.place == *away.place {
                 last.to = last.to.max(at);

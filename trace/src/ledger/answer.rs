@@ -22,7 +22,7 @@ pub struct ResponseEnd {
 }
 
 impl ResponseEnd {
-    /// How this response ended, and the tokens that it carried and claims.
+    /// How this response ended, and the tokens that it carried and claims. Its content is unknown if its events were not read.
     fn new(answer: &Answer<'_>) -> Self {
         Self {
             end: answer.end,
@@ -44,6 +44,7 @@ impl Ledger {
     /// Records the end of a response. If its chunks cannot be judged, compares the number of tokens in a whole response with the number
     /// that it claims.
     pub(super) fn record_answer(&mut self, at: MonoNs, answer: &Answer<'_>) {
+        // Without an id, its request is unknown. Health checks of the server are never judged.
         if answer.rid.is_empty() || self.engine.is_health_check(answer.rid) {
             return;
         }
@@ -54,10 +55,11 @@ impl Ledger {
             request.tokens_delivered > 0
                 || request.tracker.as_ref().is_some_and(|tracker| tracker.outcomes.delivered > 0)
         });
-        // Its result is not needed: whether the claimed count is a sum of counts.
+        // Returns whether the claimed count is a sum of counts, which does not matter here.
         self.record_summed_counts(at, answer.rid, answer.completion_tokens);
         // Before `finish_by_response`, which may end the request with a finish reason that no frame had.
         self.compare_finish(at, answer);
+        // Such an engine may send no finish reason, so the end of the response ends the request.
         if self.engine.facts().ends_silently() {
             self.finish_by_response(at, answer);
         }
@@ -94,6 +96,7 @@ impl Ledger {
             // Nobody reads its tokens any more: what the engine still generates for it is wasted.
             self.watch_clientless(answer.rid, at);
         } else {
+            // A client waited for this response, even if another client of the request has left.
             self.unwatch_clientless(answer.rid);
             self.retries.record_response(at, answer.rid);
         }
@@ -120,10 +123,10 @@ impl Ledger {
         }
         let Some(finish) = answer.content.and_then(|content| content.finish) else { return };
         let Some(engine_finish) = self.finish_of_frames(answer.rid) else { return };
-        // The server of such an engine looks for stop strings itself.
+        // The server of such an engine looks for stop strings itself, so it may report a stop where the engine reports a cut.
         let may_stop_later = self.engine.facts().ends_silently();
         if finish.contradicts(engine_finish, may_stop_later) {
-            // No such response is worse than another one.
+            // The worst occurrence is the one with the largest amount. Here all are equal.
             let amount = 1;
             self.totals.answers.finish_contradicted.record_occurrence(at, answer.rid, amount);
         }
@@ -133,6 +136,7 @@ impl Ledger {
     /// the rid.
     fn finish_of_frames(&mut self, rid: &str) -> Option<Finish> {
         if let Some(request) = self.request(rid) {
+            // Frames with the rid may then be those of that response.
             let has_response = request.details.as_ref().is_some_and(|details| details.response_end.is_some());
             return if has_response || request.is_shared() { None } else { request.finish };
         }
@@ -238,6 +242,7 @@ impl Ledger {
             self.totals.requests.completed += 1;
             self.finish_request(ticket, at, Finish::Stop);
         } else {
+            // A response that was not written to its end counts as aborted.
             self.totals.requests.aborted += 1;
             self.finish_request(ticket, at, Finish::Abort);
         }

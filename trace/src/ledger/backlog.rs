@@ -57,7 +57,7 @@ impl BacklogCourse {
     /// so far.
     pub(crate) fn record_tick(&mut self, now: MonoNs, frames: u64, trend: &Trend) {
         if frames < BACKLOG_FRAMES {
-            // Frames may also leave without an observed receive.
+            // The backlog is over. Checked here, too, because frames may leave without an observed receive.
             *self = Self { peak: frames, peak_at: now, ..Self::default() };
             return;
         }
@@ -85,6 +85,7 @@ impl Ledger {
         let hop = &self.hops.all[hop_index];
         for chunk in &self.pending_receive {
             let Some(request) = self.table.get_mut(chunk.ticket) else { continue };
+            // Asked before the mark below, which shows that the request is counted.
             let was_counted = request.has_waited_on(hop.group);
             let Some(stream) = request.streams.iter_mut().find(|stream| stream.hop == hop.id) else { continue };
             stream.has_waited = true;
@@ -96,8 +97,8 @@ impl Ledger {
 
     /// Requests with a frame on the hops of this group (the hops of one name) that waited, or has waited, at least [`LATE_NS`].
     pub(crate) fn late_requests(&self, group: usize, now: MonoNs) -> CountedRids {
-        // Those that were received are counted; those of frames that are still queued are looked up. A set, because a request may have
-        // several such frames.
+        // Requests with a received late frame are in the group's count. Those with one that is still queued are added here. They are
+        // collected in a set, because a request may have several such frames.
         let lanes = self.hops_of_group(group).flat_map(|hop| hop.lanes.values());
         let queued: BTreeSet<Ticket> = lanes.flat_map(|lane| lane.tickets_queued_for(now, LATE_NS)).collect();
         let mut late = self.hops.groups[group].late_requests.clone();

@@ -79,9 +79,8 @@ impl Ledger {
         ticket
     }
 
-    /// Whether this chunk begins another request with the same rid. True if the known request has finished, was never seen on this hop (a
-    /// channel between two processes), and was observed completely on another hop of the same name. The new request's chunks on earlier
-    /// hops were then missed.
+    /// Whether this chunk begins another request with the same rid. It does if the known request has finished, and all its chunks took
+    /// another hop (channel between two processes) of the same name. The new request's chunks on earlier hops were then missed.
     fn begins_new_request(&self, ticket: Ticket, context: &FrameContext) -> bool {
         let Some(request) = self.table.get(ticket) else { return false };
         // First, because it decides for nearly every chunk.
@@ -205,27 +204,30 @@ impl Ledger {
         let Some(request) = self.table.get(ticket) else { return ticket };
         let is_unfinished = request.finish.is_none();
         let is_final_in_transit = self.is_final_chunk_in_transit(request);
+        // Set if the old request may send further chunks, which must not count for the new one.
         let live_stream = possibly_live_stream(request, stream_index, context, is_final_in_transit).cloned();
         // The old record stays until its receives and deliveries have come, and is found by its ticket. The rid leads to the new one.
         self.table.unmap(ticket);
+        // A finished record is queued for closing already.
         if is_unfinished {
             self.totals.requests.overwritten += 1;
             self.close_soon(ticket, context.at);
         }
-        let next = self.admit_request(rid, context.at);
+        let new_ticket = self.admit_request(rid, context.at);
         let predecessor = match live_stream {
             Some(stream) => Some(Predecessor { ticket, stream }),
             // This request has ended, but the one before it may be live.
             None => self.predecessors.get(&ticket).cloned(),
         };
         if let Some(predecessor) = predecessor {
-            self.predecessors.insert(next, predecessor);
+            self.predecessors.insert(new_ticket, predecessor);
         }
-        let is_predecessor_in_transit = is_final_in_transit && self.predecessors.contains_key(&next);
-        if is_predecessor_in_transit || self.overlaps_predecessor(next, context.at) {
-            self.stop_judging_shared(next);
+        // Late chunks of the old request could then be taken for those of the new one.
+        let is_predecessor_in_transit = is_final_in_transit && self.predecessors.contains_key(&new_ticket);
+        if is_predecessor_in_transit || self.overlaps_predecessor(new_ticket, context.at) {
+            self.stop_judging_shared(new_ticket);
         }
-        next
+        new_ticket
     }
 
     /// Adds what the chunk's counts prove about its request to the totals of the run: tokens lost on the wire, or listed more than once.
@@ -422,7 +424,7 @@ impl Ledger {
         let Some(request) = self.table.get_mut(ticket) else { return JudgedList::default() };
         let stream = &request.streams[stream_index];
         let tracker = request.tracker.get_or_insert_with(|| {
-            let early_count = self.early.count_reached(chunk.rid, context.at);
+            let early_count = self.early_deliveries.count_reached(chunk.rid, context.at);
             let mut tracker = DeliveryTracker::new(self.delivery_epoch, early_count);
             tracker.is_shared = request.sharing_requests > 0;
             tracker.previous_until = shared_rid::late_deliveries_until(&self.predecessors, ticket);
@@ -478,7 +480,7 @@ impl Ledger {
     /// Whether a finish seen behind the scheduler is certainly that of this record's request, not that of another one with its rid.
     fn is_end_of_known_request(&self, ticket: Ticket) -> bool {
         let Some(request) = self.table.get(ticket) else { return false };
-        // Of requests that share a rid, the scheduler's own hop counts the ends.
+        // The ends of requests that share a rid are counted only where the scheduler sends them.
         if request.is_shared() {
             return false;
         }
@@ -522,6 +524,7 @@ impl Ledger {
     fn unmap_earlier_attempt(&mut self, rid: &str) {
         let Some(ticket) = self.table.ticket_of(rid) else { return };
         let has_ended = self.table.get(ticket).is_some_and(|request| request.finish.is_some());
+        // The aborted one was dispatched and has no chunk, so it cannot be the request of this record.
         if has_ended && self.dispatched.is_aborted(rid) {
             self.table.unmap(ticket);
         }
@@ -529,6 +532,7 @@ impl Ledger {
 
     /// Records an `AbortReq` of the scheduler: it has aborted the request while that was queued, so the request may have no record yet.
     pub(super) fn record_scheduler_abort(&mut self, at: MonoNs, rid: &str) {
+        // The abort must not count for an earlier request with the rid, which has ended.
         self.unmap_earlier_attempt(rid);
         let ticket = self.table.ticket_of(rid).unwrap_or_else(|| self.admit_request(rid, at));
         let Some(request) = self.table.get_mut(ticket) else { return };

@@ -67,12 +67,16 @@ impl ClientlessRequests {
         self.watched.push_back(request);
     }
 
-    /// Watches a request that has its first chunk although the scheduler was asked to abort it before.
+    /// Watches a request whose first chunk has come although the scheduler was asked to abort it before. Called before that chunk is
+    /// counted.
     pub(super) fn watch_aborted(&mut self, ticket: Ticket, first_chunk_at: MonoNs, message: AbortMessage) {
         let AbortMessage { id, abort } = message;
-        // It has no chunk yet, so its numbers are those of an empty record.
-        let request = Request::default();
-        self.watch(WatchedRequest { abort: Some(abort), ..WatchedRequest::new(ticket, first_chunk_at, &request) });
+        // No chunk of it is counted yet, so its counts are those of an empty record.
+        let empty_request = Request::default();
+        self.watch(WatchedRequest {
+            abort: Some(abort),
+            ..WatchedRequest::new(ticket, first_chunk_at, &empty_request)
+        });
         self.await_receive(ticket, id, abort);
     }
 
@@ -81,7 +85,7 @@ impl ClientlessRequests {
         if abort.received.is_some() {
             return;
         }
-        // Where receives are not observed, no entry is removed one by one, so all are at the limit.
+        // An observed receive removes its entry. So many entries mean that receives are not observed, and none of them is of use.
         if self.unreceived_aborts.len() >= MAX_WATCHED_REQUESTS {
             self.unreceived_aborts.clear();
         }
@@ -147,7 +151,8 @@ impl Ledger {
             self.clientless.watch(watched);
         }
         let Some(watched) = self.clientless.watched_mut(ticket) else { return true };
-        // A process between the tokenizer and the scheduler sends it again: the last receive is the scheduler's.
+        // A process between the tokenizer and the scheduler may send the message again. The first send is the tokenizer's, and the last
+        // receive is the scheduler's.
         let first_sent = watched.abort.map_or(abort.sent, |first_abort| first_abort.sent);
         watched.abort = Some(RequestAbort { sent: first_sent, ..abort });
         self.clientless.await_receive(ticket, frame, abort);
@@ -179,6 +184,7 @@ impl Ledger {
 
     /// Whether a request with a record is among the abandoned ones.
     pub(super) fn is_abandoned(&self, request: &Request) -> bool {
+        // Nearly always empty, so the rid is rarely looked up.
         if self.clientless.watched.is_empty() {
             return false;
         }
@@ -217,7 +223,7 @@ impl Ledger {
     /// When the scheduler sent the last chunk of a request; `None` if none of its chunks was observed there.
     fn last_chunk_of_scheduler(&self, request: &Request) -> Option<MonoNs> {
         if !self.hops.any_origin {
-            // A relay does not know where tokens begin: its first hop counts them.
+            // Without a hop that is known to be the scheduler's, the first one stands for it.
             return Some(request.streams.first()?.last_at);
         }
         let streams = request.streams.iter();

@@ -70,9 +70,11 @@ impl Totals {
     ) {
         let delivered_count = u64::from(delivery.completion_tokens.unwrap_or(0)).max(tracker.delivered_to());
         let exceeds_count = tracker.claimed_tokens > delivered_count + TOLERATED_EXTRA_TOKENS;
+        // Without a count, or with missed deliveries, it is not known how many tokens the client has.
         if delivery.completion_tokens.is_none() || tracker.is_incomplete || !exceeds_count {
             return;
         }
+        // The engine generated as many tokens as the highest count on any hop.
         let mut generated = delivered_count;
         for stream in streams {
             generated = generated.max(u64::from(stream.count.highest));
@@ -131,7 +133,7 @@ impl Ledger {
         }
         let Some(ticket) = self.table.ticket_of(delivery.rid) else {
             // Its first chunk may not have been reported yet.
-            self.early.keep_early_delivery(delivery.rid, at, delivery.completion_tokens.unwrap_or(0));
+            self.early_deliveries.keep_early_delivery(delivery.rid, at, delivery.completion_tokens.unwrap_or(0));
             return;
         };
         if self.record_shared_delivery(at, ticket, &delivery) {
@@ -256,7 +258,7 @@ impl Ledger {
     pub(super) fn stop_waiting(&mut self, at: MonoNs, ticket: Ticket, cause: UnjudgedCause) -> u64 {
         let tracker = self.table.get_mut(ticket).and_then(|request| request.tracker.as_mut());
         let Some(tracker) = tracker else { return 0 };
-        // No entry is left below, so there is nothing to add again.
+        // All entries leave the tracker below, so none is added to the memory use again.
         tracker.subtract_from_memory_use(&mut self.loss_memory);
         let tokens = tracker.tokens_in_flight();
         let judged = tracker.stop_waiting(cause);

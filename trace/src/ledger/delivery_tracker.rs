@@ -269,6 +269,7 @@ impl DeliveryTracker {
         if delivery.tokens > 0 || delivery.response == Response::Text {
             return self.deliver_incremental(delivery, to, is_broken);
         }
+        // An empty delivery carries an empty chunk, which reported the same count.
         let matched = self.deliver_by_reported_count(delivery, to, is_broken);
         if matched.is_none() {
             // The delivered chunk was not observed, so the next delivery proves no drop either.
@@ -291,8 +292,10 @@ impl DeliveryTracker {
             let all_chunks = u64::MAX;
             result.judged.mark_merged_delivered(all_chunks);
         } else if delivery.without_text > 0 {
+            // Chunks without text of their own always come with the text of others.
             result.judged.mark_merged_delivered(delivery.without_text.into());
         }
+        // A cumulative delivery lists all tokens so far.
         match delivery.mode {
             Mode::Cumulative => self.claimed_tokens = u64::from(delivery.tokens),
             Mode::Incremental => self.claimed_tokens += u64::from(delivery.tokens),
@@ -309,6 +312,7 @@ impl DeliveryTracker {
         let mut has_carrier = false;
         while let Some(entry) = self.in_flight.front().copied() {
             let is_covered = entry.end_count <= to;
+            // An empty chunk at the end of the delivery may have a delivery of its own.
             if !is_covered || entry.may_be_delivered_later(to, has_carrier, is_finished) {
                 break;
             }
@@ -487,6 +491,7 @@ impl DeliveryTracker {
             to = entry.end_count;
             entry.add_carried(self.delivered_to, &mut judged, &mut has_carrier);
         }
+        // Returns the number of new tokens, which is `covered`.
         self.advance_to(to, covered);
         DeliveryResult { judged, new_tokens: covered, ..DeliveryResult::default() }
     }

@@ -218,8 +218,9 @@ impl DispatchedRequests {
 
     /// Remembers which message has the request with this number until its receive.
     fn await_receive(&mut self, frame: FrameId, number: u64, max: usize) {
-        // Where receives are not observed, no entry is removed one by one, so all are at the limit, which is at least one.
-        if self.unreceived.len() >= max.max(1) {
+        // An observed receive removes its entry. So many entries mean that receives are not observed, and none of them is of use.
+        let max = max.max(1);
+        if self.unreceived.len() >= max {
             self.unreceived.clear();
         }
         self.unreceived.entry(frame).or_default().push(number);
@@ -236,16 +237,17 @@ impl DispatchedRequests {
     fn record_forwarded(&mut self, at: MonoNs, frame: FrameId, rid: &str, max: usize) {
         let Some(&number_before) = self.by_rid.get(rid) else { return };
         let Some(mut forwarded) = self.waiting.remove(&number_before) else { return };
+        // The receive of the new message may have been observed before its send.
         let received = self.early_receive(frame);
         // Whether the process that forwards it received it does not matter any more.
         self.unreceived.remove(&forwarded.message);
         let hop = forwarded.message.hop;
         forwarded.forwarding = Some(Forwarding { hop, number: number_before, ns: at.since(forwarded.times.sent) });
-        // It was overtaken on another hop.
+        // Any later request overtook it on the hop before, not on the new one.
         forwarded.overtaken = None;
         forwarded.message = frame;
         forwarded.times.received = received;
-        // Requests are in the order in which the scheduler gets them.
+        // It gets a new number, because the requests are in the order in which the scheduler gets them.
         let number = self.next_number;
         self.next_number += 1;
         self.by_rid.insert(Arc::clone(&forwarded.rid), number);
@@ -282,8 +284,8 @@ impl DispatchedRequests {
         }
     }
 
-    /// Records a frame with output of the engine. The time since the last one counts as busy time, of a long pause only the part up to the
-    /// limit. It also counts as time with output, unless it is a long pause.
+    /// Records a frame with output of the engine. The time since the last one counts as busy time, but of a long pause only
+    /// [`MAX_PAUSE_NS`]. A long pause does not count as time with output.
     pub(super) fn record_output(&mut self, at: MonoNs) {
         let last_output_at = self.last_output_at.replace(at);
         let pause_ns = last_output_at.map_or(0, |last| at.since(last));
@@ -305,7 +307,7 @@ impl DispatchedRequests {
 
     /// The engine's load and output while the request `answered` waited for its first chunk, which has come now.
     pub(super) fn dispatch_wait(&self, answered: &WaitingRequest) -> DispatchWait {
-        // The request itself has been removed.
+        // The request itself has been removed, and aborted ones do not wait for output.
         let waiting = self.by_rid.len() - self.aborted;
         DispatchWait {
             hop: answered.slowest_hop(),

@@ -34,7 +34,7 @@ pub(super) struct EarlyDeliveries {
 impl EarlyDeliveries {
     /// Keeps a delivery that was reported before its request's first chunk. `end_count` is 0 if it has no count.
     pub(super) fn keep_early_delivery(&mut self, rid: &str, at: MonoNs, end_count: u32) {
-        // The first chunk of a request is not reported later than that, so older deliveries are of no use.
+        // The first chunk of a request is reported at most `MAX_DELAY_NS` after its delivery, so older deliveries are of no use.
         while let Some(oldest) = self.deliveries.front() {
             if at.since(oldest.at) <= MAX_DELAY_NS {
                 break;

@@ -122,7 +122,7 @@ impl EndedSilence {
     /// Whether the engine itself was silent: several streams (requests with chunks) went on, with less than half of the tokens that they
     /// usually make in such a time.
     fn is_silence_of_engine(&self) -> bool {
-        // What a working engine would have made meanwhile. Held-up frames would bring it at once.
+        // A working engine would have made these tokens meanwhile. If only its frames were held up, they would bring the tokens at once.
         let usual_tokens_per_stream = self.silence.ns() / self.usual_token_ns.max(1);
         let usual_tokens = usual_tokens_per_stream.saturating_mul(self.silence.streams);
         self.silence.streams >= MIN_STREAMS && self.tokens_after < usual_tokens / 2
@@ -251,7 +251,7 @@ impl Ledger {
         if self.hops.any_origin && !hop.origin {
             return;
         }
-        // While the relay cannot write, it does not read either.
+        // A relay reads no further frame until it has written this one, so a silence of the engine can only begin then.
         let end = forwarded.map_or(at, |forwarded| forwarded.max(at));
         let Some(from) = self.silences.record_frame(at, end) else { return };
         let hop_name = self.hops.groups[hop.group].name.as_str().into();
@@ -265,6 +265,7 @@ impl Ledger {
             streams: 0,
             usual_ns,
             hop: hop_name,
+            // Set when the silence is confirmed.
             main_thread: None,
             control: self.control_since(from),
         };
@@ -279,6 +280,7 @@ impl Ledger {
         if last_control.is_some_and(|sent_at| from.since(sent_at) <= MAX_CONTROL_DELAY_NS) {
             return ControlMessages::Sent;
         }
+        // Control messages take the hops of the requests.
         if self.hops.all.iter().any(|hop| hop.carries_requests && hop.shows.sent) {
             return ControlMessages::None;
         }
@@ -290,6 +292,7 @@ impl Ledger {
     fn usual_chunk_interval_ns(&self, silence_ns: u64) -> Option<u64> {
         let usual_ns = self.itl_sent.quantile(0.5)?;
         let mut outputs = self.hops.all.iter().filter(|hop| !hop.carries_requests);
+        // With so many frames queued, the engine may wait until the receiver makes room.
         let is_blocked = outputs.any(|hop| hop.counts.backlog >= BLOCKING_FRAMES);
         let is_far_above = silence_ns >= usual_ns.saturating_mul(MIN_TIMES_USUAL);
         (is_far_above && !is_blocked && !self.has_unseen_hops()).then_some(usual_ns)
@@ -343,12 +346,12 @@ impl Ledger {
     /// The silence that lasts at `now`, if it is far longer than the usual time between chunks and several streams are open.
     fn silence_at(&self, now: MonoNs) -> Option<EngineSilence> {
         let from = self.silences.last_frame.filter(|from| now.since(*from) >= MIN_SILENCE_NS)?;
-        // Which streams of such an engine are still open is not known.
+        // Such an engine does not send the end of each request, so it is not known which streams are open.
         if self.engine.facts().ends_silently() {
             return None;
         }
         let usual_ns = self.usual_chunk_interval_ns(now.since(from))?;
-        // A stream that was silent for longer may have ended otherwise.
+        // A stream whose last chunk is older than that may have ended unobserved.
         let active_since = MonoNs(from.0.saturating_sub(usual_ns.saturating_mul(MIN_TIMES_USUAL)));
         let streaming = self.table.iter().filter(|request| self.is_streaming_since(request, active_since));
         let streams = streaming.count() as u64;

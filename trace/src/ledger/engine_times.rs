@@ -14,8 +14,9 @@ pub struct EngineTimesCounts {
 }
 
 impl Ledger {
-    /// Keeps the engine's times of a request that a message has. Of several messages, the first counts.
+    /// Keeps the times of a request that a message of the engine reports. Of several messages with times, the first counts.
     pub(super) fn record_request_times(&mut self, reported: &RequestTimes<'_>) {
+        // Health checks of the server are never judged.
         if self.engine.is_health_check(reported.rid) {
             return;
         }

@@ -159,8 +159,9 @@ fn add_legs_of_way(
         from: pair[0].at,
         to: pair[1].at,
     });
-    let names_one_hop = stops.windows(2).any(|pair| pair[0].position + 1 == pair[1].position);
-    let is_split = stops.len() > 2 || names_one_hop;
+    // A leg between neighbouring positions lies on one hop or in one process.
+    let has_leg_at_one_place = stops.windows(2).any(|pair| pair[0].position + 1 == pair[1].position);
+    let is_split = stops.len() > 2 || has_leg_at_one_place;
     match whole {
         // The hops tell no more than the whole leg.
         Some(whole) if !is_split => legs.push(FirstTokenLeg::on_ttft(whole)),
@@ -172,6 +173,7 @@ fn add_legs_of_way(
 /// of `whole`. A time that contradicts the order of the others is left out.
 fn stops_of_way(crossings: &[FirstCrossing], start: Option<MonoNs>, whole: Option<TimedLeg>) -> Vec<WayStop> {
     let end = whole.and_then(|whole| end_of_way(crossings, whole));
+    // Without a known end, no stop lies behind it.
     let last_at = whole.map_or(MonoNs(u64::MAX), TimedLeg::end);
     let end_position = end.map_or(usize::MAX, |end| end.position);
     let mut stops: Vec<WayStop> = Vec::new();
@@ -196,8 +198,9 @@ fn stops_of_way(crossings: &[FirstCrossing], start: Option<MonoNs>, whole: Optio
 /// `None` if hops at the end of the path were not crossed observably.
 fn end_of_way(crossings: &[FirstCrossing], whole: TimedLeg) -> Option<WayStop> {
     let last = crossings.last()?;
-    let is_incomplete = crossings.iter().any(|crossing| crossing.is_last) && !last.is_last;
-    if is_incomplete {
+    let has_hop_into_tokenizer = crossings.iter().any(|crossing| crossing.is_last);
+    let ends_elsewhere = has_hop_into_tokenizer && !last.is_last;
+    if ends_elsewhere {
         return None;
     }
     // The way ends with the receive on the last hop, or behind it.

@@ -105,10 +105,12 @@ impl Ledger {
     fn record_missed_frames(&mut self, at: MonoNs, hop_index: usize, missed: u64) {
         let hop = &mut self.hops.all[hop_index];
         self.silences.forget_current_silence();
+        // With another epoch, the next chunk of a stream does not continue the last observed one.
         hop.epoch += 1;
         if hop.may_lead_to_tokenizer() {
             self.receives_missed_until = Some(at);
         }
+        // The same for deliveries of the hop's chunks.
         self.delivery_epoch += u32::from(hop.tracks_deliveries);
         // The source may have reported the same loss.
         let already_reported = missed.min(hop.reported_missed);
@@ -153,6 +155,7 @@ impl Ledger {
         self.forget_ends_in_transit();
         self.dispatched.clear();
         self.ttft.late_legs.prefills.restart(at);
+        // With another epoch, later deliveries do not continue those of this engine.
         self.delivery_epoch += 1;
     }
 

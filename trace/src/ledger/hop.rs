@@ -267,16 +267,17 @@ impl Hop {
         self.last || self.may_be_last
     }
 
-    /// Records when stages ceased to be observed, after an announcement at `at`. `before`: the stages observed until then.
-    pub(super) fn update_observation_ends(&mut self, at: MonoNs, before: Capabilities) {
+    /// Records when stages ceased to be observed, after an announcement at `at`. `previous_stages`: those observed until then. Receives do
+    /// not cease if none was observed.
+    pub(super) fn update_observation_ends(&mut self, at: MonoNs, previous_stages: Capabilities) {
         if self.shows.received {
             self.receives_end = None;
-        } else if before.received && self.counts.frames_received > 0 {
+        } else if previous_stages.received && self.counts.frames_received > 0 {
             self.receives_end = Some(at);
         }
         if self.shows.delivered {
             self.deliveries_end = None;
-        } else if before.delivered {
+        } else if previous_stages.delivered {
             self.deliveries_end = Some(at);
         }
     }
@@ -316,8 +317,9 @@ impl Hop {
         self.last_receiver
     }
 
-    /// Counts the frames of a wakeup. At the first frame of a new wakeup, returns the count of the previous one. A wakeup ends when its
-    /// receiver finds no frame, even if it polls again without sleeping.
+    /// Counts a received frame in the current wakeup of its receiver. If it begins a new one, returns the number of frames of the previous
+    /// one. A wakeup ends when the receiver finds no frame, even if it polls again without sleeping. `position`: the frame's place in the
+    /// bursts of the receiver, of which each is one wakeup.
     pub(crate) fn count_wakeup(&mut self, position: BurstPosition) -> Option<u32> {
         let BurstPosition { receiver, burst, .. } = position;
         let mut frames = 1;
@@ -367,7 +369,7 @@ impl Hop {
     /// Removes and returns the next request whose first chunk is in the frame received at this time; `None` if no more are. Forgets
     /// requests of earlier frames.
     pub(crate) fn take_unprocessed_request(&mut self, received_at: MonoNs) -> Option<Ticket> {
-        // Frames are processed in order: an earlier one's end was not observed and does not follow.
+        // Frames are processed in order, so the end of an earlier one was missed and will not be observed any more.
         while let Some(oldest) = self.unprocessed_requests.front() {
             if oldest.received_at >= received_at {
                 break;

@@ -47,6 +47,7 @@ impl Ledger {
                 self.unjudge_carried_chunks(hop_index);
             }
         }
+        // A hop that begins to track deliveries also tracks the chunks that it carried before.
         for (hop_index, previous) in previous_tracking.into_iter().enumerate() {
             if self.hops.all[hop_index].tracks_deliveries && !previous.tracks_deliveries {
                 self.adopt_chunks_of_hop(hop_index, previous.may_lead_to_tokenizer);
@@ -70,6 +71,7 @@ impl Ledger {
         let hop = &mut self.hops.all[hop_index];
         let mut chunks = Vec::new();
         for lane in hop.lanes.values_mut() {
+            // Moves the chunks of the lane to `chunks`.
             let frames = lane.stop_waiting(&mut chunks);
             self.pending_frames -= frames;
         }
@@ -92,6 +94,7 @@ impl Ledger {
     /// Those still queued on the hop were not, and stay in flight.
     fn unjudge_carried_chunks(&mut self, hop_index: usize) {
         let hop = &mut self.hops.all[hop_index];
+        // Receives before now may be reported later. Their chunks may have been delivered before, too.
         if hop.counts.chunks > 0 {
             hop.deliveries_observed_at = self.now;
         }
@@ -121,6 +124,7 @@ impl Ledger {
     /// tokenizer, chunks still queued are judged by their deliveries. The others are unjudged.
     fn adopt_chunks_of_hop(&mut self, hop_index: usize, may_have_led_to_tokenizer: bool) {
         let hop = &self.hops.all[hop_index];
+        // All chunks of the hop but those without an expected delivery, and those that are tracked already.
         let earlier_chunks = hop.counts.chunks - hop.untracked_chunks - hop.tracked_chunks;
         if earlier_chunks == 0 {
             return;
@@ -146,7 +150,7 @@ impl Ledger {
         let Some(stream) = request.streams.iter().find(|stream| stream.hop == id) else { return 0 };
         // Counts of a retracted request run behind, and pending chunks do not show by how much.
         let waiting = if request.retractions > 0 || stream.count.highest == 0 { &[] } else { waiting };
-        let early = self.early.count_reached(&request.rid, stream.first_at);
+        let early = self.early_deliveries.count_reached(&request.rid, stream.first_at);
         let tracker = request.tracker.get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, early)));
         tracker.is_incomplete |= !stream.is_whole();
         let known_chunks = tracker.chunks_entered + waiting.len() as u64;

@@ -116,6 +116,7 @@ impl Hops {
     /// Whether each scheduler has hops of its own on which it receives requests. If several share one, it is unknown which of them received
     /// a request.
     pub(crate) fn each_scheduler_has_request_hop(&self) -> bool {
+        // Counted by the hops on which they send their output.
         let schedulers = self.all.iter().filter(|hop| hop.origin && !hop.carries_requests).count();
         let into_schedulers = self.all.iter().filter(|hop| hop.carries_requests && !hop.forwards_requests).count();
         // A single scheduler gets all requests, on whichever hop.
@@ -237,8 +238,8 @@ impl Hops {
         true
     }
 
-    /// Marks the hops before and behind a process that forwards requests. The receiver of a hop forwards them if it sends requests
-    /// itself, or is none of the processes that generate tokens, if those are known.
+    /// Marks the hops into a process that forwards requests (`forwards_requests`), and those out of it (`repeats_requests`). Such a process
+    /// sends requests itself, or is none of the schedulers, if those are known.
     fn mark_forwarding_hops(&mut self) {
         let origins = self.all.iter().filter(|hop| hop.origin && !hop.carries_requests);
         let schedulers: BTreeSet<u16> = origins.map(|hop| hop.ends.from).collect();
@@ -249,8 +250,8 @@ impl Hops {
             receivers.insert(hop.ends.to);
         }
         for hop in self.all.iter_mut().filter(|hop| hop.carries_requests) {
-            let is_no_scheduler = !schedulers.is_empty() && !schedulers.contains(&hop.ends.to);
-            hop.forwards_requests = is_no_scheduler || senders.contains(&hop.ends.to);
+            let leads_to_no_scheduler = !schedulers.is_empty() && !schedulers.contains(&hop.ends.to);
+            hop.forwards_requests = leads_to_no_scheduler || senders.contains(&hop.ends.to);
             hop.repeats_requests = receivers.contains(&hop.ends.from);
         }
     }
@@ -278,6 +279,7 @@ impl Hops {
         old.backlog_max = old.backlog_max.min(sum_of_other_maxima);
         let new = &mut self.groups[new_group];
         new.backlog += moved.backlog;
+        // The new group has had at least the maximum of this hop, and has the present sum.
         let max = moved.backlog_max.max(new.backlog);
         if max > new.backlog_max {
             new.backlog_max = max;

@@ -60,8 +60,8 @@ impl InFlightEntry {
     }
 
     /// Adds its chunks to `judged` as part of a delivery. The first chunk of the delivery counts as delivered, and the others as merged
-    /// into it. `has_carrier` is whether an earlier entry has that first chunk; it is then set. If deliveries up to count `delivered_to`
-    /// carried a part of the entry, its chunks are unjudged.
+    /// into it. `has_carrier`: whether an earlier entry of the delivery has that first chunk; true afterwards. If the entry has several
+    /// chunks, and earlier deliveries (up to count `delivered_to`) carried a part of them, they are unjudged.
     pub(super) fn add_carried(&self, delivered_to: u32, judged: &mut JudgedList, has_carrier: &mut bool) {
         let has_first_chunk = !*has_carrier;
         *has_carrier = true;
@@ -71,13 +71,16 @@ impl InFlightEntry {
             judged.push_chunks(self.as_unjudged(UnjudgedCause::Ambiguous));
             return;
         }
-        let delivered = u32::from(has_first_chunk);
+        // Either part may be empty, which `push_chunks` ignores.
+        let delivered_chunks = u32::from(has_first_chunk);
         let tokens_lost = 0;
-        judged
-            .push_chunks(JudgedChunks { count: delivered, ..self.with_outcome(ChunkOutcome::Delivered, tokens_lost) });
         judged.push_chunks(JudgedChunks {
-            first: self.first_number.wrapping_add(delivered),
-            count: self.chunks - delivered,
+            count: delivered_chunks,
+            ..self.with_outcome(ChunkOutcome::Delivered, tokens_lost)
+        });
+        judged.push_chunks(JudgedChunks {
+            first: self.first_number.wrapping_add(delivered_chunks),
+            count: self.chunks - delivered_chunks,
             ..self.with_outcome(ChunkOutcome::Merged, tokens_lost)
         });
     }

@@ -84,7 +84,7 @@ pub(crate) struct PendingFrame {
 }
 
 impl PendingFrame {
-    pub(super) fn send(self) -> SentFrame {
+    pub(super) fn sent_frame(self) -> SentFrame {
         let chunks = self.load.is_decoded.then_some(self.load.chunks);
         SentFrame { at: self.sent_at, bytes: self.load.bytes, chunks }
     }
@@ -115,6 +115,7 @@ impl Lane {
         let missed = seq.saturating_sub(expected_seq);
         self.next_seq = Some(expected_seq.max(seq.saturating_add(1)));
         self.last_at = at;
+        // A gap begins a new run of observed frames.
         self.watched_frames = if missed > 0 { 1 } else { self.watched_frames + 1 };
         missed
     }
@@ -138,12 +139,14 @@ impl Lane {
         newest_first.take_while(|&&sent| sent > at).count()
     }
 
-    /// When the oldest queued frame was sent, of those sent later than `missed_until`. If that is 0, all count. `None` if none is queued.
+    /// When the oldest queued frame was sent. Frames sent until `missed_until` do not count: they may have been received unobserved. If it
+    /// is 0, all count. `None` if no frame counts.
     pub(crate) fn oldest_sent_after(&self, missed_until: MonoNs) -> Option<MonoNs> {
         let oldest = self.frames.front()?.sent_at;
         if oldest > missed_until || missed_until == MonoNs(0) {
             return Some(oldest);
         }
+        // Frames are queued in the order of their sends.
         let index = self.frames.partition_point(|frame| frame.sent_at <= missed_until);
         self.frames.get(index).map(|frame| frame.sent_at)
     }

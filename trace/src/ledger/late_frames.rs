@@ -47,13 +47,13 @@ impl LateFrames {
         self.longest_ns = self.longest_ns.max(wait_ns);
         let sent_at = MonoNs(at.0.saturating_sub(wait_ns));
         self.times.record_span(sent_at, at);
-        // Late receives without a long pause between them form one stretch.
+        // Late receives without a long pause between them form one stretch. This one begins another, unless it follows the last one soon.
         let mut stretch_start = at;
         if let Some(last) = self.last_late
             && at.since(last.at) < MAX_PAUSE_NS
         {
             stretch_start = last.first_at;
-            // Both over the time between these two receives.
+            // How much of the time between these two receives the receiver spent on processing.
             self.measured_ns = self.measured_ns.saturating_add(at.since(last.at));
             self.processed_ns = self.processed_ns.saturating_add(busy_ns.saturating_sub(last.busy_ns));
         }

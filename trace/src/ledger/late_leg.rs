@@ -193,6 +193,7 @@ impl LateLeg {
         self.rids.add_rid(&late.rid);
         self.ns += u128::from(late.ns);
         self.whole_ns += u128::from(late.ttft_ns);
+        // Compared with all times to first token in the same window.
         self.window.add_time(late.ns);
         self.times.record_span(late.from, late.to());
         self.count_concurrent(late);
@@ -210,6 +211,7 @@ impl LateLeg {
         if let Some(receiver_use) = receiver_use {
             self.receiver_use = self.receiver_use.plus(receiver_use);
         }
+        // The load of the engine with the most waiting requests; of equal ones, the latest.
         if let Some(wait) = &late.wait
             && wait.load.waiting >= self.most_waiting.waiting
         {
@@ -225,6 +227,7 @@ impl LateLeg {
     /// Counts the request as concurrent, and the one before it, if both were on this leg (part of the time to first token) at the same
     /// time.
     fn count_concurrent(&mut self, late: &LateRequest) {
+        // Its time on the leg, which is compared with that of the request before.
         let mut span = LegSpan { from: late.from, to: late.to(), is_concurrent: false };
         if let Some(last) = self.last_span
             && last.from < span.to

@@ -73,6 +73,7 @@ impl SilencedRequests {
         if late.ns >= self.requests.amount {
             self.worst_hop = late.wait.map(|wait| wait.hop);
         }
+        // A request may have been late on several legs, which follow each other here.
         let is_first_wait = *self.last_rid != *late.rid;
         self.requests.record_request(late.to(), &late.rid, late.ns, is_first_wait);
         self.part.add_wait(late.ns, late.ttft_ns, is_first_wait);
@@ -137,11 +138,12 @@ fn late_from_ns(request: &Request, leg: TtftLeg) -> Option<u64> {
     if !has_prefill {
         return Some(GAP_WARNING_NS);
     }
-    // A prefill alone is compared with others instead. Behind the first send, the leg has more than the scheduler's part.
+    // A prefill alone is compared with other prefills instead. A leg that goes on behind the first send has parts outside the scheduler,
+    // for which the allowance below is not meant.
     if is_single_part || leg.to > FirstSent {
         return None;
     }
-    // A prefill that is part of the leg may take its time.
+    // The rest of the leg may take a second, besides the time that a prompt of this length needs.
     let prefill_ns = u64::from(prompt_tokens(request)?).saturating_mul(PREFILL_NS_PER_TOKEN);
     Some(GAP_WARNING_NS.saturating_add(prefill_ns))
 }
@@ -224,6 +226,7 @@ impl LateLegs {
     fn add_ttft(&mut self, path: &TtftPath, ttft_ns: u64) {
         let window_number = path.whole_leg().map_or(0, |whole| whole.end().0 / WINDOW_NS);
         if window_number > self.window_number {
+            // Otherwise the window in between was empty, and no sum of it is kept.
             let follows_last_window = window_number == self.window_number + 1;
             // The shares in the last two windows, before their sums are replaced.
             for late in &mut self.legs {

@@ -94,7 +94,7 @@ impl Ledger {
             }
         }
         self.totals.requests.seen += 1;
-        // Counted without this request.
+        // The load that this request meets, without itself.
         self.dispatched.running = self.table.live_count() as u64;
         let ticket = self.table.insert(rid, at);
         if !self.shared_rids.is_empty()
@@ -118,7 +118,7 @@ impl Ledger {
         }
         // Next are requests whose first receive is in the engine's log. Evicting one that is silent for the settle time loses no
         // information either.
-        while let Some(ticket) = self.stages.passed.pop_front() {
+        while let Some(ticket) = self.stages.with_logged_receive.pop_front() {
             if let Some(request) = self.table.get(ticket)
                 && self.now.since(request.last_at) < self.limits.settle_ns
             {
@@ -128,6 +128,7 @@ impl Ledger {
                 return true;
             }
         }
+        // From here on, an eviction loses information: first that of finished requests whose last receives or deliveries may still come.
         self.limits.count_reached(limit);
         while let Some((_, ticket)) = self.settling.pop_front() {
             if self.evict_request(ticket, CloseReason::Ended) {
@@ -175,6 +176,7 @@ impl Ledger {
         }
         if let Some(request) = self.table.get(ticket) {
             self.retries.record_finish(&request.rid, request.dispatch(), finish);
+            // Some engines abort the rid of an ended request some time later, which may end another attempt with it.
             if let Some(delay_ns) = self.engine.facts().abort_delay_ns() {
                 self.retries.record_end(at, &request.rid, delay_ns);
             }
@@ -202,6 +204,7 @@ impl Ledger {
             // Where no hop is known to lead to the tokenizer, the end must have passed each one.
             request.streams.iter().all(Stream::is_finished)
         };
+        // No deliveries are observed of a response that carries text only.
         let awaits_no_delivery =
             request.tracker.as_ref().is_none_or(|tracker| tracker.is_finished || tracker.is_text_only);
         if has_arrived {
@@ -303,7 +306,7 @@ impl Ledger {
         }
         self.ttft.record_request(&mut request, &mut self.limits);
         let mut numbers = self.numbers(&request);
-        // Asked before, because `close_clientless` has stopped watching the request.
+        // `close_clientless` has stopped watching the request, so its numbers do not show this any more.
         numbers.is_abandoned |= is_abandoned;
         let summary = RequestSummary { rid: request.rid, numbers };
         if let Some(timelines) = &mut self.timelines {

@@ -52,7 +52,7 @@ struct MarkedLane {
 #[derive(Debug, Default)]
 pub(super) struct MarkedFrames {
     lanes: HashMap<(HopId, u32), MarkedLane>,
-    early: VecDeque<EarlyStages>,
+    early_stages: VecDeque<EarlyStages>,
 }
 
 impl MarkedFrames {
@@ -74,8 +74,9 @@ impl MarkedFrames {
         if !marks.is_empty() && has_later_stages {
             push_bounded(&mut lane.frames, MarkedFrame { seq: id.seq, marks, is_received: false }, MAX_FRAMES_PER_LANE);
         }
-        let early_index = self.early.iter().position(|early| early.id == id)?;
-        self.early.remove(early_index)
+        // The receiver may have reported the frame before its sender.
+        let early_index = self.early_stages.iter().position(|early| early.id == id)?;
+        self.early_stages.remove(early_index)
     }
 
     /// Marks of a frame: the requests whose first or finishing chunk is in it. Empty if it is not kept.
@@ -93,7 +94,7 @@ impl MarkedFrames {
         let lane = self.lanes.get_mut(&(id.hop, id.lane));
         let Some(lane) = lane.filter(|lane| id.seq < lane.next_seq) else {
             // Its send has not been reported yet.
-            push_bounded(&mut self.early, EarlyStages { id, received: at, processed: None }, MAX_EARLY_RECEIVES);
+            push_bounded(&mut self.early_stages, EarlyStages { id, received: at, processed: None }, MAX_EARLY_RECEIVES);
             return;
         };
         if let Ok(index) = lane.frames.binary_search_by_key(&id.seq, |frame| frame.seq) {
@@ -121,7 +122,8 @@ impl MarkedFrames {
                 lane.frames.pop_front();
             }
         }
-        if let Some(early) = self.early.iter_mut().find(|early| early.id == id) {
+        // Its send may not have been reported yet.
+        if let Some(early) = self.early_stages.iter_mut().find(|early| early.id == id) {
             early.processed = Some(at);
         }
     }

@@ -253,7 +253,7 @@ pub struct Ledger {
     delivery_epoch: u32,
     /// Until when receives by the tokenizer may have been missed, until the next tick has applied it to the requests.
     receives_missed_until: Option<MonoNs>,
-    early: EarlyDeliveries,
+    early_deliveries: EarlyDeliveries,
     dispatched: DispatchedRequests,
     pair_messages: PairMessages,
     ttft: Ttft,

@@ -17,6 +17,7 @@ pub struct NewConnections {
 impl NewConnections {
     /// Counts the connection on which a request arrived, if the request is the first one on it.
     pub(super) fn record_arrival(&mut self, arrival: &Arrival<'_>) {
+        // Only the first request on a connection comes with the times of the connection.
         let Some(times) = arrival.times.ok().and_then(|times| times.connection) else { return };
         // Each choice of a response repeats the arrival of its request.
         if self.last_connection == Some(times) {

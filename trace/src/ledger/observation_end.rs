@@ -66,7 +66,7 @@ impl Ledger {
 
     /// When the scheduler's sends ceased to be observed; `None` while they are.
     pub fn sends_end(&self) -> Option<MonoNs> {
-        /// Threads are sampled each second.
+        /// Time of two samples: threads are sampled each second.
         const UNSAMPLED_NS: u64 = 2_000_000_000;
         self.sends_known_until().filter(|end| self.now.since(*end) >= UNSAMPLED_NS)
     }
@@ -85,6 +85,7 @@ impl Ledger {
             let deliveries = deliveries_end(self.hops.all.iter().filter(|hop| hop.group == index));
             // Where none was ever observed, none has ceased to be.
             let deliveries = if self.totals.tokens.delivered > 0 { deliveries } else { None };
+            // If both have ended, the end of the receives is shown.
             let (stages, at) = match (receives, deliveries) {
                 (Some(receives_end), Some(_)) => ("receives and deliveries", receives_end),
                 (Some(receives_end), None) => ("receives", receives_end),

@@ -59,7 +59,7 @@ impl OccurrenceTimes {
     /// any order.
     pub(crate) fn record_span(&mut self, start: MonoNs, end: MonoNs) {
         let mut new = Episode { first: start, last: end.max(start) };
-        // Episodes are sorted by time.
+        // Episodes are sorted by time: those before this index ended too long before the new one.
         let index = self.episodes().partition_point(|episode| new.first.since(episode.last) >= WINDOW_NS);
         let later = &self.episodes()[index..];
         let near_count = later.iter().take_while(|episode| episode.first.since(new.last) < WINDOW_NS).count();

@@ -120,6 +120,7 @@ impl JudgedList {
                 chunks
             }
             ChunkOutcome::Merged => {
+                // Numbers of chunks count on one hop only.
                 let carrier = last_delivered.filter(|delivered| delivered.hop == chunks.hop);
                 JudgedChunks { merged_into: carrier.map(|carrier| carrier.last_number()), ..chunks }
             }

@@ -160,7 +160,7 @@ impl Prefills {
         // Prefills end nearly in order, so few entries move.
         self.known.insert(self.known.partition_point(|known| known.span.to <= prefill.span.to), prefill);
         let (Some(evicted), Some(oldest_unjudged)) = (evicted, self.unjudged.front()) else { return false };
-        // It began before the end of the evicted one.
+        // The next prefill to be judged began before the end of the evicted one.
         oldest_unjudged.span.from < evicted.span.to
     }
 
@@ -203,10 +203,10 @@ impl Prefills {
         }
         let length_ns = span.ns();
         let work = self.work_during(span, connection);
-        // Before its own length is added, so that a slow one is not compared with itself.
-        // Compared with the most work that it can have been.
+        // For the most work that it can have been. Asked before its own length is added, so that it is not compared with itself.
         let usual_ns = self.usual_ns(class_of(work.at_most));
-        // Beside a scheduler with much work, one with little is quick.
+        // The work of others may have been that of another scheduler, beside which this one was quick because it had little to do. Its
+        // length would make much work look quick.
         let work_of_others = work.in_proportion - work.own_in_proportion;
         let is_mainly_own_work = work.own_in_proportion >= work_of_others;
         if is_mainly_own_work {
@@ -224,7 +224,7 @@ impl Prefills {
         if self.lengths[class].count() < MIN_OTHERS {
             return None;
         }
-        // More work takes at least as long as less.
+        // More work takes at least as long as less, so lengths for less work count, too.
         let comparable = self.lengths[..=class].iter().filter(|lengths| lengths.count() >= MIN_OTHERS);
         comparable.filter_map(|lengths| lengths.quantile(USUAL_QUANTILE)).max()
     }
@@ -238,6 +238,7 @@ impl Prefills {
             // Tokens times overlap divided by length: the tokens computed in the overlap, if the prefill went on evenly.
             let token_ns = u128::from(known.span.overlap_ns(span)) * u128::from(known.tokens);
             let in_proportion = (token_ns / u128::from(known.span.ns().max(1))) as u64;
+            // At most, its whole prompt was computed in the overlap.
             work.at_most += u64::from(known.tokens);
             work.in_proportion += in_proportion;
             if known.connection == connection {
@@ -288,6 +289,7 @@ impl Ledger {
     /// Judges the prefills that ended before the oldest request without an answer was sent. Every prefill that can have run beside them is
     /// then known.
     pub(super) fn judge_prefills(&mut self, now: MonoNs) {
+        // If messages were missed, prefills may have run that are not known.
         let missed = self.hops.missed_messages();
         if self.ttft.late_legs.prefills.missed_before != missed {
             self.ttft.late_legs.prefills.missed_before = missed;
@@ -298,6 +300,7 @@ impl Ledger {
             return;
         }
         let oldest_unanswered = self.dispatched.waiting.values().next().map_or(now, |oldest| oldest.times.sent);
+        // A request that waits for longer has not begun its prefill, so it need not be waited for.
         let until = oldest_unanswered.max(MonoNs(now.0.saturating_sub(MAX_UNANSWERED_NS)));
         while let Some(prefill) = self.ttft.late_legs.prefills.take_unjudged(until) {
             let Some(slow) = self.ttft.late_legs.prefills.compare_with_earlier(prefill) else { continue };

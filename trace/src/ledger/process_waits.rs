@@ -73,6 +73,7 @@ impl ProcessWaits {
                     self.list.pop_front();
                     has_evicted = true;
                 }
+                // Kept until `advance_time` drops it.
                 let wait = ProcessWait { request: request_number, leg_from: timed.leg.from, hop, from, to, ttft_ns };
                 self.list.push_back(KeptWait { wait, recorded_at: self.ticked_at });
                 self.recorded += 1;
@@ -81,7 +82,7 @@ impl ProcessWaits {
         has_evicted
     }
 
-    /// Advances time, and drops waits that the detectors have seen.
+    /// Advances time, and drops waits so old that the detectors have seen them.
     pub(super) fn advance_time(&mut self, now: MonoNs) {
         self.ticked_at = now;
         while let Some(oldest) = self.list.front() {
@@ -129,6 +130,7 @@ fn output_spans(streams: &[Stream], timed: TimedLeg) -> [Option<WaitSpan>; 2] {
         return [None, None];
     }
     let Some(last) = streams.iter().max_by_key(|stream| stream.first_at) else { return [None, None] };
+    // Within the leg, even if the times of the streams contradict it.
     let sent_on_last = last.first_at.clamp(timed.at, timed.end());
     let wait_on_last = WaitSpan { hop: Some(last.hop), from: sent_on_last, to: timed.end() };
     // With two hops, the other one is the scheduler's.

@@ -95,6 +95,7 @@ impl InProcess {
 
     /// Returns when the chunk passed the other side of the process, if that is known. Otherwise keeps the chunk until it does.
     fn take_other_side(&mut self, side: StageSide, chunk: TimedCount) -> Option<MonoNs> {
+        // All waiting chunks have passed the side `self.side` only.
         if self.side != side {
             // Chunks keep their order, so the other times of these were missed.
             while let Some(oldest) = self.waiting.front() {

@@ -121,6 +121,7 @@ impl Ledger {
     /// operator may look for it.
     pub fn is_notable(&self, summary: &RequestSummary) -> bool {
         let has_lost_tokens = summary.tokens_lost.unwrap_or(0) > 0 || summary.wire_missing > 0;
+        // Its chunks were received in bursts, of which such an engine may lose some.
         let is_predicted_loss = summary.bursts && self.predicts_drops();
         let was_slow = summary.gap_ns.is_some_and(|gap_ns| gap_ns >= GAP_WARNING_NS);
         has_lost_tokens || is_predicted_loss || summary.damaged_call || summary.is_abandoned || was_slow

@@ -17,7 +17,8 @@ use crate::event::Received;
 use crate::id::{FrameId, Ticket};
 
 /// Whether a request's waiter, the task that waits for its chunks, has not run yet when the next chunk is received at `now`. The chunk
-/// received at `woken` has woken it. It runs a few turns of the event loop later, and each frame of a burst takes some turns.
+/// received at `woken` has woken it. It runs a few turns of the event loop later, and each frame of a burst takes some turns. A burst is
+/// the frames that a receiver finds without a wait.
 fn is_waiter_pending(woken: BurstPosition, now: BurstPosition, engine: &EngineState) -> bool {
     let is_same_burst = woken.receiver == now.receiver && woken.burst == now.burst;
     let frames_since_wakeup = now.frame_index.saturating_sub(woken.frame_index);
@@ -35,6 +36,7 @@ impl Totals {
         loss_memory: &mut LossMemory,
         limits: &mut CountedLimits,
     ) {
+        // Chunks received since the waiter was woken.
         request.burst += 1;
         let predicted = &mut self.predicted;
         predicted.burst_max = predicted.burst_max.max(request.burst);
@@ -238,7 +240,7 @@ impl Ledger {
         let group = &mut self.hops.groups[hop.group];
         group.queue_wait.record(wait_ns);
         group.queue_wait_slot.record(wait_ns);
-        // The course of the group's backlog.
+        // With this frame, the backlog of the group may be over.
         group.course.record_received(receive.at, group.backlog, wait_ns);
         if wait_ns >= LATE_NS {
             self.count_late_requests(receive.hop_index);
@@ -276,7 +278,7 @@ impl Ledger {
             self.pending_frames -= 1;
             self.pending_chunks -= frame.chunks as usize;
             if frame.seq == id.seq {
-                return Some(frame.send());
+                return Some(frame.sent_frame());
             }
             // An earlier frame: it was received some time before.
             hop.counts.frames_received += 1;
@@ -307,7 +309,7 @@ impl Ledger {
         let chunks = std::mem::take(&mut self.pending_receive);
         let hop = &self.hops.all[receive.hop_index];
         let leads_to_tokenizer = hop.last;
-        // Reported late: they were not queued any more when deliveries became observed.
+        // Reported late: the receive came before deliveries were observed, so the chunks may have been delivered before, too.
         if receive.at < hop.deliveries_observed_at {
             self.mark_deliveries_uncertain(&chunks);
         }
@@ -378,6 +380,7 @@ impl Ledger {
             // This is not the observed receive of the first chunk, so that one was missed.
             request.first_receive_missed = true;
         }
+        // The deliveries of a lossless request contain the tokens of skipped chunks.
         if let (Some(now), Some(woken)) = (position, request.last_wakeup)
             && !request.is_lossless
             && !request.is_shared()

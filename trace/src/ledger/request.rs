@@ -279,7 +279,7 @@ impl Request {
             inflated: self.inflated || self.tracker.as_deref().is_some_and(|tracker| tracker.is_inflated),
             bursts: self.burst_seen,
             damaged_call: self.damaged_call,
-            // As the engine's log shows; frames show it to the ledger.
+            // As the engine's log shows. What frames show of it, the ledger adds.
             is_abandoned: self.marks.as_deref().is_some_and(StageMarks::is_abandoned),
             changed_receiver: self.changed_receiver,
             is_streamed: self.is_streamed(),

@@ -153,7 +153,7 @@ fn legs_crossed(history: &RequestHistory, hops: &[CrossedHop<'_>]) -> Vec<LifeLe
         let hops_of_leg: Vec<&CrossedHop<'_>> = hops.iter().filter(|other| other.ends == hop.ends).collect();
         legs.extend(leg_over(history, &hops_of_leg));
     }
-    // The leg that begins at the scheduler comes first.
+    // The leg that begins at the scheduler comes first: its sender is behind no other hop.
     let all_ends: Vec<Ends<&str>> = hops.iter().map(|hop| hop.ends.as_str()).collect();
     legs.sort_by_key(|leg| path::depth(&all_ends, &leg.ends.from));
     legs
@@ -230,8 +230,8 @@ fn follow_chunks(
     lives
 }
 
-/// Finds the chunk among `chunks`, those of a further leg, in which `chunk` continues: the one at `index` on the first leg. `None` if it is
-/// not there. Moves `search_from` to the first chunk with at least as high a token count.
+/// Finds the chunk of a further leg (`chunks`) that carries on `chunk`, the one at `index` on the first leg. `None` if there is none. Moves
+/// `search_from` to the first chunk whose token count is not lower, which is where the search for the next chunk begins.
 fn find_continuation<'c>(
     chunks: &'c [ChunkRecord],
     search_from: &mut usize,
@@ -252,8 +252,8 @@ fn find_continuation<'c>(
     same_index.filter(|seen| seen.end.is_none())
 }
 
-/// State of the chunk `first` of the first leg: the outcome of `judged`, the chunk in which it continues, if that is known. Otherwise a
-/// predicted loss, otherwise whether it was received. `if_not_received`: the state of a chunk whose receive is not known.
+/// State of the chunk `first` of the first leg. It is the outcome of `judged`, the chunk on a later leg that carries it on, if one has an
+/// outcome. Without that, a loss may be predicted. Otherwise, the state is that it was received, or else `if_not_received`.
 fn state_of_chunk(
     first: &ChunkRecord,
     judged: Option<&ChunkRecord>,
@@ -275,11 +275,11 @@ fn state_of_chunk(
 /// Outcome of the response's tool calls, if the chunk has a token of the part that differs from the engine's; `None` otherwise.
 fn tool_call_outcome_in_chunk(chunk: &ChunkRecord, calls: Option<&ToolCalls>) -> Option<ToolCallOutcome> {
     let calls = calls?;
-    let [first_token, end_token] = calls.part?.tokens;
+    let [first_token, last_token] = calls.part?.tokens;
     let end = chunk.end?;
     // Tokens are counted from 1: the chunk has those from `start + 1` to `end`.
     let start = end.saturating_sub(chunk.tokens);
-    (first_token <= end && start < end_token).then_some(calls.outcome)
+    (first_token <= end && start < last_token).then_some(calls.outcome)
 }
 
 fn queue_wait_ns(chunk: &ChunkRecord) -> Option<u64> {

@@ -113,7 +113,7 @@ impl RequestTable {
     /// Makes the rid lead to the record in this slot.
     fn map_rid(&mut self, slot: u32, rid: &str) {
         let Self { by_rid, hasher, slots, .. } = self;
-        // The index contains slots only, so a growing index asks for the hashes of their rids.
+        // The index stores no hashes. When it grows, it asks for the hash of the rid in each slot.
         by_rid.insert_unique(hasher.hash_one(rid), slot, |&known_slot| {
             let request = slots[known_slot as usize].request.as_ref();
             hasher.hash_one(request.map_or("", |request| &request.rid))

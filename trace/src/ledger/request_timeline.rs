@@ -237,7 +237,7 @@ impl Timelines {
         if self.open.len() <= index {
             self.open.resize_with(index + 1, || None);
         }
-        // A slot of the table is empty before another request has it: closing takes its timeline.
+        // No earlier request's timeline is left in the slot, because closing that request has taken it.
         let slot = &mut self.open[index];
         if slot.is_none() {
             self.count += 1;
@@ -299,6 +299,7 @@ impl Timelines {
         if let Some(frame) = &received.frame {
             let times = FrameTimes { received: Some(at), ..FrameTimes::new(frame.id) };
             let marks = self.record_chunks(frame, times, ledger);
+            // Returns the stages reported before, of which a frame that comes with its receive has none.
             self.marked_frames.register_frame(frame.id, marks, capabilities);
         } else {
             self.stamp_frame(received.id, |times| times.received = Some(at));
@@ -351,13 +352,15 @@ impl Timelines {
 
     /// Notes a delivery, and the chunks that it shows as dropped.
     fn note_delivery(&mut self, at: MonoNs, ledger: &Ledger) {
-        // Empty if the delivery's request has no record.
+        // The request of the delivery, if it has a record.
         let Some(&ticket) = ledger.touched.first() else { return };
         let Some(timeline) = self.get_or_open(ticket, ledger) else { return };
+        // Without outcomes, the tokens of its deliveries are not observed.
         let observed = ledger.table.get(ticket).filter(|request| request.outcomes().is_some());
         let Some(request) = observed else { return };
         // A delivery is a point of the request's time series, as is a chunk that the scheduler sent.
         timeline.points = timeline.points.saturating_add(1);
+        // Noted once, even if the next delivery comes at the same time.
         if request.delivered_first == Some(at) && timeline.last_delivered != Some(at) {
             timeline.add_note(at, NoteKind::FirstReceived);
         }

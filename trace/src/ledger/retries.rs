@@ -92,6 +92,7 @@ impl Retries {
     /// Records a sign that the latest attempt with this rid has ended. Its abort follows `delay_ns` later.
     pub(super) fn record_end(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
         if self.ended.len() >= MAX_FOLLOWED {
+            // An end whose abort is past ends no retry any more.
             self.ended.retain(|_, end| !end.is_abort_past(at, delay_ns));
             if self.ended.len() >= MAX_FOLLOWED {
                 // Retries of these are not recognised, which is no false finding.
@@ -145,11 +146,12 @@ impl Retries {
     /// followed retry, which stays followed. Any other one is an abort of the retry itself, which is not followed any more.
     fn record_abort(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
         let retry = self.remove_followed(rid);
-        let has_ended = retry.is_some() && self.ended.contains_key(&hash_rid(rid));
+        // The dispatch of the retry has removed the end of the earlier attempt, so this is an end since then.
+        let has_ended_since_dispatch = retry.is_some() && self.ended.contains_key(&hash_rid(rid));
         // Of a second abort it is not known which one has an effect. An abort at another time is one of the retry itself.
         if let Some(retry) = retry
             && retry.aborted.is_none()
-            && !has_ended
+            && !has_ended_since_dispatch
             && retry.earlier.is_followed_by(at, delay_ns)
         {
             push_bounded(&mut self.followed, Retry { aborted: Some(at), ..retry }, MAX_FOLLOWED);

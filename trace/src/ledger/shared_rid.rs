@@ -44,6 +44,7 @@ impl Predecessor {
         let fits = matches!(step.verdict, CountVerdict::Fits | CountVerdict::Overlap | CountVerdict::Loss { .. });
         let repeats_last_count = chunk.listed == Some(0) && chunk.completion_tokens == Some(self.stream.count.highest);
         let continues_count = fits && (step.new > 0 || repeats_last_count);
+        // A stream that may mix requests already can contain any chunk.
         stream.hop == context.hop && (may_mix_requests || continues_count)
     }
 }
@@ -77,6 +78,7 @@ impl Ledger {
         let is_unfinished = request.finish.is_none();
         let sent_tokens = request.streams.first().map_or(0, |stream| stream.count.highest);
         let has_reached_last_hop = request.streams.iter().any(|stream| {
+            // The final chunk of an unfinished request is the last one that was sent.
             let has_all_tokens = is_unfinished && stream.count.highest >= sent_tokens;
             (stream.is_finished() || has_all_tokens) && self.hops.hop_of(stream).is_some_and(|hop| hop.last)
         });
@@ -124,13 +126,14 @@ impl Ledger {
     pub(super) fn begins_concurrent_request(&self, ticket: Ticket, context: &FrameContext) -> bool {
         let Some(request) = self.table.get(ticket) else { return false };
         let is_known_on_hop = request.streams.iter().any(|stream| stream.hop == context.hop);
+        // Counts of a retracted request may begin again, so they do not show another request.
         if is_known_on_hop || request.is_shared() || request.retractions > 0 {
             return false;
         }
         let mut streams_of_group = request.streams.iter().filter(|stream| stream.is_on_group(context.group));
         streams_of_group.any(|stream| {
             let is_open = stream.is_whole() && !stream.is_finished();
-            // Such a stream would continue with the next tokens only, not with all of them.
+            // Such a stream would continue with the next tokens only, but this chunk lists all of its own.
             let lists_only_new_ids = stream.count.evidence == Evidence::Delta && stream.count.highest > 1;
             is_open && lists_only_new_ids
         })
@@ -161,7 +164,7 @@ impl Ledger {
             self.predecessors.remove(&sharing);
             if let Some(tracker) = self.table.get_mut(sharing).and_then(|request| request.tracker.as_mut()) {
                 tracker.is_shared = true;
-                // The number of their tokens is not needed.
+                // Returns the number of their tokens, which is not needed.
                 self.stop_waiting(self.now, sharing, UnjudgedCause::SharedRid);
             }
         }
@@ -183,6 +186,7 @@ impl Ledger {
         let Some(request) = request else { return checked.step };
         let stream = request.streams.get(checked.stream_index);
         let lists_all = stream.is_some_and(|stream| stream.count.evidence == Evidence::Cumulative);
+        // Of a list of all ids so far, it is unknown which ones are new.
         let new = if lists_all { 0 } else { chunk.listed.unwrap_or(0) };
         CountStep { new, carried: new, verdict: CountVerdict::Fits }
     }

@@ -74,11 +74,11 @@ struct LateSamples {
 impl LateSamples {
     /// Samples while requests waited on the leg that begins with this moment.
     fn count(mut self, leg_from: TtftMoment) -> u64 {
-        *self.of_leg(leg_from)
+        *self.counter_of_leg(leg_from)
     }
 
     /// Counter of the samples while requests waited on the leg that begins with this moment.
-    fn of_leg(&mut self, leg_from: TtftMoment) -> &mut u64 {
+    fn counter_of_leg(&mut self, leg_from: TtftMoment) -> &mut u64 {
         if leg_from == TtftMoment::Arrived { &mut self.unread } else { &mut self.undispatched }
     }
 }
@@ -160,13 +160,13 @@ impl StackRole {
     fn count_late_samples(&mut self, leg_from: TtftMoment, from: MonoNs, to: MonoNs) {
         for samples in &mut self.recent {
             let overlap_ns = samples.to.min(to).since(samples.from.max(from));
-            let counted_samples = samples.late.of_leg(leg_from);
+            let counted_samples = samples.late.counter_of_leg(leg_from);
             let is_counted = *counted_samples > 0;
             let is_mostly_late = overlap_ns > samples.to.since(samples.from) / 2;
             if !is_counted && is_mostly_late {
                 *counted_samples = samples.own;
-                *self.functions[samples.function].late.of_leg(leg_from) += samples.own;
-                *self.late.of_leg(leg_from) += samples.own;
+                *self.functions[samples.function].late.counter_of_leg(leg_from) += samples.own;
+                *self.late.counter_of_leg(leg_from) += samples.own;
             }
         }
     }

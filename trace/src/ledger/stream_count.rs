@@ -149,6 +149,7 @@ impl StreamCount {
         } else {
             self.advance_to(completion)
         };
+        // A restart means that the chunk belongs to another request, and was not counted.
         if step.verdict != CountVerdict::Restart {
             self.has_begun = true;
             self.last_count = completion;
@@ -273,10 +274,11 @@ impl StreamCount {
             return self.begin_stream_without_ids(reported, completion, may_resume);
         };
         if listed < completion {
-            // Tokens before it were missed.
+            // Tokens before it were missed. Without ids, its count may be too low, too.
             self.catch_up = if listed == 0 { CatchUpState::SinceJoin } else { CatchUpState::No };
             return CountStep::new(listed, listed, CountVerdict::JoinedLate);
         }
+        // Such a column may list all ids so far, as a later chunk of an evicted request would.
         if may_resume && claim == IdColumn::Undecided {
             return CountStep::new(completion, completion, CountVerdict::JoinedLate);
         }
@@ -286,6 +288,7 @@ impl StreamCount {
         let is_explained = match claim {
             IdColumn::Delta => extra == 0,
             IdColumn::DeltaAfterPromptTail => extra <= MAX_PROMPT_TAIL_TOKENS,
+            // It is not known which ids the others list.
             _ => true,
         };
         let verdict = if is_explained { CountVerdict::Fits } else { CountVerdict::Surplus { extra } };
@@ -294,6 +297,7 @@ impl StreamCount {
 
     /// Judges by its count alone whether the first observed chunk is the stream's first. `may_resume`: it may continue an evicted request.
     fn begin_stream_without_ids(&mut self, reported: ReportedCounts, completion: u32, may_resume: bool) -> CountStep {
+        // A low count is plausible for a first chunk. A higher one is, too, if an earlier chunk would have been observed.
         let is_surely_first = reported.was_watched_long() && !reported.retracted;
         self.is_whole = (completion <= MAX_START_TOKENS || is_surely_first) && !may_resume;
         let verdict = if self.is_whole { CountVerdict::Fits } else { CountVerdict::JoinedLate };
@@ -317,6 +321,7 @@ impl StreamCount {
         }
         let has_rejected_claim = self.contradicting_chunks >= MIN_CONTRADICTIONS;
         let step = self.advance_to(completion);
+        // If all its tokens are new, it shows nothing.
         if listed == completion && listed != step.new {
             self.evidence = Evidence::Cumulative;
         }
@@ -336,7 +341,7 @@ impl StreamCount {
         }
         let new = completion.saturating_sub(self.highest);
         if epoch != self.epoch {
-            // A lower count belongs to another request, whose start was missed.
+            // With ids, a lower count belongs to another request, whose start was missed. Without, a retracted request may be recomputing.
             self.epoch = epoch;
             self.highest = if listed > 0 { completion } else { self.highest.max(completion) };
             return CountStep::new(new, new.min(listed), CountVerdict::Rebased);

@@ -39,6 +39,7 @@ impl Totals {
         }
         let is_first_sum = !request.has_summed_counts;
         request.has_summed_counts = true;
+        // A request counts once, with its first such claim.
         if is_first_sum {
             self.summed.counted += u64::from(claimed);
             self.summed.made += u64::from(generated);

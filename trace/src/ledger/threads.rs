@@ -94,7 +94,7 @@ impl Thread {
     fn add_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, max_samples: usize) {
         let kept_ns = self.kept_ns(sample.part);
         if self.timeline.is_empty() {
-            // A mark where the first sample begins.
+            // A sample lies between two marks, so the first one needs a mark where it begins.
             let begin = MonoNs(at.0.saturating_sub(sample.interval_ns));
             self.timeline.push_sums(begin, self.sums, kept_ns, max_samples);
         }

@@ -151,9 +151,10 @@ impl Ledger {
         let Some(&check_sent) = self.dispatched.idle_checks.get(&hop) else { return false };
         let answered_on_hop = self.dispatched.answered.get(&hop);
         let usual_ns = answered_on_hop.and_then(|answered| answered.first_chunk_waits.whole().quantile(USUAL_QUANTILE));
-        let least_ns = UNANSWERED_NS.max(usual_ns.unwrap_or(0).saturating_mul(MIN_TIMES_USUAL_IDLE));
+        let shortest_delay_ns = UNANSWERED_NS.max(usual_ns.unwrap_or(0).saturating_mul(MIN_TIMES_USUAL_IDLE));
+        // A request that was not received has not been forgotten: it may still be queued.
         waiting.times.received.is_some()
-            && check_sent.since(waiting.times.sent) >= least_ns.saturating_add(waiting_prefill_ns)
+            && check_sent.since(waiting.times.sent) >= shortest_delay_ns.saturating_add(waiting_prefill_ns)
     }
 
     /// Shortest wait, in nanoseconds and without the time for its prompt, with which a request of this hop (channel to the scheduler)

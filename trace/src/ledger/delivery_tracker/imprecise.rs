@@ -46,7 +46,7 @@ impl DeliveryTracker {
         let misses_end = self.last_covered_end(to).is_some_and(|end| end < to);
         let is_broken = is_broken || misses_end;
         let covered = self.covered_entries(to, delivery.finished);
-        // Without a proof, any number of the covered chunks may have been delivered.
+        // How many of the last covered chunks carried the delivery. Without a proof, it may be any number of them.
         let unproven = CarrierCounts { min: 1, max: covered };
         let proven = if is_broken { None } else { self.carrier_count_bounds(covered, delivery) };
         let carriers = proven.unwrap_or(unproven);
@@ -89,12 +89,13 @@ impl DeliveryTracker {
         let mut max_tokens = 0_u32;
         let mut counts: Option<CarrierCounts> = None;
         for (index, entry) in self.in_flight.iter().take(covered).rev().enumerate() {
-            // The carriers may begin with any chunk of an entry that holds several.
+            // In an entry with several chunks or missing tokens, it is unknown where the carriers begin.
             if entry.chunks > 1 || entry.missing_tokens > 0 {
                 return None;
             }
             let is_last_covered = index == 0;
-            let tokens = entry.token_bounds(is_last_covered && delivery.finished);
+            let may_be_last_chunk = is_last_covered && delivery.finished;
+            let tokens = entry.token_bounds(may_be_last_chunk);
             min_tokens = min_tokens.saturating_add(*tokens.start());
             max_tokens = max_tokens.saturating_add(*tokens.end());
             if (min_tokens..=max_tokens).contains(&delivery.tokens) {

@@ -99,7 +99,7 @@ impl AbandonedRequests {
             // With those before it was known to be abandoned.
             self.outputs += discarded.outputs;
         } else {
-            // An abort may still be on its way.
+            // Not abandoned yet: an abort may still be on its way.
             return;
         }
         self.times.record_span(since, at);

@@ -141,6 +141,7 @@ impl LoggedProcess {
     /// Records that the process says it has had no message since then, and keeps the longest such silence. `wait_ns`: how long it has
     /// waited for a message, if it says that.
     fn record_silence(&mut self, at: MonoNs, since: MonoNs, wait_ns: Option<u64>) {
+        // A logged wait dates the last message. Without one, `since` stands for its time.
         let last_message = wait_ns.map_or(since, |ns| MonoNs(at.0.saturating_sub(ns)));
         let mut silence = LoggedSilence { last_message, since, until: at, checks: 1 };
         if let Some(longest) = self.silence {
@@ -200,6 +201,7 @@ impl LoggedProcesses {
         if let Some(since) = logged.unanswered_since {
             process.record_silence(at, since, logged.recv_wait_ns);
         } else if let Some(ns) = logged.recv_wait_ns {
+            // The message has come, so this wait is over.
             process.recv_wait.record(ns);
         }
         if let Some(states) = logged.states {

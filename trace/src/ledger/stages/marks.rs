@@ -101,8 +101,9 @@ impl StageMarks {
         self.gaps_taken = earlier_bits | (later_bits << 1);
     }
 
-    /// Returns the gaps whose receive no earlier call has returned. `sent` and `received` are the numbers of the names of the two stages. A
-    /// receive belongs to the latest send before it, because a request that went through two servers has two of each.
+    /// Returns the gaps whose receive no earlier call has returned, and marks them as returned. `sent` and `received` are the numbers of
+    /// the names of the two stages. A receive belongs to the latest send before it, because a request that went through two servers has
+    /// two of each.
     pub(super) fn take_new_gaps(&mut self, sent: u8, received: u8) -> SmallVec<[LoggedGap; 1]> {
         let mut gaps = SmallVec::new();
         let mut begin = None;

@@ -36,10 +36,10 @@ const MAX_AWAITED: usize = 131_072;
 /// All data from the engine's log.
 #[derive(Debug, Default)]
 pub struct Stages {
-    names: NameTable,
+    stage_names: NameTable,
     /// Indexed as the names. Empty after an event that names the engine.
     meanings: Vec<StageMeaning>,
-    by: NameTable,
+    loggers: NameTable,
     between: HashMap<(u8, u8), Distribution>,
     logged_processes: LoggedProcesses,
     gaps: GapStatePairs,
@@ -47,7 +47,7 @@ pub struct Stages {
     /// First sends without a logged receive yet, by sender, in order.
     awaited: HashMap<u8, VecDeque<(MonoNs, Ticket)>>,
     /// Requests with a logged receive of the first token, oldest first. The oldest is evicted first.
-    pub(super) passed: VecDeque<Ticket>,
+    pub(super) with_logged_receive: VecDeque<Ticket>,
     /// Counters.
     pub counts: StageCounts,
     /// Merged chunks in the engine's log.
@@ -122,6 +122,7 @@ impl StageMeaning {
             position,
             is_discarded: stage == names.discarded,
             is_end: names.ends.contains(&stage),
+            // A chain lists the stages that one process passes in order.
             chain: facts.stage_chains().iter().position(|chain| chain.contains(&stage)),
         }
     }
@@ -167,7 +168,7 @@ impl Stages {
     /// Meaning of the stage whose name has this index.
     fn meaning_of(&mut self, name: u8, facts: &dyn Facts) -> StageMeaning {
         // Names are only added, so meanings are derived for the new ones.
-        let unknown = self.names.list.iter().skip(self.meanings.len());
+        let unknown = self.stage_names.list.iter().skip(self.meanings.len());
         self.meanings.extend(unknown.map(|name| StageMeaning::from_facts(name, facts)));
         self.meanings[usize::from(name)]
     }
@@ -179,12 +180,12 @@ impl Stages {
 
     /// Name of the stage.
     pub fn name_of(&self, mark: &StageMark) -> &str {
-        self.names.name_of(mark.name)
+        self.stage_names.name_of(mark.name)
     }
 
     /// Process that logged the stage; empty if unknown.
     pub fn process_of(&self, mark: &StageMark) -> &str {
-        self.by.name_of(mark.by)
+        self.loggers.name_of(mark.by)
     }
 
     /// Whether both ends of gaps are logged, even if for different requests.
@@ -194,7 +195,9 @@ impl Stages {
 
     /// Time from one stage to the next of the same request, in the order they happened: from, to, durations.
     pub fn times_between_stages(&self) -> impl Iterator<Item = (&str, &str, &Distribution)> {
-        self.between.iter().map(|(&(from, to), times)| (self.names.name_of(from), self.names.name_of(to), times))
+        self.between
+            .iter()
+            .map(|(&(from, to), times)| (self.stage_names.name_of(from), self.stage_names.name_of(to), times))
     }
 
     /// Requests with the worst gaps, worst first.

@@ -16,7 +16,8 @@ impl Ledger {
         }
         let stages = &mut self.stages;
         stages.counts.logged += 1;
-        let (Some(name), Some(by)) = (stages.names.id_or_add(stage.name), stages.by.id_or_add(stage.by)) else {
+        let (Some(name), Some(by)) = (stages.stage_names.id_or_add(stage.name), stages.loggers.id_or_add(stage.by))
+        else {
             stages.counts.left_out += 1;
             return;
         };
@@ -82,7 +83,7 @@ impl Ledger {
         let stages = &mut self.stages;
         let Some(request) = self.table.get_mut(ticket) else { return };
         let Some(marks) = &mut request.marks else { return };
-        let first_sent = stages.names.id_of(self.engine.facts().stages().first_sent);
+        let first_sent = stages.stage_names.id_of(self.engine.facts().stages().first_sent);
         // Ends that are logged one by one are more precise, and a request that is logged twice has one gap.
         let has_logged_send = marks.list.iter().any(|mark| Some(mark.name) == first_sent);
         if has_logged_send || request.gap_ns.is_some() {
@@ -92,11 +93,11 @@ impl Ledger {
         request.gap_ns = Some(gap_ns);
         request.sent_first = Some(MonoNs(received.at.0.saturating_sub(gap_ns)));
         request.received_first = Some(received.at);
-        // Requests whose first receive is logged.
-        push_bounded(&mut stages.passed, ticket, MAX_AWAITED);
+        // Requests whose first receive is logged are evicted before others.
+        push_bounded(&mut stages.with_logged_receive, ticket, MAX_AWAITED);
         self.gap.record(received.at, gap_ns);
         self.worst_gap.keep_longest(received.at, &request.rid, gap_ns);
-        if let Some(states) = stages.logged_processes.states_of(stages.by.name_of(received.by), received.at) {
+        if let Some(states) = stages.logged_processes.states_of(stages.loggers.name_of(received.by), received.at) {
             stages.gaps.add_gap_with_states(gap_ns, states);
             for mark in marks.list.iter_mut().filter(|mark| **mark == received) {
                 mark.states = Some(states);
@@ -116,7 +117,7 @@ impl Ledger {
             }
             GapPosition::End => {
                 request.received_first = Some(request.received_first.map_or(at, |known| known.min(at)));
-                push_bounded(&mut stages.passed, ticket, MAX_AWAITED);
+                push_bounded(&mut stages.with_logged_receive, ticket, MAX_AWAITED);
             }
             // The first token was received.
             GapPosition::After => request.first_receive_missed |= request.received_first.is_none(),
@@ -128,7 +129,7 @@ impl Ledger {
         let names = self.engine.facts().stages();
         if matches!(position, GapPosition::Begin | GapPosition::End)
             && let (Some(sent), Some(received)) =
-                (stages.names.id_of(names.first_sent), stages.names.id_of(names.first_received))
+                (stages.stage_names.id_of(names.first_sent), stages.stage_names.id_of(names.first_received))
         {
             // A request that went through two servers has two gaps.
             for gap in marks.take_new_gaps(sent, received) {
@@ -138,7 +139,7 @@ impl Ledger {
                 self.gap.record(end, ns);
                 request.gap_ns = request.gap_ns.max(Some(ns));
                 self.worst_gap.keep_longest(end, &request.rid, ns);
-                let states = stages.logged_processes.states_of(stages.by.name_of(gap.end.by), end);
+                let states = stages.logged_processes.states_of(stages.loggers.name_of(gap.end.by), end);
                 marks.list[gap.receive_index].states = states;
                 if let Some(states) = states {
                     stages.gaps.add_gap_with_states(ns, states);
