@@ -257,6 +257,7 @@ fn join_by_state(changes: &[&RankedChange]) -> String {
 fn describe_causes(stated: &str, outcomes: &[ProblemOutcome], patterns: &[ChangePattern]) -> String {
     let mut text = String::new();
     let mut last_explained = None;
+    // A problem is stated if the sentence contains its name.
     let explains_stated =
         patterns.iter().filter(|pattern| pattern.explains.iter().any(|name| stated.contains(name.as_str())));
     for pattern in explains_stated {
@@ -329,8 +330,8 @@ fn describe_changed_measures(measures: &[ComparedMeasure]) -> Vec<String> {
         .collect()
 }
 
-/// The measures that changed, for runs of which neither a problem nor a finding changed, and the problems of the resulting state that
-/// `stated` does not name yet. Empty if no measure changed and `stated` names all these problems.
+/// States which measures changed between runs without a changed problem or finding. Adds the problems of the resulting state that `stated`
+/// does not name yet. Empty if no measure changed and `stated` names all these problems.
 fn describe_measures(stated: &str, outcomes: &[ProblemOutcome], measures: &[ComparedMeasure]) -> String {
     let mut verdicts = measures.iter().map(|measure| measure.verdict);
     if verdicts.all(|verdict| matches!(verdict, ChangeVerdict::NotComparable | ChangeVerdict::NotEnoughData)) {

@@ -83,6 +83,7 @@ fn correlation_of_neighbours(values: &[f64]) -> f64 {
 
 /// Two-sided tail probability of the normal distribution beyond `z` (Abramowitz and Stegun 7.1.26, error below 1.5e-7).
 fn two_sided_tail(z: f64) -> f64 {
+    // The tail is erfc(x), which a polynomial in t times e^(-x^2) approximates.
     let x = z / std::f64::consts::SQRT_2;
     let t = 1.0 / (1.0 + 0.327_591_1 * x);
     // Coefficients of the powers of t, the highest first.
@@ -111,6 +112,7 @@ fn quantile_beyond(p: f64) -> f64 {
 pub(super) fn significance_level(mut p_values: Vec<f64>, alpha: f64) -> f64 {
     p_values.sort_by(f64::total_cmp);
     let count = p_values.len().max(1) as f64;
+    // The level of a p-value grows with its rank. The largest p-value that is within its level decides for all smaller ones.
     for (index, p) in p_values.iter().enumerate().rev() {
         let level = alpha * (index + 1) as f64 / count;
         if *p <= level {

@@ -67,11 +67,12 @@ pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) ->
         .map(|(measure, test)| judge_measure(measure, test.as_ref(), &criteria))
         .collect();
     let are_short = criteria.fewest_slots < options.least_slots_for_noise;
+    // Few slots decide little. The waits of all frames may still decide.
     if are_short {
         replace_slots_of_waits(&mut compared, a, b, options.least_time_ns);
     }
     let whole_runs = problem_outcome::compare_whole_runs(a, b, options.least_time_ns, are_short);
-    // Times of the whole runs follow the other times that clients notice.
+    // Times of the whole runs follow the gaps, the other times that clients notice. Without gaps they come first.
     let last_gap = compared.iter().rposition(is_gap_of_slots);
     let behind_gaps = last_gap.map_or(0, |last| last + 1);
     compared.splice(behind_gaps..behind_gaps, whole_runs);
@@ -145,6 +146,7 @@ fn judge_by_test(
 ) -> Judged {
     let within_noise = Judged { verdict: ChangeVerdict::WithinNoise, note: None };
     let (Some(a), Some(b)) = (a, b) else { return within_noise };
+    // A small difference does not matter, even if the test confirms it.
     if !is_large_enough(measure.unit, a, b, criteria.options) || (b - a).abs() < measure.least_distance {
         return within_noise;
     }
@@ -206,9 +208,8 @@ fn judge_exact_totals(measure: &Measure) -> Option<Judged> {
     None
 }
 
-/// Whether the slots shifted in the same direction as the mean, which went from `a` to `b`. `shift_interval` has the smallest and the
-/// largest shift of the slots that the test does not reject: both must have that direction, and the farther one must be large enough to
-/// matter.
+/// Whether the slots confirm that the mean went from `a` to `b`. `shift_interval` has the lowest and the highest plausible shift of the
+/// slots. Both must have the direction of the mean, and the farther one must be large enough to matter.
 fn is_shifted_as_far(unit: MeasureUnit, a: f64, b: f64, shift_interval: [f64; 2], options: &DiffOptions) -> bool {
     let [low, high] = shift_interval;
     if b > a {
@@ -274,8 +275,8 @@ fn is_large_enough(unit: MeasureUnit, a: f64, b: f64, options: &DiffOptions) -> 
     }
 }
 
-/// Sets the values of the whole runs in the measures of dropped and merged chunks. These are the shares of all chunks and, if they show a
-/// change without a test of slots, the exact totals.
+/// Sets the values of the whole runs in the measures of dropped and merged chunks: the shares of all chunks. Adds the exact totals where
+/// these prove a change without a test of slots.
 fn set_values_of_whole_runs(measures: &mut [Measure], a: &Report, b: &Report) {
     for name in [DROPPED_CONFIRMED, DROPPED_PREDICTED, MERGED] {
         let Some(measure) = measures.iter_mut().find(|measure| measure.name == name) else { continue };
@@ -285,7 +286,7 @@ fn set_values_of_whole_runs(measures: &mut [Measure], a: &Report, b: &Report) {
         let (Some(total_a), Some(total_b)) = (total_a, total_b) else { continue };
         let is_conclusive = match name {
             DROPPED_CONFIRMED => true,
-            // A few merged chunks depend on the load.
+            // A few merged chunks may come from the load alone. Only none or many show how the engine works.
             MERGED => are_none_or_many(total_a, a) && are_none_or_many(total_b, b),
             // Predicted drops may not happen.
             _ => false,

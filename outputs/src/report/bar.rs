@@ -31,6 +31,7 @@ pub fn path_segments(path: &[LegLine]) -> Vec<Segment> {
 
 /// Roles between which first tokens spend the time of these legs; `None` without a hop.
 pub fn ends_of_path(path: &[LegLine]) -> Option<Ends<&str>> {
+    // The name of a hop is `sender->receiver`.
     let mut hops = path.iter().filter(|leg| leg.kind == LegKind::Wait);
     let first = hops.next()?;
     // A single hop is the last one, too.

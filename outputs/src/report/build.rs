@@ -106,6 +106,7 @@ impl Requests {
         let counts = ledger.totals().requests;
         Self {
             seen: counts.seen,
+            // Those whose end the scheduler has sent, whether by an abort or not.
             finished: counts.finished,
             // For a client, a request ends when the tokenizer has received its end.
             completed: Some(counts.completed - counts.ends_in_transit),
@@ -124,23 +125,27 @@ impl Dispatched {
     /// Numbers of requests sent to the scheduler so far, with the longest unanswered ones; `None` if no message to it was observed.
     pub fn of_ledger(ledger: &Ledger, capture_start: MonoNs) -> Option<Self> {
         let is_observed = ledger.groups().iter().any(|group| group.carries_requests);
+        if !is_observed {
+            return None;
+        }
         let counts = ledger.totals().dispatched;
-        is_observed.then(|| Self {
+        let longest = ledger.unanswered_requests().take(MAX_UNANSWERED);
+        let longest_rows = longest.map(|request| UnansweredRow {
+            rid: request.rid.to_owned(),
+            since_ns: request.dispatch.sent.since(capture_start),
+            scheduler_received_ns: request.dispatch.received.map(|received| received.since(capture_start)),
+            prompt_tokens: request.dispatch.prompt_tokens,
+            answered_since: request.answered_since,
+        });
+        Some(Self {
             requests: counts.requests,
             aborts: counts.aborts,
+            // Requests without a token so far.
             waiting: ledger.dispatched_count() as u64,
-            waiting_longest_ns: ledger.oldest_dispatched().map(|(_, oldest)| ledger.now().since(oldest.sent)),
+            waiting_longest_ns: ledger.oldest_dispatched().map(|(_rid, oldest)| ledger.now().since(oldest.sent)),
             unanswered: ledger.unanswered_requests().count() as u64,
             unanswered_total: counts.unanswered,
-            unanswered_longest: (ledger.unanswered_requests().take(MAX_UNANSWERED))
-                .map(|request| UnansweredRow {
-                    rid: request.rid.to_owned(),
-                    since_ns: request.dispatch.sent.since(capture_start),
-                    scheduler_received_ns: request.dispatch.received.map(|received| received.since(capture_start)),
-                    prompt_tokens: request.dispatch.prompt_tokens,
-                    answered_since: request.answered_since,
-                })
-                .collect(),
+            unanswered_longest: longest_rows.collect(),
         })
     }
 }

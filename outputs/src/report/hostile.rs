@@ -108,6 +108,7 @@ impl<W: Write> EscapingWriter<W> {
 impl<W: Write> Write for EscapingWriter<W> {
     /// Escapes the bytes and writes them. Keeps the start of a character that they end with until the next write.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // Nothing is to be escaped.
         if self.partial.is_empty() && is_plain_text(bytes) {
             return self.out.write(bytes);
         }

@@ -148,6 +148,7 @@ fn leg_line(leg: &Leg<'_>) -> LegLine {
         ns: Spread::of_distribution(leg.spread),
         mean_ns: chunk.sum.mean().unwrap_or(0),
         share: chunk.share,
+        // Unlike the run, the last ten seconds may have no chunk on this leg.
         recent_share: observed_share(recent_chunk),
         first_token_mean_ns: first_token.sum.mean(),
         first_token_share: observed_share(first_token),

@@ -99,7 +99,7 @@ pub(super) fn slowest_lines(
         record: RequestRecord::Over(summary),
     });
     let mut ranked: Vec<Ranked<'_>> = live.chain(over).collect();
-    // The ledger may keep thousands of requests of which few are listed: sort only these.
+    // The ledger may keep thousands of requests, of which few are listed. The worst are selected first, so that only these are sorted.
     if limit < ranked.len() {
         ranked.select_nth_unstable_by(limit, Ranked::worst_first);
         ranked.truncate(limit);

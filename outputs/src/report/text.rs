@@ -382,6 +382,7 @@ fn write_path(out: &mut String, report: &Report) {
 /// States how many receivers the hops of one name have together. Hops to the same endpoint have one receiver. `None` if only one hop has
 /// the name.
 pub(super) fn describe_receivers(hop: &HopLine) -> Option<String> {
+    // Listed only if several hops have the name.
     let hops = hop.workers.as_ref()?;
     let mut known_receivers = BTreeSet::new();
     let mut unknown_receivers = 0;
@@ -468,7 +469,9 @@ fn write_cpu(out: &mut String, report: &Report) {
 fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
     for finding in &report.findings {
         let head = format!("{} {}: {}", severity_mark(finding.severity), finding.kind, finding.summary);
-        write_wrapped(out, &head, NO_INDENT, "    ");
+        // All lines of a finding but its first are indented.
+        let indent = "    ";
+        write_wrapped(out, &head, NO_INDENT, indent);
         let mut since = brief::describe_span(finding, clock);
         if let Some(place) = &finding.hop {
             append!(since, ", {}", describe_place(place));
@@ -476,9 +479,10 @@ fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
         if !finding.rid.is_empty() {
             append!(since, ", worst {}", finding.rid);
         }
-        write_wrapped(out, &since, "    ", "    ");
+        write_wrapped(out, &since, indent, indent);
         if let Some(advice) = &finding.advice {
-            write_wrapped(out, &format!("-> {advice}"), "    ", "       ");
+            let behind_arrow = "       ";
+            write_wrapped(out, &format!("-> {advice}"), indent, behind_arrow);
         }
     }
     if !report.findings.is_empty() {
