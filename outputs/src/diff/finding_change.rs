@@ -202,7 +202,8 @@ impl FindingChange {
     }
 }
 
-/// State of a finding of both runs. Compares the severities or, if they are equal, the sizes in relation to the traffic.
+/// State of a finding of both runs. Compares the severities or, if they are equal, the rates: the sizes divided by the traffic of their
+/// run.
 fn state_of_pair(before: &FindingLine, after: &FindingLine, sizes: Option<SizeChange>) -> FindingState {
     /// Smallest factor between the sizes of a changed finding. It is large because one number per run does not show the noise.
     const LEAST_FACTOR: f64 = 2.0;

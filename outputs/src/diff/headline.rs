@@ -135,7 +135,7 @@ fn describe_lasting_finding(change: &FindingChange, outcomes: &[ProblemOutcome])
 fn describe_finding_change(change: &FindingChange) -> RankedChange {
     // `a` is the finding in the first run, and `b` that in the second.
     let mut text = match (&change.a, &change.b) {
-        (None, Some(new)) => format!("{}: {}", change.kind, short_numbers(&new.summary)),
+        (None, Some(new)) => format!("{}: {}", change.kind, shorten_to_numbers(&new.summary)),
         // Only the first clause: the others explain a finding that is gone.
         (Some(gone), None) => format!("{}: {}", change.kind, split_outside_parentheses(&gone.summary, ": ")[0]),
         _ => format!("{} {}", change.name(), change.numbers).trim_end().to_owned(),
@@ -181,7 +181,7 @@ fn split_outside_parentheses<'t>(text: &'t str, separator: &str) -> Vec<&'t str>
 
 /// Cuts a summary before its explanation: keeps the first clause, and the clauses with numbers that directly follow it. Colons separate the
 /// clauses. The explanation is in the list of findings below the headline.
-fn numbers_of_summary(summary: &str) -> String {
+fn cut_explanation(summary: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     for clause in split_outside_parentheses(summary, ": ") {
         let is_first = kept.is_empty();
@@ -196,11 +196,11 @@ fn numbers_of_summary(summary: &str) -> String {
 
 /// The clauses with numbers at the beginning of a finding's summary. Semicolons separate their parts. Leaves out the parts that would make
 /// the text too long.
-fn short_numbers(summary: &str) -> String {
+fn shorten_to_numbers(summary: &str) -> String {
     /// Maximum length in bytes, which only the first part may exceed.
     const MAX_LENGTH: usize = 110;
     let mut text = String::new();
-    for part in split_outside_parentheses(&numbers_of_summary(summary), "; ") {
+    for part in split_outside_parentheses(&cut_explanation(summary), "; ") {
         if !text.is_empty() && text.len() + part.len() > MAX_LENGTH {
             break;
         }
@@ -371,7 +371,7 @@ mod tests {
         let thread = "the tokenizer thread was waiting for a CPU 25 % of the time while 35 frames waited on a->b, the oldest for 281.4 ms";
         let summary = format!("{thread} (75 % running; 25 % waiting for a CPU: 0 % asleep); 9 others; and a long rest");
         let whole = format!("{thread} (75 % running; 25 % waiting for a CPU: 0 % asleep)");
-        assert_eq!(short_numbers(&summary), whole);
+        assert_eq!(shorten_to_numbers(&summary), whole);
         assert_eq!(split_outside_parentheses("a; b (c; d) e; f", "; "), ["a", "b (c; d) e", "f"]);
     }
 }

@@ -41,8 +41,8 @@ impl MannWhitney {
     /// Smallest and largest shift from `a` to `b` that the test does not reject at `level`; `None` if the samples are too small to reject
     /// any.
     pub(super) fn shift_interval(&self, level: f64) -> Option<[f64; 2]> {
-        // By the normal approximation, the number of the sorted differences that the interval leaves out at each end: half of them, less
-        // the distance of U from its mean at which the test rejects.
+        // Number of the sorted differences to leave out at each end. Half of them would leave the median only. The distance of U from its
+        // mean at which the test rejects, by the normal approximation, widens that to the interval.
         let left_out = (self.differences.len() as f64 - 1.0) / 2.0 - quantile_beyond(level) * self.deviation;
         let rejects_any = left_out >= 0.0;
         if !rejects_any {

@@ -11,7 +11,7 @@ use crate::report::{Report, Series};
 /// What all measures of a comparison have in common.
 struct Criteria<'o> {
     /// Largest p-value of a change.
-    level: f64,
+    max_p_value: f64,
     /// Number of slots under load in the run that has fewer.
     fewest_slots: usize,
     /// How the number of live requests changed.
@@ -30,6 +30,7 @@ enum LoadChange {
 impl LoadChange {
     /// Compares the mean numbers of live requests. The token rate is not the load: a slower engine sends fewer tokens under the same load.
     fn of_runs(a: &Series, b: &Series, options: &DiffOptions) -> Self {
+        // A run without slots under load has no live requests.
         let [live_a, live_b] = [a, b].map(|series| mean_of_slots(Some(&live_requests(series))).unwrap_or(0.0));
         if !is_large_enough(MeasureUnit::Number, live_a, live_b, options) {
             Self::Equal
@@ -56,7 +57,7 @@ pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) ->
     // All tests together set the level, since many tests find a difference somewhere by chance.
     let p_values = tests.iter().flatten().map(MannWhitney::p_value).collect();
     let criteria = Criteria {
-        level: mann_whitney::significance_level(p_values, options.alpha),
+        max_p_value: mann_whitney::significance_level(p_values, options.alpha),
         fewest_slots: loaded_slots(series_a).len().min(loaded_slots(series_b).len()),
         load: LoadChange::of_runs(series_a, series_b, options),
         options,
@@ -132,7 +133,7 @@ fn judge_measure(measure: Measure, test: Option<&MannWhitney>, criteria: &Criter
         explain_missing_test(&measure, criteria)
     };
     let p_value = test.map(MannWhitney::p_value);
-    let interval = test.and_then(|test| test.shift_interval(criteria.level));
+    let interval = test.and_then(|test| test.shift_interval(criteria.max_p_value));
     ComparedMeasure { name: measure.name, unit: measure.unit, a, b, change, interval, p: p_value, verdict, note }
 }
 
@@ -151,9 +152,9 @@ fn judge_by_test(
         return within_noise;
     }
     // A single slot can move the mean, so most slots must have shifted the same way.
-    let interval = test.shift_interval(criteria.level);
+    let interval = test.shift_interval(criteria.max_p_value);
     let is_shifted = interval.is_some_and(|interval| is_shifted_as_far(measure.unit, a, b, interval, criteria.options));
-    if is_shifted && test.p_value() <= criteria.level {
+    if is_shifted && test.p_value() <= criteria.max_p_value {
         let is_rise = b > a;
         return Judged { verdict: verdict_on_change(measure.good, is_rise, criteria.load), note: None };
     }

@@ -213,7 +213,7 @@ fn legs_of_both(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
             });
         }
     }
-    // The leg of a process has the same name at both ends.
+    // Both ends of each leg. A process is at both ends of its own leg.
     let hops: Vec<Ends<Box<str>>> = legs.iter().map(|leg| Ends::from(&*leg.name).to_owned()).collect();
     legs.sort_by_key(|leg| path_position(leg, &hops));
     legs

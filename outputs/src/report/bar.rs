@@ -66,7 +66,8 @@ fn symbol_of_segment(index: usize) -> char {
     char::from(SEGMENT_SYMBOLS[index.min(SEGMENT_SYMBOLS.len() - 1)])
 }
 
-/// A bar with its legend: `[####=-] # 94 % waiting on a->b, = 5 % inside the b`. `None` without a leg that is large enough for the bar.
+/// A bar of `width` characters with its legend: `[####=-] # 94 % waiting on a->b, = 5 % inside the b`. `None` without a leg that is large
+/// enough for the bar.
 pub(super) fn describe_bar(path: &[LegLine], width: usize) -> Option<String> {
     let segments = path_segments(path);
     if segments.is_empty() {

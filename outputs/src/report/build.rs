@@ -161,6 +161,7 @@ impl EngineTimesCounts {
         Some(Self {
             requests: counts.requests,
             impossible: counts.impossible,
+            // Why some entries, and some ends of the prefill, are absent.
             absent: absent.entries.to_owned(),
             prefill_absent: absent.prefill_end.to_owned(),
         })
@@ -258,7 +259,9 @@ fn hop_line(ledger: &Ledger, group_index: usize, window_ns: u64) -> Option<HopLi
     let chunks = sum_over_hops(&members, |hop| hop.counts.chunks);
     // A hop that observes one end only has zero frames at the other.
     let frames = sum_over_hops(&members, |hop| hop.counts.frames_sent.max(hop.counts.frames_received));
-    let wakeups = members.iter().map(|hop| hop.counts.wakeup_frames_max).max().filter(|&frames| frames > 0);
+    let observes_both_ends = observes_sends && observes_receives;
+    // 0 if no wakeup was observed.
+    let wakeup_frames_max = members.iter().map(|hop| hop.counts.wakeup_frames_max).max().filter(|&frames| frames > 0);
     let busy = busy_share(ledger, members.iter().copied(), window_ns);
     let receiver = HopReceiver::of_hops(ledger, &members, busy, window_ns);
     // Without a sample of the thread, its shares are unknown.
@@ -274,8 +277,8 @@ fn hop_line(ledger: &Ledger, group_index: usize, window_ns: u64) -> Option<HopLi
         bytes: sum_over_hops(&members, |hop| hop.counts.bytes),
         frames_per_s: rate_per_second(frames, window_ns),
         chunks_per_s: rate_per_second(chunks, window_ns),
-        backlog_frames: (observes_sends && observes_receives).then_some(group.backlog),
-        backlog_max_frames: (observes_sends && observes_receives).then_some(group.backlog_max),
+        backlog_frames: observes_both_ends.then_some(group.backlog),
+        backlog_max_frames: observes_both_ends.then_some(group.backlog_max),
         queue_wait_ns: Spread::of_distribution(&group.queue_wait),
         queue_wait_mean_ns: group.queue_wait.sum().checked_div(group.queue_wait.count().into()).map(|ns| ns as u64),
         queue_wait_classes: group.queue_wait.bucket_counts(),
@@ -283,7 +286,7 @@ fn hop_line(ledger: &Ledger, group_index: usize, window_ns: u64) -> Option<HopLi
         relay_ns: Spread::of_distribution(&group.relay),
         processing_ns: Spread::of_distribution(&group.processing),
         recv_wait_ns: Spread::of_distribution(&group.recv_wait),
-        wakeup_frames_max: wakeups,
+        wakeup_frames_max,
         wakeup_frames: Spread::of_distribution(&group.wakeups),
         kernel_bytes_max: group.kernel.bytes_max,
         inbox_max_frames: group.kernel.inbox_max,
@@ -293,7 +296,7 @@ fn hop_line(ledger: &Ledger, group_index: usize, window_ns: u64) -> Option<HopLi
             .map(|(reason, count)| (reason.to_owned(), count))
             .collect(),
         busy,
-        thread: spent.map(|_| receiver.thread),
+        thread: spent.map(|_sampled| receiver.thread),
         on_cpu: spent.map(|spent| spent.share(spent.on_ns)),
         run_wait: spent.and_then(|spent| Some(spent.share(spent.starved_ns()?))),
         imbalance: imbalance(&members),

@@ -168,7 +168,7 @@ pub(crate) fn markdown_sentence(text: &str) -> String {
     if !has_pairs_only {
         return markdown(text);
     }
-    // Between the first two backticks is the second part.
+    // The parts between two backticks have odd indexes.
     let escaped = parts.iter().enumerate();
     escaped.map(|(index, part)| if index % 2 == 1 { markdown_code(part) } else { markdown(part) }).collect()
 }

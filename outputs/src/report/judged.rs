@@ -451,6 +451,7 @@ pub fn advise_on_unjudged(judgements: &[Judgement], source: &str) -> Option<&'st
     if reasons.contains(&WAITS_FOR_OTHER_SERVER) {
         return Some("`tokengap report` of the recordings of both servers, or one `tokengap attach` to both");
     }
+    // The other reasons end with more traffic.
     match *reasons.first()? {
         NO_TWO_CHUNKS => Some("watch until a request sends two chunks, which those of a prefill server never do"),
         _ => Some("watch until requests end"),

@@ -135,6 +135,7 @@ impl PairReport {
         if requests == 0 {
             return None;
         }
+        // The pair has its servers in the same order.
         let servers = prefill_servers.iter().enumerate().map(|(index, server)| {
             PrefillServerLine::new(server, pair.clock_uses()[index], pair.joined_with(index).count() as u64)
         });

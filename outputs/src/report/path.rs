@@ -116,6 +116,7 @@ impl PathRow {
             carries_requests: true,
             mean_ns: hop.queue_wait_mean_ns,
             ns: hop.queue_wait_ns,
+            // Shares are those of a chunk's way, of which this hop is no part.
             share: None,
             first_token_share: None,
             busy: hop.busy,

@@ -202,11 +202,12 @@ pub(super) fn build_series(
     capture_start: MonoNs,
     capture_end: MonoNs,
 ) -> Option<Series> {
-    let slots = time_series.all_slots(ledger);
-    let slots: Vec<&SlotValues> = slots.iter().collect();
+    let begun = time_series.begun()?;
+    let all_slots = time_series.all_slots(ledger);
+    let slots: Vec<&SlotValues> = all_slots.iter().collect();
     let span = SeriesSpan {
         slot_ns: time_series.slot_ns(),
-        from_ns: time_series.begun()?.since(capture_start),
+        from_ns: begun.since(capture_start),
         to_ns: capture_end.since(capture_start),
     };
     let mut series = build_columns(ledger, time_series, &slots, span);

@@ -406,6 +406,7 @@ pub(super) fn describe_receivers(hop: &HopLine) -> Option<String> {
 /// hop has only one of them.
 fn write_workers_and_lanes(out: &mut String, hop: &HopLine) {
     for worker in hop.workers.iter().flatten().take(MAX_WORKERS_OR_LANES) {
+        // A worker without a number is named by its endpoint.
         let name = worker.worker.map_or_else(|| escape_line(&worker.endpoint), |index| format!("worker {index}"));
         let mut parts = vec![describe_load(worker.chunks, worker.tokens, worker.share)];
         if let Some(max) = worker.backlog_max_frames {

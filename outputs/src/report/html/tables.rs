@@ -32,8 +32,9 @@ const NARROW_COLUMNS: usize = 6;
 
 /// Renders a table; in a narrow page, each row becomes a paragraph of labelled values. Values that are text are escaped.
 pub(super) fn draw_table<R: Render, const N: usize>(Table { columns, rows }: Table<'_, N, R>) -> Markup {
+    let is_wide = N > NARROW_COLUMNS;
     html! {
-        div.scroll.wide[N > NARROW_COLUMNS] {
+        div.scroll.wide[is_wide] {
             table {
                 thead {
                     tr {
