@@ -333,12 +333,14 @@ fn describe_changed_measures(measures: &[ComparedMeasure]) -> Vec<String> {
 /// States which measures changed between runs without a changed problem or finding. Adds the problems of the resulting state that `stated`
 /// does not name yet. Empty if no measure changed and `stated` names all these problems.
 fn describe_measures(stated: &str, outcomes: &[ProblemOutcome], measures: &[ComparedMeasure]) -> String {
+    // Without a measure that could be compared, nothing is known.
     let mut verdicts = measures.iter().map(|measure| measure.verdict);
     if verdicts.all(|verdict| matches!(verdict, ChangeVerdict::NotComparable | ChangeVerdict::NotEnoughData)) {
         return String::from("NOT ENOUGH DATA: no measure has enough slots under load in both runs");
     }
     let state = state_of_measures(outcomes, measures);
     let mut parts = describe_changed_measures(measures);
+    // The problems of this state, without those that `stated` names already.
     let mut is_any_stated = false;
     for outcome in outcomes.iter().filter(|outcome| outcome.state == state) {
         let text = name_with_numbers(outcome);

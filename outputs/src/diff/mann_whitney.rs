@@ -24,8 +24,8 @@ impl MannWhitney {
         let ties = tie_correction(a, b) / (count * (count - 1.0)).max(1.0);
         let variance = count_a * count_b / 12.0 * (count + 1.0 - ties);
         // Consecutive slots correlate, for example while a backlog grows. Fewer independent slots have a larger variance.
-        let independent_share = (effective_share(a) * count_a + effective_share(b) * count_b) / count;
-        Self { differences, deviation: (variance.max(0.0) / independent_share).sqrt() }
+        let share_of_both = (independent_share(a) * count_a + independent_share(b) * count_b) / count;
+        Self { differences, deviation: (variance.max(0.0) / share_of_both).sqrt() }
     }
 
     /// Two-sided p-value, corrected for ties, that both samples have the same distribution; 1 if either is empty or all values are equal.
@@ -63,7 +63,7 @@ fn tie_correction(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// Share of the slots that count as independent evidence, since correlated neighbours repeat each other.
-fn effective_share(values: &[f64]) -> f64 {
+fn independent_share(values: &[f64]) -> f64 {
     // The standard formula for a series whose neighbours correlate by rho (AR(1)). A drift in one direction looks like correlation. So rho
     // is limited to 0.5, and the share is at least a third.
     let rho = correlation_of_neighbours(values).clamp(0.0, 0.5);

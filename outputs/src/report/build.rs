@@ -93,7 +93,8 @@ pub(super) fn build_report(analysis: &Analysis, input: &ReportInput) -> Report {
             .collect(),
         demo: input.demo.clone(),
     };
-    let clock = Clock::of(&report, None);
+    let in_utc = None;
+    let clock = Clock::of(&report, in_utc);
     report.verdict = headline(&report, &clock);
     let ends = describe_observation_ends(ledger, |at| clock.describe_moment_in_zone(at.since(capture_start)));
     report.own.degraded.extend(ends.into_iter().map(Value::String));
@@ -260,7 +261,7 @@ fn hop_line(ledger: &Ledger, group_index: usize, window_ns: u64) -> Option<HopLi
     // A hop that observes one end only has zero frames at the other.
     let frames = sum_over_hops(&members, |hop| hop.counts.frames_sent.max(hop.counts.frames_received));
     let observes_both_ends = observes_sends && observes_receives;
-    // 0 if no wakeup was observed.
+    // A maximum of 0 means that no wakeup was observed.
     let wakeup_frames_max = members.iter().map(|hop| hop.counts.wakeup_frames_max).max().filter(|&frames| frames > 0);
     let busy = busy_share(ledger, members.iter().copied(), window_ns);
     let receiver = HopReceiver::of_hops(ledger, &members, busy, window_ns);

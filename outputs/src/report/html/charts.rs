@@ -212,6 +212,7 @@ impl TimeSeriesCharts<'_> {
 
     /// Chart of the backlogs of the first few hops, one curve each; `None` if none was observed.
     fn draw_backlogs(&self) -> Option<Markup> {
+        // Each hop with its backlogs, one for each slot.
         let observed = self.series.hops.iter().filter_map(|hop| Some((hop, hop.backlog_max_frames.as_ref()?)));
         let hops: Vec<(&HopSeries, &Vec<Option<u64>>)> = observed.take(MAX_CURVES).collect();
         let max = hops.iter().flat_map(|(_, backlog)| backlog.iter().flatten()).copied().max()?;
