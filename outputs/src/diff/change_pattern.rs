@@ -76,7 +76,7 @@ fn changed_problems(outcomes: &[ProblemOutcome], names: &[&str]) -> Vec<String> 
 }
 
 /// Names of the problems about waits that changed in the same direction as a part of the path: worse if it takes longer, better if shorter.
-fn problems_following(outcomes: &[ProblemOutcome], change: LegChange) -> Vec<String> {
+fn wait_problems_with_change(outcomes: &[ProblemOutcome], change: LegChange) -> Vec<String> {
     problems_in_state(outcomes, &WAIT_PROBLEMS, |state| match change {
         LegChange::Longer => state == ProblemState::Regressed,
         LegChange::Shorter => matches!(state, ProblemState::Fixed | ProblemState::Improved),
@@ -186,7 +186,7 @@ fn compare_workers(a: &Report, b: &Report, outcomes: &[ProblemOutcome], legs: &[
             let summary = format!(
                 "{name} had {before} receivers or senders and has {after}: the load is distributed differently."
             );
-            let explained = problems_following(outcomes, expected);
+            let explained = wait_problems_with_change(outcomes, expected);
             patterns.push(ChangePattern::new("workers", title, summary).explaining(explained));
         }
     }
@@ -211,7 +211,8 @@ fn compare_processing(outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<
     let after = duration(processing.b_ns?);
     let title = format!("the {receiver} needs {after} a chunk instead of {before}");
     let summary = format!("Chunks wait on {} for it.", most_changed.name);
-    Some(ChangePattern::new("processing", title, summary).explaining(problems_following(outcomes, change)))
+    let explained = wait_problems_with_change(outcomes, change);
+    Some(ChangePattern::new("processing", title, summary).explaining(explained))
 }
 
 /// Finds a busy receiver that only the second run has, and for which chunks wait long. Looks at the new hop with the longest wait; `None`
@@ -234,7 +235,8 @@ fn find_slow_new_receiver(b: &Report, outcomes: &[ProblemOutcome], legs: &[LegSh
     let busy = percent(busy_share);
     let title = format!("the {receiver}, new on the path, needs {time} a chunk and is busy {busy}");
     let summary = format!("Chunks wait on {} for it.", longest_wait.name);
-    Some(ChangePattern::new("processing", title, summary).explaining(problems_following(outcomes, LegChange::Longer)))
+    let explained = wait_problems_with_change(outcomes, LegChange::Longer);
+    Some(ChangePattern::new("processing", title, summary).explaining(explained))
 }
 
 /// Number of processes that receive or send on the hop with this name in parallel; `None` without the hop.
@@ -292,7 +294,7 @@ fn find_cpu_bound_receiver(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) 
         percent(before.share),
         percent(after.share)
     );
-    let explained = problems_following(outcomes, LegChange::Longer);
+    let explained = wait_problems_with_change(outcomes, LegChange::Longer);
     let title = format!("the {} became CPU-bound", after.role);
     Some(ChangePattern::new("cpu-bound", title, summary).explaining(explained))
 }

@@ -264,7 +264,7 @@ fn is_large_enough(unit: MeasureUnit, a: f64, b: f64, options: &DiffOptions) -> 
     /// A change within a few hundredths is not meaningful.
     const LEAST_DISTANCE_OF_SHARES: f64 = 0.02;
     let distance = (b - a).abs();
-    // Relative to the larger value, so that a rise and the fall back to the old value count the same. It is positive, to divide by it.
+    // Relative to the larger value, so that a rise and the fall back to the old value count the same. Not 0, since it divides the distance.
     let larger_value = a.abs().max(b.abs()).max(f64::MIN_POSITIVE);
     let relative = distance / larger_value;
     // The option is relative to the smaller value: a rise from 1 to 1 + c is c / (1 + c) of the larger value.

@@ -187,8 +187,9 @@ pub(super) fn render_markdown(diff: &Diff) -> String {
         let severity = change.severity().as_str();
         append_line!(out, "- **{state} {severity}** {}: {summaries}", escaped(&describe_finding(change)));
     }
-    for summary in noticed_wait(diff).into_iter().chain(diff.ttft.iter().map(|ttft| &ttft.summary)) {
-        append_line!(out, "- **{}**", escaped(summary));
+    let causes = noticed_wait(diff).into_iter().chain(diff.ttft.iter().map(|ttft| &ttft.summary));
+    for cause in causes {
+        append_line!(out, "- **{}**", escaped(cause));
     }
     if let Some(ttft) = &diff.ttft {
         write_legs_as_markdown(&mut out, "where TTFT goes, mean", ttft.legs.iter().map(TtftLegShift::table_cells));

@@ -222,6 +222,7 @@ impl PrefillServerLine {
             ClockUse::Offset { ahead_ns, wall_error_ns, contradictions, .. } => {
                 "offset".clone_into(&mut line.clock);
                 line.clock_ahead_ns = Some(ahead_ns);
+                // The wall clocks are not known to differ if it is 0.
                 line.wall_clock_error_ns = Some(wall_error_ns).filter(|error| *error > 0);
                 line.clock_contradictions = contradictions;
             }

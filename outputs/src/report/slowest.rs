@@ -139,6 +139,7 @@ impl SlowLine {
         if let Some(gap_ns) = self.gap_ns {
             return duration(gap_ns);
         }
+        // A request that has not ended may still receive its first token.
         let is_waiting = self.tokens_received == Some(0) && self.finish.is_none();
         match self.first_sent_ns {
             Some(sent_ns) if is_waiting => format!("over {}", duration(capture_length_ns.saturating_sub(sent_ns))),

@@ -208,6 +208,7 @@ fn write_hops(out: &mut String, report: &Report) {
 /// Writes the numbers of a hop for which its row in the table has no column, as far as they were observed.
 fn write_hop_details(out: &mut String, hop: &HopLine) {
     let mut parts = Vec::new();
+    // Times, each with the words before and after it.
     for (spread, before, after) in [
         (&hop.send_wait_ns, "waited ", " in the sender"),
         (&hop.relay_ns, "in the relay ", ""),
