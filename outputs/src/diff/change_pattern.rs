@@ -26,7 +26,8 @@ pub struct ChangePattern {
     pub explains: Vec<String>,
 }
 
-/// Finds the causes of the changed problems, and differences that limit what can be compared. Leaves out a cause that explains no change.
+/// Finds the causes of the problems that changed from run `a` to run `b`, and differences that limit what can be compared. `outcomes` says
+/// which problems changed.
 /// `wait` has the legs of the path in both runs: its hops and the processes between them, each with the time that a chunk spends there.
 pub(super) fn find_patterns(
     a: &Report,
@@ -75,7 +76,7 @@ fn changed_problems(outcomes: &[ProblemOutcome], names: &[&str]) -> Vec<String> 
 }
 
 /// Names of the problems about waits that changed in the same direction as a part of the path: worse if it takes longer, better if shorter.
-fn problems_following(outcomes: &[ProblemOutcome], change: LegChange) -> Vec<String> {
+fn wait_problems_with_change(outcomes: &[ProblemOutcome], change: LegChange) -> Vec<String> {
     problems_in_state(outcomes, &WAIT_PROBLEMS, |state| match change {
         LegChange::Longer => state == ProblemState::Regressed,
         LegChange::Shorter => matches!(state, ProblemState::Fixed | ProblemState::Improved),
@@ -111,12 +112,15 @@ fn compare_modes(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<
             "The tokenizer yielded only new tokens and now yields all so far: a later chunk replaces an earlier one.",
         ),
     };
-    Some(pattern.explaining(changed_problems(outcomes, &[WAIT_PROBLEMS, QUEUED_CHUNK_PROBLEMS].concat())))
+    // The mode can change how long chunks wait, and what becomes of several queued ones.
+    let explained = changed_problems(outcomes, &[WAIT_PROBLEMS, QUEUED_CHUNK_PROBLEMS].concat());
+    Some(pattern.explaining(explained))
 }
 
 /// A change of what the engine does with several chunks queued for one request, which depends on its release; `None` if it stayed the same
 /// or is unknown.
 fn compare_releases(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<ChangePattern> {
+    // The waiter is the coroutine that waits for a request's chunks, as this release implements it.
     let before = a.source.waiter?;
     let after = b.source.waiter?;
     if before == after {
@@ -182,18 +186,18 @@ fn compare_workers(a: &Report, b: &Report, outcomes: &[ProblemOutcome], legs: &[
             let summary = format!(
                 "{name} had {before} receivers or senders and has {after}: the load is distributed differently."
             );
-            let explained = problems_following(outcomes, expected);
+            let explained = wait_problems_with_change(outcomes, expected);
             patterns.push(ChangePattern::new("workers", title, summary).explaining(explained));
         }
     }
     patterns
 }
 
-/// A receiver whose time per chunk changed, if the wait of its queue changed in the same direction. Of several queues, the one whose wait
-/// changed most shows the cause. `None` if no wait changed, or that one for another reason.
+/// Finds the receiver that explains the hop whose wait changed most: its own time per chunk changed in the same direction. `None` if no
+/// wait changed, or this receiver does not explain it.
 fn compare_processing(outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<ChangePattern> {
     let changed_waits = legs.iter().filter(|leg| leg.kind == LegKind::Wait && leg.leg_change().is_some());
-    // A wait that changed is known of both runs.
+    // A wait that changed is known in both runs, so the 0 is never used.
     let most_changed = changed_waits.max_by_key(|leg| leg.a_ns.unwrap_or(0).abs_diff(leg.b_ns.unwrap_or(0)))?;
     // A hop is named `sender->receiver`. The receiver's own leg is the time that a chunk spends inside it.
     let receiver = Ends::from(&*most_changed.name).to;
@@ -207,10 +211,12 @@ fn compare_processing(outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<
     let after = duration(processing.b_ns?);
     let title = format!("the {receiver} needs {after} a chunk instead of {before}");
     let summary = format!("Chunks wait on {} for it.", most_changed.name);
-    Some(ChangePattern::new("processing", title, summary).explaining(problems_following(outcomes, change)))
+    let explained = wait_problems_with_change(outcomes, change);
+    Some(ChangePattern::new("processing", title, summary).explaining(explained))
 }
 
-/// A busy receiver that only the second run has, and for which chunks wait long; `None` if there is none.
+/// Finds a busy receiver that only the second run has, and for which chunks wait long. Looks at the new hop with the longest wait; `None`
+/// if its receiver is not the cause.
 fn find_slow_new_receiver(b: &Report, outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<ChangePattern> {
     // The first run has no time of a leg that is new on the path.
     let new_waits = legs.iter().filter(|leg| leg.kind == LegKind::Wait && leg.a_ns.is_none());
@@ -229,7 +235,8 @@ fn find_slow_new_receiver(b: &Report, outcomes: &[ProblemOutcome], legs: &[LegSh
     let busy = percent(busy_share);
     let title = format!("the {receiver}, new on the path, needs {time} a chunk and is busy {busy}");
     let summary = format!("Chunks wait on {} for it.", longest_wait.name);
-    Some(ChangePattern::new("processing", title, summary).explaining(problems_following(outcomes, LegChange::Longer)))
+    let explained = wait_problems_with_change(outcomes, LegChange::Longer);
+    Some(ChangePattern::new("processing", title, summary).explaining(explained))
 }
 
 /// Number of processes that receive or send on the hop with this name in parallel; `None` without the hop.
@@ -287,6 +294,7 @@ fn find_cpu_bound_receiver(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) 
         percent(before.share),
         percent(after.share)
     );
-    let explained = problems_following(outcomes, LegChange::Longer);
-    Some(ChangePattern::new("cpu-bound", format!("the {} became CPU-bound", after.role), summary).explaining(explained))
+    let explained = wait_problems_with_change(outcomes, LegChange::Longer);
+    let title = format!("the {} became CPU-bound", after.role);
+    Some(ChangePattern::new("cpu-bound", title, summary).explaining(explained))
 }

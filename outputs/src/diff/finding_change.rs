@@ -126,6 +126,7 @@ pub(super) fn compare_findings(a: &Report, b: &Report) -> Vec<FindingChange> {
             changes.push(FindingChange::only_in_first(before, b));
         }
     }
+    // `ALL` lists the states in the order that readers want: the new ones first.
     changes.sort_by_key(|change| {
         let state_rank = FindingState::ALL.iter().position(|state| *state == change.state);
         (std::cmp::Reverse(change.severity()), state_rank)
@@ -150,11 +151,12 @@ const KINDS_FOUND_ONCE: [&str; 12] = [
     "abandoned-requests",
 ];
 
-/// The other run's finding of the same kind and hop; `None` if it has none. If a run has at most one finding of the kind, hops may differ.
+/// The other run's finding of the same kind and hop; `None` if it has none. For a kind that a run has at most once, a finding on another
+/// hop counts, too.
 fn find_counterpart<'r>(finding: &FindingLine, other: &'r Report) -> Option<&'r FindingLine> {
     let mut of_same_kind = other.findings.iter().filter(|candidate| candidate.kind == finding.kind);
     let on_same_hop = of_same_kind.clone().find(|candidate| candidate.hop == finding.hop);
-    let is_one_per_run = KINDS_FOUND_ONCE.contains(&&*finding.kind);
+    let is_one_per_run = KINDS_FOUND_ONCE.contains(&finding.kind.as_str());
     if on_same_hop.is_none() && is_one_per_run { of_same_kind.next() } else { on_same_hop }
 }
 
@@ -200,7 +202,8 @@ impl FindingChange {
     }
 }
 
-/// State of a finding of both runs. Compares the severities or, if they are equal, the sizes in relation to the traffic.
+/// State of a finding of both runs. Compares the severities or, if they are equal, the rates: the sizes divided by the traffic of their
+/// run.
 fn state_of_pair(before: &FindingLine, after: &FindingLine, sizes: Option<SizeChange>) -> FindingState {
     /// Smallest factor between the sizes of a changed finding. It is large because one number per run does not show the noise.
     const LEAST_FACTOR: f64 = 2.0;
@@ -338,11 +341,12 @@ const SIZES_OF_KINDS: [SizeEvidence; 41] = [
     size("burst", "frames_max", GrowsWith::Nothing),
 ];
 
-/// Size of a finding, in relation to the traffic of its run; `None` if its kind has no size.
+/// Size of a finding, with its rate: the size divided by the traffic of its run. `None` if its kind has no size.
 fn size_in(finding: &FindingLine, report: &Report) -> Option<FindingSize> {
     let SizeEvidence { key, grows_with, .. } = *SIZES_OF_KINDS.iter().find(|size| size.kind == finding.kind)?;
     let number = finding.evidence.get(key)?.as_u64()?;
     let traffic = match grows_with {
+        // A maximum is comparable as it is.
         GrowsWith::Nothing => 1,
         GrowsWith::Requests => report.requests.seen,
         GrowsWith::Chunks => report.chunks.sent,
@@ -372,6 +376,7 @@ fn unobserved_reason(kind: &str, report: &Report) -> Option<String> {
         _ if kind.starts_with("consumer-") || kind == "io-thread-starved" => {
             return report.cpu.is_none().then(|| String::from("threads are not observed"));
         }
+        // Every run could have had the other kinds.
         _ => return None,
     };
     // A reason says why a fault was not judged. A judged one has none.

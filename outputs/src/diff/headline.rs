@@ -135,7 +135,7 @@ fn describe_lasting_finding(change: &FindingChange, outcomes: &[ProblemOutcome])
 fn describe_finding_change(change: &FindingChange) -> RankedChange {
     // `a` is the finding in the first run, and `b` that in the second.
     let mut text = match (&change.a, &change.b) {
-        (None, Some(new)) => format!("{}: {}", change.kind, short_numbers(&new.summary)),
+        (None, Some(new)) => format!("{}: {}", change.kind, shorten_to_numbers(&new.summary)),
         // Only the first clause: the others explain a finding that is gone.
         (Some(gone), None) => format!("{}: {}", change.kind, split_outside_parentheses(&gone.summary, ": ")[0]),
         _ => format!("{} {}", change.name(), change.numbers).trim_end().to_owned(),
@@ -181,7 +181,7 @@ fn split_outside_parentheses<'t>(text: &'t str, separator: &str) -> Vec<&'t str>
 
 /// Cuts a summary before its explanation: keeps the first clause, and the clauses with numbers that directly follow it. Colons separate the
 /// clauses. The explanation is in the list of findings below the headline.
-fn numbers_of_summary(summary: &str) -> String {
+fn cut_explanation(summary: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     for clause in split_outside_parentheses(summary, ": ") {
         let is_first = kept.is_empty();
@@ -196,11 +196,11 @@ fn numbers_of_summary(summary: &str) -> String {
 
 /// The clauses with numbers at the beginning of a finding's summary. Semicolons separate their parts. Leaves out the parts that would make
 /// the text too long.
-fn short_numbers(summary: &str) -> String {
+fn shorten_to_numbers(summary: &str) -> String {
     /// Maximum length in bytes, which only the first part may exceed.
     const MAX_LENGTH: usize = 110;
     let mut text = String::new();
-    for part in split_outside_parentheses(&numbers_of_summary(summary), "; ") {
+    for part in split_outside_parentheses(&cut_explanation(summary), "; ") {
         if !text.is_empty() && text.len() + part.len() > MAX_LENGTH {
             break;
         }
@@ -257,6 +257,7 @@ fn join_by_state(changes: &[&RankedChange]) -> String {
 fn describe_causes(stated: &str, outcomes: &[ProblemOutcome], patterns: &[ChangePattern]) -> String {
     let mut text = String::new();
     let mut last_explained = None;
+    // A problem is stated if the sentence contains its name.
     let explains_stated =
         patterns.iter().filter(|pattern| pattern.explains.iter().any(|name| stated.contains(name.as_str())));
     for pattern in explains_stated {
@@ -329,15 +330,17 @@ fn describe_changed_measures(measures: &[ComparedMeasure]) -> Vec<String> {
         .collect()
 }
 
-/// The measures that changed, for runs of which neither a problem nor a finding changed, and the problems of the resulting state that
-/// `stated` does not name yet. Empty if no measure changed and `stated` names all these problems.
+/// States which measures changed between runs without a changed problem or finding. Adds the problems of the resulting state that `stated`
+/// does not name yet. Empty if no measure changed and `stated` names all these problems.
 fn describe_measures(stated: &str, outcomes: &[ProblemOutcome], measures: &[ComparedMeasure]) -> String {
+    // Without a measure that could be compared, nothing is known.
     let mut verdicts = measures.iter().map(|measure| measure.verdict);
     if verdicts.all(|verdict| matches!(verdict, ChangeVerdict::NotComparable | ChangeVerdict::NotEnoughData)) {
         return String::from("NOT ENOUGH DATA: no measure has enough slots under load in both runs");
     }
     let state = state_of_measures(outcomes, measures);
     let mut parts = describe_changed_measures(measures);
+    // The problems of this state, without those that `stated` names already.
     let mut is_any_stated = false;
     for outcome in outcomes.iter().filter(|outcome| outcome.state == state) {
         let text = name_with_numbers(outcome);
@@ -370,7 +373,7 @@ mod tests {
         let thread = "the tokenizer thread was waiting for a CPU 25 % of the time while 35 frames waited on a->b, the oldest for 281.4 ms";
         let summary = format!("{thread} (75 % running; 25 % waiting for a CPU: 0 % asleep); 9 others; and a long rest");
         let whole = format!("{thread} (75 % running; 25 % waiting for a CPU: 0 % asleep)");
-        assert_eq!(short_numbers(&summary), whole);
+        assert_eq!(shorten_to_numbers(&summary), whole);
         assert_eq!(split_outside_parentheses("a; b (c; d) e; f", "; "), ["a", "b (c; d) e", "f"]);
     }
 }

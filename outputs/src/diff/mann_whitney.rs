@@ -24,8 +24,8 @@ impl MannWhitney {
         let ties = tie_correction(a, b) / (count * (count - 1.0)).max(1.0);
         let variance = count_a * count_b / 12.0 * (count + 1.0 - ties);
         // Consecutive slots correlate, for example while a backlog grows. Fewer independent slots have a larger variance.
-        let independent_share = (effective_share(a) * count_a + effective_share(b) * count_b) / count;
-        Self { differences, deviation: (variance.max(0.0) / independent_share).sqrt() }
+        let share_of_both = (independent_share(a) * count_a + independent_share(b) * count_b) / count;
+        Self { differences, deviation: (variance.max(0.0) / share_of_both).sqrt() }
     }
 
     /// Two-sided p-value, corrected for ties, that both samples have the same distribution; 1 if either is empty or all values are equal.
@@ -41,8 +41,8 @@ impl MannWhitney {
     /// Smallest and largest shift from `a` to `b` that the test does not reject at `level`; `None` if the samples are too small to reject
     /// any.
     pub(super) fn shift_interval(&self, level: f64) -> Option<[f64; 2]> {
-        // By the normal approximation, the number of the sorted differences that the interval leaves out at each end: half of them, less
-        // the distance of U from its mean at which the test rejects.
+        // Number of the sorted differences to leave out at each end. Half of them would leave the median only. The distance of U from its
+        // mean at which the test rejects, by the normal approximation, widens that to the interval.
         let left_out = (self.differences.len() as f64 - 1.0) / 2.0 - quantile_beyond(level) * self.deviation;
         let rejects_any = left_out >= 0.0;
         if !rejects_any {
@@ -63,7 +63,7 @@ fn tie_correction(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// Share of the slots that count as independent evidence, since correlated neighbours repeat each other.
-fn effective_share(values: &[f64]) -> f64 {
+fn independent_share(values: &[f64]) -> f64 {
     // The standard formula for a series whose neighbours correlate by rho (AR(1)). A drift in one direction looks like correlation. So rho
     // is limited to 0.5, and the share is at least a third.
     let rho = correlation_of_neighbours(values).clamp(0.0, 0.5);
@@ -83,6 +83,7 @@ fn correlation_of_neighbours(values: &[f64]) -> f64 {
 
 /// Two-sided tail probability of the normal distribution beyond `z` (Abramowitz and Stegun 7.1.26, error below 1.5e-7).
 fn two_sided_tail(z: f64) -> f64 {
+    // The tail is erfc(x), which a polynomial in t times e^(-x^2) approximates.
     let x = z / std::f64::consts::SQRT_2;
     let t = 1.0 / (1.0 + 0.327_591_1 * x);
     // Coefficients of the powers of t, the highest first.
@@ -111,6 +112,7 @@ fn quantile_beyond(p: f64) -> f64 {
 pub(super) fn significance_level(mut p_values: Vec<f64>, alpha: f64) -> f64 {
     p_values.sort_by(f64::total_cmp);
     let count = p_values.len().max(1) as f64;
+    // The level of a p-value grows with its rank. The largest p-value that is within its level decides for all smaller ones.
     for (index, p) in p_values.iter().enumerate().rev() {
         let level = alpha * (index + 1) as f64 / count;
         if *p <= level {

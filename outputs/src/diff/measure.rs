@@ -11,7 +11,7 @@ use crate::report::{Report, Series};
 /// What all measures of a comparison have in common.
 struct Criteria<'o> {
     /// Largest p-value of a change.
-    level: f64,
+    max_p_value: f64,
     /// Number of slots under load in the run that has fewer.
     fewest_slots: usize,
     /// How the number of live requests changed.
@@ -30,6 +30,7 @@ enum LoadChange {
 impl LoadChange {
     /// Compares the mean numbers of live requests. The token rate is not the load: a slower engine sends fewer tokens under the same load.
     fn of_runs(a: &Series, b: &Series, options: &DiffOptions) -> Self {
+        // A run without slots under load has no live requests.
         let [live_a, live_b] = [a, b].map(|series| mean_of_slots(Some(&live_requests(series))).unwrap_or(0.0));
         if !is_large_enough(MeasureUnit::Number, live_a, live_b, options) {
             Self::Equal
@@ -56,7 +57,7 @@ pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) ->
     // All tests together set the level, since many tests find a difference somewhere by chance.
     let p_values = tests.iter().flatten().map(MannWhitney::p_value).collect();
     let criteria = Criteria {
-        level: mann_whitney::significance_level(p_values, options.alpha),
+        max_p_value: mann_whitney::significance_level(p_values, options.alpha),
         fewest_slots: loaded_slots(series_a).len().min(loaded_slots(series_b).len()),
         load: LoadChange::of_runs(series_a, series_b, options),
         options,
@@ -67,11 +68,12 @@ pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) ->
         .map(|(measure, test)| judge_measure(measure, test.as_ref(), &criteria))
         .collect();
     let are_short = criteria.fewest_slots < options.least_slots_for_noise;
+    // Few slots decide little. The waits of all frames may still decide.
     if are_short {
         replace_slots_of_waits(&mut compared, a, b, options.least_time_ns);
     }
     let whole_runs = problem_outcome::compare_whole_runs(a, b, options.least_time_ns, are_short);
-    // Times of the whole runs follow the other times that clients notice.
+    // Times of the whole runs follow the gaps, the other times that clients notice. Without gaps they come first.
     let last_gap = compared.iter().rposition(is_gap_of_slots);
     let behind_gaps = last_gap.map_or(0, |last| last + 1);
     compared.splice(behind_gaps..behind_gaps, whole_runs);
@@ -131,7 +133,7 @@ fn judge_measure(measure: Measure, test: Option<&MannWhitney>, criteria: &Criter
         explain_missing_test(&measure, criteria)
     };
     let p_value = test.map(MannWhitney::p_value);
-    let interval = test.and_then(|test| test.shift_interval(criteria.level));
+    let interval = test.and_then(|test| test.shift_interval(criteria.max_p_value));
     ComparedMeasure { name: measure.name, unit: measure.unit, a, b, change, interval, p: p_value, verdict, note }
 }
 
@@ -145,13 +147,14 @@ fn judge_by_test(
 ) -> Judged {
     let within_noise = Judged { verdict: ChangeVerdict::WithinNoise, note: None };
     let (Some(a), Some(b)) = (a, b) else { return within_noise };
+    // A small difference does not matter, even if the test confirms it.
     if !is_large_enough(measure.unit, a, b, criteria.options) || (b - a).abs() < measure.least_distance {
         return within_noise;
     }
     // A single slot can move the mean, so most slots must have shifted the same way.
-    let interval = test.shift_interval(criteria.level);
+    let interval = test.shift_interval(criteria.max_p_value);
     let is_shifted = interval.is_some_and(|interval| is_shifted_as_far(measure.unit, a, b, interval, criteria.options));
-    if is_shifted && test.p_value() <= criteria.level {
+    if is_shifted && test.p_value() <= criteria.max_p_value {
         let is_rise = b > a;
         return Judged { verdict: verdict_on_change(measure.good, is_rise, criteria.load), note: None };
     }
@@ -206,9 +209,8 @@ fn judge_exact_totals(measure: &Measure) -> Option<Judged> {
     None
 }
 
-/// Whether the slots shifted in the same direction as the mean, which went from `a` to `b`. `shift_interval` has the smallest and the
-/// largest shift of the slots that the test does not reject: both must have that direction, and the farther one must be large enough to
-/// matter.
+/// Whether the slots confirm that the mean went from `a` to `b`. `shift_interval` has the lowest and the highest plausible shift of the
+/// slots. Both must have the direction of the mean, and the farther one must be large enough to matter.
 fn is_shifted_as_far(unit: MeasureUnit, a: f64, b: f64, shift_interval: [f64; 2], options: &DiffOptions) -> bool {
     let [low, high] = shift_interval;
     if b > a {
@@ -262,7 +264,7 @@ fn is_large_enough(unit: MeasureUnit, a: f64, b: f64, options: &DiffOptions) -> 
     /// A change within a few hundredths is not meaningful.
     const LEAST_DISTANCE_OF_SHARES: f64 = 0.02;
     let distance = (b - a).abs();
-    // Relative to the larger value, so that a rise and the fall back to the old value count the same. It is positive, to divide by it.
+    // Relative to the larger value, so that a rise and the fall back to the old value count the same. Not 0, since it divides the distance.
     let larger_value = a.abs().max(b.abs()).max(f64::MIN_POSITIVE);
     let relative = distance / larger_value;
     // The option is relative to the smaller value: a rise from 1 to 1 + c is c / (1 + c) of the larger value.
@@ -274,8 +276,8 @@ fn is_large_enough(unit: MeasureUnit, a: f64, b: f64, options: &DiffOptions) -> 
     }
 }
 
-/// Sets the values of the whole runs in the measures of dropped and merged chunks. These are the shares of all chunks and, if they show a
-/// change without a test of slots, the exact totals.
+/// Sets the values of the whole runs in the measures of dropped and merged chunks: the shares of all chunks. Adds the exact totals where
+/// these prove a change without a test of slots.
 fn set_values_of_whole_runs(measures: &mut [Measure], a: &Report, b: &Report) {
     for name in [DROPPED_CONFIRMED, DROPPED_PREDICTED, MERGED] {
         let Some(measure) = measures.iter_mut().find(|measure| measure.name == name) else { continue };
@@ -285,7 +287,7 @@ fn set_values_of_whole_runs(measures: &mut [Measure], a: &Report, b: &Report) {
         let (Some(total_a), Some(total_b)) = (total_a, total_b) else { continue };
         let is_conclusive = match name {
             DROPPED_CONFIRMED => true,
-            // A few merged chunks depend on the load.
+            // A few merged chunks may come from the load alone. Only none or many show how the engine works.
             MERGED => are_none_or_many(total_a, a) && are_none_or_many(total_b, b),
             // Predicted drops may not happen.
             _ => false,

@@ -58,6 +58,7 @@ impl MeasureList<'_> {
         let b = samples_of(self.b);
         if a.is_some() || b.is_some() {
             let name = name.to_owned();
+            // The last three are set later for the few measures that have them.
             self.measures.push(Measure { name, unit, good, a, b, whole_runs: None, exact: None, least_distance: 0.0 });
         }
     }
@@ -87,6 +88,7 @@ impl MeasureList<'_> {
         use MeasureUnit::{Ns, Number};
         self.add_measure(&format!("chunks a frame on {name}"), Number, Neither, |run| {
             let hop = hop_named(run, name)?;
+            // Where sends are not observed, frames are counted as they are received.
             Some(match &hop.frames_sent {
                 Some(sent) => ratio_per_slot(run, &hop.chunks, sent),
                 None => ratio_per_slot(run, &hop.chunks, hop.frames_received.as_ref()?),
@@ -193,8 +195,8 @@ fn distinct_names<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String
     seen
 }
 
-/// Indices of the slots to compare, the short spans of a run that have tokens or live requests. They lie between the first slot with
-/// traffic and the last one with a new request, or with tokens if no request is new. Leaves out these two, in which load ramps up and down.
+/// Indices of the slots to compare: short spans of a run under load. They lie between the first slot with traffic and the last one with a
+/// new request, or with tokens if no request is new. Leaves out these two, in which the load ramps up and down.
 pub(super) fn loaded_slots(series: &Series) -> Vec<usize> {
     let begun = &series.requests.begun;
     let sent = &series.tokens.sent;

@@ -92,6 +92,7 @@ pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure
         },
         ProblemOutcome {
             name: String::from("merged chunks"),
+            // An improvement is a fix if the second run merged no chunk.
             state: state_by_measures(measures, &[MERGED]).improved_is_fixed_if(b.chunks.merged == Some(0)),
             numbers: merged_before_and_after(a, b),
         },
@@ -177,6 +178,7 @@ fn lost_before_and_after(a: &Report, b: &Report) -> String {
     let more_tokens = a.tokens.sent.max(b.tokens.sent);
     let fewer_tokens = a.tokens.sent.min(b.tokens.sent);
     let sent_different_numbers = more_tokens as f64 >= LEAST_FACTOR * fewer_tokens as f64;
+    // Shares cannot be formed without counts or tokens, and add nothing if both runs sent about as many tokens.
     if counts.is_empty() || fewer_tokens == 0 || !sent_different_numbers {
         return counts;
     }
@@ -339,7 +341,7 @@ fn quantiles_of_requests(quantity: &str, a: &RequestTimes, b: &RequestTimes) -> 
 /// Keeps the highest of the quantiles and the median. The highest one alone may mislead, because a few slow requests raise it, whatever
 /// happened to the others.
 fn highest_and_median(mut quantiles: Vec<ComparedQuantile>) -> Vec<ComparedQuantile> {
-    // The median is the last one.
+    // The first is the highest and the last is the median. Those between them are removed.
     let last = quantiles.len().saturating_sub(1);
     if last > 1 {
         quantiles.drain(1..last);

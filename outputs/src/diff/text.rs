@@ -79,10 +79,12 @@ fn write_findings(out: &mut String, diff: &Diff) {
     for change in listed_findings(diff) {
         let severity = change.severity().as_str();
         let title = format!("{} {severity} {}", change.state.as_str(), describe_finding(change));
-        write_wrapped(out, &title, NO_INDENT, "      ");
+        // Further lines of the title, and of the summaries behind `A` and `B`, have this indent.
+        let indent = "      ";
+        write_wrapped(out, &title, NO_INDENT, indent);
         for (letter, side) in [("A", &change.a), ("B", &change.b)] {
             if let Some(side) = side {
-                write_wrapped(out, &side.summary, &format!("   {letter}  "), "      ");
+                write_wrapped(out, &side.summary, &format!("   {letter}  "), indent);
             }
         }
     }
@@ -139,6 +141,7 @@ fn write_measure(out: &mut String, measure: &ComparedMeasure, diff: &Diff) {
         measure.change_text(),
         measure.verdict.as_str()
     );
+    // The note of all short runs is printed once, and not here.
     if let Some(note) = own_note(measure, diff) {
         append!(out, "\n      {note}");
     } else if measure.verdict.is_change()
@@ -184,8 +187,9 @@ pub(super) fn render_markdown(diff: &Diff) -> String {
         let severity = change.severity().as_str();
         append_line!(out, "- **{state} {severity}** {}: {summaries}", escaped(&describe_finding(change)));
     }
-    for summary in noticed_wait(diff).into_iter().chain(diff.ttft.iter().map(|ttft| &ttft.summary)) {
-        append_line!(out, "- **{}**", escaped(summary));
+    let causes = noticed_wait(diff).into_iter().chain(diff.ttft.iter().map(|ttft| &ttft.summary));
+    for cause in causes {
+        append_line!(out, "- **{}**", escaped(cause));
     }
     if let Some(ttft) = &diff.ttft {
         write_legs_as_markdown(&mut out, "where TTFT goes, mean", ttft.legs.iter().map(TtftLegShift::table_cells));

@@ -65,6 +65,7 @@ impl TtftShift {
     /// Compares the legs, the parts of the time to first token between observed moments. `None` unless in both runs most requests have the
     /// same observed moments.
     pub(super) fn between(a: &Report, b: &Report) -> Option<Self> {
+        // Why a run has no such group is in its own report.
         let group_a = a.ttft.as_ref()?.group_of_most().ok()?;
         let group_b = b.ttft.as_ref()?.group_of_most().ok()?;
         Self::of_groups(group_a, group_b)

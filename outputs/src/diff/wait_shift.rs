@@ -76,6 +76,7 @@ impl LegShift {
     pub(super) fn leg_change(&self) -> Option<LegChange> {
         let before_ns = self.a_ns?;
         let after_ns = self.b_ns?;
+        // Users do not notice so small a change of a wait.
         if self.kind == LegKind::Wait && before_ns.abs_diff(after_ns) < CHANGED_NS {
             return None;
         }
@@ -107,15 +108,16 @@ impl WaitShift {
 
     /// Compares the legs of both runs' paths: the hops, and the processes between them. `None` unless both runs observed some.
     pub(super) fn of_runs(a: &Report, b: &Report) -> Option<Self> {
-        let from = LongestLeg::of_path(&a.path)?;
-        let to = LongestLeg::of_path(&b.path)?;
+        let longest_a = LongestLeg::of_path(&a.path)?;
+        let longest_b = LongestLeg::of_path(&b.path)?;
         let legs = legs_of_both(&a.path, &b.path);
+        let longest_of_a_in_both = legs.iter().find(|leg| leg.is_shift_of(longest_a.leg));
         // A leg that the second run does not have takes none of its time.
-        let left_share = legs.iter().find(|leg| leg.is_shift_of(from.leg)).and_then(|leg| leg.b_share).unwrap_or(0.0);
+        let remaining_share = longest_of_a_in_both.and_then(|leg| leg.b_share).unwrap_or(0.0);
         Some(Self {
-            from: from.leg.name.clone(),
-            to: to.leg.name.clone(),
-            summary: summarise_shift(&from, &to, left_share),
+            from: longest_a.leg.name.clone(),
+            to: longest_b.leg.name.clone(),
+            summary: summarise_shift(&longest_a, &longest_b, remaining_share),
             legs,
         })
     }
@@ -145,13 +147,14 @@ impl<'p> LongestLeg<'p> {
     }
 }
 
-/// States whether the wait disappeared, grew, moved, shrank or stays. `from` and `to` are the longest legs of the first and the second run.
-/// `left_share` is the share that the first run's longest leg has in the second run.
-fn summarise_shift(from: &LongestLeg<'_>, to: &LongestLeg<'_>, left_share: f64) -> String {
+/// States the first of these that holds: the wait disappeared, grew, moved, shrank, stays. `from` and `to` are the longest legs of the
+/// first and the second run. `remaining_share` is the share that the first run's longest leg has in the second run.
+fn summarise_shift(from: &LongestLeg<'_>, to: &LongestLeg<'_>, remaining_share: f64) -> String {
     let before_ns = from.path_ns;
     let after_ns = to.path_ns;
     let from_leg = from.description();
     let to_leg = to.description();
+    // Each is the leg's share of the path, and the time of a chunk on the path.
     let before = from.part_of_path();
     let after = to.part_of_path();
     if (after_ns as f64) < NEGLIGIBLE_SHARE * before_ns as f64 {
@@ -163,7 +166,7 @@ fn summarise_shift(from: &LongestLeg<'_>, to: &LongestLeg<'_>, left_share: f64) 
         return describe_changed_length("grew", from, to);
     }
     let is_other_leg = from.leg.name != to.leg.name || from.leg.kind != to.leg.kind;
-    if is_other_leg && from.leg.share - left_share >= MOVED_SHARE {
+    if is_other_leg && from.leg.share - remaining_share >= MOVED_SHARE {
         return format!("the wait moved from {from_leg} ({before}) to {to_leg} ({after})");
     }
     if is_noticed && before_ns >= 2 * after_ns {
@@ -210,7 +213,7 @@ fn legs_of_both(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
             });
         }
     }
-    // The leg of a process has the same name at both ends.
+    // Both ends of each leg. A process is at both ends of its own leg.
     let hops: Vec<Ends<Box<str>>> = legs.iter().map(|leg| Ends::from(&*leg.name).to_owned()).collect();
     legs.sort_by_key(|leg| path_position(leg, &hops));
     legs
@@ -220,7 +223,9 @@ fn legs_of_both(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
 /// that leave it.
 fn path_position(leg: &LegShift, hops: &[Ends<Box<str>>]) -> usize {
     let Ends { from, to } = Ends::from(&*leg.name);
-    let hop_position = 2 * path::depth(hops, from);
+    // Hops that a chunk crosses before it is at `from`.
+    let hops_before = path::depth(hops, from);
+    let hop_position = 2 * hops_before;
     let is_process = from == to;
     if is_process { hop_position.saturating_sub(1) } else { hop_position }
 }

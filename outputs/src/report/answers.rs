@@ -70,6 +70,7 @@ pub(super) fn answer_counts(ledger: &Ledger) -> Option<AnswerCounts> {
         judged_alone_tokens: answers.judged_alone_tokens,
         judged_alone_tokens_lost: answers.judged_alone_tokens_lost,
         judged_alone_tokens_repeated: answers.judged_alone_tokens_repeated,
+        // `rids` is a number of requests.
         lacking_end: answers.lacking_end.rids,
         done: answers.done,
         done_without_finish: answers.done_without_finish,

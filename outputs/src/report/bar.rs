@@ -31,6 +31,7 @@ pub fn path_segments(path: &[LegLine]) -> Vec<Segment> {
 
 /// Roles between which first tokens spend the time of these legs; `None` without a hop.
 pub fn ends_of_path(path: &[LegLine]) -> Option<Ends<&str>> {
+    // The name of a hop is `sender->receiver`.
     let mut hops = path.iter().filter(|leg| leg.kind == LegKind::Wait);
     let first = hops.next()?;
     // A single hop is the last one, too.
@@ -65,7 +66,8 @@ fn symbol_of_segment(index: usize) -> char {
     char::from(SEGMENT_SYMBOLS[index.min(SEGMENT_SYMBOLS.len() - 1)])
 }
 
-/// A bar with its legend: `[####=-] # 94 % waiting on a->b, = 5 % inside the b`. `None` without a leg that is large enough for the bar.
+/// A bar of `width` characters with its legend: `[####=-] # 94 % waiting on a->b, = 5 % inside the b`. `None` without a leg that is large
+/// enough for the bar.
 pub(super) fn describe_bar(path: &[LegLine], width: usize) -> Option<String> {
     let segments = path_segments(path);
     if segments.is_empty() {

@@ -123,7 +123,7 @@ fn describe_dropping_release(report: &Report) -> String {
     }
 }
 
-/// Lists the stages that were not observed, each with the numbers that need it: the reason for each `-`.
+/// Lists the stages that were not observed, each with the numbers that need it. They explain each `-` of the report.
 pub(super) fn list_unobserved(report: &Report) -> Vec<String> {
     let mut missing = Vec::new();
     if report.is_log_only() {
@@ -139,6 +139,7 @@ pub(super) fn list_unobserved(report: &Report) -> Vec<String> {
     if let Some(hops) = hops_without(report, |hop| hop.frames_received.is_none()) {
         missing.push(format!("when frames are received{hops} (gap, backlog, queue wait, wakeups, busy receivers)"));
     } else if report.hops.is_empty() && !report.is_log_only() {
+        // Without any hop, none lacks its receives.
         missing.push(String::from("frames of any hop (gap, backlog, queue wait)"));
     }
     if report.hops.iter().any(|hop| hop.kernel_bytes_max.is_none()) {

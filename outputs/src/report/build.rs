@@ -93,7 +93,8 @@ pub(super) fn build_report(analysis: &Analysis, input: &ReportInput) -> Report {
             .collect(),
         demo: input.demo.clone(),
     };
-    let clock = Clock::of(&report, None);
+    let in_utc = None;
+    let clock = Clock::of(&report, in_utc);
     report.verdict = headline(&report, &clock);
     let ends = describe_observation_ends(ledger, |at| clock.describe_moment_in_zone(at.since(capture_start)));
     report.own.degraded.extend(ends.into_iter().map(Value::String));
@@ -106,6 +107,7 @@ impl Requests {
         let counts = ledger.totals().requests;
         Self {
             seen: counts.seen,
+            // Those whose end the scheduler has sent, whether by an abort or not.
             finished: counts.finished,
             // For a client, a request ends when the tokenizer has received its end.
             completed: Some(counts.completed - counts.ends_in_transit),
@@ -124,23 +126,27 @@ impl Dispatched {
     /// Numbers of requests sent to the scheduler so far, with the longest unanswered ones; `None` if no message to it was observed.
     pub fn of_ledger(ledger: &Ledger, capture_start: MonoNs) -> Option<Self> {
         let is_observed = ledger.groups().iter().any(|group| group.carries_requests);
+        if !is_observed {
+            return None;
+        }
         let counts = ledger.totals().dispatched;
-        is_observed.then(|| Self {
+        let longest = ledger.unanswered_requests().take(MAX_UNANSWERED);
+        let longest_rows = longest.map(|request| UnansweredRow {
+            rid: request.rid.to_owned(),
+            since_ns: request.dispatch.sent.since(capture_start),
+            scheduler_received_ns: request.dispatch.received.map(|received| received.since(capture_start)),
+            prompt_tokens: request.dispatch.prompt_tokens,
+            answered_since: request.answered_since,
+        });
+        Some(Self {
             requests: counts.requests,
             aborts: counts.aborts,
+            // Requests without a token so far.
             waiting: ledger.dispatched_count() as u64,
-            waiting_longest_ns: ledger.oldest_dispatched().map(|(_, oldest)| ledger.now().since(oldest.sent)),
+            waiting_longest_ns: ledger.oldest_dispatched().map(|(_rid, oldest)| ledger.now().since(oldest.sent)),
             unanswered: ledger.unanswered_requests().count() as u64,
             unanswered_total: counts.unanswered,
-            unanswered_longest: (ledger.unanswered_requests().take(MAX_UNANSWERED))
-                .map(|request| UnansweredRow {
-                    rid: request.rid.to_owned(),
-                    since_ns: request.dispatch.sent.since(capture_start),
-                    scheduler_received_ns: request.dispatch.received.map(|received| received.since(capture_start)),
-                    prompt_tokens: request.dispatch.prompt_tokens,
-                    answered_since: request.answered_since,
-                })
-                .collect(),
+            unanswered_longest: longest_rows.collect(),
         })
     }
 }
@@ -156,6 +162,7 @@ impl EngineTimesCounts {
         Some(Self {
             requests: counts.requests,
             impossible: counts.impossible,
+            // Why some entries, and some ends of the prefill, are absent.
             absent: absent.entries.to_owned(),
             prefill_absent: absent.prefill_end.to_owned(),
         })
@@ -253,7 +260,9 @@ fn hop_line(ledger: &Ledger, group_index: usize, window_ns: u64) -> Option<HopLi
     let chunks = sum_over_hops(&members, |hop| hop.counts.chunks);
     // A hop that observes one end only has zero frames at the other.
     let frames = sum_over_hops(&members, |hop| hop.counts.frames_sent.max(hop.counts.frames_received));
-    let wakeups = members.iter().map(|hop| hop.counts.wakeup_frames_max).max().filter(|&frames| frames > 0);
+    let observes_both_ends = observes_sends && observes_receives;
+    // A maximum of 0 means that no wakeup was observed.
+    let wakeup_frames_max = members.iter().map(|hop| hop.counts.wakeup_frames_max).max().filter(|&frames| frames > 0);
     let busy = busy_share(ledger, members.iter().copied(), window_ns);
     let receiver = HopReceiver::of_hops(ledger, &members, busy, window_ns);
     // Without a sample of the thread, its shares are unknown.
@@ -269,8 +278,8 @@ fn hop_line(ledger: &Ledger, group_index: usize, window_ns: u64) -> Option<HopLi
         bytes: sum_over_hops(&members, |hop| hop.counts.bytes),
         frames_per_s: rate_per_second(frames, window_ns),
         chunks_per_s: rate_per_second(chunks, window_ns),
-        backlog_frames: (observes_sends && observes_receives).then_some(group.backlog),
-        backlog_max_frames: (observes_sends && observes_receives).then_some(group.backlog_max),
+        backlog_frames: observes_both_ends.then_some(group.backlog),
+        backlog_max_frames: observes_both_ends.then_some(group.backlog_max),
         queue_wait_ns: Spread::of_distribution(&group.queue_wait),
         queue_wait_mean_ns: group.queue_wait.sum().checked_div(group.queue_wait.count().into()).map(|ns| ns as u64),
         queue_wait_classes: group.queue_wait.bucket_counts(),
@@ -278,7 +287,7 @@ fn hop_line(ledger: &Ledger, group_index: usize, window_ns: u64) -> Option<HopLi
         relay_ns: Spread::of_distribution(&group.relay),
         processing_ns: Spread::of_distribution(&group.processing),
         recv_wait_ns: Spread::of_distribution(&group.recv_wait),
-        wakeup_frames_max: wakeups,
+        wakeup_frames_max,
         wakeup_frames: Spread::of_distribution(&group.wakeups),
         kernel_bytes_max: group.kernel.bytes_max,
         inbox_max_frames: group.kernel.inbox_max,
@@ -288,7 +297,7 @@ fn hop_line(ledger: &Ledger, group_index: usize, window_ns: u64) -> Option<HopLi
             .map(|(reason, count)| (reason.to_owned(), count))
             .collect(),
         busy,
-        thread: spent.map(|_| receiver.thread),
+        thread: spent.map(|_sampled| receiver.thread),
         on_cpu: spent.map(|spent| spent.share(spent.on_ns)),
         run_wait: spent.and_then(|spent| Some(spent.share(spent.starved_ns()?))),
         imbalance: imbalance(&members),

@@ -102,6 +102,7 @@ fn finding_line(findings: &Findings, finding: &Finding, capture_start: MonoNs) -
                 last_at_ns: episode.last.since(capture_start),
             })
             .collect(),
+        // A finding that explains no waiting time has none, not 0.
         explained_ns: Some(findings.explained_ns(finding)).filter(|ns| *ns > 0),
         episodes_joined: finding.times.joined(),
         summary: verdict.summary.clone(),

@@ -108,6 +108,7 @@ impl<W: Write> EscapingWriter<W> {
 impl<W: Write> Write for EscapingWriter<W> {
     /// Escapes the bytes and writes them. Keeps the start of a character that they end with until the next write.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // Nothing is to be escaped.
         if self.partial.is_empty() && is_plain_text(bytes) {
             return self.out.write(bytes);
         }
@@ -167,7 +168,7 @@ pub(crate) fn markdown_sentence(text: &str) -> String {
     if !has_pairs_only {
         return markdown(text);
     }
-    // Between the first two backticks is the second part.
+    // The parts between two backticks have odd indexes.
     let escaped = parts.iter().enumerate();
     escaped.map(|(index, part)| if index % 2 == 1 { markdown_code(part) } else { markdown(part) }).collect()
 }

@@ -137,6 +137,7 @@ pub fn describe_observation_ends(ledger: &Ledger, format_moment: impl Fn(MonoNs)
             _ => "the receiving process has exited or is not watched any more",
         };
         let end = format!("{stages} are not observed since {}: {reason}", format_moment(at));
+        // Hops with the same sentence share it.
         hops_by_end.entry(end).or_default().push(hop);
     }
     hops_by_end.into_iter().map(|(end, hops)| format!("{}: {end}", hops.join(", "))).collect()
@@ -145,10 +146,12 @@ pub fn describe_observation_ends(ledger: &Ledger, format_moment: impl Fn(MonoNs)
 /// Reason for not judging what only frames show, in a run without frames; `None` if frames are observed. If the engine's log was read
 /// instead, the reason is `reason_with_log`.
 fn reason_without_frames(ledger: &Ledger, reason_with_log: &'static str) -> Option<&'static str> {
-    if ledger.output_groups().next().is_some() {
+    let has_frames = ledger.output_groups().next().is_some();
+    if has_frames {
         return None;
     }
-    Some(if ledger.stages().counts.logged > 0 { reason_with_log } else { "no frames are observed" })
+    let was_log_read = ledger.stages().counts.logged > 0;
+    Some(if was_log_read { reason_with_log } else { "no frames are observed" })
 }
 
 /// Why gaps of first tokens could not be judged; `None` if they could.
@@ -200,7 +203,9 @@ fn why_silence_unjudged(ledger: &Ledger) -> Option<&'static str> {
     if ledger.has_undecided_silence(ledger.now()) {
         return Some(NO_FRAME_NOW);
     }
-    if ledger.itl_sent().count() > 0 {
+    // A latency between tokens needs two chunks of one request.
+    let has_two_chunks = ledger.itl_sent().count() > 0;
+    if has_two_chunks {
         return None;
     }
     Some(reason_without_frames(ledger, NOT_IN_LOG).unwrap_or(NO_TWO_CHUNKS))
@@ -232,7 +237,7 @@ fn why_delivery_unjudged(ledger: &Ledger) -> Option<&'static str> {
     Some(reason_without_frames(ledger, NOT_IN_LOG).unwrap_or(reason_with_frames))
 }
 
-/// Why what clients do could not be judged; `None` if it could.
+/// Why the behaviour of clients could not be judged; `None` if it could.
 fn why_clients_unjudged(ledger: &Ledger) -> Option<&'static str> {
     if ledger.totals().answers.seen > 0 {
         return None;
@@ -254,13 +259,14 @@ fn why_late_requests_unjudged(ledger: &Ledger) -> Option<&'static str> {
         return None;
     }
     let sends_requests = ledger.hops().iter().any(|hop| hop.carries_requests && hop.counts.frames_sent > 0);
+    let are_requests_of_pair = judged.of_pairs > 0;
     let reason_with_frames = if !sends_requests {
         "requests on their way to the engine are not observed"
     } else if requests == 0 {
         NO_FIRST_TOKEN
     } else if !are_arrivals_judged {
         "arrivals of requests are not observed"
-    } else if judged.of_pairs > 0 {
+    } else if are_requests_of_pair {
         WAITS_FOR_OTHER_SERVER
     } else {
         "responses are not streamed, or share their ids"
@@ -371,7 +377,8 @@ impl SeenTraffic<'_> {
 /// Headline of a run without a warning, over its requests or, if only those were observed, its responses. A run that could not have shown a
 /// fault is not called healthy.
 pub fn headline_without_warning(judged: &[Judgement], traffic: SeenTraffic<'_>, has_findings: bool) -> String {
-    let SeenTraffic { requests: &Requests { seen: requests, .. }, responses, errors, bottleneck, .. } = traffic;
+    let SeenTraffic { responses, errors, bottleneck, .. } = traffic;
+    let requests = traffic.requests.seen;
     if requests == 0 && responses == 0 {
         return format!("NOTHING OBSERVED: {}", traffic.describe_absence());
     }
@@ -411,6 +418,7 @@ pub(super) fn headline(report: &Report, clock: &Clock) -> String {
         });
         return format!("{severity}: {text}");
     }
+    // Responses with an error status, which are counted apart from the other answers.
     let rejected: u64 = report.rejected.values().sum();
     // The legs of a pair are those on both servers.
     let bottleneck = match &report.pair {
@@ -435,6 +443,7 @@ pub fn advise_on_unjudged(judgements: &[Judgement], source: &str) -> Option<&'st
     if reasons.iter().any(|reason| is_unobserved(reason)) {
         return Some(match source {
             "attach" => "`tokengap doctor` on the engine's host says what cannot be observed",
+            // A demo has no engine to attach to.
             "demo" => return None,
             _ => "`tokengap attach` where the engine runs observes more",
         });
@@ -442,6 +451,7 @@ pub fn advise_on_unjudged(judgements: &[Judgement], source: &str) -> Option<&'st
     if reasons.contains(&WAITS_FOR_OTHER_SERVER) {
         return Some("`tokengap report` of the recordings of both servers, or one `tokengap attach` to both");
     }
+    // The other reasons end with more traffic.
     match *reasons.first()? {
         NO_TWO_CHUNKS => Some("watch until a request sends two chunks, which those of a prefill server never do"),
         _ => Some("watch until requests end"),

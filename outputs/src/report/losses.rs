@@ -74,6 +74,7 @@ fn confirmed_losses(ledger: &Ledger, capture_start: MonoNs) -> LossList {
     let closed =
         ledger.lossy_requests().filter_map(|lossy| Some(LossyRequest::of_closed(lossy, lossy.confirmed.as_deref()?)));
     let lines = worst_lines(live.chain(closed).collect(), capture_start);
+    // The total also counts requests that the list leaves out.
     LossList { requests: ledger.totals().drops.rids, lines }
 }
 
@@ -84,6 +85,7 @@ fn predicted_losses(ledger: &Ledger, capture_start: MonoNs) -> LossList {
     let closed =
         ledger.lossy_requests().filter_map(|lossy| Some(LossyRequest::of_closed(lossy, lossy.predicted.as_deref()?)));
     let lines = worst_lines(live.chain(closed).collect(), capture_start);
+    // The total also counts requests that the list leaves out.
     LossList { requests: ledger.totals().predicted_drops.rids, lines }
 }
 

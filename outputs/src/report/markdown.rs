@@ -155,6 +155,7 @@ fn write_losses(out: &mut String, report: &Report, clock: &Clock) {
 
 /// Writes the table of the requests with the longest gaps, if gaps were observed.
 fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
+    // If gaps are not observed, no request is known to be slow.
     if report.gap_ns.is_none() || report.slowest.is_empty() {
         return;
     }

@@ -57,7 +57,7 @@ impl ModeLine {
             return None;
         }
         let repeated = listed.saturating_sub(tokens);
-        // Without the count of every chunk, the sum of the counts is unknown.
+        // In cumulative mode, a chunk lists all tokens of its request so far. Without that count of each chunk, the sum is unknown.
         let cumulative = (counts.listed_without_count == 0).then_some(counts.cumulative);
         Some(Self {
             name: name.to_owned(),
@@ -101,6 +101,7 @@ pub(super) fn mode_report(ledger: &Ledger) -> Modes {
         ModeLine::of_counts(&group.name, Some(bytes), group.ids)
     });
     let client = if ledger.observes_deliveries() {
+        // The bytes of deliveries are not counted.
         ModeLine::of_counts("client", None, ledger.totals().delivered_ids)
     } else {
         None

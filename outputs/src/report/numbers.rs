@@ -85,6 +85,7 @@ fn write_inter_token_latency(out: &mut String, report: &Report) {
         // Without quantiles by token, those by chunk take their place.
         if let Some(itl) = by_token.or(by_chunk) {
             let [p50, p90, p99] = [itl.p50, itl.p90, itl.p99].map(duration);
+            // The longest pause is one between chunks. Without their times, the longest between tokens stands for it.
             let between = duration(by_chunk.map_or(itl.max, |chunks| chunks.max));
             let line = format!("median {p50}, p90 {p90}, p99 {p99} by token; up to {between} between chunks");
             write_named_row(out, name, &line);

@@ -135,6 +135,7 @@ impl PairReport {
         if requests == 0 {
             return None;
         }
+        // The pair has its servers in the same order.
         let servers = prefill_servers.iter().enumerate().map(|(index, server)| {
             PrefillServerLine::new(server, pair.clock_uses()[index], pair.joined_with(index).count() as u64)
         });
@@ -221,6 +222,7 @@ impl PrefillServerLine {
             ClockUse::Offset { ahead_ns, wall_error_ns, contradictions, .. } => {
                 "offset".clone_into(&mut line.clock);
                 line.clock_ahead_ns = Some(ahead_ns);
+                // The wall clocks are not known to differ if it is 0.
                 line.wall_clock_error_ns = Some(wall_error_ns).filter(|error| *error > 0);
                 line.clock_contradictions = contradictions;
             }
@@ -263,6 +265,7 @@ impl Report {
     /// Number of nanoseconds to add to a time of the prefill server's capture, so that it counts from the start of this capture.
     fn shift_of_prefill_times_ns(&self, prefill: &Self, clock: ClockUse) -> i64 {
         if let Some(ahead_ns) = clock.ahead_ns() {
+            // The start of its capture, on this server's clock.
             let prefill_start_ns = prefill.capture_start().0.cast_signed().wrapping_add(ahead_ns);
             return prefill_start_ns.wrapping_sub(self.capture_start().0.cast_signed());
         }
@@ -276,8 +279,8 @@ impl Report {
         }
     }
 
-    /// Sorts the findings by severity, those of the last ten seconds before earlier ones, and by the time that they explain. Severity and
-    /// verdict then follow from the first.
+    /// Sorts the findings by severity. Of equal ones, those of the last ten seconds come first, then those that explain more time. Takes
+    /// the severity of the report from the first, and states the verdict again.
     fn sort_findings_and_conclude(&mut self) {
         let end_ns = self.capture_length_ns();
         self.findings.sort_by_key(|finding| Reverse(finding.rank(end_ns).without_explained_time()));
@@ -287,7 +290,8 @@ impl Report {
         });
         of_each_rank.for_each(sort_by_explained_time);
         self.severity = self.findings.first().map(|worst| worst.severity);
-        self.verdict = headline(self, &Clock::of(self, None));
+        let in_utc = None;
+        self.verdict = headline(self, &Clock::of(self, in_utc));
     }
 }
 
@@ -437,7 +441,7 @@ fn finding_lines(pair: &Pair<'_>, capture_start: MonoNs) -> Vec<FindingLine> {
 /// `joined_at`.
 fn finding_line(finding: PairFinding, capture_start: MonoNs, joined_at: MonoNs) -> FindingLine {
     let [began, last] = finding.span;
-    // As for the detectors of one server, a problem in the last seconds has not ended.
+    // A problem of the last seconds before the end may go on, so it has not ended.
     let has_ended = joined_at.since(last) >= WINDOW_NS;
     let at_ns = began.since(capture_start);
     let last_at_ns = last.since(capture_start);

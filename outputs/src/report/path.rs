@@ -116,6 +116,7 @@ impl PathRow {
             carries_requests: true,
             mean_ns: hop.queue_wait_mean_ns,
             ns: hop.queue_wait_ns,
+            // Shares are those of a chunk's way, of which this hop is no part.
             share: None,
             first_token_share: None,
             busy: hop.busy,
@@ -148,6 +149,7 @@ fn leg_line(leg: &Leg<'_>) -> LegLine {
         ns: Spread::of_distribution(leg.spread),
         mean_ns: chunk.sum.mean().unwrap_or(0),
         share: chunk.share,
+        // Unlike the run, the last ten seconds may have no chunk on this leg.
         recent_share: observed_share(recent_chunk),
         first_token_mean_ns: first_token.sum.mean(),
         first_token_share: observed_share(first_token),

@@ -47,7 +47,7 @@ impl Series {
         self.events_missed.is_empty()
     }
 
-    /// Whether every column has a value for each slot, which a file need not fulfil.
+    /// Whether every column has a value for each slot. A series that was read from a file may have columns of other lengths.
     pub fn has_equal_columns(&self) -> bool {
         let Self { requests, tokens, chunks, gap_ns, hops, threads, .. } = self;
         let mut lengths: Vec<usize> = Vec::new();
@@ -202,11 +202,12 @@ pub(super) fn build_series(
     capture_start: MonoNs,
     capture_end: MonoNs,
 ) -> Option<Series> {
-    let slots = time_series.all_slots(ledger);
-    let slots: Vec<&SlotValues> = slots.iter().collect();
+    let begun = time_series.begun()?;
+    let all_slots = time_series.all_slots(ledger);
+    let slots: Vec<&SlotValues> = all_slots.iter().collect();
     let span = SeriesSpan {
         slot_ns: time_series.slot_ns(),
-        from_ns: time_series.begun()?.since(capture_start),
+        from_ns: begun.since(capture_start),
         to_ns: capture_end.since(capture_start),
     };
     let mut series = build_columns(ledger, time_series, &slots, span);
@@ -231,8 +232,8 @@ struct SeriesSpan {
     to_ns: u64,
 }
 
-/// All columns with the values of these slots. A value is `None` in a slot in which it was not observed any more, as `sends_ended` says of
-/// the sends.
+/// All columns with the values of these slots. A value is `None` after the end of its observation: `sends_ended` and `receives_ended` of a
+/// slot say that sends and receives were not observed any more.
 fn build_columns(ledger: &Ledger, time_series: &TimeSeries, slots: &[&SlotValues], span: SeriesSpan) -> Series {
     let groups = ledger.groups().iter().enumerate();
     Series {
@@ -257,6 +258,7 @@ fn build_columns(ledger: &Ledger, time_series: &TimeSeries, slots: &[&SlotValues
             .filter_map(|(index, thread)| thread_series(thread, index, slots))
             .collect(),
         events_missed: count_column(slots, |counts| counts.events_missed),
+        // The caller adds it to a long run.
         by_second: None,
     }
 }
@@ -275,10 +277,11 @@ fn build_token_columns(ledger: &Ledger, slots: &[&SlotValues]) -> TokenSeries {
 /// Columns with the chunks in each slot, by what became of them. A column that is not observed is `None`.
 fn build_chunk_columns(ledger: &Ledger, slots: &[&SlotValues]) -> ChunkSeries {
     let observes_deliveries = ledger.observes_deliveries();
+    let predicts_drops = ledger.dropped_predicted().is_some();
     ChunkSeries {
         sent: count_column(slots, |counts| counts.chunks_sent),
         merged: observes_deliveries.then(|| delivery_column(slots, |counts| counts.chunks_merged)),
-        dropped_predicted: ledger.dropped_predicted().map(|_| receive_column(slots, |counts| counts.dropped_predicted)),
+        dropped_predicted: predicts_drops.then(|| receive_column(slots, |counts| counts.dropped_predicted)),
         dropped_confirmed: observes_deliveries.then(|| delivery_column(slots, |counts| counts.chunks_dropped)),
     }
 }
@@ -317,6 +320,7 @@ fn spread_series<'a>(tallies: impl Iterator<Item = SlotTally<'a>>) -> SpreadSeri
     let mut spread = SpreadSeries::default();
     for SlotTally { tally, is_observed } in tallies {
         let tally = tally.filter(|_| is_observed);
+        // An observed slot without a tally has no values, so its count is 0.
         spread.count.push(is_observed.then(|| tally.map_or(0, Tally::count)));
         spread.p50.push(tally.and_then(|tally| tally.quantile(0.5)));
         spread.p99.push(tally.and_then(|tally| tally.quantile(0.99)));
@@ -330,24 +334,30 @@ fn hop_series(ledger: &Ledger, group_index: usize, name: &str, slots: &[&SlotVal
     // Renaming a hop can leave its old name without hops.
     ledger.hops_of_group(group_index).next()?;
     // Slots have no values of hops beyond the limit.
-    slots.iter().find(|slot| slot.hops.len() > group_index)?;
+    let is_beyond_limit = slots.iter().all(|slot| slot.hops.len() <= group_index);
+    if is_beyond_limit {
+        return None;
+    }
     let observes_sends = ledger.hops_of_group(group_index).any(|hop| hop.capabilities().sent);
     let observes_receives = ledger.hops_of_group(group_index).any(|hop| hop.capabilities().received);
     let observes_both_ends = observes_sends && observes_receives;
-    let slots: Vec<Option<&HopSlot>> = slots.iter().map(|slot| slot.hops.get(group_index)).collect();
-    let kernel_bytes: Vec<Option<u64>> = slots.iter().map(|slot| (*slot)?.kernel_bytes_max).collect();
-    let wakeups = hop_receive_column(&slots, |slot| slot.passed.wakeups);
+    // `None` in slots before the hop's first one.
+    let hop_slots: Vec<Option<&HopSlot>> = slots.iter().map(|slot| slot.hops.get(group_index)).collect();
+    let kernel_bytes: Vec<Option<u64>> = hop_slots.iter().map(|slot| (*slot)?.kernel_bytes_max).collect();
+    let wakeups = hop_receive_column(&hop_slots, |slot| slot.passed.wakeups);
+    let has_kernel_bytes = kernel_bytes.iter().any(Option::is_some);
+    let has_wakeups = wakeups.iter().flatten().any(|&count| count > 0);
     Some(HopSeries {
         name: name.to_owned(),
-        frames_sent: observes_sends.then(|| hop_column(&slots, |slot| slot.passed.frames_sent)),
-        frames_received: observes_receives.then(|| hop_receive_column(&slots, |slot| slot.passed.frames_received)),
-        chunks: hop_column(&slots, |slot| slot.passed.chunks),
-        bytes: hop_column(&slots, |slot| slot.passed.bytes),
-        wakeups: wakeups.iter().flatten().any(|&count| count > 0).then_some(wakeups),
-        backlog_max_frames: observes_both_ends.then(|| hop_receive_column(&slots, |slot| slot.backlog_max)),
-        kernel_bytes_max: kernel_bytes.iter().any(Option::is_some).then_some(kernel_bytes),
+        frames_sent: observes_sends.then(|| hop_column(&hop_slots, |slot| slot.passed.frames_sent)),
+        frames_received: observes_receives.then(|| hop_receive_column(&hop_slots, |slot| slot.passed.frames_received)),
+        chunks: hop_column(&hop_slots, |slot| slot.passed.chunks),
+        bytes: hop_column(&hop_slots, |slot| slot.passed.bytes),
+        wakeups: has_wakeups.then_some(wakeups),
+        backlog_max_frames: observes_both_ends.then(|| hop_receive_column(&hop_slots, |slot| slot.backlog_max)),
+        kernel_bytes_max: has_kernel_bytes.then_some(kernel_bytes),
         queue_wait_ns: observes_both_ends
-            .then(|| spread_series(slots.iter().map(|slot| SlotTally::of_queue_wait(*slot)))),
+            .then(|| spread_series(hop_slots.iter().map(|slot| SlotTally::of_queue_wait(*slot)))),
     })
 }
 
@@ -369,7 +379,10 @@ fn hop_receive_column(slots: &[Option<&HopSlot>], value_of: fn(&HopSlot) -> u64)
 /// Series of a thread; `None` if no slot has a sample of it.
 fn thread_series(thread: &Thread, index: usize, slots: &[&SlotValues]) -> Option<ThreadSeries> {
     let spent: Vec<Option<TimeUse>> = slots.iter().map(|slot| slot.threads.get(index).copied().flatten()).collect();
-    spent.iter().find(|slot| slot.is_some())?;
+    let is_sampled = spent.iter().any(Option::is_some);
+    if !is_sampled {
+        return None;
+    }
     let run_wait = share_column(&spent, TimeUse::starved_ns);
     let throttled = share_column(&spent, TimeUse::throttled_ns);
     Some(ThreadSeries {

@@ -99,7 +99,7 @@ pub(super) fn slowest_lines(
         record: RequestRecord::Over(summary),
     });
     let mut ranked: Vec<Ranked<'_>> = live.chain(over).collect();
-    // The ledger may keep thousands of requests of which few are listed: sort only these.
+    // The ledger may keep thousands of requests, of which few are listed. The worst are selected first, so that only these are sorted.
     if limit < ranked.len() {
         ranked.select_nth_unstable_by(limit, Ranked::worst_first);
         ranked.truncate(limit);
@@ -139,6 +139,7 @@ impl SlowLine {
         if let Some(gap_ns) = self.gap_ns {
             return duration(gap_ns);
         }
+        // A request that has not ended may still receive its first token.
         let is_waiting = self.tokens_received == Some(0) && self.finish.is_none();
         match self.first_sent_ns {
             Some(sent_ns) if is_waiting => format!("over {}", duration(capture_length_ns.saturating_sub(sent_ns))),

@@ -71,6 +71,7 @@ fn stack_line(role: &StackRole) -> StackLine {
         stacks: role.all.samples,
         running: role.all.running,
         gil: role.gil_observed.then_some(role.all.gil),
+        // Frames pile up for a receiver only.
         growing_running: role.receives.then_some(role.growing.running),
         left_out: role.left_out,
         functions: role

@@ -210,6 +210,7 @@ fn process_line(logged: &LoggedProcess, capture_start: MonoNs) -> ProcessLine {
     ProcessLine {
         by: logged.by.to_string(),
         messages: logged.messages,
+        // Share of the receives behind which more messages were ready.
         more_ready: logged.more_share(),
         recv_wait_ns: Spread::of_distribution(&logged.recv_wait),
         states_max: logged.states.max.map(|max| max.value),

@@ -208,6 +208,7 @@ fn write_hops(out: &mut String, report: &Report) {
 /// Writes the numbers of a hop for which its row in the table has no column, as far as they were observed.
 fn write_hop_details(out: &mut String, hop: &HopLine) {
     let mut parts = Vec::new();
+    // Times, each with the words before and after it.
     for (spread, before, after) in [
         (&hop.send_wait_ns, "waited ", " in the sender"),
         (&hop.relay_ns, "in the relay ", ""),
@@ -382,6 +383,7 @@ fn write_path(out: &mut String, report: &Report) {
 /// States how many receivers the hops of one name have together. Hops to the same endpoint have one receiver. `None` if only one hop has
 /// the name.
 pub(super) fn describe_receivers(hop: &HopLine) -> Option<String> {
+    // Listed only if several hops have the name.
     let hops = hop.workers.as_ref()?;
     let mut known_receivers = BTreeSet::new();
     let mut unknown_receivers = 0;
@@ -405,6 +407,7 @@ pub(super) fn describe_receivers(hop: &HopLine) -> Option<String> {
 /// hop has only one of them.
 fn write_workers_and_lanes(out: &mut String, hop: &HopLine) {
     for worker in hop.workers.iter().flatten().take(MAX_WORKERS_OR_LANES) {
+        // A worker without a number is named by its endpoint.
         let name = worker.worker.map_or_else(|| escape_line(&worker.endpoint), |index| format!("worker {index}"));
         let mut parts = vec![describe_load(worker.chunks, worker.tokens, worker.share)];
         if let Some(max) = worker.backlog_max_frames {
@@ -468,7 +471,9 @@ fn write_cpu(out: &mut String, report: &Report) {
 fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
     for finding in &report.findings {
         let head = format!("{} {}: {}", severity_mark(finding.severity), finding.kind, finding.summary);
-        write_wrapped(out, &head, NO_INDENT, "    ");
+        // All lines of a finding but its first are indented.
+        let indent = "    ";
+        write_wrapped(out, &head, NO_INDENT, indent);
         let mut since = brief::describe_span(finding, clock);
         if let Some(place) = &finding.hop {
             append!(since, ", {}", describe_place(place));
@@ -476,9 +481,10 @@ fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
         if !finding.rid.is_empty() {
             append!(since, ", worst {}", finding.rid);
         }
-        write_wrapped(out, &since, "    ", "    ");
+        write_wrapped(out, &since, indent, indent);
         if let Some(advice) = &finding.advice {
-            write_wrapped(out, &format!("-> {advice}"), "    ", "       ");
+            let behind_arrow = "       ";
+            write_wrapped(out, &format!("-> {advice}"), indent, behind_arrow);
         }
     }
     if !report.findings.is_empty() {

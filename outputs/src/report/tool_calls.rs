@@ -180,7 +180,8 @@ fn describe_tokens(part: ArgumentsPart) -> String {
 fn describe_events(calls: &ToolCalls, part: ArgumentsPart) -> String {
     let of_events = format!("of the {} with its arguments", plural(calls.events.into(), "event"));
     match part.events {
-        // Events are counted from 1, and 0 stands for none.
+        // The events before and behind a missing part, or else those with its first and its last character. They are counted from 1, and 0
+        // stands for none.
         [0, 0] => format!("None {of_events} has them"),
         [0, behind] => format!("Place: before event {behind} {of_events}"),
         [before, 0] => format!("Place: behind event {before} {of_events}"),

@@ -124,6 +124,7 @@ impl TtftReport {
         for group in self.absent.chunk_by(UnobservedMomentLine::is_listed_with) {
             let Some(first) = group.first() else { continue };
             let words: Vec<&str> = group.iter().map(|line| line.words.as_str()).collect();
+            // A number that is that of all requests is left out.
             let of_requests = if first.requests == all_requests {
                 String::new()
             } else {
@@ -147,8 +148,12 @@ impl TtftReport {
     /// The group of requests, all with the same observed moments, that has most of the streamed requests. `Err` says why no group has.
     pub(crate) fn group_of_most(&self) -> Result<&TtftGroupLine, &'static str> {
         let Some(main) = self.main_group() else {
-            let are_bodies = self.not_streamed > 0;
-            return Err(if are_bodies { "responses are not streamed" } else { "no time to first token was observed" });
+            let has_unstreamed = self.not_streamed > 0;
+            return Err(if has_unstreamed {
+                "responses are not streamed"
+            } else {
+                "no time to first token was observed"
+            });
         };
         // At least half of the streamed requests must be in the main group.
         let streamed = self.groups.iter().map(|group| group.ns.count).sum::<u64>() + self.others;

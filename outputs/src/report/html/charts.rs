@@ -29,6 +29,7 @@ pub(super) fn draw_over_time(report: &Report, clock: &Clock) -> Markup {
         @if let Some(backlog) = charts.draw_backlogs() { (backlog) }
         @for thread in charts.draw_threads() { (thread) }
         @if let Some(outcomes) = charts.draw_chunk_outcomes() { (outcomes) }
+        // Charts that are missing are named, with the reason.
         @for (name, is_observed, fault) in [
             ("Gap", series.gap_ns.is_some(), FaultKind::FirstTokenGap),
             ("Backlog", series.hops.iter().any(|hop| hop.backlog_max_frames.is_some()), FaultKind::Queues),
@@ -143,8 +144,8 @@ impl TimeSeriesCharts<'_> {
         let rates = column.into_iter().enumerate().map(|(slot, tokens)| {
             let seconds = self.series.seconds(slot);
             // A last slot shorter than a quarter of the others gives no reliable rate.
-            let fourfold_length_ns = seconds * 4e9;
-            let is_reliable = fourfold_length_ns >= self.series.slot_ns as f64;
+            let length_ns = seconds * 1e9;
+            let is_reliable = 4.0 * length_ns >= self.series.slot_ns as f64;
             if is_reliable { Some(tokens? as f64 / seconds) } else { None }
         });
         Curve { class, name, values: rates.collect() }
@@ -157,6 +158,7 @@ impl TimeSeriesCharts<'_> {
         let mut curves = vec![self.rate_curve("c0", "sent", tokens.sent.iter().copied())];
         let observed = [("c1 dashed", "received", &tokens.received), ("c2 dotted", "delivered", &tokens.delivered)];
         for (class, name, column) in observed {
+            // A stage that is not observed has no column, so it gets no curve.
             curves.extend(column.iter().map(|column| self.rate_curve(class, name, column.iter().copied())));
         }
         let max = curves.iter().map(Curve::max).fold(0.0, f64::max);
@@ -210,6 +212,7 @@ impl TimeSeriesCharts<'_> {
 
     /// Chart of the backlogs of the first few hops, one curve each; `None` if none was observed.
     fn draw_backlogs(&self) -> Option<Markup> {
+        // Each hop with its backlogs, one for each slot.
         let observed = self.series.hops.iter().filter_map(|hop| Some((hop, hop.backlog_max_frames.as_ref()?)));
         let hops: Vec<(&HopSeries, &Vec<Option<u64>>)> = observed.take(MAX_CURVES).collect();
         let max = hops.iter().flat_map(|(_, backlog)| backlog.iter().flatten()).copied().max()?;
@@ -244,6 +247,7 @@ impl TimeSeriesCharts<'_> {
     /// One chart for each receiving thread, or for main threads if no receiving thread is known.
     fn draw_threads(&self) -> Vec<Markup> {
         let has_receiver = self.series.threads.iter().any(|thread| thread.receives);
+        // Selects the receivers, or all threads if none of them receives.
         let threads = self.series.threads.iter().filter(|thread| thread.receives == has_receiver).take(MAX_CURVES);
         threads.enumerate().map(|(n, thread)| self.draw_thread(n, thread)).collect()
     }
@@ -274,15 +278,17 @@ impl TimeSeriesCharts<'_> {
             ("c4", "waiting for a CPU", thread.run_wait.as_ref()),
             ("c3", "throttled", thread.throttled.as_ref()),
         ];
-        let mut below = vec![0.0; self.series.len()];
+        // Sum of the shares drawn so far in each slot, on which the next part is drawn.
+        let mut tops = vec![0.0; self.series.len()];
         for (class, name, column) in parts {
             let Some(column) = column else { continue };
             let mut bands = Vec::new();
             // Slots without a sample of the thread are left out, not drawn as idle.
-            for (slot, below) in below.iter_mut().enumerate().filter(|(slot, _)| thread.on_cpu[*slot].is_some()) {
-                let above = *below + column[slot].unwrap_or(0.0);
-                bands.push(Band { x: self.middle_of_slot_s(slot), below: *below, above });
-                *below = above;
+            for (slot, top) in tops.iter_mut().enumerate().filter(|(slot, _)| thread.on_cpu[*slot].is_some()) {
+                let below = *top;
+                let above = below + column[slot].unwrap_or(0.0);
+                bands.push(Band { x: self.middle_of_slot_s(slot), below, above });
+                *top = above;
             }
             plot.draw_area(class, &bands);
             plot.add_curve_name(class, name, bands.last().map_or(0.0, |band| f64::midpoint(band.below, band.above)));
@@ -383,6 +389,7 @@ pub(super) fn draw_waits(report: &Report) -> Markup {
 /// Chart of a distribution, with a bar for each of its buckets and a line for each of its quantiles: median, p90, p99 and maximum.
 /// `classes`: start, end and number of each bucket. `unit` is what they count.
 fn draw_distribution(id: &str, heading: &str, unit: &str, classes: &[[u64; 3]], quantiles: [Option<u64>; 4]) -> Markup {
+    // The axis goes from the start of the first bucket to the end of the last. Without buckets, nothing is drawn.
     let (Some([min_ns, ..]), Some([_, max_ns, _])) = (classes.first(), classes.last()) else {
         return Markup::default();
     };

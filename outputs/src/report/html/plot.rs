@@ -140,13 +140,21 @@ pub(super) struct Plot {
     notes: String,
     names: Vec<CurveName>,
     /// Position of the finding markers.
-    rings: Vec<f64>,
+    marker_positions: Vec<f64>,
 }
 
 impl Plot {
     /// An empty chart with these axes. `height` includes the space for labels.
     pub(super) fn new(x: Axis, y: Axis, height: f64) -> Self {
-        Self { x, y, height, body: String::new(), notes: String::new(), names: Vec::new(), rings: Vec::new() }
+        Self {
+            x,
+            y,
+            height,
+            body: String::new(),
+            notes: String::new(),
+            names: Vec::new(),
+            marker_positions: Vec::new(),
+        }
     }
 
     /// Appends a part of the drawing.
@@ -224,6 +232,7 @@ impl Plot {
         // A single position has no area.
         let [first, _, ..] = bands else { return };
         let mut path = format!("M{:.1} {:.1}", self.x_at(first.x), self.y_at(first.below));
+        // Along the upper edge, then back along the lower one.
         for band in bands {
             append!(path, "L{:.1} {:.1}", self.x_at(band.x), self.y_at(band.above));
         }
@@ -271,10 +280,10 @@ impl Plot {
         let x = self.x_at(when);
         // Findings of the same time are drawn side by side.
         let mut marker_x = x;
-        while self.rings.iter().any(|occupied| (occupied - marker_x).abs() < MARKER_WIDTH) {
+        while self.marker_positions.iter().any(|occupied| (occupied - marker_x).abs() < MARKER_WIDTH) {
             marker_x += MARKER_WIDTH;
         }
-        self.rings.push(marker_x);
+        self.marker_positions.push(marker_x);
         let bottom = self.bottom();
         self.append(&html! {
             a.mark.(class) href={ "#finding-" (number) } {

@@ -32,8 +32,9 @@ const NARROW_COLUMNS: usize = 6;
 
 /// Renders a table; in a narrow page, each row becomes a paragraph of labelled values. Values that are text are escaped.
 pub(super) fn draw_table<R: Render, const N: usize>(Table { columns, rows }: Table<'_, N, R>) -> Markup {
+    let is_wide = N > NARROW_COLUMNS;
     html! {
-        div.scroll.wide[N > NARROW_COLUMNS] {
+        div.scroll.wide[is_wide] {
             table {
                 thead {
                     tr {
@@ -296,7 +297,8 @@ fn x_of_time(ns: u64, capture_length_ns: u64) -> f64 {
 }
 
 /// Draws a request's wait on the time axis of the capture: a box from its first send to its first receive, and a dot at the receive.
-/// Without a receive, the box extends to the end. The drawing is 18 high, with the axis at 9.
+/// Without a receive, the box extends to the end. The drawing is 18 high: the axis is at 9, the box from 4 to 14, and a line marks the
+/// send.
 fn draw_wait(line: &SlowLine, capture_length_ns: u64) -> Markup {
     /// A short wait stays visible.
     const LEAST_WIDTH: f64 = 1.5;
