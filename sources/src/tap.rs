@@ -84,7 +84,8 @@ pub struct Tap {
     observations: Arc<Observations>,
     translator: Translator,
     hops: RelayHops,
-    unread: Vec<String>,
+    /// Warnings about hops whose messages cannot be decoded.
+    unreadable_hops: Vec<String>,
     /// Clients of each pair that speaks HTTP.
     served: Vec<Option<Served>>,
 }
@@ -102,7 +103,7 @@ impl Tap {
             closing: None,
             translator: Translator::new(formats, longest),
             hops: RelayHops::new(formats),
-            unread: Vec::new(),
+            unreadable_hops: Vec::new(),
             served: Vec::new(),
         };
         for hop in hops {
@@ -226,9 +227,9 @@ impl Tap {
         let tapped = &self.hops.tapped[usize::from(hop.0)];
         let message =
             format!("{} ({}): relaying a connection that cannot be decoded: {why}", tapped.ends, tapped.endpoint);
-        if !self.unread.contains(&message) {
+        if !self.unreadable_hops.contains(&message) {
             tracing::warn!("{message}");
-            self.unread.push(message);
+            self.unreadable_hops.push(message);
         }
     }
 

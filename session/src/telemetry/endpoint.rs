@@ -323,7 +323,7 @@ async fn run_connection(
             std::future::pending::<()>().await;
         }
     };
-    // Dropped when the connection ends, or when this task is aborted.
+    // Its drop takes a stream off the run's count when the connection ends, also if this task is aborted.
     let _streaming = StreamingCount { connection: &state };
     let has_failed = tokio::select! {
         // A client that disconnects by itself causes another error, and is not counted.

@@ -106,6 +106,7 @@ fn encode_metric_of_run(
     definition: &Definition,
     run: &RunFamilies,
 ) -> Result<(), fmt::Error> {
+    // A metric of the tokengap process belongs to no engine.
     let engine_labels = if definition.is_of_process() { &[] } else { run.engine_labels.as_slice() };
     let families = run.families.iter().filter(|family| family.definition.name == definition.name);
     for point in families.flat_map(|family| &family.points) {

@@ -43,7 +43,7 @@ pub(super) struct PushBody {
     pub(super) json: Vec<u8>,
     /// Number of spans or points in it.
     pub(super) items: u64,
-    pub(super) since: Instant,
+    pub(super) created_at: Instant,
 }
 
 /// A minute in which the bytes of spans are limited.
@@ -230,8 +230,9 @@ impl PushState {
     /// Adds the bytes of a body with spans to those of the current minute. Returns false, and counts nothing, once the minute has
     /// `max_bytes`.
     fn count_in_minute(&mut self, body: &PushBody, max_bytes: u64) -> bool {
-        let current_minute = self.minute.filter(|minute| body.since.duration_since(minute.began) < MINUTE);
-        let mut minute = current_minute.unwrap_or(SpanMinute { began: body.since, bytes: 0 });
+        // Once the minute is over, the next body begins another.
+        let current_minute = self.minute.filter(|minute| body.created_at.duration_since(minute.began) < MINUTE);
+        let mut minute = current_minute.unwrap_or(SpanMinute { began: body.created_at, bytes: 0 });
         if minute.bytes >= max_bytes {
             return false;
         }
@@ -379,7 +380,7 @@ impl PushSender {
                 Err(failure) => failure,
             };
             let wait = failure.retry_after.unwrap_or(pause).min(MAX_BODY_AGE);
-            if queue.is_closing() || body.since.elapsed() + wait > MAX_BODY_AGE {
+            if queue.is_closing() || body.created_at.elapsed() + wait > MAX_BODY_AGE {
                 // All of its items are dropped.
                 queue.record_sent(body, body.items, &failure.why);
                 return;
@@ -480,7 +481,7 @@ mod tests {
     }
 
     fn body(signal: PushSignal, bytes: usize, items: u64) -> PushBody {
-        PushBody { run: RUN, signal, json: vec![0; bytes], items, since: Instant::now() }
+        PushBody { run: RUN, signal, json: vec![0; bytes], items, created_at: Instant::now() }
     }
 
     #[test]
@@ -490,7 +491,7 @@ mod tests {
         let admits = |bytes, after| {
             let dropped = queue.pushed(RUN).spans.dropped;
             queue.push_body(PushBody {
-                since: begun + Duration::from_secs(after),
+                created_at: begun + Duration::from_secs(after),
                 ..body(PushSignal::Traces, bytes, 1)
             });
             queue.pushed(RUN).spans.dropped == dropped
@@ -578,7 +579,7 @@ mod tests {
             signal: PushSignal::Traces,
             json: b"{}".to_vec(),
             items: 2,
-            since: Instant::now(),
+            created_at: Instant::now(),
         });
         std::thread::scope(|scope| {
             let run = scope.spawn(|| sender.send_bodies(&queue));

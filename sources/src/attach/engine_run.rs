@@ -46,7 +46,7 @@ pub struct EngineRun {
     /// When the exit of the watched engine was noticed; `None` while none is watched.
     exited_at: Option<Instant>,
     /// Change of the node's processes at which the exit was looked for last.
-    checked_change: Option<u64>,
+    change_at_exit_check: Option<u64>,
     /// Port of the engine's HTTP server, and its model, as last known.
     port: Option<u16>,
     model: Option<String>,
@@ -174,7 +174,7 @@ impl EngineRuns {
             is_following: self.is_following,
             state: RunState::Waiting { since: now, retry_at: now },
             exited_at: None,
-            checked_change: None,
+            change_at_exit_check: None,
             port: None,
             model: None,
             side: None,
@@ -224,7 +224,7 @@ impl EngineNames {
     fn into_search(self, options: &AttachOptions, found: &[FoundEngine]) -> EngineSearch {
         let mut search = EngineSearch::new(self.names, options.may_read_tokenizers());
         for known in found {
-            search.ignore_engine(&known.engine);
+            search.mark_as_found(&known.engine);
         }
         search
     }
@@ -380,7 +380,7 @@ impl EngineRun {
             attach.keep_ids();
         }
         self.attach_error = None;
-        self.checked_change = None;
+        self.change_at_exit_check = None;
         tracing::info!("attached to {} processes of {}", attach.watched(), self.name());
         self.node.lock().set_waiting(self.run, false);
         self.state = RunState::Watching(Box::new(attach));
@@ -390,7 +390,7 @@ impl EngineRun {
     fn note_exit(&mut self) {
         let change = self.node.lock().discovery.changes();
         // An exit is a change of the processes, so there is none to find before the next change.
-        if self.checked_change == Some(change) {
+        if self.change_at_exit_check == Some(change) {
             return;
         }
         if let RunState::Watching(attach) = &self.state
@@ -400,7 +400,7 @@ impl EngineRun {
             self.exited_at = Some(Instant::now());
             self.node.lock().set_waiting(self.run, true);
         }
-        self.checked_change = Some(change);
+        self.change_at_exit_check = Some(change);
     }
 
     /// Leaves an engine that has exited, or processes that turned out to be no engine. Then attaches to an engine that continues the run,

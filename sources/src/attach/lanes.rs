@@ -36,7 +36,7 @@ pub(super) struct Lanes {
     /// Frames received without an observed send, except requests, which carry no tokens.
     pub(super) frames_without_send: u64,
     /// Missed messages that gaps in socket numbering have revealed, but that the kernel side's counter does not include yet.
-    reported_early: u64,
+    reported_by_gaps: u64,
 }
 
 /// Reason that a frame is not decoded: the probe copied only its beginning.
@@ -76,17 +76,17 @@ impl Lanes {
             last_sent: HashMap::new(),
             receivers: HashSet::new(),
             frames_without_send: 0,
-            reported_early: 0,
+            reported_by_gaps: 0,
         }
     }
 
     /// Lines for the report about messages that were not observed completely.
     pub(super) fn degraded(&self) -> Vec<String> {
-        let Paths { unwatched, messages_beyond_limit, .. } = self.paths;
+        let Paths { sent_to_unwatched, messages_beyond_limit, .. } = self.paths;
         let mut degraded = Vec::new();
-        if unwatched > 0 {
+        if sent_to_unwatched > 0 {
             degraded.push(format!(
-                "{unwatched} messages with tokens were sent to a process whose receives were not observed: their queue wait is not known"
+                "{sent_to_unwatched} messages with tokens were sent to a process whose receives were not observed: their queue wait is not known"
             ));
         }
         if self.frames_without_send > 0 {
@@ -116,6 +116,7 @@ impl Lanes {
             }
             MessagePart::Incomplete => return,
             MessagePart::Last(whole) => {
+                // A pair message goes to the other server of a prefill and decode pair. It names the room that both have for a request.
                 if !self.rooms.is_empty()
                     && may_send_pair_messages(&self.paths, frame.lane as usize, socket.pid)
                     && let Some(pair_message) = read_pair_message(&self.translator, whole, &self.rooms)
@@ -138,6 +139,7 @@ impl Lanes {
         };
         let translated = self.translator.translate_message(message, &mut self.paths, std::iter::once(clients), sink);
         if let Some(id) = translated {
+            // `record_return` measures from here how long the send took.
             self.last_sent.insert(socket.pid, SentFrame { socket, seq, hop: id.hop, at });
         }
     }
@@ -190,6 +192,7 @@ impl Lanes {
                 self.rooms.add_room(room);
             }
         }
+        // Only a message that names requests shows that this lane carries them.
         let names_requests = !requests.is_empty() || content == Ok(DispatchKind::Aborts);
         let Some(hop) = self.paths.record_request_send(frame.lane as usize, socket, names_requests, at, sink) else {
             return;
@@ -282,7 +285,7 @@ impl Lanes {
         if count > 0
             && let Some(hop) = self.paths.hop_of_lane(lane as usize)
         {
-            self.reported_early += count;
+            self.reported_by_gaps += count;
             let missed = Missed { hop: Some(hop.id), count, cause: MissedCause::QueueFull };
             report_missed(missed, at, clients.into_iter(), sink);
         }
@@ -291,8 +294,8 @@ impl Lanes {
     /// Returns how many of `counted` missed records are not reported yet. The kernel side has just counted them. Gaps in the numbering of
     /// messages may have revealed some earlier, which were reported then.
     pub(super) fn take_unreported(&mut self, counted: u64) -> u64 {
-        let already_reported = counted.min(self.reported_early);
-        self.reported_early -= already_reported;
+        let already_reported = counted.min(self.reported_by_gaps);
+        self.reported_by_gaps -= already_reported;
         counted - already_reported
     }
 

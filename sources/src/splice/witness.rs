@@ -250,7 +250,8 @@ impl MessageCheck {
                 return;
             }
         };
-        if id.seq == 0 {
+        let is_first_of_socket = id.seq == 0;
+        if is_first_of_socket {
             let hop = Hop::new(id.hop, "witness", Capabilities::SENT);
             self.analysis.apply(&Event::new(at, What::Hop(hop)));
         }

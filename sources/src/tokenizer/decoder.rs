@@ -61,7 +61,7 @@ impl Detokenize for Detokenizer {
     fn step(&self, stream: &mut TokenStream, id: u32, text: &mut String) -> bool {
         let TokenStream { ids, prefix, next } = stream;
         let known_text = self.text_by_id.get(id as usize).filter(|known| !known.is_empty());
-        // Not so if the last tokens are parts of a character, which this one may complete.
+        // The text of the first `next` tokens is complete. Any others are parts of a character, which this token may complete.
         let is_at_character_start = ids.len() == *next;
         if is_at_character_start && let Some(known_text) = known_text {
             text.push_str(known_text);

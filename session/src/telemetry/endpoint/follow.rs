@@ -119,9 +119,10 @@ impl StreamClient {
             StreamEnd::Complete => {
                 self.is_complete.store(true, Ordering::Release);
                 drop(self.parts);
-                // Time to read the rest.
+                // Gives the client time to read the rest before the connection is closed.
                 sleep(self.read_timeout).await;
             }
+            // Not counted: the client has disconnected by itself.
             StreamEnd::Gone => {}
             StreamEnd::Slow => self.counts.count_slow(self.path),
             StreamEnd::Failed(error) => tracing::warn!("metrics: {} failed: {error}", self.path.name()),

@@ -47,7 +47,7 @@ pub(super) struct SectionStore {
 struct KeptSections {
     sections: VecDeque<Bytes>,
     /// Number of the oldest kept section.
-    first: u64,
+    first_number: u64,
     bytes: usize,
     has_ended: bool,
 }
@@ -55,7 +55,7 @@ struct KeptSections {
 impl KeptSections {
     /// Number of the next section to arrive.
     fn next_number(&self) -> u64 {
-        self.first + self.sections.len() as u64
+        self.first_number + self.sections.len() as u64
     }
 }
 
@@ -84,7 +84,7 @@ impl SectionStore {
         while kept.bytes > past_bytes.saturating_add(slack_bytes) && kept.sections.len() > 1 {
             let removed = kept.sections.pop_front().map_or(0, |section| section.len());
             kept.bytes -= removed;
-            kept.first += 1;
+            kept.first_number += 1;
         }
         // Before the wake-up, because those who wait take the lock at once.
         drop(kept);
@@ -105,15 +105,15 @@ impl SectionStore {
     /// Number of the oldest section that a new client gets. Counts back from the newest section until the limit of the past is reached.
     fn first_of_past(&self, kept: &KeptSections) -> u64 {
         let mut bytes_left = self.past_limit.bytes_per_run();
-        let mut first = kept.next_number();
+        let mut first_number = kept.next_number();
         for section in kept.sections.iter().rev() {
             if section.len() > bytes_left {
                 break;
             }
             bytes_left -= section.len();
-            first -= 1;
+            first_number -= 1;
         }
-        first
+        first_number
     }
 
     fn lock_kept(&self) -> MutexGuard<'_, KeptSections> {
@@ -161,7 +161,7 @@ impl SectionCursor {
             return Some(StreamStep::Section(self.store.start.clone()));
         };
         // Sections before the first kept one are gone.
-        let Some(index) = next.checked_sub(kept.first) else { return Some(StreamStep::Behind) };
+        let Some(index) = next.checked_sub(kept.first_number) else { return Some(StreamStep::Behind) };
         match kept.sections.get(index as usize) {
             Some(section) => {
                 self.next = Some(next + 1);
