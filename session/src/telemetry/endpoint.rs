@@ -240,7 +240,7 @@ async fn keep_sections(mut jobs: Receiver<StreamJob>, mut packer: StreamPacker, 
 
 /// Waits until no connection streams the run any more.
 async fn wait_for_streams(store: &SectionStore) {
-    while load_count(&store.streaming) > 0 {
+    while load_count(&store.streaming_connections) > 0 {
         sleep(STREAM_CHECK_INTERVAL).await;
     }
 }
@@ -356,6 +356,7 @@ async fn serve_connection(
         .serve_connection(
             TokioIo::new(stream),
             service_fn(|request| {
+                // At the limit of connections, those without a request are closed first.
                 state.has_request.store(true, Ordering::Relaxed);
                 server.answer_request(request, state)
             }),
@@ -372,7 +373,7 @@ impl Drop for StreamingCount<'_> {
     /// Subtracts the connection from the count of those that stream its run. Does nothing if it has streamed none.
     fn drop(&mut self) {
         if let Some(run) = self.connection.streamed_run.get() {
-            run.store.streaming.fetch_sub(1, Ordering::Relaxed);
+            run.store.streaming_connections.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

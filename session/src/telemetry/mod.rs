@@ -314,6 +314,7 @@ impl Telemetry {
     fn with_endpoint(&mut self, act: impl FnOnce(&mut RunEndpoint)) {
         if self.endpoint.is_some() {
             self.catch_panic(|telemetry| {
+                // Looked up again, because the closure gets the whole telemetry.
                 if let Some(endpoint) = &mut telemetry.endpoint {
                     act(endpoint);
                 }
@@ -325,6 +326,7 @@ impl Telemetry {
     fn with_push(&mut self, act: impl FnOnce(&mut OtlpPush)) {
         if self.has_push() {
             self.catch_panic(|telemetry| {
+                // Looked up again, because the closure gets the whole telemetry.
                 if let Some(push) = &mut telemetry.push {
                     act(push);
                 }
@@ -338,6 +340,7 @@ impl Telemetry {
         if self.has_push() {
             self.catch_panic(|telemetry| {
                 let pair = telemetry.pair.as_ref().and_then(JoinedPair::recent_report);
+                // Looked up again, because the closure gets the whole telemetry.
                 if let Some(push) = &mut telemetry.push {
                     act(push, pair);
                 }

@@ -53,11 +53,11 @@ pub struct EngineRun {
     /// Side of a pair, as last known.
     side: Option<&'static str>,
     /// Observed processes of the engine that was watched last.
-    last_wire: Option<Value>,
+    last_wire_json: Option<Value>,
     /// Degradations of the engines that have ended, which lasted until then.
     past_degraded: Vec<String>,
     /// Hop ids used so far.
-    ids: HopIds,
+    hop_ids: HopIds,
     keeps_ids: bool,
     is_stopping: bool,
     /// Number of engines of this run that have exited.
@@ -178,9 +178,9 @@ impl EngineRuns {
             port: None,
             model: None,
             side: None,
-            last_wire: None,
+            last_wire_json: None,
             past_degraded: Vec::new(),
-            ids: HopIds::default(),
+            hop_ids: HopIds::default(),
             keeps_ids: false,
             is_stopping: false,
             exit_count: 0,
@@ -375,7 +375,7 @@ impl EngineRun {
     /// Continues the run with a new attach. The run then no longer waits for an engine.
     fn begin_watching(&mut self, mut attach: Attach) {
         // A hop has the same id after a restart of the engine.
-        attach.interpreter.lanes.paths.ids = self.ids.clone();
+        attach.interpreter.lanes.paths.ids = self.hop_ids.clone();
         if self.keeps_ids {
             attach.keep_ids();
         }
@@ -439,15 +439,15 @@ impl EngineRun {
             return;
         };
         self.exited_at = None;
-        self.last_wire = attach.wire_json();
+        self.last_wire_json = attach.wire_json();
         for line in attach.degraded() {
             if self.past_degraded.len() < MAX_PAST_DEGRADED && !self.past_degraded.contains(&line) {
                 self.past_degraded.push(line);
             }
         }
-        self.ids = attach.interpreter.lanes.paths.ids.clone();
+        self.hop_ids = attach.interpreter.lanes.paths.ids.clone();
         // The numbers of frames start at 0 again, so they need another generation.
-        self.ids.generation += 1;
+        self.hop_ids.generation += 1;
         attach.release_run();
         self.node.lock().set_waiting(self.run, true);
     }
@@ -478,7 +478,7 @@ impl About for EngineRun {
     }
 
     fn wire_json(&self) -> Option<Value> {
-        self.watched().map_or_else(|| self.last_wire.clone(), About::wire_json)
+        self.watched().map_or_else(|| self.last_wire_json.clone(), About::wire_json)
     }
 
     fn stack_sampling_cost(&self) -> Option<SamplingCost> {
@@ -552,7 +552,7 @@ impl LiveSource for EngineRun {
         // An engine that has exited is left once its last events are read. That may never be so, if other engines fill the ring buffer
         // faster than it is read.
         let is_overdue = self.exited_at.is_some_and(|exited_at| exited_at.elapsed() >= MAX_READ_TIME);
-        if is_overdue || self.watched().is_none_or(|attach| attach.is_quiet) {
+        if is_overdue || self.watched().is_none_or(|attach| attach.has_read_all) {
             self.change_engine(sink);
         }
         flow

@@ -30,9 +30,9 @@ pub(super) struct Lanes {
     rooms: KnownRooms,
     last_send_at: Option<MonoNs>,
     /// The last frame sent by each process.
-    last_sent: HashMap<u32, SentFrame>,
+    last_sent_by_pid: HashMap<u32, SentFrame>,
     /// Threads observed to receive.
-    receivers: HashSet<ThreadId>,
+    receiving_threads: HashSet<ThreadId>,
     /// Frames received without an observed send, except requests, which carry no tokens.
     pub(super) frames_without_send: u64,
     /// Missed messages that gaps in socket numbering have revealed, but that the kernel side's counter does not include yet.
@@ -73,8 +73,8 @@ impl Lanes {
             paths: Paths::new(roles, observability),
             rooms: KnownRooms::default(),
             last_send_at: None,
-            last_sent: HashMap::new(),
-            receivers: HashSet::new(),
+            last_sent_by_pid: HashMap::new(),
+            receiving_threads: HashSet::new(),
             frames_without_send: 0,
             reported_by_gaps: 0,
         }
@@ -140,7 +140,7 @@ impl Lanes {
         let translated = self.translator.translate_message(message, &mut self.paths, std::iter::once(clients), sink);
         if let Some(id) = translated {
             // `record_return` measures from here how long the send took.
-            self.last_sent.insert(socket.pid, SentFrame { socket, seq, hop: id.hop, at });
+            self.last_sent_by_pid.insert(socket.pid, SentFrame { socket, seq, hop: id.hop, at });
         }
     }
 
@@ -204,7 +204,7 @@ impl Lanes {
     /// Processes the return of the method that passes messages to a server inside the process. Emits how long the last message waited in
     /// that method.
     pub(super) fn record_return(&mut self, call: &Call, sink: Sink<'_>) {
-        let Some(last) = self.last_sent.get(&call.socket.pid) else { return };
+        let Some(last) = self.last_sent_by_pid.get(&call.socket.pid) else { return };
         // Another message may have been sent before the method returned.
         if last.socket == call.socket && last.seq == call.seq {
             let wait = SendWait { hop: last.hop, ns: call.at.since(last.at) };
@@ -214,7 +214,7 @@ impl Lanes {
 
     /// Removes an exited process.
     pub(super) fn record_exit(&mut self, pid: u32, sink: Sink<'_>) {
-        self.last_sent.remove(&pid);
+        self.last_sent_by_pid.remove(&pid);
         self.paths.record_exit(pid, MonoNs::now(), sink);
     }
 
@@ -233,9 +233,9 @@ impl Lanes {
 
     /// Returns whether the thread receives messages. In a process without an observed receiver, the main thread counts as one.
     pub(super) fn is_receiver(&self, thread: ThreadId) -> bool {
-        let has_known_receiver = self.receivers.iter().any(|receiver| receiver.pid == thread.pid);
+        let has_known_receiver = self.receiving_threads.iter().any(|receiver| receiver.pid == thread.pid);
         let is_main_thread = thread.tid == thread.pid;
-        self.receivers.contains(&thread) || (is_main_thread && !has_known_receiver)
+        self.receiving_threads.contains(&thread) || (is_main_thread && !has_known_receiver)
     }
 
     /// Processes a message that left a socket. Returns whether its send was observed.
@@ -260,7 +260,7 @@ impl Lanes {
             // The send was observed, but its socket carries no messages of the engine.
             return true;
         };
-        self.receivers.extend(receiver);
+        self.receiving_threads.extend(receiver);
         // Only the first part of a message counts as its receive.
         let Some(seq) = self.multiparts.number_of_message(found.frame) else { return true };
         let id = FrameId::new(hop.id, self.paths.ids.generation, seq);

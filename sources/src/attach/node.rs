@@ -357,6 +357,7 @@ impl Node {
         let Self { probe, runs, receivers, failure, .. } = self;
         if let Some(entry) = runs.get_mut(&run) {
             counts.own += entry.inbox.drain_until(deadline, &mut |observation| {
+                // Exits and losses have no time.
                 counts.last_at = time_of(observation).or(counts.last_at);
                 emit(observation);
             });

@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// Maximum wait for receivers to process messages of the old connection before the gate to the new one opens.
 const CATCH_UP: Duration = Duration::from_secs(10);
 /// Consecutive checks that find a receiver asleep before its inbox counts as empty.
-const ASLEEP: u32 = 5;
+const REQUIRED_CHECKS_ASLEEP: u32 = 5;
 /// Interval of checks while the move waits for a process.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// Maximum wait for senders to reconnect.
@@ -96,6 +96,7 @@ impl Prepared {
     /// Moves all planned hops behind the relay, or restores everything and returns the reason. The witness, which observes the messages of
     /// both sides with a probe, checks that requests continue.
     pub fn execute_move(self, options: &RelayOptions, guard: Guard) -> anyhow::Result<Splice> {
+        // `ask_to_leave`: at the end of the relay, senders close their connections between two messages.
         let mut tap =
             Tap::start(Vec::new(), RelayOptions { formats: engines::FORMATS, ask_to_leave: true, ..options.clone() })?;
         // Dropping these restores the engine's sockets, so an error on the way undoes the move.
@@ -224,7 +225,7 @@ fn wait_until_caught_up(planned: &[Planned]) -> bool {
 fn wait_until_asleep(pid: u32, deadline: Instant) -> bool {
     let mut checks_asleep = 0;
     // Several times in a row, since a receiver may sleep for a moment between two messages.
-    while checks_asleep < ASLEEP {
+    while checks_asleep < REQUIRED_CHECKS_ASLEEP {
         // The main thread has the id of its process.
         match sleeps_in_poll(pid, pid) {
             Ok(true) => checks_asleep += 1,

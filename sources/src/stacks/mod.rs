@@ -26,7 +26,7 @@ use message::{ReaderStatus, StackMessage, StackRequest};
 pub use serve::{serve_samples, supervise_reader};
 
 /// Maximum number of undelivered thread samples.
-const QUEUE: usize = 4_096;
+const QUEUE_LENGTH: usize = 4_096;
 
 /// Handle of the reading process.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl StackReader {
         drop(command);
         started.context(failed)?;
         let from = BufReader::new(socket.try_clone().context(failed)?);
-        let (sender, samples) = sync_channel(QUEUE);
+        let (sender, samples) = sync_channel(QUEUE_LENGTH);
         let state = ReaderState {
             socket,
             request: StackRequest { hertz, pids: Vec::new() },
@@ -106,7 +106,7 @@ impl StackReader {
     /// Passes the samples since the last call to `each`. Never waits.
     pub(crate) fn take_new_samples(&self, mut each: impl FnMut(ThreadSamples)) {
         // At most one queue, so that a fast reader cannot keep this loop busy.
-        for samples in lock(&self.samples).try_iter().take(QUEUE) {
+        for samples in lock(&self.samples).try_iter().take(QUEUE_LENGTH) {
             each(samples);
         }
     }

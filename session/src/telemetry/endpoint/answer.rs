@@ -283,7 +283,7 @@ impl RequestHandler {
         // `set` succeeds once for each connection. The count goes down when the connection closes.
         let is_newly_set = connection.streamed_run.set(Arc::clone(run)).is_ok();
         if is_newly_set {
-            run.store.streaming.fetch_add(1, Ordering::Relaxed);
+            run.store.streaming_connections.fetch_add(1, Ordering::Relaxed);
         }
         let (parts, outgoing) = channel(WAITING_PARTS);
         let is_complete = Arc::<AtomicBool>::default();

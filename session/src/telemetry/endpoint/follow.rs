@@ -170,6 +170,7 @@ impl OpeningReader {
             match section {
                 StreamSection::Header { header, .. } => self.opening = Some(opening_of(&header)),
                 StreamSection::Block(block) => self.read_block(&block)?,
+                // Neither has events.
                 StreamSection::Status(_) | StreamSection::End(_) => {}
             }
         }
@@ -247,6 +248,7 @@ impl EventConverter {
         while let Some(section) = self.splitter.next_section().map_err(io::Error::other)? {
             match section {
                 StreamSection::Header { header, .. } => {
+                    // The configuration in a recording lacks the facts about engines.
                     let config = Config { engines: self.engines, ..header.config };
                     let lines = self.lines.clone();
                     let export = Export::new(Format::Events, Options::default(), config, &self.opening, lines)?;

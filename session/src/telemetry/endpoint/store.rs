@@ -38,7 +38,7 @@ pub(super) struct SectionStore {
     kept: Mutex<KeptSections>,
     arrived: Notify,
     /// Connections that stream the run.
-    pub(super) streaming: AtomicU64,
+    pub(super) streaming_connections: AtomicU64,
     /// Blocks of the recording that the endpoint's thread was too slow to take.
     pub(super) blocks_dropped: Arc<AtomicU64>,
 }
@@ -68,7 +68,7 @@ impl SectionStore {
             past_limit,
             kept: Mutex::default(),
             arrived: Notify::new(),
-            streaming: AtomicU64::new(0),
+            streaming_connections: AtomicU64::new(0),
             blocks_dropped: Arc::default(),
         }
     }
