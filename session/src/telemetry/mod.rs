@@ -202,6 +202,7 @@ impl Telemetry {
         if endpoint.health.take_request() {
             self.publish_running_health(is_attached);
         }
+        // Both are taken first, because the closures below borrow the whole telemetry.
         let wants_metrics = endpoint.metrics.take_request();
         let wants_report = endpoint.report.take_request();
         let is_final = false;

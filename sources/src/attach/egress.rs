@@ -228,6 +228,7 @@ impl Egress {
         };
         let is_observed = probe.observe_serving(pid, serves).map_err(|error| error.to_string())?;
         self.clients.is_observed |= is_observed;
+        // Over a request plane, requests do not arrive at a listening port.
         if is_observed && request_plane.is_none() {
             let observed_ports = ListeningPorts { ports: client_ports, network_namespace: listening.network_namespace };
             self.observes_arrivals |= probe.observe_arrivals(pid, observed_ports).map_err(|error| error.to_string())?;

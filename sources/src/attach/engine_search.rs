@@ -225,6 +225,7 @@ impl EngineSearch {
             let first_seen_at = last_search.map_or_else(Instant::now, |seen| seen.first_seen_at);
             // An engine that starts adds processes, so two searches must find the same ones.
             let is_settled = last_search.is_some_and(|seen| seen.ids == ids);
+            // Without one, no connection that carries output is visible yet.
             let has_token_path = engine.on_token_path().next().is_some();
             if (is_settled && has_token_path) || first_seen_at.elapsed() > MAX_SETTLING {
                 self.mark_as_found(engine);

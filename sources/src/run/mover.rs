@@ -128,8 +128,8 @@ struct SocketWatch {
 /// A relayed socket whose sender and receiver are searched.
 struct UnnamedSocket {
     name: String,
-    /// Where the engine's own socket was moved to.
-    bound: PathBuf,
+    /// Where the relay's socket was bound before it took the path of the engine's, which is now there.
+    relay_bound_path: PathBuf,
     attempts: u32,
 }
 
@@ -230,7 +230,7 @@ impl SocketWatch {
                 self.relay_inodes.insert(name.to_owned(), relay_inode.unwrap_or_default());
                 self.unnamed_sockets.push(UnnamedSocket {
                     name: name.to_owned(),
-                    bound: held_path.aside(),
+                    relay_bound_path: held_path.aside(),
                     attempts: 0,
                 });
                 self.send_event(MoverEvent::Moved(listener, Box::new(held_path)));
@@ -322,11 +322,11 @@ impl SocketWatch {
     /// of times.
     fn find_hop_names(&mut self, topology: &Topology) {
         let Some(peers) = &self.peers else { return };
-        // The kernel names a socket by the path at which it was bound. For the relay's socket this is `bound`, for the engine's its
-        // original path. Senders are connected to the relay's socket, and the relay is connected to the engine's.
+        // Senders are connected to the relay's socket, and the relay is connected to the engine's. The kernel names each by the path at
+        // which it was bound, although the two have exchanged their paths since.
         for mut socket in std::mem::take(&mut self.unnamed_sockets) {
             let path = self.folder_path.join(&socket.name);
-            let to_relay = peers.connections_to(&socket.bound).unwrap_or_default();
+            let to_relay = peers.connections_to(&socket.relay_bound_path).unwrap_or_default();
             let senders: Vec<u64> = to_relay.iter().map(|connection| connection.connector).collect();
             let to_engine = peers.connections_to(&path).unwrap_or_default();
             let receivers: Vec<u64> = to_engine.iter().map(|connection| connection.acceptor).collect();
