@@ -325,7 +325,7 @@ impl Attach {
             if self.knows_process(process) || !speaks_zmq(process) {
                 continue;
             }
-            match node.other_receiver(self.run, process.id) {
+            match node.other_run_of_process(self.run, process.id) {
                 Some(other) => {
                     self.pids_of_others.insert(process.id.pid, other.to_owned());
                 }

@@ -306,7 +306,7 @@ impl Node {
     /// in a PID namespace of its own.
     pub(super) fn observe_frontend(&mut self, run: RunId, frontend: ProcessId) -> Result<bool, ProbeError> {
         // A process that another run receives from is observed already.
-        let mut is_observed = self.other_receiver(run, frontend).is_some();
+        let mut is_observed = self.other_run_of_process(run, frontend).is_some();
         let Some(probe) = &mut self.probe else { return Ok(false) };
         if !is_observed {
             is_observed = probe.observe_writes(frontend.pid)?;
@@ -319,7 +319,7 @@ impl Node {
     }
 
     /// Name of another run that watches this process; `None` if no other run does.
-    pub(super) fn other_receiver(&self, run: RunId, process: ProcessId) -> Option<&str> {
+    pub(super) fn other_run_of_process(&self, run: RunId, process: ProcessId) -> Option<&str> {
         let receivers = self.receivers.get(&process.pid).filter(|known| known.process == process)?;
         let other = receivers.runs.iter().find(|receiver| **receiver != run)?;
         Some(self.name_of(*other))

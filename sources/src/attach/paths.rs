@@ -237,7 +237,8 @@ impl Paths {
         Some(FrameId::new(id, generation, 0))
     }
 
-    /// Adds the hop of a new lane, with the receiver that the connections suggest, and returns its id. `None` beyond the limit of hops.
+    /// Adds the hop of a new lane, which is one sending socket, with the receiver that the connections suggest. Returns its id; `None`
+    /// beyond the limit of hops.
     fn create_hop(&mut self, lane: usize, socket: SocketId, content: Content, at: MonoNs) -> Option<HopId> {
         // A socket gets a new lane when the numbering of its messages has restarted. Its previous lane has ended then.
         for old in self.hops.iter_mut().flatten().filter(|hop| hop.sender_socket == socket) {
@@ -365,7 +366,7 @@ impl Paths {
         }
     }
 
-    /// Reports a hop if its state has changed.
+    /// Emits the hop of a lane, which is one sending socket, if its state has changed since it was last emitted.
     fn announce_lane(&mut self, lane: usize, at: MonoNs, sink: Sink<'_>) {
         let Some(hop) = &mut self.hops[lane] else { return };
         let endpoint = hop.receiver_pid().map_or("", |pid| self.roles.endpoint_between(hop.sender_socket.pid, pid));
@@ -399,7 +400,8 @@ impl Paths {
     }
 }
 
-/// Capabilities that hold for the frames sent so far. Excludes stages whose observation began after the first frame was sent.
+/// Capabilities that hold for the frames sent so far. Excludes receipt and delivery if their observation began after the first frame was
+/// sent.
 fn capabilities_for_earlier_frames(
     hop: &LaneHop,
     announced: Announced,

@@ -99,7 +99,7 @@ impl SectionStore {
 
     /// Position of a new client: before the past.
     pub(super) fn cursor(self: &Arc<Self>) -> SectionCursor {
-        SectionCursor { store: Arc::clone(self), next: None }
+        SectionCursor { store: Arc::clone(self), next_number: None }
     }
 
     /// Number of the oldest section that a new client gets. Counts back from the newest section until the limit of the past is reached.
@@ -126,7 +126,7 @@ impl SectionStore {
 pub(super) struct SectionCursor {
     store: Arc<SectionStore>,
     /// Number of the next section; `None` before the start of the recording.
-    next: Option<u64>,
+    next_number: Option<u64>,
 }
 
 /// Next part of the stream.
@@ -156,15 +156,15 @@ impl SectionCursor {
     pub(super) fn try_next(&mut self) -> Option<StreamStep> {
         let kept = self.store.lock_kept();
         // The first part is the start of the recording, before the kept past.
-        let Some(next) = self.next else {
-            self.next = Some(self.store.first_of_past(&kept));
+        let Some(next_number) = self.next_number else {
+            self.next_number = Some(self.store.first_of_past(&kept));
             return Some(StreamStep::Section(self.store.start.clone()));
         };
         // Sections before the first kept one are gone.
-        let Some(index) = next.checked_sub(kept.first_number) else { return Some(StreamStep::Behind) };
+        let Some(index) = next_number.checked_sub(kept.first_number) else { return Some(StreamStep::Behind) };
         match kept.sections.get(index as usize) {
             Some(section) => {
-                self.next = Some(next + 1);
+                self.next_number = Some(next_number + 1);
                 Some(StreamStep::Section(section.clone()))
             }
             None => kept.has_ended.then_some(StreamStep::Ended),
