@@ -159,6 +159,7 @@ impl PushQueue {
         let rejected_items = rejected.min(body.items);
         let accepted = body.items - rejected_items;
         state.items_of(body).accepted += accepted;
+        // A body that is given up after failed attempts comes here, too, with all of its items rejected.
         if accepted > 0 {
             state.is_failing = false;
         }

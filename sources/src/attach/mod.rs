@@ -62,7 +62,7 @@ use targets::{choose_targets, has_libzmq, observe_inner_servers, probe_target_fo
 pub use trial::{FeatureRow, FeatureState, Reason};
 
 /// Time to read the ring buffer after the end, which a busy engine goes on filling.
-const DRAIN: Duration = Duration::from_millis(500);
+const MAX_DRAIN_TIME: Duration = Duration::from_millis(500);
 
 /// Options of an attach, set by the user.
 #[derive(Clone, Debug, Default)]
@@ -448,7 +448,7 @@ impl Attach {
             if has_read_all {
                 return Flow::Ended;
             }
-            if stopped_at.elapsed() >= DRAIN {
+            if stopped_at.elapsed() >= MAX_DRAIN_TIME {
                 self.degraded.push("end: observations that were still in the ring buffer were not read".to_owned());
                 return Flow::Ended;
             }

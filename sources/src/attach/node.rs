@@ -172,6 +172,7 @@ impl Node {
     pub(super) fn take_engine(&mut self, run: RunId) -> Option<FoundEngine> {
         self.drop_watched_engines();
         let mut found_engines = self.discovery.found.iter();
+        // An engine that shares a process with a watched one waits until that run ends.
         let index = found_engines.position(|found| {
             self.run_sharing_process(found).is_none() && self.run_waiting_for(&found.traits) == Some(run)
         })?;

@@ -182,6 +182,7 @@ impl Roles {
                 let endpoint = route.endpoint.to_owned();
                 self.connections.insert(Connection { sender_pid: sender.pid, receiver_pid: receiver.pid, endpoint });
                 if let Some(role) = self.by_pid.get_mut(&receiver.pid) {
+                    // `None` unless the route leads to one of several workers.
                     role.rank = route.worker;
                 }
             }

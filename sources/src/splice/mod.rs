@@ -182,6 +182,7 @@ fn find_live_connections(listener: &Planned) -> anyhow::Result<Vec<Live>> {
     let connections = Peers::in_namespace_of(listener.receiver)
         .and_then(|peers| peers.connections_to(&listener.bound))
         .context("cannot look up the connections")?;
+    // The inodes of both sockets of each connection: the sender's, which connects, and the receiver's, which accepts.
     let inodes: Vec<u64> =
         connections.iter().flat_map(|connection| [connection.connector, connection.acceptor]).collect();
     let holders_by_inode = find_holders(&inodes);
@@ -195,6 +196,7 @@ fn find_live_connections(listener: &Planned) -> anyhow::Result<Vec<Live>> {
             continue;
         }
         let senders = holders_by_inode.get(&connection.connector).unwrap_or(&no_holders);
+        // Of several processes that hold the socket, any can close it.
         let holder = *senders.first().with_context(|| {
             format!("cannot see a sender of {}: run as root, or as the engine's user", listener.title())
         })?;

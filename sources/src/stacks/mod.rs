@@ -138,7 +138,7 @@ impl StackReader {
         lock(&self.shared).is_over
     }
 
-    /// Limitations of the samples.
+    /// Lines for the report about limitations of the samples, and about ends of the process that reads them.
     pub(crate) fn notes(&self) -> Vec<String> {
         let state = lock(&self.shared);
         let mut notes = state.status.notes.clone();

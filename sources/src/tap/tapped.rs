@@ -167,7 +167,7 @@ impl Hops for RelayHops {
         &mut self.tapped[usize::from(id.hop.0)].carries
     }
 
-    /// Returns the id that the relay gave the message. Before that, names and announces its hop.
+    /// Returns the id that the relay gave the message; never `None`. Before that, names and announces its hop.
     fn number_frame(
         &mut self,
         id: FrameId,

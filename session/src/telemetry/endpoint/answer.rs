@@ -136,6 +136,7 @@ impl RequestHandler {
         let response = match path {
             ServedPath::Metrics => self.answer_metrics(&request).await,
             ServedPath::Report => self.answer_report(&request).await,
+            // Needs no token, but names engines only to a client that has it.
             ServedPath::Health => self.answer_health(self.is_authorized(&request)).await,
             ServedPath::Recording | ServedPath::Events => self.answer_stream(path, &request, connection),
         };
