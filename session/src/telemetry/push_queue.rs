@@ -106,7 +106,7 @@ impl PushQueue {
     pub(super) fn push_body(&self, body: PushBody) {
         let mut state = self.lock_state();
         if body.signal == PushSignal::Traces {
-            let is_admitted = state.count_in_minute(&body, self.max_span_bytes_per_minute);
+            let is_admitted = state.admit_in_current_minute(&body, self.max_span_bytes_per_minute);
             if !is_admitted {
                 state.count_dropped_items(&body, body.items, "the limit per minute is reached (--otlp-rate)");
                 return;
@@ -230,7 +230,7 @@ impl PushState {
 
     /// Adds the bytes of a body with spans to those of the current minute. Returns false, and counts nothing, once the minute has
     /// `max_bytes`.
-    fn count_in_minute(&mut self, body: &PushBody, max_bytes: u64) -> bool {
+    fn admit_in_current_minute(&mut self, body: &PushBody, max_bytes: u64) -> bool {
         // Once the minute is over, the next body begins another.
         let current_minute = self.minute.filter(|minute| body.created_at.duration_since(minute.began) < MINUTE);
         let mut minute = current_minute.unwrap_or(SpanMinute { began: body.created_at, bytes: 0 });

@@ -134,6 +134,7 @@ impl WatchedProcess {
         receivers: SampledReceivers<'_>,
         sink: Sink<'_>,
     ) -> bool {
+        // A process that cannot be sampled has exited.
         let Ok(on_path) = self.path_threads.sample() else { return false };
         let none_skipped = HashSet::new();
         self.emit_threads(&on_path, &none_skipped, poll_uses, Some(receivers), sink);

@@ -395,6 +395,7 @@ impl Egress {
         if self.logs.is_stalled() {
             degraded.push("egress: a worker's log does not answer: requests may not be identified".to_owned());
         }
+        // With a request plane, requests are matched by ids or tokens, and text is not compared.
         let needs_tokenizer = self.request_plane.is_none() && self.clients.server.text_only > 0;
         if needs_tokenizer && let Some(why) = &self.no_tokenizer {
             degraded.push(format!("egress: their text cannot be compared with token ids: {why}"));

@@ -31,6 +31,7 @@ impl MessageUse {
             Self::Requests => open.kept.len() < REQUEST_PARTS,
             // A message between schedulers has several short parts. Later parts of the output are long arrays, which no decoder reads.
             Self::Output => {
+                // Once a part was not kept, the parts after it are not either.
                 let are_all_kept = open.kept.len() as u64 == open.parts;
                 are_all_kept && open.kept.len() < PAIR_MESSAGE_PARTS && open.has_short_parts(part_bytes)
             }

@@ -178,7 +178,9 @@ impl QueueSampler {
                 for lane in route.lanes.iter().filter(|lane| LaneGroup::of_connection(lane, engine) == group) {
                     if watched == MAX_CONNECTIONS {
                         let may_be_client = group == LaneGroup::Other;
-                        self.problems.connections_beyond_limit += usize::from(!may_be_client);
+                        if !may_be_client {
+                            self.problems.connections_beyond_limit += 1;
+                        }
                         continue;
                     }
                     watched += 1;

@@ -36,7 +36,7 @@ const DISCOVER_EVERY: Duration = Duration::from_secs(5);
 /// Maximum number of attempts to identify both ends of a socket. Afterwards its hop keeps the name deduced from messages.
 const NAME_ATTEMPTS: u32 = 12;
 /// Maximum wait for a bypassing connection to pause before it is left alone.
-const PAUSE: Duration = Duration::from_secs(2);
+const MAX_DISCONNECT_TIME: Duration = Duration::from_secs(2);
 
 /// Bytes of inotify events read at once.
 const EVENT_BUFFER_BYTES: usize = 4096;
@@ -283,7 +283,7 @@ impl SocketWatch {
         if !is_first_attempt {
             return;
         }
-        match disconnect_sender(holder, connection.connector, PAUSE) {
+        match disconnect_sender(holder, connection.connector, MAX_DISCONNECT_TIME) {
             Ok(_) => self.report_bypass(format!(
                 "{peer} connected before the relay started and was reconnected; messages that it sent earlier are not observed"
             )),

@@ -26,7 +26,7 @@ use witness::measure_message_rate;
 pub use witness::{MessageRate, Seen, Witness};
 
 /// Maximum wait for a sender to pause, and for a cut connection to close.
-const PAUSE: Duration = Duration::from_secs(2);
+const MAX_DISCONNECT_TIME: Duration = Duration::from_secs(2);
 /// Maximum wait for receivers to process messages of the old connection before the gate to the new one opens.
 const CATCH_UP: Duration = Duration::from_secs(10);
 /// Consecutive checks that find a receiver asleep before its inbox counts as empty.
@@ -121,7 +121,7 @@ impl Prepared {
         }
         let mut last_cut = Instant::now();
         for live in &self.live {
-            match disconnect_sender(live.holder, live.connection.connector, PAUSE) {
+            match disconnect_sender(live.holder, live.connection.connector, MAX_DISCONNECT_TIME) {
                 Ok(at) => last_cut = at,
                 Err(error) => {
                     // Senders that were already disconnected wait at the gate, and will find the engine's own socket again.
@@ -141,7 +141,7 @@ impl Prepared {
     /// line for each doubt whether that went well.
     fn reconnect_senders(&self, tap: &Tap, gate: &Signal) -> Vec<String> {
         let mut doubts = Vec::new();
-        if !wait_until(PAUSE, || self.are_old_connections_closed()) {
+        if !wait_until(MAX_DISCONNECT_TIME, || self.are_old_connections_closed()) {
             let doubt =
                 "a sender did not close its old connection: messages that it still sends there are not observed";
             doubts.push(doubt.to_owned());

@@ -335,6 +335,7 @@ fn count_io_wakeups(engine: &Engine, senders: &[u32]) -> Option<u64> {
     for process in engine.processes.iter().filter(|process| senders.contains(&process.id.pid)) {
         for tid in &process.io_threads {
             // One unreadable thread makes the sum useless.
+            // A thread gives up its CPU voluntarily to wait, so it wakes up after each such switch.
             wakeups += voluntary_switches(process.id.pid, *tid)?;
         }
     }
