@@ -273,6 +273,7 @@ impl Lanes {
         // A lane is one sending socket.
         for lane in self.matcher.lanes_to(socket) {
             if let Some(hop) = self.paths.hop_of_lane(lane as usize) {
+                // Counts as one, because the number of frames is not known.
                 let missed = Missed { hop: Some(hop.id), count: 1, cause: MissedCause::Unframed };
                 sink(&Event::new(at, What::Missed(missed)));
             }
