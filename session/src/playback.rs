@@ -78,7 +78,7 @@ impl Position {
     /// Times from the start that a text may mean, the likeliest first. Empty if the text means a time before the start or beyond the
     /// largest number. `None` if the text is no time.
     fn parse_candidates(&self, text: &str) -> Option<Vec<u64>> {
-        // A sum or difference outside the range of numbers leaves the list empty.
+        // Signs count from the current position. A result below 0 or above the largest number gives an empty list.
         if let Some(ahead_ns) = text.strip_prefix('+').and_then(units::parse_moment) {
             return Some(Vec::from_iter(self.at_ns.checked_add(ahead_ns)));
         }
@@ -105,7 +105,7 @@ impl Position {
         {
             by_time_of_day_ns = Some(time_of_day.first_in_run(start_ns));
         }
-        // A time of day that names a whole minute has two parts, as in `1:23`: rather minutes and seconds from the start.
+        // A time of day in whole minutes has two parts, as in `1:23`. That more likely means minutes and seconds from the start.
         let has_two_parts = time_of_day.is_some_and(TimeOfDay::is_minute);
         let likelier_first =
             if has_two_parts { [from_start_ns, by_time_of_day_ns] } else { [by_time_of_day_ns, from_start_ns] };

@@ -179,7 +179,8 @@ impl<S: Source> Running<S> {
                 session.process_tick(source.observed_until(), source);
             }
         }));
-        if polled.is_err() && !session.has_failed() {
+        let is_first_panic = polled.is_err() && !session.has_failed();
+        if is_first_panic {
             session.disable_analysis();
             alarm(if source.is_in_the_path() {
                 "the analysis failed; traffic is relayed without being observed until this process is stopped"

@@ -38,6 +38,7 @@ impl Session {
     pub fn new(config: &Config, observer: Box<dyn Observer>, sink: Sink, slowest: usize) -> Self {
         Self {
             analysis: Analysis::new(*config),
+            // These two are kept for `restart`, because the configuration in a recording lacks them.
             engines: config.engines,
             chunk_history: config.chunk_history,
             observer,

@@ -63,8 +63,8 @@ fn socket_path(endpoint: &Endpoint) -> Option<&Path> {
     if let Endpoint::Path(path) = endpoint { Some(path) } else { None }
 }
 
-/// User for a relay between these endpoints that root has started: the owner of the upstreams' sockets, else of the folders of socket
-/// files. Without socket files, a user without any files.
+/// Chooses the user for a relay between these endpoints that root has started. It is the owner of the upstreams' sockets, or, if none
+/// exists yet, the owner of the folders of all socket files. Without socket files, it is a user that owns no files.
 #[expect(clippy::disallowed_methods, reason = "/etc/passwd, a file of root")]
 pub fn account_for_endpoints(listens: &[Endpoint], upstreams: &[Endpoint]) -> anyhow::Result<Account> {
     let upstream_paths: Vec<&Path> = upstreams.iter().filter_map(socket_path).collect();

@@ -84,7 +84,8 @@ pub struct Tap {
     observations: Arc<Observations>,
     translator: Translator,
     hops: RelayHops,
-    unread: Vec<String>,
+    /// Warnings about hops whose messages cannot be decoded.
+    unreadable_hops: Vec<String>,
     /// Clients of each pair that speaks HTTP.
     served: Vec<Option<Served>>,
 }
@@ -102,7 +103,7 @@ impl Tap {
             closing: None,
             translator: Translator::new(formats, longest),
             hops: RelayHops::new(formats),
-            unread: Vec::new(),
+            unreadable_hops: Vec::new(),
             served: Vec::new(),
         };
         for hop in hops {
@@ -195,9 +196,9 @@ impl Tap {
             }
             Observed::Rejected(direction) => {
                 let tapped = &mut self.hops.tapped[usize::from(hop_id(pair, direction).0)];
-                tapped.rejected += 1;
+                tapped.rejected_handshakes += 1;
                 // Logged once, since peers connect again and again. The report has the total.
-                if tapped.rejected == 1
+                if tapped.rejected_handshakes == 1
                     && let Some(rejection) = describe_rejection(direction, tapped)
                 {
                     tracing::warn!("{rejection}");
@@ -214,11 +215,11 @@ impl Tap {
     fn count_refused_connection(&mut self, hop: HopId) {
         let tapped = &mut self.hops.tapped[usize::from(hop.0)];
         // Logged once, since peers connect again and again.
-        if tapped.refused == 0 {
+        if tapped.refused_connections == 0 {
             let upstream = &tapped.hop.pair.upstream;
             tracing::warn!("a connection was closed because nothing is listening on {upstream}");
         }
-        tapped.refused += 1;
+        tapped.refused_connections += 1;
     }
 
     /// Warns about a peer that does not speak ZMTP, or encrypts it, once for each hop and reason. Keeps the warning for the report.
@@ -226,9 +227,9 @@ impl Tap {
         let tapped = &self.hops.tapped[usize::from(hop.0)];
         let message =
             format!("{} ({}): relaying a connection that cannot be decoded: {why}", tapped.ends, tapped.endpoint);
-        if !self.unread.contains(&message) {
+        if !self.unreadable_hops.contains(&message) {
             tracing::warn!("{message}");
-            self.unread.push(message);
+            self.unreadable_hops.push(message);
         }
     }
 
@@ -379,7 +380,7 @@ fn describe_rejection(direction: Direction, tapped: &Tapped) -> Option<String> {
         Direction::Forward => format!("a sender at {listen}"),
         Direction::Backward => format!("the receiver at {upstream}"),
     };
-    let count = tapped.rejected;
+    let count = tapped.rejected_handshakes;
     (count > 0).then(|| format!("{refuser} refused {count} ZMTP handshakes: does it accept tokengap's address?"))
 }
 

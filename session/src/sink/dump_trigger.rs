@@ -56,7 +56,8 @@ impl DumpTrigger {
             return None;
         }
         self.last_dump = Some(now);
-        // With a minimum interval, findings that start again later are dumped again.
+        // A minimum interval already limits the dumps, so a finding that starts again may cause another. Without one, each finding
+        // causes a single dump.
         if self.rules.min_interval_ns.is_some() {
             self.dumped_findings.clear();
         }

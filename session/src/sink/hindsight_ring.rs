@@ -89,7 +89,7 @@ impl HindsightRing {
         self.recorder.tick(now);
         let path = self.recorder.path();
         let dumps = &self.dumps;
-        // The file of a dump that has just started may not exist yet.
+        // Counts the files, and the dumps that have just started and whose file does not exist yet.
         let dump_count = || count_dumps_beside(path) + dumps.iter().filter(|dump| !dump.path.exists()).count();
         let reason = self.trigger.take_due_reason(now, analysis.findings(), &dump_count)?;
         Some(self.start_dump(&reason, &closing()))

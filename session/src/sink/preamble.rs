@@ -26,6 +26,7 @@ pub(super) fn emit_preamble(ledger: &Ledger, sink: &mut dyn FnMut(&Event<'_>)) {
         let hop = event::Hop {
             endpoint: &hop.endpoint,
             worker: hop.worker,
+            // Whether the engine's output begins on this hop, and whether it ends there.
             origin: hop.origin,
             last: hop.last,
             carries_requests: hop.carries_requests,

@@ -240,7 +240,7 @@ async fn keep_sections(mut jobs: Receiver<StreamJob>, mut packer: StreamPacker, 
 
 /// Waits until no connection streams the run any more.
 async fn wait_for_streams(store: &SectionStore) {
-    while load_count(&store.streaming) > 0 {
+    while load_count(&store.streaming_connections) > 0 {
         sleep(STREAM_CHECK_INTERVAL).await;
     }
 }
@@ -271,11 +271,11 @@ fn serve_on_thread(
 async fn accept_connections(
     listener: StdListener,
     limits: EndpointLimits,
-    server: &Arc<RequestHandler>,
+    handler: &Arc<RequestHandler>,
 ) -> std::io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
-    // Those that do not stream, the oldest first.
-    let mut open: VecDeque<OpenConnection> = VecDeque::new();
+    // Connections that do not stream, the oldest first.
+    let mut open_connections: VecDeque<OpenConnection> = VecDeque::new();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -287,21 +287,21 @@ async fn accept_connections(
             }
         };
         // The paths of streams have limits of their own.
-        open.retain(|connection| !connection.task.is_finished() && !connection.state.is_stream());
-        if open.len() >= limits.connections {
-            displace_connection(&mut open, &server.counts);
+        open_connections.retain(|connection| !connection.task.is_finished() && !connection.state.is_stream());
+        if open_connections.len() >= limits.connections {
+            displace_connection(&mut open_connections, &handler.counts);
         }
         let state = Arc::<ConnectionState>::default();
-        let task = tokio::spawn(run_connection(stream, limits, Arc::clone(server), Arc::clone(&state)));
-        open.push_back(OpenConnection { state, task: task.abort_handle() });
+        let task = tokio::spawn(run_connection(stream, limits, Arc::clone(handler), Arc::clone(&state)));
+        open_connections.push_back(OpenConnection { state, task: task.abort_handle() });
     }
 }
 
 /// Closes the oldest of these connections that has not sent a request, because an idle client must not block one that sends a request. If
 /// all have sent one, closes the oldest.
-fn displace_connection(open: &mut VecDeque<OpenConnection>, counts: &EndpointCounts) {
-    let silent = open.iter().position(|connection| !connection.state.has_request.load(Ordering::Relaxed));
-    if let Some(displaced) = open.remove(silent.unwrap_or(0)) {
+fn displace_connection(open_connections: &mut VecDeque<OpenConnection>, counts: &EndpointCounts) {
+    let silent = open_connections.iter().position(|connection| !connection.state.has_request.load(Ordering::Relaxed));
+    if let Some(displaced) = open_connections.remove(silent.unwrap_or(0)) {
         displaced.task.abort();
         counts.displaced.fetch_add(1, Ordering::Relaxed);
     }
@@ -311,7 +311,7 @@ fn displace_connection(open: &mut VecDeque<OpenConnection>, counts: &EndpointCou
 async fn run_connection(
     stream: TcpStream,
     limits: EndpointLimits,
-    server: Arc<RequestHandler>,
+    handler: Arc<RequestHandler>,
     state: Arc<ConnectionState>,
 ) {
     // If that fails, the kernel's own limit holds.
@@ -323,11 +323,11 @@ async fn run_connection(
             std::future::pending::<()>().await;
         }
     };
-    // Dropped when the connection ends, or when this task is aborted.
+    // Its drop takes a stream off the run's count when the connection ends, also if this task is aborted.
     let _streaming = StreamingCount { connection: &state };
     let has_failed = tokio::select! {
         // A client that disconnects by itself causes another error, and is not counted.
-        served = serve_connection(stream, limits, &server, &state) => {
+        served = serve_connection(stream, limits, &handler, &state) => {
             served.is_err_and(|error| error.is_timeout() || error.is_parse())
         }
         () = time_limit => true,
@@ -335,7 +335,7 @@ async fn run_connection(
         () = state.close.notified() => false,
     };
     if has_failed {
-        server.counts.failed.fetch_add(1, Ordering::Relaxed);
+        handler.counts.failed.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -343,7 +343,7 @@ async fn run_connection(
 async fn serve_connection(
     stream: TcpStream,
     limits: EndpointLimits,
-    server: &RequestHandler,
+    handler: &RequestHandler,
     state: &ConnectionState,
 ) -> hyper::Result<()> {
     http1::Builder::new()
@@ -356,8 +356,9 @@ async fn serve_connection(
         .serve_connection(
             TokioIo::new(stream),
             service_fn(|request| {
+                // At the limit of connections, those without a request are closed first.
                 state.has_request.store(true, Ordering::Relaxed);
-                server.answer_request(request, state)
+                handler.answer_request(request, state)
             }),
         )
         .await
@@ -372,7 +373,7 @@ impl Drop for StreamingCount<'_> {
     /// Subtracts the connection from the count of those that stream its run. Does nothing if it has streamed none.
     fn drop(&mut self) {
         if let Some(run) = self.connection.streamed_run.get() {
-            run.store.streaming.fetch_sub(1, Ordering::Relaxed);
+            run.store.streaming_connections.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

@@ -16,9 +16,9 @@ const PAUSE_NS: u64 = 10 * SECOND_NS;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TokenFlow {
     /// First token after the last pause.
-    since: MonoNs,
+    flow_began: MonoNs,
     /// Last token; `None` before the first.
-    last: Option<MonoNs>,
+    last_token_at: Option<MonoNs>,
 }
 
 impl TokenFlow {
@@ -33,11 +33,12 @@ impl TokenFlow {
         if !has_tokens {
             return;
         }
-        let is_after_pause = self.last.is_none_or(|last| event.at.since(last) >= PAUSE_NS);
+        let is_after_pause = self.last_token_at.is_none_or(|last| event.at.since(last) >= PAUSE_NS);
         if is_after_pause {
-            self.since = event.at;
+            self.flow_began = event.at;
         }
-        self.last = self.last.max(Some(event.at));
+        // Events of different processes may come out of order.
+        self.last_token_at = self.last_token_at.max(Some(event.at));
     }
 }
 
@@ -92,17 +93,17 @@ impl RunHealth {
     /// State of two runs together: alive if both are, and attached if one is. Tokens flow if they flow in one of the runs.
     fn combine_with(self, other: Self) -> Self {
         // The earliest start among the runs in which tokens flow.
-        let since = if !self.has_flow() {
-            other.flow.since
+        let flow_began = if !self.has_flow() {
+            other.flow.flow_began
         } else if other.has_flow() {
-            self.flow.since.min(other.flow.since)
+            self.flow.flow_began.min(other.flow.flow_began)
         } else {
-            self.flow.since
+            self.flow.flow_began
         };
         Self {
             is_running: self.is_running && other.is_running,
             is_attached: self.is_attached || other.is_attached,
-            flow: TokenFlow { since, last: self.flow.last.max(other.flow.last) },
+            flow: TokenFlow { flow_began, last_token_at: self.flow.last_token_at.max(other.flow.last_token_at) },
             // Both are about now. The time of a run that has ended is not shown.
             now: other.now,
         }
@@ -110,7 +111,7 @@ impl RunHealth {
 
     /// Whether tokens flow: the last one is not longer ago than a pause.
     fn has_flow(&self) -> bool {
-        self.flow.last.is_some_and(|last| self.now.mono.since(last) < PAUSE_NS)
+        self.flow.last_token_at.is_some_and(|last| self.now.mono.since(last) < PAUSE_NS)
     }
 
     /// Answer of `/healthz` for this run: since when tokens flow, or why none do.
@@ -121,12 +122,12 @@ impl RunHealth {
         }
         let mut tokens_since = None;
         let mut no_tokens_reason = None;
-        match flow.last.map(|last| now.mono.since(last)) {
+        match flow.last_token_at.map(|last| now.mono.since(last)) {
             None => no_tokens_reason = Some("no token was observed yet".to_owned()),
             Some(pause_ns) if pause_ns >= PAUSE_NS => {
                 no_tokens_reason = Some(format!("no token for {} s", pause_ns / SECOND_NS));
             }
-            Some(_) => tokens_since = format_wall_time(now.wall_ns_at(flow.since)),
+            Some(_) => tokens_since = format_wall_time(now.wall_ns_at(flow.flow_began)),
         }
         json!({
             "alive": true,

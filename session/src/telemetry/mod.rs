@@ -146,15 +146,15 @@ impl Telemetry {
     }
 
     /// Report of the run's pair of prefill and decode servers; `None` if the run has none, or an old one only.
-    fn recent_pair(&self) -> Option<&PairReport> {
+    fn recent_pair_report(&self) -> Option<&PairReport> {
         self.pair.as_ref()?.recent_report()
     }
 
     /// Report of the run. Includes the report of its pair of prefill and decode servers, if there is a recent one.
     fn report(&self, analysis: &Analysis, input: &ReportInput) -> Report {
         let mut report = Report::of(analysis, input);
-        if let Some(pair) = self.recent_pair() {
-            report.add_pair_report(pair.clone());
+        if let Some(pair_report) = self.recent_pair_report() {
+            report.add_pair_report(pair_report.clone());
         }
         report
     }
@@ -178,13 +178,14 @@ impl Telemetry {
         engine: &dyn Fn() -> Option<EngineIdentity>,
     ) {
         let endpoint_use = self.endpoint.as_ref().and_then(RunEndpoint::usage);
-        self.with_push_and_pair(|push, pair| {
+        self.with_push_and_pair(|push, pair_report| {
             push.set_engine(engine());
             // Only the first run has the metrics of the process.
             let includes_process = push.is_first;
             // Called when metrics are due, with the numbers of what was pushed so far.
             let collect = |pushed| {
-                let source = MetricSource { analysis, pushed: Some(pushed), endpoint_use, includes_process, pair };
+                let source =
+                    MetricSource { analysis, pushed: Some(pushed), endpoint_use, includes_process, pair_report };
                 source.collect_families(&input())
             };
             push.process_tick(now, analysis, &collect);
@@ -202,6 +203,7 @@ impl Telemetry {
         if endpoint.health.take_request() {
             self.publish_running_health(is_attached);
         }
+        // Both are taken first, because the closures below borrow the whole telemetry.
         let wants_metrics = endpoint.metrics.take_request();
         let wants_report = endpoint.report.take_request();
         let is_final = false;
@@ -216,12 +218,13 @@ impl Telemetry {
     /// Queues the last spans and metrics of a run that has ended. `report` is its final report.
     pub(crate) fn push_rest(&mut self, analysis: &Analysis, report: &Report, input: &ReportInput) {
         let endpoint_use = self.endpoint.as_ref().and_then(RunEndpoint::usage);
-        self.with_push_and_pair(|push, pair| {
+        self.with_push_and_pair(|push, pair_report| {
             // Only the first run has the metrics of the process.
             let includes_process = push.is_first;
             // Called with the numbers of what was pushed so far.
             let collect = |pushed| {
-                let source = MetricSource { analysis, pushed: Some(pushed), endpoint_use, includes_process, pair };
+                let source =
+                    MetricSource { analysis, pushed: Some(pushed), endpoint_use, includes_process, pair_report };
                 source.collect_families(input)
             };
             push.queue_rest(analysis, report, &collect);
@@ -279,8 +282,9 @@ impl Telemetry {
         if let Some(endpoint) = &self.endpoint {
             // Only the first run has the metrics of the process.
             let includes_process = endpoint.is_first;
-            let pair = self.recent_pair();
-            let source = MetricSource { analysis, pushed, endpoint_use: endpoint.usage(), includes_process, pair };
+            let pair_report = self.recent_pair_report();
+            let source =
+                MetricSource { analysis, pushed, endpoint_use: endpoint.usage(), includes_process, pair_report };
             endpoint.metrics.publish(source.collect_families(input), is_final);
         }
     }
@@ -314,6 +318,7 @@ impl Telemetry {
     fn with_endpoint(&mut self, act: impl FnOnce(&mut RunEndpoint)) {
         if self.endpoint.is_some() {
             self.catch_panic(|telemetry| {
+                // Looked up again, because the closure gets the whole telemetry.
                 if let Some(endpoint) = &mut telemetry.endpoint {
                     act(endpoint);
                 }
@@ -325,6 +330,7 @@ impl Telemetry {
     fn with_push(&mut self, act: impl FnOnce(&mut OtlpPush)) {
         if self.has_push() {
             self.catch_panic(|telemetry| {
+                // Looked up again, because the closure gets the whole telemetry.
                 if let Some(push) = &mut telemetry.push {
                     act(push);
                 }
@@ -337,9 +343,10 @@ impl Telemetry {
     fn with_push_and_pair(&mut self, act: impl FnOnce(&mut OtlpPush, Option<&PairReport>)) {
         if self.has_push() {
             self.catch_panic(|telemetry| {
-                let pair = telemetry.pair.as_ref().and_then(JoinedPair::recent_report);
+                let pair_report = telemetry.pair.as_ref().and_then(JoinedPair::recent_report);
+                // Looked up again, because the closure gets the whole telemetry.
                 if let Some(push) = &mut telemetry.push {
-                    act(push, pair);
+                    act(push, pair_report);
                 }
             });
         }
@@ -384,13 +391,13 @@ struct MetricSource<'a> {
     endpoint_use: Option<EndpointUse>,
     /// Whether the metrics of the process are among them.
     includes_process: bool,
-    pair: Option<&'a PairReport>,
+    pair_report: Option<&'a PairReport>,
 }
 
 impl MetricSource<'_> {
     /// Values of all metrics. Those of the process are in the first run only, because a sum over the runs would count them several times.
     fn collect_families(&self, report: &ReportInput) -> Vec<Family> {
-        let pair_findings = self.pair.map(PairReport::findings).unwrap_or_default();
+        let pair_findings = self.pair_report.map(PairReport::findings).unwrap_or_default();
         let input = Input { report, version: VERSION, pushed: self.pushed, endpoint: self.endpoint_use, pair_findings };
         let mut families = collect(self.analysis, &input);
         families.retain(|family| self.includes_process || !family.definition.is_of_process());

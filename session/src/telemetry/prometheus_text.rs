@@ -44,6 +44,7 @@ pub(super) struct MetricsText {
 /// Encodes the metrics of `runs`. The format is `OpenMetrics` if the client's `Accept` header contains it, and the older text format
 /// otherwise.
 pub(super) fn encode_metrics(runs: Vec<RunFamilies>, accept: &str) -> Result<MetricsText, fmt::Error> {
+    // The names are collected first, because the collector takes the runs.
     let families = runs.iter().flat_map(|run| &run.families);
     let counter_families = families.filter(|family| family.definition.kind == MetricKind::Counter);
     let counters: Vec<String> = counter_families.map(|family| family.definition.prometheus_name()).collect();
@@ -106,6 +107,7 @@ fn encode_metric_of_run(
     definition: &Definition,
     run: &RunFamilies,
 ) -> Result<(), fmt::Error> {
+    // A metric of the tokengap process belongs to no engine.
     let engine_labels = if definition.is_of_process() { &[] } else { run.engine_labels.as_slice() };
     let families = run.families.iter().filter(|family| family.definition.name == definition.name);
     for point in families.flat_map(|family| &family.points) {

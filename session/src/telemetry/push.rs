@@ -84,6 +84,7 @@ impl PushTarget {
             spans: LiveSpans::new(self.options.requests.clone(), Opening::new(source, VERSION, anchor), resource),
             target: self.clone(),
             run,
+            // The runs are numbered from 0.
             is_first: run == PushRunId::default(),
             spans_sent_at: Instant::now(),
             metrics_sent_at: Instant::now(),
@@ -179,6 +180,6 @@ impl OtlpPush {
     /// Queues a body with the encoded spans or points.
     fn queue_body(&self, signal: PushSignal, encoded: EncodedItems) {
         let EncodedItems { json, items } = encoded;
-        self.target.queue.push_body(PushBody { run: self.run, signal, json, items, since: Instant::now() });
+        self.target.queue.push_body(PushBody { run: self.run, signal, json, items, created_at: Instant::now() });
     }
 }

@@ -43,7 +43,7 @@ pub(super) struct PushBody {
     pub(super) json: Vec<u8>,
     /// Number of spans or points in it.
     pub(super) items: u64,
-    pub(super) since: Instant,
+    pub(super) created_at: Instant,
 }
 
 /// A minute in which the bytes of spans are limited.
@@ -106,7 +106,7 @@ impl PushQueue {
     pub(super) fn push_body(&self, body: PushBody) {
         let mut state = self.lock_state();
         if body.signal == PushSignal::Traces {
-            let is_admitted = state.count_in_minute(&body, self.max_span_bytes_per_minute);
+            let is_admitted = state.admit_in_current_minute(&body, self.max_span_bytes_per_minute);
             if !is_admitted {
                 state.count_dropped_items(&body, body.items, "the limit per minute is reached (--otlp-rate)");
                 return;
@@ -159,6 +159,7 @@ impl PushQueue {
         let rejected_items = rejected.min(body.items);
         let accepted = body.items - rejected_items;
         state.items_of(body).accepted += accepted;
+        // A body that is given up after failed attempts comes here, too, with all of its items rejected.
         if accepted > 0 {
             state.is_failing = false;
         }
@@ -229,9 +230,10 @@ impl PushState {
 
     /// Adds the bytes of a body with spans to those of the current minute. Returns false, and counts nothing, once the minute has
     /// `max_bytes`.
-    fn count_in_minute(&mut self, body: &PushBody, max_bytes: u64) -> bool {
-        let current_minute = self.minute.filter(|minute| body.since.duration_since(minute.began) < MINUTE);
-        let mut minute = current_minute.unwrap_or(SpanMinute { began: body.since, bytes: 0 });
+    fn admit_in_current_minute(&mut self, body: &PushBody, max_bytes: u64) -> bool {
+        // Once the minute is over, the next body begins another.
+        let current_minute = self.minute.filter(|minute| body.created_at.duration_since(minute.began) < MINUTE);
+        let mut minute = current_minute.unwrap_or(SpanMinute { began: body.created_at, bytes: 0 });
         if minute.bytes >= max_bytes {
             return false;
         }
@@ -379,7 +381,7 @@ impl PushSender {
                 Err(failure) => failure,
             };
             let wait = failure.retry_after.unwrap_or(pause).min(MAX_BODY_AGE);
-            if queue.is_closing() || body.since.elapsed() + wait > MAX_BODY_AGE {
+            if queue.is_closing() || body.created_at.elapsed() + wait > MAX_BODY_AGE {
                 // All of its items are dropped.
                 queue.record_sent(body, body.items, &failure.why);
                 return;
@@ -480,7 +482,7 @@ mod tests {
     }
 
     fn body(signal: PushSignal, bytes: usize, items: u64) -> PushBody {
-        PushBody { run: RUN, signal, json: vec![0; bytes], items, since: Instant::now() }
+        PushBody { run: RUN, signal, json: vec![0; bytes], items, created_at: Instant::now() }
     }
 
     #[test]
@@ -490,7 +492,7 @@ mod tests {
         let admits = |bytes, after| {
             let dropped = queue.pushed(RUN).spans.dropped;
             queue.push_body(PushBody {
-                since: begun + Duration::from_secs(after),
+                created_at: begun + Duration::from_secs(after),
                 ..body(PushSignal::Traces, bytes, 1)
             });
             queue.pushed(RUN).spans.dropped == dropped
@@ -578,7 +580,7 @@ mod tests {
             signal: PushSignal::Traces,
             json: b"{}".to_vec(),
             items: 2,
-            since: Instant::now(),
+            created_at: Instant::now(),
         });
         std::thread::scope(|scope| {
             let run = scope.spawn(|| sender.send_bodies(&queue));

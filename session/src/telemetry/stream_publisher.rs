@@ -52,7 +52,7 @@ pub(super) struct StreamPublisher {
 /// The end of the run, once it was sent.
 struct SentEnd {
     /// The endpoint's thread replies when the clients have received it.
-    is_done: mpsc::Receiver<()>,
+    done_receiver: mpsc::Receiver<()>,
     deadline: Instant,
 }
 
@@ -97,10 +97,10 @@ impl StreamPublisher {
     pub(super) fn send_end(&mut self, input: &ReportInput) {
         self.send_block();
         // The endpoint's thread replies when the clients have received the end.
-        let (done, is_done) = mpsc::channel();
-        let mut end = StreamJob::End(Box::new(input.clone()), done);
+        let (done_sender, done_receiver) = mpsc::channel();
+        let mut end = StreamJob::End(Box::new(input.clone()), done_sender);
         let deadline = Instant::now() + END_TIMEOUT;
-        // Ends as well if the endpoint's thread has ended.
+        // Only a full queue is tried again. Otherwise the end was sent, or nobody receives it because the endpoint's thread has ended.
         while let Err(TrySendError::Full(unsent)) = self.jobs.try_send(end) {
             if Instant::now() >= deadline {
                 break;
@@ -108,14 +108,14 @@ impl StreamPublisher {
             end = unsent;
             thread::sleep(RETRY_INTERVAL);
         }
-        self.end = Some(SentEnd { is_done, deadline });
+        self.end = Some(SentEnd { done_receiver, deadline });
     }
 
     /// Waits a limited time until the clients have received the end of the run. Does nothing if the end was not sent.
     pub(super) fn wait_for_clients(&mut self) {
-        let Some(SentEnd { is_done, deadline }) = self.end.take() else { return };
+        let Some(SentEnd { done_receiver, deadline }) = self.end.take() else { return };
         let remaining = deadline.saturating_duration_since(Instant::now());
-        if is_done.recv_timeout(remaining) == Err(RecvTimeoutError::Timeout) {
+        if done_receiver.recv_timeout(remaining) == Err(RecvTimeoutError::Timeout) {
             tracing::info!("metrics: some clients did not receive the end of the stream in time");
         }
     }

@@ -75,6 +75,7 @@ impl CpuWatch {
         let interval_of_all = if has_traffic { SLOW_INTERVAL } else { REST_INTERVAL };
         let are_all_due = is_due(self.last_full_sample_at, interval_of_all, now);
         let scope = if are_all_due { SampledThreads::All } else { SampledThreads::OnPath };
+        // Stays empty unless all threads are due: event loops are reported with samples of all threads only.
         let mut poll_uses = HashMap::new();
         if are_all_due {
             self.last_full_sample_at = Some(now);
@@ -133,6 +134,7 @@ impl WatchedProcess {
         receivers: SampledReceivers<'_>,
         sink: Sink<'_>,
     ) -> bool {
+        // A process that cannot be sampled has exited.
         let Ok(on_path) = self.path_threads.sample() else { return false };
         let none_skipped = HashSet::new();
         self.emit_threads(&on_path, &none_skipped, poll_uses, Some(receivers), sink);

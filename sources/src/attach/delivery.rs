@@ -90,6 +90,7 @@ impl Delivery<'_> {
             self.deliver_losses(*cause, *count);
             return;
         }
+        // Copies the reference, because `deliver_to` borrows `self`.
         let all_receivers = self.receivers;
         if let Some(receivers) = pid_of_observation(observation).and_then(|pid| all_receivers.get(&pid)) {
             for run in &receivers.runs {

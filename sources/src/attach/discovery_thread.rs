@@ -23,7 +23,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Duration of a search after which it is reported as unfinished.
 const STALLED: Duration = Duration::from_secs(5);
 /// Maximum number of processes whose files and ports are read at a search. Those of connected engines come first.
-const MAX_READ: usize = 256;
+const MAX_READ_PER_SEARCH: usize = 256;
 
 /// Ports by process, as the thread last found them.
 #[derive(Debug, Default)]
@@ -302,13 +302,14 @@ impl Search {
         running.extend(&topology.frontends);
         let unread = topology.processes().filter(|process| !self.already_read.contains(&process.id));
         let mut server_pids = BTreeSet::new();
-        for process in unread.take(MAX_READ) {
+        for process in unread.take(MAX_READ_PER_SEARCH) {
             self.libraries.read_libraries_of(process.id.pid, process.inner_server);
             if process.answers_clients() {
                 server_pids.insert(process.id.pid);
             }
         }
-        for frontend in topology.frontends.iter().filter(|id| !self.already_read.contains(id)).take(MAX_READ) {
+        for frontend in topology.frontends.iter().filter(|id| !self.already_read.contains(id)).take(MAX_READ_PER_SEARCH)
+        {
             let no_inner_server = None;
             self.libraries.read_libraries_of(frontend.pid, no_inner_server);
         }

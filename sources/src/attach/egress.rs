@@ -196,8 +196,9 @@ impl Egress {
         }
     }
 
-    /// Starts observing the writes of a process that answers clients. Must run before its messages are observed. Returns whether its writes
-    /// are observed: false if it serves no client through a socket. An error says why they cannot be observed.
+    /// Starts observing the writes of a process that answers clients. Must run before its messages are observed, so that no
+    /// response to them is missed. Returns whether its writes are observed: false if it serves no client through a socket. An error says
+    /// why they cannot be observed.
     pub(super) fn observe_serving(
         &mut self,
         probe: &mut Probe,
@@ -227,6 +228,7 @@ impl Egress {
         };
         let is_observed = probe.observe_serving(pid, serves).map_err(|error| error.to_string())?;
         self.clients.is_observed |= is_observed;
+        // Over a request plane, requests do not arrive at a listening port.
         if is_observed && request_plane.is_none() {
             let observed_ports = ListeningPorts { ports: client_ports, network_namespace: listening.network_namespace };
             self.observes_arrivals |= probe.observe_arrivals(pid, observed_ports).map_err(|error| error.to_string())?;
@@ -393,6 +395,7 @@ impl Egress {
         if self.logs.is_stalled() {
             degraded.push("egress: a worker's log does not answer: requests may not be identified".to_owned());
         }
+        // With a request plane, requests are matched by ids or tokens, and text is not compared.
         let needs_tokenizer = self.request_plane.is_none() && self.clients.server.text_only > 0;
         if needs_tokenizer && let Some(why) = &self.no_tokenizer {
             degraded.push(format!("egress: their text cannot be compared with token ids: {why}"));

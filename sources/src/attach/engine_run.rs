@@ -46,18 +46,18 @@ pub struct EngineRun {
     /// When the exit of the watched engine was noticed; `None` while none is watched.
     exited_at: Option<Instant>,
     /// Change of the node's processes at which the exit was looked for last.
-    checked_change: Option<u64>,
+    change_at_exit_check: Option<u64>,
     /// Port of the engine's HTTP server, and its model, as last known.
     port: Option<u16>,
     model: Option<String>,
     /// Side of a pair, as last known.
     side: Option<&'static str>,
     /// Observed processes of the engine that was watched last.
-    last_wire: Option<Value>,
+    last_wire_json: Option<Value>,
     /// Degradations of the engines that have ended, which lasted until then.
     past_degraded: Vec<String>,
     /// Hop ids used so far.
-    ids: HopIds,
+    hop_ids: HopIds,
     keeps_ids: bool,
     is_stopping: bool,
     /// Number of engines of this run that have exited.
@@ -174,13 +174,13 @@ impl EngineRuns {
             is_following: self.is_following,
             state: RunState::Waiting { since: now, retry_at: now },
             exited_at: None,
-            checked_change: None,
+            change_at_exit_check: None,
             port: None,
             model: None,
             side: None,
-            last_wire: None,
+            last_wire_json: None,
             past_degraded: Vec::new(),
-            ids: HopIds::default(),
+            hop_ids: HopIds::default(),
             keeps_ids: false,
             is_stopping: false,
             exit_count: 0,
@@ -224,7 +224,7 @@ impl EngineNames {
     fn into_search(self, options: &AttachOptions, found: &[FoundEngine]) -> EngineSearch {
         let mut search = EngineSearch::new(self.names, options.may_read_tokenizers());
         for known in found {
-            search.ignore_engine(&known.engine);
+            search.mark_as_found(&known.engine);
         }
         search
     }
@@ -375,12 +375,12 @@ impl EngineRun {
     /// Continues the run with a new attach. The run then no longer waits for an engine.
     fn begin_watching(&mut self, mut attach: Attach) {
         // A hop has the same id after a restart of the engine.
-        attach.interpreter.lanes.paths.ids = self.ids.clone();
+        attach.interpreter.lanes.paths.ids = self.hop_ids.clone();
         if self.keeps_ids {
             attach.keep_ids();
         }
         self.attach_error = None;
-        self.checked_change = None;
+        self.change_at_exit_check = None;
         tracing::info!("attached to {} processes of {}", attach.watched(), self.name());
         self.node.lock().set_waiting(self.run, false);
         self.state = RunState::Watching(Box::new(attach));
@@ -390,7 +390,7 @@ impl EngineRun {
     fn note_exit(&mut self) {
         let change = self.node.lock().discovery.changes();
         // An exit is a change of the processes, so there is none to find before the next change.
-        if self.checked_change == Some(change) {
+        if self.change_at_exit_check == Some(change) {
             return;
         }
         if let RunState::Watching(attach) = &self.state
@@ -400,7 +400,7 @@ impl EngineRun {
             self.exited_at = Some(Instant::now());
             self.node.lock().set_waiting(self.run, true);
         }
-        self.checked_change = Some(change);
+        self.change_at_exit_check = Some(change);
     }
 
     /// Leaves an engine that has exited, or processes that turned out to be no engine. Then attaches to an engine that continues the run,
@@ -439,15 +439,15 @@ impl EngineRun {
             return;
         };
         self.exited_at = None;
-        self.last_wire = attach.wire_json();
+        self.last_wire_json = attach.wire_json();
         for line in attach.degraded() {
             if self.past_degraded.len() < MAX_PAST_DEGRADED && !self.past_degraded.contains(&line) {
                 self.past_degraded.push(line);
             }
         }
-        self.ids = attach.interpreter.lanes.paths.ids.clone();
+        self.hop_ids = attach.interpreter.lanes.paths.ids.clone();
         // The numbers of frames start at 0 again, so they need another generation.
-        self.ids.generation += 1;
+        self.hop_ids.generation += 1;
         attach.release_run();
         self.node.lock().set_waiting(self.run, true);
     }
@@ -478,7 +478,7 @@ impl About for EngineRun {
     }
 
     fn wire_json(&self) -> Option<Value> {
-        self.watched().map_or_else(|| self.last_wire.clone(), About::wire_json)
+        self.watched().map_or_else(|| self.last_wire_json.clone(), About::wire_json)
     }
 
     fn stack_sampling_cost(&self) -> Option<SamplingCost> {
@@ -552,7 +552,7 @@ impl LiveSource for EngineRun {
         // An engine that has exited is left once its last events are read. That may never be so, if other engines fill the ring buffer
         // faster than it is read.
         let is_overdue = self.exited_at.is_some_and(|exited_at| exited_at.elapsed() >= MAX_READ_TIME);
-        if is_overdue || self.watched().is_none_or(|attach| attach.is_quiet) {
+        if is_overdue || self.watched().is_none_or(|attach| attach.has_read_all) {
             self.change_engine(sink);
         }
         flow

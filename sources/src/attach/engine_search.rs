@@ -173,7 +173,7 @@ pub(super) struct EngineSearch {
     /// The only candidates, while there is no confirmed engine.
     lone_candidate: Option<SeenProcesses>,
     /// Processes of the engines found so far, with whether their engine was confirmed then. One that was not is found again once it is.
-    was_confirmed: BTreeMap<ProcessId, bool>,
+    found_processes: BTreeMap<ProcessId, bool>,
 }
 
 struct SeenProcesses {
@@ -192,8 +192,8 @@ impl EngineSearch {
     }
 
     /// Makes later searches pass over this engine while it runs.
-    pub(super) fn ignore_engine(&mut self, engine: &Engine) {
-        self.was_confirmed.extend(process_ids(engine).into_iter().map(|id| (id, engine.is_confirmed)));
+    pub(super) fn mark_as_found(&mut self, engine: &Engine) {
+        self.found_processes.extend(process_ids(engine).into_iter().map(|id| (id, engine.is_confirmed)));
     }
 
     /// Whether engines of this name are looked for. A search for names must see the port of an engine, which may open late.
@@ -204,7 +204,7 @@ impl EngineSearch {
     /// Makes the next search return this engine again.
     pub(super) fn reconsider_engine(&mut self, engine: &Engine) {
         for process in &engine.processes {
-            self.was_confirmed.remove(&process.id);
+            self.found_processes.remove(&process.id);
         }
     }
 
@@ -212,7 +212,7 @@ impl EngineSearch {
     /// was too long. An error says why there is none.
     pub(super) fn find_new_engines(&mut self, topology: &Topology) -> Result<Vec<Engine>, PickError> {
         // An engine that has exited is found again when it has started again.
-        self.was_confirmed.retain(|id, _| topology.processes().any(|process| process.id == *id));
+        self.found_processes.retain(|id, _| topology.processes().any(|process| process.id == *id));
         let settling_before = std::mem::take(&mut self.settling);
         let mut complete = Vec::new();
         for engine in self.pick_engines(topology)? {
@@ -225,9 +225,10 @@ impl EngineSearch {
             let first_seen_at = last_search.map_or_else(Instant::now, |seen| seen.first_seen_at);
             // An engine that starts adds processes, so two searches must find the same ones.
             let is_settled = last_search.is_some_and(|seen| seen.ids == ids);
+            // Without one, no connection that carries output is visible yet.
             let has_token_path = engine.on_token_path().next().is_some();
             if (is_settled && has_token_path) || first_seen_at.elapsed() > MAX_SETTLING {
-                self.ignore_engine(engine);
+                self.mark_as_found(engine);
                 complete.push(engine.clone());
             } else {
                 self.settling.push(SeenProcesses { ids, first_seen_at });
@@ -238,7 +239,7 @@ impl EngineSearch {
 
     /// Whether the engine was found before. One that was unconfirmed then counts as new once it is confirmed.
     fn is_known(&self, engine: &Engine) -> bool {
-        let mut known_processes = engine.processes.iter().filter_map(|process| self.was_confirmed.get(&process.id));
+        let mut known_processes = engine.processes.iter().filter_map(|process| self.found_processes.get(&process.id));
         known_processes.any(|was_confirmed| *was_confirmed || !engine.is_confirmed)
     }
 
@@ -247,6 +248,7 @@ impl EngineSearch {
     fn pick_engines<'t>(&mut self, topology: &'t Topology) -> Result<Vec<&'t Engine>, PickError> {
         let no_named_processes = [];
         let picked = topology.pick_engines(&no_named_processes)?;
+        // The topology picks an unconfirmed engine only if there is no other.
         let Some(unconfirmed) = picked.first().filter(|engine| !engine.is_confirmed) else {
             self.lone_candidate = None;
             return Ok(picked);

@@ -76,11 +76,13 @@ impl Interpreter {
 
     /// Reports lost observations, except those that gaps in the numbering of messages have already revealed.
     fn record_loss(&mut self, cause: Loss, count: u64, sink: Sink<'_>) {
+        // Keeps responses from being compared with the text of missed frames.
         self.egress.clients.record_missed_frames();
         if count > 0 {
             tracing::warn!("{count} observations missed: {}", cause.words());
         }
         let mut unreported = count;
+        // Gaps were reported as losses of this cause only.
         if matches!(cause, Loss::RingFull) {
             self.overflowed += count;
             unreported = self.lanes.take_unreported(count);

@@ -30,13 +30,13 @@ pub(super) struct Lanes {
     rooms: KnownRooms,
     last_send_at: Option<MonoNs>,
     /// The last frame sent by each process.
-    last_sent: HashMap<u32, SentFrame>,
+    last_sent_by_pid: HashMap<u32, SentFrame>,
     /// Threads observed to receive.
-    receivers: HashSet<ThreadId>,
+    receiving_threads: HashSet<ThreadId>,
     /// Frames received without an observed send, except requests, which carry no tokens.
     pub(super) frames_without_send: u64,
     /// Missed messages that gaps in socket numbering have revealed, but that the kernel side's counter does not include yet.
-    reported_early: u64,
+    reported_by_gaps: u64,
 }
 
 /// Reason that a frame is not decoded: the probe copied only its beginning.
@@ -73,20 +73,20 @@ impl Lanes {
             paths: Paths::new(roles, observability),
             rooms: KnownRooms::default(),
             last_send_at: None,
-            last_sent: HashMap::new(),
-            receivers: HashSet::new(),
+            last_sent_by_pid: HashMap::new(),
+            receiving_threads: HashSet::new(),
             frames_without_send: 0,
-            reported_early: 0,
+            reported_by_gaps: 0,
         }
     }
 
     /// Lines for the report about messages that were not observed completely.
     pub(super) fn degraded(&self) -> Vec<String> {
-        let Paths { unwatched, messages_beyond_limit, .. } = self.paths;
+        let Paths { sent_to_unwatched, messages_beyond_limit, .. } = self.paths;
         let mut degraded = Vec::new();
-        if unwatched > 0 {
+        if sent_to_unwatched > 0 {
             degraded.push(format!(
-                "{unwatched} messages with tokens were sent to a process whose receives were not observed: their queue wait is not known"
+                "{sent_to_unwatched} messages with tokens were sent to a process whose receives were not observed: their queue wait is not known"
             ));
         }
         if self.frames_without_send > 0 {
@@ -116,6 +116,7 @@ impl Lanes {
             }
             MessagePart::Incomplete => return,
             MessagePart::Last(whole) => {
+                // A pair message goes to the other server of a prefill and decode pair. It names the room that both have for a request.
                 if !self.rooms.is_empty()
                     && may_send_pair_messages(&self.paths, frame.lane as usize, socket.pid)
                     && let Some(pair_message) = read_pair_message(&self.translator, whole, &self.rooms)
@@ -138,7 +139,8 @@ impl Lanes {
         };
         let translated = self.translator.translate_message(message, &mut self.paths, std::iter::once(clients), sink);
         if let Some(id) = translated {
-            self.last_sent.insert(socket.pid, SentFrame { socket, seq, hop: id.hop, at });
+            // `record_return` measures from here how long the send took.
+            self.last_sent_by_pid.insert(socket.pid, SentFrame { socket, seq, hop: id.hop, at });
         }
     }
 
@@ -190,6 +192,7 @@ impl Lanes {
                 self.rooms.add_room(room);
             }
         }
+        // Only a message that names requests shows that this lane carries them.
         let names_requests = !requests.is_empty() || content == Ok(DispatchKind::Aborts);
         let Some(hop) = self.paths.record_request_send(frame.lane as usize, socket, names_requests, at, sink) else {
             return;
@@ -201,7 +204,7 @@ impl Lanes {
     /// Processes the return of the method that passes messages to a server inside the process. Emits how long the last message waited in
     /// that method.
     pub(super) fn record_return(&mut self, call: &Call, sink: Sink<'_>) {
-        let Some(last) = self.last_sent.get(&call.socket.pid) else { return };
+        let Some(last) = self.last_sent_by_pid.get(&call.socket.pid) else { return };
         // Another message may have been sent before the method returned.
         if last.socket == call.socket && last.seq == call.seq {
             let wait = SendWait { hop: last.hop, ns: call.at.since(last.at) };
@@ -211,7 +214,7 @@ impl Lanes {
 
     /// Removes an exited process.
     pub(super) fn record_exit(&mut self, pid: u32, sink: Sink<'_>) {
-        self.last_sent.remove(&pid);
+        self.last_sent_by_pid.remove(&pid);
         self.paths.record_exit(pid, MonoNs::now(), sink);
     }
 
@@ -230,9 +233,9 @@ impl Lanes {
 
     /// Returns whether the thread receives messages. In a process without an observed receiver, the main thread counts as one.
     pub(super) fn is_receiver(&self, thread: ThreadId) -> bool {
-        let has_known_receiver = self.receivers.iter().any(|receiver| receiver.pid == thread.pid);
+        let has_known_receiver = self.receiving_threads.iter().any(|receiver| receiver.pid == thread.pid);
         let is_main_thread = thread.tid == thread.pid;
-        self.receivers.contains(&thread) || (is_main_thread && !has_known_receiver)
+        self.receiving_threads.contains(&thread) || (is_main_thread && !has_known_receiver)
     }
 
     /// Processes a message that left a socket. Returns whether its send was observed.
@@ -257,7 +260,7 @@ impl Lanes {
             // The send was observed, but its socket carries no messages of the engine.
             return true;
         };
-        self.receivers.extend(receiver);
+        self.receiving_threads.extend(receiver);
         // Only the first part of a message counts as its receive.
         let Some(seq) = self.multiparts.number_of_message(found.frame) else { return true };
         let id = FrameId::new(hop.id, self.paths.ids.generation, seq);
@@ -270,6 +273,7 @@ impl Lanes {
         // A lane is one sending socket.
         for lane in self.matcher.lanes_to(socket) {
             if let Some(hop) = self.paths.hop_of_lane(lane as usize) {
+                // Counts as one, because the number of frames is not known.
                 let missed = Missed { hop: Some(hop.id), count: 1, cause: MissedCause::Unframed };
                 sink(&Event::new(at, What::Missed(missed)));
             }
@@ -282,7 +286,7 @@ impl Lanes {
         if count > 0
             && let Some(hop) = self.paths.hop_of_lane(lane as usize)
         {
-            self.reported_early += count;
+            self.reported_by_gaps += count;
             let missed = Missed { hop: Some(hop.id), count, cause: MissedCause::QueueFull };
             report_missed(missed, at, clients.into_iter(), sink);
         }
@@ -291,8 +295,8 @@ impl Lanes {
     /// Returns how many of `counted` missed records are not reported yet. The kernel side has just counted them. Gaps in the numbering of
     /// messages may have revealed some earlier, which were reported then.
     pub(super) fn take_unreported(&mut self, counted: u64) -> u64 {
-        let already_reported = counted.min(self.reported_early);
-        self.reported_early -= already_reported;
+        let already_reported = counted.min(self.reported_by_gaps);
+        self.reported_by_gaps -= already_reported;
         counted - already_reported
     }
 

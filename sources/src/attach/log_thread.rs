@@ -17,7 +17,7 @@ const MAX_LATENESS: Duration = Duration::from_millis(200);
 /// Duration after which a log counts as one that does not answer.
 const STALLED: Duration = Duration::from_secs(5);
 /// Maximum number of ids that were read and not yet used. Reading waits when there are as many.
-const QUEUE: usize = 4_096;
+const QUEUE_LENGTH: usize = 4_096;
 
 /// The ids of a request in a log: that of the frontend, and that of the engine.
 #[derive(Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl LogThread {
     fn send(&mut self, command: LogCommand) -> io::Result<()> {
         if self.channels.is_none() {
             let (commands, received) = channel();
-            let (sender, messages) = sync_channel(QUEUE);
+            let (sender, messages) = sync_channel(QUEUE_LENGTH);
             thread::Builder::new().name("logs".into()).spawn(move || read_logs(&received, &sender))?;
             self.channels = Some(LogChannels { commands, messages, late_since: None });
         }
@@ -206,7 +206,7 @@ mod tests {
     /// Channels of a thread that is played by the test.
     fn channels() -> (LogChannels, Receiver<LogCommand>, SyncSender<LogMessage>) {
         let (commands, received) = channel();
-        let (sender, messages) = sync_channel(QUEUE);
+        let (sender, messages) = sync_channel(QUEUE_LENGTH);
         (LogChannels { commands, messages, late_since: None }, received, sender)
     }
 

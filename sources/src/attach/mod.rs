@@ -62,7 +62,7 @@ use targets::{choose_targets, has_libzmq, observe_inner_servers, probe_target_fo
 pub use trial::{FeatureRow, FeatureState, Reason};
 
 /// Time to read the ring buffer after the end, which a busy engine goes on filling.
-const DRAIN: Duration = Duration::from_millis(500);
+const MAX_DRAIN_TIME: Duration = Duration::from_millis(500);
 
 /// Options of an attach, set by the user.
 #[derive(Clone, Debug, Default)]
@@ -110,11 +110,11 @@ pub struct Attach {
     /// Number of changes of processes and connections that were followed.
     followed_changes: u64,
     /// Processes that are connected to this engine and watched as those of another, with the name of that.
-    of_others: BTreeMap<u32, String>,
+    pids_of_others: BTreeMap<u32, String>,
     /// When the source was asked to end.
     stopped_at: Option<Instant>,
     /// Whether the last poll read no observation of this engine and left none in the ring.
-    is_quiet: bool,
+    has_read_all: bool,
     /// Whether any poll read one.
     has_observed: bool,
     /// The last poll left observations in the ring.
@@ -319,15 +319,15 @@ impl Attach {
     /// Also updates known processes in which a server was started.
     fn join_new_processes(&mut self, engine: &Engine, node: &mut Node) -> Vec<Process> {
         // Only the current connections count.
-        self.of_others.clear();
+        self.pids_of_others.clear();
         let mut joined = Vec::new();
         for process in &engine.processes {
             if self.knows_process(process) || !speaks_zmq(process) {
                 continue;
             }
-            match node.other_receiver(self.run, process.id) {
+            match node.other_run_of_process(self.run, process.id) {
                 Some(other) => {
-                    self.of_others.insert(process.id.pid, other.to_owned());
+                    self.pids_of_others.insert(process.id.pid, other.to_owned());
                 }
                 None => joined.push(process.clone()),
             }
@@ -413,7 +413,7 @@ impl Attach {
 
     /// Notes how far the observations have been read, and whether some were.
     fn record_read_progress(&mut self, counts: ReadCounts) {
-        self.is_quiet = counts.own == 0 && !counts.has_unread;
+        self.has_read_all = counts.own == 0 && !counts.has_unread;
         self.has_observed |= counts.own > 0;
         self.has_unread = counts.has_unread;
         if !counts.has_unread {
@@ -448,7 +448,7 @@ impl Attach {
             if has_read_all {
                 return Flow::Ended;
             }
-            if stopped_at.elapsed() >= DRAIN {
+            if stopped_at.elapsed() >= MAX_DRAIN_TIME {
                 self.degraded.push("end: observations that were still in the ring buffer were not read".to_owned());
                 return Flow::Ended;
             }
@@ -512,7 +512,7 @@ impl About for Attach {
             degraded
                 .push(format!("engine: {name} is not watched: its pid {pid} is watched as a process of this engine"));
         }
-        for (pid, other) in &self.of_others {
+        for (pid, other) in &self.pids_of_others {
             degraded
                 .push(format!("engine: pid {pid} is connected to this engine, and is watched as a process of {other}"));
         }

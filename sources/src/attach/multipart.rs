@@ -31,6 +31,7 @@ impl MessageUse {
             Self::Requests => open.kept.len() < REQUEST_PARTS,
             // A message between schedulers has several short parts. Later parts of the output are long arrays, which no decoder reads.
             Self::Output => {
+                // Once a part was not kept, the parts after it are not either.
                 let are_all_kept = open.kept.len() as u64 == open.parts;
                 are_all_kept && open.kept.len() < PAIR_MESSAGE_PARTS && open.has_short_parts(part_bytes)
             }
@@ -155,8 +156,8 @@ struct PartRange {
 }
 
 impl LaterParts {
-    /// Remembers that the parts `first` to `last` belong to a message that began before them. `routed_message` is the number of the message
-    /// if a router takes its first part as the address, so that it is never received. Beyond the limit, the oldest message is forgotten.
+    /// Remembers the later parts of a message, numbered `first` to `last` on the lane. `routed_message` is the number of the message if a
+    /// router takes its first part as the address, so that this part is never received. Beyond the limit, the oldest message is forgotten.
     fn add_parts(&mut self, first: u64, last: u64, routed_message: Option<u64>) {
         let later_parts_before = self.ranges.back().map_or(self.forgotten_parts, |range| range.later_parts_so_far);
         if self.ranges.len() == IN_FLIGHT
@@ -168,8 +169,9 @@ impl LaterParts {
         self.ranges.push_back(PartRange { first, last, routed_message, later_parts_so_far });
     }
 
-    /// Number of the message that begins with the part `seq`. Each message counts as one, so the number is `seq` less the later parts of
-    /// all messages before it. `None` for a later part. The second part counts as the first one if a router takes the first as the address.
+    /// Number of the message that begins with the part `seq`, which is `seq` less the later parts of all messages before it. For example,
+    /// if the parts 0 to 2 are message 0, part 3 begins message 1. `None` for a later part. If a router takes the first part as the
+    /// address, the second counts as the first.
     fn number_of_part(&self, seq: u64) -> Option<u64> {
         let ranges_before = self.ranges.partition_point(|range| range.first <= seq);
         let Some(last_before) = ranges_before.checked_sub(1) else {
@@ -177,6 +179,7 @@ impl LaterParts {
             return Some(seq - self.forgotten_parts);
         };
         let range = &self.ranges[last_before];
+        // Beyond the last part of that message, another one begins.
         let is_first_part = seq > range.last;
         if is_first_part {
             return Some(seq - range.later_parts_so_far);

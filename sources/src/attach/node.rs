@@ -172,6 +172,7 @@ impl Node {
     pub(super) fn take_engine(&mut self, run: RunId) -> Option<FoundEngine> {
         self.drop_watched_engines();
         let mut found_engines = self.discovery.found.iter();
+        // An engine that shares a process with a watched one waits until that run ends.
         let index = found_engines.position(|found| {
             self.run_sharing_process(found).is_none() && self.run_waiting_for(&found.traits) == Some(run)
         })?;
@@ -306,7 +307,7 @@ impl Node {
     /// in a PID namespace of its own.
     pub(super) fn observe_frontend(&mut self, run: RunId, frontend: ProcessId) -> Result<bool, ProbeError> {
         // A process that another run receives from is observed already.
-        let mut is_observed = self.other_receiver(run, frontend).is_some();
+        let mut is_observed = self.other_run_of_process(run, frontend).is_some();
         let Some(probe) = &mut self.probe else { return Ok(false) };
         if !is_observed {
             is_observed = probe.observe_writes(frontend.pid)?;
@@ -319,7 +320,7 @@ impl Node {
     }
 
     /// Name of another run that watches this process; `None` if no other run does.
-    pub(super) fn other_receiver(&self, run: RunId, process: ProcessId) -> Option<&str> {
+    pub(super) fn other_run_of_process(&self, run: RunId, process: ProcessId) -> Option<&str> {
         let receivers = self.receivers.get(&process.pid).filter(|known| known.process == process)?;
         let other = receivers.runs.iter().find(|receiver| **receiver != run)?;
         Some(self.name_of(*other))
@@ -357,6 +358,7 @@ impl Node {
         let Self { probe, runs, receivers, failure, .. } = self;
         if let Some(entry) = runs.get_mut(&run) {
             counts.own += entry.inbox.drain_until(deadline, &mut |observation| {
+                // Exits and losses have no time.
                 counts.last_at = time_of(observation).or(counts.last_at);
                 emit(observation);
             });

@@ -67,6 +67,7 @@ impl Observability {
     /// `pids` is empty.
     pub(super) fn receives_observed_since(&self, sender_pid: u32, pids: &BTreeSet<u32>) -> Option<MonoNs> {
         latest_stamp(pids.iter().map(|pid| {
+            // A process without libzmq is not watched. Its connection from the sender may be read instead.
             let read_since = self.read.get(&ProcessPair { sender_pid, receiver_pid: *pid });
             self.watched.get(pid).or(read_since).copied()
         }))

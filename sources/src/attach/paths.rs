@@ -23,16 +23,16 @@ pub(super) struct Paths {
     pub(super) roles: Roles,
     pub(super) observability: Observability,
     /// Message format of the engine, once known.
-    carries: SocketFormat,
+    format: SocketFormat,
     /// By lane number of the matcher; `None` until a decodable message is sent on the lane.
     hops: Vec<Option<LaneHop>>,
     /// Hops of sockets whose senders are not watched, by receiving socket, with the number of frames.
-    unknown_senders: HashMap<SocketId, UnwatchedHop>,
+    hops_of_unwatched_senders: HashMap<SocketId, UnwatchedHop>,
     pub(super) ids: HopIds,
     /// Messages on sockets beyond the limit of hops.
     pub(super) messages_beyond_limit: u64,
     /// Messages with tokens sent to unwatched receivers.
-    pub(super) unwatched: u64,
+    pub(super) sent_to_unwatched: u64,
 }
 
 /// A hop whose sender is not watched.
@@ -124,12 +124,12 @@ impl Paths {
         Self {
             roles,
             observability,
-            carries: SocketFormat::default(),
+            format: SocketFormat::default(),
             hops: Vec::new(),
-            unknown_senders: HashMap::new(),
+            hops_of_unwatched_senders: HashMap::new(),
             ids: HopIds::default(),
             messages_beyond_limit: 0,
-            unwatched: 0,
+            sent_to_unwatched: 0,
         }
     }
 
@@ -178,7 +178,7 @@ impl Paths {
         // A server inside the sender's process receives without a queue.
         let stays_in_process = hop.receiver_pid() == Some(hop.sender_socket.pid);
         if has_chunks && !hop.is_watched() && !stays_in_process {
-            self.unwatched += 1;
+            self.sent_to_unwatched += 1;
         }
         Some(hop.id)
     }
@@ -211,7 +211,7 @@ impl Paths {
     /// beyond the limit of hops.
     fn number_unsent_frame(&mut self, socket: SocketId, kind: Kind, at: MonoNs, sink: Sink<'_>) -> Option<FrameId> {
         let generation = self.ids.generation;
-        if let Some(hop) = self.unknown_senders.get_mut(&socket) {
+        if let Some(hop) = self.hops_of_unwatched_senders.get_mut(&socket) {
             let number = hop.frames;
             hop.frames += 1;
             return Some(FrameId::new(hop.id, generation, number));
@@ -224,7 +224,7 @@ impl Paths {
             return None;
         };
         // This frame is the first one, with number 0.
-        self.unknown_senders.insert(socket, UnwatchedHop { id, frames: 1 });
+        self.hops_of_unwatched_senders.insert(socket, UnwatchedHop { id, frames: 1 });
         let capabilities = Capabilities {
             received: true,
             processed: self.observability.is_processing_reported,
@@ -237,7 +237,8 @@ impl Paths {
         Some(FrameId::new(id, generation, 0))
     }
 
-    /// Adds the hop of a new lane, with the receiver that the connections suggest, and returns its id. `None` beyond the limit of hops.
+    /// Adds the hop of a new lane, which is one sending socket, with the receiver that the connections suggest. Returns its id; `None`
+    /// beyond the limit of hops.
     fn create_hop(&mut self, lane: usize, socket: SocketId, content: Content, at: MonoNs) -> Option<HopId> {
         // A socket gets a new lane when the numbering of its messages has restarted. Its previous lane has ended then.
         for old in self.hops.iter_mut().flatten().filter(|hop| hop.sender_socket == socket) {
@@ -247,8 +248,8 @@ impl Paths {
             Content::Requests => self.roles.role_of(socket.pid),
             Content::Output(kind) => self.roles.sender_role(socket.pid, kind),
         };
-        let no_lane_with_hop = None;
-        let receiver = self.presume_receiver(socket, content, no_lane_with_hop);
+        let no_own_hop = None;
+        let receiver = self.presume_receiver(socket, content, no_own_hop);
         let Some(id) = self.ids.assign_id(ends_between(sender_role, receiver.deduced())) else {
             self.messages_beyond_limit += 1;
             return None;
@@ -365,7 +366,7 @@ impl Paths {
         }
     }
 
-    /// Reports a hop if its state has changed.
+    /// Emits the hop of a lane, which is one sending socket, if its state has changed since it was last emitted.
     fn announce_lane(&mut self, lane: usize, at: MonoNs, sink: Sink<'_>) {
         let Some(hop) = &mut self.hops[lane] else { return };
         let endpoint = hop.receiver_pid().map_or("", |pid| self.roles.endpoint_between(hop.sender_socket.pid, pid));
@@ -399,12 +400,14 @@ impl Paths {
     }
 }
 
-/// Capabilities that hold for the frames sent so far. Excludes stages whose observation began after the first frame was sent.
+/// Capabilities that hold for the frames sent so far. Excludes receipt and delivery if their observation began after the first frame was
+/// sent.
 fn capabilities_for_earlier_frames(
     hop: &LaneHop,
     announced: Announced,
     observed_since: &ObservedSince,
 ) -> Capabilities {
+    // A capability that was announced with the same receiver holds for the earlier frames, too.
     let capabilities_before = match hop.announced {
         Some(last_announced) if last_announced.receiver == announced.receiver => last_announced.capabilities,
         _ => Capabilities::default(),
@@ -475,7 +478,7 @@ impl Hops for Paths {
     type Source = MessageSource;
 
     fn socket_format(&mut self, _: MessageSource) -> &mut SocketFormat {
-        &mut self.carries
+        &mut self.format
     }
 
     /// Numbers a message on its hop, and returns its id. `content` is what it contains, if it was decoded. The first such message of a

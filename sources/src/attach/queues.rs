@@ -30,7 +30,7 @@ struct ConnectionEnds {
 }
 
 /// Maximum number of readings that were not fetched yet; further ones are dropped.
-const QUEUE: usize = 4_096;
+const QUEUE_LENGTH: usize = 4_096;
 
 /// Bytes in the queues of a hop.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl QueueWatch {
     /// Starts the thread that asks the kernel for the queues of the engine's sockets.
     pub(super) fn start() -> std::io::Result<Self> {
         let (commands, received_commands) = channel();
-        let (reading_sender, readings) = sync_channel(QUEUE);
+        let (reading_sender, readings) = sync_channel(QUEUE_LENGTH);
         let problems = Arc::<Mutex<QueueProblems>>::default();
         let thread_problems = Arc::clone(&problems);
         thread::Builder::new()
@@ -94,7 +94,7 @@ impl QueueWatch {
             let _ = self.commands.send(QueueCommand::SetTraffic(has_traffic));
         }
         // Limited to a full channel, so that the loop ends even if the thread sends meanwhile.
-        for QueueReading { at, hop, receive_bytes, send_bytes } in self.readings.try_iter().take(QUEUE) {
+        for QueueReading { at, hop, receive_bytes, send_bytes } in self.readings.try_iter().take(QUEUE_LENGTH) {
             sink(&Event::new(at, What::Queue(QueueSample { hop: &hop, receive_bytes, send_bytes })));
         }
     }
@@ -178,7 +178,9 @@ impl QueueSampler {
                 for lane in route.lanes.iter().filter(|lane| LaneGroup::of_connection(lane, engine) == group) {
                     if watched == MAX_CONNECTIONS {
                         let may_be_client = group == LaneGroup::Other;
-                        self.problems.connections_beyond_limit += usize::from(!may_be_client);
+                        if !may_be_client {
+                            self.problems.connections_beyond_limit += 1;
+                        }
                         continue;
                     }
                     watched += 1;
@@ -215,8 +217,8 @@ impl QueueSampler {
             let mut receive_bytes = None;
             let mut send_bytes = None;
             for ends in connections {
-                add_known(&mut send_bytes, self.read_queues(ends.sender).and_then(|depth| depth.send_bytes));
-                add_known(&mut receive_bytes, self.read_queues(ends.receiver).and_then(|depth| depth.receive_bytes));
+                add_if_known(&mut send_bytes, self.read_queues(ends.sender).and_then(|depth| depth.send_bytes));
+                add_if_known(&mut receive_bytes, self.read_queues(ends.receiver).and_then(|depth| depth.receive_bytes));
             }
             if receive_bytes.is_some() || send_bytes.is_some() {
                 emit(QueueReading { at: MonoNs::now(), hop: name.clone(), receive_bytes, send_bytes });
@@ -240,7 +242,7 @@ impl QueueSampler {
 }
 
 /// Adds a number of bytes to a sum, if the number is known. The sum is `None` until a number was added.
-fn add_known(sum: &mut Option<u64>, bytes: Option<u64>) {
+fn add_if_known(sum: &mut Option<u64>, bytes: Option<u64>) {
     if let Some(bytes) = bytes {
         *sum.get_or_insert(0) += bytes;
     }

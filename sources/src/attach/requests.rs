@@ -45,17 +45,19 @@ impl RequestPlane {
         for step in tracker.interpret_record(record) {
             match step {
                 ConnectionStep::Missed(count) => parser.missed(count.into()),
-                ConnectionStep::Bytes { bytes, begins } => parser.parse(bytes, begins, &mut |request| {
-                    // The response does not come over TCP, so its deliveries are not observed.
-                    if !request.has_readable_response {
-                        server.count_unreadable(Unreadable::Transport);
-                    }
-                    if let Some(subject) = request.subject {
-                        // Without an id, the request is joined by the worker's log or by its tokens.
-                        self.has_named_rids |= request.rid.is_some();
-                        server.record_announced_stream(subject, request.context, request.rid);
-                    }
-                }),
+                ConnectionStep::Bytes { bytes, begins: is_start_of_write } => {
+                    parser.parse(bytes, is_start_of_write, &mut |request| {
+                        // The response does not come over TCP, so its deliveries are not observed.
+                        if !request.has_readable_response {
+                            server.count_unreadable(Unreadable::Transport);
+                        }
+                        if let Some(subject) = request.subject {
+                            // Without an id, the request is joined by the worker's log or by its tokens.
+                            self.has_named_rids |= request.rid.is_some();
+                            server.record_announced_stream(subject, request.context, request.rid);
+                        }
+                    })
+                }
                 // Only the requests themselves are of interest here.
                 ConnectionStep::Opened | ConnectionStep::HeldUp | ConnectionStep::Closed { .. } => {}
             }

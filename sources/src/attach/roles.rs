@@ -182,6 +182,7 @@ impl Roles {
                 let endpoint = route.endpoint.to_owned();
                 self.connections.insert(Connection { sender_pid: sender.pid, receiver_pid: receiver.pid, endpoint });
                 if let Some(role) = self.by_pid.get_mut(&receiver.pid) {
+                    // `None` unless the route leads to one of several workers.
                     role.rank = route.worker;
                 }
             }
@@ -207,6 +208,7 @@ impl Roles {
     /// Expected receiver of messages from `pid`. It is needed because a frame must be attributed to the tokenizer when it is sent. Of
     /// several candidates with one role, only the role is returned. `excluded` are the receivers of the sender's other sockets.
     pub(super) fn presumed_receiver(&self, pid: u32, kind: Kind, excluded: &BTreeSet<u32>) -> PresumedReceiver {
+        // A server inside the sender's process receives its messages.
         if let Some(role) = self.inner.get(&pid).copied() {
             return PresumedReceiver::Deduced(Receiver { role: PathRole::unranked(Some(role)), pid: Some(pid) });
         }

@@ -119,6 +119,7 @@ impl SocketReads {
     /// Updates which receives are observed from `now` on, once older records have been read. Returns whether that has changed.
     pub(super) fn apply_changes(&mut self, observability: &mut Observability, now: MonoNs) -> bool {
         let has_changed = !self.newly_observed.is_empty() || !self.closed.is_empty();
+        // First, because a pair that has connected again since is in both lists.
         for pair in self.closed.drain(..) {
             observability.mark_connection_unread(pair);
         }

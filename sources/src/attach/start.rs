@@ -141,9 +141,9 @@ impl Attach {
             probed,
             late_processes,
             followed_changes,
-            of_others: BTreeMap::new(),
+            pids_of_others: BTreeMap::new(),
             stopped_at: None,
-            is_quiet: true,
+            has_read_all: true,
             has_observed: false,
             has_unread: false,
             read_until: MonoNs::now(),
@@ -192,7 +192,7 @@ fn new_egress(found: &FoundEngine, options: &AttachOptions) -> Egress {
     egress.ignores_callers = !options.traceparent;
     let has_inner_server = engine.processes.iter().any(|process| process.inner_server.is_some());
     if has_inner_server {
-        // The ids of its batches are not read.
+        // The token ids passed to such a server are not read, so no text can be compared with them.
         egress.record_ids_unread();
     } else if let Some(tokenizer) = &options.tokenizer {
         egress.set_detokenizer(tokenizer.clone());

@@ -59,7 +59,7 @@ pub(super) fn probe_target_for(process: &Process, engine: &Engine, max_captured_
     if !has_libzmq(process) && !is_server_on_path {
         return None;
     }
-    let has_watched_sender = engine.processes.iter().any(|process| process.role.sends_output());
+    let has_watched_sender = engine.processes.iter().any(|other| other.role.sends_output());
     let sends_frames = process.role.sends_output();
     let capture = Capture {
         sent: if sends_frames { max_captured_bytes } else { BYTES_TO_IDENTIFY },

@@ -67,7 +67,7 @@ impl Join {
             }
             _ => {}
         }
-        // What the peers did before this event goes first.
+        // What the peers did before this event goes first. A report waits until the tap has observed its frame, and so do those after it.
         while self.reports.front().is_some_and(|oldest| oldest.at < event.at && self.is_frame_known(oldest)) {
             self.pass_oldest_report(sink);
         }

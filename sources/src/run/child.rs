@@ -38,6 +38,7 @@ impl Forwarding {
         let ignored = ignored_signals();
         let mut wanted = SIGNALS.to_vec();
         wanted.retain(|signal| {
+            // The lowest bit is signal 1.
             let is_ignored = ignored & (1 << (signal - 1)) != 0;
             !is_ignored
         });

@@ -36,7 +36,7 @@ pub struct Run {
     bypasses: Vec<String>,
     /// Number of sockets that were moved behind the relay.
     moved_count: usize,
-    last_check: Instant,
+    last_exit_check: Instant,
     is_ending: bool,
     _guard: Guard,
 }
@@ -53,7 +53,7 @@ impl Run {
             held_paths: Vec::new(),
             bypasses: Vec::new(),
             moved_count: 0,
-            last_check: Instant::now(),
+            last_exit_check: Instant::now(),
             is_ending: false,
             _guard: guard,
         })
@@ -152,8 +152,8 @@ impl LiveSource for Run {
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         if !self.is_ending {
             self.process_events(sink);
-            if self.last_check.elapsed() >= CHECK_INTERVAL {
-                self.last_check = Instant::now();
+            if self.last_exit_check.elapsed() >= CHECK_INTERVAL {
+                self.last_exit_check = Instant::now();
                 if self.child.has_ended() {
                     self.record_child_exit(sink);
                 }

@@ -36,7 +36,7 @@ const DISCOVER_EVERY: Duration = Duration::from_secs(5);
 /// Maximum number of attempts to identify both ends of a socket. Afterwards its hop keeps the name deduced from messages.
 const NAME_ATTEMPTS: u32 = 12;
 /// Maximum wait for a bypassing connection to pause before it is left alone.
-const PAUSE: Duration = Duration::from_secs(2);
+const MAX_DISCONNECT_TIME: Duration = Duration::from_secs(2);
 
 /// Bytes of inotify events read at once.
 const EVENT_BUFFER_BYTES: usize = 4096;
@@ -75,13 +75,13 @@ impl Mover {
             folder_path: folder.path().to_owned(),
             child,
             sender,
-            sockets: HashMap::new(),
+            relay_inodes: HashMap::new(),
             peers: Peers::in_own_namespace().ok(),
             reported: HashSet::new(),
             known_connections: HashSet::new(),
             last_move_at: None,
-            engine: None,
-            unnamed: Vec::new(),
+            last_sent_engine: None,
+            unnamed_sockets: Vec::new(),
         };
         let end = Arc::new(AtomicBool::new(false));
         let thread_end = Arc::clone(&end);
@@ -110,7 +110,7 @@ struct SocketWatch {
     child: u32,
     sender: Sender<MoverEvent>,
     /// Replaced sockets: names, and the inodes of the replacements.
-    sockets: HashMap<String, u64>,
+    relay_inodes: HashMap<String, u64>,
     /// `None` if connections cannot be looked up.
     peers: Option<Peers>,
     /// Messages already sent.
@@ -120,16 +120,16 @@ struct SocketWatch {
     /// Time of the last move.
     last_move_at: Option<Instant>,
     /// Engine last sent.
-    engine: Option<Engine>,
+    last_sent_engine: Option<Engine>,
     /// Relayed sockets without a known sender and receiver.
-    unnamed: Vec<UnnamedSocket>,
+    unnamed_sockets: Vec<UnnamedSocket>,
 }
 
 /// A relayed socket whose sender and receiver are searched.
 struct UnnamedSocket {
     name: String,
-    /// Where the engine's own socket was moved to.
-    bound: PathBuf,
+    /// Where the relay's socket was bound before it took the path of the engine's, which is now there.
+    relay_bound_path: PathBuf,
     attempts: u32,
 }
 
@@ -220,15 +220,19 @@ impl SocketWatch {
         // Most files are no sockets.
         let Ok(socket) = HeldPath::find_socket(&self.folder, name) else { return };
         // The move itself triggers an event for the relay's own socket, which is ignored.
-        if self.sockets.get(name) == Some(&socket.metadata().ino()) {
+        if self.relay_inodes.get(name) == Some(&socket.metadata().ino()) {
             return;
         }
         match HeldPath::take_over(&self.folder, name, socket) {
             Ok((listener, held_path)) => {
                 // Inode 0, which no file has, if the engine has replaced the relay's socket. The engine's new socket is then moved, too.
                 let relay_inode = HeldPath::find_socket(&self.folder, name).map(|ours| ours.metadata().ino());
-                self.sockets.insert(name.to_owned(), relay_inode.unwrap_or_default());
-                self.unnamed.push(UnnamedSocket { name: name.to_owned(), bound: held_path.aside(), attempts: 0 });
+                self.relay_inodes.insert(name.to_owned(), relay_inode.unwrap_or_default());
+                self.unnamed_sockets.push(UnnamedSocket {
+                    name: name.to_owned(),
+                    relay_bound_path: held_path.aside(),
+                    attempts: 0,
+                });
                 self.send_event(MoverEvent::Moved(listener, Box::new(held_path)));
                 self.last_move_at = Some(Instant::now());
                 self.reconnect_bypassing_peers();
@@ -241,7 +245,7 @@ impl SocketWatch {
     fn reconnect_bypassing_peers(&mut self) {
         let Some(peers) = &self.peers else { return };
         let mut open_connections: Vec<OpenConnection> = Vec::new();
-        for name in self.sockets.keys() {
+        for name in self.relay_inodes.keys() {
             // Connections that cannot be looked up are tried again at the next call.
             for connection in peers.connections_to(&self.folder_path.join(name)).unwrap_or_default() {
                 open_connections.push(OpenConnection { socket_name: name.clone(), connection });
@@ -279,7 +283,7 @@ impl SocketWatch {
         if !is_first_attempt {
             return;
         }
-        match disconnect_sender(holder, connection.connector, PAUSE) {
+        match disconnect_sender(holder, connection.connector, MAX_DISCONNECT_TIME) {
             Ok(_) => self.report_bypass(format!(
                 "{peer} connected before the relay started and was reconnected; messages that it sent earlier are not observed"
             )),
@@ -295,9 +299,9 @@ impl SocketWatch {
             .retain(|engine| engine.processes.iter().any(|process| is_descendant(process.id.pid, self.child)));
         // If the child has started several engines, the first one stands for all.
         if let Some(&engine) = engines_of_child.first()
-            && self.engine.as_ref().map(Engine::to_event) != Some(engine.to_event())
+            && self.last_sent_engine.as_ref().map(Engine::to_event) != Some(engine.to_event())
         {
-            self.engine = Some(engine.clone());
+            self.last_sent_engine = Some(engine.clone());
             self.send_event(MoverEvent::Engine(Box::new(engine.clone())));
         }
         let folder = format!("ipc://{}/", self.folder_path.display());
@@ -318,17 +322,17 @@ impl SocketWatch {
     /// of times.
     fn find_hop_names(&mut self, topology: &Topology) {
         let Some(peers) = &self.peers else { return };
-        // The kernel names a socket by the path at which it was bound. For the relay's socket this is `bound`, for the engine's its
-        // original path. Senders are connected to the relay's socket, and the relay is connected to the engine's.
-        for mut socket in std::mem::take(&mut self.unnamed) {
+        // Senders are connected to the relay's socket, and the relay is connected to the engine's. The kernel names each by the path at
+        // which it was bound, although the two have exchanged their paths since.
+        for mut socket in std::mem::take(&mut self.unnamed_sockets) {
             let path = self.folder_path.join(&socket.name);
-            let to_relay = peers.connections_to(&socket.bound).unwrap_or_default();
+            let to_relay = peers.connections_to(&socket.relay_bound_path).unwrap_or_default();
             let senders: Vec<u64> = to_relay.iter().map(|connection| connection.connector).collect();
             let to_engine = peers.connections_to(&path).unwrap_or_default();
             let receivers: Vec<u64> = to_engine.iter().map(|connection| connection.acceptor).collect();
             // Not connected yet, which is no attempt.
             if senders.is_empty() || receivers.is_empty() {
-                self.unnamed.push(socket);
+                self.unnamed_sockets.push(socket);
                 continue;
             }
             socket.attempts += 1;
@@ -343,7 +347,7 @@ impl SocketWatch {
                 // Fails only once the run has ended.
                 let _ = self.sender.send(MoverEvent::Hop(path, ends));
             } else if socket.attempts < NAME_ATTEMPTS {
-                self.unnamed.push(socket);
+                self.unnamed_sockets.push(socket);
             }
         }
     }

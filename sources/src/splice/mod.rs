@@ -26,11 +26,11 @@ use witness::measure_message_rate;
 pub use witness::{MessageRate, Seen, Witness};
 
 /// Maximum wait for a sender to pause, and for a cut connection to close.
-const PAUSE: Duration = Duration::from_secs(2);
+const MAX_DISCONNECT_TIME: Duration = Duration::from_secs(2);
 /// Maximum wait for receivers to process messages of the old connection before the gate to the new one opens.
 const CATCH_UP: Duration = Duration::from_secs(10);
 /// Consecutive checks that find a receiver asleep before its inbox counts as empty.
-const ASLEEP: u32 = 5;
+const REQUIRED_CHECKS_ASLEEP: u32 = 5;
 /// Interval of checks while the move waits for a process.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// Maximum wait for senders to reconnect.
@@ -96,6 +96,7 @@ impl Prepared {
     /// Moves all planned hops behind the relay, or restores everything and returns the reason. The witness, which observes the messages of
     /// both sides with a probe, checks that requests continue.
     pub fn execute_move(self, options: &RelayOptions, guard: Guard) -> anyhow::Result<Splice> {
+        // `ask_to_leave`: at the end of the relay, senders close their connections between two messages.
         let mut tap =
             Tap::start(Vec::new(), RelayOptions { formats: engines::FORMATS, ask_to_leave: true, ..options.clone() })?;
         // Dropping these restores the engine's sockets, so an error on the way undoes the move.
@@ -120,7 +121,7 @@ impl Prepared {
         }
         let mut last_cut = Instant::now();
         for live in &self.live {
-            match disconnect_sender(live.holder, live.connection.connector, PAUSE) {
+            match disconnect_sender(live.holder, live.connection.connector, MAX_DISCONNECT_TIME) {
                 Ok(at) => last_cut = at,
                 Err(error) => {
                     // Senders that were already disconnected wait at the gate, and will find the engine's own socket again.
@@ -140,7 +141,7 @@ impl Prepared {
     /// line for each doubt whether that went well.
     fn reconnect_senders(&self, tap: &Tap, gate: &Signal) -> Vec<String> {
         let mut doubts = Vec::new();
-        if !wait_until(PAUSE, || self.are_old_connections_closed()) {
+        if !wait_until(MAX_DISCONNECT_TIME, || self.are_old_connections_closed()) {
             let doubt =
                 "a sender did not close its old connection: messages that it still sends there are not observed";
             doubts.push(doubt.to_owned());
@@ -181,6 +182,7 @@ fn find_live_connections(listener: &Planned) -> anyhow::Result<Vec<Live>> {
     let connections = Peers::in_namespace_of(listener.receiver)
         .and_then(|peers| peers.connections_to(&listener.bound))
         .context("cannot look up the connections")?;
+    // The inodes of both sockets of each connection: the sender's, which connects, and the receiver's, which accepts.
     let inodes: Vec<u64> =
         connections.iter().flat_map(|connection| [connection.connector, connection.acceptor]).collect();
     let holders_by_inode = find_holders(&inodes);
@@ -194,6 +196,7 @@ fn find_live_connections(listener: &Planned) -> anyhow::Result<Vec<Live>> {
             continue;
         }
         let senders = holders_by_inode.get(&connection.connector).unwrap_or(&no_holders);
+        // Of several processes that hold the socket, any can close it.
         let holder = *senders.first().with_context(|| {
             format!("cannot see a sender of {}: run as root, or as the engine's user", listener.title())
         })?;
@@ -224,7 +227,7 @@ fn wait_until_caught_up(planned: &[Planned]) -> bool {
 fn wait_until_asleep(pid: u32, deadline: Instant) -> bool {
     let mut checks_asleep = 0;
     // Several times in a row, since a receiver may sleep for a moment between two messages.
-    while checks_asleep < ASLEEP {
+    while checks_asleep < REQUIRED_CHECKS_ASLEEP {
         // The main thread has the id of its process.
         match sleeps_in_poll(pid, pid) {
             Ok(true) => checks_asleep += 1,

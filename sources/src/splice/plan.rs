@@ -13,7 +13,7 @@ use crate::account;
 
 /// Type of the sockets that can be moved: their senders keep messages while they reconnect. A ROUTER discards messages for a peer that
 /// reconnects.
-const MOVABLE: &str = "PULL";
+const MOVABLE_SOCKET_TYPE: &str = "PULL";
 
 /// A listener to be moved.
 #[derive(Clone, Debug)]
@@ -162,7 +162,7 @@ impl Located {
         for listener in found {
             let endpoint = listener.endpoint();
             match read_socket_type(&listener.socket) {
-                Ok(socket_type) if socket_type == MOVABLE => planned.push(listener),
+                Ok(socket_type) if socket_type == MOVABLE_SOCKET_TYPE => planned.push(listener),
                 Ok(socket_type) => {
                     unmovable.push(format!(
                         "{endpoint}: its socket type {socket_type} loses messages while peers reconnect"

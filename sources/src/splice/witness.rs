@@ -54,9 +54,9 @@ pub struct Witness {
 #[derive(Default)]
 struct Shared {
     /// Asks the thread to end.
-    end: AtomicBool,
+    is_end_requested: AtomicBool,
     /// Asks the thread to mark the live requests.
-    mark: AtomicBool,
+    is_mark_requested: AtomicBool,
     seen: Mutex<Seen>,
 }
 
@@ -102,14 +102,14 @@ impl Witness {
 
     /// Marks the requests that are live now as those that cross the move.
     pub(crate) fn mark_live_requests(&self) {
-        self.shared.mark.store(true, Ordering::Relaxed);
+        self.shared.is_mark_requested.store(true, Ordering::Relaxed);
     }
 }
 
 impl Drop for Witness {
     /// Ends the thread, after it has read what was observed so far.
     fn drop(&mut self) {
-        self.shared.end.store(true, Ordering::Relaxed);
+        self.shared.is_end_requested.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             // A panic of the thread was printed.
             let _ = thread.join();
@@ -132,9 +132,9 @@ fn check_messages(
     let mut checked_at = Instant::now();
     loop {
         // Read before the poll. The last poll thus begins after the end was asked for, and includes all observations until then.
-        let is_ending = shared.end.load(Ordering::Relaxed);
+        let is_ending = shared.is_end_requested.load(Ordering::Relaxed);
         // Asked for when hops are moved: the requests that are live then are followed across the move.
-        if shared.mark.swap(false, Ordering::Relaxed) {
+        if shared.is_mark_requested.swap(false, Ordering::Relaxed) {
             check.requests.mark_live();
         }
         let polled = probe.poll(MAX_POLL, |observation| match observation {
@@ -250,7 +250,8 @@ impl MessageCheck {
                 return;
             }
         };
-        if id.seq == 0 {
+        let is_first_of_socket = id.seq == 0;
+        if is_first_of_socket {
             let hop = Hop::new(id.hop, "witness", Capabilities::SENT);
             self.analysis.apply(&Event::new(at, What::Hop(hop)));
         }
@@ -334,6 +335,7 @@ fn count_io_wakeups(engine: &Engine, senders: &[u32]) -> Option<u64> {
     for process in engine.processes.iter().filter(|process| senders.contains(&process.id.pid)) {
         for tid in &process.io_threads {
             // One unreadable thread makes the sum useless.
+            // A thread gives up its CPU voluntarily to wait, so it wakes up after each such switch.
             wakeups += voluntary_switches(process.id.pid, *tid)?;
         }
     }

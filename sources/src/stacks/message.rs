@@ -122,6 +122,7 @@ fn read_line<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<Option<
     let mut line = Vec::new();
     loop {
         line.clear();
+        // Limited, so that a line without an end cannot fill the memory.
         if from.take(MAX_LINE as u64).read_until(b'\n', &mut line)? == 0 {
             return Ok(None);
         }

@@ -26,7 +26,7 @@ use message::{ReaderStatus, StackMessage, StackRequest};
 pub use serve::{serve_samples, supervise_reader};
 
 /// Maximum number of undelivered thread samples.
-const QUEUE: usize = 4_096;
+const QUEUE_LENGTH: usize = 4_096;
 
 /// Handle of the reading process.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl StackReader {
         drop(command);
         started.context(failed)?;
         let from = BufReader::new(socket.try_clone().context(failed)?);
-        let (sender, samples) = sync_channel(QUEUE);
+        let (sender, samples) = sync_channel(QUEUE_LENGTH);
         let state = ReaderState {
             socket,
             request: StackRequest { hertz, pids: Vec::new() },
@@ -106,7 +106,7 @@ impl StackReader {
     /// Passes the samples since the last call to `each`. Never waits.
     pub(crate) fn take_new_samples(&self, mut each: impl FnMut(ThreadSamples)) {
         // At most one queue, so that a fast reader cannot keep this loop busy.
-        for samples in lock(&self.samples).try_iter().take(QUEUE) {
+        for samples in lock(&self.samples).try_iter().take(QUEUE_LENGTH) {
             each(samples);
         }
     }
@@ -138,7 +138,7 @@ impl StackReader {
         lock(&self.shared).is_over
     }
 
-    /// Limitations of the samples.
+    /// Lines for the report about limitations of the samples, and about ends of the process that reads them.
     pub(crate) fn notes(&self) -> Vec<String> {
         let state = lock(&self.shared);
         let mut notes = state.status.notes.clone();
@@ -173,7 +173,7 @@ impl ReaderState {
         self.endings += 1;
         self.last_ending = Some(reason);
         self.is_over |= !is_restarted;
-        // Its successor counts from 0, so its costs are added up here.
+        // Its successor counts from 0, so its costs are added up here, except the number of processes, which is no sum.
         let last_status = std::mem::take(&mut self.status);
         let last_cost = last_status.cost;
         self.cost_of_ended_readers =

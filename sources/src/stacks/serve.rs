@@ -17,7 +17,7 @@ use rustix::stdio::stdin;
 use super::message::{ReaderStatus, StackMessage, StackRequest, ThreadSamples};
 
 /// Number of times that the reading process is started again.
-const RESTARTS: u32 = 3;
+const MAX_RESTARTS: u32 = 3;
 const RESTART_DELAY: Duration = Duration::from_millis(500);
 /// Interval at which samples are passed on.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -31,7 +31,7 @@ fn socket_on_stdin() -> io::Result<UnixStream> {
 
 /// Starts the reading process, and starts it again if it crashes. Returns once tokengap has ended, or there were too many crashes.
 pub fn supervise_reader() -> anyhow::Result<()> {
-    for restart_count in 0..=RESTARTS {
+    for restart_count in 0..=MAX_RESTARTS {
         let mut command = Command::new("/proc/self/exe");
         command.args(["stacks", "--reader"]).stdin(OwnedFd::from(socket_on_stdin()?)).stdout(discarded_output()?);
         let status = command.status().context("cannot start the process that reads Python stacks")?;
@@ -39,7 +39,7 @@ pub fn supervise_reader() -> anyhow::Result<()> {
         if status.success() {
             return Ok(());
         }
-        let is_restarted = restart_count < RESTARTS;
+        let is_restarted = restart_count < MAX_RESTARTS;
         StackMessage::Ended { reason: describe_exit(status), is_restarted }.write(&mut socket_on_stdin()?)?;
         if is_restarted {
             thread::sleep(RESTART_DELAY);

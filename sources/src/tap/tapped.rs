@@ -23,9 +23,9 @@ pub(super) struct Tapped {
     pub(super) is_only_zmq_hop: bool,
     pub(super) carries: SocketFormat,
     /// Number of handshakes that the sending side of this direction refused.
-    pub(super) rejected: u64,
+    pub(super) rejected_handshakes: u64,
     /// Number of connections that the upstream did not accept; counted in the forward direction.
-    pub(super) refused: u64,
+    pub(super) refused_connections: u64,
 }
 
 impl Tapped {
@@ -61,8 +61,8 @@ impl Tapped {
             is_announced: false,
             is_only_zmq_hop: false,
             carries: SocketFormat::default(),
-            rejected: 0,
-            refused: 0,
+            rejected_handshakes: 0,
+            refused_connections: 0,
         }
     }
 
@@ -167,7 +167,7 @@ impl Hops for RelayHops {
         &mut self.tapped[usize::from(id.hop.0)].carries
     }
 
-    /// Returns the id that the relay gave the message. Before that, names and announces its hop.
+    /// Returns the id that the relay gave the message; never `None`. Before that, names and announces its hop.
     fn number_frame(
         &mut self,
         id: FrameId,

@@ -26,7 +26,7 @@ pub(super) fn parse_tokenizer(json: &[u8]) -> Result<Detokenizer, String> {
     let tokenizer = Tokenizer::from_bytes(json).map_err(|error| format!("not a tokenizer.json: {error}"))?;
     let after_word = stream_after_word(&tokenizer).ok_or("none of its first tokens is a word")?;
     let mut text_by_id = Vec::new();
-    // In a vocabulary of bytes, most tokens have the same text anywhere.
+    // In a vocabulary of bytes, most tokens have the same text anywhere, so it is decoded once.
     if let Some(DecoderWrapper::ByteLevel(_)) = tokenizer.get_decoder() {
         let has_added_tokens = true;
         for id in 0..tokenizer.get_vocab_size(has_added_tokens) as u32 {
@@ -39,7 +39,8 @@ pub(super) fn parse_tokenizer(json: &[u8]) -> Result<Detokenizer, String> {
     Ok(Detokenizer { tokenizer, after_word, text_by_id })
 }
 
-/// State of decoding after the first token that is a word of lowercase letters; `None` if none of the first tokens is one.
+/// State of decoding after the first token that is a word of lowercase letters, in which every output begins: some tokenizers remove a
+/// space at the start of a text. `None` if none of the first tokens is such a word.
 fn stream_after_word(tokenizer: &Tokenizer) -> Option<TokenStream> {
     for id in 0..MAX_TRIED_IDS {
         let text = tokenizer.decode(&[id], SKIPS_SPECIAL_TOKENS).unwrap_or_default();
@@ -61,7 +62,7 @@ impl Detokenize for Detokenizer {
     fn step(&self, stream: &mut TokenStream, id: u32, text: &mut String) -> bool {
         let TokenStream { ids, prefix, next } = stream;
         let known_text = self.text_by_id.get(id as usize).filter(|known| !known.is_empty());
-        // Not so if the last tokens are parts of a character, which this one may complete.
+        // The text of the first `next` tokens is complete. Any others are parts of a character, which this token may complete.
         let is_at_character_start = ids.len() == *next;
         if is_at_character_start && let Some(known_text) = known_text {
             text.push_str(known_text);

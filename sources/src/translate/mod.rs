@@ -99,7 +99,7 @@ pub(crate) struct Translator {
     /// Events of frames include token ids, if the decoders keep them.
     shows_ids: bool,
     /// Index of the format of the last message to the scheduler.
-    requests_format: usize,
+    last_requests_format: usize,
 }
 
 impl Translator {
@@ -111,7 +111,7 @@ impl Translator {
             engine: EngineProperties::default(),
             forms: Vec::new(),
             shows_ids: false,
-            requests_format: 0,
+            last_requests_format: 0,
         }
     }
 
@@ -156,11 +156,11 @@ impl Translator {
         let mut refused = None;
         // An engine sends one format, so the one that was read last is tried first.
         for attempt in 0..self.formats.len() {
-            let index = (self.requests_format + attempt) % self.formats.len();
+            let index = (self.last_requests_format + attempt) % self.formats.len();
             requests.clear();
             match (self.formats[index].read_requests)(parts, requests) {
                 Ok(kind) => {
-                    self.requests_format = index;
+                    self.last_requests_format = index;
                     return Ok(kind);
                 }
                 // The format was right, but the message was cut.

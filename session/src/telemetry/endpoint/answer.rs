@@ -136,6 +136,7 @@ impl RequestHandler {
         let response = match path {
             ServedPath::Metrics => self.answer_metrics(&request).await,
             ServedPath::Report => self.answer_report(&request).await,
+            // Needs no token, but names engines only to a client that has it.
             ServedPath::Health => self.answer_health(self.is_authorized(&request)).await,
             ServedPath::Recording | ServedPath::Events => self.answer_stream(path, &request, connection),
         };
@@ -283,7 +284,7 @@ impl RequestHandler {
         // `set` succeeds once for each connection. The count goes down when the connection closes.
         let is_newly_set = connection.streamed_run.set(Arc::clone(run)).is_ok();
         if is_newly_set {
-            run.store.streaming.fetch_add(1, Ordering::Relaxed);
+            run.store.streaming_connections.fetch_add(1, Ordering::Relaxed);
         }
         let (parts, outgoing) = channel(WAITING_PARTS);
         let is_complete = Arc::<AtomicBool>::default();

@@ -56,6 +56,7 @@ impl Body for ReplyBody {
             ReplyContent::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             ReplyContent::Parts(parts, is_complete) => parts.poll_recv(cx).map(|part| match part {
                 Some(bytes) => Some(Ok(Frame::data(bytes))),
+                // The sender sets it before it drops its end of the channel.
                 None if is_complete.load(Ordering::Acquire) => None,
                 None => Some(Err(Stopped)),
             }),

@@ -119,9 +119,10 @@ impl StreamClient {
             StreamEnd::Complete => {
                 self.is_complete.store(true, Ordering::Release);
                 drop(self.parts);
-                // Time to read the rest.
+                // Gives the client time to read the rest before the connection is closed.
                 sleep(self.read_timeout).await;
             }
+            // Not counted: the client has disconnected by itself.
             StreamEnd::Gone => {}
             StreamEnd::Slow => self.counts.count_slow(self.path),
             StreamEnd::Failed(error) => tracing::warn!("metrics: {} failed: {error}", self.path.name()),
@@ -169,6 +170,7 @@ impl OpeningReader {
             match section {
                 StreamSection::Header { header, .. } => self.opening = Some(opening_of(&header)),
                 StreamSection::Block(block) => self.read_block(&block)?,
+                // Neither has events.
                 StreamSection::Status(_) | StreamSection::End(_) => {}
             }
         }
@@ -246,6 +248,7 @@ impl EventConverter {
         while let Some(section) = self.splitter.next_section().map_err(io::Error::other)? {
             match section {
                 StreamSection::Header { header, .. } => {
+                    // The configuration in a recording lacks the facts about engines.
                     let config = Config { engines: self.engines, ..header.config };
                     let lines = self.lines.clone();
                     let export = Export::new(Format::Events, Options::default(), config, &self.opening, lines)?;

@@ -11,7 +11,7 @@ use super::*;
 use crate::telemetry::access_token::AccessToken;
 
 /// The default limits, with shorter times.
-const QUICK: EndpointLimits = EndpointLimits {
+const SHORT_TIMES: EndpointLimits = EndpointLimits {
     head_timeout: Duration::from_millis(400),
     connection_timeout: Duration::from_millis(1_200),
     ..ENDPOINT_LIMITS
@@ -20,20 +20,20 @@ const QUICK: EndpointLimits = EndpointLimits {
 const SOON: Duration = Duration::from_secs(10);
 
 /// An endpoint without a token.
-fn endpoint(bounds: EndpointLimits) -> RunEndpoint {
-    endpoint_with(None, bounds)
+fn endpoint_without_token(limits: EndpointLimits) -> RunEndpoint {
+    endpoint_with(None, limits)
 }
 
 /// An endpoint that keeps a MiB of the past.
-pub(super) fn endpoint_with(token: Option<AccessToken>, bounds: EndpointLimits) -> RunEndpoint {
-    endpoint_keeping(1 << 20, token, bounds)
+pub(super) fn endpoint_with(token: Option<AccessToken>, limits: EndpointLimits) -> RunEndpoint {
+    endpoint_keeping(1 << 20, token, limits)
 }
 
 /// An endpoint on a free port that keeps this many bytes of the past. Its metrics are final and empty, so no run has to answer.
-pub(super) fn endpoint_keeping(past_bytes: usize, token: Option<AccessToken>, bounds: EndpointLimits) -> RunEndpoint {
+pub(super) fn endpoint_keeping(past_bytes: usize, token: Option<AccessToken>, limits: EndpointLimits) -> RunEndpoint {
     let options = MetricsOptions { address: SocketAddr::from(([127, 0, 0, 1], 0)), token, past_bytes };
     let header = RecordingHeader::for_source("demo", Config::default());
-    let endpoint = RunEndpoint::serve(options, &header, Engines::default(), bounds).expect("a free port");
+    let endpoint = RunEndpoint::serve(options, &header, Engines::default(), limits).expect("a free port");
     let is_final = true;
     endpoint.metrics.publish(Vec::new(), is_final);
     endpoint
@@ -57,11 +57,11 @@ impl RunEndpoint {
     }
 
     /// Requests the metrics, and checks that the response arrives within the time limit of a request's head. So no other client delays it.
-    fn answers_at_once(&self, bounds: EndpointLimits) {
+    fn check_answer_at_once(&self, limits: EndpointLimits) {
         let began = Instant::now();
         let answer = self.ask(SCRAPE);
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-        assert!(began.elapsed() < bounds.head_timeout, "{:?}", began.elapsed());
+        assert!(began.elapsed() < limits.head_timeout, "{:?}", began.elapsed());
     }
 
     fn displaced_clients(&self) -> u64 {
@@ -98,8 +98,8 @@ fn is_closed(client: &mut Client) -> bool {
 fn only_clients_with_the_token_get_a_response() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), "secret").expect("written");
-    let server = endpoint_with(Some(AccessToken::read(file.path()).expect("a token")), ENDPOINT_LIMITS);
-    let scrape = |header: &str| server.ask(&format!("GET /metrics HTTP/1.1\r\nhost: x\r\n{header}\r\n"));
+    let endpoint = endpoint_with(Some(AccessToken::read(file.path()).expect("a token")), ENDPOINT_LIMITS);
+    let scrape = |header: &str| endpoint.ask(&format!("GET /metrics HTTP/1.1\r\nhost: x\r\n{header}\r\n"));
     for wrong in ["", "authorization: Bearer guess\r\n", "authorization: Basic secret\r\n"] {
         let refused = scrape(wrong);
         assert!(refused.starts_with("HTTP/1.1 401 ") && refused.contains("www-authenticate: Bearer"), "{refused}");
@@ -107,37 +107,37 @@ fn only_clients_with_the_token_get_a_response() {
     let served = scrape("authorization: Bearer secret\r\n");
     assert!(served.starts_with("HTTP/1.1 200 "), "{served}");
     for path in ["/report", "/recording", "/events", "/"] {
-        let refused = server.ask(&format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n"));
+        let refused = endpoint.ask(&format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n"));
         assert!(refused.starts_with("HTTP/1.1 401 "), "{path}: {refused}");
     }
     // A probe of Kubernetes cannot read a token.
-    let health = server.ask("GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n");
+    let health = endpoint.ask("GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n");
     assert!(health.starts_with("HTTP/1.1 503 ") && health.contains("\"alive\":false"), "{health}");
-    let trouble = server.server.counts.problems();
-    assert!(matches!(&*trouble, [line] if line.starts_with("metrics: 7 requests without the token")), "{trouble:?}");
+    let problems = endpoint.server.counts.problems();
+    assert!(matches!(&*problems, [line] if line.starts_with("metrics: 7 requests without the token")), "{problems:?}");
 }
 
 #[test]
 fn only_known_paths_and_methods_are_served() {
-    let server = endpoint(ENDPOINT_LIMITS);
-    let metrics = server.ask(SCRAPE);
+    let endpoint = endpoint_without_token(ENDPOINT_LIMITS);
+    let metrics = endpoint.ask(SCRAPE);
     assert!(metrics.starts_with("HTTP/1.1 200 "), "{metrics}");
     assert!(metrics.contains("content-type: text/plain; version=0.0.4"), "{metrics}");
-    let index = server.ask("GET / HTTP/1.1\r\nhost: x\r\n\r\n");
+    let index = endpoint.ask("GET / HTTP/1.1\r\nhost: x\r\n\r\n");
     for path in ServedPath::ALL {
         let name = path.name();
         assert!(index.contains(&format!("<a href=\"{}\">{name}</a>", &name[1..])), "{name}: {index}");
     }
-    let other_path = server.ask("GET /favicon.ico HTTP/1.1\r\nhost: x\r\n\r\n");
+    let other_path = endpoint.ask("GET /favicon.ico HTTP/1.1\r\nhost: x\r\n\r\n");
     assert!(other_path.starts_with("HTTP/1.1 404 "), "{other_path}");
-    let posted = server.ask("POST /metrics HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n");
+    let posted = endpoint.ask("POST /metrics HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n");
     assert!(posted.starts_with("HTTP/1.1 405 ") && posted.contains("allow: GET, HEAD"), "{posted}");
-    assert_eq!(server.server.counts.problems(), Vec::<String>::new());
+    assert_eq!(endpoint.server.counts.problems(), Vec::<String>::new());
 }
 
 #[test]
 fn oversized_and_malformed_heads_are_refused_and_counted() {
-    let server = endpoint(ENDPOINT_LIMITS);
+    let endpoint = endpoint_without_token(ENDPOINT_LIMITS);
     let heads = [
         format!("GET /metrics HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(2 * ENDPOINT_LIMITS.request_bytes)),
         format!("GET /{} HTTP/1.1\r\n\r\n", "y".repeat(8 * ENDPOINT_LIMITS.request_bytes)),
@@ -145,63 +145,63 @@ fn oversized_and_malformed_heads_are_refused_and_counted() {
         "\u{1}\u{2}\u{3}\r\n\r\n".to_owned(),
     ];
     for head in &heads {
-        let mut client = server.connect();
+        let mut client = endpoint.connect();
         // The server may hang up before reading everything.
         client.write_all(head.as_bytes()).ok();
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).ok();
         assert!(!answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
     }
-    server.wait_until("counted", |server| server.failed_clients() == heads.len() as u64);
-    let problem = server.server.counts.problems().pop().expect("a report line");
+    endpoint.wait_until("counted", |endpoint| endpoint.failed_clients() == heads.len() as u64);
+    let problem = endpoint.server.counts.problems().pop().expect("a report line");
     assert!(problem.contains("0 replaced by newer ones") && problem.contains("4 too slow"), "{problem}");
 }
 
 #[test]
 fn a_client_that_sends_slowly_is_closed_in_time() {
-    let server = endpoint(QUICK);
+    let endpoint = endpoint_without_token(SHORT_TIMES);
     let began = Instant::now();
-    let mut client = server.connect();
+    let mut client = endpoint.connect();
     let incomplete_request = SCRAPE.as_bytes().iter().take(30);
     for byte in incomplete_request {
         if client.write_all(&[*byte]).is_err() {
             break;
         }
         thread::sleep(Duration::from_millis(60));
-        if server.failed_clients() > 0 {
+        if endpoint.failed_clients() > 0 {
             break;
         }
     }
     assert!(is_closed(&mut client));
-    server.wait_until("given up", |server| server.failed_clients() == 1);
-    assert_eq!(server.displaced_clients(), 0);
-    assert!(began.elapsed() < QUICK.connection_timeout + SOON, "{:?}", began.elapsed());
+    endpoint.wait_until("given up", |endpoint| endpoint.failed_clients() == 1);
+    assert_eq!(endpoint.displaced_clients(), 0);
+    assert!(began.elapsed() < SHORT_TIMES.connection_timeout + SOON, "{:?}", began.elapsed());
     // The server does not wait for an endless body.
-    let posted = server.ask("POST /metrics HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000000000\r\n\r\nabc");
+    let posted = endpoint.ask("POST /metrics HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000000000\r\n\r\nabc");
     assert!(posted.starts_with("HTTP/1.1 405 "), "{posted}");
-    let chunked = server.ask("GET /metrics HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nffffffff\r\nabc");
+    let chunked = endpoint.ask("GET /metrics HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nffffffff\r\nabc");
     assert!(chunked.starts_with("HTTP/1.1 200 "), "{chunked}");
 }
 
 #[test]
 fn an_idle_client_does_not_block_others() {
-    let bounds = EndpointLimits { head_timeout: SOON, ..ENDPOINT_LIMITS };
-    let server = endpoint(bounds);
-    let mut silent: Vec<Client> = (0..3 * bounds.connections).map(|_| server.connect()).collect();
+    let limits = EndpointLimits { head_timeout: SOON, ..ENDPOINT_LIMITS };
+    let endpoint = endpoint_without_token(limits);
+    let mut silent: Vec<Client> = (0..3 * limits.connections).map(|_| endpoint.connect()).collect();
     for _ in 0..5 {
-        server.answers_at_once(bounds);
+        endpoint.check_answer_at_once(limits);
     }
-    server.wait_until("excess connections are displaced", |server| {
-        server.displaced_clients() >= 2 * bounds.connections as u64
+    endpoint.wait_until("excess connections are displaced", |endpoint| {
+        endpoint.displaced_clients() >= 2 * limits.connections as u64
     });
     assert!(is_closed(&mut silent[0]), "the oldest is displaced");
     drop(silent);
-    server.answers_at_once(bounds);
+    endpoint.check_answer_at_once(limits);
 }
 
 #[test]
 fn a_client_that_never_reads_is_closed_in_time() {
-    let server = endpoint(QUICK);
+    let endpoint = endpoint_without_token(SHORT_TIMES);
     // Exceeds the kernel's buffers for a client that does not read.
     let label = "x".repeat(1_000);
     let family = Family {
@@ -212,26 +212,26 @@ fn a_client_that_never_reads_is_closed_in_time() {
         points: (0..20_000).map(|n| Point { labels: vec![format!("{n}{label}")], value: Value::Int(n) }).collect(),
     };
     let is_final = true;
-    server.metrics.publish(vec![family], is_final);
+    endpoint.metrics.publish(vec![family], is_final);
     let began = Instant::now();
     let not_reading: Vec<Client> = (0..4)
         .map(|_| {
-            let mut client = server.connect();
+            let mut client = endpoint.connect();
             client.write_all(SCRAPE.as_bytes()).expect("asked");
             client
         })
         .collect();
-    server.wait_until("given up", |server| server.failed_clients() == 4);
+    endpoint.wait_until("given up", |endpoint| endpoint.failed_clients() == 4);
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     drop(not_reading);
-    server.metrics.publish(Vec::new(), is_final);
-    server.answers_at_once(ENDPOINT_LIMITS);
+    endpoint.metrics.publish(Vec::new(), is_final);
+    endpoint.check_answer_at_once(ENDPOINT_LIMITS);
 }
 
 #[test]
 fn a_half_closed_client_is_answered() {
-    let server = endpoint(ENDPOINT_LIMITS);
-    let mut client = server.connect();
+    let endpoint = endpoint_without_token(ENDPOINT_LIMITS);
+    let mut client = endpoint.connect();
     client.write_all(SCRAPE.as_bytes()).expect("asked");
     client.shutdown(Shutdown::Write).expect("half closed");
     let mut answer = String::new();
@@ -239,10 +239,10 @@ fn a_half_closed_client_is_answered() {
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     // A client that disconnects early causes no report.
     for part in [0, 5, SCRAPE.len()] {
-        let mut client = server.connect();
+        let mut client = endpoint.connect();
         client.write_all(&SCRAPE.as_bytes()[..part]).expect("begun");
         client.shutdown(Shutdown::Both).ok();
     }
-    server.answers_at_once(ENDPOINT_LIMITS);
-    assert_eq!(server.server.counts.problems(), Vec::<String>::new());
+    endpoint.check_answer_at_once(ENDPOINT_LIMITS);
+    assert_eq!(endpoint.server.counts.problems(), Vec::<String>::new());
 }

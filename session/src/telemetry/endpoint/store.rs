@@ -38,7 +38,7 @@ pub(super) struct SectionStore {
     kept: Mutex<KeptSections>,
     arrived: Notify,
     /// Connections that stream the run.
-    pub(super) streaming: AtomicU64,
+    pub(super) streaming_connections: AtomicU64,
     /// Blocks of the recording that the endpoint's thread was too slow to take.
     pub(super) blocks_dropped: Arc<AtomicU64>,
 }
@@ -47,7 +47,7 @@ pub(super) struct SectionStore {
 struct KeptSections {
     sections: VecDeque<Bytes>,
     /// Number of the oldest kept section.
-    first: u64,
+    first_number: u64,
     bytes: usize,
     has_ended: bool,
 }
@@ -55,7 +55,7 @@ struct KeptSections {
 impl KeptSections {
     /// Number of the next section to arrive.
     fn next_number(&self) -> u64 {
-        self.first + self.sections.len() as u64
+        self.first_number + self.sections.len() as u64
     }
 }
 
@@ -68,7 +68,7 @@ impl SectionStore {
             past_limit,
             kept: Mutex::default(),
             arrived: Notify::new(),
-            streaming: AtomicU64::new(0),
+            streaming_connections: AtomicU64::new(0),
             blocks_dropped: Arc::default(),
         }
     }
@@ -84,7 +84,7 @@ impl SectionStore {
         while kept.bytes > past_bytes.saturating_add(slack_bytes) && kept.sections.len() > 1 {
             let removed = kept.sections.pop_front().map_or(0, |section| section.len());
             kept.bytes -= removed;
-            kept.first += 1;
+            kept.first_number += 1;
         }
         // Before the wake-up, because those who wait take the lock at once.
         drop(kept);
@@ -99,21 +99,21 @@ impl SectionStore {
 
     /// Position of a new client: before the past.
     pub(super) fn cursor(self: &Arc<Self>) -> SectionCursor {
-        SectionCursor { store: Arc::clone(self), next: None }
+        SectionCursor { store: Arc::clone(self), next_number: None }
     }
 
     /// Number of the oldest section that a new client gets. Counts back from the newest section until the limit of the past is reached.
     fn first_of_past(&self, kept: &KeptSections) -> u64 {
         let mut bytes_left = self.past_limit.bytes_per_run();
-        let mut first = kept.next_number();
+        let mut first_number = kept.next_number();
         for section in kept.sections.iter().rev() {
             if section.len() > bytes_left {
                 break;
             }
             bytes_left -= section.len();
-            first -= 1;
+            first_number -= 1;
         }
-        first
+        first_number
     }
 
     fn lock_kept(&self) -> MutexGuard<'_, KeptSections> {
@@ -126,7 +126,7 @@ impl SectionStore {
 pub(super) struct SectionCursor {
     store: Arc<SectionStore>,
     /// Number of the next section; `None` before the start of the recording.
-    next: Option<u64>,
+    next_number: Option<u64>,
 }
 
 /// Next part of the stream.
@@ -156,15 +156,15 @@ impl SectionCursor {
     pub(super) fn try_next(&mut self) -> Option<StreamStep> {
         let kept = self.store.lock_kept();
         // The first part is the start of the recording, before the kept past.
-        let Some(next) = self.next else {
-            self.next = Some(self.store.first_of_past(&kept));
+        let Some(next_number) = self.next_number else {
+            self.next_number = Some(self.store.first_of_past(&kept));
             return Some(StreamStep::Section(self.store.start.clone()));
         };
         // Sections before the first kept one are gone.
-        let Some(index) = next.checked_sub(kept.first) else { return Some(StreamStep::Behind) };
+        let Some(index) = next_number.checked_sub(kept.first_number) else { return Some(StreamStep::Behind) };
         match kept.sections.get(index as usize) {
             Some(section) => {
-                self.next = Some(next + 1);
+                self.next_number = Some(next_number + 1);
                 Some(StreamStep::Section(section.clone()))
             }
             None => kept.has_ended.then_some(StreamStep::Ended),

@@ -53,7 +53,7 @@ fn a_title_is_never_followed_and_lone_zmq_sockets_only_after_a_while() {
 #[test]
 fn each_engine_is_found_once_while_it_runs() {
     let mut search = EngineSearch::default();
-    search.ignore_engine(&confirmed(1));
+    search.mark_as_found(&confirmed(1));
     let mut find = |engines: Vec<Engine>| {
         // It has no hop, so that its processes are not known to be complete.
         for seen in &mut search.settling {

@@ -420,7 +420,7 @@ fn messages_to_an_unknown_process_are_not_backlog() {
     let report = engine.report();
     assert!(report.hops.iter().all(|hop| hop.backlog_max_frames <= Some(1)), "{:?}", report.hops);
     assert_eq!(engine.warnings(), [""; 0], "whether they wait is unknown");
-    assert_eq!(engine.lanes.paths.unwatched, 50);
+    assert_eq!(engine.lanes.paths.sent_to_unwatched, 50);
 }
 
 #[test]
@@ -437,7 +437,7 @@ fn chunks_are_judged_once_their_receiver_is_watched() {
     engine.receive(SECOND, 2, 3, 0);
     let report = engine.report();
     assert_eq!(report.chunks.unjudged, Some(sent_before), "{:?}", report.chunks);
-    assert_eq!(engine.lanes.paths.unwatched, 3);
+    assert_eq!(engine.lanes.paths.sent_to_unwatched, 3);
 }
 
 #[test]

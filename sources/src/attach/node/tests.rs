@@ -132,10 +132,10 @@ fn a_process_of_two_engines_is_known_as_one_of_the_first() {
     let first = watch(&mut node, &found("sglang:30000", 1));
     let second = watch(&mut node, &found("sglang:30001", 2));
     let shared = titled(1, Vec::new()).processes[0].id;
-    assert_eq!(node.other_receiver(second, shared), Some("sglang:30000"));
-    assert_eq!(node.other_receiver(first, shared), None);
+    assert_eq!(node.other_run_of_process(second, shared), Some("sglang:30000"));
+    assert_eq!(node.other_run_of_process(first, shared), None);
     // The pid of another process, later.
-    assert_eq!(node.other_receiver(second, ProcessId { start_time: 9, ..shared }), None);
+    assert_eq!(node.other_run_of_process(second, ProcessId { start_time: 9, ..shared }), None);
 }
 
 #[test]

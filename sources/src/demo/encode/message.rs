@@ -306,6 +306,7 @@ impl Columns<'_> {
                 }
             }),
             "decode_ids" => {
+                // The detokenizer needs the end of the prompt before the first new ids. Later chunks have no prompt tail.
                 self.write_each(p, |p, row| write_ids(p, self.release, &[row.prompt_tail, row.ids].concat()));
             }
             "output_ids" => self.write_each(p, |p, row| write_ids(p, self.release, row.ids)),
@@ -386,22 +387,24 @@ fn write_empty_list(p: &mut Pickler<'_>) {
 fn write_finish_reason(p: &mut Pickler<'_>, finish: Option<Finish>) {
     let Some(finish) = finish else { return p.none() };
     p.dict(|p| {
+        // The pickle has an interned string only once, and refers to it later, because Python does so with its literals.
         p.interned("type");
-        // The value of the type, then the other keys, each with its value. The pickle has an interned string only once, and refers to it
-        // later, because Python does so with its literals.
+        p.interned(match finish {
+            Finish::Length(_) => "length",
+            Finish::Stop(_) => "stop",
+            Finish::Abort => "abort",
+        });
+        // The other keys, each with its value.
         match finish {
             Finish::Length(length) => {
-                p.interned("length");
                 p.interned("length");
                 p.int(length.into());
             }
             Finish::Stop(id) => {
-                p.interned("stop");
                 p.interned("matched");
                 p.int(id);
             }
             Finish::Abort => {
-                p.interned("abort");
                 p.interned("message");
                 p.text("AbortReq from client");
                 p.interned("status_code");

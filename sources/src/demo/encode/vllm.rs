@@ -32,9 +32,9 @@ pub(in crate::demo) struct Stats {
 pub(super) fn encode_outputs(rows: &[BatchRow<'_>], stats: Option<Stats>, at: f64) -> Vec<u8> {
     // Usually enough for the whole message.
     let mut p = Packer(Vec::with_capacity(1024 + rows.len() * 96));
-    p.array(OUTPUTS_FIELDS);
+    p.begin_array(OUTPUTS_FIELDS);
     p.int(0); // engine_index
-    p.array(rows.len());
+    p.begin_array(rows.len());
     for row in rows {
         write_output(&mut p, row);
     }
@@ -54,12 +54,12 @@ pub(super) const ADD: [u8; 1] = [0];
 pub(super) fn encode_request(row: &RequestRow<'_>) -> Vec<u8> {
     // Usually enough for the whole message: a token id takes at most 5 bytes, and all other fields less than 512.
     let mut p = Packer(Vec::with_capacity(512 + row.prompt.len() * 5));
-    p.array(REQUEST_FIELDS);
+    p.begin_array(REQUEST_FIELDS);
     p.text(row.rid);
-    p.array(row.prompt.len());
+    p.begin_array(row.prompt.len());
     row.prompt.iter().for_each(|&id| p.int(id as u64));
     p.nils(1); // mm_features
-    p.map(5); // sampling_params, with the following five names and values
+    p.begin_map(5); // sampling_params, with the following five names and values
     p.write_fields("temperature 0.7 top_p 0.95 max_tokens 64 bad_words [0 skip_reading_prefix_cache false");
     p.nils(1); // pooling_params
     p.float(row.arrived);
@@ -77,9 +77,9 @@ pub(super) fn encode_request(row: &RequestRow<'_>) -> Vec<u8> {
 
 /// Writes an `EngineCoreOutput`.
 fn write_output(p: &mut Packer, row: &BatchRow<'_>) {
-    p.array(OUTPUT_FIELDS);
+    p.begin_array(OUTPUT_FIELDS);
     p.text(row.rid);
-    p.array(row.ids.len());
+    p.begin_array(row.ids.len());
     row.ids.iter().for_each(|&id| p.int(id as u64));
     p.nils(3); // new_logprobs, new_prompt_logprobs_tensors, pooling_output
     match row.finish {
@@ -90,18 +90,20 @@ fn write_output(p: &mut Packer, row: &BatchRow<'_>) {
         Some(Finish::Abort) => p.int(2),
     }
     p.nils(1); // stop_reason
-    // Only the first output of a request has events, unless the engine keeps no times.
-    if row.prompt_tail.is_empty() || row.times.queued == 0.0 {
-        p.nils(1);
-    } else {
+    // Only the first row of a request has the tail of its prompt.
+    let is_first_output = !row.prompt_tail.is_empty();
+    // An engine without statistics keeps no times, and sends no events.
+    let has_times = row.times.queued != 0.0;
+    if is_first_output && has_times {
         write_scheduling_events(p, row.times);
+    } else {
+        p.nils(1);
     }
     p.nils(3); // kv_transfer_params, ec_transfer_params, trace_headers
-    // Only the first output of a request has prefill statistics. It is recognised by the prompt tail.
-    if row.prompt_tail.is_empty() {
-        p.nils(1);
-    } else {
+    if is_first_output {
         write_prefill_stats(p, row.prompt_tokens);
+    } else {
+        p.nils(1);
     }
     p.nils(1); // routed_experts
     p.int(0); // num_nans_in_logits
@@ -111,9 +113,9 @@ fn write_output(p: &mut Packer, row: &BatchRow<'_>) {
 /// Writes the events since the last output, of the types QUEUED and SCHEDULED.
 fn write_scheduling_events(p: &mut Packer, times: EngineSeconds) {
     // Two events, each with a type and a time.
-    p.array(2);
+    p.begin_array(2);
     for (kind, timestamp) in [(QUEUED, times.queued), (SCHEDULED, times.batch_entered)] {
-        p.map(2);
+        p.begin_map(2);
         p.text("type");
         p.int(kind);
         p.text("timestamp");
@@ -126,13 +128,13 @@ fn write_prefill_stats(p: &mut Packer, prompt_tokens: u32) {
     // Six names with their values, in the notation of `write_fields`. `PROMPT` stands for the number of tokens.
     let text = "num_prompt_tokens PROMPT num_computed_tokens PROMPT num_cached_tokens 0 num_local_cached_tokens 0 \
                 num_external_cached_tokens 0 num_cache_creation_tokens 0";
-    p.map(6);
+    p.begin_map(6);
     p.write_fields(&text.replace("PROMPT", &prompt_tokens.to_string()));
 }
 
 /// Writes `SchedulerStats`. The values that no screen shows are those of the recorded message.
 fn write_scheduler_stats(p: &mut Packer, Stats { running, waiting, step }: Stats) {
-    p.map(SCHEDULER_STATS_FIELDS);
+    p.begin_map(SCHEDULER_STATS_FIELDS);
     // Names with their values, in the notation of `write_fields`. `{{` is one brace.
     p.write_fields(&format!(
         "num_running_reqs {running} num_waiting_reqs {waiting} num_skipped_waiting_reqs 0 num_kv_fetch_reqs_by_stage {{0 \
@@ -148,11 +150,11 @@ fn write_scheduler_stats(p: &mut Packer, Stats { running, waiting, step }: Stats
 struct Packer(Vec<u8>);
 
 impl Packer {
-    fn array(&mut self, len: usize) {
+    fn begin_array(&mut self, len: usize) {
         let _ = encode::write_array_len(&mut self.0, len as u32);
     }
 
-    fn map(&mut self, len: usize) {
+    fn begin_map(&mut self, len: usize) {
         let _ = encode::write_map_len(&mut self.0, len as u32);
     }
 
@@ -182,9 +184,9 @@ impl Packer {
         while let (Some(name), Some(value)) = (words.next(), words.next()) {
             self.text(name);
             if let Some(length) = value.strip_prefix('{') {
-                self.map(length.parse().unwrap_or_default());
+                self.begin_map(length.parse().unwrap_or_default());
             } else if let Some(length) = value.strip_prefix('[') {
-                self.array(length.parse().unwrap_or_default());
+                self.begin_array(length.parse().unwrap_or_default());
             } else if value == "-" {
                 self.nils(1);
             } else if value == "false" {

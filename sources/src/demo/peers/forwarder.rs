@@ -66,14 +66,14 @@ impl Forwarder {
         };
         let mut decoder = Decoder::new(Limits::default()).with_ids();
         let mut busy = Busy::new();
-        let mut wakeup = 0;
+        let mut wakeup_count = 0;
         loop {
             if self.inbox.is_empty() {
                 self.inbox.wait_for_item().await;
-                wakeup += 1;
+                wakeup_count += 1;
             }
             let Some(InboxMessage { id, parts: message }) = self.inbox.take_oldest() else { continue };
-            self.stage.reports.push(PeerAction::Received { id, wakeup: Some(wakeup) });
+            self.stage.reports.push(PeerAction::Received { id, wakeup: Some(wakeup_count) });
             let Forwarded { chunks, outgoing } = self.transform_message(release, &mut decoder, &message)?;
             // Before the send, as in a real process, whose time delays its output.
             busy.spend_time(cost.for_chunks(chunks)).await;

@@ -140,7 +140,7 @@ pub(super) struct Clients {
     rest_of_group: VecDeque<ChosenRid>,
     groups: u32,
     /// Number of requests so far.
-    turn: usize,
+    worker_turn: usize,
 }
 
 /// Id of a request that is not created yet.
@@ -172,11 +172,11 @@ const MAX_TOKENS_OF_LEAVER: u32 = 60;
 /// Share of the requests without an abort that end at a stop token. The others end by their length.
 const SHARE_OF_STOPS: f64 = 0.7;
 /// Number of prompts in a batch, and of samples of a prompt.
-const GROUP: usize = 4;
+const GROUP_SIZE: usize = 4;
 
 impl Clients {
     pub(super) fn new(load: DemoLoad, workers: Vec<Arc<str>>, sockets: Vec<ClientSocket>, random: Random) -> Self {
-        Self { load, workers, sockets, random, rest_of_group: VecDeque::new(), groups: 0, turn: 0 }
+        Self { load, workers, sockets, random, rest_of_group: VecDeque::new(), groups: 0, worker_turn: 0 }
     }
 
     /// Sends requests until the simulation ends.
@@ -206,7 +206,7 @@ impl Clients {
         // Also advances the turn, which selects the worker.
         let request = self.create_request();
         stage.account.count_opened_request();
-        let socket_index = self.turn % self.sockets.len();
+        let socket_index = self.worker_turn % self.sockets.len();
         self.sockets[socket_index].push(Arrived { at: stage.reports.now(), request });
     }
 
@@ -236,13 +236,13 @@ impl Clients {
         let is_batch = self.groups % 2 == 1;
         if is_batch {
             // In a batch with one rid from the client, the prompts are numbered.
-            for prompt in 0..GROUP {
+            for prompt in 0..GROUP_SIZE {
                 self.rest_of_group.push_back(ChosenRid::of_answer(format!("{group_rid}_{prompt}")));
             }
         } else {
             // For n samples of a prompt: one request for the prefix alone, then one per sample, each with its own rid.
             self.rest_of_group.push_back(ChosenRid::of_prefill(group_rid, 0));
-            for _ in 0..GROUP {
+            for _ in 0..GROUP_SIZE {
                 self.rest_of_group.push_back(ChosenRid::of_answer(fresh_rid(random)));
             }
         }
@@ -253,8 +253,8 @@ impl Clients {
         let mut random = self.random.fork();
         let ChosenRid { rid, prefill_tokens } = self.choose_rid(&mut random);
         // HTTP workers accept connections in turn. A single one has no name: the list is then empty, and the index `None`.
-        self.turn += 1;
-        let worker_index = self.turn.checked_rem(self.workers.len());
+        self.worker_turn += 1;
+        let worker_index = self.worker_turn.checked_rem(self.workers.len());
         let answer_tokens = draw_length(self.load.answer, &mut random);
         let (ending, target) = if let Some(target) = prefill_tokens {
             (Ending::Prefill, target)

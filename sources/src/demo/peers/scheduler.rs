@@ -55,18 +55,19 @@ impl Scheduler {
                 sleep(freezes.length).await;
             }
             self.receive_requests()?;
-            let ending = self.stage.ending.load(Ordering::Relaxed);
+            let is_ending = self.stage.ending.load(Ordering::Relaxed);
             self.fill_batch(load.running);
             // The forward pass, without catching up after a delay, as a GPU would not.
             step_end = (step_end + load.step).max(Instant::now());
             sleep_until(step_end).await;
             if !self.running.is_empty() {
                 let stats = Stats { running: self.running.len(), waiting: self.waiting.len(), step: step_number };
-                let frame = self.finish_forward_pass(ending, stats);
+                // At the end of the simulation, each step is the last one of its requests.
+                let frame = self.finish_forward_pass(is_ending, stats);
                 self.outlet.send(vec![frame.into()]).await?;
             }
             let is_idle = self.running.is_empty() && self.waiting.is_empty();
-            if ending && is_idle && self.stage.account.unsent_requests() == 0 {
+            if is_ending && is_idle && self.stage.account.unsent_requests() == 0 {
                 break;
             }
         }

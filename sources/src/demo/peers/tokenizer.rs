@@ -40,20 +40,22 @@ pub(super) struct Tokenizer {
     prepared: Queue<ReadRequest>,
     /// Connections to the schedulers, which serve requests in turn.
     schedulers: Vec<Outlet>,
-    dispatched: usize,
+    dispatch_count: usize,
     decoder: Box<dyn Decode>,
-    busy: Busy,
+    event_loop_time: Busy,
     clock: Clock,
-    states: HashMap<Arc<str>, WaiterState>,
-    due: VecDeque<WokenWaiter>,
-    turn: u64,
-    wakeup: u64,
+    states_by_rid: HashMap<Arc<str>, WaiterState>,
+    /// Waiters that will run, in this order.
+    woken_waiters: VecDeque<WokenWaiter>,
+    /// Number of the event loop's current turn.
+    current_turn: u64,
+    wakeup_count: u64,
 }
 
 /// A waiter that will run.
 struct WokenWaiter {
     /// The turn in which it runs; `None` if it waits until no message is left.
-    turn: Option<u64>,
+    run_at_turn: Option<u64>,
     rid: Arc<str>,
 }
 
@@ -80,12 +82,12 @@ impl Tokenizer {
             clients,
             prepared: Queue::default(),
             schedulers,
-            dispatched: 0,
-            busy: Busy::new(),
-            states: HashMap::new(),
-            due: VecDeque::new(),
-            turn: 0,
-            wakeup: 0,
+            dispatch_count: 0,
+            event_loop_time: Busy::new(),
+            states_by_rid: HashMap::new(),
+            woken_waiters: VecDeque::new(),
+            current_turn: 0,
+            wakeup_count: 0,
         }
     }
 
@@ -102,24 +104,24 @@ impl Tokenizer {
                     () = self.clients.wait_for_item() => {}
                     () = self.prepared.wait_for_item() => {}
                 }
-                self.wakeup += 1;
+                self.wakeup_count += 1;
             }
-            self.turn += 1;
+            self.current_turn += 1;
             self.serve_requests().await?;
             // Between two messages, the loop runs other tasks for some turns.
-            if self.turn >= next_message_turn
+            if self.current_turn >= next_message_turn
                 && let Some(InboxMessage { id, parts: message }) = self.inbox.take_oldest()
             {
                 self.process_message(id, &message).await?;
-                next_message_turn = self.turn + TURNS_A_MESSAGE;
+                next_message_turn = self.current_turn + TURNS_A_MESSAGE;
             }
             // A waiter without a fixed turn runs once no message is left.
             let is_drained = self.inbox.is_empty();
-            while let Some(waiter) = self.due.front()
-                && waiter.turn.map_or(is_drained, |turn| turn <= self.turn)
+            while let Some(waiter) = self.woken_waiters.front()
+                && waiter.run_at_turn.map_or(is_drained, |turn| turn <= self.current_turn)
             {
                 let rid = Arc::clone(&waiter.rid);
-                self.due.pop_front();
+                self.woken_waiters.pop_front();
                 self.run_waiter(&rid);
             }
         }
@@ -127,7 +129,7 @@ impl Tokenizer {
 
     /// Whether no waiter is due, and no message or request is queued.
     fn has_nothing_to_do(&self) -> bool {
-        self.due.is_empty() && self.inbox.is_empty() && self.clients.is_empty() && self.prepared.is_empty()
+        self.woken_waiters.is_empty() && self.inbox.is_empty() && self.clients.is_empty() && self.prepared.is_empty()
     }
 
     /// Reads and prepares requests, and sends prepared ones to a scheduler, as SGLang's `generate_request` does.
@@ -138,10 +140,10 @@ impl Tokenizer {
             let mut state = WaiterState::new(&request.rid, phase.mode, phase.clients_add_up);
             state.arrival = Some(ArrivalTimes { arrived, read: read_at, connection: None });
             state.leaves_after = request.leaves_after;
-            self.states.insert(Arc::clone(&request.rid), state);
+            self.states_by_rid.insert(Arc::clone(&request.rid), state);
             // Preparation, such as that of images, runs beside the event loop.
             let Some(preparation) = request.preparation else {
-                self.busy.spend_time(TOKENISATION).await;
+                self.event_loop_time.spend_time(TOKENISATION).await;
                 self.send_request(ReadRequest { read_at, request }).await?;
                 continue;
             };
@@ -178,18 +180,18 @@ impl Tokenizer {
         });
         sent_requests.insert(Arc::clone(&request.rid), request);
         // Data-parallel schedulers get requests in turn.
-        let scheduler_index = self.dispatched % self.schedulers.len();
-        self.dispatched += 1;
+        let scheduler_index = self.dispatch_count % self.schedulers.len();
+        self.dispatch_count += 1;
         self.schedulers[scheduler_index].send(message).await
     }
 
     /// Processes one message, up to the call for the next one, as SGLang's `handle_loop` does.
     async fn process_message(&mut self, id: FrameId, message: &Parts) -> anyhow::Result<()> {
-        self.stage.reports.push(PeerAction::Received { id, wakeup: Some(self.wakeup) });
+        self.stage.reports.push(PeerAction::Received { id, wakeup: Some(self.wakeup_count) });
         let phase = self.clock.current_phase(&self.stage.reports);
         let pause = self.clock.take_due_pause();
         let chunks = self.queue_chunks(message)?;
-        self.busy.spend_time(phase.cost.for_chunks(chunks) + pause).await;
+        self.event_loop_time.spend_time(phase.cost.for_chunks(chunks) + pause).await;
         self.stage.reports.push(PeerAction::Processed(id));
         Ok(())
     }
@@ -200,7 +202,7 @@ impl Tokenizer {
         let batch = self.decoder.decode(&parts).context("the demo's tokenizer cannot read a frame")?;
         for chunk in batch.chunks() {
             let tokens = chunk.listed.unwrap_or(0);
-            let Some(state) = self.states.get_mut(chunk.rid) else {
+            let Some(state) = self.states_by_rid.get_mut(chunk.rid) else {
                 // The client has left. SGLang logs "Received output for rid=.. but the state was deleted".
                 self.stage.account.update_truth(|truth| truth.tokens_discarded += u64::from(tokens));
                 if chunk.finish.is_some() {
@@ -212,8 +214,8 @@ impl Tokenizer {
             // Further chunks until the waiter runs wait in its list.
             if !state.is_woken {
                 state.is_woken = true;
-                let turn = self.stage.script.waiter_turns.map(|turns| self.turn + u64::from(turns));
-                self.due.push_back(WokenWaiter { turn, rid: Arc::clone(state.rid()) });
+                let run_at_turn = self.stage.script.waiter_turns.map(|turns| self.current_turn + u64::from(turns));
+                self.woken_waiters.push_back(WokenWaiter { run_at_turn, rid: Arc::clone(state.rid()) });
             }
         }
         Ok(batch.chunks().len() as u32)
@@ -222,7 +224,7 @@ impl Tokenizer {
     /// Runs the coroutine that waits for the request. It passes the queued chunks to the client, and reports that. The request ends with
     /// its last chunk, or if the client leaves.
     fn run_waiter(&mut self, rid: &Arc<str>) {
-        let Some(state) = self.states.get_mut(rid) else { return };
+        let Some(state) = self.states_by_rid.get_mut(rid) else { return };
         let mut finished = false;
         let Stage { script, account, reports, departures, .. } = &self.stage;
         // The response begins only once.
@@ -240,7 +242,7 @@ impl Tokenizer {
             finished = true;
         }
         if finished {
-            self.states.remove(rid);
+            self.states_by_rid.remove(rid);
         }
     }
 }
