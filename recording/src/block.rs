@@ -58,7 +58,8 @@ impl BlockWriter {
         if self.encoder.content.records == 0 {
             return None;
         }
-        let EncodedBlock { columns, content } = self.encoder.close_block(BlockColumns::default());
+        let columns_of_next_block = BlockColumns::default();
+        let EncodedBlock { columns, content } = self.encoder.close_block(columns_of_next_block);
         let first_record = self.records_in_closed_blocks;
         self.records_in_closed_blocks += u64::from(content.records);
         Some(OpenBlock { columns, content, first_record, anchor: Anchor::now() })
@@ -119,6 +120,7 @@ impl BlockReader {
             return Ok(());
         }
         self.buffers.decompress_columns(packed, section.raw_bytes).map_err(damaged_block)?;
+        // The first block that this reader gets is not the first of the run.
         let starts_late = self.next_record.is_none() && section.first_record > 0;
         self.first_record.get_or_insert(section.first_record);
         let skipped_records = self.continue_at(section.first_record);

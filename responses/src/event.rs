@@ -220,6 +220,7 @@ fn choices_completion<'a>(
         1 => {
             // The first event of a chat, which names the role, has no ids.
             completion.tokens = if lists_ids { choices.tokens.or(Some(0)) } else { choices.tokens };
+            // A usage beside the only choice counts the tokens of that choice so far.
             completion.stated_tokens = stated_tokens;
             completion.tokens_so_far = stated_tokens;
             completion.logprobs = choices.logprobs;

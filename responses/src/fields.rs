@@ -178,6 +178,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
 impl<'a> Choice<'a> {
     /// Text of the choice. A chat has it in its message, and a completion in the field `text`.
     fn choice_text(&self) -> ChoiceText<'a> {
+        // A streamed chat has its message in `delta`.
         let message = self.delta.or(self.message).unwrap_or_default();
         let content = self.text.unwrap_or(message.content);
         ChoiceText {

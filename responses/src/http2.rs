@@ -34,7 +34,7 @@ const PROMISED_STREAM_BYTES: usize = 4;
 const PRIORITY_BYTES: usize = 5;
 
 /// Longest fields in bytes by which a connection is recognised after its start. Those of a response are much shorter.
-const LONGEST_JOINED: u32 = 1 << 10;
+const LONGEST_RECOGNISED_FIELDS: u32 = 1 << 10;
 
 /// Receiver of the elements of a connection's streams.
 type EmitOnStream<'e> = dyn FnMut(u32, ResponseElement<'_>) + 'e;
@@ -270,7 +270,7 @@ fn is_response_data(head: FrameHead, payload: &[u8]) -> Recognition {
 /// Whether a frame `HEADERS` has all fields of a response, and another valid frame follows it.
 fn are_response_fields(head: FrameHead, payload: &[u8]) -> Recognition {
     let has_all_fields = head.flags & !(END_STREAM | PRIORITY) == END_HEADERS;
-    if !has_all_fields || head.length > LONGEST_JOINED {
+    if !has_all_fields || head.length > LONGEST_RECOGNISED_FIELDS {
         return Recognition::No;
     }
     let behind_fields = payload.get(head.length as usize..);
@@ -295,6 +295,7 @@ impl Http2Parser {
         loop {
             let Some(head) = self.take_frame_head(&mut input)? else { return Ok(()) };
             if self.payload_left > 0 {
+                // The payload goes on in the next bytes.
                 if input.is_empty() {
                     return Ok(());
                 }
@@ -383,6 +384,7 @@ impl Http2Parser {
     /// Processes the end of a frame.
     fn end_frame(&mut self, head: FrameHead, emit: &mut EmitOnStream<'_>) -> Result<(), Unreadable> {
         self.frame = None;
+        // A padded frame has an empty payload.
         let lacks_padding_length = self.padding.is_none();
         if lacks_padding_length {
             return Err(Unreadable::Frames);

@@ -233,6 +233,7 @@ impl Texts {
         } else if may_be_first {
             self.begin_request(SentText::new(hop, chunk), chunk);
         }
+        // The newest request is kept in any case.
         while self.bytes > MAX_BYTES && self.requests.values.len() > 1 {
             let evicted = self.requests.remove_oldest();
             self.count_evicted(evicted);

@@ -121,7 +121,9 @@ impl RecordingFiles {
         }
         let appended = self.append_bytes(sealed);
         appended.map_err(|error| BlockRefused::Failed(RecordError::io("write to", &self.current.path, error)))?;
+        // The block is at the end of the file, whose length now includes it.
         let offset = self.current.bytes - section.total_bytes();
+        // With more blocks than the index can list, the file will have no index.
         if self.index.len() < MAX_INDEXED_BLOCKS {
             self.index.push(WrittenBlock { offset, section });
         }
@@ -180,15 +182,16 @@ impl RecordingFiles {
         }
         let synced = written.and_then(|()| self.file.sync_all());
         synced.map_err(|error| RecordError::io("finish", &self.current.path, error))?;
+        // The file's entry in its folder must be on disk, too.
         sync_folder(&self.current.path);
         Ok(())
     }
 
-    /// Appends the end section, and an index of the blocks.
+    /// Appends the end section, an index of the blocks, and a trailer with the offset of the index.
     fn append_end(&mut self, end: &EndSection) -> io::Result<()> {
         self.append_json(kind::END, end)?;
+        // Beyond a limit, blocks are not listed. Readers scan a file without an index.
         let has_unlisted_blocks = self.index.len() as u64 != self.current.blocks;
-        // Too many blocks: without an index, readers scan the file.
         if has_unlisted_blocks {
             return Ok(());
         }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use serde::{Deserialize, Deserializer};
 use trace::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls, UnjudgedReason};
 
-use super::arguments::{self, Comparison, Cut, DifferingPart, StepBudget};
+use super::arguments::{self, Comparison, DifferingPart, EventEnd, StepBudget};
 
 /// Maximum number of tool calls of a response.
 const MAX_CALLS: usize = 256;
@@ -134,6 +134,7 @@ impl ResponseCalls {
         if self.unknown {
             return Err(UnjudgedReason::Unreadable);
         }
+        // The end of the request was not observed, so a part of its text may be missing.
         if sent.finish.is_none() {
             return Err(UnjudgedReason::Missed);
         }
@@ -218,35 +219,35 @@ impl ComparedCall {
 
 impl ResponseCall {
     /// Number of the event with the byte before this place; 0 if there is none.
-    fn event_before(&self, cut: Cut) -> u32 {
-        let index = self.ends.partition_point(|end| (*end as usize) < cut.previous_end);
-        if cut.previous_end == 0 { 0 } else { index as u32 + 1 }
+    fn event_before(&self, place: EventEnd) -> u32 {
+        let index = self.ends.partition_point(|end| (*end as usize) < place.previous_end);
+        if place.previous_end == 0 { 0 } else { index as u32 + 1 }
     }
 
     /// Whether an event ends at this place between two characters of the arguments. Also true for the place before the first character.
-    fn has_event_end(&self, cut: Cut) -> bool {
-        if cut.previous_end == 0 {
+    fn has_event_end(&self, place: EventEnd) -> bool {
+        if place.previous_end == 0 {
             return true;
         }
         // Characters that are not compared may lie between both bounds of the place.
-        let first_end = self.ends.partition_point(|end| (*end as usize) < cut.previous_end);
-        self.ends.get(first_end).is_some_and(|end| *end as usize <= cut.next_start)
+        let first_end = self.ends.partition_point(|end| (*end as usize) < place.previous_end);
+        self.ends.get(first_end).is_some_and(|end| *end as usize <= place.next_start)
     }
 
     /// Number of the event with the byte behind this place; 0 if there is none.
-    fn event_behind(&self, cut: Cut) -> u32 {
-        let index = self.ends.partition_point(|end| *end as usize <= cut.next_start);
+    fn event_behind(&self, place: EventEnd) -> u32 {
+        let index = self.ends.partition_point(|end| *end as usize <= place.next_start);
         if index == self.ends.len() { 0 } else { index as u32 + 1 }
     }
 
     /// Whether an event ends at each of these places.
-    fn ends_at_each_cut(&self, part: &DifferingPart) -> bool {
-        part.cuts.iter().all(|cut| self.has_event_end(*cut))
+    fn has_each_event_end(&self, part: &DifferingPart) -> bool {
+        part.event_ends.iter().all(|place| self.has_event_end(*place))
     }
 
     /// Numbers of the events at the begin and at the end of a part; 0 for an event that does not exist.
     fn events_at_both_ends(&self, part: &DifferingPart) -> [u32; 2] {
-        let [first, _middle, last] = part.cuts;
+        let [first, _middle, last] = part.event_ends;
         // All three are one place if the written arguments lack the part. Then the events are those on both sides of it.
         if first == last {
             return [self.event_before(first), self.event_behind(first)];
@@ -340,7 +341,7 @@ impl SearchedText<'_> {
     ) -> Option<ArgumentsPart> {
         let part = parts.iter().min_by_key(|part| {
             // The lowest number is the preferred part.
-            match (call.ends_at_each_cut(part), self.is_whole_chunks(object, part)) {
+            match (call.has_each_event_end(part), self.is_whole_chunks(object, part)) {
                 (true, true) => 0,
                 (true, false) => 1,
                 (false, true) => 2,
@@ -355,7 +356,7 @@ impl SearchedText<'_> {
             tokens: self.token_range(from..to),
             whole_chunks: self.is_whole_chunks(object, part),
             events: call.events_at_both_ends(part),
-            whole_events: call.ends_at_each_cut(part),
+            whole_events: call.has_each_event_end(part),
         })
     }
 
@@ -424,6 +425,7 @@ fn locate_call(name: &str, text: &str, may_be_incomplete: bool, budget: &mut Ste
             Err(Endless::Open) if may_be_incomplete => text.len(),
             Err(_) => return None,
         };
+        // The later occurrence may be the call itself, in a form without an object.
         if last_without_object.is_some_and(|start| start >= object_end) {
             return None;
         }

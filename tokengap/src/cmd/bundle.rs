@@ -144,7 +144,7 @@ const TAR_PREFIX_BYTES: usize = 155;
 fn tar_header(folder: &str, name: &str, bytes: u64, modified: Timestamp) -> [u8; TAR_BLOCK] {
     let size = bytes.min(TAR_MAX_OCTAL);
     let seconds = modified.as_second();
-    // Name, mode, owner, group, size, time, and a checksum of blanks, over which it is computed.
+    // Name, mode, owner, group, size, time, a checksum of blanks, over which it is computed, and the type of a regular file.
     let start = format!("{name:\0<100}0000600\x000000000\x000000000\0{size:011o}\0{seconds:011o}\0        0");
     let mut header = [0; TAR_BLOCK];
     header[..start.len()].copy_from_slice(start.as_bytes());

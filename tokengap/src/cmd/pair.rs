@@ -223,6 +223,7 @@ pub(crate) fn join_newest(
             .map(|server| PrefillServer { ledger: server.analysis.ledger(), clocks: server.clocks_with(decode) });
         let ledger = decode.analysis.ledger();
         let pair = Pair::join_newest(prefill.collect(), ledger, finished_limit);
+        // Times of the pair count from the start of the decode server's capture.
         let start = ledger.started().unwrap_or(ledger.now());
         if let Some(mut report) = PairReport::new(&pair, &names, decode.side_by(), start, slowest) {
             // Requests that only a prefill server has are not reported: another decode server may have them.
