@@ -185,6 +185,7 @@ impl<'a> ResponseJson<'a> {
             let choices = self.choices?;
             let BorrowedText(rid) = self.id?;
             let stated_tokens = self.usage.and_then(|usage| usage.completion_tokens);
+            // A server that lists ids also lists those of the prompt, in the first event of a response.
             let lists_ids = self.prompt_token_ids.is_some();
             choices_completion(rid, choices, stated_tokens, lists_ids)
         };

@@ -115,7 +115,7 @@ struct FieldBlock {
     stream: u32,
     bytes: Vec<u8>,
     /// Number of bytes to skip before the fields: priorities, or a promised stream.
-    skip: usize,
+    bytes_to_skip: usize,
     ends_stream: bool,
     is_promised: bool,
     is_open: bool,
@@ -130,7 +130,8 @@ impl FieldBlock {
         self.is_promised = head.kind == PUSH_PROMISE;
         // The flag has no meaning in a promise.
         self.ends_stream = !self.is_promised && head.has_flag(END_STREAM);
-        self.skip = if self.is_promised {
+        // The fields follow the number of the promised stream, or the priority.
+        self.bytes_to_skip = if self.is_promised {
             PROMISED_STREAM_BYTES
         } else if head.has_flag(PRIORITY) {
             PRIORITY_BYTES
@@ -141,8 +142,8 @@ impl FieldBlock {
 
     /// Adds a piece of a frame's content, up to `limit` bytes of fields and one more, which shows that the block exceeds the limit.
     fn add_piece(&mut self, piece: &[u8], limit: usize) {
-        let skipped = self.skip.min(piece.len());
-        self.skip -= skipped;
+        let skipped = self.bytes_to_skip.min(piece.len());
+        self.bytes_to_skip -= skipped;
         let fields = &piece[skipped..];
         let space = (limit + 1).saturating_sub(self.bytes.len());
         self.bytes.extend_from_slice(&fields[..fields.len().min(space)]);
@@ -417,6 +418,7 @@ impl Http2Parser {
         }
         let is_trailers = self.streams.contains_key(&stream);
         match response {
+            // The response itself follows.
             ResponseHead::Informational => return,
             ResponseHead::Final(fields) if !is_trailers => self.begin_response(stream, fields, ends_stream, emit),
             // Unknown fields that end a stream of which nothing was observed may be trailers.
@@ -424,6 +426,7 @@ impl Http2Parser {
                 emit(stream, ResponseElement::Began);
                 self.open_stream(stream, StreamBody::Unknown(UnknownBody::from_start()));
             }
+            // Trailers, of which only the end of the stream is of interest.
             ResponseHead::Final(_) | ResponseHead::Unknown => {}
         }
         if ends_stream {

@@ -223,6 +223,7 @@ impl ResponseReader {
                 offset = chunk;
                 detected = Detected::Events;
             } else {
+                // All of these bytes are skipped.
                 offset = bytes.len();
             }
         }

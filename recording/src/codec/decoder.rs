@@ -70,6 +70,7 @@ impl DecodeBuffers {
             from: content.from,
             missed,
             wants_standing,
+            // The first record's time is stored as its distance from 0.
             last_record_ns: 0,
             last: None,
             chunks: Vec::new(),
@@ -126,6 +127,7 @@ impl<'b> DecodedBlock<'b> {
     fn read_next(&mut self) -> Result<Option<Record<'b>>, MalformedBlock> {
         // Taken, so that it is reported once.
         if let Some(missed) = self.missed.take() {
+            // It is unknown when they were missed, so it gets the earliest time of the block.
             return Ok(Some(Record::Event(Event::new(self.from, What::Missed(missed)))));
         }
         while !self.columns.standing.is_empty() {
@@ -275,7 +277,7 @@ impl<'b> DecodedBlock<'b> {
             let link_index = if is_request_predicted {
                 predicted
             } else {
-                match read_request(&mut self.columns.requests, &mut self.texts, position.last)? {
+                match read_request(&mut self.columns.requests, &mut self.texts, position.last_link)? {
                     RequestReference::Known { link_index } => link_index,
                     RequestReference::New { text } => {
                         order.add_request(text, ChunkPredictor::for_new_request(&newest_request))

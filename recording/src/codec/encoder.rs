@@ -220,7 +220,7 @@ impl Encoder {
                 _ => {
                     self.columns.requests.put_number(predicted_requests);
                     predicted_requests = 0;
-                    self.write_request(lane_index, chunk.rid, position.last, &newest_request)
+                    self.write_request(lane_index, chunk.rid, position.last_link, &newest_request)
                 }
             };
             self.state.order.advance_position(&mut position, predicted, link_index);

@@ -101,6 +101,7 @@ impl LanePredictors {
             columns.seq.put_number(id.seq);
             self.lanes.push(LanePredictor::new(id));
         } else {
+            // In a known lane, the number is probably near the predicted one.
             let next_seq = self.lanes[index as usize].next_seq[stage as usize];
             columns.seq.put_signed(id.seq.wrapping_sub(next_seq) as i64);
         }

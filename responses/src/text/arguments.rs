@@ -153,6 +153,7 @@ fn compare_unfinished(written: &str, sent: &str) -> Comparison {
         return Comparison::new(ToolCallOutcome::Unjudged);
     }
     let mut comparison = Comparison::new(ToolCallOutcome::Unfinished);
+    // The sent text goes on behind the part that both texts have.
     if let (Some(first), Some(last)) = (sent.get(common), sent.last()) {
         let event_ends = one_event_end_before(&written, common);
         comparison.parts.push(differing_part(&sent, first.from..last.to, event_ends));
@@ -285,12 +286,12 @@ fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget)
     if part_length == 0 {
         return find_swapped(written, sent, equal_start, equal_end, budget);
     }
-    // The equal ends do not cover the shorter text, so more than one part differs.
+    // The equal characters do not cover the shorter text, so more than one part differs.
     if equal_start + equal_end < shorter {
         return None;
     }
-    // In text that repeats itself, the part may start at any of these characters: all before it must be equal at the start, and all behind
-    // it at the end.
+    // All characters before the part are equal at the start of both texts, and all behind it at the end. In text that repeats itself, this
+    // is so for several starts of the part.
     let first_start = shorter - equal_end.min(shorter);
     let starts = first_start..=equal_start;
     if !budget.take_steps(starts.clone().count().saturating_mul(part_length + STEPS_TO_DESCRIBE_PLACE)) {

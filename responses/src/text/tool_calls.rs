@@ -28,11 +28,11 @@ const STEPS_TO_PARSE_BYTE: usize = 4;
 /// Tool calls of a response so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ResponseCalls {
-    found: Vec<ResponseCall>,
+    calls: Vec<ResponseCall>,
     /// Number of bytes kept.
     pub(super) bytes: usize,
     /// Whether they exceed a limit, or their form is unknown.
-    unknown: bool,
+    are_unknown: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ struct ResponseCall {
     name: String,
     arguments: String,
     /// Length of the arguments up to the end of each event.
-    ends: Vec<u32>,
+    event_ends: Vec<u32>,
 }
 
 /// An element of `tool_calls`. In a body that does not stream, elements may have no index.
@@ -92,30 +92,31 @@ impl ResponseCalls {
     /// Appends the `tool_calls` of an event or a body. Calls of an unknown form, or above a limit, make all calls of the response unknown.
     pub(super) fn add_event(&mut self, json: &str) {
         let Ok(elements) = serde_json::from_str::<Vec<CallElement>>(json) else {
-            self.unknown = true;
+            self.are_unknown = true;
             return;
         };
         for (position, element) in (0..).zip(elements) {
             let index = element.index.unwrap_or(position);
-            let known_call = self.found.iter().position(|call| call.index == index);
+            let known_call = self.calls.iter().position(|call| call.index == index);
             let CallFunction { name, arguments } = element.function.unwrap_or_default();
-            // The event also adds one of the `ends` of the call, which takes a `u32`.
+            // The event also adds one of the `event_ends` of the call, which takes a `u32`.
             self.bytes += name.len() + arguments.len() + size_of::<u32>();
-            let exceeds_calls = known_call.is_none() && self.found.len() == MAX_CALLS;
+            let exceeds_calls = known_call.is_none() && self.calls.len() == MAX_CALLS;
             if exceeds_calls || self.bytes > MAX_BYTES {
                 // A part of the calls would be of no use.
-                *self = Self { unknown: true, ..Self::default() };
+                *self = Self { are_unknown: true, ..Self::default() };
             }
-            if self.unknown {
+            // Because of this event, or of an earlier one.
+            if self.are_unknown {
                 return;
             }
             let call = match known_call {
-                Some(known_call) => &mut self.found[known_call],
-                None => self.found.push_mut(ResponseCall {
+                Some(known_call) => &mut self.calls[known_call],
+                None => self.calls.push_mut(ResponseCall {
                     index,
                     name: String::new(),
                     arguments: String::new(),
-                    ends: Vec::new(),
+                    event_ends: Vec::new(),
                 }),
             };
             // A name comes in one piece; some servers repeat it.
@@ -124,14 +125,14 @@ impl ResponseCalls {
             }
             if !arguments.is_empty() {
                 call.arguments.push_str(&arguments);
-                call.ends.push(call.arguments.len() as u32);
+                call.event_ends.push(call.arguments.len() as u32);
             }
         }
     }
 
     /// Compares the calls with the text. `Ok(None)` if the response neither has nor lacks a call.
     pub(super) fn compare_with_text(&self, sent: &SearchedText<'_>) -> Result<Option<ToolCalls>, UnjudgedReason> {
-        if self.unknown {
+        if self.are_unknown {
             return Err(UnjudgedReason::Unreadable);
         }
         // The end of the request was not observed, so a part of its text may be missing.
@@ -140,25 +141,25 @@ impl ResponseCalls {
         }
         let mut budget = StepBudget::default();
         let objects = self.find_objects(sent.text, &mut budget);
-        let found = self.compare_found(sent, &objects, &mut budget);
+        let present = self.compare_with_objects(sent, &objects, &mut budget);
         let absent = self.find_absent(sent, &objects, &mut budget);
         let absent_count = absent.map_or(0, |calls| calls.absent);
         // `max_by_key` returns the last of equal outcomes, which is the one of absent calls.
-        let worst = [found, absent].into_iter().flatten().max_by_key(|calls| calls.outcome);
+        let worst = [present, absent].into_iter().flatten().max_by_key(|calls| calls.outcome);
         Ok(worst.map(|worst| ToolCalls { absent: absent_count, ..worst }))
     }
 
     /// Compares the calls of the response with their objects in the text. Describes the call with the worst outcome. `None` if the response
     /// has no calls.
-    fn compare_found(
+    fn compare_with_objects(
         &self,
         sent: &SearchedText<'_>,
         objects: &[Option<Range<usize>>],
         budget: &mut StepBudget,
     ) -> Option<ToolCalls> {
-        let last = self.found.len().checked_sub(1)?;
+        let last = self.calls.len().checked_sub(1)?;
         let mut worst: Option<ComparedCall> = None;
-        for (index, (call, object)) in self.found.iter().zip(objects).enumerate() {
+        for (index, (call, object)) in self.calls.iter().zip(objects).enumerate() {
             // The end of the call, which is behind its arguments, may not have been generated.
             let is_cut = index == last && sent.finish == Some(Finish::Length);
             let comparison = call.compare_arguments(object.as_ref(), sent.text, is_cut, budget);
@@ -168,26 +169,26 @@ impl ResponseCalls {
             }
         }
         let worst = worst?;
-        let call = &self.found[worst.index];
+        let call = &self.calls[worst.index];
         let object = objects[worst.index].as_ref();
         Some(ToolCalls {
-            calls: self.found.len() as u32,
+            calls: self.calls.len() as u32,
             absent: 0,
             call: worst.index as u32 + 1,
             outcome: worst.comparison.outcome,
             reason: worst.why_unjudged(),
             finish: sent.finish,
-            events: call.ends.len() as u32,
+            events: call.event_ends.len() as u32,
             part: object.and_then(|object| sent.describe_part(object, &worst.comparison.parts, call)),
         })
     }
 
     /// The object of each call in the text; `None` if it is not certain, or has another form.
     fn find_objects(&self, text: &str, budget: &mut StepBudget) -> Vec<Option<Range<usize>>> {
-        let mut objects = vec![None; self.found.len()];
+        let mut objects = vec![None; self.calls.len()];
         let mut search_end = text.len();
         // Backwards, because the last occurrence of a name is the one that counts.
-        for (index, call) in self.found.iter().enumerate().rev() {
+        for (index, call) in self.calls.iter().enumerate().rev() {
             // Only the last object of the text may have no end.
             let may_be_incomplete = search_end == text.len();
             let Some(located) = locate_call(&call.name, &text[..search_end], may_be_incomplete, budget) else {
@@ -220,7 +221,7 @@ impl ComparedCall {
 impl ResponseCall {
     /// Number of the event with the byte before this place; 0 if there is none.
     fn event_before(&self, place: EventEnd) -> u32 {
-        let index = self.ends.partition_point(|end| (*end as usize) < place.previous_end);
+        let index = self.event_ends.partition_point(|end| (*end as usize) < place.previous_end);
         if place.previous_end == 0 { 0 } else { index as u32 + 1 }
     }
 
@@ -230,14 +231,14 @@ impl ResponseCall {
             return true;
         }
         // Characters that are not compared may lie between both bounds of the place.
-        let first_end = self.ends.partition_point(|end| (*end as usize) < place.previous_end);
-        self.ends.get(first_end).is_some_and(|end| *end as usize <= place.next_start)
+        let first_end = self.event_ends.partition_point(|end| (*end as usize) < place.previous_end);
+        self.event_ends.get(first_end).is_some_and(|end| *end as usize <= place.next_start)
     }
 
     /// Number of the event with the byte behind this place; 0 if there is none.
     fn event_behind(&self, place: EventEnd) -> u32 {
-        let index = self.ends.partition_point(|end| *end as usize <= place.next_start);
-        if index == self.ends.len() { 0 } else { index as u32 + 1 }
+        let index = self.event_ends.partition_point(|end| *end as usize <= place.next_start);
+        if index == self.event_ends.len() { 0 } else { index as u32 + 1 }
     }
 
     /// Whether an event ends at each of these places.
