@@ -187,8 +187,8 @@ fn open_own_file(path: &Path) -> io::Result<File> {
 /// Copies a recording without its token ids into a new file in `folder`, which is removed when the result is dropped.
 fn copy_without_token_ids(original: &Recording, folder: &Path) -> anyhow::Result<TempPath> {
     let header = RecordingHeader { payload: RecordedPayload::Lengths, ..original.header().clone() };
-    // By default a block ends after a second, so that a replay of the copy seeks as fast. The copy has the original's anchors, which give
-    // the time of day for a time of events. The recorder waits for the disk instead of dropping blocks.
+    // The recorder waits for the disk instead of dropping blocks. It adds no anchors (readings of both clocks), because those of the
+    // original are copied. Blocks have their default length, so that a replay of the copy seeks as fast.
     let options = RecordOptions { wait: true, anchor_every_ns: None, ..RecordOptions::default() };
     let created = tempfile::Builder::new()
         .prefix(".tokengap-")

@@ -61,6 +61,7 @@ impl RecordedServer {
             Err(error) => return Err(error.into()),
         };
         let (analysis, input) = progress::analyse_recording(&recording)?;
+        // The value of the server's flag --disaggregation-mode, as recorded with its run.
         let mode = input.wire.as_ref().and_then(|wire| wire.pointer("/disaggregation/mode"));
         let side = KnownSide::find(mode.and_then(Value::as_str), &analysis);
         Ok(Self { name: file.display().to_string(), analysis, input, anchor: recording.header().anchor, side })

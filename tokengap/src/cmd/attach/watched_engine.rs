@@ -57,6 +57,7 @@ impl WatchedEngine {
             state_age_ns: (now - self.state_since).as_nanos() as u64,
             reason: self.engine.obstacle().unwrap_or_default(),
             records_missed: missed.reported() + missed.unannounced,
+            // Unlike a remote run, this one has all its records.
             begun_wall_ns: None,
             figures: KeyFigures::from_analysis(analysis),
         };

@@ -393,6 +393,7 @@ impl Pod {
     pub(super) fn as_pair_server<'a>(&self, run_index: usize, analysis: &'a Analysis) -> Option<RunningServer<'a>> {
         // Relates the clocks of the server's machine.
         let anchor = self.anchor?;
+        // The value of the server's flag --disaggregation-mode, as its source states it.
         let mode = self.last_status.wire.as_ref().and_then(|wire| wire.pointer("/disaggregation/mode"));
         Some(RunningServer {
             run_index,
