@@ -34,6 +34,7 @@ impl BlockWriter {
 
     /// Writes an event.
     pub fn event(&mut self, event: &Event<'_>) {
+        // Of an event that is too large, the encoder writes only the loss.
         self.encoder.write_event(event);
     }
 

@@ -220,6 +220,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for ChatMessage<'a> {
                 let mut message = ChatMessage::default();
                 while let Some(BorrowedText(name)) = fields.next_key::<BorrowedText<'_>>()? {
                     if name == "tool_calls" {
+                        // Kept as JSON, which is parsed only if it lists calls.
                         let json = fields.next_value::<&RawValue>()?.get();
                         // An event without calls may still list none.
                         let lists_no_call =

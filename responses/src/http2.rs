@@ -170,6 +170,7 @@ fn recognise_body(start: &[u8], frame_length: Option<u32>) -> BodyStart {
         Recognition::TooShort => return BodyStart::TooShort,
         Recognition::No => {}
     }
+    // In the middle of a body, a brace or a bracket shows nothing.
     let is_whole_body = frame_length.is_none();
     if is_whole_body && matches!(start.first(), Some(b'{' | b'[')) {
         return BodyStart::Recognised(BodyParser::Json(BoundedBuffer::default()));

@@ -58,6 +58,7 @@ impl Drop for Progress {
     /// Clears the line of the progress.
     fn drop(&mut self) {
         if self.drawn_at.is_some() {
+            // Nothing can be done about a terminal that is gone.
             let _ = write!(stderr(), "{CLEAR_LINE}");
         }
     }

@@ -97,6 +97,7 @@ impl RecordReader<'_> {
             };
             self.open_block(block)?;
         }
+        // Behind the loop, because the record borrows from the reader.
         Ok(self.block.as_ref().and_then(|block| block.borrow_dependent().last_record()))
     }
 

@@ -75,12 +75,17 @@ impl ResponseCalls {
         let mut rest = all_objects.iter();
         for call in &self.calls {
             let value_of_call = parse_json(&call.arguments)?;
-            // Both are in the same order, so the search goes on behind the last object. Above the budget, no object is found.
-            let equal_object = rest.find(|object| {
-                budget.take_steps(object.len() * STEPS_TO_PARSE_BYTE)
-                    && parse_json(&text[(*object).clone()]).as_ref() == Some(&value_of_call)
-            })?;
-            equal_objects.push(equal_object.clone());
+            // Both are in the same order, so the search goes on behind the last object.
+            loop {
+                let object = rest.next()?;
+                if !budget.take_steps(object.len() * STEPS_TO_PARSE_BYTE) {
+                    return None;
+                }
+                if parse_json(&text[object.clone()]).as_ref() == Some(&value_of_call) {
+                    equal_objects.push(object.clone());
+                    break;
+                }
+            }
         }
         Some(equal_objects)
     }
