@@ -318,7 +318,7 @@ impl<'de> Deserialize<'de> for Outline {
                 while let Some((BorrowedText(name), value)) = fields.next_entry::<BorrowedText<'_>, Outline>()? {
                     outline.is_filled |= value.is_filled;
                     match &*name {
-                        // Log probabilities of chats and of completions.
+                        // Log probabilities have an item for each token: in `content` for a chat, in `tokens` for a completion.
                         "content" | "tokens" => outline.len = value.len,
                         "token_logprobs" => outline.has_nulls = value.has_nulls,
                         _ => {}

@@ -386,7 +386,7 @@ impl Http2Parser {
     /// Processes the end of a frame.
     fn end_frame(&mut self, head: FrameHead, emit: &mut EmitOnStream<'_>) -> Result<(), Unreadable> {
         self.frame = None;
-        // A padded frame has an empty payload.
+        // The frame is padded, but its payload is empty.
         let lacks_padding_length = self.padding.is_none();
         if lacks_padding_length {
             return Err(Unreadable::Frames);

@@ -72,8 +72,8 @@ struct RequestPart {
 }
 
 impl RequestPart {
-    /// Counts an event of an HTTP response in the description of its content. `tokens_before`: number of the request's tokens up to the
-    /// previous event, if known.
+    /// Adds an event to the description of an HTTP response's content: its finish reason, and the number of events with output.
+    /// `tokens_before`: number of the request's tokens up to the previous event, if known.
     fn count_event_for_content(&mut self, completion: &Completion<'_>, tokens_before: Option<u32>) {
         let form = match completion.form {
             ResponseForm::OpenAi => AnswerForm::OpenAi,

@@ -110,7 +110,7 @@ impl ChunkPredictor {
             // Most requests get the same number of tokens at each step.
             let new_tokens = self.new_tokens_up_to(completion);
             self.completion_step = new_tokens.unwrap_or(1);
-            // Whether as many ids are listed as there are new tokens or tokens so far. If neither, the number probably stays the same.
+            // The next chunk probably lists ids by the same rule: its new tokens, all tokens so far, or as many as this one.
             self.listing = if listed == new_tokens {
                 ListingKind::New
             } else if listed == completion {

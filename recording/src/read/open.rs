@@ -255,16 +255,16 @@ struct FileStart {
 /// Reads the preamble and the header of a file with this length. The error tells apart a file that is no recording, one of another version,
 /// and one that was cut too early.
 fn read_start(file: &File, path: &Path, file_bytes: u64) -> Result<FileStart, OpenError> {
-    let mut first = [0; PREAMBLE_BYTES];
+    let mut preamble_bytes = [0; PREAMBLE_BYTES];
     // A shorter file cannot have a header.
     let min_bytes = (PREAMBLE_BYTES + SECTION_HEADER_BYTES) as u64;
     let available = file_bytes.min(PREAMBLE_BYTES as u64) as usize;
-    file.read_exact_at(&mut first[..available], 0).map_err(|error| OpenError::io(path, error))?;
+    file.read_exact_at(&mut preamble_bytes[..available], 0).map_err(|error| OpenError::io(path, error))?;
     // Even a file truncated within its first bytes can be recognised as a recording.
-    if !Preamble::has_magic(&first[..available]) {
+    if !Preamble::has_magic(&preamble_bytes[..available]) {
         return Err(OpenError::NotARecording(path.to_owned()));
     }
-    let preamble = if file_bytes >= min_bytes { Preamble::parse(&first) } else { None };
+    let preamble = if file_bytes >= min_bytes { Preamble::parse(&preamble_bytes) } else { None };
     let preamble = preamble.ok_or_else(|| OpenError::no_header_within(path, min_bytes))?;
     let Preamble { major, minor, .. } = preamble;
     if major != MAJOR {

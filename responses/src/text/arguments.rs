@@ -280,19 +280,19 @@ fn may_be_number(spans: &[CharSpan]) -> bool {
 fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget) -> Option<Comparison> {
     let equal_start = common_length(written.iter(), sent.iter());
     let equal_end = common_length(written.iter().rev(), sent.iter().rev());
-    let shorter = written.len().min(sent.len());
-    let longer = written.len().max(sent.len());
-    let part_length = longer - shorter;
+    let shorter_length = written.len().min(sent.len());
+    let longer_length = written.len().max(sent.len());
+    let part_length = longer_length - shorter_length;
     if part_length == 0 {
         return find_swapped(written, sent, equal_start, equal_end, budget);
     }
     // The equal characters do not cover the shorter text, so more than one part differs.
-    if equal_start + equal_end < shorter {
+    if equal_start + equal_end < shorter_length {
         return None;
     }
     // All characters before the part are equal at the start of both texts, and all behind it at the end. In text that repeats itself, this
     // is so for several starts of the part.
-    let first_start = shorter - equal_end.min(shorter);
+    let first_start = shorter_length - equal_end.min(shorter_length);
     let starts = first_start..=equal_start;
     if !budget.take_steps(starts.clone().count().saturating_mul(part_length + STEPS_TO_DESCRIBE_PLACE)) {
         return None;

@@ -459,8 +459,9 @@ fn arguments_behind(text: &str) -> Option<usize> {
             }
             continue;
         }
-        let is_key_of_arguments = matches!(&*word, "" | "arguments" | "parameters" | "json");
-        if !is_key_of_arguments {
+        // The letters before this character.
+        let are_none_or_key = matches!(&*word, "" | "arguments" | "parameters" | "json");
+        if !are_none_or_key {
             return None;
         }
         word.clear();
