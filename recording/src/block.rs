@@ -123,9 +123,10 @@ impl BlockReader {
         self.buffers.decompress_columns(packed, section.raw_bytes).map_err(damaged_block)?;
         // The first block that this reader gets is not the first of the run.
         let starts_late = self.next_record.is_none() && section.first_record > 0;
+        // For `records_before`.
         self.first_record.get_or_insert(section.first_record);
         let skipped_records = self.continue_at(section.first_record);
-        // The missing records may be of any hop, so none is named.
+        // A stream loses blocks where a reader is too slow for its queue. The missing records may be of any hop, so none is named.
         let missed =
             if skipped_records > 0 { Some(Missed::new(None, skipped_records, MissedCause::QueueFull)) } else { None };
         // The announcements of engine and hops may be among the missing records.

@@ -54,6 +54,7 @@ mod confinement {
 
 /// Runs the command line. An error is printed with its causes and advice; exit code 2.
 fn main() -> ExitCode {
+    // First, so that the CPU time reported for tokengap begins here.
     session::own::start();
     match run_command_line() {
         Ok(code) => code,

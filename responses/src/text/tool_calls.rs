@@ -21,7 +21,7 @@ const MAX_BETWEEN: usize = 96;
 /// Length of the longest word between them.
 const MAX_WORD: usize = 10;
 /// Steps to look behind a name.
-const STEPS_BEHIND_KEY: usize = 500;
+const STEPS_TO_LOOK_BEHIND: usize = 500;
 /// Steps to parse a byte of another object.
 const STEPS_TO_PARSE_BYTE: usize = 4;
 
@@ -400,6 +400,7 @@ struct LocatedCall {
 /// Finds the last occurrence of a call's name with an object behind it. The name may occur again only within that object. The object may be
 /// incomplete if the text ends with it (`may_be_incomplete`).
 fn locate_call(name: &str, text: &str, may_be_incomplete: bool, budget: &mut StepBudget) -> Option<LocatedCall> {
+    // Any other text could occur anywhere.
     if !is_name(name) {
         return None;
     }
@@ -407,7 +408,7 @@ fn locate_call(name: &str, text: &str, may_be_incomplete: bool, budget: &mut Ste
     let mut last_without_object = None;
     let mut searched_from = text.len();
     for (name_start, _) in text.rmatch_indices(name) {
-        if !budget.take_steps(searched_from - name_start + STEPS_BEHIND_KEY) {
+        if !budget.take_steps(searched_from - name_start + STEPS_TO_LOOK_BEHIND) {
             return None;
         }
         searched_from = name_start;
@@ -424,6 +425,7 @@ fn locate_call(name: &str, text: &str, may_be_incomplete: bool, budget: &mut Ste
         let object_end = match scan_object(&text[object_start..]) {
             Ok(length) => object_start + length,
             Err(Endless::Open) if may_be_incomplete => text.len(),
+            // It is unknown where the object ends.
             Err(_) => return None,
         };
         // The later occurrence may be the call itself, in a form without an object.

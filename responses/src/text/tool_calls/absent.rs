@@ -9,7 +9,7 @@ use trace::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls};
 
 use super::arguments::parse_json;
 use super::{
-    ResponseCalls, STEPS_BEHIND_KEY, STEPS_TO_PARSE_BYTE, SearchedText, StepBudget, arguments_behind, is_name,
+    ResponseCalls, STEPS_TO_LOOK_BEHIND, STEPS_TO_PARSE_BYTE, SearchedText, StepBudget, arguments_behind, is_name,
     object_length,
 };
 
@@ -105,7 +105,7 @@ fn find_call_objects(text: &str, budget: &mut StepBudget) -> Option<Vec<Range<us
                 objects.push(object_start..next_start);
             }
         }
-        if !budget.take_steps(next_start - search_start + STEPS_BEHIND_KEY) {
+        if !budget.take_steps(next_start - search_start + STEPS_TO_LOOK_BEHIND) {
             return None;
         }
         search_start = next_start;

@@ -270,6 +270,7 @@ impl Pod {
             reader.read(block, &mut |record| match record {
                 Record::Event(event) => session.process_event(&event),
                 Record::Tick(now) => session.process_tick(now, self),
+                // Neither changes the analysis.
                 Record::Anchor(_) | Record::Closing(_) => {}
             })
         }));
