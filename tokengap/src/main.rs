@@ -58,6 +58,7 @@ fn main() -> ExitCode {
     session::own::start();
     match run_command_line() {
         Ok(code) => code,
+        // The reader of the output needs no more of it.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             errln!("tokengap: {}", indented(&advice::error_line(&error)));

@@ -125,7 +125,9 @@ impl RecordReader<'_> {
     /// Loads the next block, `block`, as the current one. Fails if it is damaged or cannot be read; the block after it is then the next.
     fn open_block(&mut self, block: &BlockInfo) -> Result<(), ReadError> {
         let skipped_records = self.next_record.map_or(0, |next| block.first_record.saturating_sub(next));
+        // The reader begins here, behind the start of the run.
         let starts_late = self.next_record.is_none() && block.first_record > 0;
+        // If this block turns out to be damaged, its records count as missing before the next one.
         self.next_record.get_or_insert(block.first_record);
         // Before any error, so that the next call continues after this block.
         self.next_block += 1;

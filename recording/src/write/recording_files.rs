@@ -103,6 +103,7 @@ impl RecordingFiles {
 
     /// Appends a sealed block, to the next file if the current one is full. Returns by how many bytes the files grew.
     pub(super) fn append_block(&mut self, section: Section, sealed: &[u8]) -> Result<u64, BlockRefused> {
+        // What is written to a deleted file is lost.
         if is_removed(&self.file) {
             return Err(BlockRefused::Failed(RecordError::Removed(self.current.path.clone())));
         }

@@ -146,16 +146,16 @@ pub(super) fn parse_json(json: &str) -> Option<Value> {
 fn compare_unfinished(written: &str, sent: &str) -> Comparison {
     let written = plain_characters(written);
     let sent = plain_characters(sent);
-    let common = common_length(written.iter(), sent.iter());
+    let equal_start = common_length(written.iter(), sent.iter());
     // A parser that completes the JSON adds only such characters.
-    let is_completion = written[common..].iter().all(|span| matches!(span.char, '"' | ']' | '}'));
+    let is_completion = written[equal_start..].iter().all(|span| matches!(span.char, '"' | ']' | '}'));
     if !is_completion {
         return Comparison::new(ToolCallOutcome::Unjudged);
     }
     let mut comparison = Comparison::new(ToolCallOutcome::Unfinished);
-    // The sent text goes on behind the part that both texts have.
-    if let (Some(first), Some(last)) = (sent.get(common), sent.last()) {
-        let event_ends = one_event_end_before(&written, common);
+    // The part of the sent text that was not written.
+    if let (Some(first), Some(last)) = (sent.get(equal_start), sent.last()) {
+        let event_ends = one_event_end_before(&written, equal_start);
         comparison.parts.push(differing_part(&sent, first.from..last.to, event_ends));
     }
     comparison
