@@ -320,6 +320,7 @@ pub(super) fn create_file(
     if existing.as_ref().is_some_and(|existing| !existing.is_file()) {
         return Err(RecordError::NotAFile(path.to_owned()));
     }
+    // Without `force`, an existing file is an error of `create`.
     let is_replaced = force && existing.is_some();
     let created_path = if is_replaced { path_of_replacement(path) } else { path.to_owned() };
     let mut file = storage::create(&created_path).map_err(|error| RecordError::io("create", path, error))?;

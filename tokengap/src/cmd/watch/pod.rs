@@ -392,7 +392,7 @@ impl Pod {
 
     /// This run as a server of a pair; `None` before its clocks are known.
     pub(super) fn as_pair_server<'a>(&self, run_index: usize, analysis: &'a Analysis) -> Option<RunningServer<'a>> {
-        // Relates the clocks of the server's machine.
+        // Relates the clock of the server's machine to the time of day.
         let anchor = self.anchor?;
         // The value of the server's flag --disaggregation-mode, as its source states it.
         let mode = self.last_status.wire.as_ref().and_then(|wire| wire.pointer("/disaggregation/mode"));
