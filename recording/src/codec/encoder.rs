@@ -381,7 +381,7 @@ fn from_msgpack<'a, T: Deserialize<'a>>(packed: &'a [u8]) -> T {
 
 /// The loss to record instead of an event that could exceed the size limit; `None` for an event that can be written.
 fn missed_if_too_large(what: &What<'_>, writes_token_ids: bool) -> Option<Missed> {
-    let (hop, bytes) = match what {
+    let (hop, max_bytes) = match what {
         What::Sent(frame) | What::Received(Received { frame: Some(frame), .. }) => {
             (Some(frame.id.hop), max_frame_bytes(frame, writes_token_ids))
         }
@@ -412,7 +412,7 @@ fn missed_if_too_large(what: &What<'_>, writes_token_ids: bool) -> Option<Missed
         | What::PairMessage(_) => return None,
     };
     let missed_events = 1;
-    (bytes > MAX_EVENT_BYTES).then_some(Missed::new(hop, missed_events, MissedCause::TooLarge))
+    (max_bytes > MAX_EVENT_BYTES).then_some(Missed::new(hop, missed_events, MissedCause::TooLarge))
 }
 
 /// Total length of the texts of an event.

@@ -60,7 +60,7 @@ pub(super) fn begins_with_message(start: &[u8], frame_length: Option<u32>) -> Re
         return Recognition::No;
     }
     match message.first() {
-        // Tags of the fields 1 and 2 of wire type 2.
+        // Tags of the fields 1 and 2, with the wire type of text and bytes.
         Some(0x0a | 0x12) => Recognition::Yes,
         Some(_) => Recognition::No,
         None => Recognition::TooShort,

@@ -192,6 +192,7 @@ impl ResponseCalls {
             // Only the last object of the text may have no end.
             let may_be_incomplete = search_end == text.len();
             let Some(located) = locate_call(&call.name, &text[..search_end], may_be_incomplete, budget) else {
+                // Where the text of the calls before this one ends is unknown.
                 break;
             };
             search_end = located.name_start;
