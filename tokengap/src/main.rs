@@ -44,12 +44,20 @@ use signal_hook::consts::SIGXFSZ;
 mod confinement {
     use std::path::Path;
 
-    /// Does nothing.
-    pub(crate) fn disable() {}
-    /// Does nothing.
-    pub(crate) fn confine_to_files(_: &[&Path], _: &[Option<&Path>]) {}
-    /// Does nothing.
-    pub(crate) fn confine_watch(_: impl Iterator<Item = u16>, _: &[Option<&Path>]) {}
+    /// Does nothing on this system.
+    pub(crate) fn disable() {
+        // There is no confinement to disable.
+    }
+
+    /// Does nothing on this system.
+    pub(crate) fn confine_to_files(_inputs: &[&Path], _results: &[Option<&Path>]) {
+        // There is no confinement.
+    }
+
+    /// Does nothing on this system.
+    pub(crate) fn confine_watch(_ports: impl Iterator<Item = u16>, _results: &[Option<&Path>]) {
+        // There is no confinement.
+    }
 }
 
 /// Runs the command line. An error is printed with its causes and advice; exit code 2.
