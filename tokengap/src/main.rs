@@ -50,12 +50,12 @@ mod confinement {
     }
 
     /// Does nothing on this system.
-    pub(crate) fn confine_to_files(_inputs: &[&Path], _results: &[Option<&Path>]) {
+    pub(crate) fn confine_to_files(_: &[&Path], _: &[Option<&Path>]) {
         // There is no confinement.
     }
 
     /// Does nothing on this system.
-    pub(crate) fn confine_watch(_ports: impl Iterator<Item = u16>, _results: &[Option<&Path>]) {
+    pub(crate) fn confine_watch(_: impl Iterator<Item = u16>, _: &[Option<&Path>]) {
         // There is no confinement.
     }
 }
