@@ -34,6 +34,7 @@ impl BlockWriter {
 
     /// Writes an event.
     pub fn event(&mut self, event: &Event<'_>) {
+        // Of an event that is too large, the encoder writes only the loss.
         self.encoder.write_event(event);
     }
 
@@ -58,7 +59,8 @@ impl BlockWriter {
         if self.encoder.content.records == 0 {
             return None;
         }
-        let EncodedBlock { columns, content } = self.encoder.close_block(BlockColumns::default());
+        let columns_of_next_block = BlockColumns::default();
+        let EncodedBlock { columns, content } = self.encoder.close_block(columns_of_next_block);
         let first_record = self.records_in_closed_blocks;
         self.records_in_closed_blocks += u64::from(content.records);
         Some(OpenBlock { columns, content, first_record, anchor: Anchor::now() })
@@ -119,10 +121,12 @@ impl BlockReader {
             return Ok(());
         }
         self.buffers.decompress_columns(packed, section.raw_bytes).map_err(damaged_block)?;
+        // The first block that this reader gets is not the first of the run.
         let starts_late = self.next_record.is_none() && section.first_record > 0;
+        // For `records_before`.
         self.first_record.get_or_insert(section.first_record);
         let skipped_records = self.continue_at(section.first_record);
-        // The missing records may be of any hop, so none is named.
+        // A stream loses blocks where a reader is too slow for its queue. The missing records may be of any hop, so none is named.
         let missed =
             if skipped_records > 0 { Some(Missed::new(None, skipped_records, MissedCause::QueueFull)) } else { None };
         // The announcements of engine and hops may be among the missing records.

@@ -67,7 +67,7 @@ impl OpenError {
     }
 
     /// Error of a file without a valid header in its first `bytes` bytes.
-    pub(super) fn no_header(path: &Path, bytes: u64) -> Self {
+    pub(super) fn no_header_within(path: &Path, bytes: u64) -> Self {
         Self::NoHeader { path: path.to_owned(), bytes }
     }
 }

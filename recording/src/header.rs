@@ -45,6 +45,7 @@ impl RecordingHeader {
             config,
             anchor: Anchor::now(),
             payload: RecordedPayload::Lengths,
+            // The first file of the recording.
             part: 0,
         }
     }

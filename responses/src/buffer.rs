@@ -59,6 +59,7 @@ impl BoundedBuffer {
         // Small buffers are granted even at the limit, so that prefixes of messages can be kept.
         let limit = if capacity <= ALWAYS_GRANTED { usize::MAX } else { MAX_TOTAL };
         TOTAL.reserve(capacity - capacity_before, limit)?;
+        // The argument counts from the length on.
         self.kept.reserve_exact(capacity - self.kept.len());
         // An allocator may give more than it was asked for.
         TOTAL.used_bytes.fetch_add(self.kept.capacity() - capacity, Ordering::Relaxed);

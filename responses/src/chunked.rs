@@ -59,7 +59,7 @@ impl ChunkedDecoder {
         let line_end = memchr::memchr(b'\n', input);
         let (part_of_line, rest) = input.split_at(line_end.map_or(input.len(), |newline| newline + 1));
         *input = rest;
-        // One byte more than the limit shows that the line exceeds it.
+        // Of all lines, those of the trailers have the highest limit. One byte more shows that a line exceeds it.
         let space = LONGEST_TRAILER.saturating_sub(self.line.len()) + 1;
         self.line.extend_from_slice(&part_of_line[..part_of_line.len().min(space)]);
         line_end.is_some()

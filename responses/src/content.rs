@@ -105,6 +105,7 @@ impl ContentMatcher {
         };
         sent.marks.extend(new_ids.iter().map(|&id| token_mark(key, id as u32)));
         self.kept_marks += new_ids.len();
+        // The newest request is kept in any case.
         while self.kept_marks > MAX_MARKS && self.sent.values.len() > 1 {
             let evicted = self.sent.remove_oldest();
             self.count_evicted(evicted);

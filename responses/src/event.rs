@@ -185,6 +185,7 @@ impl<'a> ResponseJson<'a> {
             let choices = self.choices?;
             let BorrowedText(rid) = self.id?;
             let stated_tokens = self.usage.and_then(|usage| usage.completion_tokens);
+            // A server that lists ids also lists those of the prompt, in the first event of a response.
             let lists_ids = self.prompt_token_ids.is_some();
             choices_completion(rid, choices, stated_tokens, lists_ids)
         };
@@ -220,6 +221,7 @@ fn choices_completion<'a>(
         1 => {
             // The first event of a chat, which names the role, has no ids.
             completion.tokens = if lists_ids { choices.tokens.or(Some(0)) } else { choices.tokens };
+            // A usage beside the only choice counts the tokens of that choice so far.
             completion.stated_tokens = stated_tokens;
             completion.tokens_so_far = stated_tokens;
             completion.logprobs = choices.logprobs;

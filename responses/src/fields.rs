@@ -178,6 +178,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
 impl<'a> Choice<'a> {
     /// Text of the choice. A chat has it in its message, and a completion in the field `text`.
     fn choice_text(&self) -> ChoiceText<'a> {
+        // A streamed chat has its message in `delta`.
         let message = self.delta.or(self.message).unwrap_or_default();
         let content = self.text.unwrap_or(message.content);
         ChoiceText {
@@ -219,6 +220,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for ChatMessage<'a> {
                 let mut message = ChatMessage::default();
                 while let Some(BorrowedText(name)) = fields.next_key::<BorrowedText<'_>>()? {
                     if name == "tool_calls" {
+                        // Kept as JSON, which is parsed only if it lists calls.
                         let json = fields.next_value::<&RawValue>()?.get();
                         // An event without calls may still list none.
                         let lists_no_call =
@@ -316,7 +318,7 @@ impl<'de> Deserialize<'de> for Outline {
                 while let Some((BorrowedText(name), value)) = fields.next_entry::<BorrowedText<'_>, Outline>()? {
                     outline.is_filled |= value.is_filled;
                     match &*name {
-                        // Log probabilities of chats and of completions.
+                        // Log probabilities have an item for each token: in `content` for a chat, in `tokens` for a completion.
                         "content" | "tokens" => outline.len = value.len,
                         "token_logprobs" => outline.has_nulls = value.has_nulls,
                         _ => {}

@@ -100,6 +100,7 @@ impl Writes {
         self.may_have_tokens |= completion.tokens != Some(0);
         // The id of a choice other than the first ends with `#` and its index.
         let is_other_choice = completion.form == ResponseForm::WorkerStream && completion.rid.contains('#');
+        // An event with several choices counts as one with text elsewhere.
         self.has_several_choices |= completion.choice > 0 || completion.text.elsewhere || is_other_choice;
     }
 
@@ -289,7 +290,8 @@ impl Frontends {
             return self.count_unknown(why);
         }
         let has_same_parts = frontend.parts == worker.parts;
-        // With other parts, the first ones of both sides may hold different tokens. After a short write, the client held the token back.
+        // With another number of parts, the first ones of both sides may hold different tokens. After a short write, the client held the
+        // token back.
         let mut first_token_ns = None;
         if has_same_parts && !frontend.has_short_write_before_first {
             first_token_ns = ns_between(worker.first_part_at, frontend.first_part_at);
@@ -343,7 +345,7 @@ fn why_not_comparable(worker: &Writes, frontend: &Writes) -> Option<UnknownWait>
         Some(UnknownWait::Partial)
     } else if worker.has_several_choices || frontend.has_several_choices {
         Some(UnknownWait::SeveralChoices)
-    // A frontend writes no more events than its worker has sent chunks.
+    // The tokens are another worker's if this one has sent none, or fewer chunks than the frontend has written events.
     } else if !worker.may_have_tokens || frontend.parts > worker.parts {
         Some(UnknownWait::OtherWorker)
     } else {

@@ -34,7 +34,7 @@ const PROMISED_STREAM_BYTES: usize = 4;
 const PRIORITY_BYTES: usize = 5;
 
 /// Longest fields in bytes by which a connection is recognised after its start. Those of a response are much shorter.
-const LONGEST_JOINED: u32 = 1 << 10;
+const LONGEST_RECOGNISED_FIELDS: u32 = 1 << 10;
 
 /// Receiver of the elements of a connection's streams.
 type EmitOnStream<'e> = dyn FnMut(u32, ResponseElement<'_>) + 'e;
@@ -115,7 +115,7 @@ struct FieldBlock {
     stream: u32,
     bytes: Vec<u8>,
     /// Number of bytes to skip before the fields: priorities, or a promised stream.
-    skip: usize,
+    bytes_to_skip: usize,
     ends_stream: bool,
     is_promised: bool,
     is_open: bool,
@@ -130,7 +130,8 @@ impl FieldBlock {
         self.is_promised = head.kind == PUSH_PROMISE;
         // The flag has no meaning in a promise.
         self.ends_stream = !self.is_promised && head.has_flag(END_STREAM);
-        self.skip = if self.is_promised {
+        // The fields follow the number of the promised stream, or the priority.
+        self.bytes_to_skip = if self.is_promised {
             PROMISED_STREAM_BYTES
         } else if head.has_flag(PRIORITY) {
             PRIORITY_BYTES
@@ -141,8 +142,8 @@ impl FieldBlock {
 
     /// Adds a piece of a frame's content, up to `limit` bytes of fields and one more, which shows that the block exceeds the limit.
     fn add_piece(&mut self, piece: &[u8], limit: usize) {
-        let skipped = self.skip.min(piece.len());
-        self.skip -= skipped;
+        let skipped = self.bytes_to_skip.min(piece.len());
+        self.bytes_to_skip -= skipped;
         let fields = &piece[skipped..];
         let space = (limit + 1).saturating_sub(self.bytes.len());
         self.bytes.extend_from_slice(&fields[..fields.len().min(space)]);
@@ -169,6 +170,7 @@ fn recognise_body(start: &[u8], frame_length: Option<u32>) -> BodyStart {
         Recognition::TooShort => return BodyStart::TooShort,
         Recognition::No => {}
     }
+    // In the middle of a body, a brace or a bracket shows nothing.
     let is_whole_body = frame_length.is_none();
     if is_whole_body && matches!(start.first(), Some(b'{' | b'[')) {
         return BodyStart::Recognised(BodyParser::Json(BoundedBuffer::default()));
@@ -270,7 +272,7 @@ fn is_response_data(head: FrameHead, payload: &[u8]) -> Recognition {
 /// Whether a frame `HEADERS` has all fields of a response, and another valid frame follows it.
 fn are_response_fields(head: FrameHead, payload: &[u8]) -> Recognition {
     let has_all_fields = head.flags & !(END_STREAM | PRIORITY) == END_HEADERS;
-    if !has_all_fields || head.length > LONGEST_JOINED {
+    if !has_all_fields || head.length > LONGEST_RECOGNISED_FIELDS {
         return Recognition::No;
     }
     let behind_fields = payload.get(head.length as usize..);
@@ -295,6 +297,7 @@ impl Http2Parser {
         loop {
             let Some(head) = self.take_frame_head(&mut input)? else { return Ok(()) };
             if self.payload_left > 0 {
+                // The payload goes on in the next bytes.
                 if input.is_empty() {
                     return Ok(());
                 }
@@ -383,6 +386,7 @@ impl Http2Parser {
     /// Processes the end of a frame.
     fn end_frame(&mut self, head: FrameHead, emit: &mut EmitOnStream<'_>) -> Result<(), Unreadable> {
         self.frame = None;
+        // The frame is padded, but its payload is empty.
         let lacks_padding_length = self.padding.is_none();
         if lacks_padding_length {
             return Err(Unreadable::Frames);
@@ -415,6 +419,7 @@ impl Http2Parser {
         }
         let is_trailers = self.streams.contains_key(&stream);
         match response {
+            // The response itself follows.
             ResponseHead::Informational => return,
             ResponseHead::Final(fields) if !is_trailers => self.begin_response(stream, fields, ends_stream, emit),
             // Unknown fields that end a stream of which nothing was observed may be trailers.
@@ -422,6 +427,7 @@ impl Http2Parser {
                 emit(stream, ResponseElement::Began);
                 self.open_stream(stream, StreamBody::Unknown(UnknownBody::from_start()));
             }
+            // Trailers, of which only the end of the stream is of interest.
             ResponseHead::Final(_) | ResponseHead::Unknown => {}
         }
         if ends_stream {

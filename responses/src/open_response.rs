@@ -72,8 +72,8 @@ struct RequestPart {
 }
 
 impl RequestPart {
-    /// Counts an event of an HTTP response in the description of its content. `tokens_before`: number of the request's tokens up to the
-    /// previous event, if known.
+    /// Adds an event to the description of an HTTP response's content: its finish reason, and the number of events with output.
+    /// `tokens_before`: number of the request's tokens up to the previous event, if known.
     fn count_event_for_content(&mut self, completion: &Completion<'_>, tokens_before: Option<u32>) {
         let form = match completion.form {
             ResponseForm::OpenAi => AnswerForm::OpenAi,
@@ -306,6 +306,7 @@ impl OpenResponse {
         if let Some(tokens_so_far) = completion.tokens_so_far {
             let tokens_before = match part {
                 Some(part) => part.tokens_so_far,
+                // The request's first event. Above the limit, an earlier one may have been left out.
                 None if self.is_fully_observed && self.parts.len() < limits.requests => Some(0),
                 None => None,
             };
@@ -368,6 +369,32 @@ impl OpenResponse {
         self.parts.iter().find(|part| part.rid == rid)
     }
 
+    /// Index of the part of the event's request. Adds the part if this is the request's first event. `None` if the response has too many
+    /// requests. `shown_id`: id that the response shows, if the engine's frames have another one.
+    fn find_or_add_part(
+        &mut self,
+        completion: &Completion<'_>,
+        shown_id: Option<&str>,
+        limits: &Limits,
+    ) -> Option<usize> {
+        let known_part = self.parts.iter().position(|part| part.rid == completion.rid);
+        if known_part.is_some() {
+            return known_part;
+        }
+        if self.parts.len() == limits.requests {
+            return None;
+        }
+        self.parts.push(RequestPart {
+            rid: completion.rid.to_string(),
+            // Empty if the response shows the same id.
+            shown_id: shown_id.filter(|id| completion.rid != **id).unwrap_or_default().to_owned(),
+            is_counted: true,
+            tokens_so_far: self.is_fully_observed.then_some(0),
+            ..RequestPart::default()
+        });
+        Some(self.parts.len() - 1)
+    }
+
     /// Adds an event to its request's part and returns the part, or `None` above the limit of requests. `shown_id`: id that the response
     /// shows, if the engine's frames have another one.
     fn add_event_to_part(
@@ -376,20 +403,9 @@ impl OpenResponse {
         shown_id: Option<&str>,
         limits: &Limits,
     ) -> Option<&mut RequestPart> {
-        let index = self.parts.iter().position(|part| part.rid == completion.rid);
-        let part_count = self.parts.len() + usize::from(index.is_none());
-        let part = match index {
-            Some(index) => &mut self.parts[index],
-            None if self.parts.len() == limits.requests => return None,
-            None => self.parts.push_mut(RequestPart {
-                rid: completion.rid.to_string(),
-                // Empty if the response shows the same id.
-                shown_id: shown_id.filter(|id| completion.rid != **id).unwrap_or_default().to_owned(),
-                is_counted: true,
-                tokens_so_far: self.is_fully_observed.then_some(0),
-                ..RequestPart::default()
-            }),
-        };
+        let index = self.find_or_add_part(completion, shown_id, limits)?;
+        let part_count = self.parts.len();
+        let part = &mut self.parts[index];
         let listed_tokens = completion.tokens.unwrap_or(0);
         part.is_counted &= completion.tokens.is_some();
         if !completion.text.tool_calls.is_empty() {

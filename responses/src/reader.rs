@@ -47,7 +47,7 @@ struct ConnectionResponses {
     /// Span of the caller of that request.
     trace_parent: Option<TraceParent>,
     /// The current response of a frontend, whose responses are only timed.
-    frontend: Option<TimedResponse>,
+    timed_response: Option<TimedResponse>,
 }
 
 impl Default for Parser {
@@ -64,16 +64,16 @@ impl ResponseReader {
 
     /// Creates a reader of a frontend's connection. Its responses are no deliveries.
     pub fn of_frontend() -> Self {
-        let responses = ConnectionResponses { frontend: Some(TimedResponse::default()), ..Default::default() };
+        let responses = ConnectionResponses { timed_response: Some(TimedResponse::default()), ..Default::default() };
         Self { responses, ..Self::default() }
     }
 
     /// Starts again, for another connection of the same kind.
     pub fn restart(&mut self) {
         // Whether the connection is of a frontend, and whether arrivals are observed, stays.
-        let frontend = self.responses.frontend.as_ref().map(|_| TimedResponse::default());
+        let timed_response = self.responses.timed_response.as_ref().map(|_| TimedResponse::default());
         let next_arrival = self.responses.next_arrival.map(|_| Err(UnknownArrival::Missed));
-        let responses = ConnectionResponses { next_arrival, frontend, ..Default::default() };
+        let responses = ConnectionResponses { next_arrival, timed_response, ..Default::default() };
         *self = Self { limits: self.limits, protocols: self.protocols, responses, ..Self::default() };
     }
 
@@ -111,7 +111,7 @@ impl ResponseReader {
 
     /// Whether the connection is one of a frontend.
     pub fn is_of_frontend(&self) -> bool {
-        self.responses.frontend.is_some()
+        self.responses.timed_response.is_some()
     }
 
     /// Whether the first event of the worker's stream is still to come, and the engine's id of its request is not known. After that event,
@@ -133,7 +133,7 @@ impl ResponseReader {
 
     /// Records that the socket accepted none or only a part of a write.
     pub fn record_short_write(&mut self) {
-        if let Some(response) = &mut self.responses.frontend {
+        if let Some(response) = &mut self.responses.timed_response {
             return response.writes.record_short_write();
         }
         // The write may be the beginning of the next response.
@@ -189,9 +189,11 @@ impl ResponseReader {
     ) {
         let Self { limits, parser, responses, .. } = self;
         let sink = &mut EventSink { at, events };
-        if let Some(response) = &mut responses.frontend {
+        // A frontend's responses are only timed.
+        if let Some(response) = &mut responses.timed_response {
             return response.end_response(&mut server.frontends, sink);
         }
+        // A body without a declared length is complete when the server closes its connection.
         if let Parser::Http(parser) = parser
             && end == AnswerEnd::ServerLeft
         {
@@ -221,6 +223,7 @@ impl ResponseReader {
                 offset = chunk;
                 detected = Detected::Events;
             } else {
+                // All of these bytes are skipped.
                 offset = bytes.len();
             }
         }
@@ -296,8 +299,8 @@ impl ResponseReader {
     /// Reads no further byte of the connection, because its bytes are not understood.
     fn stop_reading(&mut self, why: Unreadable, server: &mut Server, sink: &mut EventSink<'_>) {
         self.parser = Parser::Unreadable;
-        if let Some(response) = &mut self.responses.frontend {
-            // The reason concerns the whole connection and no HTTP/2 stream of it.
+        if let Some(response) = &mut self.responses.timed_response {
+            // A frontend's responses are only timed. The reason concerns the whole connection and no HTTP/2 stream of it.
             return response.time_element(
                 SINGLE_STREAM,
                 &ResponseElement::Unreadable(why),
@@ -322,8 +325,9 @@ impl ConnectionResponses {
         server: &mut Server,
         sink: &mut EventSink<'_>,
     ) {
-        let Self { open, next_arrival, trace_parent, frontend } = self;
-        if let Some(response) = frontend {
+        let Self { open, next_arrival, trace_parent, timed_response } = self;
+        // A frontend's responses are only timed.
+        if let Some(response) = timed_response {
             return response.time_element(stream, &element, &mut server.frontends, sink);
         }
         // Known only when the connection ends.
@@ -334,6 +338,7 @@ impl ConnectionResponses {
             }
             return;
         }
+        // The stream with the lowest number is the oldest.
         let has_no_space = open.len() >= limits.streams && !open.contains_key(&stream);
         if has_no_space && let Some((_, oldest)) = open.pop_first() {
             oldest.end_response(AnswerEnd::Unknown, unacknowledged, server, sink);
@@ -352,7 +357,7 @@ impl ConnectionResponses {
 
     /// Reports a gap, which every response in progress may have.
     fn mark_incomplete(&mut self, sink: &mut EventSink<'_>) {
-        if let Some(response) = &mut self.frontend {
+        if let Some(response) = &mut self.timed_response {
             response.writes.are_all_observed = false;
             return;
         }

@@ -77,6 +77,7 @@ impl Server {
 
     /// Records a frame before its tokens are delivered. `response_id`: for an engine whose responses show other ids than its frames.
     pub fn record_frame(&mut self, frame: &Frame<'_>, response_id: Option<ReadResponseId>) {
+        // Response streams that are matched by their tokens list ids, so no text is compared.
         if !self.content.is_enabled() {
             self.texts.record_frame(frame);
         }

@@ -142,7 +142,7 @@ struct ComparedRequest {
 struct Unmatched {
     calls: ResponseCalls,
     /// Bytes of content and reasoning.
-    carried: u64,
+    carried_bytes: u64,
 }
 
 /// Tokens whose text an event carries.
@@ -233,6 +233,7 @@ impl Texts {
         } else if may_be_first {
             self.begin_request(SentText::new(hop, chunk), chunk);
         }
+        // The newest request is kept in any case.
         while self.bytes > MAX_BYTES && self.requests.values.len() > 1 {
             let evicted = self.requests.remove_oldest();
             self.count_evicted(evicted);
@@ -280,10 +281,10 @@ impl Texts {
         // The parser of a chat may remove text, which is then not lost.
         let may_skip = all_observed && sent.has_first_chunk && (self.exact || text.completion);
         let bytes_before = sent.kept_bytes();
-        let tokens_before = sent.carried.tokens;
+        let tokens_before = sent.carried_end.tokens;
         let compared = sent.compare_event(text, finished, may_skip);
         self.bytes -= bytes_before - sent.kept_bytes();
-        let completion_tokens = sent.carried.tokens;
+        let completion_tokens = sent.carried_end.tokens;
         let CarriedChunks { tokens, without_text } = match compared {
             Ok(carried) => carried,
             Err(difference) => {
@@ -332,12 +333,13 @@ impl Texts {
         let Some(request) = self.requests.values.get_mut(rid) else { return };
         // Held deliveries follow missing text. It remains unknown whether that was lost, so they are never reported.
         request.held.clear();
+        // Without the sent text, the response's text and calls are of no use.
         if request.sent.is_none() {
             return;
         }
         let unmatched = request.unmatched.get_or_insert_default();
         // Bytes of content and reasoning in the event.
-        unmatched.carried += text.non_empty_pieces().map(Digest::len).sum::<u64>();
+        unmatched.carried_bytes += text.non_empty_pieces().map(Digest::len).sum::<u64>();
         if !text.tool_calls.is_empty() {
             // The event adds to the kept calls, or discards all of them.
             self.bytes -= unmatched.calls.bytes;
@@ -362,11 +364,15 @@ impl Texts {
         };
         self.bytes -= request.kept_bytes();
         let differs = request.differs;
+        // Tool calls are compared only with the text of a request, and a response, that were observed from start to end.
         if let (Some(mut sent), Some(unmatched)) = (request.sent, request.unmatched)
             && is_whole
             && sent.has_first_chunk
         {
-            return ComparisonResult { differs, tool_calls: sent.compare_calls(&unmatched.calls, unmatched.carried) };
+            return ComparisonResult {
+                differs,
+                tool_calls: sent.compare_calls(&unmatched.calls, unmatched.carried_bytes),
+            };
         }
         ComparisonResult { differs, tool_calls: Err(why_unknown) }
     }

@@ -97,6 +97,7 @@ pub(crate) fn allow_relay(plan: &mut Plan, listens: &[Endpoint], upstreams: &[En
     }
     for upstream in upstreams {
         match upstream {
+            // A plan restricts no connections to socket files.
             Endpoint::Path(_) => {}
             Endpoint::Abstract(_) => plan.abstract_sockets = true,
             Endpoint::Tcp { port, .. } => plan.ports.push(PortAccess::Connect(*port)),
@@ -194,6 +195,7 @@ pub(crate) fn confine_attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow
     Permissions::current();
     filter::filtered_calls();
     let prober = start_prober(args, &helpers.prober_arguments)?;
+    // These are given up below, so another process then opens files with them.
     if has_capabilities() {
         start_opener(args, helpers)?;
     }

@@ -44,19 +44,29 @@ use signal_hook::consts::SIGXFSZ;
 mod confinement {
     use std::path::Path;
 
-    /// Does nothing.
-    pub(crate) fn disable() {}
-    /// Does nothing.
-    pub(crate) fn confine_to_files(_: &[&Path], _: &[Option<&Path>]) {}
-    /// Does nothing.
-    pub(crate) fn confine_watch(_: impl Iterator<Item = u16>, _: &[Option<&Path>]) {}
+    /// Does nothing on this system.
+    pub(crate) fn disable() {
+        // There is no confinement to disable.
+    }
+
+    /// Does nothing on this system.
+    pub(crate) fn confine_to_files(_: &[&Path], _: &[Option<&Path>]) {
+        // There is no confinement.
+    }
+
+    /// Does nothing on this system.
+    pub(crate) fn confine_watch(_: impl Iterator<Item = u16>, _: &[Option<&Path>]) {
+        // There is no confinement.
+    }
 }
 
 /// Runs the command line. An error is printed with its causes and advice; exit code 2.
 fn main() -> ExitCode {
+    // First, so that the CPU time reported for tokengap begins here.
     session::own::start();
     match run_command_line() {
         Ok(code) => code,
+        // The reader of the output needs no more of it.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             errln!("tokengap: {}", indented(&advice::error_line(&error)));

@@ -76,6 +76,7 @@ enum ResultFileKind {
 impl<'a> ResultFile<'a> {
     /// Checks that `path` can be written. An existing file is replaced only with `force`, and only in `finish`.
     pub(crate) fn open(path: &'a Path, force: bool) -> anyhow::Result<Self> {
+        // If `path` is a link, these are of the link itself. `None` for a new file.
         let metadata = path.symlink_metadata().ok();
         let is_file = metadata.as_ref().is_some_and(Metadata::is_file);
         ensure!(

@@ -26,7 +26,8 @@ impl Progress {
         Self { activity, started_at: Instant::now(), drawn_at: None }
     }
 
-    /// Shows that `done` of `all` bytes are processed, unless that takes no noticeable time.
+    /// Shows on a terminal that `done` of `all` bytes are processed. Does nothing in the first moments of the work, and right after a call
+    /// that has drawn the line.
     pub(crate) fn set_position(&mut self, done: u64, all: u64) {
         let elapsed = self.started_at.elapsed();
         let was_drawn_just_now = self.drawn_at.is_some_and(|drawn| drawn.elapsed() < REDRAW_INTERVAL);
@@ -34,6 +35,7 @@ impl Progress {
             return;
         }
         self.drawn_at = Some(Instant::now());
+        // An empty file has no bytes to divide by.
         let share = done as f64 / all.max(1) as f64;
         // Nothing is known about the rest before the first byte is done.
         let left = if done == 0 {
@@ -56,6 +58,7 @@ impl Drop for Progress {
     /// Clears the line of the progress.
     fn drop(&mut self) {
         if self.drawn_at.is_some() {
+            // Nothing can be done about a terminal that is gone.
             let _ = write!(stderr(), "{CLEAR_LINE}");
         }
     }

@@ -62,15 +62,16 @@ pub(super) struct ChunkPredictor {
 }
 
 impl ChunkPredictor {
-    /// Prediction for a new request, which probably starts like `first`, the previous new request of the lane (connection).
-    pub(super) fn for_new_request(first: &Self) -> Self {
+    /// Prediction for the first chunk of a new request. `newest`: first values of the newest request of the lane (connection).
+    pub(super) fn for_new_request(newest: &Self) -> Self {
+        // The tokens are counted from 0 again. The other values, such as the prompt's length, are probably those of the newest request.
         Self {
             has_begun: false,
             listing: ListingKind::New,
             completion: Some(0),
             completion_step: 1,
             listed: None,
-            ..*first
+            ..*newest
         }
     }
 
@@ -86,14 +87,15 @@ impl ChunkPredictor {
             return Some(1);
         }
         match self.listing {
-            ListingKind::New => self.step_to(completion),
+            // Chunks list their new tokens, all tokens so far, or as many ids as the last chunk.
+            ListingKind::New => self.new_tokens_up_to(completion),
             ListingKind::All => completion,
             ListingKind::Same => self.listed,
         }
     }
 
     /// Number of tokens from the last chunk's count to this one; `None` if a chunk has no count.
-    fn step_to(&self, completion: Option<u32>) -> Option<u32> {
+    fn new_tokens_up_to(&self, completion: Option<u32>) -> Option<u32> {
         let last_completion = self.completion?;
         let completion = completion?;
         Some(completion.wrapping_sub(last_completion))
@@ -106,10 +108,10 @@ impl ChunkPredictor {
         let completion = chunk.completion_tokens;
         if self.has_begun {
             // Most requests get the same number of tokens at each step.
-            let step = self.step_to(completion);
-            self.completion_step = step.unwrap_or(1);
-            // Whether as many ids are listed as there are new tokens or tokens so far. If neither, the number probably stays the same.
-            self.listing = if listed == step {
+            let new_tokens = self.new_tokens_up_to(completion);
+            self.completion_step = new_tokens.unwrap_or(1);
+            // The next chunk probably lists ids by the same rule: its new tokens, all tokens so far, or as many as this one.
+            self.listing = if listed == new_tokens {
                 ListingKind::New
             } else if listed == completion {
                 ListingKind::All
@@ -119,6 +121,7 @@ impl ChunkPredictor {
         } else {
             self.has_begun = true;
             self.listing = if listed.is_none() {
+                // The next chunk probably lists no ids, either.
                 ListingKind::Same
             } else if listed > Some(1) && listed == completion {
                 // With one token, new ids only and all ids look the same.
@@ -136,7 +139,7 @@ impl ChunkPredictor {
         self.worker = worker;
     }
 
-    /// Flags of the fields that differ from their prediction.
+    /// Flags of the fields that differ from their prediction. A finish has its flag whenever there is one, because it is never predicted.
     pub(super) fn mispredicted_fields(&self, chunk: &Chunk<'_>, worker: u32, has_ids: bool) -> u8 {
         let completion = chunk.completion_tokens;
         flag_if(completion != self.predicted_completion(), COMPLETION)

@@ -55,7 +55,8 @@ columns! {
     id_count,
     ids,
     wakeup,
-    by,
+    /// Thread that received a frame, as a code and, if it is not the lane's last one, its ids.
+    receiver,
     /// Mispredicted fields of deliveries.
     delivery,
     /// Records of all other kinds, each after its length.

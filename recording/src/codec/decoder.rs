@@ -70,6 +70,7 @@ impl DecodeBuffers {
             from: content.from,
             missed,
             wants_standing,
+            // The first record's time is stored as its distance from 0.
             last_record_ns: 0,
             last: None,
             chunks: Vec::new(),
@@ -126,6 +127,7 @@ impl<'b> DecodedBlock<'b> {
     fn read_next(&mut self) -> Result<Option<Record<'b>>, MalformedBlock> {
         // Taken, so that it is reported once.
         if let Some(missed) = self.missed.take() {
+            // It is unknown when they were missed, so it gets the earliest time of the block.
             return Ok(Some(Record::Event(Event::new(self.from, What::Missed(missed)))));
         }
         while !self.columns.standing.is_empty() {
@@ -215,7 +217,7 @@ impl<'b> DecodedBlock<'b> {
         }
     }
 
-    /// Reads a receive. A flag of `op` says whether its frame follows, which is there only if no send of the frame was recorded.
+    /// Reads a receive. A flag of `op` says whether the frame's content follows, which is there only if no send of the frame was recorded.
     fn read_received(&mut self, op: u8) -> Result<Received<'b>, MalformedBlock> {
         let received = self.read_frame_id(op, FrameStage::Received)?;
         let lane = self.state.lanes.lane_mut(received.lane_index);
@@ -223,18 +225,19 @@ impl<'b> DecodedBlock<'b> {
         let wakeup_distance = self.columns.wakeup.read_optional()?;
         let wakeup = wakeup_distance.map(|distance| lane.last_wakeup.wrapping_add(unzigzag(distance) as u64));
         lane.last_wakeup = wakeup.unwrap_or(lane.last_wakeup);
-        let receiver = match self.columns.by.read_byte()? {
+        let receiver = match self.columns.receiver.read_byte()? {
             NO_RECEIVER => None,
             LAST_RECEIVER => lane.last_receiver,
             // Another thread, whose ids follow.
             _ => {
-                let pid = self.columns.by.read_u32()?;
-                let tid = self.columns.by.read_u32()?;
+                let pid = self.columns.receiver.read_u32()?;
+                let tid = self.columns.receiver.read_u32()?;
                 lane.last_receiver = Some(ThreadId { pid, tid });
                 lane.last_receiver
             }
         };
         let frame = if op & op::HAS_FRAME != 0 {
+            // The id is that of the receive, or another one, which is stored like that of a send.
             let has_other_id = op & op::HAS_OTHER_FRAME_ID != 0;
             let lane_frame =
                 if has_other_id { self.state.lanes.read_id(FrameStage::Sent, &mut self.columns)? } else { received };
@@ -274,7 +277,7 @@ impl<'b> DecodedBlock<'b> {
             let link_index = if is_request_predicted {
                 predicted
             } else {
-                match read_request(&mut self.columns.requests, &mut self.texts, position.last)? {
+                match read_request(&mut self.columns.requests, &mut self.texts, position.last_link)? {
                     RequestReference::Known { link_index } => link_index,
                     RequestReference::New { text } => {
                         order.add_request(text, ChunkPredictor::for_new_request(&newest_request))

@@ -151,7 +151,8 @@ impl DeliveryPredictor {
         let predicted = self.order.predict_next(self.position);
         // Index of the request that the delivery belongs to.
         let mut index = predicted;
-        if flags & REQUEST != 0 {
+        let is_of_other_request = flags & REQUEST != 0;
+        if is_of_other_request {
             // Index of the text with the rid.
             let text = column.read_u32()?;
             // Called only to count a rid that is new in the block as read.

@@ -116,10 +116,10 @@ impl Encoder {
         true
     }
 
-    /// Returns the block in exchange for empty columns, and starts the next one.
-    pub(crate) fn close_block(&mut self, mut empty: BlockColumns<Vec<u8>>) -> EncodedBlock {
-        empty.clear();
-        let columns = std::mem::replace(&mut self.columns, empty);
+    /// Returns the block, and starts the next one. The next block is written to `reused`, whose content is discarded.
+    pub(crate) fn close_block(&mut self, mut reused: BlockColumns<Vec<u8>>) -> EncodedBlock {
+        reused.clear();
+        let columns = std::mem::replace(&mut self.columns, reused);
         // Each block is readable on its own, so the next one starts without texts and predictions.
         self.state.clear();
         self.texts.clear();
@@ -174,16 +174,17 @@ impl Encoder {
         self.columns.wakeup.put_optional(distance.map(zigzag));
         lane.last_wakeup = received.wakeup.unwrap_or(lane.last_wakeup);
         match received.by {
-            None => self.columns.by.push(NO_RECEIVER),
-            Some(thread) if lane.last_receiver == Some(thread) => self.columns.by.push(LAST_RECEIVER),
+            None => self.columns.receiver.push(NO_RECEIVER),
+            Some(thread) if lane.last_receiver == Some(thread) => self.columns.receiver.push(LAST_RECEIVER),
             Some(thread) => {
-                self.columns.by.push(OTHER_RECEIVER);
-                self.columns.by.put_number(u64::from(thread.pid));
-                self.columns.by.put_number(u64::from(thread.tid));
+                self.columns.receiver.push(OTHER_RECEIVER);
+                self.columns.receiver.put_number(u64::from(thread.pid));
+                self.columns.receiver.put_number(u64::from(thread.tid));
                 lane.last_receiver = Some(thread);
             }
         }
         if let Some(frame) = &received.frame {
+            // Another id than that of the receive is stored like that of a send.
             let frame_lane = if frame.id == received.id {
                 lane_index
             } else {
@@ -219,7 +220,7 @@ impl Encoder {
                 _ => {
                     self.columns.requests.put_number(predicted_requests);
                     predicted_requests = 0;
-                    self.write_request(lane_index, chunk.rid, position.last, &newest_request)
+                    self.write_request(lane_index, chunk.rid, position.last_link, &newest_request)
                 }
             };
             self.state.order.advance_position(&mut position, predicted, link_index);
@@ -344,8 +345,9 @@ struct StandingData {
 }
 
 impl StandingData {
-    /// Keeps what a reader that starts at a later block needs: the latest engine and hops.
+    /// Keeps what a reader that starts at a later block needs: the latest engine and hops. Does nothing for other events.
     fn keep_latest(&mut self, what: &What<'_>) {
+        // Kept in encoded form, because an event only borrows its texts.
         match what {
             What::Engine(engine) => self.engine = Some(to_msgpack(engine)),
             What::Hop(hop) => {
@@ -379,7 +381,7 @@ fn from_msgpack<'a, T: Deserialize<'a>>(packed: &'a [u8]) -> T {
 
 /// The loss to record instead of an event that could exceed the size limit; `None` for an event that can be written.
 fn missed_if_too_large(what: &What<'_>, writes_token_ids: bool) -> Option<Missed> {
-    let (hop, bytes) = match what {
+    let (hop, max_bytes) = match what {
         What::Sent(frame) | What::Received(Received { frame: Some(frame), .. }) => {
             (Some(frame.id.hop), max_frame_bytes(frame, writes_token_ids))
         }
@@ -410,7 +412,7 @@ fn missed_if_too_large(what: &What<'_>, writes_token_ids: bool) -> Option<Missed
         | What::PairMessage(_) => return None,
     };
     let missed_events = 1;
-    (bytes > MAX_EVENT_BYTES).then_some(Missed::new(hop, missed_events, MissedCause::TooLarge))
+    (max_bytes > MAX_EVENT_BYTES).then_some(Missed::new(hop, missed_events, MissedCause::TooLarge))
 }
 
 /// Total length of the texts of an event.

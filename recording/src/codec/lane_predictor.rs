@@ -101,6 +101,7 @@ impl LanePredictors {
             columns.seq.put_number(id.seq);
             self.lanes.push(LanePredictor::new(id));
         } else {
+            // In a known lane, the number is probably near the predicted one.
             let next_seq = self.lanes[index as usize].next_seq[stage as usize];
             columns.seq.put_signed(id.seq.wrapping_sub(next_seq) as i64);
         }
@@ -130,6 +131,7 @@ impl LanePredictors {
             let hop = u16::try_from(columns.lane.read_number()?);
             let hop = hop.map_err(|_| MalformedBlock("a hop has more than 16 bits"))?;
             let id = FrameId::new(HopId(hop), columns.lane.read_u32()?, columns.seq.read_number()?);
+            // A new lane predicts its first frame.
             self.lanes.push(LanePredictor::new(id));
         } else {
             let lane = self.lanes.get_mut(index as usize).ok_or(MalformedBlock("reference to an unknown lane"))?;
@@ -138,7 +140,7 @@ impl LanePredictors {
             *next_seq = next_seq.wrapping_add(columns.seq.read_signed()? as u64);
         }
         self.last_lanes[stage as usize] = index;
-        // The corrected prediction is now this very frame.
+        // In both cases, the prediction is now this very frame.
         self.take_predicted(stage)
     }
 }

@@ -391,6 +391,7 @@ impl<'b> RareField<'b> for Answer<'b> {
         self.rid.write_field(writer);
         self.tokens.write_field(writer);
         self.completion_tokens.write_field(writer);
+        // One flag for the finish reason and for `[DONE]`, which are written together.
         let has_finish = self.content.is_some_and(|content| content.finish.is_some() || content.done.is_some());
         let content_flag = if self.content.is_some() { WITH_CONTENT } else { 0 };
         let finish_flag = if has_finish { WITH_FINISH } else { 0 };
@@ -456,6 +457,7 @@ impl RareField<'_> for ToolCalls {
         self.call.write_field(writer);
         self.outcome.write_field(writer);
         self.finish.write_field(writer);
+        // The position of the differing part also says whether there is one, and with it the part's other fields.
         self.part.map(|part| part.at).write_field(writer);
         if let Some(part) = self.part {
             part.chars.write_field(writer);
@@ -487,6 +489,7 @@ impl RareField<'_> for ToolCalls {
             events: 0,
             part: None,
         };
+        // The position says whether a part follows.
         if let Some(at) = RareField::read_field(reader)? {
             calls.part = Some(ArgumentsPart {
                 at,

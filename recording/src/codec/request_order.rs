@@ -25,14 +25,14 @@ pub(super) struct RequestLink<S> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StreamPosition {
     /// Link of the stream's last request.
-    pub(super) last: u32,
+    pub(super) last_link: u32,
     /// Link of the predicted request that did not follow because a new one was inserted before it.
-    skipped: u32,
+    skipped_link: u32,
 }
 
 impl Default for StreamPosition {
     fn default() -> Self {
-        Self { last: NO_LINK, skipped: NO_LINK }
+        Self { last_link: NO_LINK, skipped_link: NO_LINK }
     }
 }
 
@@ -77,11 +77,11 @@ impl<S> RequestOrder<S> {
     /// Index of the link (entry) of the request that is predicted to come next, or [`NO_LINK`]. The order of the last frame is expected
     /// again.
     pub(super) fn predict_next(&self, position: StreamPosition) -> u32 {
-        let successor = self.get(position.last).map_or(NO_LINK, |last| last.next);
+        let successor = self.get(position.last_link).map_or(NO_LINK, |last| last.next);
         let next = self.skip_finished(successor);
         if next == NO_LINK {
             // A new request has no successor yet. It came where another one was expected, which probably follows it.
-            return self.skip_finished(position.skipped);
+            return self.skip_finished(position.skipped_link);
         }
         next
     }
@@ -101,15 +101,15 @@ impl<S> RequestOrder<S> {
     /// Advances a stream of chunks or deliveries to its next request, `actual`, instead of which `predicted` was expected. Both are indices
     /// of links.
     pub(super) fn advance_position(&mut self, position: &mut StreamPosition, predicted: u32, actual: u32) {
-        if let Some(last) = self.links.get_mut(position.last as usize) {
+        if let Some(last) = self.links.get_mut(position.last_link as usize) {
             // The order of the last frame is the prediction for the next.
             last.next = actual;
         }
         if actual != predicted {
             // The expected request may follow behind this one.
-            position.skipped = predicted;
+            position.skipped_link = predicted;
         }
-        position.last = actual;
+        position.last_link = actual;
     }
 }
 

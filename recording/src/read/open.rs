@@ -255,16 +255,17 @@ struct FileStart {
 /// Reads the preamble and the header of a file with this length. The error tells apart a file that is no recording, one of another version,
 /// and one that was cut too early.
 fn read_start(file: &File, path: &Path, file_bytes: u64) -> Result<FileStart, OpenError> {
-    let mut first = [0; PREAMBLE_BYTES];
+    let mut preamble_bytes = [0; PREAMBLE_BYTES];
+    // A shorter file cannot have a header.
     let min_bytes = (PREAMBLE_BYTES + SECTION_HEADER_BYTES) as u64;
     let available = file_bytes.min(PREAMBLE_BYTES as u64) as usize;
-    file.read_exact_at(&mut first[..available], 0).map_err(|error| OpenError::io(path, error))?;
+    file.read_exact_at(&mut preamble_bytes[..available], 0).map_err(|error| OpenError::io(path, error))?;
     // Even a file truncated within its first bytes can be recognised as a recording.
-    if !Preamble::has_magic(&first[..available]) {
+    if !Preamble::has_magic(&preamble_bytes[..available]) {
         return Err(OpenError::NotARecording(path.to_owned()));
     }
-    let preamble = if file_bytes >= min_bytes { Preamble::parse(&first) } else { None };
-    let preamble = preamble.ok_or_else(|| OpenError::no_header(path, min_bytes))?;
+    let preamble = if file_bytes >= min_bytes { Preamble::parse(&preamble_bytes) } else { None };
+    let preamble = preamble.ok_or_else(|| OpenError::no_header_within(path, min_bytes))?;
     let Preamble { major, minor, .. } = preamble;
     if major != MAJOR {
         return Err(OpenError::OtherFormat { path: path.to_owned(), major, minor });
@@ -273,11 +274,11 @@ fn read_start(file: &File, path: &Path, file_bytes: u64) -> Result<FileStart, Op
     let read = file.read_exact_at(&mut section_header, PREAMBLE_BYTES as u64);
     read.map_err(|error| OpenError::io(path, error))?;
     let section = Section::parse(&section_header).filter(|section| section.kind == kind::HEADER);
-    let section = section.ok_or_else(|| OpenError::no_header(path, min_bytes))?;
+    let section = section.ok_or_else(|| OpenError::no_header_within(path, min_bytes))?;
     let located = LocatedSection { offset: PREAMBLE_BYTES as u64, section };
     let sections_offset = located.offset + section.total_bytes();
     let header = if sections_offset <= file_bytes { read_json(file, &located) } else { None };
-    let header = header.ok_or_else(|| OpenError::no_header(path, sections_offset))?;
+    let header = header.ok_or_else(|| OpenError::no_header_within(path, sections_offset))?;
     Ok(FileStart { preamble, run: section.run, header, sections_offset })
 }
 
@@ -328,7 +329,9 @@ fn read_index(file: &File, run: u64, file_bytes: u64) -> Option<Vec<LocatedSecti
 /// Sections listed in the entries of an index, each an offset and a section header. `None` unless all are of this run, in the file's order
 /// and before the index.
 fn parse_index_entries(entries: &[u8], run: u64, index_offset: u64) -> Option<Vec<LocatedSection>> {
+    /// Length of an entry: an offset of eight bytes, and a section header.
     const ENTRY_BYTES: usize = 8 + SECTION_HEADER_BYTES;
+    // A part of an entry at the end is a sign of damage.
     let (entries, []) = entries.as_chunks::<ENTRY_BYTES>() else { return None };
     // With room for the end section.
     let mut sections = Vec::with_capacity(entries.len() + 1);

@@ -34,7 +34,7 @@ pub struct RecordReader<'r> {
     /// Sequence number of the last complete block.
     last_seq: u64,
     /// Whether the last record, [`Record::Closing`], was returned.
-    has_given_closing: bool,
+    is_closing_returned: bool,
     unknown_records: u64,
     packed: Vec<u8>,
     /// Buffers for the next block; a block in progress has them.
@@ -55,7 +55,7 @@ impl Recording {
             next_block: block_index,
             next_record: None,
             last_seq: 0,
-            has_given_closing: false,
+            is_closing_returned: false,
             unknown_records: 0,
             packed: Vec::new(),
             buffers: DecodeBuffers::default(),
@@ -76,8 +76,9 @@ impl RecordReader<'_> {
         self.unknown_records
     }
 
-    /// Reads the next record; `None` at the end. If records are missing before a block, a [`What::Missed`] comes first and the standing
-    /// data (the latest engine and hops) is repeated. A damaged block is an error; the next call continues after it.
+    /// Reads the next record. If records are missing before a block, a [`What::Missed`] comes first and the standing data (the latest
+    /// engine and hops) is repeated. A damaged block is an error; the next call continues after it. After the last block comes the closing
+    /// record, if the recording has one, and then `None`.
     ///
     /// [`What::Missed`]: trace::event::What::Missed
     #[expect(clippy::should_implement_trait, reason = "a record borrows from the reader")]
@@ -88,14 +89,15 @@ impl RecordReader<'_> {
                 break;
             }
             let Some(block) = self.recording.blocks().get(self.next_block) else {
-                if self.has_given_closing {
+                if self.is_closing_returned {
                     return Ok(None);
                 }
-                self.has_given_closing = true;
+                self.is_closing_returned = true;
                 return Ok(self.recording.closing().map(Record::Closing));
             };
             self.open_block(block)?;
         }
+        // Behind the loop, because the record borrows from the reader.
         Ok(self.block.as_ref().and_then(|block| block.borrow_dependent().last_record()))
     }
 
@@ -110,6 +112,7 @@ impl RecordReader<'_> {
             return Ok(true);
         }
         self.unknown_records += block.borrow_dependent().unknown_records;
+        // `next_block` was advanced when this block was opened.
         let finished = &self.recording.blocks()[self.next_block - 1];
         // Only at its end, so that the records of a damaged block count as missed.
         self.next_record = Some(finished.next_record());
@@ -122,7 +125,9 @@ impl RecordReader<'_> {
     /// Loads the next block, `block`, as the current one. Fails if it is damaged or cannot be read; the block after it is then the next.
     fn open_block(&mut self, block: &BlockInfo) -> Result<(), ReadError> {
         let skipped_records = self.next_record.map_or(0, |next| block.first_record.saturating_sub(next));
+        // The reader begins here, behind the start of the run.
         let starts_late = self.next_record.is_none() && block.first_record > 0;
+        // If this block turns out to be damaged, its records count as missing before the next one.
         self.next_record.get_or_insert(block.first_record);
         // Before any error, so that the next call continues after this block.
         self.next_block += 1;
@@ -134,8 +139,9 @@ impl RecordReader<'_> {
         let section = section.ok_or_else(|| self.damaged_block(&"its checksum does not match"))?;
         let decompressed = self.buffers.decompress_columns(&self.packed, section.raw_bytes);
         decompressed.map_err(|error| self.damaged_block(&error))?;
-        // Blocks are numbered as written. Without a gap in the numbers, the records were never written.
-        let cause = if section.seq == self.last_seq + 1 { MissedCause::QueueFull } else { MissedCause::Unframed };
+        // Blocks are numbered as written. Without a gap in the numbers, the records were never written, because the queue was full.
+        let follows_last_block = section.seq == self.last_seq + 1;
+        let cause = if follows_last_block { MissedCause::QueueFull } else { MissedCause::Unframed };
         // The missing records may be of any hop, so none is named.
         let missed = (skipped_records > 0).then(|| Missed::new(None, skipped_records, cause));
         // The announcements of engine and hops may be among the missing records.

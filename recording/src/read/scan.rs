@@ -46,6 +46,7 @@ pub(super) fn scan_sections(
                 scan.cut_bytes = range.end - offset;
                 break;
             }
+            // The payload is read only for its checksum.
             let is_accepted = !checks_payloads || read_payload(file, offset, &section, &mut buffer)?;
             if is_accepted {
                 scan.sections.push(LocatedSection { offset, section });

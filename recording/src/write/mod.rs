@@ -35,7 +35,8 @@ pub struct RecordOptions {
 }
 
 impl Default for RecordOptions {
-    /// Options of a live run: blocks of at most 1 MiB and one second, and a reading of both clocks each minute.
+    /// Options of a live run: one file without a size limit, which replaces no other. Its blocks have at most 1 MiB and one second. It has
+    /// a reading of both clocks each minute.
     fn default() -> Self {
         const SECOND: u64 = 1_000_000_000;
         Self {

@@ -103,6 +103,7 @@ impl RecordingFiles {
 
     /// Appends a sealed block, to the next file if the current one is full. Returns by how many bytes the files grew.
     pub(super) fn append_block(&mut self, section: Section, sealed: &[u8]) -> Result<u64, BlockRefused> {
+        // What is written to a deleted file is lost.
         if is_removed(&self.file) {
             return Err(BlockRefused::Failed(RecordError::Removed(self.current.path.clone())));
         }
@@ -121,7 +122,9 @@ impl RecordingFiles {
         }
         let appended = self.append_bytes(sealed);
         appended.map_err(|error| BlockRefused::Failed(RecordError::io("write to", &self.current.path, error)))?;
+        // The block is at the end of the file, whose length now includes it.
         let offset = self.current.bytes - section.total_bytes();
+        // With more blocks than the index can list, the file will have no index.
         if self.index.len() < MAX_INDEXED_BLOCKS {
             self.index.push(WrittenBlock { offset, section });
         }
@@ -180,15 +183,16 @@ impl RecordingFiles {
         }
         let synced = written.and_then(|()| self.file.sync_all());
         synced.map_err(|error| RecordError::io("finish", &self.current.path, error))?;
+        // The file's entry in its folder must be on disk, too.
         sync_folder(&self.current.path);
         Ok(())
     }
 
-    /// Appends the end section, and an index of the blocks.
+    /// Appends the end section, an index of the blocks, and a trailer with the offset of the index.
     fn append_end(&mut self, end: &EndSection) -> io::Result<()> {
         self.append_json(kind::END, end)?;
+        // Beyond a limit, blocks are not listed. Readers scan a file without an index.
         let has_unlisted_blocks = self.index.len() as u64 != self.current.blocks;
-        // Too many blocks: without an index, readers scan the file.
         if has_unlisted_blocks {
             return Ok(());
         }
@@ -316,6 +320,7 @@ pub(super) fn create_file(
     if existing.as_ref().is_some_and(|existing| !existing.is_file()) {
         return Err(RecordError::NotAFile(path.to_owned()));
     }
+    // Without `force`, an existing file is an error of `create`.
     let is_replaced = force && existing.is_some();
     let created_path = if is_replaced { path_of_replacement(path) } else { path.to_owned() };
     let mut file = storage::create(&created_path).map_err(|error| RecordError::io("create", path, error))?;

@@ -136,6 +136,7 @@ impl RingFile {
             match files.append_block(section, &sealed) {
                 Ok(_) => {}
                 Err(BlockRefused::Failed(error)) => return Err(error),
+                // The blocks so far are a valid recording.
                 Err(BlockRefused::Full { .. }) => break,
             }
         }
@@ -146,6 +147,7 @@ impl RingFile {
     pub(super) fn finish(&self, dropped: u64) -> Result<RecordingSummary, RecordError> {
         let synced = self.file.sync_all();
         synced.map_err(|error| RecordError::io("finish", &self.path, error))?;
+        // The file's entry in its folder must be on disk, too.
         sync_folder(&self.path);
         Ok(RecordingSummary {
             files: vec![self.path.clone()],

@@ -177,6 +177,7 @@ impl WriterThread {
             // The disk may have space for the end, because the truncated block was removed. If not, readers find the blocks without an
             // index.
             let closing = None;
+            // `Full` stands for any end before that of the run.
             files.end_file(EndReason::Full, dropped, closing).ok();
         }
         self.shared.stop_recording(&format!("{error}; earlier blocks are intact"));

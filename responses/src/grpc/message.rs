@@ -49,7 +49,8 @@ impl<'a> GrpcMessage<'a> {
         Self::parse_fields(message).unwrap_or(Self::Other)
     }
 
-    /// Parses the fields of a message. `None` if it is of no known kind.
+    /// Parses the fields of a message. `None` if it is of no known kind. An output of a request has the fields 1 (ids or text), 2
+    /// (`meta_info`) and 3 (`finished`), and a chunk of an `OpenAI` endpoint the fields 1 (JSON) and 2 (`finished`).
     fn parse_fields(mut rest: &'a [u8]) -> Option<Self> {
         let mut content_field = None;
         let mut meta = MetaEntries::default();
@@ -69,11 +70,12 @@ impl<'a> GrpcMessage<'a> {
                         return None;
                     }
                 }
-                // The type of the message decides which of the two it is.
+                // `finished` is a number, whichever of the two fields it is.
                 (META_OR_FINISHED | FINISHED, FieldValue::Number(value)) => is_last = value != 0,
                 _ => {}
             }
         }
+        // Neither an output nor a chunk is without text or bytes.
         if !has_bytes {
             return Some(Self::Empty { is_last });
         }

@@ -44,8 +44,8 @@ enum FirstField {
     Text,
 }
 
-/// Whether these bytes begin with a message whose first field is text or bytes. If `frame_length` is known, the message must fill the
-/// frame.
+/// Whether these bytes begin with a message whose first field is text or bytes. A prefix with a flag for compression and the length comes
+/// before the message. If `frame_length` is known, the message must fill the frame.
 pub(super) fn begins_with_message(start: &[u8], frame_length: Option<u32>) -> Recognition {
     let is_compressed = start.first().is_some_and(|flag| *flag != 0);
     if is_compressed {
@@ -60,7 +60,7 @@ pub(super) fn begins_with_message(start: &[u8], frame_length: Option<u32>) -> Re
         return Recognition::No;
     }
     match message.first() {
-        // Tags of the fields 1 and 2 of wire type 2.
+        // Tags of the fields 1 and 2, with the wire type of text and bytes.
         Some(0x0a | 0x12) => Recognition::Yes,
         Some(_) => Recognition::No,
         None => Recognition::TooShort,

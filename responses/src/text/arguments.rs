@@ -63,13 +63,13 @@ pub(super) struct DifferingPart {
     pub(super) previous_end: usize,
     /// Begin of the character behind it.
     pub(super) next_start: usize,
-    /// Where the written arguments are cut, in order: an event must end at each if whole events explain the difference.
-    pub(super) cuts: [Cut; 3],
+    /// Places in the written arguments, in order: an event must end at each if whole events explain the difference.
+    pub(super) event_ends: [EventEnd; 3],
 }
 
-/// A place between two characters of the written arguments.
+/// A place between two characters of the written arguments, where an event may end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cut {
+pub(super) struct EventEnd {
     /// End of the character before it.
     pub(super) previous_end: usize,
     /// Begin of the character behind it; `usize::MAX` at the end.
@@ -146,16 +146,17 @@ pub(super) fn parse_json(json: &str) -> Option<Value> {
 fn compare_unfinished(written: &str, sent: &str) -> Comparison {
     let written = plain_characters(written);
     let sent = plain_characters(sent);
-    let common = common_length(written.iter(), sent.iter());
+    let equal_start = common_length(written.iter(), sent.iter());
     // A parser that completes the JSON adds only such characters.
-    let is_completion = written[common..].iter().all(|span| matches!(span.char, '"' | ']' | '}'));
+    let is_completion = written[equal_start..].iter().all(|span| matches!(span.char, '"' | ']' | '}'));
     if !is_completion {
         return Comparison::new(ToolCallOutcome::Unjudged);
     }
     let mut comparison = Comparison::new(ToolCallOutcome::Unfinished);
-    if let (Some(first), Some(last)) = (sent.get(common), sent.last()) {
-        let cuts = one_cut_before(&written, common);
-        comparison.parts.push(differing_part(&sent, first.from..last.to, cuts));
+    // The part of the sent text that was not written.
+    if let (Some(first), Some(last)) = (sent.get(equal_start), sent.last()) {
+        let event_ends = one_event_end_before(&written, equal_start);
+        comparison.parts.push(differing_part(&sent, first.from..last.to, event_ends));
     }
     comparison
 }
@@ -279,19 +280,19 @@ fn may_be_number(spans: &[CharSpan]) -> bool {
 fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget) -> Option<Comparison> {
     let equal_start = common_length(written.iter(), sent.iter());
     let equal_end = common_length(written.iter().rev(), sent.iter().rev());
-    let shorter = written.len().min(sent.len());
-    let longer = written.len().max(sent.len());
-    let part_length = longer - shorter;
+    let shorter_length = written.len().min(sent.len());
+    let longer_length = written.len().max(sent.len());
+    let part_length = longer_length - shorter_length;
     if part_length == 0 {
         return find_swapped(written, sent, equal_start, equal_end, budget);
     }
-    // The equal ends do not cover the shorter text, so more than one part differs.
-    if equal_start + equal_end < shorter {
+    // The equal characters do not cover the shorter text, so more than one part differs.
+    if equal_start + equal_end < shorter_length {
         return None;
     }
-    // In text that repeats itself, the part may start at any of these characters: all before it must be equal at the start, and all behind
-    // it at the end.
-    let first_start = shorter - equal_end.min(shorter);
+    // All characters before the part are equal at the start of both texts, and all behind it at the end. In text that repeats itself, this
+    // is so for several starts of the part.
+    let first_start = shorter_length - equal_end.min(shorter_length);
     let starts = first_start..=equal_start;
     if !budget.take_steps(starts.clone().count().saturating_mul(part_length + STEPS_TO_DESCRIBE_PLACE)) {
         return None;
@@ -322,8 +323,9 @@ fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget)
 fn missing_part(written: &[CharSpan], sent: &[CharSpan], start: usize, length: usize) -> Option<DifferingPart> {
     let first = sent.get(start)?;
     let last = sent.get(start + length - 1)?;
-    let cuts = one_cut_before(written, start);
-    Some(differing_part(sent, first.from..last.to, cuts))
+    // If whole events are missing, an event ends before the missing part.
+    let event_ends = one_event_end_before(written, start);
+    Some(differing_part(sent, first.from..last.to, event_ends))
 }
 
 /// Describes the `length` characters of `written` from `start` on, if they repeat those before them. `None` if they do not.
@@ -334,9 +336,9 @@ fn repeated_part(written: &[CharSpan], sent: &[CharSpan], start: usize, length: 
     }
     let first = sent.get(original)?;
     let last = sent.get(original + length - 1)?;
-    // Events must end before the original, before the repetition and behind it, if whole events were repeated.
-    let cuts = [original, start, start + length].map(|index| cut_before(written, index));
-    Some(differing_part(sent, first.from..last.to, cuts))
+    // If whole events were repeated, events end before the original, before the repetition and behind it.
+    let event_ends = [original, start, start + length].map(|index| event_end_before(written, index));
+    Some(differing_part(sent, first.from..last.to, event_ends))
 }
 
 /// Finds characters that were replaced by U+FFFD. Each run of it stands for characters that have several bytes. `None` if anything else
@@ -371,8 +373,8 @@ fn find_garbled(written: &[CharSpan], sent: &[CharSpan]) -> Option<Comparison> {
     }
     let Range { start, end } = replaced?;
     let bytes = sent[start].from..sent[end - 1].to;
-    let cuts = one_cut_before(written, start);
-    Some(Comparison { outcome: ToolCallOutcome::Garbled, parts: vec![differing_part(sent, bytes, cuts)] })
+    let event_ends = one_event_end_before(written, start);
+    Some(Comparison { outcome: ToolCallOutcome::Garbled, parts: vec![differing_part(sent, bytes, event_ends)] })
 }
 
 /// End of the characters from `start` on for which a run of U+FFFD stands. They reach to the next character that both texts have, or to an
@@ -410,11 +412,11 @@ fn find_swapped(
             let swapped = equal_start - lead..difference_end + trail;
             let boundary = find_rotation(&written[swapped.clone()], &sent[swapped.clone()], budget);
             if let Some(boundary) = boundary {
-                // Events must end before, between and behind the parts, if whole events were exchanged.
-                let cuts = [swapped.start, swapped.start + boundary, swapped.end];
-                let cuts = cuts.map(|index| cut_before(written, index));
+                // If whole events were exchanged, events end before, between and behind the parts.
+                let indices_behind_ends = [swapped.start, swapped.start + boundary, swapped.end];
+                let event_ends = indices_behind_ends.map(|index| event_end_before(written, index));
                 let bytes = sent[swapped.start].from..sent[swapped.end - 1].to;
-                let parts = vec![differing_part(sent, bytes, cuts)];
+                let parts = vec![differing_part(sent, bytes, event_ends)];
                 return Some(Comparison { outcome: ToolCallOutcome::Swapped, parts });
             }
         }
@@ -441,29 +443,29 @@ fn find_rotation(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudge
     None
 }
 
-/// The place before the character `index` of the written arguments, as all three cuts of a part. An event must end there if whole events
-/// explain the difference.
-fn one_cut_before(written: &[CharSpan], index: usize) -> [Cut; 3] {
-    [cut_before(written, index); 3]
+/// The place before the character `index` of the written arguments, as the only one where an event must end if whole events explain the
+/// difference. It stands for all three event ends of a part.
+fn one_event_end_before(written: &[CharSpan], index: usize) -> [EventEnd; 3] {
+    [event_end_before(written, index); 3]
 }
 
 /// The place before the character `index` of the written arguments, which is the end if there is no such character.
-fn cut_before(written: &[CharSpan], index: usize) -> Cut {
-    Cut {
+fn event_end_before(written: &[CharSpan], index: usize) -> EventEnd {
+    EventEnd {
         previous_end: index.checked_sub(1).map_or(0, |previous| written[previous].to),
         next_start: written.get(index).map_or(usize::MAX, |next| next.from),
     }
 }
 
 /// The part of the arguments with these bytes, bounded by the last character before it and the first one behind it.
-fn differing_part(spans: &[CharSpan], bytes: Range<usize>, cuts: [Cut; 3]) -> DifferingPart {
+fn differing_part(spans: &[CharSpan], bytes: Range<usize>, event_ends: [EventEnd; 3]) -> DifferingPart {
     let spans_before = spans.partition_point(|span| span.to <= bytes.start);
     let next_span = spans.partition_point(|span| span.from < bytes.end);
     DifferingPart {
         previous_end: spans_before.checked_sub(1).map_or(0, |last_before| spans[last_before].to),
         next_start: spans.get(next_span).map_or(bytes.end, |span| span.from),
         bytes,
-        cuts,
+        event_ends,
     }
 }
 

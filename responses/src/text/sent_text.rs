@@ -46,10 +46,10 @@ pub(super) struct SentText {
     /// Ends of the chunks that no response has carried yet.
     pub(super) pending: VecDeque<OutputPosition>,
     text: VecDeque<u8>,
-    /// End of the last chunk.
-    last: OutputPosition,
+    /// End of the last chunk that was sent.
+    sent_end: OutputPosition,
     /// End of the text that the response has carried.
-    pub(super) carried: OutputPosition,
+    pub(super) carried_end: OutputPosition,
     /// Text of the last event.
     last_event: Digest,
     /// Why the last chunk has ended the request.
@@ -124,9 +124,9 @@ impl SentText {
 
     /// Adds the next chunk. Returns false if a chunk before it was missed, its text is unknown, or a limit is reached.
     pub(super) fn add_chunk(&mut self, chunk: &Chunk<'_>, detokenizer: Option<&dyn Detokenize>) -> bool {
-        let tokens_by_list = self.last.tokens.saturating_add(chunk.listed.unwrap_or(0));
+        let tokens_by_list = self.sent_end.tokens.saturating_add(chunk.listed.unwrap_or(0));
         let tokens_so_far = if self.states_counts { chunk.completion_tokens } else { Some(tokens_by_list) };
-        let new_tokens = tokens_so_far.and_then(|tokens| tokens.checked_sub(self.last.tokens));
+        let new_tokens = tokens_so_far.and_then(|tokens| tokens.checked_sub(self.sent_end.tokens));
         // More new tokens than a chunk can have show that one before it was missed.
         let follows_last_chunk = new_tokens.is_some_and(|tokens| tokens <= max_tokens_of_chunk(chunk));
         let is_within_limits = self.pending.len() < MAX_CHUNKS && self.text.len() < MAX_BYTES;
@@ -139,10 +139,11 @@ impl SentText {
             (None, None) => None,
         };
         let (Some(text), Some(tokens)) = (text, tokens_so_far) else { return false };
-        self.last = OutputPosition { text: self.last.text.followed_by(Digest::of_text(&text)), tokens };
+        self.sent_end = OutputPosition { text: self.sent_end.text.followed_by(Digest::of_text(&text)), tokens };
         self.text.extend(text.as_bytes());
         self.finish = chunk.finish;
-        self.pending.push_back(self.last);
+        // Pending until an event carries the text up to this position.
+        self.pending.push_back(self.sent_end);
         true
     }
 
@@ -199,19 +200,19 @@ impl SentText {
     fn carry_text(&mut self, text: Digest, may_skip: bool) -> Option<CarriedChunks> {
         let PendingMatch { skipped, start, last } = self.find_pending(text, may_skip)?;
         let without_text = self.count_without_text(skipped..last, start);
-        // Removes the chunks, and keeps the end of the last one.
-        let carried = self.pending.drain(..=last).next_back()?;
+        // Removes the chunks up to `last`, whose end is the position up to which events have carried the text.
+        let carried_end = self.pending.drain(..=last).next_back()?;
         // The kept text serves only the search for tool calls, which are in text that no event has carried.
-        self.text.drain(..(carried.text.len() - self.carried.text.len()) as usize);
-        self.carried = carried;
+        self.text.drain(..(carried_end.text.len() - self.carried_end.text.len()) as usize);
+        self.carried_end = carried_end;
         self.last_event = text;
-        Some(CarriedChunks { tokens: self.carried.tokens - start.tokens, without_text })
+        Some(CarriedChunks { tokens: self.carried_end.tokens - start.tokens, without_text })
     }
 
     /// Finds the first pending chunks with this text; `None` if there are none. Without `may_skip`, the text must begin where the last
     /// event ended.
     fn find_pending(&self, text: Digest, may_skip: bool) -> Option<PendingMatch> {
-        let starts = std::iter::once(self.carried).chain(self.pending.iter().copied());
+        let starts = std::iter::once(self.carried_end).chain(self.pending.iter().copied());
         for (skipped, start) in starts.enumerate() {
             if skipped > 0 && !may_skip {
                 return None;
@@ -252,33 +253,34 @@ impl SentText {
         if is_behind_missing_text { Difference::Missing } else { Difference::Changed }
     }
 
-    /// Compares the tool calls of a response with the text that no event of it has carried. `carried`: number of bytes of content and
+    /// Compares the tool calls of a response with the text that no event of it has carried. `carried_bytes`: number of bytes of content and
     /// reasoning since its first difference from the sent text.
     pub(super) fn compare_calls(
         &mut self,
         calls: &ResponseCalls,
-        carried: u64,
+        carried_bytes: u64,
     ) -> Result<Option<ToolCalls>, UnjudgedReason> {
         let mut chunk_ends = Vec::with_capacity(self.pending.len());
+        // The kept text begins behind the carried text, so its bytes are counted from there.
         for end in &self.pending {
-            let bytes = (end.text.len() - self.carried.text.len()) as usize;
+            let bytes = (end.text.len() - self.carried_end.text.len()) as usize;
             chunk_ends.push(ChunkEnd { bytes, tokens: end.tokens });
         }
         calls.compare_with_text(&SearchedText {
             text: std::str::from_utf8(self.text.make_contiguous()).map_err(|_| UnjudgedReason::Unreadable)?,
             finish: self.finish,
             chunk_ends: &chunk_ends,
-            tokens_before: self.carried.tokens,
-            carried_bytes: carried,
+            tokens_before: self.carried_end.tokens,
+            carried_bytes,
         })
     }
 
     /// Removes the last chunks, which have no text, at the end of a response. `None` if the response ends before the text. With `may_skip`,
     /// text that is missing at the end of a finished request counts as lost.
     fn carry_rest(&mut self, may_skip: bool) -> Option<CarriedChunks> {
-        let mut rest_start = self.carried;
+        let mut rest_start = self.carried_end;
         let mut skipped_chunks = 0;
-        let lacks_text = self.last.text != self.carried.text;
+        let lacks_text = self.sent_end.text != self.carried_end.text;
         if lacks_text {
             // An aborted request may end before its text was written.
             let has_ended_normally = matches!(self.finish, Some(Finish::Length | Finish::Stop));
@@ -286,15 +288,15 @@ impl SentText {
                 return None;
             }
             // The chunks behind the missing text.
-            let last_with_text = self.pending.iter().position(|end| end.text == self.last.text)?;
+            let last_with_text = self.pending.iter().position(|end| end.text == self.sent_end.text)?;
             rest_start = self.pending[last_with_text];
             skipped_chunks = last_with_text + 1;
         }
         let without_text = (self.pending.len() - skipped_chunks) as u32;
-        self.carried = self.last;
+        self.carried_end = self.sent_end;
         self.pending.clear();
         self.text.clear();
-        Some(CarriedChunks { tokens: self.last.tokens - rest_start.tokens, without_text })
+        Some(CarriedChunks { tokens: self.sent_end.tokens - rest_start.tokens, without_text })
     }
 }
 

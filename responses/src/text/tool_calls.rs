@@ -10,7 +10,7 @@ use std::ops::Range;
 use serde::{Deserialize, Deserializer};
 use trace::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls, UnjudgedReason};
 
-use super::arguments::{self, Comparison, Cut, DifferingPart, StepBudget};
+use super::arguments::{self, Comparison, DifferingPart, EventEnd, StepBudget};
 
 /// Maximum number of tool calls of a response.
 const MAX_CALLS: usize = 256;
@@ -21,18 +21,18 @@ const MAX_BETWEEN: usize = 96;
 /// Length of the longest word between them.
 const MAX_WORD: usize = 10;
 /// Steps to look behind a name.
-const STEPS_BEHIND_KEY: usize = 500;
+const STEPS_TO_LOOK_BEHIND: usize = 500;
 /// Steps to parse a byte of another object.
 const STEPS_TO_PARSE_BYTE: usize = 4;
 
 /// Tool calls of a response so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ResponseCalls {
-    found: Vec<ResponseCall>,
+    calls: Vec<ResponseCall>,
     /// Number of bytes kept.
     pub(super) bytes: usize,
     /// Whether they exceed a limit, or their form is unknown.
-    unknown: bool,
+    are_unknown: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ struct ResponseCall {
     name: String,
     arguments: String,
     /// Length of the arguments up to the end of each event.
-    ends: Vec<u32>,
+    event_ends: Vec<u32>,
 }
 
 /// An element of `tool_calls`. In a body that does not stream, elements may have no index.
@@ -92,30 +92,31 @@ impl ResponseCalls {
     /// Appends the `tool_calls` of an event or a body. Calls of an unknown form, or above a limit, make all calls of the response unknown.
     pub(super) fn add_event(&mut self, json: &str) {
         let Ok(elements) = serde_json::from_str::<Vec<CallElement>>(json) else {
-            self.unknown = true;
+            self.are_unknown = true;
             return;
         };
         for (position, element) in (0..).zip(elements) {
             let index = element.index.unwrap_or(position);
-            let known_call = self.found.iter().position(|call| call.index == index);
+            let known_call = self.calls.iter().position(|call| call.index == index);
             let CallFunction { name, arguments } = element.function.unwrap_or_default();
-            // The event also adds one of the `ends` of the call, which takes a `u32`.
+            // The event also adds one of the `event_ends` of the call, which takes a `u32`.
             self.bytes += name.len() + arguments.len() + size_of::<u32>();
-            let exceeds_calls = known_call.is_none() && self.found.len() == MAX_CALLS;
+            let exceeds_calls = known_call.is_none() && self.calls.len() == MAX_CALLS;
             if exceeds_calls || self.bytes > MAX_BYTES {
                 // A part of the calls would be of no use.
-                *self = Self { unknown: true, ..Self::default() };
+                *self = Self { are_unknown: true, ..Self::default() };
             }
-            if self.unknown {
+            // Because of this event, or of an earlier one.
+            if self.are_unknown {
                 return;
             }
             let call = match known_call {
-                Some(known_call) => &mut self.found[known_call],
-                None => self.found.push_mut(ResponseCall {
+                Some(known_call) => &mut self.calls[known_call],
+                None => self.calls.push_mut(ResponseCall {
                     index,
                     name: String::new(),
                     arguments: String::new(),
-                    ends: Vec::new(),
+                    event_ends: Vec::new(),
                 }),
             };
             // A name comes in one piece; some servers repeat it.
@@ -124,40 +125,41 @@ impl ResponseCalls {
             }
             if !arguments.is_empty() {
                 call.arguments.push_str(&arguments);
-                call.ends.push(call.arguments.len() as u32);
+                call.event_ends.push(call.arguments.len() as u32);
             }
         }
     }
 
     /// Compares the calls with the text. `Ok(None)` if the response neither has nor lacks a call.
     pub(super) fn compare_with_text(&self, sent: &SearchedText<'_>) -> Result<Option<ToolCalls>, UnjudgedReason> {
-        if self.unknown {
+        if self.are_unknown {
             return Err(UnjudgedReason::Unreadable);
         }
+        // The end of the request was not observed, so a part of its text may be missing.
         if sent.finish.is_none() {
             return Err(UnjudgedReason::Missed);
         }
         let mut budget = StepBudget::default();
         let objects = self.find_objects(sent.text, &mut budget);
-        let found = self.compare_found(sent, &objects, &mut budget);
+        let present = self.compare_with_objects(sent, &objects, &mut budget);
         let absent = self.find_absent(sent, &objects, &mut budget);
         let absent_count = absent.map_or(0, |calls| calls.absent);
         // `max_by_key` returns the last of equal outcomes, which is the one of absent calls.
-        let worst = [found, absent].into_iter().flatten().max_by_key(|calls| calls.outcome);
+        let worst = [present, absent].into_iter().flatten().max_by_key(|calls| calls.outcome);
         Ok(worst.map(|worst| ToolCalls { absent: absent_count, ..worst }))
     }
 
     /// Compares the calls of the response with their objects in the text. Describes the call with the worst outcome. `None` if the response
     /// has no calls.
-    fn compare_found(
+    fn compare_with_objects(
         &self,
         sent: &SearchedText<'_>,
         objects: &[Option<Range<usize>>],
         budget: &mut StepBudget,
     ) -> Option<ToolCalls> {
-        let last = self.found.len().checked_sub(1)?;
+        let last = self.calls.len().checked_sub(1)?;
         let mut worst: Option<ComparedCall> = None;
-        for (index, (call, object)) in self.found.iter().zip(objects).enumerate() {
+        for (index, (call, object)) in self.calls.iter().zip(objects).enumerate() {
             // The end of the call, which is behind its arguments, may not have been generated.
             let is_cut = index == last && sent.finish == Some(Finish::Length);
             let comparison = call.compare_arguments(object.as_ref(), sent.text, is_cut, budget);
@@ -167,29 +169,30 @@ impl ResponseCalls {
             }
         }
         let worst = worst?;
-        let call = &self.found[worst.index];
+        let call = &self.calls[worst.index];
         let object = objects[worst.index].as_ref();
         Some(ToolCalls {
-            calls: self.found.len() as u32,
+            calls: self.calls.len() as u32,
             absent: 0,
             call: worst.index as u32 + 1,
             outcome: worst.comparison.outcome,
             reason: worst.why_unjudged(),
             finish: sent.finish,
-            events: call.ends.len() as u32,
+            events: call.event_ends.len() as u32,
             part: object.and_then(|object| sent.describe_part(object, &worst.comparison.parts, call)),
         })
     }
 
     /// The object of each call in the text; `None` if it is not certain, or has another form.
     fn find_objects(&self, text: &str, budget: &mut StepBudget) -> Vec<Option<Range<usize>>> {
-        let mut objects = vec![None; self.found.len()];
+        let mut objects = vec![None; self.calls.len()];
         let mut search_end = text.len();
         // Backwards, because the last occurrence of a name is the one that counts.
-        for (index, call) in self.found.iter().enumerate().rev() {
+        for (index, call) in self.calls.iter().enumerate().rev() {
             // Only the last object of the text may have no end.
             let may_be_incomplete = search_end == text.len();
             let Some(located) = locate_call(&call.name, &text[..search_end], may_be_incomplete, budget) else {
+                // Where the text of the calls before this one ends is unknown.
                 break;
             };
             search_end = located.name_start;
@@ -218,35 +221,35 @@ impl ComparedCall {
 
 impl ResponseCall {
     /// Number of the event with the byte before this place; 0 if there is none.
-    fn event_before(&self, cut: Cut) -> u32 {
-        let index = self.ends.partition_point(|end| (*end as usize) < cut.previous_end);
-        if cut.previous_end == 0 { 0 } else { index as u32 + 1 }
+    fn event_before(&self, place: EventEnd) -> u32 {
+        let index = self.event_ends.partition_point(|end| (*end as usize) < place.previous_end);
+        if place.previous_end == 0 { 0 } else { index as u32 + 1 }
     }
 
     /// Whether an event ends at this place between two characters of the arguments. Also true for the place before the first character.
-    fn has_event_end(&self, cut: Cut) -> bool {
-        if cut.previous_end == 0 {
+    fn has_event_end(&self, place: EventEnd) -> bool {
+        if place.previous_end == 0 {
             return true;
         }
         // Characters that are not compared may lie between both bounds of the place.
-        let first_end = self.ends.partition_point(|end| (*end as usize) < cut.previous_end);
-        self.ends.get(first_end).is_some_and(|end| *end as usize <= cut.next_start)
+        let first_end = self.event_ends.partition_point(|end| (*end as usize) < place.previous_end);
+        self.event_ends.get(first_end).is_some_and(|end| *end as usize <= place.next_start)
     }
 
     /// Number of the event with the byte behind this place; 0 if there is none.
-    fn event_behind(&self, cut: Cut) -> u32 {
-        let index = self.ends.partition_point(|end| *end as usize <= cut.next_start);
-        if index == self.ends.len() { 0 } else { index as u32 + 1 }
+    fn event_behind(&self, place: EventEnd) -> u32 {
+        let index = self.event_ends.partition_point(|end| *end as usize <= place.next_start);
+        if index == self.event_ends.len() { 0 } else { index as u32 + 1 }
     }
 
     /// Whether an event ends at each of these places.
-    fn ends_at_each_cut(&self, part: &DifferingPart) -> bool {
-        part.cuts.iter().all(|cut| self.has_event_end(*cut))
+    fn has_each_event_end(&self, part: &DifferingPart) -> bool {
+        part.event_ends.iter().all(|place| self.has_event_end(*place))
     }
 
     /// Numbers of the events at the begin and at the end of a part; 0 for an event that does not exist.
     fn events_at_both_ends(&self, part: &DifferingPart) -> [u32; 2] {
-        let [first, _middle, last] = part.cuts;
+        let [first, _middle, last] = part.event_ends;
         // All three are one place if the written arguments lack the part. Then the events are those on both sides of it.
         if first == last {
             return [self.event_before(first), self.event_behind(first)];
@@ -340,7 +343,7 @@ impl SearchedText<'_> {
     ) -> Option<ArgumentsPart> {
         let part = parts.iter().min_by_key(|part| {
             // The lowest number is the preferred part.
-            match (call.ends_at_each_cut(part), self.is_whole_chunks(object, part)) {
+            match (call.has_each_event_end(part), self.is_whole_chunks(object, part)) {
                 (true, true) => 0,
                 (true, false) => 1,
                 (false, true) => 2,
@@ -355,7 +358,7 @@ impl SearchedText<'_> {
             tokens: self.token_range(from..to),
             whole_chunks: self.is_whole_chunks(object, part),
             events: call.events_at_both_ends(part),
-            whole_events: call.ends_at_each_cut(part),
+            whole_events: call.has_each_event_end(part),
         })
     }
 
@@ -398,6 +401,7 @@ struct LocatedCall {
 /// Finds the last occurrence of a call's name with an object behind it. The name may occur again only within that object. The object may be
 /// incomplete if the text ends with it (`may_be_incomplete`).
 fn locate_call(name: &str, text: &str, may_be_incomplete: bool, budget: &mut StepBudget) -> Option<LocatedCall> {
+    // Any other text could occur anywhere.
     if !is_name(name) {
         return None;
     }
@@ -405,7 +409,7 @@ fn locate_call(name: &str, text: &str, may_be_incomplete: bool, budget: &mut Ste
     let mut last_without_object = None;
     let mut searched_from = text.len();
     for (name_start, _) in text.rmatch_indices(name) {
-        if !budget.take_steps(searched_from - name_start + STEPS_BEHIND_KEY) {
+        if !budget.take_steps(searched_from - name_start + STEPS_TO_LOOK_BEHIND) {
             return None;
         }
         searched_from = name_start;
@@ -422,8 +426,10 @@ fn locate_call(name: &str, text: &str, may_be_incomplete: bool, budget: &mut Ste
         let object_end = match scan_object(&text[object_start..]) {
             Ok(length) => object_start + length,
             Err(Endless::Open) if may_be_incomplete => text.len(),
+            // It is unknown where the object ends.
             Err(_) => return None,
         };
+        // The later occurrence may be the call itself, in a form without an object.
         if last_without_object.is_some_and(|start| start >= object_end) {
             return None;
         }
@@ -456,8 +462,9 @@ fn arguments_behind(text: &str) -> Option<usize> {
             }
             continue;
         }
-        let is_key_of_arguments = matches!(&*word, "" | "arguments" | "parameters" | "json");
-        if !is_key_of_arguments {
+        // The letters before this character.
+        let are_none_or_key = matches!(&*word, "" | "arguments" | "parameters" | "json");
+        if !are_none_or_key {
             return None;
         }
         word.clear();

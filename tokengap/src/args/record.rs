@@ -74,6 +74,7 @@ impl RecordArgs {
                 size,
                 file: self.hindsight_file.clone(),
                 rules: self.dump_rules(),
+                // The only run so far.
                 run: None,
             }),
         }

@@ -144,7 +144,7 @@ const TAR_PREFIX_BYTES: usize = 155;
 fn tar_header(folder: &str, name: &str, bytes: u64, modified: Timestamp) -> [u8; TAR_BLOCK] {
     let size = bytes.min(TAR_MAX_OCTAL);
     let seconds = modified.as_second();
-    // Name, mode, owner, group, size, time, and a checksum of blanks, over which it is computed.
+    // Name, mode, owner, group, size, time, a checksum of blanks, over which it is computed, and the type of a regular file.
     let start = format!("{name:\0<100}0000600\x000000000\x000000000\0{size:011o}\0{seconds:011o}\0        0");
     let mut header = [0; TAR_BLOCK];
     header[..start.len()].copy_from_slice(start.as_bytes());
@@ -187,8 +187,8 @@ fn open_own_file(path: &Path) -> io::Result<File> {
 /// Copies a recording without its token ids into a new file in `folder`, which is removed when the result is dropped.
 fn copy_without_token_ids(original: &Recording, folder: &Path) -> anyhow::Result<TempPath> {
     let header = RecordingHeader { payload: RecordedPayload::Lengths, ..original.header().clone() };
-    // By default a block ends after a second, so that a replay of the copy seeks as fast. The copy has the original's anchors, which give
-    // the time of day for a time of events. The recorder waits for the disk instead of dropping blocks.
+    // The recorder waits for the disk instead of dropping blocks. It adds no anchors (readings of both clocks), because those of the
+    // original are copied. Blocks have their default length, so that a replay of the copy seeks as fast.
     let options = RecordOptions { wait: true, anchor_every_ns: None, ..RecordOptions::default() };
     let created = tempfile::Builder::new()
         .prefix(".tokengap-")

@@ -52,6 +52,7 @@ pub(crate) fn run_guard(args: &Args) -> anyhow::Result<ExitCode> {
     for (path, shown) in args.folder.iter().zip(&args.shown) {
         folders.push(Folder::open(path, shown)?);
     }
+    // Moving the sockets back needs only the rights of their owner.
     if let (Some(user), Some(group)) = (args.user, args.group) {
         let plan = Plan::new(Work::Move);
         confinement::change_account(Account { user, group }, plan)?;

@@ -66,6 +66,7 @@ impl LivePairs {
         } else if self.shown_request() == last.request {
             SCREEN_INTERVAL
         } else {
+            // The user has opened another request, and waits for what its pair shows about it.
             REQUEST_INTERVAL
         };
         // A join that takes long is repeated less often, because the runs wait for it: it takes one part in `TIME_SHARE` of the time.

@@ -61,6 +61,7 @@ impl RecordedServer {
             Err(error) => return Err(error.into()),
         };
         let (analysis, input) = progress::analyse_recording(&recording)?;
+        // The value of the server's flag --disaggregation-mode, as recorded with its run.
         let mode = input.wire.as_ref().and_then(|wire| wire.pointer("/disaggregation/mode"));
         let side = KnownSide::find(mode.and_then(Value::as_str), &analysis);
         Ok(Self { name: file.display().to_string(), analysis, input, anchor: recording.header().anchor, side })
@@ -223,6 +224,7 @@ pub(crate) fn join_newest(
             .map(|server| PrefillServer { ledger: server.analysis.ledger(), clocks: server.clocks_with(decode) });
         let ledger = decode.analysis.ledger();
         let pair = Pair::join_newest(prefill.collect(), ledger, finished_limit);
+        // Times of the pair count from the start of the decode server's capture.
         let start = ledger.started().unwrap_or(ledger.now());
         if let Some(mut report) = PairReport::new(&pair, &names, decode.side_by(), start, slowest) {
             // Requests that only a prefill server has are not reported: another decode server may have them.

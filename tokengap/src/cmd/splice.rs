@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
 use confine::{Plan, Work};
-use outputs::report::hostile::{EscapeForm, line};
+use outputs::report::hostile::{EscapeForm, line as printable_line};
 use probe_user::discover::RoleSpec;
 use session::Signals;
 use sources::account;
@@ -161,6 +161,7 @@ fn restore_recorded(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let account = match args.pid {
         Some(pid) => {
+            // In another container, the same path would be another file.
             account::require_same_files(pid)?;
             account::account_of_process(pid)?
         }
@@ -182,7 +183,7 @@ fn restore_recorded(args: &Args) -> anyhow::Result<ExitCode> {
             }
             moved_sockets += 1;
             is_any_refused |= matches!(restored, Restored::Refused(..) | Restored::Held(_));
-            writeln!(out, "{}", line(&describe_restored(&restored)))?;
+            writeln!(out, "{}", printable_line(&describe_restored(&restored)))?;
         }
     }
     if notes_of_others > 0 {
@@ -190,7 +191,7 @@ fn restore_recorded(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if moved_sockets == 0 {
         let searched: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
-        writeln!(out, "{}", line(&format!("no moved socket found in {}", searched.join(", "))))?;
+        writeln!(out, "{}", printable_line(&format!("no moved socket found in {}", searched.join(", "))))?;
     }
     Ok(ExitCode::from(if is_any_refused { 2 } else { 0 }))
 }

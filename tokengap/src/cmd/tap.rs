@@ -100,6 +100,7 @@ pub(crate) fn run_tap(args: &Args) -> anyhow::Result<ExitCode> {
         ..RelayOptions::default()
     };
     let tap = Tap::start(hops, options).context("the tap did not start")?;
+    // This thread decodes, and must not delay the relay.
     lower_priority();
     for (listen, upstream) in args.listen.iter().zip(&args.upstream) {
         errln!("tokengap: listening on {listen} -> {upstream}{}", note_on_upstream(upstream));

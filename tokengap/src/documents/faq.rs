@@ -32,15 +32,15 @@ fn page_entries() -> Vec<Vec<String>> {
 /// alone is the placeholder. Leaves out parts without a letter or digit.
 fn fixed_parts(text: &str, opens: char, closes: char) -> Vec<String> {
     let mut parts = vec![String::new()];
-    let mut inside = false;
+    let mut is_inside = false;
     for c in text.chars() {
         // Nothing is inside a placeholder of one character.
-        if c == opens && !inside {
-            inside = opens != closes;
+        if c == opens && !is_inside {
+            is_inside = opens != closes;
             parts.push(String::new());
         } else if c == closes {
-            inside = false;
-        } else if !inside {
+            is_inside = false;
+        } else if !is_inside {
             parts.last_mut().expect("there is always one").push(c);
         }
     }
@@ -68,6 +68,7 @@ fn workspace_sources() -> String {
     fn walk(folder: &Path, all: &mut String) {
         for entry in std::fs::read_dir(folder).expect("sources are there") {
             let path = entry.expect("it is listed").path();
+            // The folder `documents` holds only tests, such as this one.
             if path.is_dir() && !path.ends_with("documents") {
                 walk(&path, all);
             } else if path.extension().is_some_and(|kind| kind == "rs") && !path.ends_with("tests.rs") {

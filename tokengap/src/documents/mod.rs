@@ -88,6 +88,7 @@ fn documented_commands_and_their_flags_exist() {
     for (path, text) in documentation_pages() {
         for (line_number, command) in tokengap_commands(&text) {
             let mut words = command_words(&command);
+            // A command line with flags alone, or with a placeholder such as `COMMAND`, names no command.
             let Some(name) = words.next().filter(|name| name.starts_with(|c: char| c.is_ascii_lowercase())) else {
                 continue;
             };

@@ -9,7 +9,7 @@ use trace::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls};
 
 use super::arguments::parse_json;
 use super::{
-    ResponseCalls, STEPS_BEHIND_KEY, STEPS_TO_PARSE_BYTE, SearchedText, StepBudget, arguments_behind, is_name,
+    ResponseCalls, STEPS_TO_LOOK_BEHIND, STEPS_TO_PARSE_BYTE, SearchedText, StepBudget, arguments_behind, is_name,
     object_length,
 };
 
@@ -34,8 +34,8 @@ impl ResponseCalls {
         let delivered: Vec<Range<usize>> = equal_objects.or_else(|| objects.iter().cloned().collect())?;
         let mut absent = all_objects.clone();
         // Two ranges are the same object if they start at the same byte.
-        absent.retain(|object| delivered.iter().all(|found| found.start != object.start));
-        let accounts_for_all = absent.len() + self.found.len() == all_objects.len();
+        absent.retain(|object| delivered.iter().all(|other| other.start != object.start));
+        let accounts_for_all = absent.len() + self.calls.len() == all_objects.len();
         let absent_bytes: usize = absent.iter().map(Range::len).sum();
         // The response may have carried the calls as content or reasoning if these have as many bytes.
         if !accounts_for_all || absent_bytes as u64 <= sent.carried_bytes {
@@ -44,13 +44,15 @@ impl ResponseCalls {
         let object = absent.first()?;
         let position = all_objects.iter().position(|other| other.start == object.start)?;
         Some(ToolCalls {
-            calls: self.found.len() as u32,
+            calls: self.calls.len() as u32,
             absent: absent.len() as u32,
             call: position as u32 + 1,
             outcome: ToolCallOutcome::Absent,
             reason: None,
             finish: sent.finish,
+            // No event has the call.
             events: 0,
+            // All of the arguments are absent.
             part: Some(ArgumentsPart {
                 at: 1,
                 chars: sent.count_chars(object.clone()),
@@ -71,14 +73,19 @@ impl ResponseCalls {
     ) -> Option<Vec<Range<usize>>> {
         let mut equal_objects = Vec::new();
         let mut rest = all_objects.iter();
-        for call in &self.found {
+        for call in &self.calls {
             let value_of_call = parse_json(&call.arguments)?;
-            // Both are in the same order, so the search goes on behind the last object. Above the budget, no object is found.
-            let equal_object = rest.find(|object| {
-                budget.take_steps(object.len() * STEPS_TO_PARSE_BYTE)
-                    && parse_json(&text[(*object).clone()]).as_ref() == Some(&value_of_call)
-            })?;
-            equal_objects.push(equal_object.clone());
+            // Both are in the same order, so the search goes on behind the last object.
+            loop {
+                let object = rest.next()?;
+                if !budget.take_steps(object.len() * STEPS_TO_PARSE_BYTE) {
+                    return None;
+                }
+                if parse_json(&text[object.clone()]).as_ref() == Some(&value_of_call) {
+                    equal_objects.push(object.clone());
+                    break;
+                }
+            }
         }
         Some(equal_objects)
     }
@@ -98,7 +105,7 @@ fn find_call_objects(text: &str, budget: &mut StepBudget) -> Option<Vec<Range<us
                 objects.push(object_start..next_start);
             }
         }
-        if !budget.take_steps(next_start - search_start + STEPS_BEHIND_KEY) {
+        if !budget.take_steps(next_start - search_start + STEPS_TO_LOOK_BEHIND) {
             return None;
         }
         search_start = next_start;

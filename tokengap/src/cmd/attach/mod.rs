@@ -147,10 +147,12 @@ pub(crate) fn run_attach(args: &Args) -> anyhow::Result<ExitCode> {
     let names = EngineNames { names: args.engine.iter().cloned().collect() };
     // Before discovery, which may take long, and before the attach is announced, so that an interrupt prints a report.
     let signals = Signals::install().context("cannot listen for signals")?;
+    // With --follow, the engine may start later, so nothing is waited for here.
     if args.follow {
         let (engines, first) = EngineRuns::follow(options, names)?;
         return watch_engines(args, engines, vec![first], endpoint, &signals);
     }
+    // Each step runs on a thread of its own, because it may hang. `None` if a signal or the end of `--duration` comes first.
     let start_up = StartUp::new(&signals, args.live.duration);
     let named = args.pid.clone();
     let Some(watcher) = start_up.wait_for_result_of(move || find_processes(&named))? else {

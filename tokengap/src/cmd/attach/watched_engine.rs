@@ -20,14 +20,14 @@ pub(super) struct WatchedEngine {
     engine: EngineRun,
     screen: Option<RunView>,
     state: PodState,
-    since: Instant,
+    state_since: Instant,
     next_update: Instant,
 }
 
 impl WatchedEngine {
     pub(super) fn new(engine: EngineRun, screen: Option<RunView>) -> Self {
         let now = Instant::now();
-        Self { engine, screen, state: PodState::default(), since: now, next_update: now }
+        Self { engine, screen, state: PodState::default(), state_since: now, next_update: now }
     }
 
     /// Updates the run's line in the list of runs (its `PodLine`), at most once per interval. Does nothing without a screen or list.
@@ -45,7 +45,7 @@ impl WatchedEngine {
         let state = shown_state(self.engine.engine_state());
         if state != self.state {
             self.state = state;
-            self.since = now;
+            self.state_since = now;
         }
         let missed = analysis.ledger().totals().missed;
         let line = PodLine {
@@ -54,9 +54,10 @@ impl WatchedEngine {
             port: self.engine.port(),
             model: self.engine.model().unwrap_or_default().to_owned(),
             state,
-            state_age_ns: (now - self.since).as_nanos() as u64,
+            state_age_ns: (now - self.state_since).as_nanos() as u64,
             reason: self.engine.obstacle().unwrap_or_default(),
             records_missed: missed.reported() + missed.unannounced,
+            // Unlike a remote run, this one has all its records.
             begun_wall_ns: None,
             figures: KeyFigures::from_analysis(analysis),
         };

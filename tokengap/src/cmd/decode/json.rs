@@ -125,11 +125,12 @@ impl Serialize for Chunk<'_> {
         const FIELDS: usize = 11;
         let Self { message, index, budget } = *self;
         let chunk = message.chunks()[index];
+        // These texts are written in any case, so this only limits what follows.
         budget.charge(chunk.rid.len() + chunk.worker.map_or(0, str::len));
         let mut fields = to.serialize_struct("Chunk", FIELDS)?;
         fields.serialize_field("rid", chunk.rid)?;
         // `null` if the message lists no ids.
-        fields.serialize_field("tokens", &chunk.listed.map(|_| TokenIds(chunk.ids, budget)))?;
+        fields.serialize_field("tokens", &chunk.listed.map(|_| TokenIds { ids: chunk.ids, budget }))?;
         fields.serialize_field("completion_tokens", &chunk.completion_tokens)?;
         fields.serialize_field("prompt_tokens", &chunk.prompt_tokens)?;
         fields.serialize_field("cached_tokens", &chunk.cached_tokens)?;
@@ -153,12 +154,15 @@ impl Serialize for Chunk<'_> {
 }
 
 /// Token ids, and the budget that they are charged to.
-struct TokenIds<'a>(&'a [i64], &'a OutputBudget);
+struct TokenIds<'a> {
+    ids: &'a [i64],
+    budget: &'a OutputBudget,
+}
 
 impl Serialize for TokenIds<'_> {
     /// Writes the ids as a list, as far as the budget allows. Each is charged before it is written.
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(self.0.iter().take_while(|_| self.1.charge(TOKEN_BYTES)))
+        to.collect_seq(self.ids.iter().take_while(|_| self.budget.charge(TOKEN_BYTES)))
     }
 }
 
@@ -193,6 +197,7 @@ impl Serialize for WireValue<'_> {
             Value::Int(value) => to.serialize_i64(value),
             Value::Float(value) => to.serialize_f64(value),
             Value::Str(value) => {
+                // A text is written whole, so this only limits what follows.
                 self.budget.charge(value.len());
                 to.serialize_str(value)
             }
@@ -202,7 +207,10 @@ impl Serialize for WireValue<'_> {
                 // The number of items is not known, because a limit may leave some out.
                 let unknown_length = None;
                 let mut list = to.serialize_seq(unknown_length)?;
-                for item in items.take_while(|_| self.count_shown_value()) {
+                for item in items {
+                    if !self.count_shown_value() {
+                        break;
+                    }
                     list.serialize_element(&self.nested(item))?;
                 }
                 list.end()
@@ -210,7 +218,10 @@ impl Serialize for WireValue<'_> {
             Value::Map(entries) => {
                 let unknown_length = None;
                 let mut map = to.serialize_map(unknown_length)?;
-                for (key, value) in entries.take_while(|_| self.count_shown_value()) {
+                for (key, value) in entries {
+                    if !self.count_shown_value() {
+                        break;
+                    }
                     match key {
                         Value::Str(key) => {
                             self.budget.charge(key.len());

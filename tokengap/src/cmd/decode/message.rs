@@ -44,6 +44,7 @@ impl MessageReader {
         let mut unknown_format = SocketFormat::default();
         match self.all_engines.decode(&mut unknown_format, &[message]) {
             Ok(decoded) => Ok(AnyMessage::Other(decoded)),
+            // No known codec reads the bytes, so they may be a part of a message, or several.
             Err(why) if why.reason == "codec" => Err(format!("{why}; expected one message as returned by recv()")),
             Err(why) => Err(why.to_string()),
         }

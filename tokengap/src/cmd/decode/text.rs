@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use engines::sglang::wire::Value;
-use outputs::report::hostile::{lines, plain};
+use outputs::report::hostile::{lines, plain as printable};
 use trace::MonoNs;
 use trace::event::{EngineTimes, Finish, IdColumn};
 
@@ -28,7 +28,7 @@ pub(super) fn write_message(
     let shape = message.shape();
     let chunks = message.chunks();
     let file = lines(file);
-    let class = plain(shape.class);
+    let class = printable(shape.class);
     let codec = message.codec();
     let engine = engines::FACTS.facts(Some(shape.engine)).title();
     write!(out, "{file}: {class}, {codec}, {engine} {}", shape.schema)?;
@@ -117,11 +117,11 @@ fn format_finish(finish: Finish, wire: Option<Value<'_>>) -> String {
             let Value::Str(key) = key else { continue };
             let value = match value {
                 Value::Int(value) => value.to_string(),
-                Value::Str(value) => format!("{:?}", plain(value)),
+                Value::Str(value) => format!("{:?}", printable(value)),
                 _ => continue,
             };
             if key != "type" {
-                details.push(format!("{} {value}", plain(key)));
+                details.push(format!("{} {value}", printable(key)));
             } else if finish == Finish::Other {
                 // tokengap does not know this kind, so it shows the engine's word.
                 kind = value;

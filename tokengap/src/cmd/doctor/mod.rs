@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use outputs::report::hostile::line;
+use outputs::report::hostile::line as printable_line;
 use probe_user::RunEnvironment;
 use probe_user::discover::{Engine, PickError, RoleSpec, Watcher};
 use serde::Serialize;
@@ -101,6 +101,7 @@ pub(crate) fn run_doctor(args: &Args) -> anyhow::Result<ExitCode> {
     let engines = match topology.pick_engines(&args.pid) {
         // Without an engine, the machine is diagnosed.
         Err(PickError::None(_) | PickError::Unconfirmed(_)) => Vec::new(),
+        // Any other error is that of `attach`.
         _ => choose_engines(topology, &args.pid)?,
     };
     if args.attach && engines.len() > 1 {
@@ -167,14 +168,15 @@ fn diagnosis_text(diagnosis: &Diagnosis) -> String {
     write_engines(&mut out, diagnosis);
     // Writing to a string cannot fail.
     for row in &diagnosis.features {
-        let _ = writeln!(out, "{:NAME_WIDTH$} {:STATE_WIDTH$} {}", row.name, row.state.word(), line(&row.tried));
+        let _ =
+            writeln!(out, "{:NAME_WIDTH$} {:STATE_WIDTH$} {}", row.name, row.state.word(), printable_line(&row.tried));
     }
     write_reasons(&mut out, &diagnosis.features);
     out.push('\n');
     let widest = diagnosis.facts.iter().map(|fact| fact.name.len()).max().unwrap_or(0);
     for fact in &diagnosis.facts {
-        let value = line(fact.value.as_deref().unwrap_or("not known"));
-        let _ = writeln!(out, "{:widest$}  {value}", line(&fact.name));
+        let value = printable_line(fact.value.as_deref().unwrap_or("not known"));
+        let _ = writeln!(out, "{:widest$}  {value}", printable_line(&fact.name));
     }
     out
 }
@@ -193,7 +195,7 @@ fn write_engines(out: &mut String, diagnosis: &Diagnosis) {
     }
     let _ = writeln!(out, ", {} engines; --pid shows the processes of one\n", diagnosis.engines.len());
     for engine in &diagnosis.engines {
-        let _ = writeln!(out, "{}", line(&engine.to_text()));
+        let _ = writeln!(out, "{}", printable_line(&engine.to_text()));
     }
     out.push('\n');
 }
@@ -212,9 +214,9 @@ fn write_reasons(out: &mut String, features: &[FeatureRow]) {
             }
             printed.push(reason);
             // Writing to a string cannot fail.
-            let _ = writeln!(out, "{}: {}", row.name, line(&reason.why));
+            let _ = writeln!(out, "{}: {}", row.name, printable_line(&reason.why));
             if let Some(fix) = &reason.fix {
-                let _ = writeln!(out, "    {}", line(fix));
+                let _ = writeln!(out, "    {}", printable_line(fix));
             }
         }
     }

@@ -45,13 +45,13 @@ pub(super) struct Pod {
     /// Id of the run; `None` before the first.
     run: Option<u64>,
     state: PodState,
-    since: Instant,
+    state_since: Instant,
     last_section: Instant,
     next_update: Instant,
     /// Reason for a missing connection.
     down_reason: String,
     /// The analysis failed, so the run is not followed any further.
-    is_broken: bool,
+    has_analysis_failed: bool,
     is_stopped: bool,
     gaps: u64,
     /// Blocks that could not be decoded, and the reason of the last.
@@ -136,11 +136,11 @@ impl Pod {
             reader: BlockReader::default(),
             run: None,
             state: PodState::default(),
-            since: now,
+            state_since: now,
             last_section: now,
             next_update: now,
             down_reason: String::new(),
-            is_broken: false,
+            has_analysis_failed: false,
             is_stopped: false,
             gaps: 0,
             unreadable_blocks: 0,
@@ -194,7 +194,7 @@ impl Pod {
             return false;
         }
         self.state = state;
-        self.since = Instant::now();
+        self.state_since = Instant::now();
         true
     }
 
@@ -231,14 +231,16 @@ impl Pod {
             // A recording holds one run.
             self.record = None;
         }
+        // Of each limit, the lower one holds: that of the source, or that of this command.
         let mut config = header.config;
         config.limits = config.limits.lower_of(self.limits);
         session.restart(config);
+        // What was read and counted so far belongs to the previous run.
         self.reader = BlockReader::default();
         self.gaps = 0;
         self.unreadable_blocks = 0;
         self.unreadable_reason.clear();
-        self.is_broken = false;
+        self.has_analysis_failed = false;
         self.state = PodState::Live;
         self.run = Some(run);
         self.kind = hostile::plain(&header.source);
@@ -257,7 +259,7 @@ impl Pod {
     /// Passes the records of a block to the session, and reports records that are missing before it.
     fn process_block(&mut self, block: &[u8], session: &mut Session) {
         // The analysis has panicked at an earlier block.
-        if self.is_broken {
+        if self.has_analysis_failed {
             return;
         }
         // Taken out, because the session's tick borrows this run.
@@ -268,6 +270,7 @@ impl Pod {
             reader.read(block, &mut |record| match record {
                 Record::Event(event) => session.process_event(&event),
                 Record::Tick(now) => session.process_tick(now, self),
+                // Neither changes the analysis.
                 Record::Anchor(_) | Record::Closing(_) => {}
             })
         }));
@@ -280,7 +283,7 @@ impl Pod {
             }
             // The analysis panicked, so later blocks of this run are skipped.
             Err(_) => {
-                self.is_broken = true;
+                self.has_analysis_failed = true;
             }
         }
         self.note_missed_records(self.reader.lost() - lost_before, session);
@@ -318,7 +321,7 @@ impl Pod {
                 self.unreadable_reason
             ));
         }
-        if self.is_broken {
+        if self.has_analysis_failed {
             problems.push(format!(
                 "watch: the events of {} could not be analysed, so it is no longer followed. Please report this bug.",
                 self.name
@@ -329,7 +332,7 @@ impl Pod {
 
     /// What is wrong with the connection to the source in its current state; `None` if nothing is.
     fn connection_problem(&self, now: Instant) -> Option<String> {
-        let state_age = format_duration((now - self.since).as_nanos() as u64);
+        let state_age = format_duration((now - self.state_since).as_nanos() as u64);
         match self.state {
             PodState::Live | PodState::Ended | PodState::Waiting => None,
             // No attempt to connect has failed yet.
@@ -374,7 +377,7 @@ impl Pod {
             port: engine.port,
             model: engine.model.unwrap_or_default(),
             state: self.state,
-            state_age_ns: (now - self.since).as_nanos() as u64,
+            state_age_ns: (now - self.state_since).as_nanos() as u64,
             reason: self.problems.first().cloned().unwrap_or_default(),
             records_missed: self.reader.lost(),
             begun_wall_ns: self.begun_wall_ns(analysis),
@@ -389,8 +392,9 @@ impl Pod {
 
     /// This run as a server of a pair; `None` before its clocks are known.
     pub(super) fn as_pair_server<'a>(&self, run_index: usize, analysis: &'a Analysis) -> Option<RunningServer<'a>> {
-        // Relates the clocks of the server's machine.
+        // Relates the clock of the server's machine to the time of day.
         let anchor = self.anchor?;
+        // The value of the server's flag --disaggregation-mode, as its source states it.
         let mode = self.last_status.wire.as_ref().and_then(|wire| wire.pointer("/disaggregation/mode"));
         Some(RunningServer {
             run_index,
