@@ -113,6 +113,7 @@ pub trait Recognise: fmt::Debug + Send + Sync {
     /// acceptor receives it.
     fn hops(&self, wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -> Vec<Option<Reading>> {
         let readings = wires.iter().map(|wire| {
+            // `None` if the connecting process is not visible, or if either process has no role of this engine.
             let (connector, connector_source) = role_among(self.roles(), roles[wire.connector?])?;
             let (acceptor, acceptor_source) = role_among(self.roles(), roles[wire.acceptor])?;
             if !connector.sends_output() || !acceptor.receives_output() {

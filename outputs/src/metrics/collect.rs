@@ -231,6 +231,7 @@ fn add_answers(families: &mut Families, ledger: &Ledger) {
     families.put_int(&metric::ANSWERS, ["failed"], answers.failed);
     families.put_int(&metric::ANSWERS_SHORT_WRITES, [], answers.short_writes);
     families.put_int(&metric::ANSWERS_UNCOUNTED, [], answers.uncounted);
+    // Of responses whose chunks were not observed: fewer tokens than their last events claim.
     families.put_int(&metric::ANSWERS_TOKENS_LOST, [], answers.judged_alone_tokens_lost);
 }
 

@@ -114,6 +114,7 @@ impl Screen {
             ui: Ui { options: options.clone(), ..Ui::default() },
             click_areas: ClickAreas::default(),
             cpu_meter: CpuMeter { since: now, cpu_ns: own::cpu_ns(), share: None },
+            // The first turn does all of these at once.
             next_key_read: now,
             next_refresh: now,
             next_row_refresh: now,
@@ -124,6 +125,7 @@ impl Screen {
             last_notice: 0,
             exporter: ScreenExporter::default(),
             draw_times: Distribution::default(),
+            // A single run. `pods` and `pairs` stay empty unless several runs are watched.
             runs: vec![RunState::default()],
             shown_run: 0,
             pods: Vec::new(),
@@ -285,6 +287,7 @@ impl Screen {
     fn refresh_due_parts(&mut self, run: &Run<'_>, now: Instant) {
         self.cpu_meter.measure_share(now);
         self.needs_draw = true;
+        // Also while paused, since the ledger goes on to overwrite chunks.
         if now >= self.next_history_copy {
             self.next_history_copy = now + HISTORY_COPY_INTERVAL;
             self.copy_histories(run);

@@ -221,6 +221,7 @@ impl Model {
         } else if self.findings.is_empty() {
             Health::Unknown
         } else {
+            // None of the findings is a warning.
             Health::Info
         };
         let has_traffic = self.requests.seen > 0 || traffic.responses > 0;
@@ -377,7 +378,8 @@ fn waits_for_first_token_ns(ledger: &Ledger) -> u128 {
     ledger.dispatched_wait_ns() + since_sent.map(u128::from).sum::<u128>()
 }
 
-/// First-token gaps of the ledger, the requests whose first token was sent and waits now, and those for which none was sent yet.
+/// Reads the gaps between send and receive of first tokens from the ledger. Also counts the requests whose first token was sent and waits
+/// now, and those whose first token was not sent yet.
 fn first_token_gap(ledger: &Ledger) -> FirstTokenGap {
     let now = ledger.now();
     let mut token_sent = WaitingRequests::default();

@@ -357,6 +357,7 @@ impl Ui {
         if let Dialog::Help(line) = &mut self.dialog {
             *line = line.saturating_add_signed(offset).min(self.help_end);
         } else if let Dialog::Palette { selected: line, .. } = &mut self.dialog {
+            // Limited to the entries when they are listed.
             *line = line.saturating_add_signed(offset);
         } else if self.tab == Tab::Requests {
             // Otherwise the next refresh would select the worst one again.

@@ -398,7 +398,7 @@ pub(super) fn backlog_frames(slot: &SlotValues, group: usize) -> Option<f64> {
     (!values.receives_ended).then_some(values.backlog_max as f64)
 }
 
-/// Time series of a hop, the most important first.
+/// Time series of a hop, the most important first. Each reads its value from the slot, which has the counts of one second.
 pub(super) fn trend_series<'a>(hop: &'a HopSummary, model: &Model) -> [ChartSeries<'a>; 3] {
     let is_observed = hop.backlog_max_frames.is_some();
     let end = hop.receives_end;

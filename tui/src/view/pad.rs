@@ -277,7 +277,7 @@ pub(super) fn wrap_text(text: &str, width: usize) -> Vec<String> {
     let mut line = String::new();
     for word in text.split_whitespace() {
         if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
-            // A number goes to the next line, with its unit.
+            // A number at the end goes to the next line, because the next word may be its unit.
             let end = without_last_numbers(&line).len();
             let moved = if end > 0 { line.split_off(end) } else { String::new() };
             lines.push(line);

@@ -59,6 +59,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         return;
     };
     let mut y = draw_summary(pad, detail, model);
+    // `more` is what shows the parts that are left out: a larger screen, or the key `m`, which shows whole lists instead of the stages.
     let legend_room = if ui.shows_cut_list {
         LegendRoom { max_rows: MAX_LEGEND_ROWS, more: "enlarge" }
     } else {

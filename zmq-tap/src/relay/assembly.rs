@@ -49,6 +49,7 @@ impl MessageAssembly {
             complete: VecDeque::new(),
             unread: Vec::new(),
             is_rejected: false,
+            // The incomplete message, of which nothing was read yet.
             parts: Vec::new(),
             bytes: 0,
             not_kept: None,
@@ -62,6 +63,7 @@ impl MessageAssembly {
     pub(super) fn apply_mark(&mut self, mark: Mark, read_at: MonoNs, is_kept: bool) {
         match mark {
             Mark::Frame { span, more } => {
+                // The reasons below come in the order of precedence: the first one stays.
                 self.bytes += span.end - span.body;
                 if self.bytes > self.max_bytes {
                     self.discard_message(NotKept::TooLarge);

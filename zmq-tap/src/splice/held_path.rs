@@ -146,6 +146,7 @@ impl HeldPath {
         self.is_restored = true;
         let is_engine_aside = self.find_identical(&self.moved.aside, &self.moved.engine).is_some();
         let is_path_free = matches!(self.folder.find_file(&self.name), Ok(None));
+        // The rename replaces a socket of tokengap's at the path, but never another file.
         let result = if is_engine_aside && (is_path_free || self.is_held()) {
             let renamed = self.folder.rename(&self.moved.aside, &self.name);
             // Return with the note in place, by which a later start can restore the socket.

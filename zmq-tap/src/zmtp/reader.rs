@@ -66,6 +66,7 @@ impl FrameReader {
             assembly: FrameAssembly {
                 framing: Framing::Presumed,
                 has_unknown_frame: false,
+                // No bytes yet, so both offsets are that of the first byte.
                 kept: Vec::new(),
                 start: 0,
                 end: 0,
@@ -100,7 +101,7 @@ impl FrameReader {
         }
         let Some(search) = search else { return };
         let presumed_start = scanner.pending().map(|pending| pending.start);
-        // No frame is known yet.
+        // A frame at the presumed position that is not known speaks against that position.
         let mut is_wrong = assembly.has_unknown_frame;
         search.feed(bytes, &mut |mark| match mark {
             Mark::Synced { at } => is_wrong |= Some(at) != presumed_start,
@@ -183,6 +184,7 @@ impl FrameAssembly {
     /// Keeps those of `bytes`, which begin at offset `base`, that lie before offset `end`. Of a long frame, keeps only both ends. During a
     /// search, keeps only the latest bytes.
     fn keep_bytes(&mut self, bytes: &[u8], base: u64, end: u64) {
+        // The bytes before `self.end` are kept already.
         let first_new = self.end.saturating_sub(base) as usize;
         // `None` if all bytes before `end` are kept already.
         let Some(new_bytes) = bytes.get(first_new..(end - base) as usize) else { return };

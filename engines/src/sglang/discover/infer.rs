@@ -104,14 +104,14 @@ fn sends_to_main(sender: usize, edges: &[Edge], roles: &Roles) -> bool {
 }
 
 /// Infers the roles of each group of connected processes of which none is named. A process that only connects is a scheduler, one that only
-/// accepts a tokenizer, and one that does both a detokenizer. A group in any other order, or with a process without ZMQ, is not an
-/// engine.
+/// accepts a tokenizer, and one that does both a detokenizer. A group is no engine, and gets no roles, if a connection leads another way than
+/// from scheduler to detokenizer to tokenizer, or if one of its processes does not use ZMQ.
 fn guess_groups_without_role(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
-    // `None` also for a process whose role is known, so that a group with one is not judged by its order.
+    // `None` for a process that has a role or does not use ZMQ. Its whole group then gets no roles.
     let mut guesses: Vec<Option<Role>> = Vec::with_capacity(nodes.len());
     for node in 0..nodes.len() {
         let may_be_guessed = roles[node].is_none() && nodes[node].zmq;
-        guesses.push(if may_be_guessed { role_by_order(edges, node) } else { None });
+        guesses.push(if may_be_guessed { role_by_edge_directions(edges, node) } else { None });
     }
     for group in connected_groups(nodes.len(), edges.iter().copied()) {
         let mut edges_of_group = edges.iter().filter(|(from, _)| group.contains(from));
@@ -129,8 +129,8 @@ fn guess_groups_without_role(nodes: &[Node], edges: &[Edge], roles: &mut Roles) 
     }
 }
 
-/// Role of a process by its connections alone. `None` without any.
-fn role_by_order(edges: &[Edge], node: usize) -> Option<Role> {
+/// Role of a process by whether it connects, accepts or both. `None` without any connection.
+fn role_by_edge_directions(edges: &[Edge], node: usize) -> Option<Role> {
     match (has_incoming_edge(edges, node), has_outgoing_edge(edges, node)) {
         (false, true) => Some(SCHEDULER),
         (true, true) => Some(DETOKENIZER),

@@ -147,7 +147,7 @@ impl StreamingRules<'_> {
     /// Codec of the engine's frames. `None` if the release, or the environment of a release that may use both codecs, is not known.
     fn codec(&self) -> Option<Setting<Codec>> {
         let release = self.release?;
-        // The variable exists from 0.5.15 on.
+        // Earlier releases lack the variable that selects the codec, and always use pickle.
         if release < Version::new(0, 5, 15).rc(0) {
             return Some(setting_by_release(release, Codec::Pickle));
         }

@@ -55,7 +55,7 @@ fn read_status(hundreds: u16, rest: &str, sink: &mut dyn FnMut(&Statement<'_>)) 
     let is_phrase = phrase.is_empty() || phrase.starts_with(' ');
     let has_only_words = phrase.bytes().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b' ' | b'-' | b'\''));
     let has_only_digits = digits.bytes().all(|byte| byte.is_ascii_digit());
-    // Such a line inside a prompt is followed by other text, so it is not taken for a status.
+    // The log may quote a prompt that contains such a line. Other text then follows, by which the quotation is recognised.
     if !(is_phrase && has_only_words && has_only_digits) {
         return Err(MalformedLine);
     }

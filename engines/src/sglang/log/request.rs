@@ -85,6 +85,7 @@ pub(super) fn read_record(
     if let Some(stage) = logged_stage {
         emit_stage_of_each(&named, stage, sink);
     }
+    // The parameters are a JSON record of their own, in a string.
     let is_streamed = match record.text_of(PARAMETERS) {
         None => record.flag_of(STREAM),
         Some(parameters) => JsonRecord::parse(&parameters, &field_use).and_then(|request| request.flag_of(STREAM)),
@@ -120,6 +121,7 @@ pub(super) fn read_finish(
     let mut fields = Fields::of_object_at_start(rest).ok_or(MalformedLine)?;
     let mut rids = None;
     let mut is_streamed = None;
+    // By reference, since the text behind the fields is read below.
     for (name, value) in fields.by_ref() {
         match name {
             "rid" => rids = Some(value),

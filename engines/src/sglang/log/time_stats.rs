@@ -164,7 +164,7 @@ fn is_content(byte: u8) -> bool {
 
 /// The field in a word whose first `=` is at `equals_at`: `key=value`, or without one `key(value)`. `None` for a word in another form.
 fn parse_field(word: &str, equals_at: Option<usize>) -> Option<LineField<'_>> {
-    // Without the punctuation around the field.
+    // Without the punctuation around the field. `=` is no punctuation, so it is between both.
     let start = word.bytes().position(is_content)?;
     let end = word.bytes().rposition(is_content)? + 1;
     if let Some(equals_at) = equals_at {
@@ -212,7 +212,8 @@ fn first_stage(times: &LineFields<'_>, role: ServerRole) -> &'static str {
     }
 }
 
-/// Phases of a request in order. Knows the names that any release gives them. Fails if a duration is missing or cannot be true.
+/// Phases of a request in order, each with its duration and the name of the stage that ends it. Knows the names of the durations in all
+/// releases. Fails if a duration is missing or cannot be true.
 fn read_phases(times: &LineFields<'_>, role: ServerRole) -> Result<Vec<LoggedPhase>, Impossible> {
     // The start is unset, so the durations that count from it mean nothing.
     if times.number(&["start_time", "start"]) == Some(0.0) {

@@ -70,7 +70,7 @@ impl Perfetto<'_> {
 
     /// Draws the send of a message with one or more requests as one slice. Called for each of the requests.
     pub(super) fn draw_dispatch(&mut self, at: MonoNs, dispatch: &Dispatch<'_>, context: &ExportContext<'_>) {
-        // The slice is that of the first request.
+        // The message is drawn once, with its first request.
         if dispatch.index > 0 {
             return;
         }

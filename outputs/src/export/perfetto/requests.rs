@@ -63,6 +63,7 @@ fn row_if_drawn<'a>(chunk_index: usize, ignores_limit: bool, context: &ExportCon
     let options = context.options;
     let TimedRequest { request, timeline } = context.ledger.request_of_chunk(chunk_index)?;
     let timeline = timeline?;
+    // `chunks` is the limit of the points of one request.
     let is_beyond_limit = timeline.points > options.chunks;
     if (is_beyond_limit && !ignores_limit) || !options.wants_rid(&request.rid) {
         return None;

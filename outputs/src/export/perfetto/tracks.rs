@@ -75,6 +75,7 @@ impl Tracks {
             threads: HashSet::new(),
             processes: HashSet::new(),
             roles: HashMap::new(),
+            // The ids up to this one are for the fixed tracks.
             last_id: SYNTHETIC + FIXED_IDS,
         }
     }
