@@ -136,8 +136,8 @@ impl BoundarySearch {
         None
     }
 
-    /// Tests whether framing begins at `buffer[index]`, that is, whether a candidate ends there and a frame begins there. A frame that begins
-    /// where no candidate ends becomes a candidate. `tail` is the last byte that such a frame must have, if its format has a fixed one.
+    /// Tests whether framing begins at `buffer[index]`: whether a candidate ends there and a frame begins there. A frame that begins where no
+    /// candidate ends becomes a candidate. `tail` is the last byte that such a frame must have, if its format has a fixed one.
     fn test_position(&mut self, index: usize) -> PositionTest {
         let offset = self.buffer_start + index as u64;
         let rest = &self.buffer[index..];
@@ -198,8 +198,8 @@ enum PositionTest {
     NeedsBytes,
 }
 
-/// Tests whether a heartbeat command begins at the front of `bytes`, which are not empty: its flags, one byte with the length of its body, and
-/// the body, which begins with its name. Only short ones are recognised.
+/// Tests whether a heartbeat command begins at the front of `bytes`, which are not empty: its flags, one byte with the length of its body,
+/// and the body, which begins with its name. Only short ones are recognised.
 fn test_heartbeat(bytes: &[u8]) -> FrameTest {
     let Some((&SHORT_COMMAND, rest)) = bytes.split_first() else { return FrameTest::No };
     let Some((&length, body)) = rest.split_first() else { return FrameTest::More };
