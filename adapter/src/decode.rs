@@ -244,6 +244,7 @@ impl<'a> Decoded<'a> {
     /// Time that the content waited in the sender, for a message that was sent at `sent_at` on the same machine. `hop` is the connection
     /// that carried it, and is returned with the time. `None` without a timestamp, or if the timestamp is later than `sent_at`.
     pub fn send_wait(&self, hop: HopId, sent_at: MonoNs) -> Option<SendWait> {
+        // When the sender made the content, by the timestamp in the message.
         let made_at = self.made_at?;
         if made_at > sent_at {
             return None;

@@ -256,8 +256,10 @@ fn hop_facts(hop: &HopSummary, model: &Model) -> Vec<HopFact> {
 
 /// Text of the queue wait. A hop whose receives are observed may have had none yet.
 fn describe_queue_wait(hop: &HopSummary) -> String {
+    // Only observed receives show a backlog.
+    let observes_receives = hop.backlog_max_frames.is_some();
     match hop.queue_wait {
-        None if hop.backlog_max_frames.is_some() => "nothing received yet".to_owned(),
+        None if observes_receives => "nothing received yet".to_owned(),
         queue_wait => known_or_dash(queue_wait, format_quantiles),
     }
 }
@@ -400,17 +402,18 @@ pub(super) fn backlog_frames(slot: &SlotValues, group: usize) -> Option<f64> {
 
 /// Time series of a hop, the most important first. Each reads its value from the slot, which has the counts of one second.
 pub(super) fn trend_series<'a>(hop: &'a HopSummary, model: &Model) -> [ChartSeries<'a>; 3] {
-    let is_observed = hop.backlog_max_frames.is_some();
+    // Only observed receives show a backlog.
+    let observes_receives = hop.backlog_max_frames.is_some();
     let end = hop.receives_end;
     // A slot from before the hop appeared has no values of it.
     [
         ChartSeries::new("backlog", chart::format_whole, |slot| backlog_frames(slot, hop.group))
-            .observed_if(is_observed, model.receives_absence())
+            .observed_if(observes_receives, model.receives_absence())
             .observed_until(end, model),
         ChartSeries::new("queue wait p99", chart::format_ns, |slot| {
             chart::p99_ns(&slot.hops.get(hop.group)?.queue_wait)
         })
-        .observed_if(is_observed, model.receives_absence())
+        .observed_if(observes_receives, model.receives_absence())
         .observed_until(end, model),
         ChartSeries::new("frames/s", chart::format_whole, |slot| {
             let values = slot.hops.get(hop.group);

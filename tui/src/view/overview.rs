@@ -434,6 +434,7 @@ fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui:
 pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
     let chunks = &model.chunks;
     let worst_hop_health = model.hops.iter().map(|hop| hop.health).max().unwrap_or_default();
+    // A hop shows a backlog only if its receives are observed.
     let observes_receives = model.output_hops().any(|hop| hop.backlog_max_frames.is_some());
     [
         ChartSeries::new("tokens/s", chart::format_whole, |slot| {

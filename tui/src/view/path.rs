@@ -248,11 +248,13 @@ fn chain_of_hops(hops: &[HopSummary]) -> Vec<usize> {
 
 /// The arrow of a hop, with its rate, backlog and queue wait.
 fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
+    // Only observed receives show a backlog and waits.
+    let observes_receives = hop.backlog_max_frames.is_some();
     let wait = if let Some(queue_wait) = hop.queue_wait {
         format!("wait p99 {} (run)", format_duration(queue_wait.p99))
     } else if let Some(relay_delay) = hop.relay_delay {
         format!("relay {} p99 (run)", format_duration(relay_delay.p99))
-    } else if hop.backlog_max_frames.is_some() {
+    } else if observes_receives {
         "no wait yet".into()
     } else {
         "wait not observed".into()

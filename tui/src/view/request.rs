@@ -342,13 +342,14 @@ fn worst_tick_of_each_cell(ticks: &[Tick], span: TimeSpan, cell_count: u16) -> V
 
 /// Returns the worse of two ticks that share a cell.
 fn more_severe_tick(a: char, b: char) -> char {
+    // Sent, waiting, merged, unknown or predicted to be dropped, and dropped.
     const BEST_FIRST: [char; 5] = ['|', '.', 'o', '?', 'x'];
     let severity_of_a = BEST_FIRST.iter().position(|symbol| *symbol == a);
     let severity_of_b = BEST_FIRST.iter().position(|symbol| *symbol == b);
     if severity_of_b > severity_of_a { b } else { a }
 }
 
-/// Health that a tick's symbol stands for.
+/// Health that a tick's symbol stands for: `x` a dropped chunk, `?` one of unknown outcome, and `o` a merged one.
 fn tick_health(symbol: char) -> Health {
     match symbol {
         'x' => Health::Critical,

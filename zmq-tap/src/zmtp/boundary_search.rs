@@ -136,11 +136,12 @@ impl BoundarySearch {
         None
     }
 
-    /// Tests whether framing begins at `buffer[index]`: whether a candidate ends there and a frame begins there. A frame that begins where no
-    /// candidate ends becomes a candidate. `tail` is the last byte that such a frame must have, if its format has a fixed one.
+    /// Tests whether framing begins at `buffer[index]`: whether a candidate ends there and a frame begins there. A frame that begins where
+    /// no candidate ends becomes a candidate. `tail` is the last byte that such a frame must have, if its format has a fixed one.
     fn test_position(&mut self, index: usize) -> PositionTest {
         let offset = self.buffer_start + index as u64;
         let rest = &self.buffer[index..];
+        // Compared with one number first, which is faster than all candidates.
         let is_expected = offset == self.nearest_end && self.completes_candidate(index);
         let mut test = test_known_frame(rest, self.max_frame_bytes, self.formats);
         if is_expected && matches!(test, FrameTest::Yes { .. }) {

@@ -184,8 +184,9 @@ impl StreamingRules<'_> {
                 return Some(Setting::new(false, self.evidence.argument(&format!("{flag} {parser}"))));
             }
         }
-        let only_flags_choose_parsers =
-            self.release? < Version::new(0, 5, 12).rc(0) && self.evidence.is_launched_by(&Sglang);
+        // Later releases, and other launchers, may choose a parser without a flag.
+        let release = self.release?;
+        let only_flags_choose_parsers = release < Version::new(0, 5, 12).rc(0) && self.evidence.is_launched_by(&Sglang);
         if !only_flags_choose_parsers {
             return None;
         }

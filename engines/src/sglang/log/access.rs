@@ -65,7 +65,7 @@ fn read_status(hundreds: u16, rest: &str, sink: &mut dyn FnMut(&Statement<'_>)) 
     Ok(())
 }
 
-/// Parses the server's address in `://127.0.0.1:30000 (Press CTRL+C to quit)`, or the same with `s` in front.
+/// Parses the server's address in the text behind `http`: `://127.0.0.1:30000 (Press CTRL+C to quit)`, or the same with the `s` of `https`.
 fn read_address(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
     let address = rest.strip_prefix('s').unwrap_or(rest).strip_prefix("://").ok_or(MalformedLine)?;
     let address = address.split_whitespace().next().ok_or(MalformedLine)?;

@@ -56,6 +56,6 @@ fn time_of_day_s(text: &str, key: &str) -> Option<u64> {
         seconds = seconds * 60 + part;
     }
     let has_more_parts = parts.next().is_some();
-    // A leap second at midnight counts as the next one.
+    // The leap second 23:59:60 counts as midnight.
     if has_more_parts { None } else { Some(seconds % DAY_S) }
 }

@@ -137,8 +137,8 @@ pub(super) fn read_finish(
     }
     // The text of the output may imitate `'meta_info': `, but stands before it, so the last one is the real one.
     let out = fields.text_after_object();
-    let meta = out.and_then(|out| Some(&out[out.rfind("'meta_info': {")?..]));
-    let id = meta.and_then(|meta| LoggedRid::parse(value_of_key(meta, "'id': ")?));
+    let meta = out.and_then(|out| out.rfind("'meta_info': {").map(|start| &out[start..]));
+    let id = meta.and_then(|meta| value_of_key(meta, "'id': ")).and_then(LoggedRid::parse);
     let output_id = id.map(|id| id.text);
     let rids = rids.ok_or(MalformedLine)?;
     let named = named_requests(strings_in(rids), output_id).ok_or(MalformedLine)?;

@@ -206,6 +206,7 @@ fn read_begin_ns(times: &LineFields<'_>) -> Option<u64> {
 fn first_stage(times: &LineFields<'_>, role: ServerRole) -> &'static str {
     match role {
         ServerRole::Unified => "wait_queue_entry",
+        // Such a line begins at the end of the bootstrap.
         ServerRole::Prefill if times.value_of(&["bootstrap_done_time"]).is_some() => "prefill_wait_queue_entry",
         ServerRole::Prefill => "prefill_bootstrap_queue_entry",
         ServerRole::Decode => "decode_prealloc_queue_entry",
