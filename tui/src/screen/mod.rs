@@ -296,6 +296,7 @@ impl Screen {
             return;
         }
         let has_rows = self.runs[self.shown_run].model.table.row_count > 0;
+        // Rows are read if they are shown, if the worst one is followed, and as long as there are none.
         let needs_rows = self.ui.tab == Tab::Requests || self.ui.follows_worst || !has_rows;
         // The whole frame must show one instant: if a large table is not due, neither is the rest.
         if needs_rows && now < self.next_row_refresh {

@@ -79,8 +79,8 @@ impl Model {
         is_unobserved.then_some(reason)
     }
 
-    /// Why a filter for this state lists no request: the run does not show which requests have the state. `None` if it shows all of them, or
-    /// if the filter lists some.
+    /// Why a filter for this state lists no request: the run does not show which requests have the state. `None` if it shows all of them,
+    /// or if the filter lists some.
     fn state_absence(&self, state: RequestState) -> Option<String> {
         // Any run shows the other states.
         if state != RequestState::Waiting {

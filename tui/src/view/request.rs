@@ -269,7 +269,8 @@ fn draw_stage(pad: &mut Pad<'_>, y: u16, stage: &PathStage, step_ns: u64, scale:
     let text = if fits { &*stage.text } else { stage.text.split(" (").next().unwrap_or_default() };
     pad.draw_text(text_x, y, text, Ink::Plain);
     if bar_width > 0 {
-        let start = scaled_cell(since_first_ns - step_ns, scale.whole_ns, bar_width);
+        let step_start_ns = since_first_ns - step_ns;
+        let start = scaled_cell(step_start_ns, scale.whole_ns, bar_width);
         let end = scaled_cell(since_first_ns, scale.whole_ns, bar_width);
         // A short step must be visible too.
         let filled = end.saturating_sub(start).max(usize::from(step_ns > 0));

@@ -100,7 +100,8 @@ impl StreamWindow {
         self.block = Some(larger);
     }
 
-    /// Spare bytes with which a message of `buffered` bytes stays in its block, although `rest_of_frame` more bytes are to come.
+    /// Least number of spare bytes with which a message stays in its block. With fewer, it moves to another one. `buffered` bytes of it are
+    /// read, and `rest_of_frame` bytes of its current frame are to come.
     fn min_spare_to_stay(&self, buffered: usize, rest_of_frame: usize) -> usize {
         let is_cheap_to_move = buffered < self.min_spare_bytes();
         if is_cheap_to_move {

@@ -70,8 +70,8 @@ struct NeighbourRole {
     role: Role,
 }
 
-/// Role of the unnamed end of an edge, which is a connection, whose other end is named. `None` if both ends are named, if neither is, or if
-/// the role of the named end does not show that of the other.
+/// Infers the role of one end of a connection by the role of the other. `from` is the process that connects, and `to` the one that accepts.
+/// `None` if both have a role, if neither has one, or if the role of the one does not show that of the other.
 fn role_by_neighbour(from: usize, to: usize, edges: &[Edge], roles: &Roles) -> Option<NeighbourRole> {
     match (known_role(roles, from), known_role(roles, to)) {
         (None, Some(receiver)) => {

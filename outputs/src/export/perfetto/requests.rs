@@ -25,6 +25,7 @@ impl Perfetto<'_> {
             let request = context.ledger.request_of_chunk(chunk_index).map(|timed| timed.request);
             let is_from_scheduler =
                 request.is_some_and(|request| context.ledger.is_from_scheduler(request, frame.id.hop));
+            // While the scheduler's hop is unknown, all hops pass the check above. Then the first one of the request counts.
             if !is_from_scheduler {
                 continue;
             }
