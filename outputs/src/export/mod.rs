@@ -145,6 +145,7 @@ impl ExportedRequest<'_> {
         if self.summary.finish == Some(Finish::Abort) {
             "aborted"
         } else if self.is_waiting {
+            // Before `open`, which is also true of it.
             "waiting"
         } else if self.is_open {
             "open"

@@ -348,7 +348,8 @@ fn ns_by_cpu_state(spent: &TimeUse) -> [(&'static str, Option<u64>); 4] {
 fn add_threads(families: &mut Families, ledger: &Ledger) {
     let mut roles: BTreeMap<&str, Vec<&Thread>> = BTreeMap::new();
     let mut left_out = 0;
-    for thread in ledger.threads().iter().filter(|thread| thread.total().is_some()) {
+    let sampled = ledger.threads().iter().filter(|thread| thread.total().is_some());
+    for thread in sampled {
         if roles.len() < MAX_ROLES || roles.contains_key(&*thread.role) {
             roles.entry(&thread.role).or_default().push(thread);
         } else {

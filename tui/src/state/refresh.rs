@@ -340,6 +340,7 @@ impl<'a> RowWriter<'a> {
         flags.set_if(Flag::Dropped, numbers.dropped.is_some_and(|chunks| chunks > 0));
         flags.set_if(Flag::ToolCall, numbers.damaged_call);
         flags.set_if(Flag::Moved, numbers.changed_receiver);
+        // `bursts`: a wakeup received several of its chunks.
         flags.set_if(Flag::DropPredicted, self.predicts_drops && numbers.bursts);
         flags.set_if(Flag::Stall, is_stalled);
         flags.set_if(Flag::Gap, numbers.gap_ns.is_some_and(|gap_ns| gap_ns >= GAP_WARNING_NS));

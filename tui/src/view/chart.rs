@@ -93,7 +93,8 @@ impl<'a> ChartSeries<'a> {
             return Err(end.map_or("nothing to measure in this time", |end| &end.text));
         }
         // A young run has fewer slots than columns: each then has several columns, so that the run fills the chart.
-        Ok((0..columns).map(|column| values[usize::from(column) * values.len() / usize::from(columns)]).collect())
+        let slot_of_column = |column: u16| usize::from(column) * values.len() / usize::from(columns);
+        Ok((0..columns).map(|column| values[slot_of_column(column)]).collect())
     }
 
     /// Texts of the numbers beside the series. The last value is `none` if nothing was measured then, and `unknown` after the end of the

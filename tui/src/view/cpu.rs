@@ -102,7 +102,7 @@ struct ThreadTableLayout {
 }
 
 impl ThreadTableLayout {
-    /// Columns for a screen of this width.
+    /// Columns for a screen of this width. The shares are, in this order: on a CPU, waiting for one, throttled by the quota, asleep.
     fn for_width(width: u16) -> Self {
         // The verdict behind the shares is always shown whole.
         let share_count = if width < QUOTA_COLUMNS {

@@ -461,7 +461,7 @@ fn draw_members(pad: &mut Pad<'_>, y: u16, hop: &HopSummary, max_lines: usize) -
 /// Draws a worker with its share of the hop's chunks, if the hop carries any, and its endpoint if there is room.
 fn draw_member(pad: &mut Pad<'_>, y: u16, branch: &str, member: &HopMember, share_of_chunks: Option<f64>) {
     let name = format!("{branch} {}", known_or_dash(member.worker, |worker| format!("worker {worker}")));
-    // The most important first: a narrow screen leaves out the last ones.
+    // The most important first: a narrow screen leaves out the last ones. Padded, so that those of all workers are below each other.
     let numbers = [
         format!("busy {:>5}", known_or_dash(member.busy_share, percent)),
         format!("backlog {:>5}", known_or_dash(member.backlog_frames, format_count)),

@@ -339,17 +339,17 @@ struct ItlQuantiles {
 
 /// Draws the inter-token latency at the client and at the engine. An unknown one comes last, with the reason. Returns the next free row.
 fn draw_itl(pad: &mut Pad<'_>, y: u16, model: &Model, itl: &ItlQuantiles) -> u16 {
-    let client_unknown = if model.chunks.delivered.is_none() {
+    let why_client_unknown = if model.chunks.delivered.is_none() {
         model.deliveries_absence()
     } else if model.tokens.delivered.is_none() {
         "responses carry text only"
     } else {
         "no two chunks were delivered"
     };
-    let engine_unknown = if model.tokens.sent == 0 { "no tokens were sent" } else { "no two chunks were sent" };
+    let why_engine_unknown = if model.tokens.sent == 0 { "no tokens were sent" } else { "no two chunks were sent" };
     let mut ends = [
-        ItlEnd { name: "client", spread: itl.client, reason_unknown: client_unknown, ink: Ink::Plain },
-        ItlEnd { name: "engine", spread: itl.engine, reason_unknown: engine_unknown, ink: Ink::Dim },
+        ItlEnd { name: "client", spread: itl.client, reason_unknown: why_client_unknown, ink: Ink::Plain },
+        ItlEnd { name: "engine", spread: itl.engine, reason_unknown: why_engine_unknown, ink: Ink::Dim },
     ];
     // A stable sort: `false`, for a known one, comes first.
     ends.sort_by_key(|end| end.spread.is_none());

@@ -66,7 +66,7 @@ impl StreamWindow {
     pub(super) fn reserve_space(&mut self, keep: Pending) -> bool {
         self.discard_before(keep.start);
         let buffered = self.block.as_ref().map_or(0, |block| block.bytes.len());
-        // A length has 64 bits, which an address may not have.
+        // 0 while the frame's length is unknown. A length has 64 bits, which an address may not have.
         let rest_of_frame = keep.frame_end.map_or(0, |end| usize::try_from(end - self.end).unwrap_or(usize::MAX));
         // The block has enough space, and belongs to the budget.
         if let Some(block) = &self.block

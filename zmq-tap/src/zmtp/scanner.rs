@@ -103,6 +103,7 @@ impl Scanner {
     pub fn from_greeting() -> Self {
         Self {
             fed_bytes: 0,
+            // Until the greeting says otherwise.
             version: ZmtpVersion::V3,
             message_start: None,
             state: ScannerState::Greeting(GreetingReader::new()),
@@ -239,6 +240,7 @@ impl Scanner {
             }
             // The end of the body must fit into an offset.
             Ok(Some(header)) if start.checked_add(header.size as u64 + header.length).is_some() => {
+                // The other bytes of the header came with earlier input.
                 let consumed = header.size - buffered_before;
                 self.fed_bytes += consumed as u64;
                 let name = CommandName::default();

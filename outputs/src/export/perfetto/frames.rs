@@ -118,7 +118,8 @@ impl Perfetto<'_> {
         // The send of this frame. If the clocks differ, it may seem to be later than the receive, and is then left out.
         let sent = context.ledger.received_frame().filter(|sent| sent.at < at);
         let open = OpenReceive { id, at, sent, wakeup: received.wakeup };
-        if hop.is_some_and(|hop| hop.shows.processed) {
+        let observes_processed = hop.is_some_and(|hop| hop.shows.processed);
+        if observes_processed {
             self.frames.receiving_thread.insert(id.hop, track);
             self.frames.open.insert(track, open);
         } else {
