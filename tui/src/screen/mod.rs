@@ -321,6 +321,7 @@ impl Screen {
             ..RunValues::default()
         };
         let model = &mut self.runs[self.shown_run].model;
+        // Stays unknown before the first event, and without a wall clock.
         model.wall_start_ns = None;
         if let Some(clocks) = run.about.wall()
             && let Some(start) = run.analysis.ledger().started()
