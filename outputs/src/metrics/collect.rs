@@ -192,11 +192,11 @@ fn add_tokens(families: &mut Families, ledger: &Ledger) {
         families.put_histogram(&metric::GAP, [], Histogram::of_durations(ledger.gap()));
     }
     add_ttft(families, ledger);
+    // A distribution without values is left out, because 0 would be a latency.
     let accept_waits = &ledger.new_connections().accept_waits;
     if accept_waits.count() > 0 {
         families.put_histogram(&metric::ACCEPT_WAIT, [], Histogram::of_durations(accept_waits));
     }
-    // A distribution without values is left out, because 0 would be a latency.
     if ledger.itl_sent().count() > 0 {
         families.put_histogram(&metric::ITL_SENT, [], Histogram::of_durations(ledger.itl_sent()));
         families.put_histogram(&metric::ITL_SENT_BY_TOKEN, [], Histogram::of_durations(ledger.itl_sent_by_token()));

@@ -34,6 +34,7 @@ fn infer_from_children(nodes: &[Node], roles: &mut Roles) {
     for child in nodes {
         // Only a title counts, because the engine itself sets it.
         let Some((role, RoleSource::Title)) = child.stated else { continue };
+        // The main process starts all other processes of the engine.
         let is_started_by_main = ROLES.contains(&role) && !role.is_main();
         if is_started_by_main
             && let Some(parent) = child.parent
@@ -147,7 +148,8 @@ fn has_outgoing_edge(edges: &[Edge], node: usize) -> bool {
     edges.iter().any(|&(from, _)| from == node)
 }
 
-/// Turns the main process of an engine with tokenizer workers into a router, unless the user has set its role.
+/// Gives the main process of an engine with tokenizer workers the role of a router, through which the workers' requests and output pass.
+/// Leaves a role alone that the user has set.
 fn mark_routers(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     for node in 0..nodes.len() {
         if known_role(roles, node) != Some(TOKENIZER) {

@@ -93,8 +93,8 @@ fn setting_by_release<T>(release: Version, value: T) -> Setting<T> {
     Setting::new(value, Origin::Release(format!("SGLang {release}")))
 }
 
-/// Whether the engine skips the detokenizer, by its connections. A scheduler connects to the detokenizer or, when told to skip it, a second
-/// time to the tokenizer. `None` if neither is seen.
+/// Whether the engine runs with `--skip-tokenizer-init`, by its connections. A scheduler connects to the detokenizer or, with this flag, a
+/// second time to the tokenizer. `None` if neither is seen.
 fn skips_tokenizer_by_sockets(hops: &[HopSeen]) -> Option<Setting<bool>> {
     // Sending and receiving end of each output hop of a scheduler.
     let mut from_schedulers: Vec<(End, End)> = Vec::new();

@@ -180,8 +180,9 @@ fn parse_number(value: &str) -> Option<f64> {
     (number.is_finite() && number >= 0.0).then_some(number)
 }
 
-/// Passes the id and the room of a request to `sink` if this server runs one half of it. A room (`bootstrap_room`) is the number under
-/// which both servers of a pair know the request. Does nothing for a single server, and without a whole id.
+/// Passes the id and the room of a request to `sink` if this server runs one half of it, the prefill or the decode. A room
+/// (`bootstrap_room`) is the number under which both servers of a pair know the request. Does nothing for a single server, and without a
+/// whole id.
 fn emit_half(request: &LineFields<'_>, rid: LoggedRid<'_>, role: ServerRole, sink: &mut dyn FnMut(&Statement<'_>)) {
     if role == ServerRole::Unified || rid.is_truncated {
         return;
