@@ -147,7 +147,7 @@ impl Model {
         } else if let Some(unanswered) = unanswered {
             writer.write_unanswered(&unanswered, &mut row);
         } else {
-            // The newest one if the rid was reused.
+            // The newest one if the rid was reused, or the copy that is kept of a pinned one.
             let in_ledger = ledger.finished().rev().find(|summary| &*summary.rid == rid);
             finished = in_ledger.or_else(|| self.pinned.get(rid));
         }
@@ -171,6 +171,7 @@ impl Model {
         finding_index: usize,
     ) {
         let selected = self.findings.get(finding_index);
+        // The only kind of finding that is about receivers.
         let finding = selected.filter(|finding| finding.kind == "rid-changed-worker");
         self.receiver_changes = finding.and_then(|finding| {
             let ledger = analysis.ledger();
@@ -234,6 +235,7 @@ impl KeyFigures {
     /// Key figures of one run at this moment.
     pub fn from_analysis(analysis: &Analysis) -> Self {
         let mut model = Model::default();
+        // The figures need none of the run loop's values.
         model.refresh(analysis, RunValues::default());
         let ttft = model.ttft.as_ref().filter(|ttft| ttft.ns.count > 0);
         // The worst finding of those that last. It is left out below if it is only information.
@@ -352,8 +354,9 @@ impl<'a> RowWriter<'a> {
     }
 }
 
-/// Version of the engine, whether a chunk has only new tokens or all so far, and what the waiter, the coroutine that waits for a request's
-/// chunks, does with several queued ones. What is not known is left out.
+/// Names the engine with its version, its output mode and its waiter. The mode is whether a chunk has only new tokens or all so far. The
+/// waiter is the coroutine that waits for a request's chunks, and is named by what it does with several queued ones. What is not known is
+/// left out.
 fn describe_engine(ledger: &Ledger) -> String {
     let engine = ledger.engine();
     let mode = engine.mode.map(|mode| match mode {

@@ -73,6 +73,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         }
     });
     if let Some(hop) = model.hops.get(selected) {
+        // All rows that are left below the table.
         let height = pad.height();
         draw_hop_detail(&mut pad.rows_from(y + 1, height), hop, model, ui);
     }
@@ -377,11 +378,14 @@ fn draw_trend(pad: &mut Pad<'_>, x: u16, series: &ChartSeries<'_>, window: TimeW
         Err(reason) => format!(" {reason} "),
     };
     let title_width = columns.saturating_sub(text_width(&numbers));
-    let title = format!("{}, {}", series.label, window.describe(columns, &model.curves));
     let has_room_for_curve = pad.height() > TITLE_AND_AXIS_ROWS;
-    let title = if has_room_for_curve { title } else { format!("{}, curve: enlarge", series.label) };
+    let whole_title = if has_room_for_curve {
+        format!("{}, {}", series.label, window.describe(columns, &model.curves))
+    } else {
+        format!("{}, curve: enlarge", series.label)
+    };
     // The axis has the shown time, too.
-    let title = if text_width(&title) <= title_width { &*title } else { series.label };
+    let title = if text_width(&whole_title) <= title_width { &*whole_title } else { series.label };
     pad.draw_clipped(x, 0, title_width, title, Ink::Head);
     pad.draw_at_right_edge(0, &numbers, Ink::Dim);
     if let Ok(values) = &values

@@ -72,6 +72,7 @@ pub(crate) fn draw_screen(model: &Model, ui: &Ui, theme: Theme, frame: &mut Fram
         Dialog::Palette { words, selected } => {
             help::draw_palette(&mut pad.sub_pad(tab_area), words, *selected, ui);
         }
+        // The other dialogs need only the bottom line.
         _ => {}
     }
     // Last, because a long text covers the rows above.

@@ -240,7 +240,7 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
     pad.draw_text(1, y, "flow", Ink::Head);
     let live = format_count(requests.live);
     let now = if let Some(end) = model.sends_end {
-        // No rate and no live request is known after the end of the engine.
+        // Once the scheduler's sends are not observed any more, no rate is known, and the live requests are those of that moment.
         format!("{}, then {live} live", model.describe_observation_end(end))
     } else {
         let has_room_for_frames = pad.width() >= WIDE_COLUMNS;
