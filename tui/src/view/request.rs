@@ -391,6 +391,7 @@ impl ChunkLayout {
         const OUTCOME_WIDTH: u16 = 10;
         let waits = (0..hop_count).map(Wait);
         let columns = [Number, SentAt].into_iter().chain(waits).chain([Tokens, UpTo, Wakeup]).collect();
+        // The headings of several hops name a role, which needs wider columns.
         let mut layout = Self { columns, pitch: if hop_count == 1 { PITCH } else { WIDE_PITCH } };
         // The least important first, until the outcome fits.
         for hidden in [Wakeup, UpTo, SentAt] {

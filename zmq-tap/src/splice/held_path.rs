@@ -88,6 +88,7 @@ impl HeldPath {
 
     /// Writes the note, binds the socket, copies the engine's owner and mode, and then exchanges the names.
     fn listen_and_exchange(&mut self) -> Result<UnixListener, SpliceError> {
+        // Before there is a socket, so that a cleanup finds the socket even if this process is killed in between.
         self.write_note()?;
         let aside = &self.moved.aside;
         let listener =
