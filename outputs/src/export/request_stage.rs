@@ -107,7 +107,7 @@ pub(super) fn stages_of_request<'a>(request: &ExportedRequest<'_>, ledger: &'a L
     if let (Some(from), Some(to)) = (summary.sent_first, summary.received_first) {
         let gap = TimeSpan { from, to };
         list.add_stage("first token gap".into(), gap, no_frame, StageKind::Gap, |list| {
-            list.add_way(&legs_on_way, &path)
+            list.add_way(&legs_on_way, &path);
         });
     } else {
         // Without both ends, the gap is unknown, and its parts stand alone.

@@ -459,8 +459,8 @@ pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
     ]
 }
 
-/// Time series of the chunks that were lost or, if no deliveries are observed, are predicted to be. A slot has the counts of one second, and
-/// no value after the observation has ended.
+/// Time series of the chunks that were lost or, if no deliveries are observed, are predicted to be. A slot has the counts of one second,
+/// and no value after the observation has ended.
 fn lost_chunks_series(model: &Model) -> ChartSeries<'_> {
     let chunks = &model.chunks;
     let is_predicted = chunks.dropped_confirmed.is_none() && chunks.shown_prediction().is_some();
