@@ -73,9 +73,10 @@ impl<'a> Excerpt<'a> {
         self.head.len() as u64 == self.length
     }
 
-    /// The captured bytes from the offset `at` on: up to the end of the head, or of the tail if `at` is in the tail. `None` for an offset
-    /// that was not captured.
+    /// The captured bytes from the offset `at` of the part on. They end where the captured head ends, or where the captured tail ends if
+    /// `at` is in the tail. `None` for an offset that was not captured.
     pub fn bytes_from(&self, at: u64) -> Option<&'a [u8]> {
+        // The tail ends where the part ends.
         let tail_start = self.length.checked_sub(self.tail.len() as u64)?;
         let in_head = usize::try_from(at).ok().and_then(|offset| self.head.get(offset..));
         // At the end of the head this is empty, but the tail may begin there.
@@ -205,9 +206,10 @@ struct StepChecker {
 }
 
 impl StepChecker {
-    /// Returns the time of the next earlier step, which becomes the limit for the step before it. `None` if the engine did not set the
-    /// time, or if it cannot be true. Counts the latter.
+    /// Returns the time of a step. Steps are checked from the last to the first, so the time becomes the limit of the next call. `None` if
+    /// the engine did not set the time, or if it is later than the limit or otherwise impossible. Counts impossible times.
     fn check_step(&mut self, seconds: f64) -> Option<MonoNs> {
+        // The engine leaves unset times at 0.
         if seconds == 0.0 {
             return None;
         }
@@ -242,6 +244,7 @@ impl<'a> Decoded<'a> {
     /// Time that the content waited in the sender, for a message that was sent at `sent_at` on the same machine. `hop` is the connection
     /// that carried it, and is returned with the time. `None` without a timestamp, or if the timestamp is later than `sent_at`.
     pub fn send_wait(&self, hop: HopId, sent_at: MonoNs) -> Option<SendWait> {
+        // When the sender made the content, by the timestamp in the message.
         let made_at = self.made_at?;
         if made_at > sent_at {
             return None;

@@ -86,7 +86,8 @@ impl Theme {
     pub(crate) fn style(self, ink: Ink) -> Style {
         let plain = Style::new();
         let bold = Modifier::BOLD;
-        // Numbers are indices of the 256 colours, of which those from 232 on are greys, the darkest first.
+        // Numbers are indices of the 256 colours, of which those from 232 on are greys, the darkest first. `foreground` has one for a dark
+        // background, one for a light background, and a colour for terminals with 16.
         match (ink, self.palette) {
             (Ink::Plain, _) => plain,
             (Ink::Strong, _) => plain.add_modifier(bold),

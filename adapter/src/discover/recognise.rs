@@ -109,10 +109,11 @@ pub trait Recognise: fmt::Debug + Send + Sync {
     fn infer_roles(&self, _nodes: &[Node], _edges: &[Edge], _roles: &mut [Option<RoleWithSource>]) {}
 
     /// Content and direction of each wire, which is a connection between two processes. `None` for a wire that carries neither output nor
-    /// requests, or whose processes have no role of this engine. By default a wire carries output if its connector sends output and its
-    /// acceptor receives it.
+    /// requests, or whose processes have no role of this engine. By default a wire carries output from its connector to its acceptor, if
+    /// the one sends output and the other receives it.
     fn hops(&self, wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -> Vec<Option<Reading>> {
         let readings = wires.iter().map(|wire| {
+            // `None` if the connecting process is not visible, or if either process has no role of this engine.
             let (connector, connector_source) = role_among(self.roles(), roles[wire.connector?])?;
             let (acceptor, acceptor_source) = role_among(self.roles(), roles[wire.acceptor])?;
             if !connector.sends_output() || !acceptor.receives_output() {

@@ -256,6 +256,7 @@ impl<'w> ObjectStream<'w> {
     /// Adds an object to the buffer, and writes the buffer out when it is full. [`Self::take_write_result`] returns a failure of that.
     pub(super) fn write_object(&mut self, fill: impl FnOnce(&mut Object<'_>)) {
         if self.is_array {
+            // The first object opens the array.
             self.buf.extend_from_slice(if self.objects == 0 { b"[\n" } else { b",\n" });
         }
         Object::write(&mut self.buf, fill);

@@ -104,7 +104,7 @@ impl Options {
         self.rids.is_empty() || self.rids.iter().any(|wanted| wanted == rid)
     }
 
-    /// Whether the options select the request: by its id, and because it is slow or loses tokens.
+    /// Whether the options select the request: by its id, and because it is slow. `losing` adds requests that lose tokens to the slow ones.
     fn wants_request(&self, summary: &RequestSummary) -> bool {
         if !self.wants_rid(&summary.rid) {
             return false;
@@ -113,7 +113,7 @@ impl Options {
         let is_slow = match self.slow_ns {
             // A request whose gap is unknown does not count as slow.
             Some(min_ns) => summary.gap_ns.is_some_and(|gap_ns| gap_ns >= min_ns),
-            // Without a limit, every request counts as slow.
+            // Without a limit, every request counts as slow, and `losing` adds none.
             None => true,
         };
         is_slow || loses_tokens
@@ -145,6 +145,7 @@ impl ExportedRequest<'_> {
         if self.summary.finish == Some(Finish::Abort) {
             "aborted"
         } else if self.is_waiting {
+            // Before `open`, which is also true of it.
             "waiting"
         } else if self.is_open {
             "open"

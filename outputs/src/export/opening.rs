@@ -40,8 +40,8 @@ impl Opening {
         }
     }
 
-    /// Takes the start of the capture and the processes from an event that is read ahead of the export. Keeps a limited number of each
-    /// role. Returns `false`, and ignores the event, when enough was read.
+    /// Reads an event ahead of the export: notes its time if it is the earliest, and the main thread that it samples. Keeps a limited
+    /// number of threads of each role. Returns `false`, and ignores the event, when enough was read.
     pub fn read_ahead(&mut self, event: &Event<'_>) -> bool {
         let start = *self.start.get_or_insert(event.at);
         if event.at.since(start) > AHEAD_NS {

@@ -102,21 +102,26 @@ pub(super) fn stages_of_request<'a>(request: &ExportedRequest<'_>, ledger: &'a L
     for leg in legs.iter().filter(|leg| leg.is_before_way()) {
         list.add_leaf(path.name_of_leg(leg), span_of_leg(leg), no_frame, StageKind::Request);
     }
-    let way: Vec<&FirstTokenLeg> = legs.iter().filter(|leg| !leg.is_before_way() && !leg.is_behind_way()).collect();
+    let legs_on_way: Vec<&FirstTokenLeg> =
+        legs.iter().filter(|leg| !leg.is_before_way() && !leg.is_behind_way()).collect();
     if let (Some(from), Some(to)) = (summary.sent_first, summary.received_first) {
         let gap = TimeSpan { from, to };
-        list.add_stage("first token gap".into(), gap, no_frame, StageKind::Gap, |list| list.add_way(&way, &path));
+        list.add_stage("first token gap".into(), gap, no_frame, StageKind::Gap, |list| {
+            list.add_way(&legs_on_way, &path);
+        });
     } else {
-        list.add_way(&way, &path);
+        // Without both ends, the gap is unknown, and its parts stand alone.
+        list.add_way(&legs_on_way, &path);
     }
-    let arrival = times_on_last_hop(timeline, ledger);
+    let on_last_hop = times_on_last_hop(timeline, ledger);
     // The tokenizer's processing is the first leg behind the way.
     for (number, leg) in legs.iter().filter(|leg| leg.is_behind_way()).enumerate() {
         let kind = if number == 0 { StageKind::Processing } else { StageKind::Delivery };
-        let frame = arrival.map(|hop_times| hop_times.first.frame);
+        // The frame in which the tokenizer received the first token.
+        let frame = on_last_hop.map(|hop_times| hop_times.first.frame);
         list.add_leaf(path.name_of_leg(leg), span_of_leg(leg), frame, kind);
     }
-    let last_received = arrival.and_then(|hop_times| hop_times.last?.received);
+    let last_received = on_last_hop.and_then(|hop_times| hop_times.last?.received);
     // `None` is less than any time.
     if let Some(last) = timeline.last_delivered.max(last_received) {
         let streaming = TimeSpan { from: list.next_from, to: last };

@@ -31,6 +31,7 @@ impl Selection {
     ) -> io::Result<()> {
         // Later events refer to hops and the engine, even if these were announced before the range.
         let is_announcement = matches!(event.what, What::Hop(_) | What::Engine(_));
+        // An event is a span without length.
         if is_announcement || self.overlaps_range(event.at, event.at) {
             exporter.write_event(event, &self.context(analysis))?;
         }
@@ -63,7 +64,9 @@ impl Selection {
         for TimedRequest { request, timeline } in ledger.timed_requests() {
             let summary = RequestSummary { rid: request.rid.clone(), numbers: ledger.numbers(request) };
             let timeline = timeline.unwrap_or(&empty_timeline);
+            // The end may have been sent and not been received yet.
             let is_open = summary.finish.is_none() || request.is_end_in_transit();
+            // Where gaps are not observed, a wait that has ended may look open.
             let is_waiting = ledger.observes_gaps() && request.waiting_since().is_some();
             let request = ExportedRequest { summary: &summary, timeline, is_open, is_waiting };
             self.pass_request(&request, analysis, exporter)?;

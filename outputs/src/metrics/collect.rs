@@ -192,11 +192,11 @@ fn add_tokens(families: &mut Families, ledger: &Ledger) {
         families.put_histogram(&metric::GAP, [], Histogram::of_durations(ledger.gap()));
     }
     add_ttft(families, ledger);
+    // A distribution without values is left out, because 0 would be a latency.
     let accept_waits = &ledger.new_connections().accept_waits;
     if accept_waits.count() > 0 {
         families.put_histogram(&metric::ACCEPT_WAIT, [], Histogram::of_durations(accept_waits));
     }
-    // A distribution without values is left out, because 0 would be a latency.
     if ledger.itl_sent().count() > 0 {
         families.put_histogram(&metric::ITL_SENT, [], Histogram::of_durations(ledger.itl_sent()));
         families.put_histogram(&metric::ITL_SENT_BY_TOKEN, [], Histogram::of_durations(ledger.itl_sent_by_token()));
@@ -231,6 +231,7 @@ fn add_answers(families: &mut Families, ledger: &Ledger) {
     families.put_int(&metric::ANSWERS, ["failed"], answers.failed);
     families.put_int(&metric::ANSWERS_SHORT_WRITES, [], answers.short_writes);
     families.put_int(&metric::ANSWERS_UNCOUNTED, [], answers.uncounted);
+    // Of responses whose chunks were not observed: fewer tokens than their last events claim.
     families.put_int(&metric::ANSWERS_TOKENS_LOST, [], answers.judged_alone_tokens_lost);
 }
 
@@ -241,35 +242,35 @@ fn sum_over_hops(hops: &[&Hop], count_of: fn(&Hop) -> u64) -> u64 {
 
 /// Adds the metrics of a group of hops. Counts are sums over its `members`, and times are kept for the whole group.
 fn add_hop_group(families: &mut Families, group: &HopGroup, members: &[&Hop], now: MonoNs) {
-    let name = [group.name.as_str()];
+    let label = [group.name.as_str()];
     let observes_sends = members.iter().any(|hop| hop.capabilities().sent);
     let observes_forwards = members.iter().any(|hop| hop.capabilities().forwarded);
     let observes_receives = members.iter().any(|hop| hop.capabilities().received);
     if observes_sends {
-        families.put_int(&metric::HOP_FRAMES_SENT, name, sum_over_hops(members, |hop| hop.counts.frames_sent));
+        families.put_int(&metric::HOP_FRAMES_SENT, label, sum_over_hops(members, |hop| hop.counts.frames_sent));
     }
     if observes_forwards {
         families.put_int(
             &metric::HOP_FRAMES_FORWARDED,
-            name,
+            label,
             sum_over_hops(members, |hop| hop.counts.frames_forwarded),
         );
     }
     if observes_receives {
-        families.put_int(&metric::HOP_FRAMES_RECEIVED, name, sum_over_hops(members, |hop| hop.counts.frames_received));
+        families.put_int(&metric::HOP_FRAMES_RECEIVED, label, sum_over_hops(members, |hop| hop.counts.frames_received));
     }
-    families.put_int(&metric::HOP_FRAMES_UNDECODED, name, sum_over_hops(members, |hop| hop.counts.undecoded));
+    families.put_int(&metric::HOP_FRAMES_UNDECODED, label, sum_over_hops(members, |hop| hop.counts.undecoded));
     // Requests have no chunks.
     if !group.carries_requests {
-        families.put_int(&metric::HOP_CHUNKS, name, sum_over_hops(members, |hop| hop.counts.chunks));
+        families.put_int(&metric::HOP_CHUNKS, label, sum_over_hops(members, |hop| hop.counts.chunks));
     }
-    families.put_int(&metric::HOP_BYTES, name, sum_over_hops(members, |hop| hop.counts.bytes));
+    families.put_int(&metric::HOP_BYTES, label, sum_over_hops(members, |hop| hop.counts.bytes));
     // The backlog is a current value, so receives must be observed now (`shows`), and not only earlier in the run (`capabilities`).
     if observes_sends && members.iter().any(|hop| hop.shows.received) {
         add_backlog(families, group, members, now);
     }
-    families.put_int(&metric::HOP_KERNEL_RECEIVE, name, group.kernel.bytes);
-    families.put_int(&metric::HOP_KERNEL_SEND, name, group.kernel.send_bytes);
+    families.put_int(&metric::HOP_KERNEL_RECEIVE, label, group.kernel.bytes);
+    families.put_int(&metric::HOP_KERNEL_SEND, label, group.kernel.send_bytes);
     let times: [(&'static super::Definition, &Distribution); 5] = [
         (&metric::HOP_QUEUE_WAIT, &group.queue_wait),
         (&metric::HOP_SEND_WAIT, group.send_wait.whole()),
@@ -278,10 +279,10 @@ fn add_hop_group(families: &mut Families, group: &HopGroup, members: &[&Hop], no
         (&metric::HOP_RECV_WAIT, &group.recv_wait),
     ];
     for (definition, times) in times.into_iter().filter(|(_, times)| times.count() > 0) {
-        families.put_histogram(definition, name, Histogram::of_durations(times));
+        families.put_histogram(definition, label, Histogram::of_durations(times));
     }
     if group.wakeups.count() > 0 {
-        families.put_histogram(&metric::HOP_WAKEUP, name, Histogram::of_counts(&group.wakeups));
+        families.put_histogram(&metric::HOP_WAKEUP, label, Histogram::of_counts(&group.wakeups));
     }
 }
 
@@ -304,19 +305,19 @@ fn add_hop_receiver(families: &mut Families, ledger: &Ledger, hop: &str, members
 
 /// Adds the frames of a group that were sent and not yet received.
 fn add_backlog(families: &mut Families, group: &HopGroup, members: &[&Hop], now: MonoNs) {
-    let name = [group.name.as_str()];
-    families.put_int(&metric::HOP_BACKLOG_FRAMES, name, group.backlog);
+    let label = [group.name.as_str()];
+    families.put_int(&metric::HOP_BACKLOG_FRAMES, label, group.backlog);
     // If the load of one hop is unknown, so is the sum.
     let loads: Option<Vec<QueuedLoad>> = members.iter().map(|hop| hop.queued_load()).collect();
     if let Some(loads) = loads {
         if !group.carries_requests {
-            families.put_int(&metric::HOP_BACKLOG_CHUNKS, name, loads.iter().map(|load| load.chunks).sum::<u64>());
+            families.put_int(&metric::HOP_BACKLOG_CHUNKS, label, loads.iter().map(|load| load.chunks).sum::<u64>());
         }
-        families.put_int(&metric::HOP_BACKLOG_BYTES, name, loads.iter().map(|load| load.bytes).sum::<u64>());
+        families.put_int(&metric::HOP_BACKLOG_BYTES, label, loads.iter().map(|load| load.bytes).sum::<u64>());
     }
-    families.put_int(&metric::HOP_BACKLOG_MAX, name, group.backlog_max);
+    families.put_int(&metric::HOP_BACKLOG_MAX, label, group.backlog_max);
     let oldest = members.iter().filter_map(|hop| hop.oldest_waiting()).min();
-    families.put_seconds(&metric::HOP_OLDEST, name, oldest.map_or(0, |since| now.since(since)));
+    families.put_seconds(&metric::HOP_OLDEST, label, oldest.map_or(0, |since| now.since(since)));
 }
 
 /// Adds the share of each leg (one part of the path) in the time of first tokens and of chunks, over the run. A leg that none of them
@@ -347,7 +348,8 @@ fn ns_by_cpu_state(spent: &TimeUse) -> [(&'static str, Option<u64>); 4] {
 fn add_threads(families: &mut Families, ledger: &Ledger) {
     let mut roles: BTreeMap<&str, Vec<&Thread>> = BTreeMap::new();
     let mut left_out = 0;
-    for thread in ledger.threads().iter().filter(|thread| thread.total().is_some()) {
+    let sampled = ledger.threads().iter().filter(|thread| thread.total().is_some());
+    for thread in sampled {
         if roles.len() < MAX_ROLES || roles.contains_key(&*thread.role) {
             roles.entry(&thread.role).or_default().push(thread);
         } else {

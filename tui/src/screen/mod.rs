@@ -114,6 +114,7 @@ impl Screen {
             ui: Ui { options: options.clone(), ..Ui::default() },
             click_areas: ClickAreas::default(),
             cpu_meter: CpuMeter { since: now, cpu_ns: own::cpu_ns(), share: None },
+            // The first turn does all of these at once.
             next_key_read: now,
             next_refresh: now,
             next_row_refresh: now,
@@ -124,6 +125,7 @@ impl Screen {
             last_notice: 0,
             exporter: ScreenExporter::default(),
             draw_times: Distribution::default(),
+            // A single run. `pods` and `pairs` stay empty unless several runs are watched.
             runs: vec![RunState::default()],
             shown_run: 0,
             pods: Vec::new(),
@@ -285,6 +287,7 @@ impl Screen {
     fn refresh_due_parts(&mut self, run: &Run<'_>, now: Instant) {
         self.cpu_meter.measure_share(now);
         self.needs_draw = true;
+        // Also while paused, since the ledger goes on to overwrite chunks.
         if now >= self.next_history_copy {
             self.next_history_copy = now + HISTORY_COPY_INTERVAL;
             self.copy_histories(run);
@@ -293,6 +296,7 @@ impl Screen {
             return;
         }
         let has_rows = self.runs[self.shown_run].model.table.row_count > 0;
+        // Rows are read if they are shown, if the worst one is followed, and as long as there are none.
         let needs_rows = self.ui.tab == Tab::Requests || self.ui.follows_worst || !has_rows;
         // The whole frame must show one instant: if a large table is not due, neither is the rest.
         if needs_rows && now < self.next_row_refresh {
@@ -317,6 +321,7 @@ impl Screen {
             ..RunValues::default()
         };
         let model = &mut self.runs[self.shown_run].model;
+        // Stays unknown before the first event, and without a wall clock.
         model.wall_start_ns = None;
         if let Some(clocks) = run.about.wall()
             && let Some(start) = run.analysis.ledger().started()
@@ -536,6 +541,7 @@ pub struct FoundSources {
 pub fn pick_source(offers: Vec<SourceOffer>, searches: &Receiver<FoundSources>) -> anyhow::Result<Option<Vec<String>>> {
     let mut picker = SourcePicker::default();
     picker.replace_offers(offers);
+    // Holds log lines back until this function returns.
     let _log_hold = LogHold::begin();
     let mut terminal =
         Terminal::open().context("cannot take over the terminal; tokengap --help lists what can be run")?;

@@ -42,6 +42,7 @@ impl Terminal {
     /// Takes over the terminal. Restores it if that fails halfway.
     pub(super) fn open() -> io::Result<Self> {
         let writer = TerminalWriter::start(io::stdout())?;
+        // Shows when the writer's thread is ready for the next frame.
         let frame_slot = writer.frame_slot();
         PANIC_HOOK.call_once(install_panic_hook);
         enable_raw_mode()?;

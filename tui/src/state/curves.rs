@@ -64,7 +64,8 @@ impl Curves {
         self.seconds.thread_index(thread)
     }
 
-    /// Returns `columns` values ending at second `end`, each the maximum of `step` seconds; `None` where nothing was observed.
+    /// Returns `columns` values ending at second `end`, each the maximum of `second_value` over `step` seconds; `None` where
+    /// nothing was observed.
     pub(crate) fn column_values(
         &self,
         second_value: &SecondValue<'_>,

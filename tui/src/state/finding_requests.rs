@@ -49,6 +49,7 @@ impl Model {
         let description = format!("requests of {kind}");
         let is_about_late_tokens = LATE_FIRST_TOKENS.contains(&kind);
         let ttft = RequestColumn::with_heading("ttft");
+        // The latest first tokens come first.
         let order = is_about_late_tokens.then_some(SortOrder { column: ttft, is_descending: true });
         if let Some((_, filter)) = FILTERS_OF_FINDINGS.iter().find(|(known, _)| *known == kind) {
             return FindingRequests { filter: String::from(*filter), description, order };

@@ -25,12 +25,14 @@ pub(crate) fn summarise_hops(ledger: &Ledger, findings: &[Finding], traffic: &Re
     let mut summaries = Vec::new();
     for (index, group) in ledger.groups().iter().enumerate() {
         let members: Vec<&Hop> = ledger.hops_of_group(index).collect();
+        // Renaming a hop can leave its old group without hops.
         if members.is_empty() {
             continue;
         }
         let mut summary = summarise_group(ledger, index, group, &members);
         summary.rates = rates_of_group(ledger, index, traffic);
         let by_findings = health_from_findings(findings, &group.name);
+        // Findings keep their severity when they have ended, so the hop may be healthier than they say.
         let is_healthier_now = summary.health < by_findings.health;
         summary.has_recovered = is_healthier_now && by_findings.has_ended;
         summary.health = summary.health.max(by_findings.health);
@@ -95,6 +97,7 @@ fn summarise_group(ledger: &Ledger, index: usize, group: &HopGroup, members: &[&
     let observes_receives = members.iter().any(|hop| hop.capabilities().received);
     let oldest_wait_ns = members.iter().filter_map(|hop| hop.oldest_waiting()).min().map(|at| now.since(at));
     let frames = sum_of_counts(members, observed_frames);
+    // 0 if no wakeup was observed.
     let wakeup_frames_max = members.iter().map(|hop| hop.counts.wakeup_frames_max).max().unwrap_or(0);
     let receives_end = ledger.group_receives_end(index);
     let busy_share = receiver_busy_share(ledger, members);
@@ -109,6 +112,7 @@ fn summarise_group(ledger: &Ledger, index: usize, group: &HopGroup, members: &[&
         thread: HopReceiver::of_hops(ledger, members, busy_share, run_ns(ledger)).describe(),
         ends: group.ends.clone(),
         health: health_by_queue(group, observes_queue, oldest_wait_ns, frames),
+        // The caller sets these two.
         has_recovered: false,
         rates: None,
         frames,

@@ -147,7 +147,7 @@ impl Model {
         } else if let Some(unanswered) = unanswered {
             writer.write_unanswered(&unanswered, &mut row);
         } else {
-            // The newest one if the rid was reused.
+            // The newest one if the rid was reused, or the copy that is kept of a pinned one.
             let in_ledger = ledger.finished().rev().find(|summary| &*summary.rid == rid);
             finished = in_ledger.or_else(|| self.pinned.get(rid));
         }
@@ -171,6 +171,7 @@ impl Model {
         finding_index: usize,
     ) {
         let selected = self.findings.get(finding_index);
+        // The only kind of finding that is about receivers.
         let finding = selected.filter(|finding| finding.kind == "rid-changed-worker");
         self.receiver_changes = finding.and_then(|finding| {
             let ledger = analysis.ledger();
@@ -221,6 +222,7 @@ impl Model {
         } else if self.findings.is_empty() {
             Health::Unknown
         } else {
+            // None of the findings is a warning.
             Health::Info
         };
         let has_traffic = self.requests.seen > 0 || traffic.responses > 0;
@@ -233,6 +235,7 @@ impl KeyFigures {
     /// Key figures of one run at this moment.
     pub fn from_analysis(analysis: &Analysis) -> Self {
         let mut model = Model::default();
+        // The figures need none of the run loop's values.
         model.refresh(analysis, RunValues::default());
         let ttft = model.ttft.as_ref().filter(|ttft| ttft.ns.count > 0);
         // The worst finding of those that last. It is left out below if it is only information.
@@ -339,6 +342,7 @@ impl<'a> RowWriter<'a> {
         flags.set_if(Flag::Dropped, numbers.dropped.is_some_and(|chunks| chunks > 0));
         flags.set_if(Flag::ToolCall, numbers.damaged_call);
         flags.set_if(Flag::Moved, numbers.changed_receiver);
+        // `bursts`: a wakeup received several of its chunks.
         flags.set_if(Flag::DropPredicted, self.predicts_drops && numbers.bursts);
         flags.set_if(Flag::Stall, is_stalled);
         flags.set_if(Flag::Gap, numbers.gap_ns.is_some_and(|gap_ns| gap_ns >= GAP_WARNING_NS));
@@ -350,8 +354,9 @@ impl<'a> RowWriter<'a> {
     }
 }
 
-/// Version of the engine, whether a chunk has only new tokens or all so far, and what the waiter, the coroutine that waits for a request's
-/// chunks, does with several queued ones. What is not known is left out.
+/// Names the engine with its version, its output mode and its waiter. The mode is whether a chunk has only new tokens or all so far. The
+/// waiter is the coroutine that waits for a request's chunks, and is named by what it does with several queued ones. What is not known is
+/// left out.
 fn describe_engine(ledger: &Ledger) -> String {
     let engine = ledger.engine();
     let mode = engine.mode.map(|mode| match mode {
@@ -377,7 +382,8 @@ fn waits_for_first_token_ns(ledger: &Ledger) -> u128 {
     ledger.dispatched_wait_ns() + since_sent.map(u128::from).sum::<u128>()
 }
 
-/// First-token gaps of the ledger, the requests whose first token was sent and waits now, and those for which none was sent yet.
+/// Reads the gaps between send and receive of first tokens from the ledger. Also counts the requests whose first token was sent and waits
+/// now, and those whose first token was not sent yet.
 fn first_token_gap(ledger: &Ledger) -> FirstTokenGap {
     let now = ledger.now();
     let mut token_sent = WaitingRequests::default();

@@ -181,7 +181,7 @@ fn list_path_stages(
     let log_names = engine.stages();
     let mut stages = Vec::new();
     for (moment, at) in TtftPath::new(numbers).moments() {
-        // The hops below show the other moments, with their own names.
+        // Moments are ordered along the path. The hops below show the other ones, with their own names.
         if moment < TtftMoment::FirstSent || moment == TtftMoment::Processed {
             stages.push(PathStage { at, text: moment.describe(engine) });
         }

@@ -156,7 +156,7 @@ impl RequestTable {
         visible_pinned.iter().chain(visible_others).map(|shown| self.row(shown)).collect()
     }
 
-    /// The rows that have these positions in the order of all `rows`. Sorts only them.
+    /// The rows that have these positions in the order of all `rows`. Sorts only them. There must be a position, and a row at each.
     fn sorted_part<'r>(&self, rows: &'r [ShownRow], positions: Range<usize>) -> Vec<&'r ShownRow> {
         let mut rows: Vec<&ShownRow> = rows.iter().collect();
         // Moves the rows before the end to the front, and drops the others.

@@ -68,8 +68,10 @@ pub(crate) fn thread_lines(ledger: &Ledger) -> Option<Vec<ThreadLine>> {
 /// Line of a thread; `None` if it was never sampled. Its current figures are those of `window`.
 fn thread_line(thread: &Thread, window: RecentWindow) -> Option<ThreadLine> {
     let time_in_window = thread.use_between(window.from, window.to);
-    let recent = time_in_window
-        .map(|time| TimeShares { away: longest_away_state(thread, &time, window), ..TimeShares::from_time_use(&time) });
+    let recent = time_in_window.map(|time| {
+        let away = longest_away_state(thread, &time, window);
+        TimeShares { away, ..TimeShares::from_time_use(&time) }
+    });
     Some(ThreadLine {
         role: thread.role.to_string(),
         name: thread.name.to_string(),

@@ -352,7 +352,7 @@ impl Ui {
         self.dialog = Dialog::None;
     }
 
-    /// Moves the selection of the list that is shown, or scrolls the help.
+    /// Moves the selection of the list that is shown, or scrolls the help. The selection in the palette is limited when it is drawn.
     fn move_selection(&mut self, offset: isize, model: &Model) {
         if let Dialog::Help(line) = &mut self.dialog {
             *line = line.saturating_add_signed(offset).min(self.help_end);

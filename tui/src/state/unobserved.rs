@@ -79,8 +79,8 @@ impl Model {
         is_unobserved.then_some(reason)
     }
 
-    /// Why a filter for this state lists no request, although some may have the state. `None` if the run shows all that have it, or if the
-    /// filter lists some.
+    /// Why a filter for this state lists no request: the run does not show which requests have the state. `None` if it shows all of them,
+    /// or if the filter lists some.
     fn state_absence(&self, state: RequestState) -> Option<String> {
         // Any run shows the other states.
         if state != RequestState::Waiting {
@@ -121,6 +121,7 @@ impl Model {
             let names: Vec<String> = self.hops.iter().map(|hop| hop.name.replace(' ', "_")).collect();
             return Some(format!("no hop is named {}: the hops are {}", wait.hop, names.join(", ")));
         };
+        // Only observed receives show a backlog and waits.
         let is_unobserved = hop.backlog_max_frames.is_none();
         is_unobserved.then(|| format!("waits on {} are not observed in this run", hop.name))
     }

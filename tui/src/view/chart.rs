@@ -93,7 +93,8 @@ impl<'a> ChartSeries<'a> {
             return Err(end.map_or("nothing to measure in this time", |end| &end.text));
         }
         // A young run has fewer slots than columns: each then has several columns, so that the run fills the chart.
-        Ok((0..columns).map(|column| values[usize::from(column) * values.len() / usize::from(columns)]).collect())
+        let slot_of_column = |column: u16| usize::from(column) * values.len() / usize::from(columns);
+        Ok((0..columns).map(|column| values[slot_of_column(column)]).collect())
     }
 
     /// Texts of the numbers beside the series. The last value is `none` if nothing was measured then, and `unknown` after the end of the
@@ -296,20 +297,21 @@ pub(super) fn draw_bars(pad: &mut Pad<'_>, x: u16, values: &[Option<f64>], ink: 
     let symbols = pad.theme.rich_or_ascii(BLOCK_LEVELS, ASCII_LEVELS);
     for (column_x, value) in (x..).zip(values) {
         let Some(value) = value else { continue };
-        let levels = f64::from(LEVELS_PER_ROW);
-        // In levels, of which several make a row.
-        let mut height = if max > 0.0 { (value / max * f64::from(rows) * levels).round() as u16 } else { 0 };
+        let levels_per_row = f64::from(LEVELS_PER_ROW);
+        let mut bar_levels =
+            if max > 0.0 { (value / max * f64::from(rows) * levels_per_row).round() as u16 } else { 0 };
         if *value > 0.0 {
             // A small value must look different from zero.
-            height = height.max(1);
+            bar_levels = bar_levels.max(1);
         }
-        if height == 0 {
+        if bar_levels == 0 {
             pad.draw_text(column_x, rows - 1, pad.theme.rich_or_ascii("·", "_"), Ink::Dim);
         }
         for rows_below in 0..rows {
-            let level = height.saturating_sub(rows_below * LEVELS_PER_ROW).min(LEVELS_PER_ROW);
-            if level > 0 {
-                pad.draw_text(column_x, rows - 1 - rows_below, symbols[usize::from(level)], ink);
+            // The part of the bar in this row. Each number of levels has its own symbol.
+            let filled_levels = bar_levels.saturating_sub(rows_below * LEVELS_PER_ROW).min(LEVELS_PER_ROW);
+            if filled_levels > 0 {
+                pad.draw_text(column_x, rows - 1 - rows_below, symbols[usize::from(filled_levels)], ink);
             }
         }
     }

@@ -68,8 +68,9 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         y + 1
     });
     if let Some(thread) = threads.get(selected) {
-        // With stack samples, the function table gets the space of the charts.
+        // Without stacks of its role, those of the first sampled role are shown.
         let stacks = model.stacks.iter().find(|stacks| stacks.role == thread.role).or(model.stacks.first());
+        // With stacks, the table of functions gets the space of the charts.
         let chart_rows = if stacks.is_some() { 1 } else { MAX_CHART_ROWS };
         let y = draw_thread_charts(pad, y + 1, chart_rows, thread, model, ui);
         if let Some(stacks) = stacks {
@@ -101,7 +102,7 @@ struct ThreadTableLayout {
 }
 
 impl ThreadTableLayout {
-    /// Columns for a screen of this width.
+    /// Columns for a screen of this width. The shares are, in this order: on a CPU, waiting for one, throttled by the quota, asleep.
     fn for_width(width: u16) -> Self {
         // The verdict behind the shares is always shown whole.
         let share_count = if width < QUOTA_COLUMNS {
@@ -134,8 +135,9 @@ impl ThreadTableLayout {
     }
 }
 
-/// Draws the functions in which the threads of a role ran, with their shares of stacks. Of all running ones, `own` has the function
-/// innermost and `total` anywhere. `GIL` and `growing` have it innermost, of those that held Python's lock and those while frames piled up.
+/// Draws a table of the functions in which the threads of a role ran. Its numbers are shares of stack samples. `own` is the share of all
+/// running stacks with the function innermost, and `total` of those with it anywhere. `GIL` counts only stacks that held Python's lock, and
+/// `growing` only stacks that were read while frames piled up, both with the function innermost.
 fn draw_functions(pad: &mut Pad<'_>, y: u16, stacks: &StackLine) {
     let title = format!(
         "{}: functions in {} running stacks of {} read",

@@ -116,6 +116,7 @@ fn help_lines(theme: Theme, ui: &Ui, model: &Model) -> Vec<HelpLine> {
 /// Draws the command palette: the actions that match the typed words.
 pub(super) fn draw_palette(pad: &mut Pad<'_>, words: &str, selected: usize, ui: &Ui) {
     pad.clear();
+    // Clicks on the tab below have no effect.
     *pad.click_areas = ClickAreas::default();
     let entries = keys::palette_entries(words, ui);
     let selected = selected.min(entries.len().saturating_sub(1));

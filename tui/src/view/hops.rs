@@ -73,6 +73,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         }
     });
     if let Some(hop) = model.hops.get(selected) {
+        // All rows that are left below the table.
         let height = pad.height();
         draw_hop_detail(&mut pad.rows_from(y + 1, height), hop, model, ui);
     }
@@ -256,8 +257,10 @@ fn hop_facts(hop: &HopSummary, model: &Model) -> Vec<HopFact> {
 
 /// Text of the queue wait. A hop whose receives are observed may have had none yet.
 fn describe_queue_wait(hop: &HopSummary) -> String {
+    // Only observed receives show a backlog.
+    let observes_receives = hop.backlog_max_frames.is_some();
     match hop.queue_wait {
-        None if hop.backlog_max_frames.is_some() => "nothing received yet".to_owned(),
+        None if observes_receives => "nothing received yet".to_owned(),
         queue_wait => known_or_dash(queue_wait, format_quantiles),
     }
 }
@@ -375,11 +378,14 @@ fn draw_trend(pad: &mut Pad<'_>, x: u16, series: &ChartSeries<'_>, window: TimeW
         Err(reason) => format!(" {reason} "),
     };
     let title_width = columns.saturating_sub(text_width(&numbers));
-    let title = format!("{}, {}", series.label, window.describe(columns, &model.curves));
     let has_room_for_curve = pad.height() > TITLE_AND_AXIS_ROWS;
-    let title = if has_room_for_curve { title } else { format!("{}, curve: enlarge", series.label) };
+    let whole_title = if has_room_for_curve {
+        format!("{}, {}", series.label, window.describe(columns, &model.curves))
+    } else {
+        format!("{}, curve: enlarge", series.label)
+    };
     // The axis has the shown time, too.
-    let title = if text_width(&title) <= title_width { &*title } else { series.label };
+    let title = if text_width(&whole_title) <= title_width { &*whole_title } else { series.label };
     pad.draw_clipped(x, 0, title_width, title, Ink::Head);
     pad.draw_at_right_edge(0, &numbers, Ink::Dim);
     if let Ok(values) = &values
@@ -398,19 +404,20 @@ pub(super) fn backlog_frames(slot: &SlotValues, group: usize) -> Option<f64> {
     (!values.receives_ended).then_some(values.backlog_max as f64)
 }
 
-/// Time series of a hop, the most important first.
+/// Time series of a hop, the most important first. Each reads its value from the slot, which has the counts of one second.
 pub(super) fn trend_series<'a>(hop: &'a HopSummary, model: &Model) -> [ChartSeries<'a>; 3] {
-    let is_observed = hop.backlog_max_frames.is_some();
+    // Only observed receives show a backlog.
+    let observes_receives = hop.backlog_max_frames.is_some();
     let end = hop.receives_end;
     // A slot from before the hop appeared has no values of it.
     [
         ChartSeries::new("backlog", chart::format_whole, |slot| backlog_frames(slot, hop.group))
-            .observed_if(is_observed, model.receives_absence())
+            .observed_if(observes_receives, model.receives_absence())
             .observed_until(end, model),
         ChartSeries::new("queue wait p99", chart::format_ns, |slot| {
             chart::p99_ns(&slot.hops.get(hop.group)?.queue_wait)
         })
-        .observed_if(is_observed, model.receives_absence())
+        .observed_if(observes_receives, model.receives_absence())
         .observed_until(end, model),
         ChartSeries::new("frames/s", chart::format_whole, |slot| {
             let values = slot.hops.get(hop.group);
@@ -458,7 +465,7 @@ fn draw_members(pad: &mut Pad<'_>, y: u16, hop: &HopSummary, max_lines: usize) -
 /// Draws a worker with its share of the hop's chunks, if the hop carries any, and its endpoint if there is room.
 fn draw_member(pad: &mut Pad<'_>, y: u16, branch: &str, member: &HopMember, share_of_chunks: Option<f64>) {
     let name = format!("{branch} {}", known_or_dash(member.worker, |worker| format!("worker {worker}")));
-    // The most important first: a narrow screen leaves out the last ones.
+    // The most important first: a narrow screen leaves out the last ones. Padded, so that those of all workers are below each other.
     let numbers = [
         format!("busy {:>5}", known_or_dash(member.busy_share, percent)),
         format!("backlog {:>5}", known_or_dash(member.backlog_frames, format_count)),

@@ -72,6 +72,7 @@ pub(crate) fn draw_screen(model: &Model, ui: &Ui, theme: Theme, frame: &mut Fram
         Dialog::Palette { words, selected } => {
             help::draw_palette(&mut pad.sub_pad(tab_area), words, *selected, ui);
         }
+        // The other dialogs need only the bottom line.
         _ => {}
     }
     // Last, because a long text covers the rows above.
@@ -257,8 +258,8 @@ fn draw_own_status(pad: &mut Pad<'_>, model: &Model) {
 /// Draws the first degradation from `x` on or, if none is known, the text `otherwise`. The engine follows at the right edge if it fits: with
 /// its release, a reader can judge an advice that names one.
 fn draw_degraded_or(pad: &mut Pad<'_>, x: u16, otherwise: &str, model: &Model) {
-    let place = degraded_place(model);
-    let shortest = if place.is_empty() { otherwise } else { &place };
+    let label = degraded_label(model);
+    let shortest = if label.is_empty() { otherwise } else { &label };
     let engine = format!(" {} ", model.engine);
     let engine_x = pad.width().saturating_sub(text_width(&engine));
     let mut end = pad.width();
@@ -266,7 +267,7 @@ fn draw_degraded_or(pad: &mut Pad<'_>, x: u16, otherwise: &str, model: &Model) {
         pad.draw_at_right_edge(0, &engine, Ink::Dim);
         end = engine_x;
     }
-    if place.is_empty() {
+    if label.is_empty() {
         pad.draw_clipped(x, 0, end.saturating_sub(x), otherwise, Ink::Dim);
     } else {
         draw_degraded(pad, x, end, model);
@@ -279,15 +280,15 @@ const MIN_DEGRADED_WIDTH: u16 = 12;
 /// Draws the first degradation between `x` and `end`, and the tab that has the whole text of each. Draws nothing if none is known.
 fn draw_degraded(pad: &mut Pad<'_>, x: u16, end: u16, model: &Model) {
     let Some(first) = model.run.degraded.first() else { return };
-    let place = degraded_place(model);
+    let label = degraded_label(model);
     let free = end.saturating_sub(x);
-    let has_room_for_text = text_width(&place) + MIN_DEGRADED_WIDTH <= free;
-    let text = if has_room_for_text { format!("{place}: {first}") } else { place };
+    let has_room_for_text = text_width(&label) + MIN_DEGRADED_WIDTH <= free;
+    let text = if has_room_for_text { format!("{label}: {first}") } else { label };
     pad.draw_clipped(x, 0, free, &text, Ink::Health(Health::Warning));
 }
 
 /// Number of degradations, with the key of the tab Findings; empty if there is none.
-fn degraded_place(model: &Model) -> String {
+fn degraded_label(model: &Model) -> String {
     match model.run.degraded.len() {
         0 => String::new(),
         1 => "! degraded (5)".to_owned(),
@@ -339,17 +340,17 @@ struct ItlQuantiles {
 
 /// Draws the inter-token latency at the client and at the engine. An unknown one comes last, with the reason. Returns the next free row.
 fn draw_itl(pad: &mut Pad<'_>, y: u16, model: &Model, itl: &ItlQuantiles) -> u16 {
-    let client_unknown = if model.chunks.delivered.is_none() {
+    let why_client_unknown = if model.chunks.delivered.is_none() {
         model.deliveries_absence()
     } else if model.tokens.delivered.is_none() {
         "responses carry text only"
     } else {
         "no two chunks were delivered"
     };
-    let engine_unknown = if model.tokens.sent == 0 { "no tokens were sent" } else { "no two chunks were sent" };
+    let why_engine_unknown = if model.tokens.sent == 0 { "no tokens were sent" } else { "no two chunks were sent" };
     let mut ends = [
-        ItlEnd { name: "client", spread: itl.client, reason_unknown: client_unknown, ink: Ink::Plain },
-        ItlEnd { name: "engine", spread: itl.engine, reason_unknown: engine_unknown, ink: Ink::Dim },
+        ItlEnd { name: "client", spread: itl.client, reason_unknown: why_client_unknown, ink: Ink::Plain },
+        ItlEnd { name: "engine", spread: itl.engine, reason_unknown: why_engine_unknown, ink: Ink::Dim },
     ];
     // A stable sort: `false`, for a known one, comes first.
     ends.sort_by_key(|end| end.spread.is_none());

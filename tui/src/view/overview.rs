@@ -240,7 +240,7 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
     pad.draw_text(1, y, "flow", Ink::Head);
     let live = format_count(requests.live);
     let now = if let Some(end) = model.sends_end {
-        // No rate and no live request is known after the end of the engine.
+        // Once the scheduler's sends are not observed any more, no rate is known, and the live requests are those of that moment.
         format!("{}, then {live} live", model.describe_observation_end(end))
     } else {
         let has_room_for_frames = pad.width() >= WIDE_COLUMNS;
@@ -434,6 +434,7 @@ fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui:
 pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
     let chunks = &model.chunks;
     let worst_hop_health = model.hops.iter().map(|hop| hop.health).max().unwrap_or_default();
+    // A hop shows a backlog only if its receives are observed.
     let observes_receives = model.output_hops().any(|hop| hop.backlog_max_frames.is_some());
     [
         ChartSeries::new("tokens/s", chart::format_whole, |slot| {
@@ -458,7 +459,8 @@ pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
     ]
 }
 
-/// Time series of the chunks that were lost or, if no deliveries are observed, are predicted to be.
+/// Time series of the chunks that were lost or, if no deliveries are observed, are predicted to be. A slot has the counts of one second,
+/// and no value after the observation has ended.
 fn lost_chunks_series(model: &Model) -> ChartSeries<'_> {
     let chunks = &model.chunks;
     let is_predicted = chunks.dropped_confirmed.is_none() && chunks.shown_prediction().is_some();

@@ -216,6 +216,7 @@ impl<'a> Pad<'a> {
             return;
         }
         let item_ends = text.match_indices("  ").map(|(end, _)| end);
+        // An item that ends at 0 is empty.
         let fits = |end: &usize| *end > 0 && text_width(&text[..*end]) + text_width(MORE) <= free_width;
         let Some(last_end) = item_ends.filter(fits).last() else {
             // Not even the first item fits, so it is cut.
@@ -277,7 +278,7 @@ pub(super) fn wrap_text(text: &str, width: usize) -> Vec<String> {
     let mut line = String::new();
     for word in text.split_whitespace() {
         if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
-            // A number goes to the next line, with its unit.
+            // A number at the end goes to the next line, because the next word may be its unit.
             let end = without_last_numbers(&line).len();
             let moved = if end > 0 { line.split_off(end) } else { String::new() };
             lines.push(line);
@@ -296,7 +297,7 @@ pub(super) fn wrap_text(text: &str, width: usize) -> Vec<String> {
 fn cut_before_number(text: &str, width: usize) -> &str {
     let end = end_of_fitting(text, width);
     let start = &text[..end];
-    // A single word is a name.
+    // A single word is a name, of which any beginning may be shown.
     if !text.contains(' ') {
         return start;
     }

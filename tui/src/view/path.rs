@@ -57,7 +57,7 @@ enum LineForm {
 }
 
 impl LineForm {
-    /// The part of a line's text that this form shows.
+    /// The part of a line's text that this form shows. The text has labels, a number and a remark: `wait p99 2.71 s (run)`.
     fn shorten_line(self, text: &str) -> &str {
         if matches!(self, Self::Whole) {
             return text;
@@ -151,6 +151,7 @@ pub(super) fn draw_path(pad: &mut Pad<'_>, y: u16, model: &Model, is_low: bool) 
 fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16) -> u16 {
     let mut x = 1;
     let max_text_width = arrow_width - CELLS_BESIDE_TEXT;
+    // A line has the same form in all arrows.
     let forms = [0, 1, 2].map(|line| LineForm::of_line(arrows, line, max_text_width));
     for arrow in arrows {
         let start_x = x;
@@ -247,11 +248,13 @@ fn chain_of_hops(hops: &[HopSummary]) -> Vec<usize> {
 
 /// The arrow of a hop, with its rate, backlog and queue wait.
 fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
+    // Only observed receives show a backlog and waits.
+    let observes_receives = hop.backlog_max_frames.is_some();
     let wait = if let Some(queue_wait) = hop.queue_wait {
         format!("wait p99 {} (run)", format_duration(queue_wait.p99))
     } else if let Some(relay_delay) = hop.relay_delay {
         format!("relay {} p99 (run)", format_duration(relay_delay.p99))
-    } else if hop.backlog_max_frames.is_some() {
+    } else if observes_receives {
         "no wait yet".into()
     } else {
         "wait not observed".into()

@@ -96,7 +96,7 @@ fn draw_offers(pad: &mut Pad<'_>, rows: u16, picker: &SourcePicker) {
         .iter()
         .position(|line| matches!(line, PickerLine::Offer(index, _) if *index == picker.selected_index))
         .unwrap_or(0);
-    // The line after the selected one is shown too.
+    // The selected line and the one behind it are shown, so that the list does not seem to end there.
     let first_line = (selected_line + 2).saturating_sub(rows.into());
     for (row, line) in lines.iter().skip(first_line).take(rows.into()).enumerate() {
         let y = FIRST_ROW_Y + row as u16;

@@ -42,6 +42,7 @@ pub(super) fn draw_position(pad: &mut Pad<'_>, model: &Model, position: &Positio
     let bar_width = spare_width.clamp(BAR_MIN_WIDTH, BAR_MAX_WIDTH);
     draw_bar(pad, x, bar_width, model, position);
     let x = pad.draw_text(x + bar_width, 0, &end, Ink::Plain) + 2;
+    // Set if playback started in the middle of the recording, so that what came before is unknown.
     if let Some(since) = position.since_ns {
         let text = format!("! begun at {}", format_clock(since));
         pad.draw_text(x, 0, &text, Ink::Health(Health::Warning));

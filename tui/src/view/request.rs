@@ -59,6 +59,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         return;
     };
     let mut y = draw_summary(pad, detail, model);
+    // `more` is what shows the parts that are left out: a larger screen, or the key `m`, which shows whole lists instead of the stages.
     let legend_room = if ui.shows_cut_list {
         LegendRoom { max_rows: MAX_LEGEND_ROWS, more: "enlarge" }
     } else {
@@ -268,7 +269,8 @@ fn draw_stage(pad: &mut Pad<'_>, y: u16, stage: &PathStage, step_ns: u64, scale:
     let text = if fits { &*stage.text } else { stage.text.split(" (").next().unwrap_or_default() };
     pad.draw_text(text_x, y, text, Ink::Plain);
     if bar_width > 0 {
-        let start = scaled_cell(since_first_ns - step_ns, scale.whole_ns, bar_width);
+        let step_start_ns = since_first_ns - step_ns;
+        let start = scaled_cell(step_start_ns, scale.whole_ns, bar_width);
         let end = scaled_cell(since_first_ns, scale.whole_ns, bar_width);
         // A short step must be visible too.
         let filled = end.saturating_sub(start).max(usize::from(step_ns > 0));
@@ -341,13 +343,14 @@ fn worst_tick_of_each_cell(ticks: &[Tick], span: TimeSpan, cell_count: u16) -> V
 
 /// Returns the worse of two ticks that share a cell.
 fn more_severe_tick(a: char, b: char) -> char {
+    // Sent, waiting, merged, unknown or predicted to be dropped, and dropped.
     const BEST_FIRST: [char; 5] = ['|', '.', 'o', '?', 'x'];
     let severity_of_a = BEST_FIRST.iter().position(|symbol| *symbol == a);
     let severity_of_b = BEST_FIRST.iter().position(|symbol| *symbol == b);
     if severity_of_b > severity_of_a { b } else { a }
 }
 
-/// Health that a tick's symbol stands for.
+/// Health that a tick's symbol stands for: `x` a dropped chunk, `?` one of unknown outcome, and `o` a merged one.
 fn tick_health(symbol: char) -> Health {
     match symbol {
         'x' => Health::Critical,
@@ -388,6 +391,7 @@ impl ChunkLayout {
         const OUTCOME_WIDTH: u16 = 10;
         let waits = (0..hop_count).map(Wait);
         let columns = [Number, SentAt].into_iter().chain(waits).chain([Tokens, UpTo, Wakeup]).collect();
+        // The headings of several hops name a role, which needs wider columns.
         let mut layout = Self { columns, pitch: if hop_count == 1 { PITCH } else { WIDE_PITCH } };
         // The least important first, until the outcome fits.
         for hidden in [Wakeup, UpTo, SentAt] {

@@ -175,6 +175,7 @@ fn fitting_columns(width: u16, sorted: RequestColumn) -> Vec<ShownColumn> {
     if let Some(flags) = fitting.iter_mut().find(|shown| shown.column == RequestColumn::Flags) {
         flags.width += spare_width;
     }
+    // Columns are ordered as they stand on the screen.
     fitting.sort_unstable();
     fitting
 }

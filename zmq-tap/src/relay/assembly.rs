@@ -31,9 +31,9 @@ pub(super) struct MessageAssembly {
     /// The sending side refused the connection in its handshake.
     pub(super) is_rejected: bool,
     /// Parts of the incomplete message, except its last one.
-    parts: Vec<Range<u64>>,
+    earlier_parts: Vec<Range<u64>>,
     /// Length in bytes of the parts of the incomplete message, without headers.
-    bytes: u64,
+    message_bytes: u64,
     /// Why the bytes of the incomplete message are not kept; `None` while they are.
     not_kept: Option<NotKept>,
     /// Length of the longest message whose bytes are kept.
@@ -49,8 +49,9 @@ impl MessageAssembly {
             complete: VecDeque::new(),
             unread: Vec::new(),
             is_rejected: false,
-            parts: Vec::new(),
-            bytes: 0,
+            // The incomplete message, of which nothing was read yet.
+            earlier_parts: Vec::new(),
+            message_bytes: 0,
             not_kept: None,
             max_bytes,
             max_parts,
@@ -62,8 +63,9 @@ impl MessageAssembly {
     pub(super) fn apply_mark(&mut self, mark: Mark, read_at: MonoNs, is_kept: bool) {
         match mark {
             Mark::Frame { span, more } => {
-                self.bytes += span.end - span.body;
-                if self.bytes > self.max_bytes {
+                // The reasons below come in the order of precedence: the first one stays.
+                self.message_bytes += span.end - span.body;
+                if self.message_bytes > self.max_bytes {
                     self.discard_message(NotKept::TooLarge);
                 }
                 if !is_kept {
@@ -90,21 +92,21 @@ impl MessageAssembly {
 
     /// Adds a part to the incomplete message. At least one more part follows.
     fn add_part(&mut self, part: Range<u64>) {
-        // The last part is not in `parts`, so there must be room for it.
-        if self.parts.len() + 1 >= self.max_parts {
+        // The last part is not in `earlier_parts`, so there must be room for it.
+        if self.earlier_parts.len() + 1 >= self.max_parts {
             self.discard_message(NotKept::TooManyParts);
         } else if self.not_kept.is_none() {
-            self.parts.push(part);
+            self.earlier_parts.push(part);
         }
     }
 
     /// Completes the message by its last part, whose bytes were read at `read_at`.
     fn complete_message(&mut self, last_part: Range<u64>, read_at: MonoNs) {
         let earlier_parts = match self.not_kept {
-            None => Ok(std::mem::take(&mut self.parts)),
+            None => Ok(std::mem::take(&mut self.earlier_parts)),
             Some(why) => Err(why),
         };
-        self.complete.push_back(AssembledMessage { read_at, bytes: self.bytes, last_part, earlier_parts });
+        self.complete.push_back(AssembledMessage { read_at, bytes: self.message_bytes, last_part, earlier_parts });
         self.reset_message();
     }
 
@@ -112,7 +114,7 @@ impl MessageAssembly {
     pub(super) fn discard_message(&mut self, why: NotKept) {
         if self.not_kept.is_none() {
             self.not_kept = Some(why);
-            self.parts.clear();
+            self.earlier_parts.clear();
         }
     }
 
@@ -133,8 +135,8 @@ impl MessageAssembly {
 
     /// Forgets the parts so far, so that the next part is the first of a message.
     fn reset_message(&mut self) {
-        self.parts.clear();
-        self.bytes = 0;
+        self.earlier_parts.clear();
+        self.message_bytes = 0;
         self.not_kept = None;
     }
 }

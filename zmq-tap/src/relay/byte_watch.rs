@@ -55,6 +55,7 @@ impl StreamObserver for ByteWatch {
         if !self.is_reported() {
             return;
         }
+        // Without budget, the window no longer holds the bytes, so they can only be counted.
         if self.is_kept {
             let bytes = window.split_before(window.written()).bytes;
             self.reporter.report_or_count(Observed::Passed { at, bytes });

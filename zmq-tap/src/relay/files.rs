@@ -72,6 +72,7 @@ fn files_but_event_files() -> io::Result<Vec<i32>> {
     let mut files = Vec::new();
     for entry in fs::read_dir("/proc/thread-self/fd")?.flatten() {
         let target = fs::read_link(entry.path());
+        // `anon_inode:[eventpoll]` or `anon_inode:[eventfd]`.
         if target.is_ok_and(|target| target.to_string_lossy().starts_with("anon_inode:[event")) {
             continue;
         }
@@ -137,6 +138,7 @@ impl ListenerReceiver {
         let mut listener = None;
         let mut upstream = None;
         for message in rights.drain() {
+            // In the order in which they were sent. There may be no upstream.
             if let RecvAncillaryMessage::ScmRights(mut files) = message {
                 listener = files.next();
                 upstream = files.next();

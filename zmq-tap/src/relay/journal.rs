@@ -40,6 +40,7 @@ impl Journal {
             pair,
             lane,
             opened_at: MonoNs::now(),
+            // Set once the opening is queued.
             is_announced: AtomicBool::new(false),
             end: Mutex::new(None),
         };

@@ -40,6 +40,7 @@ pub(super) fn bind_listener(pair: &Pair) -> Result<BoundListener, RelayError> {
     if listen == upstream {
         return Err(RelayError::Itself(listen.clone()));
     }
+    // The relay passes bytes on unchanged, so both sides must speak the same protocol.
     if listen.speaks_http() != upstream.speaks_http() {
         return Err(RelayError::Mixed(pair.clone()));
     }

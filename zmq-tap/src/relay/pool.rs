@@ -152,6 +152,7 @@ impl Pool {
         let size = LEAST_READ + shared_bytes;
         let is_full_size = size >= wanted;
         let mut reused_block = None;
+        // The blocks that wait for reuse have full size.
         if is_full_size {
             reused_block = blocks.unbudgeted.pop();
         } else {

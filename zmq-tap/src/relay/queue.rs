@@ -40,6 +40,7 @@ impl Observations {
     /// The next late observation: a rare one that found the queue of frames full. If that queue has a frame by now, returns the frame
     /// instead. `None` if nothing waits.
     fn poll_late(&self) -> Option<Observation> {
+        // Usually nothing is late, so the lock is not taken.
         if self.late_len.load(Ordering::Acquire) == 0 {
             return None;
         }

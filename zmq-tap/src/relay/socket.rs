@@ -133,7 +133,7 @@ impl Socket {
     /// bytes.
     pub(super) fn reset_on_close(&self) {
         if self.is_tcp {
-            // Without it, the peer sees an ordinary end of the stream.
+            // If it is refused, the peer sees an ordinary end of the stream.
             let _ = set_socket_linger(&self.stream, Some(Duration::ZERO));
         }
     }

@@ -87,6 +87,7 @@ impl SocketClaim {
     pub(super) fn listen(path: &Path, upstream: Option<&Path>) -> Result<(UnixListener, Self), RelayError> {
         let entry = FolderEntry::of_path(path).map_err(|error| listen_error(path, error))?;
         let found = entry.find_file().map_err(|error| listen_error(path, error))?;
+        // Locked from here on, so that only one tokengap at a time takes the path.
         let note = match &found {
             Some(found) => Self::remove_own_socket(path, &entry, found)?,
             None => SocketNote::create_for(&entry.folder, &entry.name)?,
@@ -102,6 +103,7 @@ impl SocketClaim {
             }
         };
         let claim = Self { entry, identity: FileIdentity::of_metadata(bound.file.metadata()), note };
+        // By this identity, a later start recognises the socket.
         claim
             .note
             .write_text(&claim.identity.note_text())

@@ -9,14 +9,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::pool::{Pool, ReadBlock};
 use crate::zmtp::Pending;
 
-/// Bytes `base..end` of a stream, of which `..written` have been relayed.
+/// Bytes `held_start..end` of a stream, of which `..written` have been relayed.
 #[derive(Debug)]
 pub(super) struct StreamWindow {
     pool: Arc<Pool>,
     /// Memory of the held bytes; `None` while there are none.
     block: Option<ReadBlock>,
     /// Stream offset of the first held byte.
-    base: u64,
+    held_start: u64,
     /// Stream offset up to which bytes have been relayed.
     written: u64,
     /// Stream offset of the next byte to read.
@@ -48,7 +48,7 @@ impl StreamSlice {
 impl StreamWindow {
     /// Creates the empty window at the start of a stream.
     pub(super) fn new(pool: Arc<Pool>, max_read_bytes: usize) -> Self {
-        Self { pool, block: None, base: 0, written: 0, end: 0, max_read_bytes, read_limit_bytes: max_read_bytes }
+        Self { pool, block: None, held_start: 0, written: 0, end: 0, max_read_bytes, read_limit_bytes: max_read_bytes }
     }
 
     /// Limits reads to `limit_bytes`, and at most to the buffer size.
@@ -66,7 +66,7 @@ impl StreamWindow {
     pub(super) fn reserve_space(&mut self, keep: Pending) -> bool {
         self.discard_before(keep.start);
         let buffered = self.block.as_ref().map_or(0, |block| block.bytes.len());
-        // A length has 64 bits, which an address may not have.
+        // 0 while the frame's length is unknown. A length has 64 bits, which an address may not have.
         let rest_of_frame = keep.frame_end.map_or(0, |end| usize::try_from(end - self.end).unwrap_or(usize::MAX));
         // The block has enough space, and belongs to the budget.
         if let Some(block) = &self.block
@@ -84,7 +84,7 @@ impl StreamWindow {
         }
         // The kept bytes go with the block, so the window starts again at the next read.
         self.release_block();
-        self.base = self.end;
+        self.held_start = self.end;
         self.block = Some(self.pool.acquire_unbudgeted(self.max_read_bytes));
         false
     }
@@ -100,7 +100,8 @@ impl StreamWindow {
         self.block = Some(larger);
     }
 
-    /// Spare bytes with which a message of `buffered` bytes stays in its block, although `rest_of_frame` more bytes are to come.
+    /// Least number of spare bytes with which a message stays in its block. With fewer, it moves to another one. `buffered` bytes of it are
+    /// read, and `rest_of_frame` bytes of its current frame are to come.
     fn min_spare_to_stay(&self, buffered: usize, rest_of_frame: usize) -> usize {
         let is_cheap_to_move = buffered < self.min_spare_bytes();
         if is_cheap_to_move {
@@ -133,7 +134,7 @@ impl StreamWindow {
     /// Bytes that are still to be relayed.
     pub(super) fn unwritten(&self) -> &[u8] {
         let bytes = self.block.as_ref().map_or(&[][..], |block| &block.bytes);
-        &bytes[(self.written - self.base) as usize..]
+        &bytes[(self.written - self.held_start) as usize..]
     }
 
     /// Records that `count` bytes were relayed.
@@ -148,12 +149,12 @@ impl StreamWindow {
 
     /// Splits off the held bytes before the stream offset `end`, and returns them.
     pub(super) fn split_before(&mut self, end: u64) -> StreamSlice {
-        let start = self.base;
+        let start = self.held_start;
         let Some(block) = &mut self.block else {
             return StreamSlice { start, bytes: Bytes::new() };
         };
         let length = (end.saturating_sub(start) as usize).min(block.bytes.len());
-        self.base += length as u64;
+        self.held_start += length as u64;
         // Without a copy: the observation shares the block's memory.
         StreamSlice { start, bytes: block.bytes.split_to(length).freeze() }
     }
@@ -161,7 +162,7 @@ impl StreamWindow {
     /// Discards relayed bytes before `from`. Returns the block to the pool if it becomes empty.
     pub(super) fn discard_relayed(&mut self, from: u64) {
         self.discard_before(from);
-        if self.base == self.end {
+        if self.held_start == self.end {
             self.release_block();
         }
     }
@@ -169,7 +170,7 @@ impl StreamWindow {
     /// Discards the bytes before `from`, except those that are not relayed yet.
     fn discard_before(&mut self, from: u64) {
         let end = from.min(self.written);
-        if end > self.base {
+        if end > self.held_start {
             drop(self.split_before(end));
         }
     }

@@ -88,6 +88,7 @@ impl HeldPath {
 
     /// Writes the note, binds the socket, copies the engine's owner and mode, and then exchanges the names.
     fn listen_and_exchange(&mut self) -> Result<UnixListener, SpliceError> {
+        // Before there is a socket, so that a cleanup finds the socket even if this process is killed in between.
         self.write_note()?;
         let aside = &self.moved.aside;
         let listener =
@@ -146,6 +147,7 @@ impl HeldPath {
         self.is_restored = true;
         let is_engine_aside = self.find_identical(&self.moved.aside, &self.moved.engine).is_some();
         let is_path_free = matches!(self.folder.find_file(&self.name), Ok(None));
+        // The rename replaces a socket of tokengap's at the path, but never another file.
         let result = if is_engine_aside && (is_path_free || self.is_held()) {
             let renamed = self.folder.rename(&self.moved.aside, &self.name);
             // Return with the note in place, by which a later start can restore the socket.

@@ -64,6 +64,7 @@ impl BoundarySearch {
             buffer_start: start,
             byte_before: None,
             candidates: Vec::new(),
+            // No candidate ends anywhere yet.
             nearest_end: u64::MAX,
             max_frame_bytes,
             formats,
@@ -127,6 +128,7 @@ impl BoundarySearch {
             index += 1;
         }
         if index > 0 {
+            // A candidate that ends directly before the buffer may require this byte.
             self.byte_before = Some(self.buffer[index - 1]);
         }
         self.buffer.drain(..index);
@@ -134,18 +136,19 @@ impl BoundarySearch {
         None
     }
 
-    /// Tests whether framing begins at `buffer[index]`: a frame begins there, and a candidate for the frame before it ends there. If only
-    /// the first is true, that frame becomes a candidate: its end, and the last byte `tail` that it must have.
+    /// Tests whether framing begins at `buffer[index]`: whether a candidate ends there and a frame begins there. A frame that begins where
+    /// no candidate ends becomes a candidate. `tail` is the last byte that such a frame must have, if its format has a fixed one.
     fn test_position(&mut self, index: usize) -> PositionTest {
         let offset = self.buffer_start + index as u64;
         let rest = &self.buffer[index..];
+        // Compared with one number first, which is faster than all candidates.
         let is_expected = offset == self.nearest_end && self.completes_candidate(index);
         let mut test = test_known_frame(rest, self.max_frame_bytes, self.formats);
         if is_expected && matches!(test, FrameTest::Yes { .. }) {
             return PositionTest::Boundary;
         }
         if is_expected && test == FrameTest::No {
-            // Heartbeats may occur between two messages.
+            // A heartbeat may stand between two messages. It becomes a candidate, which the message behind it proves.
             test = test_heartbeat(rest);
         }
         match test {
@@ -196,7 +199,8 @@ enum PositionTest {
     NeedsBytes,
 }
 
-/// Tests whether a heartbeat command begins at the front of `bytes`, which are not empty. Only short ones are recognised.
+/// Tests whether a heartbeat command begins at the front of `bytes`, which are not empty: its flags, one byte with the length of its body,
+/// and the body, which begins with its name. Only short ones are recognised.
 fn test_heartbeat(bytes: &[u8]) -> FrameTest {
     let Some((&SHORT_COMMAND, rest)) = bytes.split_first() else { return FrameTest::No };
     let Some((&length, body)) = rest.split_first() else { return FrameTest::More };
@@ -251,6 +255,7 @@ fn test_known_frame(bytes: &[u8], max_frame_bytes: u64, formats: &[Format]) -> F
     if !may_begin_with(flags) {
         return FrameTest::No;
     }
+    // Flags of 0 mean a length of one byte, and the other possible ones a length of eight.
     let body_index = if flags == 0 { SHORT_HEADER_BYTES } else { header::MAX_HEADER_BYTES };
     // Rejects nearly all positions by one byte.
     if let Some(&first) = bytes.get(body_index)

@@ -87,7 +87,7 @@ impl GreetingReader {
         if let Some(why) = self.invalid_at_last_byte() {
             return GreetingStep::Invalid(why);
         }
-        // Signature, revision and socket type are then complete.
+        // At this length, signature, revision and socket type are complete. A greeting of version 2 has nothing else.
         let is_version_2 = self.filled == V2_LENGTH && self.bytes[VERSION_BYTE] < FIRST_V3_REVISION;
         if is_version_2 {
             return GreetingStep::Complete { version: ZmtpVersion::V2, hidden_by: None, has_begun_frame: false };
@@ -107,7 +107,8 @@ impl GreetingReader {
         GreetingStep::Complete { version: ZmtpVersion::V3, hidden_by, has_begun_frame: false }
     }
 
-    /// Why the last added byte makes the stream unreadable. `None` if the byte is valid at its place.
+    /// Why the last added byte makes the stream unreadable. `None` if the byte is valid at its place. A greeting begins with the signature
+    /// of ten bytes, of which the first is ff and the last is odd, and the major version.
     fn invalid_at_last_byte(&self) -> Option<Opaque> {
         let index = self.filled.checked_sub(1)?;
         let byte = self.bytes[index];

@@ -39,7 +39,8 @@ pub(super) fn is_command(flags: u8) -> bool {
     flags & COMMAND != 0
 }
 
-/// Parses a header at the front of `bytes`. Returns `Ok(None)` if more bytes are needed.
+/// Parses a header at the front of `bytes`: one byte of flags, then the length of the body in one byte or, with the flag `LONG`, in eight.
+/// Returns `Ok(None)` if more bytes are needed.
 pub(super) fn parse_header(bytes: &[u8], version: ZmtpVersion) -> Result<Option<FrameHeader>, Garbage> {
     let Some(&flags) = bytes.first() else { return Ok(None) };
     let known_flags = match version {
@@ -56,7 +57,7 @@ pub(super) fn parse_header(bytes: &[u8], version: ZmtpVersion) -> Result<Option<
     }
     if flags & LONG == 0 {
         let Some(&length) = bytes.get(1) else { return Ok(None) };
-        // Two bytes: the flags and the length.
+        // The flags and the length.
         return Ok(Some(FrameHeader { more, is_command, length: length.into(), size: 2 }));
     }
     let Some(&length) = bytes.get(1..).and_then(|rest| rest.first_chunk::<8>()) else {

@@ -66,9 +66,10 @@ impl FrameReader {
             assembly: FrameAssembly {
                 framing: Framing::Presumed,
                 has_unknown_frame: false,
+                // No bytes yet, so both offsets are that of the first byte.
                 kept: Vec::new(),
-                start: 0,
-                end: 0,
+                kept_start: 0,
+                kept_end: 0,
             },
         }
     }
@@ -100,7 +101,7 @@ impl FrameReader {
         }
         let Some(search) = search else { return };
         let presumed_start = scanner.pending().map(|pending| pending.start);
-        // No frame is known yet.
+        // A frame at the presumed position that is not known speaks against that position.
         let mut is_wrong = assembly.has_unknown_frame;
         search.feed(bytes, &mut |mark| match mark {
             Mark::Synced { at } => is_wrong |= Some(at) != presumed_start,
@@ -120,12 +121,12 @@ struct FrameAssembly {
     framing: Framing,
     /// A frame at a presumed position was not known.
     has_unknown_frame: bool,
-    /// Beginning and end of the bytes from offset `start` to offset `end`.
+    /// Beginning and end of the bytes from offset `kept_start` to offset `kept_end`.
     kept: Vec<u8>,
     /// Stream offset of the first kept byte.
-    start: u64,
+    kept_start: u64,
     /// Stream offset after the last kept byte.
-    end: u64,
+    kept_end: u64,
 }
 
 impl FrameAssembly {
@@ -140,11 +141,11 @@ impl FrameAssembly {
             }
             Mark::Command(_, span) => self.forget_before(span.end),
             Mark::Synced { at } => {
-                let begins_in_kept_bytes = (self.start..self.end).contains(&at);
+                let begins_in_kept_bytes = (self.kept_start..self.kept_end).contains(&at);
                 if begins_in_kept_bytes {
-                    let bytes_before = (at - self.start) as usize;
+                    let bytes_before = (at - self.kept_start) as usize;
                     self.kept.drain(..self.kept.len().min(bytes_before));
-                    self.start = at;
+                    self.kept_start = at;
                 } else {
                     self.forget_before(at);
                 }
@@ -183,11 +184,12 @@ impl FrameAssembly {
     /// Keeps those of `bytes`, which begin at offset `base`, that lie before offset `end`. Of a long frame, keeps only both ends. During a
     /// search, keeps only the latest bytes.
     fn keep_bytes(&mut self, bytes: &[u8], base: u64, end: u64) {
-        let first_new = self.end.saturating_sub(base) as usize;
+        // The bytes before `self.kept_end` are kept already.
+        let first_new = self.kept_end.saturating_sub(base) as usize;
         // `None` if all bytes before `end` are kept already.
         let Some(new_bytes) = bytes.get(first_new..(end - base) as usize) else { return };
         self.kept.extend_from_slice(new_bytes);
-        self.end = end;
+        self.kept_end = end;
         let surplus = self.kept.len().saturating_sub(MAX_KEPT_BYTES);
         if surplus == 0 {
             return;
@@ -195,7 +197,7 @@ impl FrameAssembly {
         if self.framing == Framing::Searched {
             // While searching, only the latest bytes can belong to the next frame.
             self.kept.drain(..surplus);
-            self.start = end - MAX_KEPT_BYTES as u64;
+            self.kept_start = end - MAX_KEPT_BYTES as u64;
         } else {
             // Both ends of a frame are kept, and what lies between them is dropped.
             let front = header::MAX_HEADER_BYTES + END_BYTES;
@@ -206,7 +208,7 @@ impl FrameAssembly {
     /// Forgets all kept bytes, which lie before offset `at`.
     fn forget_before(&mut self, at: u64) {
         self.kept.clear();
-        self.start = at;
-        self.end = at;
+        self.kept_start = at;
+        self.kept_end = at;
     }
 }

@@ -63,7 +63,7 @@ pub struct Scanner {
     message_start: Option<u64>,
     state: ScannerState,
     /// Length in bytes of the longest frame that may prove a boundary.
-    seek_longest: u64,
+    max_searched_frame_bytes: u64,
     /// Formats whose messages may prove a boundary.
     formats: &'static [Format],
 }
@@ -93,7 +93,7 @@ enum ScannerState {
 }
 
 /// State before the first byte of a frame.
-const NO_HEADER: ScannerState = ScannerState::Header { buffer: [0; header::MAX_HEADER_BYTES], filled: 0 };
+const BEFORE_HEADER: ScannerState = ScannerState::Header { buffer: [0; header::MAX_HEADER_BYTES], filled: 0 };
 
 impl Scanner {
     /// Default length in bytes of the longest frame that may prove a boundary.
@@ -103,10 +103,11 @@ impl Scanner {
     pub fn from_greeting() -> Self {
         Self {
             fed_bytes: 0,
+            // Until the greeting says otherwise.
             version: ZmtpVersion::V3,
             message_start: None,
             state: ScannerState::Greeting(GreetingReader::new()),
-            seek_longest: Self::SEEK_LONGEST,
+            max_searched_frame_bytes: Self::SEEK_LONGEST,
             formats: &[],
         }
     }
@@ -121,21 +122,24 @@ impl Scanner {
 
     /// Creates a scanner for a stream that is joined between two frames.
     pub(crate) fn between_frames(formats: &'static [Format]) -> Self {
-        Self { state: NO_HEADER, formats, ..Self::from_greeting() }
+        Self { state: BEFORE_HEADER, formats, ..Self::from_greeting() }
     }
 
     /// Searches for the start of a frame, because the bytes before the next one were not fed. A message frame of a known format directly at
     /// the next byte is accepted without a second one behind it.
     pub fn search_next_frame(&mut self) {
         self.message_start = None;
-        self.state =
-            ScannerState::Seeking(BoundarySearch::from_boundary(self.fed_bytes, self.seek_longest, self.formats));
+        self.state = ScannerState::Seeking(BoundarySearch::from_boundary(
+            self.fed_bytes,
+            self.max_searched_frame_bytes,
+            self.formats,
+        ));
     }
 
     /// Sets the formats whose messages may prove a boundary again after garbage, and the length in bytes of the longest such message.
     #[must_use]
-    pub fn recovering(self, formats: &'static [Format], seek_longest: u64) -> Self {
-        Self { seek_longest, formats, ..self }
+    pub fn recovering(self, formats: &'static [Format], max_searched_frame_bytes: u64) -> Self {
+        Self { max_searched_frame_bytes, formats, ..self }
     }
 
     /// Number of bytes fed.
@@ -236,6 +240,7 @@ impl Scanner {
             }
             // The end of the body must fit into an offset.
             Ok(Some(header)) if start.checked_add(header.size as u64 + header.length).is_some() => {
+                // The other bytes of the header came with earlier input.
                 let consumed = header.size - buffered_before;
                 self.fed_bytes += consumed as u64;
                 let name = CommandName::default();
@@ -263,7 +268,7 @@ impl Scanner {
         let start = self.fed_bytes - buffered_before as u64;
         // The first byte counts as consumed even if it came with this input, because the search begins with the second.
         let consumed_end = buffered_before.max(1);
-        let mut search = BoundarySearch::new(start + 1, self.seek_longest, self.formats);
+        let mut search = BoundarySearch::new(start + 1, self.max_searched_frame_bytes, self.formats);
         // These bytes are too few for the search to find a boundary yet.
         search.feed(&buffer[1..consumed_end]);
         self.fed_bytes = start + consumed_end as u64;
@@ -275,7 +280,7 @@ impl Scanner {
     fn emit_complete_frame(&mut self, mark: &mut impl FnMut(Mark)) {
         let ScannerState::Body { header, start, bytes_left: 0, name } = self.state else { return };
         let span = Span { header: start, body: start + header.size as u64, end: self.fed_bytes };
-        self.state = NO_HEADER;
+        self.state = BEFORE_HEADER;
         // The frame directly behind a ZMTP 2.0 greeting is the identity of the sender, not a message.
         if self.version == ZmtpVersion::V2 && span.header == V2_LENGTH as u64 {
             mark(Mark::Command(ZmtpCommand::Other, span));
@@ -299,7 +304,7 @@ impl Scanner {
             return bytes.len();
         };
         self.fed_bytes = boundary.at;
-        self.state = NO_HEADER;
+        self.state = BEFORE_HEADER;
         mark(Mark::Synced { at: boundary.at });
         // The search has held back the bytes from the boundary on.
         self.feed(&boundary.buffer, mark);

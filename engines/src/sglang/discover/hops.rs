@@ -16,6 +16,7 @@ pub(super) fn read_wires(wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -
 /// `None` if it carries neither output nor requests of the engine.
 fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>], bound: &BoundEndpoints<'_>) -> Option<Reading> {
     let (acceptor_role, acceptor_source) = role_among(ROLES, roles[wire.acceptor])?;
+    // The connecting process may be invisible.
     let Some(connector) = wire.connector else { return read_one_sided_wire(acceptor_role) };
     let (connector_role, connector_source) = role_among(ROLES, roles[connector])?;
     let confidence = Confidence::of_sources([connector_source, acceptor_source]);
@@ -58,7 +59,7 @@ impl<'a> BoundEndpoints<'a> {
     }
 
     /// Endpoints of the process `acceptor` to which processes with this role connect.
-    fn endpoints_with(&self, acceptor: usize, role: Role) -> Vec<&'a str> {
+    fn endpoints_with_connector(&self, acceptor: usize, role: Role) -> Vec<&'a str> {
         let mut endpoints = Vec::new();
         for (bound, connecting_roles) in &self.connecting_roles {
             if bound.acceptor == acceptor && connecting_roles.contains(&role) {
@@ -72,11 +73,11 @@ impl<'a> BoundEndpoints<'a> {
     /// The output socket is the one that detokenizers also connect to (they are started even where they are idle). `None` for a connection
     /// to the transfer server, which a prefill engine runs for decode engines.
     fn scheduler_to_main(&self, wire: &Wire<'_>, confidence: Confidence) -> Option<Reading> {
-        let output_endpoints = self.endpoints_with(wire.acceptor, DETOKENIZER);
+        let output_endpoints = self.endpoints_with_connector(wire.acceptor, DETOKENIZER);
         if output_endpoints.contains(&wire.endpoint) {
             return Some(Reading::forward(Carries::Output, confidence));
         }
-        let scheduler_endpoints = self.endpoints_with(wire.acceptor, SCHEDULER);
+        let scheduler_endpoints = self.endpoints_with_connector(wire.acceptor, SCHEDULER);
         let Some(output_endpoint) = output_endpoints.first() else {
             // One of these sockets has the output. If there are several, only the traffic shows which one.
             let is_only_endpoint = scheduler_endpoints.len() == 1;
@@ -96,7 +97,7 @@ impl<'a> BoundEndpoints<'a> {
         });
         // Beside the output, schedulers without a controller connect to the socket with their requests.
         let is_only_other = other_endpoints.len() == 1;
-        if is_only_other && self.endpoints_with(wire.acceptor, DP_CONTROLLER).is_empty() {
+        if is_only_other && self.endpoints_with_connector(wire.acceptor, DP_CONTROLLER).is_empty() {
             return Some(Reading::requests_back(Confidence::Inferred));
         }
         Some(Reading::forward(Carries::Unknown, Confidence::Inferred))

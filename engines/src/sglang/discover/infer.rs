@@ -34,6 +34,7 @@ fn infer_from_children(nodes: &[Node], roles: &mut Roles) {
     for child in nodes {
         // Only a title counts, because the engine itself sets it.
         let Some((role, RoleSource::Title)) = child.stated else { continue };
+        // The main process starts all other processes of the engine.
         let is_started_by_main = ROLES.contains(&role) && !role.is_main();
         if is_started_by_main
             && let Some(parent) = child.parent
@@ -70,8 +71,8 @@ struct NeighbourRole {
     role: Role,
 }
 
-/// Role of the unnamed end of an edge, which is a connection, whose other end is named. `None` if both ends are named, if neither is, or if
-/// the role of the named end does not show that of the other.
+/// Infers the role of one end of a connection by the role of the other. `from` is the process that connects, and `to` the one that accepts.
+/// `None` if both have a role, if neither has one, or if the role of the one does not show that of the other.
 fn role_by_neighbour(from: usize, to: usize, edges: &[Edge], roles: &Roles) -> Option<NeighbourRole> {
     match (known_role(roles, from), known_role(roles, to)) {
         (None, Some(receiver)) => {
@@ -104,14 +105,14 @@ fn sends_to_main(sender: usize, edges: &[Edge], roles: &Roles) -> bool {
 }
 
 /// Infers the roles of each group of connected processes of which none is named. A process that only connects is a scheduler, one that only
-/// accepts a tokenizer, and one that does both a detokenizer. A group in any other order, or with a process without ZMQ, is not an
-/// engine.
+/// accepts a tokenizer, and one that does both a detokenizer. A group is no engine, and gets no roles, if a connection leads another
+/// way than from scheduler to detokenizer to tokenizer, or if one of its processes does not use ZMQ.
 fn guess_groups_without_role(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
-    // `None` also for a process whose role is known, so that a group with one is not judged by its order.
+    // `None` for a process that has a role or does not use ZMQ. Its whole group then gets no roles.
     let mut guesses: Vec<Option<Role>> = Vec::with_capacity(nodes.len());
     for node in 0..nodes.len() {
         let may_be_guessed = roles[node].is_none() && nodes[node].zmq;
-        guesses.push(if may_be_guessed { role_by_order(edges, node) } else { None });
+        guesses.push(if may_be_guessed { role_by_edge_directions(edges, node) } else { None });
     }
     for group in connected_groups(nodes.len(), edges.iter().copied()) {
         let mut edges_of_group = edges.iter().filter(|(from, _)| group.contains(from));
@@ -129,8 +130,8 @@ fn guess_groups_without_role(nodes: &[Node], edges: &[Edge], roles: &mut Roles) 
     }
 }
 
-/// Role of a process by its connections alone. `None` without any.
-fn role_by_order(edges: &[Edge], node: usize) -> Option<Role> {
+/// Role of a process by whether it connects, accepts or both. `None` without any connection.
+fn role_by_edge_directions(edges: &[Edge], node: usize) -> Option<Role> {
     match (has_incoming_edge(edges, node), has_outgoing_edge(edges, node)) {
         (false, true) => Some(SCHEDULER),
         (true, true) => Some(DETOKENIZER),
@@ -147,7 +148,8 @@ fn has_outgoing_edge(edges: &[Edge], node: usize) -> bool {
     edges.iter().any(|&(from, _)| from == node)
 }
 
-/// Turns the main process of an engine with tokenizer workers into a router, unless the user has set its role.
+/// Gives the main process of an engine with tokenizer workers the role of a router, through which the workers' requests and output pass.
+/// Leaves a role alone that the user has set.
 fn mark_routers(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     for node in 0..nodes.len() {
         if known_role(roles, node) != Some(TOKENIZER) {

@@ -93,8 +93,8 @@ fn setting_by_release<T>(release: Version, value: T) -> Setting<T> {
     Setting::new(value, Origin::Release(format!("SGLang {release}")))
 }
 
-/// Whether the engine skips the detokenizer, by its connections. A scheduler connects to the detokenizer or, when told to skip it, a second
-/// time to the tokenizer. `None` if neither is seen.
+/// Whether the engine runs with `--skip-tokenizer-init`, by its connections. A scheduler connects to the detokenizer or, with this flag, a
+/// second time to the tokenizer. `None` if neither is seen.
 fn skips_tokenizer_by_sockets(hops: &[HopSeen]) -> Option<Setting<bool>> {
     // Sending and receiving end of each output hop of a scheduler.
     let mut from_schedulers: Vec<(End, End)> = Vec::new();
@@ -147,7 +147,7 @@ impl StreamingRules<'_> {
     /// Codec of the engine's frames. `None` if the release, or the environment of a release that may use both codecs, is not known.
     fn codec(&self) -> Option<Setting<Codec>> {
         let release = self.release?;
-        // The variable exists from 0.5.15 on.
+        // Earlier releases lack the variable that selects the codec, and always use pickle.
         if release < Version::new(0, 5, 15).rc(0) {
             return Some(setting_by_release(release, Codec::Pickle));
         }
@@ -184,8 +184,9 @@ impl StreamingRules<'_> {
                 return Some(Setting::new(false, self.evidence.argument(&format!("{flag} {parser}"))));
             }
         }
-        let only_flags_choose_parsers =
-            self.release? < Version::new(0, 5, 12).rc(0) && self.evidence.is_launched_by(&Sglang);
+        // Later releases, and other launchers, may choose a parser without a flag.
+        let release = self.release?;
+        let only_flags_choose_parsers = release < Version::new(0, 5, 12).rc(0) && self.evidence.is_launched_by(&Sglang);
         if !only_flags_choose_parsers {
             return None;
         }

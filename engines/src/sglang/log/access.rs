@@ -55,7 +55,7 @@ fn read_status(hundreds: u16, rest: &str, sink: &mut dyn FnMut(&Statement<'_>)) 
     let is_phrase = phrase.is_empty() || phrase.starts_with(' ');
     let has_only_words = phrase.bytes().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b' ' | b'-' | b'\''));
     let has_only_digits = digits.bytes().all(|byte| byte.is_ascii_digit());
-    // Such a line inside a prompt is followed by other text, so it is not taken for a status.
+    // The log may quote a prompt that contains such a line. Other text then follows, by which the quotation is recognised.
     if !(is_phrase && has_only_words && has_only_digits) {
         return Err(MalformedLine);
     }
@@ -65,7 +65,7 @@ fn read_status(hundreds: u16, rest: &str, sink: &mut dyn FnMut(&Statement<'_>)) 
     Ok(())
 }
 
-/// Parses the server's address in `://127.0.0.1:30000 (Press CTRL+C to quit)`, or the same with `s` in front.
+/// Parses the server's address in the text behind `http`: `://127.0.0.1:30000 (Press CTRL+C to quit)`, or the same with the `s` of `https`.
 fn read_address(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
     let address = rest.strip_prefix('s').unwrap_or(rest).strip_prefix("://").ok_or(MalformedLine)?;
     let address = address.split_whitespace().next().ok_or(MalformedLine)?;

@@ -23,7 +23,8 @@ pub(super) fn read_failed_check(
     let mut state = LoggedState { by: "tokenizer", ..LoggedState::default() };
     if let Some(line_ns) = line_ns {
         let line_s = line_ns / SECOND_NS;
-        // The line may be late, or its time may be from another clock. The request was sent at least as long ago as the line says.
+        // The line's time may be of another time zone, so the times of day are compared within a quarter of an hour. The line may also be
+        // late or its clock wrong, but the request was sent at least as long ago as the line says.
         let asked_ago_s = seconds_within_quarter(asked_s, line_s).max(waited_s);
         // The last message may have come before midnight.
         let silent_before_s = (asked_s + DAY_S - last_message_s) % DAY_S;
@@ -55,6 +56,6 @@ fn time_of_day_s(text: &str, key: &str) -> Option<u64> {
         seconds = seconds * 60 + part;
     }
     let has_more_parts = parts.next().is_some();
-    // A leap second at midnight counts as the next one.
+    // The leap second 23:59:60 counts as midnight.
     if has_more_parts { None } else { Some(seconds % DAY_S) }
 }

@@ -14,12 +14,12 @@ struct TimeField {
     key: &'static str,
     stage: &'static str,
     /// The process that reached the stage.
-    by: &'static str,
+    process: &'static str,
 }
 
 impl TimeField {
-    const fn new(key: &'static str, stage: &'static str, by: &'static str) -> Self {
-        Self { key, stage, by }
+    const fn new(key: &'static str, stage: &'static str, process: &'static str) -> Self {
+        Self { key, stage, process }
     }
 }
 
@@ -85,6 +85,7 @@ pub(super) fn read_record(
     if let Some(stage) = logged_stage {
         emit_stage_of_each(&named, stage, sink);
     }
+    // The parameters are a JSON record of their own, in a string.
     let is_streamed = match record.text_of(PARAMETERS) {
         None => record.flag_of(STREAM),
         Some(parameters) => JsonRecord::parse(&parameters, &field_use).and_then(|request| request.flag_of(STREAM)),
@@ -120,6 +121,7 @@ pub(super) fn read_finish(
     let mut fields = Fields::of_object_at_start(rest).ok_or(MalformedLine)?;
     let mut rids = None;
     let mut is_streamed = None;
+    // By reference, since the text behind the fields is read below.
     for (name, value) in fields.by_ref() {
         match name {
             "rid" => rids = Some(value),
@@ -135,8 +137,8 @@ pub(super) fn read_finish(
     }
     // The text of the output may imitate `'meta_info': `, but stands before it, so the last one is the real one.
     let out = fields.text_after_object();
-    let meta = out.and_then(|out| Some(&out[out.rfind("'meta_info': {")?..]));
-    let id = meta.and_then(|meta| LoggedRid::parse(value_of_key(meta, "'id': ")?));
+    let meta = out.and_then(|out| out.rfind("'meta_info': {").map(|start| &out[start..]));
+    let id = meta.and_then(|meta| value_of_key(meta, "'id': ")).and_then(LoggedRid::parse);
     let output_id = id.map(|id| id.text);
     let rids = rids.ok_or(MalformedLine)?;
     let named = named_requests(strings_in(rids), output_id).ok_or(MalformedLine)?;
@@ -175,27 +177,24 @@ fn emit_times(
     number_of: impl Fn(&str) -> Option<f64>,
     sink: &mut dyn FnMut(&Statement<'_>),
 ) {
-    /// Numbers below fit 32 bits.
-    const TOKEN_LIMIT: f64 = 4e9;
-    // Below the limit, the cast loses only a fraction, which a count does not have.
-    let tokens = number_of(TOKENS).filter(|tokens| (0.0..TOKEN_LIMIT).contains(tokens)).map(|tokens| tokens as u32);
+    let tokens = number_of(TOKENS).and_then(to_count);
     let first_token_ns = match (number_of(ARRIVAL), number_of(FIRST_TOKEN_LATENCY)) {
         (Some(arrival), Some(latency)) => epoch_seconds_to_ns(arrival + latency),
         _ => None,
     };
-    let mut stages = Vec::from(TIMES.map(|TimeField { key, stage, by }| StageTime {
+    let mut stages = Vec::from(TIMES.map(|TimeField { key, stage, process }| StageTime {
         name: stage,
-        by,
+        process,
         wall_ns: number_of(key).and_then(epoch_seconds_to_ns),
     }));
     // Several releases have this stage under different names.
     let prefill_end_ns = stages.iter().filter(|stage| stage.name == PREFILL_FINISHED).find_map(|stage| stage.wall_ns);
     // Of a request that does not stream, the first output holds many tokens, and the response is sent at its end.
     let gap_begin_ns = if is_streamed == Some(true) { prefill_end_ns } else { None };
-    stages.push(StageTime { name: FIRST_TOKEN, by: "tokenizer", wall_ns: first_token_ns });
-    for StageTime { name, by, wall_ns } in stages {
+    stages.push(StageTime { name: FIRST_TOKEN, process: "tokenizer", wall_ns: first_token_ns });
+    for StageTime { name, process, wall_ns } in stages {
         let Some(wall_ns) = wall_ns else { continue };
-        let mut stage = Stage::new(rid.text, name, by);
+        let mut stage = Stage::new(rid.text, name, process);
         if matches!(name, "request_finished" | "decode_finished") {
             stage.tokens = tokens;
         }
@@ -208,11 +207,19 @@ fn emit_times(
     }
 }
 
+/// The number as a count; `None` if it is negative, or too large for 32 bits.
+fn to_count(number: f64) -> Option<u32> {
+    /// Numbers below fit 32 bits.
+    const LIMIT: f64 = 4e9;
+    // The cast loses only a fraction, which a count does not have.
+    (0.0..LIMIT).contains(&number).then_some(number as u32)
+}
+
 /// A stage of a finished request.
 struct StageTime {
     name: &'static str,
     /// The process that reached it.
-    by: &'static str,
+    process: &'static str,
     /// `None` if the line does not state it.
     wall_ns: Option<u64>,
 }

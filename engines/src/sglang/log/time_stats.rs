@@ -164,7 +164,7 @@ fn is_content(byte: u8) -> bool {
 
 /// The field in a word whose first `=` is at `equals_at`: `key=value`, or without one `key(value)`. `None` for a word in another form.
 fn parse_field(word: &str, equals_at: Option<usize>) -> Option<LineField<'_>> {
-    // Without the punctuation around the field.
+    // Without the punctuation around the field. `=` is no punctuation, so it is between both.
     let start = word.bytes().position(is_content)?;
     let end = word.bytes().rposition(is_content)? + 1;
     if let Some(equals_at) = equals_at {
@@ -180,8 +180,9 @@ fn parse_number(value: &str) -> Option<f64> {
     (number.is_finite() && number >= 0.0).then_some(number)
 }
 
-/// Passes the id and the room of a request to `sink` if this server runs one half of it. A room (`bootstrap_room`) is the number under
-/// which both servers of a pair know the request. Does nothing for a single server, and without a whole id.
+/// Passes the id and the room of a request to `sink` if this server runs one half of it, the prefill or the decode. A room
+/// (`bootstrap_room`) is the number under which both servers of a pair know the request. Does nothing for a single server, and without a
+/// whole id.
 fn emit_half(request: &LineFields<'_>, rid: LoggedRid<'_>, role: ServerRole, sink: &mut dyn FnMut(&Statement<'_>)) {
     if role == ServerRole::Unified || rid.is_truncated {
         return;
@@ -206,13 +207,15 @@ fn read_begin_ns(times: &LineFields<'_>) -> Option<u64> {
 fn first_stage(times: &LineFields<'_>, role: ServerRole) -> &'static str {
     match role {
         ServerRole::Unified => "wait_queue_entry",
+        // Such a line begins at the end of the bootstrap.
         ServerRole::Prefill if times.value_of(&["bootstrap_done_time"]).is_some() => "prefill_wait_queue_entry",
         ServerRole::Prefill => "prefill_bootstrap_queue_entry",
         ServerRole::Decode => "decode_prealloc_queue_entry",
     }
 }
 
-/// Phases of a request in order. Knows the names that any release gives them. Fails if a duration is missing or cannot be true.
+/// Phases of a request in order, each with its duration and the name of the stage that ends it. Knows the names of the durations in all
+/// releases. Fails if a duration is missing or cannot be true.
 fn read_phases(times: &LineFields<'_>, role: ServerRole) -> Result<Vec<LoggedPhase>, Impossible> {
     // The start is unset, so the durations that count from it mean nothing.
     if times.number(&["start_time", "start"]) == Some(0.0) {

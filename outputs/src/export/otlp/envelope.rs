@@ -103,6 +103,7 @@ pub(super) const METRICS: ListNames =
     ListNames { resources: "resourceMetrics", scopes: "scopeMetrics", items: "metrics" };
 
 /// Writes the envelope of a message: a list with one resource, in it a list with one scope, and in that the items that `add_items` adds.
+/// `names` has the names of these three lists, which depend on the kind of the items.
 pub(super) fn wrap_in_envelope(
     object: &mut Object<'_>,
     names: ListNames,

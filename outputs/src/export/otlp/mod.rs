@@ -189,7 +189,7 @@ impl LiveSpans {
             return None;
         }
         self.update_resource(analysis);
-        // With room for the envelope.
+        // With a kilobyte of room for the envelope.
         let mut enveloped = Vec::with_capacity(json.len() + 1_024);
         Object::write(&mut enveloped, |object| {
             wrap_in_envelope(object, TRACES, &self.resource, |list| list.add_encoded(&json));

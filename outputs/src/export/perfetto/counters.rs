@@ -22,9 +22,8 @@ struct BacklogSample {
 /// State of a counter that changes faster than it is drawn.
 #[derive(Clone, Copy, Debug, Default)]
 struct Gauge {
-    /// Value that was drawn last.
-    drawn: Option<BacklogSample>,
-    last: BacklogSample,
+    last_drawn: Option<BacklogSample>,
+    current: BacklogSample,
     /// Highest value since the last drawn one.
     peak: BacklogSample,
 }
@@ -67,11 +66,11 @@ impl Perfetto<'_> {
         }
         let gauge = &mut self.counters.backlogs[group];
         let now = BacklogSample { at, frames: context.ledger.groups()[group].backlog };
-        gauge.last = now;
+        gauge.current = now;
         if now.frames >= gauge.peak.frames {
             gauge.peak = now;
         }
-        if gauge.drawn.is_none_or(|drawn| at.since(drawn.at) >= EVERY_NS) {
+        if gauge.last_drawn.is_none_or(|drawn| at.since(drawn.at) >= EVERY_NS) {
             self.draw_backlog(group, context);
         }
     }
@@ -80,18 +79,18 @@ impl Perfetto<'_> {
     /// higher than both.
     fn draw_backlog(&mut self, group: usize, context: &ExportContext<'_>) {
         let gauge = &mut self.counters.backlogs[group];
-        let Gauge { last, peak, .. } = *gauge;
-        let previous_frames = gauge.drawn.replace(last).map(|drawn| drawn.frames);
+        let Gauge { current, peak, .. } = *gauge;
+        let previous_frames = gauge.last_drawn.replace(current).map(|drawn| drawn.frames);
         // The next peak counts from this value.
-        gauge.peak = last;
+        gauge.peak = current;
         let name = format!("backlog {}", context.ledger.groups()[group].name);
         // A peak that does not exceed both neighbours is shown by one of them.
         let exceeds_previous = previous_frames.is_none_or(|previous| peak.frames > previous);
-        if exceeds_previous && peak.frames > last.frames {
+        if exceeds_previous && peak.frames > current.frames {
             self.draw_backlog_sample(&name, peak, context);
         }
-        if previous_frames != Some(last.frames) {
-            self.draw_backlog_sample(&name, last, context);
+        if previous_frames != Some(current.frames) {
+            self.draw_backlog_sample(&name, current, context);
         }
     }
 
@@ -106,7 +105,7 @@ impl Perfetto<'_> {
     pub(super) fn draw_changed_counts(&mut self, now: MonoNs, context: &ExportContext<'_>) {
         for group in 0..self.counters.backlogs.len() {
             let gauge = self.counters.backlogs[group];
-            if gauge.drawn.is_some_and(|drawn| drawn != gauge.last) {
+            if gauge.last_drawn.is_some_and(|drawn| drawn != gauge.current) {
                 self.draw_backlog(group, context);
             }
         }
@@ -140,8 +139,8 @@ impl Perfetto<'_> {
                 }
             }
             if let Some(poll) = sample.poll {
-                let away = poll.interval_ns.saturating_sub(poll.polled_ns);
-                args.put("away_from_poll", percent_of(away, poll.interval_ns));
+                let away_ns = poll.interval_ns.saturating_sub(poll.polled_ns);
+                args.put("away_from_poll", percent_of(away_ns, poll.interval_ns));
             }
         });
     }

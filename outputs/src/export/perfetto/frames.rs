@@ -70,7 +70,7 @@ impl Perfetto<'_> {
 
     /// Draws the send of a message with one or more requests as one slice. Called for each of the requests.
     pub(super) fn draw_dispatch(&mut self, at: MonoNs, dispatch: &Dispatch<'_>, context: &ExportContext<'_>) {
-        // The slice is that of the first request.
+        // The message is drawn once, with its first request.
         if dispatch.index > 0 {
             return;
         }
@@ -118,7 +118,8 @@ impl Perfetto<'_> {
         // The send of this frame. If the clocks differ, it may seem to be later than the receive, and is then left out.
         let sent = context.ledger.received_frame().filter(|sent| sent.at < at);
         let open = OpenReceive { id, at, sent, wakeup: received.wakeup };
-        if hop.is_some_and(|hop| hop.shows.processed) {
+        let observes_processed = hop.is_some_and(|hop| hop.shows.processed);
+        if observes_processed {
             self.frames.receiving_thread.insert(id.hop, track);
             self.frames.open.insert(track, open);
         } else {

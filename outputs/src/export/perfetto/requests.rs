@@ -25,6 +25,7 @@ impl Perfetto<'_> {
             let request = context.ledger.request_of_chunk(chunk_index).map(|timed| timed.request);
             let is_from_scheduler =
                 request.is_some_and(|request| context.ledger.is_from_scheduler(request, frame.id.hop));
+            // While the scheduler's hop is unknown, all hops pass the check above. Then the first one of the request counts.
             if !is_from_scheduler {
                 continue;
             }
@@ -63,6 +64,7 @@ fn row_if_drawn<'a>(chunk_index: usize, ignores_limit: bool, context: &ExportCon
     let options = context.options;
     let TimedRequest { request, timeline } = context.ledger.request_of_chunk(chunk_index)?;
     let timeline = timeline?;
+    // `chunks` is the limit of the points of one request.
     let is_beyond_limit = timeline.points > options.chunks;
     if (is_beyond_limit && !ignores_limit) || !options.wants_rid(&request.rid) {
         return None;

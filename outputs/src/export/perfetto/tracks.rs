@@ -57,12 +57,11 @@ pub(super) enum SyntheticRow {
 pub(super) struct Tracks {
     opening: Opening,
     rows: HashMap<SyntheticRow, Track>,
-    /// Named real threads.
-    threads: HashSet<ThreadId>,
-    /// Named processes, real and synthetic.
-    processes: HashSet<u32>,
-    /// Synthetic processes by role.
-    roles: HashMap<Box<str>, u32>,
+    /// Real threads.
+    named_threads: HashSet<ThreadId>,
+    /// Real and synthetic processes.
+    named_processes: HashSet<u32>,
+    synthetic_process_by_role: HashMap<Box<str>, u32>,
     last_id: u32,
 }
 
@@ -72,9 +71,10 @@ impl Tracks {
         Self {
             opening: opening.clone(),
             rows: HashMap::new(),
-            threads: HashSet::new(),
-            processes: HashSet::new(),
-            roles: HashMap::new(),
+            named_threads: HashSet::new(),
+            named_processes: HashSet::new(),
+            synthetic_process_by_role: HashMap::new(),
+            // The ids up to this one are for the fixed tracks.
             last_id: SYNTHETIC + FIXED_IDS,
         }
     }
@@ -87,7 +87,7 @@ impl Tracks {
 
     /// Whether there are as many rows as are drawn separately.
     fn is_full(&self) -> bool {
-        self.rows.len() + self.threads.len() >= MAX_ROWS
+        self.rows.len() + self.named_threads.len() >= MAX_ROWS
     }
 }
 
@@ -135,11 +135,11 @@ impl Perfetto<'_> {
     /// Track of a real thread. Names its process by `role` and the thread by `name` when they are first known, up to [`MAX_ROWS`] of each.
     pub(super) fn track_of_thread(&mut self, thread: ThreadId, role: &str, name: &str) -> Track {
         let track = Track { pid: thread.pid, tid: thread.tid };
-        let named = &self.tracks.processes;
+        let named = &self.tracks.named_processes;
         if !role.is_empty() && named.len() < MAX_ROWS && !named.contains(&thread.pid) {
             self.name_process(thread.pid, role, ROLES_PLACE + named.len() as u32);
         }
-        if !name.is_empty() && !self.tracks.is_full() && self.tracks.threads.insert(thread) {
+        if !name.is_empty() && !self.tracks.is_full() && self.tracks.named_threads.insert(thread) {
             self.name_thread(track, name);
         }
         track
@@ -147,13 +147,13 @@ impl Perfetto<'_> {
 
     /// Id of the synthetic process of a role. Adds and names the process at its first use.
     fn synthetic_process_of(&mut self, role: &str) -> u32 {
-        if let Some(&pid) = self.tracks.roles.get(role) {
+        if let Some(&pid) = self.tracks.synthetic_process_by_role.get(role) {
             return pid;
         }
         let pid = self.tracks.new_synthetic_id();
-        self.tracks.roles.insert(role.into(), pid);
+        self.tracks.synthetic_process_by_role.insert(role.into(), pid);
         // Processes are placed in the order in which they were first named.
-        self.name_process(pid, role, ROLES_PLACE + self.tracks.processes.len() as u32);
+        self.name_process(pid, role, ROLES_PLACE + self.tracks.named_processes.len() as u32);
         pid
     }
 
@@ -172,7 +172,7 @@ impl Perfetto<'_> {
 
     /// Names a process, and sets its place among the others.
     fn name_process(&mut self, pid: u32, name: &str, place: u32) {
-        self.tracks.processes.insert(pid);
+        self.tracks.named_processes.insert(pid);
         // The metadata is about the process and none of its threads.
         let tid = None;
         self.write_metadata(pid, tid, "process_name", |args| {

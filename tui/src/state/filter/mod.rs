@@ -210,6 +210,7 @@ impl RequestFilter {
                     span.from.first_ns(wall_start_ns).min(span.to.first_ns(wall_start_ns))
                 }
                 Condition::InFlight(time) | Condition::BegunSince(time) => time.first_ns(wall_start_ns),
+                // The other conditions have no time.
                 _ => continue,
             };
             if begin_ns > recording.whole_ns {
