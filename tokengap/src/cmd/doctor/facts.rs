@@ -164,7 +164,7 @@ pub(super) fn engine_facts(engine: &Engine) -> Vec<Fact> {
         let name = format!("{} {}", process.role.word(), process.id.pid);
         facts.push(named_fact(format!("{name}: libzmq"), describe_libzmq(process)));
         facts.push(named_fact(format!("{name}: frames observed by"), observed_by(process)));
-        facts.push(named_fact(format!("{name}: reported release"), reported_pid(process)));
+        facts.push(named_fact(format!("{name}: pid"), pid_in_own_namespace(process)));
         facts.push(named_fact(format!("{name}: CPU limit"), cpu_limit(process)));
     }
     facts
@@ -211,7 +211,7 @@ fn describe_libzmq(process: &Process) -> Option<String> {
 }
 
 /// Pid of the process in its own pid namespace; `None` if it is unknown.
-fn reported_pid(process: &Process) -> Option<String> {
+fn pid_in_own_namespace(process: &Process) -> Option<String> {
     // The list goes from the outermost namespace to the innermost.
     let inner = process.ns_pids.last()?;
     Some(format!("pid {inner}"))
