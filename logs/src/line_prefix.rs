@@ -145,9 +145,11 @@ pub(super) fn timestamp_of_line(line: &str, parser: &mut TimestampParser) -> Opt
     more_precise(Some(outer.stamp), own)
 }
 
-/// Selects the more precise of the timestamp in front of a line and the line's own. `None` if there is neither.
+/// Selects the more precise of two timestamps: `outer`, which a collector wrote in front of a line, and the line's own. The outer one is
+/// used if only it has a zone, or a finer time. `None` if there is neither.
 pub(super) fn more_precise(outer: Option<LogTimestamp>, own: Option<LogTimestamp>) -> Option<LogTimestamp> {
     let (Some(outer), Some(own)) = (outer, own) else { return own.or(outer) };
+    // Without a zone, the collector's time may be hours off.
     if outer.zone == ZoneSource::Assumed {
         return Some(own);
     }

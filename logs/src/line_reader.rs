@@ -110,6 +110,7 @@ impl LineReader {
 
     /// Creates a reader of the lines of `source`, which reads `buffer_bytes` at once and cuts lines that are longer than `max_line_bytes`.
     fn from_reader(source: Box<dyn Read>, buffer_bytes: usize, max_line_bytes: usize) -> Self {
+        // Nothing has been read yet, so the buffer holds no line.
         let file = BufferedLines {
             source,
             buffer: vec![0; buffer_bytes].into_boxed_slice(),
@@ -168,6 +169,7 @@ impl LineReader {
             return 0;
         }
         self.text_bytes += skipped.len() as u64;
+        // The next line begins where the current one ends.
         self.file.line_range = skipped;
         lines
     }
@@ -197,6 +199,7 @@ impl BufferedLines {
     fn read_next_line(&mut self, max_kept_bytes: usize) -> io::Result<u64> {
         self.move_rest_to_front();
         let mut copied_bytes = 0;
+        // `complete_bytes` is the end of the last complete line in the buffer, 0 without one.
         while self.complete_bytes == 0 && !self.is_at_end {
             // The line is longer than the buffer.
             if self.filled_bytes == self.buffer.len() {

@@ -54,6 +54,7 @@ impl LogSource {
         let parser = timestamp_parser(&file, options);
         Self {
             file,
+            // Both times are set when the first lines are probed.
             first_ns: 0,
             frontier_ns: 0,
             parser,

@@ -144,6 +144,7 @@ impl<'l> LoggedRid<'l> {
         if is_plain && (MIN_PLAIN_BYTES..=LONGEST_RID_BYTES).contains(&word.len()) {
             return Some(Self { text: word, is_truncated: false });
         }
+        // A rid may be quoted, in a list, or followed by punctuation.
         let word = trim_ascii_matches(word, |byte| matches!(byte, b'\'' | b'"' | b',' | b';' | b')' | b']' | b'['));
         let text = word.trim_end_matches(['.', '…']);
         let dots = &word[text.len()..];

@@ -153,6 +153,7 @@ impl LogRecordReader {
         if records_in_line == 0 {
             self.count_unknown_line(line.text);
         } else {
+            // The others were joined to this line by processes that write to one pipe.
             self.stats.joined += records_in_line - 1;
         }
     }
@@ -343,7 +344,7 @@ struct RecordSink<'s, 't> {
     /// Whether any statement has a time.
     is_dated: bool,
     /// Latest time that the record itself states; 0 if it states none.
-    last_stated_ns: u64,
+    latest_stated_ns: u64,
 }
 
 impl<'s, 't> RecordSink<'s, 't> {
@@ -354,7 +355,7 @@ impl<'s, 't> RecordSink<'s, 't> {
         stamp: Option<LogTimestamp>,
         rank: &'s str,
     ) -> Self {
-        Self { reader, target, stamp, rank, is_dated: false, last_stated_ns: 0 }
+        Self { reader, target, stamp, rank, is_dated: false, latest_stated_ns: 0 }
     }
 
     /// Queues a statement of the record for its time. A statement that needs no time is stored or counted at once.
@@ -398,7 +399,7 @@ impl<'s, 't> RecordSink<'s, 't> {
     /// Queues a statement of a process with this role. Drops it if neither it nor its line has a time.
     fn queue_statement(&mut self, statement: &Statement<'_>, rid: &str, role: &str, kind: QueuedKind) {
         if let Some(stated_ns) = statement.wall_ns {
-            self.last_stated_ns = self.last_stated_ns.max(stated_ns);
+            self.latest_stated_ns = self.latest_stated_ns.max(stated_ns);
         }
         let Some(at_ns) = statement.wall_ns.or(self.stamp.map(|stamp| stamp.wall_ns)) else {
             return;
@@ -438,9 +439,9 @@ impl<'s, 't> RecordSink<'s, 't> {
         let stats = &mut self.reader.stats;
         let parser = &mut self.target.source.parser;
         // 0 stands for none.
-        let states_time = self.last_stated_ns > 0;
+        let states_time = self.latest_stated_ns > 0;
         if states_time {
-            parser.derive_offset(stamp, self.last_stated_ns);
+            parser.derive_offset(stamp, self.latest_stated_ns);
         }
         stats.zone_assumed += u64::from(stamp.zone == ZoneSource::Assumed);
         stats.year_assumed += u64::from(stamp.is_year_assumed);

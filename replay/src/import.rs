@@ -114,6 +114,7 @@ pub fn import_logs(
         rss_bytes: session::own::rss_bytes(),
         degraded: notes.into_iter().map(Value::from).collect(),
         wire: Some(json!({ "log": import.stats() })),
+        // The log's clock starts at the epoch.
         wall: Some(Anchor::default()),
         ..run.input
     };

@@ -6,7 +6,7 @@ use memchr::memchr_iter;
 use responses::{BorrowedText, take_bytes};
 use serde::Deserialize;
 
-use super::response_plane::{FrameLengths, PREFIX};
+use super::response_plane::{FrameLengths, PREFIX_BYTES};
 
 /// Limit of the control header in bytes. Longer ones are invalid.
 const MAX_HEADER_BYTES: u64 = 64 << 10;
@@ -149,11 +149,11 @@ fn parse_message(bytes: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Result<O
     let rest = headers.rest;
     let headers = serde_json::from_slice(headers.bytes).map_err(|_| Invalid)?;
     let Some((payload_bytes, rest)) = rest.split_first_chunk() else { return Ok(None) };
-    let Some((prefix, rest)) = rest.split_first_chunk::<PREFIX>() else { return Ok(None) };
+    let Some((prefix, rest)) = rest.split_first_chunk::<PREFIX_BYTES>() else { return Ok(None) };
     let lengths = FrameLengths::parse(prefix);
     let payload_bytes = u64::from(u32::from_be_bytes(*payload_bytes));
     // The prefix states the length of the payload a second time.
-    let are_lengths_equal = (PREFIX as u64 + lengths.header).checked_add(lengths.body) == Some(payload_bytes);
+    let are_lengths_equal = (PREFIX_BYTES as u64 + lengths.header).checked_add(lengths.body) == Some(payload_bytes);
     if lengths.header > MAX_HEADER_BYTES || !are_lengths_equal {
         return Err(Invalid);
     }
@@ -178,11 +178,11 @@ fn split_part(bytes: &[u8], may_begin: impl Fn(&[u8]) -> bool) -> Result<Option<
     Ok(rest.split_at_checked(length).map(|(bytes, rest)| MessagePart { bytes, rest }))
 }
 
-/// Passes the ids in the path, headers and control header of a request to `emit`.
+/// Passes the ids in the path, headers and control header of a request to `emit`. The subject names the stream of the response.
 fn emit_ids(path: &[u8], headers: &Headers<'_>, control: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) {
     // A control message of another kind has no ids.
     let Ok(Control { id, connection_info }) = serde_json::from_slice(control) else { return };
-    // JSON within a JSON string.
+    // JSON inside a JSON string. Its subject is optional.
     let info: Option<Info<'_>> = serde_json::from_str(&connection_info.info.0).ok();
     let subject = info.and_then(|info| info.subject);
     let mut rid = None;

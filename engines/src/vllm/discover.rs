@@ -66,7 +66,7 @@ impl Recognise for VllmServer {
         if is_rust_frontend(argv) {
             return Some((API_SERVER, "vllm-rs frontend"));
         }
-        if is_worker(argv) {
+        if is_dynamo_worker(argv) {
             return Some((API_SERVER, "python -m dynamo.vllm"));
         }
         is_server(argv).then_some((API_SERVER, "vllm serve"))
@@ -82,7 +82,7 @@ impl Recognise for VllmServer {
 
     /// Model that a server's or a worker's command line names. `None` for another command, and for one without a model.
     fn model<'a>(&self, argv: &'a [String]) -> Option<&'a str> {
-        if !is_server(argv) && !is_worker(argv) {
+        if !is_server(argv) && !is_dynamo_worker(argv) {
             return None;
         }
         model_of_command(argv)
@@ -205,7 +205,7 @@ fn model_of_command(argv: &[String]) -> Option<&str> {
 
 /// Whether this is the command line of a Dynamo worker. It has the client of the engine core that API servers have, and answers Dynamo's
 /// frontend.
-fn is_worker(argv: &[String]) -> bool {
+fn is_dynamo_worker(argv: &[String]) -> bool {
     let Some(Program::Module(module)) = program(argv) else { return false };
     module == "dynamo.vllm" || module.starts_with("dynamo.vllm.")
 }

@@ -77,6 +77,7 @@ impl Facts for Vllm {
         if let (Some(range), Some(first)) = (range, first_with_events)
             && range.last < first
         {
+            // Neither the entries nor the end of the prefill.
             return SentTimes::both(SentTime::Never("vLLM sends its own times from 0.7.3 on"));
         }
         SentTimes {

@@ -33,7 +33,7 @@ pub const FORMAT: Format = Format {
 };
 
 /// Characters of a request id that are tested.
-const TESTED: usize = 8;
+const TESTED_ID_BYTES: usize = 8;
 
 impl Decode for Decoder {
     /// Whether the message begins like one with outputs, or is another one of an engine.
@@ -73,7 +73,7 @@ fn check_opening(body: &[u8]) -> Result<(), Opening> {
     // The layout of the message, which the number of fields determines.
     let envelope = envelope_with_fields(fields).ok_or(Opening::No)?;
     // From 0.8.3 on the engine's index comes before the list of outputs.
-    if envelope.outputs == 1 {
+    if envelope.outputs_index == 1 {
         let engine_index = take_byte(&mut rest)?;
         refuse_unless(engine_index <= FIXINT_MAX)?;
     }
@@ -92,15 +92,15 @@ fn check_opening(body: &[u8]) -> Result<(), Opening> {
         ARRAY_16 => u32::from(u16::from_be_bytes([take_byte(&mut rest)?, take_byte(&mut rest)?])),
         _ => return Err(Opening::No),
     };
-    refuse_unless(envelope.layouts.iter().any(|layout| layout.len == fields))?;
+    refuse_unless(envelope.layouts.iter().any(|layout| layout.field_count == fields))?;
     // Its first field, the id of a request: a string of at most 255 bytes, of which the first ones are tested.
     let length = match take_byte(&mut rest)? {
         short @ FIXSTR_0..=FIXSTR_31 => usize::from(short - FIXSTR_0),
         STR_8 => usize::from(take_byte(&mut rest)?),
         _ => return Err(Opening::No),
     };
-    refuse_unless(length >= TESTED)?;
-    for _ in 0..TESTED {
+    refuse_unless(length >= TESTED_ID_BYTES)?;
+    for _ in 0..TESTED_ID_BYTES {
         let character = take_byte(&mut rest)?;
         refuse_unless(character.is_ascii_alphanumeric() || matches!(character, b'-' | b'_' | b'.' | b':'))?;
     }

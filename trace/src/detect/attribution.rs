@@ -167,7 +167,9 @@ impl<'l> Attribution<'l> {
                 let stage = ledger.processing_stages().iter().find(|stage| stage.role == role);
                 let shows_receives = members.iter().any(|hop| hop.capabilities().received);
                 let receivers = count_receivers(&into_role);
-                legs.extend(stage.and_then(|stage| inside_leg(ledger, stage, busy, shows_receives, receivers)));
+                if let Some(stage) = stage {
+                    legs.extend(inside_leg(ledger, stage, busy, shows_receives, receivers));
+                }
             }
         }
         add_open_waits(ledger, &mut legs);

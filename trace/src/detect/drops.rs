@@ -96,6 +96,7 @@ pub(super) fn detect_short_answers(context: &DetectContext<'_>, out: &mut Verdic
 /// Reports responses matched to no frame that list more ids than their last event counts.
 pub(super) fn detect_repeated_ids(context: &DetectContext<'_>, out: &mut Verdicts) {
     let answers = &context.ledger.totals().answers;
+    // Responses matched to no frame are judged by their own events alone.
     let long_responses = &answers.judged_alone_repeated;
     let tokens_repeated = answers.judged_alone_tokens_repeated;
     if tokens_repeated == 0 {

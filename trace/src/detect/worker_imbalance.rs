@@ -9,9 +9,9 @@ use crate::ledger::Hop;
 use crate::words::{count, percent};
 
 /// Minimum number of chunks on a line to judge the load of its workers.
-pub(super) const CHUNKS: u64 = 1_000;
+pub(super) const MIN_JUDGED_CHUNKS: u64 = 1_000;
 /// Ratio of the busiest worker's chunks to the mean of its line that makes the load uneven.
-pub(super) const UNEVEN: f64 = 1.5;
+pub(super) const MIN_UNEVEN_RATIO: f64 = 1.5;
 
 /// Ratio of the busiest receiver's chunks to the mean; `None` with a single receiver, or without chunks.
 pub fn imbalance(members: &[&Hop]) -> Option<f64> {
@@ -77,7 +77,7 @@ pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Ver
         let Some(times_even_share) = imbalance_of(&receivers) else { continue };
         let Some(busiest) = receivers.iter().max_by_key(|receiver| receiver.chunks) else { continue };
         // Few chunks are uneven by chance.
-        if times_even_share < UNEVEN || sum < CHUNKS {
+        if times_even_share < MIN_UNEVEN_RATIO || sum < MIN_JUDGED_CHUNKS {
             continue;
         }
         // Uneven load that the workers keep up with is information; a backlog at the busiest is a warning.

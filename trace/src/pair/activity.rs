@@ -104,10 +104,10 @@ impl SchedulerActivity {
             }
             tasks.extend(signs.tasks.iter().filter_map(|task| task.span(request, clock)));
         }
-        // Nothing shows that a scheduler without any step, or with times that cannot be compared, went on.
-        let is_unknown = steps.is_empty();
+        // Nothing shows that a scheduler without any step, or with times that cannot be compared, went on: it may have stopped at any time.
+        let has_no_steps = steps.is_empty();
         let pauses = Intervals::pauses_between(steps);
-        let stops = if is_unknown { pauses.clone() } else { pauses.common_with(&Intervals::covered_by(tasks)) };
+        let stops = if has_no_steps { pauses.clone() } else { pauses.common_with(&Intervals::covered_by(tasks)) };
         Self { pauses, stops }
     }
 }
