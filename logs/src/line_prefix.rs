@@ -10,7 +10,7 @@ const LONGEST_RUNTIME_DELAY_NS: u64 = 5_000_000_000;
 /// A timestamp must start within this many bytes.
 const LEADING_BYTES: usize = 96;
 /// A timestamp must start after at most this many words.
-const PREFIX_WORDS: usize = 4;
+const MAX_PREFIX_WORDS: usize = 4;
 
 /// Timestamps are searched in this many bytes before a record.
 const SEARCHED_BYTES: usize = 1_024;
@@ -172,12 +172,12 @@ const MESSAGE_STARTS: [&[u8]; 2] = [b"rid=", b"obj="];
 fn find_leading_timestamp<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<LeadingTimestamp<'l>> {
     let bytes = text.as_bytes();
     let mut is_word_start = true;
-    let mut words = 0;
+    let mut words_before = 0;
     for (at, &byte) in bytes.iter().enumerate().take(LEADING_BYTES) {
-        words += usize::from(byte == b' ');
+        words_before += usize::from(byte == b' ');
         // Times inside the message are not the line's.
         let begins_message = byte == b'{' || MESSAGE_STARTS.iter().any(|start| bytes[at..].starts_with(start));
-        if words > PREFIX_WORDS || begins_message {
+        if words_before > MAX_PREFIX_WORDS || begins_message {
             return None;
         }
         // A timestamp begins with a number or the name of a month.

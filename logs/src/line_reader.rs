@@ -100,6 +100,7 @@ impl LineReader {
             [0x28, 0xb5, 0x2f, 0xfd] => {
                 let mut decoder =
                     zstd::stream::Decoder::with_buffer(BufReader::with_capacity(BUFFER_BYTES, from_start))?;
+                // A larger window, which takes more memory, is an error.
                 decoder.window_log_max(ZSTD_WINDOW_LOG)?;
                 Box::new(decoder)
             }
@@ -244,6 +245,7 @@ impl BufferedLines {
                     self.filled_bytes += count;
                     return Ok(());
                 }
+                // A signal interrupted the read, which is repeated.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }

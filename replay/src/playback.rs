@@ -158,7 +158,7 @@ impl Source for Playback<'_> {
         for finding in analysis.findings() {
             let key = FindingKey::from(finding);
             if let Some(found_at) = self.first_shown.get(&key) {
-                // The time after the tick that found it: a seek stops at the first record that is not before it.
+                // One nanosecond after the tick that found it, so that a seek to this time plays that tick, too.
                 shown_at.push(MonoNs(found_at.0.saturating_add(1)));
                 shown_findings.push(key);
             }

@@ -110,14 +110,14 @@ struct RunTarget {
 /// The engines of the sources that are found later.
 #[derive(Debug)]
 pub struct RemoteRuns {
-    further: UnboundedReceiver<RemoteRun>,
+    further_runs: UnboundedReceiver<RemoteRun>,
 }
 
 impl RemoteRuns {
     /// Follows all sources on one thread. Returns the first run of each source. [`Self::next_run`] returns the runs of further engines.
     pub fn start(sources: Vec<RemoteOptions>) -> io::Result<(Self, Vec<RemoteRun>)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-        let (add_run, further) = unbounded_channel();
+        let (add_run, further_runs) = unbounded_channel();
         let mut runs = Vec::new();
         let mut tasks = JoinSet::new();
         for options in sources {
@@ -134,12 +134,12 @@ impl RemoteRuns {
         thread::Builder::new()
             .name("watch".into())
             .spawn(move || runtime.block_on(async { while tasks.join_next().await.is_some() {} }))?;
-        Ok((Self { further }, runs))
+        Ok((Self { further_runs }, runs))
     }
 
     /// Run of a further engine of a source; `None` if no other one was found since the last call.
     pub fn next_run(&mut self) -> Option<RemoteRun> {
-        self.further.try_recv().ok()
+        self.further_runs.try_recv().ok()
     }
 }
 

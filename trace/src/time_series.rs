@@ -173,9 +173,9 @@ impl SlotStart {
             live: ledger.live_count(),
             gap: ledger.gap_slot().tally(),
             // An observation that ended before the slot began has no values in it.
-            receives_ended: self.is_after(ledger.receives_end()),
-            deliveries_ended: self.is_after(ledger.deliveries_end()),
-            sends_ended: self.is_after(ledger.sends_known_until()),
+            receives_ended: self.begins_after(ledger.receives_end()),
+            deliveries_ended: self.begins_after(ledger.deliveries_end()),
+            sends_ended: self.begins_after(ledger.sends_known_until()),
             hops: groups.map(|group_index| self.hop_values_since(ledger, group_index)).collect(),
             threads: self.threads.iter().map(|thread| time_use_since(ledger, *thread)).collect(),
         }
@@ -192,12 +192,12 @@ impl SlotStart {
             // Until now: the slot ends with this call.
             kernel_bytes_max: group.kernel.max_between(self.at, MonoNs(u64::MAX)),
             queue_wait: group.queue_wait_slot.tally(),
-            receives_ended: self.is_after(ledger.group_receives_end(group_index)),
+            receives_ended: self.begins_after(ledger.group_receives_end(group_index)),
         }
     }
 
     /// Whether the slot begins after the end of an observation. The slot in which it ends has values.
-    fn is_after(&self, observation_end: Option<MonoNs>) -> bool {
+    fn begins_after(&self, observation_end: Option<MonoNs>) -> bool {
         observation_end.is_some_and(|end| end <= self.at)
     }
 

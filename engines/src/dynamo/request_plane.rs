@@ -25,7 +25,7 @@ pub struct RequestPlaneParser {
     /// The position of the next message is unknown.
     is_out_of_sync: bool,
     /// Number of bytes skipped because they were not messages or the position was lost.
-    unread: u64,
+    unread_bytes: u64,
 }
 
 #[derive(Deserialize)]
@@ -76,7 +76,7 @@ struct ReadMessage {
 
 impl ParseRequests for RequestPlaneParser {
     fn is_other(&self) -> bool {
-        self.unread > MAX_HEADER_BYTES
+        self.unread_bytes > MAX_HEADER_BYTES
     }
 
     /// Notes that `bytes` bytes of the connection were not observed. Unless all were in a body, parsing waits for the start of a read.
@@ -97,7 +97,7 @@ impl ParseRequests for RequestPlaneParser {
     fn parse(&mut self, mut input: &[u8], begins: bool, emit: &mut dyn FnMut(RequestIds<'_>)) {
         // Only at the start of a read may a message begin again.
         if self.is_out_of_sync && !begins {
-            self.unread += input.len() as u64;
+            self.unread_bytes += input.len() as u64;
             return;
         }
         self.is_out_of_sync = false;
@@ -130,7 +130,7 @@ impl ParseRequests for RequestPlaneParser {
                     return;
                 }
                 Err(Invalid) => {
-                    self.unread += bytes.len() as u64;
+                    self.unread_bytes += bytes.len() as u64;
                     self.is_out_of_sync = true;
                     return;
                 }

@@ -375,7 +375,8 @@ impl OutputReader<'_, '_> {
         Ok(ReadOutputs { layout: Some(layout), are_pooled, end: at })
     }
 
-    /// Reads the list of new ids at `at`, and collects the ids if they are kept. Returns their number, and the end of the list.
+    /// Reads the list of new ids at `at`, and collects the ids if they are kept. Returns their number, and the end of the list. `row` is the
+    /// position of the output in the message, for errors.
     fn read_new_ids(&mut self, at: usize, row: usize) -> Result<(u32, usize), Undecoded> {
         let message = self.message;
         let Some((Head::Array { len }, mut at)) = read_head(message, at) else {

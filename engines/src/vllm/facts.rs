@@ -81,6 +81,7 @@ impl Facts for Vllm {
             return SentTimes::both(SentTime::Never("vLLM sends its own times from 0.7.3 on"));
         }
         SentTimes {
+            // When a request enters the queue and a batch.
             entries: SentTime::OnlyIf("vLLM sends its own times from 0.7.3 on, and not with --disable-log-stats"),
             prefill_end: SentTime::Never("vLLM does not send the end of the prefill"),
         }

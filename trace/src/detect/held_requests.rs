@@ -114,8 +114,9 @@ impl HeldRequests {
         let wait = named.wait;
         let is_of_process = match wait.leg_from {
             Dispatched | FirstSent => named.hop == Some(self.hop.as_str()),
-            // The process that receives the last frames reads the sockets, on the same thread. It prepares requests as long as it runs at all.
+            // The process that receives the last frames also reads the sockets, on the same thread.
             Arrived => is_about_receiver(self.kind) && context.hop_target(&self.hop) == HopTarget::Tokenizer,
+            // It prepares the requests that it has read, unless it cannot run at all.
             Read => is_suspended(self.kind) && context.hop_target(&self.hop) == HopTarget::Tokenizer,
             // No process waits are recorded for the other legs.
             _ => false,

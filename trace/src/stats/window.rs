@@ -28,6 +28,7 @@ impl RunSeconds {
 
     /// Window of current figures at `now`.
     pub(crate) fn window(self, now: MonoNs) -> RecentWindow {
+        // Seconds are numbered from 1.
         let last = self.number_at(now);
         // A run that has just begun has fewer seconds.
         let first = last.saturating_sub(WINDOW_SECONDS - 1).max(1);
