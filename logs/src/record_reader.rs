@@ -461,7 +461,8 @@ impl<'s, 't> RecordSink<'s, 't> {
     }
 }
 
-/// Index of the process that wrote a line, which is added if it is new: `tokenizer`, `scheduler TP0`, `tokenizer (decode.log)`.
+/// Returns the index of the process that wrote a line. A new process is added, under a name like `tokenizer`, `scheduler TP0` or
+/// `tokenizer (decode.log)`.
 fn writer_index(
     writers: &mut Vec<Box<str>>,
     source: &mut LogSource,

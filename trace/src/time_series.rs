@@ -201,7 +201,7 @@ impl SlotStart {
         observation_end.is_some_and(|end| end <= self.at)
     }
 
-    /// Reads the ledger's counters at `from`, where a slot begins.
+    /// Begins a slot at `from`, and remembers the present counters of the ledger as its start.
     fn start_slot(&mut self, ledger: &Ledger, from: MonoNs) {
         let groups = 0..ledger.groups().len().min(MAX_HOPS);
         self.at = from;

@@ -151,8 +151,8 @@ fn read_timestamp(message: &[u8], at: usize) -> Option<MonoNs> {
     }
 }
 
-/// Kind, class, codec and releases of a message that is not a batch: requests, and messages of starting, stopping and failing engines.
-/// Their content is not read. `None` for a batch, and for an unknown message.
+/// Classifies a message that is not a batch of outputs: a request, or a message of a starting, stopping or failing engine. Its content is
+/// not read. `None` for a batch, and for an unknown message.
 pub(super) fn classify_other_message(parts: &[&[u8]]) -> Option<OtherMessage> {
     match *parts {
         [dead] if dead == DEAD.as_bytes() => {
@@ -283,18 +283,13 @@ impl OutputReader<'_, '_> {
         if count == 0 {
             return Ok(ReadOutputs { layout: None, are_pooled: false, end: at });
         }
-        let fields = match read_head(self.message, at) {
-            Some((Head::Array { len }, _)) => len,
-            Some(_) => {
-                return Err(Undecoded::Malformed { at, what: "an output is not an array" });
-            }
-            None => return Err(Undecoded::Truncated { at }),
-        };
+        let fields = read_field_count(self.message, at)?;
         // Layouts are entries of a static table, so their address identifies them.
         let last_layout = last.filter(|last| std::ptr::eq(last.envelope, envelope)).map(|last| last.output);
-        let others =
+        let other_layouts =
             envelope.layouts.iter().filter(|layout| !last_layout.is_some_and(|last| std::ptr::eq(last, *layout)));
-        let candidates = last_layout.into_iter().chain(others);
+        // The layout of the last message first, because it nearly always fits.
+        let candidates = last_layout.into_iter().chain(other_layouts);
         // Replaced by the error of the last layout that was tried.
         let mut refused = Undecoded::Layout { class: OUTPUT, fields: fields as usize, what: UNLISTED };
         for layout in candidates.filter(|layout| layout.field_count == fields) {
@@ -392,6 +387,15 @@ impl OutputReader<'_, '_> {
             at = next;
         }
         Ok((len, at))
+    }
+}
+
+/// Number of fields of the output at `at`. Fails if it is not an array.
+fn read_field_count(bytes: &[u8], at: usize) -> Result<u32, Undecoded> {
+    match read_head(bytes, at) {
+        Some((Head::Array { len }, _)) => Ok(len),
+        Some(_) => Err(Undecoded::Malformed { at, what: "an output is not an array" }),
+        None => Err(Undecoded::Truncated { at }),
     }
 }
 

@@ -146,8 +146,8 @@ fn role_of_title(title: &str) -> Option<(Role, Rank)> {
     Some((role, rank))
 }
 
-/// Direction of a connection, by the roles of both processes: that of output, from the engine, whichever side connected. Whether it carries
-/// output or requests is not known from the roles. `None` for any other connection.
+/// Determines the direction of a connection from the roles of both processes: from the engine, as output flows, whichever side connected.
+/// Whether it carries output or requests is not known from the roles. `None` for a connection of other roles.
 fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>]) -> Option<Reading> {
     // Both processes must be known, each with its role.
     let (connector_role, connector_source) = roles[wire.connector?]?;

@@ -179,7 +179,7 @@ impl Findings {
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
-    /// Rank of a finding among those of other runs.
+    /// Rank by which a finding is compared with findings of other runs.
     pub fn rank(&self, finding: &Finding) -> FindingRank {
         FindingRank {
             severity: finding.verdict.severity,

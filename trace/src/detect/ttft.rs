@@ -294,7 +294,7 @@ pub(super) fn detect_slow_first_tokens(context: &DetectContext<'_>, out: &mut Ve
     verdict.with("thread", state.as_str()).advice(advice);
 }
 
-/// Words for which parts of a leg cannot be told apart, and why.
+/// Describes which parts of a leg (a part of a request's path) cannot be told apart, and why.
 fn describe_unknown_parts(context: &DetectContext<'_>, leg: TtftLeg) -> String {
     // Why the engine's own times, such as its `entries` to queue and batch, are unknown.
     let absent = context.ledger.absent_engine_times();

@@ -68,7 +68,7 @@ impl Buckets {
         self.max = self.max.max(ns);
     }
 
-    /// The same values in a form that has only buckets with a value.
+    /// Copies the values into a tally, which stores only the buckets that have any.
     pub(crate) fn tally(&self) -> Tally {
         let mut counts = Vec::new();
         let buckets = self.counts.iter().flat_map(|buckets| buckets.iter().enumerate());

@@ -45,7 +45,7 @@ impl<C: Counter> Counted<C> {
         self.sum += u128::from(ns) * u128::from(times.as_u64());
     }
 
-    /// Adds the values of another one.
+    /// Adds the values of another distribution.
     pub(super) fn add(&mut self, other: &Self) {
         // Adding histograms of equal bounds cannot fail, so there is no error to handle.
         let _ = self.histogram.add(&other.histogram);

@@ -26,7 +26,7 @@ impl RunSeconds {
         at.since(self.origin) / SECOND_NS + 1
     }
 
-    /// Window of current figures at `now`.
+    /// The window of the last seconds up to `now`.
     pub(crate) fn window(self, now: MonoNs) -> RecentWindow {
         // Seconds are numbered from 1.
         let last = self.number_at(now);
