@@ -164,7 +164,7 @@ impl LineReader {
         }
         // A line in so few bytes is neither truncated nor the first part of a split one.
         let max_bytes = self.max_line_bytes.min(SHORTEST_FIRST_PART_BYTES);
-        let skipped = self.file.unmarked_lines(recogniser, max_bytes);
+        let skipped = self.file.range_of_unmarked_lines(recogniser, max_bytes);
         let lines = memchr_iter(b'\n', &self.file.buffer[skipped.clone()]).count();
         if lines > max_lines {
             return 0;
@@ -278,17 +278,17 @@ impl BufferedLines {
         if self.line_range.is_empty() {
             return recogniser.find_mark(self.current_line());
         }
-        let next = self.next_mark_from(self.line_range.start, recogniser);
-        // The next mark is in a later line.
-        if next.at >= self.line_range.end {
+        let first = self.next_mark_from(self.line_range.start, recogniser);
+        let is_in_later_line = first.at >= self.line_range.end;
+        if is_in_later_line {
             return None;
         }
-        let mark = next.mark?;
-        let start = next.at - self.line_range.start;
+        let mark = first.mark?;
+        let start = first.at - self.line_range.start;
         let end = start + (mark.end - mark.start);
-        // This is also the search for the next line's mark.
-        let behind = self.next_mark_from(self.line_range.start + end, recogniser);
-        Some(MarkMatch { start, end, is_last: behind.at >= self.line_range.end, ..mark })
+        // Shows whether the line has another mark. If not, it is also the search for the next line's mark.
+        let following = self.next_mark_from(self.line_range.start + end, recogniser);
+        Some(MarkMatch { start, end, is_last: following.at >= self.line_range.end, ..mark })
     }
 
     /// First mark in the complete lines from `start` on. Searches only if the mark that was found last is before `start`.
@@ -304,7 +304,7 @@ impl BufferedLines {
     }
 
     /// Range in the buffer of the next lines without a mark, at most `max_bytes`. Empty if there is no such line.
-    fn unmarked_lines(&mut self, recogniser: &Recogniser, max_bytes: usize) -> Range<usize> {
+    fn range_of_unmarked_lines(&mut self, recogniser: &Recogniser, max_bytes: usize) -> Range<usize> {
         let start = self.line_range.end;
         let next = self.next_mark_from(start, recogniser);
         let unmarked = &self.buffer[start..next.at.min(start + max_bytes)];

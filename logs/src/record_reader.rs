@@ -355,6 +355,7 @@ impl<'s, 't> RecordSink<'s, 't> {
         stamp: Option<LogTimestamp>,
         rank: &'s str,
     ) -> Self {
+        // 0 stands for a record that states no time.
         Self { reader, target, stamp, rank, is_dated: false, latest_stated_ns: 0 }
     }
 
@@ -426,6 +427,7 @@ impl<'s, 't> RecordSink<'s, 't> {
             stats.malformed += 1;
             return;
         };
+        // Only the first one names the engine.
         self.reader.engine_name.get_or_insert(engine);
         stats.undated += u64::from(!self.is_dated);
         self.reader.count_form(form);

@@ -70,6 +70,7 @@ impl SplitLineJoiner {
             return JoinResult::Pending;
         }
         joined.extend_from_slice(part.suffix);
+        // The next call frees the joined line.
         self.passed_stream = Some(part.stream);
         JoinResult::Complete(part.stream)
     }

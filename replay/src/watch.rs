@@ -124,6 +124,7 @@ impl RemoteRuns {
             let (sender, events) = channel(WAITING_SECTIONS);
             let target = RunTarget::of_source(&options);
             runs.push(RemoteRun { target: target.clone(), events });
+            // An engine that the user named is the only run of its source.
             if options.engine.is_some() {
                 tasks.spawn_on(follow_run(target, sender), runtime.handle());
             } else {

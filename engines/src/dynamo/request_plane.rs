@@ -107,33 +107,41 @@ impl ParseRequests for RequestPlaneParser {
                 take_bytes(&mut input, &mut self.body_bytes_left);
                 continue;
             }
-            // The head of the message as far as earlier inputs held it. It is kept again if this input does not complete it.
-            let mut kept = std::mem::take(&mut self.kept_head);
-            let kept_length = kept.len();
-            // Nothing is copied if the message begins in this input.
-            let bytes = if kept.is_empty() {
-                input
-            } else {
-                kept.extend_from_slice(input);
-                &kept
-            };
-            match parse_message(bytes, emit) {
-                Ok(Some(message)) => {
-                    // A message that began in the kept bytes uses fewer bytes of the input.
-                    let used_of_input = message.head_bytes.saturating_sub(kept_length);
-                    input = &input[used_of_input.min(input.len())..];
-                    self.body_bytes_left = message.body_bytes;
-                }
-                // The head continues in the next input.
-                Ok(None) => {
-                    self.kept_head = bytes.to_vec();
-                    return;
-                }
-                Err(Invalid) => {
-                    self.unread_bytes += bytes.len() as u64;
-                    self.is_out_of_sync = true;
-                    return;
-                }
+            // Without the end of a head, the rest of the input is kept, or is not a message.
+            let Some(head_bytes) = self.parse_head(input, emit) else { return };
+            input = &input[head_bytes..];
+        }
+    }
+}
+
+impl RequestPlaneParser {
+    /// Parses the head of a message, which begins or continues in `input`. Returns the number of bytes of `input` that belong to it. `None` if
+    /// the head continues in the next input, or if the bytes are not a message.
+    fn parse_head(&mut self, input: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Option<usize> {
+        // The head as far as earlier inputs held it. It is kept again if this input does not complete it.
+        let mut kept = std::mem::take(&mut self.kept_head);
+        let kept_length = kept.len();
+        // Nothing is copied if the message begins in this input.
+        let bytes = if kept.is_empty() {
+            input
+        } else {
+            kept.extend_from_slice(input);
+            &kept
+        };
+        match parse_message(bytes, emit) {
+            Ok(Some(message)) => {
+                self.body_bytes_left = message.body_bytes;
+                let bytes_of_input = message.head_bytes.saturating_sub(kept_length);
+                Some(bytes_of_input.min(input.len()))
+            }
+            Ok(None) => {
+                self.kept_head = bytes.to_vec();
+                None
+            }
+            Err(Invalid) => {
+                self.unread_bytes += bytes.len() as u64;
+                self.is_out_of_sync = true;
+                None
             }
         }
     }

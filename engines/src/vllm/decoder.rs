@@ -271,7 +271,8 @@ struct ReadOutputs {
 }
 
 impl OutputReader<'_, '_> {
-    /// Reads the list in the layout of the last message if it fits, otherwise in the only one of its length that fits.
+    /// Reads the list of `count` outputs at `at`, in a message with this envelope. Uses the layout of the last message if it fits, otherwise
+    /// the only one of its length that fits.
     fn read_outputs(
         &mut self,
         envelope: &'static Envelope,
@@ -293,18 +294,23 @@ impl OutputReader<'_, '_> {
         // Replaced by the error of the last layout that was tried.
         let mut refused = Undecoded::Layout { class: OUTPUT, fields: fields as usize, what: UNLISTED };
         for layout in candidates.filter(|layout| layout.field_count == fields) {
-            // An attempt with another layout may have left some rows.
-            self.chunks.clear();
-            self.times.clear();
-            if let Some(ids) = &mut self.ids {
-                ids.clear();
-            }
+            // An attempt with another layout may have left some outputs.
+            self.discard_outputs();
             match self.read_outputs_as(layout, at, count) {
                 Ok(outputs) => return Ok(outputs),
                 Err(why) => refused = why,
             }
         }
         Err(refused)
+    }
+
+    /// Discards the outputs that were read so far.
+    fn discard_outputs(&mut self) {
+        self.chunks.clear();
+        self.times.clear();
+        if let Some(ids) = &mut self.ids {
+            ids.clear();
+        }
     }
 
     /// Reads the `count` outputs from `at` on in this layout.

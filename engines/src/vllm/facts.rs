@@ -24,6 +24,7 @@ pub(super) fn waiter_of_releases(releases: &str) -> Option<Waiter> {
     match (range.first >= merges_from, range.last >= merges_from) {
         (true, true) => Some(Waiter::Merges),
         (false, false) => Some(Waiter::YieldsAll),
+        // The range has releases of both kinds.
         _ => None,
     }
 }

@@ -36,7 +36,7 @@ pub const FORMAT: Format = Format {
 const TESTED_ID_BYTES: usize = 8;
 
 impl Decode for Decoder {
-    /// Whether the message begins like one with outputs, or is another one of an engine.
+    /// Whether a vLLM engine sends or receives such a message: one that begins like a list of outputs, or one of the other known messages.
     fn recognises(&self, parts: &[&[u8]]) -> bool {
         if classify_other_message(parts).is_some() {
             return true;

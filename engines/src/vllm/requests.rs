@@ -38,6 +38,7 @@ pub(super) fn read_requests<'a>(
             detail: format!("a message of {} parts without the type byte of a request to the engine core", parts.len()),
         });
     };
+    // A missing payload is read as an empty one, which neither a request nor an abort has.
     let payload = parts.get(type_part + 1).copied().unwrap_or(Excerpt::whole(&[]));
     match parts[type_part].head {
         [ADD] => {
@@ -47,7 +48,7 @@ pub(super) fn read_requests<'a>(
         [ABORT] => {
             let count_before = requests.len();
             let read = read_aborts(payload, requests);
-            // The ids of an invalid message may be anything.
+            // The ids of an invalid message may be anything, so those that were added are removed.
             if read.is_err() {
                 requests.truncate(count_before);
             }

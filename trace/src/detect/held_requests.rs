@@ -30,6 +30,7 @@ impl ProblemSpan {
     /// or about no particular one.
     fn explains(&self, wait: &ProcessWait, pid: Option<u32>) -> bool {
         let is_of_process = self.pid.is_none() || self.pid == pid.map(u64::from);
+        // 0 if they do not overlap.
         let common_ns = self.to.min(wait.to).since(self.from.max(wait.from));
         is_of_process && common_ns > wait.ns() / 2
     }

@@ -310,7 +310,7 @@ impl<'a> Pair<'a> {
         is_certain.then_some(worst)
     }
 
-    /// Minimum and maximum of the time that all requests spent on a leg, in nanoseconds, which the uncertainty of the clocks allows.
+    /// Range of the time that all requests together may have spent on a leg, in nanoseconds, given the uncertainty of the clocks.
     fn possible_sums_ns(&self, lengths: &PairLegLengths) -> RangeInclusive<u128> {
         let sum_ns = lengths.sum_ns;
         // Its begin and its end are times of one clock.
