@@ -492,10 +492,7 @@ impl TimeSeries {
         if now < self.slot_end {
             return;
         }
-        let Some(series) = &mut self.series else {
-            self.begin_first_second(now, ledger);
-            return;
-        };
+        let Some(series) = &mut self.series else { return self.begin_first_second(now, ledger) };
         // The clock of a damaged recording may be at its end.
         if self.slot_end.0 == u64::MAX {
             return;
@@ -536,7 +533,8 @@ impl TimeSeries {
     pub(crate) fn count_late_event(&mut self, at: MonoNs, ledger: &Ledger) {
         self.late.subtract_from_present(ledger);
         let late = &self.late;
-        if late.passed == SlotCounts::default() && late.hops.iter().all(|hop| *hop == HopSlotCounts::default()) {
+        let has_counts_of_hops = late.hops.iter().any(|hop| *hop != HopSlotCounts::default());
+        if late.passed == SlotCounts::default() && !has_counts_of_hops {
             return;
         }
         let Some(slot) = self.series.as_mut().and_then(|series| series.slot_at(at)) else { return };

@@ -132,8 +132,8 @@ fn is_module(argv: &[String], package: &str, folder: &str) -> bool {
 fn defaults_of_worker(evidence: &Evidence<'_>) -> LauncherDefaults {
     let Some(release) = evidence.release(&Dynamo) else { return LauncherDefaults::default() };
     let by_release = Origin::Release(format!("Dynamo {release}"));
-    // From 1.1.0 on, only SGLang's flag skips the detokenizer. Earlier releases skip it unless a flag of their own says otherwise. `rc(0)` is
-    // before every pre-release of 1.1.0.
+    // From 1.1.0 on, only SGLang's flag skips the detokenizer. Earlier releases skip it unless a flag of their own says otherwise.
+    // `rc(0)` is before every pre-release of 1.1.0.
     let has_default_of_sglang = release >= Version::new(1, 1, 0).rc(0);
     let skips_tokenizer_init = if has_default_of_sglang {
         let skips_by_default = false;

@@ -115,8 +115,8 @@ impl ParseRequests for RequestPlaneParser {
 }
 
 impl RequestPlaneParser {
-    /// Parses the head of a message, which begins or continues in `input`. Returns the number of bytes of `input` that belong to it. `None` if
-    /// the head continues in the next input, or if the bytes are not a message.
+    /// Parses the head of a message, which begins or continues in `input`. Returns the number of bytes of `input` that belong to it.
+    /// `None` if the head continues in the next input, or if the bytes are not a message.
     fn parse_head(&mut self, input: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Option<usize> {
         // The head as far as earlier inputs held it. It is kept again if this input does not complete it.
         let mut kept = std::mem::take(&mut self.kept_head);

@@ -271,8 +271,8 @@ struct ReadOutputs {
 }
 
 impl OutputReader<'_, '_> {
-    /// Reads the list of `count` outputs at `at`, in a message with this envelope. Uses the layout of the last message if it fits, otherwise
-    /// the only one of its length that fits.
+    /// Reads the list of `count` outputs at `at`, in a message with this envelope. Uses the layout of the last message if it fits,
+    /// otherwise the only one of its length that fits.
     fn read_outputs(
         &mut self,
         envelope: &'static Envelope,
@@ -376,8 +376,8 @@ impl OutputReader<'_, '_> {
         Ok(ReadOutputs { layout: Some(layout), are_pooled, end: at })
     }
 
-    /// Reads the list of new ids at `at`, and collects the ids if they are kept. Returns their number, and the end of the list. `row` is the
-    /// position of the output in the message, for errors.
+    /// Reads the list of new ids at `at`, and collects the ids if they are kept. Returns their number, and the end of the list. `row` is
+    /// the position of the output in the message, for errors.
     fn read_new_ids(&mut self, at: usize, row: usize) -> Result<(u32, usize), Undecoded> {
         let message = self.message;
         let Some((Head::Array { len }, mut at)) = read_head(message, at) else {

@@ -90,8 +90,8 @@ struct SchedulerActivity {
 }
 
 impl SchedulerActivity {
-    /// Derives the pauses and stops of one scheduler from its requests. A step is a time at which it worked on a request. A task is a time in which it
-    /// had something to do for one. It stopped where it made no step although it had a task.
+    /// Derives the pauses and stops of one scheduler from its requests. A step is a time at which it worked on a request. A task is a time
+    /// in which it had something to do for one. It stopped where it made no step although it had a task.
     fn new(requests: &[ServerRequest<'_>], clock: ClockUse, signs: &SchedulerSigns) -> Self {
         let mut steps = Vec::new();
         let mut tasks = Vec::new();

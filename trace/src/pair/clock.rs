@@ -190,8 +190,8 @@ impl ClockBounds {
         self.requests_of_two_clocks * 2 > self.requests
     }
 
-    /// Decides how times of the two clocks are compared. The lead of the decode server's clock is the one that the wall clocks show, clamped
-    /// to the limits that requests set. If many requests contradict every lead, the clocks drift apart.
+    /// Decides how times of the two clocks are compared. The lead of the decode server's clock is the one that the wall clocks show,
+    /// clamped to the limits that requests set. If many requests contradict every lead, the clocks drift apart.
     pub(super) fn clock_use(mut self, clocks: PairClocks) -> ClockUse {
         if clocks == PairClocks::Same && !self.shows_two_clocks() {
             return ClockUse::Same;

@@ -117,7 +117,7 @@ fn place_on_path(times: &[Option<MonoNs>; MOMENTS]) -> [Option<MonoNs>; PATH_MOM
             Some(last) if moment.is_concurrent() => observed_at.max(last),
             _ => observed_at,
         };
-        // The decode server's own moments are always on the path. Those added to them must lie between them.
+        // The memory's allocation and the moments of the prefill server are added to the decode server's own, and must lie between these.
         let is_inside = last_before.is_some_and(|last| last <= at) && first_after.is_some_and(|first| at <= first);
         if is_inside || !moment.is_added_to_decode() {
             path[index] = Some(at);

@@ -37,7 +37,7 @@ pub(super) fn bounds_of_bucket(bucket: usize) -> BucketBounds {
 
 /// Shortest duration of a bucket: the inverse of [`exact_bucket_of`].
 fn min_of_bucket(bucket: usize) -> u64 {
-    // The first eight buckets hold one duration each, and the next eight belong to the first doubling.
+    // The first eight buckets hold one duration each. Behind them, each doubling has eight.
     let doubling = (bucket >> BITS_PER_DOUBLING).saturating_sub(1);
     let leading_bits = bucket - (doubling << BITS_PER_DOUBLING);
     (leading_bits as u64) << doubling

@@ -214,7 +214,7 @@ pub(crate) struct EqualDurations {
 impl EqualDurations {
     /// Records a duration in `to`, `times` times. It stays pending as long as equal ones follow, which are recorded together with it.
     pub(crate) fn record_n(&mut self, to: &mut Distribution, ns: u64, times: u64) {
-        // Equal durations go into the histogram in one step, once another one follows.
+        // Equal durations go into the histogram in one step, once a different one follows.
         if ns != self.ns {
             self.record_pending(to);
             self.ns = ns;
