@@ -207,17 +207,16 @@ impl About for Playback<'_> {
     }
 }
 
-/// Block at which the analysis starts in order to reach `to`: the first one, unless that takes too long.
+/// Block at which the analysis starts in order to reach `to`: the first one, or a later one if too many records lie in between.
 fn first_block_to_replay(recording: &Recording, to: MonoNs) -> usize {
     let blocks = recording.blocks();
-    // Blocks from here on begin after `to`.
-    let until = blocks.partition_point(|block| block.from <= to);
+    let blocks_until_to = blocks.partition_point(|block| block.from <= to);
     let mut records = 0u64;
-    for (index, block) in blocks[..until].iter().enumerate().rev() {
+    for (index, block) in blocks[..blocks_until_to].iter().enumerate().rev() {
         records += u64::from(block.records) + u64::from(block.chunks);
         if records > MAX_REPLAYED {
-            // The start is the block after this one. The last block before `until` contains `to`, so it is needed in any case.
-            return (index + 1).min(until - 1);
+            // The start is the block after this one, but at most the last one of these, which contains `to`.
+            return (index + 1).min(blocks_until_to - 1);
         }
     }
     0

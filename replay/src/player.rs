@@ -116,12 +116,12 @@ impl Player {
                 let skipped_ns = seconds.saturating_mul(SECOND_NS as i64);
                 self.seek_to(MonoNs(self.played_to.0.saturating_add_signed(skipped_ns)));
             }
-            Play::To(ns) => {
+            Play::To(ns_from_start) => {
                 // After the end nothing plays, so the time sought stays on the screen.
                 if self.has_ended {
                     self.is_playing = false;
                 }
-                self.seek_to(MonoNs(self.first.0.saturating_add(ns)));
+                self.seek_to(MonoNs(self.first.0.saturating_add(ns_from_start)));
             }
             Play::End => self.seek_target = (!self.has_ended).then_some(SeekTarget::End),
             Play::NextFinding => self.seek_target = (!self.has_ended).then_some(SeekTarget::Finding),

@@ -515,6 +515,7 @@ impl TimeSeries {
         }
         let passed_ns = SLOT_NS.saturating_mul(silent_slots + 1);
         self.slot_end = MonoNs(self.slot_end.0.saturating_add(passed_ns));
+        // The ids of the threads whose values are in the seconds, in the same order.
         self.recent_seconds.threads.clear();
         self.recent_seconds.threads.extend(self.slot_start.threads.iter().map(|thread| thread.id));
     }

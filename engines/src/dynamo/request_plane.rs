@@ -186,7 +186,8 @@ fn split_part(bytes: &[u8], may_begin: impl Fn(&[u8]) -> bool) -> Result<Option<
     Ok(rest.split_at_checked(length).map(|(bytes, rest)| MessagePart { bytes, rest }))
 }
 
-/// Passes the ids in the path, headers and control header of a request to `emit`. The subject names the stream of the response.
+/// Passes the ids in the path, headers and control header of a request to `emit`. The subject names the stream of the response, `context`
+/// is the frontend's id of the request, and `rid` the engine's.
 fn emit_ids(path: &[u8], headers: &Headers<'_>, control: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) {
     // A control message of another kind has no ids.
     let Ok(Control { id, connection_info }) = serde_json::from_slice(control) else { return };
