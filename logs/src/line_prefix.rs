@@ -91,7 +91,7 @@ fn find_last_date<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<Dat
     let bytes = text.as_bytes();
     // The logger's own date stands close to the record.
     let mut index = bytes.len().saturating_sub(SEARCHED_BYTES);
-    let mut last = None;
+    let mut last_date = None;
     while let Some(offset) = bytes[index..].iter().position(u8::is_ascii_digit) {
         index += offset;
         if may_be_date(bytes, index)
@@ -104,14 +104,14 @@ fn find_last_date<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<Dat
             let rank = if is_bracketed { rank_before_bracket(after) } else { "" };
             // The bracket belongs to the date.
             let start = index - usize::from(is_bracketed);
-            last = Some(DateInText { stamp, at: start, rank });
+            last_date = Some(DateInText { stamp, at: start, rank });
             index = end;
         } else {
             // Past the whole number, since no date begins inside one.
             index += bytes[index..].iter().take_while(|byte| byte.is_ascii_digit()).count();
         }
     }
-    last
+    last_date
 }
 
 /// Whether a date may begin at this digit: only a year is followed by a separator after four digits, which spares most numbers the parser.

@@ -104,7 +104,7 @@ impl LogSource {
                 break;
             }
         }
-        // The time up to which the file is read, before any line is.
+        // The import reads files in order of the times that they have reached. Before its first line, a file has reached its first time.
         self.frontier_ns = self.first_ns;
         Ok(())
     }

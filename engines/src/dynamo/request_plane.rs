@@ -107,7 +107,7 @@ impl ParseRequests for RequestPlaneParser {
                 take_bytes(&mut input, &mut self.body_bytes_left);
                 continue;
             }
-            // Without the end of a head, the rest of the input is kept, or is not a message.
+            // Otherwise the head continues in the next input, or the bytes are not a message.
             let Some(head_bytes) = self.parse_head(input, emit) else { return };
             input = &input[head_bytes..];
         }

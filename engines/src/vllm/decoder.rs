@@ -160,7 +160,7 @@ pub(super) fn classify_other_message(parts: &[&[u8]]) -> Option<OtherMessage> {
         }
         // One part without bytes: the first message of an engine, in releases that do not send a dictionary.
         [[]] => Some(OtherMessage::control("empty", "none")),
-        // A map (of either length) whose first key is a string.
+        // A map whose first key is a string. A large map has its size in two bytes behind the first one.
         [
             [FIXMAP_1..=FIXMAP_15, FIXSTR_0..=FIXSTR_31 | STR_8, ..] | [MAP_16, _, _, FIXSTR_0..=FIXSTR_31 | STR_8, ..],
         ] => {
@@ -552,7 +552,7 @@ fn read_events(bytes: &[u8], mut at: usize, count: u32) -> Option<EngineSeconds>
         }
         at = skip_value(bytes, at).ok()?;
     }
-    // Without the queue, the events of a later output are those of a preempted request.
+    // A later output may have only the events of a preempted request, which enters a batch again.
     (seconds.queued != 0.0).then_some(seconds)
 }
 

@@ -536,7 +536,7 @@ fn add_open_waits(ledger: &Ledger, legs: &mut [Leg<'_>]) {
     }
     for request in ledger.requests().filter(|request| request.waiting_since().is_some()) {
         let whole_streams = request.streams.iter().filter(|stream| stream.is_whole());
-        // The hop that it has reached last.
+        // Of its streams, one on each hop, the one on the hop that it has reached last.
         let Some(stream) = whole_streams.max_by_key(|stream| stream.first_at) else { continue };
         let Some(hop) = ledger.hops().iter().find(|hop| hop.id == stream.hop) else { continue };
         let group = &ledger.groups()[hop.group];

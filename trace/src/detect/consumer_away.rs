@@ -27,7 +27,7 @@ pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdic
         if late.spent.interval_ns < MIN_SAMPLED_NS {
             return None;
         }
-        // Requests wait for a scheduler. While it computes a step, it is in system calls of its device.
+        // The receiver of requests is a scheduler. While it computes a step, it is in system calls of its device.
         let is_scheduler = late.group.carries_requests;
         if may_run && (is_scheduler || has_other_explanation(context, late)) {
             return None;

@@ -87,6 +87,7 @@ impl Findings {
             let index = if explained_ns.is_some() { first_index } else { own_index };
             let is_over = !self.is_recent(finding);
             let severity = finding.verdict.severity;
+            // Keys compare by their fields from the first to the last.
             SortKey {
                 severity: Reverse(severity),
                 is_over,

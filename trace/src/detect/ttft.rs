@@ -36,6 +36,7 @@ pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts)
     // `None` if these waits are not worth a finding.
     let Some(verdict) = detect_late_leg(context, late, out) else { return };
     let mut advice = late_read_advice(context, state);
+    // A profile shows the cause only if the thread ran, or may have run.
     if matches!(state, ThreadState::CpuBound | ThreadState::Busy | ThreadState::Unknown)
         && let Some(function) = describe_top_function(context, Arrived)
     {

@@ -98,7 +98,7 @@ impl SchedulerActivity {
         for request in requests {
             let moments = signs.steps.iter().filter_map(|moment| time_of(request, clock, *moment));
             steps.extend(moments.map(Interval::at));
-            // A prefill server ends each request with its first token.
+            // Only a decode server sends output of a request for some time: a prefill server ends it with the first token.
             if signs.sends_output {
                 steps.extend(request.steady_output);
             }

@@ -108,7 +108,7 @@ impl LegRule {
         let is_late = |late: &&LateRequest<'p>| late.ns() >= late.explained_ns.saturating_add(min_ns);
         let mut list: Vec<LateRequest<'p>> = candidates.iter().filter(is_late).copied().collect();
         list.sort_by_key(|late| late.span.from);
-        // On a leg that no scheduler works on, nothing else shows that one has stopped.
+        // On a leg without schedulers, one that has stopped shows only as a pause, so the late requests of a pause count once.
         let independent =
             if self.is_without_schedulers { self.count_once_per_pause(&list, activity) } else { list.len() };
         LateRequests { list, independent: independent as u64 }
