@@ -46,8 +46,8 @@ pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts
     }
 }
 
-/// Describes what the receiver did while frames waited, as far as it was observed: `the router was stopped`. If the state of its thread does
-/// not show it, `processing` does, the share of that time in which it processed frames.
+/// Describes what the receiver did while frames waited, as far as it was observed: `the router was stopped`. If the state of its thread
+/// does not show it, `processing` does, the share of that time in which it processed frames.
 fn describe_receiver(role: &str, thread: Option<ThreadState>, processing: Option<f64>) -> String {
     match (thread.unwrap_or(ThreadState::Unknown), processing) {
         (ThreadState::Asleep, _) => format!("the {role} was asleep"),
