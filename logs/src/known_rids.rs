@@ -62,7 +62,7 @@ impl KnownRids {
             return Rc::clone(last);
         }
         let text_hash = self.hash_text(rid);
-        // The table stores 32 bits of the hash, and widens them to the 64 bits that it searches by.
+        // The table searches by 64 bits, which are computed from the 32 bits that it stores. A text is compared only if these are equal.
         let known = self.by_text.find(NumberedRid::table_hash(text_hash), |known| {
             known.text_hash == text_hash && **self.text_of(*known) == *rid
         });

@@ -10,7 +10,7 @@ const LONGEST_RUNTIME_DELAY_NS: u64 = 5_000_000_000;
 /// A timestamp must start within this many bytes.
 const LEADING_BYTES: usize = 96;
 /// A timestamp must start after at most this many words.
-const PREFIX_WORDS: usize = 4;
+const MAX_PREFIX_WORDS: usize = 4;
 
 /// Timestamps are searched in this many bytes before a record.
 const SEARCHED_BYTES: usize = 1_024;
@@ -91,7 +91,7 @@ fn find_last_date<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<Dat
     let bytes = text.as_bytes();
     // The logger's own date stands close to the record.
     let mut index = bytes.len().saturating_sub(SEARCHED_BYTES);
-    let mut last = None;
+    let mut last_date = None;
     while let Some(offset) = bytes[index..].iter().position(u8::is_ascii_digit) {
         index += offset;
         if may_be_date(bytes, index)
@@ -104,14 +104,14 @@ fn find_last_date<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<Dat
             let rank = if is_bracketed { rank_before_bracket(after) } else { "" };
             // The bracket belongs to the date.
             let start = index - usize::from(is_bracketed);
-            last = Some(DateInText { stamp, at: start, rank });
+            last_date = Some(DateInText { stamp, at: start, rank });
             index = end;
         } else {
             // Past the whole number, since no date begins inside one.
             index += bytes[index..].iter().take_while(|byte| byte.is_ascii_digit()).count();
         }
     }
-    last
+    last_date
 }
 
 /// Whether a date may begin at this digit: only a year is followed by a separator after four digits, which spares most numbers the parser.
@@ -145,9 +145,11 @@ pub(super) fn timestamp_of_line(line: &str, parser: &mut TimestampParser) -> Opt
     more_precise(Some(outer.stamp), own)
 }
 
-/// Selects the more precise of the timestamp in front of a line and the line's own. `None` if there is neither.
+/// Selects the more precise of two timestamps: `outer`, which a collector wrote in front of a line, and the line's own. The outer one is
+/// used if only it has a zone, or a finer time. `None` if there is neither.
 pub(super) fn more_precise(outer: Option<LogTimestamp>, own: Option<LogTimestamp>) -> Option<LogTimestamp> {
     let (Some(outer), Some(own)) = (outer, own) else { return own.or(outer) };
+    // Without a zone, the collector's time may be hours off.
     if outer.zone == ZoneSource::Assumed {
         return Some(own);
     }
@@ -170,12 +172,12 @@ const MESSAGE_STARTS: [&[u8]; 2] = [b"rid=", b"obj="];
 fn find_leading_timestamp<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<LeadingTimestamp<'l>> {
     let bytes = text.as_bytes();
     let mut is_word_start = true;
-    let mut words = 0;
+    let mut words_before = 0;
     for (at, &byte) in bytes.iter().enumerate().take(LEADING_BYTES) {
-        words += usize::from(byte == b' ');
+        words_before += usize::from(byte == b' ');
         // Times inside the message are not the line's.
         let begins_message = byte == b'{' || MESSAGE_STARTS.iter().any(|start| bytes[at..].starts_with(start));
-        if words > PREFIX_WORDS || begins_message {
+        if words_before > MAX_PREFIX_WORDS || begins_message {
             return None;
         }
         // A timestamp begins with a number or the name of a month.

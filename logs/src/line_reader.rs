@@ -100,6 +100,7 @@ impl LineReader {
             [0x28, 0xb5, 0x2f, 0xfd] => {
                 let mut decoder =
                     zstd::stream::Decoder::with_buffer(BufReader::with_capacity(BUFFER_BYTES, from_start))?;
+                // A larger window, which takes more memory, is an error.
                 decoder.window_log_max(ZSTD_WINDOW_LOG)?;
                 Box::new(decoder)
             }
@@ -110,6 +111,7 @@ impl LineReader {
 
     /// Creates a reader of the lines of `source`, which reads `buffer_bytes` at once and cuts lines that are longer than `max_line_bytes`.
     fn from_reader(source: Box<dyn Read>, buffer_bytes: usize, max_line_bytes: usize) -> Self {
+        // Nothing has been read yet, so the buffer holds no line.
         let file = BufferedLines {
             source,
             buffer: vec![0; buffer_bytes].into_boxed_slice(),
@@ -162,12 +164,13 @@ impl LineReader {
         }
         // A line in so few bytes is neither truncated nor the first part of a split one.
         let max_bytes = self.max_line_bytes.min(SHORTEST_FIRST_PART_BYTES);
-        let skipped = self.file.unmarked_lines(recogniser, max_bytes);
+        let skipped = self.file.range_of_unmarked_lines(recogniser, max_bytes);
         let lines = memchr_iter(b'\n', &self.file.buffer[skipped.clone()]).count();
         if lines > max_lines {
             return 0;
         }
         self.text_bytes += skipped.len() as u64;
+        // The next line begins where the current one ends.
         self.file.line_range = skipped;
         lines
     }
@@ -197,6 +200,7 @@ impl BufferedLines {
     fn read_next_line(&mut self, max_kept_bytes: usize) -> io::Result<u64> {
         self.move_rest_to_front();
         let mut copied_bytes = 0;
+        // `complete_bytes` is the end of the last complete line in the buffer, 0 without one.
         while self.complete_bytes == 0 && !self.is_at_end {
             // The line is longer than the buffer.
             if self.filled_bytes == self.buffer.len() {
@@ -241,6 +245,7 @@ impl BufferedLines {
                     self.filled_bytes += count;
                     return Ok(());
                 }
+                // A signal interrupted the read, which is repeated.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
@@ -273,17 +278,17 @@ impl BufferedLines {
         if self.line_range.is_empty() {
             return recogniser.find_mark(self.current_line());
         }
-        let next = self.next_mark_from(self.line_range.start, recogniser);
-        // The next mark is in a later line.
-        if next.at >= self.line_range.end {
+        let first = self.next_mark_from(self.line_range.start, recogniser);
+        let is_in_later_line = first.at >= self.line_range.end;
+        if is_in_later_line {
             return None;
         }
-        let mark = next.mark?;
-        let start = next.at - self.line_range.start;
+        let mark = first.mark?;
+        let start = first.at - self.line_range.start;
         let end = start + (mark.end - mark.start);
-        // This is also the search for the next line's mark.
-        let behind = self.next_mark_from(self.line_range.start + end, recogniser);
-        Some(MarkMatch { start, end, is_last: behind.at >= self.line_range.end, ..mark })
+        // Shows whether the line has another mark. If not, it is also the search for the next line's mark.
+        let following = self.next_mark_from(self.line_range.start + end, recogniser);
+        Some(MarkMatch { start, end, is_last: following.at >= self.line_range.end, ..mark })
     }
 
     /// First mark in the complete lines from `start` on. Searches only if the mark that was found last is before `start`.
@@ -299,7 +304,7 @@ impl BufferedLines {
     }
 
     /// Range in the buffer of the next lines without a mark, at most `max_bytes`. Empty if there is no such line.
-    fn unmarked_lines(&mut self, recogniser: &Recogniser, max_bytes: usize) -> Range<usize> {
+    fn range_of_unmarked_lines(&mut self, recogniser: &Recogniser, max_bytes: usize) -> Range<usize> {
         let start = self.line_range.end;
         let next = self.next_mark_from(start, recogniser);
         let unmarked = &self.buffer[start..next.at.min(start + max_bytes)];

@@ -27,8 +27,8 @@ pub(super) fn describe_shape(line: &str) -> String {
     shown.join(" ")
 }
 
-/// The word if it cannot be text of a prompt: `key=value`, a level or a number. The value is shown only if it is a rid or a number. `None`
-/// if nothing of the word may be shown.
+/// Returns the part of a word that cannot be text of a prompt. A level or a number is shown whole; of `key=value`, the value is shown
+/// only if it is a rid or a number. `None` if nothing of the word may be shown.
 fn visible_part(word: &str) -> Option<String> {
     if let Some((key, value)) = word.split_once('=') {
         let is_key = (1..=MAX_KEY_BYTES).contains(&key.len()) && key.bytes().all(is_key_byte);

@@ -58,6 +58,7 @@ pub(super) fn find_log_files(
         } else {
             // A file that cannot be opened is an error here, before the import begins.
             fs::File::open(path).map_err(|error| path_error(path, error))?;
+            // The file's label is its path from here on.
             let root = path.parent().unwrap_or(Path::new(""));
             found.insert(path.clone(), log_file(path, root, metadata.len()));
         }

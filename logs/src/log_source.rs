@@ -54,6 +54,7 @@ impl LogSource {
         let parser = timestamp_parser(&file, options);
         Self {
             file,
+            // Both times are set when the first lines are probed.
             first_ns: 0,
             frontier_ns: 0,
             parser,
@@ -103,7 +104,7 @@ impl LogSource {
                 break;
             }
         }
-        // The time up to which the file is read, before any line is.
+        // The import reads files in order of the times that they have reached. Before its first line, a file has reached its first time.
         self.frontier_ns = self.first_ns;
         Ok(())
     }

@@ -50,7 +50,7 @@ impl LoggedRejections {
         }
     }
 
-    /// Why the lines may be of several servers, or of another one than the engine's; `None` if they are not.
+    /// Returns a reason to doubt that the server of one engine wrote all lines; `None` without a doubt.
     fn describe_doubt(&self, has_engine: bool) -> Option<&'static str> {
         if self.has_several_logs {
             Some("several logs were read")

@@ -144,6 +144,7 @@ impl<'l> LoggedRid<'l> {
         if is_plain && (MIN_PLAIN_BYTES..=LONGEST_RID_BYTES).contains(&word.len()) {
             return Some(Self { text: word, is_truncated: false });
         }
+        // A rid may be quoted, in a list, or followed by punctuation.
         let word = trim_ascii_matches(word, |byte| matches!(byte, b'\'' | b'"' | b',' | b';' | b')' | b']' | b'['));
         let text = word.trim_end_matches(['.', '…']);
         let dots = &word[text.len()..];
@@ -208,6 +209,7 @@ impl Recogniser {
     pub(super) fn new(engines: &'static [&'static dyn LogLines]) -> Self {
         let mut marks = Vec::new();
         let mut record_marks = Vec::new();
+        // Describes each of `marks`, in the same order.
         let mut engine_marks = Vec::new();
         for &engine in engines {
             for &form in engine.line_forms() {
@@ -248,6 +250,7 @@ impl Recogniser {
     /// First mark in a text, if any. A mark is a text that all known records of one form contain.
     pub(super) fn find_mark(&self, text: &[u8]) -> Option<MarkMatch> {
         let found = self.marks.find(text)?;
+        // Both lists have the same order.
         let engine_mark = &self.engine_marks[found.pattern().as_usize()];
         Some(MarkMatch {
             start: found.start(),

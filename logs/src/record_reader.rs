@@ -46,7 +46,7 @@ pub(super) struct LogRecordReader {
     /// Offset that was last added to the statistics, in seconds east of UTC.
     counted_offset_s: Option<i32>,
     /// Number of records of known forms, with or without usable content.
-    records: u64,
+    record_count: u64,
     /// Records of each form since the last call of [`Self::read_lines`], which adds them to the statistics.
     form_counts: Vec<FormCount>,
     rids: KnownRids,
@@ -55,11 +55,11 @@ pub(super) struct LogRecordReader {
     /// Names that queued statements refer to by index.
     stage_names: Vec<Box<str>>,
     /// Names of the processes, which queued statements refer to by index.
-    writers: Vec<Box<str>>,
+    writer_names: Vec<Box<str>>,
     /// Whether there are several logs. If so, source names include the log's name.
     has_several_logs: bool,
     /// Engine of the first known line.
-    engine: Option<&'static str>,
+    engine_name: Option<&'static str>,
     /// An event has named the engine.
     is_engine_named: bool,
 }
@@ -79,15 +79,15 @@ impl LogRecordReader {
             recogniser: Rc::new(Recogniser::new(engines)),
             unread_lines: UnreadLineCounter::new(engines),
             counted_offset_s: None,
-            records: 0,
+            record_count: 0,
             form_counts: Vec::new(),
             rids: KnownRids::new(max_rids),
             rooms: BootstrapRooms::new(max_rids / RIDS_PER_ROOM),
             rejections: LoggedRejections::new(options.max_held_lines, has_several_logs),
             stage_names: Vec::new(),
-            writers: Vec::new(),
+            writer_names: Vec::new(),
             has_several_logs,
-            engine: None,
+            engine_name: None,
             is_engine_named: false,
         }
     }
@@ -139,7 +139,7 @@ impl LogRecordReader {
 
     /// Reads the records of a line, or counts it as unknown.
     fn read_line(&mut self, line: &LogLine<'_>, source: &mut LogSource, queue: &mut StatementQueue) {
-        let records_before = self.records;
+        let records_before = self.record_count;
         if let Some(mark) = line.mark {
             let text = plain_text(line.text);
             // Colour codes and invalid characters before the mark move it.
@@ -149,10 +149,11 @@ impl LogRecordReader {
             let outer = None;
             self.read_text(&text, mark, outer, MAX_JSON_IN_JSON, &mut ReadTarget { source, queue });
         }
-        let records_in_line = self.records - records_before;
+        let records_in_line = self.record_count - records_before;
         if records_in_line == 0 {
             self.count_unknown_line(line.text);
         } else {
+            // The others were joined to this line by processes that write to one pipe.
             self.stats.joined += records_in_line - 1;
         }
     }
@@ -280,10 +281,10 @@ impl LogRecordReader {
         let at = MonoNs(queued.at_ns);
         if !self.is_engine_named {
             self.is_engine_named = true;
-            let engine = Engine { name: self.engine, ..Engine::default() };
+            let engine = Engine { name: self.engine_name, ..Engine::default() };
             sink(&Event::new(at, What::Engine(engine)));
         }
-        let writer = &*self.writers[usize::from(queued.writer)];
+        let writer = &*self.writer_names[usize::from(queued.writer)];
         let rid = complete_rid(queued, &mut self.rids, &mut self.stats);
         // Both halves of a disaggregated request are one request, under the prefill server's rid.
         let rid = match self.rooms.prefill_rid(&rid) {
@@ -343,7 +344,7 @@ struct RecordSink<'s, 't> {
     /// Whether any statement has a time.
     is_dated: bool,
     /// Latest time that the record itself states; 0 if it states none.
-    last_stated_ns: u64,
+    latest_stated_ns: u64,
 }
 
 impl<'s, 't> RecordSink<'s, 't> {
@@ -354,7 +355,8 @@ impl<'s, 't> RecordSink<'s, 't> {
         stamp: Option<LogTimestamp>,
         rank: &'s str,
     ) -> Self {
-        Self { reader, target, stamp, rank, is_dated: false, last_stated_ns: 0 }
+        // 0 stands for a record that states no time.
+        Self { reader, target, stamp, rank, is_dated: false, latest_stated_ns: 0 }
     }
 
     /// Queues a statement of the record for its time. A statement that needs no time is stored or counted at once.
@@ -398,7 +400,7 @@ impl<'s, 't> RecordSink<'s, 't> {
     /// Queues a statement of a process with this role. Drops it if neither it nor its line has a time.
     fn queue_statement(&mut self, statement: &Statement<'_>, rid: &str, role: &str, kind: QueuedKind) {
         if let Some(stated_ns) = statement.wall_ns {
-            self.last_stated_ns = self.last_stated_ns.max(stated_ns);
+            self.latest_stated_ns = self.latest_stated_ns.max(stated_ns);
         }
         let Some(at_ns) = statement.wall_ns.or(self.stamp.map(|stamp| stamp.wall_ns)) else {
             return;
@@ -413,19 +415,20 @@ impl<'s, 't> RecordSink<'s, 't> {
         // The line's own timestamp advances the file; for records without one, the time of their event does.
         let line_ns = self.stamp.map_or(at_ns, |stamp| stamp.wall_ns);
         source.frontier_ns = source.frontier_ns.max(line_ns);
-        let writer = writer_index(&mut reader.writers, source, role, self.rank, reader.has_several_logs);
+        let writer = writer_index(&mut reader.writer_names, source, role, self.rank, reader.has_several_logs);
         self.target.queue.push_statement(QueuedStatement { at_ns, writer, is_rid_truncated, rid, kind });
     }
 
     /// Counts the record, after all its statements were taken. One without usable content only counts as malformed.
     fn count_record(self, found: RecordResult) {
-        self.reader.records += 1;
+        self.reader.record_count += 1;
         let stats = &mut self.reader.stats;
         let Ok(RecordForm { engine, form }) = found else {
             stats.malformed += 1;
             return;
         };
-        self.reader.engine.get_or_insert(engine);
+        // Only the first one names the engine.
+        self.reader.engine_name.get_or_insert(engine);
         stats.undated += u64::from(!self.is_dated);
         self.reader.count_form(form);
         if let Some(stamp) = self.stamp {
@@ -438,9 +441,9 @@ impl<'s, 't> RecordSink<'s, 't> {
         let stats = &mut self.reader.stats;
         let parser = &mut self.target.source.parser;
         // 0 stands for none.
-        let states_time = self.last_stated_ns > 0;
+        let states_time = self.latest_stated_ns > 0;
         if states_time {
-            parser.derive_offset(stamp, self.last_stated_ns);
+            parser.derive_offset(stamp, self.latest_stated_ns);
         }
         stats.zone_assumed += u64::from(stamp.zone == ZoneSource::Assumed);
         stats.year_assumed += u64::from(stamp.is_year_assumed);
@@ -460,7 +463,8 @@ impl<'s, 't> RecordSink<'s, 't> {
     }
 }
 
-/// Index of the process that wrote a line, which is added if it is new: `tokenizer`, `scheduler TP0`, `tokenizer (decode.log)`.
+/// Returns the index of the process that wrote a line. A new process is added, under a name like `tokenizer`, `scheduler TP0` or
+/// `tokenizer (decode.log)`.
 fn writer_index(
     writers: &mut Vec<Box<str>>,
     source: &mut LogSource,

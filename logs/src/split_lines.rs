@@ -49,7 +49,7 @@ impl SplitLineJoiner {
     /// are joined to a line by stream, standard output or standard error.
     pub(super) fn add_line(&mut self, line: &[u8], max_line_bytes: usize) -> JoinResult {
         self.free_passed_line();
-        // It is no first part, and no line waits for another part.
+        // The line is too short for a first part, and no line waits for another part.
         if self.is_idle() && line.len() < SHORTEST_FIRST_PART_BYTES {
             return JoinResult::Whole;
         }
@@ -70,6 +70,7 @@ impl SplitLineJoiner {
             return JoinResult::Pending;
         }
         joined.extend_from_slice(part.suffix);
+        // The next call frees the joined line.
         self.passed_stream = Some(part.stream);
         JoinResult::Complete(part.stream)
     }

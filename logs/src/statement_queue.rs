@@ -135,6 +135,7 @@ impl StatementQueue {
         entries.clear();
         order.clear();
         self.spare_order = order;
+        // Slots beyond this number give their memory back too.
         if self.spare_slots.len() < SPARE_SLOTS {
             self.spare_slots.push(entries);
         }

@@ -72,6 +72,29 @@ impl ImportedRun {
     }
 }
 
+/// Reads all files to their end, and applies their events to the run. Fails if the recording cannot be created.
+fn apply_all_events(
+    import: &mut Import,
+    run: &mut ImportedRun,
+    show_progress: &mut dyn FnMut(ImportProgress),
+) -> Result<(), RecordError> {
+    let mut failed = None;
+    let mut has_more = true;
+    while has_more && failed.is_none() {
+        has_more = import.read_some(&mut |event| {
+            // One step passes several events, and cannot be ended by an error of the first.
+            if failed.is_none() {
+                failed = run.apply_event(event).err();
+            }
+        });
+        show_progress(import.progress());
+    }
+    match failed {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
 /// Analyses all files, and writes a recording if there is a `target`. Calls `show_progress` after each step. Fails if the import cannot
 /// start, the recording cannot be created, or no line was recognised.
 pub fn import_logs(
@@ -85,20 +108,7 @@ pub fn import_logs(
     let mut import = Import::open(paths, engines::LOGS, options)?;
     let input = ReportInput::for_source("import");
     let mut run = ImportedRun { analysis: Analysis::new(config), input, target, recorder: None, next_tick: None };
-    let mut failed = None;
-    let mut has_more = true;
-    while has_more && failed.is_none() {
-        has_more = import.read_some(&mut |event| {
-            // One step passes several events, and cannot be ended by an error of the first.
-            if failed.is_none() {
-                failed = run.apply_event(event).err();
-            }
-        });
-        show_progress(import.progress());
-    }
-    if let Some(error) = failed {
-        return Err(error.into());
-    }
+    apply_all_events(&mut import, &mut run, show_progress)?;
     import.check_any_recognised()?;
     // The events after the last tick are judged, too.
     run.tick(run.analysis.ledger().now());
@@ -114,6 +124,7 @@ pub fn import_logs(
         rss_bytes: session::own::rss_bytes(),
         degraded: notes.into_iter().map(Value::from).collect(),
         wire: Some(json!({ "log": import.stats() })),
+        // The log's clock starts at the epoch.
         wall: Some(Anchor::default()),
         ..run.input
     };

@@ -25,13 +25,13 @@ pub struct Playback<'r> {
     closing: ReportInput,
     player: Player,
     /// End of the current step, in recorded time.
-    next: MonoNs,
+    step_end: MonoNs,
     /// Findings shown so far.
-    known: HashSet<FindingKey>,
+    known_findings: HashSet<FindingKey>,
     /// When each finding was first shown. Kept when playback restarts, because a seek back goes there.
     first_shown: HashMap<FindingKey, MonoNs>,
     /// Finding that the last command sought.
-    sought: Option<FindingKey>,
+    sought_finding: Option<FindingKey>,
     is_stopped: bool,
 }
 
@@ -44,10 +44,10 @@ impl<'r> Playback<'r> {
             reader: recording.reader(),
             closing: recording.closing().cloned().unwrap_or_default(),
             player: Player::new(first, last, speed),
-            next: MonoNs::default(),
-            known: HashSet::new(),
+            step_end: MonoNs::default(),
+            known_findings: HashSet::new(),
             first_shown: HashMap::new(),
-            sought: None,
+            sought_finding: None,
             is_stopped: false,
         })
     }
@@ -64,9 +64,9 @@ impl<'r> Playback<'r> {
         // A start at a later block is reported, because the analysis lacks what came before.
         let later_start = (block > 0).then(|| self.recording.blocks()[block].from);
         self.player.start_from(later_start);
-        self.next = MonoNs::default();
+        self.step_end = MonoNs::default();
         // The new analysis shows each finding again.
-        self.known.clear();
+        self.known_findings.clear();
     }
 
     /// Notes when each finding is shown for the first time. If the user seeks the next finding, playback pauses at a new one. Of several
@@ -76,18 +76,19 @@ impl<'r> Playback<'r> {
         let mut worst_new: Option<&Finding> = None;
         for finding in session.analysis().findings() {
             let key = FindingKey::from(finding);
-            if self.known.contains(&key) {
+            if self.known_findings.contains(&key) {
                 continue;
             }
             self.first_shown.entry(key.clone()).or_insert(now);
-            self.known.insert(key);
+            self.known_findings.insert(key);
             // The analysis lists the worst finding first.
             worst_new.get_or_insert(finding);
         }
         if let Some(finding) = worst_new
             && self.player.seeks_finding()
         {
-            self.sought = Some(finding.into());
+            self.sought_finding = Some(finding.into());
+            // Pauses at the tick that found it, so the position on the screen is up to date.
             self.player.advance_to(now);
             self.player.pause();
         }
@@ -97,7 +98,7 @@ impl<'r> Playback<'r> {
 impl Source for Playback<'_> {
     /// Plays the recorded time of one step, if the next record is due.
     fn poll(&mut self, session: &mut Session) -> Flow {
-        if let Some(to) = self.player.restart.take() {
+        if let Some(to) = self.player.restart_to.take() {
             self.restart_before(to);
             session.restart(self.recording.header().config);
         }
@@ -137,8 +138,8 @@ impl Source for Playback<'_> {
                     return Flow::Busy;
                 }
             };
-            if played_to >= self.next {
-                self.next = MonoNs(played_to.0.saturating_add(STEP_NS));
+            if played_to >= self.step_end {
+                self.step_end = MonoNs(played_to.0.saturating_add(STEP_NS));
                 self.player.advance_to(played_to);
                 return Flow::Busy;
             }
@@ -157,19 +158,19 @@ impl Source for Playback<'_> {
         for finding in analysis.findings() {
             let key = FindingKey::from(finding);
             if let Some(found_at) = self.first_shown.get(&key) {
-                // The time after the tick that found it: a seek stops at the first record that is not before it.
+                // One nanosecond after the tick that found it, so that a seek to this time plays that tick, too.
                 shown_at.push(MonoNs(found_at.0.saturating_add(1)));
                 shown_findings.push(key);
             }
         }
         self.player.execute_command(play, &shown_at);
-        self.sought = None;
-        // To go back to a finding, the player sets `restart` to the time at which it was shown.
+        self.sought_finding = None;
+        // To go back to a finding, the player sets `restart_to` to the time at which it was shown.
         if play == Play::PreviousFinding
-            && let Some(target) = self.player.restart
+            && let Some(target) = self.player.restart_to
         {
             let index = shown_at.iter().position(|at| *at == target);
-            self.sought = index.map(|index| shown_findings[index].clone());
+            self.sought_finding = index.map(|index| shown_findings[index].clone());
         }
     }
 }
@@ -186,10 +187,10 @@ impl About for Playback<'_> {
 
     /// Position of the playback, with the finding that was sought once it is reached.
     fn position(&self) -> Option<Position> {
-        let wall_ns = self.recording.wall_ns(self.player.at);
+        let wall_ns = self.recording.wall_ns(self.player.played_to);
         let position = self.player.position(Some(wall_ns));
         let is_reached = position.doing != PlaybackState::Seeking;
-        let sought = if is_reached { self.sought.clone() } else { None };
+        let sought = if is_reached { self.sought_finding.clone() } else { None };
         Some(Position { sought, ..position })
     }
 
@@ -206,17 +207,16 @@ impl About for Playback<'_> {
     }
 }
 
-/// Block at which the analysis starts in order to reach `to`: the first one, unless that takes too long.
+/// Block at which the analysis starts in order to reach `to`: the first one, or a later one if too many records lie in between.
 fn first_block_to_replay(recording: &Recording, to: MonoNs) -> usize {
     let blocks = recording.blocks();
-    // Blocks from here on begin after `to`.
-    let until = blocks.partition_point(|block| block.from <= to);
+    let blocks_until_to = blocks.partition_point(|block| block.from <= to);
     let mut records = 0u64;
-    for (index, block) in blocks[..until].iter().enumerate().rev() {
+    for (index, block) in blocks[..blocks_until_to].iter().enumerate().rev() {
         records += u64::from(block.records) + u64::from(block.chunks);
         if records > MAX_REPLAYED {
-            // The start is the block after this one. The last block before `until` contains `to`, so it is needed in any case.
-            return (index + 1).min(until - 1);
+            // The start is the block after this one, but at most the last one of these, which contains `to`.
+            return (index + 1).min(blocks_until_to - 1);
         }
     }
     0

@@ -37,17 +37,17 @@ pub(super) struct Player {
     first: MonoNs,
     last: MonoNs,
     /// Recorded time up to which the recording has been played.
-    pub(super) at: MonoNs,
+    pub(super) played_to: MonoNs,
     speed: Speed,
     is_playing: bool,
     /// The whole recording has been played.
     pub(super) has_ended: bool,
-    target: Option<SeekTarget>,
+    seek_target: Option<SeekTarget>,
     clock_base: ClockBase,
     /// Set to seek backwards: replay from an earlier block up to this time.
-    pub(super) restart: Option<MonoNs>,
+    pub(super) restart_to: Option<MonoNs>,
     /// Start of the analysed part; `None` if it is the start of the recording.
-    since: Option<MonoNs>,
+    analysed_since: Option<MonoNs>,
 }
 
 impl Player {
@@ -56,21 +56,21 @@ impl Player {
         Self {
             first,
             last,
-            at: first,
+            played_to: first,
             speed,
             is_playing: true,
             has_ended: false,
-            target: None,
+            seek_target: None,
             clock_base: ClockBase::now(first),
-            restart: None,
-            since: None,
+            restart_to: None,
+            analysed_since: None,
         }
     }
 
     /// Records that the recording has been played up to `at`. Ends a seek whose time is reached.
     pub(super) fn advance_to(&mut self, at: MonoNs) {
-        self.at = self.at.max(at);
-        if let Some(SeekTarget::Time(to)) = self.target
+        self.played_to = self.played_to.max(at);
+        if let Some(SeekTarget::Time(to)) = self.seek_target
             && at >= to
         {
             self.end_seek();
@@ -80,29 +80,29 @@ impl Player {
     /// Stops at the end of the recording, and aborts a seek.
     pub(super) fn stop_at_end(&mut self) {
         self.has_ended = true;
-        self.target = None;
-        self.at = self.last;
+        self.seek_target = None;
+        self.played_to = self.last;
     }
 
     /// Starts playing from the time `since`, or from the beginning if it is `None`. Whether it plays or is paused does not change.
     pub(super) fn start_from(&mut self, since: Option<MonoNs>) {
-        self.at = since.unwrap_or(self.first);
-        self.since = since;
+        self.played_to = since.unwrap_or(self.first);
+        self.analysed_since = since;
         self.has_ended = false;
-        self.clock_base = ClockBase::now(self.at);
+        self.clock_base = ClockBase::now(self.played_to);
     }
 
     /// Whether the next record is due at `now`, according to the speed.
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        let played_ns = self.at.since(self.clock_base.recorded) as f64 / self.speed.factor();
+        let played_ns = self.played_to.since(self.clock_base.recorded) as f64 / self.speed.factor();
         let due = self.clock_base.real + Duration::from_nanos(played_ns as u64);
         // A seek plays at maximum speed, even if paused.
-        self.target.is_some() || (self.is_playing && due <= now)
+        self.seek_target.is_some() || (self.is_playing && due <= now)
     }
 
     /// Whether playback seeks the next finding.
     pub(super) fn seeks_finding(&self) -> bool {
-        self.target == Some(SeekTarget::Finding)
+        self.seek_target == Some(SeekTarget::Finding)
     }
 
     /// Executes a command of the user. `findings_shown_at` are the times at which findings were first shown.
@@ -114,20 +114,20 @@ impl Player {
             Play::Speed(steps) => self.speed = self.speed.step(steps),
             Play::Skip(seconds) => {
                 let skipped_ns = seconds.saturating_mul(SECOND_NS as i64);
-                self.seek_to(MonoNs(self.at.0.saturating_add_signed(skipped_ns)));
+                self.seek_to(MonoNs(self.played_to.0.saturating_add_signed(skipped_ns)));
             }
-            Play::To(ns) => {
+            Play::To(ns_from_start) => {
                 // After the end nothing plays, so the time sought stays on the screen.
                 if self.has_ended {
                     self.is_playing = false;
                 }
-                self.seek_to(MonoNs(self.first.0.saturating_add(ns)));
+                self.seek_to(MonoNs(self.first.0.saturating_add(ns_from_start)));
             }
-            Play::End => self.target = (!self.has_ended).then_some(SeekTarget::End),
-            Play::NextFinding => self.target = (!self.has_ended).then_some(SeekTarget::Finding),
+            Play::End => self.seek_target = (!self.has_ended).then_some(SeekTarget::End),
+            Play::NextFinding => self.seek_target = (!self.has_ended).then_some(SeekTarget::Finding),
             Play::PreviousFinding => {
                 // Playback pauses where a finding is first shown, or shortly after. The same command then goes to the finding before it.
-                let latest = MonoNs(self.at.0.saturating_sub(SECOND_NS));
+                let latest = MonoNs(self.played_to.0.saturating_sub(SECOND_NS));
                 if let Some(&previous) = findings_shown_at.iter().filter(|shown_at| **shown_at < latest).max() {
                     self.is_playing = false;
                     self.seek_to(previous);
@@ -138,7 +138,7 @@ impl Player {
 
     /// Pauses or continues. During a seek, aborts the seek and pauses. At the end of the recording, plays from the beginning.
     fn toggle_playing(&mut self) {
-        if self.target.is_some() {
+        if self.seek_target.is_some() {
             self.pause();
         } else if self.has_ended {
             self.seek_to(self.first);
@@ -150,19 +150,19 @@ impl Player {
     /// Playback position, for the screen. The caller adds the finding that was sought.
     pub(super) fn position(&self, wall_ns: Option<u64>) -> Position {
         Position {
-            at_ns: self.at.since(self.first),
+            at_ns: self.played_to.since(self.first),
             whole_ns: self.last.since(self.first),
             wall_ns,
             speed: self.speed,
             doing: self.state(),
-            since_ns: self.since.map(|start| start.since(self.first)),
+            since_ns: self.analysed_since.map(|start| start.since(self.first)),
             sought: None,
         }
     }
 
     /// What the player does, for the screen. A search is shown even while paused.
     fn state(&self) -> PlaybackState {
-        if self.target.is_some() || self.restart.is_some() {
+        if self.seek_target.is_some() || self.restart_to.is_some() {
             PlaybackState::Seeking
         } else if self.has_ended {
             PlaybackState::Ended
@@ -176,12 +176,12 @@ impl Player {
     /// Sets `to`, or the nearest recorded time, as the target. To go back, the recording has to be read again from an earlier block.
     fn seek_to(&mut self, to: MonoNs) {
         let to = to.clamp(self.first, self.last);
-        let is_back = to < self.at;
+        let is_back = to < self.played_to;
         if is_back {
-            self.restart = Some(to);
+            self.restart_to = Some(to);
         }
         // At the end, there is nothing ahead to seek to.
-        self.target = (is_back || !self.has_ended).then_some(SeekTarget::Time(to));
+        self.seek_target = (is_back || !self.has_ended).then_some(SeekTarget::Time(to));
     }
 
     /// Pauses, and aborts a seek.
@@ -192,13 +192,13 @@ impl Player {
 
     /// Ends a seek that has reached its target or is aborted. Playback goes on from here at the chosen speed.
     fn end_seek(&mut self) {
-        self.target = None;
+        self.seek_target = None;
         self.reset_clock();
     }
 
     /// Measures the playback speed from the current position on.
     fn reset_clock(&mut self) {
-        self.clock_base = ClockBase::now(self.at);
+        self.clock_base = ClockBase::now(self.played_to);
     }
 }
 
@@ -240,17 +240,17 @@ mod tests {
         let mut player = player();
         player.advance_to(second(110));
         player.execute_command(Play::Skip(10), &[]);
-        assert!(player.is_due(Instant::now()) && player.restart.is_none());
+        assert!(player.is_due(Instant::now()) && player.restart_to.is_none());
         player.advance_to(second(120));
         assert_eq!(doing(&player), (20, PlaybackState::Playing));
         player.execute_command(Play::Skip(-15), &[]);
-        assert_eq!(player.restart.take(), Some(second(105)));
+        assert_eq!(player.restart_to.take(), Some(second(105)));
         player.start_from(None);
         assert_eq!(doing(&player), (0, PlaybackState::Seeking));
         player.advance_to(second(105));
         assert_eq!(doing(&player), (5, PlaybackState::Playing));
         player.execute_command(Play::Skip(-1_000), &[]);
-        assert_eq!(player.restart.take(), Some(second(100)), "not before the start");
+        assert_eq!(player.restart_to.take(), Some(second(100)), "not before the start");
     }
 
     #[test]
@@ -264,7 +264,7 @@ mod tests {
         player.pause();
         assert_eq!(doing(&player), (30, PlaybackState::Paused));
         player.execute_command(Play::PreviousFinding, &[second(105), second(112), second(130)]);
-        assert_eq!(player.restart.take(), Some(second(112)));
+        assert_eq!(player.restart_to.take(), Some(second(112)));
     }
 
     #[test]
@@ -277,6 +277,6 @@ mod tests {
         assert_eq!(doing(&player).1, PlaybackState::Ended);
         player.execute_command(Play::Toggle, &[]);
         assert!(player.has_ended);
-        assert_eq!(player.restart.take(), Some(second(100)));
+        assert_eq!(player.restart_to.take(), Some(second(100)));
     }
 }

@@ -22,9 +22,9 @@ use tokio::time::{sleep, timeout};
 /// Sections received but not polled. Beyond this limit the connection is not read, and the source sees a slow client.
 const WAITING_SECTIONS: usize = 8;
 /// Maximum time to connect, and for the response to begin.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Silence after which a source counts as lost. It normally sends ten sections a second.
-const SILENT: Duration = Duration::from_secs(15);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Pause before the first new attempt to connect. Each failure in a row doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// Maximum pause between two attempts to connect.
@@ -103,27 +103,28 @@ struct RunTarget {
     token: Option<AccessToken>,
     /// Its engine, once it is known.
     engine: Arc<OnceLock<RemoteEngine>>,
-    /// Whether its source has several engines.
-    is_one_of_several: Arc<AtomicBool>,
+    /// Whether its engine's name is shown: the source has several engines, or the user named this one.
+    is_engine_shown: Arc<AtomicBool>,
 }
 
 /// The engines of the sources that are found later.
 #[derive(Debug)]
 pub struct RemoteRuns {
-    further: UnboundedReceiver<RemoteRun>,
+    further_runs: UnboundedReceiver<RemoteRun>,
 }
 
 impl RemoteRuns {
     /// Follows all sources on one thread. Returns the first run of each source. [`Self::next_run`] returns the runs of further engines.
     pub fn start(sources: Vec<RemoteOptions>) -> io::Result<(Self, Vec<RemoteRun>)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-        let (add_run, further) = unbounded_channel();
+        let (add_run, further_runs) = unbounded_channel();
         let mut runs = Vec::new();
         let mut tasks = JoinSet::new();
         for options in sources {
             let (sender, events) = channel(WAITING_SECTIONS);
             let target = RunTarget::of_source(&options);
             runs.push(RemoteRun { target: target.clone(), events });
+            // An engine that the user named is the only run of its source.
             if options.engine.is_some() {
                 tasks.spawn_on(follow_run(target, sender), runtime.handle());
             } else {
@@ -134,12 +135,12 @@ impl RemoteRuns {
         thread::Builder::new()
             .name("watch".into())
             .spawn(move || runtime.block_on(async { while tasks.join_next().await.is_some() {} }))?;
-        Ok((Self { further }, runs))
+        Ok((Self { further_runs }, runs))
     }
 
     /// Run of a further engine of a source; `None` if no other one was found since the last call.
     pub fn next_run(&mut self) -> Option<RemoteRun> {
-        self.further.try_recv().ok()
+        self.further_runs.try_recv().ok()
     }
 }
 
@@ -156,7 +157,7 @@ impl RemoteRun {
 
     /// Name of the engine, if the source has several engines or the user named this one. `None` if the address alone identifies the run.
     pub fn engine_name(&self) -> Option<&str> {
-        let is_needed = self.target.is_one_of_several.load(Ordering::Relaxed);
+        let is_needed = self.target.is_engine_shown.load(Ordering::Relaxed);
         if is_needed { self.engine().map(|engine| engine.name.as_str()) } else { None }
     }
 
@@ -184,7 +185,7 @@ impl RunTarget {
             address: options.address.clone(),
             token: options.token.clone(),
             engine: Arc::new(engine.map_or_else(OnceLock::new, OnceLock::from)),
-            is_one_of_several: Arc::new(AtomicBool::new(options.engine.is_some())),
+            is_engine_shown: Arc::new(AtomicBool::new(options.engine.is_some())),
         }
     }
 
@@ -204,7 +205,8 @@ async fn follow_all_engines(first: RunTarget, events: Sender<RemoteEvent>, add_r
     let mut tasks = JoinSet::new();
     while !first_events.is_closed() {
         // Empty for a source that lists no engines, which has one run, and for one that does not answer.
-        let engines = timeout(PATIENCE, read_engines(&first)).await.ok().and_then(Result::ok).unwrap_or_default();
+        let engines =
+            timeout(RESPONSE_TIMEOUT, read_engines(&first)).await.ok().and_then(Result::ok).unwrap_or_default();
         for engine in engines {
             if known_names.len() == MAX_ENGINES || known_names.contains(&engine.name) {
                 continue;
@@ -218,7 +220,7 @@ async fn follow_all_engines(first: RunTarget, events: Sender<RemoteEvent>, add_r
             if is_first_engine {
                 continue;
             }
-            first.is_one_of_several.store(true, Ordering::Relaxed);
+            first.is_engine_shown.store(true, Ordering::Relaxed);
             let (sender, events) = channel(WAITING_SECTIONS);
             let target = first.of_engine(engine);
             // The send fails once nobody asks for further runs any more.
@@ -279,7 +281,7 @@ async fn read_run(target: &RunTarget, events: &Sender<RemoteEvent>, is_reached: 
         Some(engine) => format!("/recording?engine={}", encode_name(&engine.name)),
         None => "/recording".to_owned(),
     };
-    let response = match timeout(PATIENCE, send_request(target, &path, &mut connection)).await {
+    let response = match timeout(RESPONSE_TIMEOUT, send_request(target, &path, &mut connection)).await {
         Ok(response) => response?,
         Err(_) => anyhow::bail!("it does not answer"),
     };
@@ -293,8 +295,8 @@ async fn read_run(target: &RunTarget, events: &Sender<RemoteEvent>, is_reached: 
     let mut body = response.into_body();
     let mut splitter = StreamSplitter::default();
     loop {
-        let part = timeout(SILENT, next_part(&mut body)).await;
-        let part = part.map_err(|_| anyhow::anyhow!("nothing received from it for {} s", SILENT.as_secs()))?;
+        let part = timeout(SILENCE_TIMEOUT, next_part(&mut body)).await;
+        let part = part.map_err(|_| anyhow::anyhow!("nothing received from it for {} s", SILENCE_TIMEOUT.as_secs()))?;
         let Some(part) = part else { return Ok(()) };
         splitter.extend(&part.map_err(|error| describe_http_error(&error))?);
         while let Some(section) = splitter.next_section()? {

@@ -173,9 +173,9 @@ impl SlotStart {
             live: ledger.live_count(),
             gap: ledger.gap_slot().tally(),
             // An observation that ended before the slot began has no values in it.
-            receives_ended: self.is_after(ledger.receives_end()),
-            deliveries_ended: self.is_after(ledger.deliveries_end()),
-            sends_ended: self.is_after(ledger.sends_known_until()),
+            receives_ended: self.begins_after(ledger.receives_end()),
+            deliveries_ended: self.begins_after(ledger.deliveries_end()),
+            sends_ended: self.begins_after(ledger.sends_known_until()),
             hops: groups.map(|group_index| self.hop_values_since(ledger, group_index)).collect(),
             threads: self.threads.iter().map(|thread| time_use_since(ledger, *thread)).collect(),
         }
@@ -192,16 +192,16 @@ impl SlotStart {
             // Until now: the slot ends with this call.
             kernel_bytes_max: group.kernel.max_between(self.at, MonoNs(u64::MAX)),
             queue_wait: group.queue_wait_slot.tally(),
-            receives_ended: self.is_after(ledger.group_receives_end(group_index)),
+            receives_ended: self.begins_after(ledger.group_receives_end(group_index)),
         }
     }
 
     /// Whether the slot begins after the end of an observation. The slot in which it ends has values.
-    fn is_after(&self, observation_end: Option<MonoNs>) -> bool {
+    fn begins_after(&self, observation_end: Option<MonoNs>) -> bool {
         observation_end.is_some_and(|end| end <= self.at)
     }
 
-    /// Reads the ledger's counters at `from`, where a slot begins.
+    /// Begins a slot at `from`, and remembers the present counters of the ledger as its start.
     fn start_slot(&mut self, ledger: &Ledger, from: MonoNs) {
         let groups = 0..ledger.groups().len().min(MAX_HOPS);
         self.at = from;
@@ -492,10 +492,7 @@ impl TimeSeries {
         if now < self.slot_end {
             return;
         }
-        let Some(series) = &mut self.series else {
-            self.begin_first_second(now, ledger);
-            return;
-        };
+        let Some(series) = &mut self.series else { return self.begin_first_second(now, ledger) };
         // The clock of a damaged recording may be at its end.
         if self.slot_end.0 == u64::MAX {
             return;
@@ -518,6 +515,7 @@ impl TimeSeries {
         }
         let passed_ns = SLOT_NS.saturating_mul(silent_slots + 1);
         self.slot_end = MonoNs(self.slot_end.0.saturating_add(passed_ns));
+        // The ids of the threads whose values are in the seconds, in the same order.
         self.recent_seconds.threads.clear();
         self.recent_seconds.threads.extend(self.slot_start.threads.iter().map(|thread| thread.id));
     }
@@ -536,7 +534,8 @@ impl TimeSeries {
     pub(crate) fn count_late_event(&mut self, at: MonoNs, ledger: &Ledger) {
         self.late.subtract_from_present(ledger);
         let late = &self.late;
-        if late.passed == SlotCounts::default() && late.hops.iter().all(|hop| *hop == HopSlotCounts::default()) {
+        let has_counts_of_hops = late.hops.iter().any(|hop| *hop != HopSlotCounts::default());
+        if late.passed == SlotCounts::default() && !has_counts_of_hops {
             return;
         }
         let Some(slot) = self.series.as_mut().and_then(|series| series.slot_at(at)) else { return };

@@ -132,7 +132,8 @@ fn is_module(argv: &[String], package: &str, folder: &str) -> bool {
 fn defaults_of_worker(evidence: &Evidence<'_>) -> LauncherDefaults {
     let Some(release) = evidence.release(&Dynamo) else { return LauncherDefaults::default() };
     let by_release = Origin::Release(format!("Dynamo {release}"));
-    // Releases before 1.1.0 skip the detokenizer unless a flag of their own says otherwise. `rc(0)` is before every pre-release of 1.1.0.
+    // From 1.1.0 on, only SGLang's flag skips the detokenizer. Earlier releases skip it unless a flag of their own says otherwise.
+    // `rc(0)` is before every pre-release of 1.1.0.
     let has_default_of_sglang = release >= Version::new(1, 1, 0).rc(0);
     let skips_tokenizer_init = if has_default_of_sglang {
         let skips_by_default = false;
@@ -142,7 +143,7 @@ fn defaults_of_worker(evidence: &Evidence<'_>) -> LauncherDefaults {
     } else {
         Some(Setting::new(true, by_release.clone()))
     };
-    // Output is incremental from 0.9.0 on. In earlier releases it is cumulative, and their handler slices the list.
+    // In releases before 0.9.0 each output repeats all earlier tokens.
     let is_incremental = release >= Version::new(0, 9, 0).rc(0);
     let mode = if is_incremental { Mode::Incremental } else { Mode::Cumulative };
     LauncherDefaults { skips_tokenizer_init, mode: Some(Setting::new(mode, by_release)) }

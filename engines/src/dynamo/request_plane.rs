@@ -6,7 +6,7 @@ use memchr::memchr_iter;
 use responses::{BorrowedText, take_bytes};
 use serde::Deserialize;
 
-use super::response_plane::{FrameLengths, PREFIX};
+use super::response_plane::{FrameLengths, PREFIX_BYTES};
 
 /// Limit of the control header in bytes. Longer ones are invalid.
 const MAX_HEADER_BYTES: u64 = 64 << 10;
@@ -25,7 +25,7 @@ pub struct RequestPlaneParser {
     /// The position of the next message is unknown.
     is_out_of_sync: bool,
     /// Number of bytes skipped because they were not messages or the position was lost.
-    unread: u64,
+    unread_bytes: u64,
 }
 
 #[derive(Deserialize)]
@@ -76,7 +76,7 @@ struct ReadMessage {
 
 impl ParseRequests for RequestPlaneParser {
     fn is_other(&self) -> bool {
-        self.unread > MAX_HEADER_BYTES
+        self.unread_bytes > MAX_HEADER_BYTES
     }
 
     /// Notes that `bytes` bytes of the connection were not observed. Unless all were in a body, parsing waits for the start of a read.
@@ -97,7 +97,7 @@ impl ParseRequests for RequestPlaneParser {
     fn parse(&mut self, mut input: &[u8], begins: bool, emit: &mut dyn FnMut(RequestIds<'_>)) {
         // Only at the start of a read may a message begin again.
         if self.is_out_of_sync && !begins {
-            self.unread += input.len() as u64;
+            self.unread_bytes += input.len() as u64;
             return;
         }
         self.is_out_of_sync = false;
@@ -107,33 +107,41 @@ impl ParseRequests for RequestPlaneParser {
                 take_bytes(&mut input, &mut self.body_bytes_left);
                 continue;
             }
-            // The head of the message as far as earlier inputs held it. It is kept again if this input does not complete it.
-            let mut kept = std::mem::take(&mut self.kept_head);
-            let kept_length = kept.len();
-            // Nothing is copied if the message begins in this input.
-            let bytes = if kept.is_empty() {
-                input
-            } else {
-                kept.extend_from_slice(input);
-                &kept
-            };
-            match parse_message(bytes, emit) {
-                Ok(Some(message)) => {
-                    // A message that began in the kept bytes uses fewer bytes of the input.
-                    let used_of_input = message.head_bytes.saturating_sub(kept_length);
-                    input = &input[used_of_input.min(input.len())..];
-                    self.body_bytes_left = message.body_bytes;
-                }
-                // The head continues in the next input.
-                Ok(None) => {
-                    self.kept_head = bytes.to_vec();
-                    return;
-                }
-                Err(Invalid) => {
-                    self.unread += bytes.len() as u64;
-                    self.is_out_of_sync = true;
-                    return;
-                }
+            // Otherwise the head continues in the next input, or the bytes are not a message.
+            let Some(head_bytes) = self.parse_head(input, emit) else { return };
+            input = &input[head_bytes..];
+        }
+    }
+}
+
+impl RequestPlaneParser {
+    /// Parses the head of a message, which begins or continues in `input`. Returns the number of bytes of `input` that belong to it.
+    /// `None` if the head continues in the next input, or if the bytes are not a message.
+    fn parse_head(&mut self, input: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Option<usize> {
+        // The head as far as earlier inputs held it. It is kept again if this input does not complete it.
+        let mut kept = std::mem::take(&mut self.kept_head);
+        let kept_length = kept.len();
+        // Nothing is copied if the message begins in this input.
+        let bytes = if kept.is_empty() {
+            input
+        } else {
+            kept.extend_from_slice(input);
+            &kept
+        };
+        match parse_message(bytes, emit) {
+            Ok(Some(message)) => {
+                self.body_bytes_left = message.body_bytes;
+                let bytes_of_input = message.head_bytes.saturating_sub(kept_length);
+                Some(bytes_of_input.min(input.len()))
+            }
+            Ok(None) => {
+                self.kept_head = bytes.to_vec();
+                None
+            }
+            Err(Invalid) => {
+                self.unread_bytes += bytes.len() as u64;
+                self.is_out_of_sync = true;
+                None
             }
         }
     }
@@ -149,11 +157,11 @@ fn parse_message(bytes: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Result<O
     let rest = headers.rest;
     let headers = serde_json::from_slice(headers.bytes).map_err(|_| Invalid)?;
     let Some((payload_bytes, rest)) = rest.split_first_chunk() else { return Ok(None) };
-    let Some((prefix, rest)) = rest.split_first_chunk::<PREFIX>() else { return Ok(None) };
+    let Some((prefix, rest)) = rest.split_first_chunk::<PREFIX_BYTES>() else { return Ok(None) };
     let lengths = FrameLengths::parse(prefix);
     let payload_bytes = u64::from(u32::from_be_bytes(*payload_bytes));
     // The prefix states the length of the payload a second time.
-    let are_lengths_equal = (PREFIX as u64 + lengths.header).checked_add(lengths.body) == Some(payload_bytes);
+    let are_lengths_equal = (PREFIX_BYTES as u64 + lengths.header).checked_add(lengths.body) == Some(payload_bytes);
     if lengths.header > MAX_HEADER_BYTES || !are_lengths_equal {
         return Err(Invalid);
     }
@@ -178,11 +186,12 @@ fn split_part(bytes: &[u8], may_begin: impl Fn(&[u8]) -> bool) -> Result<Option<
     Ok(rest.split_at_checked(length).map(|(bytes, rest)| MessagePart { bytes, rest }))
 }
 
-/// Passes the ids in the path, headers and control header of a request to `emit`.
+/// Passes the ids in the path, headers and control header of a request to `emit`. The subject names the stream of the response, `context`
+/// is the frontend's id of the request, and `rid` the engine's.
 fn emit_ids(path: &[u8], headers: &Headers<'_>, control: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) {
     // A control message of another kind has no ids.
     let Ok(Control { id, connection_info }) = serde_json::from_slice(control) else { return };
-    // JSON within a JSON string.
+    // JSON inside a JSON string. Its subject is optional.
     let info: Option<Info<'_>> = serde_json::from_str(&connection_info.info.0).ok();
     let subject = info.and_then(|info| info.subject);
     let mut rid = None;

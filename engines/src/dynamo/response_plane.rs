@@ -15,7 +15,7 @@ pub(crate) const RESPONSE_PLANE: StreamProtocol =
     StreamProtocol { begins: begins_stream, parser: |limits| Box::new(ResponseFrames::new(limits)) };
 
 /// Prefix length: big-endian lengths of header and body, and a checksum that is 0 in release builds.
-pub(super) const PREFIX: usize = 24;
+pub(super) const PREFIX_BYTES: usize = 24;
 /// Limit of a header in bytes; headers contain only a few names.
 const MAX_HEADER_BYTES: u64 = 64 << 10;
 
@@ -23,7 +23,7 @@ const MAX_HEADER_BYTES: u64 = 64 << 10;
 #[derive(Debug)]
 struct ResponseFrames {
     limits: Limits,
-    framed: Framed<PREFIX>,
+    framed: Framed<PREFIX_BYTES>,
     /// Name of the connection.
     subject: String,
     /// The final marker has arrived.
@@ -78,7 +78,7 @@ struct Usage {
 /// tell.
 fn begins_stream(bytes: &[u8]) -> Recognition {
     const START: &[u8] = br#"{"subject":"#;
-    let (prefix, header) = bytes.split_at(bytes.len().min(PREFIX));
+    let (prefix, header) = bytes.split_at(bytes.len().min(PREFIX_BYTES));
     // A header of less than 64 KiB (its length is in the bytes 6 and 7), no body, checksum 0.
     for (index, byte) in prefix.iter().enumerate() {
         let is_of_header_length = matches!(index, 6 | 7);
@@ -90,7 +90,7 @@ fn begins_stream(bytes: &[u8]) -> Recognition {
 }
 
 /// Length of the frame after this prefix. Fails if a length is too large for a frame.
-fn frame_length(prefix: &[u8; PREFIX]) -> Result<u64, Unreadable> {
+fn frame_length(prefix: &[u8; PREFIX_BYTES]) -> Result<u64, Unreadable> {
     let FrameLengths { header, body } = FrameLengths::parse(prefix);
     let is_valid = header <= MAX_HEADER_BYTES && u32::try_from(body).is_ok();
     if is_valid { Ok(header + body) } else { Err(Unreadable::Frames) }
@@ -121,7 +121,7 @@ impl ResponseFrames {
 
     /// Parses a frame, which is a header and a chunk of the response, and passes what it holds to `emit`. The header of the first frame
     /// names the stream.
-    fn parse_frame(&mut self, prefix: &[u8; PREFIX], frame: &[u8], emit: &mut Emit<'_>) {
+    fn parse_frame(&mut self, prefix: &[u8; PREFIX_BYTES], frame: &[u8], emit: &mut Emit<'_>) {
         let header_bytes = FrameLengths::parse(prefix).header;
         let (header, body) = frame.split_at(header_bytes as usize);
         if let Ok(Handshake { subject }) = serde_json::from_slice(header) {
@@ -168,7 +168,7 @@ pub(super) struct FrameLengths {
 
 impl FrameLengths {
     /// Lengths of header and body, in the big-endian prefix of a frame.
-    pub(super) fn parse(prefix: &[u8; PREFIX]) -> Self {
+    pub(super) fn parse(prefix: &[u8; PREFIX_BYTES]) -> Self {
         // A prefix is always three numbers, of which the last is a checksum, so this never returns early.
         let [header, body, _checksum] = *prefix.as_chunks::<8>().0 else { return Self { header: 0, body: 0 } };
         Self { header: u64::from_be_bytes(header), body: u64::from_be_bytes(body) }

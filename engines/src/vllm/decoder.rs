@@ -49,7 +49,7 @@ struct UsedLayout {
 impl Decoder {
     /// Creates a decoder for messages up to `longest` bytes that counts token ids and does not collect them.
     pub fn new(longest: usize) -> Self {
-        // So that the first message does not wait for it.
+        // Built now, so that the first message does not wait for the table of layouts.
         LazyLock::force(&TABLE);
         Self { longest, keeps_ids: false, ids: Vec::new(), chunks: Vec::new(), times: Vec::new(), last_layout: None }
     }
@@ -131,8 +131,8 @@ fn shape_of(class: &'static str, releases: &'static str, waiter: Option<Waiter>,
 /// were made; `None` if the message does not say it. Fails unless the message ends with its last field, because it then has another layout.
 fn read_fields_after_outputs(message: &[u8], mut at: usize, envelope: &Envelope) -> Result<Option<MonoNs>, Undecoded> {
     let mut made_at = None;
-    for field in envelope.outputs + 1..envelope.len {
-        if envelope.timestamp == Some(field) {
+    for field in envelope.outputs_index + 1..envelope.field_count {
+        if envelope.timestamp_index == Some(field) {
             made_at = read_timestamp(message, at);
         }
         at = skip_value(message, at)?;
@@ -151,16 +151,16 @@ fn read_timestamp(message: &[u8], at: usize) -> Option<MonoNs> {
     }
 }
 
-/// Kind, class, codec and releases of a message that is not a batch: requests, and messages of starting, stopping and failing engines.
-/// Their content is not read. `None` for a batch, and for an unknown message.
+/// Classifies a message that is not a batch of outputs: a request, or a message of a starting, stopping or failing engine. Its content is
+/// not read. `None` for a batch, and for an unknown message.
 pub(super) fn classify_other_message(parts: &[&[u8]]) -> Option<OtherMessage> {
     match *parts {
         [dead] if dead == DEAD.as_bytes() => {
-            Some(OtherMessage { kind: Kind::Failed, class: DEAD, codec: "text", releases: TABLE.dead })
+            Some(OtherMessage { kind: Kind::Failed, class: DEAD, codec: "text", releases: TABLE.dead_message_releases })
         }
         // One part without bytes: the first message of an engine, in releases that do not send a dictionary.
         [[]] => Some(OtherMessage::control("empty", "none")),
-        // A map (of either length) whose first key is a string.
+        // A map whose first key is a string. A large map has its size in two bytes behind the first one.
         [
             [FIXMAP_1..=FIXMAP_15, FIXSTR_0..=FIXSTR_31 | STR_8, ..] | [MAP_16, _, _, FIXSTR_0..=FIXSTR_31 | STR_8, ..],
         ] => {
@@ -187,7 +187,7 @@ pub(super) struct OtherMessage {
 impl OtherMessage {
     /// A message of the kind `Control`, which any release may send.
     fn control(class: &'static str, codec: &'static str) -> Self {
-        Self { kind: Kind::Control, class, codec, releases: TABLE.all }
+        Self { kind: Kind::Control, class, codec, releases: TABLE.all_releases }
     }
 }
 
@@ -228,7 +228,7 @@ struct OutputList {
 fn read_outputs_head(message: &[u8], first_field: usize, envelope: &Envelope) -> Result<OutputList, Undecoded> {
     let mut at = first_field;
     // Skip the fields before the list.
-    for _ in 0..envelope.outputs {
+    for _ in 0..envelope.outputs_index {
         at = skip_value(message, at)?;
     }
     match read_head(message, at) {
@@ -271,7 +271,8 @@ struct ReadOutputs {
 }
 
 impl OutputReader<'_, '_> {
-    /// Reads the list in the layout of the last message if it fits, otherwise in the only one of its length that fits.
+    /// Reads the list of `count` outputs at `at`, in a message with this envelope. Uses the layout of the last message if it fits,
+    /// otherwise the only one of its length that fits.
     fn read_outputs(
         &mut self,
         envelope: &'static Envelope,
@@ -279,36 +280,37 @@ impl OutputReader<'_, '_> {
         at: usize,
         count: u32,
     ) -> Result<ReadOutputs, Undecoded> {
+        // Only outputs show their layout.
         if count == 0 {
             return Ok(ReadOutputs { layout: None, are_pooled: false, end: at });
         }
-        let fields = match read_head(self.message, at) {
-            Some((Head::Array { len }, _)) => len,
-            Some(_) => {
-                return Err(Undecoded::Malformed { at, what: "an output is not an array" });
-            }
-            None => return Err(Undecoded::Truncated { at }),
-        };
+        let fields = read_field_count(self.message, at)?;
         // Layouts are entries of a static table, so their address identifies them.
         let last_layout = last.filter(|last| std::ptr::eq(last.envelope, envelope)).map(|last| last.output);
-        let others =
+        let other_layouts =
             envelope.layouts.iter().filter(|layout| !last_layout.is_some_and(|last| std::ptr::eq(last, *layout)));
-        let candidates = last_layout.into_iter().chain(others);
+        // The layout of the last message first, because it nearly always fits.
+        let candidates = last_layout.into_iter().chain(other_layouts);
         // Replaced by the error of the last layout that was tried.
         let mut refused = Undecoded::Layout { class: OUTPUT, fields: fields as usize, what: UNLISTED };
-        for layout in candidates.filter(|layout| layout.len == fields) {
-            // An attempt with another layout may have left some rows.
-            self.chunks.clear();
-            self.times.clear();
-            if let Some(ids) = &mut self.ids {
-                ids.clear();
-            }
+        for layout in candidates.filter(|layout| layout.field_count == fields) {
+            // An attempt with another layout may have left some outputs.
+            self.discard_outputs();
             match self.read_outputs_as(layout, at, count) {
                 Ok(outputs) => return Ok(outputs),
                 Err(why) => refused = why,
             }
         }
         Err(refused)
+    }
+
+    /// Discards the outputs that were read so far.
+    fn discard_outputs(&mut self) {
+        self.chunks.clear();
+        self.times.clear();
+        if let Some(ids) = &mut self.ids {
+            ids.clear();
+        }
     }
 
     /// Reads the `count` outputs from `at` on in this layout.
@@ -325,12 +327,12 @@ impl OutputReader<'_, '_> {
         let mut are_pooled = true;
         let mut listed = 0;
         // The first bytes of every output.
-        let header = &message[at..read_output_head(message, at, layout.len)?];
+        let header = &message[at..read_output_head(message, at, layout.field_count)?];
         for row in 0..count as usize {
             at = if message[at..].starts_with(header) {
                 at + header.len()
             } else {
-                read_output_head(message, at, layout.len)?
+                read_output_head(message, at, layout.field_count)?
             };
             let (rid, ids_at) =
                 read_string(message, at).ok_or_else(|| column_error(message, at, "request_id", row, "not a string"))?;
@@ -374,7 +376,8 @@ impl OutputReader<'_, '_> {
         Ok(ReadOutputs { layout: Some(layout), are_pooled, end: at })
     }
 
-    /// Reads the list of new ids at `at`, and collects the ids if they are kept. Returns their number, and the end of the list.
+    /// Reads the list of new ids at `at`, and collects the ids if they are kept. Returns their number, and the end of the list. `row` is
+    /// the position of the output in the message, for errors.
     fn read_new_ids(&mut self, at: usize, row: usize) -> Result<(u32, usize), Undecoded> {
         let message = self.message;
         let Some((Head::Array { len }, mut at)) = read_head(message, at) else {
@@ -390,6 +393,15 @@ impl OutputReader<'_, '_> {
             at = next;
         }
         Ok((len, at))
+    }
+}
+
+/// Number of fields of the output at `at`. Fails if it is not an array.
+fn read_field_count(bytes: &[u8], at: usize) -> Result<u32, Undecoded> {
+    match read_head(bytes, at) {
+        Some((Head::Array { len }, _)) => Ok(len),
+        Some(_) => Err(Undecoded::Malformed { at, what: "an output is not an array" }),
+        None => Err(Undecoded::Truncated { at }),
     }
 }
 
@@ -431,7 +443,7 @@ fn read_output_tail(
     let OutputColumns { finish, finished, cached, prefill, pooling, events } = layout.columns;
     let mut tail = OutputTail::default();
     let mut has_ended = false;
-    for field in FIRST_TAIL_FIELD..layout.len {
+    for field in FIRST_TAIL_FIELD..layout.field_count {
         let next = skip_value(bytes, at)?;
         let (value, first) = read_head(bytes, at).ok_or(Undecoded::Truncated { at })?;
         let column = Some(field);
@@ -503,29 +515,29 @@ struct PrefillStats {
     cached_tokens: Option<u32>,
 }
 
-/// Reads the counts in a map of `len` entries, of which the first is at `at`.
-fn read_prefill_stats(bytes: &[u8], mut at: usize, len: u32) -> Result<PrefillStats, Undecoded> {
+/// Reads the lengths of the prompt and of its cached part, in a map of `len` entries. The name of the first entry is at `name_at`.
+fn read_prefill_stats(bytes: &[u8], mut name_at: usize, len: u32) -> Result<PrefillStats, Undecoded> {
     let mut stats = PrefillStats::default();
     for _ in 0..len {
-        let value_at = skip_value(bytes, at)?;
-        let next = skip_value(bytes, value_at)?;
+        let value_at = skip_value(bytes, name_at)?;
+        let next_name_at = skip_value(bytes, value_at)?;
         let count = match read_head(bytes, value_at) {
             Some((Head::Int(count), _)) => u32::try_from(count).ok(),
             _ => None,
         };
-        match read_string(bytes, at) {
+        match read_string(bytes, name_at) {
             Some((b"num_prompt_tokens", _)) => stats.prompt_tokens = count,
             Some((b"num_cached_tokens", _)) => stats.cached_tokens = count,
             _ => {}
         }
-        at = next;
+        name_at = next_name_at;
     }
     Ok(stats)
 }
 
-/// Times of the first events of one request, in the `count` events from `at` on. `None` unless it entered the queue: a later output may
-/// have an event of a preempted request that entered a batch again.
+/// Times at which a request first entered the queue and a batch, in the `count` events from `at` on. `None` unless it entered the queue.
 fn read_events(bytes: &[u8], mut at: usize, count: u32) -> Option<EngineSeconds> {
+    // 0 stands for an event that was not found.
     let mut seconds = EngineSeconds::default();
     for _ in 0..count {
         match read_event(bytes, at) {
@@ -540,6 +552,7 @@ fn read_events(bytes: &[u8], mut at: usize, count: u32) -> Option<EngineSeconds>
         }
         at = skip_value(bytes, at).ok()?;
     }
+    // A later output may have only the events of a preempted request, which enters a batch again.
     (seconds.queued != 0.0).then_some(seconds)
 }
 

@@ -66,7 +66,7 @@ impl Recognise for VllmServer {
         if is_rust_frontend(argv) {
             return Some((API_SERVER, "vllm-rs frontend"));
         }
-        if is_worker(argv) {
+        if is_dynamo_worker(argv) {
             return Some((API_SERVER, "python -m dynamo.vllm"));
         }
         is_server(argv).then_some((API_SERVER, "vllm serve"))
@@ -82,7 +82,7 @@ impl Recognise for VllmServer {
 
     /// Model that a server's or a worker's command line names. `None` for another command, and for one without a model.
     fn model<'a>(&self, argv: &'a [String]) -> Option<&'a str> {
-        if !is_server(argv) && !is_worker(argv) {
+        if !is_server(argv) && !is_dynamo_worker(argv) {
             return None;
         }
         model_of_command(argv)
@@ -146,9 +146,10 @@ fn role_of_title(title: &str) -> Option<(Role, Rank)> {
     Some((role, rank))
 }
 
-/// Direction of a connection, by the roles of both processes: that of output, from the engine, whichever side connected. Whether it carries
-/// output or requests is not known from the roles. `None` for any other connection.
+/// Determines the direction of a connection from the roles of both processes: from the engine, as output flows, whichever side connected.
+/// Whether it carries output or requests is not known from the roles. `None` for a connection of other roles.
 fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>]) -> Option<Reading> {
+    // Both processes must be known, each with its role.
     let (connector_role, connector_source) = roles[wire.connector?]?;
     let (acceptor_role, acceptor_source) = roles[wire.acceptor]?;
     let confidence = Confidence::of_sources([connector_source, acceptor_source]);
@@ -205,7 +206,7 @@ fn model_of_command(argv: &[String]) -> Option<&str> {
 
 /// Whether this is the command line of a Dynamo worker. It has the client of the engine core that API servers have, and answers Dynamo's
 /// frontend.
-fn is_worker(argv: &[String]) -> bool {
+fn is_dynamo_worker(argv: &[String]) -> bool {
     let Some(Program::Module(module)) = program(argv) else { return false };
     module == "dynamo.vllm" || module.starts_with("dynamo.vllm.")
 }
@@ -220,6 +221,7 @@ fn is_rust_frontend(argv: &[String]) -> bool {
 /// Marks the parent of an API server as a launcher, if the parent was recognised as a server by its command line.
 fn mark_launchers(nodes: &[Node], roles: &mut [Option<RoleWithSource>]) {
     for child in nodes {
+        // The child's own title or command line says that it is an API server.
         let Some((API_SERVER, RoleSource::Title | RoleSource::CommandLine)) = child.stated else { continue };
         let Some(parent) = child.parent else { continue };
         // A launcher has the command line of a server and serves no clients itself.
@@ -233,12 +235,11 @@ fn mark_launchers(nodes: &[Node], roles: &mut [Option<RoleWithSource>]) {
 /// connected with it.
 fn infer_untitled_engines(nodes: &[Node], edges: &[Edge], roles: &mut [Option<RoleWithSource>]) {
     for child in 0..nodes.len() {
-        if let Some(parent) = nodes[child].parent
-            && roles[child].is_none()
-            && nodes[child].zmq
-            && matches!(roles[parent], Some((API_SERVER, _)))
-            && (edges.contains(&(child, parent)) || edges.contains(&(parent, child)))
-        {
+        let Some(parent) = nodes[child].parent else { continue };
+        let is_child_of_server = matches!(roles[parent], Some((API_SERVER, _)));
+        let is_connected = edges.contains(&(child, parent)) || edges.contains(&(parent, child));
+        let has_no_role = roles[child].is_none();
+        if has_no_role && nodes[child].zmq && is_child_of_server && is_connected {
             roles[child] = Some((ENGINE_CORE, RoleSource::Sockets));
         }
     }

@@ -24,6 +24,7 @@ pub(super) fn waiter_of_releases(releases: &str) -> Option<Waiter> {
     match (range.first >= merges_from, range.last >= merges_from) {
         (true, true) => Some(Waiter::Merges),
         (false, false) => Some(Waiter::YieldsAll),
+        // The range has releases of both kinds.
         _ => None,
     }
 }
@@ -77,9 +78,11 @@ impl Facts for Vllm {
         if let (Some(range), Some(first)) = (range, first_with_events)
             && range.last < first
         {
+            // Neither the entries nor the end of the prefill.
             return SentTimes::both(SentTime::Never("vLLM sends its own times from 0.7.3 on"));
         }
         SentTimes {
+            // When a request enters the queue and a batch.
             entries: SentTime::OnlyIf("vLLM sends its own times from 0.7.3 on, and not with --disable-log-stats"),
             prefill_end: SentTime::Never("vLLM does not send the end of the prefill"),
         }

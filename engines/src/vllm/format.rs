@@ -33,10 +33,10 @@ pub const FORMAT: Format = Format {
 };
 
 /// Characters of a request id that are tested.
-const TESTED: usize = 8;
+const TESTED_ID_BYTES: usize = 8;
 
 impl Decode for Decoder {
-    /// Whether the message begins like one with outputs, or is another one of an engine.
+    /// Whether a vLLM engine sends or receives such a message: one that begins like a list of outputs, or one of the other known messages.
     fn recognises(&self, parts: &[&[u8]]) -> bool {
         if classify_other_message(parts).is_some() {
             return true;
@@ -73,38 +73,44 @@ fn check_opening(body: &[u8]) -> Result<(), Opening> {
     // The layout of the message, which the number of fields determines.
     let envelope = envelope_with_fields(fields).ok_or(Opening::No)?;
     // From 0.8.3 on the engine's index comes before the list of outputs.
-    if envelope.outputs == 1 {
+    if envelope.outputs_index == 1 {
         let engine_index = take_byte(&mut rest)?;
         refuse_unless(engine_index <= FIXINT_MAX)?;
     }
-    // The list of outputs: up to 15 of them, or more with their number in two bytes, but not none.
-    match take_byte(&mut rest)? {
-        FIXARRAY_1..=FIXARRAY_15 => {}
-        ARRAY_16 => {
-            let count = [take_byte(&mut rest)?, take_byte(&mut rest)?];
-            refuse_unless(count != [0, 0])?;
-        }
-        _ => return Err(Opening::No),
-    }
-    // The first output: an array, too.
-    let fields = match take_byte(&mut rest)? {
-        short @ FIXARRAY_0..=FIXARRAY_15 => u32::from(short - FIXARRAY_0),
-        ARRAY_16 => u32::from(u16::from_be_bytes([take_byte(&mut rest)?, take_byte(&mut rest)?])),
-        _ => return Err(Opening::No),
-    };
-    refuse_unless(envelope.layouts.iter().any(|layout| layout.len == fields))?;
-    // Its first field, the id of a request: a string of at most 255 bytes, of which the first ones are tested.
-    let length = match take_byte(&mut rest)? {
-        short @ FIXSTR_0..=FIXSTR_31 => usize::from(short - FIXSTR_0),
-        STR_8 => usize::from(take_byte(&mut rest)?),
-        _ => return Err(Opening::No),
-    };
-    refuse_unless(length >= TESTED)?;
-    for _ in 0..TESTED {
+    // The list of outputs, which is not empty.
+    let outputs = take_array_head(&mut rest)?;
+    refuse_unless(outputs > 0)?;
+    // The first output, an array of as many fields as one of its layouts has.
+    let fields = take_array_head(&mut rest)?;
+    refuse_unless(envelope.layouts.iter().any(|layout| layout.field_count == fields))?;
+    // Its first field, the id of a request, of which the first characters are tested.
+    let id_bytes = take_string_head(&mut rest)?;
+    refuse_unless(id_bytes >= TESTED_ID_BYTES)?;
+    for _ in 0..TESTED_ID_BYTES {
         let character = take_byte(&mut rest)?;
         refuse_unless(character.is_ascii_alphanumeric() || matches!(character, b'-' | b'_' | b'.' | b':'))?;
     }
     Ok(())
+}
+
+/// Removes the head of an array of fewer than 65,536 elements. Returns their number.
+fn take_array_head(rest: &mut &[u8]) -> Result<u32, Opening> {
+    match take_byte(rest)? {
+        short @ FIXARRAY_0..=FIXARRAY_15 => Ok(u32::from(short - FIXARRAY_0)),
+        // The number is in two bytes.
+        ARRAY_16 => Ok(u32::from(u16::from_be_bytes([take_byte(rest)?, take_byte(rest)?]))),
+        _ => Err(Opening::No),
+    }
+}
+
+/// Removes the head of a string of at most 255 bytes. Returns its length.
+fn take_string_head(rest: &mut &[u8]) -> Result<usize, Opening> {
+    match take_byte(rest)? {
+        short @ FIXSTR_0..=FIXSTR_31 => Ok(usize::from(short - FIXSTR_0)),
+        // The length is in one byte.
+        STR_8 => Ok(usize::from(take_byte(rest)?)),
+        _ => Err(Opening::No),
+    }
 }
 
 /// Removes and returns the first byte. Without one, more bytes are needed.

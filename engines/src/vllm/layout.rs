@@ -14,13 +14,13 @@ static TEXT: &str = include_str!("layouts.txt");
 #[derive(Debug)]
 pub(super) struct Envelope {
     /// Number of fields.
-    pub(super) len: u32,
+    pub(super) field_count: u32,
     /// Releases for display: `0.5.9`, or `0.5.12..0.5.14`.
     pub(super) releases: &'static str,
     /// Index of the list of `EngineCoreOutput`.
-    pub(super) outputs: u32,
+    pub(super) outputs_index: u32,
     /// Index of the time at which the engine made the outputs.
-    pub(super) timestamp: Option<u32>,
+    pub(super) timestamp_index: Option<u32>,
     /// Every layout of an output in these releases.
     pub(super) layouts: Vec<OutputLayout>,
 }
@@ -29,7 +29,7 @@ pub(super) struct Envelope {
 #[derive(Debug)]
 pub(super) struct OutputLayout {
     /// Number of fields.
-    pub(super) len: u32,
+    pub(super) field_count: u32,
     /// Releases for display.
     pub(super) releases: &'static str,
     /// Whether several outputs of one request become one event; `None` where the releases differ.
@@ -56,11 +56,11 @@ pub(super) struct OutputColumns {
 #[derive(Debug)]
 pub(super) struct RequestLayout {
     /// Number of fields.
-    pub(super) len: u32,
+    pub(super) field_count: u32,
     /// Index of the list of prompt ids.
-    pub(super) prompt_ids: u32,
+    pub(super) prompt_ids_index: u32,
     /// Number of fields after the arrival time.
-    pub(super) after_arrival: u32,
+    pub(super) fields_after_arrival: u32,
 }
 
 /// Every envelope, every layout of a request, and all releases.
@@ -69,16 +69,16 @@ pub(super) struct LayoutTable {
     pub(super) envelopes: Vec<Envelope>,
     pub(super) requests: Vec<RequestLayout>,
     /// All releases in the table, for display.
-    pub(super) all: &'static str,
+    pub(super) all_releases: &'static str,
     /// The releases that send `ENGINE_CORE_DEAD`.
-    pub(super) dead: &'static str,
+    pub(super) dead_message_releases: &'static str,
 }
 
 pub(super) static TABLE: LazyLock<LayoutTable> = LazyLock::new(|| build_table(&parse_table(TEXT)));
 
 /// The message layout with this number of fields.
 pub(super) fn envelope_with_fields(fields: u32) -> Option<&'static Envelope> {
-    TABLE.envelopes.iter().find(|envelope| envelope.len == fields)
+    TABLE.envelopes.iter().find(|envelope| envelope.field_count == fields)
 }
 
 /// The table's lines about arrays, and the releases that they refer to.
@@ -108,7 +108,7 @@ impl ReleaseSpan {
         (common.first <= common.last).then_some(common)
     }
 
-    /// The releases for display.
+    /// The releases for display, `FIRST..LAST`, or the only one.
     fn label(self, releases: &[&'static str]) -> &'static str {
         if self.first == self.last {
             return releases[self.first];
@@ -153,8 +153,8 @@ fn build_table(table: &ParsedTable) -> LayoutTable {
     LayoutTable {
         envelopes: messages.filter_map(|line| build_envelope(line, table)).collect(),
         requests: requests.filter_map(|line| build_request_layout(&line.fields)).collect(),
-        all: ReleaseSpan { first: 0, last: newest }.label(releases),
-        dead: first_dead.map_or("", |first| ReleaseSpan { first, last: newest }.label(releases)),
+        all_releases: ReleaseSpan { first: 0, last: newest }.label(releases),
+        dead_message_releases: first_dead.map_or("", |first| ReleaseSpan { first, last: newest }.label(releases)),
     }
 }
 
@@ -167,10 +167,10 @@ fn build_envelope(message: &LayoutLine, table: &ParsedTable) -> Option<Envelope>
         Some(build_output_layout(output, span.label(&table.releases)))
     });
     Some(Envelope {
-        len: message.fields.len() as u32,
+        field_count: message.fields.len() as u32,
         releases: message.span.label(&table.releases),
-        outputs: index_of_field(&message.fields, "outputs")?,
-        timestamp: index_of_field(&message.fields, "timestamp"),
+        outputs_index: index_of_field(&message.fields, "outputs")?,
+        timestamp_index: index_of_field(&message.fields, "timestamp"),
         layouts: layouts.collect(),
     })
 }
@@ -179,7 +179,7 @@ fn build_envelope(message: &LayoutLine, table: &ParsedTable) -> Option<Envelope>
 fn build_output_layout(output: &LayoutLine, releases: &'static str) -> OutputLayout {
     let fields = &output.fields;
     OutputLayout {
-        len: fields.len() as u32,
+        field_count: fields.len() as u32,
         releases,
         waiter: facts::waiter_of_releases(releases),
         columns: OutputColumns {
@@ -195,12 +195,12 @@ fn build_output_layout(output: &LayoutLine, releases: &'static str) -> OutputLay
 
 /// The layout of a request: its number of fields, and the positions of those that are read. `None` if it lacks one of these.
 fn build_request_layout(fields: &[&str]) -> Option<RequestLayout> {
-    let len = fields.len() as u32;
-    let arrival = index_of_field(fields, "arrival_time")?;
+    let field_count = fields.len() as u32;
+    let arrival_index = index_of_field(fields, "arrival_time")?;
     Some(RequestLayout {
-        len,
-        prompt_ids: index_of_field(fields, "prompt_token_ids")?,
-        after_arrival: len - arrival - 1,
+        field_count,
+        prompt_ids_index: index_of_field(fields, "prompt_token_ids")?,
+        fields_after_arrival: field_count - arrival_index - 1,
     })
 }
 
@@ -218,12 +218,12 @@ mod tests {
     #[test]
     fn every_line_is_a_layout_and_the_envelope_is_determined_by_its_length() {
         let lines = |class: &str| TEXT.lines().filter(|line| line.starts_with(&format!("{class} "))).count();
-        let mut lengths: Vec<_> = TABLE.envelopes.iter().map(|envelope| envelope.len).collect();
+        let mut lengths: Vec<_> = TABLE.envelopes.iter().map(|envelope| envelope.field_count).collect();
         assert_eq!(lengths.len(), lines("EngineCoreOutputs"));
         lengths.dedup();
         assert_eq!(lengths, [1, 2, 4, 7, 8, 9]);
         assert!(TABLE.envelopes.iter().all(|envelope| !envelope.layouts.is_empty()));
-        assert_eq!(TABLE.dead.split_once("..").map(|(first, _)| first), Some("0.8.5"));
+        assert_eq!(TABLE.dead_message_releases.split_once("..").map(|(first, _)| first), Some("0.8.5"));
     }
 
     #[test]
@@ -231,7 +231,7 @@ mod tests {
         for envelope in &TABLE.envelopes {
             let mut lengths: BTreeMap<u32, Vec<OutputColumns>> = BTreeMap::new();
             for layout in &envelope.layouts {
-                lengths.entry(layout.len).or_default().push(layout.columns);
+                lengths.entry(layout.field_count).or_default().push(layout.columns);
             }
             for (length, columns) in lengths {
                 match columns[..] {
@@ -253,7 +253,7 @@ mod tests {
         let lines: Vec<_> = TEXT.lines().filter(|line| line.starts_with("EngineCoreRequest ")).collect();
         assert_eq!(TABLE.requests.len(), lines.len());
         assert!(lines.iter().all(|line| line.split(' ').nth(3) == Some("request_id")));
-        assert!(TABLE.requests.iter().all(|layout| matches!(layout.prompt_ids, 1 | 2)));
+        assert!(TABLE.requests.iter().all(|layout| matches!(layout.prompt_ids_index, 1 | 2)));
     }
 
     /// The codes that the decoder knows are those of the releases.

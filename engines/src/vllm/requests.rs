@@ -38,6 +38,7 @@ pub(super) fn read_requests<'a>(
             detail: format!("a message of {} parts without the type byte of a request to the engine core", parts.len()),
         });
     };
+    // A missing payload is read as an empty one, which neither a request nor an abort has.
     let payload = parts.get(type_part + 1).copied().unwrap_or(Excerpt::whole(&[]));
     match parts[type_part].head {
         [ADD] => {
@@ -45,11 +46,11 @@ pub(super) fn read_requests<'a>(
             Ok(DispatchKind::Requests)
         }
         [ABORT] => {
-            let known_requests = requests.len();
+            let count_before = requests.len();
             let read = read_aborts(payload, requests);
-            // The ids of an invalid message may be anything.
+            // The ids of an invalid message may be anything, so those that were added are removed.
             if read.is_err() {
-                requests.truncate(known_requests);
+                requests.truncate(count_before);
             }
             Ok(read?)
         }
@@ -72,9 +73,10 @@ fn read_request(payload: Excerpt<'_>) -> Result<DispatchedRequest<'_>, Undecoded
     // The message has one request. Its index is only for errors.
     let only_row = 0;
     let mut request = DispatchedRequest::new(read_request_id(payload, first, only_row)?);
-    let mut layouts = TABLE.requests.iter().filter(|layout| layout.len == len);
-    // 0.8.5 dropped the text of the prompt, which was nil, and added a field. Where the text is field 1, the ids are field 2.
-    let may_have_text = layouts.clone().any(|layout| layout.prompt_ids == 2);
+    let mut layouts = TABLE.requests.iter().filter(|layout| layout.field_count == len);
+    // Releases before 0.8.5 have the prompt's text, nil, in field 1 and its ids in field 2. Later ones have the ids in field 1. Both have
+    // the same number of fields, so the values decide.
+    let may_have_text = layouts.clone().any(|layout| layout.prompt_ids_index == 2);
     if let Some(behind_id) = skip_in_excerpt(payload, first as u64, 1) {
         request.prompt_tokens = read_ids_len(payload, behind_id);
         if request.prompt_tokens.is_none() && may_have_text {
@@ -136,7 +138,7 @@ fn arrival_at(bytes: &[u8], at: usize, layout: &RequestLayout) -> Option<u64> {
     let arrived_unix_ns = to_unix_ns(f64::from_be_bytes(be_bytes(bytes, at + 1)?))?;
     // The head of the float and its eight bytes.
     let mut end = at + 9;
-    for _ in 0..layout.after_arrival {
+    for _ in 0..layout.fields_after_arrival {
         end = skip_value(bytes, end).ok()?;
     }
     (end == bytes.len()).then_some(arrived_unix_ns)
@@ -147,7 +149,7 @@ fn read_aborts<'a>(payload: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a
     if !payload.is_whole() {
         return Err(Undecoded::CutByCapture { what: "all ids to abort" });
     }
-    let known_requests = requests.len();
+    let count_before = requests.len();
     if payload.head.first() == Some(&PICKLE) {
         // An id that is not UTF-8 is left out.
         read_text_list(payload.head, |id| requests.extend(utf8(id).map(DispatchedRequest::new)))?;
@@ -161,7 +163,7 @@ fn read_aborts<'a>(payload: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a
         }
     }
     // A message of kind `Aborts` without ids would abort all requests.
-    Ok(if requests.len() == known_requests { DispatchKind::Control } else { DispatchKind::Aborts })
+    Ok(if requests.len() == count_before { DispatchKind::Control } else { DispatchKind::Aborts })
 }
 
 /// Error for a request in neither codec.

@@ -5,14 +5,14 @@
 /// further prompt, whose index is not known.
 pub(super) fn response_id(rid: &str) -> Option<(&str, u32)> {
     let SampledRid { sample, id } = split_sample(rid);
-    let id = match id.rsplit_once('-') {
-        Some((id, end)) if is_random_suffix(end) => id,
+    let without_suffix = match id.rsplit_once('-') {
+        Some((start, end)) if is_random_suffix(end) => start,
         _ => id,
     };
     // The Rust frontend has no index of the prompt.
-    let Some((id, prompt)) = split_prompt(id) else { return Some((id, sample.unwrap_or(0))) };
+    let Some((id, prompt)) = split_prompt(without_suffix) else { return Some((without_suffix, sample.unwrap_or(0))) };
     match sample {
-        // With several prompts, the number of samples of each is needed too.
+        // Choices are counted over all prompts, so the number of samples of each prompt is needed too.
         Some(_) if prompt > 0 => None,
         Some(sample) => Some((id, sample)),
         None => Some((id, prompt)),

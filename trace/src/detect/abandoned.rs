@@ -15,26 +15,7 @@ pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut V
     let abandoned = context.ledger.abandoned_requests();
     // Without a longest one, no request was abandoned.
     let Some(longest) = abandoned.longest().first() else { return };
-    let engine = context.facts();
-    let source = engine.source();
-    let requests = plural(abandoned.requests, "request");
-    let listed = list_longest(&abandoned);
-    let length = duration(longest.length_ns());
-    // Frames show the tokens of a request; the engine's log shows only the outputs that it threw away.
-    let summary = match abandoned.tokens {
-        Some(tokens) => format!(
-            "the {source} continued {requests} {}: for up to {length}, {} generated for nobody; {listed}{}",
-            describe_cause(&abandoned),
-            plural(tokens, "token"),
-            describe_aborts(context, &abandoned),
-        ),
-        None => format!(
-            "the {source} continued {requests} whose state the {} had deleted (client disconnected, or aborted): for up to \
-             {length}, {} thrown away; {listed}",
-            engine.receiver(),
-            plural(abandoned.outputs, "output"),
-        ),
-    };
+    let summary = describe_abandoned(context, &abandoned, longest.length_ns());
     let verdict = out
         .add_verdict(Severity::Warning, summary)
         .hop(context.token_source_role().unwrap_or_default())
@@ -49,6 +30,30 @@ pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut V
     let advice = abandoned_advice(context, &abandoned);
     if !advice.is_empty() {
         verdict.advice(advice);
+    }
+}
+
+/// Describes the abandoned requests, of which the longest was continued for `longest_ns`.
+fn describe_abandoned(context: &DetectContext<'_>, abandoned: &AbandonedRequests, longest_ns: u64) -> String {
+    let engine = context.facts();
+    let source = engine.source();
+    let requests = plural(abandoned.requests, "request");
+    let listed = list_longest(abandoned);
+    let length = duration(longest_ns);
+    // Frames show the tokens of a request; the engine's log shows only the outputs that it threw away.
+    match abandoned.tokens {
+        Some(tokens) => format!(
+            "the {source} continued {requests} {}: for up to {length}, {} generated for nobody; {listed}{}",
+            describe_cause(abandoned),
+            plural(tokens, "token"),
+            describe_aborts(context, abandoned),
+        ),
+        None => format!(
+            "the {source} continued {requests} whose state the {} had deleted (client disconnected, or aborted): for up to \
+             {length}, {} thrown away; {listed}",
+            engine.receiver(),
+            plural(abandoned.outputs, "output"),
+        ),
     }
 }
 

@@ -199,7 +199,8 @@ pub(super) fn dropped_chunks_advice(engine: &EngineState) -> String {
 /// Advice for text that arrived at the server and is in no event of its response.
 pub(super) fn lost_text_advice(engine: &EngineState) -> String {
     // Releases that cut text do so in incremental mode only.
-    let version = engine.version.as_deref().filter(|_| engine.mode != Some(Mode::Cumulative));
+    let may_cut_text = engine.mode != Some(Mode::Cumulative);
+    let version = if may_cut_text { engine.version.as_deref() } else { None };
     match version.and_then(|version| engine.facts().cuts_text(version)) {
         Some(cut) => format!(
             "the OpenAI endpoints of this release cut the text: fixed in {}; until then run without {}",

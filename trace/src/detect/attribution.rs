@@ -156,18 +156,19 @@ impl<'l> Attribution<'l> {
             let group = &ledger.groups()[group_index];
             let role = group.ends.as_str().to;
             let output_hops = ledger.hops().iter().filter(|hop| !hop.carries_requests);
-            let into_role: Vec<&Hop> =
+            let hops_into_role: Vec<&Hop> =
                 output_hops.filter(|hop| ledger.groups()[hop.group].ends.as_str().to == role).collect();
-            let busy = busy_share(ledger, into_role.iter().copied(), window_ns);
+            let busy = busy_share(ledger, hops_into_role.iter().copied(), window_ns);
             let members: Vec<&Hop> = ledger.hops_of_group(group_index).collect();
             legs.extend(wait_leg(ledger, group, role, &members, busy, window_ns));
             // Several groups may lead to one process, whose inside is one leg.
             if !seen_roles.contains(&role) {
                 seen_roles.push(role);
-                let stage = ledger.processing_stages().iter().find(|stage| stage.role == role);
                 let shows_receives = members.iter().any(|hop| hop.capabilities().received);
-                let receivers = count_receivers(&into_role);
-                legs.extend(stage.and_then(|stage| inside_leg(ledger, stage, busy, shows_receives, receivers)));
+                let receivers = count_receivers(&hops_into_role);
+                if let Some(stage) = ledger.processing_stages().iter().find(|stage| stage.role == role) {
+                    legs.extend(inside_leg(ledger, stage, busy, shows_receives, receivers));
+                }
             }
         }
         add_open_waits(ledger, &mut legs);
@@ -244,7 +245,7 @@ impl Leg<'_> {
     }
 }
 
-/// Indices of the groups of hops that carry output, in the order of the path from the scheduler on.
+/// Indices of the groups of hops that carry output, ordered by the number of hops from the scheduler to their senders.
 fn output_groups_in_path_order(ledger: &Ledger) -> Vec<usize> {
     let mut group_indices: Vec<usize> = ledger.output_groups().map(|(group_index, _)| group_index).collect();
     let ends: Vec<Ends<&str>> = ledger.output_groups().map(|(_, group)| group.ends.as_str()).collect();
@@ -535,7 +536,7 @@ fn add_open_waits(ledger: &Ledger, legs: &mut [Leg<'_>]) {
     }
     for request in ledger.requests().filter(|request| request.waiting_since().is_some()) {
         let whole_streams = request.streams.iter().filter(|stream| stream.is_whole());
-        // The hop that it has reached last.
+        // Of its streams, one on each hop, the one on the hop that it has reached last.
         let Some(stream) = whole_streams.max_by_key(|stream| stream.first_at) else { continue };
         let Some(hop) = ledger.hops().iter().find(|hop| hop.id == stream.hop) else { continue };
         let group = &ledger.groups()[hop.group];

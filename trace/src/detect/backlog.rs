@@ -68,6 +68,7 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
                     group.name
                 )
             }
+            // No wakeup that has ended had a burst, so a receiver is in a long first one.
             _ => format!(
                 "a receiver of {} has not waited for a frame since its first: its frames per wakeup are not known",
                 group.name

@@ -27,7 +27,7 @@ pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdic
         if late.spent.interval_ns < MIN_SAMPLED_NS {
             return None;
         }
-        // Requests wait for a scheduler. While it computes a step, it is in system calls of its device.
+        // The receiver of requests is a scheduler. While it computes a step, it is in system calls of its device.
         let is_scheduler = late.group.carries_requests;
         if may_run && (is_scheduler || has_other_explanation(context, late)) {
             return None;
@@ -39,18 +39,10 @@ pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdic
         let state = longest.unwrap_or(states[0]);
         // Empty if unknown.
         let system_call = consumer.thread.longest_sleep_place(state, consumer.from, context.now);
-        let state_words = match state {
-            AwayState::Stopped => String::from("was stopped by a signal"),
-            AwayState::Traced => String::from("was stopped by a debugger"),
-            AwayState::Frozen => String::from("was in a frozen cgroup"),
-            AwayState::Blocked => format!("was blocked in {system_call}"),
-            AwayState::Polling => format!("slept in its poll ({system_call})"),
-            AwayState::Asleep if system_call.is_empty() => String::from("slept"),
-            AwayState::Asleep => format!("slept in the kernel ({system_call})"),
-        };
         let summary = format!(
-            "{} {state_words} {} of the time {}",
+            "{} {} {} of the time {}",
             consumer.describe_thread(),
+            describe_away_state(state, system_call),
             percent(share),
             consumer.describe_waiting_frames()
         );
@@ -68,6 +60,19 @@ pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdic
 fn has_other_explanation(context: &DetectContext<'_>, one: &LateConsumer<'_>) -> bool {
     let io_thread = most_starved_io_thread(context, one);
     one.frames < u64::from(BURST_FRAMES) || io_thread.is_some_and(|io| io.starved_share >= STARVED_SHARE)
+}
+
+/// Describes what a thread did in this state: `was blocked in futex`. `system_call` is empty if it is unknown.
+fn describe_away_state(state: AwayState, system_call: &str) -> String {
+    match state {
+        AwayState::Stopped => String::from("was stopped by a signal"),
+        AwayState::Traced => String::from("was stopped by a debugger"),
+        AwayState::Frozen => String::from("was in a frozen cgroup"),
+        AwayState::Blocked => format!("was blocked in {system_call}"),
+        AwayState::Polling => format!("slept in its poll ({system_call})"),
+        AwayState::Asleep if system_call.is_empty() => String::from("slept"),
+        AwayState::Asleep => format!("slept in the kernel ({system_call})"),
+    }
 }
 
 /// Reports libzmq I/O threads that wait for a CPU. Frames then wait on their way into the inbox although the consumer has time for them.

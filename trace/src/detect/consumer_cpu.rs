@@ -51,16 +51,23 @@ fn share_of_own_work(consumer: &LateConsumer<'_>) -> Option<f64> {
     Some(spent.share(spent.on_ns.saturating_add(waits_ns)))
 }
 
+/// Describes the share of the time on a CPU and, if it is worth a mention, waiting for one.
+fn describe_cpu_use(consumer: &LateConsumer<'_>) -> String {
+    let spent = &consumer.spent;
+    let on_cpu = percent(spent.share(spent.on_ns));
+    let thread = consumer.describe_thread();
+    let mut words = format!("{thread} was on CPU {on_cpu} of the time {}", consumer.describe_waiting_frames());
+    if let Some(starved_ns) = spent.starved_ns().filter(|ns| spent.share(*ns) >= STARVED_SHARE) {
+        let _ = write!(words, " ({} waiting for a CPU)", percent(spent.share(starved_ns)));
+    }
+    words
+}
+
 /// Reports consumers that spend nearly all of their time on a CPU while frames wait for them.
 pub(super) fn detect_cpu_bound_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
     for JudgedConsumer { consumer, .. } in worst_consumer_of_each_group(context, CPU_BOUND_SHARE, share_of_own_work) {
         let spent = &consumer.spent;
-        let on_cpu = percent(spent.share(spent.on_ns));
-        let thread = consumer.describe_thread();
-        let mut summary = format!("{thread} was on CPU {on_cpu} of the time {}", consumer.describe_waiting_frames());
-        if let Some(starved_ns) = spent.starved_ns().filter(|ns| spent.share(*ns) >= STARVED_SHARE) {
-            let _ = write!(summary, " ({} waiting for a CPU)", percent(spent.share(starved_ns)));
-        }
+        let mut summary = describe_cpu_use(&consumer);
         let recv_wait = consumer.group.recv_wait.quantile(0.5);
         if let Some(ns) = recv_wait {
             let _ = write!(summary, "; it received a frame {} after asking for one (median)", duration(ns));

@@ -1,6 +1,7 @@
 //! Tokens that never reached their client: chunks dropped, as deliveries prove or wakeups predict, and damaged arguments of tool calls.
 
 use super::{DetectContext, Severity, Verdicts, advice};
+use crate::engine::EngineState;
 use crate::event::ToolCallOutcome;
 use crate::words::{count, plural, share};
 
@@ -17,21 +18,8 @@ pub(super) fn detect_dropped_chunks(context: &DetectContext<'_>, out: &mut Verdi
     }
     let judged_chunks = outcomes.delivered + outcomes.merged + outcomes.dropped;
     let severity = Severity::critical_if(outcomes.dropped as f64 >= CRITICAL_SHARE * judged_chunks as f64);
-    let engine = context.ledger.engine();
     let tokens_lost_from_text = totals.tokens.lost_from_text;
-    // Dropped chunks and text cut from a chunk have different fixes, and a run can have both.
-    let advice = if tokens_lost_from_text == 0 {
-        advice::dropped_chunks_advice(engine)
-    } else if tokens_lost_from_text == outcomes.tokens_lost {
-        advice::lost_text_advice(engine)
-    } else {
-        format!(
-            "{}; for {} of them: {}",
-            advice::dropped_chunks_advice(engine),
-            plural(tokens_lost_from_text, "token"),
-            advice::lost_text_advice(engine)
-        )
-    };
+    let advice = lost_tokens_advice(context.ledger.engine(), outcomes.tokens_lost, tokens_lost_from_text);
     let summary = format!(
         "{} never delivered: {} lost ({} of chunks) in {}",
         plural(outcomes.dropped, "chunk"),
@@ -50,6 +38,22 @@ pub(super) fn detect_dropped_chunks(context: &DetectContext<'_>, out: &mut Verdi
         .advice(advice);
 }
 
+/// Advice for lost tokens, of which `lost_from_text` were cut from the text of a chunk. These have another fix than dropped chunks.
+fn lost_tokens_advice(engine: &EngineState, tokens_lost: u64, lost_from_text: u64) -> String {
+    if lost_from_text == 0 {
+        advice::dropped_chunks_advice(engine)
+    } else if lost_from_text == tokens_lost {
+        advice::lost_text_advice(engine)
+    } else {
+        format!(
+            "{}; for {} of them: {}",
+            advice::dropped_chunks_advice(engine),
+            plural(lost_from_text, "token"),
+            advice::lost_text_advice(engine)
+        )
+    }
+}
+
 /// Reports responses matched to no frame that carry fewer tokens than their last event counts.
 pub(super) fn detect_short_answers(context: &DetectContext<'_>, out: &mut Verdicts) {
     let answers = &context.ledger.totals().answers;
@@ -60,7 +64,6 @@ pub(super) fn detect_short_answers(context: &DetectContext<'_>, out: &mut Verdic
         return;
     }
     let responses = plural(short_responses.rids, "response");
-    let engine = context.ledger.engine();
     let openai_tokens_lost = answers.openai_tokens_lost;
     // OpenAI endpoints may list fewer ids than they count without losing text.
     let are_all_openai = openai_tokens_lost == tokens_lost;
@@ -72,18 +75,7 @@ pub(super) fn detect_short_answers(context: &DetectContext<'_>, out: &mut Verdic
             plural(tokens_lost, "token"),
         )
     };
-    let advice = if openai_tokens_lost == 0 {
-        advice::dropped_chunks_advice(engine)
-    } else if are_all_openai {
-        advice::unlisted_ids_advice(engine)
-    } else {
-        format!(
-            "{}; for {} of OpenAI endpoints: {}",
-            advice::dropped_chunks_advice(engine),
-            plural(openai_tokens_lost, "token"),
-            advice::unlisted_ids_advice(engine)
-        )
-    };
+    let advice = missing_tokens_advice(context.ledger.engine(), tokens_lost, openai_tokens_lost);
     out.add_verdict(Severity::Critical, summary)
         .affected("responses", short_responses)
         .occurrences(tokens_lost)
@@ -93,9 +85,26 @@ pub(super) fn detect_short_answers(context: &DetectContext<'_>, out: &mut Verdic
         .advice(advice);
 }
 
+/// Advice for tokens missing in responses, of which `openai_tokens_lost` are missing in responses of `OpenAI` endpoints.
+fn missing_tokens_advice(engine: &EngineState, tokens_lost: u64, openai_tokens_lost: u64) -> String {
+    if openai_tokens_lost == 0 {
+        advice::dropped_chunks_advice(engine)
+    } else if openai_tokens_lost == tokens_lost {
+        advice::unlisted_ids_advice(engine)
+    } else {
+        format!(
+            "{}; for {} of OpenAI endpoints: {}",
+            advice::dropped_chunks_advice(engine),
+            plural(openai_tokens_lost, "token"),
+            advice::unlisted_ids_advice(engine)
+        )
+    }
+}
+
 /// Reports responses matched to no frame that list more ids than their last event counts.
 pub(super) fn detect_repeated_ids(context: &DetectContext<'_>, out: &mut Verdicts) {
     let answers = &context.ledger.totals().answers;
+    // Responses matched to no frame are judged by their own events alone.
     let long_responses = &answers.judged_alone_repeated;
     let tokens_repeated = answers.judged_alone_tokens_repeated;
     if tokens_repeated == 0 {

@@ -24,6 +24,7 @@ pub(super) fn detect_engine_silence(context: &DetectContext<'_>, out: &mut Verdi
         report_silence(context, &current, summary, out);
     }
     let Some(longest) = &silences.longest else { return };
+    // The words about waiting requests end with `while` or `meanwhile,`.
     let mut summary = format!(
         "the {source} sent no frame for {}{} {} were open (usual time between two chunks of a stream: {})",
         duration(longest.ns()),

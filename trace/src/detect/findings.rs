@@ -83,8 +83,8 @@ impl Findings {
     fn restore_findings(&mut self) {
         for held_requests in &mut self.held {
             let mut list = self.list.iter_mut();
-            let own = list.find(|finding| held_requests.are_of_finding(finding.kind, &finding.verdict.hop));
-            if let Some(finding) = own {
+            let held_finding = list.find(|finding| held_requests.are_of_finding(finding.kind, &finding.verdict.hop));
+            if let Some(finding) = held_finding {
                 held_requests.restore_finding(finding);
             }
         }
@@ -99,9 +99,9 @@ impl Findings {
         let limits: Vec<Option<Severity>> = self.list.iter().map(|finding| self.limit_of(finding, context)).collect();
         for held_requests in &mut self.held {
             let mut limited_findings = self.list.iter_mut().zip(&limits);
-            let own =
+            let held_finding =
                 limited_findings.find(|(finding, _)| held_requests.are_of_finding(finding.kind, &finding.verdict.hop));
-            if let Some((finding, limit)) = own {
+            if let Some((finding, limit)) = held_finding {
                 held_requests.extend_finding(context, finding, *limit);
             }
         }
@@ -172,12 +172,15 @@ fn update_finding(known: &mut Finding, verdict: Verdict, keep: Keep, now: MonoNs
     known.active = now.since(known.last_at) < WINDOW_NS;
     known.began = verdict.since.map_or(known.began, |since| since.min(known.began));
     known.times.merge(&verdict.times);
-    if verdict.times.first().is_none() && known.last_at > known.times.last().unwrap_or_default() {
-        // The detector does not list the times of the occurrences.
+    let lists_times = verdict.times.first().is_some();
+    let is_new_occurrence = known.last_at > known.times.last().unwrap_or_default();
+    if !lists_times && is_new_occurrence {
+        // Its time is known from the verdict alone.
         known.times.record_span(verdict.since.unwrap_or(last_at).min(last_at), last_at);
     } else if is_state {
         known.times.record(now);
     }
+    // Verdicts compare by their severity, then by their weight. With `Keep::Worst`, a milder one does not replace the one shown.
     let is_as_bad = (verdict.severity, verdict.weight) >= (known.verdict.severity, known.verdict.weight);
     if is_as_bad || keep != Keep::Worst {
         known.verdict = verdict;

@@ -118,6 +118,7 @@ struct OpenWaits<'l> {
 
 /// Finds the requests whose first token waits now.
 fn open_waits<'l>(context: &DetectContext<'l>) -> OpenWaits<'l> {
+    // Begins with the requests whose long wait has ended. Those that wait now are added.
     let late_rids = context.ledger.late_gap_rids.clone();
     let mut open = OpenWaits { requests: 0, oldest_ns: 0, oldest_rid: "", late_rids };
     for request in context.ledger.requests() {

@@ -30,6 +30,7 @@ impl ProblemSpan {
     /// or about no particular one.
     fn explains(&self, wait: &ProcessWait, pid: Option<u32>) -> bool {
         let is_of_process = self.pid.is_none() || self.pid == pid.map(u64::from);
+        // 0 if they do not overlap.
         let common_ns = self.to.min(wait.to).since(self.from.max(wait.from));
         is_of_process && common_ns > wait.ns() / 2
     }
@@ -114,8 +115,9 @@ impl HeldRequests {
         let wait = named.wait;
         let is_of_process = match wait.leg_from {
             Dispatched | FirstSent => named.hop == Some(self.hop.as_str()),
-            // The process that receives the last frames reads the sockets, on the same thread. It prepares requests as long as it runs at all.
+            // The process that receives the last frames also reads the sockets, on the same thread.
             Arrived => is_about_receiver(self.kind) && context.hop_target(&self.hop) == HopTarget::Tokenizer,
+            // It prepares the requests that it has read, unless it cannot run at all.
             Read => is_suspended(self.kind) && context.hop_target(&self.hop) == HopTarget::Tokenizer,
             // No process waits are recorded for the other legs.
             _ => false,

@@ -8,6 +8,7 @@ use crate::words::{count, plural};
 /// consumer would count several times if it summed the chunks.
 pub(super) fn detect_inflated_counts(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
+    // `seen` counts the affected requests.
     let claimed = &totals.claimed_inflation;
     if claimed.seen.rids > 0 {
         let consumer = format!("a consumer at the {} counted", context.facts().receiver());
@@ -23,6 +24,7 @@ pub(super) fn detect_inflated_counts(context: &DetectContext<'_>, out: &mut Verd
 
 /// Reports a consumer whose token count is the sum of the cumulative counts it received.
 pub(super) fn detect_summed_counts(context: &DetectContext<'_>, out: &mut Verdicts) {
+    // `seen` counts the affected requests.
     let summed = &context.ledger.totals().summed;
     if summed.seen.rids == 0 {
         return;

@@ -194,7 +194,17 @@ pub(super) fn add_busiest_server_thread(verdict: &mut Verdict, context: &DetectC
     let running = spent.share(spent.on_ns);
     let waiting = spent.wait_ns.map(|ns| spent.share(ns));
     let mentioned_wait = waiting.filter(|share| *share >= MIN_MENTIONED_SHARE);
-    let use_of_time = match mentioned_wait {
+    verdict.summary.push_str("; ");
+    verdict.summary.push_str(&describe_busiest_thread(name, running, mentioned_wait));
+    verdict
+        .with("busiest_thread", name)
+        .with("busiest_thread_running", running)
+        .with("busiest_thread_waiting", waiting);
+}
+
+/// Describes how the busiest thread of the server used its time: its share on a CPU and, if it is worth a mention, waiting for one.
+fn describe_busiest_thread(name: &str, running: f64, mentioned_wait: Option<f64>) -> String {
+    match mentioned_wait {
         None if running < MIN_MENTIONED_SHARE => {
             format!("no thread of the server ran more than {} of that time", percent(MIN_MENTIONED_SHARE))
         }
@@ -204,11 +214,5 @@ pub(super) fn add_busiest_server_thread(verdict: &mut Verdict, context: &DetectC
             percent(running),
             percent(waited)
         ),
-    };
-    verdict.summary.push_str("; ");
-    verdict.summary.push_str(&use_of_time);
-    verdict
-        .with("busiest_thread", name)
-        .with("busiest_thread_running", running)
-        .with("busiest_thread_waiting", waiting);
+    }
 }

@@ -25,6 +25,7 @@ pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts
         let is_long = late.longest_stretch_ns >= LONG_STRETCH_NS;
         let severity_of_stretch = if is_long { Severity::Warning } else { Severity::Info };
         let severity = gap_severity(late.longest_ns).unwrap_or(severity_of_stretch);
+        // The part of the path that is the wait on these hops. It has the state of their receiver's thread.
         let legs = &context.attribution.legs;
         let leg = legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == group.name);
         let processing = late.processing_share();
@@ -45,7 +46,8 @@ pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts
     }
 }
 
-/// Describes what the receiver did while frames waited, as far as it was observed: `the router was stopped`.
+/// Describes what the receiver did while frames waited, as far as it was observed: `the router was stopped`. If the state of its thread
+/// does not show it, `processing` does, the share of that time in which it processed frames.
 fn describe_receiver(role: &str, thread: Option<ThreadState>, processing: Option<f64>) -> String {
     match (thread.unwrap_or(ThreadState::Unknown), processing) {
         (ThreadState::Asleep, _) => format!("the {role} was asleep"),

@@ -65,7 +65,7 @@ pub(super) fn detect_merged_chunks(context: &DetectContext<'_>, out: &mut Verdic
         .advice(advice::merging_advice(context.facts(), &context.attribution));
 }
 
-/// Reports merged chunks according to the engine's log. It names no total, and a merge is only logged if many chunks were queued.
+/// Reports merged chunks according to the engine's log. The log names no total, and has a merge only if many chunks were queued.
 fn detect_logged_merges(context: &DetectContext<'_>, out: &mut Verdicts) {
     let merged = &context.ledger.stages().merged;
     // Where receives are observed, they show merged chunks without the log.

@@ -87,6 +87,7 @@ impl Findings {
             let index = if explained_ns.is_some() { first_index } else { own_index };
             let is_over = !self.is_recent(finding);
             let severity = finding.verdict.severity;
+            // Keys compare by their fields from the first to the last.
             SortKey {
                 severity: Reverse(severity),
                 is_over,
@@ -179,7 +180,7 @@ impl Findings {
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
-    /// Rank of a finding among those of other runs.
+    /// Rank by which a finding is compared with findings of other runs.
     pub fn rank(&self, finding: &Finding) -> FindingRank {
         FindingRank {
             severity: finding.verdict.severity,

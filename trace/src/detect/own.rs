@@ -22,16 +22,7 @@ pub(super) fn detect_undecoded_frames(context: &DetectContext<'_>, out: &mut Ver
             continue;
         }
         let undecoded_share = undecoded as f64 / frames.max(1) as f64;
-        let severity = if group.carries_requests {
-            // Tokens and losses do not depend on them, only the times in the scheduler.
-            Severity::Info
-        } else if undecoded_share >= CRITICAL_SHARE {
-            Severity::Critical
-        } else if undecoded_share >= WARNING_SHARE {
-            Severity::Warning
-        } else {
-            Severity::Info
-        };
+        let severity = undecoded_severity(group.carries_requests, undecoded_share);
         // Each reason with the number of its frames.
         let reasons = context.ledger.undecoded_by_reason(group_index);
         let most_frequent = reasons.iter().max_by_key(|(_, frames)| **frames).map_or("", |(reason, _)| reason);
@@ -52,6 +43,21 @@ pub(super) fn detect_undecoded_frames(context: &DetectContext<'_>, out: &mut Ver
         if !group.carries_requests {
             verdict.advice("save one such frame and run `tokengap decode` on it");
         }
+    }
+}
+
+/// Severity of undecoded frames, by their share of all frames of their hops.
+fn undecoded_severity(carry_requests: bool, undecoded_share: f64) -> Severity {
+    // Tokens and losses do not depend on frames with requests, only the times in the scheduler.
+    if carry_requests {
+        return Severity::Info;
+    }
+    if undecoded_share >= CRITICAL_SHARE {
+        Severity::Critical
+    } else if undecoded_share >= WARNING_SHARE {
+        Severity::Warning
+    } else {
+        Severity::Info
     }
 }
 

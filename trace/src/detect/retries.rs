@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::{DetectContext, Severity, Verdicts};
+use crate::ledger::Ledger;
 use crate::words::{duration, plural};
 
 /// Maximum number of requests named in the summary; the evidence has more.
@@ -15,22 +16,16 @@ pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, out: &mut Verd
     let Some(latest) = ledger.aborted_retries().next_back() else { return };
     // An engine that does not abort ended responses cannot end a retry.
     let Some(delay_ns) = context.facts().abort_delay_ns() else { return };
-    // The latest first, as in the list below.
-    let mut named = Vec::new();
-    for retry in ledger.aborted_retries().rev().take(MAX_NAMED) {
-        let since_dispatch = duration(retry.aborted.since(retry.dispatched));
-        named.push(format!("{} {since_dispatch} after its dispatch", retry.rid));
-    }
-    let ellipsis = if requests > MAX_NAMED as u64 { ", .." } else { "" };
     let delay = duration(delay_ns);
     let verb = if requests == 1 { "was" } else { "were" };
     let summary = format!(
         "{} {verb} aborted in place of an earlier one with the same rid: the {} sends an abort {delay} after a response has ended, which \
-         ends whatever has its rid by then; {}{ellipsis}",
+         ends whatever has its rid by then; {}",
         plural(requests, "request"),
         context.facts().receiver(),
-        named.join(", "),
+        list_latest(ledger),
     );
+    // The latest first, as in the summary.
     let mut rows = Vec::new();
     for retry in ledger.aborted_retries().rev() {
         rows.push(json!({
@@ -50,4 +45,15 @@ pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, out: &mut Verd
         .advice(format!(
             "give each attempt a rid of its own, also where a router retries, or send it again only {delay} after the response has ended"
         ));
+}
+
+/// Lists the latest retries that were aborted, each with its rid and the time since its dispatch.
+fn list_latest(ledger: &Ledger) -> String {
+    let mut named = Vec::new();
+    for retry in ledger.aborted_retries().rev().take(MAX_NAMED) {
+        let since_dispatch = duration(retry.aborted.since(retry.dispatched));
+        named.push(format!("{} {since_dispatch} after its dispatch", retry.rid));
+    }
+    let ellipsis = if ledger.aborted_retry_count() > MAX_NAMED as u64 { ", .." } else { "" };
+    format!("{}{ellipsis}", named.join(", "))
 }

@@ -35,23 +35,8 @@ pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts)
     let state = attribution::socket_reader_state(context.ledger, worst.at, worst.ns);
     // `None` if these waits are not worth a finding.
     let Some(verdict) = detect_late_leg(context, late, out) else { return };
-    let mut advice = match state {
-        ThreadState::CpuBound => {
-            // How many processes read the socket is not observed.
-            advice::cpu_bound_advice(context.facts(), Receivers { role: receiver, count: 0 })
-        }
-        ThreadState::Starved => advice::STARVED.to_owned(),
-        ThreadState::Throttled => advice::THROTTLED.to_owned(),
-        ThreadState::Stopped => advice::not_running_advice(AwayState::Stopped, advice::ANY_SYSTEM_CALL).to_owned(),
-        ThreadState::Frozen => advice::not_running_advice(AwayState::Frozen, advice::ANY_SYSTEM_CALL).to_owned(),
-        ThreadState::Busy | ThreadState::PartlyRunning | ThreadState::Unknown => {
-            format!("the {receiver}'s event loop is busy or held up")
-        }
-        ThreadState::Blocked | ThreadState::Asleep | ThreadState::Waiting => String::from(
-            "it neither ran nor waited for a CPU: a signal or a debugger stopped it (`kill -CONT PID` resumes it), or a call blocks its event \
-             loop (`py-spy dump --native` shows where)",
-        ),
-    };
+    let mut advice = late_read_advice(context, state);
+    // A profile shows the cause only if the thread ran, or may have run.
     if matches!(state, ThreadState::CpuBound | ThreadState::Busy | ThreadState::Unknown)
         && let Some(function) = describe_top_function(context, Arrived)
     {
@@ -117,6 +102,28 @@ pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, out: &mut Verd
             "tokenisation, the chat template or images take this time, or clients send long requests slowly: {names}"
         ),
     });
+}
+
+/// Advice for requests that wait in the server's socket, by the state of the thread that reads it.
+fn late_read_advice(context: &DetectContext<'_>, state: ThreadState) -> String {
+    let receiver = context.facts().receiver();
+    match state {
+        ThreadState::CpuBound => {
+            // How many processes read the socket is not observed.
+            advice::cpu_bound_advice(context.facts(), Receivers { role: receiver, count: 0 })
+        }
+        ThreadState::Starved => advice::STARVED.to_owned(),
+        ThreadState::Throttled => advice::THROTTLED.to_owned(),
+        ThreadState::Stopped => advice::not_running_advice(AwayState::Stopped, advice::ANY_SYSTEM_CALL).to_owned(),
+        ThreadState::Frozen => advice::not_running_advice(AwayState::Frozen, advice::ANY_SYSTEM_CALL).to_owned(),
+        ThreadState::Busy | ThreadState::PartlyRunning | ThreadState::Unknown => {
+            format!("the {receiver}'s event loop is busy or held up")
+        }
+        ThreadState::Blocked | ThreadState::Asleep | ThreadState::Waiting => String::from(
+            "it neither ran nor waited for a CPU: a signal or a debugger stopped it (`kill -CONT PID` resumes it), or a call blocks its event \
+             loop (`py-spy dump --native` shows where)",
+        ),
+    }
 }
 
 /// Reports requests that the scheduler receives late.
@@ -294,7 +301,7 @@ pub(super) fn detect_slow_first_tokens(context: &DetectContext<'_>, out: &mut Ve
     verdict.with("thread", state.as_str()).advice(advice);
 }
 
-/// Words for which parts of a leg cannot be told apart, and why.
+/// Describes which parts of a leg (a part of a request's path) cannot be told apart, and why.
 fn describe_unknown_parts(context: &DetectContext<'_>, leg: TtftLeg) -> String {
     // Why the engine's own times, such as its `entries` to queue and batch, are unknown.
     let absent = context.ledger.absent_engine_times();

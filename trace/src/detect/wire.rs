@@ -9,45 +9,46 @@ pub(super) const CRITICAL_TOKENS: u64 = 16;
 
 /// Reports tokens that never crossed a hop (a connection between two processes), computed from the streams' own counts.
 pub(super) fn detect_wire_loss(context: &DetectContext<'_>, out: &mut Verdicts) {
-    let AffectedTotal { requests: seen, total: missing } = &context.ledger.totals().wire_loss;
-    if seen.rids == 0 {
+    let AffectedTotal { requests: affected, total: tokens_missing } = &context.ledger.totals().wire_loss;
+    if affected.rids == 0 {
         return;
     }
-    let severity = Severity::critical_if(*missing >= CRITICAL_TOKENS);
+    let severity = Severity::critical_if(*tokens_missing >= CRITICAL_TOKENS);
     let summary = format!(
         "{} of {} missing on the wire: completion_tokens increased by more than the chunks listed",
-        plural(*missing, "token"),
-        plural(seen.rids, "request"),
+        plural(*tokens_missing, "token"),
+        plural(affected.rids, "request"),
     );
     out.add_verdict(severity, summary)
-        .affected("requests", seen)
-        .occurrences(*missing)
-        .with_weight("tokens_missing", *missing)
-        .with("worst_tokens_missing", seen.amount)
+        .affected("requests", affected)
+        .occurrences(*tokens_missing)
+        .with_weight("tokens_missing", *tokens_missing)
+        .with("worst_tokens_missing", affected.amount)
         .advice("frames were lost before this hop: look for a restarted process or a reset connection");
 }
 
 /// Reports chunks that list more tokens than possible, without a known reason.
 pub(super) fn detect_surplus_ids(context: &DetectContext<'_>, out: &mut Verdicts) {
-    let AffectedTotal { requests: seen, total: chunks } = &context.ledger.totals().anomalies;
-    if seen.rids == 0 {
+    let AffectedTotal { requests: affected, total: chunks } = &context.ledger.totals().anomalies;
+    if affected.rids == 0 {
         return;
     }
     let summary = format!(
         "{} of {} listed more ids than completion_tokens increased by",
         plural(*chunks, "chunk"),
-        plural(seen.rids, "request"),
+        plural(affected.rids, "request"),
     );
     out.add_verdict(Severity::Info, summary)
-        .affected("requests", seen)
+        .affected("requests", affected)
         .occurrences(*chunks)
         .with_weight("chunks", *chunks)
-        .with("most_extra_ids", seen.amount);
+        .with("most_extra_ids", affected.amount);
 }
 
 /// Reports chunks of a request that were received in a different order than generated, for each group of hops (connections of one name).
 pub(super) fn detect_out_of_order(context: &DetectContext<'_>, out: &mut Verdicts) {
     for group in context.ledger.groups() {
+        // Its `rids` counts chunks: each late chunk adds the rid of its request.
         let late = &group.out_of_order;
         if late.rids == 0 {
             continue;

@@ -9,9 +9,9 @@ use crate::ledger::Hop;
 use crate::words::{count, percent};
 
 /// Minimum number of chunks on a line to judge the load of its workers.
-pub(super) const CHUNKS: u64 = 1_000;
+pub(super) const MIN_JUDGED_CHUNKS: u64 = 1_000;
 /// Ratio of the busiest worker's chunks to the mean of its line that makes the load uneven.
-pub(super) const UNEVEN: f64 = 1.5;
+pub(super) const MIN_UNEVEN_RATIO: f64 = 1.5;
 
 /// Ratio of the busiest receiver's chunks to the mean; `None` with a single receiver, or without chunks.
 pub fn imbalance(members: &[&Hop]) -> Option<f64> {
@@ -68,6 +68,15 @@ impl Receiver<'_> {
     }
 }
 
+/// Names the receiver of a hop by its worker number or its endpoint; `one` without either.
+fn name_receiver(hop: &Hop) -> String {
+    match (hop.worker, &*hop.endpoint) {
+        (Some(number), _) => format!("worker {number}"),
+        (None, "") => String::from("one"),
+        (None, endpoint) => endpoint.to_owned(),
+    }
+}
+
 /// Reports groups of hops (connections of one name) where one receiver gets far more chunks than the others.
 pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
@@ -77,7 +86,7 @@ pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Ver
         let Some(times_even_share) = imbalance_of(&receivers) else { continue };
         let Some(busiest) = receivers.iter().max_by_key(|receiver| receiver.chunks) else { continue };
         // Few chunks are uneven by chance.
-        if times_even_share < UNEVEN || sum < CHUNKS {
+        if times_even_share < MIN_UNEVEN_RATIO || sum < MIN_JUDGED_CHUNKS {
             continue;
         }
         // Uneven load that the workers keep up with is information; a backlog at the busiest is a warning.
@@ -85,17 +94,11 @@ pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Ver
         let idle = receivers.iter().filter(|receiver| receiver.chunks == 0).count();
         // To two decimal places.
         let rounded_imbalance = (times_even_share * 100.0).round() / 100.0;
-        let worker = busiest.hop.worker;
-        let name = match (worker, &*busiest.hop.endpoint) {
-            (Some(number), _) => format!("worker {number}"),
-            // Neither a number nor an endpoint names it.
-            (None, "") => String::from("one"),
-            (None, endpoint) => endpoint.to_owned(),
-        };
         let summary = format!(
-            "of the {} receivers on {}, {name} had {} of {} chunks, {times_even_share:.1} times an even share",
+            "of the {} receivers on {}, {} had {} of {} chunks, {times_even_share:.1} times an even share",
             receivers.len(),
             group.name,
+            name_receiver(busiest.hop),
             percent(busiest.chunks as f64 / sum as f64),
             count(sum),
         );
@@ -106,7 +109,7 @@ pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Ver
             .with("workers", receivers.len())
             .with("workers_idle", idle)
             .with("imbalance", rounded_imbalance)
-            .with("busiest_worker", worker)
+            .with("busiest_worker", busiest.hop.worker)
             .with("busiest_chunks", busiest.chunks)
             .with("busiest_backlog_max_frames", busiest.backlog_max)
             .with("chunks", sum)

@@ -175,8 +175,8 @@ pub struct Behaviour {
 impl Behaviour {
     /// The output mode, if it is fixed and the same on the token path and the text path; `None` if a flag selects it, or it is unknown.
     pub fn mode(&self) -> Option<Mode> {
-        let OutputModeRule::Always(on_token_path) = self.token_path? else { return None };
-        let OutputModeRule::Always(on_text_path) = self.text_path? else { return None };
+        let Some(OutputModeRule::Always(on_token_path)) = self.token_path else { return None };
+        let Some(OutputModeRule::Always(on_text_path)) = self.text_path else { return None };
         (on_token_path == on_text_path).then_some(on_token_path)
     }
 

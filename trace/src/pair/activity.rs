@@ -90,24 +90,24 @@ struct SchedulerActivity {
 }
 
 impl SchedulerActivity {
-    /// Pauses and stops of one scheduler, from its requests. A step is a time at which it worked on a request. A task is a time in which it
-    /// had something to do for one. It stopped where it made no step although it had a task.
+    /// Derives the pauses and stops of one scheduler from its requests. A step is a time at which it worked on a request. A task is a time
+    /// in which it had something to do for one. It stopped where it made no step although it had a task.
     fn new(requests: &[ServerRequest<'_>], clock: ClockUse, signs: &SchedulerSigns) -> Self {
         let mut steps = Vec::new();
         let mut tasks = Vec::new();
         for request in requests {
             let moments = signs.steps.iter().filter_map(|moment| time_of(request, clock, *moment));
             steps.extend(moments.map(Interval::at));
-            // A prefill server ends each request with its first token.
+            // Only a decode server sends output of a request for some time: a prefill server ends it with the first token.
             if signs.sends_output {
                 steps.extend(request.steady_output);
             }
             tasks.extend(signs.tasks.iter().filter_map(|task| task.span(request, clock)));
         }
-        // Nothing shows that a scheduler without any step, or with times that cannot be compared, went on.
-        let is_unknown = steps.is_empty();
+        // Nothing shows that a scheduler without any step, or with times that cannot be compared, went on: it may have stopped at any time.
+        let has_no_steps = steps.is_empty();
         let pauses = Intervals::pauses_between(steps);
-        let stops = if is_unknown { pauses.clone() } else { pauses.common_with(&Intervals::covered_by(tasks)) };
+        let stops = if has_no_steps { pauses.clone() } else { pauses.common_with(&Intervals::covered_by(tasks)) };
         Self { pauses, stops }
     }
 }

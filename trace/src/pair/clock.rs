@@ -98,9 +98,9 @@ const MAX_CONTRADICTIONS: f64 = 0.05;
 #[derive(Clone, Debug, Default)]
 pub(super) struct ClockBounds {
     /// Lower limits.
-    least_ns: Vec<i64>,
+    lower_limits_ns: Vec<i64>,
     /// Upper limits.
-    most_ns: Vec<i64>,
+    upper_limits_ns: Vec<i64>,
     /// Requests that set a limit.
     requests: u64,
     /// Those whose limits exclude that both servers have one clock.
@@ -125,7 +125,7 @@ impl ClockBounds {
         let first_of_prefill = behind_allocation.into_iter().find_map(|moment| prefill.prefill_time(moment));
         let allocated = decode.decode_time(Allocated);
         let least_ns =
-            allocated.zip(first_of_prefill).map(|(decode_time, prefill_time)| difference(decode_time, prefill_time));
+            allocated.zip(first_of_prefill).map(|(decode_time, prefill_time)| difference_ns(decode_time, prefill_time));
         // Decode begins after the cache is transferred. The lead is at most the difference of these times.
         let before_decode = [Transferred, PrefillEnded, PrefillStarted, PrefillQueued];
         let last_of_prefill = before_decode.into_iter().find_map(|moment| prefill.prefill_time(moment));
@@ -133,11 +133,12 @@ impl ClockBounds {
         let first_of_decode = decoding.into_iter().find_map(|moment| decode.decode_time(moment));
         let most_ns = first_of_decode
             .zip(last_of_prefill)
-            .map(|(decode_time, prefill_time)| difference(decode_time, prefill_time));
+            .map(|(decode_time, prefill_time)| difference_ns(decode_time, prefill_time));
+        // If both servers had one clock, the lead would be 0.
         let excludes_one_clock = least_ns.is_some_and(|least_ns| least_ns > SAME_CLOCK_ERROR_NS)
             || most_ns.is_some_and(|most_ns| most_ns < -SAME_CLOCK_ERROR_NS);
-        self.least_ns.extend(least_ns);
-        self.most_ns.extend(most_ns);
+        self.lower_limits_ns.extend(least_ns);
+        self.upper_limits_ns.extend(most_ns);
         self.requests += u64::from(least_ns.is_some() || most_ns.is_some());
         self.requests_of_two_clocks += u64::from(excludes_one_clock);
     }
@@ -145,37 +146,40 @@ impl ClockBounds {
     /// The greatest lower and the smallest upper limit of the lead of the decode server's clock. If these contradict each other, returns
     /// the limits around the lead that the fewest limits contradict.
     fn agreed_limits(&mut self) -> AgreedLimits {
-        self.least_ns.sort_unstable();
-        self.most_ns.sort_unstable();
+        self.lower_limits_ns.sort_unstable();
+        self.upper_limits_ns.sort_unstable();
         let strictest = AgreedLimits {
-            least_ns: self.least_ns.last().copied(),
-            most_ns: self.most_ns.first().copied(),
+            least_ns: self.lower_limits_ns.last().copied(),
+            most_ns: self.upper_limits_ns.first().copied(),
             contradictions: 0,
         };
         if !self.are_contradictory() {
             return strictest;
         }
-        // Some lower limit always exists, since the limits contradict each other.
+        // One of the lower limits. There is one, since the limits contradict each other.
         let Some(lead_ns) = self.least_contradicted_lead() else { return strictest };
         // The smallest upper limit that this lead does not exceed.
-        let most_ns = self.most_ns.iter().copied().find(|most_ns| *most_ns >= lead_ns);
+        let most_ns = self.upper_limits_ns.iter().copied().find(|most_ns| *most_ns >= lead_ns);
         AgreedLimits { least_ns: Some(lead_ns), most_ns, contradictions: self.contradictions_of(lead_ns) as u64 }
     }
 
     fn are_contradictory(&self) -> bool {
-        self.least_ns.last().zip(self.most_ns.first()).is_some_and(|(least_ns, most_ns)| least_ns > most_ns)
+        self.lower_limits_ns
+            .last()
+            .zip(self.upper_limits_ns.first())
+            .is_some_and(|(least_ns, most_ns)| least_ns > most_ns)
     }
 
     /// The lead that contradicts the fewest limits; one of the lower limits always does. Both lists are sorted.
     fn least_contradicted_lead(&self) -> Option<i64> {
-        self.least_ns.iter().copied().min_by_key(|lead_ns| self.contradictions_of(*lead_ns))
+        self.lower_limits_ns.iter().copied().min_by_key(|lead_ns| self.contradictions_of(*lead_ns))
     }
 
     /// Number of limits that this lead contradicts: lower limits above it, and upper limits below it. Both lists are sorted.
     fn contradictions_of(&self, lead_ns: i64) -> usize {
-        let fulfilled_lower_limits = self.least_ns.partition_point(|least_ns| *least_ns <= lead_ns);
-        let contradicted_lower_limits = self.least_ns.len() - fulfilled_lower_limits;
-        let contradicted_upper_limits = self.most_ns.partition_point(|most_ns| *most_ns < lead_ns);
+        let fulfilled_lower_limits = self.lower_limits_ns.partition_point(|least_ns| *least_ns <= lead_ns);
+        let contradicted_lower_limits = self.lower_limits_ns.len() - fulfilled_lower_limits;
+        let contradicted_upper_limits = self.upper_limits_ns.partition_point(|most_ns| *most_ns < lead_ns);
         contradicted_lower_limits + contradicted_upper_limits
     }
 
@@ -186,8 +190,8 @@ impl ClockBounds {
         self.requests_of_two_clocks * 2 > self.requests
     }
 
-    /// How times of these clocks are compared. The lead of the decode server's clock is that by the wall clocks, clamped to the limits that
-    /// requests set. If many requests contradict every lead, the clocks drift apart.
+    /// Decides how times of the two clocks are compared. The lead of the decode server's clock is the one that the wall clocks show,
+    /// clamped to the limits that requests set. If many requests contradict every lead, the clocks drift apart.
     pub(super) fn clock_use(mut self, clocks: PairClocks) -> ClockUse {
         if clocks == PairClocks::Same && !self.shows_two_clocks() {
             return ClockUse::Same;
@@ -200,7 +204,7 @@ impl ClockBounds {
         let limits = self.agreed_limits();
         if limits.contradictions as f64 > MAX_CONTRADICTIONS * self.requests as f64 {
             // The strictest limits of both kinds contradict each other by as much as the clocks drift.
-            let extremes = self.least_ns.last().zip(self.most_ns.first());
+            let extremes = self.lower_limits_ns.last().zip(self.upper_limits_ns.first());
             let by_ns = extremes.map_or(0, |(least_ns, most_ns)| least_ns.abs_diff(*most_ns));
             return ClockUse::Drifting { by_ns };
         }
@@ -225,8 +229,8 @@ fn mono_start_ns(anchor: Anchor) -> i128 {
     i128::from(anchor.wall_ns) - i128::from(anchor.mono.0)
 }
 
-/// `later` minus `earlier` of two clocks.
-fn difference(later: MonoNs, earlier: MonoNs) -> i64 {
+/// `later` minus `earlier` of two clocks, in nanoseconds; negative if `later` has the smaller time.
+fn difference_ns(later: MonoNs, earlier: MonoNs) -> i64 {
     // Times of a damaged recording may be further apart than the number holds.
     let limit = i128::from(i64::MAX / 2);
     (i128::from(later.0) - i128::from(earlier.0)).clamp(-limit, limit) as i64

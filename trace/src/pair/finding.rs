@@ -69,8 +69,8 @@ pub(super) struct LegRule {
     pub(super) kind: &'static str,
     from: PairMoment,
     to: PairMoment,
-    /// Its server may wait for this moment of the other one: what comes before it is not judged.
-    behind: Option<PairMoment>,
+    /// The leg's server may wait for this moment of the other server: the time before it is not judged.
+    waits_for: Option<PairMoment>,
     /// Sides whose stopped scheduler makes it long, too.
     sides: &'static [PairSide],
     /// It is long or short without any of the schedulers, so that nothing shows whether one that has nothing else to do has stopped.
@@ -88,7 +88,7 @@ impl LegRule {
     fn judged_part(&self, row: &PairRow<'_>) -> Option<Interval> {
         let leg = PairLeg { from: self.from, to: self.to };
         let timed = row.timed_legs().find(|timed| timed.leg == leg)?;
-        let waited_until = self.behind.and_then(|moment| row.time_of(moment)).unwrap_or_default();
+        let waited_until = self.waits_for.and_then(|moment| row.time_of(moment)).unwrap_or_default();
         Some(Interval { from: timed.from.max(waited_until).min(timed.to), to: timed.to })
     }
 
@@ -108,7 +108,7 @@ impl LegRule {
         let is_late = |late: &&LateRequest<'p>| late.ns() >= late.explained_ns.saturating_add(min_ns);
         let mut list: Vec<LateRequest<'p>> = candidates.iter().filter(is_late).copied().collect();
         list.sort_by_key(|late| late.span.from);
-        // On a leg that no scheduler works on, nothing else shows that one has stopped.
+        // On a leg without schedulers, one that has stopped shows only as a pause, so the late requests of a pause count once.
         let independent =
             if self.is_without_schedulers { self.count_once_per_pause(&list, activity) } else { list.len() };
         LateRequests { list, independent: independent as u64 }
@@ -138,7 +138,7 @@ pub(super) const LEG_RULES: [LegRule; 4] = [
         kind: "prefill-queue",
         from: PairMoment::PrefillQueued,
         to: PairMoment::PrefillStarted,
-        behind: None,
+        waits_for: None,
         sides: &[PairSide::Prefill, PairSide::Decode],
         is_without_schedulers: false,
         usual_ns: LATE_NS,
@@ -151,7 +151,7 @@ pub(super) const LEG_RULES: [LegRule; 4] = [
         kind: "decode-allocation",
         from: PairMoment::DecodeReceived,
         to: PairMoment::Allocated,
-        behind: Some(PairMoment::PrefillReceived),
+        waits_for: Some(PairMoment::PrefillReceived),
         sides: &[PairSide::Prefill, PairSide::Decode],
         is_without_schedulers: false,
         usual_ns: LATE_NS,
@@ -164,7 +164,7 @@ pub(super) const LEG_RULES: [LegRule; 4] = [
         kind: "transfer-slow",
         from: PairMoment::PrefillEnded,
         to: PairMoment::Transferred,
-        behind: None,
+        waits_for: None,
         sides: &[PairSide::Prefill, PairSide::Decode],
         is_without_schedulers: true,
         usual_ns: USUAL_TRANSFER_NS,
@@ -177,7 +177,7 @@ pub(super) const LEG_RULES: [LegRule; 4] = [
         kind: "decode-queue",
         from: PairMoment::DecodeQueued,
         to: PairMoment::DecodeBatch,
-        behind: None,
+        waits_for: None,
         sides: &[PairSide::Decode],
         is_without_schedulers: false,
         usual_ns: LATE_NS,

@@ -94,7 +94,7 @@ impl Intervals {
         Self::new(pauses.filter(|pause| pause.ns() > 0).collect())
     }
 
-    /// The times covered by any of these spans.
+    /// Merges spans that overlap or touch. The result covers the same times.
     pub(super) fn covered_by(mut spans: Vec<Interval>) -> Self {
         spans.sort_unstable_by_key(|span| span.from);
         let mut covered: Vec<Interval> = Vec::new();

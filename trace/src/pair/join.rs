@@ -225,7 +225,8 @@ impl<'a> Pair<'a> {
         let mut legs: BTreeMap<PairLeg, PairLegLengths> = BTreeMap::new();
         for row in self.rows.iter().filter(|row| row.prefill_rid.is_some()) {
             let Some(ttft_ns) = row.ttft_ns else { continue };
-            self.ttft.record(ttft_ns, 1);
+            let once = 1;
+            self.ttft.record(ttft_ns, once);
             self.ttft_sum_ns += u128::from(ttft_ns);
             for (leg, ns) in row.legs() {
                 let leg_sums = legs.entry(leg).or_insert_with(|| PairLegLengths {
@@ -234,7 +235,7 @@ impl<'a> Pair<'a> {
                     sum_ns: 0,
                     requests: 0,
                 });
-                leg_sums.lengths.record(ns, 1);
+                leg_sums.lengths.record(ns, once);
                 leg_sums.sum_ns += u128::from(ns);
                 leg_sums.requests += 1;
             }
@@ -309,7 +310,7 @@ impl<'a> Pair<'a> {
         is_certain.then_some(worst)
     }
 
-    /// Minimum and maximum of the time that all requests spent on a leg, in nanoseconds, which the uncertainty of the clocks allows.
+    /// Range of the time that all requests together may have spent on a leg, in nanoseconds, given the uncertainty of the clocks.
     fn possible_sums_ns(&self, lengths: &PairLegLengths) -> RangeInclusive<u128> {
         let sum_ns = lengths.sum_ns;
         // Its begin and its end are times of one clock.

@@ -55,7 +55,7 @@ impl<'a> ServerRequest<'a> {
             room,
             prompt_tokens: numbers.prompt_tokens.or(numbers.dispatch.and_then(|dispatch| dispatch.prompt_tokens)),
             path,
-            // A chunk of an attempt that failed before may be taken for one of this attempt, and has the times of the other one.
+            // This may be the time of an earlier attempt that failed. It is used only if it fits the times of this one.
             prefill_ended: prefill_ended.filter(|at| is_during_prefill(&path, *at)),
             messages: room.map(|room| ledger.pair_times(room)).unwrap_or_default(),
             is_streamed: numbers.is_streamed,

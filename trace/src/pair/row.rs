@@ -52,6 +52,8 @@ impl<'a> PairRow<'a> {
             };
         }
         let ttft_ns = decode.ttft_ns();
+        // The path ends with the first token, so a request without one has no path yet.
+        let path = if ttft_ns.is_some() { place_on_path(&times) } else { [None; PATH_MOMENTS] };
         Self {
             room: decode.room,
             decode_rid: decode.rid,
@@ -61,7 +63,7 @@ impl<'a> PairRow<'a> {
             ttft_ns,
             has_failed: prefill.is_some_and(|prefill| prefill.request.messages.failed.is_some()),
             times,
-            path: if ttft_ns.is_some() { place_on_path(&times) } else { [None; PATH_MOMENTS] },
+            path,
         }
     }
 
@@ -103,8 +105,8 @@ fn place_on_path(times: &[Option<MonoNs>; MOMENTS]) -> [Option<MonoNs>; PATH_MOM
     for moment in PairMoment::BY_TRUST {
         let index = moment.index();
         let Some(observed_at) = times[index] else { continue };
-        // Both servers are sent the request at once. For a concurrent moment, the decode server waits only if it comes late. Unless it is
-        // known when its memory was allocated, the decode server may have waited for that longer than for the prefill server.
+        // At a concurrent moment, the prefill server receives the request while the decode server allocates memory for it. Without the time
+        // of that allocation, it is not known for which of both the request waited.
         if moment.is_concurrent() && path[PairMoment::Allocated.index()].is_none() {
             continue;
         }
@@ -115,7 +117,7 @@ fn place_on_path(times: &[Option<MonoNs>; MOMENTS]) -> [Option<MonoNs>; PATH_MOM
             Some(last) if moment.is_concurrent() => observed_at.max(last),
             _ => observed_at,
         };
-        // Moments of the prefill server must lie between those of the decode server.
+        // The memory's allocation and the moments of the prefill server are added to the decode server's own, and must lie between these.
         let is_inside = last_before.is_some_and(|last| last <= at) && first_after.is_some_and(|first| at <= first);
         if is_inside || !moment.is_added_to_decode() {
             path[index] = Some(at);

@@ -37,6 +37,7 @@ pub(super) fn bounds_of_bucket(bucket: usize) -> BucketBounds {
 
 /// Shortest duration of a bucket: the inverse of [`exact_bucket_of`].
 fn min_of_bucket(bucket: usize) -> u64 {
+    // The first eight buckets hold one duration each. Behind them, each doubling has eight.
     let doubling = (bucket >> BITS_PER_DOUBLING).saturating_sub(1);
     let leading_bits = bucket - (doubling << BITS_PER_DOUBLING);
     (leading_bits as u64) << doubling
@@ -67,7 +68,7 @@ impl Buckets {
         self.max = self.max.max(ns);
     }
 
-    /// The same values in a form that has only buckets with a value.
+    /// Copies the values into a tally, which stores only the buckets that have any.
     pub(crate) fn tally(&self) -> Tally {
         let mut counts = Vec::new();
         let buckets = self.counts.iter().flat_map(|buckets| buckets.iter().enumerate());

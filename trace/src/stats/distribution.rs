@@ -45,7 +45,7 @@ impl<C: Counter> Counted<C> {
         self.sum += u128::from(ns) * u128::from(times.as_u64());
     }
 
-    /// Adds the values of another one.
+    /// Adds the values of another distribution.
     pub(super) fn add(&mut self, other: &Self) {
         // Adding histograms of equal bounds cannot fail, so there is no error to handle.
         let _ = self.histogram.add(&other.histogram);
@@ -214,7 +214,7 @@ pub(crate) struct EqualDurations {
 impl EqualDurations {
     /// Records a duration in `to`, `times` times. It stays pending as long as equal ones follow, which are recorded together with it.
     pub(crate) fn record_n(&mut self, to: &mut Distribution, ns: u64, times: u64) {
-        // One step into the histogram for all equal durations.
+        // Equal durations go into the histogram in one step, once a different one follows.
         if ns != self.ns {
             self.record_pending(to);
             self.ns = ns;

@@ -12,12 +12,15 @@ pub(crate) trait SeriesSlot: Clone {
 #[derive(Clone, Debug)]
 pub(crate) struct Series<S> {
     start: MonoNs,
+    /// Length of a base slot.
     base_ns: u64,
+    /// Number of base slots that were joined to each slot.
     base_slots_per_slot: u64,
     max_slots: usize,
     slots: Vec<S>,
     /// The slot that is not complete, if any.
     partial: Option<S>,
+    /// Number of base slots in `partial` so far.
     partial_base_slots: u64,
 }
 

@@ -34,7 +34,7 @@ impl DurationSum {
 pub(super) struct Slices<T> {
     values: [T; SLICES],
     /// Number of the second in each value.
-    numbers: [u64; SLICES],
+    seconds_of_values: [u64; SLICES],
     seconds: RunSeconds,
 }
 
@@ -49,7 +49,7 @@ impl<T: Default> Slices<T> {
         let second = self.seconds.number_at(at);
         let index = (second % SLICES as u64) as usize;
         let value = &mut self.values[index];
-        let second_of_value = &mut self.numbers[index];
+        let second_of_value = &mut self.seconds_of_values[index];
         if *second_of_value < second {
             *second_of_value = second;
             clear(value);
@@ -60,7 +60,7 @@ impl<T: Default> Slices<T> {
     /// Values of the seconds in the window at `now`. A value that was never used has the second 0, which is in no window.
     pub(super) fn window(&self, now: MonoNs) -> impl Iterator<Item = &T> {
         let window = self.seconds.window(now);
-        let numbered = self.values.iter().zip(self.numbers);
+        let numbered = self.values.iter().zip(self.seconds_of_values);
         numbered.filter(move |(_, number)| window.contains(*number)).map(|(value, _)| value)
     }
 }

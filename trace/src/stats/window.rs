@@ -26,8 +26,9 @@ impl RunSeconds {
         at.since(self.origin) / SECOND_NS + 1
     }
 
-    /// Window of current figures at `now`.
+    /// The window of the last seconds up to `now`.
     pub(crate) fn window(self, now: MonoNs) -> RecentWindow {
+        // Seconds are numbered from 1.
         let last = self.number_at(now);
         // A run that has just begun has fewer seconds.
         let first = last.saturating_sub(WINDOW_SECONDS - 1).max(1);

@@ -177,8 +177,8 @@ fn rules() -> Vec<Rule> {
             &["worker-imbalance"],
             format!(
                 "{} times an even share of at least {} chunks",
-                worker_imbalance::UNEVEN,
-                count(worker_imbalance::CHUNKS)
+                worker_imbalance::MIN_UNEVEN_RATIO,
+                count(worker_imbalance::MIN_JUDGED_CHUNKS)
             ),
             Info,
         )
