@@ -288,7 +288,7 @@ mod tests {
         let mut reached = Vec::new();
         loop {
             playback.play(Play::PreviousFinding, session.analysis());
-            if playback.sought.is_none() {
+            if playback.sought_finding.is_none() {
                 break;
             }
             play(&mut playback, &mut session);

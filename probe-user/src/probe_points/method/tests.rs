@@ -59,8 +59,8 @@ fn library(words: &[(u64, u64)], relocations: &[(u64, u64)]) -> Vec<u8> {
     file
 }
 
-const WORDS: [(u64, u64); 2] = [(ENTRY + LENGTH, 11), (ENTRY + FLAGS, 0x82)];
-const RELOCATIONS: [(u64, u64); 2] = [(ENTRY - FUNCTION, METHOD), (ENTRY, NAME)];
+const WORDS: [(u64, u64); 2] = [(ENTRY + LENGTH_DISTANCE, 11), (ENTRY + FLAGS_DISTANCE, 0x82)];
+const RELOCATIONS: [(u64, u64); 2] = [(ENTRY - FUNCTION_DISTANCE, METHOD), (ENTRY, NAME)];
 
 #[test]
 fn a_method_is_found_by_its_table_entry() {
@@ -77,14 +77,14 @@ fn other_uses_of_the_name_are_no_methods() {
         assert_eq!(find_method_offset(&library(words, relocations), &["push_batch"]), Ok(None));
     };
     // Another length, another calling convention, no function, and a function that is no code.
-    no(&[(ENTRY + LENGTH, 10), WORDS[1]], &RELOCATIONS);
-    no(&[WORDS[0], (ENTRY + FLAGS, 0x8)], &RELOCATIONS);
+    no(&[(ENTRY + LENGTH_DISTANCE, 10), WORDS[1]], &RELOCATIONS);
+    no(&[WORDS[0], (ENTRY + FLAGS_DISTANCE, 0x8)], &RELOCATIONS);
     no(&WORDS, &RELOCATIONS[1..]);
-    no(&WORDS, &[(ENTRY - FUNCTION, NAME), RELOCATIONS[1]]);
+    no(&WORDS, &[(ENTRY - FUNCTION_DISTANCE, NAME), RELOCATIONS[1]]);
     // Two classes with such a method.
     let second = ENTRY + 0x80;
-    let words = [WORDS[0], WORDS[1], (second + LENGTH, 11), (second + FLAGS, 0x82)];
-    let relocations = [RELOCATIONS[0], RELOCATIONS[1], (second - FUNCTION, METHOD + 0x20), (second, NAME)];
+    let words = [WORDS[0], WORDS[1], (second + LENGTH_DISTANCE, 11), (second + FLAGS_DISTANCE, 0x82)];
+    let relocations = [RELOCATIONS[0], RELOCATIONS[1], (second - FUNCTION_DISTANCE, METHOD + 0x20), (second, NAME)];
     no(&words, &relocations);
 }
 

@@ -304,7 +304,7 @@ mod tests {
             Tokenizer::new(stage, queued(&account), ClientSocket::default(), Vec::new(), Random::new(1));
         for rid in rids() {
             let state = WaiterState::new(&rid, free.mode, free.clients_add_up);
-            tokenizer.states.insert(rid.into(), state);
+            tokenizer.states_by_rid.insert(rid.into(), state);
         }
         let all_served = async {
             while account.open_requests() > 0 {
