@@ -77,8 +77,7 @@ pub(crate) fn find_links(
     // Closes the netlink sockets of namespaces in which there is no candidate any more.
     diag_sockets.retain(|namespace, _| namespaces.contains_key(namespace));
     for (namespace, members) in &namespaces {
-        // Every process of the namespace shows the same tables. There is at least one.
-        let process = processes[members[0]];
+        let process = first_running(members, processes);
         let mut connections = find_tcp_connections(process, &mut found);
         match find_unix_connections(*namespace, process, diag_sockets, &mut found) {
             Ok(unix_connections) => connections.extend(unix_connections),
@@ -101,12 +100,20 @@ pub(crate) fn find_links(
     found
 }
 
+/// The first of a namespace's members that still runs. Every process of the namespace shows the same tables, but one that has exited shows
+/// none. If all have exited, the first member. `members` are indices of `processes`, at least one.
+fn first_running<'p>(members: &[usize], processes: &[&'p ProcDir]) -> &'p ProcDir {
+    let mut all = members.iter().map(|&member| processes[member]);
+    let running = all.find(|process| process.network_namespace() != Err(ReadError::Gone));
+    running.unwrap_or(processes[members[0]])
+}
+
 /// Where the sockets of all candidates are.
 #[derive(Default)]
 struct HeldSockets {
     /// By inode: the descriptor in the process that created the socket.
     holders: HashMap<u64, OpenSocket>,
-    /// By network namespace, whose sockets are listed once: its members, the first of which gives access.
+    /// By network namespace, whose sockets are listed once: its members, one of which gives access.
     namespaces: BTreeMap<u64, Vec<usize>>,
 }
 
