@@ -5,8 +5,8 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-/// Duration that gives twenty slots, of which the first and the last are omitted: in fewer, a growing backlog may be noise.
-const DURATION: &str = "20s";
+/// Duration that gives eighteen slots, of which the first and the last are omitted: in fewer, a growing backlog may be noise.
+const DURATION: &str = "18s";
 
 /// Runs a demo with its report in `file`.
 fn play(file: &Path, args: &[&str]) -> Child {

@@ -12,7 +12,7 @@ use crate::demo::truth::DemoTruth;
 /// Long enough for every threshold, since a backlog has to grow for three seconds. One frame per request is much more expensive to
 /// simulate.
 fn duration(route: ProcessCounts) -> Duration {
-    Duration::from_millis(if route.workers == 1 { 6000 } else { 4200 })
+    Duration::from_millis(if route.workers == 1 { 5000 } else { 4000 })
 }
 
 /// Topology of a test case.
