@@ -52,12 +52,17 @@ pub(crate) fn assemble_engines(
             }
         }
     }
-    // `false` sorts first. So confirmed engines come first, then named ones, and older ones before younger ones.
+    sort_by_certainty(&mut engines);
+    Assembly { engines, roles }
+}
+
+/// Sorts confirmed engines first, then named ones, and older ones before younger ones.
+fn sort_by_certainty(engines: &mut [Engine]) {
     engines.sort_by_key(|engine| {
         let oldest_start = engine.processes.iter().map(|process| process.id.start_time).min();
+        // `false` sorts first.
         (!engine.is_confirmed, !engine.is_named(), oldest_start)
     });
-    Assembly { engines, roles }
 }
 
 /// The candidates as the engines' rules see them: the role that is stated, the index of the parent, and whether ZMQ is used.
@@ -227,7 +232,9 @@ fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candi
     let main = group.iter().map(|&index| candidates[index]).find(|candidate| candidate.id == main_id)?;
     engine.launcher = main.launcher;
     engine.releases = releases_of_engine(engine.kind, main, group.iter().map(|&index| candidates[index]));
-    let evidence = Evidence {
+    // A program that runs the engine inside decides some of its settings. An unknown program has no known settings.
+    let deciding_kind = main.launcher.map(|launcher| launcher.engine).or(engine.kind)?;
+    engine.settings = deciding_kind.settings(&Evidence {
         pid: main.id.pid,
         launcher: main.launcher,
         flags: &main.flags,
@@ -235,18 +242,19 @@ fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candi
         releases: &engine.releases,
         python: main.python.as_ref(),
         hops: &engine.hops,
-    };
-    // A program that runs the engine inside decides some of its settings. An unknown program has no known settings.
-    let deciding_kind = main.launcher.map(|launcher| launcher.engine).or(engine.kind)?;
-    engine.settings = deciding_kind.settings(&evidence);
-    let has_inner_server = engine.processes.iter().any(|process| process.inner_server.is_some());
+    });
+    output_beside_zmq(engine, main.id.pid)
+}
+
+/// Blind spot of an engine whose main process has a variable that makes the output avoid ZMQ. `None` without such a variable.
+fn output_beside_zmq(engine: &Engine, main_pid: u32) -> Option<BlindSpot> {
     // Output of a server inside the process is observed by other means than ZMQ.
+    let has_inner_server = engine.processes.iter().any(|process| process.inner_server.is_some());
     if has_inner_server {
         return None;
     }
-    // The variable that makes output avoid ZMQ. Without one, nothing is to be reported.
     let variable = engine.settings.avoids_zmq.clone()?;
-    Some(BlindSpot::NoZmqOutput { pid: main.id.pid, variable })
+    Some(BlindSpot::NoZmqOutput { pid: main_pid, variable })
 }
 
 /// Releases of the engine, and of programs that run engines inside. Other engines may be installed next to them, and are left out.

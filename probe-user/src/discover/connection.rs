@@ -31,7 +31,8 @@ pub(crate) fn pair_unix_sockets(sockets: &[UnixSocket]) -> Vec<SocketConnection>
         }
         // A connecting socket has a name, too, if it was bound before. If both have one, the side with a listener's name accepted.
         let has_named_peer = name_by_inode.get(&peer).is_some_and(|name| !name.is_empty());
-        if !has_named_peer || listener_names.contains(socket.name.as_slice()) {
+        let has_listener_name = listener_names.contains(socket.name.as_slice());
+        if !has_named_peer || has_listener_name {
             connections.push(SocketConnection {
                 connector: Some(peer.into()),
                 acceptor: socket.inode.into(),

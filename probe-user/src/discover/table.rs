@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use adapter::discover::{Carries, Confidence, Disaggregation, End, HopSeen};
+use adapter::discover::{Carries, Confidence, Disaggregation, End, HopSeen, Settings};
 
 use super::topology::{Engine, Process, Topology};
 
@@ -80,7 +80,13 @@ fn engine_headline(engine: &Engine) -> String {
     if !engine.is_named() {
         parts.push("from its sockets".into());
     }
-    let settings = &engine.settings;
+    parts.extend(settings_to_words(&engine.settings));
+    parts.join(", ")
+}
+
+/// The settings that decide how output is transferred, each in a few words. An unknown one is left out.
+fn settings_to_words(settings: &Settings) -> Vec<String> {
+    let mut parts = Vec::new();
     if let Some(mode) = &settings.mode {
         parts.push(format!("{:?}", mode.value).to_lowercase());
     }
@@ -94,7 +100,7 @@ fn engine_headline(engine: &Engine) -> String {
         let Disaggregation { word: side_name, sends } = side.value;
         parts.push(format!("{side_name} server: sends {sends}"));
     }
-    parts.join(", ")
+    parts
 }
 
 /// Cell of an unknown value.
