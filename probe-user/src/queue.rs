@@ -89,14 +89,7 @@ impl Queues {
     /// Reads the number of queued bytes at `socket`. `None` if it is closed. The first call for a socket searches for it, which takes
     /// longer for TCP. The result of that search is remembered, and so is an error.
     pub fn read_depth(&mut self, socket: End) -> Result<Option<QueueDepth>, QueueError> {
-        let found_query = if let Some(known) = self.sockets.get(&socket) {
-            *known
-        } else {
-            let found = self.find_socket(socket);
-            self.sockets.insert(socket, found);
-            found
-        };
-        let query = found_query?;
+        let query = self.known_or_found(socket)?;
         // Only a closed socket has no namespace.
         let Some(namespace) = query.namespace() else { return Ok(None) };
         match self.send_query(query, socket.inode) {
@@ -114,6 +107,16 @@ impl Queues {
                 Err(failed)
             }
         }
+    }
+
+    /// How to ask for the queues of a socket. Searches for the socket at the first call, and remembers the result, even an error.
+    fn known_or_found(&mut self, socket: End) -> Result<SocketQuery, QueueError> {
+        if let Some(known) = self.sockets.get(&socket) {
+            return *known;
+        }
+        let found = self.find_socket(socket);
+        self.sockets.insert(socket, found);
+        found
     }
 
     /// Asks the kernel for the queues of a socket. `None` if it is closed. Only a query for a TCP socket uses `tcp_inode`, its inode.
@@ -139,16 +142,8 @@ impl Queues {
     fn find_socket(&mut self, socket: End) -> Result<SocketQuery, QueueError> {
         let End { pid, inode, .. } = socket;
         // A process that has exited has no open socket.
-        let process = match ProcDir::open(pid) {
-            Ok(process) => process,
-            Err(ReadError::Gone) => return Ok(SocketQuery::Closed),
-            Err(error) => return Err(QueueError::Namespace(pid, error)),
-        };
-        let namespace = match process.network_namespace() {
-            Ok(namespace) => namespace,
-            Err(ReadError::Gone) => return Ok(SocketQuery::Closed),
-            Err(error) => return Err(QueueError::Namespace(pid, error)),
-        };
+        let Some(process) = if_not_exited(pid, ProcDir::open(pid))? else { return Ok(SocketQuery::Closed) };
+        let Some(namespace) = if_not_exited(pid, process.network_namespace())? else { return Ok(SocketQuery::Closed) };
         let refused = |error| QueueError::Diag(pid, error);
         if let Entry::Vacant(new) = self.namespaces.entry(namespace) {
             // An error is kept as well, so that further sockets do not cause another try.
@@ -200,6 +195,15 @@ impl SocketQuery {
             Self::Unix { namespace, .. } | Self::Tcp { namespace, .. } => Some(*namespace),
             Self::Closed => None,
         }
+    }
+}
+
+/// What was read about a process; `None` if it has exited. Fails with the error of a network namespace that cannot be identified.
+fn if_not_exited<T>(pid: u32, result: Result<T, ReadError>) -> Result<Option<T>, QueueError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(ReadError::Gone) => Ok(None),
+        Err(error) => Err(QueueError::Namespace(pid, error)),
     }
 }
 

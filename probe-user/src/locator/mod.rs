@@ -83,9 +83,9 @@ pub fn supervise(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -
         let Ok([library, answer_pipe]) = <[OwnedFd; 2]>::try_from(received.descriptors) else {
             continue;
         };
+        let sought_number = u32::from_le_bytes(buffer);
         // The command is dropped at the end of the call, because it holds an end of the pipe, and the prober waits until all are closed.
-        let number = u32::from_le_bytes(buffer);
-        let mut child = start_analysis(command_for(number), number, &library, answer_pipe)?;
+        let mut child = start_analysis(command_for(sought_number), sought_number, &library, answer_pipe)?;
         if ends_in_time(&child, socket)? {
             child.wait()?;
         } else {
@@ -167,13 +167,17 @@ impl Locator {
         }
         let asked = request_analysis(supervisor.as_fd(), sought_number, library, peer);
         let answer = asked.unwrap_or_else(|error| Err(format!("cannot analyse its code: {error}")));
+        self.remember_answer(key, answer.clone());
+        answer
+    }
+
+    /// Remembers the answer of an analysis. After the limit, libraries are analysed again, which costs time only.
+    fn remember_answer(&self, key: AnalysisKey, answer: LocatorAnswer) {
         let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
-        // After the limit, libraries are analysed again, which costs time only.
         if cached.len() == MAX_CACHED {
             cached.clear();
         }
-        cached.insert(key, answer.clone());
-        answer
+        cached.insert(key, answer);
     }
 
     /// Answer of an earlier analysis.

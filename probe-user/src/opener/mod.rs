@@ -67,34 +67,42 @@ pub fn serve(socket: BorrowedFd<'_>, permitted: Permitted) -> io::Result<()> {
     let connection_count = Arc::new(AtomicUsize::new(0));
     let mut buffer = [0; CONNECT.len()];
     loop {
-        let mut received = match channel::receive_message(socket, &mut buffer) {
+        let received = match channel::receive_message(socket, &mut buffer) {
             Ok(received) if received.bytes == 0 => return Ok(()),
             // A longer message brings no connection.
             Err(Errno::MSGSIZE) => continue,
             received => received?,
         };
-        // Any message without exactly one descriptor is ignored.
-        let Some(connection) = received.descriptors.pop() else { continue };
-        if !received.descriptors.is_empty() {
-            continue;
+        // A message without exactly one descriptor is ignored.
+        if let Some(connection) = only_descriptor(received.descriptors) {
+            serve_on_thread(Arc::clone(&server), connection, &connection_count);
         }
-        // Only this thread adds to the count. At the limit, the new connection is closed.
-        if connection_count.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
-            connection_count.fetch_sub(1, Ordering::Relaxed);
-            continue;
+    }
+}
+
+/// The descriptor of a message that has exactly one. `None` for any other message, whose descriptors are closed.
+fn only_descriptor(mut descriptors: Vec<OwnedFd>) -> Option<OwnedFd> {
+    let descriptor = descriptors.pop()?;
+    descriptors.is_empty().then_some(descriptor)
+}
+
+/// Serves a connection on a thread of its own. If [`MAX_CONNECTIONS`] are open, or if no thread can be started, closes it instead.
+fn serve_on_thread(server: Arc<OpenerServer>, connection: OwnedFd, connection_count: &Arc<AtomicUsize>) {
+    // Only the caller's thread adds to the count.
+    if connection_count.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
+        connection_count.fetch_sub(1, Ordering::Relaxed);
+        return;
+    }
+    let shared_count = Arc::clone(connection_count);
+    let thread = thread::Builder::new().name("opener".into()).spawn(move || {
+        if let Err(error) = server.serve_connection(&connection) {
+            tracing::debug!("a connection of the opener ended: {error}");
         }
-        let server = Arc::clone(&server);
-        let shared_count = Arc::clone(&connection_count);
-        let thread = thread::Builder::new().name("opener".into()).spawn(move || {
-            if let Err(error) = server.serve_connection(&connection) {
-                tracing::debug!("a connection of the opener ended: {error}");
-            }
-            shared_count.fetch_sub(1, Ordering::Relaxed);
-        });
-        // Without a thread, nothing else takes the connection from the count.
-        if thread.is_err() {
-            connection_count.fetch_sub(1, Ordering::Relaxed);
-        }
+        shared_count.fetch_sub(1, Ordering::Relaxed);
+    });
+    // Without a thread, nothing else takes the connection from the count.
+    if thread.is_err() {
+        connection_count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

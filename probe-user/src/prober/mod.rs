@@ -233,15 +233,20 @@ impl ProberServer {
             for batch in &batches {
                 kernel.attach_uprobes(target, pid, batch, library.file)?;
             }
-            // A pidfd is readable once its process has exited. The check after the attach also notices an id that was reused before it.
-            let ready_count = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&Timespec::default()));
-            if ready_count.is_ok_and(|ready| ready > 0) {
+            // After the attach, so that an id that was reused before it is noticed as well.
+            if has_exited(&pidfd) {
                 kernel.detach_target(target);
                 return Err(process_has_exited(library.pid));
             }
             Ok(())
         })
     }
+}
+
+/// Whether the process of a pidfd has exited, which makes the pidfd readable.
+fn has_exited(pidfd: &OwnedFd) -> bool {
+    let ready_count = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&Timespec::default()));
+    ready_count.is_ok_and(|ready| ready > 0)
 }
 
 /// Opens a socket for `sock_diag` in the network namespace of the process.
