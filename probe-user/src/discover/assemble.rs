@@ -110,16 +110,20 @@ fn group_nodes(nodes: &[Node], roles: &[Option<RoleWithSource>], links: &Interpr
         }
     }
     for (child, node) in nodes.iter().enumerate() {
-        let Some(parent) = node.parent else { continue };
-        // A parent without a role is no part of an engine.
-        let has_parent_role = roles[parent].is_some();
-        // The main process of an engine may be the child of another program.
-        let is_started_by_engine = roles[child].is_some_and(|(role, _)| !role.is_main());
-        if has_parent_role && is_started_by_engine {
+        if let Some(parent) = node.parent
+            && is_of_same_engine(roles[child], roles[parent])
+        {
             pairs.push((child, parent));
         }
     }
     connected_groups(nodes.len(), pairs)
+}
+
+/// Whether a process with the first role belongs to the engine of its parent. A parent without a role is no part of an engine, and the main
+/// process of an engine may be the child of another program.
+fn is_of_same_engine(child: Option<RoleWithSource>, parent: Option<RoleWithSource>) -> bool {
+    let is_started_by_engine = child.is_some_and(|(role, _)| !role.is_main());
+    parent.is_some() && is_started_by_engine
 }
 
 /// Whether a group is an engine. Many programs use ZMQ, so an unnamed group needs a hop that must be output. While the peers of such a hop
@@ -127,6 +131,16 @@ fn group_nodes(nodes: &[Node], roles: &[Option<RoleWithSource>], links: &Interpr
 fn is_engine(engine: &Engine, has_lost_peers: bool) -> bool {
     let has_output = engine.hops.iter().any(|hop| hop.carries == Carries::Output);
     has_output || (engine.hops.is_empty() && has_lost_peers) || engine.is_named()
+}
+
+/// The pairs of connected processes, each once: the connecting process, and then the accepting one.
+fn edges_of_links(links: &[Link]) -> Vec<(usize, usize)> {
+    let ends = links.iter().filter_map(|link| Some((link.connector?.candidate, link.acceptor.candidate)));
+    let mut edges: Vec<(usize, usize)> = ends.collect();
+    edges.sort_unstable();
+    // Several sockets may connect the same two processes.
+    edges.dedup();
+    edges
 }
 
 /// Determines the role of each candidate. A role that the user, the title or the command states comes first, then one that an engine infers
@@ -137,12 +151,7 @@ fn infer_roles(
     nodes: &[Node],
     links: &[Link],
 ) -> Vec<Option<RoleWithSource>> {
-    // Each edge leads from the connecting process to the accepting one.
-    let ends = links.iter().filter_map(|link| Some((link.connector?.candidate, link.acceptor.candidate)));
-    let mut edges: Vec<(usize, usize)> = ends.collect();
-    edges.sort_unstable();
-    // Several sockets may connect the same two processes.
-    edges.dedup();
+    let edges = edges_of_links(links);
     let mut roles: Vec<Option<RoleWithSource>> = nodes.iter().map(|node| node.stated).collect();
     // Each engine fills in the missing roles that its rules infer.
     for engine in engines {

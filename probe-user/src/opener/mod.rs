@@ -281,15 +281,19 @@ impl OpenerServer {
     }
 }
 
-/// Sends an answer in as many messages as it needs. The descriptor goes with the first one.
+/// Sends an answer in as many messages as it needs, or a refusal in one.
 fn send_reply(connection: BorrowedFd<'_>, answer: Result<OpenerAnswer, ReadError>) -> io::Result<()> {
-    let answer = match answer {
-        Ok(answer) => answer,
+    match answer {
+        Ok(answer) => send_answer(connection, &answer),
         Err(error) => {
             let refusal = ReplyPiece::single(Err(error));
-            return Ok(channel::send_message(connection, &encode_message(&refusal), &[])?);
+            Ok(channel::send_message(connection, &encode_message(&refusal), &[])?)
         }
-    };
+    }
+}
+
+/// Sends the content of an answer in pieces of bounded size. The descriptor goes with the first piece, and the last one is marked.
+fn send_answer(connection: BorrowedFd<'_>, answer: &OpenerAnswer) -> io::Result<()> {
     let mut rest = answer.content.as_slice();
     let mut file = answer.file.as_ref().map(|file| file.as_fd());
     loop {

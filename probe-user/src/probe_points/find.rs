@@ -141,14 +141,7 @@ pub(super) fn find_refused_point(code: MachineCode<'_>, function: u64) -> Option
 pub(super) fn find_option_request_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
     let with_rcvtimeo = MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Number(RCVTIMEO)]);
     let with_events = MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Number(EVENTS)]);
-    let mut callees = Vec::new();
-    code.find_on_paths(function, with_rcvtimeo.clone(), |instruction, state| {
-        if passes_on_rcvtimeo(instruction, state) {
-            callees.push(instruction.near_branch_target());
-        }
-        // The search goes on, for all of them.
-        None::<()>
-    });
+    let callees = callees_given_rcvtimeo(code, function, with_rcvtimeo.clone());
     // The check of the socket's validity is called first, with the option still in its register, so the first callee may be the wrong one.
     callees.into_iter().take(MAX_INNER_FUNCTIONS).find_map(|callee| {
         find_point_only_first_state_reaches(
@@ -159,6 +152,19 @@ pub(super) fn find_option_request_point(code: MachineCode<'_>, function: u64) ->
             passes_on_rcvtimeo,
         )
     })
+}
+
+/// Addresses of the functions that `function` calls with `ZMQ_RCVTIMEO` as their second argument.
+fn callees_given_rcvtimeo(code: MachineCode<'_>, function: u64, at_entry: MachineState) -> Vec<u64> {
+    let mut callees = Vec::new();
+    code.find_on_paths(function, at_entry, |instruction, state| {
+        if passes_on_rcvtimeo(instruction, state) {
+            callees.push(instruction.near_branch_target());
+        }
+        // No result, so that all paths are followed.
+        None::<()>
+    });
+    callees
 }
 
 /// Whether the instruction calls a function with `ZMQ_RCVTIMEO` as its second argument.
