@@ -93,11 +93,10 @@ pub(crate) fn pair_tcp_sockets(sockets: &[TcpSocket]) -> Vec<SocketConnection> {
     }
     let mut connections = Vec::new();
     for ((local, remote), &acceptor) in &inode_by_ends {
-        // The accepted end has the listener's port. The connecting end has the same addresses in reverse.
-        if listeners.contains(local)
-            && !listeners.contains(remote)
-            && let Some(&connector) = inode_by_ends.get(&(*remote, *local))
-        {
+        // If a listener has the ports of both ends, it is unknown which one accepted.
+        let is_accepted_end = listeners.contains(local) && !listeners.contains(remote);
+        // The connecting end has the same addresses in reverse.
+        if is_accepted_end && let Some(&connector) = inode_by_ends.get(&(*remote, *local)) {
             let endpoint = format!("tcp://{local}");
             connections.push(SocketConnection { connector: Some(connector), acceptor, endpoint });
         }

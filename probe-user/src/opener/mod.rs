@@ -215,13 +215,7 @@ impl OpenerServer {
         Ok(match request {
             ProcessRequest::Mappings => OpenerAnswer::with_file(process.open_mappings()?),
             ProcessRequest::Environment => OpenerAnswer::with_file(process.open_environment()?),
-            ProcessRequest::Descriptors { limit } => {
-                let descriptors = process.list_descriptors(MAX_DESCRIPTORS.min(*limit as usize))?;
-                let content = encode_message(&descriptors.items);
-                // The number in the answer says whether the list is truncated.
-                let is_truncated = u64::from(descriptors.is_truncated);
-                OpenerAnswer { content, ..OpenerAnswer::with_number(is_truncated) }
-            }
+            ProcessRequest::Descriptors { limit } => answer_with_descriptors(&process, *limit)?,
             ProcessRequest::Link(link) => {
                 OpenerAnswer::with_content(process.link(*link)?.as_os_str().as_bytes().to_vec())
             }
@@ -279,6 +273,15 @@ impl OpenerServer {
             _ => Err(ReadError::Denied),
         }
     }
+}
+
+/// Lists the sockets of a process, and whether it uses `io_uring`. Reads at most `limit` descriptors. The number in the answer is 1 if the
+/// list is truncated.
+fn answer_with_descriptors(process: &ProcDir, limit: u32) -> Result<OpenerAnswer, ReadError> {
+    let descriptors = process.list_descriptors(MAX_DESCRIPTORS.min(limit as usize))?;
+    let content = encode_message(&descriptors.items);
+    let is_truncated = u64::from(descriptors.is_truncated);
+    Ok(OpenerAnswer { content, ..OpenerAnswer::with_number(is_truncated) })
 }
 
 /// Sends an answer in as many messages as it needs, or a refusal in one.
