@@ -71,6 +71,19 @@ impl KernelTypes {
     }
 }
 
+/// Settings of the object that follow from the options and from the kernel's types.
+fn load_settings(options: ProbeOptions, types: &KernelTypes) -> LoadSettings {
+    LoadSettings {
+        // The kernel accepts powers of two only.
+        ring_bytes: options.ring_bytes.clamp(MIN_RING_BYTES, MAX_RING_BYTES).next_power_of_two(),
+        offsets: types.offsets,
+        // Both add to the accounts of threads.
+        accounting: options.scheduler || options.polls,
+        // Without these offsets, the programs for serving processes are not attached.
+        places: types.egress_offsets.clone().unwrap_or_default(),
+    }
+}
+
 /// Method to attach the uprobe programs: perf events if the options request them, otherwise the best one that the kernel supports.
 fn choose_attach_method(ebpf: &Ebpf, options: ProbeOptions) -> AttachMethod {
     let programs: &'static [&'static str] = if options.tls { &UPROBES_WITH_TLS } else { &UPROBES };
@@ -89,16 +102,8 @@ impl KernelSide {
     /// Creates the maps and prepares the programs.
     pub(crate) fn load(options: ProbeOptions) -> Result<Self, Refusal> {
         let types = KernelTypes::read();
-        let settings = LoadSettings {
-            // The kernel accepts powers of two only.
-            ring_bytes: options.ring_bytes.clamp(MIN_RING_BYTES, MAX_RING_BYTES).next_power_of_two(),
-            offsets: types.offsets,
-            // Both add to the accounts of threads.
-            accounting: options.scheduler || options.polls,
-            // Without these offsets, the programs for serving processes are not attached.
-            places: types.egress_offsets.clone().unwrap_or_default(),
-        };
-        let mut ebpf = load::load_object(settings).map_err(|error| Refusal::from_error(&error))?;
+        let mut ebpf =
+            load::load_object(load_settings(options, &types)).map_err(|error| Refusal::from_error(&error))?;
         let attach_method = choose_attach_method(&ebpf, options);
         let kernel_log = open_kernel_log(&mut ebpf);
         Ok(Self {

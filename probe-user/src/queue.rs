@@ -144,17 +144,9 @@ impl Queues {
         // A process that has exited has no open socket.
         let Some(process) = if_not_exited(pid, ProcDir::open(pid))? else { return Ok(SocketQuery::Closed) };
         let Some(namespace) = if_not_exited(pid, process.network_namespace())? else { return Ok(SocketQuery::Closed) };
-        let refused = |error| QueueError::Diag(pid, error);
-        if let Entry::Vacant(new) = self.namespaces.entry(namespace) {
-            // An error is kept as well, so that further sockets do not cause another try.
-            new.insert(DiagSocket::open_for(&process).and_then(|diag| diag.check_unix_support().map(|()| diag)));
-        }
-        let diag = self.diag_socket(namespace).map_err(refused)?;
-        // Inodes of sockets have 32 bits.
-        if let Ok(unix_inode) = u32::try_from(inode)
-            && diag.query_unix_depth(unix_inode).map_err(refused)?.is_some()
-        {
-            return Ok(SocketQuery::Unix { namespace, inode: unix_inode });
+        self.open_namespace(&process, namespace);
+        if let Some(query) = self.find_unix_query(pid, namespace, inode)? {
+            return Ok(query);
         }
         if let Some(query) = self.find_tcp_query(&process, namespace, inode)? {
             return Ok(query);
@@ -164,6 +156,24 @@ impl Queues {
             return Err(QueueError::Elsewhere(pid, inode));
         }
         Ok(SocketQuery::Closed)
+    }
+
+    /// Opens the netlink socket of a network namespace if there is none yet. An error is kept as well, so that further sockets do not cause
+    /// another try.
+    fn open_namespace(&mut self, process: &ProcDir, namespace: u64) {
+        if let Entry::Vacant(new) = self.namespaces.entry(namespace) {
+            new.insert(DiagSocket::open_for(process).and_then(|diag| diag.check_unix_support().map(|()| diag)));
+        }
+    }
+
+    /// Finds how to ask for the queues of a Unix socket in the network namespace. `None` if the kernel reports no such socket there.
+    fn find_unix_query(&self, pid: u32, namespace: u64, inode: u64) -> Result<Option<SocketQuery>, QueueError> {
+        let refused = |error| QueueError::Diag(pid, error);
+        let diag = self.diag_socket(namespace).map_err(refused)?;
+        // Inodes of sockets have 32 bits.
+        let Ok(unix_inode) = u32::try_from(inode) else { return Ok(None) };
+        let has_queues = diag.query_unix_depth(unix_inode).map_err(refused)?.is_some();
+        Ok(has_queues.then_some(SocketQuery::Unix { namespace, inode: unix_inode }))
     }
 
     /// Finds how to ask for the queues of a TCP socket in the process's network namespace. `None` if the kernel reports no such socket

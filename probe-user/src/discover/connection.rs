@@ -16,6 +16,15 @@ pub(crate) struct SocketConnection {
     pub(crate) endpoint: String,
 }
 
+/// Whether a socket is the accepted side of a connection: the only side with a name. If both have one, because the connecting socket was
+/// bound before, the side with a listener's name accepted.
+fn is_accepted_side(socket: &UnixSocket, peer_name: &[u8], listener_names: &HashSet<&[u8]>) -> bool {
+    if socket.is_listening || socket.name.is_empty() {
+        return false;
+    }
+    peer_name.is_empty() || listener_names.contains(socket.name.as_slice())
+}
+
 /// Finds Unix connections. The accepted side has its listener's name, and the connecting side usually has none.
 pub(crate) fn pair_unix_sockets(sockets: &[UnixSocket]) -> Vec<SocketConnection> {
     let listening = sockets.iter().filter(|socket| socket.is_listening);
@@ -25,14 +34,8 @@ pub(crate) fn pair_unix_sockets(sockets: &[UnixSocket]) -> Vec<SocketConnection>
     let mut connections = Vec::new();
     for socket in sockets {
         let Some(peer) = socket.peer else { continue };
-        // The accepted side has a name, and does not listen.
-        if socket.is_listening || socket.name.is_empty() {
-            continue;
-        }
-        // A connecting socket has a name, too, if it was bound before. If both have one, the side with a listener's name accepted.
-        let has_named_peer = name_by_inode.get(&peer).is_some_and(|name| !name.is_empty());
-        let has_listener_name = listener_names.contains(socket.name.as_slice());
-        if !has_named_peer || has_listener_name {
+        let peer_name = name_by_inode.get(&peer).copied().unwrap_or_default();
+        if is_accepted_side(socket, peer_name, &listener_names) {
             connections.push(SocketConnection {
                 connector: Some(peer.into()),
                 acceptor: socket.inode.into(),

@@ -80,17 +80,14 @@ pub(crate) fn find_links(
         // Every process of the namespace shows the same tables. There is at least one.
         let process = processes[members[0]];
         let mut connections = find_tcp_connections(process, &mut found);
-        let unix_connections = match find_unix_connections(*namespace, process, diag_sockets, &mut found) {
-            Ok(with_both_ends) => with_both_ends,
+        match find_unix_connections(*namespace, process, diag_sockets, &mut found) {
+            Ok(with_both_ends) => connections.extend(with_both_ends),
             Err(error) => {
-                // The remainder of an incomplete answer must not be read as the next one.
-                diag_sockets.remove(namespace);
                 let pids = members.iter().map(|&member| candidates[member].id.pid).collect();
                 found.blind_spots.push(BlindSpot::Peers { pids, error });
-                find_accepted_unix_connections(process)
+                connections.extend(find_accepted_unix_connections(process));
             }
-        };
-        connections.extend(unix_connections);
+        }
         // Connections of other programs are left out.
         let links =
             connections.into_iter().filter_map(|connection| resolve_ends(connection, &holders, has_hidden_sockets));
@@ -188,7 +185,14 @@ fn find_unix_connections(
         Entry::Occupied(known) => known.into_mut(),
         Entry::Vacant(new) => new.insert(DiagSocket::open_for(process)?),
     };
-    let sockets = diag_socket.list_unix_sockets(MAX_SOCKETS)?;
+    let sockets = match diag_socket.list_unix_sockets(MAX_SOCKETS) {
+        Ok(sockets) => sockets,
+        Err(error) => {
+            // The remainder of an incomplete answer must not be read as the next one.
+            diag_sockets.remove(&namespace);
+            return Err(error);
+        }
+    };
     if sockets.is_truncated {
         found.record_limit("Unix sockets in one network namespace", MAX_SOCKETS);
     }

@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, setrlimit};
 
-use crate::channel;
+use crate::channel::{self, ReceivedMessage};
 use crate::discarded_output::discarded_output;
 use crate::message::decode_message;
 use crate::probe_points::{MAX_CACHED, ProbePoints, read_library};
@@ -76,23 +76,41 @@ pub fn supervise(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -
         }
         // Forgets the killed processes that have ended. One whose file system does not answer may end only later.
         killed.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-        // A malformed request gets no answer, and its descriptors are closed.
-        if received.bytes != REQUEST_BYTES {
-            continue;
-        }
-        let Ok([library, answer_pipe]) = <[OwnedFd; 2]>::try_from(received.descriptors) else {
-            continue;
-        };
-        let sought_number = u32::from_le_bytes(buffer);
+        // A malformed request gets no answer.
+        let Some(request) = AnalysisRequest::from_message(received, buffer) else { continue };
+        let AnalysisRequest { sought_number, library, answer_pipe } = request;
         // The command is dropped at the end of the call, because it holds an end of the pipe, and the prober waits until all are closed.
-        let mut child = start_analysis(command_for(sought_number), sought_number, &library, answer_pipe)?;
-        if ends_in_time(&child, socket)? {
-            child.wait()?;
-        } else {
-            child.kill()?;
-            killed.push(child);
-        }
+        let child = start_analysis(command_for(sought_number), sought_number, &library, answer_pipe)?;
+        killed.extend(kill_unless_ended_in_time(child, socket)?);
     }
+}
+
+/// A request to analyse a library, with the number of what to find in it.
+struct AnalysisRequest {
+    sought_number: u32,
+    library: OwnedFd,
+    answer_pipe: OwnedFd,
+}
+
+impl AnalysisRequest {
+    /// Takes the request from a message, whose bytes are in `buffer`. `None` if it is malformed, and its descriptors are then closed.
+    fn from_message(received: ReceivedMessage, buffer: [u8; REQUEST_BYTES]) -> Option<Self> {
+        if received.bytes != REQUEST_BYTES {
+            return None;
+        }
+        let [library, answer_pipe] = <[OwnedFd; 2]>::try_from(received.descriptors).ok()?;
+        Some(Self { sought_number: u32::from_le_bytes(buffer), library, answer_pipe })
+    }
+}
+
+/// Waits until an analysis has ended. If that takes too long, or if `socket` is closed meanwhile, kills its process and returns it.
+fn kill_unless_ended_in_time(mut child: Child, socket: BorrowedFd<'_>) -> io::Result<Option<Child>> {
+    if ends_in_time(&child, socket)? {
+        child.wait()?;
+        return Ok(None);
+    }
+    child.kill()?;
+    Ok(Some(child))
 }
 
 /// Starts the process that analyses a library. It gets the library, and the number of what it must find, through its standard input, and

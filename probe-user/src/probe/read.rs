@@ -47,7 +47,8 @@ impl Probe {
         let mut records_read = 0_usize;
         loop {
             // The clock is not read for each record, because that takes longer than most records.
-            if records_read.is_multiple_of(CLOCK_INTERVAL) && Instant::now() >= deadline {
+            let is_clock_due = records_read.is_multiple_of(CLOCK_INTERVAL);
+            if is_clock_due && Instant::now() >= deadline {
                 self.reading.has_unread = true;
                 break;
             }
@@ -60,7 +61,8 @@ impl Probe {
             if !self.has_read_since_loss_count {
                 self.has_read_since_loss_count = true;
                 // Without records, losses are counted rarely. Those that are found now happened before this record.
-                if self.last_loss_count.elapsed() > HOUSEKEEPING_INTERVAL * 2 {
+                let had_no_records = self.last_loss_count.elapsed() > HOUSEKEEPING_INTERVAL * 2;
+                if had_no_records {
                     let totals = self.kernel.read_losses().map_err(|refusal| tables_error(&refusal))?;
                     emitted += self.losses.report_new(&totals, &UNRECORDED, emit);
                 }

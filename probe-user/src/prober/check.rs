@@ -36,6 +36,15 @@ impl LibraryCode {
     }
 }
 
+/// Identity of an open file. Refuses a file that is not a regular one.
+fn identity_of_regular_file(file: BorrowedFd<'_>) -> Result<CachedIdentity, String> {
+    let identity = CachedIdentity::of_file(file).map_err(|error| format!("cannot examine the library: {error}"))?;
+    if !identity.is_regular {
+        return Err(String::from("the library is not a regular file"));
+    }
+    Ok(identity)
+}
+
 /// Checks a library of process `pid` for a set of probe points. The error names the violated rule.
 pub(super) fn check_library(
     pid: u32,
@@ -43,10 +52,7 @@ pub(super) fn check_library(
     library: BorrowedFd<'_>,
     servers: &[InnerServer],
 ) -> Result<LibraryCode, String> {
-    let identity = CachedIdentity::of_file(library).map_err(|error| format!("cannot examine the library: {error}"))?;
-    if !identity.is_regular {
-        return Err(String::from("the library is not a regular file"));
-    }
+    let identity = identity_of_regular_file(library)?;
     let process = ProcDir::open(pid).map_err(|error| format!("process {pid}: {error}"))?;
     let maps = process.mappings(MAX_MAPS_BYTES).map_err(|error| format!("mappings of process {pid}: {error}"))?;
     // Only programs that use ZeroMQ can get probes.
