@@ -130,9 +130,10 @@ impl InstalledReleases {
                 }
                 // Only an engine with a Python package has a release here.
                 let Some(package) = engine.package() else { continue };
-                // A package that is not installed may be imported from its source tree.
                 let installed = release_in_metadata(&root, dir, &names, package.name);
-                if let Some(release) = installed.or_else(|| release_in_source(&root, dir, &names, package.source)) {
+                // A package that is not installed may be imported from its source tree.
+                let release_here = installed.or_else(|| release_in_source(&root, dir, &names, package.source));
+                if let Some(release) = release_here {
                     found.releases.push(PackageRelease { engine, release });
                 }
             }

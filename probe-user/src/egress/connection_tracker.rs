@@ -59,11 +59,11 @@ impl ConnectionTracker {
             *self = Self::default();
             return Some(ConnectionStep::Opened);
         }
-        // `before` is the previous state.
-        let has_client_left = head.before == ESTABLISHED && matches!(head.state, CLOSE_WAIT | CLOSE);
-        let possible_end = if has_client_left { AnswerEnd::ClientLeft } else { AnswerEnd::ServerLeft };
+        let previous_state = head.before;
+        let has_client_left = previous_state == ESTABLISHED && matches!(head.state, CLOSE_WAIT | CLOSE);
+        let end_if_first = if has_client_left { AnswerEnd::ClientLeft } else { AnswerEnd::ServerLeft };
         // The first change of state shows who closed first; later ones follow from it.
-        let end = *self.end.get_or_insert(possible_end);
+        let end = *self.end.get_or_insert(end_if_first);
         if head.state != CLOSE {
             return None;
         }

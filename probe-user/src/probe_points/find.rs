@@ -136,8 +136,8 @@ pub(super) fn find_refused_point(code: MachineCode<'_>, function: u64) -> Option
     find_error_return_after(code, &inner.call, inner.state)
 }
 
-/// Finds where `zmq_getsockopt` passes on `ZMQ_RCVTIMEO` but not `ZMQ_EVENTS`. The socket's own function, called by `zmq_getsockopt`,
-/// handles a few options itself and calls another function for the rest. `None` if the code has another form.
+/// Finds the call by which `zmq_getsockopt` passes on `ZMQ_RCVTIMEO`, which pyzmq reads once before each receive, but not `ZMQ_EVENTS`. The
+/// call is in the socket's own function, which handles a few options itself. `None` if the code has another form.
 pub(super) fn find_option_request_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
     let with_rcvtimeo = MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Number(RCVTIMEO)]);
     let with_events = MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Number(EVENTS)]);
