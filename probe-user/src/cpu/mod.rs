@@ -183,7 +183,7 @@ impl CpuSampler {
         Ok(ProcessSample { at: now, interval_ns, threads: used, throttled_ns })
     }
 
-    /// Searches for new threads at every tenth sample ([`THREAD_SEARCH_INTERVAL`]).
+    /// Searches for new threads once in [`THREAD_SEARCH_INTERVAL`] samples.
     fn find_threads_if_due(&mut self) -> Result<(), String> {
         self.samples_until_search -= 1;
         if self.samples_until_search == 0 {
