@@ -84,7 +84,8 @@ impl Plan {
     }
 }
 
-/// Reports other threads of this process, because only the calling thread, and those that it starts later, lose capabilities and file access.
+/// Reports other threads of this process, because only the calling thread, and those that it starts later, lose capabilities and file
+/// access.
 fn report_earlier_threads(outcome: &mut Outcome) {
     // Without `/proc`, no other thread is assumed.
     let thread_count = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);

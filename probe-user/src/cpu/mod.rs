@@ -250,8 +250,8 @@ impl CpuSampler {
         Ok(())
     }
 
-    /// Updates the name of a known thread, which may have changed, or adds a new thread. A new one that has exited already has no times, and
-    /// is skipped.
+    /// Updates the name of a known thread, which may have changed, or adds a new thread. A new one that has exited already has no times,
+    /// and is skipped.
     fn enter_thread(&mut self, ListedThread { tid, name }: ListedThread) {
         if let Some(known) = self.threads.get_mut(&tid) {
             known.name = name;

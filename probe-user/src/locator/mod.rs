@@ -63,9 +63,9 @@ pub fn answer_once(sought: Sought, library: &RegularFile, mut output: impl io::W
     output.write_all(&answer_to_bytes(found.map_err(|error| error.to_string())))
 }
 
-/// Starts a process for each request on `socket`, until its other end is closed. A request is the number of a [`Sought`], which says what
-/// to find in the library. `command_for` returns the command for this number. Standard input of the process is a socket with a descriptor
-/// that locates the library ([`receive_library`]). Its standard output takes the answer.
+/// Starts a process for each request on `socket` to analyse a library, until the other end is closed. A request has the number of a
+/// [`Sought`], which says what to find, and `command_for` returns the command for it. The process receives the library through its standard
+/// input ([`receive_library`]), and writes the answer to its standard output.
 pub fn supervise(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -> io::Result<()> {
     let mut killed: Vec<Child> = Vec::new();
     let mut buffer = [0; REQUEST_BYTES];

@@ -32,7 +32,7 @@ impl IdenticalFrames {
         self.ambiguous.push_back(AmbiguousMatch { lane, frame });
     }
 
-    /// Returns whether the receipt of each `skipped` frame of `lane` was matched to a twin, which is an identical frame of another lane. If
+    /// Returns whether the `skipped` frames of `lane` were received, but matched to twins, which are identical frames of other lanes. If
     /// so, the twins are still to be received, and are expected from now on. Otherwise nothing changes.
     pub(super) fn explain_skipped(&mut self, lane: usize, skipped: &[Fingerprint]) -> bool {
         // A copy, because a partial explanation must change nothing.

@@ -90,9 +90,9 @@ pub struct Probe {
     last_housekeeping: Instant,
     last_loss_count: Instant,
     has_read_since_loss_count: bool,
-    reading: RingReading,
+    ring_progress: RingReading,
     /// Losses and exits that were not reported yet.
-    noticed: Option<NoticedChanges>,
+    unreported_changes: Option<NoticedChanges>,
 }
 
 /// Entry for a target in the kernel side's arrays.
@@ -175,8 +175,8 @@ impl Probe {
             last_housekeeping: Instant::now(),
             last_loss_count: Instant::now(),
             has_read_since_loss_count: true,
-            reading: RingReading::default(),
-            noticed: None,
+            ring_progress: RingReading::default(),
+            unreported_changes: None,
         };
         probe.attach_groups(facts.observes_sleep);
         probe.add_targets(targets)?;
@@ -236,14 +236,14 @@ impl Probe {
     pub fn poll_for(&mut self, limit: Duration, mut emit: impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
         let deadline = Instant::now() + limit;
         let mut observations = self.read_records(deadline, &mut emit)?;
-        if self.noticed.is_none() && self.last_housekeeping.elapsed() >= HOUSEKEEPING_INTERVAL {
-            self.noticed = Some(self.notice_changes()?);
+        if self.unreported_changes.is_none() && self.last_housekeeping.elapsed() >= HOUSEKEEPING_INTERVAL {
+            self.unreported_changes = Some(self.notice_changes()?);
             // Records that were written before the changes may have come since the first read.
             observations += self.read_records(deadline, &mut emit)?;
         }
         // Losses and exits are reported after the records from before them.
-        let may_report = self.noticed.as_ref().is_some_and(|noticed| self.has_read_until(noticed));
-        if may_report && let Some(noticed) = self.noticed.take() {
+        let may_report = self.unreported_changes.as_ref().is_some_and(|noticed| self.has_read_until(noticed));
+        if may_report && let Some(noticed) = self.unreported_changes.take() {
             observations += self.report_changes(noticed, &mut emit);
         }
         Ok(observations)
@@ -251,7 +251,7 @@ impl Probe {
 
     /// Whether the last poll left records in the ring, because its time was over.
     pub fn has_unread(&self) -> bool {
-        self.reading.has_unread
+        self.ring_progress.has_unread
     }
 
     /// State, CPU times and poll counts of every thread seen so far, each with the pid of its process as in [`Target::pid`].
@@ -353,8 +353,8 @@ impl Probe {
         self.attach_messages(index);
     }
 
-    /// Attaches the uprobes that observe a target's messages. They are in libzmq, or for an engine's server inside the process in the method
-    /// that passes messages to it.
+    /// Attaches the uprobes that observe a target's messages. They are in libzmq, or for an engine's server inside the process in the
+    /// method that passes messages to it.
     fn attach_messages(&mut self, index: usize) {
         let pid = self.targets[index].pid;
         if let Some(server) = self.inner_servers.get(&pid).copied() {

@@ -49,15 +49,15 @@ impl Probe {
             // The clock is not read for each record, because that takes longer than most records.
             let is_clock_due = records_read.is_multiple_of(CLOCK_INTERVAL);
             if is_clock_due && Instant::now() >= deadline {
-                self.reading.has_unread = true;
+                self.ring_progress.has_unread = true;
                 break;
             }
             let Some(item) = self.records.next() else {
-                self.reading.has_unread = false;
+                self.ring_progress.has_unread = false;
                 break;
             };
             records_read += 1;
-            self.reading.bytes += item.len() as u64;
+            self.ring_progress.bytes += item.len() as u64;
             if !self.has_read_since_loss_count {
                 self.has_read_since_loss_count = true;
                 // Without records, losses are counted rarely. Those that are found now happened before this record.
@@ -97,7 +97,7 @@ impl Probe {
         Ok(NoticedChanges {
             losses,
             exited_pids: exited_pids(&self.targets),
-            all_read_at_bytes: self.reading.bytes + u64::from(ring_bytes),
+            all_read_at_bytes: self.ring_progress.bytes + u64::from(ring_bytes),
         })
     }
 
@@ -115,7 +115,7 @@ impl Probe {
 
     /// Whether the records from before the noticed changes have been read.
     pub(super) fn has_read_until(&self, noticed: &NoticedChanges) -> bool {
-        !self.reading.has_unread || self.reading.bytes >= noticed.all_read_at_bytes
+        !self.ring_progress.has_unread || self.ring_progress.bytes >= noticed.all_read_at_bytes
     }
 
     /// Passes noticed losses and exits to `emit`. Returns their number.

@@ -130,7 +130,7 @@ pub(super) fn find_refused_point(code: MachineCode<'_>, function: u64) -> Option
     if let Some(point) = find_error_return_after(code, &outer.call, outer.state) {
         return Some(point);
     }
-    // Not inlined: the call is `s_sendmsg(socket, message, flags)`.
+    // Not inlined: the call is `s_sendmsg(socket, message, flags)`, and the send is called there.
     let at_entry = MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Message]);
     let inner = find_call_with_message(code, outer.call.near_branch_target(), at_entry)?;
     find_error_return_after(code, &inner.call, inner.state)
@@ -179,7 +179,7 @@ pub(super) fn find_wait_point(code: MachineCode<'_>, function: u64) -> Option<So
     if let Some(point) = find_wait_in_receive(code, callee) {
         return Some(point);
     }
-    // Not inlined: the call is `s_recvmsg(socket, message, flags)`.
+    // Not inlined: the call is `s_recvmsg(socket, message, flags)`, and the receive is called there.
     let inner = find_call_with_message(code, callee, called_with_flags(BLOCKING))?;
     find_wait_in_receive(code, inner.call.near_branch_target())
 }

@@ -59,6 +59,7 @@ pub fn serve(socket: BorrowedFd<'_>, settings: ProberSettings, drop_rights: impl
         servers: settings.servers,
         locator: Locator::new(settings.locator),
     });
+    // Requests that take long have a connection and a thread of their own, so that the others need not wait for them.
     if let Some(connection) = slow_connection {
         let slow_server = Arc::clone(&server);
         thread::Builder::new().name("slow".into()).spawn(move || slow_server.serve_connection(connection.as_fd()))?;
