@@ -185,16 +185,22 @@ impl Queues {
         inode: u64,
     ) -> Result<Option<SocketQuery>, QueueError> {
         let refused = |error| QueueError::Diag(process.pid, error);
-        // The list is long, so it is read again only for a socket that it lacks.
-        if self.listed.namespace != namespace || !self.listed.ends_by_inode.contains_key(&inode) {
-            let ends_by_inode = list_tcp_ends(process).map_err(|error| QueueError::List(process.pid, error))?;
-            self.listed = ListedSockets { namespace, ends_by_inode };
-        }
-        let Some(&ends) = self.listed.ends_by_inode.get(&inode) else { return Ok(None) };
+        let Some(ends) = self.find_tcp_ends(process, namespace, inode)? else { return Ok(None) };
         let diag = self.diag_socket(namespace).map_err(refused)?;
         diag.check_tcp_support().map_err(refused)?;
         let has_queues = diag.query_tcp_depth(inode, ends).map_err(refused)?.is_some();
         Ok(has_queues.then_some(SocketQuery::Tcp { namespace, ends }))
+    }
+
+    /// Finds the addresses of a connected TCP socket in the process's network namespace. `None` if there is no such socket.
+    fn find_tcp_ends(&mut self, process: &ProcDir, namespace: u64, inode: u64) -> Result<Option<TcpEnds>, QueueError> {
+        // The list is long, so it is read again only for a socket that it lacks.
+        let is_listed = self.listed.namespace == namespace && self.listed.ends_by_inode.contains_key(&inode);
+        if !is_listed {
+            let ends_by_inode = list_tcp_ends(process).map_err(|error| QueueError::List(process.pid, error))?;
+            self.listed = ListedSockets { namespace, ends_by_inode };
+        }
+        Ok(self.listed.ends_by_inode.get(&inode).copied())
     }
 }
 

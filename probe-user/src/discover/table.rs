@@ -4,6 +4,7 @@ use std::fmt;
 
 use adapter::discover::{Carries, Confidence, Disaggregation, End, HopSeen, Settings};
 
+use super::blind_spot::BlindSpot;
 use super::topology::{Engine, Process, Topology};
 
 impl fmt::Display for Topology {
@@ -31,14 +32,19 @@ impl fmt::Display for Topology {
             writeln!(f)?;
         }
         // Last, because they explain what the tables above lack.
-        for blind in &self.blind_spots {
-            writeln!(f, "not observed: {blind}")?;
-            if let Some(remedy) = blind.remedy() {
-                writeln!(f, "          {remedy}")?;
-            }
-        }
-        Ok(())
+        write_blind_spots(f, &self.blind_spots)
     }
+}
+
+/// Writes what cannot be observed, each with a line for its remedy if there is one.
+fn write_blind_spots(f: &mut fmt::Formatter<'_>, blind_spots: &[BlindSpot]) -> fmt::Result {
+    for blind in blind_spots {
+        writeln!(f, "not observed: {blind}")?;
+        if let Some(remedy) = blind.remedy() {
+            writeln!(f, "          {remedy}")?;
+        }
+    }
+    Ok(())
 }
 
 impl fmt::Display for Engine {
