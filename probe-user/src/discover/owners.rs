@@ -147,6 +147,12 @@ fn has_control_role(role: Option<RoleWithSource>) -> bool {
     role.is_some_and(|(role, _)| role.function() == Function::Control)
 }
 
+/// Whether this is the role of an engine's main process, known by its command or by the processes that it started. Connections alone prove
+/// no engine.
+fn is_proven_main((role, source): RoleWithSource) -> bool {
+    role.is_main() && matches!(source, RoleSource::CommandLine | RoleSource::Children)
+}
+
 /// The outermost main process among a process and those that started it. `None` if none of them is a main process.
 fn outermost_main_process(process: usize, nodes: &[Node], roles: &[Option<RoleWithSource>]) -> Option<usize> {
     let mut outermost = None;
@@ -154,11 +160,7 @@ fn outermost_main_process(process: usize, nodes: &[Node], roles: &[Option<RoleWi
     // Parents would form a circle if pids were reused while they are read.
     for _ in 0..nodes.len() {
         let Some(ancestor) = next_process else { break };
-        // A main process of an engine is known by its command or by the processes that it started. Connections alone prove no engine.
-        let is_main = roles[ancestor].is_some_and(|(role, source)| {
-            role.is_main() && matches!(source, RoleSource::CommandLine | RoleSource::Children)
-        });
-        if is_main {
+        if roles[ancestor].is_some_and(is_proven_main) {
             outermost = Some(ancestor);
         }
         next_process = nodes[ancestor].parent;

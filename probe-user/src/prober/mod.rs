@@ -83,14 +83,17 @@ fn answer_first_request(socket: BorrowedFd<'_>, kernel: &Result<KernelSide, Refu
     let (Some(HelperRequest::Start), Some(slow_connection)) = (request, received.descriptors.pop()) else {
         return Err(io::ErrorKind::InvalidData.into());
     };
-    match kernel {
-        Ok(kernel) => match kernel.ring_descriptor() {
-            Ok(ring) => send_reply(socket, Ok(kernel.loaded_facts()), &[ring])?,
-            Err(refusal) => send_reply(socket, Err(refusal), &[])?,
-        },
-        Err(refusal) => send_reply(socket, Err(refusal.clone()), &[])?,
+    match ring_and_facts(kernel) {
+        Ok((ring, facts)) => send_reply(socket, Ok(facts), &[ring])?,
+        Err(refusal) => send_reply(socket, Err(refusal), &[])?,
     }
     Ok(Some(slow_connection))
+}
+
+/// The ring of the loaded programs, and what they can do. The error says why they could not be loaded.
+fn ring_and_facts(kernel: &Result<KernelSide, Refusal>) -> Result<(BorrowedFd<'_>, LoadedFacts), Refusal> {
+    let kernel = kernel.as_ref().map_err(Clone::clone)?;
+    Ok((kernel.ring_descriptor()?, kernel.loaded_facts()))
 }
 
 struct ProberServer {

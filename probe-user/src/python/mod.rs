@@ -279,11 +279,9 @@ impl SamplingThread {
         });
     }
 
-    /// Sends the samples of the interval since the last report, forgets processes that have exited, and updates the CPU time of this
-    /// thread.
-    fn send_report(&mut self, last_report: &mut ReportTime) {
-        let now = ReportTime::now();
-        let interval_ns = now.at.since(last_report.at);
+    /// Sends the stacks of each process in the interval of this length until `at`. Does not wait for a receiver that does not keep up, but
+    /// drops its samples and counts that.
+    fn send_stacks(&mut self, at: MonoNs, interval_ns: u64) {
         for process in &mut self.processes {
             let Some(reader) = &mut process.reader else { continue };
             let threads = reader.take_stacks();
@@ -291,12 +289,18 @@ impl SamplingThread {
             if threads.is_empty() {
                 continue;
             }
-            let interval = StackInterval { pid: process.pid, at: now.at, interval_ns, threads };
-            // This thread does not wait for a receiver that does not keep up. Its samples are dropped instead.
+            let interval = StackInterval { pid: process.pid, at, interval_ns, threads };
             if let Err(TrySendError::Full(_)) = self.sender.try_send(interval) {
                 lock(&self.shared).cost.dropped += 1;
             }
         }
+    }
+
+    /// Sends the samples of the interval since the last report, forgets processes that have exited, and updates the CPU time of this
+    /// thread.
+    fn send_report(&mut self, last_report: &mut ReportTime) {
+        let now = ReportTime::now();
+        self.send_stacks(now.at, now.at.since(last_report.at));
         *last_report = now;
         self.processes.retain(|process| process.reader.as_ref().is_none_or(StackReader::is_alive));
         // This thread does nothing but sampling.
