@@ -3,7 +3,6 @@
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use rustix::thread::set_no_new_privs;
 
-use crate::caps::DroppedRights;
 use crate::landlock_rules::{self, LandlockRules};
 use crate::plan::{Capabilities, Plan, Work};
 use crate::{caps, seccomp};
@@ -12,29 +11,13 @@ impl Plan {
     /// Drops all rights that the plan does not keep. This cannot be undone. A step that fails is listed in the outcome, and the next ones
     /// are still taken where possible.
     pub fn apply(&self) -> Outcome {
-        let mut outcome =
-            Outcome { missing: Vec::new(), kept: Capabilities::empty(), user: None, landlock: false, seccomp: false };
-        // Without `/proc`, no other thread is assumed.
-        let thread_count = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
-        if thread_count > 1 {
-            outcome.add_missing(&format!(
-                "{thread_count} threads were started earlier and keep their capabilities and file access"
-            ));
-        }
+        let mut outcome = Outcome::of_unconfined_process();
+        report_earlier_threads(&mut outcome);
         // Before the capabilities are dropped, because opening the files of the rules may need them.
         let rules = LandlockRules::from_plan(self);
-        // A crash must not write memory to a disk.
-        if let Err(error) = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }) {
-            outcome.add_missing(&format!("cannot disable core dumps: {error}"));
-        }
+        disable_core_dumps(&mut outcome);
         self.drop_rights(&mut outcome);
-        // These two do privileged work for a less privileged process. Without this, a process with the same user id could write to their
-        // memory, and so use their rights.
-        if matches!(self.work, Work::Attach | Work::Open)
-            && let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable)
-        {
-            outcome.add_missing(&format!("cannot protect the memory from processes of the same user: {error}"));
-        }
+        self.protect_memory(&mut outcome);
         // Landlock and seccomp require `no_new_privs`, so neither is tried without it.
         if let Err(error) = set_no_new_privs(true) {
             outcome.add_missing(&format!("cannot set no_new_privs: {error}"));
@@ -53,38 +36,70 @@ impl Plan {
 
     /// Drops capabilities, and leaves root where the plan allows it. Records the result, or what failed, in `outcome`.
     fn drop_rights(&self, outcome: &mut Outcome) {
-        match caps::drop_capabilities(self) {
-            Ok(DroppedRights { kept, user_change }) => {
-                outcome.kept = kept;
-                match user_change {
-                    Some(Ok(id)) => outcome.user = Some(id),
-                    Some(Err(error)) => {
-                        outcome.add_missing(&format!("still running as root with write access to its files: {error}"));
-                    }
-                    // The plan keeps the user, or the process has no capability to change it.
-                    None => {}
-                }
+        let dropped = match caps::drop_capabilities(self) {
+            Ok(dropped) => dropped,
+            Err(error) => {
+                outcome.add_missing(&format!("cannot drop capabilities: {error}"));
+                return;
             }
-            Err(error) => outcome.add_missing(&format!("cannot drop capabilities: {error}")),
+        };
+        outcome.kept = dropped.kept;
+        match dropped.user_change {
+            Some(Ok(id)) => outcome.user = Some(id),
+            Some(Err(error)) => {
+                outcome.add_missing(&format!("still running as root with write access to its files: {error}"));
+            }
+            // The plan keeps the user, or the process has no capability to change it.
+            None => {}
+        }
+    }
+
+    /// Keeps processes of the same user from reading and writing the memory of this one, if it works for a less privileged process. They
+    /// could use its rights otherwise.
+    fn protect_memory(&self, outcome: &mut Outcome) {
+        let works_for_others = matches!(self.work, Work::Attach | Work::Open);
+        if works_for_others && let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+            outcome.add_missing(&format!("cannot protect the memory from processes of the same user: {error}"));
         }
     }
 
     /// Restricts the access to files, and to sockets where the kernel can. Records in `outcome` what is not restricted.
     fn restrict_access(&self, rules: LandlockRules, outcome: &mut Outcome) {
-        match rules.restrict() {
-            Ok(landlock) => {
-                outcome.landlock = true;
-                // Of the kinds of work restricted here, only this one uses sockets.
-                if self.work == Work::Network
-                    && let Some(gap) = landlock_rules::unrestricted_access(landlock)
-                {
-                    outcome.add_missing(gap);
-                }
+        let landlock_version = match rules.restrict() {
+            Ok(version) => version,
+            Err(why) => {
+                outcome.add_missing(&format!(
+                    "file access is not restricted: {why}; this needs Linux 5.13 or later with landlock in lsm="
+                ));
+                return;
             }
-            Err(why) => outcome.add_missing(&format!(
-                "file access is not restricted: {why}; this needs Linux 5.13 or later with landlock in lsm="
-            )),
+        };
+        outcome.landlock = true;
+        // Of the kinds of work restricted here, only this one uses sockets, which older versions do not restrict.
+        if self.work == Work::Network
+            && let Some(gap) = landlock_rules::unrestricted_access(landlock_version)
+        {
+            outcome.add_missing(gap);
         }
+    }
+}
+
+/// Reports other threads of this process, because only the calling thread, and those that it starts later, lose capabilities and file
+/// access.
+fn report_earlier_threads(outcome: &mut Outcome) {
+    // Without `/proc`, no other thread is assumed.
+    let thread_count = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+    if thread_count > 1 {
+        outcome.add_missing(&format!(
+            "{thread_count} threads were started earlier and keep their capabilities and file access"
+        ));
+    }
+}
+
+/// Keeps a crash from writing the memory of this process to a disk.
+fn disable_core_dumps(outcome: &mut Outcome) {
+    if let Err(error) = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }) {
+        outcome.add_missing(&format!("cannot disable core dumps: {error}"));
     }
 }
 
@@ -104,6 +119,11 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// The outcome before any step was taken.
+    fn of_unconfined_process() -> Self {
+        Self { missing: Vec::new(), kept: Capabilities::empty(), user: None, landlock: false, seccomp: false }
+    }
+
     fn add_missing(&mut self, why: &str) {
         self.missing.push(format!("confinement: {why}"));
     }

@@ -39,19 +39,29 @@ pub(crate) fn drop_capabilities(plan: &Plan) -> Result<DroppedRights> {
     let keep = capabilities_to_keep(plan, permitted)?;
     // The bounding set comes first, since changing it needs CAP_SETPCAP.
     reduce_bounding_set(keep)?;
-    match clear_ambient_capability_set() {
-        // Linux before 4.3 has no ambient capabilities.
-        Ok(()) | Err(Errno::INVAL) => {}
-        Err(error) => return Err(error),
-    }
-    // The user is changed before the capabilities that this needs are dropped. A plan without an account keeps the user, unless it asks
-    // to leave root for any unused user.
-    let user_change = match plan.account {
-        Some(account) => Some(change_user(account).map(|()| account.user)),
-        None => plan.unprivileged.then(drop_root),
-    };
+    clear_ambient_set()?;
+    // Before the capabilities that this needs are dropped.
+    let user_change = change_user_as_planned(plan);
     set_capabilities(None, CapabilitySets { effective: keep, permitted: keep, inheritable: Capabilities::empty() })?;
     Ok(DroppedRights { kept: keep, user_change })
+}
+
+/// Clears the ambient capabilities, which an executed program would inherit.
+fn clear_ambient_set() -> Result<()> {
+    match clear_ambient_capability_set() {
+        // Linux before 4.3 has no ambient capabilities.
+        Ok(()) | Err(Errno::INVAL) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Changes the user to the account of the plan, or to an unused one if the plan only leaves root. Returns the new id. `None` if the plan
+/// keeps the user.
+fn change_user_as_planned(plan: &Plan) -> Option<Result<u32>> {
+    match plan.account {
+        Some(account) => Some(change_user(account).map(|()| account.user)),
+        None => plan.unprivileged.then(drop_root),
+    }
 }
 
 /// Removes all capabilities but `keep` from the bounding set, which limits what an executed program can gain.
@@ -87,7 +97,7 @@ fn capabilities_to_keep(plan: &Plan, permitted: Capabilities) -> Result<Capabili
         let needed_to_read = if plan.read.is_empty() { Capabilities::empty() } else { READ_ALL & permitted };
         return Ok((planned - BYPASS_PERMISSIONS) | needed_to_read);
     }
-    // A process that keeps its user keeps this capability only if a file of the plan needs it.
+    // A process that keeps its user may bypass file permissions only if a file of the plan needs that.
     let keeps_bypass = permitted.contains(BYPASS_PERMISSIONS) && !files_accessible_without_capabilities(plan)?;
     Ok(if keeps_bypass { planned | BYPASS_PERMISSIONS } else { planned })
 }
@@ -160,19 +170,21 @@ fn find_unused_user(uid_map: &str) -> Option<u32> {
     None
 }
 
-/// User ids from which one is chosen. These are the ones that no distribution assigns, if the user namespace maps them all, otherwise some
-/// of the last ids that it maps. `None` if it maps too few. `uid_map` has lines of `inside outside count`.
+/// User ids from which one is chosen: those that no distribution assigns, if the user namespace maps them all. Otherwise the last ids of
+/// its largest range. `None` if it maps too few. `uid_map` has lines of `inside outside count`.
 fn choosable_users(uid_map: &str) -> Option<Range<u32>> {
     let mapped = uid_map.lines().filter_map(parse_mapped_users);
     let largest = mapped.max_by_key(|range| range.end - range.start)?;
     let maps_all_unassigned = largest.start <= UNASSIGNED_USERS.start && UNASSIGNED_USERS.end <= largest.end;
-    if maps_all_unassigned {
-        return Some(UNASSIGNED_USERS);
-    }
-    // The very last ids are reserved, for example for `nobody`.
-    let end = largest.end.checked_sub(RESERVED_LAST_USERS)?;
+    if maps_all_unassigned { Some(UNASSIGNED_USERS) } else { last_users_of(&largest) }
+}
+
+/// The last ids of a mapped range, without root and without the reserved ids at its very end, such as that of `nobody`. `None` if no id is
+/// left.
+fn last_users_of(mapped: &Range<u32>) -> Option<Range<u32>> {
+    let end = mapped.end.checked_sub(RESERVED_LAST_USERS)?;
     let first_after_root = 1;
-    let start = end.saturating_sub(LAST_USERS).max(largest.start).max(first_after_root);
+    let start = end.saturating_sub(LAST_USERS).max(mapped.start).max(first_after_root);
     (start < end).then_some(start..end)
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, NetPort, PathBeneath, PathFd,
-    Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
+    Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 
 use crate::plan::{Plan, PortAccess, Work};
@@ -43,6 +43,25 @@ fn path_rule(path: &Path, access: BitFlags<AccessFs>) -> Option<PathBeneath<Path
     PathFd::new(path).ok().map(|found| PathBeneath::new(found, access))
 }
 
+/// Rule that permits this use of a TCP port.
+fn port_rule(access: PortAccess) -> NetPort {
+    match access {
+        PortAccess::Listen(port) => NetPort::new(port, AccessNet::BindTcp),
+        PortAccess::Connect(port) => NetPort::new(port, AccessNet::ConnectTcp),
+    }
+}
+
+/// A ruleset without rules, which refuses all kinds of access that the newest known version has. An older kernel refuses only those that it
+/// knows.
+fn create_ruleset(scopes: BitFlags<Scope>) -> Result<RulesetCreated, RulesetError> {
+    Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(NEWEST))
+        .and_then(|ruleset| ruleset.handle_access(AccessNet::from_all(NEWEST)))
+        .and_then(|ruleset| ruleset.scope(scopes))
+        .and_then(Ruleset::create)
+}
+
 impl LandlockRules {
     /// Prepares the rules for the files, folders and ports of the plan. Opens the files, so that a rule holds for the file that has the
     /// path now, and not for a later one.
@@ -61,7 +80,7 @@ impl LandlockRules {
         }
         paths.extend(plan.read.iter().filter_map(|path| path_rule(path, read)));
         paths.extend(plan.write.iter().filter_map(|path| path_rule(path, read | write_access())));
-        // A scope is a kind of access that ends at the confined processes: signals, and connections to abstract sockets.
+        // Signals to processes outside are refused, and so are connections to their abstract sockets unless the plan permits these.
         let scopes = if plan.abstract_sockets { Scope::Signal.into() } else { Scope::from_all(NEWEST) };
         Self { paths, ports, scopes }
     }
@@ -69,24 +88,13 @@ impl LandlockRules {
     /// Refuses all access of this process from now on that the rules do not permit. Returns the kernel's version of Landlock, which decides
     /// the kinds of access that are refused. The error says why nothing is refused.
     pub(crate) fn restrict(self) -> Result<ABI, String> {
-        let ruleset = Ruleset::default()
-            // Names the kinds of access of the newest version known here. An older kernel restricts only those that it knows.
-            .set_compatibility(CompatLevel::BestEffort)
-            .handle_access(AccessFs::from_all(NEWEST))
-            .and_then(|ruleset| ruleset.handle_access(AccessNet::from_all(NEWEST)))
-            .and_then(|ruleset| ruleset.scope(self.scopes))
-            .and_then(Ruleset::create);
-        let mut ruleset = ruleset.map_err(|error| error_with_causes(&error))?;
+        let mut ruleset = create_ruleset(self.scopes).map_err(|error| error_with_causes(&error))?;
         for rule in self.paths {
             // Fails for a pipe or socket named by its descriptor. It is in no file system tree, and Landlock does not restrict it.
             let _ = (&mut ruleset).add_rule(rule);
         }
         for port in self.ports {
-            let rule = match port {
-                PortAccess::Listen(port) => NetPort::new(port, AccessNet::BindTcp),
-                PortAccess::Connect(port) => NetPort::new(port, AccessNet::ConnectTcp),
-            };
-            (&mut ruleset).add_rule(rule).map_err(|error| error_with_causes(&error))?;
+            (&mut ruleset).add_rule(port_rule(port)).map_err(|error| error_with_causes(&error))?;
         }
         // Success alone does not show whether the kernel enforces the rules.
         let status = ruleset.restrict_self().map_err(|error| error_with_causes(&error))?;

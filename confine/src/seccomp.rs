@@ -62,19 +62,19 @@ const NETWORK: u64 = libc::CLONE_NEWNET as u64;
 
 /// Installs the filter of forbidden system calls and the filter of permitted ones on all threads of this process.
 pub(crate) fn install_filters(work: Work) -> Result<(), String> {
-    let refused = match work {
+    let action_if_forbidden = match work {
         // A command that only works on files makes no forbidden call, unless the content of a file has exploited it.
         Work::Files => SeccompAction::KillProcess,
         // Other processes depend on this one or are observed by it. So the run continues, and the caller reports the refused call.
         _ => SeccompAction::Errno(libc::EPERM as u32),
     };
     // A call that is in neither list fails as on a kernel that lacks it. Libraries then fall back to an older call.
-    let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
+    let action_if_in_neither = SeccompAction::Errno(libc::ENOSYS as u32);
     let forbidden_calls = forbidden_rules(work).map_err(|error| error.to_string())?;
     let permitted_calls = permitted_rules(work).map_err(|error| error.to_string())?;
     // Each filter has a result for calls that match none of its rules, and then one for those that match.
-    let forbidden = compile_filter(forbidden_calls, SeccompAction::Allow, refused)?;
-    let permitted = compile_filter(permitted_calls, unknown, SeccompAction::Allow)?;
+    let forbidden = compile_filter(forbidden_calls, SeccompAction::Allow, action_if_forbidden)?;
+    let permitted = compile_filter(permitted_calls, action_if_in_neither, SeccompAction::Allow)?;
     // The second filter forbids installing filters, so it comes last.
     for program in [forbidden, permitted] {
         apply_filter_all_threads(&program).map_err(|error| error.to_string())?;

@@ -119,20 +119,31 @@ impl Btf {
         if header_bytes < HEADER_BYTES || types.end > btf.data.len() || btf.strings.end > btf.data.len() {
             return Err(BtfError::Malformed("a section extends past the end"));
         }
-        let mut position = types.start;
-        while position + RECORD_BYTES <= types.end {
-            let info = btf.type_info(position).ok_or(BtfError::Malformed("type cut short"))?;
-            let id = btf.type_positions.len() as u32;
-            btf.type_positions.push(position);
+        btf.index_types(&types)?;
+        Ok(btf)
+    }
+
+    /// Enters the position of each type's record, and the ids of the structs by name. A type's id is its number in the section.
+    fn index_types(&mut self, section: &Range<usize>) -> Result<(), BtfError> {
+        let mut position = section.start;
+        while position + RECORD_BYTES <= section.end {
+            let info = self.type_info(position).ok_or(BtfError::Malformed("type cut short"))?;
+            let id = self.type_positions.len() as u32;
+            self.type_positions.push(position);
             if info.kind == STRUCT {
-                // A record begins with the offset of its name. An unreadable one counts as unnamed: offset 0 has the empty string.
-                let name = btf.string_at(btf.word_at(position).unwrap_or(0)).to_vec();
+                let name = self.name_of_record(position).to_vec();
                 // Of several types with one name, the first is taken.
-                btf.struct_ids.entry(name).or_insert(id);
+                self.struct_ids.entry(name).or_insert(id);
             }
             position += RECORD_BYTES + trailer_bytes(info).ok_or(BtfError::Malformed("unknown kind of type"))?;
         }
-        Ok(btf)
+        Ok(())
+    }
+
+    /// Name of the type or member whose record is at `position`. The record begins with the offset of its name. Offset 0 has the empty
+    /// string, which also stands for an unreadable name.
+    fn name_of_record(&self, position: usize) -> &[u8] {
+        self.string_at(self.word_at(position).unwrap_or(0))
     }
 
     /// Byte offset of `path` (members joined by dots) in a struct; `None` if the kernel lacks it, or it is a bit field.
@@ -174,9 +185,10 @@ impl Btf {
     fn pointed_type_of_parameter(&self, function: &str, index: usize) -> Option<u32> {
         const PARAMETER_BYTES: usize = 8;
         // The first type, with id 0, is `void`, which has no record.
-        let record = *self.type_positions.iter().skip(1).find(|position| self.is_function(**position, function))?;
+        let mut types_after_void = self.type_positions.iter().skip(1);
+        let function_record = *types_after_void.find(|position| self.is_function(**position, function))?;
         // A function refers to its prototype, which is followed by a record for each parameter.
-        let prototype = self.skip_aliases(self.referenced_type(record)?)?;
+        let prototype = self.skip_aliases(self.referenced_type(function_record)?)?;
         let info = self.type_info(prototype)?;
         if info.kind != FUNC_PROTO || index >= info.member_count {
             return None;
@@ -254,24 +266,32 @@ impl Btf {
         }
         for index in 0..info.member_count {
             let record = position + RECORD_BYTES + index * MEMBER_BYTES;
-            // The words of a member: the offset of its name, the id of its type, its position in bits.
-            let member_name = self.string_at(self.word_at(record)?);
-            let member_type = self.word_at(record + WORD_BYTES)?;
-            let offset = self.word_at(record + 2 * WORD_BYTES)?;
-            // The upper byte is the size of a bit field.
-            let bit_offset = if info.has_bitfields { offset & 0x00ff_ffff } else { offset };
+            let member = self.parse_member(record, info.has_bitfields)?;
+            let member_name = self.name_of_record(record);
             if member_name == name {
-                return Some(Member { bit_offset, type_id: member_type });
+                return Some(member);
             }
             // Members of an anonymous struct or union are named like those of the outer one.
-            if member_name.is_empty()
+            let is_anonymous = member_name.is_empty();
+            if is_anonymous
                 && depth > 0
-                && let Some(inner) = self.find_member(member_type, name, depth - 1)
+                && let Some(inner) = self.find_member(member.type_id, name, depth - 1)
             {
-                return Some(Member { bit_offset: bit_offset.checked_add(inner.bit_offset)?, type_id: inner.type_id });
+                let bit_offset = member.bit_offset.checked_add(inner.bit_offset)?;
+                return Some(Member { bit_offset, type_id: inner.type_id });
             }
         }
         None
+    }
+
+    /// Parses a member's record of three words: the offset of its name, the id of its type, its position in bits. `None` if the data ends
+    /// before it.
+    fn parse_member(&self, record: usize, has_bitfields: bool) -> Option<Member> {
+        let type_id = self.word_at(record + WORD_BYTES)?;
+        let position = self.word_at(record + 2 * WORD_BYTES)?;
+        // The upper byte is then the size of a bit field.
+        let bit_offset = if has_bitfields { position & 0x00ff_ffff } else { position };
+        Some(Member { bit_offset, type_id })
     }
 }
 

@@ -53,18 +53,8 @@ impl Degraded {
         permissions: Permissions,
         error: impl fmt::Display,
     ) -> Self {
-        let lacking = permissions.missing_for(feature);
-        let missing = if permissions.kernel() < feature.oldest_kernel() {
-            Missing::Kernel { needs: feature.oldest_kernel(), runs: permissions.kernel() }
-        // In a user namespace, capabilities only look effective. The kernel always refuses its own programs there. It may refuse the other
-        // features although no capability is missing.
-        } else if permissions.is_in_user_namespace() && (feature.is_in_kernel() || lacking.is_empty()) {
-            Missing::UserNamespace
-        } else if !lacking.is_empty() {
-            Missing::Capabilities(lacking)
-        } else {
-            machine_restriction(feature).unwrap_or_else(|| Missing::Refused(first_line(&error.to_string())))
-        };
+        let known_cause = unmet_requirement(feature, permissions).or_else(|| machine_restriction(feature));
+        let missing = known_cause.unwrap_or_else(|| Missing::Refused(first_line(&error.to_string())));
         Self { feature, pid, missing }
     }
 
@@ -132,6 +122,20 @@ impl fmt::Display for Degraded {
         }
         write!(f, ")")
     }
+}
+
+/// A requirement of the feature that this process does not meet: a newer kernel, or a capability. `None` if it meets all.
+fn unmet_requirement(feature: Feature, permissions: Permissions) -> Option<Missing> {
+    if permissions.kernel() < feature.oldest_kernel() {
+        return Some(Missing::Kernel { needs: feature.oldest_kernel(), runs: permissions.kernel() });
+    }
+    let lacking = permissions.missing_for(feature);
+    // In a user namespace, capabilities only look effective. The kernel always refuses its own programs there. It may refuse the other
+    // features although no capability is missing.
+    if permissions.is_in_user_namespace() && (feature.is_in_kernel() || lacking.is_empty()) {
+        return Some(Missing::UserNamespace);
+    }
+    (!lacking.is_empty()).then_some(Missing::Capabilities(lacking))
 }
 
 /// A restriction of the machine that prevents the feature despite all capabilities. `None` if no known one does.

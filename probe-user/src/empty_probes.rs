@@ -6,10 +6,10 @@ use std::path::Path;
 use aya::Ebpf;
 use probe_ebpf::Cookie;
 
-use crate::attach::{AttachMethod, Link};
+use crate::attach::{AttachError, AttachMethod, Link};
 use crate::capability::{Feature, Permissions};
 use crate::degraded::Degraded;
-use crate::library;
+use crate::library::{self, Library};
 use crate::load::{self, LoadSettings};
 use crate::probe::batches::{message_batches, poll_batches};
 use crate::probe_points::{ProbePointCache, ProbePoints, ProbePointsError, Sought};
@@ -49,9 +49,8 @@ fn attach_traps(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error:
     let mut cache = ProbePointCache::default();
     for library in library::open_libzmq(pid)? {
         let probe_points = cache.find_in_library(Sought::Functions, &library.file)?;
-        for batch in batches_of_traps(&probe_points, traps, library.may_use_buffers)? {
-            links.extend(method.attach_batch(&mut ebpf, &with_empty_program(batch), &library.file.path(), id)?);
-        }
+        let batches = batches_of_traps(&probe_points, traps, library.may_use_buffers)?;
+        links.extend(attach_emptied(&mut ebpf, &mut method, batches, &library, id)?);
     }
     if links.is_empty() {
         return Err("libzmq is not loaded in it".into());
@@ -61,10 +60,24 @@ fn attach_traps(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error:
             let probe_points = cache.find_in_library(Sought::Functions, &library.file)?;
             // With all its features, the probe needs no returns of polls.
             let with_returns = false;
-            for batch in poll_batches(&probe_points, NO_TARGET, with_returns)? {
-                links.extend(method.attach_batch(&mut ebpf, &with_empty_program(batch), &library.file.path(), id)?);
-            }
+            let batches = poll_batches(&probe_points, NO_TARGET, with_returns)?;
+            links.extend(attach_emptied(&mut ebpf, &mut method, batches, &library, id)?);
         }
+    }
+    Ok(links)
+}
+
+/// Attaches the empty program, instead of their own, to the points of these batches in a library of process `pid`.
+fn attach_emptied(
+    ebpf: &mut Ebpf,
+    method: &mut AttachMethod,
+    batches: Vec<Batch>,
+    library: &Library,
+    pid: NonZeroU32,
+) -> Result<Vec<Link>, AttachError> {
+    let mut links = Vec::new();
+    for batch in batches {
+        links.extend(method.attach_batch(ebpf, &with_empty_program(batch), &library.file.path(), pid)?);
     }
     Ok(links)
 }

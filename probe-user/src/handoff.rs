@@ -42,27 +42,34 @@ pub fn disconnect_sender(holder: Holder, inode: u64, patience: Duration) -> Resu
     if !is_expected {
         return Err(format!("descriptor {fd} of process {pid} now refers to another socket: try again"));
     }
-    let began = Instant::now();
-    let mut quiet_since = began;
-    // Without a sleep, because every write in the quiet period must be noticed.
-    loop {
-        let now = Instant::now();
-        if unsent_bytes(&socket) != Some(0) {
-            quiet_since = now;
-        } else if now - quiet_since >= QUIET {
-            break;
-        }
-        if now - began >= patience {
-            return Err(format!(
-                "process {pid} never had an empty socket for {QUIET:?} within {patience:?}: its receiver does not keep up, or the load is too high; try again with less traffic"
-            ));
-        }
+    if !is_quiet_within(patience, &socket) {
+        return Err(format!(
+            "process {pid} never had an empty socket for {QUIET:?} within {patience:?}: its receiver does not keep up, or the load is too high; try again with less traffic"
+        ));
     }
     // libzmq reads an end of file, closes the connection and connects again. The connection ends when the duplicate is closed, too, on
     // return.
     let shut = rustix::net::shutdown(&socket, Shutdown::Read);
     shut.map_err(|errno| format!("cannot shut down reading on descriptor {fd} of process {pid}: {errno}"))?;
     Ok(Instant::now())
+}
+
+/// Waits until the socket has been empty for [`QUIET`], at most for `patience`. Returns whether it has.
+fn is_quiet_within(patience: Duration, socket: &OwnedFd) -> bool {
+    let began = Instant::now();
+    let mut quiet_since = began;
+    // Without a sleep, because every write in the quiet period must be noticed.
+    loop {
+        let now = Instant::now();
+        if unsent_bytes(socket) != Some(0) {
+            quiet_since = now;
+        } else if now - quiet_since >= QUIET {
+            return true;
+        }
+        if now - began >= patience {
+            return false;
+        }
+    }
 }
 
 /// Number of bytes in the socket that its receiver has not read (`SIOCOUTQ`). `None` if the kernel refuses.

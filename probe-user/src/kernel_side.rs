@@ -71,32 +71,41 @@ impl KernelTypes {
     }
 }
 
+/// Settings of the object that follow from the options and from the kernel's types.
+fn load_settings(options: ProbeOptions, types: &KernelTypes) -> LoadSettings {
+    LoadSettings {
+        // The kernel accepts powers of two only.
+        ring_bytes: options.ring_bytes.clamp(MIN_RING_BYTES, MAX_RING_BYTES).next_power_of_two(),
+        offsets: types.offsets,
+        // Both add to the accounts of threads.
+        accounting: options.scheduler || options.polls,
+        // Without these offsets, the programs for serving processes are not attached.
+        places: types.egress_offsets.clone().unwrap_or_default(),
+    }
+}
+
+/// Method to attach the uprobe programs: perf events if the options request them, otherwise the best one that the kernel supports.
+fn choose_attach_method(ebpf: &Ebpf, options: ProbeOptions) -> AttachMethod {
+    let programs: &'static [&'static str] = if options.tls { &UPROBES_WITH_TLS } else { &UPROBES };
+    if options.perf_events { AttachMethod::PerfEvents(programs) } else { AttachMethod::choose(ebpf, programs) }
+}
+
+/// Opens the log of the programs. `None` if it is not to be shown, or if the object was built without one.
+fn open_kernel_log(ebpf: &mut Ebpf) -> Option<EbpfLogger<KernelLog>> {
+    if !load::shows_kernel_log() {
+        return None;
+    }
+    EbpfLogger::init_with_logger(ebpf, KernelLog).ok()
+}
+
 impl KernelSide {
     /// Creates the maps and prepares the programs.
     pub(crate) fn load(options: ProbeOptions) -> Result<Self, Refusal> {
         let types = KernelTypes::read();
-        let settings = LoadSettings {
-            // The kernel accepts powers of two only.
-            ring_bytes: options.ring_bytes.clamp(MIN_RING_BYTES, MAX_RING_BYTES).next_power_of_two(),
-            offsets: types.offsets,
-            // Both add to the accounts of threads.
-            accounting: options.scheduler || options.polls,
-            // Without these offsets, the programs for serving processes are not attached.
-            places: types.egress_offsets.clone().unwrap_or_default(),
-        };
-        let mut ebpf = load::load_object(settings).map_err(|error| Refusal::from_error(&error))?;
-        let programs: &'static [&'static str] = if options.tls { &UPROBES_WITH_TLS } else { &UPROBES };
-        let attach_method = if options.perf_events {
-            AttachMethod::PerfEvents(programs)
-        } else {
-            AttachMethod::choose(&ebpf, programs)
-        };
-        let kernel_log = if load::shows_kernel_log() {
-            // The error is dropped, because an object may be built without a log.
-            EbpfLogger::init_with_logger(&mut ebpf, KernelLog).ok()
-        } else {
-            None
-        };
+        let mut ebpf =
+            load::load_object(load_settings(options, &types)).map_err(|error| Refusal::from_error(&error))?;
+        let attach_method = choose_attach_method(&ebpf, options);
+        let kernel_log = open_kernel_log(&mut ebpf);
         Ok(Self {
             ebpf,
             attach_method,
@@ -116,12 +125,7 @@ impl KernelSide {
             tracing::debug!("cannot preload a uprobe program: {error}");
         }
         if self.options.scheduler {
-            // The errors of both groups are dropped, because the probe attaches them later and learns the errors then.
-            let _ = self.attach_group(Group::Scheduler);
-            // Polls are counted in the kernel only if the scheduler's programs show which threads sleep in one.
-            if self.options.polls && self.loaded_facts().observes_sleep {
-                let _ = self.attach_group(Group::KernelPolls);
-            }
+            self.attach_scheduler_groups();
         }
         // Attached and not only loaded, because only an attach shows which programs for writes the kernel supports.
         if let Err(error) = self.attach_group(Group::Writes) {
@@ -129,10 +133,25 @@ impl KernelSide {
         }
         let can_read_sockets = self.types.egress_offsets.is_ok();
         if can_read_sockets {
-            for program in [attach::CLIENT_READS, attach::ZMTP_READS].into_iter().chain(attach::ARRIVALS) {
-                if let Err(error) = attach::load_tracepoint_program(&mut self.ebpf, program) {
-                    tracing::debug!("cannot observe reads from sockets: {error}");
-                }
+            self.load_socket_readers();
+        }
+    }
+
+    /// Attaches the programs that observe threads and their polls. Errors are dropped, because the probe attaches the programs again later
+    /// and learns the errors then.
+    fn attach_scheduler_groups(&mut self) {
+        let _ = self.attach_group(Group::Scheduler);
+        // Polls are counted in the kernel only if the scheduler's programs show which threads sleep in one.
+        if self.options.polls && self.loaded_facts().observes_sleep {
+            let _ = self.attach_group(Group::KernelPolls);
+        }
+    }
+
+    /// Loads the programs that observe reads from sockets and the arrival of requests.
+    fn load_socket_readers(&mut self) {
+        for program in [attach::CLIENT_READS, attach::ZMTP_READS].into_iter().chain(attach::ARRIVALS) {
+            if let Err(error) = attach::load_tracepoint_program(&mut self.ebpf, program) {
+                tracing::debug!("cannot observe reads from sockets: {error}");
             }
         }
     }

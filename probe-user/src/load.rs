@@ -43,10 +43,7 @@ pub(crate) fn load_object(settings: LoadSettings) -> Result<Ebpf, aya::EbpfError
     let namespace = own_pid_namespace();
     let (all_levels, no_level) = (u8::MAX, 0);
     let log_level = if shows_kernel_log() { all_levels } else { no_level };
-    let has_private_stacks = Permissions::current().kernel() >= FIRST_WITH_PRIVATE_STACKS;
-    // A private stack is memory of the CPU, which another run of a uprobe can overwrite. The object's tail calls keep its programs off such
-    // stacks. Older kernels have none, and some refuse tail calls, so these are removed.
-    let changed_object = if has_private_stacks { None } else { Some(object_without_tail_calls()) };
+    let changed_object = object_for_older_kernel();
     let must_exist = true;
     EbpfLoader::new()
         .override_global("OFFSETS", &Plain(settings.offsets), must_exist)
@@ -70,6 +67,13 @@ const NO_CALL: [u8; 8] = [0xb7, 0, 0, 0, 0, 0, 0, 0];
 #[repr(align(32))]
 struct AlignedObject {
     bytes: [u8; OBJECT.len()],
+}
+
+/// The object without tail calls, for a kernel that needs none and may refuse them. `None` on a kernel with private stacks. Such a stack is
+/// memory of the CPU, which another run of a uprobe can overwrite, and tail calls keep the programs off it.
+fn object_for_older_kernel() -> Option<Box<AlignedObject>> {
+    let has_private_stacks = Permissions::current().kernel() >= FIRST_WITH_PRIVATE_STACKS;
+    if has_private_stacks { None } else { Some(object_without_tail_calls()) }
 }
 
 /// The object without the tail calls of its uprobe programs. These calls keep the programs off private stacks, which older kernels do not

@@ -89,14 +89,7 @@ impl Queues {
     /// Reads the number of queued bytes at `socket`. `None` if it is closed. The first call for a socket searches for it, which takes
     /// longer for TCP. The result of that search is remembered, and so is an error.
     pub fn read_depth(&mut self, socket: End) -> Result<Option<QueueDepth>, QueueError> {
-        let found_query = if let Some(known) = self.sockets.get(&socket) {
-            *known
-        } else {
-            let found = self.find_socket(socket);
-            self.sockets.insert(socket, found);
-            found
-        };
-        let query = found_query?;
+        let query = self.known_or_found(socket)?;
         // Only a closed socket has no namespace.
         let Some(namespace) = query.namespace() else { return Ok(None) };
         match self.send_query(query, socket.inode) {
@@ -114,6 +107,16 @@ impl Queues {
                 Err(failed)
             }
         }
+    }
+
+    /// How to ask for the queues of a socket. Searches for the socket at the first call, and remembers the result, even an error.
+    fn known_or_found(&mut self, socket: End) -> Result<SocketQuery, QueueError> {
+        if let Some(known) = self.sockets.get(&socket) {
+            return *known;
+        }
+        let found = self.find_socket(socket);
+        self.sockets.insert(socket, found);
+        found
     }
 
     /// Asks the kernel for the queues of a socket. `None` if it is closed. Only a query for a TCP socket uses `tcp_inode`, its inode.
@@ -139,27 +142,11 @@ impl Queues {
     fn find_socket(&mut self, socket: End) -> Result<SocketQuery, QueueError> {
         let End { pid, inode, .. } = socket;
         // A process that has exited has no open socket.
-        let process = match ProcDir::open(pid) {
-            Ok(process) => process,
-            Err(ReadError::Gone) => return Ok(SocketQuery::Closed),
-            Err(error) => return Err(QueueError::Namespace(pid, error)),
-        };
-        let namespace = match process.network_namespace() {
-            Ok(namespace) => namespace,
-            Err(ReadError::Gone) => return Ok(SocketQuery::Closed),
-            Err(error) => return Err(QueueError::Namespace(pid, error)),
-        };
-        let refused = |error| QueueError::Diag(pid, error);
-        if let Entry::Vacant(new) = self.namespaces.entry(namespace) {
-            // An error is kept as well, so that further sockets do not cause another try.
-            new.insert(DiagSocket::open_for(&process).and_then(|diag| diag.check_unix_support().map(|()| diag)));
-        }
-        let diag = self.diag_socket(namespace).map_err(refused)?;
-        // Inodes of sockets have 32 bits.
-        if let Ok(unix_inode) = u32::try_from(inode)
-            && diag.query_unix_depth(unix_inode).map_err(refused)?.is_some()
-        {
-            return Ok(SocketQuery::Unix { namespace, inode: unix_inode });
+        let Some(process) = if_not_exited(pid, ProcDir::open(pid))? else { return Ok(SocketQuery::Closed) };
+        let Some(namespace) = if_not_exited(pid, process.network_namespace())? else { return Ok(SocketQuery::Closed) };
+        self.open_namespace(&process, namespace);
+        if let Some(query) = self.find_unix_query(pid, namespace, inode)? {
+            return Ok(query);
         }
         if let Some(query) = self.find_tcp_query(&process, namespace, inode)? {
             return Ok(query);
@@ -171,6 +158,24 @@ impl Queues {
         Ok(SocketQuery::Closed)
     }
 
+    /// Opens the netlink socket of a network namespace if there is none yet. An error is kept as well, so that further sockets do not cause
+    /// another try.
+    fn open_namespace(&mut self, process: &ProcDir, namespace: u64) {
+        if let Entry::Vacant(new) = self.namespaces.entry(namespace) {
+            new.insert(DiagSocket::open_for(process).and_then(|diag| diag.check_unix_support().map(|()| diag)));
+        }
+    }
+
+    /// Finds how to ask for the queues of a Unix socket in the network namespace. `None` if the kernel reports no such socket there.
+    fn find_unix_query(&self, pid: u32, namespace: u64, inode: u64) -> Result<Option<SocketQuery>, QueueError> {
+        let refused = |error| QueueError::Diag(pid, error);
+        let diag = self.diag_socket(namespace).map_err(refused)?;
+        // Inodes of sockets have 32 bits.
+        let Ok(unix_inode) = u32::try_from(inode) else { return Ok(None) };
+        let has_queues = diag.query_unix_depth(unix_inode).map_err(refused)?.is_some();
+        Ok(has_queues.then_some(SocketQuery::Unix { namespace, inode: unix_inode }))
+    }
+
     /// Finds how to ask for the queues of a TCP socket in the process's network namespace. `None` if the kernel reports no such socket
     /// there.
     fn find_tcp_query(
@@ -180,16 +185,22 @@ impl Queues {
         inode: u64,
     ) -> Result<Option<SocketQuery>, QueueError> {
         let refused = |error| QueueError::Diag(process.pid, error);
-        // The list is long, so it is read again only for a socket that it lacks.
-        if self.listed.namespace != namespace || !self.listed.ends_by_inode.contains_key(&inode) {
-            let ends_by_inode = list_tcp_ends(process).map_err(|error| QueueError::List(process.pid, error))?;
-            self.listed = ListedSockets { namespace, ends_by_inode };
-        }
-        let Some(&ends) = self.listed.ends_by_inode.get(&inode) else { return Ok(None) };
+        let Some(ends) = self.find_tcp_ends(process, namespace, inode)? else { return Ok(None) };
         let diag = self.diag_socket(namespace).map_err(refused)?;
         diag.check_tcp_support().map_err(refused)?;
         let has_queues = diag.query_tcp_depth(inode, ends).map_err(refused)?.is_some();
         Ok(has_queues.then_some(SocketQuery::Tcp { namespace, ends }))
+    }
+
+    /// Finds the addresses of a connected TCP socket in the process's network namespace. `None` if there is no such socket.
+    fn find_tcp_ends(&mut self, process: &ProcDir, namespace: u64, inode: u64) -> Result<Option<TcpEnds>, QueueError> {
+        // The list is long, so it is read again only for a socket that it lacks.
+        let is_listed = self.listed.namespace == namespace && self.listed.ends_by_inode.contains_key(&inode);
+        if !is_listed {
+            let ends_by_inode = list_tcp_ends(process).map_err(|error| QueueError::List(process.pid, error))?;
+            self.listed = ListedSockets { namespace, ends_by_inode };
+        }
+        Ok(self.listed.ends_by_inode.get(&inode).copied())
     }
 }
 
@@ -200,6 +211,15 @@ impl SocketQuery {
             Self::Unix { namespace, .. } | Self::Tcp { namespace, .. } => Some(*namespace),
             Self::Closed => None,
         }
+    }
+}
+
+/// What was read about a process; `None` if it has exited. Fails with the error of a network namespace that cannot be identified.
+fn if_not_exited<T>(pid: u32, result: Result<T, ReadError>) -> Result<Option<T>, QueueError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(ReadError::Gone) => Ok(None),
+        Err(error) => Err(QueueError::Namespace(pid, error)),
     }
 }
 

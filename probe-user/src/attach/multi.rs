@@ -62,6 +62,18 @@ struct MultiUprobeProgram {
 }
 
 impl MultiUprobeProgram {
+    /// The program with this name in the object, which is not loaded yet.
+    fn unloaded(object: &Object, name: &'static str) -> Result<Self, MultiUprobeError> {
+        let program = object.programs.get(name).ok_or_else(|| missing_program(name))?;
+        let function = &object.functions[&program.function_key()];
+        Ok(Self {
+            name,
+            instructions: function.instructions.clone(),
+            license: program.license.clone(),
+            descriptor: None,
+        })
+    }
+
     /// Loads the program into the kernel at the first call. Returns its descriptor.
     fn load_once(&mut self) -> Result<&OwnedFd, MultiUprobeError> {
         if self.descriptor.is_none() {
@@ -102,16 +114,8 @@ impl MultiUprobes {
     pub(crate) fn prepare(ebpf: &Ebpf, names: &[&'static str]) -> Result<Self, MultiUprobeError> {
         let object = relocated_object(ebpf)?;
         let mut programs = HashMap::new();
-        for name in names {
-            let program = object.programs.get(*name).ok_or_else(|| missing_program(name))?;
-            let function = &object.functions[&program.function_key()];
-            let unloaded = MultiUprobeProgram {
-                name,
-                instructions: function.instructions.clone(),
-                license: program.license.clone(),
-                descriptor: None,
-            };
-            programs.insert(*name, unloaded);
+        for &name in names {
+            programs.insert(name, MultiUprobeProgram::unloaded(&object, name)?);
         }
         if let Some(first) = names.first().and_then(|name| programs.get_mut(name)) {
             check_links(first.load_once()?)?;

@@ -33,17 +33,8 @@ impl Away {
             _ => return None,
         }
         let process = ProcDir::open(pid).ok()?;
-        // The kernel function in which the thread sleeps.
-        let mut wait_function = read_thread_text(&process, tid, ThreadFile::WaitFunction).unwrap_or_default();
-        // The kernel shows "0" when it hides the function.
-        if wait_function == "0" {
-            wait_function.clear();
-        }
-        let waits_in_freezer = FROZEN_IN.contains(&wait_function.as_str());
-        // Version 1 of the freezer leaves threads in state D. A hidden function may be the freezer's. Otherwise the function shows that the
-        // thread is not frozen, and the files of the cgroup need not be read.
-        let may_be_frozen = state_letter == 'D' || wait_function.is_empty();
-        if waits_in_freezer || (may_be_frozen && is_frozen(pid)) {
+        let wait_function = read_wait_function(&process, tid);
+        if is_frozen(pid, state_letter, &wait_function) {
             return Some(Self { state: AwayState::Frozen, waits_in: String::new() });
         }
         let system_call = read_thread_text(&process, tid, ThreadFile::SystemCall);
@@ -78,8 +69,24 @@ fn read_thread_text(process: &ProcDir, tid: u32, file: ThreadFile) -> Option<Str
     Some(String::from_utf8_lossy(&text).into_owned())
 }
 
+/// The kernel function in which the thread sleeps. Empty if the kernel hides it.
+fn read_wait_function(process: &ProcDir, tid: u32) -> String {
+    let function = read_thread_text(process, tid, ThreadFile::WaitFunction).unwrap_or_default();
+    // The kernel shows "0" when it hides the function.
+    if function == "0" { String::new() } else { function }
+}
+
+/// Whether the cgroup freezer has frozen a sleeping thread. Its state and the kernel function in which it sleeps mostly show that, so that
+/// the files of the cgroup need not be read.
+fn is_frozen(pid: u32, state_letter: char, wait_function: &str) -> bool {
+    let waits_in_freezer = FROZEN_IN.contains(&wait_function);
+    // Version 1 of the freezer leaves threads in state D. A hidden function may be the freezer's.
+    let may_be_frozen = state_letter == 'D' || wait_function.is_empty();
+    waits_in_freezer || (may_be_frozen && is_process_frozen(pid))
+}
+
 /// Whether the cgroup freezer has frozen the process, according to any of its control groups. False if they cannot be read.
-fn is_frozen(pid: u32) -> bool {
+fn is_process_frozen(pid: u32) -> bool {
     let text = kernel::read_text(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     parse_groups(&text).any(|group| is_frozen_group(&group))
 }

@@ -79,6 +79,21 @@ impl ListedThread {
     }
 }
 
+/// Lists the threads of a process with their names, in no particular order.
+fn list_threads(pid: u32) -> Result<Vec<ListedThread>, String> {
+    let listed = fs::read_dir(format!("/proc/{pid}/task")).map_err(|error| {
+        format!("cannot list the threads of process {pid} in /proc/{pid}/task: {error}; the process may have exited")
+    })?;
+    let mut found = Vec::new();
+    for entry in listed.take(MAX_LISTED).flatten() {
+        let Some(tid) = entry.file_name().to_str().and_then(|tid| tid.parse::<u32>().ok()) else { continue };
+        // A thread that has exited since has an empty name.
+        let name = kernel::read_text(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
+        found.push(ListedThread { tid, name: name.trim_end().to_owned() });
+    }
+    Ok(found)
+}
+
 /// Sampler of one process.
 #[derive(Debug)]
 pub struct CpuSampler {
@@ -118,11 +133,12 @@ impl SampledThread {
     }
 
     /// Time in the interval that the thread waited for a CPU. `None` if the kernel does not count it. The kernel adds a wait to `times`
-    /// only once it is over. A wait that lasts is reported early, and `reported_early_ns` keeps it from being reported again. `state` is
-    /// the state letter, or `None` if the times have changed.
-    fn account_wait(&mut self, times: &ThreadTimes, interval_ns: u64, state: Option<char>) -> Option<u64> {
+    /// only once it is over, so a wait that lasts is reported early, and subtracted from what the kernel adds. `unchanged_state` is the
+    /// state letter of a thread whose times have not changed.
+    fn account_wait(&mut self, times: &ThreadTimes, interval_ns: u64, unchanged_state: Option<char>) -> Option<u64> {
         // Runnable without a change of the times means waiting for the whole interval.
-        if times.wait_ns.is_some() && state == Some('R') {
+        let waits_all_along = unchanged_state == Some('R');
+        if times.wait_ns.is_some() && waits_all_along {
             self.reported_early_ns += interval_ns;
             return Some(interval_ns);
         }
@@ -156,26 +172,36 @@ impl CpuSampler {
 
     /// Times since the last sample, or since the start. Call this about every 100 ms. The error says why the threads cannot be listed.
     pub fn sample(&mut self) -> Result<ProcessSample, String> {
+        self.find_threads_if_due()?;
+        let now = MonoNs::now();
+        let interval_ns = now.since(self.sampled_at);
+        self.sampled_at = now;
+        let used = self.sample_threads(interval_ns);
+        let is_at_rest = used.iter().all(ThreadUse::has_not_run);
+        self.update_cgroup_if_due(now, is_at_rest);
+        let throttled_ns = self.cgroup.as_mut().and_then(Cgroup::take_throttled_ns);
+        Ok(ProcessSample { at: now, interval_ns, threads: used, throttled_ns })
+    }
+
+    /// Searches for new threads once in [`THREAD_SEARCH_INTERVAL`] samples.
+    fn find_threads_if_due(&mut self) -> Result<(), String> {
         self.samples_until_search -= 1;
         if self.samples_until_search == 0 {
             self.samples_until_search = THREAD_SEARCH_INTERVAL;
             self.find_threads()?;
         }
-        let now = MonoNs::now();
-        let interval_ns = now.since(self.sampled_at);
-        self.sampled_at = now;
-        let used = self.sample_threads(interval_ns);
-        // At rest, no thread can be throttled, so the cgroup is looked up less often.
-        let is_at_rest = used.iter().all(ThreadUse::has_not_run);
-        let cgroup_interval_ns = if is_at_rest { CGROUP_INTERVAL_AT_REST_NS } else { CGROUP_INTERVAL_NS };
-        // If the process has moved to another cgroup, throttling there would look like a lack of CPUs. The search is due by the clock,
-        // because an idle process is sampled less often.
-        if now.since(self.cgroup_searched_at) >= cgroup_interval_ns {
+        Ok(())
+    }
+
+    /// Checks at intervals whether the process has moved to another cgroup, where throttling would look like a lack of CPUs. The check is
+    /// due by the clock, because an idle process is sampled less often.
+    fn update_cgroup_if_due(&mut self, now: MonoNs, is_at_rest: bool) {
+        // At rest, no thread can be throttled, so the check may come late.
+        let interval_ns = if is_at_rest { CGROUP_INTERVAL_AT_REST_NS } else { CGROUP_INTERVAL_NS };
+        if now.since(self.cgroup_searched_at) >= interval_ns {
             self.cgroup_searched_at = now;
             self.update_cgroup();
         }
-        let throttled_ns = self.cgroup.as_mut().and_then(Cgroup::take_throttled_ns);
-        Ok(ProcessSample { at: now, interval_ns, threads: used, throttled_ns })
     }
 
     /// Times of the threads in the interval of this length since the last sample. Forgets the threads that have exited.
@@ -215,31 +241,25 @@ impl CpuSampler {
     /// the order that [`Self::new`] describes.
     fn find_threads(&mut self) -> Result<(), String> {
         let pid = self.pid;
-        let listed = fs::read_dir(format!("/proc/{pid}/task")).map_err(|error| {
-            format!(
-                "cannot list the threads of process {pid} in /proc/{pid}/task: {error}; the process may have exited"
-            )
-        })?;
-        let mut found = Vec::new();
-        for entry in listed.take(MAX_LISTED).flatten() {
-            let Some(tid) = entry.file_name().to_str().and_then(|tid| tid.parse::<u32>().ok()) else { continue };
-            // The name decides whether the thread is sampled.
-            let name = kernel::read_text(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
-            found.push(ListedThread { tid, name: name.trim_end().to_owned() });
-        }
+        let mut found = list_threads(pid)?;
         // The main thread and libzmq's threads first: `false` sorts before `true`.
         found.sort_unstable_by_key(|thread| (!thread.is_main_or_zmq(pid), thread.tid));
-        for ListedThread { tid, name } in found.into_iter().take(self.range.end).skip(self.range.start) {
-            // A known thread may have changed its name. A new one that has exited already has no times, and is skipped.
-            if let Some(known) = self.threads.get_mut(&tid) {
-                known.name = name;
-            } else if let Some(file) = ThreadTimesFile::open(pid, tid)
-                && let Some(last) = file.read()
-            {
-                self.threads.insert(tid, SampledThread { file, state_file: None, name, last, reported_early_ns: 0 });
-            }
+        for thread in found.into_iter().take(self.range.end).skip(self.range.start) {
+            self.enter_thread(thread);
         }
         Ok(())
+    }
+
+    /// Updates the name of a known thread, which may have changed, or adds a new thread. A new one that has exited already has no times,
+    /// and is skipped.
+    fn enter_thread(&mut self, ListedThread { tid, name }: ListedThread) {
+        if let Some(known) = self.threads.get_mut(&tid) {
+            known.name = name;
+        } else if let Some(file) = ThreadTimesFile::open(self.pid, tid)
+            && let Some(last) = file.read()
+        {
+            self.threads.insert(tid, SampledThread { file, state_file: None, name, last, reported_early_ns: 0 });
+        }
     }
 }
 

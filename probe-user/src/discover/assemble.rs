@@ -52,12 +52,17 @@ pub(crate) fn assemble_engines(
             }
         }
     }
-    // `false` sorts first. So confirmed engines come first, then named ones, and older ones before younger ones.
+    sort_by_certainty(&mut engines);
+    Assembly { engines, roles }
+}
+
+/// Sorts confirmed engines first, then named ones, and older ones before younger ones.
+fn sort_by_certainty(engines: &mut [Engine]) {
     engines.sort_by_key(|engine| {
         let oldest_start = engine.processes.iter().map(|process| process.id.start_time).min();
+        // `false` sorts first.
         (!engine.is_confirmed, !engine.is_named(), oldest_start)
     });
-    Assembly { engines, roles }
 }
 
 /// The candidates as the engines' rules see them: the role that is stated, the index of the parent, and whether ZMQ is used.
@@ -105,16 +110,20 @@ fn group_nodes(nodes: &[Node], roles: &[Option<RoleWithSource>], links: &Interpr
         }
     }
     for (child, node) in nodes.iter().enumerate() {
-        let Some(parent) = node.parent else { continue };
-        // A parent without a role is no part of an engine.
-        let has_parent_role = roles[parent].is_some();
-        // The main process of an engine may be the child of another program.
-        let is_started_by_engine = roles[child].is_some_and(|(role, _)| !role.is_main());
-        if has_parent_role && is_started_by_engine {
+        if let Some(parent) = node.parent
+            && is_of_same_engine(roles[child], roles[parent])
+        {
             pairs.push((child, parent));
         }
     }
     connected_groups(nodes.len(), pairs)
+}
+
+/// Whether a process with the first role belongs to the engine of its parent. A parent without a role is no part of an engine, and the main
+/// process of an engine may be the child of another program.
+fn is_of_same_engine(child: Option<RoleWithSource>, parent: Option<RoleWithSource>) -> bool {
+    let is_started_by_engine = child.is_some_and(|(role, _)| !role.is_main());
+    parent.is_some() && is_started_by_engine
 }
 
 /// Whether a group is an engine. Many programs use ZMQ, so an unnamed group needs a hop that must be output. While the peers of such a hop
@@ -122,6 +131,16 @@ fn group_nodes(nodes: &[Node], roles: &[Option<RoleWithSource>], links: &Interpr
 fn is_engine(engine: &Engine, has_lost_peers: bool) -> bool {
     let has_output = engine.hops.iter().any(|hop| hop.carries == Carries::Output);
     has_output || (engine.hops.is_empty() && has_lost_peers) || engine.is_named()
+}
+
+/// The pairs of connected processes, each once: the connecting process, and then the accepting one.
+fn edges_of_links(links: &[Link]) -> Vec<(usize, usize)> {
+    let ends = links.iter().filter_map(|link| Some((link.connector?.candidate, link.acceptor.candidate)));
+    let mut edges: Vec<(usize, usize)> = ends.collect();
+    edges.sort_unstable();
+    // Several sockets may connect the same two processes.
+    edges.dedup();
+    edges
 }
 
 /// Determines the role of each candidate. A role that the user, the title or the command states comes first, then one that an engine infers
@@ -132,12 +151,7 @@ fn infer_roles(
     nodes: &[Node],
     links: &[Link],
 ) -> Vec<Option<RoleWithSource>> {
-    // Each edge leads from the connecting process to the accepting one.
-    let ends = links.iter().filter_map(|link| Some((link.connector?.candidate, link.acceptor.candidate)));
-    let mut edges: Vec<(usize, usize)> = ends.collect();
-    edges.sort_unstable();
-    // Several sockets may connect the same two processes.
-    edges.dedup();
+    let edges = edges_of_links(links);
     let mut roles: Vec<Option<RoleWithSource>> = nodes.iter().map(|node| node.stated).collect();
     // Each engine fills in the missing roles that its rules infer.
     for engine in engines {
@@ -227,7 +241,9 @@ fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candi
     let main = group.iter().map(|&index| candidates[index]).find(|candidate| candidate.id == main_id)?;
     engine.launcher = main.launcher;
     engine.releases = releases_of_engine(engine.kind, main, group.iter().map(|&index| candidates[index]));
-    let evidence = Evidence {
+    // A program that runs the engine inside decides some of its settings. An unknown program has no known settings.
+    let deciding_kind = main.launcher.map(|launcher| launcher.engine).or(engine.kind)?;
+    engine.settings = deciding_kind.settings(&Evidence {
         pid: main.id.pid,
         launcher: main.launcher,
         flags: &main.flags,
@@ -235,18 +251,19 @@ fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candi
         releases: &engine.releases,
         python: main.python.as_ref(),
         hops: &engine.hops,
-    };
-    // A program that runs the engine inside decides some of its settings. An unknown program has no known settings.
-    let deciding_kind = main.launcher.map(|launcher| launcher.engine).or(engine.kind)?;
-    engine.settings = deciding_kind.settings(&evidence);
-    let has_inner_server = engine.processes.iter().any(|process| process.inner_server.is_some());
+    });
+    output_beside_zmq(engine, main.id.pid)
+}
+
+/// Blind spot of an engine whose main process has a variable that makes the output avoid ZMQ. `None` without such a variable.
+fn output_beside_zmq(engine: &Engine, main_pid: u32) -> Option<BlindSpot> {
     // Output of a server inside the process is observed by other means than ZMQ.
+    let has_inner_server = engine.processes.iter().any(|process| process.inner_server.is_some());
     if has_inner_server {
         return None;
     }
-    // The variable that makes output avoid ZMQ. Without one, nothing is to be reported.
     let variable = engine.settings.avoids_zmq.clone()?;
-    Some(BlindSpot::NoZmqOutput { pid: main.id.pid, variable })
+    Some(BlindSpot::NoZmqOutput { pid: main_pid, variable })
 }
 
 /// Releases of the engine, and of programs that run engines inside. Other engines may be installed next to them, and are left out.

@@ -316,16 +316,21 @@ fn display_title(argv: &[String], stat: &ProcessStat, is_titled: bool, launcher:
     } else if let Some(launcher) = launcher {
         launcher.command.into()
     } else {
-        match program(argv) {
-            Some(Program::Script(path)) => {
-                let file_name = path.rsplit('/').next().unwrap_or(path);
-                format!("{} {file_name}", stat.comm)
-            }
-            Some(Program::Module(module)) => format!("{} -m {module}", stat.comm),
-            None => stat.comm.clone(),
-        }
+        interpreter_and_program(argv, stat)
     };
     text.chars().filter(|character| !character.is_control()).take(MAX_LENGTH).collect()
+}
+
+/// The process's own name, and the Python script or module that it executes, for example `python -m vllm`.
+fn interpreter_and_program(argv: &[String], stat: &ProcessStat) -> String {
+    match program(argv) {
+        Some(Program::Script(path)) => {
+            let file_name = path.rsplit('/').next().unwrap_or(path);
+            format!("{} {file_name}", stat.comm)
+        }
+        Some(Program::Module(module)) => format!("{} -m {module}", stat.comm),
+        None => stat.comm.clone(),
+    }
 }
 
 /// Threads that libzmq names `ZMQbg/IO/0`, `ZMQbg/IO/1`, and so on.

@@ -16,6 +16,15 @@ pub(crate) struct SocketConnection {
     pub(crate) endpoint: String,
 }
 
+/// Whether a socket is the accepted side of a connection: the only side with a name. If both have one, because the connecting socket was
+/// bound before, the side with a listener's name accepted.
+fn is_accepted_side(socket: &UnixSocket, peer_name: &[u8], listener_names: &HashSet<&[u8]>) -> bool {
+    if socket.is_listening || socket.name.is_empty() {
+        return false;
+    }
+    peer_name.is_empty() || listener_names.contains(socket.name.as_slice())
+}
+
 /// Finds Unix connections. The accepted side has its listener's name, and the connecting side usually has none.
 pub(crate) fn pair_unix_sockets(sockets: &[UnixSocket]) -> Vec<SocketConnection> {
     let listening = sockets.iter().filter(|socket| socket.is_listening);
@@ -25,13 +34,8 @@ pub(crate) fn pair_unix_sockets(sockets: &[UnixSocket]) -> Vec<SocketConnection>
     let mut connections = Vec::new();
     for socket in sockets {
         let Some(peer) = socket.peer else { continue };
-        // The accepted side has a name, and does not listen.
-        if socket.is_listening || socket.name.is_empty() {
-            continue;
-        }
-        // A connecting socket has a name, too, if it was bound before. If both have one, the side with a listener's name accepted.
-        let has_named_peer = name_by_inode.get(&peer).is_some_and(|name| !name.is_empty());
-        if !has_named_peer || listener_names.contains(socket.name.as_slice()) {
+        let peer_name = name_by_inode.get(&peer).copied().unwrap_or_default();
+        if is_accepted_side(socket, peer_name, &listener_names) {
             connections.push(SocketConnection {
                 connector: Some(peer.into()),
                 acceptor: socket.inode.into(),
@@ -92,11 +96,10 @@ pub(crate) fn pair_tcp_sockets(sockets: &[TcpSocket]) -> Vec<SocketConnection> {
     }
     let mut connections = Vec::new();
     for ((local, remote), &acceptor) in &inode_by_ends {
-        // The accepted end has the listener's port. The connecting end has the same addresses in reverse.
-        if listeners.contains(local)
-            && !listeners.contains(remote)
-            && let Some(&connector) = inode_by_ends.get(&(*remote, *local))
-        {
+        // If a listener has the ports of both ends, it is unknown which one accepted.
+        let is_accepted_end = listeners.contains(local) && !listeners.contains(remote);
+        // The connecting end has the same addresses in reverse.
+        if is_accepted_end && let Some(&connector) = inode_by_ends.get(&(*remote, *local)) {
             let endpoint = format!("tcp://{local}");
             connections.push(SocketConnection { connector: Some(connector), acceptor, endpoint });
         }

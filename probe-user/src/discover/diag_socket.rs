@@ -124,8 +124,12 @@ impl DiagSocket {
                 Err(_) => Err(DiagError::Enter(ReadError::Denied)),
             };
         }
-        let namespace = process.open_network_namespace().map_err(DiagError::Enter)?;
-        // Entering a namespace changes the thread permanently, so a temporary thread does it.
+        Self::open_on_temporary_thread(process.open_network_namespace().map_err(DiagError::Enter)?)
+    }
+
+    /// Opens a socket in the network namespace of a descriptor. A temporary thread does it, because entering a namespace changes the
+    /// thread permanently.
+    fn open_on_temporary_thread(namespace: OwnedFd) -> Result<Self, DiagError> {
         let thread = std::thread::Builder::new().name("netns".into()).spawn(move || {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
                 .map_err(|errno| DiagError::Enter(errno.into()))?;

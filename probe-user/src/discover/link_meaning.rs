@@ -9,11 +9,7 @@ use super::links::Link;
 /// Removes links of clients. An engine binds all its sockets with one transport. If processes with known roles reach it over socket
 /// files, others that connect over TCP are clients. There may be thousands, and their ends may be invisible.
 pub(crate) fn remove_client_links(links: &[Link], stated: &[Option<RoleWithSource>]) -> Vec<Link> {
-    // For each accepting process, the transports by which processes with known roles reach it.
-    let mut engine_transports: BTreeMap<usize, BTreeSet<Option<&str>>> = BTreeMap::new();
-    for link in links.iter().filter(|link| has_stated_connector(link, stated)) {
-        engine_transports.entry(link.acceptor.candidate).or_default().insert(transport_of(&link.endpoint));
-    }
+    let engine_transports = transports_of_engines(links, stated);
     let mut engine_links = links.to_vec();
     // Where the engine's own transport is not known, links of clients cannot be distinguished, and all stay.
     engine_links.retain(|link| match engine_transports.get(&link.acceptor.candidate) {
@@ -21,6 +17,18 @@ pub(crate) fn remove_client_links(links: &[Link], stated: &[Option<RoleWithSourc
         None => true,
     });
     engine_links
+}
+
+/// For each accepting process, the transports by which processes with known roles reach it.
+fn transports_of_engines<'l>(
+    links: &'l [Link],
+    stated: &[Option<RoleWithSource>],
+) -> BTreeMap<usize, BTreeSet<Option<&'l str>>> {
+    let mut transports: BTreeMap<usize, BTreeSet<Option<&'l str>>> = BTreeMap::new();
+    for link in links.iter().filter(|link| has_stated_connector(link, stated)) {
+        transports.entry(link.acceptor.candidate).or_default().insert(transport_of(&link.endpoint));
+    }
+    transports
 }
 
 /// Whether the process that connected has a role that the user, its title or its command states.

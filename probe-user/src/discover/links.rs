@@ -80,10 +80,8 @@ pub(crate) fn find_links(
         let process = first_running(members, processes);
         let mut connections = find_tcp_connections(process, &mut found);
         match find_unix_connections(*namespace, process, diag_sockets, &mut found) {
-            Ok(unix_connections) => connections.extend(unix_connections),
+            Ok(with_both_ends) => connections.extend(with_both_ends),
             Err(error) => {
-                // The remainder of an incomplete answer must not be read as the next one.
-                diag_sockets.remove(namespace);
                 let pids = members.iter().map(|&member| candidates[member].id.pid).collect();
                 found.blind_spots.push(BlindSpot::Peers { pids, error });
                 connections.extend(find_accepted_unix_connections(process));
@@ -167,16 +165,20 @@ fn resolve_ends(
     }
     let acceptor = *holders.get(&connection.acceptor)?;
     let connector = connection.connector.and_then(|inode| holders.get(&inode).copied());
-    // The connecting end may belong to a candidate if it is not visible, or if some descriptors are unreadable. Over TCP, clients connect
-    // as well, so an end without a known holder counts as one of another program.
-    let may_have_hidden_holder = has_hidden_sockets && connection.endpoint.starts_with("ipc://");
-    let may_be_hidden = connection.connector.is_none() || may_have_hidden_holder;
-    let is_of_other_program = connector.is_none() && !may_be_hidden;
+    let is_of_other_program = connector.is_none() && !may_connector_be_hidden(&connection, has_hidden_sockets);
     let is_within_process = connector.is_some_and(|connector| connector.candidate == acceptor.candidate);
     if is_of_other_program || is_within_process {
         return None;
     }
     Some(Link { acceptor, endpoint: connection.endpoint, connector })
+}
+
+/// Whether the connecting end of this connection may belong to a candidate although no holder is known. That is so if it is not visible, or
+/// if some descriptors are unreadable. Over TCP, clients connect as well, so a visible end without a known holder counts as a client's.
+fn may_connector_be_hidden(connection: &SocketConnection, has_hidden_sockets: bool) -> bool {
+    let is_invisible = connection.connector.is_none();
+    let is_over_unix_socket = connection.endpoint.starts_with("ipc://");
+    is_invisible || (has_hidden_sockets && is_over_unix_socket)
 }
 
 /// Finds the Unix connections of a network namespace. Keeps the netlink socket of the namespace in `diag_sockets` for the next search.
@@ -190,7 +192,14 @@ fn find_unix_connections(
         Entry::Occupied(known) => known.into_mut(),
         Entry::Vacant(new) => new.insert(DiagSocket::open_for(process)?),
     };
-    let sockets = diag_socket.list_unix_sockets(MAX_SOCKETS)?;
+    let sockets = match diag_socket.list_unix_sockets(MAX_SOCKETS) {
+        Ok(sockets) => sockets,
+        Err(error) => {
+            // The remainder of an incomplete answer must not be read as the next one.
+            diag_sockets.remove(&namespace);
+            return Err(error);
+        }
+    };
     if sockets.is_truncated {
         found.record_limit("Unix sockets in one network namespace", MAX_SOCKETS);
     }

@@ -27,17 +27,19 @@ impl Owners {
         let mut between_engines = BTreeSet::new();
         for (link, reading) in links.hops() {
             // A link with output, or one that stated roles prove, belongs to one engine.
-            if reading.carries == Carries::Output || reading.confidence != Confidence::Inferred {
-                continue;
-            }
-            let Some(owners) = self.owners_of_ends(link) else { continue };
-            let are_of_engines =
-                engine_owners.contains(&owners.connecting) && engine_owners.contains(&owners.accepting);
-            if are_of_engines && owners.connecting != owners.accepting {
+            let is_within_engine = reading.carries == Carries::Output || reading.confidence != Confidence::Inferred;
+            if !is_within_engine && self.has_ends_of_two(&engine_owners, link) {
                 between_engines.insert(link.clone());
             }
         }
         between_engines
+    }
+
+    /// Whether the ends of a link have different owners, both of which are among `engine_owners`.
+    fn has_ends_of_two(&self, engine_owners: &BTreeSet<usize>, link: &Link) -> bool {
+        let Some(owners) = self.owners_of_ends(link) else { return false };
+        let have_engines = engine_owners.contains(&owners.connecting) && engine_owners.contains(&owners.accepting);
+        have_engines && owners.connecting != owners.accepting
     }
 
     /// Owners of both ends of a link, which are the main processes that started them. `None` if one is unknown.
@@ -108,11 +110,11 @@ impl Owners {
             if ends.iter().any(|&end| has_control_role(roles[end])) {
                 continue;
             }
-            let mut end_owners: BTreeSet<usize> = ends.iter().filter_map(|&end| self.by_process[end]).collect();
-            end_owners.retain(|owner| engine_owners.contains(owner));
+            let mut engines_at_ends: BTreeSet<usize> = ends.iter().filter_map(|&end| self.by_process[end]).collect();
+            engines_at_ends.retain(|owner| engine_owners.contains(owner));
             // Each end exchanges messages with its own engine and with that of the other end.
             for end in ends {
-                engines_by_process.entry(end).or_default().extend(&end_owners);
+                engines_by_process.entry(end).or_default().extend(&engines_at_ends);
             }
         }
         engines_by_process
@@ -145,6 +147,12 @@ fn has_control_role(role: Option<RoleWithSource>) -> bool {
     role.is_some_and(|(role, _)| role.function() == Function::Control)
 }
 
+/// Whether this is the role of an engine's main process, known by its command or by the processes that it started. Connections alone prove
+/// no engine.
+fn is_proven_main((role, source): RoleWithSource) -> bool {
+    role.is_main() && matches!(source, RoleSource::CommandLine | RoleSource::Children)
+}
+
 /// The outermost main process among a process and those that started it. `None` if none of them is a main process.
 fn outermost_main_process(process: usize, nodes: &[Node], roles: &[Option<RoleWithSource>]) -> Option<usize> {
     let mut outermost = None;
@@ -152,11 +160,7 @@ fn outermost_main_process(process: usize, nodes: &[Node], roles: &[Option<RoleWi
     // Parents would form a circle if pids were reused while they are read.
     for _ in 0..nodes.len() {
         let Some(ancestor) = next_process else { break };
-        // A main process of an engine is known by its command or by the processes that it started. Connections alone prove no engine.
-        let is_main = roles[ancestor].is_some_and(|(role, source)| {
-            role.is_main() && matches!(source, RoleSource::CommandLine | RoleSource::Children)
-        });
-        if is_main {
+        if roles[ancestor].is_some_and(is_proven_main) {
             outermost = Some(ancestor);
         }
         next_process = nodes[ancestor].parent;

@@ -56,6 +56,33 @@ impl PythonInterpreter<'_> {
         prefixes.extend(self.exe.and_then(prefix_of_program));
         prefixes.into_iter()
     }
+
+    /// The directory from which Python imports first: that of the script, or without one, as with `python -m`, the working folder. `None`
+    /// if it is unknown.
+    fn first_import_directory(&self) -> Option<PathBuf> {
+        let Some(script) = self.script else { return self.cwd.map(Path::to_owned) };
+        self.absolute_path(Path::new(script))?.parent().map(Path::to_owned)
+    }
+
+    /// The directories of `PYTHONPATH`, at most [`MAX_PYTHON_PATH`].
+    fn python_path_directories(&self) -> Vec<PathBuf> {
+        let entries = self.python_path.unwrap_or_default().split(':').filter(|entry| !entry.is_empty());
+        let read_entries = entries.take(MAX_PYTHON_PATH);
+        read_entries.filter_map(|entry| self.absolute_path(Path::new(entry))).collect()
+    }
+
+    /// The package directories of each folder in which the interpreter may be installed. Empty if its version is unknown.
+    fn possible_package_directories(&self) -> Vec<PathBuf> {
+        let mut dirs = Vec::new();
+        let Some(PythonVersion { major, minor }) = self.version else { return dirs };
+        for prefix in self.prefixes() {
+            // Debian has `dist-packages`, also for all versions of Python 3 together.
+            dirs.push(prefix.join(format!("lib/python{major}.{minor}/site-packages")));
+            dirs.push(prefix.join(format!("lib/python{major}.{minor}/dist-packages")));
+            dirs.push(prefix.join(format!("lib/python{major}/dist-packages")));
+        }
+        dirs
+    }
 }
 
 /// The directory `PREFIX` of a program at `PREFIX/bin/python3`.
@@ -67,26 +94,10 @@ fn prefix_of_program(program: &Path) -> Option<PathBuf> {
 /// mapped modules, and those where the interpreter may be installed.
 pub(crate) fn import_path(interpreter: PythonInterpreter<'_>) -> Vec<PathBuf> {
     let mut dirs = Vec::new();
-    match interpreter.script {
-        Some(script) => {
-            let script = interpreter.absolute_path(Path::new(script));
-            dirs.extend(script.and_then(|script| script.parent().map(Path::to_owned)));
-        }
-        // Without a script, as with `python -m`, the working folder comes first.
-        None => dirs.extend(interpreter.cwd.map(Path::to_owned)),
-    }
-    let entries = interpreter.python_path.unwrap_or_default().split(':').filter(|entry| !entry.is_empty());
-    let read_entries = entries.take(MAX_PYTHON_PATH);
-    dirs.extend(read_entries.filter_map(|entry| interpreter.absolute_path(Path::new(entry))));
+    dirs.extend(interpreter.first_import_directory());
+    dirs.extend(interpreter.python_path_directories());
     dirs.extend(find_package_directories(interpreter.files));
-    if let Some(PythonVersion { major, minor }) = interpreter.version {
-        for prefix in interpreter.prefixes() {
-            // Debian has `dist-packages`, also for all versions of Python 3 together.
-            dirs.push(prefix.join(format!("lib/python{major}.{minor}/site-packages")));
-            dirs.push(prefix.join(format!("lib/python{major}.{minor}/dist-packages")));
-            dirs.push(prefix.join(format!("lib/python{major}/dist-packages")));
-        }
-    }
+    dirs.extend(interpreter.possible_package_directories());
     // A module is imported from the first directory that has it, so further occurrences have no effect.
     let mut unique_dirs = Vec::new();
     for dir in dirs {
@@ -119,9 +130,10 @@ impl InstalledReleases {
                 }
                 // Only an engine with a Python package has a release here.
                 let Some(package) = engine.package() else { continue };
-                // A package that is not installed may be imported from its source tree.
                 let installed = release_in_metadata(&root, dir, &names, package.name);
-                if let Some(release) = installed.or_else(|| release_in_source(&root, dir, &names, package.source)) {
+                // A package that is not installed may be imported from its source tree.
+                let release_here = installed.or_else(|| release_in_source(&root, dir, &names, package.source));
+                if let Some(release) = release_here {
                     found.releases.push(PackageRelease { engine, release });
                 }
             }

@@ -19,20 +19,20 @@ impl RoleSpec {
             Some((pid, role)) => (pid, Some(role)),
             None => (text, None),
         };
-        let pid = match pid_text.trim().parse() {
-            Ok(pid) if pid > 0 => pid,
-            _ => {
-                return Err(format!(
-                    "`{pid_text}` is not a pid: use --pid 4711, or --pid 4711=scheduler to set the process's role"
-                ));
-            }
-        };
+        let pid = parse_pid(pid_text).ok_or_else(|| {
+            format!("`{pid_text}` is not a pid: use --pid 4711, or --pid 4711=scheduler to set the process's role")
+        })?;
         let Some(word) = role_word else { return Ok(Self { pid, role: None }) };
         match find_role(word, engines) {
             Some(role) => Ok(Self { pid, role: Some(role) }),
             None => Err(format!("--pid {pid}: `{word}` is not a role; use one of {}", role_words(engines))),
         }
     }
+}
+
+/// Parses a process id, which is greater than 0.
+fn parse_pid(text: &str) -> Option<u32> {
+    text.trim().parse::<u32>().ok().filter(|&pid| pid > 0)
 }
 
 /// The role with this name, or with this alias of an engine.

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use adapter::discover::{Carries, Confidence, Disaggregation, End, HopSeen};
+use adapter::discover::{Carries, Confidence, Disaggregation, End, HopSeen, Settings};
 
+use super::blind_spot::BlindSpot;
 use super::topology::{Engine, Process, Topology};
 
 impl fmt::Display for Topology {
@@ -31,14 +32,19 @@ impl fmt::Display for Topology {
             writeln!(f)?;
         }
         // Last, because they explain what the tables above lack.
-        for blind in &self.blind_spots {
-            writeln!(f, "not observed: {blind}")?;
-            if let Some(remedy) = blind.remedy() {
-                writeln!(f, "          {remedy}")?;
-            }
-        }
-        Ok(())
+        write_blind_spots(f, &self.blind_spots)
     }
+}
+
+/// Writes what cannot be observed, each with a line for its remedy if there is one.
+fn write_blind_spots(f: &mut fmt::Formatter<'_>, blind_spots: &[BlindSpot]) -> fmt::Result {
+    for blind in blind_spots {
+        writeln!(f, "not observed: {blind}")?;
+        if let Some(remedy) = blind.remedy() {
+            writeln!(f, "          {remedy}")?;
+        }
+    }
+    Ok(())
 }
 
 impl fmt::Display for Engine {
@@ -80,7 +86,13 @@ fn engine_headline(engine: &Engine) -> String {
     if !engine.is_named() {
         parts.push("from its sockets".into());
     }
-    let settings = &engine.settings;
+    parts.extend(settings_to_words(&engine.settings));
+    parts.join(", ")
+}
+
+/// The settings that decide how output is transferred, each in a few words. An unknown one is left out.
+fn settings_to_words(settings: &Settings) -> Vec<String> {
+    let mut parts = Vec::new();
     if let Some(mode) = &settings.mode {
         parts.push(format!("{:?}", mode.value).to_lowercase());
     }
@@ -94,7 +106,7 @@ fn engine_headline(engine: &Engine) -> String {
         let Disaggregation { word: side_name, sends } = side.value;
         parts.push(format!("{side_name} server: sends {sends}"));
     }
-    parts.join(", ")
+    parts
 }
 
 /// Cell of an unknown value.

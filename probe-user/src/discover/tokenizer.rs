@@ -6,7 +6,7 @@ use adapter::discover::EngineKind;
 
 use super::topology::Engine;
 use crate::opener_client::request::ProcessLink;
-use crate::proc::{ProcDir, ReadError, split_strings};
+use crate::proc::{ProcDir, ProcessRoot, ReadError, split_strings};
 
 /// Maximum size of a command line, and of an environment.
 const MAX_ARGUMENT_BYTES: usize = 4 << 20;
@@ -63,14 +63,19 @@ fn read_named_tokenizer(process: &ProcDir, name: &str) -> Result<Vec<u8>, String
     if local_error != ReadError::Gone {
         return Err(local_error_text);
     }
-    // There is no such directory, so it may be the name of a model in the cache.
-    let variables = split_strings(&process.environment(MAX_ARGUMENT_BYTES).unwrap_or_default());
-    let model = hub_cache(&variables).join(format!("models--{}", name.replace('/', "--")));
-    // The cache has a folder for each revision, and `refs/main` names the current one. Without it, the missing directory is the error.
-    let revision_file = root.read(&model.join("refs/main"), MAX_REVISION_BYTES).map_err(|_| local_error_text)?;
-    let revision = String::from_utf8_lossy(&revision_file);
-    let cached = model.join("snapshots").join(revision.trim()).join(FILE_NAME);
+    // There is no such directory, so it may be the name of a model in the cache. Without that, the missing directory is the error.
+    let cached = find_cached_tokenizer(process, &root, name).ok_or(local_error_text)?;
     root.read(&cached, MAX_TOKENIZER_BYTES).map_err(|error| format!("{}: {error}", cached.display()))
+}
+
+/// Path of a model's tokenizer in the Hub's cache. The cache has a folder for each revision, and `refs/main` names the current one. `None`
+/// if the cache does not have the model.
+fn find_cached_tokenizer(process: &ProcDir, root: &ProcessRoot<'_>, model: &str) -> Option<PathBuf> {
+    let variables = split_strings(&process.environment(MAX_ARGUMENT_BYTES).unwrap_or_default());
+    let model_folder = hub_cache(&variables).join(format!("models--{}", model.replace('/', "--")));
+    let revision_file = root.read(&model_folder.join("refs/main"), MAX_REVISION_BYTES).ok()?;
+    let revision = String::from_utf8_lossy(&revision_file);
+    Some(model_folder.join("snapshots").join(revision.trim()).join(FILE_NAME))
 }
 
 /// Folder of the Hub's cache, chosen by the environment as its client library does. Without a variable, it is the one of root.

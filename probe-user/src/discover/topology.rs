@@ -186,10 +186,12 @@ impl Topology {
         if choice.is_empty() {
             return Err(self.why_no_choice(named));
         }
+        // The only one is chosen even if it is not confirmed.
         if choice.len() == 1 {
             return Ok(choice);
         }
         if named.is_empty() {
+            // Any program may have the title of an engine, so the user must choose among several unconfirmed ones.
             let is_any_confirmed = choice.iter().any(|engine| engine.is_confirmed);
             return if is_any_confirmed { Ok(choice) } else { Err(PickError::Unconfirmed(self.candidate_pids())) };
         }

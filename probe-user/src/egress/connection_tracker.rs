@@ -59,11 +59,11 @@ impl ConnectionTracker {
             *self = Self::default();
             return Some(ConnectionStep::Opened);
         }
-        // `before` is the previous state.
-        let has_client_left = head.before == ESTABLISHED && matches!(head.state, CLOSE_WAIT | CLOSE);
-        let possible_end = if has_client_left { AnswerEnd::ClientLeft } else { AnswerEnd::ServerLeft };
+        let previous_state = head.before;
+        let has_client_left = previous_state == ESTABLISHED && matches!(head.state, CLOSE_WAIT | CLOSE);
+        let end_if_first = if has_client_left { AnswerEnd::ClientLeft } else { AnswerEnd::ServerLeft };
         // The first change of state shows who closed first; later ones follow from it.
-        let end = *self.end.get_or_insert(possible_end);
+        let end = *self.end.get_or_insert(end_if_first);
         if head.state != CLOSE {
             return None;
         }
@@ -82,14 +82,21 @@ impl ConnectionTracker {
         let is_first_of_write = head.from == 0;
         let is_held_up = is_first_of_write && head.asked > u64::from(accepted);
         // The kernel's count of written bytes has 32 bits and includes this write.
-        let position = head.written.wrapping_sub(accepted).wrapping_add(head.from);
-        // Before its first record, nothing is known to be missing.
-        let missed_bytes = self.next_position.map_or(0, |next| position.wrapping_sub(next));
-        self.next_position = Some(position.wrapping_add(record.payload.len() as u32));
+        let position_in_stream = head.written.wrapping_sub(accepted).wrapping_add(head.from);
+        let missed_bytes = self.observe_bytes_at(position_in_stream, record.payload.len() as u32);
         let bytes = ConnectionStep::Bytes { bytes: record.payload, begins: is_first_of_write };
         let held_up = is_held_up.then_some(ConnectionStep::HeldUp);
         let missed = (missed_bytes > 0).then_some(ConnectionStep::Missed(missed_bytes));
         [held_up, missed, Some(bytes)]
+    }
+
+    /// Moves the expected position behind observed bytes. Returns the number of bytes before them that were missed.
+    #[inline]
+    fn observe_bytes_at(&mut self, position: u32, length: u32) -> u32 {
+        // Before the first record, nothing is known to be missing.
+        let missed_bytes = self.next_position.map_or(0, |next| position.wrapping_sub(next));
+        self.next_position = Some(position.wrapping_add(length));
+        missed_bytes
     }
 }
 

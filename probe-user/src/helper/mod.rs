@@ -131,17 +131,9 @@ impl Helper {
         let mut buffer = vec![0; PIECE_BYTES];
         let mut content = Vec::new();
         loop {
-            let received = channel::receive_message(socket.as_fd(), &mut buffer).map_err(|_| helper_exited())?;
-            let is_last = match decode_message(&buffer[..received.bytes]) {
-                Some(HelperReply::Content { content: piece, is_last }) => {
-                    content.extend(piece);
-                    is_last
-                }
-                Some(HelperReply::Refused(refusal)) => return Err(refusal),
-                // The connection was closed, or the reply is malformed.
-                _ => return Err(helper_exited()),
-            };
-            if is_last {
+            let piece = receive_piece(socket.as_fd(), &mut buffer)?;
+            content.extend(piece.content);
+            if piece.is_last {
                 return Ok(content);
             }
             // A limit, so that a broken helper cannot fill the memory of this process.
@@ -170,6 +162,23 @@ fn request_about_library(
     // file.
     let located = foreign::locate_only(library).map_err(|error| Refusal::Kernel(format!("the library: {error}")))?;
     exchange_messages(connection, request, Some(located.as_fd())).map(drop)
+}
+
+/// A part of the content that was requested.
+struct ContentPiece {
+    content: Vec<u8>,
+    is_last: bool,
+}
+
+/// Receives the next piece of a reply, or the helper's refusal.
+fn receive_piece(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<ContentPiece, Refusal> {
+    let received = channel::receive_message(socket, buffer).map_err(|_| helper_exited())?;
+    match decode_message(&buffer[..received.bytes]) {
+        Some(HelperReply::Content { content, is_last }) => Ok(ContentPiece { content, is_last }),
+        Some(HelperReply::Refused(refusal)) => Err(refusal),
+        // The connection was closed, or the reply is malformed.
+        _ => Err(helper_exited()),
+    }
 }
 
 /// Sends a request, with a file if it needs one, and waits for the reply.

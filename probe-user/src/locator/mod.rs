@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, setrlimit};
 
-use crate::channel;
+use crate::channel::{self, ReceivedMessage};
 use crate::discarded_output::discarded_output;
 use crate::message::decode_message;
 use crate::probe_points::{MAX_CACHED, ProbePoints, read_library};
@@ -63,9 +63,9 @@ pub fn answer_once(sought: Sought, library: &RegularFile, mut output: impl io::W
     output.write_all(&answer_to_bytes(found.map_err(|error| error.to_string())))
 }
 
-/// Starts a process for each request on `socket`, until its other end is closed. A request is the number of a [`Sought`], which says what
-/// to find in the library. `command_for` returns the command for this number. Standard input of the process is a socket with a descriptor
-/// that locates the library ([`receive_library`]). Its standard output takes the answer.
+/// Starts a process for each request on `socket` to analyse a library, until the other end is closed. A request has the number of a
+/// [`Sought`], which says what to find, and `command_for` returns the command for it. The process receives the library through its standard
+/// input ([`receive_library`]), and writes the answer to its standard output.
 pub fn supervise(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -> io::Result<()> {
     let mut killed: Vec<Child> = Vec::new();
     let mut buffer = [0; REQUEST_BYTES];
@@ -76,23 +76,41 @@ pub fn supervise(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -
         }
         // Forgets the killed processes that have ended. One whose file system does not answer may end only later.
         killed.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-        // A malformed request gets no answer, and its descriptors are closed.
-        if received.bytes != REQUEST_BYTES {
-            continue;
-        }
-        let Ok([library, answer_pipe]) = <[OwnedFd; 2]>::try_from(received.descriptors) else {
-            continue;
-        };
+        // A malformed request gets no answer.
+        let Some(request) = AnalysisRequest::from_message(received, buffer) else { continue };
+        let AnalysisRequest { sought_number, library, answer_pipe } = request;
         // The command is dropped at the end of the call, because it holds an end of the pipe, and the prober waits until all are closed.
-        let number = u32::from_le_bytes(buffer);
-        let mut child = start_analysis(command_for(number), number, &library, answer_pipe)?;
-        if ends_in_time(&child, socket)? {
-            child.wait()?;
-        } else {
-            child.kill()?;
-            killed.push(child);
-        }
+        let child = start_analysis(command_for(sought_number), sought_number, &library, answer_pipe)?;
+        killed.extend(kill_unless_ended_in_time(child, socket)?);
     }
+}
+
+/// A request to analyse a library, with the number of what to find in it.
+struct AnalysisRequest {
+    sought_number: u32,
+    library: OwnedFd,
+    answer_pipe: OwnedFd,
+}
+
+impl AnalysisRequest {
+    /// Takes the request from a message, whose bytes are in `buffer`. `None` if it is malformed, and its descriptors are then closed.
+    fn from_message(received: ReceivedMessage, buffer: [u8; REQUEST_BYTES]) -> Option<Self> {
+        if received.bytes != REQUEST_BYTES {
+            return None;
+        }
+        let [library, answer_pipe] = <[OwnedFd; 2]>::try_from(received.descriptors).ok()?;
+        Some(Self { sought_number: u32::from_le_bytes(buffer), library, answer_pipe })
+    }
+}
+
+/// Waits until an analysis has ended. If that takes too long, or if `socket` is closed meanwhile, kills its process and returns it.
+fn kill_unless_ended_in_time(mut child: Child, socket: BorrowedFd<'_>) -> io::Result<Option<Child>> {
+    if ends_in_time(&child, socket)? {
+        child.wait()?;
+        return Ok(None);
+    }
+    child.kill()?;
+    Ok(Some(child))
 }
 
 /// Starts the process that analyses a library. It gets the library, and the number of what it must find, through its standard input, and
@@ -167,13 +185,17 @@ impl Locator {
         }
         let asked = request_analysis(supervisor.as_fd(), sought_number, library, peer);
         let answer = asked.unwrap_or_else(|error| Err(format!("cannot analyse its code: {error}")));
+        self.remember_answer(key, answer.clone());
+        answer
+    }
+
+    /// Remembers the answer of an analysis. After the limit, libraries are analysed again, which costs time only.
+    fn remember_answer(&self, key: AnalysisKey, answer: LocatorAnswer) {
         let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
-        // After the limit, libraries are analysed again, which costs time only.
         if cached.len() == MAX_CACHED {
             cached.clear();
         }
-        cached.insert(key, answer.clone());
-        answer
+        cached.insert(key, answer);
     }
 
     /// Answer of an earlier analysis.

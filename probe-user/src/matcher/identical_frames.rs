@@ -32,19 +32,19 @@ impl IdenticalFrames {
         self.ambiguous.push_back(AmbiguousMatch { lane, frame });
     }
 
-    /// Returns whether the receipt of each `skipped` frame of `lane` was matched to a twin, which is an identical frame of another lane. If
+    /// Returns whether the `skipped` frames of `lane` were received, but matched to twins, which are identical frames of other lanes. If
     /// so, the twins are still to be received, and are expected from now on. Otherwise nothing changes.
     pub(super) fn explain_skipped(&mut self, lane: usize, skipped: &[Fingerprint]) -> bool {
         // A copy, because a partial explanation must change nothing.
-        let mut ambiguous = self.ambiguous.clone();
-        let mut expected = Vec::new();
+        let mut remaining = self.ambiguous.clone();
+        let mut twins = Vec::new();
         for frame in skipped {
-            let twin = ambiguous.iter().position(|other| other.lane != lane && are_identical(&other.frame, frame));
-            let Some(twin) = twin.and_then(|index| ambiguous.remove(index)) else { return false };
-            expected.push(twin.frame);
+            let index = remaining.iter().position(|other| other.lane != lane && are_identical(&other.frame, frame));
+            let Some(twin) = index.and_then(|index| remaining.remove(index)) else { return false };
+            twins.push(twin.frame);
         }
-        self.ambiguous = ambiguous;
-        self.expected.extend(expected);
+        self.ambiguous = remaining;
+        self.expected.extend(twins);
         while self.expected.len() > MAX_REMEMBERED {
             self.expected.pop_front();
         }

@@ -67,34 +67,42 @@ pub fn serve(socket: BorrowedFd<'_>, permitted: Permitted) -> io::Result<()> {
     let connection_count = Arc::new(AtomicUsize::new(0));
     let mut buffer = [0; CONNECT.len()];
     loop {
-        let mut received = match channel::receive_message(socket, &mut buffer) {
+        let received = match channel::receive_message(socket, &mut buffer) {
             Ok(received) if received.bytes == 0 => return Ok(()),
             // A longer message brings no connection.
             Err(Errno::MSGSIZE) => continue,
             received => received?,
         };
-        // Any message without exactly one descriptor is ignored.
-        let Some(connection) = received.descriptors.pop() else { continue };
-        if !received.descriptors.is_empty() {
-            continue;
+        // A message without exactly one descriptor is ignored.
+        if let Some(connection) = only_descriptor(received.descriptors) {
+            serve_on_thread(Arc::clone(&server), connection, &connection_count);
         }
-        // Only this thread adds to the count. At the limit, the new connection is closed.
-        if connection_count.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
-            connection_count.fetch_sub(1, Ordering::Relaxed);
-            continue;
+    }
+}
+
+/// The descriptor of a message that has exactly one. `None` for any other message, whose descriptors are closed.
+fn only_descriptor(mut descriptors: Vec<OwnedFd>) -> Option<OwnedFd> {
+    let descriptor = descriptors.pop()?;
+    descriptors.is_empty().then_some(descriptor)
+}
+
+/// Serves a connection on a thread of its own. If [`MAX_CONNECTIONS`] are open, or if no thread can be started, closes it instead.
+fn serve_on_thread(server: Arc<OpenerServer>, connection: OwnedFd, connection_count: &Arc<AtomicUsize>) {
+    // Only the caller's thread adds to the count.
+    if connection_count.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
+        connection_count.fetch_sub(1, Ordering::Relaxed);
+        return;
+    }
+    let shared_count = Arc::clone(connection_count);
+    let thread = thread::Builder::new().name("opener".into()).spawn(move || {
+        if let Err(error) = server.serve_connection(&connection) {
+            tracing::debug!("a connection of the opener ended: {error}");
         }
-        let server = Arc::clone(&server);
-        let shared_count = Arc::clone(&connection_count);
-        let thread = thread::Builder::new().name("opener".into()).spawn(move || {
-            if let Err(error) = server.serve_connection(&connection) {
-                tracing::debug!("a connection of the opener ended: {error}");
-            }
-            shared_count.fetch_sub(1, Ordering::Relaxed);
-        });
-        // Without a thread, nothing else takes the connection from the count.
-        if thread.is_err() {
-            connection_count.fetch_sub(1, Ordering::Relaxed);
-        }
+        shared_count.fetch_sub(1, Ordering::Relaxed);
+    });
+    // Without a thread, nothing else takes the connection from the count.
+    if thread.is_err() {
+        connection_count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -207,13 +215,7 @@ impl OpenerServer {
         Ok(match request {
             ProcessRequest::Mappings => OpenerAnswer::with_file(process.open_mappings()?),
             ProcessRequest::Environment => OpenerAnswer::with_file(process.open_environment()?),
-            ProcessRequest::Descriptors { limit } => {
-                let descriptors = process.list_descriptors(MAX_DESCRIPTORS.min(*limit as usize))?;
-                let content = encode_message(&descriptors.items);
-                // The number in the answer says whether the list is truncated.
-                let is_truncated = u64::from(descriptors.is_truncated);
-                OpenerAnswer { content, ..OpenerAnswer::with_number(is_truncated) }
-            }
+            ProcessRequest::Descriptors { limit } => answer_with_descriptors(&process, *limit)?,
             ProcessRequest::Link(link) => {
                 OpenerAnswer::with_content(process.link(*link)?.as_os_str().as_bytes().to_vec())
             }
@@ -273,15 +275,28 @@ impl OpenerServer {
     }
 }
 
-/// Sends an answer in as many messages as it needs. The descriptor goes with the first one.
+/// Lists the sockets of a process, and whether it uses `io_uring`. Reads at most `limit` descriptors. The number in the answer is 1 if the
+/// list is truncated.
+fn answer_with_descriptors(process: &ProcDir, limit: u32) -> Result<OpenerAnswer, ReadError> {
+    let descriptors = process.list_descriptors(MAX_DESCRIPTORS.min(limit as usize))?;
+    let content = encode_message(&descriptors.items);
+    let is_truncated = u64::from(descriptors.is_truncated);
+    Ok(OpenerAnswer { content, ..OpenerAnswer::with_number(is_truncated) })
+}
+
+/// Sends an answer in as many messages as it needs, or a refusal in one.
 fn send_reply(connection: BorrowedFd<'_>, answer: Result<OpenerAnswer, ReadError>) -> io::Result<()> {
-    let answer = match answer {
-        Ok(answer) => answer,
+    match answer {
+        Ok(answer) => send_answer(connection, &answer),
         Err(error) => {
             let refusal = ReplyPiece::single(Err(error));
-            return Ok(channel::send_message(connection, &encode_message(&refusal), &[])?);
+            Ok(channel::send_message(connection, &encode_message(&refusal), &[])?)
         }
-    };
+    }
+}
+
+/// Sends the content of an answer in pieces of bounded size. The descriptor goes with the first piece, and the last one is marked.
+fn send_answer(connection: BorrowedFd<'_>, answer: &OpenerAnswer) -> io::Result<()> {
     let mut rest = answer.content.as_slice();
     let mut file = answer.file.as_ref().map(|file| file.as_fd());
     loop {

@@ -41,10 +41,11 @@ pub(super) fn with_rights_of<T>(account: &ProcessAccount, open: impl FnOnce() ->
         return Ok(open());
     }
     let must_take_ids = may_take_ids && *account != own_account;
+    let (ids_to_take, ids_to_restore) = if must_take_ids { (Some(account), Some(&own_account)) } else { (None, None) };
     let reduced = CapabilitySets { effective: own_capabilities.permitted.difference(FILE_ACCESS), ..own_capabilities };
-    let opened = take_rights(must_take_ids.then_some(account), reduced).map(|()| open());
+    let opened = take_rights(ids_to_take, reduced).map(|()| open());
     // Also if that failed, because a part of the changes may have been made before.
-    if let Err(error) = take_rights(must_take_ids.then_some(&own_account), own_capabilities) {
+    if let Err(error) = take_rights(ids_to_restore, own_capabilities) {
         tracing::error!("the opener cannot take its own rights again: {error}");
         std::process::exit(1);
     }

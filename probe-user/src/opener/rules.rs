@@ -57,20 +57,30 @@ impl ExaminedProcesses {
         }
         // Read before the examination. If the process then executes another program, that program is not remembered.
         let program = ProgramOfProcess { inode, path: process.link(ProcessLink::Program)? };
-        if self.remembered.lock().unwrap_or_else(PoisonError::into_inner).get(&process.pid) == Some(&program) {
+        if self.is_remembered(process.pid, &program) {
             return Ok(true);
         }
         // Nothing is locked here, because reading the files of a process may take for ever.
-        if !self.has_stated_role(process) && !self.executes_engine_library(process)? {
-            return Ok(false);
+        let belongs_to_engine = self.has_stated_role(process) || self.executes_engine_library(process)?;
+        if belongs_to_engine {
+            self.remember(process.pid, program);
         }
+        Ok(belongs_to_engine)
+    }
+
+    /// Returns whether the process was found to belong to an engine while it executed the same program.
+    fn is_remembered(&self, pid: u32, program: &ProgramOfProcess) -> bool {
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner).get(&pid) == Some(program)
+    }
+
+    /// Remembers that the process belongs to an engine while it executes this program.
+    fn remember(&self, pid: u32, program: ProgramOfProcess) {
         let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
         // Forgotten processes are examined again, which costs time only.
         if remembered.len() >= MAX_REMEMBERED {
             remembered.clear();
         }
-        remembered.insert(process.pid, program);
-        Ok(true)
+        remembered.insert(pid, program);
     }
 
     /// Returns whether the command line or title says that the process belongs to an engine.

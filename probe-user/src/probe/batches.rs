@@ -111,20 +111,24 @@ fn accept_batches(probe_points: &ProbePoints, target: u32) -> Result<Vec<Batch>,
     Ok(vec![Batch::at_returns(ACCEPT_RETURNED, returns.to_vec())])
 }
 
+/// Entries of OpenSSL's functions that write: the inner one that both `SSL_write` and `SSL_write_ex` call, if it was found, otherwise these
+/// two.
+fn tls_write_points(probe_points: &ProbePoints, target: u32) -> Result<Points, ProbePointsError> {
+    let tls_write_ex = Cookie::new(ProbePoint::TlsWriteEx, target);
+    if let Some(inner) = probe_points.tls_write {
+        return Ok(vec![(inner, tls_write_ex)]);
+    }
+    let mut writes = vec![(probe_points.entry_of("SSL_write")?, Cookie::new(ProbePoint::TlsWrite, target))];
+    // Only OpenSSL 1.1.1 and later have it.
+    if let Ok(entry) = probe_points.entry_of("SSL_write_ex") {
+        writes.push((entry, tls_write_ex));
+    }
+    Ok(writes)
+}
+
 /// Probe points in OpenSSL. Return probes are attached first, because the return of a write whose entry was not observed is ignored.
 fn tls_batches(probe_points: &ProbePoints, target: u32) -> Result<Vec<Batch>, ProbePointsError> {
-    let tls_write_ex = Cookie::new(ProbePoint::TlsWriteEx, target);
-    // If the inner function was found, its probe observes both `SSL_write` and `SSL_write_ex`, which call it.
-    let writes = if let Some(inner) = probe_points.tls_write {
-        vec![(inner, tls_write_ex)]
-    } else {
-        let mut writes = vec![(probe_points.entry_of("SSL_write")?, Cookie::new(ProbePoint::TlsWrite, target))];
-        // Only OpenSSL 1.1.1 and later have it.
-        if let Ok(entry) = probe_points.entry_of("SSL_write_ex") {
-            writes.push((entry, tls_write_ex));
-        }
-        writes
-    };
+    let writes = tls_write_points(probe_points, target)?;
     let mut entries = vec![(probe_points.entry_of("SSL_free")?, Cookie::new(ProbePoint::TlsFree, target))];
     entries.extend(&writes);
     Ok(non_empty([Batch::at_returns(TLS_RETURNED, writes), Batch::at_entries(TLS_ENTERED, entries)]))

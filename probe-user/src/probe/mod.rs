@@ -90,9 +90,9 @@ pub struct Probe {
     last_housekeeping: Instant,
     last_loss_count: Instant,
     has_read_since_loss_count: bool,
-    reading: RingReading,
+    ring_progress: RingReading,
     /// Losses and exits that were not reported yet.
-    noticed: Option<NoticedChanges>,
+    unreported_changes: Option<NoticedChanges>,
 }
 
 /// Entry for a target in the kernel side's arrays.
@@ -120,6 +120,12 @@ impl TargetSlot {
     fn has_exited(&self) -> bool {
         !exited_pids(std::slice::from_ref(self)).is_empty()
     }
+}
+
+/// Opens a pidfd, which becomes readable when the process exits. `None` if the kernel refuses.
+fn open_pidfd(pid: u32) -> Option<OwnedFd> {
+    let id = Pid::from_raw(pid as i32)?;
+    rustix::process::pidfd_open(id, PidfdFlags::empty()).ok()
 }
 
 /// Pids of the targets that have exited and whose exit is not reported yet. All pidfds are polled by one call, because that happens ten
@@ -169,8 +175,8 @@ impl Probe {
             last_housekeeping: Instant::now(),
             last_loss_count: Instant::now(),
             has_read_since_loss_count: true,
-            reading: RingReading::default(),
-            noticed: None,
+            ring_progress: RingReading::default(),
+            unreported_changes: None,
         };
         probe.attach_groups(facts.observes_sleep);
         probe.add_targets(targets)?;
@@ -230,14 +236,14 @@ impl Probe {
     pub fn poll_for(&mut self, limit: Duration, mut emit: impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
         let deadline = Instant::now() + limit;
         let mut observations = self.read_records(deadline, &mut emit)?;
-        if self.noticed.is_none() && self.last_housekeeping.elapsed() >= HOUSEKEEPING_INTERVAL {
-            self.noticed = Some(self.notice_changes()?);
+        if self.unreported_changes.is_none() && self.last_housekeeping.elapsed() >= HOUSEKEEPING_INTERVAL {
+            self.unreported_changes = Some(self.notice_changes()?);
             // Records that were written before the changes may have come since the first read.
             observations += self.read_records(deadline, &mut emit)?;
         }
         // Losses and exits are reported after the records from before them.
-        let may_report = self.noticed.as_ref().is_some_and(|noticed| self.has_read_until(noticed));
-        if may_report && let Some(noticed) = self.noticed.take() {
+        let may_report = self.unreported_changes.as_ref().is_some_and(|noticed| self.has_read_until(noticed));
+        if may_report && let Some(noticed) = self.unreported_changes.take() {
             observations += self.report_changes(noticed, &mut emit);
         }
         Ok(observations)
@@ -245,7 +251,7 @@ impl Probe {
 
     /// Whether the last poll left records in the ring, because its time was over.
     pub fn has_unread(&self) -> bool {
-        self.reading.has_unread
+        self.ring_progress.has_unread
     }
 
     /// State, CPU times and poll counts of every thread seen so far, each with the pid of its process as in [`Target::pid`].
@@ -291,24 +297,15 @@ impl Probe {
 
     /// Enters the process as a target, and returns the index of its entry. The sends of the process are not observed yet.
     fn register_target(&mut self, target: Target) -> Result<usize, ProbeError> {
-        // Shows when the process exits. Its id would not, because another process may get it.
-        let pidfd =
-            Pid::from_raw(target.pid as i32).and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
-        let slot = TargetSlot {
+        let index = self.occupy_slot(TargetSlot {
             pid: target.pid,
             capture: target.capture,
             is_free: false,
-            pidfd,
+            // Shows when the process exits. Its id would not, because another process may get it.
+            pidfd: open_pidfd(target.pid),
             observes_polls: false,
             observes_tls: false,
-        };
-        let index = if let Some(free) = self.targets.iter().position(|slot| slot.is_free) {
-            self.targets[free] = slot;
-            free
-        } else {
-            self.targets.push(slot);
-            self.targets.len() - 1
-        };
+        });
         // Sends are enabled later: see `add_targets`.
         self.watch_target(index, SendCounting::Disabled)?;
         self.change_table(TableChange::EnterTarget { target: index as u32, pid: target.pid })?;
@@ -317,6 +314,17 @@ impl Probe {
         self.enter_listeners(target.pid, index as u32)?;
         self.enter_known_zmtp_sockets(target.pid, index as u32)?;
         Ok(index)
+    }
+
+    /// Puts a target in a free slot, or in a new one if there is none. Returns its index.
+    fn occupy_slot(&mut self, target: TargetSlot) -> usize {
+        if let Some(free) = self.targets.iter().position(|slot| slot.is_free) {
+            self.targets[free] = target;
+            free
+        } else {
+            self.targets.push(target);
+            self.targets.len() - 1
+        }
     }
 
     /// Makes the kernel side observe a target within its capture limits. Replaces earlier settings of the target.
@@ -342,7 +350,13 @@ impl Probe {
                 self.polls_in_kernel || self.attach_uprobes(Feature::Polls, index, library::open_libc(pid));
             self.targets[index].observes_polls = observes_polls;
         }
-        // A process with the engine's server inside does not use libzmq for its output. The method that passes messages is probed instead.
+        self.attach_messages(index);
+    }
+
+    /// Attaches the uprobes that observe a target's messages. They are in libzmq, or for an engine's server inside the process in the
+    /// method that passes messages to it.
+    fn attach_messages(&mut self, index: usize) {
+        let pid = self.targets[index].pid;
         if let Some(server) = self.inner_servers.get(&pid).copied() {
             if let Err(error) = self.attach_method(index, &server) {
                 self.record_error(Feature::Messages, Some(pid), &error);

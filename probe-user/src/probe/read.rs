@@ -7,7 +7,7 @@ use probe_ebpf::{Header, Kind, Loss, Record, egress};
 use rustix::event::{PollFd, PollFlags};
 use trace::MonoNs;
 
-use super::{HOUSEKEEPING_INTERVAL, Probe, ProbeError, REST_INTERVAL, exited_pids, tables_error};
+use super::{HOUSEKEEPING_INTERVAL, Probe, ProbeError, REST_INTERVAL, TargetSlot, exited_pids, tables_error};
 use crate::observation::{Call, Message, Observation, SocketId};
 use crate::programs::{LossCounts, TableChange};
 
@@ -47,34 +47,28 @@ impl Probe {
         let mut records_read = 0_usize;
         loop {
             // The clock is not read for each record, because that takes longer than most records.
-            if records_read.is_multiple_of(CLOCK_INTERVAL) && Instant::now() >= deadline {
-                self.reading.has_unread = true;
+            let is_clock_due = records_read.is_multiple_of(CLOCK_INTERVAL);
+            if is_clock_due && Instant::now() >= deadline {
+                self.ring_progress.has_unread = true;
                 break;
             }
             let Some(item) = self.records.next() else {
-                self.reading.has_unread = false;
+                self.ring_progress.has_unread = false;
                 break;
             };
             records_read += 1;
-            self.reading.bytes += item.len() as u64;
+            self.ring_progress.bytes += item.len() as u64;
             if !self.has_read_since_loss_count {
                 self.has_read_since_loss_count = true;
                 // Without records, losses are counted rarely. Those that are found now happened before this record.
-                if self.last_loss_count.elapsed() > HOUSEKEEPING_INTERVAL * 2 {
+                let had_no_records = self.last_loss_count.elapsed() > HOUSEKEEPING_INTERVAL * 2;
+                if had_no_records {
                     let totals = self.kernel.read_losses().map_err(|refusal| tables_error(&refusal))?;
                     emitted += self.losses.report_new(&totals, &UNRECORDED, emit);
                 }
             }
-            // Records of serving processes begin with a mark of their own.
-            if let Some(record) = egress::Record::parse(&item) {
-                if let Some(target) = self.targets.get(record.head.target as usize) {
-                    emit(Observation::Egress { pid: target.pid, record });
-                    emitted += 1;
-                }
-            } else if let Some(record) = Record::parse(&item)
-                && let Some(target) = self.targets.get(record.header.target as usize)
-            {
-                emit(to_observation(&record, target.pid, target.observes_polls));
+            if let Some(observation) = parse_observation(&item, &self.targets) {
+                emit(observation);
                 emitted += 1;
             }
         }
@@ -97,26 +91,31 @@ impl Probe {
     pub(super) fn notice_changes(&mut self) -> Result<NoticedChanges, ProbeError> {
         self.last_housekeeping = Instant::now();
         self.kernel.flush_log();
-        // Without records there are hardly any losses, and reading their counters may be a request to another process.
-        let losses = if self.has_read_since_loss_count || self.last_loss_count.elapsed() >= REST_INTERVAL {
-            self.has_read_since_loss_count = false;
-            self.last_loss_count = Instant::now();
-            Some(self.kernel.read_losses().map_err(|refusal| tables_error(&refusal))?)
-        } else {
-            None
-        };
+        let losses = self.read_losses_if_due()?;
         // The ring holds at most this many bytes. Once as many more have been read, every record that is in it now has been read.
         let ring_bytes = self.options.ring_bytes.next_power_of_two();
         Ok(NoticedChanges {
             losses,
             exited_pids: exited_pids(&self.targets),
-            all_read_at_bytes: self.reading.bytes + u64::from(ring_bytes),
+            all_read_at_bytes: self.ring_progress.bytes + u64::from(ring_bytes),
         })
+    }
+
+    /// Totals of the losses. `None` while there are no records, except once in [`REST_INTERVAL`]: there are hardly any losses then, and
+    /// reading their counters may be a request to another process.
+    fn read_losses_if_due(&mut self) -> Result<Option<LossCounts>, ProbeError> {
+        let is_due = self.has_read_since_loss_count || self.last_loss_count.elapsed() >= REST_INTERVAL;
+        if !is_due {
+            return Ok(None);
+        }
+        self.has_read_since_loss_count = false;
+        self.last_loss_count = Instant::now();
+        Ok(Some(self.kernel.read_losses().map_err(|refusal| tables_error(&refusal))?))
     }
 
     /// Whether the records from before the noticed changes have been read.
     pub(super) fn has_read_until(&self, noticed: &NoticedChanges) -> bool {
-        !self.reading.has_unread || self.reading.bytes >= noticed.all_read_at_bytes
+        !self.ring_progress.has_unread || self.ring_progress.bytes >= noticed.all_read_at_bytes
     }
 
     /// Passes noticed losses and exits to `emit`. Returns their number.
@@ -164,6 +163,19 @@ impl Probe {
         // Removed, because another target may reuse the entry. An error means that the prober has ended.
         let _ = self.change_table(TableChange::RemoveThreads { target: index as u32 });
     }
+}
+
+/// Parses a record of the ring. `None` if it is malformed or of an unknown target.
+#[inline]
+fn parse_observation<'r>(bytes: &'r [u8], targets: &[TargetSlot]) -> Option<Observation<'r>> {
+    // Records of serving processes begin with a mark of their own.
+    if let Some(record) = egress::Record::parse(bytes) {
+        let target = targets.get(record.head.target as usize)?;
+        return Some(Observation::Egress { pid: target.pid, record });
+    }
+    let record = Record::parse(bytes)?;
+    let target = targets.get(record.header.target as usize)?;
+    Some(to_observation(&record, target.pid, target.observes_polls))
 }
 
 /// Converts a record of process `pid` to an observation. `observes_polls`: the record's number of the wakeup is valid.

@@ -31,18 +31,11 @@ impl Probe {
     /// captured of a write and of a read. Call this before the process is added, so that the deliveries of every received frame are
     /// observed. Returns whether writes are observable; if not, [`Probe::degraded`] has the reason.
     pub fn observe_serving(&mut self, pid: u32, limits: Serves) -> Result<bool, ProbeError> {
-        if !self.serving.observes_writes {
-            if let Err(refusal) = self.kernel.attach_group(Group::Writes) {
-                self.record_refusal(Feature::Egress, ALL_PROCESSES, refusal);
-                return Ok(false);
-            }
-            self.serving.observes_writes = true;
+        if !self.attach_writes() {
+            return Ok(false);
         }
-        if limits.read > 0 && !self.serving.observes_reads {
-            match self.kernel.attach_group(Group::ClientReads) {
-                Ok(()) => self.serving.observes_reads = true,
-                Err(error) => tracing::debug!("requests from clients are not observed: {error}"),
-            }
+        if limits.read > 0 {
+            self.attach_client_reads();
         }
         self.serving.capture_limits.insert(pid, limits);
         if let Some(index) = self.target_index(pid) {
@@ -53,15 +46,44 @@ impl Probe {
         Ok(true)
     }
 
+    /// Attaches the programs that observe writes, once for all processes. Returns whether they are attached; if not, records the reason.
+    fn attach_writes(&mut self) -> bool {
+        if !self.serving.observes_writes {
+            match self.kernel.attach_group(Group::Writes) {
+                Ok(()) => self.serving.observes_writes = true,
+                Err(refusal) => self.record_refusal(Feature::Egress, ALL_PROCESSES, refusal),
+            }
+        }
+        self.serving.observes_writes
+    }
+
+    /// Attaches the program that observes reads, once for all processes. A failure is only logged, because the writes are observed without
+    /// it.
+    fn attach_client_reads(&mut self) {
+        if !self.serving.observes_reads {
+            match self.kernel.attach_group(Group::ClientReads) {
+                Ok(()) => self.serving.observes_reads = true,
+                Err(error) => tracing::debug!("requests from clients are not observed: {error}"),
+            }
+        }
+    }
+
+    /// Attaches the programs that observe arrivals, once for all processes. Returns whether they are attached; if not, records the reason.
+    fn attach_arrivals(&mut self) -> bool {
+        if !self.serving.observes_arrivals {
+            match self.kernel.attach_group(Group::Arrivals) {
+                Ok(()) => self.serving.observes_arrivals = true,
+                Err(refusal) => self.record_refusal(Feature::Arrivals, ALL_PROCESSES, refusal),
+            }
+        }
+        self.serving.observes_arrivals
+    }
+
     /// Starts to observe when requests reach `pid` on `listening`, a part of the ports that it listens on. Returns whether that is
     /// observable; if not, [`Probe::degraded`] has the reason.
     pub fn observe_arrivals(&mut self, pid: u32, listening: ListeningPorts) -> Result<bool, ProbeError> {
-        if !self.serving.observes_arrivals {
-            if let Err(refusal) = self.kernel.attach_group(Group::Arrivals) {
-                self.record_refusal(Feature::Arrivals, ALL_PROCESSES, refusal);
-                return Ok(false);
-            }
-            self.serving.observes_arrivals = true;
+        if !self.attach_arrivals() {
+            return Ok(false);
         }
         // The call of `accept` is probed once, however often the ports change. The ports of an earlier call are replaced.
         let is_new = !self.serving.listeners.contains_key(&pid);

@@ -20,12 +20,8 @@ impl Probe {
     /// is added, so that the receipt of each observed send is observed too. Returns whether reads are observable; if not,
     /// [`Probe::degraded`] has the reason.
     pub fn observe_zmtp_reads(&mut self, pid: u32, inodes: &BTreeSet<u64>) -> Result<bool, ProbeError> {
-        if !self.zmtp.is_attached {
-            if let Err(refusal) = self.kernel.attach_group(Group::ZmtpReads) {
-                self.record_refusal(Feature::SocketReads, ALL_PROCESSES, refusal);
-                return Ok(false);
-            }
-            self.zmtp.is_attached = true;
+        if !self.attach_zmtp_reads() {
+            return Ok(false);
         }
         // Sockets that stay keep their entry, and with it their byte count.
         let previous = self.zmtp.sockets.insert(pid, inodes.clone()).unwrap_or_default();
@@ -34,6 +30,17 @@ impl Probe {
             self.enter_zmtp_sockets(index as u32, inodes.difference(&previous))?;
         }
         Ok(true)
+    }
+
+    /// Attaches the program that observes reads, once for all processes. Returns whether it is attached; if not, records the reason.
+    fn attach_zmtp_reads(&mut self) -> bool {
+        if !self.zmtp.is_attached {
+            match self.kernel.attach_group(Group::ZmtpReads) {
+                Ok(()) => self.zmtp.is_attached = true,
+                Err(refusal) => self.record_refusal(Feature::SocketReads, ALL_PROCESSES, refusal),
+            }
+        }
+        self.zmtp.is_attached
     }
 
     /// Passes the sockets of a process that has become the target `index` to the kernel side.

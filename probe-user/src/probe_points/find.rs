@@ -130,25 +130,18 @@ pub(super) fn find_refused_point(code: MachineCode<'_>, function: u64) -> Option
     if let Some(point) = find_error_return_after(code, &outer.call, outer.state) {
         return Some(point);
     }
-    // Not inlined: the call is `s_sendmsg(socket, message, flags)`.
+    // Not inlined: the call is `s_sendmsg(socket, message, flags)`, and the send is called there.
     let at_entry = MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Message]);
     let inner = find_call_with_message(code, outer.call.near_branch_target(), at_entry)?;
     find_error_return_after(code, &inner.call, inner.state)
 }
 
-/// Finds where `zmq_getsockopt` passes on `ZMQ_RCVTIMEO` but not `ZMQ_EVENTS`. The socket's own function, called by `zmq_getsockopt`,
-/// handles a few options itself and calls another function for the rest. `None` if the code has another form.
+/// Finds the call by which `zmq_getsockopt` passes on `ZMQ_RCVTIMEO`, which pyzmq reads once before each receive, but not `ZMQ_EVENTS`. The
+/// call is in the socket's own function, which handles a few options itself. `None` if the code has another form.
 pub(super) fn find_option_request_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
     let with_rcvtimeo = MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Number(RCVTIMEO)]);
     let with_events = MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Number(EVENTS)]);
-    let mut callees = Vec::new();
-    code.find_on_paths(function, with_rcvtimeo.clone(), |instruction, state| {
-        if passes_on_rcvtimeo(instruction, state) {
-            callees.push(instruction.near_branch_target());
-        }
-        // The search goes on, for all of them.
-        None::<()>
-    });
+    let callees = callees_given_rcvtimeo(code, function, with_rcvtimeo.clone());
     // The check of the socket's validity is called first, with the option still in its register, so the first callee may be the wrong one.
     callees.into_iter().take(MAX_INNER_FUNCTIONS).find_map(|callee| {
         find_point_only_first_state_reaches(
@@ -159,6 +152,19 @@ pub(super) fn find_option_request_point(code: MachineCode<'_>, function: u64) ->
             passes_on_rcvtimeo,
         )
     })
+}
+
+/// Addresses of the functions that `function` calls with `ZMQ_RCVTIMEO` as their second argument.
+fn callees_given_rcvtimeo(code: MachineCode<'_>, function: u64, at_entry: MachineState) -> Vec<u64> {
+    let mut callees = Vec::new();
+    code.find_on_paths(function, at_entry, |instruction, state| {
+        if passes_on_rcvtimeo(instruction, state) {
+            callees.push(instruction.near_branch_target());
+        }
+        // No result, so that all paths are followed.
+        None::<()>
+    });
+    callees
 }
 
 /// Whether the instruction calls a function with `ZMQ_RCVTIMEO` as its second argument.
@@ -173,7 +179,7 @@ pub(super) fn find_wait_point(code: MachineCode<'_>, function: u64) -> Option<So
     if let Some(point) = find_wait_in_receive(code, callee) {
         return Some(point);
     }
-    // Not inlined: the call is `s_recvmsg(socket, message, flags)`.
+    // Not inlined: the call is `s_recvmsg(socket, message, flags)`, and the receive is called there.
     let inner = find_call_with_message(code, callee, called_with_flags(BLOCKING))?;
     find_wait_in_receive(code, inner.call.near_branch_target())
 }

@@ -69,6 +69,28 @@ pub(super) struct MachineCode<'a> {
     pub(super) address: u64,
 }
 
+/// Adds the addresses at which a path may go on after an instruction, with the state there. A path ends at a return, and at a jump to an
+/// unknown target.
+fn push_successors(pending: &mut Vec<(u64, MachineState)>, instruction: &Instruction, state: MachineState) {
+    let next = instruction.next_ip();
+    match instruction.flow_control() {
+        // Callees are not entered.
+        FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall => pending.push((next, state)),
+        FlowControl::UnconditionalBranch => pending.push((instruction.near_branch_target(), state)),
+        FlowControl::ConditionalBranch => {
+            // If the condition is unknown, both ways are followed.
+            let known_condition = state.branch_condition(instruction);
+            if known_condition != Some(false) {
+                pending.push((instruction.near_branch_target(), state.clone()));
+            }
+            if known_condition != Some(true) {
+                pending.push((next, state));
+            }
+        }
+        _ => {}
+    }
+}
+
 impl MachineCode<'_> {
     /// Decodes the instruction at `ip`; `None` outside of the bytes or if it is invalid.
     pub(super) fn decode_at(&self, ip: u64) -> Option<Instruction> {
@@ -115,24 +137,7 @@ impl MachineCode<'_> {
                 return Some(found);
             }
             state.execute(&instruction);
-            let next = instruction.next_ip();
-            match instruction.flow_control() {
-                // Callees are not entered.
-                FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall => pending.push((next, state)),
-                FlowControl::UnconditionalBranch => pending.push((instruction.near_branch_target(), state)),
-                FlowControl::ConditionalBranch => {
-                    // If the condition is unknown, both ways are followed.
-                    let known_condition = state.branch_condition(&instruction);
-                    if known_condition != Some(false) {
-                        pending.push((instruction.near_branch_target(), state.clone()));
-                    }
-                    if known_condition != Some(true) {
-                        pending.push((next, state));
-                    }
-                }
-                // A return, or a jump to an unknown target.
-                _ => {}
-            }
+            push_successors(&mut pending, &instruction, state);
         }
         None
     }
@@ -186,6 +191,11 @@ impl MachineState {
     /// A location of `value` that a callee preserves: a register, or a word of the frame at a distance from a register. `None` if there is
     /// none.
     pub(super) fn preserved_location(&self, value: TrackedValue) -> Option<Kept> {
+        self.preserved_register(value).map(Kept::In).or_else(|| self.reachable_frame_word(value))
+    }
+
+    /// A register with `value` that a callee preserves. `None` if there is none.
+    fn preserved_register(&self, value: TrackedValue) -> Option<Register> {
         // The registers that a callee restores in the System V ABI.
         const REGISTERS: [(Reg, Register); 7] = [
             (Reg::RBX, Register::Rbx),
@@ -197,9 +207,11 @@ impl MachineState {
             (Reg::RSP, Register::Rsp),
         ];
         let stored = REGISTERS.iter().find(|(register, _)| self.register(*register) == value);
-        if let Some((_, register)) = stored {
-            return Some(Kept::In(*register));
-        }
+        stored.map(|(_, register)| *register)
+    }
+
+    /// A word of the frame with `value`, at a distance from the frame pointer or the stack pointer. `None` if there is none.
+    fn reachable_frame_word(&self, value: TrackedValue) -> Option<Kept> {
         for (base, name) in [(Reg::RBP, Register::Rbp), (Reg::RSP, Register::Rsp)] {
             // Only a register that points into the frame reaches its words.
             let TrackedValue::Frame(base_offset) = self.register(base) else { continue };
@@ -342,22 +354,14 @@ impl MachineState {
         let is_call = matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
         match instruction.code() {
             Code::Push_r64 => self.push_value(self.register(instruction.op0_register())),
-            Code::Pop_r64 => {
-                let value = self.pop_value();
-                self.set_register(instruction.op0_register(), value);
-            }
+            Code::Pop_r64 => self.pop_into(instruction.op0_register()),
             // `mov rsp, rbp` and `pop rbp`.
             Code::Leaveq => {
                 self.set_register(Reg::RSP, self.register(Reg::RBP));
-                let value = self.pop_value();
-                self.set_register(Reg::RBP, value);
+                self.pop_into(Reg::RBP);
             }
             Code::Mov_r64_rm64 | Code::Mov_rm64_r64 | Code::Lea_r64_m => self.execute_move(instruction),
-            Code::Mov_r32_rm32 | Code::Mov_rm32_r32 => {
-                let moved_number = self.operand_number(instruction, SECOND_OPERAND);
-                let moved = moved_number.map_or(TrackedValue::Unknown, TrackedValue::Number);
-                self.store_first_operand(instruction, moved, INT_BYTES);
-            }
+            Code::Mov_r32_rm32 | Code::Mov_rm32_r32 => self.execute_number_move(instruction),
             Code::Sub_rm64_imm8 | Code::Sub_rm64_imm32 | Code::Add_rm64_imm8 | Code::Add_rm64_imm32
                 if instruction.op0_register() == Reg::RSP =>
             {
@@ -366,6 +370,19 @@ impl MachineState {
             _ if is_call => self.forget_changed_by_callee(),
             _ => self.forget_written(instruction),
         }
+    }
+
+    /// Takes the top word from the stack into a register.
+    fn pop_into(&mut self, register: Reg) {
+        let value = self.pop_value();
+        self.set_register(register, value);
+    }
+
+    /// Applies a move of 32 bits, which only a number survives.
+    fn execute_number_move(&mut self, instruction: &Instruction) {
+        let moved_number = self.operand_number(instruction, SECOND_OPERAND);
+        let moved = moved_number.map_or(TrackedValue::Unknown, TrackedValue::Number);
+        self.store_first_operand(instruction, moved, INT_BYTES);
     }
 
     /// Applies an addition to the stack pointer, which releases room in the frame, or a subtraction, which reserves room.

@@ -21,10 +21,7 @@ const FAST_WITH_KEYWORDS: u32 = 0x82;
 pub(super) fn find_method_offset(image: &[u8], methods: &[&str]) -> Result<Option<u64>, ImageError> {
     let image = Image::parse(image)?;
     let segments = &image.segments;
-    // One more than the limit, so that a file that exceeds it is refused.
-    let occurrences = methods.iter().flat_map(|method| find_name(segments, method)).take(MAX_NAMES + 1);
-    let lengths_by_address: HashMap<u64, u64> = occurrences.map(|name| (name.address, name.length_bytes)).collect();
-    check_limit("occurrences of a method's name", lengths_by_address.len(), MAX_NAMES)?;
+    let lengths_by_address = find_names(segments, methods)?;
     let relocations = image.relocations()?;
     let function_fields = find_function_fields(segments, &relocations, &lengths_by_address);
     let mut function_offsets = HashSet::new();
@@ -37,6 +34,15 @@ pub(super) fn find_method_offset(image: &[u8], methods: &[&str]) -> Result<Optio
         return Ok(None);
     }
     Ok(function_offsets.into_iter().next())
+}
+
+/// Finds all occurrences of these methods' names in the data. Returns the length of each by its address. Fails if there are too many.
+fn find_names(segments: &[LoadedSegment<'_>], methods: &[&str]) -> Result<HashMap<u64, u64>, ImageError> {
+    // One more than the limit, so that a file that exceeds it is refused.
+    let occurrences = methods.iter().flat_map(|method| find_name(segments, method)).take(MAX_NAMES + 1);
+    let lengths_by_address: HashMap<u64, u64> = occurrences.map(|name| (name.address, name.length_bytes)).collect();
+    check_limit("occurrences of a method's name", lengths_by_address.len(), MAX_NAMES)?;
+    Ok(lengths_by_address)
 }
 
 /// Finds the fields for the functions in the table entries of these names, and returns the addresses of the fields. The names are given by

@@ -12,7 +12,7 @@ use foreign::CachedIdentity;
 use crate::discover::libzmq::is_libzmq_name;
 use crate::library::{MAX_MAPS_BYTES, is_libc_name, is_libssl_name};
 use crate::proc::ProcDir;
-use crate::proc::maps::executable_mappings;
+use crate::proc::maps::{ExecutableMapping, executable_mappings};
 use crate::programs::{Batch, PointSet};
 use adapter::discover::InnerServer;
 
@@ -36,6 +36,15 @@ impl LibraryCode {
     }
 }
 
+/// Identity of an open file. Refuses a file that is not a regular one.
+fn identity_of_regular_file(file: BorrowedFd<'_>) -> Result<CachedIdentity, String> {
+    let identity = CachedIdentity::of_file(file).map_err(|error| format!("cannot examine the library: {error}"))?;
+    if !identity.is_regular {
+        return Err(String::from("the library is not a regular file"));
+    }
+    Ok(identity)
+}
+
 /// Checks a library of process `pid` for a set of probe points. The error names the violated rule.
 pub(super) fn check_library(
     pid: u32,
@@ -43,10 +52,7 @@ pub(super) fn check_library(
     library: BorrowedFd<'_>,
     servers: &[InnerServer],
 ) -> Result<LibraryCode, String> {
-    let identity = CachedIdentity::of_file(library).map_err(|error| format!("cannot examine the library: {error}"))?;
-    if !identity.is_regular {
-        return Err(String::from("the library is not a regular file"));
-    }
+    let identity = identity_of_regular_file(library)?;
     let process = ProcDir::open(pid).map_err(|error| format!("process {pid}: {error}"))?;
     let maps = process.mappings(MAX_MAPS_BYTES).map_err(|error| format!("mappings of process {pid}: {error}"))?;
     // Only programs that use ZeroMQ can get probes.
@@ -58,12 +64,7 @@ pub(super) fn check_library(
     for mapping in executable_mappings(&maps) {
         // Other libraries have none of these probe points.
         let Some(sought_number) = sought_in_library(set, mapping.path, servers) else { continue };
-        let is_this_file = match process.identify_mapped(mapping.range) {
-            Ok(mapped) => mapped == identity,
-            // Without the capability to follow the entries of `map_files`, only the inode in `maps` is compared.
-            Err(_) => mapping.inode == identity.inode,
-        };
-        if is_this_file {
+        if maps_file(&process, &mapping, identity) {
             code.sought_number = sought_number;
             // A library may have its code in several mappings.
             code.ranges.push(mapping.file_range());
@@ -73,6 +74,15 @@ pub(super) fn check_library(
         return Err(format!("process {pid} executes no code of this file as a library for these probes"));
     }
     Ok(code)
+}
+
+/// Whether this mapping of the process is one of the file. Without the capability to follow the entries of `map_files`, only the inode in
+/// `maps` is compared.
+fn maps_file(process: &ProcDir, mapping: &ExecutableMapping<'_>, file: CachedIdentity) -> bool {
+    match process.identify_mapped(mapping.range) {
+        Ok(mapped) => mapped == file,
+        Err(_) => mapping.inode == file.inode,
+    }
 }
 
 /// Whether this is the name of a libzmq, or of an extension with a server.

@@ -59,6 +59,7 @@ pub fn serve(socket: BorrowedFd<'_>, settings: ProberSettings, drop_rights: impl
         servers: settings.servers,
         locator: Locator::new(settings.locator),
     });
+    // Requests that take long have a connection and a thread of their own, so that the others need not wait for them.
     if let Some(connection) = slow_connection {
         let slow_server = Arc::clone(&server);
         thread::Builder::new().name("slow".into()).spawn(move || slow_server.serve_connection(connection.as_fd()))?;
@@ -82,14 +83,17 @@ fn answer_first_request(socket: BorrowedFd<'_>, kernel: &Result<KernelSide, Refu
     let (Some(HelperRequest::Start), Some(slow_connection)) = (request, received.descriptors.pop()) else {
         return Err(io::ErrorKind::InvalidData.into());
     };
-    match kernel {
-        Ok(kernel) => match kernel.ring_descriptor() {
-            Ok(ring) => send_reply(socket, Ok(kernel.loaded_facts()), &[ring])?,
-            Err(refusal) => send_reply(socket, Err(refusal), &[])?,
-        },
-        Err(refusal) => send_reply(socket, Err(refusal.clone()), &[])?,
+    match ring_and_facts(kernel) {
+        Ok((ring, facts)) => send_reply(socket, Ok(facts), &[ring])?,
+        Err(refusal) => send_reply(socket, Err(refusal), &[])?,
     }
     Ok(Some(slow_connection))
+}
+
+/// The ring of the loaded programs, and what they can do. The error says why they could not be loaded.
+fn ring_and_facts(kernel: &Result<KernelSide, Refusal>) -> Result<(BorrowedFd<'_>, LoadedFacts), Refusal> {
+    let kernel = kernel.as_ref().map_err(Clone::clone)?;
+    Ok((kernel.ring_descriptor()?, kernel.loaded_facts()))
 }
 
 struct ProberServer {
@@ -233,15 +237,20 @@ impl ProberServer {
             for batch in &batches {
                 kernel.attach_uprobes(target, pid, batch, library.file)?;
             }
-            // A pidfd is readable once its process has exited. The check after the attach also notices an id that was reused before it.
-            let ready_count = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&Timespec::default()));
-            if ready_count.is_ok_and(|ready| ready > 0) {
+            // After the attach, so that an id that was reused before it is noticed as well.
+            if has_exited(&pidfd) {
                 kernel.detach_target(target);
                 return Err(process_has_exited(library.pid));
             }
             Ok(())
         })
     }
+}
+
+/// Whether the process of a pidfd has exited, which makes the pidfd readable.
+fn has_exited(pidfd: &OwnedFd) -> bool {
+    let ready_count = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&Timespec::default()));
+    ready_count.is_ok_and(|ready| ready > 0)
 }
 
 /// Opens a socket for `sock_diag` in the network namespace of the process.

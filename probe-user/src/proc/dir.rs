@@ -156,11 +156,7 @@ impl ProcDir {
     pub(crate) fn list_descriptors(&self, limit: usize) -> Result<Listing<OpenDescriptor>, ReadError> {
         let limit_u32 = u32::try_from(limit).unwrap_or(u32::MAX);
         if let Some(opened) = self.ask_opener(ProcessRequest::Descriptors { limit: limit_u32 }) {
-            let opened = opened?;
-            let items = decode_message(&opened.content).ok_or(ReadError::Os(Errno::PROTO))?;
-            // The number in the reply is 1 if the list is truncated.
-            let is_truncated = opened.number() != 0;
-            return Ok(Listing { items, is_truncated });
+            return listing_of_reply(&opened?);
         }
         let fds = list_numbers(open_dir(&self.dir, "fd")?, limit)?;
         let found = fds.items.into_iter().filter_map(|fd| {
@@ -342,6 +338,12 @@ fn parse_descriptor(fd: u32, target: &Path) -> Option<OpenDescriptor> {
 
 fn open_dir(at: impl AsFd, path: impl Arg) -> Result<OwnedFd, ReadError> {
     Ok(openat(at, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// The descriptors in the opener's reply, whose number is 1 if the list is truncated.
+fn listing_of_reply(reply: &OpenerReply) -> Result<Listing<OpenDescriptor>, ReadError> {
+    let items = decode_message(&reply.content).ok_or(ReadError::Os(Errno::PROTO))?;
+    Ok(Listing { items, is_truncated: reply.number() != 0 })
 }
 
 /// Lists the numeric names in a directory, at most `limit`.

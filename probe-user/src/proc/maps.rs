@@ -50,29 +50,42 @@ pub(crate) fn parse_mapped_files(text: &[u8]) -> Vec<MappedFile> {
 /// Most lines are further mappings of a file.
 fn parse_new_file(line: &[u8], seen: &mut HashSet<FileKey>) -> Option<MappedFile> {
     let slash = line.iter().position(|&byte| byte == b'/')?;
-    let head = std::str::from_utf8(&line[..slash]).ok()?;
-    let mut fields = head.split_ascii_whitespace();
-    let (start, end) = fields.next()?.split_once('-')?;
-    // Permissions and offset come between.
-    let (major, minor) = fields.nth(2)?.split_once(':')?;
-    let inode: u64 = fields.next()?.parse().ok()?;
-    let device_major = u32::from_str_radix(major, 16).ok()?;
-    let device_minor = u32::from_str_radix(minor, 16).ok()?;
-    let range = parse_range(start, end)?;
+    let (head, name) = line.split_at(slash);
+    let MappingHead { range, file } = parse_mapping_head(head)?;
+    let inode = file.inode;
     let is_anonymous = inode == 0;
-    // The line has no further word before the path.
-    let is_other_format = fields.next().is_some();
-    if is_anonymous || is_other_format {
+    if is_anonymous {
         return None;
     }
-    let is_new = seen.insert(FileKey { device_major, device_minor, inode });
+    let is_new = seen.insert(file);
     if !is_new {
         return None;
     }
-    let name = &line[slash..];
     let path = name.strip_suffix(b" (deleted)").unwrap_or(name);
     let is_deleted = path.len() < name.len();
     Some(MappedFile { path: PathBuf::from(OsString::from_vec(unescape_path(path))), inode, is_deleted, range })
+}
+
+/// The address range and the file in a line, without the path.
+struct MappingHead {
+    range: AddressRange,
+    file: FileKey,
+}
+
+/// Parses what comes before the path: addresses, permissions, offset, device and inode. `None` if it is malformed, or has a further word.
+fn parse_mapping_head(head: &[u8]) -> Option<MappingHead> {
+    let mut fields = std::str::from_utf8(head).ok()?.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    // Permissions and offset come between.
+    let (major, minor) = fields.nth(2)?.split_once(':')?;
+    let inode = fields.next()?.parse().ok()?;
+    let has_further_word = fields.next().is_some();
+    if has_further_word {
+        return None;
+    }
+    let device_major = u32::from_str_radix(major, 16).ok()?;
+    let device_minor = u32::from_str_radix(minor, 16).ok()?;
+    Some(MappingHead { range: parse_range(start, end)?, file: FileKey { device_major, device_minor, inode } })
 }
 
 /// An executable mapping of a file.

@@ -75,20 +75,24 @@ fn address_word(digits: &str, start: usize) -> Option<[u8; 4]> {
 /// Parses an address and port such as `0100007F:7569`, or with 32 digits for IPv6. Each 32-bit word of the address is in this machine's
 /// byte order. An IPv4-mapped IPv6 address becomes IPv4, so that both ends of a connection have the same form. `None` if it is malformed.
 fn parse_address(text: &str) -> Option<SocketAddr> {
-    let (ip, port) = text.split_once(':')?;
-    let port = u16::from_str_radix(port, 16).ok()?;
-    let ip = match ip.len() {
-        8 => IpAddr::V4(Ipv4Addr::from(address_word(ip, 0)?)),
+    let (ip_digits, port_digits) = text.split_once(':')?;
+    let port = u16::from_str_radix(port_digits, 16).ok()?;
+    Some(SocketAddr::new(parse_ip(ip_digits)?, port))
+}
+
+/// Parses the 8 digits of an IPv4 address, or the 32 digits of an IPv6 address. `None` if it has neither.
+fn parse_ip(digits: &str) -> Option<IpAddr> {
+    match digits.len() {
+        8 => Some(IpAddr::V4(Ipv4Addr::from(address_word(digits, 0)?))),
         32 => {
             let mut bytes = [0; 16];
             for (index, word) in bytes.chunks_exact_mut(4).enumerate() {
-                word.copy_from_slice(&address_word(ip, index * WORD_DIGITS)?);
+                word.copy_from_slice(&address_word(digits, index * WORD_DIGITS)?);
             }
-            Ipv6Addr::from(bytes).to_canonical()
+            Some(Ipv6Addr::from(bytes).to_canonical())
         }
-        _ => return None,
-    };
-    Some(SocketAddr::new(ip, port))
+        _ => None,
+    }
 }
 
 /// A Unix stream socket that listens or is connected.

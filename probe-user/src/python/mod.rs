@@ -154,6 +154,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn cpu_ns_of_this_thread() -> u64 {
+    let spent = clock_gettime(ClockId::ThreadCPUTime);
+    spent.tv_sec as u64 * NS_PER_SECOND + spent.tv_nsec as u64
+}
+
 struct SamplingThread {
     shared: Arc<Mutex<SharedState>>,
     sender: SyncSender<StackInterval>,
@@ -198,7 +203,8 @@ impl SampledProcess {
         self.next_try = now + RETRY_INTERVAL;
         // Retrying does not help against a missing capability.
         let lacks_capability = !Permissions::current().missing_for(Feature::PythonStacks).is_empty();
-        if self.failed_tries < MAX_TRIES && !lacks_capability {
+        let may_help_to_retry = self.failed_tries < MAX_TRIES && !lacks_capability;
+        if may_help_to_retry {
             return OpenAttempt::TryAgain;
         }
         lock(shared).refused.push(UnreadableProcess { pid: self.pid, reason: why });
@@ -215,26 +221,35 @@ impl SamplingThread {
         while !lock(&self.shared).should_stop {
             self.update_processes();
             self.open_due_readers();
-            for reader in self.processes.iter_mut().filter_map(|process| process.reader.as_mut()) {
-                let has_failed = !reader.read_stacks();
-                let cost = &mut lock(&self.shared).cost;
-                cost.readings += 1;
-                cost.failed += u64::from(has_failed);
-            }
+            self.read_all_stacks();
             if last_report.instant.elapsed() >= REPORT_INTERVAL {
                 self.send_report(&mut last_report);
             }
-            next_reading += period;
-            let now = Instant::now();
-            // Readings that are late are counted and not made up for.
-            if let Some(behind) = now.checked_duration_since(next_reading) {
-                let missed = behind.as_nanos() / period.as_nanos();
-                lock(&self.shared).cost.late += missed as u64;
-                next_reading = now;
-            } else {
-                thread::sleep(next_reading - now);
-            }
+            next_reading = self.wait_for_reading(next_reading + period, period);
         }
+    }
+
+    /// Reads the stacks of every process once, and counts the readings and their failures.
+    fn read_all_stacks(&mut self) {
+        for reader in self.processes.iter_mut().filter_map(|process| process.reader.as_mut()) {
+            let has_failed = !reader.read_stacks();
+            let cost = &mut lock(&self.shared).cost;
+            cost.readings += 1;
+            cost.failed += u64::from(has_failed);
+        }
+    }
+
+    /// Waits until the next reading is due, and returns its time. If that is over, returns the current time at once. Missed readings are
+    /// counted and not made up for.
+    fn wait_for_reading(&self, due: Instant, period: Duration) -> Instant {
+        let now = Instant::now();
+        let Some(behind) = now.checked_duration_since(due) else {
+            thread::sleep(due - now);
+            return due;
+        };
+        let missed = behind.as_nanos() / period.as_nanos();
+        lock(&self.shared).cost.late += missed as u64;
+        now
     }
 
     /// Takes over the list of processes to sample, if there is a new one. Processes in both lists keep their readers.
@@ -264,11 +279,9 @@ impl SamplingThread {
         });
     }
 
-    /// Sends the samples of the interval since the last report, forgets processes that have exited, and updates the CPU time of this
-    /// thread.
-    fn send_report(&mut self, last_report: &mut ReportTime) {
-        let now = ReportTime::now();
-        let interval_ns = now.at.since(last_report.at);
+    /// Sends the stacks of each process in the interval of this length until `at`. Does not wait for a receiver that does not keep up, but
+    /// drops its samples and counts that.
+    fn send_stacks(&mut self, at: MonoNs, interval_ns: u64) {
         for process in &mut self.processes {
             let Some(reader) = &mut process.reader else { continue };
             let threads = reader.take_stacks();
@@ -276,17 +289,22 @@ impl SamplingThread {
             if threads.is_empty() {
                 continue;
             }
-            let interval = StackInterval { pid: process.pid, at: now.at, interval_ns, threads };
-            // This thread does not wait for a receiver that does not keep up. Its samples are dropped instead.
+            let interval = StackInterval { pid: process.pid, at, interval_ns, threads };
             if let Err(TrySendError::Full(_)) = self.sender.try_send(interval) {
                 lock(&self.shared).cost.dropped += 1;
             }
         }
+    }
+
+    /// Sends the samples of the interval since the last report, forgets processes that have exited, and updates the CPU time of this
+    /// thread.
+    fn send_report(&mut self, last_report: &mut ReportTime) {
+        let now = ReportTime::now();
+        self.send_stacks(now.at, now.at.since(last_report.at));
         *last_report = now;
         self.processes.retain(|process| process.reader.as_ref().is_none_or(StackReader::is_alive));
         // This thread does nothing but sampling.
-        let spent = clock_gettime(ClockId::ThreadCPUTime);
-        lock(&self.shared).cost.cpu_ns = spent.tv_sec as u64 * NS_PER_SECOND + spent.tv_nsec as u64;
+        lock(&self.shared).cost.cpu_ns = cpu_ns_of_this_thread();
     }
 }
 
