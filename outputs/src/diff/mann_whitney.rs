@@ -17,15 +17,9 @@ impl MannWhitney {
         let mut differences: Vec<f64> =
             a.iter().flat_map(|value_a| b.iter().map(move |value_b| value_b - value_a)).collect();
         differences.sort_by(f64::total_cmp);
-        let count_a = a.len() as f64;
-        let count_b = b.len() as f64;
-        let count = count_a + count_b;
-        // Variance of U with ties, by the normal approximation.
-        let ties = tie_correction(a, b) / (count * (count - 1.0)).max(1.0);
-        let variance = count_a * count_b / 12.0 * (count + 1.0 - ties);
         // Consecutive slots correlate, for example while a backlog grows. Fewer independent slots have a larger variance.
-        let share_of_both = (independent_share(a) * count_a + independent_share(b) * count_b) / count;
-        Self { differences, deviation: (variance.max(0.0) / share_of_both).sqrt() }
+        let variance = variance_of_independent(a, b) / independent_share_of_both(a, b);
+        Self { differences, deviation: variance.sqrt() }
     }
 
     /// Two-sided p-value, corrected for ties, that both samples have the same distribution; 1 if either is empty or all values are equal.
@@ -52,6 +46,23 @@ impl MannWhitney {
         let high_end = self.differences.len() - 1 - low_end;
         Some([self.differences[low_end], self.differences[high_end]])
     }
+}
+
+/// Variance of U with ties between two equal runs whose slots do not depend on each other, by the normal approximation.
+fn variance_of_independent(a: &[f64], b: &[f64]) -> f64 {
+    let count_a = a.len() as f64;
+    let count_b = b.len() as f64;
+    let count = count_a + count_b;
+    let ties = tie_correction(a, b) / (count * (count - 1.0)).max(1.0);
+    let variance = count_a * count_b / 12.0 * (count + 1.0 - ties);
+    variance.max(0.0)
+}
+
+/// Share of the slots of both samples that count as independent evidence: the mean of their own shares, weighted by their sizes.
+fn independent_share_of_both(a: &[f64], b: &[f64]) -> f64 {
+    let count_a = a.len() as f64;
+    let count_b = b.len() as f64;
+    (independent_share(a) * count_a + independent_share(b) * count_b) / (count_a + count_b)
 }
 
 /// Sum of `t^3 - t` over the groups of equal values, each with `t` values. Equal values have no order, which lowers the variance of U.

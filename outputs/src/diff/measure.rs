@@ -19,6 +19,20 @@ struct Criteria<'o> {
     options: &'o DiffOptions,
 }
 
+impl<'o> Criteria<'o> {
+    /// Criteria for a comparison of these two runs, with the tests of all its measures.
+    fn of_comparison(a: &Series, b: &Series, tests: &[Option<MannWhitney>], options: &'o DiffOptions) -> Self {
+        // All tests together set the level, since many tests find a difference somewhere by chance.
+        let p_values = tests.iter().flatten().map(MannWhitney::p_value).collect();
+        Self {
+            max_p_value: mann_whitney::significance_level(p_values, options.alpha),
+            fewest_slots: loaded_slots(a).len().min(loaded_slots(b).len()),
+            load: LoadChange::of_runs(a, b, options),
+            options,
+        }
+    }
+}
+
 /// How the load of the second run differs from that of the first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LoadChange {
@@ -54,34 +68,28 @@ pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) ->
     let mut measures = list_measures(series_a, series_b);
     set_values_of_whole_runs(&mut measures, a, b);
     let tests: Vec<Option<MannWhitney>> = measures.iter().map(|measure| test_measure(measure, options)).collect();
-    // All tests together set the level, since many tests find a difference somewhere by chance.
-    let p_values = tests.iter().flatten().map(MannWhitney::p_value).collect();
-    let criteria = Criteria {
-        max_p_value: mann_whitney::significance_level(p_values, options.alpha),
-        fewest_slots: loaded_slots(series_a).len().min(loaded_slots(series_b).len()),
-        load: LoadChange::of_runs(series_a, series_b, options),
-        options,
-    };
-    let mut compared: Vec<ComparedMeasure> = measures
-        .into_iter()
-        .zip(tests)
-        .map(|(measure, test)| judge_measure(measure, test.as_ref(), &criteria))
-        .collect();
+    let criteria = Criteria::of_comparison(series_a, series_b, &tests, options);
+    let with_tests = measures.into_iter().zip(tests);
+    let mut compared: Vec<ComparedMeasure> =
+        with_tests.map(|(measure, test)| judge_measure(measure, test.as_ref(), &criteria)).collect();
     let are_short = criteria.fewest_slots < options.least_slots_for_noise;
     // Few slots decide little. The waits of all frames may still decide.
     if are_short {
         replace_slots_of_waits(&mut compared, a, b, options.least_time_ns);
     }
-    let whole_runs = problem_outcome::compare_whole_runs(a, b, options.least_time_ns, are_short);
-    // Times of the whole runs follow the gaps, the other times that clients notice. Without gaps they come first.
-    let last_gap = compared.iter().rposition(is_gap_of_slots);
-    let behind_gaps = last_gap.map_or(0, |last| last + 1);
-    compared.splice(behind_gaps..behind_gaps, whole_runs);
+    insert_behind_gaps(&mut compared, problem_outcome::compare_whole_runs(a, b, options.least_time_ns, are_short));
     // Beside the verdict on all requests, a gap of slots without a change only confuses.
     if compared.iter().any(is_decided_gap_of_requests) {
         compared.retain(|measure| measure.verdict.is_change() || !is_gap_of_slots(measure));
     }
     compared
+}
+
+/// Inserts times of the whole runs behind the gaps, the other times that clients notice. Without gaps they come first.
+fn insert_behind_gaps(compared: &mut Vec<ComparedMeasure>, of_whole_runs: Vec<ComparedMeasure>) {
+    let last_gap = compared.iter().rposition(is_gap_of_slots);
+    let behind_gaps = last_gap.map_or(0, |last| last + 1);
+    compared.splice(behind_gaps..behind_gaps, of_whole_runs);
 }
 
 /// Whether the measure is a quantile of the first-token gap in each slot.
@@ -120,10 +128,7 @@ fn judge_measure(measure: Measure, test: Option<&MannWhitney>, criteria: &Criter
     let [a, b] = measure
         .whole_runs
         .unwrap_or_else(|| [mean_of_slots(measure.a.as_deref()), mean_of_slots(measure.b.as_deref())]);
-    let change = match (a, b) {
-        (Some(a), Some(b)) if a != 0.0 => Some(b / a - 1.0),
-        _ => None,
-    };
+    let change = relative_change(a, b);
     // Exact totals are facts, which no test can refute.
     let Judged { verdict, note } = if let Some(judged) = judge_exact_totals(&measure) {
         judged
@@ -135,6 +140,14 @@ fn judge_measure(measure: Measure, test: Option<&MannWhitney>, criteria: &Criter
     let p_value = test.map(MannWhitney::p_value);
     let interval = test.and_then(|test| test.shift_interval(criteria.max_p_value));
     ComparedMeasure { name: measure.name, unit: measure.unit, a, b, change, interval, p: p_value, verdict, note }
+}
+
+/// How much larger `b` is than `a`, relative to `a`; `None` if one is unknown, or `a` is 0.
+fn relative_change(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    match (a, b) {
+        (Some(a), Some(b)) if a != 0.0 => Some(b / a - 1.0),
+        _ => None,
+    }
 }
 
 /// Verdict by the test of the slots, if the difference between the runs' values `a` and `b` is large enough to matter.
@@ -151,10 +164,7 @@ fn judge_by_test(
     if !is_large_enough(measure.unit, a, b, criteria.options) || (b - a).abs() < measure.least_distance {
         return within_noise;
     }
-    // A single slot can move the mean, so most slots must have shifted the same way.
-    let interval = test.shift_interval(criteria.max_p_value);
-    let is_shifted = interval.is_some_and(|interval| is_shifted_as_far(measure.unit, a, b, interval, criteria.options));
-    if is_shifted && test.p_value() <= criteria.max_p_value {
+    if confirms_change(test, measure.unit, a, b, criteria) {
         let is_rise = b > a;
         return Judged { verdict: verdict_on_change(measure.good, is_rise, criteria.load), note: None };
     }
@@ -167,6 +177,13 @@ fn judge_by_test(
         };
     }
     within_noise
+}
+
+/// Whether the test confirms that the measure went from `a` to `b`. A single slot can move the mean, so most slots must have shifted the
+/// same way.
+fn confirms_change(test: &MannWhitney, unit: MeasureUnit, a: f64, b: f64, criteria: &Criteria<'_>) -> bool {
+    let Some(interval) = test.shift_interval(criteria.max_p_value) else { return false };
+    is_shifted_as_far(unit, a, b, interval, criteria.options) && test.p_value() <= criteria.max_p_value
 }
 
 /// Verdict on a measure that changed beyond noise. `good` is the direction of improvement. Of a measure such as the token rate, more is
@@ -285,16 +302,19 @@ fn set_values_of_whole_runs(measures: &mut [Measure], a: &Report, b: &Report) {
         let total_b = chunks_of_measure(name, b);
         measure.whole_runs = Some([share_of_chunks(total_a, a), share_of_chunks(total_b, b)]);
         let (Some(total_a), Some(total_b)) = (total_a, total_b) else { continue };
-        let is_conclusive = match name {
-            DROPPED_CONFIRMED => true,
-            // A few merged chunks may come from the load alone. Only none or many show how the engine works.
-            MERGED => are_none_or_many(total_a, a) && are_none_or_many(total_b, b),
-            // Predicted drops may not happen.
-            _ => false,
-        };
-        if is_conclusive {
-            measure.exact = Some(ExactTotals { a: total_a, b: total_b });
-        }
+        let totals = ExactTotals { a: total_a, b: total_b };
+        measure.exact = Some(totals).filter(|totals| are_conclusive(name, *totals, a, b));
+    }
+}
+
+/// Whether a change of these totals is a fact about the engine, and not about the load or a prediction.
+fn are_conclusive(measure_name: &str, totals: ExactTotals, a: &Report, b: &Report) -> bool {
+    match measure_name {
+        DROPPED_CONFIRMED => true,
+        // A few merged chunks may come from the load alone. Only none or many show how the engine works.
+        MERGED => are_none_or_many(totals.a, a) && are_none_or_many(totals.b, b),
+        // Predicted drops may not happen.
+        _ => false,
     }
 }
 

@@ -144,11 +144,8 @@ fn write_measure(out: &mut String, measure: &ComparedMeasure, diff: &Diff) {
     // The note of all short runs is printed once, and not here.
     if let Some(note) = own_note(measure, diff) {
         append!(out, "\n      {note}");
-    } else if measure.verdict.is_change()
-        && let Some([low, high]) = measure.interval
-    {
-        let low = measure.unit.format_signed(low);
-        let high = measure.unit.format_signed(high);
+    } else if let Some(interval) = measure.interval.filter(|_| measure.verdict.is_change()) {
+        let [low, high] = interval.map(|shift| measure.unit.format_signed(shift));
         append!(out, "\n      B - A lies between {low} and {high} ({})", diff.options.confidence_text());
     }
     append_line!(out);
@@ -162,6 +159,22 @@ fn own_note<'m>(measure: &'m ComparedMeasure, diff: &Diff) -> Option<&'m str> {
 /// The comparison as Markdown: the verdict as heading, a list of what changed, then tables of times and measures.
 pub(super) fn render_markdown(diff: &Diff) -> String {
     let mut out = format!("## {}\n\n", escaped(&diff.verdict));
+    write_runs_as_markdown(&mut out, diff);
+    write_changes_as_markdown(&mut out, diff);
+    if let Some(ttft) = &diff.ttft {
+        write_legs_as_markdown(&mut out, "where TTFT goes, mean", ttft.legs.iter().map(TtftLegShift::table_cells));
+    }
+    if let Some(wait) = &diff.wait {
+        let heading = "where a chunk's time goes, mean";
+        write_legs_as_markdown(&mut out, heading, wait.legs.iter().map(LegShift::table_cells));
+    }
+    write_measures_as_markdown(&mut out, diff);
+    append_line!(out, "\n{}", escaped(&diff.method));
+    out
+}
+
+/// Writes the items of the list about the runs: what they are, and what the verdict leaves out.
+fn write_runs_as_markdown(out: &mut String, diff: &Diff) {
     for (letter, side) in [("A", &diff.a), ("B", &diff.b)] {
         append_line!(out, "- **{letter}** {}: {}", escaped(&describe_run(side)), escaped(&side.verdict));
     }
@@ -176,6 +189,10 @@ pub(super) fn render_markdown(diff: &Diff) -> String {
     if !unchanged.is_empty() {
         append_line!(out, "- {}", escaped(&unchanged));
     }
+}
+
+/// Writes the items of the list about what changed: causes, findings, and where the waits went.
+fn write_changes_as_markdown(out: &mut String, diff: &Diff) {
     for pattern in &diff.patterns {
         append_line!(out, "- **{}** {}", escaped(&pattern.title), escaped(&pattern.summary));
     }
@@ -191,19 +208,6 @@ pub(super) fn render_markdown(diff: &Diff) -> String {
     for cause in causes {
         append_line!(out, "- **{}**", escaped(cause));
     }
-    if let Some(ttft) = &diff.ttft {
-        write_legs_as_markdown(&mut out, "where TTFT goes, mean", ttft.legs.iter().map(TtftLegShift::table_cells));
-    }
-    if let Some(wait) = &diff.wait {
-        write_legs_as_markdown(
-            &mut out,
-            "where a chunk's time goes, mean",
-            wait.legs.iter().map(LegShift::table_cells),
-        );
-    }
-    write_measures_as_markdown(&mut out, diff);
-    append_line!(out, "\n{}", escaped(&diff.method));
-    out
 }
 
 /// Writes a table with the time and share of each leg, a part of the path, in both runs. `heading` is that of the first column.
