@@ -133,6 +133,21 @@ pub(super) fn list_unobserved(report: &Report) -> Vec<String> {
         let advice = if report.source.kind == "attach" { "" } else { "; attach observes them" };
         missing.push(format!("requests on their way to the scheduler (TTFT and its parts{advice})"));
     }
+    missing.extend(list_unobserved_frames(report));
+    missing.extend(list_unobserved_outputs(report));
+    match &report.cpu {
+        None => missing.push(String::from("CPU of the engine's threads (state of the receiving threads)")),
+        Some(lines) if lines.iter().any(|line| line.throttled.is_none()) => {
+            missing.push(format!("throttling of some threads: {NO_THROTTLING}"));
+        }
+        Some(_) => {}
+    }
+    missing
+}
+
+/// What was not observed of the frames on their hops, and of the queues there.
+fn list_unobserved_frames(report: &Report) -> Vec<String> {
+    let mut missing = Vec::new();
     if let Some(hops) = hops_without(report, |hop| hop.frames_sent.is_none()) {
         missing.push(format!("when frames are sent{hops} (backlog, queue wait)"));
     }
@@ -145,6 +160,12 @@ pub(super) fn list_unobserved(report: &Report) -> Vec<String> {
     if report.hops.iter().any(|hop| hop.kernel_bytes_max.is_none()) {
         missing.push(String::from("the kernel's queues (bytes in the kernel, frames in libzmq's inbox)"));
     }
+    missing
+}
+
+/// What was not observed of the tokens behind the receiver: predicted drops, deliveries, and how requests end.
+fn list_unobserved_outputs(report: &Report) -> Vec<String> {
+    let mut missing = Vec::new();
     // Without receives there is no prediction either, which the line about receives says.
     if report.chunks.dropped_predicted.is_none() && report.tokens.received.is_some() {
         missing.push(String::from("the frames of each wakeup, or the engine's behaviour with them (predicted drops)"));
@@ -157,13 +178,6 @@ pub(super) fn list_unobserved(report: &Report) -> Vec<String> {
     }
     if report.slowest.iter().any(|line| line.finish.is_none()) {
         missing.push(String::from("the end of some requests (finish)"));
-    }
-    match &report.cpu {
-        None => missing.push(String::from("CPU of the engine's threads (state of the receiving threads)")),
-        Some(lines) if lines.iter().any(|line| line.throttled.is_none()) => {
-            missing.push(format!("throttling of some threads: {NO_THROTTLING}"));
-        }
-        Some(_) => {}
     }
     missing
 }
@@ -220,11 +234,8 @@ pub(super) fn write_wrapped_within(out: &mut String, text: &str, first_indent: &
     let mut column = first_indent.chars().count();
     out.push_str(first_indent);
     let mut is_line_empty = true;
-    let mut words = text.split_whitespace().peekable();
-    while let Some(word) = words.next() {
-        // A number stays on the line of its unit.
-        let unit = words.next_if(|next| matches!(*next, "ns" | "us" | "ms" | "s" | "%"));
-        let length = word.chars().count() + unit.map_or(0, |unit| " ".len() + unit.len());
+    for part in split_where_lines_may_break(text) {
+        let length = part.chars().count();
         if !is_line_empty && column + " ".len() + length > width {
             append!(out, "\n{indent}");
             column = indent.chars().count();
@@ -234,15 +245,22 @@ pub(super) fn write_wrapped_within(out: &mut String, text: &str, first_indent: &
             out.push(' ');
             column += 1;
         }
-        out.push_str(word);
-        if let Some(unit) = unit {
-            out.push(' ');
-            out.push_str(unit);
-        }
+        out.push_str(&part);
         column += length;
         is_line_empty = false;
     }
     out.push('\n');
+}
+
+/// Splits a text into its words. A number and its unit are one part: `1.2 ms`.
+fn split_where_lines_may_break(text: &str) -> Vec<String> {
+    let mut parts = Vec::new();
+    let mut words = text.split_whitespace().peekable();
+    while let Some(word) = words.next() {
+        let unit = words.next_if(|next| matches!(*next, "ns" | "us" | "ms" | "s" | "%"));
+        parts.push(unit.map_or_else(|| word.to_owned(), |unit| format!("{word} {unit}")));
+    }
+    parts
 }
 
 /// Describes start, end and duration of a finding: `since 07:20:03.120, ended 07:20:05.320 (after 2.200 s)`, and its episodes if it has
