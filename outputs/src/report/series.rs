@@ -213,14 +213,18 @@ pub(super) fn build_series(
     let mut series = build_columns(ledger, time_series, &slots, span);
     // In a long run, slots are joined to longer ones. The last hour is then added second by second.
     if time_series.are_slots_joined() {
-        let recent = time_series.recent_seconds(ledger);
-        let seconds: Vec<&SlotValues> = recent.kept().collect();
-        series.by_second = recent.first_kept_at().map(|first| {
-            let span = SeriesSpan { slot_ns: RecentSeconds::SLOT_NS, from_ns: first.since(capture_start), ..span };
-            Box::new(build_columns(ledger, time_series, &seconds, span))
-        });
+        series.by_second = build_last_hour(ledger, time_series, capture_start, span.to_ns).map(Box::new);
     }
     Some(series)
+}
+
+/// Time series of the last hour, with slots of a second, up to `to_ns`; `None` if no second is kept.
+fn build_last_hour(ledger: &Ledger, time_series: &TimeSeries, capture_start: MonoNs, to_ns: u64) -> Option<Series> {
+    let recent = time_series.recent_seconds(ledger);
+    let seconds: Vec<&SlotValues> = recent.kept().collect();
+    let from_ns = recent.first_kept_at()?.since(capture_start);
+    let span = SeriesSpan { slot_ns: RecentSeconds::SLOT_NS, from_ns, to_ns };
+    Some(build_columns(ledger, time_series, &seconds, span))
 }
 
 /// Length of the slots of a series, and its begin and end since the start of the capture.

@@ -286,12 +286,19 @@ fn describe_process(process: &ProcessLine) -> String {
 
 /// Whether first-token gaps depend on the number of request states that the receiver keeps, in words.
 fn describe_correlation(correlation: &Correlated) -> String {
+    let Correlated { spearman, n, sampled } = *correlation;
+    let words = describe_coefficient(spearman);
+    let sample = if sampled < n { format!(" (from a sample of {})", count(sampled)) } else { String::new() };
+    format!("{words}: rank correlation {spearman:.2} over {}{sample}", plural(n, "request"))
+}
+
+/// What a rank correlation from -1 to 1 says about gaps and states.
+fn describe_coefficient(spearman: f64) -> &'static str {
     /// Smallest coefficient of a strong correlation.
     const STRONG: f64 = 0.7;
     /// Smallest coefficient of a weak correlation.
     const WEAK: f64 = 0.3;
-    let Correlated { spearman, n, sampled } = *correlation;
-    let words = if spearman >= STRONG {
+    if spearman >= STRONG {
         "gaps increase with states"
     } else if spearman >= WEAK {
         "gaps tend to increase with states"
@@ -299,9 +306,7 @@ fn describe_correlation(correlation: &Correlated) -> String {
         "gaps do not depend on states"
     } else {
         "gaps decrease as states increase"
-    };
-    let sample = if sampled < n { format!(" (from a sample of {})", count(sampled)) } else { String::new() };
-    format!("{words}: rank correlation {spearman:.2} over {}{sample}", plural(n, "request"))
+    }
 }
 
 /// Writes the stages of a slow request.

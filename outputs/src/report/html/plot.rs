@@ -327,9 +327,7 @@ impl Plot {
             // High enough that the names below it have room, low enough not to cover the one above it.
             let y = y.min(lowest_y - LINE_HEIGHT * names_below as f64).max(highest_y);
             highest_y = y + LINE_HEIGHT;
-            let is_long = text.chars().count() > MAX_NAME_CHARS;
-            let shown =
-                if is_long { text.chars().take(MAX_NAME_CHARS - 1).chain(['\u{2026}']).collect() } else { text };
+            let shown = cut_name(text);
             self.append(&html! {
                 path.line.(class) d={ "M" (coordinate(x)) " " (coordinate(y)) "h14" } {}
                 text.name x=(coordinate(x + NAME_INDENT)) y=(coordinate(y + BASELINE)) { (escape_line(&shown)) }
@@ -351,6 +349,12 @@ impl Plot {
             }
         }
     }
+}
+
+/// Cuts a name of more than [`MAX_NAME_CHARS`] characters, and ends it with an ellipsis.
+fn cut_name(name: String) -> String {
+    let is_long = name.chars().count() > MAX_NAME_CHARS;
+    if is_long { name.chars().take(MAX_NAME_CHARS - 1).chain(['\u{2026}']).collect() } else { name }
 }
 
 #[cfg(test)]
